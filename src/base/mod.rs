@@ -1,0 +1,14 @@
+//! Stratum 0: values that everything else is built from. Pure, no syscall, no clock.
+//!
+//! [`time`] instants and durations as plain numbers; [`id`] names that leave our hands and come
+//! back; [`pool`] fixed tables with generations; [`random`] a seeded generator.
+
+pub mod id;
+pub mod pool;
+pub mod random;
+pub mod time;
+
+pub use id::{ExecutionId, SubscriberId};
+pub use pool::{Handle, Pool};
+pub use random::Random;
+pub use time::Instant;

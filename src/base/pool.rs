@@ -1,0 +1,151 @@
+//! A table of fixed size over [`slab::Slab`] whose slots count their generations.
+//!
+//! Memory is bought by [`Pool::new`] and never again. A [`Handle`] names one tenancy of one slot:
+//! after the slot was freed it names nothing, whoever lives there now. A slot whose generation
+//! would wrap is retired, so that no handle ever comes true again (mio's RUSTSEC-2024-0019 shows
+//! what a reused token costs).
+
+use slab::Slab;
+
+/// One tenancy of one slot of one [`Pool`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Handle {
+    /// Which slot: 0-based, below the pool's capacity.
+    pub index: u32,
+    /// How many tenants the slot had before.
+    pub generation: u32,
+}
+
+/// A fixed table of `T`.
+#[derive(Debug)]
+pub struct Pool<T> {
+    slots: Slab<Option<T>>,
+    generations: Box<[u32]>,
+    capacity: u32,
+    retired_count: u32,
+}
+
+impl<T> Pool<T> {
+    /// A table of `capacity` slots, all free.
+    pub fn new(capacity: u32) -> Pool<T> {
+        let slots = Slab::with_capacity(capacity as usize);
+        let generations = vec![0; capacity as usize].into_boxed_slice();
+        Pool { slots, generations, capacity, retired_count: 0 }
+    }
+
+    /// Puts `value` into a free slot, the most recently freed one first: its memory is warm.
+    ///
+    /// # Errors
+    /// Gives `value` back when the table is full.
+    pub fn insert(&mut self, value: T) -> Result<Handle, T> {
+        if self.slots.len() as u32 == self.capacity {
+            return Err(value);
+        }
+        let index = self.slots.insert(Some(value)) as u32;
+        assert!(index < self.capacity);
+        Ok(Handle { index, generation: self.generations[index as usize] })
+    }
+
+    /// Takes the tenant of `handle` out; `None` if it has left already.
+    pub fn remove(&mut self, handle: Handle) -> Option<T> {
+        self.get(handle)?;
+        let index = handle.index as usize;
+        match self.generations[index].checked_add(1) {
+            Some(generation) => {
+                self.generations[index] = generation;
+                self.slots.remove(index)
+            }
+            None => {
+                // Retired: the slot stays taken by nobody.
+                self.retired_count += 1;
+                self.slots[index].take()
+            }
+        }
+    }
+
+    /// The tenant of `handle`, if it still lives there.
+    #[inline]
+    pub fn get(&self, handle: Handle) -> Option<&T> {
+        let value = self.slots.get(handle.index as usize)?.as_ref()?;
+        (self.generations[handle.index as usize] == handle.generation).then_some(value)
+    }
+
+    /// As [`Pool::get`].
+    #[inline]
+    pub fn get_mut(&mut self, handle: Handle) -> Option<&mut T> {
+        let value = self.slots.get_mut(handle.index as usize)?.as_mut()?;
+        (self.generations[handle.index as usize] == handle.generation).then_some(value)
+    }
+
+    /// The present tenant of slot `index`, for our own indices that can not be stale.
+    #[inline]
+    pub fn at(&self, index: u32) -> Option<&T> {
+        self.slots.get(index as usize)?.as_ref()
+    }
+
+    /// As [`Pool::at`].
+    #[inline]
+    pub fn at_mut(&mut self, index: u32) -> Option<&mut T> {
+        self.slots.get_mut(index as usize)?.as_mut()
+    }
+
+    /// The handle of the present tenant of slot `index`.
+    pub fn handle_at(&self, index: u32) -> Option<Handle> {
+        self.at(index)?;
+        Some(Handle { index, generation: self.generations[index as usize] })
+    }
+
+    /// Every tenant with its handle, in the order of the slots.
+    pub fn iter(&self) -> impl Iterator<Item = (Handle, &T)> {
+        self.slots.iter().filter_map(|(index, value)| {
+            let handle = Handle { index: index as u32, generation: self.generations[index] };
+            value.as_ref().map(|value| (handle, value))
+        })
+    }
+
+    /// How many tenants there are.
+    pub fn count(&self) -> u32 {
+        self.slots.len() as u32 - self.retired_count
+    }
+
+    /// How many there can be.
+    pub fn capacity(&self) -> u32 {
+        self.capacity
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stale_handle_finds_nobody() {
+        let mut pool = Pool::new(2);
+        let first = pool.insert("a").unwrap();
+        assert_eq!(pool.remove(first), Some("a"));
+        let second = pool.insert("b").unwrap();
+        assert_eq!(first.index, second.index);
+        assert_eq!(pool.get(first), None);
+        assert_eq!(pool.remove(first), None);
+        assert_eq!(pool.get(second), Some(&"b"));
+    }
+
+    #[test]
+    fn a_full_pool_gives_the_value_back() {
+        let mut pool = Pool::new(1);
+        pool.insert(1).unwrap();
+        assert_eq!(pool.insert(2), Err(2));
+        assert_eq!(pool.count(), 1);
+    }
+
+    #[test]
+    fn a_slot_whose_generation_would_wrap_is_retired() {
+        let mut pool = Pool::new(1);
+        pool.generations[0] = u32::MAX;
+        let last = pool.insert("last").unwrap();
+        assert_eq!(pool.remove(last), Some("last"));
+        assert_eq!(pool.count(), 0);
+        assert_eq!(pool.insert("never"), Err("never"));
+        assert_eq!(pool.get(last), None);
+    }
+}

@@ -1,0 +1,69 @@
+//! Time as a number. Whoever needs to know what time it is gets `now` as an argument.
+//!
+//! No clock lives here: [`crate::reactor`] owns the only one, the simulator another. A value
+//! counts nanoseconds of CLOCK_MONOTONIC (of virtual time from zero in the simulator), so it is
+//! comparable between processes of one machine.
+
+use std::ops::{Add, AddAssign};
+use std::time::Duration;
+
+/// A point in time: nanoseconds since an origin that only the clock knows. 64 bits last 584 years.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Instant(u64);
+
+impl Instant {
+    /// The origin: zero of the simulator's clock, boot of a real machine.
+    pub const ZERO: Instant = Instant(0);
+    /// Later than every deadline: "never".
+    pub const FAR: Instant = Instant(u64::MAX);
+
+    /// The instant `nanos` ns after the origin.
+    pub const fn from_nanos(nanos: u64) -> Instant {
+        Instant(nanos)
+    }
+
+    /// Nanoseconds since the origin.
+    pub const fn nanos(self) -> u64 {
+        self.0
+    }
+
+    /// `self - earlier`, or zero if `earlier` is the later one.
+    pub const fn since(self, earlier: Instant) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+
+    /// `self + duration`, or [`Instant::FAR`] where 64 bits do not reach.
+    pub const fn saturating_add(self, duration: Duration) -> Instant {
+        let nanos = duration.as_nanos();
+        if nanos > u64::MAX as u128 {
+            return Instant::FAR;
+        }
+        Instant(self.0.saturating_add(nanos as u64))
+    }
+}
+
+impl Add<Duration> for Instant {
+    type Output = Instant;
+    fn add(self, duration: Duration) -> Instant {
+        self.saturating_add(duration)
+    }
+}
+
+impl AddAssign<Duration> for Instant {
+    fn add_assign(&mut self, duration: Duration) {
+        *self = self.saturating_add(duration);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_saturates_instead_of_wrapping() {
+        assert_eq!(Instant::FAR + Duration::from_secs(1), Instant::FAR);
+        assert_eq!(Instant::ZERO.since(Instant::FAR), Duration::ZERO);
+        assert_eq!(Instant::ZERO + Duration::MAX, Instant::FAR);
+        assert_eq!((Instant::ZERO + Duration::from_micros(3)).nanos(), 3_000);
+    }
+}

@@ -1,0 +1,105 @@
+//! Every capacity and duration of the program, once, with its unit. Relations between them are
+//! checked by the compiler, with the reason beside them.
+
+use std::time::Duration;
+
+// --- Executions and subscribers -----------------------------------------------------------------
+
+/// Executions of one shard by default, running and retained together.
+pub const EXECUTIONS_MAX: u32 = 1_024;
+/// The most that `executions_max` can be set to: what 24 bits of an id can name, in round numbers.
+pub const EXECUTIONS_CEILING: u32 = 1 << 20;
+/// Executions that may wait for a ring; one more is answered `Busy`.
+pub const EXECUTIONS_QUEUED_MAX: u32 = 256;
+/// What `Busy` tells the caller to wait.
+pub const BUSY_RETRY_AFTER: Duration = Duration::from_millis(250);
+/// Subscribers of one execution.
+pub const SUBSCRIBERS_PER_EXECUTION_MAX: u32 = 10_240;
+/// Subscribers of one shard.
+pub const SUBSCRIBERS_MAX: u32 = 16_384;
+/// Subscribers of one execution that live on other threads: the gate scans their cursors.
+pub const READERS_PER_EXECUTION_MAX: u32 = 64;
+/// Chunk kinds: running totals are kept for each.
+pub const KINDS_MAX: usize = 16;
+/// Keys that `conflate` tells apart: they are the bits of one word.
+pub const KEYS_MAX: usize = 64;
+
+// --- Policies ------------------------------------------------------------------------------------
+
+/// Default limit of `drop` and `drop_oldest`, from the erlmcp streaming seed.
+pub const DROP_LIMIT_CHUNKS: u32 = 10;
+/// Default limit of `buffer`, from the erlmcp streaming seed.
+pub const BUFFER_LIMIT_CHUNKS: u32 = 100;
+/// Default limit of `disconnect`.
+pub const DISCONNECT_LIMIT_CHUNKS: u32 = 1_000;
+
+// --- Durations -----------------------------------------------------------------------------------
+
+/// How long a `block` subscriber may hold a producer back.
+pub const BLOCK_DEADLINE: Duration = Duration::from_secs(30);
+/// How long `start: after_subscribers` and `hold: until_read` wait for somebody.
+pub const ATTACH_DEADLINE: Duration = Duration::from_secs(30);
+/// How long a `block` subscriber whose connection broke keeps its place.
+pub const RECONNECT_GRACE: Duration = Duration::from_secs(10);
+/// How long an ended execution can still be read.
+pub const RETENTION: Duration = Duration::from_secs(60);
+/// Shortest time between two progress reports to one subscriber.
+pub const PROGRESS_INTERVAL: Duration = Duration::from_millis(50);
+/// Longest delay that a subscriber may ask coalescing to add.
+pub const COALESCE_DELAY_MAX: Duration = Duration::from_secs(1);
+/// A tool's or closure's step that takes longer is counted as a stall of its shard.
+pub const STALL_THRESHOLD: Duration = Duration::from_micros(100);
+
+// --- Timer wheel ---------------------------------------------------------------------------------
+
+/// One tick of the wheel is 2^14 ns = 16.4 µs.
+pub const WHEEL_TICK_SHIFT: u32 = 14;
+
+// --- Rings ---------------------------------------------------------------------------------------
+
+/// Sizes of the windows that rings are made of, whole: header, descriptors and data.
+pub const RING_CLASS_BYTES: [u32; 5] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
+/// What a tool gets that declares no need.
+pub const RING_NEED_BYTES_DEFAULT: u32 = 16 << 10;
+/// Ring memory touched at start.
+pub const RINGS_PREALLOC_BYTES: u64 = 16 << 20;
+/// Ring memory of one shard, at most.
+pub const RINGS_BYTES_MAX: u64 = 256 << 20;
+/// Rings that other processes can open, at once: the registry of the sift seed.
+pub const DOORS_MAX: u32 = 8;
+/// The longest error text that is kept with an ended execution.
+pub const ERROR_TEXT_BYTES_MAX: usize = 256;
+/// One sleep of a reader that shares memory with another process: a hostile page can only delay.
+pub const READER_SLEEP_MAX: Duration = Duration::from_millis(5);
+
+// --- Shard ---------------------------------------------------------------------------------------
+
+/// Commands that may wait in a shard's mailbox.
+pub const MAILBOX_COMMANDS_MAX: usize = 1_024;
+/// Commands taken from the mailbox in one turn.
+pub const MAILBOX_COMMANDS_PER_TURN: u32 = 64;
+/// Completions taken from the reactor in one turn.
+pub const COMPLETIONS_PER_TURN: usize = 256;
+/// Operations that a reactor holds at once.
+pub const REACTOR_OPERATIONS_MAX: u32 = 1_024;
+/// `backoff` polls this long after the last event before it blocks.
+pub const SPIN_DEFAULT: Duration = Duration::from_micros(50);
+/// Threads for tools that block.
+pub const TOOL_THREADS_MAX: usize = 16;
+/// Tools that may wait for a thread.
+pub const TOOL_QUEUE_MAX: usize = 1_024;
+
+const _: () = {
+    assert!(KINDS_MAX <= 16); // A filter is 16 bits.
+    assert!(KEYS_MAX <= 64); // The set of keys seen is 64 bits.
+    assert!(EXECUTIONS_CEILING <= 1 << 24); // An id prints 24 bits of index.
+    assert!(EXECUTIONS_MAX <= EXECUTIONS_CEILING);
+    assert!(RINGS_PREALLOC_BYTES <= RINGS_BYTES_MAX);
+    assert!(DROP_LIMIT_CHUNKS < RING_CLASS_BYTES[0] / 256); // The smallest ring has 16 slots.
+    let mut class = 0;
+    while class < RING_CLASS_BYTES.len() {
+        assert!(RING_CLASS_BYTES[class].is_power_of_two()); // Windows tile their arena.
+        assert!(class == 0 || RING_CLASS_BYTES[class] > RING_CLASS_BYTES[class - 1]);
+        class += 1;
+    }
+};
