@@ -89,6 +89,15 @@ pub const TOOL_THREADS_MAX: usize = 16;
 /// Tools that may wait for a thread.
 pub const TOOL_QUEUE_MAX: usize = 1_024;
 
+// --- Trace ---------------------------------------------------------------------------------------
+
+/// Events that a shard's flight recorder remembers: 32 KiB.
+pub const FLIGHT_EVENTS_MAX: usize = 1_024;
+/// A longer latency is recorded as this one, and counted apart.
+pub const HISTOGRAM_DURATION_MAX: Duration = Duration::from_secs(60);
+/// Decimal digits that a histogram keeps of each value.
+pub const HISTOGRAM_DIGITS: u8 = 3;
+
 const _: () = {
     assert!(KINDS_MAX <= 16); // A filter is 16 bits.
     assert!(KEYS_MAX <= 64); // The set of keys seen is 64 bits.

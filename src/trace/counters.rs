@@ -1,0 +1,179 @@
+//! Counters of one shard: plain numbers that only grow, owned by the shard's thread.
+//!
+//! No atomics: whoever wants to see them asks the shard, which copies them out between two turns.
+//! A counter's name, place and text stand once, in the list below; everything that prints them
+//! iterates. The tests are at the end of this file.
+
+macro_rules! counters {
+    ($($(#[doc = $text:literal])+ $name:ident,)+) => {
+        /// How often each thing happened since the start.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Counters {
+            $($(#[doc = $text])+ pub $name: u64,)+
+        }
+
+        impl Counters {
+            /// The names, in the order of the struct.
+            pub const NAMES: &[&str] = &[$(stringify!($name)),+];
+            /// One sentence on each, in the same order.
+            pub const TEXTS: &[&str] = &[$(concat!($($text),+)),+];
+
+            /// Adds those of another shard.
+            pub fn merge(&mut self, other: &Counters) {
+                $(self.$name += other.$name;)+
+            }
+
+            /// What was counted since `earlier`, a copy of the same counters.
+            ///
+            /// # Panics
+            /// If one of them was larger then.
+            pub fn since(&self, earlier: &Counters) -> Counters {
+                Counters { $($name: self.$name.checked_sub(earlier.$name).expect("only grow"),)+ }
+            }
+
+            fn values(&self) -> [u64; Counters::NAMES.len()] {
+                [$(self.$name),+]
+            }
+        }
+    };
+}
+
+counters! {
+    /// Chunks that producers published.
+    chunks_published,
+    /// Payload bytes of these.
+    bytes_published,
+    /// Chunks given to subscribers.
+    chunks_delivered,
+    /// Payload bytes of these.
+    bytes_delivered,
+    /// Gaps given to subscribers.
+    gaps_delivered,
+    /// Chunks that these gaps stand for.
+    chunks_missed,
+    /// Payload bytes of these.
+    bytes_missed,
+    /// Ends given to subscribers of any kind.
+    ends_delivered,
+    /// Executions opened.
+    executions_opened,
+    /// Executions that had to wait for a ring.
+    executions_queued,
+    /// Executions refused because nothing was left for them.
+    executions_refused,
+    /// Executions that ended completed.
+    executions_completed,
+    /// Executions that ended failed.
+    executions_failed,
+    /// Executions that ended cancelled.
+    executions_cancelled,
+    /// Executions that ended because a deadline passed.
+    executions_timed_out,
+    /// Ended executions whose retention ran out.
+    executions_forgotten,
+    /// Ended executions that made room before their retention ran out.
+    executions_evicted,
+    /// Tools that panicked, each at the cost of its own execution.
+    tools_panicked,
+    /// Times that a producer was paused for a block subscriber.
+    producers_paused,
+    /// Subscribers attached.
+    subscribers_attached,
+    /// Subscribers refused because a limit was reached.
+    subscribers_refused,
+    /// Subscribers that left by themselves.
+    subscribers_detached_left,
+    /// Subscribers detached because they lagged.
+    subscribers_detached_lag,
+    /// Subscribers detached because they stood still.
+    subscribers_detached_stall,
+    /// Subscribers detached by a shutdown.
+    subscribers_detached_shutdown,
+    /// Subscribers detached to make room, or for what they wrote into shared memory.
+    subscribers_detached_evicted,
+    /// Progress reports taken from tools.
+    progress_reported,
+    /// Progress reports given to subscribers.
+    progress_delivered,
+    /// Progress reports replaced by a later one of the same interval.
+    progress_conflated,
+    /// Progress reports that would have gone backwards; the old number stood.
+    progress_backward,
+    /// Frames encoded.
+    frames_encoded,
+    /// Frames that another subscriber's encoding served.
+    frames_shared,
+    /// Shared frames that had to be encoded again.
+    frames_missed,
+    /// Turns of the shard's loop.
+    turns,
+    /// Turns that found nothing to do.
+    turns_idle,
+    /// Times that the shard came back from a wait in the kernel.
+    wakes,
+    /// Steps of a tool or closure longer than `limits::STALL_THRESHOLD`.
+    stalls,
+    /// Timers fired.
+    timers_fired,
+    /// Commands taken from the mailbox.
+    mailbox_commands,
+    /// Commands refused because the mailbox was full.
+    mailbox_refused,
+    /// Completions taken from the reactor.
+    completions,
+    /// Connections accepted.
+    connections_accepted,
+    /// Connections refused because the table was full.
+    connections_refused,
+    /// Connections closed, by either side.
+    connections_closed,
+    /// Sends submitted.
+    sends,
+    /// Sends of which the kernel took only a part.
+    sends_cut,
+    /// Bytes that the kernel took.
+    bytes_sent,
+    /// Bytes received.
+    bytes_received,
+}
+
+impl Counters {
+    /// Name and value of each counter, in the order of the struct.
+    ///
+    /// # Example
+    /// ```
+    /// let mut counters = streamdoor::trace::Counters::default();
+    /// counters.turns += 2;
+    /// let turns = counters.iter().find(|&(name, _)| name == "turns");
+    /// assert_eq!(turns, Some(("turns", 2)));
+    /// ```
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        Counters::NAMES.iter().copied().zip(self.values())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_counter_has_a_name_and_a_text_of_its_own() {
+        assert_eq!(Counters::NAMES.len(), Counters::TEXTS.len());
+        assert_eq!(Counters::NAMES.len() * size_of::<u64>(), size_of::<Counters>());
+        for (place, name) in Counters::NAMES.iter().enumerate() {
+            assert!(!Counters::NAMES[..place].contains(name), "{name}");
+            assert!(Counters::TEXTS[place].trim().ends_with('.'), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_is_merged_can_be_told_apart_again() {
+        let first = Counters { turns: 3, chunks_published: 7, ..Counters::default() };
+        let mut sum = Counters { turns: 1, bytes_received: 1, ..Counters::default() };
+        sum.merge(&first);
+        assert_eq!((sum.turns, sum.chunks_published, sum.bytes_received), (4, 7, 1));
+        assert_eq!(sum.since(&first).turns, 1);
+        assert_eq!(sum.iter().map(|(_, value)| value).sum::<u64>(), 12);
+        assert_eq!(sum.iter().next(), Some(("chunks_published", 7)));
+    }
+}

@@ -1,0 +1,195 @@
+//! Flight recorder: the last events of one shard, for the moment after something went wrong.
+//!
+//! Owned by the shard's thread. Recording is one store of 32 bytes into a ring bought at the
+//! start. No panic hook, no global: whoever owns the recorder dumps it when one of our own
+//! assertions failed, or when it is asked to. The tests are at the end of this file.
+
+use std::io;
+
+use crate::base::Instant;
+use crate::limits::FLIGHT_EVENTS_MAX;
+
+macro_rules! codes {
+    ($($(#[doc = $text:literal])+ $code:ident = $name:literal,)+) => {
+        /// What happened. The two numbers of an event are explained here.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(u8)]
+        pub enum Code {
+            $($(#[doc = $text])+ $code,)+
+        }
+
+        impl Code {
+            /// Every code, in the order of their numbers.
+            pub const ALL: &[Code] = &[$(Code::$code),+];
+
+            /// How a dump spells it.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Code::$code => $name,)+
+                }
+            }
+        }
+    };
+}
+
+codes! {
+    /// Nothing was recorded here yet.
+    Nothing = "nothing",
+    /// A turn began: its number.
+    TurnBegun = "turn begun",
+    /// A turn ended: its number, the work it did.
+    TurnEnded = "turn ended",
+    /// The shard came back from the kernel: completions found, ns waited.
+    Woken = "woken",
+    /// The reactor completed an operation: its user data, its result as two's complement.
+    Completed = "completed",
+    /// A command came out of the mailbox: which kind.
+    CommandTaken = "command taken",
+    /// A timer fired: its kind, what it is about.
+    TimerFired = "timer fired",
+    /// An event went into the engine: its kind, what it is about.
+    EventHandled = "event handled",
+    /// An action came out of the engine: its kind, what it is about.
+    ActionTaken = "action taken",
+    /// An execution was opened: its slot.
+    ExecutionOpened = "execution opened",
+    /// An execution ended: its slot, its last state.
+    ExecutionEnded = "execution ended",
+    /// An execution was refused: why.
+    ExecutionRefused = "execution refused",
+    /// A chunk was published: the execution's slot, seq.
+    ChunkPublished = "chunk published",
+    /// A chunk was delivered: the subscriber's slot, seq.
+    ChunkDelivered = "chunk delivered",
+    /// A gap was delivered: the subscriber's slot, chunks missed.
+    GapDelivered = "gap delivered",
+    /// A subscriber was attached: its slot, the execution's slot.
+    SubscriberAttached = "subscriber attached",
+    /// A subscriber was detached: its slot, why.
+    SubscriberDetached = "subscriber detached",
+    /// A producer was paused: the execution's slot, the seq it waits for.
+    ProducerPaused = "producer paused",
+    /// A producer may go on: the execution's slot, ns it waited.
+    ProducerResumed = "producer resumed",
+    /// A step took too long: whose slot, ns.
+    Stalled = "stalled",
+    /// A ring was leased: its bytes, the execution's slot.
+    RingLeased = "ring leased",
+    /// A ring was given back: its bytes, the execution's slot.
+    RingReleased = "ring released",
+    /// A connection was opened: its slot.
+    ConnectionOpened = "connection opened",
+    /// A connection was closed: its slot, why.
+    ConnectionClosed = "connection closed",
+    /// A send was submitted: the connection's slot, bytes.
+    SendSubmitted = "send submitted",
+    /// What came from outside was refused: where from, why.
+    OutsideRefused = "outside refused",
+    /// Anything, while looking for a bug.
+    Marked = "marked",
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Event {
+    now: Instant,
+    a: u64,
+    b: u64,
+    code: Code,
+}
+
+const NOTHING: Event = Event { now: Instant::ZERO, a: 0, b: 0, code: Code::Nothing };
+
+const _: () = {
+    assert!(FLIGHT_EVENTS_MAX.is_power_of_two()); // Number to place is a mask, not a division.
+    assert!(size_of::<Event>() == 32); // Two events share a cache line, none has two.
+};
+
+/// The last [`FLIGHT_EVENTS_MAX`] events of one shard.
+#[derive(Debug)]
+pub struct FlightRecorder {
+    events: Box<[Event; FLIGHT_EVENTS_MAX]>,
+    recorded_total: u64,
+}
+
+impl FlightRecorder {
+    /// An empty recorder, with all the memory that it will ever have.
+    pub fn new() -> FlightRecorder {
+        FlightRecorder { events: Box::new([NOTHING; FLIGHT_EVENTS_MAX]), recorded_total: 0 }
+    }
+
+    /// Remembers that `code` happened, at the expense of the oldest event.
+    #[inline]
+    pub fn record(&mut self, now: Instant, code: Code, a: u64, b: u64) {
+        let place = self.recorded_total as usize & (FLIGHT_EVENTS_MAX - 1);
+        self.events[place] = Event { now, a, b, code };
+        self.recorded_total += 1;
+    }
+
+    /// How many events were recorded since the start, those forgotten included.
+    pub fn recorded_total(&self) -> u64 {
+        self.recorded_total
+    }
+
+    /// Writes what is remembered, one line per event, oldest first: number, ns since the clock's
+    /// origin, ns since the event before, name, and the two numbers of the event.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    pub fn dump(&self, out: &mut impl io::Write) -> io::Result<()> {
+        let first = self.recorded_total.saturating_sub(FLIGHT_EVENTS_MAX as u64);
+        writeln!(out, "# flight recorder: {} events, {first} forgotten", self.recorded_total)?;
+        writeln!(out, "# number now_ns since_ns what a b")?;
+        let mut before = None;
+        for number in first..self.recorded_total {
+            let event = &self.events[number as usize & (FLIGHT_EVENTS_MAX - 1)];
+            let since_ns = event.now.since(before.unwrap_or(event.now)).as_nanos();
+            let (now_ns, name) = (event.now.nanos(), event.code.name());
+            writeln!(out, "{number} {now_ns} +{since_ns} {name} {} {}", event.a, event.b)?;
+            before = Some(event.now);
+        }
+        Ok(())
+    }
+}
+
+impl Default for FlightRecorder {
+    fn default() -> FlightRecorder {
+        FlightRecorder::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dumped(recorder: &FlightRecorder) -> String {
+        let mut text = Vec::new();
+        recorder.dump(&mut text).unwrap();
+        String::from_utf8(text).unwrap()
+    }
+
+    #[test]
+    fn a_dump_shows_the_newest_events_oldest_first() {
+        let mut recorder = FlightRecorder::new();
+        assert_eq!(dumped(&recorder).lines().count(), 2);
+        let total = 3 * FLIGHT_EVENTS_MAX as u64 / 2;
+        for number in 0..total {
+            recorder.record(Instant::from_nanos(10 * number), Code::TurnBegun, number, 7);
+        }
+        let text = dumped(&recorder);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 2 + FLIGHT_EVENTS_MAX);
+        let first = total - FLIGHT_EVENTS_MAX as u64;
+        assert_eq!(lines[0], format!("# flight recorder: {total} events, {first} forgotten"));
+        assert_eq!(lines[2], format!("{first} {0} +0 turn begun {first} 7", 10 * first));
+        let last = total - 1;
+        assert_eq!(lines[lines.len() - 1], format!("{last} {last}0 +10 turn begun {last} 7"));
+    }
+
+    #[test]
+    fn every_code_has_a_name_of_its_own() {
+        for (place, code) in Code::ALL.iter().enumerate() {
+            assert_eq!(*code as usize, place);
+            assert!(Code::ALL[..place].iter().all(|other| other.name() != code.name()), "{code:?}");
+        }
+    }
+}
