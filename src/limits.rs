@@ -33,6 +33,9 @@ pub const BUFFER_LIMIT_CHUNKS: u32 = 100;
 /// Default limit of `disconnect`.
 pub const DISCONNECT_LIMIT_CHUNKS: u32 = 1_000;
 
+/// Chunks that a shard takes from one producer before its own subscribers are given them.
+pub const BURST_CHUNKS_MAX: u32 = 64;
+
 // --- Durations -----------------------------------------------------------------------------------
 
 /// How long a `block` subscriber may hold a producer back.

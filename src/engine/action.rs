@@ -1,0 +1,354 @@
+//! What the engine wishes to be done. With [`crate::engine::Event`] this is its whole behaviour.
+
+use std::fmt;
+
+use crate::base::{ExecutionId, Handle, Instant, SubscriberId};
+use crate::engine::chunk::{Gap, KindTotals, Totals};
+use crate::engine::event::RingFacts;
+use crate::engine::policy::{Cursor, Terms};
+
+/// A wish of the engine, to be carried out by the shard in order.
+#[derive(Clone, Debug, PartialEq, Hash)]
+pub enum Action {
+    /// The answer to the question that was just handled.
+    Reply(Reply),
+
+    // --- Rings ---
+    /// Find a ring; answer with `Leased` or `LeaseFailed`.
+    Lease(Handle),
+    /// The execution is forgotten: take its ring back, and all else that belonged to it.
+    Release(Handle),
+    /// The ring may overwrite what comes before `gate_seq`, and publish what comes before
+    /// `credit_seq` as long as fewer than `credit_bytes` were published in all. Wakes a producer
+    /// that waits for it.
+    SetGate {
+        /// Whose.
+        execution: Handle,
+        /// No chunk from here on may be overwritten.
+        gate_seq: u64,
+        /// No chunk from here on may be published.
+        credit_seq: u64,
+        /// Payload bytes of all chunks may reach, but not pass this (one chunk always may).
+        credit_bytes: u64,
+    },
+    /// From now on (or no more) say where the readers on other threads stand whenever one moves.
+    WatchReaders(Handle, bool),
+
+    // --- Producers ---
+    /// Let the producer begin.
+    StartProducer(Handle),
+    /// Its sleep is over.
+    WakeProducer(Handle),
+    /// Make it stop, and say `ProducerEnded` once nothing more can come.
+    StopProducer(Handle),
+
+    // --- Subscribers of this thread ---
+    /// Give the chunks `from_seq..until_seq`, those of its kinds, in one delivery.
+    Deliver {
+        /// To whom.
+        subscriber: SubscriberId,
+        /// Of which execution.
+        execution: Handle,
+        /// The first chunk.
+        from_seq: u64,
+        /// One past the last chunk.
+        until_seq: u64,
+    },
+    /// Tell what it missed.
+    Gap(SubscriberId, Handle, Gap),
+    /// Tell how far the producer is.
+    Progress(SubscriberId, Handle, Progress),
+    /// Tell that nothing more comes, and forget it.
+    End(SubscriberId, Handle, End),
+    /// Forget it without a word: it has left.
+    Forget(SubscriberId),
+
+    // --- Readers on other threads ---
+    /// The execution has ended: write this where all readers see it, and wake them.
+    Verdict(Handle, Box<Verdict>),
+    /// A reader's own end: write it where that reader sees it, and wake it.
+    DetachReader(SubscriberId, Handle, DetachReason),
+}
+
+/// An answer. Each question has its own.
+#[derive(Clone, Debug, PartialEq, Hash)]
+pub enum Reply {
+    /// To `Open`.
+    Opened(Result<ExecutionId, OpenError>),
+    /// To `Subscribe`.
+    Subscribed(Result<Subscribed, SubscribeError>),
+    /// To `Unsubscribe`: what it had been given and had missed.
+    Unsubscribed(Result<End, NotFound>),
+    /// To `Cancel`.
+    Cancelled(Result<(), CancelError>),
+    /// To `Acknowledge`.
+    Acknowledged(Result<(), AcknowledgeError>),
+    /// To `Reattach`.
+    Reattached(Result<Subscribed, NotFound>),
+    /// To `Inspect`.
+    Inspected(Result<Box<Status>, NotFound>),
+}
+
+/// A subscription as it was granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Subscribed {
+    /// Its name.
+    pub subscriber: SubscriberId,
+    /// Of which execution.
+    pub execution: Handle,
+    /// What was agreed, defaults filled in.
+    pub terms: Terms,
+    /// Where it begins.
+    pub cursor: Cursor,
+}
+
+/// What an execution is doing.
+#[derive(Clone, Debug, PartialEq, Hash)]
+pub struct Status {
+    /// Its name.
+    pub id: ExecutionId,
+    /// Where it is in its life.
+    pub state: State,
+    /// The newest chunk; 0 if there is none.
+    pub head_seq: u64,
+    /// The oldest chunk held.
+    pub tail_seq: u64,
+    /// All chunks published.
+    pub totals: Totals,
+    /// How many there will be, if the tool said so.
+    pub chunks_expected: Option<u64>,
+    /// How far it is, if the tool said so.
+    pub progress: Option<Progress>,
+    /// Subscribers there now.
+    pub subscriber_count: u32,
+    /// Is the producer held back by a reader?
+    pub gated: bool,
+    /// When it was opened.
+    pub opened_at: Instant,
+    /// What went wrong, if it failed.
+    pub error: Option<Box<str>>,
+    /// Its ring, if it has one.
+    pub ring: Option<RingFacts>,
+}
+
+/// Where an execution is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum State {
+    /// It waits for a ring.
+    Queued,
+    /// It has one; the tool runs, or waits for subscribers.
+    Running,
+    /// The tool has ended; `block` subscribers still read.
+    Draining,
+    /// It is over, and can be read until its retention ends.
+    Ended(Outcome),
+}
+
+/// How an execution ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Outcome {
+    /// The tool has done its work.
+    Completed,
+    /// The tool could not.
+    Failed,
+    /// Somebody stopped it.
+    Cancelled,
+    /// It took too long.
+    TimedOut,
+}
+
+impl Outcome {
+    /// The name, as every wire spells it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Outcome::Completed => "completed",
+            Outcome::Failed => "failed",
+            Outcome::Cancelled => "cancelled",
+            Outcome::TimedOut => "timed_out",
+        }
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.pad(self.name())
+    }
+}
+
+/// The last word to one subscriber.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct End {
+    /// How it ended.
+    pub state: EndState,
+    /// What it was given.
+    pub given: Totals,
+    /// What its gaps counted.
+    pub missed: Totals,
+    /// How long it was subscribed, in µs.
+    pub duration_us: u64,
+}
+
+/// How it ended for one subscriber.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum EndState {
+    /// The execution is over, and the subscriber has been given or told of all of it.
+    Ended(Outcome),
+    /// The subscriber's own end; the execution goes on without it.
+    Detached {
+        /// Why.
+        reason: DetachReason,
+        /// The first chunk that it was neither given nor told of.
+        resume_from: u64,
+    },
+}
+
+impl fmt::Display for EndState {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            EndState::Ended(outcome) => out.pad(outcome.name()),
+            EndState::Detached { reason, .. } => write!(out, "detached: {}", reason.name()),
+        }
+    }
+}
+
+/// Why a subscriber was let go before the execution's end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DetachReason {
+    /// Its lag passed its limit under `disconnect`.
+    Lag,
+    /// It held the producer back past the deadline, or did not come back in time.
+    Stall,
+    /// The shard is shutting down.
+    Shutdown,
+    /// The ring was needed for somebody else, or the retention is over.
+    Evicted,
+}
+
+impl DetachReason {
+    /// The name, as every wire spells it.
+    pub fn name(self) -> &'static str {
+        match self {
+            DetachReason::Lag => "lag",
+            DetachReason::Stall => "stall",
+            DetachReason::Shutdown => "shutdown",
+            DetachReason::Evicted => "evicted",
+        }
+    }
+}
+
+/// The end of an execution, for readers on other threads.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Verdict {
+    /// How it ended.
+    pub outcome: Outcome,
+    /// The last chunk there is.
+    pub head_seq: u64,
+    /// All chunks published.
+    pub totals: KindTotals,
+    /// What went wrong, if it failed.
+    pub error: Option<Box<str>>,
+}
+
+/// How far a producer is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Progress {
+    /// So much is done; never goes backwards.
+    pub progress: f64,
+    /// Of so much, if that is known.
+    pub total: Option<f64>,
+    /// How many reports there were.
+    pub report_count: u64,
+}
+
+impl std::hash::Hash for Progress {
+    fn hash<H: std::hash::Hasher>(&self, hasher: &mut H) {
+        self.progress.to_bits().hash(hasher);
+        self.total.map(f64::to_bits).hash(hasher);
+        self.report_count.hash(hasher);
+    }
+}
+
+/// No such execution or subscriber (any more), or it is somebody else's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct NotFound;
+
+/// Why an execution could not be opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum OpenError {
+    /// Wait: all rings are taken, and the queue for them is full.
+    Busy {
+        /// For so long.
+        retry_after_ms: u32,
+    },
+    /// Wait until one ends: as many run as are allowed.
+    TooMany {
+        /// How many that is.
+        executions_max: u32,
+    },
+    /// Fix the call: a number in it is out of bounds.
+    Invalid {
+        /// Which.
+        field: &'static str,
+    },
+    /// Give up: the shard takes no more.
+    ShuttingDown,
+}
+
+/// Why a subscription was not granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SubscribeError {
+    /// Give up: there is no such execution (any more).
+    NotFound,
+    /// Fix the call: the limit is 0, or above what the ring holds.
+    Limit {
+        /// What was asked for.
+        limit_chunks: u32,
+        /// The most that this ring allows.
+        limit_chunks_max: u32,
+    },
+    /// Fix the call: `field` is out of bounds.
+    Invalid {
+        /// Which.
+        field: &'static str,
+    },
+    /// Start elsewhere: that chunk does not exist yet.
+    NotYet {
+        /// The next chunk there will be.
+        next_seq: u64,
+    },
+    /// Start elsewhere, or say what was seen before: that chunk is no longer held.
+    NoLongerHeld {
+        /// The oldest chunk that is.
+        tail_seq: u64,
+    },
+    /// Wait until one leaves: this execution, or the shard, has as many as are allowed.
+    TooMany {
+        /// How many that is.
+        subscribers_max: u32,
+    },
+    /// Give up: the shard is shutting down.
+    ShuttingDown,
+}
+
+/// Why a cancellation did nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CancelError {
+    /// There is no such execution (any more).
+    NotFound,
+    /// It has ended by itself already.
+    Ended(Outcome),
+}
+
+/// Why an acknowledgement did nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum AcknowledgeError {
+    /// There is no such subscriber (any more).
+    NotFound,
+    /// It did not ask for acknowledgements.
+    NotAsked,
+    /// It acknowledged what it was not given yet.
+    NotGiven {
+        /// The next chunk that it will be given.
+        next_seq: u64,
+    },
+}

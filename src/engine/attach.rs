@@ -1,0 +1,348 @@
+//! A subscriber: attached, asking, acknowledging, lost and found, gone.
+
+use crate::base::{ExecutionId, Handle, SubscriberId};
+use crate::engine::action::{
+    AcknowledgeError, Action, DetachReason, End, EndState, NotFound, Reply, SubscribeError,
+    Subscribed,
+};
+use crate::engine::event::{From, Place, SubscribeSpec};
+use crate::engine::execution::Execution;
+use crate::engine::policy::{Cursor, LagLimit, Log, Policy, Terms, totals_before};
+use crate::engine::subscriber::{Connection, Detail, Local, Remote};
+use crate::engine::timers::Timer;
+use crate::engine::{Engine, Seat, Totals};
+use crate::limits;
+
+impl Engine {
+    pub(super) fn subscribe(&mut self, id: ExecutionId, spec: &SubscribeSpec) {
+        let result = self.try_subscribe(id, spec);
+        match &result {
+            Ok(subscribed) => {
+                self.counters.subscribers_attached += 1;
+                self.attached(subscribed.execution);
+            }
+            Err(_) => self.counters.subscribers_refused += 1,
+        }
+        self.reply(Reply::Subscribed(result));
+    }
+
+    fn try_subscribe(
+        &mut self,
+        id: ExecutionId,
+        spec: &SubscribeSpec,
+    ) -> Result<Subscribed, SubscribeError> {
+        if self.shutting_down {
+            return Err(SubscribeError::ShuttingDown);
+        }
+        let execution = self.find(id).ok_or(SubscribeError::NotFound)?;
+        let of_execution = match spec.place {
+            Place::Local => self.limits.subscribers_per_execution_max,
+            Place::Remote => limits::READERS_PER_EXECUTION_MAX,
+        };
+        let there = match spec.place {
+            Place::Local => execution.locals.len(),
+            Place::Remote => execution.remotes.len(),
+        };
+        if there as u32 >= of_execution {
+            return Err(SubscribeError::TooMany { subscribers_max: of_execution });
+        }
+        let terms = terms(execution, spec)?;
+        let cursor = first_cursor(execution, spec)?;
+        let seat = Seat { execution: id.slot, place: spec.place, at: there as u32 };
+        let Ok(seat) = self.seats.insert(seat) else {
+            return Err(SubscribeError::TooMany { subscribers_max: self.limits.subscribers_max });
+        };
+        let subscriber = SubscriberId(seat);
+        let now = self.now;
+        let e = self.executions.get_mut(id.slot).expect("it was just found");
+        match spec.place {
+            Place::Remote => {
+                let next_seq = cursor.next_seq;
+                e.remotes.push(Remote { id: subscriber, terms, next_seq, gone: false });
+            }
+            Place::Local => {
+                let acked_until_seq = match spec.ack_window {
+                    Some(window) => cursor.next_seq + u64::from(window),
+                    None => u64::MAX,
+                };
+                let detail = Box::new(Detail {
+                    start: cursor.seen,
+                    missed: Totals::ZERO,
+                    since: now,
+                    ack_window: spec.ack_window,
+                    coalesce: spec.coalesce,
+                    coalesce_timer: None,
+                    grace_timer: None,
+                });
+                e.locals.push(Local {
+                    id: subscriber,
+                    cursor,
+                    terms,
+                    demand: spec.demand,
+                    coalesces: spec.coalesce.is_some(),
+                    connection: Connection::Up,
+                    fresh: true,
+                    flush: false,
+                    gone: false,
+                    progress_told: 0,
+                    acked_until_seq,
+                    detail,
+                });
+            }
+        }
+        Ok(Subscribed { subscriber, execution: id.slot, terms, cursor })
+    }
+
+    /// What follows from one more subscriber being there.
+    fn attached(&mut self, execution: Handle) {
+        let e = self.executions.get_mut(execution).expect("it was just subscribed to");
+        e.trip_seq = e.next_trip_seq();
+        e.burst_chunks = e.smallest_burst();
+        let hold = e.timers.hold.take();
+        self.disarm(hold);
+        self.update_gate(execution);
+        self.mark_dirty(execution);
+        self.start_if_due(execution);
+    }
+
+    pub(super) fn unsubscribe(&mut self, subscriber: SubscriberId) {
+        let result = match self.seats.get(subscriber.0) {
+            None => Err(NotFound),
+            Some(&seat) => Ok(self.leave(subscriber, seat)),
+        };
+        self.reply(Reply::Unsubscribed(result));
+    }
+
+    fn leave(&mut self, subscriber: SubscriberId, seat: Seat) -> End {
+        self.counters.subscribers_detached_left += 1;
+        let now = self.now;
+        let end = match self.local(subscriber) {
+            Some(local) => local.detached(DetachReason::Shutdown, now),
+            None => {
+                // A reader on another thread counts for itself.
+                let e = self.executions.get(seat.execution).expect("a seat's execution lives");
+                let resume_from = e.remotes[seat.at as usize].next_seq;
+                let state = EndState::Detached { reason: DetachReason::Shutdown, resume_from };
+                End { state, given: Totals::ZERO, missed: Totals::ZERO, duration_us: 0 }
+            }
+        };
+        self.wishes.push_back(Action::Forget(subscriber));
+        self.remove(subscriber);
+        end
+    }
+
+    /// Ends one subscriber before its execution.
+    pub(super) fn detach(&mut self, subscriber: SubscriberId, reason: DetachReason) {
+        let seat = *self.seats.get(subscriber.0).expect("a living subscriber");
+        self.count_detached(reason);
+        let action = match self.local(subscriber) {
+            Some(local) => {
+                let end = local.detached(reason, self.now);
+                Action::End(subscriber, seat.execution, end)
+            }
+            None => Action::DetachReader(subscriber, seat.execution, reason),
+        };
+        self.wishes.push_back(action);
+        self.remove(subscriber);
+    }
+
+    fn count_detached(&mut self, reason: DetachReason) {
+        let counter = match reason {
+            DetachReason::Lag => &mut self.counters.subscribers_detached_lag,
+            DetachReason::Stall => &mut self.counters.subscribers_detached_stall,
+            DetachReason::Shutdown => &mut self.counters.subscribers_detached_shutdown,
+            DetachReason::Evicted => &mut self.counters.subscribers_detached_evicted,
+        };
+        *counter += 1;
+        self.counters.ends_delivered += 1;
+    }
+
+    pub(super) fn detach_all(&mut self, execution: Handle, reason: DetachReason) {
+        let e = self.executions.get(execution).expect("a living execution");
+        let locals = e.locals.iter().filter(|l| !l.gone).map(|l| l.id);
+        let remotes = e.remotes.iter().map(|r| r.id);
+        let all: Vec<SubscriberId> = locals.chain(remotes).collect();
+        for subscriber in all {
+            self.detach(subscriber, reason);
+        }
+    }
+
+    /// Takes the subscriber's place back, and lets go what it held up.
+    pub(super) fn remove(&mut self, subscriber: SubscriberId) {
+        let seat = self.seats.remove(subscriber.0).expect("a living subscriber");
+        let e = self.executions.get_mut(seat.execution).expect("a seat's execution lives");
+        match seat.place {
+            Place::Local => {
+                let local = &mut e.locals[seat.at as usize];
+                local.gone = true;
+                e.removed = true;
+                let timers = [local.detail.coalesce_timer.take(), local.detail.grace_timer.take()];
+                timers.into_iter().for_each(|timer| self.disarm(timer));
+                if self.scan.is_none_or(|scan| scan.execution != seat.execution) {
+                    self.compact(seat.execution);
+                }
+            }
+            Place::Remote => {
+                e.remotes.swap_remove(seat.at as usize);
+                if let Some(moved) = e.remotes.get(seat.at as usize) {
+                    let moved = self.seats.get_mut(moved.id.0).expect("a living subscriber");
+                    moved.at = seat.at;
+                }
+            }
+        }
+        self.update_gate(seat.execution);
+        self.settle(seat.execution);
+    }
+
+    /// Closes the holes that removed local subscribers have left.
+    pub(super) fn compact(&mut self, execution: Handle) {
+        let e = self.executions.get_mut(execution).expect("a living execution");
+        if !e.removed {
+            return;
+        }
+        e.removed = false;
+        e.locals.retain(|local| !local.gone);
+        for (at, local) in e.locals.iter().enumerate() {
+            let seat = self.seats.get_mut(local.id.0).expect("a living subscriber");
+            seat.at = at as u32;
+        }
+        e.trip_seq = e.next_trip_seq();
+        e.burst_chunks = e.smallest_burst();
+    }
+
+    pub(super) fn acknowledge(&mut self, subscriber: SubscriberId, seq: u64) {
+        let result = match self.local_mut(subscriber) {
+            None => Err(AcknowledgeError::NotFound),
+            Some(local) if local.detail.ack_window.is_none() => Err(AcknowledgeError::NotAsked),
+            Some(local) if seq >= local.cursor.next_seq => {
+                Err(AcknowledgeError::NotGiven { next_seq: local.cursor.next_seq })
+            }
+            Some(local) => {
+                local.acknowledge(seq);
+                Ok(())
+            }
+        };
+        if result.is_ok() {
+            let seat = *self.seats.get(subscriber.0).expect("it was just found");
+            self.mark_dirty(seat.execution);
+        }
+        self.reply(Reply::Acknowledged(result));
+    }
+
+    #[inline]
+    pub(super) fn demand(&mut self, subscriber: SubscriberId, count: u32) {
+        let Some(seat) = self.seats.get(subscriber.0).copied() else { return };
+        let Some(local) = self.local_mut(subscriber) else { return };
+        local.demand = count;
+        self.mark_dirty(seat.execution);
+    }
+
+    pub(super) fn lost(&mut self, subscriber: SubscriberId) {
+        let Some(local) = self.local_mut(subscriber) else { return };
+        if local.connection == Connection::Lost {
+            return;
+        }
+        local.connection = Connection::Lost;
+        if local.terms.policy == Policy::Block {
+            let timer = self.arm(limits::RECONNECT_GRACE, Timer::Grace(subscriber));
+            let local = self.local_mut(subscriber).expect("it was just found");
+            local.detail.grace_timer = Some(timer);
+        } else {
+            self.detach(subscriber, DetachReason::Stall);
+        }
+    }
+
+    pub(super) fn reattach(&mut self, subscriber: SubscriberId) {
+        let result = match self.local_mut(subscriber) {
+            None => Err(NotFound),
+            Some(local) => {
+                local.connection = Connection::Up;
+                let timer = local.detail.grace_timer.take();
+                let (terms, cursor) = (local.terms, local.cursor);
+                self.disarm(timer);
+                let execution = self.seats.get(subscriber.0).expect("it was found").execution;
+                self.mark_dirty(execution);
+                Ok(Subscribed { subscriber, execution, terms, cursor })
+            }
+        };
+        self.reply(Reply::Reattached(result));
+    }
+
+    pub(super) fn reader_at(&mut self, subscriber: SubscriberId, next_seq: u64) {
+        let Some(seat) = self.seats.get(subscriber.0).copied() else { return };
+        if seat.place != Place::Remote {
+            return;
+        }
+        let e = self.executions.get_mut(seat.execution).expect("a seat's execution lives");
+        let end_seq = e.log.head_seq() + 1;
+        let remote = &mut e.remotes[seat.at as usize];
+        // A reader may be ahead of what the engine was told of a producer on another thread.
+        remote.next_seq = remote.next_seq.max(next_seq.min(end_seq));
+        if e.gated || e.closed() {
+            self.update_gate(seat.execution);
+            self.settle(seat.execution);
+        }
+    }
+
+    pub(super) fn reader_gone(&mut self, subscriber: SubscriberId) {
+        if let Some(seat) = self.seats.get(subscriber.0)
+            && seat.place == Place::Remote
+        {
+            self.counters.subscribers_detached_left += 1;
+            self.wishes.push_back(Action::Forget(subscriber));
+            self.remove(subscriber);
+        }
+    }
+}
+
+/// What is agreed: the wishes, with defaults filled in and bounds checked.
+fn terms(execution: &Execution, spec: &SubscribeSpec) -> Result<Terms, SubscribeError> {
+    let ring = execution.ring_facts();
+    let default = spec.policy.default_limit(ring.chunks_max);
+    let chunks = spec.limit_chunks.unwrap_or(default.chunks);
+    if chunks == 0 || chunks > ring.chunks_max {
+        let limit_chunks_max = ring.chunks_max;
+        return Err(SubscribeError::Limit { limit_chunks: chunks, limit_chunks_max });
+    }
+    if spec.limit_bytes == Some(0) {
+        return Err(SubscribeError::Invalid { field: "limit_bytes" });
+    }
+    if spec.kinds.is_empty() {
+        return Err(SubscribeError::Invalid { field: "kinds" });
+    }
+    if spec.ack_window == Some(0) {
+        return Err(SubscribeError::Invalid { field: "ack_window" });
+    }
+    if let Some(coalesce) = spec.coalesce
+        && coalesce.delay_max > limits::COALESCE_DELAY_MAX
+    {
+        return Err(SubscribeError::Invalid { field: "coalesce.delay_max" });
+    }
+    let limit = LagLimit { chunks, bytes: spec.limit_bytes.unwrap_or(u64::MAX) };
+    Ok(Terms { policy: spec.policy, limit, kinds: spec.kinds })
+}
+
+fn first_cursor(execution: &Execution, spec: &SubscribeSpec) -> Result<Cursor, SubscribeError> {
+    let log = &execution.log;
+    let next_seq = log.head_seq() + 1;
+    match spec.from {
+        From::Start => Ok(Cursor::new(1, Totals::ZERO)),
+        From::Live => Ok(Cursor::new(next_seq, log.totals_through_head(spec.kinds))),
+        From::Seq { seq: 0, .. } => Err(SubscribeError::Invalid { field: "from" }),
+        From::Seq { seq, .. } if seq > next_seq => Err(SubscribeError::NotYet { next_seq }),
+        From::Seq { seq: 1, .. } => Ok(Cursor::new(1, Totals::ZERO)),
+        From::Seq { seq, .. } if seq >= log.tail_seq() => {
+            Ok(Cursor::new(seq, totals_before(spec.kinds, seq, log)))
+        }
+        From::Seq { seq, seen: Some(seen) } => {
+            // It can not have seen more than there was.
+            let before = log.totals_before_tail(spec.kinds);
+            let possible = seen.chunks < seq && seen.chunks <= before.chunks;
+            if !possible || seen.bytes > before.bytes {
+                return Err(SubscribeError::Invalid { field: "from.seen" });
+            }
+            Ok(Cursor::new(seq, seen))
+        }
+        From::Seq { .. } => Err(SubscribeError::NoLongerHeld { tail_seq: log.tail_seq() }),
+    }
+}

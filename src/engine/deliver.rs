@@ -1,0 +1,310 @@
+//! The chunk path: a chunk is published, and every local subscriber is told what it is owed.
+//!
+//! A publish does O(1) work. Deliveries are made up one at a time when the shard asks for the next
+//! action, walking the subscribers of one execution after the other; a walk starts one further
+//! each time, so that no subscriber is always last.
+
+use crate::base::{Handle, SubscriberId};
+use crate::engine::Engine;
+use crate::engine::action::{Action, DetachReason, Progress};
+use crate::engine::event::{ChunkFacts, ProgressReport};
+use crate::engine::execution::{Gate, Producer};
+use crate::engine::policy::{Log, Owed, Policy, owed};
+use crate::engine::subscriber::Next;
+use crate::engine::timers::Timer;
+use crate::limits;
+
+/// A walk over the local subscribers of one execution.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Scan {
+    pub execution: Handle,
+    at: u32,
+    remaining: u32,
+}
+
+impl Scan {
+    #[inline]
+    fn advance(&mut self, count: u32) {
+        self.at += 1;
+        if self.at == count {
+            self.at = 0;
+        }
+        self.remaining -= 1;
+    }
+}
+
+/// One step of a walk.
+enum Walk {
+    /// Somebody is to be told something.
+    Tell(Action),
+    /// Somebody is not, for a reason that has consequences.
+    Rest(SubscriberId, Next),
+    /// Everybody was asked.
+    Done,
+}
+
+impl Engine {
+    #[inline]
+    pub(super) fn published(&mut self, execution: Handle, facts: ChunkFacts) {
+        let e = self.executions.get_mut(execution).expect("a publishing execution lives");
+        assert!(matches!(e.producer, Producer::Active | Producer::Stopping)); // E1
+        e.log.push(facts);
+        self.counters.chunks_published += 1;
+        self.counters.bytes_published += u64::from(facts.length);
+        if !e.dirty && !e.locals.is_empty() {
+            e.dirty = true;
+            self.dirty.push_back(execution);
+        }
+        if e.log.head_seq() >= e.trip_seq {
+            self.trip(execution);
+        }
+    }
+
+    /// Ends `disconnect` subscribers that are over their limit, even if they are not asking.
+    #[cold]
+    fn trip(&mut self, execution: Handle) {
+        let e = self.executions.get_mut(execution).expect("a publishing execution lives");
+        let mut over = Vec::new();
+        for local in e.locals.iter_mut().filter(|local| !local.gone) {
+            if local.terms.policy == Policy::Disconnect
+                && owed(&local.terms, &mut local.cursor, &e.log) == Owed::Disconnect
+            {
+                over.push(local.id);
+            }
+        }
+        for subscriber in over {
+            self.detach(subscriber, DetachReason::Lag);
+        }
+        let e = self.executions.get_mut(execution).expect("as above");
+        e.trip_seq = e.next_trip_seq();
+    }
+
+    /// Its local subscribers may have something coming.
+    pub(super) fn mark_dirty(&mut self, execution: Handle) {
+        let Some(e) = self.executions.get_mut(execution) else { return };
+        if !e.dirty && !e.locals.is_empty() {
+            e.dirty = true;
+            self.dirty.push_back(execution);
+        }
+    }
+
+    #[inline]
+    pub(super) fn next_delivery(&mut self) -> Option<Action> {
+        loop {
+            if self.scan.is_none() {
+                self.begin_scan()?;
+            }
+            match self.walk() {
+                Walk::Tell(action) => return Some(action),
+                Walk::Rest(subscriber, next) => self.rest(subscriber, next),
+                Walk::Done => self.finish_scan(),
+            }
+            if !self.wishes.is_empty() {
+                return self.wishes.pop_front();
+            }
+        }
+    }
+
+    fn begin_scan(&mut self) -> Option<()> {
+        loop {
+            let execution = self.dirty.pop_front()?;
+            let Some(e) = self.executions.get_mut(execution) else { continue };
+            e.dirty = false;
+            let count = e.locals.len() as u32;
+            if count == 0 {
+                continue;
+            }
+            e.turn = if e.turn + 1 < count { e.turn + 1 } else { 0 };
+            self.scan = Some(Scan { execution, at: e.turn, remaining: count });
+            return Some(());
+        }
+    }
+
+    /// Goes on until somebody is to be told something.
+    #[inline]
+    fn walk(&mut self) -> Walk {
+        let scan = self.scan.as_mut().expect("the caller began it");
+        let execution = scan.execution;
+        let Some(e) = self.executions.get_mut(execution) else { return Walk::Done };
+        let ended = e.outcome.is_some();
+        let count = e.locals.len() as u32;
+        while scan.remaining > 0 {
+            let local = &mut e.locals[scan.at as usize];
+            if local.gone {
+                scan.advance(count);
+                continue;
+            }
+            let subscriber = local.id;
+            match local.next(&e.log, ended) {
+                Next::Deliver { from_seq, until_seq } => {
+                    let caught_up = until_seq > e.log.head_seq();
+                    if caught_up && !ended && local.progress_told >= e.progress_to_tell {
+                        scan.advance(count); // Nothing else can be owed now.
+                    }
+                    let action = Action::Deliver { subscriber, execution, from_seq, until_seq };
+                    return Walk::Tell(action);
+                }
+                Next::Gap(gap) => {
+                    self.counters.gaps_delivered += 1;
+                    self.counters.chunks_missed += gap.chunk_count;
+                    self.counters.bytes_missed += gap.byte_count;
+                    return Walk::Tell(Action::Gap(subscriber, execution, gap));
+                }
+                next => {
+                    if local.progress_told < e.progress_to_tell
+                        && let Some(progress) = e.progress
+                    {
+                        local.progress_told = e.progress_to_tell;
+                        return Walk::Tell(Action::Progress(subscriber, execution, progress));
+                    }
+                    scan.advance(count);
+                    if next != Next::Nothing {
+                        return Walk::Rest(subscriber, next);
+                    }
+                }
+            }
+        }
+        Walk::Done
+    }
+
+    /// A subscriber that gets no chunk and no gap now, for a reason.
+    fn rest(&mut self, subscriber: SubscriberId, next: Next) {
+        match next {
+            Next::Coalesce => {
+                let local = self.local_mut(subscriber).expect("it is being walked over");
+                if local.detail.coalesce_timer.is_none() {
+                    let delay_max = local.detail.coalesce.expect("it coalesces").delay_max;
+                    let timer = self.arm(delay_max, Timer::Coalesce(subscriber));
+                    let local = self.local_mut(subscriber).expect("as above");
+                    local.detail.coalesce_timer = Some(timer);
+                }
+            }
+            Next::Disconnect => self.detach(subscriber, DetachReason::Lag),
+            Next::CaughtUp => self.end(subscriber),
+            Next::Nothing | Next::Deliver { .. } | Next::Gap(_) => unreachable!("not at rest"),
+        }
+    }
+
+    /// The execution is over, and the subscriber has everything.
+    fn end(&mut self, subscriber: SubscriberId) {
+        let seat = *self.seats.get(subscriber.0).expect("it is being walked over");
+        let outcome = self.executions.get(seat.execution).and_then(|e| e.outcome);
+        let outcome = outcome.expect("only after the end is one caught up");
+        let end = self.local(subscriber).expect("as above").ended(outcome, self.now);
+        self.counters.ends_delivered += 1;
+        self.wishes.push_back(Action::End(subscriber, seat.execution, end));
+        self.remove(subscriber);
+    }
+
+    fn finish_scan(&mut self) {
+        let scan = self.scan.take().expect("the caller began it");
+        if let Some(e) = self.executions.get(scan.execution) {
+            let (gated, closed, removed) = (e.gated, e.closed(), e.removed);
+            if removed {
+                self.compact(scan.execution);
+            }
+            if gated || closed {
+                self.update_gate(scan.execution);
+                self.settle(scan.execution);
+            }
+        }
+    }
+
+    /// The producer can not go on: perhaps it can by now, else the slowest reader has a deadline.
+    pub(super) fn gated(&mut self, execution: Handle) {
+        let Some(e) = self.executions.get_mut(execution) else { return };
+        if e.closed() {
+            return;
+        }
+        e.gated = true;
+        self.counters.producers_paused += 1;
+        if self.update_gate(execution) {
+            return;
+        }
+        let e = self.executions.get_mut(execution).expect("as above");
+        if e.timers.stall.is_none() {
+            let deadline = e.spec.block_deadline;
+            let timer = self.arm(deadline, Timer::Stall(execution));
+            let e = self.executions.get_mut(execution).expect("as above");
+            e.timers.stall = Some(timer);
+        }
+        self.watch_readers(execution, true);
+    }
+
+    /// Computes what the gating subscribers allow now, and says so if it has changed.
+    pub(super) fn update_gate(&mut self, execution: Handle) -> bool {
+        let Some(e) = self.executions.get_mut(execution) else { return false };
+        if e.ring.is_none() {
+            return false;
+        }
+        let gate = e.allowed();
+        if gate == e.gate {
+            return false;
+        }
+        e.gate = gate;
+        let was_gated = std::mem::replace(&mut e.gated, false);
+        let stall = e.timers.stall.take(); // Somebody has read: the deadline starts anew.
+        let closed = e.closed();
+        self.disarm(stall);
+        if was_gated {
+            self.watch_readers(execution, false);
+        }
+        if !closed {
+            self.set_gate(execution, gate);
+        }
+        true
+    }
+
+    pub(super) fn set_gate(&mut self, execution: Handle, gate: Gate) {
+        let Gate { gate_seq, credit_seq, credit_bytes } = gate;
+        self.wishes.push_back(Action::SetGate { execution, gate_seq, credit_seq, credit_bytes });
+    }
+
+    pub(super) fn watch_readers(&mut self, execution: Handle, watch: bool) {
+        if let Some(e) = self.executions.get_mut(execution)
+            && e.watching != watch
+        {
+            e.watching = watch;
+            self.wishes.push_back(Action::WatchReaders(execution, watch));
+        }
+    }
+
+    pub(super) fn progressed(&mut self, execution: Handle, report: ProgressReport) {
+        let Some(e) = self.executions.get_mut(execution) else { return };
+        if e.closed() || !report.progress.is_finite() || report.progress < 0.0 {
+            return;
+        }
+        let before = e.progress;
+        let (floor, report_count) = before.map_or((0.0, 0), |p| (p.progress, p.report_count));
+        if report.progress < floor {
+            self.counters.progress_backward += 1;
+        }
+        let total = report.total.filter(|total| total.is_finite());
+        e.progress = Some(Progress {
+            progress: report.progress.max(floor),
+            total: total.or(before.and_then(|p| p.total)),
+            report_count: report_count + 1,
+        });
+        if e.timers.progress.is_some() {
+            return; // It waits for its turn, and the newest number will be told.
+        }
+        let due = e.progress_told_at.map(|told_at| told_at + limits::PROGRESS_INTERVAL);
+        match due {
+            Some(due) if due > self.now => {
+                let timer = self.arm_at(due, Timer::Progress(execution));
+                let e = self.executions.get_mut(execution).expect("as above");
+                e.timers.progress = Some(timer);
+            }
+            _ => self.tell_progress(execution),
+        }
+    }
+
+    /// Has the newest progress told to every local subscriber.
+    pub(super) fn tell_progress(&mut self, execution: Handle) {
+        let now = self.now;
+        let e = self.executions.get_mut(execution).expect("a living execution");
+        e.progress_told_at = Some(now);
+        e.progress_to_tell = e.progress.map_or(0, |progress| progress.report_count);
+        self.mark_dirty(execution);
+    }
+}

@@ -1,0 +1,268 @@
+//! One execution: its state, its log, its subscribers, its timers.
+//!
+//! Invariants ([`Execution::audit`]):
+//! - E1: the log only grows while the producer is active.
+//! - E2: the gate is at or before every gating cursor; it moves back only when a reader comes.
+//! - E3: an outcome is decided once.
+//! - E4: a timer is armed only in the states that it belongs to.
+
+use crate::base::{ExecutionId, Instant};
+use crate::engine::action::{Outcome, Progress, State};
+use crate::engine::event::{Hold, OpenSpec, RingFacts, Start};
+use crate::engine::log::ChunkLog;
+use crate::engine::policy::{Log, Policy};
+use crate::engine::subscriber::{Local, Remote};
+use crate::engine::wheel::TimerId;
+use crate::limits;
+
+/// Who publishes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Producer {
+    /// Nobody yet: it waits for a ring, or for subscribers.
+    Waiting,
+    /// The tool runs.
+    Active,
+    /// It was told to stop.
+    Stopping,
+    /// Nothing more will come.
+    Gone,
+}
+
+/// One run of one tool.
+#[derive(Debug)]
+pub(super) struct Execution {
+    pub id: ExecutionId,
+    pub spec: OpenSpec,
+    pub ring: Option<RingFacts>,
+    pub state: State,
+    pub producer: Producer,
+    pub outcome: Option<Outcome>,
+    /// What the outcome will be, once the producer that was told to stop has stopped.
+    pub stop_outcome: Option<Outcome>,
+    pub error: Option<Box<str>>,
+    pub log: ChunkLog,
+    pub locals: Vec<Local>,
+    pub remotes: Vec<Remote>,
+    /// Local subscribers may have something coming.
+    pub dirty: bool,
+    /// A local subscriber was removed while the list was being walked.
+    pub removed: bool,
+    /// Where the next walk over the local subscribers begins, so that no one is always last.
+    pub turn: u32,
+    /// What the producer was last allowed.
+    pub gate: Gate,
+    /// The producer waits for the gate to move.
+    pub gated: bool,
+    /// The first chunk whose publication puts a `disconnect` subscriber over its limit.
+    pub trip_seq: u64,
+    /// See [`crate::engine::Engine::burst_chunks`].
+    pub burst_chunks: u32,
+    /// The shard was asked to say where readers on other threads stand.
+    pub watching: bool,
+    pub chunks_expected: Option<u64>,
+    pub progress: Option<Progress>,
+    pub progress_told_at: Option<Instant>,
+    /// Local subscribers that were told of fewer reports than this have one coming.
+    pub progress_to_tell: u64,
+    pub opened_at: Instant,
+    pub timers: Timers,
+    /// Neighbours in the list of ended executions, oldest first.
+    pub older: Option<u32>,
+    pub newer: Option<u32>,
+}
+
+/// What a producer is allowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Gate {
+    /// No chunk from here on may be overwritten.
+    pub gate_seq: u64,
+    /// No chunk from here on may be published.
+    pub credit_seq: u64,
+    /// Payload bytes of all chunks together, at most.
+    pub credit_bytes: u64,
+}
+
+impl Gate {
+    pub const OPEN: Gate =
+        Gate { gate_seq: u64::MAX, credit_seq: u64::MAX, credit_bytes: u64::MAX };
+    /// Nothing may be overwritten.
+    pub const HELD: Gate = Gate { gate_seq: 1, credit_seq: u64::MAX, credit_bytes: u64::MAX };
+}
+
+/// Armed timers.
+#[derive(Debug, Default)]
+pub(super) struct Timers {
+    pub start: Option<TimerId>,
+    pub hold: Option<TimerId>,
+    pub stall: Option<TimerId>,
+    pub sleep: Option<TimerId>,
+    pub retention: Option<TimerId>,
+    pub progress: Option<TimerId>,
+}
+
+impl Execution {
+    pub fn new(id: ExecutionId, spec: OpenSpec, now: Instant) -> Execution {
+        Execution {
+            id,
+            spec,
+            ring: None,
+            state: State::Queued,
+            producer: Producer::Waiting,
+            outcome: None,
+            stop_outcome: None,
+            error: None,
+            log: ChunkLog::detached(),
+            locals: Vec::new(),
+            remotes: Vec::new(),
+            dirty: false,
+            removed: false,
+            turn: 0,
+            gate: Gate::OPEN,
+            gated: false,
+            trip_seq: u64::MAX,
+            burst_chunks: limits::BURST_CHUNKS_MAX,
+            watching: false,
+            chunks_expected: None,
+            progress: None,
+            progress_told_at: None,
+            progress_to_tell: 0,
+            opened_at: now,
+            timers: Timers::default(),
+            older: None,
+            newer: None,
+        }
+    }
+
+    /// The ring's facts, or those that are expected while it has none.
+    pub fn ring_facts(&self) -> RingFacts {
+        self.ring.unwrap_or(self.spec.ring)
+    }
+
+    /// Nothing more will be published.
+    pub fn closed(&self) -> bool {
+        self.outcome.is_some()
+    }
+
+    /// Has the tool been waiting long enough for subscribers?
+    pub fn start_is_due(&self) -> bool {
+        match self.spec.start {
+            Start::Now => true,
+            Start::AfterSubscribers { count, .. } => {
+                self.subscriber_count() >= count || self.timers.start.is_none()
+            }
+        }
+    }
+
+    /// Does the ring keep its oldest chunks until somebody comes?
+    pub fn holds(&self) -> bool {
+        matches!(self.spec.hold, Hold::UntilRead { .. }) && self.timers.hold.is_some()
+    }
+
+    pub fn subscriber_count(&self) -> u32 {
+        let locals = self.locals.iter().filter(|local| !local.gone).count();
+        let remotes = self.remotes.iter().filter(|remote| !remote.gone).count();
+        (locals + remotes) as u32
+    }
+
+    /// What the gating subscribers allow the producer now.
+    pub fn allowed(&self) -> Gate {
+        let mut gate = if self.holds() { Gate::HELD } else { Gate::OPEN };
+        for local in self.locals.iter().filter(|local| local.gates()) {
+            let limit = local.terms.limit;
+            let next_seq = local.cursor.next_seq;
+            gate.gate_seq = gate.gate_seq.min(next_seq);
+            gate.credit_seq = gate.credit_seq.min(next_seq.saturating_add(limit.chunks.into()));
+            if limit.bytes != u64::MAX {
+                let bytes_before = self.total_bytes_before(next_seq);
+                gate.credit_bytes = gate.credit_bytes.min(bytes_before.saturating_add(limit.bytes));
+            }
+        }
+        for remote in self.remotes.iter().filter(|remote| remote.gates()) {
+            let limit = remote.terms.limit;
+            gate.gate_seq = gate.gate_seq.min(remote.next_seq);
+            let credit_seq = remote.next_seq.saturating_add(limit.chunks.into());
+            gate.credit_seq = gate.credit_seq.min(credit_seq);
+            if limit.bytes != u64::MAX {
+                let bytes_before = self.total_bytes_before(remote.next_seq);
+                gate.credit_bytes = gate.credit_bytes.min(bytes_before.saturating_add(limit.bytes));
+            }
+        }
+        gate
+    }
+
+    fn total_bytes_before(&self, next_seq: u64) -> u64 {
+        if next_seq <= self.log.tail_seq() {
+            self.log.totals_before_tail(crate::engine::Kinds::ALL).bytes
+        } else if next_seq > self.log.head_seq() {
+            self.log.total_bytes()
+        } else {
+            self.log.meta(next_seq - 1).total_bytes
+        }
+    }
+
+    /// The slowest gating cursor; `None` if nobody gates.
+    pub fn slowest_gating_seq(&self) -> Option<u64> {
+        let locals = self.locals.iter().filter(|l| l.gates()).map(|l| l.cursor.next_seq);
+        let remotes = self.remotes.iter().filter(|r| r.gates()).map(|r| r.next_seq);
+        locals.chain(remotes).min()
+    }
+
+    /// See [`crate::engine::Engine::burst_chunks`].
+    pub fn smallest_burst(&self) -> u32 {
+        let limits = self.locals.iter().filter(|l| !l.gone).map(|l| l.terms.limit.chunks);
+        limits.min().unwrap_or(u32::MAX).min(limits::BURST_CHUNKS_MAX)
+    }
+
+    /// Has every `block` subscriber read everything?
+    pub fn drained(&self) -> bool {
+        self.slowest_gating_seq().is_none_or(|next_seq| next_seq > self.log.head_seq())
+    }
+
+    /// The first chunk that will put a local `disconnect` subscriber over its limit in chunks, or
+    /// the next one where limits in bytes or filters make that hard to foresee.
+    pub fn next_trip_seq(&self) -> u64 {
+        let foreseen = self.locals.iter().filter(|l| !l.gone).filter_map(|local| {
+            let terms = &local.terms;
+            if terms.policy != Policy::Disconnect {
+                return None;
+            }
+            if terms.limit.bytes != u64::MAX {
+                return Some(self.log.head_seq() + 1);
+            }
+            // With a filter it can only come later: fewer chunks count.
+            Some(
+                (local.cursor.next_seq + u64::from(terms.limit.chunks))
+                    .max(self.log.head_seq() + 1),
+            )
+        });
+        foreseen.min().unwrap_or(u64::MAX)
+    }
+
+    /// E1 to E4.
+    pub fn audit(&self) {
+        self.log.audit();
+        if self.state == State::Queued {
+            assert!(self.ring.is_none());
+            assert_eq!(self.producer, Producer::Waiting);
+        }
+        if let State::Ended(outcome) = self.state {
+            assert_eq!(self.outcome, Some(outcome));
+        }
+        if self.closed() {
+            assert_eq!(self.producer, Producer::Gone);
+            assert!(!self.gated);
+            assert!(self.timers.sleep.is_none() && self.timers.start.is_none());
+        } else {
+            assert!(matches!(self.state, State::Queued | State::Running));
+            assert!(self.timers.retention.is_none());
+        }
+        let gate = self.allowed();
+        assert!(self.gate.gate_seq <= gate.gate_seq || self.closed() || self.ring.is_none());
+        for local in self.locals.iter().filter(|local| !local.gone) {
+            // What a gating reader has not read yet is still there, unless it came late.
+            assert!(!local.gates() || local.fresh || local.cursor.next_seq >= self.log.tail_seq());
+            assert!(local.cursor.next_seq <= self.log.head_seq() + 1);
+            assert!(local.demand == u32::MAX || local.demand <= 1 << 30);
+        }
+    }
+}

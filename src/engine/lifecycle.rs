@@ -1,0 +1,356 @@
+//! An execution from birth to oblivion: opened, given a ring, started, ended, drained, retained,
+//! forgotten.
+//!
+//! `Queued → Running → Draining → Ended`, and then nothing. The outcome is decided once, when the
+//! producer is known to be gone: a cancellation is a wish until then, so that no reader, on
+//! whatever thread, sees a chunk after the end.
+
+use crate::base::{ExecutionId, Handle, Instant};
+use crate::engine::action::{
+    Action, CancelError, DetachReason, NotFound, OpenError, Outcome, Reply, State, Status, Verdict,
+};
+use crate::engine::event::{Hold, OpenSpec, ProducerEnd, RingFacts, Start};
+use crate::engine::execution::{Execution, Producer};
+use crate::engine::log::ChunkLog;
+use crate::engine::timers::Timer;
+use crate::engine::{Engine, Log, Totals};
+use crate::limits;
+
+impl Engine {
+    /// Answers a question: before everything else that follows from it.
+    pub(super) fn reply(&mut self, reply: Reply) {
+        self.wishes.push_front(Action::Reply(reply));
+    }
+
+    /// The execution of an id that came from outside; its nonce must fit, too.
+    pub(super) fn find(&self, id: ExecutionId) -> Option<&Execution> {
+        self.executions.get(id.slot).filter(|execution| execution.id == id)
+    }
+
+    pub(super) fn open(&mut self, spec: OpenSpec) {
+        match self.try_open(spec) {
+            Ok(id) => {
+                self.counters.executions_opened += 1;
+                self.queue.push_back(id.slot);
+                self.request_lease();
+                self.reply(Reply::Opened(Ok(id)));
+            }
+            Err(error) => {
+                self.counters.executions_refused += 1;
+                self.reply(Reply::Opened(Err(error)));
+            }
+        }
+    }
+
+    fn try_open(&mut self, spec: OpenSpec) -> Result<ExecutionId, OpenError> {
+        if self.shutting_down {
+            return Err(OpenError::ShuttingDown);
+        }
+        if let Start::AfterSubscribers { count, .. } = spec.start
+            && count > self.limits.subscribers_per_execution_max
+        {
+            return Err(OpenError::Invalid { field: "start.count" });
+        }
+        if self.queue.len() as u32 >= self.limits.queued_max {
+            let retry_after_ms = limits::BUSY_RETRY_AFTER.as_millis() as u32;
+            return Err(OpenError::Busy { retry_after_ms });
+        }
+        if self.executions.count() >= self.limits.executions_max {
+            match self.oldest_ended {
+                Some(index) => self.evict(index),
+                None => {
+                    let executions_max = self.limits.executions_max;
+                    return Err(OpenError::TooMany { executions_max });
+                }
+            }
+        }
+        let nonce = self.random.next_u64();
+        let shard = self.limits.shard;
+        let now = self.now;
+        let unnamed = Handle { index: 0, generation: 0 };
+        let id = ExecutionId { shard, slot: unnamed, nonce };
+        let Ok(slot) = self.executions.insert(Execution::new(id, spec, now)) else {
+            let executions_max = self.limits.executions_max; // Slots were retired.
+            return Err(OpenError::TooMany { executions_max });
+        };
+        let id = ExecutionId { slot, ..id };
+        let start = match spec.start {
+            Start::Now => None,
+            Start::AfterSubscribers { deadline, .. } => {
+                Some(self.arm(deadline, Timer::Start(slot)))
+            }
+        };
+        let hold = match spec.hold {
+            Hold::Newest => None,
+            Hold::UntilRead { deadline } => Some(self.arm(deadline, Timer::Hold(slot))),
+        };
+        let execution = self.executions.get_mut(slot).expect("it was just put there");
+        execution.id = id;
+        execution.timers.start = start;
+        execution.timers.hold = hold;
+        Ok(id)
+    }
+
+    /// Asks for a ring for the first in the queue, if nobody asks already.
+    pub(super) fn request_lease(&mut self) {
+        if let Some(&execution) = self.queue.front()
+            && !self.leasing
+        {
+            self.leasing = true;
+            self.wishes.push_back(Action::Lease(execution));
+        }
+    }
+
+    pub(super) fn leased(&mut self, execution: Handle, ring: RingFacts) {
+        self.leasing = false;
+        if self.queue.front() != Some(&execution) {
+            // It was cancelled while the ring was looked for.
+            self.wishes.push_back(Action::Release(execution));
+            self.request_lease();
+            return;
+        }
+        self.queue.pop_front();
+        let e = self.executions.get_mut(execution).expect("what is queued lives");
+        e.ring = Some(ring);
+        e.log = ChunkLog::new(ring.slot_count);
+        e.state = State::Running;
+        for local in &mut e.locals {
+            // The ring may be smaller than expected where memory is short.
+            local.terms.limit.chunks = local.terms.limit.chunks.min(ring.chunks_max);
+        }
+        e.gate = e.allowed();
+        let gate = e.gate;
+        self.set_gate(execution, gate);
+        self.start_if_due(execution);
+        self.request_lease();
+    }
+
+    pub(super) fn lease_failed(&mut self, execution: Handle) {
+        self.leasing = false;
+        if self.queue.front() != Some(&execution) {
+            self.request_lease();
+        } else if let Some(index) = self.oldest_ended {
+            self.evict(index); // Asks again.
+        }
+    }
+
+    pub(super) fn start_if_due(&mut self, execution: Handle) {
+        let e = self.executions.get_mut(execution).expect("a living execution");
+        if e.ring.is_some() && e.producer == Producer::Waiting && !e.closed() && e.start_is_due() {
+            e.producer = Producer::Active;
+            let timer = e.timers.start.take();
+            self.disarm(timer);
+            self.wishes.push_back(Action::StartProducer(execution));
+        }
+    }
+
+    pub(super) fn total_expected(&mut self, execution: Handle, count: u64) {
+        if let Some(e) = self.executions.get_mut(execution) {
+            e.chunks_expected = Some(count);
+        }
+    }
+
+    pub(super) fn sleeping(&mut self, execution: Handle, until: Instant) {
+        let Some(e) = self.executions.get_mut(execution) else { return };
+        if e.producer != Producer::Active {
+            return; // It was told to stop meanwhile.
+        }
+        let before = e.timers.sleep.take();
+        self.disarm(before);
+        let timer = self.arm_at(until, Timer::Sleep(execution));
+        let e = self.executions.get_mut(execution).expect("as above");
+        e.timers.sleep = Some(timer);
+    }
+
+    pub(super) fn cancel(&mut self, id: ExecutionId) {
+        let result = match self.find(id) {
+            None => Err(CancelError::NotFound),
+            Some(e) => match e.outcome {
+                Some(outcome) => Err(CancelError::Ended(outcome)),
+                None => Ok(()),
+            },
+        };
+        if result.is_ok() {
+            self.stop(id.slot, Outcome::Cancelled);
+        }
+        self.reply(Reply::Cancelled(result));
+    }
+
+    /// Makes the producer stop; the execution then ends with `outcome`, whatever it says.
+    pub(super) fn stop(&mut self, execution: Handle, outcome: Outcome) {
+        let e = self.executions.get_mut(execution).expect("a living execution");
+        match e.producer {
+            Producer::Waiting => {
+                self.queue.retain(|&queued| queued != execution);
+                self.close(execution, outcome);
+            }
+            Producer::Active => {
+                e.producer = Producer::Stopping;
+                e.stop_outcome = Some(outcome);
+                let sleep = e.timers.sleep.take();
+                self.disarm(sleep);
+                self.wishes.push_back(Action::StopProducer(execution));
+            }
+            Producer::Stopping | Producer::Gone => {}
+        }
+    }
+
+    pub(super) fn producer_ended(&mut self, execution: Handle, end: ProducerEnd) {
+        let Some(e) = self.executions.get_mut(execution) else { return };
+        if e.closed() {
+            return;
+        }
+        let by_itself = match end {
+            ProducerEnd::Done => Outcome::Completed,
+            ProducerEnd::Stopped => Outcome::Cancelled,
+            ProducerEnd::Failed(text) => {
+                e.error.get_or_insert_with(|| shortened(text).into());
+                Outcome::Failed
+            }
+        };
+        let outcome = e.stop_outcome.unwrap_or(by_itself);
+        self.close(execution, outcome);
+    }
+
+    /// Nothing more will be published.
+    fn close(&mut self, execution: Handle, outcome: Outcome) {
+        let e = self.executions.get_mut(execution).expect("a living execution");
+        assert!(e.outcome.is_none()); // E3
+        e.outcome = Some(outcome);
+        e.producer = Producer::Gone;
+        e.state = State::Draining;
+        e.gated = false;
+        e.progress_to_tell = e.progress.map_or(0, |progress| progress.report_count);
+        let verdict = Verdict {
+            outcome,
+            head_seq: e.log.head_seq(),
+            totals: e.log.kind_totals().clone(),
+            error: e.error.clone(),
+        };
+        let timers = std::mem::take(&mut e.timers);
+        for timer in [timers.start, timers.hold, timers.stall, timers.sleep, timers.progress] {
+            self.disarm(timer);
+        }
+        self.wishes.push_back(Action::Verdict(execution, Box::new(verdict)));
+        self.count_outcome(outcome);
+        self.mark_dirty(execution);
+        self.settle(execution);
+    }
+
+    fn count_outcome(&mut self, outcome: Outcome) {
+        let counter = match outcome {
+            Outcome::Completed => &mut self.counters.executions_completed,
+            Outcome::Failed => &mut self.counters.executions_failed,
+            Outcome::Cancelled => &mut self.counters.executions_cancelled,
+            Outcome::TimedOut => &mut self.counters.executions_timed_out,
+        };
+        *counter += 1;
+    }
+
+    /// Over, once every `block` subscriber has read everything; until then they are watched.
+    pub(super) fn settle(&mut self, execution: Handle) {
+        let Some(e) = self.executions.get_mut(execution) else { return };
+        if e.state != State::Draining {
+            return;
+        }
+        if !e.drained() {
+            if e.timers.stall.is_none() {
+                let deadline = e.spec.block_deadline;
+                let timer = self.arm(deadline, Timer::Stall(execution));
+                let e = self.executions.get_mut(execution).expect("as above");
+                e.timers.stall = Some(timer);
+                self.watch_readers(execution, true);
+            }
+            return;
+        }
+        let outcome = e.outcome.expect("draining begins with an outcome");
+        e.state = State::Ended(outcome);
+        let stall = e.timers.stall.take();
+        let retention = e.spec.retention;
+        e.older = self.newest_ended;
+        self.disarm(stall);
+        self.watch_readers(execution, false);
+        let timer = self.arm(retention, Timer::Retention(execution));
+        let e = self.executions.get_mut(execution).expect("as above");
+        e.timers.retention = Some(timer);
+        match self.newest_ended {
+            Some(index) => {
+                let older = self.executions.at_mut(index).expect("listed executions live");
+                older.newer = Some(execution.index);
+            }
+            None => self.oldest_ended = Some(execution.index),
+        }
+        self.newest_ended = Some(execution.index);
+        self.request_lease(); // Somebody may wait for this very ring.
+    }
+
+    /// Forgets an ended execution before its time: its ring or its slot is needed.
+    fn evict(&mut self, index: u32) {
+        let handle = self.executions.handle_at(index).expect("listed executions live");
+        self.counters.executions_evicted += 1;
+        self.forget(handle);
+    }
+
+    pub(super) fn forget(&mut self, execution: Handle) {
+        let e = self.executions.get(execution).expect("a living execution");
+        assert!(matches!(e.state, State::Ended(_)));
+        self.detach_all(execution, DetachReason::Evicted);
+        let e = self.executions.get_mut(execution).expect("as above");
+        let (older, newer) = (e.older, e.newer);
+        let retention = e.timers.retention.take();
+        self.disarm(retention);
+        match older {
+            Some(index) => self.executions.at_mut(index).expect("a neighbour lives").newer = newer,
+            None => self.oldest_ended = newer,
+        }
+        match newer {
+            Some(index) => self.executions.at_mut(index).expect("a neighbour lives").older = older,
+            None => self.newest_ended = older,
+        }
+        self.executions.remove(execution);
+        self.wishes.push_back(Action::Release(execution));
+        self.request_lease();
+    }
+
+    pub(super) fn shut_down(&mut self) {
+        self.shutting_down = true;
+        let all: Vec<Handle> = self.executions.iter().map(|(handle, _)| handle).collect();
+        for execution in all {
+            self.detach_all(execution, DetachReason::Shutdown);
+            self.stop(execution, Outcome::Cancelled);
+            self.settle(execution);
+        }
+    }
+
+    pub(super) fn inspect(&mut self, id: ExecutionId) {
+        let status = self.find(id).map(|e| {
+            Box::new(Status {
+                id,
+                state: e.state,
+                head_seq: e.log.head_seq(),
+                tail_seq: e.log.tail_seq(),
+                totals: Totals { chunks: e.log.head_seq(), bytes: e.log.total_bytes() },
+                chunks_expected: e.chunks_expected,
+                progress: e.progress,
+                subscriber_count: e.subscriber_count(),
+                gated: e.gated,
+                opened_at: e.opened_at,
+                error: e.error.clone(),
+                ring: e.ring,
+            })
+        });
+        self.reply(Reply::Inspected(status.ok_or(NotFound)));
+    }
+}
+
+/// At most [`limits::ERROR_TEXT_BYTES_MAX`] bytes of a tool's error, cut between characters.
+fn shortened(text: &str) -> &str {
+    &text[..text.floor_char_boundary(limits::ERROR_TEXT_BYTES_MAX)]
+}
+
+impl Engine {
+    /// The time that the engine was last told.
+    pub fn now(&self) -> Instant {
+        self.now
+    }
+}

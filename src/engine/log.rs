@@ -1,0 +1,122 @@
+//! One execution's log as numbers: the engine's own record of what its ring holds.
+//!
+//! The engine never reads shared memory. What it is told about each chunk it keeps here, one entry
+//! for each descriptor of the ring, so that gaps and limits are computed from numbers that nobody
+//! else can write.
+//!
+//! Invariants ([`ChunkLog::audit`]):
+//! - G1: `tail_seq <= head_seq + 1`, and at most as many chunks are held as there are slots.
+//! - G2: totals before the tail + held chunks = totals through the head, for each kind.
+
+use crate::engine::chunk::{KindTotals, Kinds, Meta, Totals};
+use crate::engine::event::ChunkFacts;
+use crate::engine::policy::Log;
+
+/// What is known of the chunks that a ring holds.
+#[derive(Debug)]
+pub struct ChunkLog {
+    slots: Box<[Meta]>,
+    mask: u64,
+    head_seq: u64,
+    tail_seq: u64,
+    total_bytes: u64,
+    through_head: KindTotals,
+    before_tail: KindTotals,
+}
+
+impl ChunkLog {
+    /// An empty log of a ring with `slot_count` descriptors, a power of two.
+    pub fn new(slot_count: u32) -> ChunkLog {
+        assert!(slot_count.is_power_of_two());
+        ChunkLog {
+            slots: vec![Meta::default(); slot_count as usize].into_boxed_slice(),
+            mask: u64::from(slot_count) - 1,
+            head_seq: 0,
+            tail_seq: 1,
+            total_bytes: 0,
+            through_head: KindTotals::default(),
+            before_tail: KindTotals::default(),
+        }
+    }
+
+    /// A log without a ring: it holds nothing and takes nothing.
+    pub fn detached() -> ChunkLog {
+        ChunkLog::new(1)
+    }
+
+    /// Notes the next chunk, and that everything before `facts.tail_seq` is gone.
+    #[inline]
+    pub fn push(&mut self, facts: ChunkFacts) {
+        while self.tail_seq < facts.tail_seq {
+            let gone = self.slots[(self.tail_seq & self.mask) as usize];
+            self.before_tail.count(gone.kind, gone.length);
+            self.tail_seq += 1;
+        }
+        self.head_seq += 1;
+        assert!(self.head_seq - self.tail_seq <= self.mask); // The ring has as many slots.
+        self.total_bytes += u64::from(facts.length);
+        self.through_head.count(facts.kind, facts.length);
+        self.slots[(self.head_seq & self.mask) as usize] = Meta {
+            total_bytes: self.total_bytes,
+            length: facts.length,
+            kind: facts.kind,
+            key: facts.key,
+        };
+    }
+
+    /// All payload bytes ever published.
+    #[inline]
+    pub fn total_bytes(&self) -> u64 {
+        self.total_bytes
+    }
+
+    /// All chunks ever published, by kind.
+    pub fn kind_totals(&self) -> &KindTotals {
+        &self.through_head
+    }
+
+    /// G1 and G2.
+    pub fn audit(&self) {
+        assert!(self.tail_seq <= self.head_seq + 1);
+        assert!(self.head_seq + 1 - self.tail_seq <= self.slots.len() as u64);
+        let mut sum = self.before_tail.clone();
+        for seq in self.tail_seq..=self.head_seq {
+            let meta = self.meta(seq);
+            sum.count(meta.kind, meta.length);
+            assert_eq!(meta.total_bytes, sum.of(Kinds::ALL).bytes);
+        }
+        assert_eq!(sum, self.through_head);
+        let all = Totals { chunks: self.head_seq, bytes: self.total_bytes };
+        assert_eq!(sum.of(Kinds::ALL), all);
+    }
+}
+
+impl Log for ChunkLog {
+    #[inline]
+    fn head_seq(&self) -> u64 {
+        self.head_seq
+    }
+
+    #[inline]
+    fn tail_seq(&self) -> u64 {
+        self.tail_seq
+    }
+
+    #[inline]
+    fn meta(&self, seq: u64) -> Meta {
+        debug_assert!(seq >= self.tail_seq && seq <= self.head_seq);
+        self.slots[(seq & self.mask) as usize]
+    }
+
+    #[inline]
+    fn totals_through_head(&self, kinds: Kinds) -> Totals {
+        if kinds.is_all() {
+            return Totals { chunks: self.head_seq, bytes: self.total_bytes };
+        }
+        self.through_head.of(kinds)
+    }
+
+    fn totals_before_tail(&self, kinds: Kinds) -> Totals {
+        self.before_tail.of(kinds)
+    }
+}

@@ -1,0 +1,361 @@
+//! Backpressure as one pure function: [`owed`], of what a subscriber agreed to ([`Terms`]), where
+//! it stands ([`Cursor`]) and what the log holds ([`Log`]).
+//!
+//! It is evaluated when the subscriber is about to be given something, wherever the subscriber
+//! lives: by the engine for those of its own thread and for connections, by the reader itself on
+//! another thread or in another process. A publish therefore costs the same for one subscriber and
+//! for ten thousand.
+//!
+//! Invariants:
+//! - P1: what is given and what is skipped follow each other without a hole: each step starts at
+//!   `cursor.next_seq` and moves it forward.
+//! - P2: `seen` is what the subscriber was given plus what its gaps counted, after its filter. It
+//!   is exact, also where the skipped chunks are no longer held.
+//! - P3: `block` never skips a chunk that is still held, and nobody skips the newest one but
+//!   `drop` and `buffer`, whose reader has first read all that it was owed.
+//!
+//! Tests: below against a log that forgets nothing; `tests/sim.rs` against the running engine.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::engine::chunk::{Gap, GapReason, Kinds, Meta, Totals};
+use crate::limits;
+
+/// What happens when a subscriber's lag reaches its limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Policy {
+    /// It is owed `limit` chunks from where it stands; once they are read, one gap covers
+    /// everything up to the head of that moment, and it goes on live.
+    #[default]
+    Drop,
+    /// It is owed the newest `limit` chunks; what fell out before is one gap in front.
+    DropOldest,
+    /// As [`Policy::Drop`], with a larger default limit.
+    Buffer,
+    /// It is owed everything: the producer waits for it.
+    Block,
+    /// It is owed the newest chunk of each key; what was skipped is a gap too.
+    Conflate,
+    /// It is owed everything, or its end.
+    Disconnect,
+}
+
+impl Policy {
+    /// Every policy.
+    pub const ALL: [Policy; 6] = [
+        Policy::Drop,
+        Policy::DropOldest,
+        Policy::Buffer,
+        Policy::Block,
+        Policy::Conflate,
+        Policy::Disconnect,
+    ];
+
+    /// The name, as every wire and every option spells it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Policy::Drop => "drop",
+            Policy::DropOldest => "drop_oldest",
+            Policy::Buffer => "buffer",
+            Policy::Block => "block",
+            Policy::Conflate => "conflate",
+            Policy::Disconnect => "disconnect",
+        }
+    }
+
+    /// The limit of a subscriber that names none, in a ring which holds `ring_chunks`.
+    pub fn default_limit(self, ring_chunks: u32) -> LagLimit {
+        let chunks = match self {
+            Policy::Drop | Policy::DropOldest => limits::DROP_LIMIT_CHUNKS,
+            Policy::Buffer => limits::BUFFER_LIMIT_CHUNKS,
+            Policy::Disconnect => limits::DISCONNECT_LIMIT_CHUNKS,
+            Policy::Block | Policy::Conflate => ring_chunks,
+        };
+        LagLimit { chunks: chunks.min(ring_chunks), bytes: u64::MAX }
+    }
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.pad(self.name())
+    }
+}
+
+/// No policy has that name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnknownPolicy;
+
+impl fmt::Display for UnknownPolicy {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("unknown policy; known are:")?;
+        Policy::ALL.iter().try_for_each(|policy| write!(out, " {policy}"))
+    }
+}
+
+impl std::error::Error for UnknownPolicy {}
+
+impl FromStr for Policy {
+    type Err = UnknownPolicy;
+    fn from_str(text: &str) -> Result<Policy, UnknownPolicy> {
+        Policy::ALL.into_iter().find(|policy| policy.name() == text).ok_or(UnknownPolicy)
+    }
+}
+
+/// How far a subscriber may lag: in chunks and in bytes, whichever is reached first. One chunk is
+/// always within the limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LagLimit {
+    /// Chunks, at least 1.
+    pub chunks: u32,
+    /// Payload bytes; `u64::MAX` where only chunks count.
+    pub bytes: u64,
+}
+
+impl LagLimit {
+    #[inline]
+    fn holds(self, lag: Totals) -> bool {
+        lag.chunks <= u64::from(self.chunks) && (lag.bytes <= self.bytes || lag.chunks <= 1)
+    }
+}
+
+/// What a subscriber agreed to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Terms {
+    /// What happens when it lags.
+    pub policy: Policy,
+    /// How far it may lag.
+    pub limit: LagLimit,
+    /// Which kinds it wants.
+    pub kinds: Kinds,
+}
+
+/// Where a subscriber stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Cursor {
+    /// The next chunk that it will be given or told of.
+    pub next_seq: u64,
+    /// `drop` and `buffer` after the limit was reached: the first chunk no longer owed.
+    stop_seq: u64,
+    /// All chunks of its kinds before `next_seq`, given or missed.
+    pub seen: Totals,
+}
+
+const NO_STOP: u64 = u64::MAX;
+
+/// What a policy looks at. Numbers may be torn where another thread writes them: an implementation
+/// must not panic, and its user must check afterwards that nothing moved.
+pub trait Log {
+    /// The newest chunk; 0 if there is none.
+    fn head_seq(&self) -> u64;
+    /// The oldest chunk held; `head_seq + 1` if none is.
+    fn tail_seq(&self) -> u64;
+    /// A chunk of `tail_seq..=head_seq`.
+    fn meta(&self, seq: u64) -> Meta;
+    /// All chunks of `kinds` ever published.
+    fn totals_through_head(&self, kinds: Kinds) -> Totals;
+    /// All chunks of `kinds` that are no longer held.
+    fn totals_before_tail(&self, kinds: Kinds) -> Totals;
+}
+
+/// What a subscriber is owed at this moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owed {
+    /// It has everything.
+    Nothing,
+    /// The chunks from `next_seq` to before `until_seq`, those of its kinds.
+    Give {
+        /// One past the last chunk.
+        until_seq: u64,
+    },
+    /// Word that the chunks from `next_seq` to before `until_seq` will not come.
+    Skip {
+        /// One past the last chunk.
+        until_seq: u64,
+        /// Why.
+        reason: GapReason,
+    },
+    /// Its end, because it lags too far.
+    Disconnect,
+}
+
+/// What a subscriber is owed. Call [`Cursor::give`] or [`Cursor::skip`] with what it then got.
+#[inline]
+pub fn owed(terms: &Terms, cursor: &mut Cursor, log: &impl Log) -> Owed {
+    let head_seq = log.head_seq();
+    if cursor.next_seq > head_seq {
+        return Owed::Nothing;
+    }
+    let tail_seq = log.tail_seq();
+    if cursor.next_seq < tail_seq {
+        return Owed::Skip { until_seq: tail_seq, reason: GapReason::Overtaken };
+    }
+    let end_seq = head_seq + 1;
+    match terms.policy {
+        Policy::Block => Owed::Give { until_seq: end_seq },
+        Policy::Drop | Policy::Buffer => owed_under_drop(terms, cursor, log, end_seq),
+        Policy::Conflate => owed_under_conflate(terms, cursor, log, end_seq),
+        Policy::DropOldest if terms.limit.holds(lag(terms, cursor, log)) => {
+            Owed::Give { until_seq: end_seq }
+        }
+        Policy::DropOldest => owed_under_drop_oldest(terms, cursor, log, end_seq),
+        Policy::Disconnect if terms.limit.holds(lag(terms, cursor, log)) => {
+            Owed::Give { until_seq: end_seq }
+        }
+        Policy::Disconnect => Owed::Disconnect,
+    }
+}
+
+/// How far the subscriber lags, in what it asked for.
+#[inline]
+pub fn lag(terms: &Terms, cursor: &Cursor, log: &impl Log) -> Totals {
+    log.totals_through_head(terms.kinds) - cursor.seen
+}
+
+#[inline]
+fn owed_under_drop(terms: &Terms, cursor: &mut Cursor, log: &impl Log, end_seq: u64) -> Owed {
+    if cursor.stop_seq == NO_STOP {
+        if terms.limit.holds(lag(terms, cursor, log)) {
+            return Owed::Give { until_seq: end_seq };
+        }
+        cursor.stop_seq = window_end(terms, cursor.next_seq, log, end_seq);
+    }
+    if cursor.next_seq < cursor.stop_seq {
+        return Owed::Give { until_seq: cursor.stop_seq.min(end_seq) };
+    }
+    Owed::Skip { until_seq: end_seq, reason: GapReason::Lag }
+}
+
+/// One past the last of the first chunks which the limit holds, counted from `next_seq`.
+fn window_end(terms: &Terms, next_seq: u64, log: &impl Log, end_seq: u64) -> u64 {
+    let mut window = Totals::ZERO;
+    let mut seq = next_seq;
+    while seq < end_seq {
+        let meta = log.meta(seq);
+        if terms.kinds.contains(meta.kind) {
+            window.count(meta.length);
+            if !terms.limit.holds(window) {
+                break;
+            }
+        }
+        seq += 1;
+    }
+    seq
+}
+
+fn owed_under_drop_oldest(
+    terms: &Terms,
+    cursor: &mut Cursor,
+    log: &impl Log,
+    end_seq: u64,
+) -> Owed {
+    let mut window = Totals::ZERO;
+    let mut seq = end_seq;
+    while seq > cursor.next_seq {
+        let meta = log.meta(seq - 1);
+        if terms.kinds.contains(meta.kind) {
+            window.count(meta.length);
+            if !terms.limit.holds(window) {
+                break;
+            }
+        }
+        seq -= 1;
+    }
+    if seq == cursor.next_seq {
+        return Owed::Give { until_seq: end_seq }; // Only where another thread tears the numbers.
+    }
+    Owed::Skip { until_seq: seq, reason: GapReason::Lag }
+}
+
+fn owed_under_conflate(terms: &Terms, cursor: &mut Cursor, log: &impl Log, end_seq: u64) -> Owed {
+    // From the newest back: the last chunk that adds a key is the first one owed.
+    let mut keys_seen = 0u64;
+    let mut first_owed_seq = end_seq;
+    let mut seq = end_seq;
+    while seq > cursor.next_seq {
+        seq -= 1;
+        let meta = log.meta(seq);
+        let key_bit = 1u64 << (meta.key % limits::KEYS_MAX as u8);
+        if terms.kinds.contains(meta.kind) && keys_seen & key_bit == 0 {
+            keys_seen |= key_bit;
+            first_owed_seq = seq;
+        }
+    }
+    if first_owed_seq > cursor.next_seq {
+        Owed::Skip { until_seq: first_owed_seq, reason: GapReason::Conflated }
+    } else {
+        Owed::Give { until_seq: first_owed_seq + 1 }
+    }
+}
+
+impl Cursor {
+    /// Before chunk `next_seq` of a log of which `seen` of the wanted kinds came before.
+    pub fn new(next_seq: u64, seen: Totals) -> Cursor {
+        Cursor { next_seq, stop_seq: NO_STOP, seen }
+    }
+
+    /// The subscriber was given the wanted chunks before `until_seq`.
+    #[inline]
+    pub fn give(&mut self, kinds: Kinds, until_seq: u64, log: &impl Log) {
+        if kinds.is_all() {
+            let total_bytes = log.meta(until_seq - 1).total_bytes;
+            self.seen = Totals { chunks: until_seq - 1, bytes: total_bytes };
+        } else {
+            for seq in self.next_seq..until_seq {
+                let meta = log.meta(seq);
+                if kinds.contains(meta.kind) {
+                    self.seen.count(meta.length);
+                }
+            }
+        }
+        self.next_seq = until_seq;
+    }
+
+    /// The subscriber goes on at `until_seq`. `None` if no chunk of its kinds was between.
+    pub fn skip(
+        &mut self,
+        kinds: Kinds,
+        until_seq: u64,
+        reason: GapReason,
+        log: &impl Log,
+    ) -> Option<Gap> {
+        let from_seq = self.next_seq;
+        let seen_before = self.seen;
+        self.seen = totals_before(kinds, until_seq, log);
+        self.next_seq = until_seq;
+        self.stop_seq = NO_STOP;
+        let missed = self.seen - seen_before;
+        (missed.chunks > 0).then_some(Gap {
+            from_seq,
+            to_seq: until_seq - 1,
+            chunk_count: missed.chunks,
+            byte_count: missed.bytes,
+            reason,
+        })
+    }
+}
+
+/// All chunks of `kinds` before `seq`, which is in `tail_seq..=head_seq + 1`.
+pub fn totals_before(kinds: Kinds, seq: u64, log: &impl Log) -> Totals {
+    let tail_seq = log.tail_seq();
+    if seq > log.head_seq() {
+        log.totals_through_head(kinds)
+    } else if seq <= tail_seq {
+        log.totals_before_tail(kinds)
+    } else if kinds.is_all() {
+        Totals { chunks: seq - 1, bytes: log.meta(seq - 1).total_bytes }
+    } else {
+        let mut totals = log.totals_before_tail(kinds);
+        for held_seq in tail_seq..seq {
+            let meta = log.meta(held_seq);
+            if kinds.contains(meta.kind) {
+                totals.count(meta.length);
+            }
+        }
+        totals
+    }
+}
+
+#[cfg(test)]
+#[path = "policy_tests.rs"]
+mod tests;

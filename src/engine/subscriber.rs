@@ -1,0 +1,185 @@
+//! One subscriber as the engine sees it, and what it is to be told next.
+//!
+//! [`Local`] lives on the engine's thread (a closure, a poll handle, a connection), [`Remote`] on
+//! another thread. The part of a local one that a delivery touches is kept small and lies beside
+//! its neighbours of the same execution.
+
+use crate::base::{Instant, SubscriberId};
+use crate::engine::action::{DetachReason, End, EndState, Outcome};
+use crate::engine::chunk::{Gap, GapReason, Totals};
+use crate::engine::event::Coalesce;
+use crate::engine::log::ChunkLog;
+use crate::engine::policy::{Cursor, Log, Owed, Policy, Terms, lag, owed};
+use crate::engine::wheel::TimerId;
+
+/// A subscriber of the engine's own thread.
+#[derive(Debug)]
+pub(super) struct Local {
+    pub id: SubscriberId,
+    pub cursor: Cursor,
+    pub terms: Terms,
+    /// Chunks that it can take now; `u32::MAX` is any number, and stays so.
+    pub demand: u32,
+    pub connection: Connection,
+    /// Nothing was given yet: a first gap is for coming late.
+    pub fresh: bool,
+    /// It has wishes in `detail.coalesce`.
+    pub coalesces: bool,
+    /// Coalescing has waited long enough.
+    pub flush: bool,
+    /// It was removed; the place is taken back after the present scan.
+    pub gone: bool,
+    /// Which progress report it was told last.
+    pub progress_told: u64,
+    /// With acknowledgements: one past the last chunk it may be given.
+    pub acked_until_seq: u64,
+    pub detail: Box<Detail>,
+}
+
+/// What no delivery without special wishes touches.
+#[derive(Debug)]
+pub(super) struct Detail {
+    pub start: Totals,
+    pub missed: Totals,
+    pub since: Instant,
+    pub ack_window: Option<u32>,
+    pub coalesce: Option<Coalesce>,
+    pub coalesce_timer: Option<TimerId>,
+    pub grace_timer: Option<TimerId>,
+}
+
+/// Can it be reached?
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Connection {
+    Up,
+    /// It keeps its place until the grace timer fires.
+    Lost,
+}
+
+/// What a local subscriber is to be told next.
+#[derive(Debug, PartialEq)]
+pub(super) enum Next {
+    Nothing,
+    /// Its chunks wait for company; wake it after this delay at the latest.
+    Coalesce,
+    Deliver {
+        from_seq: u64,
+        until_seq: u64,
+    },
+    Gap(Gap),
+    Disconnect,
+    /// It has everything there is.
+    CaughtUp,
+}
+
+impl Local {
+    /// Moves the cursor over what is to be told next. `ended`: nothing more will be published.
+    #[inline]
+    pub fn next(&mut self, log: &ChunkLog, ended: bool) -> Next {
+        if self.cursor.next_seq > log.head_seq() {
+            return if ended { Next::CaughtUp } else { Next::Nothing };
+        }
+        if self.demand == 0 || self.connection == Connection::Lost {
+            return Next::Nothing;
+        }
+        match owed(&self.terms, &mut self.cursor, log) {
+            Owed::Nothing => Next::Nothing,
+            Owed::Give { until_seq } => self.give(until_seq, log, ended),
+            Owed::Skip { until_seq, reason } => self.skip(until_seq, reason, log, ended),
+            Owed::Disconnect => Next::Disconnect,
+        }
+    }
+
+    #[inline]
+    fn give(&mut self, until_seq: u64, log: &ChunkLog, ended: bool) -> Next {
+        let from_seq = self.cursor.next_seq;
+        let mut until_seq = until_seq.min(self.acked_until_seq);
+        if self.demand != u32::MAX {
+            until_seq = until_seq.min(from_seq + u64::from(self.demand));
+        }
+        if until_seq <= from_seq {
+            return Next::Nothing;
+        }
+        if self.coalesces && !self.flush && !ended && self.waits_for_company(log) {
+            return Next::Coalesce;
+        }
+        self.flush = false;
+        if self.demand != u32::MAX {
+            self.demand -= (until_seq - from_seq) as u32;
+        }
+        self.cursor.give(self.terms.kinds, until_seq, log);
+        self.fresh = false;
+        Next::Deliver { from_seq, until_seq }
+    }
+
+    fn waits_for_company(&self, log: &ChunkLog) -> bool {
+        let coalesce = self.detail.coalesce.expect("the flag says so");
+        let lag = lag(&self.terms, &self.cursor, log);
+        lag.bytes < coalesce.bytes_max && lag.chunks < u64::from(self.terms.limit.chunks)
+    }
+
+    fn skip(&mut self, until_seq: u64, reason: GapReason, log: &ChunkLog, ended: bool) -> Next {
+        let late = self.fresh && reason == GapReason::Overtaken;
+        let reason = if late { GapReason::Late } else { reason };
+        self.fresh = false;
+        match self.cursor.skip(self.terms.kinds, until_seq, reason, log) {
+            Some(gap) => {
+                if self.demand != u32::MAX {
+                    self.demand -= 1; // Word of a gap is a delivery, too.
+                }
+                let missed = Totals { chunks: gap.chunk_count, bytes: gap.byte_count };
+                self.detail.missed = self.detail.missed + missed;
+                Next::Gap(gap)
+            }
+            // Nothing of its kinds was skipped: look again from where it is now.
+            None => self.next(log, ended),
+        }
+    }
+
+    /// Does it hold its producer back?
+    pub fn gates(&self) -> bool {
+        self.terms.policy == Policy::Block && !self.gone
+    }
+
+    /// Its last word.
+    pub fn end(&self, state: EndState, now: Instant) -> End {
+        let given = self.cursor.seen - self.detail.start - self.detail.missed;
+        let duration_us = now.since(self.detail.since).as_micros() as u64;
+        End { state, given, missed: self.detail.missed, duration_us }
+    }
+
+    /// Its own end, before the execution's.
+    pub fn detached(&self, reason: DetachReason, now: Instant) -> End {
+        self.end(EndState::Detached { reason, resume_from: self.cursor.next_seq }, now)
+    }
+
+    /// The execution's end.
+    pub fn ended(&self, outcome: Outcome, now: Instant) -> End {
+        self.end(EndState::Ended(outcome), now)
+    }
+
+    /// How far it may be given chunks, after it has acknowledged those through `seq`.
+    pub fn acknowledge(&mut self, seq: u64) {
+        if let Some(window) = self.detail.ack_window {
+            let until_seq = seq + 1 + u64::from(window);
+            self.acked_until_seq = self.acked_until_seq.max(until_seq);
+        }
+    }
+}
+
+/// A subscriber of another thread: it looks after itself, and the engine only watches where it
+/// stands.
+#[derive(Debug)]
+pub(super) struct Remote {
+    pub id: SubscriberId,
+    pub terms: Terms,
+    /// Where it stood when last looked at; it can only be further by now.
+    pub next_seq: u64,
+    pub gone: bool,
+}
+
+impl Remote {
+    pub fn gates(&self) -> bool {
+        self.terms.policy == Policy::Block && !self.gone
+    }
+}

@@ -1,0 +1,343 @@
+//! The engine alone: events in, actions out. The seeded simulator covers far more; these tests say
+//! what a reader should be able to rely upon, one sentence each.
+
+use std::time::Duration;
+
+use super::*;
+use crate::base::ExecutionId;
+
+const RING: RingFacts = RingFacts { slot_count: 16, chunks_max: 14, chunk_bytes_max: 512 };
+
+struct World {
+    engine: Engine,
+    now: Instant,
+    told: Vec<Action>,
+    leases: u32,
+}
+
+impl World {
+    fn new(executions_max: u32, leases: u32) -> World {
+        let limits = EngineLimits { executions_max, queued_max: 2, ..Default::default() };
+        let engine = Engine::new(limits, 1, Instant::ZERO);
+        World { engine, now: Instant::ZERO, told: Vec::new(), leases }
+    }
+
+    fn handle(&mut self, event: Event) {
+        self.engine.handle(event, self.now);
+        self.settle();
+    }
+
+    /// Carries out wishes as a shard would, and keeps them.
+    fn settle(&mut self) {
+        while let Some(action) = self.engine.next_action() {
+            self.engine.audit();
+            match &action {
+                Action::Lease(execution) if self.leases > 0 => {
+                    self.leases -= 1;
+                    self.engine.handle(Event::Leased(*execution, RING), self.now);
+                }
+                Action::Lease(execution) => {
+                    self.engine.handle(Event::LeaseFailed(*execution), self.now);
+                }
+                Action::Release(_) => self.leases += 1,
+                Action::StopProducer(execution) => {
+                    let end = Event::ProducerEnded(*execution, ProducerEnd::Stopped);
+                    self.engine.handle(end, self.now);
+                }
+                _ => {}
+            }
+            self.told.push(action);
+        }
+        self.engine.audit();
+    }
+
+    fn ask(&mut self, event: Event) -> Reply {
+        self.engine.handle(event, self.now);
+        let Some(Action::Reply(reply)) = self.engine.next_action() else {
+            panic!("a question is answered first")
+        };
+        self.settle();
+        reply
+    }
+
+    fn open(&mut self, spec: OpenSpec) -> Result<ExecutionId, OpenError> {
+        match self.ask(Event::Open(spec)) {
+            Reply::Opened(result) => result,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn subscribe(
+        &mut self,
+        id: ExecutionId,
+        spec: SubscribeSpec,
+    ) -> Result<SubscriberId, SubscribeError> {
+        match self.ask(Event::Subscribe(id, spec)) {
+            Reply::Subscribed(result) => result.map(|subscribed| subscribed.subscriber),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn publish(&mut self, id: ExecutionId, length: u32) {
+        let (head_seq, tail_seq) = {
+            let log = self.engine.log(id.slot).unwrap();
+            (log.head_seq(), log.tail_seq())
+        };
+        let tail_seq = tail_seq.max((head_seq + 2).saturating_sub(14));
+        let facts = ChunkFacts { length, kind: Kind::Output, key: 0, tail_seq };
+        self.handle(Event::Published(id.slot, facts));
+    }
+
+    fn pass(&mut self, duration: Duration) {
+        self.now += duration;
+        self.handle(Event::Tick);
+    }
+
+    fn take(&mut self) -> Vec<Action> {
+        std::mem::take(&mut self.told)
+    }
+
+    fn ends(&mut self) -> Vec<EndState> {
+        let ends = self.take().into_iter().filter_map(|action| match action {
+            Action::End(_, _, end) => Some(end.state),
+            _ => None,
+        });
+        ends.collect()
+    }
+}
+
+fn with(policy: Policy) -> SubscribeSpec {
+    SubscribeSpec { policy, ..Default::default() }
+}
+
+#[test]
+fn a_closure_is_given_each_chunk_once_and_then_one_end() {
+    let mut world = World::new(4, 4);
+    let id = world.open(OpenSpec::new(RING)).unwrap();
+    let subscriber = world.subscribe(id, with(Policy::Drop)).unwrap();
+    world.take();
+    for _ in 0..40 {
+        world.publish(id, 10);
+    }
+    world.handle(Event::ProducerEnded(id.slot, ProducerEnd::Done));
+    let told = world.take();
+    let mut next_seq = 1;
+    for action in &told {
+        if let Action::Deliver { subscriber: to, from_seq, until_seq, .. } = *action {
+            assert_eq!((to, from_seq), (subscriber, next_seq));
+            next_seq = until_seq;
+        }
+    }
+    assert_eq!(next_seq, 41);
+    let ends: Vec<_> = told.iter().filter(|a| matches!(a, Action::End(..))).collect();
+    let [Action::End(_, _, end)] = ends[..] else { panic!("{ends:?}") };
+    assert_eq!(end.state, EndState::Ended(Outcome::Completed));
+    assert_eq!(end.given, Totals { chunks: 40, bytes: 400 });
+    assert_eq!(end.missed, Totals::ZERO);
+}
+
+#[test]
+fn who_comes_late_is_told_exactly_what_is_gone() {
+    let mut world = World::new(4, 4);
+    let id = world.open(OpenSpec::new(RING)).unwrap();
+    for _ in 0..20 {
+        world.publish(id, 10);
+    }
+    world.take();
+    world.subscribe(id, with(Policy::Buffer)).unwrap();
+    let gap = world.take().into_iter().find_map(|action| match action {
+        Action::Gap(_, _, gap) => Some(gap),
+        _ => None,
+    });
+    let gap = gap.expect("some chunks are gone");
+    assert_eq!(gap.reason, GapReason::Late);
+    assert_eq!((gap.from_seq, gap.to_seq, gap.chunk_count, gap.byte_count), (1, 6, 6, 60));
+}
+
+#[test]
+fn a_block_subscriber_holds_the_producer_until_its_deadline() {
+    let mut world = World::new(4, 4);
+    let id = world.open(OpenSpec::new(RING)).unwrap();
+    let slow = SubscribeSpec { demand: 0, ..with(Policy::Block) };
+    let slow = world.subscribe(id, slow).unwrap();
+    for _ in 0..14 {
+        world.publish(id, 1);
+    }
+    world.take();
+    world.handle(Event::Gated(id.slot));
+    world.pass(crate::limits::BLOCK_DEADLINE - Duration::from_millis(1));
+    assert_eq!(world.ends(), []);
+    world.pass(Duration::from_millis(2));
+    let told = world.take();
+    let detached = EndState::Detached { reason: DetachReason::Stall, resume_from: 1 };
+    let end = told.iter().find_map(|action| match action {
+        Action::End(subscriber, _, end) => Some((*subscriber, end.state)),
+        _ => None,
+    });
+    assert_eq!(end, Some((slow, detached)));
+    assert!(told.iter().any(|a| matches!(a, Action::SetGate { gate_seq: u64::MAX, .. })));
+}
+
+#[test]
+fn a_ring_that_is_held_waits_for_its_first_reader_and_no_longer_than_agreed() {
+    let hold = Hold::UntilRead { deadline: Duration::from_secs(5) };
+    let spec = OpenSpec { hold, ..OpenSpec::new(RING) };
+    let mut world = World::new(4, 4);
+    world.open(spec).unwrap();
+    let held = |a: &Action| matches!(a, Action::SetGate { gate_seq: 1, .. });
+    assert!(world.take().iter().any(held));
+    world.pass(Duration::from_secs(6));
+    let told = world.take();
+    assert!(told.iter().any(|a| matches!(a, Action::SetGate { gate_seq: u64::MAX, .. })));
+}
+
+#[test]
+fn a_start_waits_for_subscribers() {
+    let start = Start::AfterSubscribers { count: 2, deadline: Duration::from_secs(5) };
+    let spec = OpenSpec { start, ..OpenSpec::new(RING) };
+    let mut world = World::new(4, 4);
+    let id = world.open(spec).unwrap();
+    let started = |told: &[Action]| told.iter().any(|a| matches!(a, Action::StartProducer(_)));
+    world.subscribe(id, with(Policy::Drop)).unwrap();
+    assert!(!started(&world.take()));
+    world.subscribe(id, with(Policy::Drop)).unwrap();
+    assert!(started(&world.take()));
+    world.open(spec).unwrap();
+    world.pass(Duration::from_secs(6));
+    assert!(started(&world.take()));
+}
+
+#[test]
+fn an_id_that_is_stale_or_guessed_is_not_found() {
+    let mut world = World::new(1, 1);
+    let id = world.open(OpenSpec::new(RING)).unwrap();
+    let guessed = ExecutionId { nonce: id.nonce ^ 1, ..id };
+    let reply = world.ask(Event::Subscribe(guessed, SubscribeSpec::default()));
+    assert_eq!(reply, Reply::Subscribed(Err(SubscribeError::NotFound)));
+    world.handle(Event::ProducerEnded(id.slot, ProducerEnd::Done));
+    let next = world.open(OpenSpec::new(RING)).unwrap(); // The first one makes room.
+    assert_eq!(id.slot.index, next.slot.index);
+    assert_eq!(world.ask(Event::Cancel(id)), Reply::Cancelled(Err(CancelError::NotFound)));
+    assert_eq!(world.ask(Event::Cancel(next)), Reply::Cancelled(Ok(())));
+}
+
+#[test]
+fn who_finds_no_ring_waits_in_line_and_then_is_told_busy() {
+    let mut world = World::new(8, 1);
+    let first = world.open(OpenSpec::new(RING)).unwrap();
+    let second = world.open(OpenSpec::new(RING)).unwrap();
+    world.open(OpenSpec::new(RING)).unwrap();
+    assert!(matches!(world.open(OpenSpec::new(RING)), Err(OpenError::Busy { .. })));
+    world.take();
+    world.handle(Event::ProducerEnded(first.slot, ProducerEnd::Done));
+    let told = world.take();
+    assert!(told.contains(&Action::Release(first.slot)), "the ended one gives its ring");
+    assert!(told.contains(&Action::StartProducer(second.slot)));
+}
+
+#[test]
+fn a_lost_block_subscriber_keeps_its_place_for_the_grace_and_no_longer() {
+    let mut world = World::new(4, 4);
+    let id = world.open(OpenSpec::new(RING)).unwrap();
+    let subscriber = world.subscribe(id, with(Policy::Block)).unwrap();
+    world.publish(id, 1);
+    world.handle(Event::Lost(subscriber));
+    world.publish(id, 1);
+    world.take();
+    let reply = world.ask(Event::Reattach(subscriber));
+    assert!(matches!(reply, Reply::Reattached(Ok(_))));
+    let given = |a: &Action| matches!(a, Action::Deliver { from_seq: 2, until_seq: 3, .. });
+    assert!(world.take().iter().any(given));
+    world.handle(Event::Lost(subscriber));
+    world.pass(crate::limits::RECONNECT_GRACE + Duration::from_millis(1));
+    assert_eq!(world.ends().len(), 1);
+    assert_eq!(world.ask(Event::Reattach(subscriber)), Reply::Reattached(Err(NotFound)));
+}
+
+#[test]
+fn coalesced_chunks_come_together_and_not_later_than_agreed() {
+    let mut world = World::new(4, 4);
+    let id = world.open(OpenSpec::new(RING)).unwrap();
+    let coalesce = Coalesce { delay_max: Duration::from_millis(5), bytes_max: 100 };
+    let spec = SubscribeSpec { coalesce: Some(coalesce), ..with(Policy::Block) };
+    world.subscribe(id, spec).unwrap();
+    world.take();
+    world.publish(id, 40);
+    world.publish(id, 40);
+    let given = |told: &[Action]| -> Vec<(u64, u64)> {
+        let each = told.iter().filter_map(|action| match *action {
+            Action::Deliver { from_seq, until_seq, .. } => Some((from_seq, until_seq)),
+            _ => None,
+        });
+        each.collect()
+    };
+    assert_eq!(given(&world.take()), []);
+    world.publish(id, 40);
+    assert_eq!(given(&world.take()), [(1, 4)]);
+    world.publish(id, 40);
+    world.pass(Duration::from_millis(6));
+    assert_eq!(given(&world.take()), [(4, 5)]);
+}
+
+#[test]
+fn acknowledgements_bound_what_is_sent() {
+    let mut world = World::new(4, 4);
+    let id = world.open(OpenSpec::new(RING)).unwrap();
+    let spec = SubscribeSpec { ack_window: Some(2), ..with(Policy::Block) };
+    let subscriber = world.subscribe(id, spec).unwrap();
+    for _ in 0..5 {
+        world.publish(id, 1);
+    }
+    let last = |told: Vec<Action>| {
+        let each = told.into_iter().filter_map(|action| match action {
+            Action::Deliver { until_seq, .. } => Some(until_seq),
+            _ => None,
+        });
+        each.max()
+    };
+    assert_eq!(last(world.take()), Some(3));
+    let early = world.ask(Event::Acknowledge(subscriber, 3));
+    let not_given = AcknowledgeError::NotGiven { next_seq: 3 };
+    assert_eq!(early, Reply::Acknowledged(Err(not_given)));
+    world.ask(Event::Acknowledge(subscriber, 1));
+    assert_eq!(last(world.take()), Some(4));
+}
+
+#[test]
+fn progress_never_goes_back_is_told_once_an_interval_and_last_before_the_end() {
+    let mut world = World::new(4, 4);
+    let id = world.open(OpenSpec::new(RING)).unwrap();
+    world.subscribe(id, with(Policy::Drop)).unwrap();
+    world.take();
+    for progress in [1.0, 3.0, 2.0] {
+        let report = ProgressReport { progress, total: Some(10.0), message: None };
+        world.handle(Event::Progressed(id.slot, report));
+    }
+    let told = |told: Vec<Action>| -> Vec<f64> {
+        let each = told.into_iter().filter_map(|action| match action {
+            Action::Progress(_, _, progress) => Some(progress.progress),
+            _ => None,
+        });
+        each.collect()
+    };
+    assert_eq!(told(world.take()), [1.0]);
+    world.pass(crate::limits::PROGRESS_INTERVAL + Duration::from_millis(1));
+    assert_eq!(told(world.take()), [3.0]);
+    let report = ProgressReport { progress: 10.0, total: None, message: None };
+    world.handle(Event::Progressed(id.slot, report));
+    world.handle(Event::ProducerEnded(id.slot, ProducerEnd::Done));
+    assert_eq!(told(world.take()), [10.0]);
+    assert_eq!(world.engine.counters().progress_backward, 1);
+}
+
+#[test]
+fn a_shutdown_tells_everybody_and_takes_nothing_more() {
+    let mut world = World::new(4, 4);
+    let id = world.open(OpenSpec::new(RING)).unwrap();
+    world.subscribe(id, with(Policy::Drop)).unwrap();
+    world.take();
+    world.handle(Event::Shutdown);
+    let detached = EndState::Detached { reason: DetachReason::Shutdown, resume_from: 1 };
+    assert_eq!(world.ends(), [detached]);
+    assert_eq!(world.open(OpenSpec::new(RING)), Err(OpenError::ShuttingDown));
+}
