@@ -1,1 +1,95 @@
-//! Placeholder.
+//! Stratum 2: what runs.
+//!
+//! Two kinds of tools. A [`Tool`] is a state machine on its shard's own thread: it is stepped, it
+//! must not block, and it costs nothing while it sleeps. A closure (`|arguments, out| …`) runs on a
+//! bounded pool of threads, may block as long as it likes, and writes into the ring by itself.
+//! Both are slowed by backpressure and reached by a cancellation.
+//!
+//! No clock and no kernel here: `now` comes with each step, and a thread asks its [`Host`].
+//! Invariants: a tool's panic ends its own execution and nothing else; nothing is published after
+//! a tool was told to stop.
+
+mod closure;
+mod process_file;
+mod registry;
+mod slow_data_processor;
+mod step;
+mod threads;
+
+pub use closure::{Host, Output, SendError, Stopped};
+pub use registry::{ArgumentError, Arguments, Need, Prepared, StartError, Tools};
+pub use step::{Context, EmitError, Gate, Notes, Step, Tool};
+pub use threads::{Job, ThreadPool};
+
+use std::fmt;
+
+/// Why a tool could not do its work.
+#[derive(Debug)]
+pub enum ToolError {
+    /// It was told to stop, and has.
+    Stopped,
+    /// Something went wrong; the text reaches every subscriber.
+    Failed(String),
+}
+
+impl ToolError {
+    /// A failure with this text.
+    pub fn new(text: impl Into<String>) -> ToolError {
+        ToolError::Failed(text.into())
+    }
+}
+
+impl fmt::Display for ToolError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ToolError::Stopped => out.write_str("stopped"),
+            ToolError::Failed(text) => out.write_str(text),
+        }
+    }
+}
+
+impl std::error::Error for ToolError {}
+
+impl From<Stopped> for ToolError {
+    fn from(_: Stopped) -> ToolError {
+        ToolError::Stopped
+    }
+}
+
+impl From<std::io::Error> for ToolError {
+    fn from(error: std::io::Error) -> ToolError {
+        ToolError::Failed(error.to_string())
+    }
+}
+
+impl From<&str> for ToolError {
+    fn from(text: &str) -> ToolError {
+        ToolError::Failed(text.to_owned())
+    }
+}
+
+impl From<String> for ToolError {
+    fn from(text: String) -> ToolError {
+        ToolError::Failed(text)
+    }
+}
+
+/// What one execution runs.
+pub enum Work {
+    /// A state machine, on the shard's thread.
+    Steps(Box<dyn Tool>),
+    /// A closure, on a thread of the pool.
+    Thread(Box<dyn FnOnce(&mut Output) -> Result<(), ToolError> + Send>),
+    /// Nothing: whoever opened the execution publishes by hand.
+    Feed,
+}
+
+impl fmt::Debug for Work {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            Work::Steps(_) => "Steps",
+            Work::Thread(_) => "Thread",
+            Work::Feed => "Feed",
+        })
+    }
+}

@@ -1,0 +1,86 @@
+//! `process_file {file_path, chunk_size}`: a file's bytes, as they are read.
+
+use std::fs::File;
+use std::io::{ErrorKind, Read};
+use std::path::PathBuf;
+
+use serde_json::Value;
+
+use crate::limits;
+use crate::tool::{ArgumentError, Arguments, Need, Output, Prepared, ToolError, Work};
+
+const CHUNK_BYTES_DEFAULT: u64 = 32 << 10; // One read of the sift seed.
+const CHUNK_BYTES_MAX: u64 = 1 << 20;
+
+pub(super) fn prepare(arguments: &Value) -> Result<Prepared, ArgumentError> {
+    let mut arguments = Arguments::new(arguments)?;
+    let path = PathBuf::from(arguments.text("file_path")?);
+    let chunk_bytes = arguments.number("chunk_size", CHUNK_BYTES_DEFAULT, 1..=CHUNK_BYTES_MAX)?;
+    arguments.finish()?;
+    let largest = *limits::RING_CLASS_BYTES.last().expect("there are classes");
+    let ring_bytes = (chunk_bytes as u32 * 8).clamp(limits::RING_NEED_BYTES_DEFAULT, largest);
+    let work = Work::Thread(Box::new(move |out| stream(&path, chunk_bytes as usize, out)));
+    Ok(Prepared { work, need: Need { ring_bytes, chunk_bytes: 0 } })
+}
+
+fn stream(path: &PathBuf, chunk_bytes: usize, out: &mut Output) -> Result<(), ToolError> {
+    let failed = |error: std::io::Error| {
+        ToolError::new(format!("`file_path` {}: {error}", path.display()))
+    };
+    let mut file = File::open(path).map_err(failed)?;
+    let metadata = file.metadata().map_err(failed)?;
+    if metadata.is_dir() {
+        return Err(ToolError::new(format!("`file_path` {} is a directory", path.display())));
+    }
+    if metadata.is_file() {
+        out.expect_total(chunk_count(metadata.len(), chunk_bytes, out.chunk_bytes_max()));
+    }
+    let mut buffer = vec![0; chunk_bytes];
+    let mut sent_bytes = 0u64;
+    loop {
+        let length = read_full(&mut file, &mut buffer).map_err(failed)?;
+        if length == 0 {
+            return Ok(());
+        }
+        out.send(&buffer[..length])?;
+        sent_bytes += length as u64;
+        if metadata.is_file() {
+            out.progress(sent_bytes as f64, Some(metadata.len().max(sent_bytes) as f64));
+        }
+    }
+}
+
+/// How many chunks a file of `file_bytes` makes, if it does not change: each read is sent in pieces
+/// of at most `piece_bytes`.
+fn chunk_count(file_bytes: u64, chunk_bytes: usize, piece_bytes: u32) -> u64 {
+    let (chunk_bytes, piece_bytes) = (chunk_bytes as u64, u64::from(piece_bytes));
+    let whole_reads = file_bytes / chunk_bytes;
+    whole_reads * chunk_bytes.div_ceil(piece_bytes) + (file_bytes % chunk_bytes).div_ceil(piece_bytes)
+}
+
+/// Reads until `buffer` is full or the file ends.
+fn read_full(file: &mut File, buffer: &mut [u8]) -> std::io::Result<usize> {
+    let mut length = 0;
+    while length < buffer.len() {
+        match file.read(&mut buffer[length..]) {
+            Ok(0) => break,
+            Ok(count) => length += count,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(length)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_are_counted_as_they_are_sent() {
+        assert_eq!(chunk_count(0, 100, 1_000), 0);
+        assert_eq!(chunk_count(1, 100, 1_000), 1);
+        assert_eq!(chunk_count(200, 100, 1_000), 2);
+        assert_eq!(chunk_count(201, 100, 60), 5);
+    }
+}

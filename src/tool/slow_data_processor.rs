@@ -1,0 +1,86 @@
+//! `slow_data_processor {chunks, delay_ms, chunk_size}`: the seeds' demonstration of a tool whose
+//! results are slow to come. A state machine: between two chunks it costs nothing.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::base::Instant;
+use crate::tool::{
+    ArgumentError, Arguments, Context, EmitError, Need, Prepared, Step, Tool, ToolError, Work,
+};
+
+const CHUNKS_MAX: u64 = 10_000_000;
+const DELAY_MS_MAX: u64 = 3_600_000;
+const CHUNK_BYTES_MAX: u64 = 64 << 10;
+
+struct SlowDataProcessor {
+    sent_count: u64,
+    chunk_count: u64,
+    delay: Duration,
+    due: Option<Instant>,
+    payload: Box<[u8]>,
+}
+
+/// Checks the arguments. Defaults are the seed's: 10 chunks of 100 bytes, 200 ms apart.
+pub(super) fn prepare(arguments: &Value) -> Result<Prepared, ArgumentError> {
+    let mut arguments = Arguments::new(arguments)?;
+    let chunk_count = arguments.number("chunks", 10, 0..=CHUNKS_MAX)?;
+    let delay_ms = arguments.number("delay_ms", 200, 0..=DELAY_MS_MAX)?;
+    let chunk_bytes = arguments.number("chunk_size", 100, 1..=CHUNK_BYTES_MAX)?;
+    arguments.finish()?;
+    let tool = SlowDataProcessor {
+        sent_count: 0,
+        chunk_count,
+        delay: Duration::from_millis(delay_ms),
+        due: None,
+        payload: vec![b'.'; chunk_bytes as usize].into_boxed_slice(),
+    };
+    let default = Need::default();
+    let ring_bytes = default.ring_bytes.max(chunk_bytes as u32 * 8);
+    let need = Need { ring_bytes, chunk_bytes: chunk_bytes as u32 };
+    Ok(Prepared { work: Work::Steps(Box::new(tool)), need })
+}
+
+impl SlowDataProcessor {
+    /// `chunk 7 of 10 .....`, as long as a chunk is.
+    fn write_payload(&mut self) {
+        let text = format!("chunk {} of {} ", self.sent_count + 1, self.chunk_count);
+        let length = text.len().min(self.payload.len());
+        self.payload[..length].copy_from_slice(&text.as_bytes()[..length]);
+    }
+}
+
+impl Tool for SlowDataProcessor {
+    fn step(&mut self, context: &mut Context<'_>) -> Step {
+        if self.sent_count == 0 && self.due.is_none() {
+            context.expect_total(self.chunk_count);
+        }
+        if self.sent_count == self.chunk_count {
+            return Step::Done;
+        }
+        let due = *self.due.get_or_insert(context.now());
+        if due > context.now() {
+            return Step::Sleep(due);
+        }
+        self.write_payload();
+        match context.emit(&self.payload) {
+            Ok(_) => {}
+            Err(EmitError::Blocked) => return Step::Blocked,
+            Err(EmitError::TooLarge { chunk_bytes_max }) => {
+                let text = format!("`chunk_size` is above {chunk_bytes_max}, what the ring takes");
+                return Step::Failed(ToolError::new(text));
+            }
+        }
+        self.sent_count += 1;
+        context.progress(self.sent_count as f64, Some(self.chunk_count as f64));
+        // From when this one was due, so that delays do not add up; but never in a burst.
+        let next_due = (due + self.delay).max(context.now());
+        self.due = Some(next_due);
+        if self.sent_count < self.chunk_count && self.delay > Duration::ZERO {
+            Step::Sleep(next_due)
+        } else {
+            Step::Again
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! Tools as state machines: stepped on the shard's thread, never blocking.
+
+use crate::base::Instant;
+use crate::engine::Kind;
+use crate::memory::{ChunkHeader, RingWriter, WriteError};
+use crate::tool::ToolError;
+
+/// A tool that runs on its shard's own thread, one short step at a time.
+///
+/// ```
+/// use streamdoor::tool::{Context, EmitError, Step, Tool};
+///
+/// struct Count(u32);
+///
+/// impl Tool for Count {
+///     fn step(&mut self, context: &mut Context<'_>) -> Step {
+///         while self.0 > 0 {
+///             match context.emit(self.0.to_string().as_bytes()) {
+///                 Ok(_) => self.0 -= 1,
+///                 Err(EmitError::Blocked) => return Step::Blocked,
+///                 Err(EmitError::TooLarge { .. }) => unreachable!("ten digits fit any ring"),
+///             }
+///         }
+///         Step::Done
+///     }
+/// }
+/// ```
+pub trait Tool: Send {
+    /// Does some work: at most a few µs of it, for everybody else on this thread waits. It is not
+    /// called again after [`Step::Done`], [`Step::Failed`] or a cancellation; its destructor is.
+    fn step(&mut self, context: &mut Context<'_>) -> Step;
+}
+
+/// What a tool wants next.
+#[derive(Debug)]
+pub enum Step {
+    /// To be stepped again in the next turn.
+    Again,
+    /// To be stepped again when there is room: an emit was refused with [`EmitError::Blocked`].
+    Blocked,
+    /// To be stepped again at that time.
+    Sleep(Instant),
+    /// It has done its work.
+    Done,
+    /// It can not.
+    Failed(ToolError),
+}
+
+/// What a producer is allowed; see [`crate::engine::Action::SetGate`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gate {
+    /// No chunk from here on may be overwritten.
+    pub gate_seq: u64,
+    /// No chunk from here on may be published.
+    pub credit_seq: u64,
+    /// Payload bytes of all chunks together, at most (one chunk always may).
+    pub credit_bytes: u64,
+}
+
+impl Gate {
+    /// Nobody gates.
+    pub const OPEN: Gate = Gate { gate_seq: u64::MAX, credit_seq: u64::MAX, credit_bytes: u64::MAX };
+
+    /// May the next chunk of `writer` have `length` bytes?
+    #[inline]
+    pub(super) fn admits(&self, writer: &RingWriter, length: usize) -> bool {
+        if writer.head_seq() + 1 >= self.credit_seq {
+            return false;
+        }
+        self.credit_bytes == u64::MAX || {
+            let total_bytes = writer.total_bytes();
+            total_bytes.saturating_add(length as u64) <= self.credit_bytes
+                || self.gate_seq > writer.head_seq() // Whoever gates has read everything.
+        }
+    }
+}
+
+/// What a tool says about itself in passing; the shard tells the engine.
+#[derive(Debug, Default)]
+pub struct Notes {
+    /// How many chunks there will be.
+    pub chunks_expected: Option<u64>,
+    /// How far it is: (progress, of total).
+    pub progress: Option<(f64, Option<f64>)>,
+}
+
+/// A tool's way out of its step.
+pub struct Context<'a> {
+    now: Instant,
+    writer: &'a mut RingWriter,
+    gate: Gate,
+    notes: &'a mut Notes,
+}
+
+/// Why a chunk was not emitted. Nothing was written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EmitError {
+    /// Return [`Step::Blocked`]: a `block` subscriber has to read first.
+    Blocked,
+    /// Split it: a chunk of this ring has at most so many bytes.
+    TooLarge {
+        /// The most.
+        chunk_bytes_max: u32,
+    },
+}
+
+impl<'a> Context<'a> {
+    /// For whoever steps a tool.
+    pub fn new(
+        now: Instant,
+        writer: &'a mut RingWriter,
+        gate: Gate,
+        notes: &'a mut Notes,
+    ) -> Context<'a> {
+        Context { now, writer, gate, notes }
+    }
+
+    /// The time of this step.
+    pub fn now(&self) -> Instant {
+        self.now
+    }
+
+    /// The longest payload that one chunk can have.
+    pub fn chunk_bytes_max(&self) -> u32 {
+        self.writer.geometry().length_max()
+    }
+
+    /// Publishes a chunk of kind `Output`; returns its number.
+    ///
+    /// # Errors
+    /// [`EmitError`]; nothing was published.
+    #[inline]
+    pub fn emit(&mut self, payload: &[u8]) -> Result<u64, EmitError> {
+        self.emit_as(Kind::Output, Kind::Output as u8, payload)
+    }
+
+    /// Publishes a chunk of this kind and key (below 64); returns its number.
+    ///
+    /// # Errors
+    /// [`EmitError`]; nothing was published.
+    #[inline]
+    pub fn emit_as(&mut self, kind: Kind, key: u8, payload: &[u8]) -> Result<u64, EmitError> {
+        if !self.gate.admits(self.writer, payload.len()) {
+            return Err(EmitError::Blocked);
+        }
+        let header = ChunkHeader { kind: kind as u8, key, flags: 0 };
+        Ok(self.writer.write(header, payload, self.now, self.gate.gate_seq)?)
+    }
+
+    /// Room in the ring for a chunk, to be filled in place and published: no copy.
+    ///
+    /// # Errors
+    /// [`EmitError`]; nothing was lent.
+    pub fn lend(&mut self, length: usize) -> Result<&mut [u8], EmitError> {
+        if !self.gate.admits(self.writer, length) {
+            return Err(EmitError::Blocked);
+        }
+        Ok(self.writer.lend(length, self.gate.gate_seq)?)
+    }
+
+    /// Publishes the first `length` bytes of what was lent; returns the chunk's number.
+    ///
+    /// # Panics
+    /// If nothing was lent since the last chunk, or less than `length`.
+    pub fn publish(&mut self, kind: Kind, key: u8, length: usize) -> u64 {
+        let header = ChunkHeader { kind: kind as u8, key, flags: 0 };
+        self.writer.publish(header, length, self.now)
+    }
+
+    /// Says how many chunks there will be.
+    pub fn expect_total(&mut self, chunk_count: u64) {
+        self.notes.chunks_expected = Some(chunk_count);
+    }
+
+    /// Says how far the work is, of how much if that is known.
+    pub fn progress(&mut self, progress: f64, total: Option<f64>) {
+        self.notes.progress = Some((progress, total));
+    }
+}
+
+impl From<WriteError> for EmitError {
+    fn from(error: WriteError) -> EmitError {
+        match error {
+            WriteError::Gated { .. } => EmitError::Blocked,
+            WriteError::TooLarge { length_max, .. } => {
+                EmitError::TooLarge { chunk_bytes_max: length_max }
+            }
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! A bounded pool of threads for tools that block.
+//!
+//! Threads are made when they are first needed and kept. A tool that never returns keeps its
+//! thread; its execution ends all the same, because the ring is closed under it.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+
+use crate::limits;
+use crate::memory::RingWriter;
+use crate::tool::{Output, ToolError};
+
+/// One closure to run, and where its writer and its result go.
+pub struct Job {
+    /// Where its results go.
+    pub output: Output,
+    /// The tool.
+    pub work: Box<dyn FnOnce(&mut Output) -> Result<(), ToolError> + Send>,
+    /// Called on the tool's thread when it has returned or panicked.
+    pub done: Box<dyn FnOnce(RingWriter, Result<(), ToolError>, bool) + Send>,
+}
+
+/// Threads for tools that block. Dropping it lets running tools finish, unwatched.
+pub struct ThreadPool {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+    threads_max: usize,
+}
+
+#[derive(Default)]
+struct State {
+    jobs: VecDeque<Job>,
+    thread_count: usize,
+    idle_count: usize,
+    closed: bool,
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        // A tool's panic is caught outside the lock, so what is inside is never half done.
+        self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+impl ThreadPool {
+    /// A pool of at most `threads_max` threads; none yet.
+    pub fn new(threads_max: usize) -> ThreadPool {
+        assert!(threads_max > 0);
+        let shared =
+            Shared { state: Mutex::default(), changed: Condvar::new(), threads_max };
+        ThreadPool { shared: Arc::new(shared) }
+    }
+
+    /// Runs `job` as soon as a thread is free.
+    ///
+    /// # Errors
+    /// Gives the job back if too many wait already, or no thread could be made.
+    pub fn submit(&self, job: Job) -> Result<(), Job> {
+        let mut state = self.shared.state();
+        if state.jobs.len() >= limits::TOOL_QUEUE_MAX {
+            return Err(job);
+        }
+        state.jobs.push_back(job);
+        if state.jobs.len() > state.idle_count && state.thread_count < self.shared.threads_max {
+            let shared = Arc::clone(&self.shared);
+            let name = format!("tool-{}", state.thread_count);
+            match std::thread::Builder::new().name(name).spawn(move || work(&shared)) {
+                Ok(_) => state.thread_count += 1,
+                Err(_) if state.thread_count == 0 => {
+                    return Err(state.jobs.pop_back().expect("it was just put there"));
+                }
+                Err(_) => {} // It waits for one of those that there are.
+            }
+        }
+        drop(state);
+        self.shared.changed.notify_one();
+        Ok(())
+    }
+}
+
+impl Drop for ThreadPool {
+    fn drop(&mut self) {
+        self.shared.state().closed = true;
+        self.shared.changed.notify_all();
+    }
+}
+
+fn work(shared: &Shared) {
+    loop {
+        let mut state = shared.state();
+        state.idle_count += 1;
+        let job = loop {
+            if let Some(job) = state.jobs.pop_front() {
+                break Some(job);
+            }
+            if state.closed {
+                break None;
+            }
+            state =
+                shared.changed.wait(state).unwrap_or_else(std::sync::PoisonError::into_inner);
+        };
+        state.idle_count -= 1;
+        drop(state);
+        match job {
+            Some(job) => run(job),
+            None => return,
+        }
+    }
+}
+
+/// Runs one tool; its panic is its own.
+fn run(job: Job) {
+    let Job { mut output, work, done } = job;
+    let result = catch_unwind(AssertUnwindSafe(|| work(&mut output)));
+    let panicked = result.is_err();
+    let result = result.unwrap_or_else(|panic| Err(panic_error(&*panic)));
+    done(output.into_writer(), result, panicked);
+}
+
+/// What a tool's panic looks like to its subscribers.
+pub(crate) fn panic_error(panic: &(dyn std::any::Any + Send)) -> ToolError {
+    let text = panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("no message");
+    ToolError::Failed(format!("the tool panicked: {text}"))
+}
