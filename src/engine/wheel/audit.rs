@@ -1,0 +1,63 @@
+//! The invariants of the wheel, checked by walking through all of it. For tests and the simulator.
+
+use super::{LEVELS, NOBODY, Node, Place, SLOTS_PER_LEVEL, STALE, Wheel, place_of};
+
+impl<T: Copy> Wheel<T> {
+    /// Checks W1 to W5. O(capacity): for tests and the simulator.
+    ///
+    /// # Panics
+    /// If one of them does not hold.
+    pub fn audit(&self) {
+        let mut armed_count = 0;
+        for level in 0..LEVELS {
+            let level_bit = self.levels_occupied >> level & 1;
+            assert_eq!(level_bit == 1, self.slots_occupied[level] != 0, "W3: level {level}");
+            for slot in 0..SLOTS_PER_LEVEL {
+                armed_count += self.audit_slot(Place { level, slot });
+            }
+        }
+        assert_eq!(armed_count, self.count, "W5: armed");
+        let mut free_count = 0;
+        let mut index = self.free_head;
+        while index != NOBODY {
+            assert!(self.nodes[index as usize].payload.is_none(), "W5: {index} is armed and free");
+            free_count += 1;
+            assert!(free_count <= self.capacity(), "W5: the free list is a circle");
+            index = self.nodes[index as usize].next;
+        }
+        assert_eq!(armed_count + free_count, self.capacity(), "W5: capacity");
+    }
+
+    fn audit_slot(&self, place: Place) -> u32 {
+        let slot = &self.slots[place.level][place.slot];
+        let slot_bit = self.slots_occupied[place.level] >> place.slot & 1;
+        assert_eq!(slot_bit == 1, slot.head != NOBODY, "W3: {place:?}");
+        let mut count = 0;
+        let mut before: Option<&Node<T>> = None;
+        let mut before_index = NOBODY;
+        let mut due_tick_min = STALE;
+        let mut index = slot.head;
+        while index != NOBODY {
+            let node = &self.nodes[index as usize];
+            assert!(node.payload.is_some(), "W5: {index} is free and armed");
+            assert!(node.due_tick >= self.elapsed, "W1: {index}");
+            assert_eq!(place_of(self.elapsed, node.due_tick), place, "W2: {index}");
+            assert_eq!(node.prev, before_index, "W2: {index}");
+            if let Some(before) = before {
+                let same_tick = before.due_tick == node.due_tick;
+                assert!(!same_tick || before.generation < node.generation, "W4: {index}");
+                assert!(!slot.sorted || before.due_tick <= node.due_tick, "W4: {place:?}");
+            }
+            due_tick_min = due_tick_min.min(node.due_tick);
+            before = Some(node);
+            before_index = index;
+            count += 1;
+            index = node.next;
+        }
+        assert_eq!(slot.tail, before_index, "W2: {place:?}");
+        let remembered = slot.due_tick_min.get();
+        assert!(remembered == STALE || !slot.sorted, "W4: {place:?}");
+        assert!(remembered == STALE || remembered == due_tick_min, "W4: {place:?}");
+        count
+    }
+}
