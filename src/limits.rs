@@ -101,6 +101,32 @@ pub const HISTOGRAM_DURATION_MAX: Duration = Duration::from_secs(60);
 /// Decimal digits that a histogram keeps of each value.
 pub const HISTOGRAM_DIGITS: u8 = 3;
 
+// --- Reactor -------------------------------------------------------------------------------------
+
+/// Entries of io_uring's submission queue: what one system call can submit.
+pub const URING_SUBMISSIONS: u32 = 256;
+/// A poll of the mio backend looks into epoll on nth call only: a system call is 0.12 µs,
+/// the rest of an idle turn a quarter of that.
+pub const REACTOR_POLLS_PER_LOOK: u32 = 8;
+/// Events taken from epoll at once; the rest is taken by the next look.
+pub const REACTOR_EVENTS_PER_LOOK: usize = 256;
+/// Descriptor numbers of which the io_uring backend remembers whether they are terminals.
+pub const DESCRIPTORS_KNOWN_MAX: usize = 1 << 16;
+/// PIPE_BUF: what a pipe takes without blocking when it says that it is writable at all.
+pub const WRITE_PIPE_BYTES_MAX: u32 = 4_096;
+/// The same for a terminal, which promises less.
+pub const WRITE_TERMINAL_BYTES_MAX: u32 = 256;
+/// A reactor that is dropped waits for the kernel so many times ...
+pub const REACTOR_DROP_ROUNDS_MAX: u32 = 50;
+/// ... at most this long each. After that it leaks the buffers that were not given back.
+pub const REACTOR_DROP_ROUND: Duration = Duration::from_millis(100);
+/// `backoff`: silences shorter than this part of the budget do not count as silences.
+pub const IDLE_GAP_FLOOR_FRACTION: u32 = 16;
+/// `backoff`: silences count as at most so many budgets.
+pub const IDLE_GAP_CLAMP: u32 = 4;
+/// `backoff`: each silence weighs 2^-2 in the typical one.
+pub const IDLE_GAP_SMOOTHING_SHIFT: u32 = 2;
+
 const _: () = {
     assert!(KINDS_MAX <= 16); // A filter is 16 bits.
     assert!(KEYS_MAX <= 64); // The set of keys seen is 64 bits.
@@ -108,6 +134,9 @@ const _: () = {
     assert!(EXECUTIONS_MAX <= EXECUTIONS_CEILING);
     assert!(RINGS_PREALLOC_BYTES <= RINGS_BYTES_MAX);
     assert!(DROP_LIMIT_CHUNKS < RING_CLASS_BYTES[0] / 256); // The smallest ring has 16 slots.
+    assert!(REACTOR_OPERATIONS_MAX < 1 << 24); // A completion names 24 bits of slot.
+    assert!(URING_SUBMISSIONS.is_power_of_two()); // Else the kernel rounds up.
+    assert!(URING_SUBMISSIONS <= REACTOR_OPERATIONS_MAX); // More could never be in flight.
     let mut class = 0;
     while class < RING_CLASS_BYTES.len() {
         assert!(RING_CLASS_BYTES[class].is_power_of_two()); // Windows tile their arena.

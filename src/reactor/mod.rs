@@ -1,1 +1,107 @@
-//! Placeholder.
+//! Stratum 2: the kernel. One trait, completion-shaped, and two backends for it: io_uring, and
+//! mio's readiness dressed up as completions. The third backend is [`crate::sim::reactor`].
+//!
+//! Owned by one shard thread, except [`Waker`] and [`Clock`], which any thread may use. Absent:
+//! timers (the wheel is the engine's; here a time is only the deadline of a wait), any knowledge
+//! of what the bytes mean, and callbacks: what happened is a value, [`Completion`].
+//!
+//! Reading order: this file (the contract), [`operation`] (what goes in and comes out),
+//! [`waker`], [`polled`] (the simpler backend), [`uring`], [`probe`] (which of the two), [`idle`]
+//! (when to poll and when to block). Tests: `tests/reactor.rs` runs one list against all three.
+
+pub mod buffer;
+pub mod clock;
+pub mod idle;
+pub mod operation;
+pub mod polled;
+pub mod probe;
+pub mod thread;
+mod transfer;
+pub mod uring;
+mod uring_setup;
+pub mod waker;
+
+#[cfg(test)]
+mod kinds_test;
+
+pub use buffer::Buffer;
+pub use clock::Clock;
+pub use idle::{Decision, Idle, IdleStrategy};
+pub use operation::{Completion, Counters, IoError, Operation, SubmitError};
+pub use polled::PolledReactor;
+pub use probe::{AnyReactor, Choice, OpenError, Report, open};
+pub use uring::UringReactor;
+pub use waker::Waker;
+
+use crate::base::Instant;
+
+/// The kernel as one shard sees it.
+///
+/// The contract, which `tests/reactor.rs` holds all backends to:
+///
+/// - **R1 thread.** A reactor is made, used and dropped on one thread. It blocks SIGPIPE there, for
+///   good: a write to a closed pipe is an error value, never the end of the process.
+/// - **R2 submit.** [`Reactor::submit`] never waits. What it accepts completes only through
+///   [`Reactor::poll`] or [`Reactor::wait`], however fast the kernel was.
+/// - **R3 exactly once.** Every accepted read and write gives exactly one [`Completion`], with the
+///   token and the buffer it came with. Tokens are the caller's, need not differ, and are not read.
+/// - **R4 ownership.** Until its completion a buffer belongs to the kernel, after a cancel too; and
+///   the caller keeps the descriptor open (shut down, cancel, take every completion, close).
+/// - **R5 results.** `Ok(n)` moved `n` bytes, perhaps fewer than asked. A read gives `Ok(0)` at the
+///   end and only there. `Err` moved nothing. EINTR and EAGAIN never come out: the backend
+///   tries again, whether the descriptor is non-blocking or not.
+/// - **R6 cancel.** [`Operation::Cancel`] ends everything in flight under its token: each completes
+///   with [`IoError::CANCELLED`] and has moved nothing, or with the result that won the race.
+///   Bytes that arrived are never thrown away. An unknown token does nothing. A cancel has no
+///   completion of its own and never meets a full reactor.
+/// - **R7 order.** Completions come in any order. Two operations in flight in one direction of one
+///   descriptor may overtake each other: callers that care keep one.
+/// - **R8 capacity.** Operations count until their completion was handed out. One too many comes
+///   back in [`SubmitError::Full`].
+/// - **R9 poll.** Never blocks. Finds what has completed, at the latest on the
+///   [`crate::limits::REACTOR_POLLS_PER_LOOK`]th call (a system call is not paid on each).
+/// - **R10 wait.** Returns when there is a completion to take or a wake-up that no poll has seen,
+///   at once if it came first; else at the deadline, never before it. No other reason, except the
+///   horizon of the simulator.
+/// - **R11 wake.** Wake-ups between two polls are one. A poll sees them without a system call, and
+///   what was written to memory before the wake is visible after that poll.
+/// - **R12 drop.** Cancels, reaps and frees everything first; no descriptor leaks. A buffer that
+///   the kernel would not give back is leaked, never freed.
+/// - **R13 descriptors.** Pipes, socketpairs, terminals, files and `/dev/null` all work. Flags of a
+///   descriptor are never changed: others may share it.
+/// - **R14 clock.** [`Reactor::now`] never goes back and is the same clock as the deadlines.
+pub trait Reactor {
+    /// The time, read now: one turn reads it once and hands it down.
+    fn now(&mut self) -> Instant;
+
+    /// Microseconds since 1970, for what people and other machines read. It may jump.
+    fn wall_us(&mut self) -> u64;
+
+    /// A handle that ends the present or next [`Reactor::wait`], from any thread.
+    fn waker(&self) -> Waker;
+
+    /// Starts `operation`.
+    ///
+    /// # Errors
+    /// [`SubmitError::Full`] gives it back: take completions, then try again.
+    ///
+    /// # Panics
+    /// If a read or write has no byte to move, or its range leaves the buffer.
+    fn submit(&mut self, operation: Operation) -> Result<(), SubmitError>;
+
+    /// Takes what has completed; pushes what was submitted. Returns how many completions are
+    /// waiting in [`Reactor::next_completion`], plus one if a wake-up came.
+    fn poll(&mut self) -> usize;
+
+    /// Blocks until a completion, a wake-up or `until`, whichever is first.
+    fn wait(&mut self, until: Option<Instant>);
+
+    /// The next result, if one is waiting.
+    fn next_completion(&mut self) -> Option<Completion>;
+
+    /// Reads and writes that are accepted and not handed out yet.
+    fn operation_count(&self) -> usize;
+
+    /// What happened so far.
+    fn counters(&self) -> &Counters;
+}

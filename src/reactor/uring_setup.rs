@@ -1,0 +1,169 @@
+//! Makes a ring with the best flags that this kernel grants, and proves that it works.
+
+use std::fmt;
+use std::io;
+
+use io_uring::{IoUring, Probe, opcode};
+
+/// How completions reach us, best first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flavor {
+    /// SINGLE_ISSUER, DEFER_TASKRUN, TASKRUN_FLAG (Linux 6.1): the kernel works for us only while
+    /// we are inside it, and a flag in shared memory says when that is worth it.
+    Deferred,
+    /// COOP_TASKRUN, TASKRUN_FLAG (5.19): as above, and on any other way into the kernel.
+    Cooperative,
+    /// No flags (5.11): the kernel interrupts us for each completion.
+    Interrupting,
+}
+
+impl fmt::Display for Flavor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Flavor::Deferred => "deferred task work",
+            Flavor::Cooperative => "cooperative task work",
+            Flavor::Interrupting => "interrupting task work",
+        })
+    }
+}
+
+/// Why there is no io_uring here.
+#[derive(Debug)]
+pub enum UringError {
+    /// The kernel has none (ENOSYS).
+    Absent,
+    /// `kernel.io_uring_disabled` is set to this.
+    Disabled {
+        /// 1: for all but one group; 2: for all.
+        level: u8,
+    },
+    /// EPERM although the switch is off: a seccomp filter, as containers have.
+    Filtered,
+    /// Older than Linux 5.11: these are missing.
+    Incomplete {
+        /// Names of features and operations.
+        missing: Vec<&'static str>,
+    },
+    /// Something else: memory, descriptors.
+    Other(io::Error),
+}
+
+impl fmt::Display for UringError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            UringError::Absent => f.write_str("the kernel has no io_uring (ENOSYS)"),
+            UringError::Disabled { level } => {
+                write!(f, "switched off by sysctl kernel.io_uring_disabled={level}")
+            }
+            UringError::Filtered => {
+                f.write_str("refused with EPERM, probably by a seccomp filter of the container")
+            }
+            UringError::Incomplete { missing } => {
+                write!(f, "the kernel's io_uring lacks {}", missing.join(", "))
+            }
+            UringError::Other(source) => write!(f, "{source}"),
+        }
+    }
+}
+
+impl std::error::Error for UringError {}
+
+/// A working ring of `submissions` and `completions` entries.
+///
+/// # Errors
+/// [`UringError`]: use the other backend.
+pub fn make_ring(submissions: u32, completions: u32) -> Result<(IoUring, Flavor), UringError> {
+    let (ring, flavor) = build(submissions, completions).map_err(classify)?;
+    let missing = missing_parts(&ring).map_err(classify)?;
+    if !missing.is_empty() {
+        return Err(UringError::Incomplete { missing });
+    }
+    let ring = prove(ring).map_err(classify)?;
+    Ok((ring, flavor))
+}
+
+fn build(submissions: u32, completions: u32) -> io::Result<(IoUring, Flavor)> {
+    for flavor in [Flavor::Deferred, Flavor::Cooperative, Flavor::Interrupting] {
+        let mut builder = IoUring::builder();
+        builder.setup_cqsize(completions).setup_submit_all();
+        match flavor {
+            Flavor::Deferred => {
+                builder.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag();
+            }
+            Flavor::Cooperative => {
+                builder.setup_coop_taskrun().setup_taskrun_flag();
+            }
+            Flavor::Interrupting => {
+                builder = IoUring::builder(); // SUBMIT_ALL is of 5.18, too.
+                builder.setup_cqsize(completions);
+            }
+        }
+        match builder.build(submissions) {
+            Ok(ring) => return Ok((ring, flavor)),
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {} // An unknown flag.
+            Err(error) => return Err(error),
+        }
+    }
+    Err(io::Error::from_raw_os_error(libc::EINVAL))
+}
+
+fn missing_parts(ring: &IoUring) -> io::Result<Vec<&'static str>> {
+    let parameters = ring.params();
+    let mut probe = Probe::new();
+    ring.submitter().register_probe(&mut probe)?;
+    let parts = [
+        (parameters.is_feature_nodrop(), "NODROP"),
+        (parameters.is_feature_rw_cur_pos(), "RW_CUR_POS"),
+        (parameters.is_feature_fast_poll(), "FAST_POLL"),
+        (parameters.is_feature_ext_arg(), "EXT_ARG"),
+        (probe.is_supported(opcode::Read::CODE), "READ"),
+        (probe.is_supported(opcode::Write::CODE), "WRITE"),
+        (probe.is_supported(opcode::PollAdd::CODE), "POLL_ADD"),
+        (probe.is_supported(opcode::AsyncCancel::CODE), "ASYNC_CANCEL"),
+    ];
+    Ok(parts.iter().filter(|(present, _)| !present).map(|(_, name)| *name).collect())
+}
+
+/// One NOP there and back: filters may let a ring be made and refuse to let it be entered.
+fn prove(mut ring: IoUring) -> io::Result<IoUring> {
+    let nop = opcode::Nop::new().build().user_data(1);
+    // SAFETY: a NOP points to no memory.
+    unsafe { ring.submission().push(&nop) }.expect("a new ring has room");
+    ring.submit_and_wait(1)?;
+    let answer = ring.completion().next();
+    match answer {
+        Some(entry) if entry.user_data() == 1 && entry.result() == 0 => Ok(ring),
+        other => Err(io::Error::other(format!("a NOP was answered with {other:?}"))),
+    }
+}
+
+fn classify(error: io::Error) -> UringError {
+    match error.raw_os_error() {
+        Some(libc::ENOSYS) => UringError::Absent,
+        Some(libc::EPERM | libc::EACCES) => {
+            let level = std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled");
+            match level.as_deref().map_or(0, |text| text.trim().parse().unwrap_or(0)) {
+                0 => UringError::Filtered,
+                level => UringError::Disabled { level },
+            }
+        }
+        _ => UringError::Other(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_is_told_in_words() {
+        let absent = classify(io::Error::from_raw_os_error(libc::ENOSYS));
+        assert!(absent.to_string().contains("ENOSYS"));
+        let missing = UringError::Incomplete { missing: vec!["EXT_ARG", "READ"] };
+        assert!(missing.to_string().contains("EXT_ARG, READ"));
+        let disabled = UringError::Disabled { level: 2 };
+        assert!(disabled.to_string().contains("io_uring_disabled=2"));
+        let memory = classify(io::Error::from_raw_os_error(libc::ENOMEM));
+        assert!(matches!(memory, UringError::Other(_)));
+    }
+}
