@@ -64,6 +64,8 @@ pub enum Action {
     Forget(SubscriberId),
 
     // --- Readers on other threads ---
+    /// Write how far the producer is where all readers see it, and wake them.
+    Report(Handle, Progress),
     /// The execution has ended: write this where all readers see it, and wake them.
     Verdict(Handle, Box<Verdict>),
     /// A reader's own end: write it where that reader sees it, and wake it.
@@ -352,3 +354,76 @@ pub enum AcknowledgeError {
         next_seq: u64,
     },
 }
+
+impl fmt::Display for NotFound {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("not found: it is over and forgotten, or was never there")
+    }
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            OpenError::Busy { retry_after_ms } => {
+                write!(out, "all rings are taken; try again in {retry_after_ms} ms")
+            }
+            OpenError::TooMany { executions_max } => {
+                write!(out, "{executions_max} executions are running, as many as are allowed")
+            }
+            OpenError::Invalid { field } => write!(out, "`{field}` is out of bounds"),
+            OpenError::ShuttingDown => out.write_str("shutting down"),
+        }
+    }
+}
+
+impl fmt::Display for SubscribeError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SubscribeError::NotFound => NotFound.fmt(out),
+            SubscribeError::Limit { limit_chunks, limit_chunks_max } => {
+                write!(
+                    out,
+                    "a limit of {limit_chunks} chunks; this ring allows 1 to {limit_chunks_max}"
+                )
+            }
+            SubscribeError::Invalid { field } => write!(out, "`{field}` is out of bounds"),
+            SubscribeError::NotYet { next_seq } => {
+                write!(out, "that chunk is not there yet; the next one is {next_seq}")
+            }
+            SubscribeError::NoLongerHeld { tail_seq } => {
+                write!(out, "that chunk is no longer held; the oldest is {tail_seq}")
+            }
+            SubscribeError::TooMany { subscribers_max } => {
+                write!(out, "there are {subscribers_max} subscribers, as many as are allowed")
+            }
+            SubscribeError::ShuttingDown => out.write_str("shutting down"),
+        }
+    }
+}
+
+impl fmt::Display for CancelError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CancelError::NotFound => NotFound.fmt(out),
+            CancelError::Ended(outcome) => write!(out, "it has {outcome} already"),
+        }
+    }
+}
+
+impl fmt::Display for AcknowledgeError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            AcknowledgeError::NotFound => NotFound.fmt(out),
+            AcknowledgeError::NotAsked => out.write_str("it did not ask for acknowledgements"),
+            AcknowledgeError::NotGiven { next_seq } => {
+                write!(out, "it was given nothing from chunk {next_seq} on yet")
+            }
+        }
+    }
+}
+
+impl std::error::Error for NotFound {}
+impl std::error::Error for OpenError {}
+impl std::error::Error for SubscribeError {}
+impl std::error::Error for CancelError {}
+impl std::error::Error for AcknowledgeError {}

@@ -7,12 +7,14 @@
 use crate::base::{Handle, SubscriberId};
 use crate::engine::Engine;
 use crate::engine::action::{Action, DetachReason, Progress};
-use crate::engine::event::{ChunkFacts, ProgressReport};
+use crate::engine::chunk::{Gap, GapReason, Totals};
+use crate::engine::event::{ChunkFacts, Place, ProgressReport};
 use crate::engine::execution::{Gate, Producer};
-use crate::engine::policy::{Log, Owed, Policy, owed};
+use crate::engine::policy::{Cursor, Log, Owed, Policy, owed};
 use crate::engine::subscriber::Next;
 use crate::engine::timers::Timer;
 use crate::limits;
+use crate::trace::Counters;
 
 /// A walk over the local subscribers of one execution.
 #[derive(Clone, Copy, Debug)]
@@ -145,9 +147,7 @@ impl Engine {
                     return Walk::Tell(action);
                 }
                 Next::Gap(gap) => {
-                    self.counters.gaps_delivered += 1;
-                    self.counters.chunks_missed += gap.chunk_count;
-                    self.counters.bytes_missed += gap.byte_count;
+                    count_gap(&mut self.counters, &gap);
                     return Walk::Tell(Action::Gap(subscriber, execution, gap));
                 }
                 next => {
@@ -208,6 +208,39 @@ impl Engine {
                 self.settle(scan.execution);
             }
         }
+    }
+
+    /// What was to be delivered from `from_seq` on was not: the ring holds nothing through `to_seq`
+    /// any more. The subscriber goes on behind that.
+    pub(super) fn overtaken(&mut self, subscriber: SubscriberId, from_seq: u64, to_seq: u64) {
+        let Some(seat) = self.seats.get(subscriber.0).copied() else { return };
+        if seat.place != Place::Local {
+            return;
+        }
+        let e = self.executions.get_mut(seat.execution).expect("a seat's execution lives");
+        let local = &mut e.locals[seat.at as usize];
+        let next_seq = local.cursor.next_seq;
+        assert!(from_seq <= to_seq && to_seq < next_seq);
+        // The engine was told of these chunks, and not yet of their going: it still knows them.
+        let kinds = local.terms.kinds;
+        let sum = |seqs: std::ops::Range<u64>| {
+            let metas = seqs.map(|seq| e.log.meta(seq)).filter(|meta| kinds.contains(meta.kind));
+            metas.fold(Totals::ZERO, |mut sum, meta| {
+                sum.count(meta.length);
+                sum
+            })
+        };
+        let missed = sum(from_seq..to_seq + 1);
+        local.cursor = Cursor::new(to_seq + 1, local.cursor.seen - sum(to_seq + 1..next_seq));
+        local.detail.missed = local.detail.missed + missed;
+        if missed.chunks > 0 {
+            let reason = GapReason::Overtaken;
+            let Totals { chunks: chunk_count, bytes: byte_count } = missed;
+            let gap = Gap { from_seq, to_seq, chunk_count, byte_count, reason };
+            count_gap(&mut self.counters, &gap);
+            self.wishes.push_front(Action::Gap(subscriber, seat.execution, gap));
+        }
+        self.mark_dirty(seat.execution);
     }
 
     /// The producer can not go on: perhaps it can by now, else the slowest reader has a deadline.
@@ -304,7 +337,17 @@ impl Engine {
         let now = self.now;
         let e = self.executions.get_mut(execution).expect("a living execution");
         e.progress_told_at = Some(now);
-        e.progress_to_tell = e.progress.map_or(0, |progress| progress.report_count);
+        let Some(progress) = e.progress else { return };
+        e.progress_to_tell = progress.report_count;
+        if !e.remotes.is_empty() {
+            self.wishes.push_back(Action::Report(execution, progress));
+        }
         self.mark_dirty(execution);
     }
+}
+
+fn count_gap(counters: &mut Counters, gap: &Gap) {
+    counters.gaps_delivered += 1;
+    counters.chunks_missed += gap.chunk_count;
+    counters.bytes_missed += gap.byte_count;
 }

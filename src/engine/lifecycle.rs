@@ -221,6 +221,7 @@ impl Engine {
         e.state = State::Draining;
         e.gated = false;
         e.progress_to_tell = e.progress.map_or(0, |progress| progress.report_count);
+        let last_report = e.progress.filter(|_| !e.remotes.is_empty());
         let verdict = Verdict {
             outcome,
             head_seq: e.log.head_seq(),
@@ -230,6 +231,9 @@ impl Engine {
         let timers = std::mem::take(&mut e.timers);
         for timer in [timers.start, timers.hold, timers.stall, timers.sleep, timers.progress] {
             self.disarm(timer);
+        }
+        if let Some(progress) = last_report {
+            self.wishes.push_back(Action::Report(execution, progress));
         }
         self.wishes.push_back(Action::Verdict(execution, Box::new(verdict)));
         self.count_outcome(outcome);

@@ -182,6 +182,9 @@ impl Engine {
             Event::Sleeping(execution, until) => self.sleeping(execution, until),
             Event::ProducerEnded(execution, end) => self.producer_ended(execution, end),
             Event::Lost(subscriber) => self.lost(subscriber),
+            Event::Overtaken(subscriber, from_seq, to_seq) => {
+                self.overtaken(subscriber, from_seq, to_seq);
+            }
             Event::ReaderAt(subscriber, next_seq) => self.reader_at(subscriber, next_seq),
             Event::ReaderGone(subscriber) => self.reader_gone(subscriber),
             Event::Tick => self.fire_timers(),

@@ -311,6 +311,16 @@ impl Cursor {
         self.next_seq = until_seq;
     }
 
+    /// The subscriber was given the next chunk, of `length` bytes; or, if it is `None`, the next
+    /// chunk is none of its kinds.
+    #[inline]
+    pub fn step(&mut self, length: Option<u32>) {
+        if let Some(length) = length {
+            self.seen.count(length);
+        }
+        self.next_seq += 1;
+    }
+
     /// The subscriber goes on at `until_seq`. `None` if no chunk of its kinds was between.
     pub fn skip(
         &mut self,

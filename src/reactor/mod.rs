@@ -15,6 +15,7 @@ pub mod idle;
 pub mod operation;
 pub mod polled;
 pub mod probe;
+mod random;
 pub mod thread;
 mod transfer;
 pub mod uring;
@@ -30,6 +31,7 @@ pub use idle::{Decision, Idle, IdleStrategy};
 pub use operation::{Completion, Counters, IoError, Operation, SubmitError};
 pub use polled::PolledReactor;
 pub use probe::{AnyReactor, Choice, OpenError, Report, open};
+pub use random::random_seed;
 pub use uring::UringReactor;
 pub use waker::Waker;
 

@@ -1,1 +1,357 @@
-//! Placeholder.
+//! Stratum 5: the loop, where everything meets. The engine moves numbers, memory holds bytes, the
+//! reactor talks to the kernel; only the shard knows all three.
+//!
+//! A [`Shard`] belongs to one thread. Drive it by hand ([`Shard::turn`], [`Shard::park`]) or let
+//! [`Shard::spawn`] do it on a thread of its own and keep a [`ShardHandle`]. Subscribers of the same
+//! thread are closures ([`Shard::subscribe`]) or are polled ([`Shard::subscribe_polled`]);
+//! [`Shard::subscribe_remote`] and [`ShardHandle::subscribe`] give a [`Subscriber`] for another thread.
+//!
+//! Reading order: [`Shard::turn`] is the recipe; `act.rs` carries out the engine's wishes;
+//! `produce.rs` steps tools and takes over what was published; `reader.rs` is the subscriber on
+//! another thread; `handle.rs` the way in from other threads.
+//!
+//! Invariants:
+//! - S1: the engine hears of a chunk before any local subscriber is given it, in order.
+//! - S2: a ring's writer gets no gate beyond the one the engine last set, nor beyond what the
+//!   engine was told of.
+//! - S3: no user's code runs while the engine or a ring is in between two states; its panic ends
+//!   its own subscription or execution, and nothing else.
+
+mod act;
+mod api;
+mod config;
+mod delivery;
+mod handle;
+mod produce;
+mod reader;
+mod run;
+
+#[cfg(test)]
+mod tests;
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::fmt;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender};
+
+pub use api::{ExecuteError, ExecuteOptions, Polled, PublishError};
+pub use config::ShardConfig;
+pub use delivery::{Chunk, Delivery, Ended, outcome_of};
+pub use handle::{CallError, HandleError, ShardHandle, ShardThread};
+pub use reader::Subscriber;
+
+use crate::base::{Instant, SubscriberId};
+use crate::engine::{Action, End, Engine, Event, Gap, Kinds, Progress};
+use crate::limits;
+use crate::memory::{ClockAnchor, Flag, RingPool};
+use crate::reactor::{AnyReactor, Decision, IdleStrategy, Reactor, Report};
+use crate::tool::{Job, ThreadPool, Tools};
+use crate::trace::{Code, Counters, FlightRecorder};
+use handle::Command;
+use run::{Bell, Run, ThreadClock};
+
+/// One thread's engine, rings, tools and subscribers.
+pub struct Shard<R: Reactor + 'static = AnyReactor> {
+    reactor: R,
+    engine: Engine,
+    rings: RingPool,
+    tools: Tools,
+    threads: Threads,
+    thread_clock: ThreadClock,
+    idle: IdleStrategy,
+    anchor: ClockAnchor,
+    bell: Arc<Bell>,
+    mailbox: Receiver<Command<R>>,
+    mailbox_sender: SyncSender<Command<R>>,
+    mailbox_pending: bool,
+    /// By the index of the engine's handle.
+    runs: Vec<Option<Run>>,
+    /// By the index of the subscriber's id.
+    sinks: Vec<Sink>,
+    /// Tools to be stepped in this turn, and in the next.
+    runnable: VecDeque<u32>,
+    /// Executions whose ring is written by a tool's thread.
+    away: Vec<u32>,
+    /// Executions whose readers' cursors are looked at when somebody rings.
+    watched: Vec<u32>,
+    /// Executions that were given chunks since their remote readers were last woken.
+    published: Vec<u32>,
+    /// Copies of payloads that a tool's thread might overwrite.
+    scratch: Box<[u8]>,
+    /// Whose closure is running.
+    calling: Option<SubscriberId>,
+    now: Instant,
+    /// When the engine wants to look at its timers; stale after anything but a chunk.
+    deadline: Option<Instant>,
+    deadline_stale: bool,
+    worked: bool,
+    closing: bool,
+    stopped: bool,
+    counters: Counters,
+    flight: FlightRecorder,
+    /// Called with each wish of the engine: the simulator hashes them.
+    observer: Option<Box<dyn FnMut(&Action)>>,
+    /// What went wrong with the execution whose end was polled last.
+    last_error: Option<Box<str>>,
+    jobs: VecDeque<Job>,
+}
+
+/// Where tools that block are run.
+enum Threads {
+    Pool(ThreadPool),
+    /// By hand: [`Shard::next_job`].
+    ByHand,
+}
+
+/// Who is given what a local subscriber is owed, and which kinds of it.
+struct Sink {
+    kinds: Kinds,
+    call: Call,
+}
+
+/// How it is given.
+enum Call {
+    Nobody,
+    Closure(Box<dyn FnMut(Delivery<'_>)>),
+    Polled(Inbox),
+}
+
+const NO_SINK: Sink = Sink { kinds: Kinds::ALL, call: Call::Nobody };
+
+/// What a polled subscriber has coming.
+type Inbox = Rc<RefCell<VecDeque<Item>>>;
+
+/// Something for a polled subscriber.
+#[derive(Debug)]
+enum Item {
+    Chunk { seq: u64 },
+    Gap(Gap),
+    Progress(Progress),
+    End(End, Option<Box<str>>),
+}
+
+impl Shard<AnyReactor> {
+    /// A shard of the calling thread, with what the kernel allows; the report says what that is.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    ///
+    /// ```
+    /// use streamdoor::shard::{Shard, ShardConfig};
+    /// let (shard, report) = Shard::new(ShardConfig::default())?;
+    /// println!("{report}");
+    /// # drop(shard);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn new(config: ShardConfig) -> std::io::Result<(Shard, Report)> {
+        let (reactor, report) =
+            crate::reactor::open(config.reactor).map_err(std::io::Error::other)?;
+        Ok((Shard::with_reactor(reactor, config)?, report))
+    }
+}
+
+impl<R: Reactor + 'static> Shard<R> {
+    /// A shard over this reactor.
+    ///
+    /// # Errors
+    /// What the kernel says of the rings' memory.
+    pub fn with_reactor(mut reactor: R, config: ShardConfig) -> std::io::Result<Shard<R>> {
+        let now = reactor.now();
+        let seed = match config.seed {
+            Some(seed) => seed,
+            None => crate::reactor::random_seed()?,
+        };
+        let executions_max = config.engine.executions_max as usize;
+        let subscribers_max = config.engine.subscribers_max as usize;
+        let (mailbox_sender, mailbox) = std::sync::mpsc::sync_channel(limits::MAILBOX_COMMANDS_MAX);
+        let bell = Bell { waker: reactor.waker(), departed: Flag::default() };
+        let chunk_bytes_max = *limits::RING_CLASS_BYTES.last().expect("there are classes") / 4;
+        Ok(Shard {
+            engine: Engine::new(config.engine, seed, now),
+            rings: RingPool::new(config.rings)?,
+            tools: Tools::built_in(),
+            threads: Threads::Pool(ThreadPool::new(config.tool_threads_max)),
+            thread_clock: ThreadClock::Real,
+            idle: IdleStrategy::new(config.idle, config.spin),
+            anchor: ClockAnchor { wall_us: reactor.wall_us(), mono_ns: now.nanos() },
+            bell: Arc::new(bell),
+            mailbox,
+            mailbox_sender,
+            mailbox_pending: false,
+            runs: (0..executions_max).map(|_| None).collect(),
+            sinks: (0..subscribers_max).map(|_| NO_SINK).collect(),
+            runnable: VecDeque::with_capacity(executions_max),
+            away: Vec::with_capacity(64),
+            watched: Vec::with_capacity(64),
+            published: Vec::with_capacity(executions_max),
+            scratch: vec![0; chunk_bytes_max as usize].into_boxed_slice(),
+            calling: None,
+            now,
+            deadline: None,
+            deadline_stale: true,
+            worked: false,
+            closing: false,
+            stopped: false,
+            counters: Counters::default(),
+            flight: FlightRecorder::new(),
+            observer: None,
+            last_error: None,
+            jobs: VecDeque::new(),
+            reactor,
+        })
+    }
+
+    /// One turn of the loop; never blocks. Returns whether there was anything to do.
+    pub fn turn(&mut self) -> bool {
+        self.now = self.reactor.now();
+        self.worked = false;
+        if self.reactor.poll() > 0 {
+            self.answer_bell();
+        }
+        if self.mailbox_pending {
+            self.open_mailbox();
+        }
+        if self.deadline_is_due() {
+            self.tell(Event::Tick);
+        }
+        if !self.runnable.is_empty() {
+            self.step_tools();
+        }
+        if !self.away.is_empty() {
+            self.take_over_threads();
+        }
+        self.pump();
+        if !self.published.is_empty() {
+            self.wake_readers();
+        }
+        self.counters.turns += 1;
+        self.counters.turns_idle += u64::from(!self.worked);
+        self.worked
+    }
+
+    /// Between two turns: comes back at once, or when there may be something to do, as the idle
+    /// strategy decides. `until` bounds it.
+    pub fn park(&mut self, until: Option<Instant>) {
+        let busy = !self.runnable.is_empty() || self.mailbox_pending;
+        let own = if busy { Some(self.now) } else { self.next_deadline() };
+        let deadline = match (own, until) {
+            (Some(own), Some(until)) => Some(own.min(until)),
+            (own, until) => own.or(until),
+        };
+        match self.idle.decide(self.worked, self.now, deadline) {
+            Decision::Poll => std::hint::spin_loop(),
+            Decision::Wait { until } => {
+                self.reactor.wait(until);
+                self.counters.wakes += 1;
+            }
+        }
+    }
+
+    /// When the next timer is due.
+    pub fn next_deadline(&mut self) -> Option<Instant> {
+        if self.deadline_stale {
+            self.deadline_stale = false;
+            self.deadline = self.engine.next_deadline();
+        }
+        self.deadline
+    }
+
+    #[inline]
+    fn deadline_is_due(&mut self) -> bool {
+        self.next_deadline().is_some_and(|deadline| deadline <= self.now)
+    }
+
+    /// Tells the engine something that may move its timers.
+    fn tell(&mut self, event: Event) {
+        self.worked = true;
+        self.deadline_stale = true;
+        self.engine.handle(event, self.now);
+    }
+
+    /// Somebody on another thread wants something.
+    fn answer_bell(&mut self) {
+        self.worked = true;
+        self.mailbox_pending = true; // Until a look finds it empty: nobody rings twice.
+        if self.bell.departed.take() {
+            self.dismiss_departed();
+        }
+        for at in (0..self.watched.len()).rev() {
+            let index = self.watched[at];
+            self.sample_readers(index);
+        }
+    }
+
+    fn open_mailbox(&mut self) {
+        self.worked = true;
+        for _ in 0..limits::MAILBOX_COMMANDS_PER_TURN {
+            let Ok(command) = self.mailbox.try_recv() else {
+                self.mailbox_pending = false;
+                return;
+            };
+            self.counters.mailbox_commands += 1;
+            self.obey(command);
+        }
+    }
+
+    /// The time of this turn.
+    pub fn now(&self) -> Instant {
+        self.now
+    }
+
+    /// What has happened so far, in numbers.
+    pub fn counters(&self) -> Counters {
+        let mut counters = *self.engine.counters();
+        counters.merge(&self.counters);
+        counters
+    }
+
+    /// The tools there are.
+    pub fn tools_mut(&mut self) -> &mut Tools {
+        &mut self.tools
+    }
+
+    /// The reactor, for whoever drives a shard by hand.
+    pub fn reactor_mut(&mut self) -> &mut R {
+        &mut self.reactor
+    }
+
+    /// Checks every invariant. For tests.
+    ///
+    /// # Panics
+    /// If one does not hold.
+    pub fn audit(&self) {
+        self.engine.audit();
+        for run in self.runs.iter().flatten() {
+            assert!(run.ingested_seq <= run.head_seq());
+            if let run::Ring::Here(writer) = &run.ring {
+                writer.audit();
+            }
+        }
+    }
+
+    /// Notes what happened, for the day that something goes wrong.
+    #[inline]
+    fn record(&mut self, code: Code, a: u64, b: u64) {
+        self.flight.record(self.now, code, a, b);
+    }
+}
+
+impl<R: Reactor + 'static> fmt::Debug for Shard<R> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let count = self.engine.execution_count();
+        write!(out, "Shard({count} executions, {:?})", self.rings.usage())
+    }
+}
+
+impl<R: Reactor + 'static> Drop for Shard<R> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            // An assertion of ours, or a caller's: what happened last is worth knowing.
+            let _ = self.flight.dump(&mut std::io::stderr().lock());
+            return;
+        }
+        self.shut_down();
+    }
+}

@@ -150,11 +150,7 @@ impl Output {
         written
     }
 
-    fn write_within_gate(
-        &mut self,
-        header: ChunkHeader,
-        payload: &[u8],
-    ) -> Result<u64, SendError> {
+    fn write_within_gate(&mut self, header: ChunkHeader, payload: &[u8]) -> Result<u64, SendError> {
         let (gate_seq, credit_seq, credit_bytes) = self.control.gate();
         let gate = Gate { gate_seq, credit_seq, credit_bytes };
         let chunk_bytes_max = self.chunk_bytes_max();

@@ -19,6 +19,7 @@ mod threads;
 pub use closure::{Host, Output, SendError, Stopped};
 pub use registry::{ArgumentError, Arguments, Need, Prepared, StartError, Tools};
 pub use step::{Context, EmitError, Gate, Notes, Step, Tool};
+pub(crate) use threads::panic_error;
 pub use threads::{Job, ThreadPool};
 
 use std::fmt;

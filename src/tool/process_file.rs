@@ -24,9 +24,8 @@ pub(super) fn prepare(arguments: &Value) -> Result<Prepared, ArgumentError> {
 }
 
 fn stream(path: &PathBuf, chunk_bytes: usize, out: &mut Output) -> Result<(), ToolError> {
-    let failed = |error: std::io::Error| {
-        ToolError::new(format!("`file_path` {}: {error}", path.display()))
-    };
+    let failed =
+        |error: std::io::Error| ToolError::new(format!("`file_path` {}: {error}", path.display()));
     let mut file = File::open(path).map_err(failed)?;
     let metadata = file.metadata().map_err(failed)?;
     if metadata.is_dir() {
@@ -55,7 +54,8 @@ fn stream(path: &PathBuf, chunk_bytes: usize, out: &mut Output) -> Result<(), To
 fn chunk_count(file_bytes: u64, chunk_bytes: usize, piece_bytes: u32) -> u64 {
     let (chunk_bytes, piece_bytes) = (chunk_bytes as u64, u64::from(piece_bytes));
     let whole_reads = file_bytes / chunk_bytes;
-    whole_reads * chunk_bytes.div_ceil(piece_bytes) + (file_bytes % chunk_bytes).div_ceil(piece_bytes)
+    whole_reads * chunk_bytes.div_ceil(piece_bytes)
+        + (file_bytes % chunk_bytes).div_ceil(piece_bytes)
 }
 
 /// Reads until `buffer` is full or the file ends.

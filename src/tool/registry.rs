@@ -200,9 +200,7 @@ impl Arguments {
         match self.fields.remove(field) {
             Some(Value::String(text)) if !text.is_empty() => Ok(text),
             Some(Value::String(_)) => Err(ArgumentError::new(field, "must not be empty")),
-            Some(other) => {
-                Err(ArgumentError::new(field, format!("must be a string, not {other}")))
-            }
+            Some(other) => Err(ArgumentError::new(field, format!("must be a string, not {other}"))),
             None => Err(ArgumentError::new(field, "is missing")),
         }
     }

@@ -59,11 +59,12 @@ pub struct Gate {
 
 impl Gate {
     /// Nobody gates.
-    pub const OPEN: Gate = Gate { gate_seq: u64::MAX, credit_seq: u64::MAX, credit_bytes: u64::MAX };
+    pub const OPEN: Gate =
+        Gate { gate_seq: u64::MAX, credit_seq: u64::MAX, credit_bytes: u64::MAX };
 
     /// May the next chunk of `writer` have `length` bytes?
     #[inline]
-    pub(super) fn admits(&self, writer: &RingWriter, length: usize) -> bool {
+    pub fn admits(&self, writer: &RingWriter, length: usize) -> bool {
         if writer.head_seq() + 1 >= self.credit_seq {
             return false;
         }

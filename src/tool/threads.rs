@@ -51,8 +51,7 @@ impl ThreadPool {
     /// A pool of at most `threads_max` threads; none yet.
     pub fn new(threads_max: usize) -> ThreadPool {
         assert!(threads_max > 0);
-        let shared =
-            Shared { state: Mutex::default(), changed: Condvar::new(), threads_max };
+        let shared = Shared { state: Mutex::default(), changed: Condvar::new(), threads_max };
         ThreadPool { shared: Arc::new(shared) }
     }
 
@@ -101,8 +100,7 @@ fn work(shared: &Shared) {
             if state.closed {
                 break None;
             }
-            state =
-                shared.changed.wait(state).unwrap_or_else(std::sync::PoisonError::into_inner);
+            state = shared.changed.wait(state).unwrap_or_else(std::sync::PoisonError::into_inner);
         };
         state.idle_count -= 1;
         drop(state);

@@ -1,0 +1,328 @@
+//! The engine's wishes, carried out.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+use super::delivery::{Chunk, Delivery, Ended, code_of_detach, code_of_outcome};
+use super::run::{Producer, Ring, Run};
+use super::{Call, Item, NO_SINK, Shard};
+use crate::base::{Handle, SubscriberId};
+use crate::engine::{Action, DetachReason, End, Event, Kind, ProducerEnd, RingFacts, Verdict};
+use crate::memory::{
+    Descriptor, FinalRecord, Geometry, KindTotal, KindTotals, Lease, ProgressRecord, ReadError,
+    RingWriter, ShortText,
+};
+use crate::reactor::Reactor;
+use crate::tool::Gate;
+use crate::trace::Code;
+
+impl<R: Reactor + 'static> Shard<R> {
+    /// Carries out everything the engine wishes.
+    #[inline]
+    pub(super) fn pump(&mut self) {
+        while let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.pump_until_done())) {
+            // S3: a closure's panic ends its subscription. Any other is ours.
+            let Some(subscriber) = self.calling.take() else { resume_unwind(panic) };
+            self.sinks[subscriber.0.index as usize] = NO_SINK;
+            self.record(Code::OutsideRefused, u64::from(subscriber.0.index), 0);
+            self.tell(Event::Unsubscribe(subscriber));
+        }
+    }
+
+    #[inline]
+    fn pump_until_done(&mut self) {
+        while let Some(action) = self.engine.next_action() {
+            self.carry_out(action);
+        }
+    }
+
+    #[inline]
+    pub(super) fn carry_out(&mut self, action: Action) {
+        self.worked = true;
+        if let Some(observer) = &mut self.observer {
+            observer(&action);
+        }
+        match action {
+            Action::Deliver { subscriber, execution, from_seq, until_seq } => {
+                self.deliver(subscriber, execution, from_seq, until_seq);
+            }
+            action => self.act(action),
+        }
+    }
+
+    fn act(&mut self, action: Action) {
+        self.deadline_stale = true;
+        match action {
+            Action::Deliver { .. } => unreachable!("carried out above"),
+            // Who asked has taken the answer already; this one was to a closure that panicked.
+            Action::Reply(_) => {}
+            Action::Lease(execution) => self.lease(execution),
+            Action::Release(execution) => self.release(execution),
+            Action::SetGate { execution, gate_seq, credit_seq, credit_bytes } => {
+                self.set_gate(execution, Gate { gate_seq, credit_seq, credit_bytes });
+            }
+            Action::WatchReaders(execution, watch) => self.watch_readers(execution, watch),
+            Action::StartProducer(execution) => self.start_producer(execution),
+            Action::WakeProducer(execution) => self.make_runnable(execution.index),
+            Action::StopProducer(execution) => self.stop_producer(execution),
+            Action::Gap(subscriber, _, gap) => {
+                self.give(subscriber, Delivery::Gap(gap), || Item::Gap(gap));
+            }
+            Action::Progress(subscriber, _, progress) => {
+                self.counters.progress_delivered += 1;
+                self.give(subscriber, Delivery::Progress(progress), || Item::Progress(progress));
+            }
+            Action::End(subscriber, execution, end) => self.end(subscriber, execution, end),
+            Action::Forget(subscriber) => self.forget(subscriber),
+            Action::Report(execution, progress) => {
+                let run = self.run_mut(execution);
+                run.control.set_progress(&ProgressRecord {
+                    progress: progress.progress,
+                    total: progress.total,
+                    reports: progress.report_count,
+                    message: ShortText::new(""),
+                });
+                run.remotes.iter().for_each(|remote| remote.desk.knock());
+            }
+            Action::Verdict(execution, verdict) => self.write_verdict(execution, &verdict),
+            Action::DetachReader(subscriber, execution, reason) => {
+                self.detach_reader(subscriber, execution, reason);
+            }
+        }
+    }
+
+    /// The execution that an action names: the engine names none that it has released.
+    pub(super) fn run_mut(&mut self, execution: Handle) -> &mut Run {
+        let run = self.runs[execution.index as usize].as_mut();
+        let run = run.expect("the engine names living executions");
+        assert!(run.handle == execution);
+        run
+    }
+
+    #[inline]
+    fn deliver(
+        &mut self,
+        subscriber: SubscriberId,
+        execution: Handle,
+        from_seq: u64,
+        until_seq: u64,
+    ) {
+        let sink = &mut self.sinks[subscriber.0.index as usize];
+        match &mut sink.call {
+            Call::Polled(inbox) => {
+                let mut inbox = inbox.borrow_mut();
+                let wanted = |&seq: &u64| {
+                    let meta = self.engine.log(execution).map(|log| meta_of(log, seq));
+                    sink.kinds.is_all() || meta.is_some_and(|kind| sink.kinds.contains(kind))
+                };
+                inbox.extend((from_seq..until_seq).filter(wanted).map(|seq| Item::Chunk { seq }));
+            }
+            Call::Closure(call) => {
+                let run = self.runs[execution.index as usize].as_ref().expect("it publishes");
+                let expected = self.engine.chunks_expected(execution);
+                self.calling = Some(subscriber);
+                for seq in from_seq..until_seq {
+                    let read = read_chunk(run, seq, &mut self.scratch);
+                    let (descriptor, data) = match read {
+                        Ok(read) => read,
+                        Err(tail_seq) => {
+                            let to_seq = tail_seq.min(until_seq) - 1;
+                            self.calling = None;
+                            self.tell(Event::Overtaken(subscriber, seq, to_seq));
+                            return;
+                        }
+                    };
+                    let chunk = Chunk::new(run.id, expected, &descriptor, data, self.anchor);
+                    let chunk = chunk.expect("this process wrote it");
+                    if sink.kinds.is_all() || sink.kinds.contains(chunk.kind) {
+                        self.counters.chunks_delivered += 1;
+                        self.counters.bytes_delivered += u64::from(descriptor.length);
+                        call(Delivery::Chunk(chunk));
+                    }
+                }
+                self.calling = None;
+            }
+            Call::Nobody => {}
+        }
+    }
+
+    fn give(
+        &mut self,
+        subscriber: SubscriberId,
+        delivery: Delivery<'_>,
+        item: impl FnOnce() -> Item,
+    ) {
+        match &mut self.sinks[subscriber.0.index as usize].call {
+            Call::Closure(call) => {
+                self.calling = Some(subscriber);
+                call(delivery);
+                self.calling = None;
+            }
+            Call::Polled(inbox) => inbox.borrow_mut().push_back(item()),
+            Call::Nobody => {}
+        }
+    }
+
+    fn end(&mut self, subscriber: SubscriberId, execution: Handle, end: End) {
+        // Its place is free from here on, also for the closure that this very word calls.
+        let sink = std::mem::replace(&mut self.sinks[subscriber.0.index as usize], NO_SINK);
+        let error: Option<Box<str>> = self.engine.error_text(execution).map(Into::into);
+        match sink.call {
+            Call::Closure(mut call) => {
+                let last_word = Delivery::End(Ended { end, error: error.as_deref() });
+                // The subscription is over: its panic has nothing left to end.
+                let _ = catch_unwind(AssertUnwindSafe(|| call(last_word)));
+            }
+            Call::Polled(inbox) => inbox.borrow_mut().push_back(Item::End(end, error)),
+            Call::Nobody => {}
+        }
+    }
+
+    fn forget(&mut self, subscriber: SubscriberId) {
+        self.sinks[subscriber.0.index as usize] = NO_SINK;
+        for run in self.runs.iter_mut().flatten().filter(|run| !run.remotes.is_empty()) {
+            run.remotes.retain(|remote| remote.subscriber != subscriber);
+        }
+    }
+
+    fn lease(&mut self, execution: Handle) {
+        let run = self.run_mut(execution);
+        let (ring_bytes, chunk_bytes) = (run.ring_bytes, run.chunk_bytes);
+        match self.rings.lease(ring_bytes, chunk_bytes) {
+            Ok(lease) => {
+                let facts = facts_of(lease.geometry());
+                let writer = RingWriter::new(lease, self.anchor);
+                self.run_mut(execution).ring = Ring::Here(writer);
+                self.tell(Event::Leased(execution, facts));
+            }
+            Err(_) => {
+                self.counters.executions_queued += 1;
+                self.tell(Event::LeaseFailed(execution));
+            }
+        }
+    }
+
+    fn release(&mut self, execution: Handle) {
+        let Some(run) = self.runs[execution.index as usize].take_if(|r| r.handle == execution)
+        else {
+            return;
+        };
+        self.away.retain(|&index| index != execution.index);
+        self.watched.retain(|&index| index != execution.index);
+        self.published.retain(|&index| index != execution.index);
+        self.runnable.retain(|&index| index != execution.index);
+        match run.ring {
+            Ring::Here(writer) | Ring::Back(writer) => self.give_back(writer.into_lease()),
+            // A tool that never returned still has it; it is closed, and comes back with the tool.
+            Ring::Away(_) => assert!(run.exchange.is_closed()),
+            Ring::None => {}
+        }
+    }
+
+    pub(super) fn give_back(&mut self, lease: Lease) {
+        self.rings.give_back(lease);
+    }
+
+    fn set_gate(&mut self, execution: Handle, gate: Gate) {
+        let run = self.run_mut(execution);
+        run.gate = gate;
+        let blocked = std::mem::replace(&mut run.blocked, false);
+        match &run.producer {
+            Producer::Thread(_) => run.publish_gate(),
+            Producer::Steps(_) if blocked => self.make_runnable(execution.index),
+            _ => {}
+        }
+    }
+
+    pub(super) fn make_runnable(&mut self, index: u32) {
+        let Some(run) = self.runs[index as usize].as_mut() else { return };
+        if matches!(run.producer, Producer::Steps(_)) && !run.runnable {
+            run.runnable = true;
+            self.runnable.push_back(index);
+        }
+    }
+
+    fn watch_readers(&mut self, execution: Handle, watch: bool) {
+        self.watched.retain(|&index| index != execution.index);
+        if watch {
+            self.watched.push(execution.index);
+        }
+        let Some(run) = self.runs[execution.index as usize].as_mut() else { return };
+        run.control.set_attention(watch);
+        if watch {
+            self.sample_readers(execution.index); // Those that moved before they saw the wish.
+        }
+    }
+
+    fn stop_producer(&mut self, execution: Handle) {
+        let run = self.run_mut(execution);
+        match std::mem::replace(&mut run.producer, Producer::Gone) {
+            Producer::Thread(host) => {
+                run.producer = Producer::Thread(host);
+                run.exchange.close();
+                run.control.wake_producer();
+                run.stopping = true; // `take_over_threads` says when it is quiet.
+                self.worked = true;
+            }
+            _ => self.tell(Event::ProducerEnded(execution, ProducerEnd::Stopped)),
+        }
+    }
+
+    fn write_verdict(&mut self, execution: Handle, verdict: &Verdict) {
+        let run = self.run_mut(execution);
+        run.exchange.close();
+        let mut totals = KindTotals::default();
+        for (to, from) in totals.iter_mut().zip(verdict.totals.each()) {
+            *to = KindTotal { count: from.chunks, bytes: from.bytes };
+        }
+        let code = code_of_outcome(verdict.outcome);
+        let record = FinalRecord {
+            verdict: code.try_into().expect("codes begin at 1"),
+            head_seq: verdict.head_seq,
+            totals,
+        };
+        run.control.finish(&record, verdict.error.as_deref().unwrap_or(""));
+        run.remotes.iter().for_each(|remote| remote.desk.knock());
+        self.record(Code::ExecutionEnded, u64::from(execution.index), u64::from(code));
+    }
+
+    fn detach_reader(&mut self, subscriber: SubscriberId, execution: Handle, reason: DetachReason) {
+        let Some(run) = self.runs[execution.index as usize].as_mut() else { return };
+        if let Some(at) = run.remotes.iter().position(|remote| remote.subscriber == subscriber) {
+            let remote = run.remotes.swap_remove(at);
+            remote.desk.detach(code_of_detach(reason));
+        }
+    }
+}
+
+fn meta_of(log: &impl crate::engine::Log, seq: u64) -> Kind {
+    log.meta(seq).kind
+}
+
+/// A chunk of the ring: where it is if only this thread writes there, else a checked copy. If a
+/// tool's thread has overwritten it: the oldest chunk that is still there.
+#[inline]
+pub(super) fn read_chunk<'a>(
+    run: &'a Run,
+    seq: u64,
+    scratch: &'a mut [u8],
+) -> Result<(Descriptor, &'a [u8]), u64> {
+    match &run.ring {
+        Ring::Here(writer) | Ring::Back(writer) => {
+            Ok((writer.descriptor(seq), writer.payload(seq)))
+        }
+        Ring::Away(reader) => match reader.read(seq, scratch) {
+            Ok(descriptor) => Ok((descriptor, &scratch[..descriptor.length as usize])),
+            Err(ReadError::Overtaken { tail_seq }) => Err(tail_seq),
+            Err(error) => panic!("chunk {seq} of our own ring: {error}"),
+        },
+        Ring::None => unreachable!("what is delivered was published"),
+    }
+}
+
+pub(super) fn facts_of(geometry: Geometry) -> RingFacts {
+    RingFacts {
+        slot_count: geometry.slot_count(),
+        chunks_max: geometry.capacity_chunks(),
+        chunk_bytes_max: geometry.length_max(),
+    }
+}

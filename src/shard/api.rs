@@ -1,0 +1,545 @@
+//! What a shard's owner can ask of it, on the shard's own thread.
+
+use std::fmt;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::act::{facts_of, read_chunk};
+use super::delivery::{Chunk, Delivery, Ended};
+use super::run::{Producer, Remote, Ring, Run};
+use super::{Call, Inbox, Item, Shard, Sink, Subscriber, Threads};
+use crate::base::{ExecutionId, Handle, Instant, SubscriberId};
+use crate::engine::{
+    AcknowledgeError, Action, CancelError, End, Event, Kind, NotFound, OpenError, OpenSpec, Place,
+    ProducerEnd, Reply, RingFacts, Status, SubscribeError, SubscribeSpec, Subscribed,
+};
+use crate::limits;
+use crate::memory::{
+    ChunkHeader, ControlPage, Desk, Exchange, Geometry, ReaderPage, RingPoolUsage, WriteError,
+};
+use crate::reactor::Reactor;
+use crate::tool::{Gate, Job, Prepared, StartError, Work};
+
+/// How an execution is to run; the defaults are those of [`crate::limits`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ExecuteOptions {
+    /// When the tool starts.
+    pub start: crate::engine::Start,
+    /// What the ring does before anybody reads.
+    pub hold: crate::engine::Hold,
+    /// How long it can be read after its end.
+    pub retention: Option<std::time::Duration>,
+    /// How long a `block` subscriber may hold the producer back.
+    pub block_deadline: Option<std::time::Duration>,
+    /// What happens then.
+    pub on_stall: crate::engine::OnStall,
+}
+
+/// Why an execution was not started.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ExecuteError {
+    /// Fix the call: there is no such tool, or its arguments are wrong.
+    Start(StartError),
+    /// Wait, or give up: there is no place for it.
+    Open(OpenError),
+    /// Fix the call: no ring takes chunks that long.
+    ChunkTooLarge {
+        /// What was declared.
+        chunk_bytes: u32,
+        /// The most.
+        chunk_bytes_max: u32,
+    },
+}
+
+/// Why a chunk was not published. Nothing was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PublishError {
+    /// Give up: there is no such execution, or it is not fed by hand, or not any more.
+    NotFound,
+    /// Wait: a `block` subscriber has to read first, or the execution to get its ring.
+    Blocked,
+    /// Split it: a chunk of this ring has at most so many bytes.
+    TooLarge {
+        /// The most.
+        chunk_bytes_max: u32,
+    },
+}
+
+/// A subscriber of the shard's own thread that asks for what it is given.
+#[derive(Debug)]
+pub struct Polled {
+    id: SubscriberId,
+    execution: Handle,
+    inbox: Inbox,
+    done: bool,
+}
+
+impl Polled {
+    /// Its name.
+    pub fn id(&self) -> SubscriberId {
+        self.id
+    }
+}
+
+impl<R: Reactor + 'static> Shard<R> {
+    /// Asks the engine, whose answer is always its next wish.
+    fn ask(&mut self, event: Event) -> Reply {
+        self.now = self.reactor.now().max(self.now);
+        self.pump(); // What was wished before comes first.
+        self.tell(event);
+        let Some(Action::Reply(reply)) = self.engine.next_action() else {
+            unreachable!("a question is answered first");
+        };
+        if let Some(observer) = &mut self.observer {
+            observer(&Action::Reply(reply.clone()));
+        }
+        reply
+    }
+
+    /// Runs a tool by name.
+    ///
+    /// # Errors
+    /// [`ExecuteError`]; nothing has happened.
+    pub fn execute(
+        &mut self,
+        tool: &str,
+        arguments: &Value,
+        options: ExecuteOptions,
+    ) -> Result<ExecutionId, ExecuteError> {
+        let prepared = self.tools.prepare(tool, arguments).map_err(ExecuteError::Start)?;
+        self.execute_prepared(prepared, options)
+    }
+
+    /// Runs something that is no tool by name: a state machine, a closure, or chunks published by
+    /// hand ([`Work::Feed`], with [`Shard::publish`] and [`Shard::finish`]).
+    ///
+    /// # Errors
+    /// [`ExecuteError`]; nothing has happened.
+    pub fn execute_prepared(
+        &mut self,
+        prepared: Prepared,
+        options: ExecuteOptions,
+    ) -> Result<ExecutionId, ExecuteError> {
+        let Prepared { work, need } = prepared;
+        let ring = expected_ring(need.ring_bytes, need.chunk_bytes)?;
+        let mut spec = OpenSpec::new(ring);
+        spec.start = options.start;
+        spec.hold = options.hold;
+        spec.retention = options.retention.unwrap_or(limits::RETENTION);
+        spec.block_deadline = options.block_deadline.unwrap_or(limits::BLOCK_DEADLINE);
+        spec.on_stall = options.on_stall;
+        let Reply::Opened(result) = self.ask(Event::Open(spec)) else {
+            unreachable!("the answer fits the question");
+        };
+        let id = result.map_err(ExecuteError::Open)?;
+        // Its slot may have been made free by forgetting another, whose ring is still to be taken
+        // back: in the order of the wishes, with this one's place kept until then.
+        self.release_before(id.slot);
+        self.runs[id.slot.index as usize] = Some(Run {
+            handle: id.slot,
+            id,
+            ring_bytes: need.ring_bytes,
+            chunk_bytes: need.chunk_bytes,
+            producer: Producer::Waiting(work),
+            ring: Ring::None,
+            control: ControlPage::new(),
+            exchange: Arc::new(Exchange::new()),
+            gate: Gate::OPEN,
+            ingested_seq: 0,
+            remotes: Vec::new(),
+            blocked: false,
+            runnable: false,
+            stopping: false,
+        });
+        self.pump();
+        Ok(id)
+    }
+
+    /// Carries out wishes about the former tenant of a slot, up to its release.
+    fn release_before(&mut self, slot: Handle) {
+        while let Some(run) = &self.runs[slot.index as usize] {
+            assert!(run.handle.generation < slot.generation);
+            let action = self.engine.next_action().expect("a forgotten execution is released");
+            self.carry_out(action);
+        }
+    }
+
+    /// Gives a closure everything the execution publishes, on this thread, during
+    /// [`Shard::turn`].
+    ///
+    /// # Errors
+    /// [`SubscribeError`]; the closure is dropped.
+    pub fn subscribe(
+        &mut self,
+        id: ExecutionId,
+        spec: SubscribeSpec,
+        closure: impl FnMut(Delivery<'_>) + 'static,
+    ) -> Result<SubscriberId, SubscribeError> {
+        let spec = SubscribeSpec { place: Place::Local, demand: u32::MAX, ..spec };
+        let subscribed = self.attach(id, spec, |_| Call::Closure(Box::new(closure)))?;
+        self.pump();
+        Ok(subscribed.subscriber)
+    }
+
+    /// A subscriber that asks with [`Shard::poll`].
+    ///
+    /// # Errors
+    /// [`SubscribeError`].
+    pub fn subscribe_polled(
+        &mut self,
+        id: ExecutionId,
+        spec: SubscribeSpec,
+    ) -> Result<Polled, SubscribeError> {
+        let spec = SubscribeSpec { place: Place::Local, demand: 0, ..spec };
+        let inbox = Inbox::default();
+        let subscribed = self.attach(id, spec, |_| Call::Polled(Rc::clone(&inbox)))?;
+        self.pump();
+        let Subscribed { subscriber, execution, .. } = subscribed;
+        Ok(Polled { id: subscriber, execution, inbox, done: false })
+    }
+
+    fn attach(
+        &mut self,
+        id: ExecutionId,
+        spec: SubscribeSpec,
+        call: impl FnOnce(&Subscribed) -> Call,
+    ) -> Result<Subscribed, SubscribeError> {
+        let Reply::Subscribed(result) = self.ask(Event::Subscribe(id, spec)) else {
+            unreachable!("the answer fits the question");
+        };
+        let subscribed = result?;
+        let sink = Sink { kinds: subscribed.terms.kinds, call: call(&subscribed) };
+        self.sinks[subscribed.subscriber.0.index as usize] = sink;
+        Ok(subscribed)
+    }
+
+    /// A subscriber for another thread.
+    ///
+    /// # Errors
+    /// [`SubscribeError`].
+    pub fn subscribe_remote(
+        &mut self,
+        id: ExecutionId,
+        spec: SubscribeSpec,
+    ) -> Result<Subscriber, SubscribeError> {
+        let spec = SubscribeSpec { place: Place::Remote, ack_window: None, coalesce: None, ..spec };
+        let Reply::Subscribed(result) = self.ask(Event::Subscribe(id, spec)) else {
+            unreachable!("the answer fits the question");
+        };
+        let subscribed = result?;
+        let (bell, anchor, now) = (Arc::clone(&self.bell), self.anchor, self.now);
+        let run = self.run_mut(subscribed.execution);
+        let Some(reader) = run.reader() else {
+            // It waits for a ring: nothing to read from yet.
+            self.tell(Event::ReaderGone(subscribed.subscriber));
+            self.pump();
+            return Err(SubscribeError::NotYet { next_seq: 1 });
+        };
+        let (page, view) = ReaderPage::new(subscribed.cursor.next_seq);
+        let desk = Arc::new(Desk::new());
+        let remote =
+            Remote { subscriber: subscribed.subscriber, page: view, desk: Arc::clone(&desk) };
+        run.remotes.push(remote);
+        let link = super::reader::Link {
+            id,
+            reader,
+            page,
+            desk,
+            bell,
+            anchor,
+            control: run.control.view(),
+            exchange: Arc::clone(&run.exchange),
+        };
+        self.pump();
+        Ok(Subscriber::new(link, &subscribed, now))
+    }
+
+    /// What a polled subscriber is owed next; `None` if that is nothing at this moment, or if it
+    /// has been given its end.
+    pub fn poll(&mut self, polled: &mut Polled) -> Option<Delivery<'_>> {
+        if polled.done {
+            return None;
+        }
+        if polled.inbox.borrow().is_empty() {
+            self.tell(Event::Demand(polled.id, 1));
+            self.pump();
+            if polled.inbox.borrow().is_empty() {
+                self.tell(Event::Demand(polled.id, 0));
+                self.pump();
+                return None;
+            }
+        }
+        let item = polled.inbox.borrow_mut().pop_front().expect("it is not empty");
+        match item {
+            Item::Gap(gap) => Some(Delivery::Gap(gap)),
+            Item::Progress(progress) => Some(Delivery::Progress(progress)),
+            Item::End(end, error) => {
+                polled.done = true;
+                self.last_error = error;
+                Some(Delivery::End(Ended { end, error: self.last_error.as_deref() }))
+            }
+            Item::Chunk { seq } => self.poll_chunk(polled, seq),
+        }
+    }
+
+    fn poll_chunk(&mut self, polled: &mut Polled, seq: u64) -> Option<Delivery<'_>> {
+        let run = self.runs[polled.execution.index as usize].as_ref().expect("it has chunks");
+        if let Err(tail_seq) = read_chunk(run, seq, &mut self.scratch) {
+            let to_seq = tail_seq.min(seq + 1) - 1;
+            self.tell(Event::Overtaken(polled.id, seq, to_seq));
+            self.pump();
+            return self.poll(polled);
+        }
+        let expected = self.engine.chunks_expected(polled.execution);
+        let run = self.runs[polled.execution.index as usize].as_ref().expect("as above");
+        let (descriptor, data) = read_chunk(run, seq, &mut self.scratch).ok()?;
+        self.counters.chunks_delivered += 1;
+        self.counters.bytes_delivered += u64::from(descriptor.length);
+        Chunk::new(run.id, expected, &descriptor, data, self.anchor).map(Delivery::Chunk)
+    }
+
+    /// Publishes a chunk of an execution that is fed by hand, and gives it to the subscribers of
+    /// this thread. Returns its number.
+    ///
+    /// # Errors
+    /// [`PublishError`]; nothing was published.
+    #[inline]
+    pub fn publish(
+        &mut self,
+        id: ExecutionId,
+        kind: Kind,
+        payload: &[u8],
+    ) -> Result<u64, PublishError> {
+        let now = self.reactor.now();
+        self.publish_at(id, kind, kind as u8, payload, now)
+    }
+
+    /// As [`Shard::publish`], for who knows what time it is, and with a key (below 64).
+    ///
+    /// # Errors
+    /// [`PublishError`]; nothing was published.
+    ///
+    /// # Panics
+    /// If `key` is 64 or more.
+    #[inline]
+    pub fn publish_at(
+        &mut self,
+        id: ExecutionId,
+        kind: Kind,
+        key: u8,
+        payload: &[u8],
+        now: Instant,
+    ) -> Result<u64, PublishError> {
+        assert!((key as usize) < limits::KEYS_MAX);
+        self.now = now.max(self.now);
+        let header = ChunkHeader { kind: kind as u8, key, flags: 0 };
+        match self.write_by_hand(id, header, payload) {
+            Err(PublishError::Blocked) => {
+                let index = id.slot.index;
+                if matches!(self.runs[index as usize].as_ref().map(|r| &r.ring), Some(Ring::None)) {
+                    return Err(PublishError::Blocked);
+                }
+                self.ask_for_room(index);
+                let seq = self.write_by_hand(id, header, payload)?;
+                self.ingest(index);
+                Ok(seq)
+            }
+            Ok(seq) => {
+                self.ingest(id.slot.index);
+                Ok(seq)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    #[inline]
+    fn write_by_hand(
+        &mut self,
+        id: ExecutionId,
+        header: ChunkHeader,
+        payload: &[u8],
+    ) -> Result<u64, PublishError> {
+        let run = self.runs.get_mut(id.slot.index as usize).and_then(Option::as_mut);
+        let run = run.filter(|run| run.id == id).ok_or(PublishError::NotFound)?;
+        let gate = run.allowed();
+        match (&run.producer, &mut run.ring) {
+            (Producer::Feed, Ring::Here(writer)) => {
+                if !gate.admits(writer, payload.len()) {
+                    return Err(PublishError::Blocked);
+                }
+                let written = writer.write(header, payload, self.now, gate.gate_seq);
+                written.map_err(|error| match error {
+                    WriteError::Gated { .. } => PublishError::Blocked,
+                    WriteError::TooLarge { length_max, .. } => {
+                        PublishError::TooLarge { chunk_bytes_max: length_max }
+                    }
+                })
+            }
+            (Producer::Waiting(Work::Feed), _) => Err(PublishError::Blocked),
+            _ => Err(PublishError::NotFound),
+        }
+    }
+
+    /// Ends an execution that is fed by hand: with `Ok` completed, with a text failed.
+    ///
+    /// # Errors
+    /// [`NotFound`] if there is no such execution, or it is not fed by hand, or not any more.
+    pub fn finish(&mut self, id: ExecutionId, result: Result<(), &str>) -> Result<(), NotFound> {
+        let run = self.runs.get_mut(id.slot.index as usize).and_then(Option::as_mut);
+        let run = run.filter(|run| run.id == id && matches!(run.producer, Producer::Feed));
+        let run = run.ok_or(NotFound)?;
+        run.producer = Producer::Gone;
+        let end = match result {
+            Ok(()) => ProducerEnd::Done,
+            Err(text) => ProducerEnd::Failed(text),
+        };
+        self.tell(Event::ProducerEnded(id.slot, end));
+        self.pump();
+        Ok(())
+    }
+
+    /// Says that a `block` subscriber's connection broke: it keeps its place for a while. Any other
+    /// is detached.
+    pub fn lose(&mut self, subscriber: SubscriberId) {
+        self.tell(Event::Lost(subscriber));
+        self.pump();
+    }
+
+    /// Puts a lost subscriber back where it was.
+    ///
+    /// # Errors
+    /// [`NotFound`] if it has lost its place.
+    pub fn reattach(&mut self, subscriber: SubscriberId) -> Result<(), NotFound> {
+        let Reply::Reattached(result) = self.ask(Event::Reattach(subscriber)) else {
+            unreachable!("the answer fits the question");
+        };
+        self.pump();
+        result.map(|_| ())
+    }
+
+    /// Ends a subscription without an end; returns what it was given and what it missed.
+    ///
+    /// # Errors
+    /// [`NotFound`] if it has ended already.
+    pub fn unsubscribe(&mut self, subscriber: SubscriberId) -> Result<End, NotFound> {
+        let Reply::Unsubscribed(result) = self.ask(Event::Unsubscribe(subscriber)) else {
+            unreachable!("the answer fits the question");
+        };
+        self.pump();
+        result
+    }
+
+    /// Makes an execution stop; its subscribers are told when it has.
+    ///
+    /// # Errors
+    /// [`CancelError`].
+    pub fn cancel(&mut self, id: ExecutionId) -> Result<(), CancelError> {
+        let Reply::Cancelled(result) = self.ask(Event::Cancel(id)) else {
+            unreachable!("the answer fits the question");
+        };
+        self.pump();
+        result
+    }
+
+    /// A subscriber with acknowledgements has dealt with everything through `seq`.
+    ///
+    /// # Errors
+    /// [`AcknowledgeError`].
+    pub fn acknowledge(
+        &mut self,
+        subscriber: SubscriberId,
+        seq: u64,
+    ) -> Result<(), AcknowledgeError> {
+        let Reply::Acknowledged(result) = self.ask(Event::Acknowledge(subscriber, seq)) else {
+            unreachable!("the answer fits the question");
+        };
+        self.pump();
+        result
+    }
+
+    /// What an execution is doing.
+    ///
+    /// # Errors
+    /// [`NotFound`].
+    pub fn inspect(&mut self, id: ExecutionId) -> Result<Status, NotFound> {
+        let Reply::Inspected(result) = self.ask(Event::Inspect(id)) else {
+            unreachable!("the answer fits the question");
+        };
+        self.pump();
+        result.map(|status| *status)
+    }
+
+    /// Ends everything: tools are stopped, subscribers told `detached: shutdown`.
+    pub fn shut_down(&mut self) {
+        if !self.closing {
+            self.closing = true;
+            self.tell(Event::Shutdown);
+            self.pump();
+        }
+    }
+
+    /// What the rings take.
+    pub fn ring_usage(&self) -> RingPoolUsage {
+        self.rings.usage()
+    }
+
+    /// From now on tools that block are not run by threads but by whoever calls
+    /// [`Shard::next_job`]: a simulator, or an owner with threads of its own.
+    pub fn run_jobs_by_hand(&mut self) {
+        self.threads = Threads::ByHand;
+    }
+
+    /// A tool that blocks, to be run on some thread: `work`, then `done` with the output's writer.
+    pub fn next_job(&mut self) -> Option<Job> {
+        self.jobs.pop_front()
+    }
+
+    /// Has every wish of the engine seen by `observer` before it is carried out.
+    pub fn observe(&mut self, observer: impl FnMut(&Action) + 'static) {
+        self.observer = Some(Box::new(observer));
+    }
+}
+
+/// The ring that a tool will get if memory allows.
+fn expected_ring(ring_bytes: u32, chunk_bytes: u32) -> Result<RingFacts, ExecuteError> {
+    let classes = limits::RING_CLASS_BYTES.map(Geometry::of_class);
+    let largest = classes.last().expect("there are classes");
+    let chunk_bytes_max = largest.length_max();
+    if chunk_bytes > chunk_bytes_max {
+        return Err(ExecuteError::ChunkTooLarge { chunk_bytes, chunk_bytes_max });
+    }
+    let fits = |ring: &&Geometry| {
+        ring.length_max() >= chunk_bytes && ring.window_bytes() as u32 >= ring_bytes
+    };
+    Ok(facts_of(*classes.iter().find(fits).unwrap_or(largest)))
+}
+
+impl fmt::Display for ExecuteError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ExecuteError::Start(error) => error.fmt(out),
+            ExecuteError::Open(error) => error.fmt(out),
+            ExecuteError::ChunkTooLarge { chunk_bytes, chunk_bytes_max } => {
+                write!(out, "chunks of {chunk_bytes} bytes; a ring takes {chunk_bytes_max}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for ExecuteError {}
+
+impl fmt::Display for PublishError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PublishError::NotFound => out.write_str("no execution of that id is fed by hand"),
+            PublishError::Blocked => out.write_str("a `block` subscriber has to read first"),
+            PublishError::TooLarge { chunk_bytes_max } => {
+                write!(out, "a chunk of this ring has at most {chunk_bytes_max} bytes")
+            }
+        }
+    }
+}
+
+impl std::error::Error for PublishError {}

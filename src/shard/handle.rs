@@ -1,0 +1,292 @@
+//! The way in from other threads: a bounded mailbox of things to do on the shard's own thread.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
+use std::thread::JoinHandle;
+
+use serde_json::Value;
+
+use super::run::Bell;
+use super::{ExecuteError, ExecuteOptions, Shard, ShardConfig, Subscriber};
+use crate::base::{ExecutionId, Handle};
+use crate::engine::{CancelError, NotFound, Status, SubscribeError, SubscribeSpec};
+use crate::limits;
+use crate::memory::RingWriter;
+use crate::reactor::{AnyReactor, Reactor, Report, thread};
+use crate::tool::ToolError;
+use crate::trace::{Code, Counters};
+
+/// Something for the shard's thread to do.
+pub(super) enum Command<R: Reactor + 'static> {
+    /// A caller's own code.
+    Call(Box<dyn FnOnce(&mut Shard<R>) + Send>),
+    /// A tool's thread has finished.
+    ToolDone { handle: Handle, writer: RingWriter, result: Result<(), ToolError>, panicked: bool },
+    /// The loop is to end.
+    Stop,
+}
+
+/// A shard on another thread. Clone it freely.
+#[derive(Clone)]
+pub struct ShardHandle {
+    mailbox: SyncSender<Command<AnyReactor>>,
+    bell: Arc<Bell>,
+}
+
+/// The thread of a spawned shard. Dropping it stops the shard and waits for it.
+pub struct ShardThread {
+    handle: ShardHandle,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Why a call did not reach the shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallError {
+    /// Wait: its mailbox is full.
+    Busy,
+    /// Give up: the shard is gone.
+    Gone,
+}
+
+/// Why something asked through a handle was not done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HandleError<E> {
+    /// It did not reach the shard.
+    Call(CallError),
+    /// The shard refused.
+    Refused(E),
+}
+
+impl Shard<AnyReactor> {
+    /// A shard on a thread of its own. `set_up` is called there first: to add tools, say.
+    ///
+    /// # Errors
+    /// What the kernel says, of the thread or of the shard.
+    ///
+    /// ```
+    /// use serde_json::json;
+    /// use streamdoor::engine::SubscribeSpec;
+    /// use streamdoor::shard::{Delivery, Shard, ShardConfig};
+    ///
+    /// let (shard, _report) = Shard::spawn(ShardConfig::default(), |_| {})?;
+    /// let arguments = json!({"chunks": 3, "delay_ms": 1});
+    /// let hold = streamdoor::engine::Hold::UntilRead { deadline: std::time::Duration::from_secs(5) };
+    /// let options = streamdoor::shard::ExecuteOptions { hold, ..Default::default() };
+    /// let id = shard.execute("slow_data_processor", arguments, options)?;
+    /// let mut subscriber = shard.subscribe(id, SubscribeSpec::default())?;
+    /// let mut count = 0;
+    /// loop {
+    ///     match subscriber.next() {
+    ///         Delivery::Chunk(chunk) => count += chunk.data.len(),
+    ///         Delivery::End(_) => break,
+    ///         Delivery::Gap(_) | Delivery::Progress(_) => {}
+    ///     }
+    /// }
+    /// assert_eq!(count, 300);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn spawn<F>(config: ShardConfig, set_up: F) -> io::Result<(ShardThread, Report)>
+    where
+        F: FnOnce(&mut Shard) + Send + 'static,
+    {
+        let (sender, receiver) = sync_channel(1);
+        let builder = std::thread::Builder::new().name("shard".to_owned());
+        let thread = builder.spawn(move || {
+            let made = make(config);
+            let (mut shard, report) = match made {
+                Ok(made) => made,
+                Err(error) => {
+                    let _ = sender.send(Err(error));
+                    return;
+                }
+            };
+            set_up(&mut shard);
+            let _ = sender.send(Ok((shard.handle(), report)));
+            shard.run();
+        })?;
+        let gone = || io::Error::other("the shard's thread ended while it was set up");
+        let (handle, report) = receiver.recv().map_err(|_| gone())??;
+        Ok((ShardThread { handle, thread: Some(thread) }, report))
+    }
+
+    /// A handle for other threads. They are served by [`Shard::turn`].
+    pub fn handle(&self) -> ShardHandle {
+        ShardHandle { mailbox: self.mailbox_sender.clone(), bell: Arc::clone(&self.bell) }
+    }
+
+    /// Takes turns until a handle says stop.
+    pub fn run(&mut self) {
+        let mut last_turn_at = None;
+        while !self.stopped {
+            let worked = self.turn();
+            // Without a break between them, the time from one turn to the next is what the first
+            // one took: no clock is read for this.
+            if let Some(before) = last_turn_at {
+                let took = self.now.since(before);
+                if took > limits::STALL_THRESHOLD {
+                    self.counters.stalls += 1;
+                    self.record(Code::Stalled, 0, took.as_nanos() as u64);
+                }
+            }
+            last_turn_at = worked.then_some(self.now);
+            if !worked {
+                self.park(None);
+            }
+        }
+        self.shut_down();
+    }
+}
+
+fn make(config: ShardConfig) -> io::Result<(Shard, Report)> {
+    thread::tighten_timers();
+    if let Some(cpu) = config.cpu {
+        thread::pin(cpu).map_err(io::Error::other)?;
+    }
+    Shard::new(config)
+}
+
+impl<R: Reactor + 'static> Shard<R> {
+    pub(super) fn obey(&mut self, command: Command<R>) {
+        match command {
+            Command::Call(call) => call(self),
+            Command::ToolDone { handle, writer, result, panicked } => {
+                self.tool_done(handle, writer, result, panicked);
+            }
+            Command::Stop => self.stopped = true,
+        }
+        self.pump();
+    }
+}
+
+impl ShardHandle {
+    /// Runs `call` on the shard's thread and returns what it returns. It should take a few µs:
+    /// everybody else on that thread waits. Must not be called on that thread itself.
+    ///
+    /// # Errors
+    /// [`CallError`]; `call` did not run.
+    pub fn call<T, F>(&self, call: F) -> Result<T, CallError>
+    where
+        T: Send + 'static,
+        F: FnOnce(&mut Shard) -> T + Send + 'static,
+    {
+        let (sender, receiver) = sync_channel(1);
+        let command = Command::Call(Box::new(move |shard: &mut Shard| {
+            let _ = sender.send(call(shard)); // The caller may have gone away.
+        }));
+        self.mailbox.try_send(command).map_err(|error| match error {
+            TrySendError::Full(_) => CallError::Busy,
+            TrySendError::Disconnected(_) => CallError::Gone,
+        })?;
+        self.bell.waker.wake();
+        receiver.recv().map_err(|_| CallError::Gone)
+    }
+
+    /// Runs a tool by name.
+    ///
+    /// # Errors
+    /// [`HandleError`]; nothing has happened.
+    pub fn execute(
+        &self,
+        tool: &str,
+        arguments: Value,
+        options: ExecuteOptions,
+    ) -> Result<ExecutionId, HandleError<ExecuteError>> {
+        let tool = tool.to_owned();
+        refused(self.call(move |shard| shard.execute(&tool, &arguments, options)))
+    }
+
+    /// A subscriber for the calling thread, or any other.
+    ///
+    /// # Errors
+    /// [`HandleError`]; nothing has happened.
+    pub fn subscribe(
+        &self,
+        id: ExecutionId,
+        spec: SubscribeSpec,
+    ) -> Result<Subscriber, HandleError<SubscribeError>> {
+        refused(self.call(move |shard| shard.subscribe_remote(id, spec)))
+    }
+
+    /// Makes an execution stop.
+    ///
+    /// # Errors
+    /// [`HandleError`].
+    pub fn cancel(&self, id: ExecutionId) -> Result<(), HandleError<CancelError>> {
+        refused(self.call(move |shard| shard.cancel(id)))
+    }
+
+    /// What an execution is doing.
+    ///
+    /// # Errors
+    /// [`HandleError`].
+    pub fn inspect(&self, id: ExecutionId) -> Result<Status, HandleError<NotFound>> {
+        refused(self.call(move |shard| shard.inspect(id)))
+    }
+
+    /// What has happened so far, in numbers.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub fn counters(&self) -> Result<Counters, CallError> {
+        self.call(|shard| shard.counters())
+    }
+}
+
+fn refused<T, E>(result: Result<Result<T, E>, CallError>) -> Result<T, HandleError<E>> {
+    result.map_err(HandleError::Call)?.map_err(HandleError::Refused)
+}
+
+impl std::ops::Deref for ShardThread {
+    type Target = ShardHandle;
+    fn deref(&self) -> &ShardHandle {
+        &self.handle
+    }
+}
+
+impl Drop for ShardThread {
+    fn drop(&mut self) {
+        // Blocks while the mailbox is full; an error means that the shard is gone already.
+        if self.handle.mailbox.send(Command::Stop).is_ok() {
+            self.handle.bell.waker.wake();
+        }
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join(); // It has told of its panic on stderr.
+        }
+    }
+}
+
+impl fmt::Debug for ShardHandle {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("ShardHandle")
+    }
+}
+
+impl fmt::Debug for ShardThread {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("ShardThread")
+    }
+}
+
+impl fmt::Display for CallError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(match self {
+            CallError::Busy => "the shard's mailbox is full",
+            CallError::Gone => "the shard is gone",
+        })
+    }
+}
+
+impl std::error::Error for CallError {}
+
+impl<E: fmt::Display> fmt::Display for HandleError<E> {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            HandleError::Call(error) => error.fmt(out),
+            HandleError::Refused(error) => error.fmt(out),
+        }
+    }
+}
+
+impl<E: fmt::Debug + fmt::Display> std::error::Error for HandleError<E> {}

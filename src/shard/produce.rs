@@ -1,0 +1,334 @@
+//! From a producer into the log: tools are stepped, and what was published is taken over.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use super::handle::Command;
+use super::run::{Producer, Ring, Run, ThreadHost};
+use super::{Shard, Threads};
+use crate::base::Handle;
+use crate::engine::{ChunkFacts, Event, Kind, ProducerEnd, ProgressReport};
+use crate::limits;
+use crate::memory::{Descriptor, Poll, RingWriter};
+use crate::reactor::Reactor;
+use crate::tool::{Context, Gate, Job, Notes, Output, Step, ToolError, Work, panic_error};
+use crate::trace::Code;
+
+impl Run {
+    /// What the producer is allowed: what the engine allows, and nothing that the engine was not
+    /// told of may be overwritten (S2).
+    pub fn allowed(&self) -> Gate {
+        Gate { gate_seq: self.gate.gate_seq.min(self.ingested_seq + 1), ..self.gate }
+    }
+
+    /// Tells a producer on another thread what it is allowed, and wakes it if it waits for that.
+    pub fn publish_gate(&self) {
+        let Gate { gate_seq, credit_seq, credit_bytes } = self.allowed();
+        self.control.set_gate(gate_seq, credit_seq, credit_bytes);
+        if self.exchange.is_gated() {
+            self.exchange.set_gated(false);
+            self.control.wake_producer();
+        }
+    }
+
+    /// The oldest chunk in the ring, and the facts of one that the engine was not told of yet.
+    #[inline]
+    fn chunk_facts(&self, seq: u64) -> ChunkFacts {
+        let (descriptor, tail_seq): (Descriptor, u64) = match &self.ring {
+            Ring::Here(writer) | Ring::Back(writer) => (writer.descriptor(seq), writer.tail_seq()),
+            Ring::Away(reader) => match reader.poll(seq) {
+                // S2: it is gated until the engine was told of it.
+                Poll::Ready(descriptor) => (descriptor, reader.tail_seq()),
+                other => panic!("chunk {seq} of our own ring is {other:?}"),
+            },
+            Ring::None => unreachable!("there are chunks"),
+        };
+        ChunkFacts {
+            length: descriptor.length,
+            kind: Kind::new(descriptor.header.kind).expect("this process wrote it"),
+            key: descriptor.header.key,
+            tail_seq,
+        }
+    }
+}
+
+impl<R: Reactor + 'static> Shard<R> {
+    /// Each tool that can go on, one step.
+    pub(super) fn step_tools(&mut self) {
+        for _ in 0..self.runnable.len() {
+            let Some(index) = self.runnable.pop_front() else { return };
+            let Some(run) = self.runs[index as usize].as_mut() else { continue };
+            run.runnable = false;
+            self.step(index);
+        }
+    }
+
+    fn step(&mut self, index: u32) {
+        let run = self.runs[index as usize].as_mut().expect("the caller looked");
+        let (handle, before) = (run.handle, run.allowed());
+        let (Producer::Steps(tool), Ring::Here(writer)) = (&mut run.producer, &mut run.ring) else {
+            return; // It was stopped meanwhile.
+        };
+        let mut notes = Notes::default();
+        let mut context = Context::new(self.now, writer, before, &mut notes);
+        let step = catch_unwind(AssertUnwindSafe(|| tool.step(&mut context)));
+        let step = step.unwrap_or_else(|panic| {
+            self.counters.tools_panicked += 1;
+            Step::Failed(panic_error(&*panic))
+        });
+        self.worked = true;
+        self.pass_on(handle, &notes);
+        self.ingest(index);
+        match step {
+            Step::Again => self.make_runnable(index),
+            Step::Blocked => self.blocked(index, before),
+            Step::Sleep(until) => self.tell(Event::Sleeping(handle, until)),
+            Step::Done => self.producer_ended(handle, Ok(())),
+            Step::Failed(error) => self.producer_ended(handle, Err(error)),
+        }
+    }
+
+    /// A tool found no room with what it was allowed before it was stepped.
+    fn blocked(&mut self, index: u32, before: Gate) {
+        let Some(run) = self.runs[index as usize].as_mut() else { return };
+        if run.allowed() != before {
+            self.make_runnable(index); // It was its own chunks that were in the way.
+            return;
+        }
+        run.blocked = true;
+        self.ask_for_room(index);
+    }
+
+    /// Has the engine find out whether the producer can go on, and if not, who is in the way.
+    pub(super) fn ask_for_room(&mut self, index: u32) {
+        self.sample_readers(index);
+        let run = self.runs[index as usize].as_ref().expect("the caller looked");
+        self.tell(Event::Gated(run.handle));
+        self.pump();
+    }
+
+    /// Says where the readers on other threads stand.
+    pub(super) fn sample_readers(&mut self, index: u32) {
+        let Some(run) = self.runs[index as usize].as_mut() else { return };
+        let head_seq = run.head_seq();
+        for at in 0..run.remotes.len() {
+            let run = self.runs[index as usize].as_mut().expect("it was just there");
+            let Some(remote) = run.remotes.get_mut(at) else { break };
+            let cursor = remote.page.sample(0, head_seq).expect("a reader of this process");
+            let subscriber = remote.subscriber;
+            self.tell(Event::ReaderAt(subscriber, cursor));
+        }
+    }
+
+    pub(super) fn producer_ended(&mut self, handle: Handle, result: Result<(), ToolError>) {
+        if let Some(run) = self.runs[handle.index as usize].as_mut()
+            && run.handle == handle
+        {
+            run.producer = Producer::Gone;
+            match result {
+                Ok(()) => self.tell(Event::ProducerEnded(handle, ProducerEnd::Done)),
+                Err(ToolError::Stopped) => {
+                    self.tell(Event::ProducerEnded(handle, ProducerEnd::Stopped));
+                }
+                Err(ToolError::Failed(text)) => {
+                    self.tell(Event::ProducerEnded(handle, ProducerEnd::Failed(&text)));
+                }
+            }
+        }
+    }
+
+    /// What a tool said in passing.
+    pub(super) fn pass_on(&mut self, handle: Handle, notes: &Notes) {
+        if let Some(chunk_count) = notes.chunks_expected {
+            self.run_mut(handle).control.set_chunks_expected(chunk_count);
+            self.tell(Event::TotalExpected(handle, chunk_count));
+        }
+        if let Some((progress, total)) = notes.progress {
+            let report = ProgressReport { progress, total, message: None };
+            self.counters.progress_reported += 1;
+            self.tell(Event::Progressed(handle, report));
+        }
+    }
+
+    /// Tells the engine what was published, in bursts that no local subscriber's limit is below:
+    /// between two bursts they are given what they are owed.
+    pub(super) fn ingest(&mut self, index: u32) {
+        let mut first = true;
+        loop {
+            let Some(run) = self.runs[index as usize].as_mut() else { return };
+            let head_seq = run.head_seq();
+            if run.ingested_seq == head_seq {
+                return;
+            }
+            self.worked = true;
+            if first && !run.remotes.is_empty() && !self.published.contains(&index) {
+                self.published.push(index);
+            }
+            first = false;
+            let burst = u64::from(self.engine.burst_chunks(run.handle));
+            let until_seq = head_seq.min(run.ingested_seq + burst);
+            for seq in run.ingested_seq + 1..=until_seq {
+                let facts = run.chunk_facts(seq);
+                self.engine.handle(Event::Published(run.handle, facts), self.now);
+            }
+            run.ingested_seq = until_seq;
+            self.pump();
+        }
+    }
+
+    /// Wakes readers on other threads that sleep although there are chunks for them.
+    pub(super) fn wake_readers(&mut self) {
+        crate::memory::atomic::full_fence(); // exchange:sleep, once for all of this turn's chunks.
+        while let Some(index) = self.published.pop() {
+            if let Some(run) = &self.runs[index as usize] {
+                run.wake_readers();
+            }
+        }
+    }
+
+    pub(super) fn start_producer(&mut self, handle: Handle) {
+        let run = self.run_mut(handle);
+        let Producer::Waiting(work) = std::mem::replace(&mut run.producer, Producer::Gone) else {
+            unreachable!("a producer is started once");
+        };
+        match work {
+            Work::Feed => run.producer = Producer::Feed,
+            Work::Steps(tool) => {
+                run.producer = Producer::Steps(tool);
+                self.make_runnable(handle.index);
+            }
+            Work::Thread(work) => self.start_thread(handle, work),
+        }
+    }
+
+    fn start_thread(
+        &mut self,
+        handle: Handle,
+        work: Box<dyn FnOnce(&mut Output) -> Result<(), ToolError> + Send>,
+    ) {
+        let host = Arc::new(ThreadHost::new(Arc::clone(&self.bell), self.thread_clock));
+        let run = self.run_mut(handle);
+        let Ring::Here(writer) = std::mem::replace(&mut run.ring, Ring::None) else {
+            unreachable!("it was leased a ring");
+        };
+        run.ring = Ring::Away(writer.reader());
+        run.producer = Producer::Thread(Arc::clone(&host));
+        run.publish_gate();
+        let exchange = Arc::clone(&run.exchange);
+        let output = Output::new(writer, run.control.view(), exchange, host);
+        self.away.push(handle.index);
+        let (mailbox, bell) = (self.mailbox_sender.clone(), Arc::clone(&self.bell));
+        let done = Box::new(move |writer: RingWriter, result, panicked| {
+            // If the shard is gone, so is everybody who would want to know.
+            if mailbox.send(Command::ToolDone { handle, writer, result, panicked }).is_ok() {
+                bell.waker.wake();
+            }
+        });
+        let job = Job { output, work, done };
+        let refused = match &self.threads {
+            Threads::ByHand => {
+                self.jobs.push_back(job);
+                None
+            }
+            Threads::Pool(pool) => pool.submit(job).err(),
+        };
+        if let Some(job) = refused {
+            let waiting_max = limits::TOOL_QUEUE_MAX;
+            let text = format!("no thread for it: {waiting_max} tools wait for one already");
+            self.tool_done(handle, job.output.into_writer(), Err(ToolError::new(text)), false);
+        }
+    }
+
+    /// A tool's thread has returned the writer.
+    pub(super) fn tool_done(
+        &mut self,
+        handle: Handle,
+        writer: RingWriter,
+        result: Result<(), ToolError>,
+        panicked: bool,
+    ) {
+        self.counters.tools_panicked += u64::from(panicked);
+        let run = self.runs[handle.index as usize].as_mut().filter(|run| run.handle == handle);
+        let Some(run) = run else {
+            self.give_back(writer.into_lease()); // Its execution was forgotten long ago.
+            return;
+        };
+        let notes = match &run.producer {
+            Producer::Thread(host) => host.take_notes(),
+            _ => None,
+        };
+        run.ring = Ring::Back(writer);
+        run.stopping = false;
+        let index = handle.index;
+        self.away.retain(|&away| away != index);
+        if let Some(notes) = notes {
+            self.pass_on(handle, &notes);
+        }
+        if self.has_ended(handle) {
+            return; // It was told to stop, and its end was told before it came back.
+        }
+        self.ingest(index);
+        self.producer_ended(handle, result);
+    }
+
+    fn has_ended(&self, handle: Handle) -> bool {
+        let run = self.runs[handle.index as usize].as_ref();
+        run.is_none_or(|run| matches!(run.producer, Producer::Gone))
+    }
+
+    /// Takes over what tools on other threads have published, and sees to those that wait.
+    pub(super) fn take_over_threads(&mut self) {
+        for at in (0..self.away.len()).rev() {
+            let Some(&index) = self.away.get(at) else { continue };
+            self.take_over(index);
+        }
+    }
+
+    fn take_over(&mut self, index: u32) {
+        let Some(run) = self.runs[index as usize].as_mut() else { return };
+        let handle = run.handle;
+        let Producer::Thread(host) = &run.producer else { return };
+        let quiet = run.exchange.is_quiet(); // Before the head is looked at.
+        if let Some(notes) = host.take_notes() {
+            self.pass_on(handle, &notes);
+        }
+        let ingested_before = self.runs[index as usize].as_ref().map_or(0, |r| r.ingested_seq);
+        self.ingest(index);
+        let Some(run) = self.runs[index as usize].as_mut() else { return };
+        if run.stopping {
+            if quiet {
+                run.stopping = false;
+                run.producer = Producer::Gone;
+                self.tell(Event::ProducerEnded(handle, ProducerEnd::Stopped));
+            } else {
+                self.bell.waker.wake(); // It is in the middle of a chunk: look again at once.
+            }
+            return;
+        }
+        let is_gated = run.exchange.is_gated();
+        if run.ingested_seq != ingested_before {
+            run.publish_gate();
+        } else if is_gated && !run.blocked {
+            run.blocked = true;
+            self.record(Code::ProducerPaused, u64::from(index), 0);
+            self.ask_for_room(index);
+        }
+    }
+
+    /// Readers on other threads that have left without a word.
+    pub(super) fn dismiss_departed(&mut self) {
+        let mut gone = Vec::new();
+        for run in self.runs.iter_mut().flatten().filter(|run| !run.remotes.is_empty()) {
+            run.remotes.retain(|remote| {
+                let has_left = remote.desk.has_left();
+                if has_left {
+                    gone.push(remote.subscriber);
+                }
+                !has_left
+            });
+        }
+        for subscriber in gone {
+            self.tell(Event::ReaderGone(subscriber));
+        }
+    }
+}

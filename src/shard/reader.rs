@@ -1,0 +1,515 @@
+//! A subscriber on another thread: it reads the ring by itself and keeps to its policy by itself.
+//!
+//! Owned by whatever thread holds it. The shard hears of it only through its page (where it stands)
+//! and its desk. While it keeps up, a chunk costs it one cache line that moves between cores: the
+//! descriptor it polls, and the payload if it is looked at.
+//!
+//! The bytes it gives are a checked copy, also under `block`: a subscriber that stalls is detached
+//! while it may still be looking at its last chunk, and the ring then goes on without it. Who needs
+//! no bytes says so ([`Subscriber::headers_only`]) and pays for none.
+//!
+//! Tests: `tests.rs` beside this file, `tests/threads.rs`, `tests/sim.rs`.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::delivery::{Chunk, Delivery, Ended, detach_of_code, outcome_of_code};
+use super::run::Bell;
+use crate::base::{ExecutionId, Instant, SubscriberId};
+use crate::engine::policy::{self, Cursor, Log, Owed, Policy, Terms};
+use crate::engine::{
+    DetachReason, End, EndState, Gap, GapReason, Kind, Kinds, Meta, Progress, Subscribed, Totals,
+};
+use crate::limits;
+use crate::memory::atomic::spin_hint;
+use crate::memory::{
+    ClockAnchor, ControlView, Descriptor, Desk, Exchange, FinalRecord, Poll, ReadError, ReaderPage,
+    RingReader, futex,
+};
+use crate::reactor::Clock;
+
+/// One sleep; then it looks again whether there really is nothing.
+const WAIT_MAX: Duration = Duration::from_secs(3_600);
+
+/// What a subscriber shares with its shard.
+pub(super) struct Link {
+    pub id: ExecutionId,
+    pub reader: RingReader,
+    pub page: ReaderPage,
+    pub desk: Arc<Desk>,
+    pub bell: Arc<Bell>,
+    pub anchor: ClockAnchor,
+    pub control: ControlView,
+    pub exchange: Arc<Exchange>,
+}
+
+/// A subscriber that may live on any thread. Dropping it unsubscribes.
+pub struct Subscriber {
+    link: Link,
+    id: SubscriberId,
+    terms: Terms,
+    cursor: Cursor,
+    /// Owed for certain, without looking at the policy again: chunks before this one.
+    granted_seq: u64,
+    /// The cursor that the shard can see.
+    shown_seq: u64,
+    fresh: bool,
+    start: Totals,
+    missed: Totals,
+    since: Instant,
+    reports_told: u64,
+    ended: bool,
+    buffer: Box<[u8]>,
+    headers_only: bool,
+    error: String,
+}
+
+/// The ring as a policy sees it from here.
+struct RingLog<'a> {
+    reader: &'a RingReader,
+    head_seq: u64,
+    tail_seq: u64,
+    next_seq: u64,
+    seen: Totals,
+}
+
+impl Log for RingLog<'_> {
+    fn head_seq(&self) -> u64 {
+        self.head_seq
+    }
+
+    fn tail_seq(&self) -> u64 {
+        self.tail_seq
+    }
+
+    /// A chunk that was overwritten meanwhile looks empty; who asked finds out afterwards.
+    fn meta(&self, seq: u64) -> Meta {
+        match self.reader.poll(seq) {
+            Poll::Ready(descriptor) => meta_of(&descriptor),
+            _ => Meta::default(),
+        }
+    }
+
+    fn totals_through_head(&self, kinds: Kinds) -> Totals {
+        if kinds.is_all() {
+            let bytes = self.meta(self.head_seq).total_bytes;
+            return Totals { chunks: self.head_seq, bytes };
+        }
+        let mut totals = self.seen;
+        for seq in self.next_seq..=self.head_seq {
+            let meta = self.meta(seq);
+            if kinds.contains(meta.kind) {
+                totals.count(meta.length);
+            }
+        }
+        totals
+    }
+
+    /// Not asked for: what was overtaken is counted by [`Subscriber::skip_overtaken`].
+    fn totals_before_tail(&self, kinds: Kinds) -> Totals {
+        let tail = self.reader.tail_totals();
+        tail.map_or(Totals::ZERO, |tail| sum_of(&tail.kinds, kinds))
+    }
+}
+
+fn meta_of(descriptor: &Descriptor) -> Meta {
+    Meta {
+        total_bytes: descriptor.total_bytes,
+        length: descriptor.length,
+        kind: Kind::new(descriptor.header.kind).unwrap_or_default(),
+        key: descriptor.header.key,
+    }
+}
+
+fn sum_of(totals: &crate::memory::KindTotals, kinds: Kinds) -> Totals {
+    let wanted = Kind::ALL.into_iter().filter(|&kind| kinds.contains(kind));
+    wanted.fold(Totals::ZERO, |sum, kind| {
+        let total = &totals[kind as usize];
+        sum + Totals { chunks: total.count, bytes: total.bytes }
+    })
+}
+
+/// A delivery whose bytes, if it has any, are in the buffer.
+enum Ready {
+    Chunk(Descriptor),
+    Gap(Gap),
+    Progress(Progress),
+    End(End),
+}
+
+/// What is next in the ring.
+enum Next {
+    Nothing,
+    Chunk(Descriptor),
+    Gap(Gap),
+    Ended(FinalRecord),
+    Detached(DetachReason),
+}
+
+impl Subscriber {
+    pub(super) fn new(link: Link, subscribed: &Subscribed, now: Instant) -> Subscriber {
+        let buffer_bytes = link.reader.geometry().length_max() as usize;
+        Subscriber {
+            id: subscribed.subscriber,
+            terms: subscribed.terms,
+            cursor: subscribed.cursor,
+            granted_seq: 0,
+            shown_seq: subscribed.cursor.next_seq,
+            fresh: true,
+            start: subscribed.cursor.seen,
+            missed: Totals::ZERO,
+            since: now,
+            reports_told: 0,
+            ended: false,
+            buffer: vec![0; buffer_bytes].into_boxed_slice(),
+            headers_only: false,
+            error: String::new(),
+            link,
+        }
+    }
+
+    /// Its name.
+    pub fn id(&self) -> SubscriberId {
+        self.id
+    }
+
+    /// What was agreed, defaults filled in.
+    pub fn terms(&self) -> Terms {
+        self.terms
+    }
+
+    /// From now on chunks come without their bytes: `data` is empty. For who only counts, times or
+    /// draws them. The descriptor is all that is read.
+    pub fn headers_only(&mut self, headers_only: bool) {
+        self.headers_only = headers_only;
+    }
+
+    /// What is owed next, if anything is at this moment; `None` for ever after the end. Never
+    /// blocks, makes no system call unless the shard waits for word.
+    #[inline]
+    pub fn poll(&mut self) -> Option<Delivery<'_>> {
+        let ready = self.advance()?;
+        Some(self.render(ready))
+    }
+
+    /// The next delivery. Blocks until there is one; spins for a little first.
+    ///
+    /// # Panics
+    /// After the end.
+    #[expect(clippy::should_implement_trait, reason = "a lending iterator, which std has not")]
+    pub fn next(&mut self) -> Delivery<'_> {
+        assert!(!self.ended, "nothing comes after the end");
+        let ready = loop {
+            match self.advance() {
+                Some(ready) => break ready,
+                None => self.wait(Clock::now() + WAIT_MAX),
+            };
+        };
+        self.render(ready)
+    }
+
+    /// As [`Subscriber::next`], at most for `timeout`: `None` if nothing came, or after the end.
+    pub fn next_within(&mut self, timeout: Duration) -> Option<Delivery<'_>> {
+        let deadline = Clock::now() + timeout;
+        loop {
+            if let Some(ready) = self.advance() {
+                return Some(self.render(ready));
+            }
+            if self.ended || !self.wait(deadline) {
+                return None;
+            }
+        }
+    }
+
+    /// Moves over the next delivery.
+    #[inline]
+    fn advance(&mut self) -> Option<Ready> {
+        if self.ended {
+            return None;
+        }
+        self.show_cursor();
+        loop {
+            match self.look() {
+                Next::Chunk(descriptor) => {
+                    if !self.is_wanted(&descriptor) {
+                        self.cursor.step(None);
+                    } else if self.fetch(&descriptor) {
+                        self.cursor.step(Some(descriptor.length));
+                        self.fresh = false;
+                        return Some(Ready::Chunk(descriptor));
+                    }
+                }
+                Next::Nothing => return self.report().map(Ready::Progress),
+                Next::Gap(gap) => return Some(Ready::Gap(gap)),
+                Next::Ended(record) => return Some(self.end(record)),
+                Next::Detached(reason) => {
+                    let resume_from = self.cursor.next_seq;
+                    return Some(self.finish(EndState::Detached { reason, resume_from }));
+                }
+            }
+        }
+    }
+
+    #[inline]
+    fn render(&self, ready: Ready) -> Delivery<'_> {
+        match ready {
+            Ready::Chunk(descriptor) => {
+                let length = if self.headers_only { 0 } else { descriptor.length as usize };
+                let data = &self.buffer[..length];
+                let expected = self.link.control.chunks_expected();
+                let chunk = Chunk::new(self.link.id, expected, &descriptor, data, self.link.anchor);
+                Delivery::Chunk(chunk.expect("this process wrote it"))
+            }
+            Ready::Gap(gap) => Delivery::Gap(gap),
+            Ready::Progress(progress) => Delivery::Progress(progress),
+            Ready::End(end) => {
+                let error = (!self.error.is_empty()).then_some(self.error.as_str());
+                Delivery::End(Ended { end, error })
+            }
+        }
+    }
+
+    /// Blocks until there may be something to poll, or the deadline has passed: false.
+    fn wait(&mut self, deadline: Instant) -> bool {
+        let spin_until = (Clock::now() + limits::SPIN_DEFAULT).min(deadline);
+        loop {
+            if self.has_news() {
+                return true;
+            }
+            let now = Clock::now();
+            if now >= spin_until {
+                break;
+            }
+            spin_hint();
+        }
+        self.tell_where_it_stands();
+        self.link.exchange.fall_asleep();
+        let found = loop {
+            let epoch = self.link.desk.epoch();
+            let head_seq = self.link.reader.head_seq();
+            if self.has_news() {
+                break true;
+            }
+            let head = (self.link.reader.head_word(), head_seq as u32);
+            let desk = (self.link.desk.epoch_word(), epoch as u32);
+            futex::wait_either([head, desk], deadline);
+            if Clock::now() >= deadline {
+                break self.has_news();
+            }
+        };
+        self.link.exchange.wake_up();
+        found
+    }
+
+    /// Is there a chunk, a gap, progress or an end?
+    fn has_news(&self) -> bool {
+        self.cursor.next_seq < self.granted_seq
+            || !matches!(self.link.reader.poll(self.cursor.next_seq), Poll::Pending)
+            || self.link.desk.detached() != 0
+            || self.link.control.final_record().is_some()
+            || self.link.control.progress().is_some_and(|p| p.reports > self.reports_told)
+    }
+
+    /// Makes the cursor visible: everything before it has been dealt with.
+    #[inline]
+    fn show_cursor(&mut self) {
+        let next_seq = self.cursor.next_seq;
+        if self.shown_seq != next_seq {
+            self.shown_seq = next_seq;
+            self.link.page.set_cursor(next_seq);
+            if self.link.control.attention_hint() {
+                self.link.bell.waker.wake();
+            }
+        }
+    }
+
+    /// With a fence: a shard that waits for this reader can not miss where it stands.
+    fn tell_where_it_stands(&self) {
+        if self.link.control.wants_attention() {
+            self.link.bell.waker.wake();
+        }
+    }
+
+    /// What is next in the ring, as the policy has it.
+    #[inline]
+    fn look(&mut self) -> Next {
+        let next_seq = self.cursor.next_seq;
+        if next_seq >= self.granted_seq && self.terms.policy != Policy::Block {
+            return self.evaluate();
+        }
+        match self.link.reader.poll(next_seq) {
+            Poll::Ready(descriptor) => Next::Chunk(descriptor),
+            Poll::Pending => self.look_around(),
+            Poll::Overtaken { .. } | Poll::Gone => self.skip_overtaken(),
+            Poll::Corrupt => unreachable!("this process wrote the ring"),
+        }
+    }
+
+    /// There is no chunk to read: is anything else the matter?
+    #[cold]
+    fn look_around(&mut self) -> Next {
+        self.tell_where_it_stands();
+        if let Some(reason) = detach_of_code(self.link.desk.detached()) {
+            return Next::Detached(reason);
+        }
+        match self.link.control.final_record() {
+            Some(record) if self.cursor.next_seq > record.head_seq => Next::Ended(record),
+            _ => Next::Nothing,
+        }
+    }
+
+    /// Asks the policy, with what the ring holds now.
+    fn evaluate(&mut self) -> Next {
+        let reader = &self.link.reader;
+        let next_seq = self.cursor.next_seq;
+        if matches!(reader.poll(next_seq), Poll::Pending) {
+            return self.look_around();
+        }
+        let head_seq = reader.head_seq().max(next_seq);
+        let log = RingLog {
+            reader,
+            head_seq,
+            tail_seq: reader.tail_seq(),
+            next_seq,
+            seen: self.cursor.seen,
+        };
+        let before = self.cursor;
+        let owed = policy::owed(&self.terms, &mut self.cursor, &log);
+        let (kinds, fresh) = (self.terms.kinds, self.fresh);
+        let next = match owed {
+            Owed::Nothing => return self.look_around(),
+            Owed::Skip { reason: GapReason::Overtaken, .. } => return self.skip_overtaken(),
+            Owed::Disconnect => None,
+            Owed::Give { until_seq } => Some(Ok(until_seq)),
+            Owed::Skip { until_seq, reason } => {
+                Some(Err(self.cursor.skip(kinds, until_seq, reason, &log)))
+            }
+        };
+        // What was computed from is still there, or it was computed from noise.
+        if reader.tail_seq() > next_seq || !self.is_ours() {
+            self.cursor = before;
+            self.fresh = fresh;
+            return self.skip_overtaken();
+        }
+        match next {
+            None => self.disconnect(),
+            Some(Ok(until_seq)) => {
+                // The freshest are owed under these two: one at a time, then ask again.
+                let one = matches!(self.terms.policy, Policy::DropOldest | Policy::Conflate);
+                self.granted_seq = if one { next_seq + 1 } else { until_seq };
+                self.look()
+            }
+            Some(Err(Some(gap))) => self.gap(gap),
+            Some(Err(None)) => self.look(),
+        }
+    }
+
+    fn is_ours(&self) -> bool {
+        self.link.desk.detached() == 0
+    }
+
+    /// It lags too far: it ends itself, and the shard hears that it has left.
+    fn disconnect(&mut self) -> Next {
+        self.link.desk.leave();
+        self.link.bell.departed.set();
+        self.link.bell.waker.wake();
+        Next::Detached(DetachReason::Lag)
+    }
+
+    /// The ring does not hold the next chunk any more: one exact gap up to what it holds.
+    #[cold]
+    fn skip_overtaken(&mut self) -> Next {
+        if let Some(reason) = detach_of_code(self.link.desk.detached()) {
+            return Next::Detached(reason);
+        }
+        // A consistent look; its writer is in this process and will not be in the middle for long.
+        let Some(tail) = self.link.reader.tail_totals() else { return Next::Nothing };
+        if tail.tail_seq <= self.cursor.next_seq {
+            return Next::Nothing; // The window is being given to somebody else: the desk tells.
+        }
+        let seen = sum_of(&tail.kinds, self.terms.kinds);
+        let missed = seen - self.cursor.seen;
+        let from_seq = self.cursor.next_seq;
+        self.cursor = Cursor::new(tail.tail_seq, seen);
+        self.granted_seq = 0;
+        let reason = if self.fresh { GapReason::Late } else { GapReason::Overtaken };
+        self.fresh = false;
+        if missed.chunks == 0 {
+            return self.look();
+        }
+        let to_seq = tail.tail_seq - 1;
+        let Totals { chunks: chunk_count, bytes: byte_count } = missed;
+        self.gap(Gap { from_seq, to_seq, chunk_count, byte_count, reason })
+    }
+
+    fn gap(&mut self, gap: Gap) -> Next {
+        self.fresh = false;
+        self.missed = self.missed + Totals { chunks: gap.chunk_count, bytes: gap.byte_count };
+        Next::Gap(gap)
+    }
+
+    #[inline]
+    fn is_wanted(&self, descriptor: &Descriptor) -> bool {
+        self.terms.kinds.is_all()
+            || Kind::new(descriptor.header.kind).is_some_and(|kind| self.terms.kinds.contains(kind))
+    }
+
+    /// Copies the bytes; if they are gone, the next look says so.
+    #[inline]
+    fn fetch(&mut self, descriptor: &Descriptor) -> bool {
+        if self.headers_only {
+            return true;
+        }
+        match self.link.reader.copy(descriptor, &mut self.buffer) {
+            Ok(()) => true,
+            Err(ReadError::Overtaken { .. } | ReadError::Gone) => {
+                self.granted_seq = 0;
+                false
+            }
+            Err(error) => unreachable!("of a ring that this process wrote: {error}"),
+        }
+    }
+
+    /// Progress that was not told yet.
+    fn report(&mut self) -> Option<Progress> {
+        let record = self.link.control.progress()?;
+        if record.reports <= self.reports_told {
+            return None;
+        }
+        self.reports_told = record.reports;
+        let (progress, total) = (record.progress, record.total);
+        Some(Progress { progress, total, report_count: record.reports })
+    }
+
+    fn end(&mut self, record: FinalRecord) -> Ready {
+        if let Some(progress) = self.report() {
+            return Ready::Progress(progress);
+        }
+        let outcome = outcome_of_code(record.verdict.get()).expect("this process wrote it");
+        self.error = self.link.control.error_text().as_str().to_owned();
+        self.finish(EndState::Ended(outcome))
+    }
+
+    fn finish(&mut self, state: EndState) -> Ready {
+        self.ended = true;
+        self.tell_where_it_stands();
+        let given = self.cursor.seen - self.start - self.missed;
+        let duration_us = Clock::now().since(self.since).as_micros() as u64;
+        Ready::End(End { state, given, missed: self.missed, duration_us })
+    }
+}
+
+impl Drop for Subscriber {
+    fn drop(&mut self) {
+        self.link.desk.leave();
+        self.link.bell.departed.set();
+        self.link.bell.waker.wake();
+    }
+}
+
+impl fmt::Debug for Subscriber {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "Subscriber({} of {}, {:?})", self.id, self.link.id, self.cursor)
+    }
+}

@@ -1,0 +1,156 @@
+//! What a shard keeps for one execution beside what the engine knows: its ring, its tool, the pages
+//! it shares with readers on other threads.
+
+use std::sync::{Arc, Mutex};
+
+use crate::base::{ExecutionId, Handle, Instant, SubscriberId};
+use crate::memory::{ControlPage, Desk, Exchange, Flag, ReaderPageView, RingReader, RingWriter};
+use crate::reactor::{Clock, Waker};
+use crate::tool::{Gate, Host, Notes, Tool, Work};
+
+/// Where the ring's writer is.
+pub(super) enum Ring {
+    /// There is no ring (yet).
+    None,
+    /// Here: the tool runs on this thread, or chunks are published by hand.
+    Here(RingWriter),
+    /// On a tool's thread; here is a reader of it.
+    Away(RingReader),
+    /// The tool has handed it back: nothing more will be written.
+    Back(RingWriter),
+}
+
+/// What publishes.
+pub(super) enum Producer {
+    /// Not started yet.
+    Waiting(Work),
+    /// Stepped by this thread.
+    Steps(Box<dyn Tool>),
+    /// By hand.
+    Feed,
+    /// On a thread of its own.
+    Thread(Arc<ThreadHost>),
+    /// Nothing.
+    Gone,
+}
+
+/// A reader on another thread.
+pub(super) struct Remote {
+    pub subscriber: SubscriberId,
+    pub page: ReaderPageView,
+    pub desk: Arc<Desk>,
+}
+
+/// One execution of this shard.
+pub(super) struct Run {
+    pub handle: Handle,
+    pub id: ExecutionId,
+    pub ring_bytes: u32,
+    pub chunk_bytes: u32,
+    pub producer: Producer,
+    pub ring: Ring,
+    pub control: ControlPage,
+    pub exchange: Arc<Exchange>,
+    pub gate: Gate,
+    /// The engine has been told of everything up to here.
+    pub ingested_seq: u64,
+    pub remotes: Vec<Remote>,
+    /// The tool waits for room; it is stepped again when the gate is set.
+    pub blocked: bool,
+    /// It is in the shard's list of tools to step.
+    pub runnable: bool,
+    /// It was told to stop, and has not been quiet yet.
+    pub stopping: bool,
+}
+
+impl Run {
+    /// The newest chunk that is in the ring, told or not.
+    pub fn head_seq(&self) -> u64 {
+        match &self.ring {
+            Ring::None => 0,
+            Ring::Here(writer) | Ring::Back(writer) => writer.head_seq(),
+            Ring::Away(reader) => reader.head_seq(),
+        }
+    }
+
+    /// A reader of the ring, for another thread.
+    pub fn reader(&self) -> Option<RingReader> {
+        match &self.ring {
+            Ring::None => None,
+            Ring::Here(writer) | Ring::Back(writer) => Some(writer.reader()),
+            Ring::Away(reader) => Some(reader.clone()),
+        }
+    }
+
+    /// Makes the readers on other threads look, if any of them sleeps: there are chunks.
+    pub fn wake_readers(&self) {
+        if !self.remotes.is_empty() && self.exchange.has_sleepers() {
+            match &self.ring {
+                Ring::None => {}
+                Ring::Here(writer) | Ring::Back(writer) => writer.wake(),
+                Ring::Away(reader) => reader.wake(),
+            }
+        }
+    }
+}
+
+/// Where other threads ring when the shard is to look at something.
+pub(super) struct Bell {
+    pub waker: Waker,
+    /// A reader has left.
+    pub departed: Flag,
+}
+
+/// The world of a tool's thread.
+pub(super) struct ThreadHost {
+    bell: Arc<Bell>,
+    clock: ThreadClock,
+    notes: Mutex<Notes>,
+    noted: Flag,
+}
+
+/// The clock that tools' threads read.
+#[derive(Clone, Copy)]
+pub(super) enum ThreadClock {
+    /// The real one.
+    Real,
+    /// A fixed moment, for tools that a simulator runs by hand.
+    Fixed(Instant),
+}
+
+impl ThreadHost {
+    pub fn new(bell: Arc<Bell>, clock: ThreadClock) -> ThreadHost {
+        ThreadHost { bell, clock, notes: Mutex::default(), noted: Flag::default() }
+    }
+
+    /// What the tool has said since the last time.
+    pub fn take_notes(&self) -> Option<Notes> {
+        if !self.noted.take() {
+            return None;
+        }
+        let mut notes = self.notes.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        Some(std::mem::take(&mut *notes))
+    }
+}
+
+impl Host for ThreadHost {
+    fn now(&self) -> Instant {
+        match self.clock {
+            ThreadClock::Real => Clock::now(),
+            ThreadClock::Fixed(instant) => instant,
+        }
+    }
+
+    fn ring(&self) {
+        self.bell.waker.wake();
+    }
+
+    fn note(&self, notes: Notes) {
+        let mut merged = self.notes.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        merged.chunks_expected = notes.chunks_expected.or(merged.chunks_expected);
+        merged.progress = notes.progress.or(merged.progress);
+        drop(merged);
+        self.noted.set();
+        self.bell.waker.wake();
+    }
+}
