@@ -19,6 +19,7 @@ pub mod thread;
 mod transfer;
 pub mod uring;
 mod uring_setup;
+mod uring_table;
 pub mod waker;
 
 #[cfg(test)]
