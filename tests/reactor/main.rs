@@ -28,50 +28,57 @@ fn seeds(count: u64) -> Vec<u64> {
 }
 
 fn run<W: World>(name: &str, seed_count: u64, make: impl Fn(u64) -> W, test: fn(&W, u64)) {
-    let is_alone = name == "a_dropped_reactor_gives_everything_back";
-    let _writer = is_alone.then(|| ALONE.write().unwrap_or_else(PoisonError::into_inner));
-    let _reader = (!is_alone).then(|| ALONE.read().unwrap_or_else(PoisonError::into_inner));
     for seed in seeds(seed_count) {
         println!("SEED={seed} {name}"); // Shown when it fails.
         test(&make(seed), seed);
     }
 }
 
-fn has_uring() -> bool {
-    match UringReactor::new(1) {
-        Ok(_) => true,
-        Err(reason) => {
-            println!("not run: {reason}");
-            false
+/// Runs `body`, alone if it is the one that counts descriptors.
+fn in_turn(name: &str, body: impl FnOnce()) {
+    let is_alone = name == "a_dropped_reactor_gives_everything_back";
+    let _alone = is_alone.then(|| ALONE.write().unwrap_or_else(PoisonError::into_inner));
+    let _shared = (!is_alone).then(|| ALONE.read().unwrap_or_else(PoisonError::into_inner));
+    body();
+}
+
+fn run_uring(name: &str, test: fn(&Real<UringReactor>, u64)) {
+    in_turn(name, || match UringReactor::new(1) {
+        Err(reason) => println!("not run: {reason}"),
+        Ok(_) => {
+            let make = |operations_max| UringReactor::new(operations_max).unwrap();
+            run(name, 2, |_| Real { make }, test);
         }
-    }
+    });
+}
+
+fn run_mio(name: &str, test: fn(&Real<PolledReactor>, u64)) {
+    let make = |operations_max| PolledReactor::new(operations_max).unwrap();
+    in_turn(name, || run(name, 2, |_| Real { make }, test));
+}
+
+fn run_sim(name: &str, test: fn(&SimWorld, u64)) {
+    in_turn(name, || {
+        run(name, 4, |seed| SimWorld::new(seed, SimFaults::NONE), test);
+        run(name, 30, |seed| SimWorld::new(seed, SimFaults::ALL), test);
+    });
 }
 
 macro_rules! conformance {
     ($($group:ident::$test:ident)*) => {
         mod uring {
-            use super::*;
             $(#[test] fn $test() {
-                let make = |operations_max| UringReactor::new(operations_max).unwrap();
-                if has_uring() {
-                    run(stringify!($test), 2, |_| Real { make }, crate::$group::$test);
-                }
+                crate::run_uring(stringify!($test), crate::$group::$test);
             })*
         }
         mod mio {
-            use super::*;
             $(#[test] fn $test() {
-                let make = |operations_max| PolledReactor::new(operations_max).unwrap();
-                run(stringify!($test), 2, |_| Real { make }, crate::$group::$test);
+                crate::run_mio(stringify!($test), crate::$group::$test);
             })*
         }
         mod sim {
-            use super::*;
             $(#[test] fn $test() {
-                let kind = |seed| SimWorld::new(seed, SimFaults::NONE);
-                run(stringify!($test), 4, kind, crate::$group::$test);
-                let unkind = |seed| SimWorld::new(seed, SimFaults::ALL);
-                run(stringify!($test), 30, unkind, crate::$group::$test);
+                crate::run_sim(stringify!($test), crate::$group::$test);
             })*
         }
     };
@@ -106,8 +113,10 @@ conformance! {
 
 #[test]
 fn the_clock_of_real_reactors_is_the_one_that_other_threads_read() {
-    let mut reactor = PolledReactor::new(1).unwrap();
-    let before = Clock::now();
-    let now = reactor.now();
-    assert!(before <= now && now <= Clock::now());
+    in_turn("clock", || {
+        let mut reactor = PolledReactor::new(1).unwrap();
+        let before = Clock::now();
+        let now = reactor.now();
+        assert!(before <= now && now <= Clock::now());
+    });
 }
