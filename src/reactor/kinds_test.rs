@@ -199,22 +199,28 @@ fn non_blocking_descriptors_wait_too_and_no_flag_changes() {
 fn a_terminal_is_read_by_the_line_and_written() {
     for_each_backend(|reactor| {
         let (mut master, slave) = terminal();
-        read(reactor, &slave, 64);
-        assert_nothing_comes(reactor);
-        master.write_all(b"no newline yet").unwrap();
-        assert_nothing_comes(reactor);
-        master.write_all(b"\nsecond\n").unwrap();
-        let completion = next(reactor);
-        assert_eq!(completion.result, Ok(15));
-        assert_eq!(&completion.buffer[..15], b"no newline yet\n");
-        assert_eq!(read_text(reactor, &slave), "second\n");
-        write(reactor, &slave, b"out");
-        assert_eq!(next(reactor).result, Ok(3));
-        read(reactor, &slave, 64);
-        assert_nothing_comes(reactor);
-        reactor.submit(Operation::Cancel { token: 1 }).unwrap();
-        assert_eq!(next(reactor).result, Err(IoError::CANCELLED));
+        read_lines(reactor, &mut master, &slave);
+        set_nonblocking(slave.as_raw_fd());
+        read_lines(reactor, &mut master, &slave);
     });
+}
+
+fn read_lines(reactor: &mut dyn Reactor, master: &mut File, slave: &File) {
+    read(reactor, slave, 64);
+    assert_nothing_comes(reactor);
+    master.write_all(b"no newline yet").unwrap();
+    assert_nothing_comes(reactor);
+    master.write_all(b"\nsecond\n").unwrap();
+    let completion = next(reactor);
+    assert_eq!(completion.result, Ok(15));
+    assert_eq!(&completion.buffer[..15], b"no newline yet\n");
+    assert_eq!(read_text(reactor, slave), "second\n");
+    write(reactor, slave, b"out");
+    assert_eq!(next(reactor).result, Ok(3));
+    read(reactor, slave, 64);
+    assert_nothing_comes(reactor);
+    reactor.submit(Operation::Cancel { token: 1 }).unwrap();
+    assert_eq!(next(reactor).result, Err(IoError::CANCELLED));
 }
 
 #[test]
@@ -260,5 +266,36 @@ fn a_descriptor_number_that_is_used_again_gets_nothing_of_its_former_owner() {
         other_writer.write_all(b"newer").unwrap();
         assert_eq!(next(reactor).result, Ok(5));
         drop(copy);
+    });
+}
+
+extern "C" fn ignore_signal(_number: libc::c_int) {}
+
+#[test]
+fn a_signal_does_not_end_a_wait_nor_a_read() {
+    // SAFETY: for `sigaction`, all zero means no flags and no signals blocked.
+    let mut action = unsafe { std::mem::zeroed::<libc::sigaction>() };
+    action.sa_sigaction = ignore_signal as *const () as usize; // No SA_RESTART: calls are cut.
+    // SAFETY: a valid action, whose handler does nothing.
+    let code = unsafe { libc::sigaction(libc::SIGUSR2, &action, std::ptr::null_mut()) };
+    assert_eq!(code, 0);
+    for_each_backend(|reactor| {
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        // SAFETY: takes nothing.
+        let this_thread = unsafe { libc::pthread_self() };
+        let thread = std::thread::spawn(move || {
+            for _ in 0..20 {
+                std::thread::sleep(Duration::from_micros(500));
+                // SAFETY: the thread lives: it joins this one before it ends.
+                unsafe { libc::pthread_kill(this_thread, libc::SIGUSR2) };
+            }
+            writer.write_all(b"done").unwrap();
+        });
+        let until = reactor.now() + Duration::from_millis(3);
+        reactor.wait(Some(until));
+        assert!(reactor.now() >= until);
+        read(reactor, &reader, 64);
+        assert_eq!(next(reactor).result, Ok(4));
+        thread.join().unwrap();
     });
 }

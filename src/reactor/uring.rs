@@ -220,25 +220,33 @@ impl Reactor for UringReactor {
     }
 }
 
-impl Drop for UringReactor {
-    /// R12. The kernel writes into our buffers until it has answered, so it is asked to stop and
-    /// waited for. A write to the doorbell ends the read of it without a cancel.
-    fn drop(&mut self) {
+impl UringReactor {
+    /// Cancels everything and waits for the last answer; false if the kernel kept something. A
+    /// write to the doorbell ends the read of it without a cancel.
+    fn reap_all(&mut self) -> bool {
         self.table.cancel(|_| true);
         if self.table.is_wake_armed {
             self.listener.ring();
         }
         for _ in 0..REACTOR_DROP_ROUNDS_MAX {
             if self.table.slots.count() == 0 && !self.table.is_wake_armed {
-                return;
+                return true;
             }
             self.push_owed();
             self.enter(1, Some(REACTOR_DROP_ROUND));
             self.reap();
         }
-        // The kernel keeps what it has, so it must never be freed.
-        std::mem::forget(std::mem::replace(&mut self.table.slots, Pool::new(0)));
-        std::mem::forget(std::mem::replace(&mut self.table.wake_buffer, Buffer::zeroed(0)));
+        false
+    }
+}
+
+impl Drop for UringReactor {
+    /// R12: the kernel writes into our buffers until it has answered.
+    fn drop(&mut self) {
+        if !self.reap_all() {
+            std::mem::forget(std::mem::replace(&mut self.table.slots, Pool::new(0)));
+            std::mem::forget(std::mem::replace(&mut self.table.wake_buffer, Buffer::zeroed(0)));
+        }
     }
 }
 
@@ -339,6 +347,41 @@ mod tests {
         reactor.wait(None);
         assert_eq!(reactor.next_completion().unwrap().result, Ok(16));
         assert!(reactor.next_completion().is_none());
+    }
+
+    #[test]
+    fn a_read_that_was_faster_than_its_cancel_brings_its_bytes() {
+        let Some(mut reactor) = reactor(4, 4, 16) else { return };
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        let fd = reader.as_raw_fd();
+        reactor.submit(Operation::Read { token: 1, fd, buffer: Buffer::zeroed(8) }).unwrap();
+        assert_eq!(reactor.poll(), 0);
+        writer.write_all(b"first").unwrap();
+        reactor.submit(Operation::Cancel { token: 1 }).unwrap();
+        reactor.enter(0, None); // The read completes; the cancel is still owed.
+        reactor.wait(None);
+        let completion = reactor.next_completion().unwrap();
+        assert_eq!(completion.result, Ok(5));
+        assert_eq!(&completion.buffer[..5], b"first");
+        assert_eq!(reactor.poll(), 0); // The kernel finds nothing to cancel, nor do we.
+        assert_eq!(reactor.poll(), 0);
+        assert_eq!(reactor.operation_count(), 0);
+    }
+
+    #[test]
+    fn the_kernel_gives_everything_back_at_the_end() {
+        let Some(mut reactor) = reactor(4, 4, 16) else { return };
+        let (reader, _writer) = std::io::pipe().unwrap();
+        let fd = reader.as_raw_fd();
+        for token in 0..3 {
+            reactor.submit(Operation::Read { token, fd, buffer: Buffer::zeroed(8) }).unwrap();
+        }
+        let until = reactor.now() + Duration::from_micros(100);
+        reactor.wait(Some(until)); // Arms the doorbell, too.
+        assert!(reactor.table.is_wake_armed);
+        reactor.submit(Operation::Read { token: 3, fd, buffer: Buffer::zeroed(8) }).unwrap();
+        assert!(reactor.reap_all());
+        assert_eq!(reactor.counters().cancelled_count, 4);
     }
 
     #[test]
