@@ -252,4 +252,54 @@ mod tests {
         }
         assert_eq!(parse_user_data(u64::MAX), None);
     }
+
+    /// What the table would push next: the opcode and its name.
+    fn push(table: &mut Table) -> (u8, u64) {
+        let (purpose, handle) = table.owed.pop_front().expect("something is owed");
+        let entry = table.entry(purpose, handle).expect("its slot lives");
+        assert!(table.owed.is_empty());
+        (entry.get_opcode() as u8, entry.get_user_data())
+    }
+
+    fn table_with_a_read() -> Table {
+        let mut table = Table::new(2);
+        let buffer = Buffer::zeroed(8);
+        table.submit(Operation::Read { token: 1, fd: 0, buffer }).unwrap();
+        table
+    }
+
+    #[test]
+    fn a_read_that_is_not_ready_waits_for_readiness_and_is_made_again() {
+        // Recent kernels wait by themselves, so nobody sees this there.
+        let mut table = table_with_a_read();
+        let (opcode, name) = push(&mut table);
+        assert_eq!(opcode, opcode::Read::CODE);
+        table.on_answer(name, -libc::EAGAIN);
+        assert_eq!(push(&mut table), (opcode::PollAdd::CODE, name));
+        table.on_answer(name, i32::from(libc::POLLIN));
+        assert_eq!(push(&mut table), (opcode::Read::CODE, name));
+        table.on_answer(name, -libc::EINTR);
+        assert_eq!(push(&mut table), (opcode::Read::CODE, name));
+        assert!(table.ready.is_empty());
+        table.on_answer(name, 3);
+        assert_eq!(table.ready.pop_front().unwrap().result, Ok(3));
+        assert_eq!(table.counters.retried_count, 2);
+    }
+
+    #[test]
+    fn whatever_ends_a_cancelled_read_without_bytes_is_a_cancel() {
+        for answer in [-libc::ECANCELED, -libc::EINTR, -libc::EAGAIN] {
+            let mut table = table_with_a_read();
+            let (_, name) = push(&mut table);
+            table.cancel(|_| true);
+            let (opcode, cancel_name) = push(&mut table);
+            assert_eq!(opcode, opcode::AsyncCancel::CODE);
+            table.on_answer(cancel_name, -libc::ENOENT); // Not found, not answered: again.
+            assert_eq!(push(&mut table), (opcode, cancel_name));
+            table.on_answer(name, answer);
+            table.on_answer(cancel_name, -libc::ENOENT); // Not found, because it is over.
+            assert!(table.owed.is_empty());
+            assert_eq!(table.ready.pop_front().unwrap().result, Err(IoError::CANCELLED));
+        }
+    }
 }
