@@ -4,7 +4,7 @@
 //! is registered with epoll (edge-triggered, so registration itself reports what is ready already)
 //! until the last operation on it is over. What epoll refuses is always ready: files, `/dev/null`.
 //!
-//! Owned by one shard thread. Absent: any change to a descriptor's flags, see [`super::transfer`].
+//! Owned by one shard thread. Absent: any change to a descriptor's flags, see `transfer.rs`.
 //! Invariants:
 //! - P1 a slot is in `fresh`, or in the list of exactly one watch.
 //! - P2 a watch is registered exactly while its list is not empty; its generation is in the token

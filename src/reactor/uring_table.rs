@@ -1,4 +1,4 @@
-//! The operations of [`super::uring`]: slots, what is owed to the kernel, and what its answers mean.
+//! The operations of [`super::uring`]: slots, what is owed to the kernel, what its answers mean.
 //!
 //! Owned by one shard thread. No system call here but one `isatty` per descriptor number, and no
 //! `unsafe`: entries are built here, and pushed next door. For U1 and U2 see there.
