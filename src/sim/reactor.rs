@@ -2,8 +2,8 @@
 //! at random from a seed.
 //!
 //! One thread. Time moves in three places: a wait moves it to the next thing that happens, a poll
-//! by [`POLL_COST`], and [`SimWorld::advance_to`] at the simulator's will. An actor of the simulator
-//! that has to act at a certain time sets the horizon: no wait passes it.
+//! by [`POLL_COST`], and [`SimWorld::advance_to`] at the simulator's will. An actor that has to act
+//! at a certain time sets the horizon: no wait passes it.
 //!
 //! How the faults map to the contract: EINTR and EAGAIN are tried again inside (R5) and only cost
 //! time; a cancel may lose its race (R6); completions come in any order (R7); answers may come
