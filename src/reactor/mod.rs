@@ -1,5 +1,5 @@
 //! Stratum 2: the kernel. One trait, completion-shaped, and two backends for it: io_uring, and
-//! mio's readiness dressed up as completions. The third backend is [`crate::sim::reactor`].
+//! mio's readiness dressed up as completions. The third backend is the simulator's, `sim::reactor`.
 //!
 //! Owned by one shard thread, except [`Waker`] and [`Clock`], which any thread may use. Absent:
 //! timers (the wheel is the engine's; here a time is only the deadline of a wait), any knowledge
@@ -7,7 +7,7 @@
 //!
 //! Reading order: this file (the contract), [`operation`] (what goes in and comes out),
 //! [`waker`], [`polled`] (the simpler backend), [`uring`], [`probe`] (which of the two), [`idle`]
-//! (when to poll and when to block). Tests: `tests/reactor.rs` runs one list against all three.
+//! (when to poll and when to block). Tests: `tests/reactor/` runs one list against all three.
 
 pub mod buffer;
 pub mod clock;
@@ -20,6 +20,7 @@ pub mod thread;
 mod transfer;
 pub mod uring;
 mod uring_setup;
+mod uring_table;
 pub mod waker;
 
 #[cfg(test)]
@@ -39,7 +40,7 @@ use crate::base::Instant;
 
 /// The kernel as one shard sees it.
 ///
-/// The contract, which `tests/reactor.rs` holds all backends to:
+/// The contract, which `tests/reactor/` holds all backends to:
 ///
 /// - **R1 thread.** A reactor is made, used and dropped on one thread. It blocks SIGPIPE there, for
 ///   good: a write to a closed pipe is an error value, never the end of the process.

@@ -4,7 +4,7 @@
 //! is registered with epoll (edge-triggered, so registration itself reports what is ready already)
 //! until the last operation on it is over. What epoll refuses is always ready: files, `/dev/null`.
 //!
-//! Owned by one shard thread. Absent: any change to a descriptor's flags, see [`super::transfer`].
+//! Owned by one shard thread. Absent: any change to a descriptor's flags, see `transfer.rs`.
 //! Invariants:
 //! - P1 a slot is in `fresh`, or in the list of exactly one watch.
 //! - P2 a watch is registered exactly while its list is not empty; its generation is in the token
@@ -382,5 +382,42 @@ fn watch_fd(
             Ok(())
         }
         Err(error) => Err(IoError(error.raw_os_error().unwrap_or(libc::EIO))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reactor::Buffer;
+    use std::io::Write;
+
+    #[test]
+    fn an_event_of_an_earlier_registration_is_counted_and_dropped() {
+        let mut reactor = PolledReactor::new(4).unwrap();
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        let fd = reader.as_raw_fd();
+        let token = |reactor: &PolledReactor| {
+            let generation = reactor.table.watches[fd as usize].generation;
+            Token(fd as usize | (generation as usize) << 32)
+        };
+        for round in 0..2 {
+            let buffer = Buffer::zeroed(8);
+            reactor.submit(Operation::Read { token: round, fd, buffer }).unwrap();
+            assert_eq!(reactor.poll(), 0);
+            let (early, stale_before) = (token(&reactor), reactor.counters().stale_count);
+            reactor.submit(Operation::Cancel { token: round }).unwrap();
+            reactor.table.on_event(early); // Nobody is registered.
+            let buffer = Buffer::zeroed(8);
+            reactor.submit(Operation::Read { token: 9, fd, buffer }).unwrap();
+            assert_eq!(reactor.poll(), 1); // The cancelled one.
+            writer.write_all(b"x").unwrap();
+            reactor.table.on_event(early); // Somebody else is.
+            assert_eq!(reactor.counters().stale_count, stale_before + 2);
+            assert_eq!(reactor.table.ready.len(), 1);
+            let present = token(&reactor);
+            reactor.table.on_event(present);
+            assert_eq!(reactor.next_completion().unwrap().result, Err(IoError::CANCELLED));
+            assert_eq!(reactor.next_completion().unwrap().result, Ok(1));
+        }
     }
 }

@@ -12,77 +12,21 @@
 //! - U3 the completion queue has room for an answer and a cancel of every slot; should it
 //!   overflow anyhow, the kernel keeps the rest (NODROP) and a flag makes the next poll fetch it.
 
-use std::collections::VecDeque;
 use std::marker::PhantomData;
-use std::os::fd::RawFd;
 use std::time::Duration;
 
-use io_uring::{IoUring, opcode, squeue, types};
+use io_uring::{IoUring, opcode, types};
 
-use crate::base::{Handle, Instant, Pool};
-use crate::limits::{
-    DESCRIPTORS_KNOWN_MAX, REACTOR_DROP_ROUND, REACTOR_DROP_ROUNDS_MAX, URING_SUBMISSIONS,
-};
-use crate::reactor::operation::{Request, Transfer};
-use crate::reactor::transfer::is_terminal;
+use crate::base::{Instant, Pool};
+use crate::limits::{REACTOR_DROP_ROUND, REACTOR_DROP_ROUNDS_MAX, URING_SUBMISSIONS};
 use crate::reactor::uring_setup::make_ring;
+use crate::reactor::uring_table::{NOBODY, PURPOSE_SHIFT, Purpose, Table, user_data};
 use crate::reactor::waker::WakeListener;
 use crate::reactor::{
-    Buffer, Clock, Completion, Counters, IoError, Operation, Reactor, SubmitError, Waker, thread,
+    Buffer, Clock, Completion, Counters, Operation, Reactor, SubmitError, Waker, thread,
 };
 
 pub use crate::reactor::uring_setup::{Flavor, UringError};
-
-/// What an entry is for; with slot and generation it makes the 64 bits that come back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Purpose {
-    /// The read, the write, or the wait for readiness before it.
-    Work = 0,
-    /// The cancel of that.
-    Cancel = 1,
-    /// The doorbell.
-    Wake = 2,
-}
-
-const PURPOSE_SHIFT: u32 = 24;
-
-fn user_data(purpose: Purpose, handle: Handle) -> u64 {
-    assert!(handle.index < 1 << PURPOSE_SHIFT);
-    let low = (purpose as u32) << PURPOSE_SHIFT | handle.index;
-    u64::from(handle.generation) << 32 | u64::from(low)
-}
-
-fn parse_user_data(bits: u64) -> Option<(Purpose, Handle)> {
-    let (low, generation) = (bits as u32, (bits >> 32) as u32);
-    let purpose = match low >> PURPOSE_SHIFT {
-        0 => Purpose::Work,
-        1 => Purpose::Cancel,
-        2 => Purpose::Wake,
-        _ => return None,
-    };
-    Some((purpose, Handle { index: low & ((1 << PURPOSE_SHIFT) - 1), generation }))
-}
-
-const NOBODY: Handle = Handle { index: 0, generation: 0 };
-
-/// Where an operation stands with the kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
-    /// Its entry is to be pushed.
-    Owed,
-    /// The kernel transfers.
-    Transferring,
-    /// The descriptor is non-blocking, so the kernel did not wait by itself: it polls.
-    AwaitingReadiness,
-}
-
-struct Slot {
-    request: Request,
-    phase: Phase,
-    /// The next entry is a poll, not the transfer.
-    needs_readiness: bool,
-    is_cancelled: bool,
-}
 
 /// [`Reactor`] over io_uring.
 pub struct UringReactor {
@@ -91,19 +35,6 @@ pub struct UringReactor {
     table: Table,
     listener: WakeListener,
     one_thread: PhantomData<*mut ()>,
-}
-
-/// Everything but the ring.
-struct Table {
-    slots: Pool<Slot>,
-    /// Slots with an entry to push: at most one mention each for work, one for its cancel.
-    owed: VecDeque<(Purpose, Handle)>,
-    ready: VecDeque<Completion>,
-    counters: Counters,
-    /// By descriptor: what was found when it was first written to.
-    terminals: Vec<Option<bool>>,
-    wake_buffer: Buffer,
-    is_wake_armed: bool,
 }
 
 impl UringReactor {
@@ -115,29 +46,22 @@ impl UringReactor {
         // Work, cancel and the doorbell: U3.
         let completions = (2 * operations_max + 1).next_power_of_two();
         let submissions = URING_SUBMISSIONS.min(operations_max.next_power_of_two());
-        UringReactor::with_queues(operations_max, submissions, completions)
+        let flavors = &Flavor::BEST_FIRST;
+        UringReactor::with_queues(operations_max, submissions, completions, flavors)
     }
 
     fn with_queues(
         operations_max: u32,
         submissions: u32,
         completions: u32,
+        flavors: &[Flavor],
     ) -> Result<UringReactor, UringError> {
         assert!(operations_max > 0);
         assert!(operations_max < 1 << PURPOSE_SHIFT);
         let listener = WakeListener::with_doorbell().map_err(UringError::Other)?;
-        let (ring, flavor) = make_ring(submissions, completions)?;
+        let (ring, flavor) = make_ring(submissions, completions, flavors)?;
         thread::block_sigpipe();
-        let capacity = operations_max as usize;
-        let table = Table {
-            slots: Pool::new(operations_max),
-            owed: VecDeque::with_capacity(2 * capacity),
-            ready: VecDeque::with_capacity(capacity),
-            counters: Counters::default(),
-            terminals: Vec::new(),
-            wake_buffer: Buffer::zeroed(8),
-            is_wake_armed: false,
-        };
+        let table = Table::new(operations_max);
         Ok(UringReactor { ring, flavor, table, listener, one_thread: PhantomData })
     }
 
@@ -175,6 +99,10 @@ impl UringReactor {
     /// Enters the kernel: pushes what is queued, waits for one completion if `timeout` says so.
     fn enter(&mut self, want: usize, timeout: Option<Duration>) {
         self.table.counters.entered_count += 1;
+        if self.ring.submission().cq_overflow() {
+            self.table.counters.overflow_count += 1;
+            self.reap(); // Makes room for what the kernel holds back; this call fetches it.
+        }
         let submitter = self.ring.submitter();
         let result = match timeout {
             None => submitter.submit_and_wait(want),
@@ -207,13 +135,8 @@ impl UringReactor {
             self.push_owed();
         }
         let queue = self.ring.submission();
-        let overflowed = queue.cq_overflow();
-        let has_reason = !queue.is_empty() || queue.taskrun() || overflowed;
+        let has_reason = !queue.is_empty() || queue.taskrun() || queue.cq_overflow();
         drop(queue);
-        if overflowed {
-            self.table.counters.overflow_count += 1;
-            self.reap(); // Makes room for what the kernel holds back.
-        }
         if has_reason {
             self.enter(0, None);
         }
@@ -297,183 +220,47 @@ impl Reactor for UringReactor {
     }
 }
 
-impl Table {
-    fn submit(&mut self, operation: Operation) -> Result<(), SubmitError> {
-        let request = match Request::parse(operation) {
-            Ok(request) => request,
-            Err(token) => {
-                self.cancel(|slot| slot.request.token == token);
-                return Ok(());
-            }
-        };
-        if self.slots.count() as usize + self.ready.len() >= self.slots.capacity() as usize {
-            return Err(SubmitError::Full(request.into_operation()));
-        }
-        let slot =
-            Slot { request, phase: Phase::Owed, needs_readiness: false, is_cancelled: false };
-        match self.slots.insert(slot) {
-            Ok(handle) => {
-                self.owed.push_back((Purpose::Work, handle));
-                self.counters.submitted_count += 1;
-                Ok(())
-            }
-            Err(slot) => Err(SubmitError::Full(slot.request.into_operation())),
-        }
-    }
-
-    fn cancel(&mut self, is_meant: impl Fn(&Slot) -> bool) {
-        for index in 0..self.slots.capacity() {
-            let Some(slot) = self.slots.at_mut(index) else { continue };
-            if slot.is_cancelled || !is_meant(slot) {
-                continue;
-            }
-            slot.is_cancelled = true;
-            let is_owed = slot.phase == Phase::Owed;
-            let handle = self.slots.handle_at(index).expect("the slot is taken");
-            if is_owed {
-                self.owed.retain(|(_, owed)| *owed != handle);
-                self.finish(handle, Err(IoError::CANCELLED));
-            } else {
-                self.owed.push_back((Purpose::Cancel, handle));
-            }
-        }
-    }
-
-    fn finish(&mut self, handle: Handle, result: Result<u32, IoError>) {
-        let slot = self.slots.remove(handle).expect("finished once");
-        self.counters.count_completion(result);
-        self.ready.push_back(slot.request.into_completion(result));
-    }
-
-    /// The entry that is owed; None if the operation is over.
-    fn entry(&mut self, purpose: Purpose, handle: Handle) -> Option<squeue::Entry> {
-        let slot = self.slots.get_mut(handle)?;
-        let bits = user_data(purpose, handle);
-        if purpose == Purpose::Cancel {
-            let target = user_data(Purpose::Work, handle);
-            return Some(opcode::AsyncCancel::new(target).build().user_data(bits));
-        }
-        assert!(slot.phase == Phase::Owed); // U1
-        let fd = types::Fd(slot.request.fd);
-        let entry = if slot.needs_readiness {
-            slot.phase = Phase::AwaitingReadiness;
-            let events = match slot.request.transfer {
-                Transfer::Read => libc::POLLIN,
-                Transfer::Write(_) => libc::POLLOUT,
-            };
-            opcode::PollAdd::new(fd, events as u32).build()
-        } else {
-            slot.phase = Phase::Transferring;
-            let start = slot.request.buffer.address();
-            let at_cursor = u64::MAX; // The file's own position, as `read(2)` does.
-            match &slot.request.transfer {
-                Transfer::Read => opcode::Read::new(fd, start, slot.request.buffer.size())
-                    .offset(at_cursor)
-                    .build(),
-                Transfer::Write(range) => {
-                    // `Request::parse` checked that the range lies in the buffer.
-                    let start = start.wrapping_add(range.start as usize);
-                    opcode::Write::new(fd, start, range.end - range.start)
-                        .offset(at_cursor)
-                        .build()
-                        .flags(write_flags(&mut self.terminals, slot.request.fd))
-                }
-            }
-        };
-        Some(entry.user_data(bits))
-    }
-
-    /// One answer of the kernel.
-    fn on_answer(&mut self, bits: u64, result: i32) {
-        let Some((purpose, handle)) = parse_user_data(bits) else {
-            self.counters.stale_count += 1;
-            return;
-        };
-        match purpose {
-            Purpose::Wake => self.is_wake_armed = false,
-            Purpose::Work => self.on_work(handle, result),
-            Purpose::Cancel => {
-                // ENOENT: the kernel did not find it, perhaps because it was between two steps of
-                // its own. If its answer is not here either, ask again.
-                if result == -libc::ENOENT && self.slots.get(handle).is_some() {
-                    self.owed.push_back((Purpose::Cancel, handle));
-                }
-            }
-        }
-    }
-
-    fn on_work(&mut self, handle: Handle, result: i32) {
-        let Some(slot) = self.slots.get_mut(handle) else {
-            self.counters.stale_count += 1;
-            return;
-        };
-        assert!(slot.phase != Phase::Owed, "an answer to an entry that was not pushed: U1");
-        let was_poll = slot.phase == Phase::AwaitingReadiness;
-        let moved = u32::try_from(result).ok();
-        let is_retried = moved.is_some() || matches!(-result, libc::EINTR | libc::EAGAIN);
-        if let (false, Some(moved_bytes)) = (was_poll, moved) {
-            self.finish(handle, Ok(moved_bytes));
-        } else if !is_retried {
-            self.finish(handle, Err(IoError(-result)));
-        } else if slot.is_cancelled {
-            // Nothing moved, and nothing will: a worker that a cancel interrupts says EINTR.
-            self.finish(handle, Err(IoError::CANCELLED));
-        } else {
-            slot.needs_readiness = result == -libc::EAGAIN;
-            slot.phase = Phase::Owed;
-            self.owed.push_back((Purpose::Work, handle));
-            self.counters.retried_count += u64::from(!was_poll);
-        }
-    }
-}
-
-/// A terminal makes a writer wait even if it says that it is writable, and would make this thread
-/// wait: one of the kernel's workers writes instead. Asked once per descriptor number; if that is
-/// reused for something else, only the detour is wrong.
-fn write_flags(terminals: &mut Vec<Option<bool>>, fd: RawFd) -> squeue::Flags {
-    let Ok(index) = usize::try_from(fd) else { return squeue::Flags::empty() };
-    if index >= DESCRIPTORS_KNOWN_MAX {
-        return squeue::Flags::empty();
-    }
-    if index >= terminals.len() {
-        terminals.resize(index + 1, None);
-    }
-    match *terminals[index].get_or_insert_with(|| is_terminal(fd)) {
-        true => squeue::Flags::ASYNC,
-        false => squeue::Flags::empty(),
-    }
-}
-
-impl Drop for UringReactor {
-    /// R12. The kernel writes into our buffers until it has answered, so it is asked to stop and
-    /// waited for. A write to the doorbell ends the read of it without a cancel.
-    fn drop(&mut self) {
+impl UringReactor {
+    /// Cancels everything and waits for the last answer; false if the kernel kept something. A
+    /// write to the doorbell ends the read of it without a cancel.
+    fn reap_all(&mut self) -> bool {
         self.table.cancel(|_| true);
         if self.table.is_wake_armed {
             self.listener.ring();
         }
         for _ in 0..REACTOR_DROP_ROUNDS_MAX {
             if self.table.slots.count() == 0 && !self.table.is_wake_armed {
-                return;
+                return true;
             }
             self.push_owed();
             self.enter(1, Some(REACTOR_DROP_ROUND));
             self.reap();
         }
-        // The kernel keeps what it has, so it must never be freed.
-        std::mem::forget(std::mem::replace(&mut self.table.slots, Pool::new(0)));
-        std::mem::forget(std::mem::replace(&mut self.table.wake_buffer, Buffer::zeroed(0)));
+        false
+    }
+}
+
+impl Drop for UringReactor {
+    /// R12: the kernel writes into our buffers until it has answered.
+    fn drop(&mut self) {
+        if !self.reap_all() {
+            std::mem::forget(std::mem::replace(&mut self.table.slots, Pool::new(0)));
+            std::mem::forget(std::mem::replace(&mut self.table.wake_buffer, Buffer::zeroed(0)));
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::reactor::IoError;
     use std::fs::File;
+    use std::io::Write;
     use std::os::fd::AsRawFd;
 
     fn reactor(operations_max: u32, submissions: u32, completions: u32) -> Option<UringReactor> {
-        match UringReactor::with_queues(operations_max, submissions, completions) {
+        let flavors = &Flavor::BEST_FIRST;
+        match UringReactor::with_queues(operations_max, submissions, completions, flavors) {
             Ok(reactor) => Some(reactor),
             Err(error) => {
                 println!("not run: {error}");
@@ -490,20 +277,15 @@ mod tests {
     }
 
     #[test]
-    fn names_of_slots_survive_the_way_through_the_kernel() {
-        for purpose in [Purpose::Work, Purpose::Cancel, Purpose::Wake] {
-            for handle in [NOBODY, Handle { index: (1 << 24) - 1, generation: u32::MAX }] {
-                assert_eq!(parse_user_data(user_data(purpose, handle)), Some((purpose, handle)));
-            }
-        }
-        assert_eq!(parse_user_data(u64::MAX), None);
-    }
-
-    #[test]
     fn a_completion_queue_that_overflows_loses_nothing() {
         let Some(mut reactor) = reactor(64, 8, 8) else { return };
         let zero = File::open("/dev/zero").unwrap();
         read_zeros(&mut reactor, &zero, 64);
+        while !reactor.table.owed.is_empty() {
+            reactor.push_owed();
+            reactor.ring.submit().unwrap(); // And nothing is reaped.
+        }
+        assert!(reactor.ring.submission().cq_overflow());
         let mut seen = [false; 64];
         for _ in 0..64 {
             reactor.wait(None);
@@ -513,6 +295,40 @@ mod tests {
             assert!(!std::mem::replace(seen, true));
         }
         assert!(reactor.next_completion().is_none());
+        assert!(reactor.counters().overflow_count > 0);
+    }
+
+    #[test]
+    fn every_flavor_reads_wakes_times_out_and_cancels() {
+        for flavor in Flavor::BEST_FIRST {
+            let mut reactor = match UringReactor::with_queues(4, 4, 16, &[flavor]) {
+                Ok(reactor) => reactor,
+                Err(reason) => {
+                    println!("not run: {flavor}: {reason}");
+                    continue;
+                }
+            };
+            let (reader, mut writer) = std::io::pipe().unwrap();
+            let fd = reader.as_raw_fd();
+            for token in [1, 2] {
+                reactor.submit(Operation::Read { token, fd, buffer: Buffer::zeroed(8) }).unwrap();
+            }
+            let until = reactor.now() + Duration::from_millis(1);
+            reactor.wait(Some(until));
+            assert!(reactor.now() >= until, "{flavor}");
+            assert_eq!(reactor.poll(), 0);
+            let waker = reactor.waker();
+            let thread = std::thread::spawn(move || waker.wake());
+            reactor.wait(None);
+            thread.join().unwrap();
+            assert_eq!(reactor.poll(), 1);
+            reactor.submit(Operation::Cancel { token: 2 }).unwrap();
+            reactor.wait(None);
+            assert_eq!(reactor.next_completion().unwrap().result, Err(IoError::CANCELLED));
+            writer.write_all(b"spun").unwrap();
+            while reactor.poll() == 0 {}
+            assert_eq!(reactor.next_completion().unwrap().result, Ok(4), "{flavor}");
+        }
     }
 
     #[test]
@@ -531,6 +347,41 @@ mod tests {
         reactor.wait(None);
         assert_eq!(reactor.next_completion().unwrap().result, Ok(16));
         assert!(reactor.next_completion().is_none());
+    }
+
+    #[test]
+    fn a_read_that_was_faster_than_its_cancel_brings_its_bytes() {
+        let Some(mut reactor) = reactor(4, 4, 16) else { return };
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        let fd = reader.as_raw_fd();
+        reactor.submit(Operation::Read { token: 1, fd, buffer: Buffer::zeroed(8) }).unwrap();
+        assert_eq!(reactor.poll(), 0);
+        writer.write_all(b"first").unwrap();
+        reactor.submit(Operation::Cancel { token: 1 }).unwrap();
+        reactor.enter(0, None); // The read completes; the cancel is still owed.
+        reactor.wait(None);
+        let completion = reactor.next_completion().unwrap();
+        assert_eq!(completion.result, Ok(5));
+        assert_eq!(&completion.buffer[..5], b"first");
+        assert_eq!(reactor.poll(), 0); // The kernel finds nothing to cancel, nor do we.
+        assert_eq!(reactor.poll(), 0);
+        assert_eq!(reactor.operation_count(), 0);
+    }
+
+    #[test]
+    fn the_kernel_gives_everything_back_at_the_end() {
+        let Some(mut reactor) = reactor(4, 4, 16) else { return };
+        let (reader, _writer) = std::io::pipe().unwrap();
+        let fd = reader.as_raw_fd();
+        for token in 0..3 {
+            reactor.submit(Operation::Read { token, fd, buffer: Buffer::zeroed(8) }).unwrap();
+        }
+        let until = reactor.now() + Duration::from_micros(100);
+        reactor.wait(Some(until)); // Arms the doorbell, too.
+        assert!(reactor.table.is_wake_armed);
+        reactor.submit(Operation::Read { token: 3, fd, buffer: Buffer::zeroed(8) }).unwrap();
+        assert!(reactor.reap_all());
+        assert_eq!(reactor.counters().cancelled_count, 4);
     }
 
     #[test]

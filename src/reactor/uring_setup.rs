@@ -17,6 +17,12 @@ pub enum Flavor {
     Interrupting,
 }
 
+impl Flavor {
+    /// What is tried, and in which order.
+    pub const BEST_FIRST: [Flavor; 3] =
+        [Flavor::Deferred, Flavor::Cooperative, Flavor::Interrupting];
+}
+
 impl fmt::Display for Flavor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -68,12 +74,17 @@ impl fmt::Display for UringError {
 
 impl std::error::Error for UringError {}
 
-/// A working ring of `submissions` and `completions` entries.
+/// A working ring of `submissions` and `completions` entries, with the first of `flavors` that
+/// this kernel knows.
 ///
 /// # Errors
 /// [`UringError`]: use the other backend.
-pub fn make_ring(submissions: u32, completions: u32) -> Result<(IoUring, Flavor), UringError> {
-    let (ring, flavor) = build(submissions, completions).map_err(classify)?;
+pub fn make_ring(
+    submissions: u32,
+    completions: u32,
+    flavors: &[Flavor],
+) -> Result<(IoUring, Flavor), UringError> {
+    let (ring, flavor) = build(submissions, completions, flavors).map_err(classify)?;
     let missing = missing_parts(&ring).map_err(classify)?;
     if !missing.is_empty() {
         return Err(UringError::Incomplete { missing });
@@ -82,8 +93,8 @@ pub fn make_ring(submissions: u32, completions: u32) -> Result<(IoUring, Flavor)
     Ok((ring, flavor))
 }
 
-fn build(submissions: u32, completions: u32) -> io::Result<(IoUring, Flavor)> {
-    for flavor in [Flavor::Deferred, Flavor::Cooperative, Flavor::Interrupting] {
+fn build(submissions: u32, completions: u32, flavors: &[Flavor]) -> io::Result<(IoUring, Flavor)> {
+    for &flavor in flavors {
         let mut builder = IoUring::builder();
         builder.setup_cqsize(completions).setup_submit_all();
         match flavor {

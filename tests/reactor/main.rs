@@ -1,0 +1,122 @@
+//! One conformance list for `streamdoor::reactor::Reactor`, run against io_uring, mio and the
+//! simulator. R1 to R14 are the numbers of the contract on top of the trait. What only real
+//! descriptors have (terminals, files, flags) is tested beside the backends.
+//!
+//! `SEED=n cargo test --test reactor` runs one seed instead of all.
+
+mod cancels;
+mod lives;
+mod transfers;
+mod waits;
+mod worlds;
+
+use std::sync::{PoisonError, RwLock};
+
+use streamdoor::reactor::{Clock, PolledReactor, Reactor, UringReactor};
+use streamdoor::sim::world::{SimFaults, SimWorld};
+
+use worlds::{Real, World};
+
+/// Tests that count the descriptors of the process run alone.
+static ALONE: RwLock<()> = RwLock::new(());
+
+fn seeds(count: u64) -> Vec<u64> {
+    match std::env::var("SEED") {
+        Ok(text) => vec![text.parse().expect("SEED is a number")],
+        Err(_) => (1..=count).collect(),
+    }
+}
+
+fn run<W: World>(name: &str, seed_count: u64, make: impl Fn(u64) -> W, test: fn(&W, u64)) {
+    for seed in seeds(seed_count) {
+        println!("SEED={seed} {name}"); // Shown when it fails.
+        test(&make(seed), seed);
+    }
+}
+
+/// Runs `body`, alone if it is the one that counts descriptors.
+fn in_turn(name: &str, body: impl FnOnce()) {
+    let is_alone = name == "a_dropped_reactor_gives_everything_back";
+    let _alone = is_alone.then(|| ALONE.write().unwrap_or_else(PoisonError::into_inner));
+    let _shared = (!is_alone).then(|| ALONE.read().unwrap_or_else(PoisonError::into_inner));
+    body();
+}
+
+fn run_uring(name: &str, test: fn(&Real<UringReactor>, u64)) {
+    in_turn(name, || match UringReactor::new(1) {
+        Err(reason) => println!("not run: {reason}"),
+        Ok(_) => {
+            let make = |operations_max| UringReactor::new(operations_max).unwrap();
+            run(name, 2, |_| Real { make }, test);
+        }
+    });
+}
+
+fn run_mio(name: &str, test: fn(&Real<PolledReactor>, u64)) {
+    let make = |operations_max| PolledReactor::new(operations_max).unwrap();
+    in_turn(name, || run(name, 2, |_| Real { make }, test));
+}
+
+fn run_sim(name: &str, test: fn(&SimWorld, u64)) {
+    in_turn(name, || {
+        run(name, 4, |seed| SimWorld::new(seed, SimFaults::NONE), test);
+        run(name, 30, |seed| SimWorld::new(seed, SimFaults::ALL), test);
+    });
+}
+
+macro_rules! conformance {
+    ($($group:ident::$test:ident)*) => {
+        mod uring {
+            $(#[test] fn $test() {
+                crate::run_uring(stringify!($test), crate::$group::$test);
+            })*
+        }
+        mod mio {
+            $(#[test] fn $test() {
+                crate::run_mio(stringify!($test), crate::$group::$test);
+            })*
+        }
+        mod sim {
+            $(#[test] fn $test() {
+                crate::run_sim(stringify!($test), crate::$group::$test);
+            })*
+        }
+    };
+}
+
+conformance! {
+    waits::a_deadline_is_never_early_and_ends_a_wait_for_nothing
+    waits::a_wake_before_a_wait_ends_it_at_once
+    waits::a_wake_from_elsewhere_ends_a_wait
+    waits::ten_thousand_wakes_are_one
+    waits::a_wake_that_races_a_wait_is_never_lost
+    waits::a_waker_outlives_its_reactor
+    transfers::bytes_arrive_in_order_across_chunk_sizes
+    transfers::writes_may_be_short_and_lose_nothing
+    transfers::the_end_of_a_pipe_reads_as_no_bytes
+    transfers::a_write_that_nobody_can_read_is_an_error_and_no_signal
+    transfers::a_descriptor_that_is_not_open_is_an_error
+    cancels::a_cancelled_read_comes_back_once_with_its_buffer
+    cancels::a_cancelled_write_comes_back_once_and_has_moved_what_it_says
+    cancels::a_cancel_that_races_data_loses_no_byte
+    cancels::a_cancel_of_an_unknown_token_does_nothing
+    cancels::a_cancel_ends_everything_under_its_token_and_nothing_else
+    lives::a_full_reactor_gives_the_operation_back
+    lives::tokens_come_back_as_given
+    waits::a_poll_never_waits
+    waits::a_completion_not_yet_taken_ends_a_wait_at_once
+    waits::an_event_ends_a_wait_whatever_the_deadline
+    waits::time_never_goes_back
+    lives::a_dropped_reactor_gives_everything_back
+    lives::nothing_is_lost_in_disorder
+}
+
+#[test]
+fn the_clock_of_real_reactors_is_the_one_that_other_threads_read() {
+    in_turn("clock", || {
+        let mut reactor = PolledReactor::new(1).unwrap();
+        let before = Clock::now();
+        let now = reactor.now();
+        assert!(before <= now && now <= Clock::now());
+    });
+}
