@@ -1,0 +1,344 @@
+//! The control page of an execution: what its shard tells producers and readers elsewhere.
+//!
+//! Written by the shard only ([`ControlPage`]), read by any thread or process ([`ControlView`]).
+//! Carries no payload and wakes nobody.
+//!
+//! - `control:verdict`: the verdict is stored last, with release, and loaded first, with acquire:
+//!   who sees it sees the final numbers and the error text, which then never change again;
+//! - `control:gate`: who sees a gate sees what the reader behind it did before it moved there;
+//! - `control:attention`: see [`ControlPage::set_attention`];
+//! - `control:progress`: a record under a version word, even when whole.
+//!
+//! Tests: below; the attention handshake in `loom_tests.rs`.
+
+use std::num::NonZeroU8;
+
+use super::atomic::{Ordering, fence, full_fence, load_acquire, spin_hint};
+use super::copy;
+use super::layout::KindTotals;
+use super::segment::Segment;
+use crate::limits::{
+    ERROR_TEXT_BYTES_MAX, KINDS_MAX, PROGRESS_MESSAGE_BYTES_MAX, SEQLOCK_ATTEMPTS_MAX,
+};
+
+// Words. Groups that move at different rates are 128 bytes apart.
+const GATE_SEQ: usize = 0;
+const ATTENTION: usize = 16;
+const CHUNKS_EXPECTED: usize = 17; // One more than expected; 0: nobody said.
+const VERDICT: usize = 32;
+const FINAL_HEAD_SEQ: usize = 33;
+const ERROR_LENGTH: usize = 34;
+const FINAL_TOTALS: usize = 48;
+const ERROR_TEXT: usize = 80;
+const PROGRESS_VERSION: usize = 112;
+const PROGRESS_VALUE: usize = 113;
+const PROGRESS_TOTAL: usize = 114;
+const PROGRESS_REPORTS: usize = 115;
+const PROGRESS_LENGTH: usize = 116;
+const PROGRESS_MESSAGE: usize = 120;
+const CONTROL_WORDS: usize = 144;
+
+const _: () = {
+    assert!(FINAL_TOTALS + 2 * KINDS_MAX <= ERROR_TEXT);
+    assert!(ERROR_TEXT + ERROR_TEXT_BYTES_MAX / 8 <= PROGRESS_VERSION);
+    assert!(PROGRESS_MESSAGE + PROGRESS_MESSAGE_BYTES_MAX / 8 <= CONTROL_WORDS);
+};
+
+/// The shard's side: the one writer of the page.
+pub struct ControlPage {
+    segment: Segment,
+    progress_version: u64,
+}
+
+/// Everyone else's side. What it reads may come from a hostile process: all of it is checked.
+#[derive(Clone)]
+pub struct ControlView {
+    segment: Segment,
+}
+
+/// How an execution ended, in numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FinalRecord {
+    /// Which terminal state, in the engine's code.
+    pub verdict: NonZeroU8,
+    /// The last chunk.
+    pub head_seq: u64,
+    /// All chunks, per kind.
+    pub totals: KindTotals,
+}
+
+/// How far an execution is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ProgressRecord {
+    /// How far, on the axis that the first report fixed.
+    pub progress: f64,
+    /// Where the axis ends, if known.
+    pub total: Option<f64>,
+    /// Reports so far.
+    pub reports: u64,
+    /// What the tool said to it.
+    pub message: ShortText<PROGRESS_MESSAGE_BYTES_MAX>,
+}
+
+/// UTF-8 text of at most `BYTES_MAX` bytes, without an allocation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShortText<const BYTES_MAX: usize> {
+    bytes: [u8; BYTES_MAX],
+    length: usize,
+}
+
+impl<const BYTES_MAX: usize> ShortText<BYTES_MAX> {
+    /// As much of `text` as fits, cut between characters.
+    pub fn new(text: &str) -> ShortText<BYTES_MAX> {
+        let mut length = text.len().min(BYTES_MAX);
+        while !text.is_char_boundary(length) {
+            length -= 1;
+        }
+        let mut bytes = [0; BYTES_MAX];
+        bytes[..length].copy_from_slice(&text.as_bytes()[..length]);
+        ShortText { bytes, length }
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        // Ours was cut between characters; a foreign one was cut to its valid prefix.
+        std::str::from_utf8(&self.bytes[..self.length]).unwrap_or("")
+    }
+
+    fn store(&self, segment: &Segment, word: usize, length_word: usize) {
+        let padded_length = self.length.next_multiple_of(8);
+        copy::words_in(segment, word * 8, &self.bytes[..padded_length]);
+        segment.word(length_word).store(self.length as u64, Ordering::Relaxed);
+    }
+
+    /// Takes length and bytes as they are found, and keeps the prefix that is text.
+    fn load(segment: &Segment, word: usize, length_word: usize) -> ShortText<BYTES_MAX> {
+        let length = segment.word(length_word).load(Ordering::Relaxed).min(BYTES_MAX as u64);
+        let mut bytes = [0; BYTES_MAX];
+        copy::words_out(segment, word * 8, &mut bytes);
+        let length = match std::str::from_utf8(&bytes[..length as usize]) {
+            Ok(text) => text.len(),
+            Err(error) => error.valid_up_to(),
+        };
+        ShortText { bytes, length }
+    }
+}
+
+impl Default for ControlPage {
+    fn default() -> ControlPage {
+        ControlPage::new()
+    }
+}
+
+impl ControlPage {
+    /// A page of this process: gate at 0 (nothing may be overwritten), no verdict.
+    pub fn new() -> ControlPage {
+        ControlPage { segment: Segment::heap(CONTROL_WORDS), progress_version: 0 }
+    }
+
+    /// The side for everyone else.
+    pub fn view(&self) -> ControlView {
+        ControlView { segment: self.segment.clone() }
+    }
+
+    /// Chunks from `gate_seq` on must not be overwritten; `u64::MAX`: nobody gates.
+    pub fn set_gate_seq(&self, gate_seq: u64) {
+        self.segment.word(GATE_SEQ).store(gate_seq, Ordering::Release); // control:gate
+    }
+
+    /// Says whether the shard wants to be told when a cursor moves. After `true`, the shard has to
+    /// look at the cursors once more before it sleeps: a cursor that moved before its reader could
+    /// see the flag is seen by that look. The fence in here orders the two; its other half is in
+    /// [`ControlView::wants_attention`].
+    pub fn set_attention(&self, is_wanted: bool) {
+        self.segment.word(ATTENTION).store(u64::from(is_wanted), Ordering::Relaxed);
+        full_fence(); // control:attention
+    }
+
+    /// How many chunks the tool says there will be.
+    pub fn set_chunks_expected(&self, chunk_count: u64) {
+        let raw = chunk_count.saturating_add(1);
+        self.segment.word(CHUNKS_EXPECTED).store(raw, Ordering::Relaxed);
+    }
+
+    /// The newest progress.
+    pub fn set_progress(&mut self, record: &ProgressRecord) {
+        self.progress_version += 2;
+        let store = |word: usize, value: u64| {
+            self.segment.word(word).store(value, Ordering::Relaxed);
+        };
+        store(PROGRESS_VERSION, self.progress_version - 1);
+        fence(Ordering::Release); // control:progress
+        store(PROGRESS_VALUE, record.progress.to_bits());
+        store(PROGRESS_TOTAL, record.total.unwrap_or(f64::NAN).to_bits());
+        store(PROGRESS_REPORTS, record.reports);
+        record.message.store(&self.segment, PROGRESS_MESSAGE, PROGRESS_LENGTH);
+        let version = self.segment.word(PROGRESS_VERSION);
+        version.store(self.progress_version, Ordering::Release); // control:progress
+    }
+
+    /// Ends the execution. Once.
+    ///
+    /// # Panics
+    /// If it has ended before.
+    pub fn finish(&self, record: &FinalRecord, error_text: &str) {
+        let verdict = self.segment.word(VERDICT);
+        assert_eq!(verdict.load(Ordering::Relaxed), 0); // We are the only writer: exactly one end.
+        self.segment.word(FINAL_HEAD_SEQ).store(record.head_seq, Ordering::Relaxed);
+        for (kind, total) in record.totals.iter().enumerate() {
+            let word = FINAL_TOTALS + 2 * kind;
+            self.segment.word(word).store(total.count, Ordering::Relaxed);
+            self.segment.word(word + 1).store(total.bytes, Ordering::Relaxed);
+        }
+        let text = ShortText::<ERROR_TEXT_BYTES_MAX>::new(error_text);
+        text.store(&self.segment, ERROR_TEXT, ERROR_LENGTH);
+        verdict.store(u64::from(record.verdict.get()), Ordering::Release); // control:verdict
+    }
+}
+
+impl ControlView {
+    /// Chunks from here on must not be overwritten.
+    #[inline]
+    pub fn gate_seq(&self) -> u64 {
+        load_acquire(self.segment.word(GATE_SEQ)) // control:gate
+    }
+
+    /// True if the shard wants to be told that a cursor has moved: to be asked *after* the cursor
+    /// was stored. The fence in here orders the two.
+    #[inline]
+    pub fn wants_attention(&self) -> bool {
+        full_fence(); // control:attention
+        self.segment.word(ATTENTION).load(Ordering::Relaxed) != 0
+    }
+
+    /// How many chunks there will be, if the tool said so.
+    pub fn chunks_expected(&self) -> Option<u64> {
+        self.segment.word(CHUNKS_EXPECTED).load(Ordering::Relaxed).checked_sub(1)
+    }
+
+    /// The end, if it has come. A code that no shard of ours stores reads as none.
+    pub fn final_record(&self) -> Option<FinalRecord> {
+        let raw = load_acquire(self.segment.word(VERDICT)); // control:verdict
+        let verdict = u8::try_from(raw).ok().and_then(NonZeroU8::new)?;
+        let head_seq = self.segment.word(FINAL_HEAD_SEQ).load(Ordering::Relaxed);
+        let mut totals = KindTotals::default();
+        for (kind, total) in totals.iter_mut().enumerate() {
+            let word = FINAL_TOTALS + 2 * kind;
+            total.count = self.segment.word(word).load(Ordering::Relaxed);
+            total.bytes = self.segment.word(word + 1).load(Ordering::Relaxed);
+        }
+        Some(FinalRecord { verdict, head_seq, totals })
+    }
+
+    /// What went wrong, once there is a [`ControlView::final_record`]; empty if nothing did.
+    pub fn error_text(&self) -> ShortText<ERROR_TEXT_BYTES_MAX> {
+        let _ = load_acquire(self.segment.word(VERDICT)); // control:verdict
+        ShortText::load(&self.segment, ERROR_TEXT, ERROR_LENGTH)
+    }
+
+    /// The newest progress; `None` if there is none, or if its writer has been in the middle of a
+    /// change for too long to be honest.
+    pub fn progress(&self) -> Option<ProgressRecord> {
+        for _ in 0..SEQLOCK_ATTEMPTS_MAX {
+            let version = load_acquire(self.segment.word(PROGRESS_VERSION)); // control:progress
+            let load = |word: usize| self.segment.word(word).load(Ordering::Relaxed);
+            let progress = f64::from_bits(load(PROGRESS_VALUE));
+            let total = f64::from_bits(load(PROGRESS_TOTAL));
+            let reports = load(PROGRESS_REPORTS);
+            let message = ShortText::load(&self.segment, PROGRESS_MESSAGE, PROGRESS_LENGTH);
+            fence(Ordering::Acquire); // control:progress
+            if load(PROGRESS_VERSION) == version && version.is_multiple_of(2) {
+                let total = total.is_finite().then_some(total);
+                let record = ProgressRecord { progress, total, reports, message };
+                return (version > 0 && progress.is_finite()).then_some(record);
+            }
+            spin_hint();
+        }
+        None
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::memory::layout::KindTotal;
+
+    #[test]
+    fn an_end_is_seen_whole_or_not_at_all() {
+        let page = ControlPage::new();
+        let view = page.view();
+        assert_eq!(view.final_record(), None);
+        assert_eq!(view.chunks_expected(), None);
+        page.set_chunks_expected(0);
+        assert_eq!(view.chunks_expected(), Some(0));
+        let mut totals = KindTotals::default();
+        totals[15] = KindTotal { count: 3, bytes: 99 };
+        let record = FinalRecord { verdict: NonZeroU8::new(2).unwrap(), head_seq: 3, totals };
+        let long_text = "ä".repeat(200); // 400 bytes: cut at 256, between characters.
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while view.final_record().is_none() {
+                    spin_hint();
+                }
+                assert_eq!(view.final_record(), Some(record));
+                assert_eq!(view.error_text().as_str(), "ä".repeat(128));
+            });
+            page.finish(&record, &long_text);
+        });
+    }
+
+    #[test]
+    #[should_panic(expected = "left == right")]
+    fn an_execution_ends_once() {
+        let page = ControlPage::new();
+        let verdict = NonZeroU8::MIN;
+        let record = FinalRecord { verdict, head_seq: 0, totals: KindTotals::default() };
+        page.finish(&record, "");
+        page.finish(&record, "");
+    }
+
+    #[test]
+    fn a_progress_record_is_never_torn() {
+        let mut page = ControlPage::new();
+        let view = page.view();
+        assert_eq!(view.progress(), None);
+        let last = if cfg!(miri) { 50 } else { 50_000u64 };
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                let mut seen = 0;
+                while seen < last {
+                    let Some(record) = view.progress() else { continue };
+                    assert!(record.reports >= seen);
+                    seen = record.reports;
+                    assert_eq!(record.progress, seen as f64 / 2.0);
+                    assert_eq!(record.total, seen.is_multiple_of(2).then_some(seen as f64));
+                    let text = format!("step {seen} {}", "x".repeat((seen % 100) as usize));
+                    assert_eq!(record.message.as_str(), text);
+                }
+            });
+            for reports in 1..=last {
+                let text = format!("step {reports} {}", "x".repeat((reports % 100) as usize));
+                page.set_progress(&ProgressRecord {
+                    progress: reports as f64 / 2.0,
+                    total: reports.is_multiple_of(2).then_some(reports as f64),
+                    reports,
+                    message: ShortText::new(&text),
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn what_a_hostile_shard_would_store_is_survived() {
+        let page = ControlPage::new();
+        let view = page.view();
+        for word in 0..CONTROL_WORDS {
+            page.segment.word(word).store(u64::MAX, Ordering::Relaxed);
+        }
+        assert_eq!(view.final_record(), None);
+        assert_eq!(view.error_text().as_str(), "");
+        assert_eq!(view.progress(), None); // An odd version for ever.
+        page.segment.word(PROGRESS_VERSION).store(2, Ordering::Relaxed);
+        assert_eq!(view.progress(), None); // Not a number.
+    }
+}

@@ -1,0 +1,120 @@
+//! Turning a window into an empty ring, and reading the header of one that is there.
+//!
+//! A window may have had a tenant before, and that tenant's readers may still look at it: the
+//! generation is stored first (`ring:generation`), so that whatever they see of the new tenant,
+//! they see the new generation too. Only the descriptors that the old tenant used are cleared.
+//! Tests: `writer.rs`, `memfd.rs`, `loom_tests.rs`.
+
+use super::atomic::{Flaw, Ordering, fence, is_flawed};
+use super::layout::{
+    ClockAnchor, DATA_BYTES_WORD, GENERATION_WORD, Geometry, HEAD_SEQ_WORD, LAYOUT_VERSION, MAGIC,
+    MAGIC_WORD, MONO_NS_WORD, SEQ, SLOT_COUNT_WORD, TAIL_SEQ_WORD, TAIL_TOTALS_WORD,
+    TAIL_VERSION_WORD, TOTAL_BYTES_WORD, VERSION_WORD, WALL_US_WORD, WINDOW_BYTES_WORD,
+};
+use super::lease::Lease;
+use super::segment::Segment;
+use crate::limits::KINDS_MAX;
+
+/// Makes the window of `lease` an empty ring of generation `lease.generation`.
+pub(super) fn format(lease: &Lease, anchor: ClockAnchor) {
+    let Lease { segment, geometry, generation, .. } = lease;
+    assert!(*generation > 0); // Zeroed memory is generation 0: nobody's.
+    assert!(segment.bytes() >= geometry.window_bytes());
+    let old_head_seq = segment.word(HEAD_SEQ_WORD).load(Ordering::Relaxed);
+    if !is_flawed(Flaw::Generation) {
+        segment.word(GENERATION_WORD).store(*generation, Ordering::Relaxed);
+        fence(Ordering::Release); // ring:generation
+    }
+    let used_slots = old_head_seq.min(u64::from(geometry.slot_count()));
+    for seq in 1..=used_slots {
+        segment.line(geometry.descriptor_line(seq))[SEQ].store(0, Ordering::Relaxed);
+    }
+    for kind in 0..KINDS_MAX {
+        segment.word(TAIL_TOTALS_WORD + 2 * kind).store(0, Ordering::Relaxed);
+        segment.word(TAIL_TOTALS_WORD + 2 * kind + 1).store(0, Ordering::Relaxed);
+    }
+    for (word, value) in [
+        (TAIL_VERSION_WORD, 0),
+        (TOTAL_BYTES_WORD, 0),
+        (HEAD_SEQ_WORD, 0),
+        (VERSION_WORD, LAYOUT_VERSION),
+        (WINDOW_BYTES_WORD, geometry.window_bytes() as u64),
+        (SLOT_COUNT_WORD, u64::from(geometry.slot_count())),
+        (DATA_BYTES_WORD, u64::from(geometry.data_bytes())),
+        (WALL_US_WORD, anchor.wall_us),
+        (MONO_NS_WORD, anchor.mono_ns),
+    ] {
+        segment.word(word).store(value, Ordering::Relaxed);
+    }
+    // Release: who sees this tail, lower than the one before, sees the new generation too.
+    segment.word(TAIL_SEQ_WORD).store(1, Ordering::Release); // ring:tail, ring:generation
+    segment.word(MAGIC_WORD).store(MAGIC, Ordering::Release);
+}
+
+/// What a header says, checked.
+#[derive(Debug)]
+pub(super) struct Header {
+    pub(super) geometry: Geometry,
+    pub(super) generation: u64,
+    pub(super) anchor: ClockAnchor,
+}
+
+/// Which word of a header is not what a ring of ours has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeaderFault {
+    /// Too small for a header.
+    Short,
+    /// Not a ring.
+    Magic,
+    /// A ring of another version of this program.
+    Version {
+        /// The version that was found.
+        found: u64,
+    },
+    /// Sizes that do not fit each other or the segment.
+    Sizes,
+    /// Never written.
+    Generation,
+}
+
+/// Reads the header of `segment`, which somebody else may be writing: each word is loaded once.
+pub(super) fn read_header(segment: &Segment) -> Result<Header, HeaderFault> {
+    if segment.bytes() < super::layout::HEADER_WORDS * 8 {
+        return Err(HeaderFault::Short);
+    }
+    let load = |word: usize| super::atomic::load_acquire(segment.word(word));
+    if load(MAGIC_WORD) != MAGIC {
+        return Err(HeaderFault::Magic);
+    }
+    let version = load(VERSION_WORD);
+    if version != LAYOUT_VERSION {
+        return Err(HeaderFault::Version { found: version });
+    }
+    let sizes = (load(WINDOW_BYTES_WORD), load(SLOT_COUNT_WORD), load(DATA_BYTES_WORD));
+    let geometry = Geometry::parse(sizes.0, sizes.1, sizes.2).ok_or(HeaderFault::Sizes)?;
+    if geometry.window_bytes() > segment.bytes() {
+        return Err(HeaderFault::Sizes);
+    }
+    let generation = load(GENERATION_WORD);
+    if generation == 0 {
+        return Err(HeaderFault::Generation);
+    }
+    let anchor = ClockAnchor { wall_us: load(WALL_US_WORD), mono_ns: load(MONO_NS_WORD) };
+    Ok(Header { geometry, generation, anchor })
+}
+
+impl std::fmt::Display for HeaderFault {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            HeaderFault::Short => write!(out, "too small for the header of a ring"),
+            HeaderFault::Magic => write!(out, "not a ring: wrong magic number"),
+            HeaderFault::Version { found } => {
+                write!(out, "ring layout version {found}; this program reads {LAYOUT_VERSION}")
+            }
+            HeaderFault::Sizes => write!(out, "the sizes in the header fit no ring of this size"),
+            HeaderFault::Generation => write!(out, "the ring was never written"),
+        }
+    }
+}
+
+impl std::error::Error for HeaderFault {}

@@ -1,0 +1,163 @@
+//! Sleeping on a word of shared memory, across processes.
+//!
+//! The word is the low half of an atomic u64 (byte order is checked in `layout.rs`). Waiting works
+//! on read-only mappings. Every wait is bounded: a hostile page can delay, never hang. What the
+//! value was is compared by the kernel, so a wake between look and sleep is not lost.
+//! No clock is read here. Tests: below (not under miri or loom).
+
+use std::time::Duration;
+
+use super::atomic::AtomicU64;
+use crate::base::Instant;
+use crate::limits::WAIT_EITHER_FALLBACK;
+
+/// Why a wait ended. None of them says that there is something to read: look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaitOutcome {
+    /// Somebody called wake.
+    Woken,
+    /// The word had changed before we slept.
+    Changed,
+    /// The time was up.
+    TimedOut,
+    /// A signal, or a spurious wake.
+    Interrupted,
+}
+
+/// Sleeps while the low half of `word` is `seen`, at most `timeout`.
+pub fn wait(word: &AtomicU64, seen: u32, timeout: Duration) -> WaitOutcome {
+    let Some(address) = futex_address(word) else {
+        super::atomic::spin_hint();
+        return WaitOutcome::TimedOut;
+    };
+    let timeout = libc::timespec {
+        tv_sec: timeout.as_secs().min(i64::MAX as u64) as i64,
+        tv_nsec: i64::from(timeout.subsec_nanos()),
+    };
+    // SAFETY: FUTEX_WAIT reads one aligned u32 at `address`, inside `word`, and `timeout`.
+    let result = unsafe {
+        libc::syscall(libc::SYS_futex, address, libc::FUTEX_WAIT, seen, &raw const timeout)
+    };
+    outcome(result)
+}
+
+/// Wakes everyone who waits for the low half of `word`; returns how many did.
+pub fn wake_all(word: &AtomicU64) -> u32 {
+    let Some(address) = futex_address(word) else { return 0 };
+    // SAFETY: FUTEX_WAKE uses the address as a key only.
+    let result = unsafe { libc::syscall(libc::SYS_futex, address, libc::FUTEX_WAKE, i32::MAX) };
+    assert!(result >= 0); // The address is ours, aligned and mapped: nothing else can fail.
+    result as u32
+}
+
+/// Sleeps while each word's low half is what was seen, at most until `deadline` (CLOCK_MONOTONIC).
+/// Where the kernel has no FUTEX_WAITV: waits for the first word alone, at most 1 ms.
+pub fn wait_either(words: [(&AtomicU64, u32); 2], deadline: Instant) -> WaitOutcome {
+    let mut waiters = [FutexWaiter::default(); 2];
+    for (waiter, (word, seen)) in waiters.iter_mut().zip(words) {
+        let Some(address) = futex_address(word) else {
+            super::atomic::spin_hint();
+            return WaitOutcome::TimedOut;
+        };
+        waiter.value = u64::from(seen);
+        waiter.address = address.expose_provenance() as u64;
+        waiter.flags = FUTEX2_SIZE_U32;
+    }
+    let deadline = libc::timespec {
+        tv_sec: (deadline.nanos() / 1_000_000_000) as i64,
+        tv_nsec: (deadline.nanos() % 1_000_000_000) as i64,
+    };
+    // SAFETY: FUTEX_WAITV reads the two waiters, one aligned u32 at each address, and `deadline`.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_futex_waitv,
+            waiters.as_ptr(),
+            waiters.len() as u32,
+            0u32,
+            &raw const deadline,
+            libc::CLOCK_MONOTONIC,
+        )
+    };
+    if result < 0 && is_unsupported(last_errno()) {
+        let (word, seen) = words[0];
+        return wait(word, seen, WAIT_EITHER_FALLBACK);
+    }
+    outcome(result.min(0))
+}
+
+/// One element of what `futex_waitv` takes (`struct futex_waitv` in linux/futex.h).
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct FutexWaiter {
+    value: u64,
+    address: u64,
+    flags: u32,
+    reserved: u32,
+}
+
+/// A 32-bit futex, shared between processes (linux/futex.h).
+const FUTEX2_SIZE_U32: u32 = 2;
+
+/// The address of the low half; `None` under loom and miri, which have no such thing.
+fn futex_address(word: &AtomicU64) -> Option<*const u32> {
+    if cfg!(any(loom, miri)) { None } else { Some((&raw const *word).cast::<u32>()) }
+}
+
+fn outcome(result: libc::c_long) -> WaitOutcome {
+    if result >= 0 {
+        return WaitOutcome::Woken;
+    }
+    match last_errno() {
+        libc::EAGAIN => WaitOutcome::Changed,
+        libc::ETIMEDOUT => WaitOutcome::TimedOut,
+        libc::EINTR => WaitOutcome::Interrupted,
+        errno => panic!("a futex of ours was refused: errno {errno}"), // EFAULT or EINVAL: a bug.
+    }
+}
+
+fn is_unsupported(errno: i32) -> bool {
+    errno == libc::ENOSYS || errno == libc::EPERM // EPERM: a filter that predates the call.
+}
+
+fn last_errno() -> i32 {
+    std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
+}
+
+#[cfg(all(test, not(loom), not(miri)))]
+mod tests {
+    use super::*;
+    use crate::memory::atomic::Ordering;
+
+    #[test]
+    fn a_changed_word_is_not_slept_on_and_an_unchanged_one_times_out() {
+        let word = AtomicU64::new(5 | 9 << 32);
+        assert_eq!(wait(&word, 4, Duration::from_secs(60)), WaitOutcome::Changed);
+        assert_eq!(wait(&word, 5, Duration::from_millis(1)), WaitOutcome::TimedOut);
+        let other = AtomicU64::new(1);
+        let far = Instant::from_nanos(u64::MAX / 4);
+        assert_eq!(wait_either([(&word, 5), (&other, 0)], far), WaitOutcome::Changed);
+        let past = Instant::from_nanos(1);
+        assert_eq!(wait_either([(&word, 5), (&other, 1)], past), WaitOutcome::TimedOut);
+        assert_eq!(wake_all(&word), 0);
+    }
+
+    #[test]
+    fn a_sleeper_is_woken_by_either_of_two_words() {
+        for woken_index in 0..2 {
+            let words = [AtomicU64::new(0), AtomicU64::new(0)];
+            std::thread::scope(|scope| {
+                let sleeper = scope.spawn(|| {
+                    let far = Instant::from_nanos(u64::MAX / 4);
+                    while words[woken_index].load(Ordering::Acquire) == 0 {
+                        wait_either([(&words[0], 0), (&words[1], 0)], far);
+                    }
+                });
+                words[woken_index].store(1, Ordering::Release);
+                while !sleeper.is_finished() {
+                    wake_all(&words[woken_index]);
+                    std::thread::yield_now();
+                }
+            });
+        }
+    }
+}

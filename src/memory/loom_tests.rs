@@ -1,0 +1,226 @@
+//! Models of the protocol: loom runs every interleaving (within a bound on preemptions) and every
+//! value that the memory model lets a relaxed load see.
+//!
+//! `RUSTFLAGS="--cfg loom" cargo test --release --lib loom`
+//!
+//! Most rings here have eight descriptors and room for four payloads, so that the data area wraps
+//! while the descriptors stand. Each control takes one part of the protocol away
+//! ([`Flaw`]) and has to fail: a model that cannot fail shows nothing.
+
+use super::atomic::{Flaw, flaw_switch, full_fence};
+use super::*;
+use crate::base::Instant;
+
+/// Four payloads of a word; eight descriptors.
+const DATA_FIRST: Geometry = Geometry::custom(8, 32);
+/// Eight descriptors; room for more payloads than that.
+const SLOTS_FIRST: Geometry = Geometry::custom(8, 128);
+
+/// Runs `model` in every interleaving with at most `preemptions` of them.
+fn explore(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.max_branches = 20_000;
+    builder.check(model);
+}
+
+/// As [`explore`], without one part of the protocol.
+fn explore_without(flaw: Flaw, preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
+    struct Reset;
+    impl Drop for Reset {
+        fn drop(&mut self) {
+            flaw_switch::ACTIVE.with(|active| active.set(None));
+        }
+    }
+    let _reset = Reset;
+    flaw_switch::ACTIVE.with(|active| active.set(Some(flaw)));
+    explore(preemptions, model);
+}
+
+fn payload_of(tenant: u64, seq: u64) -> [u8; 8] {
+    (tenant << 32 | seq).to_le_bytes()
+}
+
+fn write(writer: &mut RingWriter, tenant: u64) {
+    let seq = writer.head_seq() + 1;
+    let header = ChunkHeader { kind: (seq % 2) as u8, key: seq as u8, flags: tenant as u16 };
+    let now = Instant::from_nanos(seq);
+    writer.write(header, &payload_of(tenant, seq), now, u64::MAX).unwrap();
+}
+
+/// Reads `seq` once. Whatever is received has to be chunk `seq` of `tenant`, whole.
+fn read(reader: &RingReader, tenant: u64, seq: u64) -> Result<(), ReadError> {
+    let mut buffer = [0; 8];
+    let descriptor = reader.read(seq, &mut buffer)?;
+    assert_eq!(descriptor.seq, seq);
+    assert_eq!(descriptor.mono_ns, seq);
+    assert_eq!(descriptor.total_bytes, 8 * seq);
+    assert_eq!(descriptor.length, 8);
+    assert_eq!(descriptor.header.key, seq as u8);
+    assert_eq!(descriptor.header.flags, tenant as u16);
+    assert_eq!(buffer, payload_of(tenant, seq));
+    Ok(())
+}
+
+fn ring(geometry: Geometry, chunk_count: u64) -> RingWriter {
+    let mut writer = RingWriter::new(Lease::heap(geometry), ClockAnchor::default());
+    for _ in 0..chunk_count {
+        write(&mut writer, 1);
+    }
+    writer
+}
+
+/// The writer overwrites chunks 1 and 2 while a reader reads them.
+fn a_reader_is_overtaken(geometry: Geometry, held: u64) {
+    let mut writer = ring(geometry, held);
+    let reader = writer.reader();
+    let thread = loom::thread::spawn(move || {
+        for seq in 1..=2 {
+            match read(&reader, 1, seq) {
+                Ok(()) => {}
+                Err(ReadError::Overtaken { tail_seq }) => assert!(tail_seq > seq),
+                Err(error) => panic!("chunk {seq}: {error}"),
+            }
+        }
+    });
+    write(&mut writer, 1);
+    write(&mut writer, 1);
+    thread.join().unwrap();
+}
+
+#[test]
+fn an_overtaken_reader_never_takes_new_bytes_for_old_ones_when_data_wraps_first() {
+    explore(3, || a_reader_is_overtaken(DATA_FIRST, 4));
+}
+
+#[test]
+fn an_overtaken_reader_never_takes_new_bytes_for_old_ones_when_slots_wrap_first() {
+    explore(3, || a_reader_is_overtaken(SLOTS_FIRST, 8));
+}
+
+#[test]
+#[should_panic]
+fn control_without_the_claim_fence_the_model_fails() {
+    explore_without(Flaw::ClaimFence, 3, || a_reader_is_overtaken(DATA_FIRST, 4));
+}
+
+#[test]
+#[should_panic]
+fn control_without_the_reader_fence_the_model_fails() {
+    explore_without(Flaw::ReaderFence, 3, || a_reader_is_overtaken(DATA_FIRST, 4));
+}
+
+#[test]
+#[should_panic]
+fn control_without_the_tail_check_the_model_fails() {
+    explore_without(Flaw::TailCheck, 3, || a_reader_is_overtaken(DATA_FIRST, 4));
+}
+
+/// A reader follows the writer from the first chunk on, by slot and by head.
+fn a_reader_follows() {
+    let mut writer = ring(DATA_FIRST, 0);
+    let reader = writer.reader();
+    let thread = loom::thread::spawn(move || {
+        let head_seq = reader.head_seq();
+        for seq in 1..=2 {
+            match read(&reader, 1, seq) {
+                Ok(()) => {}
+                Err(error) => {
+                    assert_eq!(error, ReadError::Pending);
+                    assert!(seq > head_seq); // What the head announced is there.
+                }
+            }
+        }
+    });
+    write(&mut writer, 1);
+    write(&mut writer, 1);
+    thread.join().unwrap();
+}
+
+#[test]
+fn a_chunk_that_is_announced_is_there_whole() {
+    explore(3, a_reader_follows);
+}
+
+#[test]
+#[should_panic]
+fn control_announced_before_it_is_written_the_model_fails() {
+    explore_without(Flaw::PublishOrder, 3, a_reader_follows);
+}
+
+/// The window of a ring gets a new tenant while a reader of the old one reads chunk 1.
+fn a_window_changes_its_tenant() {
+    let writer = ring(DATA_FIRST, 1);
+    let reader = writer.reader();
+    let thread = loom::thread::spawn(move || match read(&reader, 1, 1) {
+        Ok(()) | Err(ReadError::Gone) => {}
+        Err(error) => panic!("{error}"),
+    });
+    let mut next = RingWriter::new(writer.into_lease(), ClockAnchor::default());
+    write(&mut next, 2);
+    thread.join().unwrap();
+}
+
+#[test]
+fn a_reader_of_the_old_tenant_never_sees_the_new_ones_bytes() {
+    explore(3, a_window_changes_its_tenant);
+}
+
+#[test]
+#[should_panic]
+fn control_under_the_old_generation_the_model_fails() {
+    explore_without(Flaw::Generation, 3, a_window_changes_its_tenant);
+}
+
+#[test]
+fn tail_totals_are_of_one_moment() {
+    explore(2, || {
+        let mut writer = ring(DATA_FIRST, 4);
+        let reader = writer.reader();
+        let thread = loom::thread::spawn(move || {
+            let totals = reader.tail_totals().unwrap();
+            let before = totals.tail_seq - 1;
+            assert_eq!(totals.kinds[1].count, before.div_ceil(2)); // Chunks 1, 3, 5 …
+            assert_eq!(totals.kinds[0].count, before / 2); // Chunks 2, 4, 6 …
+            assert_eq!(totals.kinds[0].bytes, before / 2 * 8);
+        });
+        write(&mut writer, 1);
+        write(&mut writer, 1);
+        thread.join().unwrap();
+    });
+}
+
+#[test]
+fn a_reader_that_falls_asleep_is_seen_or_sees_the_chunk() {
+    explore(3, || {
+        let mut writer = ring(DATA_FIRST, 0);
+        let reader = writer.reader();
+        let (page, view) = ReaderPage::new(1);
+        let thread = loom::thread::spawn(move || {
+            page.set_asleep();
+            reader.head_seq() == 0 // Then it would sleep.
+        });
+        write(&mut writer, 1);
+        full_fence();
+        let is_woken = view.is_asleep();
+        let is_sleeping = thread.join().unwrap();
+        assert!(is_woken || !is_sleeping);
+    });
+}
+
+#[test]
+fn a_cursor_that_moves_is_sampled_or_announced() {
+    explore(3, || {
+        let control = ControlPage::new();
+        let control_view = control.view();
+        let (page, mut view) = ReaderPage::new(1);
+        let thread = loom::thread::spawn(move || {
+            page.set_cursor(2);
+            control_view.wants_attention()
+        });
+        control.set_attention(true);
+        let cursor = view.sample(1, 5).unwrap();
+        let is_announced = thread.join().unwrap();
+        assert!(is_announced || cursor == 2);
+    });
+}

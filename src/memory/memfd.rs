@@ -1,0 +1,169 @@
+//! Memory that can be handed to another process: anonymous files, allocated, sealed, mapped.
+//!
+//! Rules, each with what went wrong without it:
+//! - space is bought with `fallocate`, never with `ftruncate` alone: on a full system the first
+//!   touch of an unbought page kills with SIGBUS;
+//! - a file is sealed against shrinking before anyone else has it: a peer that truncates it would
+//!   kill us the same way;
+//! - mode 0600, and descriptors are handed out read-only: a memfd is born 0777, and a read-only
+//!   descriptor can be reopened for writing by whoever the mode lets in;
+//! - what another process hands us is refused unless its seals are in place.
+//!
+//! Not defended: ptrace and /proc/pid/mem of the same user. Tests: below, `tests/ring_process.rs`.
+
+use std::ffi::CStr;
+use std::fmt;
+use std::fs::{File, Permissions};
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::PermissionsExt;
+
+use memmap2::MmapOptions;
+
+use super::format::HeaderFault;
+use super::reader::RingReader;
+use super::segment::Segment;
+use crate::limits::RING_CLASS_BYTES;
+
+/// Seals of a ring that others may read: no size change, no new writer, and no way back.
+pub(super) const DOOR_SEALS: i32 =
+    libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_FUTURE_WRITE | libc::F_SEAL_SEAL;
+/// Seals of a file that still grows and never leaves the process.
+pub(super) const ARENA_SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_SEAL;
+
+/// An anonymous file of ours.
+pub(super) struct Memfd {
+    file: File,
+}
+
+impl Memfd {
+    /// An empty file, readable and writable by this user only, closed on exec.
+    pub(super) fn create(name: &CStr) -> io::Result<Memfd> {
+        let base_flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+        // MFD_NOEXEC_SEAL is of Linux 6.3; where it is required by sysctl, it is known.
+        let fd = memfd_create(name, base_flags | libc::MFD_NOEXEC_SEAL)
+            .or_else(|_| memfd_create(name, base_flags))?;
+        let file = File::from(fd);
+        file.set_permissions(Permissions::from_mode(0o600))?;
+        Ok(Memfd { file })
+    }
+
+    /// Buys `bytes` bytes from `offset` on; the file grows where it has to.
+    pub(super) fn allocate(&self, offset: u64, bytes: u64) -> io::Result<()> {
+        loop {
+            // SAFETY: takes numbers only; the descriptor is open as long as `file`.
+            let result =
+                unsafe { libc::fallocate(self.file.as_raw_fd(), 0, offset as i64, bytes as i64) };
+            if result == 0 {
+                return Ok(());
+            }
+            let error = io::Error::last_os_error();
+            if error.kind() != io::ErrorKind::Interrupted {
+                return Err(error);
+            }
+        }
+    }
+
+    /// Adds `seals`.
+    pub(super) fn seal(&self, seals: i32) -> io::Result<()> {
+        // SAFETY: takes numbers only; the descriptor is open as long as `file`.
+        let result = unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_ADD_SEALS, seals) };
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    /// Maps the first `bytes` bytes for writing. They may lie beyond the end of the file as long as
+    /// nobody touches them there.
+    pub(super) fn map(&self, bytes: usize) -> io::Result<Segment> {
+        MmapOptions::new().len(bytes).map_raw(&self.file).map(Segment::mapped)
+    }
+
+    /// A descriptor of the same file that cannot write.
+    pub(super) fn reopen_read_only(&self) -> io::Result<OwnedFd> {
+        File::open(format!("/proc/self/fd/{}", self.file.as_raw_fd())).map(OwnedFd::from)
+    }
+}
+
+fn memfd_create(name: &CStr, flags: u32) -> io::Result<OwnedFd> {
+    // SAFETY: reads the string `name`, which is terminated.
+    let fd = unsafe { libc::memfd_create(name.as_ptr(), flags) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel just made this descriptor; nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// The seals of a file; an error if it is of a kind that has none.
+fn seals_of(fd: RawFd) -> io::Result<i32> {
+    // SAFETY: takes numbers only.
+    let seals = unsafe { libc::fcntl(fd, libc::F_GET_SEALS) };
+    if seals < 0 { Err(io::Error::last_os_error()) } else { Ok(seals) }
+}
+
+/// Why a descriptor from outside was not taken as a ring.
+#[derive(Debug)]
+pub enum OpenError {
+    /// It is no memfd, or lacks seals without which its owner could kill us or fool us.
+    NotSealed {
+        /// The seals that it has, as in fcntl(2).
+        found: i32,
+    },
+    /// It has a size that no ring has.
+    WrongSize {
+        /// Bytes of the file.
+        bytes: u64,
+    },
+    /// What stands at its start is not the header of a ring.
+    Header(HeaderFault),
+    /// The kernel refused.
+    Os(io::Error),
+}
+
+impl RingReader {
+    /// Opens a ring that another process made, from a descriptor that it handed over. The
+    /// descriptor is closed; the mapping stays.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open(fd: OwnedFd) -> Result<RingReader, OpenError> {
+        let file = File::from(fd);
+        let metadata = file.metadata().map_err(OpenError::Os)?;
+        // What has no seals (a plain file, a pipe, a socket) answers EINVAL: that is none found.
+        let found = if metadata.is_file() { seals_of(file.as_raw_fd()).unwrap_or(0) } else { 0 };
+        if found & DOOR_SEALS != DOOR_SEALS {
+            return Err(OpenError::NotSealed { found });
+        }
+        let bytes = metadata.len(); // Final: sealed.
+        if !RING_CLASS_BYTES.iter().any(|class| u64::from(*class) == bytes) {
+            return Err(OpenError::WrongSize { bytes });
+        }
+        let mapping = MmapOptions::new()
+            .len(bytes as usize)
+            .map_raw_read_only(&file)
+            .map_err(OpenError::Os)?;
+        RingReader::attach(Segment::mapped(mapping)).map_err(OpenError::Header)
+    }
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            OpenError::NotSealed { found } => {
+                write!(out, "not a sealed memfd: seals {found:#x}, needed {DOOR_SEALS:#x}")
+            }
+            OpenError::WrongSize { bytes } => write!(out, "no ring has {bytes} bytes"),
+            OpenError::Header(fault) => fault.fmt(out),
+            OpenError::Os(error) => error.fmt(out),
+        }
+    }
+}
+
+impl std::error::Error for OpenError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            OpenError::Header(fault) => Some(fault),
+            OpenError::Os(error) => Some(error),
+            OpenError::NotSealed { .. } | OpenError::WrongSize { .. } => None,
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! One thread, random steps: a ring against a plain list of everything that was ever written.
+//!
+//! The list knows what must be held, what a reader must be told, and all totals. Geometries are
+//! chosen so that the data area wraps before the descriptors do, and the other way round.
+
+use super::*;
+use crate::base::{Instant, Random};
+use crate::limits::KINDS_MAX;
+
+struct Model {
+    /// Chunk `seq` is at `seq - 1`.
+    chunks: Vec<(ChunkHeader, Vec<u8>)>,
+}
+
+impl Model {
+    fn totals_before(&self, seq: u64) -> KindTotals {
+        let mut totals = KindTotals::default();
+        for (header, payload) in &self.chunks[..seq as usize - 1] {
+            totals[header.kind as usize].count += 1;
+            totals[header.kind as usize].bytes += payload.len() as u64;
+        }
+        totals
+    }
+
+    fn check(&self, writer: &RingWriter, reader: &RingReader, context: &str) {
+        writer.audit();
+        let head_seq = self.chunks.len() as u64;
+        let tail_seq = writer.tail_seq();
+        assert_eq!(writer.head_seq(), head_seq, "{context}");
+        assert_eq!((reader.head_seq(), reader.tail_seq()), (head_seq, tail_seq), "{context}");
+        let totals = reader.tail_totals().unwrap();
+        assert_eq!(totals, TailTotals { tail_seq, kinds: self.totals_before(tail_seq) });
+        assert_eq!(totals.kinds, *writer.tail_totals(), "{context}");
+        assert_eq!(reader.poll(head_seq + 1), Poll::Pending, "{context}");
+        if tail_seq > 1 {
+            let overtaken = Poll::Overtaken { tail_seq };
+            assert_eq!(reader.poll(tail_seq - 1), overtaken, "{context}");
+            assert_eq!(reader.poll(1), overtaken, "{context}");
+        }
+        assert_eq!(reader.poll(0), Poll::Overtaken { tail_seq }, "{context}");
+        let mut buffer = vec![0; writer.geometry().length_max() as usize];
+        let mut bytes = self.chunks[..tail_seq as usize - 1].iter().map(|c| c.1.len() as u64).sum();
+        for seq in tail_seq..=head_seq {
+            let (header, payload) = &self.chunks[seq as usize - 1];
+            bytes += payload.len() as u64;
+            let descriptor = writer.descriptor(seq);
+            assert_eq!(descriptor.total_bytes, bytes, "{context}");
+            assert_eq!(descriptor.header, *header, "{context}");
+            assert_eq!(descriptor.published(), Instant::from_nanos(seq * 10), "{context}");
+            assert_eq!(writer.payload(seq), payload, "{context}");
+            assert_eq!(reader.read(seq, &mut buffer), Ok(descriptor), "{context}");
+            assert_eq!(&buffer[..descriptor.length as usize], payload, "{context}");
+            // SAFETY: this thread writes the ring, and not while the slice lives.
+            assert_eq!(unsafe { reader.borrow(&descriptor) }, payload, "{context}");
+        }
+    }
+}
+
+/// Writes `steps` random chunks; each way in, each outcome.
+fn run(seed: u64, geometry: Geometry, steps: u64) {
+    let mut random = Random::new(seed);
+    let mut writer = RingWriter::new(Lease::heap(geometry), ClockAnchor::default());
+    let reader = writer.reader();
+    let mut model = Model { chunks: Vec::new() };
+    let length_max = u64::from(geometry.length_max());
+    let mut gated_count = 0;
+    for step in 0..steps {
+        let context = format!("SEED={seed} step={step} {geometry:?}");
+        let next_seq = writer.head_seq() + 1;
+        let gate_seq = match random.below(4) {
+            0 => random.between(writer.tail_seq(), next_seq),
+            1 => writer.tail_seq(),
+            _ => u64::MAX,
+        };
+        let length = match random.below(4) {
+            0 => random.between(0, length_max),
+            1 => length_max,
+            _ => random.between(0, length_max.min(40)),
+        } as usize;
+        let mut payload = vec![0; length];
+        random.fill(&mut payload);
+        let kind = random.below(KINDS_MAX as u64) as u8;
+        let header = ChunkHeader { kind, key: step as u8, flags: step as u16 };
+        let now = Instant::from_nanos(next_seq * 10);
+        let tail_before = writer.tail_seq();
+        let written = if random.chance(1, 3) {
+            let lent_length = random.between(length as u64, length_max) as usize;
+            let lent = writer.lend(lent_length, gate_seq).map(|room| {
+                assert_eq!(room.len(), lent_length);
+                room[..length].copy_from_slice(&payload);
+            });
+            if lent.is_ok() && random.chance(1, 5) {
+                continue; // Dropped without a publish: nothing must change for readers.
+            }
+            lent.map(|()| writer.publish(header, length, now))
+        } else {
+            writer.write(header, &payload, now, gate_seq)
+        };
+        match written {
+            Ok(seq) => {
+                assert_eq!(seq, next_seq, "{context}");
+                model.chunks.push((header, payload));
+            }
+            Err(error) => {
+                assert_eq!(error, WriteError::Gated { gate_seq }, "{context}");
+                assert_eq!(writer.tail_seq(), tail_before, "{context}");
+                gated_count += 1;
+            }
+        }
+        // Nothing at the gate or after it is lost, nor what the ring promises to hold.
+        assert!(writer.tail_seq() <= gate_seq.max(tail_before), "{context}");
+        if step.is_multiple_of(7) {
+            model.check(&writer, &reader, &context);
+        }
+    }
+    model.check(&writer, &reader, &format!("SEED={seed} end"));
+    assert!(writer.tail_seq() > 1, "SEED={seed}");
+    assert!(gated_count > 0, "SEED={seed}");
+    let too_long = vec![0; length_max as usize + 1];
+    let refused = writer.write(ChunkHeader::default(), &too_long, Instant::ZERO, u64::MAX);
+    assert!(matches!(refused, Err(WriteError::TooLarge { .. })), "SEED={seed}");
+}
+
+#[test]
+fn a_ring_is_a_window_of_everything_written() {
+    let first_seed: u64 = std::env::var("SEED").map_or(1, |text| text.parse().unwrap());
+    let (seeds, steps) = if cfg!(miri) { (1, 60) } else { (20, 1_500) };
+    for seed in first_seed..first_seed + seeds {
+        run(seed, Geometry::custom(8, 64), steps); // Data wraps first.
+        run(seed, Geometry::custom(64, 160), steps); // Data wraps much earlier.
+        run(seed, Geometry::custom(8, 4096), steps); // Descriptors wrap first.
+        run(seed, Geometry::of_class(4 << 10), steps * 2);
+    }
+}
+
+#[test]
+fn a_full_ring_holds_what_its_geometry_promises() {
+    for geometry in [Geometry::of_class(4 << 10), Geometry::custom(64, 2080)] {
+        let mut random = Random::new(3);
+        let mut writer = RingWriter::new(Lease::heap(geometry), ClockAnchor::default());
+        let mut lengths: Vec<u64> = vec![0];
+        for _ in 0..if cfg!(miri) { 200 } else { 20_000 } {
+            let length_max = if random.chance(1, 4) { geometry.length_max() } else { 16 };
+            let length = random.below(u64::from(length_max) + 1);
+            let payload = vec![1; length as usize];
+            writer.write(ChunkHeader::default(), &payload, Instant::ZERO, u64::MAX).unwrap();
+            lengths.push(length.next_multiple_of(8));
+            // What must be there: the newest chunks within both capacities.
+            let mut bytes = 0;
+            let mut expected_tail = writer.head_seq() + 1;
+            while expected_tail > 1
+                && writer.head_seq() + 1 - expected_tail < u64::from(geometry.capacity_chunks())
+                && bytes + lengths[expected_tail as usize - 1]
+                    <= u64::from(geometry.capacity_bytes())
+            {
+                expected_tail -= 1;
+                bytes += lengths[expected_tail as usize];
+            }
+            assert!(writer.tail_seq() <= expected_tail, "{geometry:?} {writer:?}");
+        }
+    }
+}

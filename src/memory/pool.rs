@@ -1,0 +1,402 @@
+//! Where private rings come from: windows in one arena per size class.
+//!
+//! Owned by one shard thread. An arena is a memfd that never leaves the process, mapped once over
+//! reserved address space and bought step by step; sealed against shrinking only, since it grows
+//! and gives pages back. A window goes round: bought → leased → idle → leased … or idle → released
+//! (its pages are the kernel's again) → bought. Idle windows are leased most recently used first:
+//! they are warm. A mapping lives as long as any reader of one of its windows.
+//!
+//! `prealloc_bytes` are bought and touched by [`RingPool::new`]: half for the 16 KiB class, which
+//! is what a tool gets that declares nothing, an eighth for each other class. More is bought when
+//! a lease needs it, up to `bytes_max` for all classes together.
+//!
+//! Invariants ([`RingPool::audit`]):
+//! - P1: per arena, idle + released + leased windows are the windows that were ever bought
+//! - P2: `committed_bytes` is the sum of idle and leased windows, and at most `bytes_max`
+//! - P3: no generation is given twice to the same window
+//!
+//! Tests: `pool_tests.rs`.
+
+use std::fmt;
+use std::io;
+
+use super::atomic::{Ordering, fence};
+use super::layout::{GENERATION_WORD, Geometry};
+use super::lease::{Lease, Place};
+use super::memfd::{ARENA_SEALS, Memfd};
+use super::segment::{self, Segment};
+use crate::limits::{
+    RING_CLASS_BYTES, RING_GROWTH_STEP_BYTES, RINGS_BYTES_MAX, RINGS_PREALLOC_BYTES,
+};
+
+const CLASS_COUNT: usize = RING_CLASS_BYTES.len();
+/// The class that half of the preallocated bytes go to: 16 KiB.
+const CLASS_COMMON: usize = 1;
+const _: () = assert!(RING_CLASS_BYTES[CLASS_COMMON] == crate::limits::RING_NEED_BYTES_DEFAULT);
+
+/// How much memory a pool may use.
+#[derive(Clone, Copy, Debug)]
+pub struct RingPoolConfig {
+    /// Bought and touched at start.
+    pub prealloc_bytes: u64,
+    /// Bought at most, all classes together.
+    pub bytes_max: u64,
+}
+
+impl Default for RingPoolConfig {
+    fn default() -> RingPoolConfig {
+        RingPoolConfig { prealloc_bytes: RINGS_PREALLOC_BYTES, bytes_max: RINGS_BYTES_MAX }
+    }
+}
+
+/// What a pool holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RingPoolUsage {
+    /// Windows that are leased.
+    pub leased_count: u32,
+    /// Their bytes.
+    pub leased_bytes: u64,
+    /// Bytes bought from the kernel: leased and idle.
+    pub committed_bytes: u64,
+    /// Address space reserved.
+    pub reserved_bytes: u64,
+    /// Leases since start.
+    pub leases_total: u64,
+    /// Purchases since start, each a system call or two on the control path.
+    pub purchases_total: u64,
+}
+
+/// Why there is no window.
+#[derive(Debug)]
+pub enum LeaseError {
+    /// Fix the call, or wait until larger classes are allowed: no allowed class takes such chunks.
+    TooLarge {
+        /// The longest chunk that was declared.
+        chunk_bytes: u32,
+        /// The longest that the largest allowed class takes.
+        chunk_bytes_max: u32,
+    },
+    /// Wait until something is given back, or evict: all bytes are leased.
+    Exhausted {
+        /// Bytes of the smallest window that would have done.
+        window_bytes: u32,
+        /// Bytes that are leased.
+        leased_bytes: u64,
+        /// Bytes that may be.
+        bytes_max: u64,
+    },
+    /// Wait, or give up: the kernel has no more memory for us.
+    Os(io::Error),
+}
+
+/// Windows for rings, in one arena per size class.
+pub struct RingPool {
+    arenas: [Arena; CLASS_COUNT],
+    largest_class_index: usize,
+    bytes_max: u64,
+    generation_next: u64,
+    usage: RingPoolUsage,
+}
+
+/// All windows of one size.
+struct Arena {
+    class_bytes: u32,
+    class_index: u8,
+    memfd: Memfd,
+    /// All of the reserved address space; only the windows below `window_count` are in the file.
+    segment: Segment,
+    window_count: u32,
+    leased_count: u32,
+    /// Bought, not leased; the last one was used last.
+    idle: Vec<u32>,
+    /// Given back to the kernel.
+    released: Vec<u32>,
+}
+
+impl RingPool {
+    /// A pool with `config.prealloc_bytes` bought and touched.
+    ///
+    /// # Errors
+    /// What the kernel says; or `InvalidInput` if `bytes_max` is below one window of the largest
+    /// class or below `prealloc_bytes`.
+    pub fn new(config: RingPoolConfig) -> io::Result<RingPool> {
+        let RingPoolConfig { prealloc_bytes, bytes_max } = config;
+        let window_bytes_max = u64::from(RING_CLASS_BYTES[CLASS_COUNT - 1]);
+        if bytes_max < window_bytes_max || bytes_max < prealloc_bytes {
+            let text = format!(
+                "rings_bytes_max is {bytes_max}: less than one window of {window_bytes_max} bytes \
+                 or than the {prealloc_bytes} bytes touched at start"
+            );
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        }
+        let mut arenas = Vec::with_capacity(CLASS_COUNT);
+        for class_index in 0..CLASS_COUNT {
+            arenas.push(Arena::new(class_index, bytes_max)?);
+        }
+        let reserved_bytes = arenas.iter().map(|arena| arena.segment.bytes() as u64).sum();
+        let Ok(arenas) = arenas.try_into() else { unreachable!("one arena per class") };
+        let mut pool = RingPool {
+            arenas,
+            largest_class_index: CLASS_COUNT - 1,
+            bytes_max,
+            generation_next: 1,
+            usage: RingPoolUsage { reserved_bytes, ..RingPoolUsage::default() },
+        };
+        for (class_index, class_bytes) in RING_CLASS_BYTES.into_iter().enumerate() {
+            let share = if class_index == CLASS_COMMON { 2 } else { 8 };
+            let window_count = prealloc_bytes / share / u64::from(class_bytes);
+            pool.buy(class_index, window_count as u32)?;
+        }
+        Ok(pool)
+    }
+
+    /// A window for a ring that wants to hold `need_bytes` in all and chunks of up to `chunk_bytes`
+    /// each: the smallest class that fits, or the largest allowed if none does (a ring is a window
+    /// of the newest chunks, so a small one serves a long result too). When memory is short the
+    /// window may be of a smaller class, but never of one that cannot take the declared chunks.
+    ///
+    /// # Errors
+    /// [`LeaseError`]; the pool is then unchanged.
+    pub fn lease(&mut self, need_bytes: u32, chunk_bytes: u32) -> Result<Lease, LeaseError> {
+        let takes_chunks =
+            |class: usize| Geometry::of_class(RING_CLASS_BYTES[class]).length_max() >= chunk_bytes;
+        let largest = self.largest_class_index;
+        let Some(smallest) = (0..=largest).find(|class| takes_chunks(*class)) else {
+            let chunk_bytes_max = Geometry::of_class(RING_CLASS_BYTES[largest]).length_max();
+            return Err(LeaseError::TooLarge { chunk_bytes, chunk_bytes_max });
+        };
+        let wanted = (smallest..=largest)
+            .find(|class| RING_CLASS_BYTES[*class] >= need_bytes)
+            .unwrap_or(largest);
+        let mut refusal = None;
+        for class_index in (smallest..=wanted).rev() {
+            match self.ready_window(class_index) {
+                Ok(Some(window_index)) => return Ok(self.hand_out(class_index, window_index)),
+                Ok(None) => {}
+                Err(error) => refusal = Some(error),
+            }
+        }
+        Err(match refusal {
+            Some(error) => LeaseError::Os(error),
+            None => LeaseError::Exhausted {
+                window_bytes: RING_CLASS_BYTES[smallest],
+                leased_bytes: self.usage.leased_bytes,
+                bytes_max: self.bytes_max,
+            },
+        })
+    }
+
+    /// Takes a window back. What its readers still copy out of it stays readable until its next
+    /// tenant writes the header; then they see that it is gone.
+    ///
+    /// # Panics
+    /// If the lease is not from this pool.
+    pub fn give_back(&mut self, lease: Lease) {
+        let place = lease.place.expect("the lease is from a pool");
+        let arena = &mut self.arenas[place.class_index as usize];
+        assert!(arena.segment.shares_backing(&lease.segment));
+        assert!(place.window_index < arena.window_count);
+        assert!(arena.leased_count > 0);
+        arena.leased_count -= 1;
+        arena.idle.push(place.window_index);
+        self.usage.leased_count -= 1;
+        self.usage.leased_bytes -= u64::from(arena.class_bytes);
+        self.generation_next = self.generation_next.max(lease.generation + 1);
+    }
+
+    /// Gives the pages of all idle windows back to the kernel; they are bought again when they are
+    /// needed. Returns the bytes.
+    pub fn release_idle(&mut self) -> u64 {
+        (0..CLASS_COUNT).map(|class_index| self.release_idle_of(class_index)).sum()
+    }
+
+    /// From now on no window larger than `class_bytes` is leased: the pressure state says how
+    /// large. What is leased stays.
+    ///
+    /// # Panics
+    /// If no class has `class_bytes`.
+    pub fn set_largest_class(&mut self, class_bytes: u32) {
+        let class_index = RING_CLASS_BYTES.iter().position(|bytes| *bytes == class_bytes);
+        self.largest_class_index = class_index.expect("one of the classes");
+    }
+
+    /// What the pool holds.
+    pub fn usage(&self) -> RingPoolUsage {
+        self.usage
+    }
+
+    /// A window of the class that can be leased now; `None` if there is none and the limit does not
+    /// let us buy one.
+    fn ready_window(&mut self, class_index: usize) -> io::Result<Option<u32>> {
+        if let Some(window_index) = self.arenas[class_index].idle.pop() {
+            return Ok(Some(window_index));
+        }
+        let class_bytes = u64::from(RING_CLASS_BYTES[class_index]);
+        for other_index in 0..CLASS_COUNT {
+            if self.usage.committed_bytes + class_bytes <= self.bytes_max {
+                break;
+            }
+            if other_index != class_index {
+                self.release_idle_of(other_index);
+            }
+        }
+        let room_count = (self.bytes_max - self.usage.committed_bytes) / class_bytes;
+        if room_count == 0 {
+            return Ok(None);
+        }
+        let step_count = u64::from(RING_GROWTH_STEP_BYTES).div_ceil(class_bytes);
+        self.buy(class_index, step_count.min(room_count) as u32)?;
+        Ok(self.arenas[class_index].idle.pop())
+    }
+
+    /// Buys `window_count` windows, of which a part may have been ours before.
+    fn buy(&mut self, class_index: usize, window_count: u32) -> io::Result<()> {
+        let arena = &mut self.arenas[class_index];
+        let mut bought_count = 0;
+        let mut result = Ok(());
+        while bought_count < window_count && result.is_ok() {
+            self.usage.purchases_total += 1;
+            match arena.buy(window_count - bought_count) {
+                Ok(count) => bought_count += count,
+                Err(error) => result = Err(error),
+            }
+        }
+        let bought_bytes = u64::from(bought_count) * u64::from(arena.class_bytes);
+        self.usage.committed_bytes += bought_bytes;
+        assert!(self.usage.committed_bytes <= self.bytes_max);
+        if bought_count > 0 { Ok(()) } else { result }
+    }
+
+    fn hand_out(&mut self, class_index: usize, window_index: u32) -> Lease {
+        let arena = &mut self.arenas[class_index];
+        arena.leased_count += 1;
+        self.usage.leased_count += 1;
+        self.usage.leased_bytes += u64::from(arena.class_bytes);
+        self.usage.leases_total += 1;
+        let generation = self.generation_next;
+        self.generation_next += 1;
+        Lease {
+            segment: arena.window(window_index),
+            geometry: Geometry::of_class(arena.class_bytes),
+            generation,
+            place: Some(Place { class_index: arena.class_index, window_index }),
+        }
+    }
+
+    fn release_idle_of(&mut self, class_index: usize) -> u64 {
+        let released_bytes = self.arenas[class_index].release_idle();
+        self.usage.committed_bytes -= released_bytes;
+        released_bytes
+    }
+
+    /// Checks P1 and P2.
+    pub fn audit(&self) {
+        let mut committed_bytes = 0;
+        let mut leased_bytes = 0;
+        for arena in &self.arenas {
+            let idle_count = arena.idle.len() as u32;
+            let released_count = arena.released.len() as u32;
+            assert_eq!(idle_count + released_count + arena.leased_count, arena.window_count);
+            leased_bytes += u64::from(arena.leased_count) * u64::from(arena.class_bytes);
+            committed_bytes +=
+                u64::from(idle_count + arena.leased_count) * u64::from(arena.class_bytes);
+        }
+        assert_eq!(committed_bytes, self.usage.committed_bytes);
+        assert_eq!(leased_bytes, self.usage.leased_bytes);
+        assert!(committed_bytes <= self.bytes_max);
+    }
+}
+
+impl Arena {
+    fn new(class_index: usize, bytes_max: u64) -> io::Result<Arena> {
+        let class_bytes = RING_CLASS_BYTES[class_index];
+        let memfd = Memfd::create(c"streamdoor-arena")?;
+        memfd.seal(ARENA_SEALS)?;
+        let reserved_bytes = bytes_max / u64::from(class_bytes) * u64::from(class_bytes);
+        let segment = memfd.map(reserved_bytes as usize)?;
+        Ok(Arena {
+            class_bytes,
+            class_index: class_index as u8,
+            memfd,
+            segment,
+            window_count: 0,
+            leased_count: 0,
+            idle: Vec::new(),
+            released: Vec::new(),
+        })
+    }
+
+    /// Buys up to `window_count` windows and says how many: new ones in one piece at the end, or
+    /// one that was released.
+    fn buy(&mut self, window_count: u32) -> io::Result<u32> {
+        assert!(window_count > 0);
+        let (first, count) = match self.released.last() {
+            Some(window_index) => (*window_index, 1),
+            None => (self.window_count, window_count),
+        };
+        let offset_bytes = first as usize * self.class_bytes as usize;
+        let bytes = count as usize * self.class_bytes as usize;
+        assert!(offset_bytes + bytes <= self.segment.bytes());
+        self.memfd.allocate(offset_bytes as u64, bytes as u64)?;
+        segment::populate(&self.segment, offset_bytes, bytes);
+        if self.released.pop().is_none() {
+            self.window_count += count;
+        }
+        self.idle.extend((first..first + count).rev()); // The lowest is leased first.
+        Ok(count)
+    }
+
+    fn window(&self, window_index: u32) -> Segment {
+        let class_bytes = self.class_bytes as usize;
+        self.segment.part(window_index as usize * class_bytes, class_bytes)
+    }
+
+    /// Gives the pages of idle windows back, neighbours in one call. A window that the kernel does
+    /// not take back stays idle.
+    fn release_idle(&mut self) -> u64 {
+        let mut candidates = std::mem::take(&mut self.idle);
+        candidates.sort_unstable();
+        let mut released_count = 0;
+        for run in candidates.chunk_by(|a, b| a + 1 == *b) {
+            for window_index in run {
+                // Readers of the last tenant must not take the zeros for its bytes.
+                self.window(*window_index).word(GENERATION_WORD).store(0, Ordering::Relaxed);
+            }
+            fence(Ordering::Release); // ring:generation
+            let offset_bytes = run[0] as usize * self.class_bytes as usize;
+            let bytes = run.len() * self.class_bytes as usize;
+            match segment::release(&self.segment, offset_bytes, bytes) {
+                Ok(()) => {
+                    self.released.extend(run.iter().rev());
+                    released_count += run.len() as u64;
+                }
+                Err(_) => self.idle.extend(run.iter().rev()),
+            }
+        }
+        released_count * u64::from(self.class_bytes)
+    }
+}
+
+impl fmt::Display for LeaseError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LeaseError::TooLarge { chunk_bytes, chunk_bytes_max } => {
+                write!(out, "chunks of {chunk_bytes} bytes; a ring now takes {chunk_bytes_max}")
+            }
+            LeaseError::Exhausted { window_bytes, leased_bytes, bytes_max } => write!(
+                out,
+                "no room for a ring of {window_bytes} bytes: {leased_bytes} of {bytes_max} leased"
+            ),
+            LeaseError::Os(error) => write!(out, "no memory for rings: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for LeaseError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            LeaseError::Os(error) => Some(error),
+            LeaseError::TooLarge { .. } | LeaseError::Exhausted { .. } => None,
+        }
+    }
+}

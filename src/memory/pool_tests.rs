@@ -1,0 +1,227 @@
+//! The pool of windows, and descriptors that are not rings. All of it needs mmap: not under miri.
+
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
+use super::memfd::{DOOR_SEALS, Memfd};
+use super::*;
+use crate::base::{Instant, Random};
+use crate::limits::RING_CLASS_BYTES;
+
+const KIB: u32 = 1 << 10;
+const MIB: u64 = 1 << 20;
+
+fn pool(prealloc_bytes: u64, bytes_max: u64) -> RingPool {
+    RingPool::new(RingPoolConfig { prealloc_bytes, bytes_max }).unwrap()
+}
+
+fn write(writer: &mut RingWriter, payload: &[u8]) -> u64 {
+    writer.write(ChunkHeader::default(), payload, Instant::ZERO, u64::MAX).unwrap()
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "needs mmap")]
+fn ten_thousand_small_rings_work_at_once() {
+    let mut pool = pool(0, 64 * MIB);
+    let mut writers: Vec<RingWriter> = (0..10_000)
+        .map(|_| RingWriter::new(pool.lease(4 * KIB, 1).unwrap(), ClockAnchor::default()))
+        .collect();
+    for (number, writer) in writers.iter_mut().enumerate() {
+        for _ in 0..20 {
+            write(writer, &(number as u64).to_le_bytes());
+        }
+    }
+    for (number, writer) in writers.iter().enumerate() {
+        assert_eq!(writer.payload(20), (number as u64).to_le_bytes());
+        assert_eq!(writer.payload(writer.tail_seq()), (number as u64).to_le_bytes());
+    }
+    assert_eq!(pool.usage().leased_bytes, 10_000 * 4096);
+    for writer in writers {
+        pool.give_back(writer.into_lease());
+    }
+    pool.audit();
+    assert_eq!(pool.usage().leased_count, 0);
+    let committed_bytes = pool.usage().committed_bytes;
+    assert_eq!(pool.release_idle(), committed_bytes);
+    assert_eq!(pool.usage().committed_bytes, 0);
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "needs mmap")]
+fn the_smallest_class_that_fits_is_leased() {
+    let mut pool = pool(0, 16 * MIB);
+    let mut class_of = |need_bytes: u32, chunk_bytes: u32| {
+        let lease = pool.lease(need_bytes, chunk_bytes).unwrap();
+        let window_bytes = lease.window_bytes() as u32;
+        pool.give_back(lease);
+        window_bytes
+    };
+    assert_eq!(class_of(0, 0), 4 * KIB);
+    assert_eq!(class_of(4 * KIB, 512), 4 * KIB);
+    assert_eq!(class_of(4 * KIB + 1, 0), 16 * KIB);
+    assert_eq!(class_of(0, 513), 16 * KIB); // A quarter of the data area of 4 KiB is 512 bytes.
+    assert_eq!(class_of(u32::MAX, 0), 1024 * KIB); // A ring is a window of a long result.
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "needs mmap")]
+fn pressure_caps_the_class_but_not_below_the_declared_chunk() {
+    let mut pool = pool(0, 16 * MIB);
+    pool.set_largest_class(16 * KIB);
+    let lease = pool.lease(1024 * KIB, 100).unwrap();
+    assert_eq!(lease.window_bytes() as u32, 16 * KIB);
+    let refused = pool.lease(0, 5_000);
+    let chunk_bytes_max = Geometry::of_class(16 * KIB).length_max();
+    assert!(
+        matches!(refused, Err(LeaseError::TooLarge { chunk_bytes: 5_000, chunk_bytes_max: found })
+            if found == chunk_bytes_max)
+    );
+    pool.give_back(lease);
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "needs mmap")]
+fn a_full_pool_falls_to_smaller_classes_and_then_says_so() {
+    let mut pool = pool(0, MIB);
+    let large = pool.lease(512 * KIB, 0).unwrap();
+    assert!(matches!(pool.lease(0, 0), Err(LeaseError::Exhausted { leased_bytes: MIB, .. })));
+    pool.give_back(large);
+    // The idle megabyte is given back to the kernel to make room for other sizes.
+    let mut leases: Vec<Lease> = (0..3).map(|_| pool.lease(256 * KIB, 0).unwrap()).collect();
+    pool.audit();
+    let small = pool.lease(1024 * KIB, 0).unwrap(); // No megabyte left: 256 KiB is the best.
+    assert_eq!(small.window_bytes() as u32, 256 * KIB);
+    leases.push(small);
+    let refused = pool.lease(1024 * KIB, 1_000);
+    assert!(matches!(refused, Err(LeaseError::Exhausted { window_bytes, .. })
+        if window_bytes == 16 * KIB));
+    for lease in leases {
+        pool.give_back(lease);
+    }
+    pool.audit();
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "needs mmap")]
+fn the_warmest_window_is_leased_first_and_its_old_readers_are_told() {
+    let mut pool = pool(4 * MIB, 16 * MIB);
+    let first = RingWriter::new(pool.lease(0, 0).unwrap(), ClockAnchor::default());
+    let mut second = RingWriter::new(pool.lease(0, 0).unwrap(), ClockAnchor::default());
+    write(&mut second, b"second");
+    let (first_reader, second_reader) = (first.reader(), second.reader());
+    pool.give_back(first.into_lease());
+    pool.give_back(second.into_lease());
+    assert!(matches!(second_reader.poll(1), Poll::Ready(_))); // Not yet leased again.
+    let next = RingWriter::new(pool.lease(0, 0).unwrap(), ClockAnchor::default());
+    assert_eq!(second_reader.poll(1), Poll::Gone);
+    assert_eq!(first_reader.poll(1), Poll::Pending);
+    pool.give_back(next.into_lease());
+    pool.release_idle();
+    assert_eq!(first_reader.poll(1), Poll::Gone);
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "needs mmap")]
+fn a_mapping_outlives_its_pool_while_somebody_reads() {
+    let mut pool = pool(0, 2 * MIB);
+    let mut writer = RingWriter::new(pool.lease(0, 0).unwrap(), ClockAnchor::default());
+    write(&mut writer, b"still here");
+    let reader = writer.reader();
+    pool.give_back(writer.into_lease());
+    drop(pool);
+    let mut buffer = [0; 64];
+    assert_eq!(reader.read(1, &mut buffer).unwrap().length, 10);
+    assert_eq!(&buffer[..10], b"still here");
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "needs mmap")]
+fn random_leases_keep_the_books_balanced() {
+    let seed: u64 = std::env::var("SEED").map_or(1, |text| text.parse().unwrap());
+    let mut random = Random::new(seed);
+    let mut pool = pool(MIB, 4 * MIB);
+    let mut held: Vec<(RingWriter, u64)> = Vec::new();
+    for step in 0..5_000u64 {
+        match random.below(20) {
+            0 => drop(pool.release_idle()),
+            1 => pool.set_largest_class(RING_CLASS_BYTES[random.below(5) as usize]),
+            2..12 if !held.is_empty() => {
+                let (writer, tag) = held.swap_remove(random.below(held.len() as u64) as usize);
+                assert_eq!(writer.payload(1), tag.to_le_bytes(), "SEED={seed} step={step}");
+                pool.give_back(writer.into_lease());
+            }
+            _ => {
+                let need_bytes = 1 << random.between(8, 20);
+                if let Ok(lease) = pool.lease(need_bytes, 16) {
+                    let mut writer = RingWriter::new(lease, ClockAnchor::default());
+                    assert_eq!(writer.reader().poll(1), Poll::Pending, "SEED={seed} step={step}");
+                    write(&mut writer, &step.to_le_bytes());
+                    held.push((writer, step));
+                }
+            }
+        }
+        pool.audit();
+    }
+    let generations: std::collections::BTreeSet<u64> =
+        held.iter().map(|(writer, _)| writer.generation()).collect();
+    assert_eq!(generations.len(), held.len(), "SEED={seed}");
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "needs mmap")]
+fn a_pool_that_cannot_work_is_refused_at_start() {
+    for (prealloc_bytes, bytes_max) in [(0, MIB - 1), (3 * MIB, 2 * MIB)] {
+        let config = RingPoolConfig { prealloc_bytes, bytes_max };
+        let error = RingPool::new(config).err().unwrap();
+        assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "needs mmap")]
+fn a_door_ring_can_be_opened_read_only_by_whoever_has_its_descriptor() {
+    let anchor = ClockAnchor { wall_us: 5, mono_ns: 6 };
+    let mut door = DoorRing::create(16 * KIB, anchor).unwrap();
+    write(&mut door.writer, b"hello");
+    let metadata = File::from(door.descriptor().try_clone_to_owned().unwrap()).metadata().unwrap();
+    assert_eq!(metadata.permissions().mode() & 0o777, 0o600);
+    assert_eq!(metadata.len(), u64::from(16 * KIB));
+    assert_eq!(metadata.blocks() * 512, metadata.len()); // Bought, not only promised.
+    let reader = RingReader::open(door.descriptor().try_clone_to_owned().unwrap()).unwrap();
+    assert_eq!(reader.anchor(), anchor);
+    let mut buffer = [0; 64];
+    assert_eq!(reader.read(1, &mut buffer).unwrap().length, 5);
+    write(&mut door.writer, b"more"); // The seals do not hold back the writer's older mapping.
+    assert_eq!(reader.read(2, &mut buffer).unwrap().length, 4);
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "needs mmap")]
+fn descriptors_that_are_not_sealed_rings_are_refused() {
+    let pipe = std::io::pipe().unwrap().0;
+    let refused = RingReader::open(OwnedFd::from(pipe));
+    assert!(matches!(refused, Err(OpenError::NotSealed { found: 0 })));
+    let directory = File::open("/").unwrap();
+    assert!(matches!(RingReader::open(directory.into()), Err(OpenError::NotSealed { found: 0 })));
+    let device = File::open("/dev/zero").unwrap();
+    assert!(matches!(RingReader::open(device.into()), Err(OpenError::NotSealed { found: 0 })));
+
+    let memfd = |bytes: u64, seals: i32| {
+        let memfd = Memfd::create(c"test").unwrap();
+        memfd.allocate(0, bytes).unwrap();
+        memfd.seal(seals).unwrap();
+        memfd.reopen_read_only().unwrap()
+    };
+    // Without the seal against new writers, or the one that keeps the seals.
+    for missing in [libc::F_SEAL_SHRINK, libc::F_SEAL_GROW, libc::F_SEAL_FUTURE_WRITE] {
+        let refused = RingReader::open(memfd(4096, DOOR_SEALS & !missing));
+        assert!(matches!(refused, Err(OpenError::NotSealed { .. })));
+    }
+    let refused = RingReader::open(memfd(4096, DOOR_SEALS & !libc::F_SEAL_SEAL));
+    assert!(matches!(refused, Err(OpenError::NotSealed { .. })));
+    let refused = RingReader::open(memfd(8192, DOOR_SEALS));
+    assert!(matches!(refused, Err(OpenError::WrongSize { bytes: 8192 })));
+    let refused = RingReader::open(memfd(4096, DOOR_SEALS));
+    assert!(matches!(refused, Err(OpenError::Header(HeaderFault::Magic))));
+}

@@ -1,0 +1,349 @@
+//! The reading side of a ring, for any thread and any process.
+//!
+//! Trusts nothing: what stands in shared memory may be torn, overwritten or hostile. Each word is
+//! loaded once; payload bytes are copied to the caller's private buffer; only then is it checked
+//! whether the writer had claimed them meanwhile. Stores nothing, so a read-only mapping is enough.
+//!
+//! - `ring:publish`: who sees a descriptor's `seq` sees the chunk;
+//! - `ring:claim`: who saw anything of a newer chunk sees the tail that gave up the older one;
+//! - `ring:generation`: who saw anything of the window's next tenant sees its generation.
+//!
+//! Tests: below, `model_tests.rs`, `loom_tests.rs`, `tests/ring_process.rs`.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::atomic::{AtomicU64, Flaw, Ordering, fence, is_flawed, load_acquire, spin_hint};
+use super::copy;
+use super::format::{HeaderFault, read_header};
+use super::futex::{self, WaitOutcome};
+use super::layout::{
+    ClockAnchor, Descriptor, GENERATION_WORD, Geometry, HEAD_SEQ_WORD, KindTotals, META, MONO_NS,
+    OFFSET, POSITION, SEQ, TAIL_SEQ_WORD, TAIL_TOTALS_WORD, TAIL_VERSION_WORD, TOTAL_BYTES,
+    TOTAL_BYTES_WORD, unpack_meta,
+};
+use super::segment::Segment;
+use crate::limits::{KINDS_MAX, SEQLOCK_ATTEMPTS_MAX};
+
+/// One reader of one tenancy of one ring. Has no position: the caller's cursor is the position.
+#[derive(Clone)]
+pub struct RingReader {
+    segment: Segment,
+    geometry: Geometry,
+    generation: u64,
+    anchor: ClockAnchor,
+}
+
+/// How it stands with one chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Poll {
+    /// It is there (it may be overtaken at any moment: [`RingReader::copy`] tells).
+    Ready(Descriptor),
+    /// It has not been written yet.
+    Pending,
+    /// It has been overwritten. Everything before `tail_seq` has.
+    Overtaken {
+        /// The oldest chunk that is still held.
+        tail_seq: u64,
+    },
+    /// The window belongs to another execution now.
+    Gone,
+    /// What stands there, no writer of ours can have written.
+    Corrupt,
+}
+
+/// Why a chunk was not read. What is in the buffer then is worthless.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadError {
+    /// Wait: it has not been written yet.
+    Pending,
+    /// Go on from `tail_seq`: it has been overwritten.
+    Overtaken {
+        /// The oldest chunk that is still held.
+        tail_seq: u64,
+    },
+    /// Give up: the window belongs to another execution now.
+    Gone,
+    /// Give up: what stands there, no writer of ours can have written.
+    Corrupt,
+    /// Call again with more room.
+    BufferTooSmall {
+        /// Bytes that the payload has.
+        length: u32,
+    },
+}
+
+/// What stood before the tail at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TailTotals {
+    /// The oldest chunk that was held.
+    pub tail_seq: u64,
+    /// The chunks before it, per kind.
+    pub kinds: KindTotals,
+}
+
+impl RingReader {
+    /// A reader of the ring in `segment`, whoever wrote it.
+    ///
+    /// # Errors
+    /// [`HeaderFault`] if it is not a ring.
+    pub fn attach(segment: Segment) -> Result<RingReader, HeaderFault> {
+        let header = read_header(&segment)?;
+        Ok(RingReader {
+            segment,
+            geometry: header.geometry,
+            generation: header.generation,
+            anchor: header.anchor,
+        })
+    }
+
+    /// A reader of a ring whose writer says what is in the header.
+    pub(super) fn of_writer(
+        segment: Segment,
+        geometry: Geometry,
+        generation: u64,
+        anchor: ClockAnchor,
+    ) -> RingReader {
+        RingReader { segment, geometry, generation, anchor }
+    }
+
+    /// Looks for chunk `seq`. Touches the line of its descriptor, and the quiet line of the tail.
+    #[inline]
+    pub fn poll(&self, seq: u64) -> Poll {
+        let line = self.segment.line(self.geometry.descriptor_line(seq));
+        let found_seq = load_acquire(&line[SEQ]); // ring:publish
+        if found_seq != seq {
+            return self.poll_other(seq, found_seq);
+        }
+        let position = line[POSITION].load(Ordering::Relaxed);
+        let total_bytes = line[TOTAL_BYTES].load(Ordering::Relaxed);
+        let mono_ns = line[MONO_NS].load(Ordering::Relaxed);
+        let (length, header) = unpack_meta(line[META].load(Ordering::Relaxed));
+        let offset = line[OFFSET].load(Ordering::Relaxed);
+        if let Err(loss) = self.recheck(seq) {
+            return loss.into();
+        }
+        let data_bytes = self.geometry.data_bytes();
+        let is_sound = length <= self.geometry.length_max()
+            && offset <= u64::from(data_bytes - length)
+            && offset.is_multiple_of(8)
+            && (header.kind as usize) < KINDS_MAX;
+        if !is_sound {
+            return Poll::Corrupt;
+        }
+        let offset = offset as u32;
+        Poll::Ready(Descriptor { seq, position, total_bytes, mono_ns, length, header, offset })
+    }
+
+    /// The slot of `seq` holds another chunk, or none.
+    #[inline]
+    fn poll_other(&self, seq: u64, found_seq: u64) -> Poll {
+        if found_seq < seq {
+            // An older chunk, or an empty slot; or the window has a new tenant.
+            let generation = self.word(GENERATION_WORD).load(Ordering::Relaxed);
+            return if generation == self.generation { Poll::Pending } else { Poll::Gone };
+        }
+        match self.recheck(seq) {
+            Err(loss) => loss.into(),
+            Ok(()) => Poll::Corrupt, // Overwritten without having been claimed.
+        }
+    }
+
+    /// Copies the payload of `descriptor` to the start of `buffer` and checks that it was whole.
+    ///
+    /// # Errors
+    /// [`ReadError`], never `Pending`; what is in `buffer` is then worthless.
+    #[inline]
+    pub fn copy(&self, descriptor: &Descriptor, buffer: &mut [u8]) -> Result<(), ReadError> {
+        let length = descriptor.length;
+        let Some(target) = buffer.get_mut(..length as usize) else {
+            return Err(ReadError::BufferTooSmall { length });
+        };
+        let start = self.payload_start(descriptor);
+        // SAFETY: nobody looks at `target` unless the re-check says that nobody wrote meanwhile.
+        unsafe { copy::copy_out(&self.segment, start, target) };
+        self.recheck(descriptor.seq)
+    }
+
+    /// [`RingReader::poll`] and [`RingReader::copy`] in one.
+    ///
+    /// # Errors
+    /// [`ReadError`]; what is in `buffer` is then worthless.
+    #[inline]
+    pub fn read(&self, seq: u64, buffer: &mut [u8]) -> Result<Descriptor, ReadError> {
+        match self.poll(seq) {
+            Poll::Ready(descriptor) => self.copy(&descriptor, buffer).map(|()| descriptor),
+            Poll::Pending => Err(ReadError::Pending),
+            Poll::Overtaken { tail_seq } => Err(ReadError::Overtaken { tail_seq }),
+            Poll::Gone => Err(ReadError::Gone),
+            Poll::Corrupt => Err(ReadError::Corrupt),
+        }
+    }
+
+    /// The payload of `descriptor` where it is.
+    ///
+    /// # Safety
+    /// This process writes the ring, and while the slice lives the chunk is not overwritten: the
+    /// writer is given a `gate_seq` of at most `descriptor.seq`, and its window is not given back.
+    /// `descriptor` is from this reader or from the writer of the same generation.
+    #[inline]
+    pub unsafe fn borrow(&self, descriptor: &Descriptor) -> &[u8] {
+        let start = self.payload_start(descriptor);
+        let address = self.segment.byte_address(start, descriptor.length as usize);
+        // SAFETY: in bounds by `byte_address`, initialized (zeroed at birth); unwritten by contract.
+        unsafe { std::slice::from_raw_parts(address.as_ptr(), descriptor.length as usize) }
+    }
+
+    /// Where a payload starts in the segment. Whoever made the descriptor, it is inside.
+    #[inline]
+    fn payload_start(&self, descriptor: &Descriptor) -> usize {
+        let data_bytes = self.geometry.data_bytes();
+        assert!(descriptor.length <= data_bytes);
+        assert!(descriptor.offset <= data_bytes - descriptor.length);
+        self.geometry.data_start() + descriptor.offset as usize
+    }
+
+    /// After a copy: is what was copied still chunk `seq`?
+    #[inline]
+    fn recheck(&self, seq: u64) -> Result<(), ReadError> {
+        if !is_flawed(Flaw::ReaderFence) {
+            fence(Ordering::Acquire); // ring:claim, ring:generation
+        }
+        if is_flawed(Flaw::TailCheck) {
+            let found_seq =
+                self.segment.line(self.geometry.descriptor_line(seq))[SEQ].load(Ordering::Relaxed);
+            return if found_seq == seq { Ok(()) } else { Err(ReadError::Gone) };
+        }
+        let tail_seq = self.word(TAIL_SEQ_WORD).load(Ordering::Relaxed); // ring:tail
+        if !is_flawed(Flaw::ReaderFence) {
+            fence(Ordering::Acquire); // ring:tail; also: a tail that fell shows the new generation
+        }
+        if self.word(GENERATION_WORD).load(Ordering::Relaxed) != self.generation {
+            return Err(ReadError::Gone);
+        }
+        if tail_seq <= seq {
+            return Ok(());
+        }
+        // A tail is at most one beyond a head that was stored before it.
+        let head_seq = self.word(HEAD_SEQ_WORD).load(Ordering::Relaxed);
+        if tail_seq - 1 > head_seq {
+            // Of two tenants, or of a hostile one.
+            fence(Ordering::Acquire);
+            let generation = self.word(GENERATION_WORD).load(Ordering::Relaxed);
+            let is_gone = generation != self.generation;
+            return Err(if is_gone { ReadError::Gone } else { ReadError::Corrupt });
+        }
+        Err(ReadError::Overtaken { tail_seq })
+    }
+
+    #[inline]
+    fn word(&self, index: usize) -> &AtomicU64 {
+        self.segment.word(index)
+    }
+
+    /// The newest chunk; 0 if there is none. A hint: the next moment it may be another, and a
+    /// hostile writer can say anything.
+    #[inline]
+    pub fn head_seq(&self) -> u64 {
+        load_acquire(self.word(HEAD_SEQ_WORD)) // ring:publish
+    }
+
+    /// The oldest chunk that is held. A hint, as [`RingReader::head_seq`].
+    #[inline]
+    pub fn tail_seq(&self) -> u64 {
+        load_acquire(self.word(TAIL_SEQ_WORD)) // ring:tail
+    }
+
+    /// Payload bytes of all chunks so far. A hint; exact numbers stand in the descriptors.
+    pub fn total_bytes(&self) -> u64 {
+        self.word(TOTAL_BYTES_WORD).load(Ordering::Relaxed)
+    }
+
+    /// Tail and totals of one and the same moment; `None` if the window belongs to another
+    /// execution, or if its writer has been in the middle of a change for too long to be honest.
+    pub fn tail_totals(&self) -> Option<TailTotals> {
+        for _ in 0..SEQLOCK_ATTEMPTS_MAX {
+            let version = load_acquire(self.word(TAIL_VERSION_WORD)); // ring:totals
+            let tail_seq = self.word(TAIL_SEQ_WORD).load(Ordering::Relaxed);
+            let mut kinds = KindTotals::default();
+            for (kind, total) in kinds.iter_mut().enumerate() {
+                let word = TAIL_TOTALS_WORD + 2 * kind;
+                total.count = self.word(word).load(Ordering::Relaxed);
+                total.bytes = self.word(word + 1).load(Ordering::Relaxed);
+            }
+            fence(Ordering::Acquire); // ring:totals, ring:generation
+            let version_after = self.word(TAIL_VERSION_WORD).load(Ordering::Relaxed);
+            fence(Ordering::Acquire); // A version that fell shows the new generation.
+            if self.word(GENERATION_WORD).load(Ordering::Relaxed) != self.generation {
+                return None;
+            }
+            if version == version_after && version.is_multiple_of(2) {
+                return Some(TailTotals { tail_seq, kinds });
+            }
+            spin_hint();
+        }
+        None
+    }
+
+    /// Sleeps until the head is no longer `seen_head_seq`, at most `timeout`; may wake early.
+    /// Whoever wants to be woken has to be known to the waker (its reader page says `asleep`).
+    pub fn wait(&self, seen_head_seq: u64, timeout: Duration) -> WaitOutcome {
+        futex::wait(self.word(HEAD_SEQ_WORD), seen_head_seq as u32, timeout)
+    }
+
+    /// The word whose low half moves with every chunk: for [`futex::wait_either`].
+    pub fn head_word(&self) -> &AtomicU64 {
+        self.word(HEAD_SEQ_WORD)
+    }
+
+    /// The sizes of the ring, checked when it was attached.
+    pub fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    /// Which tenancy of the window this reader reads.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Turns the monotonic time of a chunk into wall time.
+    pub fn anchor(&self) -> ClockAnchor {
+        self.anchor
+    }
+}
+
+impl From<ReadError> for Poll {
+    #[inline]
+    fn from(error: ReadError) -> Poll {
+        match error {
+            ReadError::Pending => Poll::Pending,
+            ReadError::Overtaken { tail_seq } => Poll::Overtaken { tail_seq },
+            ReadError::Gone => Poll::Gone,
+            ReadError::Corrupt | ReadError::BufferTooSmall { .. } => Poll::Corrupt,
+        }
+    }
+}
+
+impl fmt::Debug for RingReader {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "RingReader({:?}, generation {})", self.geometry, self.generation)
+    }
+}
+
+impl fmt::Display for ReadError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ReadError::Pending => write!(out, "the chunk has not been written yet"),
+            ReadError::Overtaken { tail_seq } => {
+                write!(out, "the chunk has been overwritten; the oldest held is {tail_seq}")
+            }
+            ReadError::Gone => write!(out, "the ring has ended and its memory serves another"),
+            ReadError::Corrupt => write!(out, "the ring holds what no writer can have written"),
+            ReadError::BufferTooSmall { length } => {
+                write!(out, "the payload has {length} bytes, the buffer fewer")
+            }
+        }
+    }
+}
+
+impl std::error::Error for ReadError {}

@@ -1,0 +1,141 @@
+//! The page of a reader in another thread or process: its cursor, and whether it sleeps.
+//!
+//! Written by the reader only ([`ReaderPage`]); to the shard it is a hint ([`ReaderPageView`]): an
+//! honest cursor only grows and is at most one beyond the head. A reader with any other is evicted.
+//!
+//! - `page:cursor`: who sees a cursor may overwrite what is before it: the reader has finished;
+//! - `page:asleep`: both sides store, pass a full fence, then look at the other's word.
+//!
+//! Tests: below; the handshake in `loom_tests.rs`.
+
+use std::fmt;
+
+use super::atomic::{Ordering, full_fence, load_acquire};
+use super::segment::Segment;
+
+const CURSOR: usize = 0;
+const ASLEEP: usize = 1;
+const PAGE_WORDS: usize = 16; // A pair of cache lines: nobody else's words are near.
+
+/// The reader's side: the one writer of the page.
+pub struct ReaderPage {
+    segment: Segment,
+}
+
+/// The shard's side.
+pub struct ReaderPageView {
+    segment: Segment,
+    cursor_seen: u64,
+}
+
+/// A cursor that no honest reader stores: evict the reader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WildCursor {
+    /// What it stored.
+    pub cursor: u64,
+    /// Where it had been before.
+    pub cursor_before: u64,
+    /// The newest chunk.
+    pub head_seq: u64,
+}
+
+impl ReaderPage {
+    /// A page of this process, and the shard's view of it. `cursor` is the first chunk that the
+    /// reader wants.
+    pub fn new(cursor: u64) -> (ReaderPage, ReaderPageView) {
+        let segment = Segment::heap(PAGE_WORDS);
+        segment.word(CURSOR).store(cursor, Ordering::Relaxed);
+        let view = ReaderPageView { segment: segment.clone(), cursor_seen: cursor };
+        (ReaderPage { segment }, view)
+    }
+
+    /// All chunks before `cursor` have been read and may be overwritten. Whoever then asks whether
+    /// the shard wants to know passes the fence in `ControlView::wants_attention`.
+    #[inline]
+    pub fn set_cursor(&self, cursor: u64) {
+        self.segment.word(CURSOR).store(cursor, Ordering::Release); // page:cursor
+    }
+
+    /// Says that this reader is about to sleep. It then has to look at the head once more: the
+    /// fence in here and the one in [`ReaderPageView::is_asleep`]'s contract make it impossible
+    /// that this look misses the chunk and the writer misses the flag.
+    #[inline]
+    pub fn set_asleep(&self) {
+        self.segment.word(ASLEEP).store(1, Ordering::Relaxed);
+        full_fence(); // page:asleep
+    }
+
+    /// Says that this reader looks by itself again.
+    #[inline]
+    pub fn set_awake(&self) {
+        self.segment.word(ASLEEP).store(0, Ordering::Relaxed);
+    }
+}
+
+impl ReaderPageView {
+    /// The reader's cursor, clamped to `[tail_seq, head_seq + 1]` (a reader that was overtaken is
+    /// behind the tail; that is no fault).
+    ///
+    /// # Errors
+    /// [`WildCursor`] if it went backwards or beyond what exists.
+    #[inline]
+    pub fn sample(&mut self, tail_seq: u64, head_seq: u64) -> Result<u64, WildCursor> {
+        let cursor = load_acquire(self.segment.word(CURSOR)); // page:cursor
+        if cursor < self.cursor_seen || cursor > head_seq.saturating_add(1) {
+            return Err(WildCursor { cursor, cursor_before: self.cursor_seen, head_seq });
+        }
+        self.cursor_seen = cursor;
+        Ok(cursor.max(tail_seq))
+    }
+
+    /// True if the reader sleeps and has to be woken. To be asked after a publish and one
+    /// [`full_fence`] (one for all readers), or the flag can be missed.
+    #[inline]
+    pub fn is_asleep(&self) -> bool {
+        self.segment.word(ASLEEP).load(Ordering::Relaxed) != 0 // page:asleep
+    }
+}
+
+impl fmt::Display for WildCursor {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let WildCursor { cursor, cursor_before, head_seq } = self;
+        write!(out, "a reader's cursor went from {cursor_before} to {cursor}; head is {head_seq}")
+    }
+}
+
+impl std::error::Error for WildCursor {}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wild_cursor_is_told_from_a_slow_one() {
+        let (page, mut view) = ReaderPage::new(1);
+        assert_eq!(view.sample(1, 0), Ok(1));
+        page.set_cursor(5);
+        assert_eq!(view.sample(3, 9), Ok(5));
+        assert_eq!(view.sample(7, 9), Ok(7)); // Overtaken: clamped.
+        page.set_cursor(10);
+        assert_eq!(view.sample(7, 9), Ok(10)); // It has read everything.
+        page.set_cursor(11);
+        assert_eq!(
+            view.sample(7, 9),
+            Err(WildCursor { cursor: 11, cursor_before: 10, head_seq: 9 })
+        );
+        page.set_cursor(9);
+        assert!(view.sample(7, 9).is_err());
+        page.set_cursor(u64::MAX);
+        assert!(view.sample(7, 9).is_err());
+    }
+
+    #[test]
+    fn a_sleeper_can_be_seen() {
+        let (page, view) = ReaderPage::new(1);
+        assert!(!view.is_asleep());
+        page.set_asleep();
+        assert!(view.is_asleep());
+        page.set_awake();
+        assert!(!view.is_asleep());
+    }
+}

@@ -1,0 +1,260 @@
+//! Writer and readers together: threads that are overtaken, windows that change their tenant,
+//! shared memory that lies.
+
+use std::time::Duration;
+
+use super::atomic::{AtomicU64, Ordering};
+use super::layout::{
+    DATA_BYTES_WORD, GENERATION_WORD, HEAD_SEQ_WORD, MAGIC_WORD, META, OFFSET, SEQ,
+    SLOT_COUNT_WORD, TAIL_SEQ_WORD, TAIL_VERSION_WORD, VERSION_WORD, WINDOW_BYTES_WORD,
+};
+use super::*;
+use crate::base::{Instant, Random};
+
+fn write(writer: &mut RingWriter, payload: &[u8]) -> u64 {
+    writer.write(ChunkHeader::default(), payload, Instant::ZERO, u64::MAX).unwrap()
+}
+
+/// The payload that chunk `seq` has, in full: length and every byte follow from its number.
+fn fill_pattern(seq: u64, buffer: &mut [u8]) -> usize {
+    let mut random = Random::new(seq);
+    let length = random.below(buffer.len() as u64 + 1) as usize;
+    random.fill(&mut buffer[..length]);
+    length
+}
+
+/// Reads everything that can be read until chunk `last`; returns what was received and missed.
+fn read_all(reader: &RingReader, last: u64) -> (u64, u64) {
+    let length_max = reader.geometry().length_max() as usize;
+    let mut buffer = vec![0; length_max];
+    let mut expected = vec![0; length_max];
+    let (mut received, mut missed, mut cursor) = (0, 0, 1);
+    while cursor <= last {
+        match reader.read(cursor, &mut buffer) {
+            Ok(descriptor) => {
+                let length = fill_pattern(cursor, &mut expected);
+                assert_eq!(descriptor.seq, cursor);
+                assert_eq!(&buffer[..descriptor.length as usize], &expected[..length]);
+                assert_eq!(descriptor.header.key, cursor as u8);
+                received += 1;
+                cursor += 1;
+            }
+            Err(ReadError::Pending) => atomic::spin_hint(),
+            Err(ReadError::Overtaken { tail_seq }) => {
+                assert!(tail_seq > cursor);
+                missed += tail_seq - cursor;
+                cursor = tail_seq;
+            }
+            Err(error) => panic!("chunk {cursor}: {error}"),
+        }
+    }
+    (received, missed)
+}
+
+#[test]
+fn overtaken_readers_see_whole_chunks_and_count_what_they_missed() {
+    let last: u64 = if cfg!(miri) { 150 } else { 400_000 };
+    for geometry in [Geometry::custom(8, 64), Geometry::custom(64, 160), Geometry::of_class(4096)] {
+        let mut writer = RingWriter::new(Lease::heap(geometry), ClockAnchor::default());
+        let readers = [writer.reader(), writer.reader()];
+        std::thread::scope(|scope| {
+            let handles =
+                readers.each_ref().map(|reader| scope.spawn(move || read_all(reader, last)));
+            let mut payload = vec![0; geometry.length_max() as usize];
+            for seq in 1..=last {
+                let length = fill_pattern(seq, &mut payload);
+                let header = ChunkHeader { key: seq as u8, ..ChunkHeader::default() };
+                let written =
+                    writer.write(header, &payload[..length], Instant::from_nanos(seq), u64::MAX);
+                assert_eq!(written, Ok(seq));
+            }
+            writer.wake();
+            for handle in handles {
+                let (received, missed) = handle.join().unwrap();
+                assert_eq!(received + missed, last);
+                assert!(received > 0); // At least what the ring holds in the end.
+            }
+        });
+    }
+}
+
+#[test]
+fn a_gating_reader_in_another_thread_misses_nothing() {
+    let last: u64 = if cfg!(miri) { 100 } else { 200_000 };
+    let mut writer = RingWriter::new(Lease::heap(Geometry::custom(8, 128)), ClockAnchor::default());
+    let reader = writer.reader();
+    let cursor = AtomicU64::new(1);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut expected = [0; 32];
+            for seq in 1..=last {
+                let descriptor = loop {
+                    match reader.poll(seq) {
+                        Poll::Ready(descriptor) => break descriptor,
+                        Poll::Pending => atomic::spin_hint(),
+                        other => panic!("chunk {seq}: {other:?}"),
+                    }
+                };
+                let length = fill_pattern(seq, &mut expected);
+                if cfg!(miri) {
+                    let mut buffer = [0; 32];
+                    reader.copy(&descriptor, &mut buffer).unwrap();
+                    assert_eq!(buffer[..length], expected[..length]);
+                } else {
+                    // SAFETY: this process writes, and the writer is given `cursor` as its gate.
+                    let payload = unsafe { reader.borrow(&descriptor) };
+                    assert_eq!(payload, &expected[..length]);
+                }
+                cursor.store(seq + 1, Ordering::Release);
+            }
+        });
+        let mut payload = [0; 32];
+        for seq in 1..=last {
+            let length = fill_pattern(seq, &mut payload);
+            loop {
+                let gate_seq = cursor.load(Ordering::Acquire);
+                let header = ChunkHeader::default();
+                match writer.write(header, &payload[..length], Instant::ZERO, gate_seq) {
+                    Ok(_) => break,
+                    Err(WriteError::Gated { .. }) => atomic::spin_hint(),
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn a_reader_of_the_last_tenant_is_told_that_its_ring_is_gone() {
+    let geometry = Geometry::custom(8, 256);
+    let mut old = RingWriter::new(Lease::heap(geometry), ClockAnchor::default());
+    for _ in 0..5 {
+        write(&mut old, b"old");
+    }
+    let old_reader = old.reader();
+    let mut new = RingWriter::new(old.into_lease(), ClockAnchor::default());
+    let new_reader = new.reader();
+    assert_eq!(new_reader.poll(1), Poll::Pending); // Not what the old tenant left there.
+    assert_eq!(new_reader.poll(5), Poll::Pending);
+    let mut buffer = [0; 64];
+    for seq in 1..=9 {
+        assert_eq!(old_reader.poll(seq), Poll::Gone);
+        assert_eq!(old_reader.read(seq, &mut buffer), Err(ReadError::Gone));
+    }
+    assert_eq!(old_reader.tail_totals(), None);
+    write(&mut new, b"new");
+    assert_eq!(old_reader.poll(1), Poll::Gone);
+    assert_eq!(new_reader.read(1, &mut buffer).unwrap().length, 3);
+    assert_eq!(&buffer[..3], b"new");
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "miri has no shared futexes")]
+fn a_sleeping_reader_is_woken_by_a_chunk() {
+    let mut writer = RingWriter::new(Lease::heap(Geometry::of_class(4096)), ClockAnchor::default());
+    let reader = writer.reader();
+    std::thread::scope(|scope| {
+        let sleeper = scope.spawn(move || {
+            while reader.poll(1) == Poll::Pending {
+                reader.wait(0, Duration::from_secs(60));
+            }
+        });
+        write(&mut writer, b"");
+        writer.wake(); // Either it sees the changed word, or it sleeps already and is woken.
+        sleeper.join().unwrap();
+    });
+}
+
+#[test]
+fn a_small_buffer_is_refused_with_the_length_it_needs() {
+    let mut writer = RingWriter::new(Lease::heap(Geometry::of_class(4096)), ClockAnchor::default());
+    let reader = writer.reader();
+    write(&mut writer, &[7; 100]);
+    let mut buffer = [0; 99];
+    assert_eq!(reader.read(1, &mut buffer), Err(ReadError::BufferTooSmall { length: 100 }));
+}
+
+#[test]
+#[should_panic(expected = "publish follows lend")]
+fn what_was_not_lent_cannot_be_published() {
+    let mut writer = RingWriter::new(Lease::heap(Geometry::of_class(4096)), ClockAnchor::default());
+    writer.lend(10, u64::MAX).unwrap();
+    write(&mut writer, b"this takes the room that was lent");
+    writer.publish(ChunkHeader::default(), 10, Instant::ZERO);
+}
+
+/// Every word of the header and of one descriptor, set to values that a liar would try.
+#[test]
+fn shared_memory_that_lies_is_refused_and_never_believed() {
+    let geometry = Geometry::custom(8, 256);
+    let values = [0, 1, 7, 8, 64, 255, 256, 1 << 31, u64::from(u32::MAX), 1 << 63, u64::MAX];
+    let words = (0..128).chain(128 + 8..128 + 16);
+    let words = words.step_by(if cfg!(miri) { 5 } else { 1 });
+    for word in words {
+        for value in values {
+            let lease = Lease::heap(geometry);
+            let segment = lease.segment.clone();
+            let mut writer = RingWriter::new(lease, ClockAnchor::default());
+            let reader = writer.reader();
+            for _ in 0..4 {
+                write(&mut writer, &[9; 24]);
+            }
+            segment.word(word).store(value, Ordering::Relaxed);
+            let mut buffer = [0; 64];
+            for seq in 0..6 {
+                if let Ok(descriptor) = reader.read(seq, &mut buffer) {
+                    assert!(descriptor.length <= geometry.length_max());
+                }
+            }
+            reader.tail_totals();
+            let _ = RingReader::attach(segment).map(|reader| reader.read(1, &mut buffer));
+        }
+    }
+}
+
+#[test]
+fn each_lie_gets_its_own_answer() {
+    let lease = Lease::heap(Geometry::custom(8, 256));
+    let segment = lease.segment.clone();
+    let mut writer = RingWriter::new(lease, ClockAnchor::default());
+    let reader = writer.reader();
+    let seq = write(&mut writer, &[9; 24]);
+    let line = segment.line(reader.geometry().descriptor_line(seq));
+    let poll_with = |word: &AtomicU64, value: u64| {
+        let honest = word.swap(value, Ordering::Relaxed);
+        let outcome = reader.poll(seq);
+        word.store(honest, Ordering::Relaxed);
+        outcome
+    };
+    assert!(matches!(reader.poll(seq), Poll::Ready(_)));
+    assert_eq!(poll_with(&line[META], 65), Poll::Corrupt); // Longer than a quarter.
+    assert_eq!(poll_with(&line[META], 24 | 16 << 32), Poll::Corrupt); // No such kind.
+    assert_eq!(poll_with(&line[OFFSET], 240), Poll::Corrupt); // Reaches over the end.
+    assert_eq!(poll_with(&line[OFFSET], 4), Poll::Corrupt); // Between words.
+    assert_eq!(poll_with(&line[OFFSET], u64::MAX), Poll::Corrupt);
+    assert_eq!(poll_with(&line[SEQ], 9), Poll::Corrupt); // Overwritten without a claim.
+    assert_eq!(poll_with(&line[SEQ], 0), Poll::Pending);
+    assert_eq!(poll_with(segment.word(TAIL_SEQ_WORD), 3), Poll::Corrupt); // Beyond the head.
+    assert_eq!(poll_with(segment.word(TAIL_SEQ_WORD), 2), Poll::Overtaken { tail_seq: 2 });
+    assert_eq!(poll_with(segment.word(GENERATION_WORD), 9), Poll::Gone);
+    segment.word(TAIL_VERSION_WORD).store(1, Ordering::Relaxed);
+    assert_eq!(reader.tail_totals(), None); // In the middle of a change, for ever.
+
+    let attach_with = |word: usize, value: u64| {
+        let honest = segment.word(word).swap(value, Ordering::Relaxed);
+        let outcome = RingReader::attach(segment.clone()).map(|_| ());
+        segment.word(word).store(honest, Ordering::Relaxed);
+        outcome
+    };
+    assert_eq!(attach_with(HEAD_SEQ_WORD, 1), Ok(()));
+    assert_eq!(attach_with(MAGIC_WORD, 0), Err(HeaderFault::Magic));
+    assert_eq!(attach_with(VERSION_WORD, 2), Err(HeaderFault::Version { found: 2 }));
+    assert_eq!(attach_with(WINDOW_BYTES_WORD, 0), Err(HeaderFault::Sizes));
+    assert_eq!(attach_with(SLOT_COUNT_WORD, 1 << 40), Err(HeaderFault::Sizes));
+    assert_eq!(attach_with(DATA_BYTES_WORD, 257), Err(HeaderFault::Sizes));
+    assert_eq!(attach_with(GENERATION_WORD, 0), Err(HeaderFault::Generation));
+    let short = segment.part(0, 512);
+    assert_eq!(RingReader::attach(short).map(|_| ()), Err(HeaderFault::Short));
+    let cut = segment.part(0, segment.bytes() - 128);
+    assert_eq!(RingReader::attach(cut).map(|_| ()), Err(HeaderFault::Sizes));
+}

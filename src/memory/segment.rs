@@ -1,0 +1,204 @@
+//! A stretch of shared memory, accessed word by word through atomics.
+//!
+//! A segment does not care where its memory lies: a mapping of a memfd, a part of one, or the heap
+//! (tests, miri, loom, pages that stay in the process). It stays alive as long as any clone does.
+//! What may be stored by whom is decided a level higher: writers own a [`crate::memory::Lease`],
+//! readers never store. Bytes go in and out through `copy.rs` only.
+//!
+//! Invariants:
+//! - S1: `base` is valid for `word_count` words for as long as `backing` lives.
+//! - S2: `base` is aligned to 128 bytes for whole segments, to 64 for parts.
+
+use std::io;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use memmap2::{Advice, MmapRaw, UncheckedAdvice};
+
+use super::atomic::{AtomicU64, Ordering};
+use super::layout::DESCRIPTOR_WORDS;
+
+const PAGE_BYTES: usize = 4096;
+
+/// A stretch of memory. Cheap to clone; clones are the same memory.
+#[derive(Clone)]
+pub struct Segment {
+    base: NonNull<AtomicU64>,
+    word_count: usize,
+    backing: Arc<Backing>,
+}
+
+// SAFETY: `base` points into `backing`, which is Send and Sync; the memory is only reached as atomics, or through the functions of `copy.rs`, whose
+// callers say why nothing tears; `backing` keeps it alive from whatever thread.
+unsafe impl Send for Segment {}
+// SAFETY: as for Send: a shared segment gives out nothing but `&AtomicU64`.
+unsafe impl Sync for Segment {}
+
+enum Backing {
+    Heap(#[expect(dead_code, reason = "held for its Drop; reached through `base`")] HeapBlocks),
+    Mapped(MmapRaw),
+}
+
+/// Two cache lines: what keeps words of different writers apart also on the heap.
+#[repr(align(128))]
+struct Block(
+    #[expect(dead_code, reason = "reached through the base of a segment")] [AtomicU64; BLOCK_WORDS],
+);
+const BLOCK_WORDS: usize = 16;
+const _: () = assert!(size_of::<Block>() == BLOCK_WORDS * size_of::<AtomicU64>());
+
+/// A boxed slice held by its raw pointer: a `Box` that moves would claim to be the only way in.
+struct HeapBlocks(NonNull<[Block]>);
+
+// SAFETY: a pointer to atomics which nothing but its own Drop dereferences.
+unsafe impl Send for HeapBlocks {}
+// SAFETY: as for Send.
+unsafe impl Sync for HeapBlocks {}
+
+impl Drop for HeapBlocks {
+    fn drop(&mut self) {
+        // SAFETY: the pointer came out of `Box::into_raw` in `Segment::heap`, and this is its only
+        // way back; no segment is left, or `backing` would not be dropped.
+        drop(unsafe { Box::from_raw(self.0.as_ptr()) });
+    }
+}
+
+impl Segment {
+    /// Zeroed words on the heap.
+    pub fn heap(word_count: usize) -> Segment {
+        let block_count = word_count.div_ceil(BLOCK_WORDS);
+        let blocks: Box<[Block]> =
+            (0..block_count).map(|_| Block(std::array::from_fn(|_| AtomicU64::new(0)))).collect();
+        let blocks = NonNull::from(Box::leak(blocks));
+        let backing = Arc::new(Backing::Heap(HeapBlocks(blocks)));
+        Segment { base: blocks.cast(), word_count, backing }
+    }
+
+    /// All of `mapping`.
+    pub(super) fn mapped(mapping: MmapRaw) -> Segment {
+        if cfg!(loom) {
+            panic!("loom's atomics do not lie in memory as such");
+        }
+        let word_count = mapping.len() / 8;
+        let base = NonNull::new(mapping.as_mut_ptr()).expect("mmap never gives address 0");
+        assert!(base.as_ptr().addr().is_multiple_of(4096));
+        Segment { base: base.cast(), word_count, backing: Arc::new(Backing::Mapped(mapping)) }
+    }
+
+    /// `bytes` bytes from `offset_bytes` on, as a segment of its own.
+    pub(super) fn part(&self, offset_bytes: usize, bytes: usize) -> Segment {
+        assert!(offset_bytes.is_multiple_of(64));
+        assert!(bytes.is_multiple_of(8));
+        assert!(bytes / 8 <= self.word_count);
+        assert!(offset_bytes / 8 <= self.word_count - bytes / 8);
+        // SAFETY: in bounds of the segment by the assertions above (S1).
+        let base = unsafe { self.base.add(offset_bytes / 8) };
+        Segment { base, word_count: bytes / 8, backing: Arc::clone(&self.backing) }
+    }
+
+    /// Size in bytes.
+    pub fn bytes(&self) -> usize {
+        self.word_count * 8
+    }
+
+    /// The mapping under this segment, if it is not heap, and where in it the stretch starts.
+    fn place_in_mapping(&self, offset_bytes: usize, bytes: usize) -> Option<(&MmapRaw, usize)> {
+        assert!(bytes <= self.bytes());
+        assert!(offset_bytes <= self.bytes() - bytes);
+        match &*self.backing {
+            Backing::Mapped(mapping) => {
+                let base_offset = self.base.as_ptr().addr() - mapping.as_ptr().addr();
+                Some((mapping, base_offset + offset_bytes))
+            }
+            Backing::Heap(_) => None,
+        }
+    }
+
+    /// True if both lie in the same memory.
+    pub(super) fn shares_backing(&self, other: &Segment) -> bool {
+        Arc::ptr_eq(&self.backing, &other.backing)
+    }
+
+    /// One word.
+    #[inline]
+    pub(super) fn word(&self, index: usize) -> &AtomicU64 {
+        assert!(index < self.word_count);
+        // SAFETY: in bounds by the line above (S1).
+        let word = unsafe { self.base.add(index) };
+        // SAFETY: valid and aligned by S1, zeroed at birth, and reached as an atomic by everyone.
+        unsafe { word.as_ref() }
+    }
+
+    /// Eight words, aligned to eight: a cache line.
+    #[inline]
+    pub(super) fn line(&self, index: usize) -> &[AtomicU64; DESCRIPTOR_WORDS] {
+        let first = index * DESCRIPTOR_WORDS;
+        assert!(first + DESCRIPTOR_WORDS <= self.word_count);
+        // SAFETY: in bounds by the line above (S1).
+        let line = unsafe { self.base.add(first) };
+        // SAFETY: as in `word`, for eight of them.
+        unsafe { line.cast::<[AtomicU64; DESCRIPTOR_WORDS]>().as_ref() }
+    }
+
+    /// The address of `length` bytes from `offset` on: for `copy.rs` and the borrows of the ring.
+    #[inline]
+    pub(super) fn byte_address(&self, offset: usize, length: usize) -> NonNull<u8> {
+        if cfg!(loom) {
+            panic!("loom's atomics have no bytes");
+        }
+        let bytes = self.bytes();
+        assert!(length <= bytes);
+        assert!(offset <= bytes - length);
+        // SAFETY: in bounds by the lines above (S1).
+        unsafe { self.base.cast::<u8>().add(offset) }
+    }
+}
+
+/// Faults in all pages of a stretch that nobody uses yet, so that no chunk pays for it later.
+pub(super) fn populate(segment: &Segment, offset_bytes: usize, bytes: usize) {
+    let Some((mapping, start)) = segment.place_in_mapping(offset_bytes, bytes) else { return };
+    if mapping.advise_range(Advice::PopulateWrite, start, bytes).is_ok() {
+        return;
+    }
+    // Before Linux 5.14: page by page.
+    for offset in (offset_bytes..offset_bytes + bytes).step_by(PAGE_BYTES) {
+        segment.word(offset / 8).fetch_add(0, Ordering::Relaxed);
+    }
+}
+
+/// Gives the pages of a stretch back to the kernel. It then reads as zeros, and has to be bought
+/// again before it is touched.
+pub(super) fn release(segment: &Segment, offset_bytes: usize, bytes: usize) -> io::Result<()> {
+    let Some((mapping, start)) = segment.place_in_mapping(offset_bytes, bytes) else {
+        return Ok(());
+    };
+    // SAFETY: all access to this memory is atomic or re-checked, so that it may become zero at any
+    // moment; nobody holds a borrow: the stretch is not leased.
+    unsafe { mapping.unchecked_advise_range(UncheckedAdvice::Remove, start, bytes) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[cfg(not(loom))]
+    fn a_part_outlives_the_whole_and_is_the_same_memory() {
+        let whole = Segment::heap(64);
+        let part = whole.part(64, 128);
+        whole.word(9).store(7, Ordering::Relaxed);
+        assert!(part.shares_backing(&whole));
+        assert_eq!(part.bytes(), 128);
+        drop(whole);
+        assert_eq!(part.word(1).load(Ordering::Relaxed), 7);
+        assert_eq!(part.line(0)[1].load(Ordering::Relaxed), 7);
+    }
+
+    #[test]
+    #[cfg(not(loom))]
+    #[should_panic(expected = "index < self.word_count")]
+    fn no_word_beyond_the_end_can_be_named() {
+        let part = Segment::heap(64).part(0, 64);
+        part.word(8);
+    }
+}

@@ -1,0 +1,454 @@
+//! The writing side of a ring.
+//!
+//! Owned by one thread. Holds its own record of every chunk in the ring, so that nothing it decides
+//! depends on what stands in shared memory; it stores there and never loads. Reads no clock, makes
+//! no syscall while writing (waking is [`RingWriter::wake`], a call of its own).
+//!
+//! The order of stores is the protocol. A *claim* says in advance what is about to be overwritten:
+//!
+//! 1. `tail_seq` = the first chunk that will survive, then a release fence (`ring:claim`);
+//! 2. payload, fields of the descriptor;
+//! 3. the descriptor's `seq`, then `head_seq`, each with release (`ring:publish`).
+//!
+//! A claim takes an eighth of the ring more than the chunk at hand needs, so that the line of the
+//! tail, which every reader re-checks, moves once per many chunks.
+//!
+//! Invariants ([`RingWriter::audit`]):
+//! - W1: `tail_seq <= seq_next`, `seq_next - tail_seq <= slot_count`
+//! - W2: `position_next - position(tail_seq) <= data_bytes`
+//! - W3: no chunk at or after the caller's `gate_seq` is ever claimed
+//!
+//! Tests: below, `model_tests.rs`, `loom_tests.rs`, `tests/ring_process.rs`.
+
+use std::fmt;
+
+use super::atomic::{AtomicU64, Flaw, Ordering, fence, is_flawed};
+use super::copy;
+use super::futex;
+use super::layout::{
+    CLAIM_PARTS, ChunkHeader, ClockAnchor, Descriptor, GENERATION_WORD, Geometry, HEAD_SEQ_WORD,
+    KindTotals, META, MONO_NS, OFFSET, POSITION, SEQ, TAIL_SEQ_WORD, TAIL_TOTALS_WORD,
+    TAIL_VERSION_WORD, TOTAL_BYTES, TOTAL_BYTES_WORD, pack_meta, padded, unpack_meta,
+};
+use super::lease::Lease;
+use super::reader::RingReader;
+use crate::base::Instant;
+use crate::limits::KINDS_MAX;
+
+/// The one writer of one ring.
+pub struct RingWriter {
+    /// The number of the next chunk; `head_seq` is one less.
+    seq_next: u64,
+    /// A chunk below this has a slot without a claim.
+    seq_limit: u64,
+    /// Where the next payload starts if it fits before the end of the area.
+    position_next: u64,
+    /// A payload that ends at or below this has room without a claim.
+    position_limit: u64,
+    /// Position of the start of the data area in the present lap.
+    lap_position: u64,
+    total_bytes: u64,
+    geometry: Geometry,
+    /// What every slot holds: our own record, one entry per slot.
+    records: Box<[Record]>,
+    tail_seq: u64,
+    tail_version: u64,
+    tail_totals: KindTotals,
+    /// Where a lent stretch is, until it is published.
+    lent: Option<Room>,
+    anchor: ClockAnchor,
+    generation: u64,
+    lease: Lease,
+}
+
+/// Our own record of a chunk in the ring: half a cache line.
+#[derive(Clone, Copy, Default)]
+struct Record {
+    position: u64,
+    total_bytes: u64,
+    mono_ns: u64,
+    meta: u64,
+}
+
+/// A stretch of the data area that nothing valid stands in.
+#[derive(Clone, Copy)]
+struct Room {
+    position: u64,
+    offset: u32,
+    length: u32,
+}
+
+/// Why a chunk was not written. The ring is unchanged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WriteError {
+    /// Split it: a chunk has at most `length_max` bytes (a quarter of the data area).
+    TooLarge {
+        /// Bytes that were to be written.
+        length: usize,
+        /// What one chunk of this ring can have.
+        length_max: u32,
+    },
+    /// Wait: the chunk `gate_seq` would have to be overwritten, and somebody still has to read it.
+    Gated {
+        /// The gate that the caller gave.
+        gate_seq: u64,
+    },
+}
+
+impl RingWriter {
+    /// An empty ring in the window of `lease`. Readers of what stood there before see
+    /// [`Gone`](super::Poll::Gone) from the first store on.
+    pub fn new(lease: Lease, anchor: ClockAnchor) -> RingWriter {
+        super::format::format(&lease, anchor);
+        let geometry = lease.geometry;
+        RingWriter {
+            seq_next: 1,
+            seq_limit: 1 + u64::from(geometry.slot_count()),
+            position_next: 0,
+            position_limit: u64::from(geometry.data_bytes()),
+            lap_position: 0,
+            total_bytes: 0,
+            geometry,
+            records: vec![Record::default(); geometry.slot_count() as usize].into_boxed_slice(),
+            tail_seq: 1,
+            tail_version: 0,
+            tail_totals: KindTotals::default(),
+            lent: None,
+            anchor,
+            generation: lease.generation,
+            lease,
+        }
+    }
+
+    /// Ends this ring and gives its window back. The next writer of it has a new generation.
+    pub fn into_lease(mut self) -> Lease {
+        self.lease.generation += 1;
+        self.lease
+    }
+
+    /// A reader of this ring, for any thread.
+    pub fn reader(&self) -> RingReader {
+        let segment = self.lease.segment.clone();
+        RingReader::of_writer(segment, self.geometry, self.generation, self.anchor)
+    }
+
+    /// Appends a chunk with a copy of `payload` and returns its number. Chunks from `gate_seq` on
+    /// are not overwritten; `u64::MAX` means that nobody gates.
+    ///
+    /// # Errors
+    /// [`WriteError`]; the ring is then unchanged.
+    ///
+    /// # Panics
+    /// If `header.kind` is not below [`KINDS_MAX`].
+    #[inline]
+    pub fn write(
+        &mut self,
+        header: ChunkHeader,
+        payload: &[u8],
+        now: Instant,
+        gate_seq: u64,
+    ) -> Result<u64, WriteError> {
+        let room = self.room(payload.len(), gate_seq)?;
+        if is_flawed(Flaw::PublishOrder) {
+            return Ok(self.write_in_wrong_order(header, payload, now, room));
+        }
+        let start = self.geometry.data_start() + room.offset as usize;
+        // SAFETY: `room` is free space of a window that only we write (the lease).
+        unsafe { copy::copy_in(&self.lease.segment, start, payload) };
+        Ok(self.commit(header, room, now))
+    }
+
+    /// Room for a chunk of up to `length` bytes, to be filled in place and published with
+    /// [`RingWriter::publish`]. What stands in it is left over from older chunks. A lent stretch
+    /// that is not published is simply free again.
+    ///
+    /// # Errors
+    /// [`WriteError`]; the ring is then unchanged.
+    pub fn lend(&mut self, length: usize, gate_seq: u64) -> Result<&mut [u8], WriteError> {
+        let room = self.room(length, gate_seq)?;
+        self.lent = Some(room);
+        let start = self.geometry.data_start() + room.offset as usize;
+        let address = self.lease.segment.byte_address(start, length);
+        // SAFETY: in bounds by `byte_address`, initialized (zeroed at birth). Only we write here,
+        // and `&mut self` keeps us from doing so while the slice lives. Readers that still copy
+        // what stood here throw their copies away: the claim is stored.
+        Ok(unsafe { std::slice::from_raw_parts_mut(address.as_ptr(), length) })
+    }
+
+    /// Publishes the first `length` bytes of what was lent last, without a copy.
+    ///
+    /// # Panics
+    /// If nothing is lent (since the last write or publish), if `length` is more than was lent, or
+    /// if `header.kind` is not below [`KINDS_MAX`].
+    pub fn publish(&mut self, header: ChunkHeader, length: usize, now: Instant) -> u64 {
+        let lent = self.lent.take().expect("publish follows lend");
+        assert!(length <= lent.length as usize);
+        self.commit(header, Room { length: length as u32, ..lent }, now)
+    }
+
+    /// Finds room for `length` bytes and claims it.
+    #[inline]
+    fn room(&mut self, length: usize, gate_seq: u64) -> Result<Room, WriteError> {
+        let length_max = self.geometry.length_max();
+        if length > length_max as usize {
+            return Err(WriteError::TooLarge { length, length_max });
+        }
+        let length = length as u32;
+        let data_bytes = u64::from(self.geometry.data_bytes());
+        let mut position = self.position_next;
+        let mut offset = position - self.lap_position;
+        // An empty payload takes no room, but has to start inside: at least one word must be left.
+        if offset + padded(length.max(1)) > data_bytes {
+            position = self.lap_position + data_bytes; // The rest of the area becomes padding.
+            offset = 0;
+        }
+        if position + padded(length) > self.position_limit || self.seq_next == self.seq_limit {
+            self.claim(position + padded(length), gate_seq)?;
+        }
+        Ok(Room { position, offset: offset as u32, length })
+    }
+
+    /// Makes a chunk of what stands in `room`.
+    #[inline]
+    fn commit(&mut self, header: ChunkHeader, room: Room, now: Instant) -> u64 {
+        assert!((header.kind as usize) < KINDS_MAX);
+        let seq = self.seq_next;
+        self.total_bytes += u64::from(room.length);
+        let record = Record {
+            position: room.position,
+            total_bytes: self.total_bytes,
+            mono_ns: now.nanos(),
+            meta: pack_meta(room.length, header),
+        };
+        self.records[self.geometry.slot_index(seq)] = record;
+        self.lap_position = room.position - u64::from(room.offset);
+        self.position_next = room.position + padded(room.length);
+        self.seq_next = seq + 1;
+        self.lent = None;
+
+        let line = self.lease.segment.line(self.geometry.descriptor_line(seq));
+        line[POSITION].store(record.position, Ordering::Relaxed);
+        line[TOTAL_BYTES].store(record.total_bytes, Ordering::Relaxed);
+        line[MONO_NS].store(record.mono_ns, Ordering::Relaxed);
+        line[META].store(record.meta, Ordering::Relaxed);
+        line[OFFSET].store(u64::from(room.offset), Ordering::Relaxed);
+        line[SEQ].store(seq, Ordering::Release); // ring:publish
+        self.word(TOTAL_BYTES_WORD).store(record.total_bytes, Ordering::Relaxed);
+        self.word(HEAD_SEQ_WORD).store(seq, Ordering::Release); // ring:publish
+        seq
+    }
+
+    /// Gives up chunks at the tail until a payload can end at `position_end` and one slot is free;
+    /// then up to an eighth of the ring more.
+    #[cold]
+    #[inline(never)]
+    fn claim(&mut self, position_end: u64, gate_seq: u64) -> Result<(), WriteError> {
+        let slot_count = u64::from(self.geometry.slot_count());
+        let data_bytes = u64::from(self.geometry.data_bytes());
+        let tail_max = gate_seq.min(self.seq_next);
+        let mut tail_seq = self.tail_seq;
+        while self.position_of(tail_seq) + data_bytes < position_end
+            || tail_seq + slot_count <= self.seq_next
+        {
+            if tail_seq >= tail_max {
+                assert!(gate_seq < self.seq_next); // An empty ring has room for every chunk.
+                return Err(WriteError::Gated { gate_seq });
+            }
+            tail_seq += 1;
+        }
+        let needed_position = self.position_of(tail_seq);
+        let tail_max = tail_max.min(tail_seq + slot_count / u64::from(CLAIM_PARTS));
+        let extra_bytes_max = data_bytes / u64::from(CLAIM_PARTS);
+        while tail_seq < tail_max
+            && self.position_of(tail_seq + 1) - needed_position <= extra_bytes_max
+        {
+            tail_seq += 1;
+        }
+        self.store_tail(tail_seq);
+        self.seq_limit = tail_seq + slot_count;
+        self.position_limit = self.position_of(tail_seq) + data_bytes;
+        Ok(())
+    }
+
+    /// Moves the tail to `tail_seq`, for everyone to see before anything is overwritten.
+    fn store_tail(&mut self, tail_seq: u64) {
+        let mut changed_kinds = 0u32;
+        for seq in self.tail_seq..tail_seq {
+            let (length, header) = unpack_meta(self.record(seq).meta);
+            let total = &mut self.tail_totals[header.kind as usize];
+            total.count += 1;
+            total.bytes += u64::from(length);
+            changed_kinds |= 1 << header.kind;
+        }
+        self.tail_seq = tail_seq;
+        self.tail_version += 2;
+        let version = self.word(TAIL_VERSION_WORD);
+        version.store(self.tail_version - 1, Ordering::Relaxed); // Odd: totals are being changed.
+        // Release beyond what the fence needs: who sees this tail sees the head it stood under.
+        self.word(TAIL_SEQ_WORD).store(tail_seq, Ordering::Release); // ring:tail
+        if !is_flawed(Flaw::ClaimFence) {
+            fence(Ordering::Release); // ring:claim, ring:totals
+        }
+        while changed_kinds != 0 {
+            let kind = changed_kinds.trailing_zeros() as usize;
+            changed_kinds &= changed_kinds - 1;
+            let total = self.tail_totals[kind];
+            self.word(TAIL_TOTALS_WORD + 2 * kind).store(total.count, Ordering::Relaxed);
+            self.word(TAIL_TOTALS_WORD + 2 * kind + 1).store(total.bytes, Ordering::Relaxed);
+        }
+        self.word(TAIL_VERSION_WORD).store(self.tail_version, Ordering::Release); // ring:totals
+    }
+
+    /// For a control of the loom models: the chunk is announced before its bytes are there.
+    #[cold]
+    fn write_in_wrong_order(
+        &mut self,
+        header: ChunkHeader,
+        payload: &[u8],
+        now: Instant,
+        room: Room,
+    ) -> u64 {
+        let seq = self.commit(header, room, now);
+        let start = self.geometry.data_start() + room.offset as usize;
+        copy::words_in(&self.lease.segment, start, payload);
+        seq
+    }
+
+    #[inline]
+    fn word(&self, index: usize) -> &AtomicU64 {
+        self.lease.segment.word(index)
+    }
+
+    #[inline]
+    fn record(&self, seq: u64) -> &Record {
+        &self.records[self.geometry.slot_index(seq)]
+    }
+
+    /// Where chunk `seq` starts; for the one that does not exist yet, where it would.
+    fn position_of(&self, seq: u64) -> u64 {
+        if seq == self.seq_next { self.position_next } else { self.record(seq).position }
+    }
+
+    /// Wakes everyone who waits for the head to move, in this process and others: one syscall.
+    pub fn wake(&self) {
+        futex::wake_all(self.word(HEAD_SEQ_WORD));
+    }
+
+    /// The newest chunk; 0 if there is none yet.
+    #[inline]
+    pub fn head_seq(&self) -> u64 {
+        self.seq_next - 1
+    }
+
+    /// The oldest chunk that is held; `head_seq + 1` if none is.
+    #[inline]
+    pub fn tail_seq(&self) -> u64 {
+        self.tail_seq
+    }
+
+    /// True if chunk `seq` is in the ring.
+    #[inline]
+    pub fn is_held(&self, seq: u64) -> bool {
+        seq >= self.tail_seq && seq < self.seq_next
+    }
+
+    /// Payload bytes of all chunks so far.
+    #[inline]
+    pub fn total_bytes(&self) -> u64 {
+        self.total_bytes
+    }
+
+    /// Chunks before the tail, per kind.
+    pub fn tail_totals(&self) -> &KindTotals {
+        &self.tail_totals
+    }
+
+    /// The sizes of this ring.
+    pub fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    /// Which tenancy of its window this ring is.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// The moment on both clocks that stands in the header.
+    pub fn anchor(&self) -> ClockAnchor {
+        self.anchor
+    }
+
+    /// Everything about chunk `seq` but its bytes.
+    ///
+    /// # Panics
+    /// If the ring does not hold it ([`RingWriter::is_held`]).
+    #[inline]
+    pub fn descriptor(&self, seq: u64) -> Descriptor {
+        assert!(self.is_held(seq));
+        let record = self.record(seq);
+        let (length, header) = unpack_meta(record.meta);
+        // What is held spans less than the data area, so it is in this lap or in the one before.
+        let offset = if record.position >= self.lap_position {
+            record.position - self.lap_position
+        } else {
+            record.position + u64::from(self.geometry.data_bytes()) - self.lap_position
+        };
+        Descriptor {
+            seq,
+            position: record.position,
+            total_bytes: record.total_bytes,
+            mono_ns: record.mono_ns,
+            length,
+            header,
+            offset: offset as u32,
+        }
+    }
+
+    /// The bytes of chunk `seq`, where they are: nothing is copied, and the borrow keeps this
+    /// writer from overwriting them.
+    ///
+    /// # Panics
+    /// If the ring does not hold it ([`RingWriter::is_held`]).
+    #[inline]
+    pub fn payload(&self, seq: u64) -> &[u8] {
+        let descriptor = self.descriptor(seq);
+        let start = self.geometry.data_start() + descriptor.offset as usize;
+        let address = self.lease.segment.byte_address(start, descriptor.length as usize);
+        // SAFETY: in bounds by `byte_address`, initialized (zeroed at birth). Only we write here,
+        // and `&self` keeps us from doing so while the slice lives.
+        unsafe { std::slice::from_raw_parts(address.as_ptr(), descriptor.length as usize) }
+    }
+
+    /// Checks W1 and W2.
+    pub fn audit(&self) {
+        assert!(self.tail_seq <= self.seq_next);
+        assert!(self.seq_next - self.tail_seq <= u64::from(self.geometry.slot_count()));
+        let data_bytes = u64::from(self.geometry.data_bytes());
+        assert!(self.position_next - self.position_of(self.tail_seq) <= data_bytes);
+        assert!(self.position_next - self.lap_position <= data_bytes);
+        assert!(self.position_next <= self.position_limit);
+        assert_eq!(self.word(GENERATION_WORD).load(Ordering::Relaxed), self.generation);
+    }
+}
+
+impl fmt::Debug for RingWriter {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (tail, head) = (self.tail_seq, self.head_seq());
+        write!(out, "RingWriter({:?}, chunks {tail}..={head}, {:?})", self.geometry, self.lease)
+    }
+}
+
+impl fmt::Display for WriteError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            WriteError::TooLarge { length, length_max } => {
+                write!(out, "a chunk of {length} bytes; this ring takes at most {length_max}")
+            }
+            WriteError::Gated { gate_seq } => {
+                write!(out, "the ring is full: chunk {gate_seq} has yet to be read")
+            }
+        }
+    }
+}
+
+impl std::error::Error for WriteError {}
