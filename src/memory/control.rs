@@ -15,14 +15,19 @@ use std::num::NonZeroU8;
 
 use super::atomic::{Ordering, fence, full_fence, load_acquire, spin_hint};
 use super::copy;
+use super::futex;
 use super::layout::KindTotals;
 use super::segment::Segment;
 use crate::limits::{
-    ERROR_TEXT_BYTES_MAX, KINDS_MAX, PROGRESS_MESSAGE_BYTES_MAX, SEQLOCK_ATTEMPTS_MAX,
+    ERROR_TEXT_BYTES_MAX, KINDS_MAX, PROGRESS_MESSAGE_BYTES_MAX, READER_SLEEP_MAX,
+    SEQLOCK_ATTEMPTS_MAX,
 };
 
 // Words. Groups that move at different rates are 128 bytes apart.
 const GATE_SEQ: usize = 0;
+const CREDIT_SEQ: usize = 1;
+const CREDIT_BYTES: usize = 2;
+const GATE_EPOCH: usize = 3;
 const ATTENTION: usize = 16;
 const CHUNKS_EXPECTED: usize = 17; // One more than expected; 0: nobody said.
 const VERDICT: usize = 32;
@@ -141,9 +146,23 @@ impl ControlPage {
         ControlView { segment: self.segment.clone() }
     }
 
-    /// Chunks from `gate_seq` on must not be overwritten; `u64::MAX`: nobody gates.
-    pub fn set_gate_seq(&self, gate_seq: u64) {
+    /// Chunks from `gate_seq` on must not be overwritten, chunks from `credit_seq` on not be
+    /// published, and all payload bytes together not pass `credit_bytes`; `u64::MAX`: no bound.
+    /// Each of the three holds for itself: a torn look at them is as good as two looks.
+    pub fn set_gate(&self, gate_seq: u64, credit_seq: u64, credit_bytes: u64) {
+        self.segment.word(CREDIT_SEQ).store(credit_seq, Ordering::Relaxed);
+        self.segment.word(CREDIT_BYTES).store(credit_bytes, Ordering::Relaxed);
         self.segment.word(GATE_SEQ).store(gate_seq, Ordering::Release); // control:gate
+        let epoch = self.segment.word(GATE_EPOCH);
+        let next = epoch.load(Ordering::Relaxed).wrapping_add(1);
+        epoch.store(next, Ordering::Release); // control:gate
+    }
+
+    /// Wakes the producer that waits for the gate to move (or for its end: it looks).
+    pub fn wake_producer(&self) {
+        let epoch = self.segment.word(GATE_EPOCH);
+        epoch.store(epoch.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
+        futex::wake_all(epoch);
     }
 
     /// Says whether the shard wants to be told when a cursor moves. After `true`, the shard has to
@@ -197,10 +216,25 @@ impl ControlPage {
 }
 
 impl ControlView {
-    /// Chunks from here on must not be overwritten.
+    /// What the producer is allowed: (gate_seq, credit_seq, credit_bytes).
     #[inline]
-    pub fn gate_seq(&self) -> u64 {
-        load_acquire(self.segment.word(GATE_SEQ)) // control:gate
+    pub fn gate(&self) -> (u64, u64, u64) {
+        let gate_seq = load_acquire(self.segment.word(GATE_SEQ)); // control:gate
+        let credit_seq = self.segment.word(CREDIT_SEQ).load(Ordering::Relaxed);
+        (gate_seq, credit_seq, self.segment.word(CREDIT_BYTES).load(Ordering::Relaxed))
+    }
+
+    /// Changes whenever the gate was set: to be read before the gate, for
+    /// [`ControlView::wait_gate`].
+    #[inline]
+    pub fn gate_epoch(&self) -> u64 {
+        load_acquire(self.segment.word(GATE_EPOCH)) // control:gate
+    }
+
+    /// Sleeps until the gate is set again after `epoch` was read, at most for
+    /// [`READER_SLEEP_MAX`]: the page may be a hostile one.
+    pub fn wait_gate(&self, epoch: u64) {
+        let _ = futex::wait(self.segment.word(GATE_EPOCH), epoch as u32, READER_SLEEP_MAX);
     }
 
     /// True if the shard wants to be told that a cursor has moved: to be asked *after* the cursor
@@ -208,6 +242,12 @@ impl ControlView {
     #[inline]
     pub fn wants_attention(&self) -> bool {
         full_fence(); // control:attention
+        self.segment.word(ATTENTION).load(Ordering::Relaxed) != 0
+    }
+
+    /// As [`ControlView::wants_attention`] without the fence: it may see the wish a moment late.
+    #[inline]
+    pub fn attention_hint(&self) -> bool {
         self.segment.word(ATTENTION).load(Ordering::Relaxed) != 0
     }
 

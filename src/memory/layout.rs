@@ -160,6 +160,9 @@ impl Geometry {
     }
 }
 
+/// Flag of a chunk: what the tool sent at once goes on in the next chunk.
+pub const CHUNK_MORE: u16 = 1;
+
 /// One moment on both clocks, so that a reader can turn monotonic time into wall time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClockAnchor {

@@ -1,1 +1,68 @@
-//! Placeholder.
+//! Stratum 1: shared memory. Where the bytes are; everything else in the crate moves numbers.
+//!
+//! ```text
+//!  RingPool ──lease──▶ Lease ──▶ RingWriter ──reader()──▶ RingReader   same process, any thread
+//!  (arenas of windows)           (one owner)
+//!  DoorRing ──────────────────▶ RingWriter
+//!        └─ read-only descriptor ──another process──▶ RingReader::open
+//!  ControlPage ──view()──▶ ControlView          shard tells everyone: gate, end, progress
+//!  ReaderPage ◀──────────▶ ReaderPageView       a reader tells the shard: cursor, asleep
+//! ```
+//!
+//! Reading order: [`layout`] (what stands where), [`writer`] (the protocol), [`reader`] (its other
+//! half), then [`pool`] and [`memfd`] (where windows come from). Unsafe code lives here, one
+//! operation a block; so do all atomics ([`atomic`]).
+//!
+//! Absent: clocks, threads, policies, knowledge of what a payload means. Both sides of every
+//! release/acquire pair carry the same label: `ring:claim`, `ring:publish`, `ring:tail`,
+//! `ring:totals`, `ring:generation`, `control:…`, `page:…`.
+//!
+//! Invariants:
+//! - M1: every word of shared memory has one writer (A8 of the crate);
+//! - M2: what is read from memory that another process may write is loaded once, checked, and only
+//!   then used (A6);
+//! - M3: no window has two writers: a [`Lease`] is not cloneable and a [`RingWriter`] consumes it;
+//! - M4: pages are bought before they are touched: no SIGBUS on a full system.
+
+pub mod atomic;
+pub mod control;
+mod copy;
+pub mod desk;
+pub mod door;
+pub mod exchange;
+mod format;
+pub mod futex;
+pub mod layout;
+pub mod lease;
+pub mod memfd;
+pub mod pool;
+pub mod reader;
+pub mod reader_page;
+pub mod segment;
+pub mod writer;
+
+#[cfg(all(test, loom))]
+mod loom_tests;
+#[cfg(all(test, not(loom)))]
+mod model_tests;
+#[cfg(all(test, not(loom)))]
+mod pool_tests;
+#[cfg(all(test, not(loom)))]
+mod ring_tests;
+
+pub use control::{ControlPage, ControlView, FinalRecord, ProgressRecord, ShortText};
+pub use desk::{Desk, Flag};
+pub use door::DoorRing;
+pub use exchange::{Closed, Exchange};
+pub use format::HeaderFault;
+pub use futex::WaitOutcome;
+pub use layout::{
+    CHUNK_MORE, ChunkHeader, ClockAnchor, Descriptor, Geometry, KindTotal, KindTotals,
+};
+pub use lease::Lease;
+pub use memfd::OpenError;
+pub use pool::{LeaseError, RingPool, RingPoolConfig, RingPoolUsage};
+pub use reader::{Poll, ReadError, RingReader, TailTotals};
+pub use reader_page::{ReaderPage, ReaderPageView, WildCursor};
+pub use segment::Segment;
+pub use writer::{RingWriter, WriteError};

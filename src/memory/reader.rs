@@ -291,6 +291,12 @@ impl RingReader {
         futex::wait(self.word(HEAD_SEQ_WORD), seen_head_seq as u32, timeout)
     }
 
+    /// Wakes everyone who waits for the head to move: for a process that may write the ring, but
+    /// whose writer is on another thread.
+    pub fn wake(&self) {
+        futex::wake_all(self.head_word());
+    }
+
     /// The word whose low half moves with every chunk: for [`futex::wait_either`].
     pub fn head_word(&self) -> &AtomicU64 {
         self.word(HEAD_SEQ_WORD)

@@ -177,12 +177,11 @@ pub(super) fn release(segment: &Segment, offset_bytes: usize, bytes: usize) -> i
     unsafe { mapping.unchecked_advise_range(UncheckedAdvice::Remove, start, bytes) }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
     #[test]
-    #[cfg(not(loom))]
     fn a_part_outlives_the_whole_and_is_the_same_memory() {
         let whole = Segment::heap(64);
         let part = whole.part(64, 128);
@@ -195,7 +194,6 @@ mod tests {
     }
 
     #[test]
-    #[cfg(not(loom))]
     #[should_panic(expected = "index < self.word_count")]
     fn no_word_beyond_the_end_can_be_named() {
         let part = Segment::heap(64).part(0, 64);
