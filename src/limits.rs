@@ -68,15 +68,6 @@ pub const RING_NEED_BYTES_DEFAULT: u32 = 16 << 10;
 pub const RINGS_PREALLOC_BYTES: u64 = 16 << 20;
 /// Ring memory of one shard, at most.
 pub const RINGS_BYTES_MAX: u64 = 256 << 20;
-/// Address space is reserved for the most; memory is bought in steps of this size (or one window,
-/// where that is larger), so that one purchase stalls its shard for tens of microseconds only.
-pub const RING_GROWTH_STEP_BYTES: u32 = 128 << 10;
-/// The longest message of a progress record in a control page.
-pub const PROGRESS_MESSAGE_BYTES_MAX: usize = 128;
-/// Where the kernel cannot wait for two words at once, a wait for the first is cut to this.
-pub const WAIT_EITHER_FALLBACK: Duration = Duration::from_millis(1);
-/// A consistent read of several words is tried this often before its writer counts as hostile.
-pub const SEQLOCK_ATTEMPTS_MAX: u32 = 1_000;
 /// Rings that other processes can open, at once: the registry of the sift seed.
 pub const DOORS_MAX: u32 = 8;
 /// The longest error text that is kept with an ended execution.
@@ -154,8 +145,6 @@ const _: () = {
     assert!(EXECUTIONS_CEILING <= 1 << 24); // An id prints 24 bits of index.
     assert!(EXECUTIONS_MAX <= EXECUTIONS_CEILING);
     assert!(RINGS_PREALLOC_BYTES <= RINGS_BYTES_MAX);
-    assert!(ERROR_TEXT_BYTES_MAX.is_multiple_of(8)); // Texts are stored as whole words.
-    assert!(PROGRESS_MESSAGE_BYTES_MAX.is_multiple_of(8));
     assert!(DROP_LIMIT_CHUNKS < RING_CLASS_BYTES[0] / 256); // The smallest ring has 16 slots.
     assert!(REACTOR_OPERATIONS_MAX < 1 << 24); // A completion names 24 bits of slot.
     assert!(URING_SUBMISSIONS.is_power_of_two()); // Else the kernel rounds up.

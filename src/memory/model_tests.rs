@@ -39,7 +39,8 @@ impl Model {
         }
         assert_eq!(reader.poll(0), Poll::Overtaken { tail_seq }, "{context}");
         let mut buffer = vec![0; writer.geometry().length_max() as usize];
-        let mut bytes = self.chunks[..tail_seq as usize - 1].iter().map(|c| c.1.len() as u64).sum();
+        let mut bytes: u64 =
+            self.chunks[..tail_seq as usize - 1].iter().map(|c| c.1.len() as u64).sum();
         for seq in tail_seq..=head_seq {
             let (header, payload) = &self.chunks[seq as usize - 1];
             bytes += payload.len() as u64;

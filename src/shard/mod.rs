@@ -50,7 +50,7 @@ use crate::reactor::{AnyReactor, Decision, IdleStrategy, Reactor, Report};
 use crate::tool::{Job, ThreadPool, Tools};
 use crate::trace::{Code, Counters, FlightRecorder};
 use handle::Command;
-use run::{Bell, Run, ThreadClock};
+use run::{Bell, Run};
 
 /// One thread's engine, rings, tools and subscribers.
 pub struct Shard<R: Reactor + 'static = AnyReactor> {
@@ -59,7 +59,6 @@ pub struct Shard<R: Reactor + 'static = AnyReactor> {
     rings: RingPool,
     tools: Tools,
     threads: Threads,
-    thread_clock: ThreadClock,
     idle: IdleStrategy,
     anchor: ClockAnchor,
     bell: Arc<Bell>,
@@ -173,7 +172,6 @@ impl<R: Reactor + 'static> Shard<R> {
             rings: RingPool::new(config.rings)?,
             tools: Tools::built_in(),
             threads: Threads::Pool(ThreadPool::new(config.tool_threads_max)),
-            thread_clock: ThreadClock::Real,
             idle: IdleStrategy::new(config.idle, config.spin),
             anchor: ClockAnchor { wall_us: reactor.wall_us(), mono_ns: now.nanos() },
             bell: Arc::new(bell),

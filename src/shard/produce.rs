@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use super::handle::Command;
-use super::run::{Producer, Ring, Run, ThreadHost};
+use super::run::{Producer, Ring, Run, ThreadClock, ThreadHost};
 use super::{Shard, Threads};
 use crate::base::Handle;
 use crate::engine::{ChunkFacts, Event, Kind, ProducerEnd, ProgressReport};
@@ -206,7 +206,11 @@ impl<R: Reactor + 'static> Shard<R> {
         handle: Handle,
         work: Box<dyn FnOnce(&mut Output) -> Result<(), ToolError> + Send>,
     ) {
-        let host = Arc::new(ThreadHost::new(Arc::clone(&self.bell), self.thread_clock));
+        let clock = match self.threads {
+            Threads::Pool(_) => ThreadClock::Real,
+            Threads::ByHand => ThreadClock::Fixed(self.now),
+        };
+        let host = Arc::new(ThreadHost::new(Arc::clone(&self.bell), clock));
         let run = self.run_mut(handle);
         let Ring::Here(writer) = std::mem::replace(&mut run.ring, Ring::None) else {
             unreachable!("it was leased a ring");

@@ -1,1 +1,334 @@
-//! Tests of the shard, by hand.
+//! The shard by hand, and across real threads. Faults and interleavings are the simulator's part.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::*;
+use crate::base::ExecutionId;
+use crate::engine::{
+    DetachReason, EndState, Hold, Kind, OpenError, Outcome, Policy, SubscribeError, SubscribeSpec,
+    Totals,
+};
+use crate::memory::RingPoolConfig;
+use crate::tool::{Context, Need, Prepared, Step, Tool, ToolError, Work};
+
+fn config() -> ShardConfig {
+    let rings = RingPoolConfig { prealloc_bytes: 0, ..Default::default() };
+    ShardConfig { rings, seed: Some(1), ..Default::default() }
+}
+
+fn shard() -> Shard {
+    Shard::new(config()).unwrap().0
+}
+
+fn with(policy: Policy) -> SubscribeSpec {
+    SubscribeSpec { policy, ..Default::default() }
+}
+
+fn feed(shard: &mut Shard) -> ExecutionId {
+    let prepared = Prepared { work: Work::Feed, need: Need::default() };
+    shard.execute_prepared(prepared, ExecuteOptions::default()).unwrap()
+}
+
+/// Everything that one subscriber was given, in words.
+type Diary = Rc<RefCell<Vec<String>>>;
+
+fn write_down(diary: &Diary) -> impl FnMut(Delivery<'_>) + 'static {
+    let diary = Rc::clone(diary);
+    move |delivery| diary.borrow_mut().push(words(&delivery))
+}
+
+fn words(delivery: &Delivery<'_>) -> String {
+    match delivery {
+        Delivery::Chunk(chunk) => {
+            format!("{} {}", chunk.seq, String::from_utf8_lossy(chunk.data))
+        }
+        Delivery::Gap(gap) => format!("gap {}..={} {}", gap.from_seq, gap.to_seq, gap.reason),
+        Delivery::Progress(progress) => format!("progress {}", progress.progress),
+        Delivery::End(ended) => format!("end {} {}", ended.end.state, ended.error.unwrap_or("")),
+    }
+}
+
+fn turn_until_idle(shard: &mut Shard) {
+    while shard.turn() {}
+    shard.audit();
+}
+
+#[test]
+fn what_is_fed_by_hand_reaches_a_closure_at_once() {
+    let mut shard = shard();
+    let id = feed(&mut shard);
+    let diary = Diary::default();
+    shard.subscribe(id, with(Policy::Drop), write_down(&diary)).unwrap();
+    shard.publish(id, Kind::Output, b"one").unwrap();
+    shard.publish(id, Kind::Output, b"two").unwrap();
+    shard.finish(id, Ok(())).unwrap();
+    assert_eq!(*diary.borrow(), ["1 one", "2 two", "end completed "]);
+    assert_eq!(shard.publish(id, Kind::Output, b"late"), Err(PublishError::NotFound));
+    shard.audit();
+}
+
+#[test]
+fn a_polled_subscriber_is_given_what_it_asks_for() {
+    let mut shard = shard();
+    let id = feed(&mut shard);
+    let mut polled = shard.subscribe_polled(id, with(Policy::Drop)).unwrap();
+    assert!(shard.poll(&mut polled).is_none());
+    for number in 0..30 {
+        shard.publish(id, Kind::Output, format!("{number}").as_bytes()).unwrap();
+    }
+    shard.finish(id, Err("broken")).unwrap();
+    let mut diary = Vec::new();
+    while let Some(delivery) = shard.poll(&mut polled) {
+        diary.push(words(&delivery));
+    }
+    assert_eq!(diary.len(), 12, "{diary:?}");
+    assert_eq!(diary[9], "10 9");
+    assert_eq!(diary[10], "gap 11..=30 lag");
+    assert_eq!(diary[11], "end failed broken");
+}
+
+#[test]
+fn a_tool_on_the_shards_thread_runs_sleeps_and_ends() {
+    let mut shard = shard();
+    let arguments = json!({"chunks": 3, "delay_ms": 1, "chunk_size": 11});
+    let hold = Hold::UntilRead { deadline: Duration::from_secs(5) };
+    let options = ExecuteOptions { hold, ..Default::default() };
+    let id = shard.execute("slow_data_processor", &arguments, options).unwrap();
+    let diary = Diary::default();
+    shard.subscribe(id, with(Policy::Drop), write_down(&diary)).unwrap();
+    while !diary.borrow().last().is_some_and(|line| line.starts_with("end")) {
+        if !shard.turn() {
+            shard.park(None);
+        }
+    }
+    let chunks: Vec<String> =
+        diary.borrow().iter().filter(|line| line.contains("chunk")).cloned().collect();
+    assert_eq!(chunks, ["1 chunk 1 of ", "2 chunk 2 of ", "3 chunk 3 of "]);
+}
+
+#[test]
+fn a_tool_that_panics_fails_its_own_execution_and_nothing_else() {
+    struct Panics;
+    impl Tool for Panics {
+        fn step(&mut self, _: &mut Context<'_>) -> Step {
+            panic!("out of cheese");
+        }
+    }
+    let mut shard = shard();
+    let other = feed(&mut shard);
+    let prepared = Prepared { work: Work::Steps(Box::new(Panics)), need: Need::default() };
+    let id = shard.execute_prepared(prepared, ExecuteOptions::default()).unwrap();
+    let diary = Diary::default();
+    shard.subscribe(id, with(Policy::Drop), write_down(&diary)).unwrap();
+    turn_until_idle(&mut shard);
+    assert_eq!(*diary.borrow(), ["end failed the tool panicked: out of cheese"]);
+    shard.publish(other, Kind::Output, b"fine").unwrap();
+    assert_eq!(shard.counters().tools_panicked, 1);
+}
+
+#[test]
+fn a_closure_that_panics_loses_its_subscription_and_nothing_else() {
+    let mut shard = shard();
+    let id = feed(&mut shard);
+    shard.subscribe(id, with(Policy::Drop), |_| panic!("no")).unwrap();
+    let diary = Diary::default();
+    shard.subscribe(id, with(Policy::Drop), write_down(&diary)).unwrap();
+    shard.publish(id, Kind::Output, b"a").unwrap();
+    shard.publish(id, Kind::Output, b"b").unwrap();
+    assert_eq!(*diary.borrow(), ["1 a", "2 b"]);
+    assert_eq!(shard.inspect(id).unwrap().subscriber_count, 1);
+    shard.audit();
+}
+
+#[test]
+fn a_block_subscriber_stops_who_feeds_by_hand() {
+    let mut shard = shard();
+    let id = feed(&mut shard);
+    let mut polled = shard.subscribe_polled(id, with(Policy::Block)).unwrap();
+    let mut count = 0u64;
+    while shard.publish(id, Kind::Output, &[7; 64]).is_ok() {
+        count += 1;
+        assert!(count < 100);
+    }
+    assert!(shard.inspect(id).unwrap().gated);
+    let Some(Delivery::Chunk(chunk)) = shard.poll(&mut polled) else { panic!("there are many") };
+    assert_eq!((chunk.seq, chunk.data), (1, &[7u8; 64][..]));
+    shard.publish(id, Kind::Output, &[7; 64]).unwrap();
+    shard.audit();
+}
+
+#[test]
+fn a_chunk_above_a_quarter_of_the_ring_is_refused_with_the_limit() {
+    let mut shard = shard();
+    let id = feed(&mut shard);
+    let Err(PublishError::TooLarge { chunk_bytes_max }) =
+        shard.publish(id, Kind::Output, &[0; 1 << 20])
+    else {
+        panic!("it can not fit")
+    };
+    shard.publish(id, Kind::Output, &vec![0; chunk_bytes_max as usize]).unwrap();
+    let too_many = SubscribeSpec { limit_chunks: Some(1_000), ..with(Policy::Drop) };
+    let refused = shard.subscribe(id, too_many, |_| {}).unwrap_err();
+    let limit_chunks_max = shard.inspect(id).unwrap().ring.unwrap().chunks_max;
+    assert_eq!(refused, SubscribeError::Limit { limit_chunks: 1_000, limit_chunks_max });
+    let need = Need { ring_bytes: 0, chunk_bytes: 1 << 30 };
+    let prepared = Prepared { work: Work::Feed, need };
+    let refused = shard.execute_prepared(prepared, ExecuteOptions::default());
+    assert!(matches!(refused, Err(ExecuteError::ChunkTooLarge { .. })));
+}
+
+#[test]
+fn one_execution_more_than_allowed_is_refused_and_the_others_go_on() {
+    let mut config = config();
+    config.engine.executions_max = 10_000;
+    let mut shard = Shard::new(config).unwrap().0;
+    let small =
+        || Prepared { work: Work::Feed, need: Need { ring_bytes: 4 << 10, chunk_bytes: 0 } };
+    let options = ExecuteOptions::default();
+    let ids: Vec<ExecutionId> =
+        (0..10_000).map(|_| shard.execute_prepared(small(), options).unwrap()).collect();
+    let refused = shard.execute_prepared(small(), options).unwrap_err();
+    assert_eq!(refused, ExecuteError::Open(OpenError::TooMany { executions_max: 10_000 }));
+    let diary = Diary::default();
+    for &id in [&ids[0], &ids[9_999]] {
+        shard.subscribe(id, with(Policy::Drop), write_down(&diary)).unwrap();
+        shard.publish(id, Kind::Output, b"on").unwrap();
+    }
+    assert_eq!(*diary.borrow(), ["1 on", "1 on"]);
+    shard.finish(ids[5], Ok(())).unwrap();
+    shard.execute_prepared(small(), options).unwrap(); // One that has ended makes room.
+    assert!(shard.inspect(ids[5]).is_err());
+}
+
+#[test]
+fn closures_on_threads_stream_to_every_kind_of_subscriber() {
+    let (shard, _) = Shard::spawn(config(), |shard| {
+        shard.tools_mut().insert_closure("count", Need::default(), |arguments, out| {
+            let count = arguments["count"].as_u64().unwrap_or(0);
+            out.expect_total(count);
+            for number in 0..count {
+                out.send(number.to_string().as_bytes())?;
+            }
+            Ok(())
+        });
+    })
+    .unwrap();
+    let hold = Hold::UntilRead { deadline: Duration::from_secs(5) };
+    let start =
+        crate::engine::Start::AfterSubscribers { count: 3, deadline: Duration::from_secs(5) };
+    let options = ExecuteOptions { hold, start, ..Default::default() };
+    let id = shard.execute("count", json!({"count": 20_000}), options).unwrap();
+    let readers: Vec<_> = [Policy::Block, Policy::Drop, Policy::DropOldest]
+        .into_iter()
+        .map(|policy| {
+            let mut subscriber = shard.subscribe(id, with(policy)).unwrap();
+            std::thread::spawn(move || read_to_end(&mut subscriber))
+        })
+        .collect();
+    let ends: Vec<_> = readers.into_iter().map(|reader| reader.join().unwrap()).collect();
+    assert_eq!(ends[0].missed, Totals::ZERO);
+    for end in &ends {
+        assert_eq!(end.state, EndState::Ended(Outcome::Completed));
+        assert_eq!(end.given.chunks + end.missed.chunks, 20_000);
+        assert_eq!(end.given.bytes + end.missed.bytes, 88_890); // Digits of 0 to 19,999.
+    }
+}
+
+/// Checks numbers and bytes of a stream of decimal numbers; returns the end.
+fn read_to_end(subscriber: &mut Subscriber) -> crate::engine::End {
+    let mut next_seq = 1;
+    loop {
+        match subscriber.next() {
+            Delivery::Chunk(chunk) => {
+                assert_eq!(chunk.seq, next_seq);
+                assert_eq!(chunk.data, (next_seq - 1).to_string().as_bytes());
+                next_seq += 1;
+            }
+            Delivery::Gap(gap) => {
+                assert_eq!(gap.from_seq, next_seq);
+                next_seq = gap.to_seq + 1;
+            }
+            Delivery::Progress(_) => {}
+            Delivery::End(ended) => return ended.end,
+        }
+    }
+}
+
+#[test]
+fn a_cancel_reaches_a_tool_that_waits_for_room_and_one_that_never_sends() {
+    let (shard, _) = Shard::spawn(config(), |shard| {
+        shard.tools_mut().insert_closure("flood", Need::default(), |_, out| {
+            loop {
+                out.send(b"more and more and more")?;
+            }
+        });
+        shard.tools_mut().insert_closure("brood", Need::default(), |_, out| {
+            while !out.is_stopped() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Err(ToolError::Stopped)
+        });
+    })
+    .unwrap();
+    for tool in ["flood", "brood"] {
+        let id = shard.execute(tool, json!({}), ExecuteOptions::default()).unwrap();
+        let mut subscriber = shard.subscribe(id, with(Policy::Block)).unwrap();
+        shard.cancel(id).unwrap();
+        loop {
+            if let Delivery::End(ended) = subscriber.next() {
+                assert_eq!(ended.end.state, EndState::Ended(Outcome::Cancelled), "{tool}");
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn a_subscriber_that_is_dropped_holds_nobody_back() {
+    let (shard, _) = Shard::spawn(config(), |shard| {
+        shard.tools_mut().insert_closure("flood", Need::default(), |_, out| {
+            for _ in 0..100_000 {
+                out.send(b"more and more and more")?;
+            }
+            Ok(())
+        });
+    })
+    .unwrap();
+    let start =
+        crate::engine::Start::AfterSubscribers { count: 2, deadline: Duration::from_secs(5) };
+    let options = ExecuteOptions { start, ..Default::default() };
+    let id = shard.execute("flood", json!({}), options).unwrap();
+    let idle = shard.subscribe(id, with(Policy::Block)).unwrap();
+    let mut busy = shard.subscribe(id, with(Policy::Block)).unwrap();
+    std::thread::sleep(Duration::from_millis(20));
+    drop(idle);
+    loop {
+        if let Delivery::End(ended) = busy.next() {
+            assert_eq!(ended.end.given.chunks, 100_000);
+            break;
+        }
+    }
+}
+
+#[test]
+fn the_end_of_a_shard_is_told() {
+    let (shard, _) = Shard::spawn(config(), |_| {}).unwrap();
+    let id = shard
+        .execute("slow_data_processor", json!({"delay_ms": 60_000}), ExecuteOptions::default())
+        .unwrap();
+    let mut subscriber = shard.subscribe(id, with(Policy::Drop)).unwrap();
+    let handle = (*shard).clone();
+    drop(shard);
+    loop {
+        if let Delivery::End(ended) = subscriber.next() {
+            let EndState::Detached { reason, .. } = ended.end.state else { panic!("{ended:?}") };
+            assert_eq!(reason, DetachReason::Shutdown);
+            break;
+        }
+    }
+    assert_eq!(handle.counters(), Err(CallError::Gone));
+}
