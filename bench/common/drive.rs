@@ -12,10 +12,10 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, mpsc};
 
-use super::machine::{now_ns, pin_thread};
+use super::machine::{now_ns, pin_thread, preemption_count};
 use super::params::{Fanout, Mode, Rate, Touch};
 use super::receive::{Counting, Latency, Receive};
-use super::report::Outcome;
+use super::report::{Measured, Outcome};
 use super::source::{FlatOut, OpenLoop, Source, Tally};
 use super::{BATCH_CHUNKS, Failure, RING_BYTES_MAX, RING_CHUNKS_MAX};
 
@@ -254,6 +254,7 @@ struct Received {
     count: u64,
     stamp_sum: u64,
     end_ns: u64,
+    preemptions: u64,
     samples_ns: Vec<u32>,
 }
 
@@ -263,6 +264,7 @@ impl Received {
             count: receiver.count(),
             stamp_sum: receiver.stamp_sum(),
             end_ns: now_ns(),
+            preemptions: preemption_count(),
             samples_ns: receiver.samples_ns(),
         }
     }
@@ -332,8 +334,9 @@ fn inline_run<T: Inline, R: Recorder>(
 ) -> Result<Outcome, Failure> {
     let setup = Setup::new(params.subscribers, params.size_bytes);
     let receiver = Rc::new(R::open(&setup, params.samples()));
+    let before = preemption_count();
     T::run(&setup, &mut source, Rc::clone(&receiver)).map_err(Failure::Failed)?;
-    judge(params, source.tally(), Received::of(&*receiver))
+    judge(params, source.tally(), Received::of(&*receiver), before)
 }
 
 fn threads_run<T: Threads, R: Recorder>(
@@ -362,6 +365,7 @@ fn threads_run<T: Threads, R: Recorder>(
         }
     });
     ready.wait();
+    let before = preemption_count();
     let mut all_published = Ok(());
     while let Some((payload, count)) = source.next() {
         all_published = producer.publish(payload, count, &stop);
@@ -378,11 +382,17 @@ fn threads_run<T: Threads, R: Recorder>(
     thread.join().map_err(|_| early())?;
     let received = received??;
     all_published.map_err(|Gone| early())?;
-    judge(params, tally, received)
+    judge(params, tally, received, before)
 }
 
 /// A result, if everything that was published arrived everywhere, once and whole.
-fn judge(params: &Fanout, tally: Tally, received: Received) -> Result<Outcome, Failure> {
+/// `preemptions_before` is what was counted before the run.
+fn judge(
+    params: &Fanout,
+    tally: Tally,
+    received: Received,
+    preemptions_before: u64,
+) -> Result<Outcome, Failure> {
     let subscribers = u64::from(params.subscribers);
     let expected = tally.published_chunks * subscribers;
     if received.count != expected {
@@ -395,10 +405,12 @@ fn judge(params: &Fanout, tally: Tally, received: Received) -> Result<Outcome, F
         return Err(Failure::Failed("what was received is not what was published".into()));
     }
     let chunks = tally.published_chunks - tally.warmup_chunks;
-    if params.rate == Rate::Max {
+    let measured = if params.rate == Rate::Max {
         let elapsed_ns = received.end_ns.max(tally.end_ns) - tally.start_ns;
-        return Ok(Outcome::throughput(chunks, chunks * subscribers, elapsed_ns));
-    }
-    let warmup_samples = (tally.warmup_chunks * subscribers) as usize;
-    Ok(Outcome::latency(chunks, &received.samples_ns[warmup_samples..], params.subscribers))
+        Measured::Throughput { chunks, deliveries: chunks * subscribers, elapsed_ns }
+    } else {
+        let warmup_samples = (tally.warmup_chunks * subscribers) as usize;
+        Measured::latency(chunks, &received.samples_ns[warmup_samples..], params.subscribers)
+    };
+    Ok(Outcome { measured, preemptions: received.preemptions - preemptions_before })
 }

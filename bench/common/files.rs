@@ -15,7 +15,7 @@ use hdrhistogram::serialization::interval_log::IntervalLogWriterBuilder;
 
 use super::Failure;
 use super::params::{Fanout, Rate};
-use super::report::{Outcome, histogram_of, load_line, machine_line};
+use super::report::{Measured, Outcome, histogram_of, load_line, machine_line};
 
 /// What percentile tables show before the distance to 1 is halved.
 const TICKS_PER_HALF_DISTANCE: u32 = 5;
@@ -34,7 +34,7 @@ pub fn write(
     let (Some(directory), Rate::PerSecond(rate)) = (&params.out, params.rate) else {
         return Ok(());
     };
-    let Outcome::Latency { samples_ns, histogram, .. } = outcome else {
+    let Measured::Latency { samples_ns, histogram, .. } = &outcome.measured else {
         unreachable!("a rate gives latencies");
     };
     let name = format!(

@@ -67,6 +67,17 @@ pub fn pin_thread(cpu: usize) -> Result<(), Failure> {
     Ok(())
 }
 
+/// How often this process was put aside by the kernel so far, all threads together. Pinned spinners
+/// never wait, so each is a disturbance by somebody else.
+pub fn preemption_count() -> u64 {
+    // SAFETY: plain numbers; all zero is a valid value.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: `usage` is valid for writes and outlives the call.
+    let result = unsafe { libc::getrusage(libc::RUSAGE_SELF, &mut usage) };
+    debug_assert_eq!(result, 0, "RUSAGE_SELF and a valid pointer can not fail");
+    usage.ru_nivcsw as u64
+}
+
 /// What was measured on: one line, without pinning, which differs from run to run.
 pub fn describe() -> String {
     let cpu_model = first_value("/proc/cpuinfo", "model name").unwrap_or_else(|| "unknown".into());

@@ -19,7 +19,15 @@ pub const PERCENTILES: [(&str, &str, f64); 5] = [
 ];
 
 /// The result of one run.
-pub enum Outcome {
+pub struct Outcome {
+    /// What was measured.
+    pub measured: Measured,
+    /// How often the kernel ran somebody else instead of us meanwhile. Not zero: look twice.
+    pub preemptions: u64,
+}
+
+/// What was measured.
+pub enum Measured {
     /// Of a planned load.
     Latency {
         /// Published and counted.
@@ -50,45 +58,38 @@ pub fn histogram_of(samples_ns: &[u32]) -> Histogram<u64> {
     histogram
 }
 
-impl Outcome {
+impl Measured {
     /// `samples_ns` without those of the warm-up.
-    pub fn latency(chunks: u64, samples_ns: &[u32], subscribers: u32) -> Outcome {
+    pub fn latency(chunks: u64, samples_ns: &[u32], subscribers: u32) -> Measured {
         assert_eq!(samples_ns.len() as u64, chunks * u64::from(subscribers));
         let histogram = histogram_of(samples_ns);
-        Outcome::Latency { chunks, samples_ns: samples_ns.to_vec(), histogram }
+        Measured::Latency { chunks, samples_ns: samples_ns.to_vec(), histogram }
     }
 
-    /// Counts over a time.
-    pub fn throughput(chunks: u64, deliveries: u64, elapsed_ns: u64) -> Outcome {
-        Outcome::Throughput { chunks, deliveries, elapsed_ns }
-    }
-
-    /// The numbers as JSON, keys with units.
-    pub fn to_json(&self) -> Map<String, Value> {
-        let numbers = match self {
-            Outcome::Latency { chunks, histogram, .. } => {
-                let mut numbers = latency_json(histogram);
+    fn to_json(&self) -> Map<String, Value> {
+        let mut numbers = Map::new();
+        match self {
+            Measured::Latency { chunks, histogram, .. } => {
                 numbers.insert("chunks".into(), json!(chunks));
-                return numbers;
+                numbers.extend(latency_json(histogram));
             }
-            Outcome::Throughput { chunks, deliveries, elapsed_ns } => json!({
-                "chunks_per_s": per_second(*chunks, *elapsed_ns).round(),
-                "deliveries_per_s": per_second(*deliveries, *elapsed_ns).round(),
-                "deliveries": deliveries,
-                "chunks": chunks,
-            }),
-        };
-        let Value::Object(numbers) = numbers else { unreachable!("json! of braces is an object") };
+            Measured::Throughput { chunks, deliveries, elapsed_ns } => {
+                let rate = |count| json!(per_second(count, *elapsed_ns).round());
+                numbers.insert("chunks".into(), json!(chunks));
+                numbers.insert("deliveries".into(), json!(deliveries));
+                numbers.insert("chunks_per_s".into(), rate(*chunks));
+                numbers.insert("deliveries_per_s".into(), rate(*deliveries));
+            }
+        }
         numbers
     }
 
-    /// The numbers as lines of text: a name, spaces, a number, a unit.
-    pub fn to_text(&self) -> String {
+    fn to_text(&self) -> String {
         match self {
-            Outcome::Latency { chunks, histogram, .. } => {
+            Measured::Latency { chunks, histogram, .. } => {
                 format!("{}{}", counts_text(*chunks, histogram.len()), latency_text(histogram))
             }
-            Outcome::Throughput { chunks, deliveries, elapsed_ns } => format!(
+            Measured::Throughput { chunks, deliveries, elapsed_ns } => format!(
                 "{}{:<12}{:>12.3} million/s\n{:<12}{:>12.3} million/s\n",
                 counts_text(*chunks, *deliveries),
                 "published",
@@ -97,6 +98,20 @@ impl Outcome {
                 per_second(*deliveries, *elapsed_ns) / 1e6,
             ),
         }
+    }
+}
+
+impl Outcome {
+    /// The numbers as JSON, keys with units.
+    pub fn to_json(&self) -> Map<String, Value> {
+        let mut numbers = self.measured.to_json();
+        numbers.insert("preemptions".into(), json!(self.preemptions));
+        numbers
+    }
+
+    /// The numbers as lines of text: a name, spaces, a number, a unit.
+    pub fn to_text(&self) -> String {
+        format!("{}{:<12}{:>12}\n", self.measured.to_text(), "preempted", self.preemptions)
     }
 }
 
@@ -189,7 +204,7 @@ mod tests {
     #[test]
     fn percentiles_of_known_samples_are_what_they_are() {
         let samples: Vec<u32> = (1..=1_000).collect();
-        let outcome = Outcome::latency(500, &samples, 2);
+        let outcome = Outcome { measured: Measured::latency(500, &samples, 2), preemptions: 0 };
         let numbers = outcome.to_json();
         for (key, value) in [("p50_ns", 500), ("p99_ns", 990), ("max_ns", 1_000), ("chunks", 500)] {
             assert_eq!(numbers[key], value, "{key}");
@@ -199,7 +214,8 @@ mod tests {
 
     #[test]
     fn throughput_is_per_second() {
-        let numbers = Outcome::throughput(100, 200, 500_000_000).to_json();
+        let (chunks, deliveries, elapsed_ns) = (100, 200, 500_000_000);
+        let numbers = Measured::Throughput { chunks, deliveries, elapsed_ns }.to_json();
         assert_eq!(numbers["chunks_per_s"], 200.0);
         assert_eq!(numbers["deliveries_per_s"], 400.0);
     }

@@ -210,7 +210,7 @@ mod tests {
     use super::*;
     use crate::common::drive;
     use crate::common::params::{Fanout, Mode, Rate};
-    use crate::common::report::Outcome;
+    use crate::common::report::Measured;
     use std::time::Duration;
 
     #[test]
@@ -224,9 +224,9 @@ mod tests {
             (params.mode, params.subscribers, params.rate) = (mode, subscribers, Rate::Max);
             (params.warmup, params.duration) = (Duration::ZERO, Duration::from_millis(5));
             // A lost, doubled or torn chunk is a failure of the run.
-            let Ok(Outcome::Throughput { chunks, deliveries, .. }) = drive::run::<Bare>(&params)
-            else {
-                panic!("{mode:?} with {subscribers} subscribers has no result");
+            let outcome = drive::run::<Bare>(&params).unwrap();
+            let Measured::Throughput { chunks, deliveries, .. } = outcome.measured else {
+                panic!("{mode:?}: flat out measures throughput");
             };
             assert_eq!(deliveries, chunks * u64::from(subscribers));
         }
