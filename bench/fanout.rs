@@ -10,8 +10,9 @@ use crate::common::params::{Fanout, OPTIONS_HELP, Program};
 use crate::common::report::fanout_report;
 use crate::common::{Failure, drive, files, print};
 use crate::floor::ring::Bare;
+use crate::ours::Ours;
 
-const PROGRAM: Program = Program { implementations: &["floor"], has_payload: false };
+const PROGRAM: Program = Program { implementations: &["streamdoor", "floor"], has_payload: false };
 
 const HELP: &str = "\
 bench fanout: one producer, N subscribers, every subscriber gets every chunk
@@ -22,9 +23,10 @@ not add up fails.
 
 Usage: bench fanout [options]
 
-  --impl NAME         what is measured (floor):
-                      floor  a bare ring with bare cursors, see `bench floor --help`;
-                             so far the only one. Other crates: bench/peers
+  --impl NAME         what is measured (streamdoor):
+                      streamdoor  a shard driven by hand, one execution, `block` subscribers
+                      floor       a bare ring with bare cursors, see `bench floor --help`
+                      Other crates: bench/peers
 ";
 
 /// Runs `bench fanout` with what follows these words.
@@ -37,6 +39,7 @@ pub fn command(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Fail
         return Ok(());
     };
     let outcome = match params.implementation {
+        "streamdoor" => drive::run::<Ours>(&params)?,
         "floor" => drive::run::<Bare>(&params)?,
         other => unreachable!("`parse` takes only the names of PROGRAM, not {other}"),
     };

@@ -7,6 +7,7 @@
 mod common;
 mod fanout;
 mod floor;
+mod ours;
 
 use std::process::ExitCode;
 

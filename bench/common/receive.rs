@@ -20,6 +20,10 @@ pub trait Receive: 'static {
     fn deliver(&self, payload: &[u8]);
     /// The implementation has already given the subscriber a copy of its own: no second one.
     fn deliver_owned(&self, payload: &[u8]);
+    /// The subscriber sees no bytes, only the stamp that the implementation carries beside them.
+    fn deliver_stamp(&self, stamp: u64);
+    /// Does a subscriber end with a copy of its own?
+    fn copies(&self) -> bool;
     /// Deliveries so far.
     fn count(&self) -> u64;
     /// The sum of all stamps seen, wrapping.
@@ -49,6 +53,7 @@ impl Touch {
     #[inline(always)]
     fn take<const COPY: bool>(&self, payload: &[u8]) -> u64 {
         let stamp = stamp_of(payload);
+        self.count(stamp);
         if COPY {
             let mut buffer = self.buffer.borrow_mut();
             let room = &mut buffer[..payload.len()];
@@ -57,9 +62,13 @@ impl Touch {
         } else {
             black_box(payload);
         }
+        stamp
+    }
+
+    #[inline(always)]
+    fn count(&self, stamp: u64) {
         self.count.set(self.count.get() + 1);
         self.stamp_sum.set(self.stamp_sum.get().wrapping_add(stamp));
-        stamp
     }
 }
 
@@ -104,6 +113,14 @@ impl<const COPY: bool> Receive for Latency<COPY> {
         self.record(self.touch.take::<false>(payload));
     }
     #[inline(always)]
+    fn deliver_stamp(&self, stamp: u64) {
+        self.touch.count(stamp);
+        self.record(stamp);
+    }
+    fn copies(&self) -> bool {
+        COPY
+    }
+    #[inline(always)]
     fn count(&self) -> u64 {
         self.touch.count.get()
     }
@@ -132,6 +149,13 @@ impl<const COPY: bool> Receive for Counting<COPY> {
     #[inline(always)]
     fn deliver_owned(&self, payload: &[u8]) {
         self.touch.take::<false>(payload);
+    }
+    #[inline(always)]
+    fn deliver_stamp(&self, stamp: u64) {
+        self.touch.count(stamp);
+    }
+    fn copies(&self) -> bool {
+        COPY
     }
     #[inline(always)]
     fn count(&self) -> u64 {

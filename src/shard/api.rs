@@ -316,7 +316,8 @@ impl<R: Reactor + 'static> Shard<R> {
         self.publish_at(id, kind, kind as u8, payload, now)
     }
 
-    /// As [`Shard::publish`], for who knows what time it is, and with a key (below 64).
+    /// As [`Shard::publish`], for who knows what time it is (it stands in the chunk as it is given),
+    /// and with a key (below 64).
     ///
     /// # Errors
     /// [`PublishError`]; nothing was published.
@@ -335,14 +336,14 @@ impl<R: Reactor + 'static> Shard<R> {
         assert!((key as usize) < limits::KEYS_MAX);
         self.now = now.max(self.now);
         let header = ChunkHeader { kind: kind as u8, key, flags: 0 };
-        match self.write_by_hand(id, header, payload) {
+        match self.write_by_hand(id, header, payload, now) {
             Err(PublishError::Blocked) => {
                 let index = id.slot.index;
                 if matches!(self.runs[index as usize].as_ref().map(|r| &r.ring), Some(Ring::None)) {
                     return Err(PublishError::Blocked);
                 }
                 self.ask_for_room(index);
-                let seq = self.write_by_hand(id, header, payload)?;
+                let seq = self.write_by_hand(id, header, payload, now)?;
                 self.ingest(index);
                 Ok(seq)
             }
@@ -360,6 +361,7 @@ impl<R: Reactor + 'static> Shard<R> {
         id: ExecutionId,
         header: ChunkHeader,
         payload: &[u8],
+        now: Instant,
     ) -> Result<u64, PublishError> {
         let run = self.runs.get_mut(id.slot.index as usize).and_then(Option::as_mut);
         let run = run.filter(|run| run.id == id).ok_or(PublishError::NotFound)?;
@@ -369,7 +371,7 @@ impl<R: Reactor + 'static> Shard<R> {
                 if !gate.admits(writer, payload.len()) {
                     return Err(PublishError::Blocked);
                 }
-                let written = writer.write(header, payload, self.now, gate.gate_seq);
+                let written = writer.write(header, payload, now, gate.gate_seq);
                 written.map_err(|error| match error {
                     WriteError::Gated { .. } => PublishError::Blocked,
                     WriteError::TooLarge { length_max, .. } => {
