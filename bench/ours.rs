@@ -57,7 +57,7 @@ impl Inline for Ours {
         let (mut shard, id) = open(setup)?;
         for _ in 0..setup.subscribers {
             let receiver = Rc::clone(&receiver);
-            let closure = move |delivery: Delivery<'_>| {
+            let closure = move |delivery: &Delivery<'_>| {
                 if let Delivery::Chunk(chunk) = delivery {
                     receiver.deliver(chunk.data);
                 }

@@ -7,7 +7,7 @@
 use crate::base::{Handle, SubscriberId};
 use crate::engine::Engine;
 use crate::engine::action::{Action, DetachReason, Progress};
-use crate::engine::chunk::{Gap, GapReason, Totals};
+use crate::engine::chunk::{Gap, GapReason, Kinds, Totals};
 use crate::engine::event::{ChunkFacts, Place, ProgressReport};
 use crate::engine::execution::{Gate, Producer};
 use crate::engine::policy::{Cursor, Log, Owed, Policy, owed};
@@ -35,11 +35,13 @@ impl Scan {
     }
 }
 
-/// One step of a walk.
+/// Where a walk stopped.
 enum Walk {
-    /// Somebody is to be told something.
+    /// The recipients were told apart from those behind: the same chunks for each.
+    Deliver { from_seq: u64, until_seq: u64 },
+    /// Somebody is to be told something else.
     Tell(Action),
-    /// Somebody is not, for a reason that has consequences.
+    /// Somebody is told nothing, for a reason that has consequences.
     Rest(SubscriberId, Next),
     /// Everybody was asked.
     Done,
@@ -92,11 +94,22 @@ impl Engine {
 
     #[inline]
     pub(super) fn next_delivery(&mut self) -> Option<Action> {
+        if self.scan.is_none() && self.dirty.is_empty() {
+            return None;
+        }
+        self.make_up_delivery()
+    }
+
+    fn make_up_delivery(&mut self) -> Option<Action> {
         loop {
             if self.scan.is_none() {
                 self.begin_scan()?;
             }
             match self.walk() {
+                Walk::Deliver { from_seq, until_seq } => {
+                    let execution = self.scan.as_ref().expect("it goes on").execution;
+                    return Some(Action::Deliver { execution, from_seq, until_seq });
+                }
                 Walk::Tell(action) => return Some(action),
                 Walk::Rest(subscriber, next) => self.rest(subscriber, next),
                 Walk::Done => self.finish_scan(),
@@ -122,49 +135,72 @@ impl Engine {
         }
     }
 
-    /// Goes on until somebody is to be told something.
-    #[inline]
+    /// Asks one subscriber after the other what it is owed, and gathers those that are owed the
+    /// same chunks; until one is owed something else, or everybody was asked.
     fn walk(&mut self) -> Walk {
         let scan = self.scan.as_mut().expect("the caller began it");
         let execution = scan.execution;
         let Some(e) = self.executions.get_mut(execution) else { return Walk::Done };
         let ended = e.outcome.is_some();
         let count = e.locals.len() as u32;
+        let (from_seqs, end_seq) = (e.log.tail_seq().., e.log.head_seq() + 1);
+        let through_head = e.log.totals_through_head(Kinds::ALL);
+        // Only who has nothing else coming may be left behind by the walk right away.
+        let progress_to_tell = if ended { u64::MAX } else { e.progress_to_tell };
+        self.recipients.clear();
+        let mut gathered = (0, 0);
         while scan.remaining > 0 {
             let local = &mut e.locals[scan.at as usize];
-            if local.gone {
+            let next_seq = local.cursor.next_seq;
+            let given = if local.takes_all(end_seq) && from_seqs.contains(&next_seq) {
+                let range = (next_seq, end_seq);
+                if !self.recipients.is_empty() && range != gathered {
+                    break;
+                }
+                local.cursor = Cursor::new(end_seq, through_head);
+                local.fresh = false;
+                range
+            } else if local.gone {
                 scan.advance(count);
                 continue;
+            } else if !self.recipients.is_empty() {
+                break; // Those that were gathered first; the slow way needs a walk of its own.
+            } else {
+                match local.next(&e.log, ended) {
+                    Next::Deliver { from_seq, until_seq } => (from_seq, until_seq),
+                    Next::Gap(gap) => {
+                        count_gap(&mut self.counters, &gap);
+                        return Walk::Tell(Action::Gap(local.id, execution, gap));
+                    }
+                    next => {
+                        if local.progress_told < e.progress_to_tell
+                            && let Some(progress) = e.progress
+                        {
+                            local.progress_told = e.progress_to_tell;
+                            return Walk::Tell(Action::Progress(local.id, execution, progress));
+                        }
+                        let subscriber = local.id;
+                        scan.advance(count);
+                        if next != Next::Nothing {
+                            return Walk::Rest(subscriber, next);
+                        }
+                        continue;
+                    }
+                }
+            };
+            gathered = given;
+            self.recipients.push(local.id);
+            let has_more = given.1 < end_seq || local.progress_told < progress_to_tell;
+            if has_more {
+                break; // It is asked again, after this.
             }
-            let subscriber = local.id;
-            match local.next(&e.log, ended) {
-                Next::Deliver { from_seq, until_seq } => {
-                    let caught_up = until_seq > e.log.head_seq();
-                    if caught_up && !ended && local.progress_told >= e.progress_to_tell {
-                        scan.advance(count); // Nothing else can be owed now.
-                    }
-                    let action = Action::Deliver { subscriber, execution, from_seq, until_seq };
-                    return Walk::Tell(action);
-                }
-                Next::Gap(gap) => {
-                    count_gap(&mut self.counters, &gap);
-                    return Walk::Tell(Action::Gap(subscriber, execution, gap));
-                }
-                next => {
-                    if local.progress_told < e.progress_to_tell
-                        && let Some(progress) = e.progress
-                    {
-                        local.progress_told = e.progress_to_tell;
-                        return Walk::Tell(Action::Progress(subscriber, execution, progress));
-                    }
-                    scan.advance(count);
-                    if next != Next::Nothing {
-                        return Walk::Rest(subscriber, next);
-                    }
-                }
-            }
+            scan.advance(count);
         }
-        Walk::Done
+        if self.recipients.is_empty() {
+            return Walk::Done;
+        }
+        let (from_seq, until_seq) = gathered;
+        Walk::Deliver { from_seq, until_seq }
     }
 
     /// A subscriber that gets no chunk and no gap now, for a reason.

@@ -117,6 +117,7 @@ impl Engine {
         for local in &mut e.locals {
             // The ring may be smaller than expected where memory is short.
             local.terms.limit.chunks = local.terms.limit.chunks.min(ring.chunks_max);
+            local.set_plain();
         }
         e.gate = e.allowed();
         let gate = e.gate;

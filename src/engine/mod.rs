@@ -110,6 +110,8 @@ pub struct Engine {
     /// Executions whose local subscribers may have something coming.
     dirty: VecDeque<Handle>,
     scan: Option<deliver::Scan>,
+    /// To whom the present `Deliver` goes.
+    recipients: Vec<SubscriberId>,
     /// Executions without a ring, first come first served.
     queue: VecDeque<Handle>,
     /// A `Lease` is under way: one at a time, so that the queue stays a queue.
@@ -143,6 +145,7 @@ impl Engine {
             wishes: VecDeque::with_capacity(256),
             dirty: VecDeque::with_capacity(limits.executions_max as usize),
             scan: None,
+            recipients: Vec::with_capacity(limits.subscribers_per_execution_max as usize),
             queue: VecDeque::with_capacity(limits.queued_max as usize),
             leasing: false,
             oldest_ended: None,
@@ -202,6 +205,12 @@ impl Engine {
             return self.wishes.pop_front();
         }
         self.next_delivery()
+    }
+
+    /// To whom the [`Action::Deliver`] that was given last goes; until the next action is asked for.
+    #[inline]
+    pub fn recipients(&self) -> &[SubscriberId] {
+        &self.recipients
     }
 
     /// When [`Event::Tick`] is due next.

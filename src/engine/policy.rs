@@ -294,6 +294,12 @@ impl Cursor {
         Cursor { next_seq, stop_seq: NO_STOP, seen }
     }
 
+    /// Has `drop` stopped taking chunks for it?
+    #[inline]
+    pub fn is_tripped(&self) -> bool {
+        self.stop_seq != NO_STOP
+    }
+
     /// The subscriber was given the wanted chunks before `until_seq`.
     #[inline]
     pub fn give(&mut self, kinds: Kinds, until_seq: u64, log: &impl Log) {

@@ -4,9 +4,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use super::delivery::{Chunk, Delivery, Ended, code_of_detach, code_of_outcome};
 use super::run::{Producer, Ring, Run};
-use super::{Call, Item, NO_SINK, Shard};
+use super::{Call, Fan, Item, NO_SINK, Shard};
 use crate::base::{Handle, SubscriberId};
-use crate::engine::{Action, DetachReason, End, Event, Kind, ProducerEnd, RingFacts, Verdict};
+use crate::engine::{Action, DetachReason, End, Event, ProducerEnd, RingFacts, Verdict};
 use crate::memory::{
     Descriptor, FinalRecord, Geometry, KindTotal, KindTotals, Lease, ProgressRecord, ReadError,
     RingWriter, ShortText,
@@ -21,7 +21,7 @@ impl<R: Reactor + 'static> Shard<R> {
     pub(super) fn pump(&mut self) {
         while let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.pump_until_done())) {
             // S3: a closure's panic ends its subscription. Any other is ours.
-            let Some(subscriber) = self.calling.take() else { resume_unwind(panic) };
+            let Some(subscriber) = self.called() else { resume_unwind(panic) };
             self.sinks[subscriber.0.index as usize] = NO_SINK;
             self.record(Code::OutsideRefused, u64::from(subscriber.0.index), 0);
             self.tell(Event::Unsubscribe(subscriber));
@@ -30,20 +30,35 @@ impl<R: Reactor + 'static> Shard<R> {
 
     #[inline]
     fn pump_until_done(&mut self) {
+        self.fan_out(); // What a closure's panic has cut short.
         while let Some(action) = self.engine.next_action() {
             self.carry_out(action);
         }
+    }
+
+    /// Whose closure is running, if one is; not any more.
+    fn called(&mut self) -> Option<SubscriberId> {
+        if let Some(fan) = &mut self.fan {
+            fan.at += 1;
+            return self.engine.recipients().get(fan.at - 1).copied();
+        }
+        self.calling.take()
     }
 
     #[inline]
     pub(super) fn carry_out(&mut self, action: Action) {
         self.worked = true;
         if let Some(observer) = &mut self.observer {
-            observer(&action);
+            let recipients = match action {
+                Action::Deliver { .. } => self.engine.recipients(),
+                _ => &[],
+            };
+            observer(&action, recipients);
         }
         match action {
-            Action::Deliver { subscriber, execution, from_seq, until_seq } => {
-                self.deliver(subscriber, execution, from_seq, until_seq);
+            Action::Deliver { execution, from_seq, until_seq } => {
+                self.fan = Some(Fan { execution, next_seq: from_seq, until_seq, at: 0 });
+                self.fan_out();
             }
             action => self.act(action),
         }
@@ -98,50 +113,56 @@ impl<R: Reactor + 'static> Shard<R> {
         run
     }
 
+    /// Gives chunk after chunk to each recipient; goes on where it was cut short.
     #[inline]
-    fn deliver(
-        &mut self,
-        subscriber: SubscriberId,
-        execution: Handle,
-        from_seq: u64,
-        until_seq: u64,
-    ) {
-        let sink = &mut self.sinks[subscriber.0.index as usize];
-        match &mut sink.call {
-            Call::Polled(inbox) => {
-                let mut inbox = inbox.borrow_mut();
-                let wanted = |&seq: &u64| {
-                    let meta = self.engine.log(execution).map(|log| meta_of(log, seq));
-                    sink.kinds.is_all() || meta.is_some_and(|kind| sink.kinds.contains(kind))
-                };
-                inbox.extend((from_seq..until_seq).filter(wanted).map(|seq| Item::Chunk { seq }));
+    fn fan_out(&mut self) {
+        while let Some(fan) = &mut self.fan {
+            if fan.next_seq == fan.until_seq {
+                self.fan = None;
+                return;
             }
-            Call::Closure(call) => {
-                let run = self.runs[execution.index as usize].as_ref().expect("it publishes");
-                let expected = self.engine.chunks_expected(execution);
-                self.calling = Some(subscriber);
-                for seq in from_seq..until_seq {
-                    let read = read_chunk(run, seq, &mut self.scratch);
-                    let (descriptor, data) = match read {
-                        Ok(read) => read,
-                        Err(tail_seq) => {
-                            let to_seq = tail_seq.min(until_seq) - 1;
-                            self.calling = None;
-                            self.tell(Event::Overtaken(subscriber, seq, to_seq));
-                            return;
+            let run = self.runs[fan.execution.index as usize].as_ref().expect("it publishes");
+            let (descriptor, data) = match read_chunk(run, fan.next_seq, &mut self.scratch) {
+                Ok(read) => read,
+                Err(tail_seq) => {
+                    self.overtaken(tail_seq);
+                    return;
+                }
+            };
+            let expected = self.engine.chunks_expected(fan.execution);
+            let chunk = Chunk::new(run.id, expected, &descriptor, data, self.anchor);
+            let chunk = chunk.expect("this process wrote it");
+            let delivery = Delivery::Chunk(chunk);
+            let recipients = self.engine.recipients();
+            let begun_at = fan.at;
+            while let Some(subscriber) = recipients.get(fan.at) {
+                let sink = &mut self.sinks[subscriber.0.index as usize];
+                if sink.kinds.contains(chunk.kind) {
+                    match &mut sink.call {
+                        Call::Closure(call) => call(&delivery),
+                        Call::Polled(inbox) => {
+                            inbox.borrow_mut().push_back(Item::Chunk { seq: chunk.seq });
                         }
-                    };
-                    let chunk = Chunk::new(run.id, expected, &descriptor, data, self.anchor);
-                    let chunk = chunk.expect("this process wrote it");
-                    if sink.kinds.is_all() || sink.kinds.contains(chunk.kind) {
-                        self.counters.chunks_delivered += 1;
-                        self.counters.bytes_delivered += u64::from(descriptor.length);
-                        call(Delivery::Chunk(chunk));
+                        Call::Nobody => {}
                     }
                 }
-                self.calling = None;
+                fan.at += 1;
             }
-            Call::Nobody => {}
+            let given_count = (fan.at - begun_at) as u64;
+            self.counters.chunks_delivered += given_count;
+            self.counters.bytes_delivered += given_count * u64::from(descriptor.length);
+            fan.next_seq += 1;
+            fan.at = 0;
+        }
+    }
+
+    /// A tool's thread has overwritten what was to be given: all recipients go on behind that.
+    fn overtaken(&mut self, tail_seq: u64) {
+        let fan = self.fan.take().expect("chunks are being given");
+        let to_seq = tail_seq.min(fan.until_seq) - 1;
+        for at in 0..self.engine.recipients().len() {
+            let subscriber = self.engine.recipients()[at];
+            self.tell(Event::Overtaken(subscriber, fan.next_seq, to_seq));
         }
     }
 
@@ -154,7 +175,7 @@ impl<R: Reactor + 'static> Shard<R> {
         match &mut self.sinks[subscriber.0.index as usize].call {
             Call::Closure(call) => {
                 self.calling = Some(subscriber);
-                call(delivery);
+                call(&delivery);
                 self.calling = None;
             }
             Call::Polled(inbox) => inbox.borrow_mut().push_back(item()),
@@ -170,7 +191,7 @@ impl<R: Reactor + 'static> Shard<R> {
             Call::Closure(mut call) => {
                 let last_word = Delivery::End(Ended { end, error: error.as_deref() });
                 // The subscription is over: its panic has nothing left to end.
-                let _ = catch_unwind(AssertUnwindSafe(|| call(last_word)));
+                let _ = catch_unwind(AssertUnwindSafe(|| call(&last_word)));
             }
             Call::Polled(inbox) => inbox.borrow_mut().push_back(Item::End(end, error)),
             Call::Nobody => {}
@@ -292,10 +313,6 @@ impl<R: Reactor + 'static> Shard<R> {
             remote.desk.detach(code_of_detach(reason));
         }
     }
-}
-
-fn meta_of(log: &impl crate::engine::Log, seq: u64) -> Kind {
-    log.meta(seq).kind
 }
 
 /// A chunk of the ring: where it is if only this thread writes there, else a checked copy. If a

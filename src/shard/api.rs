@@ -93,7 +93,7 @@ impl<R: Reactor + 'static> Shard<R> {
             unreachable!("a question is answered first");
         };
         if let Some(observer) = &mut self.observer {
-            observer(&Action::Reply(reply.clone()));
+            observer(&Action::Reply(reply.clone()), &[]);
         }
         reply
     }
@@ -175,7 +175,7 @@ impl<R: Reactor + 'static> Shard<R> {
         &mut self,
         id: ExecutionId,
         spec: SubscribeSpec,
-        closure: impl FnMut(Delivery<'_>) + 'static,
+        closure: impl FnMut(&Delivery<'_>) + 'static,
     ) -> Result<SubscriberId, SubscribeError> {
         let spec = SubscribeSpec { place: Place::Local, demand: u32::MAX, ..spec };
         let subscribed = self.attach(id, spec, |_| Call::Closure(Box::new(closure)))?;
@@ -498,8 +498,9 @@ impl<R: Reactor + 'static> Shard<R> {
         self.jobs.pop_front()
     }
 
-    /// Has every wish of the engine seen by `observer` before it is carried out.
-    pub fn observe(&mut self, observer: impl FnMut(&Action) + 'static) {
+    /// Has every wish of the engine seen by `observer` before it is carried out; with it, to whom a
+    /// delivery goes.
+    pub fn observe(&mut self, observer: impl FnMut(&Action, &[SubscriberId]) + 'static) {
         self.observer = Some(Box::new(observer));
     }
 }

@@ -42,7 +42,7 @@ pub use delivery::{Chunk, Delivery, Ended, outcome_of};
 pub use handle::{CallError, HandleError, ShardHandle, ShardThread};
 pub use reader::Subscriber;
 
-use crate::base::{Instant, SubscriberId};
+use crate::base::{Handle, Instant, SubscriberId};
 use crate::engine::{Action, End, Engine, Event, Gap, Kinds, Progress};
 use crate::limits;
 use crate::memory::{ClockAnchor, Flag, RingPool};
@@ -79,7 +79,9 @@ pub struct Shard<R: Reactor + 'static = AnyReactor> {
     published: Vec<u32>,
     /// Copies of payloads that a tool's thread might overwrite.
     scratch: Box<[u8]>,
-    /// Whose closure is running.
+    /// Chunks that are being given to the engine's recipients.
+    fan: Option<Fan>,
+    /// Whose closure is running, of those that are told something else.
     calling: Option<SubscriberId>,
     now: Instant,
     /// When the engine wants to look at its timers; stale after anything but a chunk.
@@ -90,11 +92,24 @@ pub struct Shard<R: Reactor + 'static = AnyReactor> {
     stopped: bool,
     counters: Counters,
     flight: FlightRecorder,
-    /// Called with each wish of the engine: the simulator hashes them.
-    observer: Option<Box<dyn FnMut(&Action)>>,
+    /// Called with each wish of the engine and who it is for: the simulator hashes them.
+    observer: Option<Observer>,
     /// What went wrong with the execution whose end was polled last.
     last_error: Option<Box<str>>,
     jobs: VecDeque<Job>,
+}
+
+/// See [`Shard::observe`].
+type Observer = Box<dyn FnMut(&Action, &[SubscriberId])>;
+
+/// Chunks on their way: chunk after chunk, recipient after recipient.
+#[derive(Debug)]
+struct Fan {
+    execution: Handle,
+    next_seq: u64,
+    until_seq: u64,
+    /// Which recipient is next.
+    at: usize,
 }
 
 /// Where tools that block are run.
@@ -113,7 +128,7 @@ struct Sink {
 /// How it is given.
 enum Call {
     Nobody,
-    Closure(Box<dyn FnMut(Delivery<'_>)>),
+    Closure(Box<dyn FnMut(&Delivery<'_>)>),
     Polled(Inbox),
 }
 
@@ -185,6 +200,7 @@ impl<R: Reactor + 'static> Shard<R> {
             watched: Vec::with_capacity(64),
             published: Vec::with_capacity(executions_max),
             scratch: vec![0; chunk_bytes_max as usize].into_boxed_slice(),
+            fan: None,
             calling: None,
             now,
             deadline: None,
