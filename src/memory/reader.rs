@@ -259,8 +259,9 @@ impl RingReader {
         self.word(TOTAL_BYTES_WORD).load(Ordering::Relaxed)
     }
 
-    /// Tail and totals of one and the same moment; `None` if the window belongs to another
-    /// execution, or if its writer has been in the middle of a change for too long to be honest.
+    /// Tail and totals of one and the same moment. `None` if the window belongs to another
+    /// execution, or if its writer stays in the middle of a change: then ask again later, a bounded
+    /// number of times.
     pub fn tail_totals(&self) -> Option<TailTotals> {
         for _ in 0..SEQLOCK_ATTEMPTS_MAX {
             let version = load_acquire(self.word(TAIL_VERSION_WORD)); // ring:totals
