@@ -1,8 +1,8 @@
 //! A ring across processes: a child that has nothing but the read-only descriptor of a sealed ring
 //! reads a million chunks while it is overtaken, and cannot change one byte.
 //!
-//! The child is this test binary again, running [`child_entry`] with the ring as its stdin. Child and
-//! parent derive every payload from its number.
+//! The child is this test binary again, running [`child_entry`] with the ring as its stdin. Child
+//! and parent derive every payload from its number.
 #![cfg(not(any(loom, miri)))]
 
 use std::fs::{File, OpenOptions};
@@ -117,8 +117,8 @@ fn say(text: &str) {
     stdout.flush().unwrap();
 }
 
-/// Keeps writer and reader on different cores, so that they meet in the middle of a copy and not only
-/// where the scheduler switches. Where there is one core, they share it.
+/// Keeps writer and reader on different cores, so that they meet in the middle of a copy and not
+/// only where the scheduler switches. Where there is one core, they share it.
 fn pin_to_core(core_index: usize) {
     // SAFETY: the set is plain data; all zeros is the empty set.
     let mut cores: libc::cpu_set_t = unsafe { std::mem::zeroed() };
@@ -168,8 +168,8 @@ fn read_all(reader: &RingReader) -> (u64, u64, u64) {
     (received, missed, gaps)
 }
 
-/// Everything that a process with the descriptor could do to the bytes; all of it must fail. As root
-/// the file can be reopened for writing, mode 0600 or not: the seals hold all the same.
+/// Everything that a process with the descriptor could do to the bytes; all of it must fail. As
+/// root the file can be reopened for writing, mode 0600 or not: the seals hold all the same.
 fn try_to_change(ring: OwnedFd) {
     let file = File::from(ring);
     assert_no_way_to_write(&file);

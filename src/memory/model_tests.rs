@@ -83,8 +83,8 @@ fn run(seed: u64, geometry: Geometry, steps: u64) {
         let header = ChunkHeader { kind, key: step as u8, flags: step as u16 };
         let now = Instant::from_nanos(next_seq * 10);
         let tail_before = writer.tail_seq();
-        // Miri (of May 2026) breaks down over a word that is stored to first as bytes, in place, and
-        // then as an atomic.
+        // Miri (of May 2026) breaks down over a word that is stored to as bytes, in place, and then
+        // as an atomic.
         let written = if !cfg!(miri) && random.chance(1, 3) {
             let lent_length = random.between(length as u64, length_max) as usize;
             let lent = writer.lend(lent_length, gate_seq).map(|room| {

@@ -190,7 +190,8 @@ impl RingReader {
     pub unsafe fn borrow(&self, descriptor: &Descriptor) -> &[u8] {
         let start = self.payload_start(descriptor);
         let address = self.segment.byte_address(start, descriptor.length as usize);
-        // SAFETY: in bounds by `byte_address`, initialized (zeroed at birth); unwritten by contract.
+        // SAFETY: in bounds by `byte_address`, initialized (zeroed at birth), and not written while
+        // the slice lives, by contract.
         unsafe { std::slice::from_raw_parts(address.as_ptr(), descriptor.length as usize) }
     }
 
