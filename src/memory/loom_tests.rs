@@ -148,8 +148,8 @@ fn control_announced_before_it_is_written_the_model_fails() {
     explore_without(Flaw::PublishOrder, 3, a_reader_follows);
 }
 
-/// The window of a ring gets a new tenant, maybe without `flaw`, while a reader of the old one reads
-/// chunk 1.
+/// The window of a ring gets a new tenant, maybe without what `flaw` says, while a reader of the
+/// old one reads chunk 1.
 fn a_window_changes_its_tenant(flaw: Option<Flaw>) {
     flaw_switch::ACTIVE.with(|active| active.set(None));
     let writer = ring(DATA_FIRST, 1);
