@@ -66,11 +66,9 @@ impl Inline for Ours {
         }
         while let Some((payload, count)) = source.next() {
             let now = stamp_of(payload);
-            for _ in 0..count {
-                shard
-                    .publish_at(id, Kind::Output, 0, payload, now)
-                    .map_err(|error| error.to_string())?;
-            }
+            let batch = [payload; BATCH_CHUNKS as usize];
+            let published = shard.publish_batch(id, Kind::Output, &batch[..count as usize], now);
+            published.map_err(|(_, error)| error.to_string())?;
             shard.turn();
         }
         Ok(())
@@ -87,17 +85,15 @@ impl Produce for Producer {
     #[inline(always)]
     fn publish(&mut self, payload: &[u8], count: u32, stop: &Stop) -> Result<(), Gone> {
         let now = stamp_of(payload);
-        for _ in 0..count {
-            loop {
-                match self.shard.publish_at(self.id, Kind::Output, 0, payload, now) {
-                    Ok(_) => break,
-                    Err(PublishError::Blocked) => {
-                        self.shard.turn();
-                        stop.full()?;
-                    }
-                    Err(error) => unreachable!("the ring was leased for such chunks: {error}"),
-                }
-            }
+        let batch = [payload; BATCH_CHUNKS as usize];
+        let mut rest = &batch[..count as usize];
+        while let Err((published, error)) =
+            self.shard.publish_batch(self.id, Kind::Output, rest, now)
+        {
+            assert_eq!(error, PublishError::Blocked); // The ring was leased for such chunks.
+            rest = &rest[published..];
+            self.shard.turn();
+            stop.full()?;
         }
         self.shard.turn();
         Ok(())

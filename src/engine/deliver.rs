@@ -35,10 +35,21 @@ impl Scan {
     }
 }
 
+/// An [`Action::Deliver`] by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FanOut {
+    /// Of which execution.
+    pub execution: Handle,
+    /// The first chunk.
+    pub from_seq: u64,
+    /// One past the last chunk.
+    pub until_seq: u64,
+}
+
 /// Where a walk stopped.
 enum Walk {
     /// The recipients were told apart from those behind: the same chunks for each.
-    Deliver { from_seq: u64, until_seq: u64 },
+    Deliver(FanOut),
     /// Somebody is to be told something else.
     Tell(Action),
     /// Somebody is told nothing, for a reason that has consequences.
@@ -92,32 +103,29 @@ impl Engine {
         }
     }
 
+    /// The next delivery, if no other wish comes before it: the same as [`Engine::next_action`] would
+    /// give, for the one wish that there is for every chunk.
     #[inline]
-    pub(super) fn next_delivery(&mut self) -> Option<Action> {
+    pub fn next_fan_out(&mut self) -> Option<FanOut> {
         if self.scan.is_none() && self.dirty.is_empty() {
             return None;
         }
         self.make_up_delivery()
     }
 
-    fn make_up_delivery(&mut self) -> Option<Action> {
-        loop {
+    fn make_up_delivery(&mut self) -> Option<FanOut> {
+        while self.wishes.is_empty() {
             if self.scan.is_none() {
                 self.begin_scan()?;
             }
             match self.walk() {
-                Walk::Deliver { from_seq, until_seq } => {
-                    let execution = self.scan.as_ref().expect("it goes on").execution;
-                    return Some(Action::Deliver { execution, from_seq, until_seq });
-                }
-                Walk::Tell(action) => return Some(action),
+                Walk::Deliver(fan_out) => return Some(fan_out),
+                Walk::Tell(action) => self.wishes.push_back(action),
                 Walk::Rest(subscriber, next) => self.rest(subscriber, next),
                 Walk::Done => self.finish_scan(),
             }
-            if !self.wishes.is_empty() {
-                return self.wishes.pop_front();
-            }
         }
+        None
     }
 
     fn begin_scan(&mut self) -> Option<()> {
@@ -200,7 +208,10 @@ impl Engine {
             return Walk::Done;
         }
         let (from_seq, until_seq) = gathered;
-        Walk::Deliver { from_seq, until_seq }
+        if scan.remaining == 0 && !ended && !e.gated && !e.removed {
+            self.scan = None; // Nothing follows from the end of this walk.
+        }
+        Walk::Deliver(FanOut { execution, from_seq, until_seq })
     }
 
     /// A subscriber that gets no chunk and no gap now, for a reason.

@@ -46,6 +46,7 @@ pub use action::{
     Outcome, Progress, Reply, State, Status, SubscribeError, Subscribed, Verdict,
 };
 pub use chunk::{Gap, GapReason, Kind, KindTotals, Kinds, Meta, Totals, UnknownKind};
+pub use deliver::FanOut;
 pub use event::{
     ChunkFacts, Coalesce, Event, From, Hold, OnStall, OpenSpec, Place, ProducerEnd, ProgressReport,
     RingFacts, Start, SubscribeSpec,
@@ -201,10 +202,12 @@ impl Engine {
     /// holds at this moment.
     #[inline]
     pub fn next_action(&mut self) -> Option<Action> {
-        if !self.wishes.is_empty() {
-            return self.wishes.pop_front();
+        if self.wishes.is_empty()
+            && let Some(FanOut { execution, from_seq, until_seq }) = self.next_fan_out()
+        {
+            return Some(Action::Deliver { execution, from_seq, until_seq });
         }
-        self.next_delivery()
+        self.wishes.pop_front()
     }
 
     /// To whom the [`Action::Deliver`] that was given last goes; until the next action is asked for.

@@ -6,7 +6,7 @@ use super::delivery::{Chunk, Delivery, Ended, code_of_detach, code_of_outcome};
 use super::run::{Producer, Ring, Run};
 use super::{Call, Fan, Item, NO_SINK, Shard};
 use crate::base::{Handle, SubscriberId};
-use crate::engine::{Action, DetachReason, End, Event, ProducerEnd, RingFacts, Verdict};
+use crate::engine::{Action, DetachReason, End, Event, FanOut, ProducerEnd, RingFacts, Verdict};
 use crate::memory::{
     Descriptor, FinalRecord, Geometry, KindTotal, KindTotals, Lease, ProgressRecord, ReadError,
     RingWriter, ShortText,
@@ -31,9 +31,27 @@ impl<R: Reactor + 'static> Shard<R> {
     #[inline]
     fn pump_until_done(&mut self) {
         self.fan_out(); // What a closure's panic has cut short.
-        while let Some(action) = self.engine.next_action() {
-            self.carry_out(action);
+        loop {
+            if let Some(fan_out) = self.engine.next_fan_out() {
+                self.begin_fan_out(fan_out);
+            } else if let Some(action) = self.engine.next_action() {
+                self.carry_out(action);
+            } else {
+                return;
+            }
         }
+    }
+
+    #[inline]
+    fn begin_fan_out(&mut self, fan_out: FanOut) {
+        let FanOut { execution, from_seq, until_seq } = fan_out;
+        self.worked = true;
+        if let Some(observer) = &mut self.observer {
+            let action = Action::Deliver { execution, from_seq, until_seq };
+            observer(&action, self.engine.recipients());
+        }
+        self.fan = Some(Fan { execution, next_seq: from_seq, until_seq, at: 0 });
+        self.fan_out();
     }
 
     /// Whose closure is running, if one is; not any more.
@@ -45,23 +63,16 @@ impl<R: Reactor + 'static> Shard<R> {
         self.calling.take()
     }
 
-    #[inline]
     pub(super) fn carry_out(&mut self, action: Action) {
+        if let Action::Deliver { execution, from_seq, until_seq } = action {
+            self.begin_fan_out(FanOut { execution, from_seq, until_seq });
+            return;
+        }
         self.worked = true;
         if let Some(observer) = &mut self.observer {
-            let recipients = match action {
-                Action::Deliver { .. } => self.engine.recipients(),
-                _ => &[],
-            };
-            observer(&action, recipients);
+            observer(&action, &[]);
         }
-        match action {
-            Action::Deliver { execution, from_seq, until_seq } => {
-                self.fan = Some(Fan { execution, next_seq: from_seq, until_seq, at: 0 });
-                self.fan_out();
-            }
-            action => self.act(action),
-        }
+        self.act(action);
     }
 
     fn act(&mut self, action: Action) {

@@ -333,26 +333,58 @@ impl<R: Reactor + 'static> Shard<R> {
         payload: &[u8],
         now: Instant,
     ) -> Result<u64, PublishError> {
-        assert!((key as usize) < limits::KEYS_MAX);
-        self.now = now.max(self.now);
         let header = ChunkHeader { kind: kind as u8, key, flags: 0 };
-        match self.write_by_hand(id, header, payload, now) {
-            Err(PublishError::Blocked) => {
-                let index = id.slot.index;
-                if matches!(self.runs[index as usize].as_ref().map(|r| &r.ring), Some(Ring::None)) {
-                    return Err(PublishError::Blocked);
+        self.publish_each(id, header, std::slice::from_ref(&payload), now).map_err(|(_, e)| e)
+    }
+
+    /// Publishes several chunks, and only then gives them to the subscribers of this thread: less
+    /// work for each. Returns the number of the last one.
+    ///
+    /// # Errors
+    /// How many were published, and why the next one was not.
+    pub fn publish_batch(
+        &mut self,
+        id: ExecutionId,
+        kind: Kind,
+        payloads: &[&[u8]],
+        now: Instant,
+    ) -> Result<u64, (usize, PublishError)> {
+        let header = ChunkHeader { kind: kind as u8, key: kind as u8, flags: 0 };
+        self.publish_each(id, header, payloads, now)
+    }
+
+    #[inline]
+    fn publish_each(
+        &mut self,
+        id: ExecutionId,
+        header: ChunkHeader,
+        payloads: &[&[u8]],
+        now: Instant,
+    ) -> Result<u64, (usize, PublishError)> {
+        assert!((header.key as usize) < limits::KEYS_MAX);
+        self.now = self.now.max(now);
+        let index = id.slot.index;
+        let mut last_seq = 0;
+        for (at, payload) in payloads.iter().enumerate() {
+            let mut written = self.write_by_hand(id, header, payload, now);
+            if written == Err(PublishError::Blocked) {
+                self.ingest(index); // Perhaps only those of this batch are in the way.
+                written = self.write_by_hand(id, header, payload, now);
+                if written == Err(PublishError::Blocked) && self.has_ring(index) {
+                    self.ask_for_room(index);
+                    written = self.write_by_hand(id, header, payload, now);
                 }
-                self.ask_for_room(index);
-                let seq = self.write_by_hand(id, header, payload, now)?;
-                self.ingest(index);
-                Ok(seq)
             }
-            Ok(seq) => {
-                self.ingest(id.slot.index);
-                Ok(seq)
+            match written {
+                Ok(seq) => last_seq = seq,
+                Err(error) => {
+                    self.ingest(index);
+                    return Err((at, error));
+                }
             }
-            Err(error) => Err(error),
         }
+        self.ingest(index);
+        Ok(last_seq)
     }
 
     #[inline]
@@ -382,6 +414,11 @@ impl<R: Reactor + 'static> Shard<R> {
             (Producer::Waiting(Work::Feed), _) => Err(PublishError::Blocked),
             _ => Err(PublishError::NotFound),
         }
+    }
+
+    fn has_ring(&self, index: u32) -> bool {
+        let run = self.runs.get(index as usize).and_then(Option::as_ref);
+        run.is_some_and(|run| !matches!(run.ring, Ring::None))
     }
 
     /// Ends an execution that is fed by hand: with `Ok` completed, with a text failed.

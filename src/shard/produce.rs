@@ -34,6 +34,9 @@ impl Run {
     /// The oldest chunk in the ring, and the facts of one that the engine was not told of yet.
     #[inline]
     fn chunk_facts(&self, seq: u64) -> ChunkFacts {
+        if let Ring::Here(writer) = &self.ring {
+            return facts_of_chunk(&writer.descriptor(seq), writer.tail_seq());
+        }
         let (descriptor, tail_seq): (Descriptor, u64) = match &self.ring {
             Ring::Here(writer) | Ring::Back(writer) => (writer.descriptor(seq), writer.tail_seq()),
             Ring::Away(reader) => match reader.poll(seq) {
@@ -43,12 +46,17 @@ impl Run {
             },
             Ring::None => unreachable!("there are chunks"),
         };
-        ChunkFacts {
-            length: descriptor.length,
-            kind: Kind::new(descriptor.header.kind).expect("this process wrote it"),
-            key: descriptor.header.key,
-            tail_seq,
-        }
+        facts_of_chunk(&descriptor, tail_seq)
+    }
+}
+
+#[inline]
+fn facts_of_chunk(descriptor: &Descriptor, tail_seq: u64) -> ChunkFacts {
+    ChunkFacts {
+        length: descriptor.length,
+        kind: Kind::new(descriptor.header.kind).expect("this process wrote it"),
+        key: descriptor.header.key,
+        tail_seq,
     }
 }
 
