@@ -90,6 +90,9 @@ impl Engine {
                     detail,
                 };
                 local.set_plain();
+                if !terms.kinds.is_all() {
+                    e.log.keep_kind_totals();
+                }
                 e.locals.push(local);
             }
         }

@@ -48,24 +48,35 @@ pub struct FanOut {
 
 /// Where a walk stopped.
 enum Walk {
-    /// The recipients were told apart from those behind: the same chunks for each.
-    Deliver(FanOut),
-    /// Somebody is to be told something else.
-    Tell(Action),
+    /// Recipients of the same chunks were found: `Engine::fan_out`, `Engine::recipients`.
+    Deliver,
+    /// Somebody is to be told something else: it is among the wishes.
+    Told,
     /// Somebody is told nothing, for a reason that has consequences.
-    Rest(SubscriberId, Next),
+    Rest(SubscriberId, Rest),
     /// Everybody was asked.
     Done,
 }
 
+/// Why a subscriber is told nothing now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rest {
+    Coalesce,
+    Disconnect,
+    CaughtUp,
+}
+
 impl Engine {
     #[inline]
-    pub(super) fn published(&mut self, execution: Handle, facts: ChunkFacts) {
+    pub(super) fn published(&mut self, execution: Handle, chunks: &[ChunkFacts]) {
         let e = self.executions.get_mut(execution).expect("a publishing execution lives");
         assert!(matches!(e.producer, Producer::Active | Producer::Stopping)); // E1
-        e.log.push(facts);
-        self.counters.chunks_published += 1;
-        self.counters.bytes_published += u64::from(facts.length);
+        let bytes_before = e.log.total_bytes();
+        for &facts in chunks {
+            e.log.push(facts);
+        }
+        self.counters.chunks_published += chunks.len() as u64;
+        self.counters.bytes_published += e.log.total_bytes() - bytes_before;
         if !e.dirty && !e.locals.is_empty() {
             e.dirty = true;
             self.dirty.push_back(execution);
@@ -103,34 +114,37 @@ impl Engine {
         }
     }
 
-    /// The next delivery, if no other wish comes before it: the same as [`Engine::next_action`] would
-    /// give, for the one wish that there is for every chunk.
+    /// Is the next wish a delivery? Then [`Engine::fan_out`] says which: the same as
+    /// [`Engine::next_action`] would give, for the one wish that there is for every chunk.
     #[inline]
-    pub fn next_fan_out(&mut self) -> Option<FanOut> {
-        if self.scan.is_none() && self.dirty.is_empty() {
-            return None;
-        }
-        self.make_up_delivery()
+    pub fn next_fan_out(&mut self) -> bool {
+        (self.scan.is_some() || !self.dirty.is_empty()) && self.make_up_delivery()
     }
 
-    fn make_up_delivery(&mut self) -> Option<FanOut> {
+    /// The delivery that [`Engine::next_fan_out`] has found.
+    #[inline]
+    pub fn fan_out(&self) -> &FanOut {
+        &self.fan_out
+    }
+
+    fn make_up_delivery(&mut self) -> bool {
         while self.wishes.is_empty() {
-            if self.scan.is_none() {
-                self.begin_scan()?;
+            if self.scan.is_none() && !self.begin_scan() {
+                return false;
             }
             match self.walk() {
-                Walk::Deliver(fan_out) => return Some(fan_out),
-                Walk::Tell(action) => self.wishes.push_back(action),
+                Walk::Deliver => return true,
+                Walk::Told => {}
                 Walk::Rest(subscriber, next) => self.rest(subscriber, next),
                 Walk::Done => self.finish_scan(),
             }
         }
-        None
+        false
     }
 
-    fn begin_scan(&mut self) -> Option<()> {
+    fn begin_scan(&mut self) -> bool {
         loop {
-            let execution = self.dirty.pop_front()?;
+            let Some(execution) = self.dirty.pop_front() else { return false };
             let Some(e) = self.executions.get_mut(execution) else { continue };
             e.dirty = false;
             let count = e.locals.len() as u32;
@@ -139,7 +153,7 @@ impl Engine {
             }
             e.turn = if e.turn + 1 < count { e.turn + 1 } else { 0 };
             self.scan = Some(Scan { execution, at: e.turn, remaining: count });
-            return Some(());
+            return true;
         }
     }
 
@@ -178,21 +192,26 @@ impl Engine {
                     Next::Deliver { from_seq, until_seq } => (from_seq, until_seq),
                     Next::Gap(gap) => {
                         count_gap(&mut self.counters, &gap);
-                        return Walk::Tell(Action::Gap(local.id, execution, gap));
+                        self.wishes.push_back(Action::Gap(local.id, execution, gap));
+                        return Walk::Told;
                     }
                     next => {
+                        let subscriber = local.id;
                         if local.progress_told < e.progress_to_tell
                             && let Some(progress) = e.progress
                         {
                             local.progress_told = e.progress_to_tell;
-                            return Walk::Tell(Action::Progress(local.id, execution, progress));
+                            let action = Action::Progress(subscriber, execution, progress);
+                            self.wishes.push_back(action);
+                            return Walk::Told;
                         }
-                        let subscriber = local.id;
                         scan.advance(count);
-                        if next != Next::Nothing {
-                            return Walk::Rest(subscriber, next);
+                        match next {
+                            Next::Coalesce => return Walk::Rest(subscriber, Rest::Coalesce),
+                            Next::Disconnect => return Walk::Rest(subscriber, Rest::Disconnect),
+                            Next::CaughtUp => return Walk::Rest(subscriber, Rest::CaughtUp),
+                            _ => continue,
                         }
-                        continue;
                     }
                 }
             };
@@ -211,13 +230,14 @@ impl Engine {
         if scan.remaining == 0 && !ended && !e.gated && !e.removed {
             self.scan = None; // Nothing follows from the end of this walk.
         }
-        Walk::Deliver(FanOut { execution, from_seq, until_seq })
+        self.fan_out = FanOut { execution, from_seq, until_seq };
+        Walk::Deliver
     }
 
     /// A subscriber that gets no chunk and no gap now, for a reason.
-    fn rest(&mut self, subscriber: SubscriberId, next: Next) {
-        match next {
-            Next::Coalesce => {
+    fn rest(&mut self, subscriber: SubscriberId, rest: Rest) {
+        match rest {
+            Rest::Coalesce => {
                 let local = self.local_mut(subscriber).expect("it is being walked over");
                 if local.detail.coalesce_timer.is_none() {
                     let delay_max = local.detail.coalesce.expect("it coalesces").delay_max;
@@ -226,9 +246,8 @@ impl Engine {
                     local.detail.coalesce_timer = Some(timer);
                 }
             }
-            Next::Disconnect => self.detach(subscriber, DetachReason::Lag),
-            Next::CaughtUp => self.end(subscriber),
-            Next::Nothing | Next::Deliver { .. } | Next::Gap(_) => unreachable!("not at rest"),
+            Rest::Disconnect => self.detach(subscriber, DetachReason::Lag),
+            Rest::CaughtUp => self.end(subscriber),
         }
     }
 

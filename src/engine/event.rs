@@ -38,8 +38,9 @@ pub enum Event<'a> {
     LeaseFailed(Handle),
 
     // --- Producers ---
-    /// A chunk is in the ring, and everything before `tail_seq` no longer is.
-    Published(Handle, ChunkFacts),
+    /// These chunks are in the ring, and of those before them nothing before the last one's
+    /// `tail_seq`.
+    Published(Handle, &'a [ChunkFacts]),
     /// The producer can not write: a gating reader is in the way. The shard has just told where
     /// the readers on other threads stand.
     Gated(Handle),

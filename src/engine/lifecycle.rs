@@ -114,6 +114,10 @@ impl Engine {
         e.ring = Some(ring);
         e.log = ChunkLog::new(ring.slot_count);
         e.state = State::Running;
+        let filters = e.locals.iter().any(|local| !local.terms.kinds.is_all());
+        if filters {
+            e.log.keep_kind_totals();
+        }
         for local in &mut e.locals {
             // The ring may be smaller than expected where memory is short.
             local.terms.limit.chunks = local.terms.limit.chunks.min(ring.chunks_max);
@@ -226,7 +230,7 @@ impl Engine {
         let verdict = Verdict {
             outcome,
             head_seq: e.log.head_seq(),
-            totals: e.log.kind_totals().clone(),
+            totals: e.log.kind_totals(),
             error: e.error.clone(),
         };
         let timers = std::mem::take(&mut e.timers);

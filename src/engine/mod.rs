@@ -111,7 +111,8 @@ pub struct Engine {
     /// Executions whose local subscribers may have something coming.
     dirty: VecDeque<Handle>,
     scan: Option<deliver::Scan>,
-    /// To whom the present `Deliver` goes.
+    /// The present `Deliver`, and to whom it goes.
+    fan_out: FanOut,
     recipients: Vec<SubscriberId>,
     /// Executions without a ring, first come first served.
     queue: VecDeque<Handle>,
@@ -146,6 +147,11 @@ impl Engine {
             wishes: VecDeque::with_capacity(256),
             dirty: VecDeque::with_capacity(limits.executions_max as usize),
             scan: None,
+            fan_out: FanOut {
+                execution: Handle { index: 0, generation: 0 },
+                from_seq: 0,
+                until_seq: 0,
+            },
             recipients: Vec::with_capacity(limits.subscribers_per_execution_max as usize),
             queue: VecDeque::with_capacity(limits.queued_max as usize),
             leasing: false,
@@ -202,9 +208,8 @@ impl Engine {
     /// holds at this moment.
     #[inline]
     pub fn next_action(&mut self) -> Option<Action> {
-        if self.wishes.is_empty()
-            && let Some(FanOut { execution, from_seq, until_seq }) = self.next_fan_out()
-        {
+        if self.wishes.is_empty() && self.next_fan_out() {
+            let FanOut { execution, from_seq, until_seq } = self.fan_out;
             return Some(Action::Deliver { execution, from_seq, until_seq });
         }
         self.wishes.pop_front()

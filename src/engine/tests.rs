@@ -85,7 +85,7 @@ impl World {
         };
         let tail_seq = tail_seq.max((head_seq + 2).saturating_sub(14));
         let facts = ChunkFacts { length, kind: Kind::Output, key: 0, tail_seq };
-        self.handle(Event::Published(id.slot, facts));
+        self.handle(Event::Published(id.slot, &[facts]));
     }
 
     fn pass(&mut self, duration: Duration) {

@@ -32,8 +32,8 @@ impl<R: Reactor + 'static> Shard<R> {
     fn pump_until_done(&mut self) {
         self.fan_out(); // What a closure's panic has cut short.
         loop {
-            if let Some(fan_out) = self.engine.next_fan_out() {
-                self.begin_fan_out(fan_out);
+            if self.engine.next_fan_out() {
+                self.begin_fan_out();
             } else if let Some(action) = self.engine.next_action() {
                 self.carry_out(action);
             } else {
@@ -43,9 +43,9 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     #[inline]
-    fn begin_fan_out(&mut self, fan_out: FanOut) {
-        let FanOut { execution, from_seq, until_seq } = fan_out;
+    fn begin_fan_out(&mut self) {
         self.worked = true;
+        let &FanOut { execution, from_seq, until_seq } = self.engine.fan_out();
         if let Some(observer) = &mut self.observer {
             let action = Action::Deliver { execution, from_seq, until_seq };
             observer(&action, self.engine.recipients());
@@ -64,8 +64,8 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     pub(super) fn carry_out(&mut self, action: Action) {
-        if let Action::Deliver { execution, from_seq, until_seq } = action {
-            self.begin_fan_out(FanOut { execution, from_seq, until_seq });
+        if let Action::Deliver { .. } = action {
+            self.begin_fan_out();
             return;
         }
         self.worked = true;
@@ -127,12 +127,11 @@ impl<R: Reactor + 'static> Shard<R> {
     /// Gives chunk after chunk to each recipient; goes on where it was cut short.
     #[inline]
     fn fan_out(&mut self) {
-        while let Some(fan) = &mut self.fan {
-            if fan.next_seq == fan.until_seq {
-                self.fan = None;
-                return;
-            }
-            let run = self.runs[fan.execution.index as usize].as_ref().expect("it publishes");
+        let Some(fan) = &mut self.fan else { return };
+        let run = self.runs[fan.execution.index as usize].as_ref().expect("it publishes");
+        let expected = self.engine.chunks_expected(fan.execution);
+        let recipients = self.engine.recipients();
+        while fan.next_seq < fan.until_seq {
             let (descriptor, data) = match read_chunk(run, fan.next_seq, &mut self.scratch) {
                 Ok(read) => read,
                 Err(tail_seq) => {
@@ -140,11 +139,9 @@ impl<R: Reactor + 'static> Shard<R> {
                     return;
                 }
             };
-            let expected = self.engine.chunks_expected(fan.execution);
             let chunk = Chunk::new(run.id, expected, &descriptor, data, self.anchor);
             let chunk = chunk.expect("this process wrote it");
             let delivery = Delivery::Chunk(chunk);
-            let recipients = self.engine.recipients();
             let begun_at = fan.at;
             while let Some(subscriber) = recipients.get(fan.at) {
                 let sink = &mut self.sinks[subscriber.0.index as usize];
@@ -165,6 +162,7 @@ impl<R: Reactor + 'static> Shard<R> {
             fan.next_seq += 1;
             fan.at = 0;
         }
+        self.fan = None;
     }
 
     /// A tool's thread has overwritten what was to be given: all recipients go on behind that.

@@ -1,7 +1,10 @@
 //! From a producer into the log: tools are stepped, and what was published is taken over.
 
+use std::ops::RangeInclusive;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+
+use smallvec::SmallVec;
 
 use super::handle::Command;
 use super::run::{Producer, Ring, Run, ThreadClock, ThreadHost};
@@ -31,22 +34,21 @@ impl Run {
         }
     }
 
-    /// The oldest chunk in the ring, and the facts of one that the engine was not told of yet.
+    /// The facts of chunks that the engine was not told of yet.
     #[inline]
-    fn chunk_facts(&self, seq: u64) -> ChunkFacts {
-        if let Ring::Here(writer) = &self.ring {
-            return facts_of_chunk(&writer.descriptor(seq), writer.tail_seq());
-        }
-        let (descriptor, tail_seq): (Descriptor, u64) = match &self.ring {
-            Ring::Here(writer) | Ring::Back(writer) => (writer.descriptor(seq), writer.tail_seq()),
-            Ring::Away(reader) => match reader.poll(seq) {
+    fn chunk_facts(&self, seqs: RangeInclusive<u64>, facts: &mut impl Extend<ChunkFacts>) {
+        match &self.ring {
+            Ring::Here(writer) | Ring::Back(writer) => {
+                let tail_seq = writer.tail_seq();
+                facts.extend(seqs.map(|seq| facts_of_chunk(&writer.descriptor(seq), tail_seq)));
+            }
+            Ring::Away(reader) => facts.extend(seqs.map(|seq| match reader.poll(seq) {
                 // S2: it is gated until the engine was told of it.
-                Poll::Ready(descriptor) => (descriptor, reader.tail_seq()),
+                Poll::Ready(descriptor) => facts_of_chunk(&descriptor, reader.tail_seq()),
                 other => panic!("chunk {seq} of our own ring is {other:?}"),
-            },
+            })),
             Ring::None => unreachable!("there are chunks"),
-        };
-        facts_of_chunk(&descriptor, tail_seq)
+        }
     }
 }
 
@@ -175,10 +177,10 @@ impl<R: Reactor + 'static> Shard<R> {
             first = false;
             let burst = u64::from(self.engine.burst_chunks(run.handle));
             let until_seq = head_seq.min(run.ingested_seq + burst);
-            for seq in run.ingested_seq + 1..=until_seq {
-                let facts = run.chunk_facts(seq);
-                self.engine.handle(Event::Published(run.handle, facts), self.now);
-            }
+            let mut facts: SmallVec<[ChunkFacts; limits::BURST_CHUNKS_MAX as usize]> =
+                SmallVec::new();
+            run.chunk_facts(run.ingested_seq + 1..=until_seq, &mut facts);
+            self.engine.handle(Event::Published(run.handle, &facts), self.now);
             run.ingested_seq = until_seq;
             self.pump();
         }
