@@ -66,9 +66,15 @@ impl Inline for Ours {
         }
         while let Some((payload, count)) = source.next() {
             let now = stamp_of(payload);
-            let batch = [payload; BATCH_CHUNKS as usize];
-            let published = shard.publish_batch(id, Kind::Output, &batch[..count as usize], now);
-            published.map_err(|(_, error)| error.to_string())?;
+            if count == 1 {
+                let published = shard.publish_at(id, Kind::Output, 0, payload, now);
+                published.map_err(|error| error.to_string())?;
+            } else {
+                let batch = [payload; BATCH_CHUNKS as usize];
+                let batch = &batch[..count as usize];
+                let published = shard.publish_batch(id, Kind::Output, batch, now);
+                published.map_err(|(_, error)| error.to_string())?;
+            }
             shard.turn();
         }
         Ok(())
@@ -85,6 +91,15 @@ impl Produce for Producer {
     #[inline(always)]
     fn publish(&mut self, payload: &[u8], count: u32, stop: &Stop) -> Result<(), Gone> {
         let now = stamp_of(payload);
+        if count == 1 {
+            while let Err(error) = self.shard.publish_at(self.id, Kind::Output, 0, payload, now) {
+                assert_eq!(error, PublishError::Blocked); // The ring was leased for such chunks.
+                self.shard.turn();
+                stop.full()?;
+            }
+            self.shard.turn();
+            return Ok(());
+        }
         let batch = [payload; BATCH_CHUNKS as usize];
         let mut rest = &batch[..count as usize];
         while let Err((published, error)) =

@@ -247,12 +247,6 @@ impl Engine {
         Some(self.executions.get(execution)?.id)
     }
 
-    /// How many chunks the tool said there would be.
-    #[inline]
-    pub fn chunks_expected(&self, execution: Handle) -> Option<u64> {
-        self.executions.get(execution)?.chunks_expected
-    }
-
     /// What went wrong with an execution that failed.
     pub fn error_text(&self, execution: Handle) -> Option<&str> {
         self.executions.get(execution)?.error.as_deref()

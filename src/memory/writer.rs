@@ -342,12 +342,26 @@ impl RingWriter {
     /// If the ring does not hold it ([`RingWriter::is_held`]).
     #[inline]
     pub fn payload(&self, seq: u64) -> &[u8] {
-        let descriptor = self.descriptor(seq);
+        self.payload_of(&self.descriptor(seq))
+    }
+
+    #[inline]
+    fn payload_of(&self, descriptor: &Descriptor) -> &[u8] {
         let start = self.geometry.data_start() + descriptor.offset as usize;
         let address = self.lease.segment.byte_address(start, descriptor.length as usize);
         // SAFETY: in bounds by `byte_address`, initialized (zeroed at birth). Only we write here,
         // and `&self` keeps us from doing so while the slice lives.
         unsafe { std::slice::from_raw_parts(address.as_ptr(), descriptor.length as usize) }
+    }
+
+    /// [`RingWriter::descriptor`] and [`RingWriter::payload`] in one.
+    ///
+    /// # Panics
+    /// If the ring does not hold it ([`RingWriter::is_held`]).
+    #[inline]
+    pub fn chunk(&self, seq: u64) -> (Descriptor, &[u8]) {
+        let descriptor = self.descriptor(seq);
+        (descriptor, self.payload_of(&descriptor))
     }
 
     /// Checks W1 and W2.

@@ -129,7 +129,6 @@ impl<R: Reactor + 'static> Shard<R> {
     fn fan_out(&mut self) {
         let Some(fan) = &mut self.fan else { return };
         let run = self.runs[fan.execution.index as usize].as_ref().expect("it publishes");
-        let expected = self.engine.chunks_expected(fan.execution);
         let recipients = self.engine.recipients();
         while fan.next_seq < fan.until_seq {
             let (descriptor, data) = match read_chunk(run, fan.next_seq, &mut self.scratch) {
@@ -139,7 +138,7 @@ impl<R: Reactor + 'static> Shard<R> {
                     return;
                 }
             };
-            let chunk = Chunk::new(run.id, expected, &descriptor, data, self.anchor);
+            let chunk = Chunk::new(run.id, run.chunks_expected, &descriptor, data, self.anchor);
             let chunk = chunk.expect("this process wrote it");
             let delivery = Delivery::Chunk(chunk);
             let begun_at = fan.at;
@@ -333,9 +332,7 @@ pub(super) fn read_chunk<'a>(
     scratch: &'a mut [u8],
 ) -> Result<(Descriptor, &'a [u8]), u64> {
     match &run.ring {
-        Ring::Here(writer) | Ring::Back(writer) => {
-            Ok((writer.descriptor(seq), writer.payload(seq)))
-        }
+        Ring::Here(writer) | Ring::Back(writer) => Ok(writer.chunk(seq)),
         Ring::Away(reader) => match reader.read(seq, scratch) {
             Ok(descriptor) => Ok((descriptor, &scratch[..descriptor.length as usize])),
             Err(ReadError::Overtaken { tail_seq }) => Err(tail_seq),

@@ -148,6 +148,7 @@ impl<R: Reactor + 'static> Shard<R> {
             exchange: Arc::new(Exchange::new()),
             gate: Gate::OPEN,
             ingested_seq: 0,
+            chunks_expected: None,
             remotes: Vec::new(),
             blocked: false,
             runnable: false,
@@ -292,12 +293,11 @@ impl<R: Reactor + 'static> Shard<R> {
             self.pump();
             return self.poll(polled);
         }
-        let expected = self.engine.chunks_expected(polled.execution);
         let run = self.runs[polled.execution.index as usize].as_ref().expect("as above");
         let (descriptor, data) = read_chunk(run, seq, &mut self.scratch).ok()?;
         self.counters.chunks_delivered += 1;
         self.counters.bytes_delivered += u64::from(descriptor.length);
-        Chunk::new(run.id, expected, &descriptor, data, self.anchor).map(Delivery::Chunk)
+        Chunk::new(run.id, run.chunks_expected, &descriptor, data, self.anchor).map(Delivery::Chunk)
     }
 
     /// Publishes a chunk of an execution that is fed by hand, and gives it to the subscribers of
@@ -333,8 +333,20 @@ impl<R: Reactor + 'static> Shard<R> {
         payload: &[u8],
         now: Instant,
     ) -> Result<u64, PublishError> {
+        assert!((key as usize) < limits::KEYS_MAX);
         let header = ChunkHeader { kind: kind as u8, key, flags: 0 };
-        self.publish_each(id, header, std::slice::from_ref(&payload), now).map_err(|(_, e)| e)
+        self.now = self.now.max(now);
+        match self.write_by_hand(id, header, payload, now) {
+            Ok(seq) => {
+                self.ingest_one(id.slot.index, seq, kind, key, payload.len() as u32);
+                Ok(seq)
+            }
+            Err(PublishError::Blocked) => {
+                let payload = std::slice::from_ref(&payload);
+                self.publish_each(id, header, payload, now).map_err(|(_, error)| error)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// Publishes several chunks, and only then gives them to the subscribers of this thread: less
@@ -353,7 +365,6 @@ impl<R: Reactor + 'static> Shard<R> {
         self.publish_each(id, header, payloads, now)
     }
 
-    #[inline]
     fn publish_each(
         &mut self,
         id: ExecutionId,

@@ -150,7 +150,9 @@ impl<R: Reactor + 'static> Shard<R> {
     /// What a tool said in passing.
     pub(super) fn pass_on(&mut self, handle: Handle, notes: &Notes) {
         if let Some(chunk_count) = notes.chunks_expected {
-            self.run_mut(handle).control.set_chunks_expected(chunk_count);
+            let run = self.run_mut(handle);
+            run.chunks_expected = Some(chunk_count);
+            run.control.set_chunks_expected(chunk_count);
             self.tell(Event::TotalExpected(handle, chunk_count));
         }
         if let Some((progress, total)) = notes.progress {
@@ -184,6 +186,23 @@ impl<R: Reactor + 'static> Shard<R> {
             run.ingested_seq = until_seq;
             self.pump();
         }
+    }
+
+    /// As [`Shard::ingest`], of the one chunk that was just written here.
+    #[inline]
+    pub(super) fn ingest_one(&mut self, index: u32, seq: u64, kind: Kind, key: u8, length: u32) {
+        let Some(run) = self.runs[index as usize].as_mut() else { return };
+        let Ring::Here(writer) = &run.ring else { return };
+        if run.ingested_seq + 1 != seq {
+            return self.ingest(index);
+        }
+        let facts = ChunkFacts { length, kind, key, tail_seq: writer.tail_seq() };
+        self.engine.handle(Event::Published(run.handle, &[facts]), self.now);
+        run.ingested_seq = seq;
+        if !run.remotes.is_empty() && !self.published.contains(&index) {
+            self.published.push(index);
+        }
+        self.pump();
     }
 
     /// Wakes readers on other threads that sleep although there are chunks for them.

@@ -54,6 +54,8 @@ pub(super) struct Run {
     pub gate: Gate,
     /// The engine has been told of everything up to here.
     pub ingested_seq: u64,
+    /// How many chunks there will be, if the tool said so.
+    pub chunks_expected: Option<u64>,
     pub remotes: Vec<Remote>,
     /// The tool waits for room; it is stepped again when the gate is set.
     pub blocked: bool,
