@@ -8,8 +8,8 @@ use std::ffi::OsString;
 use crate::common::machine::wall_time;
 use crate::common::params::{Fanout, OPTIONS_HELP, Program};
 use crate::common::report::fanout_report;
-use crate::common::{Failure, drive, files, print};
-use crate::floor::ring::Bare;
+use crate::common::{Failure, files, print};
+use crate::floor;
 
 const PROGRAM: Program = Program { implementations: &["floor"], has_payload: false };
 
@@ -37,7 +37,7 @@ pub fn command(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Fail
         return Ok(());
     };
     let outcome = match params.implementation {
-        "floor" => drive::run::<Bare>(&params)?,
+        "floor" => floor::ring::measure(&params)?,
         other => unreachable!("`parse` takes only the names of PROGRAM, not {other}"),
     };
     files::write("bench", &params, &outcome, wall_time())?;
