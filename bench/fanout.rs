@@ -9,7 +9,7 @@ use crate::common::machine::wall_time;
 use crate::common::params::{Fanout, OPTIONS_HELP, Program};
 use crate::common::report::fanout_report;
 use crate::common::{Failure, drive, files, print};
-use crate::floor::ring::Bare;
+use crate::floor;
 use crate::ours::Ours;
 
 const PROGRAM: Program = Program { implementations: &["streamdoor", "floor"], has_payload: false };
@@ -40,7 +40,7 @@ pub fn command(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Fail
     };
     let outcome = match params.implementation {
         "streamdoor" => drive::run::<Ours>(&params)?,
-        "floor" => drive::run::<Bare>(&params)?,
+        "floor" => floor::ring::measure(&params)?,
         other => unreachable!("`parse` takes only the names of PROGRAM, not {other}"),
     };
     files::write("bench", &params, &outcome, wall_time())?;

@@ -15,7 +15,6 @@ use hdrhistogram::Histogram;
 use lexopt::{Arg, Parser};
 use serde_json::{Map, Value, json};
 
-use crate::common::drive;
 use crate::common::machine::now_ns;
 use crate::common::params::{Fanout, Mode, Rate, Touch, usage};
 use crate::common::report::{Outcome, latency_json, latency_text, machine_line};
@@ -64,7 +63,7 @@ pub fn command(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Fail
         (Mode::Threads, Rate::Max),
     ] {
         let part = Fanout { mode, rate, ..params.clone() };
-        let outcome = drive::run::<ring::Bare>(&part)?;
+        let outcome = ring::measure(&part)?;
         files::write("bench", &part, &outcome, crate::common::machine::wall_time())?;
         parts.push((part, outcome));
     }

@@ -140,7 +140,7 @@ impl FlatOut {
             warmup_chunks: 0,
             stamp_sum: 0,
             warmup_end_ns: 0,
-            deadline_ns: 0,
+            deadline_ns: u64::MAX, // Until the warm-up is over.
             start_ns: 0,
             end_ns: 0,
         }
@@ -153,13 +153,14 @@ impl Source for FlatOut {
         let now = now_ns();
         if self.batch_count == 0 {
             self.warmup_end_ns = now + self.warmup.as_nanos() as u64;
-            self.deadline_ns = self.warmup_end_ns + self.duration.as_nanos() as u64;
         }
         if self.start_ns == 0 && now >= self.warmup_end_ns {
+            // From here on and not from the plan: a stall in the warm-up costs no counted time.
             self.start_ns = now;
+            self.deadline_ns = now + self.duration.as_nanos() as u64;
             self.warmup_chunks = self.batch_count * u64::from(BATCH_CHUNKS);
         }
-        if now >= self.deadline_ns && self.batch_count > 0 {
+        if now >= self.deadline_ns {
             self.end_ns = now;
             return None;
         }

@@ -3,6 +3,7 @@
 //! Each direction has a line of its own. A sample is the mean of [`TRIPS_PER_SAMPLE`] trips, because
 //! the clock costs a fifth of a trip; so the tail is that of a mean.
 
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -27,14 +28,17 @@ struct Line(AtomicU64);
 /// [`Failure::Environment`] if a thread can not be pinned.
 pub fn measure(params: &Fanout) -> Result<Histogram<u64>, Failure> {
     let (there, back) = (Line::default(), Line::default());
+    let ready = Barrier::new(2);
     pin_thread(params.producer_cpu)?;
     std::thread::scope(|scope| {
         let answering = scope.spawn(|| {
             // Pinned or not, the other side waits for answers.
             let pinned = pin_thread(params.subscribers_cpu);
+            ready.wait(); // Until then it may need the cpu on which the other would spin.
             answer(&there, &back);
             pinned
         });
+        ready.wait();
         let samples_ns = ask(&there, &back, params.warmup, params.duration);
         answering.join().expect("the answering thread does not panic")?;
         Ok(histogram_of(&samples_ns))

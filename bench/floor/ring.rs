@@ -1,6 +1,8 @@
 //! A bare ring: slots with a number each, one writer, plain cursors. For one thread and for two.
 //!
 //! A slot is `number, length` and the payload behind them, so that a small chunk is two cache lines.
+//! For the usual sizes the compiler knows the length ([`Bare`]), as it does for peers that move
+//! `[u8; SIZE]`: flat out, a copy of unknown length costs a third of the throughput.
 //! The writer fills a slot and stores its number; a reader looks at the slot where its cursor points
 //! until the number is there. The only protection against overwriting is the gate: every reader
 //! leaves its cursor in a line of its own, and the writer looks at all of them when it has used up
@@ -15,18 +17,37 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::common::BATCH_CHUNKS;
-use crate::common::drive::{Gone, Poll, Polled, Produce, Setup, Stop};
+use crate::common::drive::{self, Gone, Poll, Polled, Produce, Setup, Stop};
+use crate::common::params::Fanout;
 use crate::common::receive::Receive;
+use crate::common::report::Outcome;
+use crate::common::{BATCH_CHUNKS, Failure};
 
-/// The floor, for `fanout --impl floor`.
-pub struct Bare;
+/// The floor: payloads of `SIZE` bytes, or of any length if that is [`ANY_SIZE`].
+pub struct Bare<const SIZE: usize>;
 
-impl Polled for Bare {
-    type Producer = Writer;
-    type Subscribers = Readers;
+/// Not a size: lengths are read from the slots.
+pub const ANY_SIZE: usize = 0;
 
-    fn open(setup: &Setup) -> Result<(Writer, Readers), String> {
+/// Runs the floor that fits `params`.
+///
+/// # Errors
+/// See [`drive::run`].
+pub fn measure(params: &Fanout) -> Result<Outcome, Failure> {
+    match params.size_bytes {
+        100 => drive::run::<Bare<100>>(params),
+        1_024 => drive::run::<Bare<1_024>>(params),
+        32_768 => drive::run::<Bare<32_768>>(params),
+        _ => drive::run::<Bare<ANY_SIZE>>(params),
+    }
+}
+
+impl<const SIZE: usize> Polled for Bare<SIZE> {
+    type Producer = Writer<SIZE>;
+    type Subscribers = Readers<SIZE>;
+
+    fn open(setup: &Setup) -> Result<(Writer<SIZE>, Readers<SIZE>), String> {
+        assert!(SIZE == ANY_SIZE || SIZE == setup.size_bytes);
         let ring = Arc::new(Ring::new(setup));
         let writer = Writer { ring: Arc::clone(&ring), next_seq: 1, free_until_seq: 0 };
         let next_seqs = vec![1; setup.subscribers as usize].into_boxed_slice();
@@ -100,15 +121,19 @@ impl Ring {
     /// # Safety
     /// The caller is the only writer, and every cursor has passed `seq - capacity` (R1).
     #[inline(always)]
-    unsafe fn write(&self, seq: u64, payload: &[u8]) {
-        assert!(payload.len() <= self.room_bytes);
+    unsafe fn write<const SIZE: usize>(&self, seq: u64, payload: &[u8]) {
+        let length_bytes = if SIZE == ANY_SIZE { payload.len() } else { SIZE };
+        assert!(length_bytes <= self.room_bytes);
+        let payload = &payload[..length_bytes];
         let slot = self.slot(seq);
         // SAFETY: the head is the front of the slot, so this is still inside of it.
         let room = unsafe { slot.add(HEAD_BYTES) };
         // SAFETY: `room_bytes` are there, `payload` is not in the ring, and nobody reads here (R1).
-        unsafe { room.copy_from_nonoverlapping(NonNull::from(payload).cast(), payload.len()) };
+        unsafe { room.copy_from_nonoverlapping(NonNull::from(payload).cast(), length_bytes) };
         let head = self.head(slot);
-        head.length_bytes.store(payload.len() as u64, Ordering::Relaxed);
+        if SIZE == ANY_SIZE {
+            head.length_bytes.store(length_bytes as u64, Ordering::Relaxed);
+        }
         // release: pairs with acquire in `read`.
         head.seq.store(seq, Ordering::Release);
     }
@@ -116,18 +141,21 @@ impl Ring {
     /// # Safety
     /// The cursor that the caller holds has not passed `seq` while the slice is alive (R1).
     #[inline(always)]
-    unsafe fn read(&self, seq: u64) -> Option<&[u8]> {
+    unsafe fn read<const SIZE: usize>(&self, seq: u64) -> Option<&[u8]> {
         let slot = self.slot(seq);
         let head = self.head(slot);
         // acquire: pairs with release in `write`.
         if head.seq.load(Ordering::Acquire) != seq {
             return None;
         }
-        let length_bytes = head.length_bytes.load(Ordering::Relaxed) as usize;
+        let length_bytes = match SIZE {
+            ANY_SIZE => head.length_bytes.load(Ordering::Relaxed) as usize,
+            _ => SIZE,
+        };
         // SAFETY: the head is the front of the slot, so this is still inside of it.
         let room = unsafe { slot.add(HEAD_BYTES) };
-        // SAFETY: `write` stored a length of at most `room_bytes`, and those bytes; it will not write
-        // here before the caller's cursor moves on (R1).
+        // SAFETY: `write` wrote that many bytes, at most `room_bytes`; it will not write here before
+        // the caller's cursor moves on (R1).
         Some(unsafe { std::slice::from_raw_parts(room.as_ptr(), length_bytes) })
     }
 }
@@ -140,21 +168,21 @@ impl Drop for Ring {
 }
 
 /// The one writer.
-pub struct Writer {
+pub struct Writer<const SIZE: usize> {
     ring: Arc<Ring>,
     next_seq: u64,
     free_until_seq: u64, // What the gate allowed when it was last looked at.
 }
 
-impl Writer {
+impl<const SIZE: usize> Writer<SIZE> {
     #[cold]
-    fn look_at_gate(&mut self, stop: &Stop) -> Result<(), Gone> {
+    fn look_at_gate(&mut self, last_seq: u64, stop: &Stop) -> Result<(), Gone> {
         loop {
             // acquire: pairs with release in `Readers::poll`.
             let passed = self.ring.cursors.iter().map(|cursor| cursor.0.load(Ordering::Acquire));
             let slowest_seq = passed.min().expect("there is a subscriber");
             self.free_until_seq = slowest_seq + self.ring.capacity_chunks;
-            if self.next_seq <= self.free_until_seq {
+            if last_seq <= self.free_until_seq {
                 return Ok(());
             }
             stop.full()?;
@@ -162,28 +190,31 @@ impl Writer {
     }
 }
 
-impl Produce for Writer {
+impl<const SIZE: usize> Produce for Writer<SIZE> {
     #[inline(always)]
     fn publish(&mut self, payload: &[u8], count: u32, stop: &Stop) -> Result<(), Gone> {
-        for _ in 0..count {
-            if self.next_seq > self.free_until_seq {
-                self.look_at_gate(stop)?;
-            }
-            // SAFETY: `Writer` is neither shared nor cloned; the gate was asked (R1).
-            unsafe { self.ring.write(self.next_seq, payload) };
-            self.next_seq += 1;
+        let last_seq = self.next_seq + u64::from(count) - 1;
+        if last_seq > self.free_until_seq {
+            self.look_at_gate(last_seq, stop)?;
         }
+        // Last to first: readers wait at the first of a batch, and so leave the other lines alone
+        // until all of them are written.
+        for seq in (self.next_seq..=last_seq).rev() {
+            // SAFETY: `Writer` is neither shared nor cloned; the gate was asked (R1).
+            unsafe { self.ring.write::<SIZE>(seq, payload) };
+        }
+        self.next_seq = last_seq + 1;
         Ok(())
     }
 }
 
 /// All cursors, on one thread.
-pub struct Readers {
+pub struct Readers<const SIZE: usize> {
     ring: Arc<Ring>,
     next_seqs: Box<[u64]>,
 }
 
-impl Poll for Readers {
+impl<const SIZE: usize> Poll for Readers<SIZE> {
     #[inline(always)]
     fn poll<R: Receive>(&mut self, receiver: &R) -> u32 {
         let mut delivered = 0;
@@ -191,7 +222,7 @@ impl Poll for Readers {
             let first_seq = *next_seq;
             while *next_seq < first_seq + u64::from(BATCH_CHUNKS) {
                 // SAFETY: this reader's cursor is moved below, after the slice is gone (R1).
-                let Some(payload) = (unsafe { self.ring.read(*next_seq) }) else { break };
+                let Some(payload) = (unsafe { self.ring.read::<SIZE>(*next_seq) }) else { break };
                 receiver.deliver(payload);
                 *next_seq += 1;
             }
@@ -208,23 +239,25 @@ impl Poll for Readers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::common::drive;
-    use crate::common::params::{Fanout, Mode, Rate};
+    use crate::common::params::{Mode, Rate};
     use crate::common::report::Measured;
     use std::time::Duration;
 
     #[test]
-    fn everything_arrives_through_many_laps_of_a_tiny_ring() {
-        for (mode, subscribers) in [(Mode::Inline, 3), (Mode::Threads, 1), (Mode::Threads, 3)] {
+    fn everything_arrives_through_many_laps_of_a_small_ring() {
+        // 64 slots each; the compiler knows the second size.
+        for (mode, subscribers, size_bytes) in
+            [(Mode::Inline, 3, 100_000), (Mode::Threads, 1, 32_768), (Mode::Threads, 3, 100_000)]
+        {
             let mut params = Fanout::new("floor").unwrap();
             if mode == Mode::Threads && params.producer_cpu == params.subscribers_cpu {
                 continue; // One cpu: there is nothing to cross.
             }
-            params.size_bytes = 100_000; // 64 slots.
+            params.size_bytes = size_bytes;
             (params.mode, params.subscribers, params.rate) = (mode, subscribers, Rate::Max);
             (params.warmup, params.duration) = (Duration::ZERO, Duration::from_millis(5));
             // A lost, doubled or torn chunk is a failure of the run.
-            let outcome = drive::run::<Bare>(&params).unwrap();
+            let outcome = measure(&params).unwrap();
             let Measured::Throughput { chunks, deliveries, .. } = outcome.measured else {
                 panic!("{mode:?}: flat out measures throughput");
             };

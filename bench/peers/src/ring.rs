@@ -31,9 +31,27 @@ pub trait InPlace: 'static {
 }
 
 impl<const SIZE: usize> InPlace for Value<SIZE> {
-    type Bytes = [u8; SIZE];
-    fn empty() -> [u8; SIZE] {
-        [0; SIZE]
+    type Bytes = Lines<SIZE>;
+    fn empty() -> Lines<SIZE> {
+        Lines([0; SIZE])
+    }
+}
+
+/// Starts on a cache line, so that neighbours never share one.
+#[repr(align(64))]
+pub struct Lines<const SIZE: usize>([u8; SIZE]);
+
+impl<const SIZE: usize> AsRef<[u8]> for Lines<SIZE> {
+    #[inline(always)]
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl<const SIZE: usize> AsMut<[u8]> for Lines<SIZE> {
+    #[inline(always)]
+    fn as_mut(&mut self) -> &mut [u8] {
+        &mut self.0
     }
 }
 
