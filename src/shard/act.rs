@@ -7,6 +7,7 @@ use super::run::{Producer, Ring, Run};
 use super::{Call, Fan, Item, NO_SINK, Shard};
 use crate::base::{Handle, SubscriberId};
 use crate::engine::{Action, DetachReason, End, Event, FanOut, ProducerEnd, RingFacts, Verdict};
+use crate::memory::atomic::full_fence;
 use crate::memory::{
     Descriptor, FinalRecord, Geometry, KindTotal, KindTotals, Lease, ProgressRecord, ReadError,
     RingWriter, ShortText,
@@ -107,7 +108,7 @@ impl<R: Reactor + 'static> Shard<R> {
                     reports: progress.report_count,
                     message: ShortText::new(""),
                 });
-                run.remotes.iter().for_each(|remote| remote.desk.knock());
+                run.knock();
             }
             Action::Verdict(execution, verdict) => self.write_verdict(execution, &verdict),
             Action::DetachReader(subscriber, execution, reason) => {
@@ -277,6 +278,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
         let Some(run) = self.runs[execution.index as usize].as_mut() else { return };
         run.control.set_attention(watch);
+        run.knock();
         if watch {
             self.sample_readers(execution.index); // Those that moved before they saw the wish.
         }
@@ -310,7 +312,7 @@ impl<R: Reactor + 'static> Shard<R> {
             totals,
         };
         run.control.finish(&record, verdict.error.as_deref().unwrap_or(""));
-        run.remotes.iter().for_each(|remote| remote.desk.knock());
+        run.knock();
         self.record(Code::ExecutionEnded, u64::from(execution.index), u64::from(code));
     }
 
@@ -319,6 +321,10 @@ impl<R: Reactor + 'static> Shard<R> {
         if let Some(at) = run.remotes.iter().position(|remote| remote.subscriber == subscriber) {
             let remote = run.remotes.swap_remove(at);
             remote.desk.detach(code_of_detach(reason));
+            full_fence(); // exchange:sleep
+            if run.exchange.has_sleepers() {
+                remote.desk.wake();
+            }
         }
     }
 }

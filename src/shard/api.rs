@@ -381,7 +381,7 @@ impl<R: Reactor + 'static> Shard<R> {
             if written == Err(PublishError::Blocked) {
                 self.ingest(index); // Perhaps only those of this batch are in the way.
                 written = self.write_by_hand(id, header, payload, now);
-                if written == Err(PublishError::Blocked) && self.has_ring(index) {
+                if written == Err(PublishError::Blocked) && self.stops_here(index) {
                     self.ask_for_room(index);
                     written = self.write_by_hand(id, header, payload, now);
                 }
@@ -408,6 +408,9 @@ impl<R: Reactor + 'static> Shard<R> {
     ) -> Result<u64, PublishError> {
         let run = self.runs.get_mut(id.slot.index as usize).and_then(Option::as_mut);
         let run = run.filter(|run| run.id == id).ok_or(PublishError::NotFound)?;
+        if run.blocked {
+            return Err(PublishError::Blocked); // Until the engine opens the gate.
+        }
         let gate = run.allowed();
         match (&run.producer, &mut run.ring) {
             (Producer::Feed, Ring::Here(writer)) => {
@@ -427,9 +430,12 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    fn has_ring(&self, index: u32) -> bool {
-        let run = self.runs.get(index as usize).and_then(Option::as_ref);
-        run.is_some_and(|run| !matches!(run.ring, Ring::None))
+    /// Is the gate in the way, for the first time? From now on the engine knows.
+    fn stops_here(&mut self, index: u32) -> bool {
+        let run = self.runs.get_mut(index as usize).and_then(Option::as_mut);
+        run.is_some_and(|run| {
+            !matches!(run.ring, Ring::None) && !std::mem::replace(&mut run.blocked, true)
+        })
     }
 
     /// Ends an execution that is fed by hand: with `Ok` completed, with a text failed.

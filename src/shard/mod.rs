@@ -292,8 +292,14 @@ impl<R: Reactor + 'static> Shard<R> {
             self.dismiss_departed();
         }
         for at in (0..self.watched.len()).rev() {
-            let index = self.watched[at];
+            let Some(&index) = self.watched.get(at) else { continue };
             self.sample_readers(index);
+            self.pump();
+            if self.watched.contains(&index)
+                && let Some(run) = &self.runs[index as usize]
+            {
+                run.knock(); // Each reader rings once for each knock.
+            }
         }
     }
 

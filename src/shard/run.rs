@@ -4,6 +4,7 @@
 use std::sync::{Arc, Mutex};
 
 use crate::base::{ExecutionId, Handle, Instant, SubscriberId};
+use crate::memory::atomic::full_fence;
 use crate::memory::{ControlPage, Desk, Exchange, Flag, ReaderPageView, RingReader, RingWriter};
 use crate::reactor::{Clock, Waker};
 use crate::tool::{Gate, Host, Notes, Tool, Work};
@@ -85,6 +86,15 @@ impl Run {
             Ring::None => None,
             Ring::Here(writer) | Ring::Back(writer) => Some(writer.reader()),
             Ring::Away(reader) => Some(reader.clone()),
+        }
+    }
+
+    /// Makes the readers on other threads look: there is something other than chunks.
+    pub fn knock(&self) {
+        self.remotes.iter().for_each(|remote| remote.desk.knock());
+        full_fence(); // exchange:sleep
+        if self.exchange.has_sleepers() {
+            self.remotes.iter().for_each(|remote| remote.desk.wake());
         }
     }
 
