@@ -23,8 +23,9 @@ use crate::common::{Failure, files, print};
 const HELP: &str = "\
 bench floor: what the machine allows
 
-Measures the cost of reading the clock, a cache line's way to another cpu and back, and a bare cursor
-over a bare ring: on one thread and across two, at a rate (latency) and flat out (throughput).
+Measures the cost of reading the clock, a cache line's way to another cpu and back, and a bare
+cursor over a bare ring: on one thread and across two, at a rate (latency) and flat out
+(throughput).
 
 Usage: bench floor [options]
 

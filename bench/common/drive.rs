@@ -1,9 +1,10 @@
 //! Runs one implementation under one load and checks that nothing was lost.
 //!
 //! An implementation is either [`Polled`] (a producer, and subscribers that one thread polls: it
-//! gets both modes for it) or writes [`Inline::run`] and [`Threads`] itself, where its natural shape
-//! is another (tasks, closures). It owns its loop and asks the source for the next chunk, so that
-//! `async` code fits too. Everything is generic and ends up as one loop without indirect calls.
+//! gets both modes for it) or writes [`Inline::run`] and [`Threads`] itself, where its natural
+//! shape is another (tasks, closures). It owns its loop and asks the source for the next chunk, so
+//! that `async` code fits too. Everything is generic and ends up as one loop without indirect
+//! calls.
 //!
 //! Threads: the caller is the producer; in `threads` mode one more thread runs all subscribers.
 //! Invariant: a run whose deliveries or stamps do not add up has no result.

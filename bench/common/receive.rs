@@ -5,8 +5,8 @@
 //! was bought and touched before the run; the histogram is filled afterwards. A store into the next
 //! cell costs under a nanosecond and dirties one cache line per 16 deliveries; recording into an
 //! HDR histogram costs a few nanoseconds and walks through 100 KiB of counters beside the ring that
-//! is measured. Order is kept, so interval logs can still be cut. [`Counting`] is for flat-out runs:
-//! no clock. Fields are cells, so that closures and tasks can share one receiver by `Rc`.
+//! is measured. Order is kept, so interval logs can still be cut. [`Counting`] is for flat-out
+//! runs: no clock. Fields are cells, so that closures and tasks can share one receiver by `Rc`.
 
 use std::cell::{Cell, RefCell};
 use std::hint::black_box;

@@ -1,7 +1,7 @@
 //! A cache line goes to another cpu and comes back: no wait between two threads can be shorter.
 //!
-//! Each direction has a line of its own. A sample is the mean of [`TRIPS_PER_SAMPLE`] trips, because
-//! the clock costs a fifth of a trip; so the tail is that of a mean.
+//! Each direction has a line of its own. A sample is the mean of [`TRIPS_PER_SAMPLE`] trips,
+//! because the clock costs a fifth of a trip; so the tail is that of a mean.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,16 +1,16 @@
 //! A bare ring: slots with a number each, one writer, plain cursors. For one thread and for two.
 //!
-//! A slot is `number, length` and the payload behind them, so that a small chunk is two cache lines.
-//! For the usual sizes the compiler knows the length ([`Bare`]), as it does for peers that move
-//! `[u8; SIZE]`: flat out, a copy of unknown length costs a third of the throughput.
-//! The writer fills a slot and stores its number; a reader looks at the slot where its cursor points
-//! until the number is there. The only protection against overwriting is the gate: every reader
-//! leaves its cursor in a line of its own, and the writer looks at all of them when it has used up
-//! what it knew to be free, which is at most once a lap.
+//! A slot is `number, length` and the payload behind them, so that a small chunk is two cache
+//! lines. For the usual sizes the compiler knows the length ([`Bare`]), as it does for peers that
+//! move `[u8; SIZE]`: flat out, a copy of unknown length costs a third of the throughput.
+//! The writer fills a slot and stores its number; a reader looks at the slot where its cursor
+//! points until the number is there. The only protection against overwriting is the gate: every
+//! reader leaves its cursor in a line of its own, and the writer looks at all of them when it has
+//! used up what it knew to be free, which is at most once a lap.
 //!
 //! Invariants: R1 a slot is written only when every cursor has passed its old number; R2 a payload
-//! is read only after its slot's number was seen. Together they make payload access exclusive, which
-//! is what each `unsafe` here rests on. Tests: below, and every run checks what was received.
+//! is read only after its slot's number was seen. Together they make payload access exclusive,
+//! which is what each `unsafe` here rests on. Tests: below, and every run checks what was received.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
@@ -113,8 +113,8 @@ impl Ring {
 
     #[inline(always)]
     fn head(&self, slot: NonNull<u8>) -> &Head {
-        // SAFETY: `slot` is the start of a slot, aligned to 64, zeroed, alive as long as `self`, and
-        // a head is atomics only.
+        // SAFETY: `slot` is the start of a slot, aligned to 64, zeroed, alive as long as `self`,
+        // and a head is atomics only.
         unsafe { slot.cast::<Head>().as_ref() }
     }
 
@@ -154,8 +154,8 @@ impl Ring {
         };
         // SAFETY: the head is the front of the slot, so this is still inside of it.
         let room = unsafe { slot.add(HEAD_BYTES) };
-        // SAFETY: `write` wrote that many bytes, at most `room_bytes`; it will not write here before
-        // the caller's cursor moves on (R1).
+        // SAFETY: `write` wrote that many bytes, at most `room_bytes`; it will not write here
+        // before the caller's cursor moves on (R1).
         Some(unsafe { std::slice::from_raw_parts(room.as_ptr(), length_bytes) })
     }
 }

@@ -1,7 +1,7 @@
 //! One bounded queue per subscriber: `crossbeam-channel` and `rtrb`.
 //!
-//! A publish is one send per subscriber. Batches go queue by queue, which suits the caches; rtrb has
-//! an interface for several at once on both sides, and it is used. Nobody blocks: the receiving
+//! A publish is one send per subscriber. Batches go queue by queue, which suits the caches; rtrb
+//! has an interface for several at once on both sides, and it is used. Nobody blocks: the receiving
 //! thread polls, as with everything that is compared in these cells.
 
 use std::marker::PhantomData;

@@ -1,8 +1,9 @@
 //! `peers`: other people's crates under the loop, load and recorder of `bench fanout`.
 //!
-//! A package of its own, so that nobody who builds streamdoor builds these. One file per crate; each
-//! says how the crate is used and why. All are used without loss: where a crate would overwrite
-//! (tokio's `broadcast`), its producer looks how far the slowest receiver is, as rarely as it can.
+//! A package of its own, so that nobody who builds streamdoor builds these. One file per crate;
+//! each says how the crate is used and why. All are used without loss: where a crate would
+//! overwrite (tokio's `broadcast`), its producer looks how far the slowest receiver is, as rarely
+//! as it can.
 
 #[path = "../../common/mod.rs"]
 mod common;
