@@ -21,6 +21,7 @@ struct CountingAllocator;
 
 static COUNTING: AtomicBool = AtomicBool::new(false);
 static COUNT: AtomicU64 = AtomicU64::new(0);
+static COUNT_ENDED: AtomicBool = AtomicBool::new(false);
 /// The tool on a thread begins when everybody is there, and nobody sets anything up any more.
 static ALL_THERE: AtomicBool = AtomicBool::new(false);
 
@@ -55,10 +56,12 @@ static ALLOCATOR: CountingAllocator = CountingAllocator;
 fn at_chunk(seq: u64) {
     if seq == FIRST_COUNTED {
         COUNT.store(0, Ordering::SeqCst);
+        COUNT_ENDED.store(false, Ordering::SeqCst);
         COUNTING.store(true, Ordering::SeqCst);
     }
     if seq == LAST_COUNTED {
         COUNTING.store(false, Ordering::SeqCst);
+        COUNT_ENDED.store(true, Ordering::SeqCst);
     }
 }
 
@@ -201,6 +204,13 @@ fn across_threads_nothing_allocates() {
         assert_eq!(local, Ok(true));
         ALL_THERE.store(true, Ordering::SeqCst);
         readers.into_iter().for_each(|reader| reader.join().unwrap());
+        // Under `disconnect` they may have been let go before the tool was done.
+        for _ in 0..60_000 {
+            if COUNT_ENDED.load(Ordering::SeqCst) {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
         ALL_THERE.store(false, Ordering::SeqCst);
         assert_none(&format!("threads, {policy}"));
     }
