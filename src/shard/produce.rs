@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use super::handle::Command;
 use super::run::{Producer, Ring, Run, ThreadClock, ThreadHost};
 use super::{Shard, Threads};
-use crate::base::Handle;
+use crate::base::{Handle, SubscriberId};
 use crate::engine::{ChunkFacts, Event, Kind, ProducerEnd, ProgressReport};
 use crate::limits;
 use crate::memory::{Descriptor, Poll, RingWriter};
@@ -350,18 +350,17 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Readers on other threads that have left without a word.
     pub(super) fn dismiss_departed(&mut self) {
-        let mut gone = Vec::new();
-        for run in self.runs.iter_mut().flatten().filter(|run| !run.remotes.is_empty()) {
-            run.remotes.retain(|remote| {
-                let has_left = remote.desk.has_left();
-                if has_left {
-                    gone.push(remote.subscriber);
-                }
-                !has_left
-            });
-        }
-        for subscriber in gone {
+        while let Some(subscriber) = self.take_departed() {
             self.tell(Event::ReaderGone(subscriber));
         }
+    }
+
+    fn take_departed(&mut self) -> Option<SubscriberId> {
+        for run in self.runs.iter_mut().flatten() {
+            if let Some(at) = run.remotes.iter().position(|remote| remote.desk.has_left()) {
+                return Some(run.remotes.swap_remove(at).subscriber);
+            }
+        }
+        None
     }
 }
