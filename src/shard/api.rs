@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use serde_json::Value;
+use smallvec::SmallVec;
 
 use super::act::{facts_of, read_chunk};
 use super::delivery::{Chunk, Delivery, Ended};
@@ -12,12 +13,14 @@ use super::run::{Producer, Remote, Ring, Run};
 use super::{Call, Inbox, Item, Shard, Sink, Subscriber, Threads};
 use crate::base::{ExecutionId, Handle, Instant, SubscriberId};
 use crate::engine::{
-    AcknowledgeError, Action, CancelError, End, Event, Kind, NotFound, OpenError, OpenSpec, Place,
-    ProducerEnd, Reply, RingFacts, Status, SubscribeError, SubscribeSpec, Subscribed,
+    AcknowledgeError, Action, CancelError, ChunkFacts, End, Event, Kind, NotFound, OpenError,
+    OpenSpec, Place, ProducerEnd, Reply, RingFacts, Status, SubscribeError, SubscribeSpec,
+    Subscribed,
 };
 use crate::limits;
 use crate::memory::{
-    ChunkHeader, ControlPage, Desk, Exchange, Geometry, ReaderPage, RingPoolUsage, WriteError,
+    ChunkHeader, ControlPage, Desk, Exchange, Geometry, ReaderPage, RingPoolUsage, RingWriter,
+    WriteError,
 };
 use crate::reactor::Reactor;
 use crate::tool::{Gate, Job, Prepared, StartError, Work};
@@ -336,9 +339,12 @@ impl<R: Reactor + 'static> Shard<R> {
         assert!((key as usize) < limits::KEYS_MAX);
         let header = ChunkHeader { kind: kind as u8, key, flags: 0 };
         self.now = self.now.max(now);
-        match self.write_by_hand(id, header, payload, now) {
+        let (gate, writer) = self.fed_writer(id)?;
+        match write_within(gate, writer, header, payload, now) {
             Ok(seq) => {
-                self.ingest_one(id.slot.index, seq, kind, key, payload.len() as u32);
+                let (length, tail_seq) = (payload.len() as u32, writer.tail_seq());
+                let facts = ChunkFacts { length, kind, key, tail_seq };
+                self.ingest_written(id.slot.index, &[facts]);
                 Ok(seq)
             }
             Err(PublishError::Blocked) => {
@@ -372,40 +378,55 @@ impl<R: Reactor + 'static> Shard<R> {
         payloads: &[&[u8]],
         now: Instant,
     ) -> Result<u64, (usize, PublishError)> {
-        assert!((header.key as usize) < limits::KEYS_MAX);
         self.now = self.now.max(now);
         let index = id.slot.index;
-        let mut last_seq = 0;
-        for (at, payload) in payloads.iter().enumerate() {
-            let mut written = self.write_by_hand(id, header, payload, now);
-            if written == Err(PublishError::Blocked) {
-                self.ingest(index); // Perhaps only those of this batch are in the way.
-                written = self.write_by_hand(id, header, payload, now);
-                if written == Err(PublishError::Blocked) && self.stops_here(index) {
+        let mut count = 0;
+        while count < payloads.len() {
+            match self.write_burst(id, header, &payloads[count..], now) {
+                Ok(written) => count += written,
+                Err(PublishError::Blocked) if self.stops_here(index) => {
                     self.ask_for_room(index);
-                    written = self.write_by_hand(id, header, payload, now);
+                    match self.write_burst(id, header, &payloads[count..], now) {
+                        Ok(written) => count += written,
+                        Err(error) => return Err((count, error)),
+                    }
                 }
-            }
-            match written {
-                Ok(seq) => last_seq = seq,
-                Err(error) => {
-                    self.ingest(index);
-                    return Err((at, error));
-                }
+                Err(error) => return Err((count, error)),
             }
         }
-        self.ingest(index);
-        Ok(last_seq)
+        let run = self.runs[index as usize].as_ref();
+        Ok(run.map_or(0, Run::head_seq))
     }
 
-    #[inline]
-    fn write_by_hand(
+    /// Writes as many chunks as the engine takes at once, and tells it. At least one.
+    fn write_burst(
         &mut self,
         id: ExecutionId,
         header: ChunkHeader,
-        payload: &[u8],
+        payloads: &[&[u8]],
         now: Instant,
-    ) -> Result<u64, PublishError> {
+    ) -> Result<usize, PublishError> {
+        let burst = self.engine.burst_chunks(id.slot) as usize;
+        let (gate, writer) = self.fed_writer(id)?;
+        let kind = Kind::new(header.kind).expect("it was made from one");
+        let mut facts: SmallVec<[ChunkFacts; limits::BURST_CHUNKS_MAX as usize]> = SmallVec::new();
+        for payload in payloads.iter().take(burst) {
+            match write_within(gate, writer, header, payload, now) {
+                Ok(_) => {
+                    let (length, tail_seq) = (payload.len() as u32, writer.tail_seq());
+                    facts.push(ChunkFacts { length, kind, key: header.key, tail_seq });
+                }
+                Err(error) if facts.is_empty() => return Err(error),
+                Err(_) => break, // Comes again, if it does, once these were taken over.
+            }
+        }
+        self.ingest_written(id.slot.index, &facts);
+        Ok(facts.len())
+    }
+
+    /// The writer of an execution that is fed by hand, and what it is allowed.
+    #[inline]
+    fn fed_writer(&mut self, id: ExecutionId) -> Result<(Gate, &mut RingWriter), PublishError> {
         let run = self.runs.get_mut(id.slot.index as usize).and_then(Option::as_mut);
         let run = run.filter(|run| run.id == id).ok_or(PublishError::NotFound)?;
         if run.blocked {
@@ -413,18 +434,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
         let gate = run.allowed();
         match (&run.producer, &mut run.ring) {
-            (Producer::Feed, Ring::Here(writer)) => {
-                if !gate.admits(writer, payload.len()) {
-                    return Err(PublishError::Blocked);
-                }
-                let written = writer.write(header, payload, now, gate.gate_seq);
-                written.map_err(|error| match error {
-                    WriteError::Gated { .. } => PublishError::Blocked,
-                    WriteError::TooLarge { length_max, .. } => {
-                        PublishError::TooLarge { chunk_bytes_max: length_max }
-                    }
-                })
-            }
+            (Producer::Feed, Ring::Here(writer)) => Ok((gate, writer)),
             (Producer::Waiting(Work::Feed), _) => Err(PublishError::Blocked),
             _ => Err(PublishError::NotFound),
         }
@@ -557,6 +567,26 @@ impl<R: Reactor + 'static> Shard<R> {
     pub fn observe(&mut self, observer: impl FnMut(&Action, &[SubscriberId]) + 'static) {
         self.observer = Some(Box::new(observer));
     }
+}
+
+/// Writes one chunk, if it is allowed.
+#[inline]
+fn write_within(
+    gate: Gate,
+    writer: &mut RingWriter,
+    header: ChunkHeader,
+    payload: &[u8],
+    now: Instant,
+) -> Result<u64, PublishError> {
+    if !gate.admits(writer, payload.len()) {
+        return Err(PublishError::Blocked);
+    }
+    writer.write(header, payload, now, gate.gate_seq).map_err(|error| match error {
+        WriteError::Gated { .. } => PublishError::Blocked,
+        WriteError::TooLarge { length_max, .. } => {
+            PublishError::TooLarge { chunk_bytes_max: length_max }
+        }
+    })
 }
 
 /// The ring that a tool will get if memory allows.

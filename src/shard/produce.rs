@@ -188,17 +188,13 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// As [`Shard::ingest`], of the one chunk that was just written here.
+    /// As [`Shard::ingest`], of chunks that were just written here.
     #[inline]
-    pub(super) fn ingest_one(&mut self, index: u32, seq: u64, kind: Kind, key: u8, length: u32) {
-        let Some(run) = self.runs[index as usize].as_mut() else { return };
-        let Ring::Here(writer) = &run.ring else { return };
-        if run.ingested_seq + 1 != seq {
-            return self.ingest(index);
-        }
-        let facts = ChunkFacts { length, kind, key, tail_seq: writer.tail_seq() };
-        self.engine.handle(Event::Published(run.handle, &[facts]), self.now);
-        run.ingested_seq = seq;
+    pub(super) fn ingest_written(&mut self, index: u32, facts: &[ChunkFacts]) {
+        let run = self.runs[index as usize].as_mut().expect("they were written to its ring");
+        self.engine.handle(Event::Published(run.handle, facts), self.now);
+        run.ingested_seq += facts.len() as u64;
+        assert!(run.ingested_seq == run.head_seq());
         if !run.remotes.is_empty() && !self.published.contains(&index) {
             self.published.push(index);
         }
