@@ -558,7 +558,7 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     /// A tool that blocks, to be run on some thread: `work`, then `done` with the output's writer.
-    pub fn next_job(&mut self) -> Option<Job> {
+    pub fn next_job(&mut self) -> Option<Box<Job>> {
         self.jobs.pop_front()
     }
 

@@ -96,7 +96,7 @@ pub struct Shard<R: Reactor + 'static = AnyReactor> {
     observer: Option<Observer>,
     /// What went wrong with the execution whose end was polled last.
     last_error: Option<Box<str>>,
-    jobs: VecDeque<Job>,
+    jobs: VecDeque<Box<Job>>,
 }
 
 /// See [`Shard::observe`].

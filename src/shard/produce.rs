@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::handle::Command;
+use super::handle::{Command, ToolDone};
 use super::run::{Producer, Ring, Run, ThreadClock, ThreadHost};
 use super::{Shard, Threads};
 use crate::base::{Handle, SubscriberId};
@@ -14,7 +14,9 @@ use crate::engine::{ChunkFacts, Event, Kind, ProducerEnd, ProgressReport};
 use crate::limits;
 use crate::memory::{Descriptor, Poll, RingWriter};
 use crate::reactor::Reactor;
-use crate::tool::{Context, Gate, Job, Notes, Output, Step, ToolError, Work, panic_error};
+use crate::tool::{
+    Blocking, Context, Gate, Job, Notes, Output, Step, ToolError, Work, panic_error,
+};
 use crate::trace::Code;
 
 impl Run {
@@ -226,11 +228,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    fn start_thread(
-        &mut self,
-        handle: Handle,
-        work: Box<dyn FnOnce(&mut Output) -> Result<(), ToolError> + Send>,
-    ) {
+    fn start_thread(&mut self, handle: Handle, work: Blocking) {
         let clock = match self.threads {
             Threads::Pool(_) => ThreadClock::Real,
             Threads::ByHand => ThreadClock::Fixed(self.now),
@@ -249,11 +247,12 @@ impl<R: Reactor + 'static> Shard<R> {
         let (mailbox, bell) = (self.mailbox_sender.clone(), Arc::clone(&self.bell));
         let done = Box::new(move |writer: RingWriter, result, panicked| {
             // If the shard is gone, so is everybody who would want to know.
-            if mailbox.send(Command::ToolDone { handle, writer, result, panicked }).is_ok() {
+            let tool_done = Box::new(ToolDone { handle, writer, result, panicked });
+            if mailbox.send(Command::ToolDone(tool_done)).is_ok() {
                 bell.waker.wake();
             }
         });
-        let job = Job { output, work, done };
+        let job = Box::new(Job { output, work, done });
         let refused = match &self.threads {
             Threads::ByHand => {
                 self.jobs.push_back(job);
@@ -264,18 +263,14 @@ impl<R: Reactor + 'static> Shard<R> {
         if let Some(job) = refused {
             let waiting_max = limits::TOOL_QUEUE_MAX;
             let text = format!("no thread for it: {waiting_max} tools wait for one already");
-            self.tool_done(handle, job.output.into_writer(), Err(ToolError::new(text)), false);
+            let (writer, result) = (job.output.into_writer(), Err(ToolError::new(text)));
+            self.tool_done(ToolDone { handle, writer, result, panicked: false });
         }
     }
 
     /// A tool's thread has returned the writer.
-    pub(super) fn tool_done(
-        &mut self,
-        handle: Handle,
-        writer: RingWriter,
-        result: Result<(), ToolError>,
-        panicked: bool,
-    ) {
+    pub(super) fn tool_done(&mut self, tool_done: ToolDone) {
+        let ToolDone { handle, writer, result, panicked } = tool_done;
         self.counters.tools_panicked += u64::from(panicked);
         let run = self.runs[handle.index as usize].as_mut().filter(|run| run.handle == handle);
         let Some(run) = run else {

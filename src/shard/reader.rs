@@ -19,13 +19,14 @@ use super::run::Bell;
 use crate::base::{ExecutionId, Instant, SubscriberId};
 use crate::engine::policy::{self, Cursor, Log, Owed, Policy, Terms};
 use crate::engine::{
-    DetachReason, End, EndState, Gap, GapReason, Kind, Kinds, Meta, Progress, Subscribed, Totals,
+    DetachReason, End, EndState, Gap, GapReason, Kind, Kinds, Meta, Outcome, Progress, Subscribed,
+    Totals,
 };
 use crate::limits;
 use crate::memory::atomic::spin_hint;
 use crate::memory::{
-    ClockAnchor, ControlView, Descriptor, Desk, Exchange, FinalRecord, Poll, ReadError, ReaderPage,
-    RingReader, futex,
+    ClockAnchor, ControlView, Descriptor, Desk, Exchange, Poll, ReadError, ReaderPage, RingReader,
+    futex,
 };
 use crate::reactor::Clock;
 
@@ -155,7 +156,7 @@ enum Next {
     Nothing,
     Chunk(Descriptor),
     Gap(Gap),
-    Ended(FinalRecord),
+    Ended(Outcome),
     Detached(DetachReason),
 }
 
@@ -212,12 +213,12 @@ impl Subscriber {
         if self.is_plain || next_seq < self.granted_seq {
             self.show_cursor();
             match self.link.reader.poll(next_seq) {
-                Poll::Ready(descriptor) if self.is_wanted(&descriptor) => {
-                    if self.fetch(&descriptor) {
-                        self.cursor.step(Some(descriptor.length));
-                        self.fresh = false;
-                        return Some(self.chunk(&descriptor));
-                    }
+                Poll::Ready(descriptor)
+                    if self.is_wanted(&descriptor) && self.fetch(&descriptor) =>
+                {
+                    self.cursor.step(Some(descriptor.length));
+                    self.fresh = false;
+                    return Some(self.chunk(&descriptor));
                 }
                 Poll::Pending if self.is_quiet() => return None,
                 _ => {}
@@ -286,7 +287,7 @@ impl Subscriber {
                     return self.report().map(Ready::Progress);
                 }
                 Next::Gap(gap) => return Some(Ready::Gap(gap)),
-                Next::Ended(record) => return Some(self.end(record)),
+                Next::Ended(outcome) => return Some(self.end(outcome)),
                 Next::Detached(reason) => {
                     let resume_from = self.cursor.next_seq;
                     return Some(self.finish(EndState::Detached { reason, resume_from }));
@@ -410,7 +411,10 @@ impl Subscriber {
             return Next::Detached(reason);
         }
         match self.link.control.final_record() {
-            Some(record) if self.cursor.next_seq > record.head_seq => Next::Ended(record),
+            Some(record) if self.cursor.next_seq > record.head_seq => {
+                let outcome = outcome_of_code(record.verdict.get());
+                Next::Ended(outcome.expect("this process wrote it"))
+            }
             Some(_) => Next::Nothing, // Its last chunks are still to be read.
             None => {
                 self.unsettled = false; // Until the next knock.
@@ -542,11 +546,10 @@ impl Subscriber {
         Some(Progress { progress, total, report_count: record.reports })
     }
 
-    fn end(&mut self, record: FinalRecord) -> Ready {
+    fn end(&mut self, outcome: Outcome) -> Ready {
         if let Some(progress) = self.report() {
             return Ready::Progress(progress);
         }
-        let outcome = outcome_of_code(record.verdict.get()).expect("this process wrote it");
         self.error = self.link.control.error_text().as_str().to_owned();
         self.finish(EndState::Ended(outcome))
     }
