@@ -118,6 +118,8 @@ impl Engine {
             // The ring may be smaller than expected where memory is short.
             local.terms.limit.chunks = local.terms.limit.chunks.min(ring.chunks_max);
         }
+        e.trip_seq = e.next_trip_seq();
+        e.burst_chunks = e.smallest_burst();
         e.gate = e.allowed();
         let gate = e.gate;
         self.set_gate(execution, gate);

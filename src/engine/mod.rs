@@ -37,6 +37,8 @@ mod timers;
 pub mod wheel;
 
 #[cfg(test)]
+mod found_tests;
+#[cfg(test)]
 mod tests;
 
 use std::collections::VecDeque;

@@ -141,6 +141,16 @@ impl Local {
         self.terms.policy == Policy::Block && !self.gone
     }
 
+    /// So many chunks at once keep it within its limit, if it has taken everything before. Of a
+    /// limit in bytes nobody knows how many chunks that is, and who waits for company has not
+    /// taken everything.
+    pub fn burst_chunks(&self) -> u32 {
+        match self.coalesces || self.terms.limit.bytes != u64::MAX {
+            true => 1,
+            false => self.terms.limit.chunks,
+        }
+    }
+
     /// Its last word.
     pub fn end(&self, state: EndState, now: Instant) -> End {
         let given = self.cursor.seen - self.detail.start - self.detail.missed;

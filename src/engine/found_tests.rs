@@ -1,0 +1,42 @@
+//! What the seeded simulator has found in the engine, each as small as it can be told.
+
+use std::time::Duration;
+
+use super::tests::{RING, World, with};
+use super::*;
+
+#[test]
+fn a_burst_is_within_every_limit_also_of_bytes_and_of_who_waits_for_company() {
+    let mut world = World::new(4, 4);
+    let id = world.open(OpenSpec::new(RING)).unwrap();
+    assert_eq!(world.engine.burst_chunks(id.slot), crate::limits::BURST_CHUNKS_MAX);
+    world.subscribe(id, with(Policy::Drop)).unwrap();
+    assert_eq!(world.engine.burst_chunks(id.slot), crate::limits::DROP_LIMIT_CHUNKS);
+    let bytes = SubscribeSpec { limit_bytes: Some(100), ..with(Policy::Drop) };
+    let bytes = world.subscribe(id, bytes).unwrap();
+    assert_eq!(world.engine.burst_chunks(id.slot), 1);
+    world.ask(Event::Unsubscribe(bytes));
+    assert_eq!(world.engine.burst_chunks(id.slot), crate::limits::DROP_LIMIT_CHUNKS);
+    let coalesce = Coalesce { delay_max: Duration::from_millis(1), bytes_max: 1_000 };
+    let coalesce = SubscribeSpec { coalesce: Some(coalesce), ..with(Policy::Drop) };
+    world.subscribe(id, coalesce).unwrap();
+    assert_eq!(world.engine.burst_chunks(id.slot), 1);
+}
+
+#[test]
+fn a_limit_that_a_smaller_ring_cuts_is_also_the_burst_and_the_trip() {
+    let mut world = World::new(4, 0);
+    let expected = RingFacts { slot_count: 256, chunks_max: 224, chunk_bytes_max: 512 };
+    let id = world.open(OpenSpec::new(expected)).unwrap();
+    let spec = SubscribeSpec { limit_chunks: Some(200), demand: 0, ..with(Policy::Disconnect) };
+    world.subscribe(id, spec).unwrap();
+    world.handle(Event::Leased(id.slot, RING));
+    assert_eq!(world.engine.burst_chunks(id.slot), RING.chunks_max);
+    for _ in 0..=RING.chunks_max {
+        assert_eq!(world.ends(), []);
+        let facts = ChunkFacts { length: 1, kind: Kind::Output, key: 0, tail_seq: 1 };
+        world.handle(Event::Published(id.slot, facts));
+    }
+    let lag = EndState::Detached { reason: DetachReason::Lag, resume_from: 1 };
+    assert_eq!(world.ends(), [lag]);
+}
