@@ -53,7 +53,7 @@ pub enum Event<'a> {
     ProducerEnded(Handle, ProducerEnd<'a>),
 
     // --- Subscribers ---
-    /// A subscriber can take this many chunks now (`u32::MAX`: any number).
+    /// A subscriber can take this many chunks of its kinds now (`u32::MAX`: any number).
     Demand(SubscriberId, u32),
     /// A subscriber's connection broke. A `block` subscriber keeps its place for a while.
     Lost(SubscriberId),

@@ -40,3 +40,20 @@ fn a_limit_that_a_smaller_ring_cuts_is_also_the_burst_and_the_trip() {
     let lag = EndState::Detached { reason: DetachReason::Lag, resume_from: 1 };
     assert_eq!(world.ends(), [lag]);
 }
+
+#[test]
+fn what_a_subscriber_does_not_want_costs_it_no_demand() {
+    let mut world = World::new(4, 4);
+    let id = world.open(OpenSpec::new(RING)).unwrap();
+    let kinds = Kinds::NONE.with(Kind::Stderr);
+    let spec = SubscribeSpec { kinds, demand: 0, ..with(Policy::Drop) };
+    let subscriber = world.subscribe(id, spec).unwrap();
+    for kind in [Kind::Stdout, Kind::Stdout, Kind::Stderr, Kind::Stdout, Kind::Stderr] {
+        world.publish_as(id, kind, 1);
+    }
+    world.take();
+    world.handle(Event::Demand(subscriber, 1));
+    assert_eq!(world.given(), [(1, 5)]);
+    world.handle(Event::Demand(subscriber, 1));
+    assert_eq!(world.given(), [(5, 6)]);
+}

@@ -94,8 +94,9 @@ impl Local {
     fn give(&mut self, until_seq: u64, log: &ChunkLog, ended: bool) -> Next {
         let from_seq = self.cursor.next_seq;
         let mut until_seq = until_seq.min(self.acked_until_seq);
+        let mut count = 0;
         if self.demand != u32::MAX {
-            until_seq = until_seq.min(from_seq + u64::from(self.demand));
+            (until_seq, count) = self.reach_of_demand(until_seq, log);
         }
         if until_seq <= from_seq {
             return Next::Nothing;
@@ -105,11 +106,32 @@ impl Local {
         }
         self.flush = false;
         if self.demand != u32::MAX {
-            self.demand -= (until_seq - from_seq) as u32;
+            self.demand -= count;
         }
         self.cursor.give(self.terms.kinds, until_seq, log);
         self.fresh = false;
         Next::Deliver { from_seq, until_seq }
+    }
+
+    /// How far its demand takes it, at most to `until_seq`, and how many chunks of its kinds that
+    /// is: what it does not want costs it nothing.
+    fn reach_of_demand(&self, until_seq: u64, log: &ChunkLog) -> (u64, u32) {
+        let from_seq = self.cursor.next_seq;
+        let kinds = self.terms.kinds;
+        if kinds.is_all() {
+            let reach_seq = until_seq.min(from_seq + u64::from(self.demand));
+            return (reach_seq, reach_seq.saturating_sub(from_seq) as u32);
+        }
+        let mut count = 0;
+        for seq in from_seq..until_seq {
+            if kinds.contains(log.meta(seq).kind) {
+                if count == self.demand {
+                    return (seq, count);
+                }
+                count += 1;
+            }
+        }
+        (until_seq, count)
     }
 
     fn waits_for_company(&self, log: &ChunkLog) -> bool {

@@ -102,6 +102,14 @@ impl World {
         std::mem::take(&mut self.told)
     }
 
+    pub fn given(&mut self) -> Vec<(u64, u64)> {
+        let each = self.take().into_iter().filter_map(|action| match action {
+            Action::Deliver { from_seq, until_seq, .. } => Some((from_seq, until_seq)),
+            _ => None,
+        });
+        each.collect()
+    }
+
     pub fn ends(&mut self) -> Vec<EndState> {
         let ends = self.take().into_iter().filter_map(|action| match action {
             Action::End(_, _, end) => Some(end.state),
@@ -269,19 +277,12 @@ fn coalesced_chunks_come_together_and_not_later_than_agreed() {
     world.take();
     world.publish(id, 40);
     world.publish(id, 40);
-    let given = |told: &[Action]| -> Vec<(u64, u64)> {
-        let each = told.iter().filter_map(|action| match *action {
-            Action::Deliver { from_seq, until_seq, .. } => Some((from_seq, until_seq)),
-            _ => None,
-        });
-        each.collect()
-    };
-    assert_eq!(given(&world.take()), []);
+    assert_eq!(world.given(), []);
     world.publish(id, 40);
-    assert_eq!(given(&world.take()), [(1, 4)]);
+    assert_eq!(world.given(), [(1, 4)]);
     world.publish(id, 40);
     world.pass(Duration::from_millis(6));
-    assert_eq!(given(&world.take()), [(4, 5)]);
+    assert_eq!(world.given(), [(4, 5)]);
 }
 
 #[test]
