@@ -57,3 +57,22 @@ fn what_a_subscriber_does_not_want_costs_it_no_demand() {
     world.handle(Event::Demand(subscriber, 1));
     assert_eq!(world.given(), [(5, 6)]);
 }
+
+#[test]
+fn chunks_that_have_waited_together_do_not_wait_again_one_by_one() {
+    let mut world = World::new(4, 4);
+    let id = world.open(OpenSpec::new(RING)).unwrap();
+    let coalesce = Coalesce { delay_max: Duration::from_millis(5), bytes_max: 100 };
+    let spec = SubscribeSpec { coalesce: Some(coalesce), demand: 1, ..with(Policy::Block) };
+    let subscriber = world.subscribe(id, spec).unwrap();
+    world.publish(id, 1);
+    world.publish(id, 1);
+    assert_eq!(world.given(), []);
+    world.pass(Duration::from_millis(6));
+    assert_eq!(world.given(), [(1, 2)]);
+    world.handle(Event::Demand(subscriber, 1));
+    assert_eq!(world.given(), [(2, 3)]);
+    world.handle(Event::Demand(subscriber, 1));
+    world.publish(id, 1);
+    assert_eq!(world.given(), [], "this one has not");
+}

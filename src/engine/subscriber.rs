@@ -25,7 +25,7 @@ pub(super) struct Local {
     pub fresh: bool,
     /// It has wishes in `detail.coalesce`.
     pub coalesces: bool,
-    /// Coalescing has waited long enough.
+    /// Coalescing has waited long enough for what is there.
     pub flush: bool,
     /// It was removed; the place is taken back after the present scan.
     pub gone: bool,
@@ -77,6 +77,7 @@ impl Local {
     #[inline]
     pub fn next(&mut self, log: &ChunkLog, ended: bool) -> Next {
         if self.cursor.next_seq > log.head_seq() {
+            self.flush = false;
             return if ended { Next::CaughtUp } else { Next::Nothing };
         }
         if self.demand == 0 || self.connection == Connection::Lost {
@@ -104,7 +105,8 @@ impl Local {
         if self.coalesces && !self.flush && !ended && self.waits_for_company(log) {
             return Next::Coalesce;
         }
-        self.flush = false;
+        // What is left of them has waited as long: it comes as soon as it can be taken.
+        self.flush = self.coalesces && until_seq <= log.head_seq();
         if self.demand != u32::MAX {
             self.demand -= count;
         }
