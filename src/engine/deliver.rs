@@ -233,6 +233,7 @@ impl Engine {
         let missed = sum(from_seq..to_seq + 1);
         local.cursor = Cursor::new(to_seq + 1, local.cursor.seen - sum(to_seq + 1..next_seq));
         local.detail.missed = local.detail.missed + missed;
+        local.detail.told_seq = to_seq;
         if missed.chunks > 0 {
             let reason = GapReason::Overtaken;
             let Totals { chunks: chunk_count, bytes: byte_count } = missed;

@@ -201,7 +201,8 @@ pub struct SubscribeSpec {
     pub kinds: Kinds,
     /// Where it begins.
     pub from: From,
-    /// If set, nothing is sent beyond the last acknowledged chunk and that many more.
+    /// If set, nothing is sent beyond the last acknowledged chunk and that many more. Gaps are to
+    /// be acknowledged, too; while nothing is, the window begins at the next chunk of its kinds.
     pub ack_window: Option<u32>,
     /// If set, chunks wait for company.
     pub coalesce: Option<Coalesce>,

@@ -76,3 +76,21 @@ fn chunks_that_have_waited_together_do_not_wait_again_one_by_one() {
     world.publish(id, 1);
     assert_eq!(world.given(), [], "this one has not");
 }
+
+#[test]
+fn a_window_of_acknowledgements_is_not_filled_by_what_is_filtered_out() {
+    let mut world = World::new(4, 4);
+    let id = world.open(OpenSpec::new(RING)).unwrap();
+    let kinds = Kinds::NONE.with(Kind::Stderr);
+    let spec = SubscribeSpec { kinds, ack_window: Some(2), ..with(Policy::Drop) };
+    let subscriber = world.subscribe(id, spec).unwrap();
+    for _ in 0..5 {
+        world.publish_as(id, Kind::Stdout, 1);
+    }
+    for _ in 0..3 {
+        world.publish_as(id, Kind::Stderr, 1);
+    }
+    assert_eq!(world.given().last().unwrap().1, 8, "chunks 6 and 7, which are two");
+    assert_eq!(world.ask(Event::Acknowledge(subscriber, 6)), Reply::Acknowledged(Ok(())));
+    assert_eq!(world.given(), [(8, 9)]);
+}

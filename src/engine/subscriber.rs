@@ -43,6 +43,10 @@ pub(super) struct Detail {
     pub missed: Totals,
     pub since: Instant,
     pub ack_window: Option<u32>,
+    /// It has dealt with everything through this chunk.
+    pub acked_seq: u64,
+    /// The last chunk of its kinds that it was given or told of in a gap.
+    pub told_seq: u64,
     pub coalesce: Option<Coalesce>,
     pub coalesce_timer: Option<TimerId>,
     pub grace_timer: Option<TimerId>,
@@ -94,6 +98,9 @@ impl Local {
     #[inline]
     fn give(&mut self, until_seq: u64, log: &ChunkLog, ended: bool) -> Next {
         let from_seq = self.cursor.next_seq;
+        if self.acked_until_seq != u64::MAX {
+            self.slide_window(until_seq, log);
+        }
         let mut until_seq = until_seq.min(self.acked_until_seq);
         let mut count = 0;
         if self.demand != u32::MAX {
@@ -110,9 +117,25 @@ impl Local {
         if self.demand != u32::MAX {
             self.demand -= count;
         }
+        if self.acked_until_seq != u64::MAX {
+            let wanted = |&seq: &u64| self.terms.kinds.contains(log.meta(seq).kind);
+            let last_seq = (from_seq..until_seq).rev().find(wanted);
+            self.detail.told_seq = last_seq.unwrap_or(self.detail.told_seq);
+        }
         self.cursor.give(self.terms.kinds, until_seq, log);
         self.fresh = false;
         Next::Deliver { from_seq, until_seq }
+    }
+
+    /// While nothing is to be acknowledged, the window begins at the next chunk of its kinds: of
+    /// those that it does not want it can not know.
+    fn slide_window(&mut self, until_seq: u64, log: &ChunkLog) {
+        let Some(window) = self.detail.ack_window else { return };
+        if self.detail.told_seq <= self.detail.acked_seq {
+            let wanted = |&seq: &u64| self.terms.kinds.contains(log.meta(seq).kind);
+            let first_seq = (self.cursor.next_seq..until_seq).find(wanted).unwrap_or(until_seq);
+            self.acked_until_seq = self.acked_until_seq.max(first_seq + u64::from(window));
+        }
     }
 
     /// How far its demand takes it, at most to `until_seq`, and how many chunks of its kinds that
@@ -148,6 +171,7 @@ impl Local {
         self.fresh = false;
         match self.cursor.skip(self.terms.kinds, until_seq, reason, log) {
             Some(gap) => {
+                self.detail.told_seq = gap.to_seq;
                 if self.demand != u32::MAX {
                     self.demand -= 1; // Word of a gap is a delivery, too.
                 }
@@ -195,6 +219,7 @@ impl Local {
     /// How far it may be given chunks, after it has acknowledged those through `seq`.
     pub fn acknowledge(&mut self, seq: u64) {
         if let Some(window) = self.detail.ack_window {
+            self.detail.acked_seq = self.detail.acked_seq.max(seq);
             let until_seq = seq + 1 + u64::from(window);
             self.acked_until_seq = self.acked_until_seq.max(until_seq);
         }
