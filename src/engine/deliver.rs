@@ -11,7 +11,7 @@ use crate::engine::chunk::{Gap, GapReason, Totals};
 use crate::engine::event::{ChunkFacts, Place, ProgressReport};
 use crate::engine::execution::{Gate, Producer};
 use crate::engine::policy::{Cursor, Log, Owed, Policy, owed};
-use crate::engine::subscriber::Next;
+use crate::engine::subscriber::{Connection, Next};
 use crate::engine::timers::Timer;
 use crate::limits;
 use crate::trace::Counters;
@@ -132,8 +132,8 @@ impl Engine {
         let count = e.locals.len() as u32;
         while scan.remaining > 0 {
             let local = &mut e.locals[scan.at as usize];
-            if local.gone {
-                scan.advance(count);
+            if local.gone || local.connection == Connection::Lost {
+                scan.advance(count); // Nobody hears it now, not even of the end.
                 continue;
             }
             let subscriber = local.id;

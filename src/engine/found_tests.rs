@@ -94,3 +94,19 @@ fn a_window_of_acknowledgements_is_not_filled_by_what_is_filtered_out() {
     assert_eq!(world.ask(Event::Acknowledge(subscriber, 6)), Reply::Acknowledged(Ok(())));
     assert_eq!(world.given(), [(8, 9)]);
 }
+
+#[test]
+fn an_end_waits_for_a_broken_connection_to_come_back() {
+    let mut world = World::new(4, 4);
+    let id = world.open(OpenSpec::new(RING)).unwrap();
+    let subscriber = world.subscribe(id, with(Policy::Block)).unwrap();
+    world.publish(id, 1);
+    world.handle(Event::Lost(subscriber));
+    let report = ProgressReport { progress: 1.0, total: None, message: None };
+    world.handle(Event::Progressed(id.slot, report));
+    world.handle(Event::ProducerEnded(id.slot, ProducerEnd::Done));
+    let told = world.take();
+    assert!(!told.iter().any(|a| matches!(a, Action::Progress(..) | Action::End(..))), "{told:?}");
+    assert!(matches!(world.ask(Event::Reattach(subscriber)), Reply::Reattached(Ok(_))));
+    assert_eq!(world.ends(), [EndState::Ended(Outcome::Completed)]);
+}

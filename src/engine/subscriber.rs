@@ -77,14 +77,14 @@ pub(super) enum Next {
 }
 
 impl Local {
-    /// Moves the cursor over what is to be told next. `ended`: nothing more will be published.
+    /// Moves the cursor over what is to be told next, if it can be reached at all. `ended`: nothing more will be published.
     #[inline]
     pub fn next(&mut self, log: &ChunkLog, ended: bool) -> Next {
         if self.cursor.next_seq > log.head_seq() {
             self.flush = false;
             return if ended { Next::CaughtUp } else { Next::Nothing };
         }
-        if self.demand == 0 || self.connection == Connection::Lost {
+        if self.demand == 0 {
             return Next::Nothing;
         }
         match owed(&self.terms, &mut self.cursor, log) {
