@@ -10,7 +10,7 @@ use crate::engine::action::{Action, DetachReason, Progress};
 use crate::engine::chunk::{Gap, GapReason, Totals};
 use crate::engine::event::{ChunkFacts, Place, ProgressReport};
 use crate::engine::execution::{Gate, Producer};
-use crate::engine::policy::{Cursor, Log, Owed, Policy, owed};
+use crate::engine::policy::{Cursor, Log, Policy};
 use crate::engine::subscriber::{Connection, Next};
 use crate::engine::timers::Timer;
 use crate::limits;
@@ -68,9 +68,7 @@ impl Engine {
         let e = self.executions.get_mut(execution).expect("a publishing execution lives");
         let mut over = Vec::new();
         for local in e.locals.iter_mut().filter(|local| !local.gone) {
-            if local.terms.policy == Policy::Disconnect
-                && owed(&local.terms, &mut local.cursor, &e.log) == Owed::Disconnect
-            {
+            if local.terms.policy == Policy::Disconnect && local.is_over(&e.log) {
                 over.push(local.id);
             }
         }
@@ -230,6 +228,12 @@ impl Engine {
                 sum
             })
         };
+        if local.terms.policy == Policy::Disconnect {
+            let seen = local.cursor.seen - sum(from_seq..next_seq);
+            local.cursor = Cursor::new(from_seq, seen);
+            self.detach(subscriber, DetachReason::Lag);
+            return;
+        }
         let missed = sum(from_seq..to_seq + 1);
         local.cursor = Cursor::new(to_seq + 1, local.cursor.seen - sum(to_seq + 1..next_seq));
         local.detail.missed = local.detail.missed + missed;

@@ -110,3 +110,27 @@ fn an_end_waits_for_a_broken_connection_to_come_back() {
     assert!(matches!(world.ask(Event::Reattach(subscriber)), Reply::Reattached(Ok(_))));
     assert_eq!(world.ends(), [EndState::Ended(Outcome::Completed)]);
 }
+
+#[test]
+fn disconnect_ends_who_is_overtaken_by_the_ring_and_gives_it_no_gap() {
+    let mut world = World::new(4, 4);
+    let id = world.open(OpenSpec::new(RING)).unwrap();
+    let spec = SubscribeSpec { demand: 1, ..with(Policy::Disconnect) };
+    let subscriber = world.subscribe(id, spec).unwrap();
+    let mut publish = |seq: u64| {
+        // Long chunks: the ring holds two of them.
+        let tail_seq = seq.saturating_sub(1).max(1);
+        let facts = ChunkFacts { length: 512, kind: Kind::Output, key: 0, tail_seq };
+        world.handle(Event::Published(id.slot, facts));
+    };
+    (1..=5).for_each(&mut publish);
+    world.handle(Event::Demand(subscriber, 1));
+    let told = world.take();
+    assert!(!told.iter().any(|a| matches!(a, Action::Gap(..))), "{told:?}");
+    let end = told.iter().find_map(|action| match action {
+        Action::End(_, _, end) => Some(end.state),
+        _ => None,
+    });
+    let lag = EndState::Detached { reason: DetachReason::Lag, resume_from: 2 };
+    assert_eq!(end, Some(lag));
+}

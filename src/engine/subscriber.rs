@@ -90,6 +90,9 @@ impl Local {
         match owed(&self.terms, &mut self.cursor, log) {
             Owed::Nothing => Next::Nothing,
             Owed::Give { until_seq } => self.give(until_seq, log, ended),
+            Owed::Skip { reason: GapReason::Overtaken, .. } if !self.may_be_overtaken() => {
+                Next::Disconnect
+            }
             Owed::Skip { until_seq, reason } => self.skip(until_seq, reason, log, ended),
             Owed::Disconnect => Next::Disconnect,
         }
@@ -181,6 +184,21 @@ impl Local {
             }
             // Nothing of its kinds was skipped: look again from where it is now.
             None => self.next(log, ended),
+        }
+    }
+
+    /// Is it told of what the ring had to overwrite, and goes on? Under `disconnect` only what was
+    /// gone before it came may be missing.
+    pub fn may_be_overtaken(&self) -> bool {
+        self.terms.policy != Policy::Disconnect || self.fresh
+    }
+
+    /// Does it lag further than `disconnect` allows?
+    pub fn is_over(&mut self, log: &ChunkLog) -> bool {
+        match owed(&self.terms, &mut self.cursor, log) {
+            Owed::Disconnect => true,
+            Owed::Skip { .. } => !self.may_be_overtaken(),
+            Owed::Give { .. } | Owed::Nothing => false,
         }
     }
 

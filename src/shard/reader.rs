@@ -428,6 +428,9 @@ impl Subscriber {
         if tail.tail_seq <= self.cursor.next_seq {
             return Next::Nothing; // The window is being given to somebody else: the desk tells.
         }
+        if self.terms.policy == Policy::Disconnect && !self.fresh {
+            return self.disconnect();
+        }
         let seen = sum_of(&tail.kinds, self.terms.kinds);
         let missed = seen - self.cursor.seen;
         let from_seq = self.cursor.next_seq;
