@@ -6,7 +6,7 @@ use super::delivery::{Chunk, Delivery, Ended, code_of_detach, code_of_outcome};
 use super::run::{Producer, Ring, Run};
 use super::{Call, Item, NO_SINK, Shard};
 use crate::base::{Handle, SubscriberId};
-use crate::engine::{Action, DetachReason, End, Event, Kind, ProducerEnd, RingFacts, Verdict};
+use crate::engine::{Action, DetachReason, End, Event, Log, ProducerEnd, RingFacts, Verdict};
 use crate::memory::{
     Descriptor, FinalRecord, Geometry, KindTotal, KindTotals, Lease, ProgressRecord, ReadError,
     RingWriter, ShortText,
@@ -109,12 +109,22 @@ impl<R: Reactor + 'static> Shard<R> {
         let sink = &mut self.sinks[subscriber.0.index as usize];
         match &mut sink.call {
             Call::Polled(inbox) => {
-                let mut inbox = inbox.borrow_mut();
-                let wanted = |&seq: &u64| {
-                    let meta = self.engine.log(execution).map(|log| meta_of(log, seq));
-                    sink.kinds.is_all() || meta.is_some_and(|kind| sink.kinds.contains(kind))
-                };
-                inbox.extend((from_seq..until_seq).filter(wanted).map(|seq| Item::Chunk { seq }));
+                let run = self.runs[execution.index as usize].as_ref().expect("it publishes");
+                let log = self.engine.log(execution).expect("it publishes");
+                let kinds = sink.kinds;
+                let wanted = |&seq: &u64| kinds.is_all() || kinds.contains(log.meta(seq).kind);
+                // It asks for one at a time.
+                let Some(seq) = (from_seq..until_seq).find(wanted) else { return };
+                match read_chunk(run, seq, &mut self.asked_for_bytes) {
+                    Ok((descriptor, _)) => {
+                        self.asked_for = Some(descriptor);
+                        inbox.borrow_mut().push_back(Item::Chunk { seq });
+                    }
+                    Err(tail_seq) => {
+                        let to_seq = tail_seq.min(until_seq) - 1;
+                        self.tell(Event::Overtaken(subscriber, seq, to_seq));
+                    }
+                }
             }
             Call::Closure(call) => {
                 let run = self.runs[execution.index as usize].as_ref().expect("it publishes");
@@ -292,10 +302,6 @@ impl<R: Reactor + 'static> Shard<R> {
             remote.desk.detach(code_of_detach(reason));
         }
     }
-}
-
-fn meta_of(log: &impl crate::engine::Log, seq: u64) -> Kind {
-    log.meta(seq).kind
 }
 
 /// A chunk of the ring: where it is if only this thread writes there, else a checked copy. If a

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::act::{facts_of, read_chunk};
+use super::act::facts_of;
 use super::delivery::{Chunk, Delivery, Ended};
 use super::run::{Producer, Remote, Ring, Run};
 use super::{Call, Inbox, Item, Shard, Sink, Subscriber, Threads};
@@ -284,17 +284,19 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    fn poll_chunk(&mut self, polled: &mut Polled, seq: u64) -> Option<Delivery<'_>> {
-        let run = self.runs[polled.execution.index as usize].as_ref().expect("it has chunks");
-        if let Err(tail_seq) = read_chunk(run, seq, &mut self.scratch) {
-            let to_seq = tail_seq.min(seq + 1) - 1;
-            self.tell(Event::Overtaken(polled.id, seq, to_seq));
-            self.pump();
-            return self.poll(polled);
-        }
+    fn poll_chunk(&mut self, polled: &Polled, seq: u64) -> Option<Delivery<'_>> {
         let expected = self.engine.chunks_expected(polled.execution);
-        let run = self.runs[polled.execution.index as usize].as_ref().expect("as above");
-        let (descriptor, data) = read_chunk(run, seq, &mut self.scratch).ok()?;
+        let run = self.runs[polled.execution.index as usize].as_ref().expect("it has chunks");
+        let (descriptor, data) = match (&run.ring, &self.asked_for) {
+            (Ring::Here(writer) | Ring::Back(writer), _) => {
+                (writer.descriptor(seq), writer.payload(seq))
+            }
+            (_, Some(descriptor)) => {
+                (*descriptor, &self.asked_for_bytes[..descriptor.length as usize])
+            }
+            (_, None) => unreachable!("it was copied when it was delivered"),
+        };
+        assert!(descriptor.seq == seq);
         self.counters.chunks_delivered += 1;
         self.counters.bytes_delivered += u64::from(descriptor.length);
         Chunk::new(run.id, expected, &descriptor, data, self.anchor).map(Delivery::Chunk)

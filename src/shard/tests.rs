@@ -12,7 +12,7 @@ use crate::engine::{
     DetachReason, EndState, Hold, Kind, OpenError, Outcome, Policy, SubscribeError, SubscribeSpec,
     Totals,
 };
-use crate::memory::RingPoolConfig;
+use crate::memory::{ChunkHeader, RingPoolConfig};
 use crate::tool::{Context, Need, Prepared, Step, Tool, ToolError, Work};
 
 fn config() -> ShardConfig {
@@ -331,4 +331,31 @@ fn the_end_of_a_shard_is_told() {
         }
     }
     assert_eq!(handle.counters(), Err(CallError::Gone));
+}
+
+#[test]
+fn a_polled_block_subscriber_misses_nothing_when_a_tools_thread_is_quick() {
+    let mut shard = shard();
+    shard.run_jobs_by_hand();
+    let work = Work::Thread(Box::new(|_| Ok(())));
+    let prepared = Prepared { work, need: Need { ring_bytes: 4 << 10, chunk_bytes: 0 } };
+    let id = shard.execute_prepared(prepared, ExecuteOptions::default()).unwrap();
+    let mut polled = shard.subscribe_polled(id, with(Policy::Block)).unwrap();
+    let mut output = shard.next_job().unwrap().output;
+    let mut fill = |shard: &mut Shard| {
+        let mut count = 0;
+        while output.try_send(ChunkHeader::default(), &[count; 200]).is_ok() {
+            count += 1;
+        }
+        shard.turn();
+        count
+    };
+    assert!(fill(&mut shard) > 5);
+    assert_eq!(fill(&mut shard), 0, "it waits for room now");
+    // The two halves of a poll, and between them a thread that was only waiting for the gate.
+    shard.tell(Event::Demand(polled.id(), 1));
+    shard.pump();
+    assert!(fill(&mut shard) > 0, "chunk 1 is overwritten");
+    let Some(Delivery::Chunk(chunk)) = shard.poll(&mut polled) else { panic!("it was owed one") };
+    assert_eq!((chunk.seq, chunk.data), (1, &[0; 200][..]));
 }
