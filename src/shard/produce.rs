@@ -292,7 +292,9 @@ impl<R: Reactor + 'static> Shard<R> {
         let Some(run) = self.runs[index as usize].as_mut() else { return };
         let handle = run.handle;
         let Producer::Thread(host) = &run.producer else { return };
-        let quiet = run.exchange.is_quiet(); // Before the head is looked at.
+        // Before the head is looked at, and only after it was closed: what is told below may have
+        // it stopped, and then it may write until it sees that.
+        let quiet = run.stopping && run.exchange.is_quiet();
         if let Some(notes) = host.take_notes() {
             self.pass_on(handle, &notes);
         }
