@@ -36,6 +36,8 @@ pub enum Event<'a> {
     Leased(Handle, RingFacts),
     /// … or not: all rings are taken.
     LeaseFailed(Handle),
+    /// A ring has come back that a tool's thread had kept beyond the end of its execution.
+    RingReturned,
 
     // --- Producers ---
     /// A chunk is in the ring, and everything before `tail_seq` no longer is.

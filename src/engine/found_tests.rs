@@ -134,3 +134,13 @@ fn disconnect_ends_who_is_overtaken_by_the_ring_and_gives_it_no_gap() {
     let lag = EndState::Detached { reason: DetachReason::Lag, resume_from: 2 };
     assert_eq!(end, Some(lag));
 }
+
+#[test]
+fn a_ring_that_comes_back_late_is_for_who_waits() {
+    let mut world = World::new(4, 0);
+    let id = world.open(OpenSpec::new(RING)).unwrap();
+    world.take();
+    world.leases = 1;
+    world.handle(Event::RingReturned);
+    assert!(world.take().contains(&Action::StartProducer(id.slot)));
+}

@@ -13,7 +13,7 @@ pub(super) struct World {
     pub engine: Engine,
     now: Instant,
     told: Vec<Action>,
-    leases: u32,
+    pub leases: u32,
 }
 
 impl World {

@@ -255,6 +255,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let run = self.runs[handle.index as usize].as_mut().filter(|run| run.handle == handle);
         let Some(run) = run else {
             self.give_back(writer.into_lease()); // Its execution was forgotten long ago.
+            self.tell(Event::RingReturned);
             return;
         };
         let notes = match &run.producer {
