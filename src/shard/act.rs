@@ -188,7 +188,10 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     fn forget(&mut self, subscriber: SubscriberId) {
-        self.sinks[subscriber.0.index as usize] = NO_SINK;
+        let sink = std::mem::replace(&mut self.sinks[subscriber.0.index as usize], NO_SINK);
+        if let Call::Polled(inbox) = sink.call {
+            inbox.borrow_mut().clear(); // It has left: nothing comes any more.
+        }
         for run in self.runs.iter_mut().flatten().filter(|run| !run.remotes.is_empty()) {
             run.remotes.retain(|remote| remote.subscriber != subscriber);
         }

@@ -86,7 +86,7 @@ impl Polled {
 impl<R: Reactor + 'static> Shard<R> {
     /// Asks the engine, whose answer is always its next wish.
     fn ask(&mut self, event: Event) -> Reply {
-        self.now = self.reactor.now().max(self.now);
+        self.look_at_clock();
         self.pump(); // What was wished before comes first.
         self.tell(event);
         let Some(Action::Reply(reply)) = self.engine.next_action() else {
@@ -96,6 +96,11 @@ impl<R: Reactor + 'static> Shard<R> {
             observer(&Action::Reply(reply.clone()));
         }
         reply
+    }
+
+    /// The owner may have been away since the last turn: what begins now does not begin then.
+    fn look_at_clock(&mut self) {
+        self.now = self.reactor.now().max(self.now);
     }
 
     /// Runs a tool by name.
@@ -393,6 +398,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let run = run.filter(|run| run.id == id && matches!(run.producer, Producer::Feed));
         let run = run.ok_or(NotFound)?;
         run.producer = Producer::Gone;
+        self.look_at_clock();
         let end = match result {
             Ok(()) => ProducerEnd::Done,
             Err(text) => ProducerEnd::Failed(text),
@@ -405,6 +411,7 @@ impl<R: Reactor + 'static> Shard<R> {
     /// Says that a `block` subscriber's connection broke: it keeps its place for a while. Any other
     /// is detached.
     pub fn lose(&mut self, subscriber: SubscriberId) {
+        self.look_at_clock();
         self.tell(Event::Lost(subscriber));
         self.pump();
     }
@@ -477,9 +484,15 @@ impl<R: Reactor + 'static> Shard<R> {
     pub fn shut_down(&mut self) {
         if !self.closing {
             self.closing = true;
+            self.look_at_clock();
             self.tell(Event::Shutdown);
             self.pump();
         }
+    }
+
+    /// Executions that can still be found: queued, running and ended ones.
+    pub fn execution_count(&self) -> u32 {
+        self.engine.execution_count()
     }
 
     /// What the rings take.
