@@ -152,7 +152,7 @@ impl Engine {
                     if local.progress_told < e.progress_to_tell
                         && let Some(progress) = e.progress
                     {
-                        local.progress_told = e.progress_to_tell;
+                        local.progress_told = progress.report_count; // Perhaps ahead of others.
                         return Walk::Tell(Action::Progress(subscriber, execution, progress));
                     }
                     scan.advance(count);

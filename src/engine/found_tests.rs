@@ -144,3 +144,17 @@ fn a_ring_that_comes_back_late_is_for_who_waits() {
     world.handle(Event::RingReturned);
     assert!(world.take().contains(&Action::StartProducer(id.slot)));
 }
+
+#[test]
+fn who_comes_between_two_reports_is_told_the_newest_and_told_it_once() {
+    let mut world = World::new(4, 4);
+    let id = world.open(OpenSpec::new(RING)).unwrap();
+    for progress in [1.0, 2.0] {
+        let report = ProgressReport { progress, total: None, message: None };
+        world.handle(Event::Progressed(id.slot, report));
+    }
+    world.subscribe(id, with(Policy::Drop)).unwrap();
+    world.pass(crate::limits::PROGRESS_INTERVAL + Duration::from_millis(1));
+    let told = world.take().into_iter().filter(|a| matches!(a, Action::Progress(..)));
+    assert_eq!(told.count(), 1);
+}
