@@ -228,13 +228,13 @@ impl Engine {
                 sum
             })
         };
-        if local.terms.policy == Policy::Disconnect {
+        let missed = sum(from_seq..to_seq + 1);
+        if local.terms.policy == Policy::Disconnect && missed.chunks > 0 {
             let seen = local.cursor.seen - sum(from_seq..next_seq);
             local.cursor = Cursor::new(from_seq, seen);
             self.detach(subscriber, DetachReason::Lag);
             return;
         }
-        let missed = sum(from_seq..to_seq + 1);
         local.cursor = Cursor::new(to_seq + 1, local.cursor.seen - sum(to_seq + 1..next_seq));
         local.detail.missed = local.detail.missed + missed;
         local.detail.told_seq = to_seq;

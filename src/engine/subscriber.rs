@@ -90,7 +90,7 @@ impl Local {
         match owed(&self.terms, &mut self.cursor, log) {
             Owed::Nothing => Next::Nothing,
             Owed::Give { until_seq } => self.give(until_seq, log, ended),
-            Owed::Skip { reason: GapReason::Overtaken, .. } if !self.may_be_overtaken() => {
+            Owed::Skip { reason: GapReason::Overtaken, .. } if self.is_overtaken(log) => {
                 Next::Disconnect
             }
             Owed::Skip { until_seq, reason } => self.skip(until_seq, reason, log, ended),
@@ -187,17 +187,17 @@ impl Local {
         }
     }
 
-    /// Is it told of what the ring had to overwrite, and goes on? Under `disconnect` only what was
-    /// gone before it came may be missing.
-    pub fn may_be_overtaken(&self) -> bool {
-        self.terms.policy != Policy::Disconnect || self.fresh
+    /// Has the ring overwritten what `disconnect` owes it? What was gone before it came it is told.
+    fn is_overtaken(&self, log: &ChunkLog) -> bool {
+        let lost = log.totals_before_tail(self.terms.kinds) - self.cursor.seen;
+        self.terms.policy == Policy::Disconnect && !self.fresh && lost.chunks > 0
     }
 
     /// Does it lag further than `disconnect` allows?
     pub fn is_over(&mut self, log: &ChunkLog) -> bool {
         match owed(&self.terms, &mut self.cursor, log) {
             Owed::Disconnect => true,
-            Owed::Skip { .. } => !self.may_be_overtaken(),
+            Owed::Skip { .. } => self.is_overtaken(log),
             Owed::Give { .. } | Owed::Nothing => false,
         }
     }

@@ -428,11 +428,11 @@ impl Subscriber {
         if tail.tail_seq <= self.cursor.next_seq {
             return Next::Nothing; // The window is being given to somebody else: the desk tells.
         }
-        if self.terms.policy == Policy::Disconnect && !self.fresh {
-            return self.disconnect();
-        }
         let seen = sum_of(&tail.kinds, self.terms.kinds);
         let missed = seen - self.cursor.seen;
+        if self.terms.policy == Policy::Disconnect && !self.fresh && missed.chunks > 0 {
+            return self.disconnect();
+        }
         let from_seq = self.cursor.next_seq;
         self.cursor = Cursor::new(tail.tail_seq, seen);
         self.granted_seq = 0;
