@@ -239,7 +239,11 @@ impl Engine {
         local.detail.missed = local.detail.missed + missed;
         local.detail.told_seq = to_seq;
         if missed.chunks > 0 {
-            let reason = GapReason::Overtaken;
+            // Of `block` the gate takes care, once it stands.
+            let reason = match local.terms.policy {
+                Policy::Block => GapReason::Late,
+                _ => GapReason::Overtaken,
+            };
             let Totals { chunks: chunk_count, bytes: byte_count } = missed;
             let gap = Gap { from_seq, to_seq, chunk_count, byte_count, reason };
             count_gap(&mut self.counters, &gap);
