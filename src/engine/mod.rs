@@ -120,6 +120,8 @@ pub struct Engine {
     oldest_ended: Option<u32>,
     newest_ended: Option<u32>,
     shutting_down: bool,
+    /// A timer was armed since somebody asked.
+    has_armed: bool,
     /// The time of the event that is being handled.
     now: Instant,
     counters: Counters,
@@ -150,6 +152,7 @@ impl Engine {
             oldest_ended: None,
             newest_ended: None,
             shutting_down: false,
+            has_armed: false,
             now,
             counters: Counters::default(),
         }
@@ -211,6 +214,13 @@ impl Engine {
     #[inline]
     pub fn next_deadline(&self) -> Option<Instant> {
         self.wheel.next_deadline()
+    }
+
+    /// Was a timer armed since this was asked last? A chunk alone can do that (it waits for
+    /// company), without a wish that shows it.
+    #[inline]
+    pub fn take_has_armed(&mut self) -> bool {
+        std::mem::take(&mut self.has_armed)
     }
 
     /// What has happened so far, in numbers.

@@ -173,6 +173,7 @@ impl<R: Reactor + 'static> Shard<R> {
             }
             run.ingested_seq = until_seq;
             self.pump();
+            self.deadline_stale |= self.engine.take_has_armed();
         }
     }
 

@@ -9,8 +9,8 @@ use serde_json::json;
 use super::*;
 use crate::base::ExecutionId;
 use crate::engine::{
-    DetachReason, EndState, Hold, Kind, OpenError, Outcome, Policy, SubscribeError, SubscribeSpec,
-    Totals,
+    Coalesce, DetachReason, EndState, Hold, Kind, OpenError, Outcome, Policy, SubscribeError,
+    SubscribeSpec, Totals,
 };
 use crate::memory::{ChunkHeader, RingPoolConfig};
 use crate::tool::{Context, Need, Prepared, Step, Tool, ToolError, Work};
@@ -358,4 +358,17 @@ fn a_polled_block_subscriber_misses_nothing_when_a_tools_thread_is_quick() {
     assert!(fill(&mut shard) > 0, "chunk 1 is overwritten");
     let Some(Delivery::Chunk(chunk)) = shard.poll(&mut polled) else { panic!("it was owed one") };
     assert_eq!((chunk.seq, chunk.data), (1, &[0; 200][..]));
+}
+
+#[test]
+fn a_chunk_that_waits_for_company_moves_the_shards_deadline() {
+    let mut shard = shard();
+    let id = feed(&mut shard);
+    let delay_max = Duration::from_millis(1);
+    let coalesce = Some(Coalesce { delay_max, bytes_max: 1_000 });
+    let spec = SubscribeSpec { coalesce, ..with(Policy::Drop) };
+    shard.subscribe(id, spec, |_| {}).unwrap();
+    assert_eq!(shard.next_deadline(), None);
+    shard.publish(id, Kind::Output, b"alone").unwrap();
+    assert!(shard.next_deadline().is_some());
 }
