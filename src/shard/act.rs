@@ -307,8 +307,8 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 }
 
-/// A chunk of the ring: where it is if only this thread writes there, else a checked copy. If a
-/// tool's thread has overwritten it: the oldest chunk that is still there.
+/// A chunk of the ring: where it is if only this thread writes there, else a checked copy. If it
+/// was overwritten, which the engine did not know: the oldest chunk that is still there.
 #[inline]
 pub(super) fn read_chunk<'a>(
     run: &'a Run,
@@ -316,6 +316,8 @@ pub(super) fn read_chunk<'a>(
     scratch: &'a mut [u8],
 ) -> Result<(Descriptor, &'a [u8]), u64> {
     match &run.ring {
+        // What a tool was lent has cost chunks, published or not: the engine hears of that later.
+        Ring::Here(writer) | Ring::Back(writer) if !writer.is_held(seq) => Err(writer.tail_seq()),
         Ring::Here(writer) | Ring::Back(writer) => {
             Ok((writer.descriptor(seq), writer.payload(seq)))
         }

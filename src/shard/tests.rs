@@ -372,3 +372,32 @@ fn a_chunk_that_waits_for_company_moves_the_shards_deadline() {
     shard.publish(id, Kind::Output, b"alone").unwrap();
     assert!(shard.next_deadline().is_some());
 }
+
+#[test]
+fn what_was_lent_and_never_published_costs_old_chunks_and_nothing_else() {
+    struct Lends(u32);
+    impl Tool for Lends {
+        fn step(&mut self, context: &mut Context<'_>) -> Step {
+            self.0 += 1;
+            match self.0 {
+                1..=12 => assert!(context.emit(&[self.0 as u8; 150]).is_ok()),
+                13 => assert!(context.lend(500).is_ok()),
+                _ => return Step::Done,
+            }
+            Step::Again
+        }
+    }
+    let mut shard = shard();
+    let need = Need { ring_bytes: 4 << 10, chunk_bytes: 0 };
+    let prepared = Prepared { work: Work::Steps(Box::new(Lends(0))), need };
+    let id = shard.execute_prepared(prepared, ExecuteOptions::default()).unwrap();
+    let spec = SubscribeSpec { limit_chunks: Some(14), ..with(Policy::Drop) };
+    let mut polled = shard.subscribe_polled(id, spec).unwrap();
+    turn_until_idle(&mut shard);
+    let mut diary = Vec::new();
+    while let Some(delivery) = shard.poll(&mut polled) {
+        diary.push(words(&delivery));
+    }
+    assert!(diary[0].starts_with("gap 1..=") && diary[0].ends_with("overtaken"), "{diary:?}");
+    assert_eq!(diary.last().unwrap(), "end completed ");
+}
