@@ -176,14 +176,14 @@ impl Follower {
             (Expected::Chunk(expected_seq), Got::Chunk(seq)) => seq == expected_seq,
             (Expected::Gap { to_seq, reason }, Got::Gap(gap)) => {
                 gap.to_seq == to_seq && gap.reason == reason
-                    || execution.is_thread() && was_overtaken(gap.reason)
+                    || execution.may_be_ahead() && was_overtaken(gap.reason)
                     // It may have moved over chunks that are none of its kinds.
                     || gap.to_seq == to_seq && reason == GapReason::Late && was_overtaken(gap.reason)
             }
-            (_, Got::Gap(gap)) => execution.is_thread() && was_overtaken(gap.reason),
+            (_, Got::Gap(gap)) => execution.may_be_ahead() && was_overtaken(gap.reason),
             (Expected::Detached, Got::End(EndState::Detached { .. })) => true,
             (_, Got::End(EndState::Detached { .. })) => {
-                execution.is_thread() && self.policy == Policy::Disconnect
+                execution.may_be_ahead() && self.policy == Policy::Disconnect
             }
             (Expected::Ended, Got::End(EndState::Ended(_))) => true,
             (Expected::Chunk(seq), Got::Nothing) => self.may_wait(seq, now),

@@ -103,6 +103,12 @@ impl ExecutionModel {
         self.producer == Producer::Thread
     }
 
+    /// May its ring have given up chunks that the engine was not told of? A thread's may at any
+    /// time, and one of which a stretch was lent and not published.
+    pub fn may_be_ahead(&self) -> bool {
+        self.is_thread() || self.lent_bytes_max.is_some()
+    }
+
     /// The newest chunk.
     pub fn head_seq(&self) -> u64 {
         self.chunks.len() as u64
