@@ -70,6 +70,8 @@ impl Engine {
                     missed: Totals::ZERO,
                     since: now,
                     ack_window: spec.ack_window,
+                    acked_seq: cursor.next_seq - 1,
+                    told_seq: cursor.next_seq - 1,
                     coalesce: spec.coalesce,
                     coalesce_timer: None,
                     grace_timer: None,

@@ -10,8 +10,8 @@ use crate::engine::action::{Action, DetachReason, Progress};
 use crate::engine::chunk::{Gap, GapReason, Kinds, Totals};
 use crate::engine::event::{ChunkFacts, Place, ProgressReport};
 use crate::engine::execution::{Gate, Producer};
-use crate::engine::policy::{Cursor, Log, Owed, Policy, owed};
-use crate::engine::subscriber::Next;
+use crate::engine::policy::{Cursor, Log, Policy};
+use crate::engine::subscriber::{Connection, Next};
 use crate::engine::timers::Timer;
 use crate::limits;
 use crate::trace::Counters;
@@ -92,9 +92,7 @@ impl Engine {
         let e = self.executions.get_mut(execution).expect("a publishing execution lives");
         let mut over = Vec::new();
         for local in e.locals.iter_mut().filter(|local| !local.gone) {
-            if local.terms.policy == Policy::Disconnect
-                && owed(&local.terms, &mut local.cursor, &e.log) == Owed::Disconnect
-            {
+            if local.terms.policy == Policy::Disconnect && local.is_over(&e.log) {
                 over.push(local.id);
             }
         }
@@ -182,8 +180,8 @@ impl Engine {
                 local.cursor = Cursor::new(end_seq, through_head);
                 local.fresh = false;
                 range
-            } else if local.gone {
-                scan.advance(count);
+            } else if local.gone || local.connection == Connection::Lost {
+                scan.advance(count); // Nobody hears it now, not even of the end.
                 continue;
             } else if !self.recipients.is_empty() {
                 break; // Those that were gathered first; the slow way needs a walk of its own.
@@ -200,7 +198,7 @@ impl Engine {
                         if local.progress_told < e.progress_to_tell
                             && let Some(progress) = e.progress
                         {
-                            local.progress_told = e.progress_to_tell;
+                            local.progress_told = progress.report_count; // Perhaps ahead of others.
                             let action = Action::Progress(subscriber, execution, progress);
                             self.wishes.push_back(action);
                             return Walk::Told;
@@ -297,10 +295,21 @@ impl Engine {
             })
         };
         let missed = sum(from_seq..to_seq + 1);
+        if local.terms.policy == Policy::Disconnect && missed.chunks > 0 {
+            let seen = local.cursor.seen - sum(from_seq..next_seq);
+            local.cursor = Cursor::new(from_seq, seen);
+            self.detach(subscriber, DetachReason::Lag);
+            return;
+        }
         local.cursor = Cursor::new(to_seq + 1, local.cursor.seen - sum(to_seq + 1..next_seq));
         local.detail.missed = local.detail.missed + missed;
+        local.detail.told_seq = to_seq;
         if missed.chunks > 0 {
-            let reason = GapReason::Overtaken;
+            // Of `block` the gate takes care, once it stands.
+            let reason = match local.terms.policy {
+                Policy::Block => GapReason::Late,
+                _ => GapReason::Overtaken,
+            };
             let Totals { chunks: chunk_count, bytes: byte_count } = missed;
             let gap = Gap { from_seq, to_seq, chunk_count, byte_count, reason };
             count_gap(&mut self.counters, &gap);

@@ -36,6 +36,8 @@ pub enum Event<'a> {
     Leased(Handle, RingFacts),
     /// … or not: all rings are taken.
     LeaseFailed(Handle),
+    /// A ring has come back that a tool's thread had kept beyond the end of its execution.
+    RingReturned,
 
     // --- Producers ---
     /// These chunks are in the ring, and of those before them nothing before the last one's
@@ -54,7 +56,7 @@ pub enum Event<'a> {
     ProducerEnded(Handle, ProducerEnd<'a>),
 
     // --- Subscribers ---
-    /// A subscriber can take this many chunks now (`u32::MAX`: any number).
+    /// A subscriber can take this many chunks of its kinds now (`u32::MAX`: any number).
     Demand(SubscriberId, u32),
     /// A subscriber's connection broke. A `block` subscriber keeps its place for a while.
     Lost(SubscriberId),
@@ -202,7 +204,8 @@ pub struct SubscribeSpec {
     pub kinds: Kinds,
     /// Where it begins.
     pub from: From,
-    /// If set, nothing is sent beyond the last acknowledged chunk and that many more.
+    /// If set, nothing is sent beyond the last acknowledged chunk and that many more. Gaps are to
+    /// be acknowledged, too; while nothing is, the window begins at the next chunk of its kinds.
     pub ack_window: Option<u32>,
     /// If set, chunks wait for company.
     pub coalesce: Option<Coalesce>,

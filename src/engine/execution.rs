@@ -209,8 +209,8 @@ impl Execution {
 
     /// See [`crate::engine::Engine::burst_chunks`].
     pub fn smallest_burst(&self) -> u32 {
-        let limits = self.locals.iter().filter(|l| !l.gone).map(|l| l.terms.limit.chunks);
-        limits.min().unwrap_or(u32::MAX).min(limits::BURST_CHUNKS_MAX)
+        let bursts = self.locals.iter().filter(|local| !local.gone).map(Local::burst_chunks);
+        bursts.min().unwrap_or(u32::MAX).min(limits::BURST_CHUNKS_MAX)
     }
 
     /// Has every `block` subscriber read everything?

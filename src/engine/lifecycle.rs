@@ -123,6 +123,8 @@ impl Engine {
             local.terms.limit.chunks = local.terms.limit.chunks.min(ring.chunks_max);
             local.set_plain();
         }
+        e.trip_seq = e.next_trip_seq();
+        e.burst_chunks = e.smallest_burst();
         e.gate = e.allowed();
         let gate = e.gate;
         self.set_gate(execution, gate);

@@ -37,6 +37,8 @@ mod timers;
 pub mod wheel;
 
 #[cfg(test)]
+mod found_tests;
+#[cfg(test)]
 mod tests;
 
 use std::collections::VecDeque;
@@ -122,6 +124,8 @@ pub struct Engine {
     oldest_ended: Option<u32>,
     newest_ended: Option<u32>,
     shutting_down: bool,
+    /// A timer was armed since somebody asked.
+    has_armed: bool,
     /// The time of the event that is being handled.
     now: Instant,
     counters: Counters,
@@ -158,6 +162,7 @@ impl Engine {
             oldest_ended: None,
             newest_ended: None,
             shutting_down: false,
+            has_armed: false,
             now,
             counters: Counters::default(),
         }
@@ -185,6 +190,7 @@ impl Engine {
             Event::Inspect(id) => self.inspect(id),
             Event::Leased(execution, ring) => self.leased(execution, ring),
             Event::LeaseFailed(execution) => self.lease_failed(execution),
+            Event::RingReturned => self.request_lease(),
             Event::Published(..) | Event::Demand(..) => unreachable!("handled on the fast path"),
             Event::Gated(execution) => self.gated(execution),
             Event::TotalExpected(execution, count) => self.total_expected(execution, count),
@@ -225,6 +231,13 @@ impl Engine {
     #[inline]
     pub fn next_deadline(&self) -> Option<Instant> {
         self.wheel.next_deadline()
+    }
+
+    /// Was a timer armed since this was asked last? A chunk alone can do that (it waits for
+    /// company), without a wish that shows it.
+    #[inline]
+    pub fn take_has_armed(&mut self) -> bool {
+        std::mem::take(&mut self.has_armed)
     }
 
     /// What has happened so far, in numbers.

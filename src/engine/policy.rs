@@ -168,7 +168,8 @@ pub enum Owed {
         /// One past the last chunk.
         until_seq: u64,
     },
-    /// Word that the chunks from `next_seq` to before `until_seq` will not come.
+    /// Word that the chunks from `next_seq` to before `until_seq` will not come. Under `disconnect`
+    /// that is its end, unless it has just come: whoever asked knows.
     Skip {
         /// One past the last chunk.
         until_seq: u64,

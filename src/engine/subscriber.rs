@@ -27,7 +27,7 @@ pub(super) struct Local {
     pub fresh: bool,
     /// It has wishes in `detail.coalesce`.
     pub coalesces: bool,
-    /// Coalescing has waited long enough.
+    /// Coalescing has waited long enough for what is there.
     pub flush: bool,
     /// It was removed; the place is taken back after the present scan.
     pub gone: bool,
@@ -45,6 +45,10 @@ pub(super) struct Detail {
     pub missed: Totals,
     pub since: Instant,
     pub ack_window: Option<u32>,
+    /// It has dealt with everything through this chunk.
+    pub acked_seq: u64,
+    /// The last chunk of its kinds that it was given or told of in a gap.
+    pub told_seq: u64,
     pub coalesce: Option<Coalesce>,
     pub coalesce_timer: Option<TimerId>,
     pub grace_timer: Option<TimerId>,
@@ -100,18 +104,23 @@ impl Local {
         pending.wrapping_sub(1) < self.plain_chunks && !self.cursor.is_tripped()
     }
 
-    /// Moves the cursor over what is to be told next. `ended`: nothing more will be published.
+    /// Moves the cursor over what is to be told next, if it can be reached at all. `ended`: nothing
+    /// more will be published.
     #[inline]
     pub fn next(&mut self, log: &ChunkLog, ended: bool) -> Next {
         if self.cursor.next_seq > log.head_seq() {
+            self.flush = false;
             return if ended { Next::CaughtUp } else { Next::Nothing };
         }
-        if self.demand == 0 || self.connection == Connection::Lost {
+        if self.demand == 0 {
             return Next::Nothing;
         }
         match owed(&self.terms, &mut self.cursor, log) {
             Owed::Nothing => Next::Nothing,
             Owed::Give { until_seq } => self.give(until_seq, log, ended),
+            Owed::Skip { reason: GapReason::Overtaken, .. } if self.is_overtaken(log) => {
+                Next::Disconnect
+            }
             Owed::Skip { until_seq, reason } => self.skip(until_seq, reason, log, ended),
             Owed::Disconnect => Next::Disconnect,
         }
@@ -120,9 +129,13 @@ impl Local {
     #[inline]
     fn give(&mut self, until_seq: u64, log: &ChunkLog, ended: bool) -> Next {
         let from_seq = self.cursor.next_seq;
+        if self.acked_until_seq != u64::MAX {
+            self.slide_window(until_seq, log);
+        }
         let mut until_seq = until_seq.min(self.acked_until_seq);
+        let mut count = 0;
         if self.demand != u32::MAX {
-            until_seq = until_seq.min(from_seq + u64::from(self.demand));
+            (until_seq, count) = self.reach_of_demand(until_seq, log);
         }
         if until_seq <= from_seq {
             return Next::Nothing;
@@ -130,13 +143,51 @@ impl Local {
         if self.coalesces && !self.flush && !ended && self.waits_for_company(log) {
             return Next::Coalesce;
         }
-        self.flush = false;
+        // What is left of them has waited as long: it comes as soon as it can be taken.
+        self.flush = self.coalesces && until_seq <= log.head_seq();
         if self.demand != u32::MAX {
-            self.demand -= (until_seq - from_seq) as u32;
+            self.demand -= count;
+        }
+        if self.acked_until_seq != u64::MAX {
+            let wanted = |&seq: &u64| self.terms.kinds.contains(log.meta(seq).kind);
+            let last_seq = (from_seq..until_seq).rev().find(wanted);
+            self.detail.told_seq = last_seq.unwrap_or(self.detail.told_seq);
         }
         self.cursor.give(self.terms.kinds, until_seq, log);
         self.fresh = false;
         Next::Deliver { from_seq, until_seq }
+    }
+
+    /// While nothing is to be acknowledged, the window begins at the next chunk of its kinds: of
+    /// those that it does not want it can not know.
+    fn slide_window(&mut self, until_seq: u64, log: &ChunkLog) {
+        let Some(window) = self.detail.ack_window else { return };
+        if self.detail.told_seq <= self.detail.acked_seq {
+            let wanted = |&seq: &u64| self.terms.kinds.contains(log.meta(seq).kind);
+            let first_seq = (self.cursor.next_seq..until_seq).find(wanted).unwrap_or(until_seq);
+            self.acked_until_seq = self.acked_until_seq.max(first_seq + u64::from(window));
+        }
+    }
+
+    /// How far its demand takes it, at most to `until_seq`, and how many chunks of its kinds that
+    /// is: what it does not want costs it nothing.
+    fn reach_of_demand(&self, until_seq: u64, log: &ChunkLog) -> (u64, u32) {
+        let from_seq = self.cursor.next_seq;
+        let kinds = self.terms.kinds;
+        if kinds.is_all() {
+            let reach_seq = until_seq.min(from_seq + u64::from(self.demand));
+            return (reach_seq, reach_seq.saturating_sub(from_seq) as u32);
+        }
+        let mut count = 0;
+        for seq in from_seq..until_seq {
+            if kinds.contains(log.meta(seq).kind) {
+                if count == self.demand {
+                    return (seq, count);
+                }
+                count += 1;
+            }
+        }
+        (until_seq, count)
     }
 
     fn waits_for_company(&self, log: &ChunkLog) -> bool {
@@ -151,6 +202,7 @@ impl Local {
         self.fresh = false;
         match self.cursor.skip(self.terms.kinds, until_seq, reason, log) {
             Some(gap) => {
+                self.detail.told_seq = gap.to_seq;
                 if self.demand != u32::MAX {
                     self.demand -= 1; // Word of a gap is a delivery, too.
                 }
@@ -163,9 +215,34 @@ impl Local {
         }
     }
 
+    /// Has the ring overwritten what `disconnect` owes it? What was gone before it came it is told.
+    fn is_overtaken(&self, log: &ChunkLog) -> bool {
+        let lost = log.totals_before_tail(self.terms.kinds) - self.cursor.seen;
+        self.terms.policy == Policy::Disconnect && !self.fresh && lost.chunks > 0
+    }
+
+    /// Does it lag further than `disconnect` allows?
+    pub fn is_over(&mut self, log: &ChunkLog) -> bool {
+        match owed(&self.terms, &mut self.cursor, log) {
+            Owed::Disconnect => true,
+            Owed::Skip { .. } => self.is_overtaken(log),
+            Owed::Give { .. } | Owed::Nothing => false,
+        }
+    }
+
     /// Does it hold its producer back?
     pub fn gates(&self) -> bool {
         self.terms.policy == Policy::Block && !self.gone
+    }
+
+    /// So many chunks at once keep it within its limit, if it has taken everything before. Of a
+    /// limit in bytes nobody knows how many chunks that is, and who waits for company has not
+    /// taken everything.
+    pub fn burst_chunks(&self) -> u32 {
+        match self.coalesces || self.terms.limit.bytes != u64::MAX {
+            true => 1,
+            false => self.terms.limit.chunks,
+        }
     }
 
     /// Its last word.
@@ -188,6 +265,7 @@ impl Local {
     /// How far it may be given chunks, after it has acknowledged those through `seq`.
     pub fn acknowledge(&mut self, seq: u64) {
         if let Some(window) = self.detail.ack_window {
+            self.detail.acked_seq = self.detail.acked_seq.max(seq);
             let until_seq = seq + 1 + u64::from(window);
             self.acked_until_seq = self.acked_until_seq.max(until_seq);
         }

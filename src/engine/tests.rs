@@ -6,23 +6,24 @@ use std::time::Duration;
 use super::*;
 use crate::base::ExecutionId;
 
-const RING: RingFacts = RingFacts { slot_count: 16, chunks_max: 14, chunk_bytes_max: 512 };
+pub(super) const RING: RingFacts =
+    RingFacts { slot_count: 16, chunks_max: 14, chunk_bytes_max: 512 };
 
-struct World {
-    engine: Engine,
+pub(super) struct World {
+    pub engine: Engine,
     now: Instant,
     told: Vec<Action>,
-    leases: u32,
+    pub leases: u32,
 }
 
 impl World {
-    fn new(executions_max: u32, leases: u32) -> World {
+    pub fn new(executions_max: u32, leases: u32) -> World {
         let limits = EngineLimits { executions_max, queued_max: 2, ..Default::default() };
         let engine = Engine::new(limits, 1, Instant::ZERO);
         World { engine, now: Instant::ZERO, told: Vec::new(), leases }
     }
 
-    fn handle(&mut self, event: Event) {
+    pub fn handle(&mut self, event: Event) {
         self.engine.handle(event, self.now);
         self.settle();
     }
@@ -51,7 +52,7 @@ impl World {
         self.engine.audit();
     }
 
-    fn ask(&mut self, event: Event) -> Reply {
+    pub fn ask(&mut self, event: Event) -> Reply {
         self.engine.handle(event, self.now);
         let Some(Action::Reply(reply)) = self.engine.next_action() else {
             panic!("a question is answered first")
@@ -60,14 +61,14 @@ impl World {
         reply
     }
 
-    fn open(&mut self, spec: OpenSpec) -> Result<ExecutionId, OpenError> {
+    pub fn open(&mut self, spec: OpenSpec) -> Result<ExecutionId, OpenError> {
         match self.ask(Event::Open(spec)) {
             Reply::Opened(result) => result,
             other => panic!("{other:?}"),
         }
     }
 
-    fn subscribe(
+    pub fn subscribe(
         &mut self,
         id: ExecutionId,
         spec: SubscribeSpec,
@@ -78,26 +79,38 @@ impl World {
         }
     }
 
-    fn publish(&mut self, id: ExecutionId, length: u32) {
+    pub fn publish(&mut self, id: ExecutionId, length: u32) {
+        self.publish_as(id, Kind::Output, length);
+    }
+
+    pub fn publish_as(&mut self, id: ExecutionId, kind: Kind, length: u32) {
         let (head_seq, tail_seq) = {
             let log = self.engine.log(id.slot).unwrap();
             (log.head_seq(), log.tail_seq())
         };
         let tail_seq = tail_seq.max((head_seq + 2).saturating_sub(14));
-        let facts = ChunkFacts { length, kind: Kind::Output, key: 0, tail_seq };
+        let facts = ChunkFacts { length, kind, key: 0, tail_seq };
         self.handle(Event::Published(id.slot, &[facts]));
     }
 
-    fn pass(&mut self, duration: Duration) {
+    pub fn pass(&mut self, duration: Duration) {
         self.now += duration;
         self.handle(Event::Tick);
     }
 
-    fn take(&mut self) -> Vec<Action> {
+    pub fn take(&mut self) -> Vec<Action> {
         std::mem::take(&mut self.told)
     }
 
-    fn ends(&mut self) -> Vec<EndState> {
+    pub fn given(&mut self) -> Vec<(u64, u64)> {
+        let each = self.take().into_iter().filter_map(|action| match action {
+            Action::Deliver { from_seq, until_seq, .. } => Some((from_seq, until_seq)),
+            _ => None,
+        });
+        each.collect()
+    }
+
+    pub fn ends(&mut self) -> Vec<EndState> {
         let ends = self.take().into_iter().filter_map(|action| match action {
             Action::End(_, _, end) => Some(end.state),
             _ => None,
@@ -106,7 +119,7 @@ impl World {
     }
 }
 
-fn with(policy: Policy) -> SubscribeSpec {
+pub(super) fn with(policy: Policy) -> SubscribeSpec {
     SubscribeSpec { policy, ..Default::default() }
 }
 
@@ -264,19 +277,12 @@ fn coalesced_chunks_come_together_and_not_later_than_agreed() {
     world.take();
     world.publish(id, 40);
     world.publish(id, 40);
-    let given = |told: &[Action]| -> Vec<(u64, u64)> {
-        let each = told.iter().filter_map(|action| match *action {
-            Action::Deliver { from_seq, until_seq, .. } => Some((from_seq, until_seq)),
-            _ => None,
-        });
-        each.collect()
-    };
-    assert_eq!(given(&world.take()), []);
+    assert_eq!(world.given(), []);
     world.publish(id, 40);
-    assert_eq!(given(&world.take()), [(1, 4)]);
+    assert_eq!(world.given(), [(1, 4)]);
     world.publish(id, 40);
     world.pass(Duration::from_millis(6));
-    assert_eq!(given(&world.take()), [(4, 5)]);
+    assert_eq!(world.given(), [(4, 5)]);
 }
 
 #[test]

@@ -37,6 +37,7 @@ impl Engine {
     }
 
     pub(super) fn arm_at(&mut self, deadline: Instant, timer: Timer) -> TimerId {
+        self.has_armed = true;
         self.wheel.arm(deadline, timer).expect("the wheel was made for all timers there can be")
     }
 

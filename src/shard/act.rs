@@ -149,6 +149,10 @@ impl<R: Reactor + 'static> Shard<R> {
                     match &mut sink.call {
                         Call::Closure(call) => call(&delivery),
                         Call::Polled(inbox) => {
+                            if matches!(run.ring, Ring::Away(_)) {
+                                self.asked_for_bytes[..data.len()].copy_from_slice(data);
+                                self.asked_for = Some(descriptor);
+                            }
                             inbox.borrow_mut().push_back(Item::Chunk { seq: chunk.seq });
                         }
                         Call::Nobody => {}
@@ -208,7 +212,10 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     fn forget(&mut self, subscriber: SubscriberId) {
-        self.sinks[subscriber.0.index as usize] = NO_SINK;
+        let sink = std::mem::replace(&mut self.sinks[subscriber.0.index as usize], NO_SINK);
+        if let Call::Polled(inbox) = sink.call {
+            inbox.borrow_mut().clear(); // It has left: nothing comes any more.
+        }
         for run in self.runs.iter_mut().flatten().filter(|run| !run.remotes.is_empty()) {
             run.remotes.retain(|remote| remote.subscriber != subscriber);
         }
@@ -329,8 +336,8 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 }
 
-/// A chunk of the ring: where it is if only this thread writes there, else a checked copy. If a
-/// tool's thread has overwritten it: the oldest chunk that is still there.
+/// A chunk of the ring: where it is if only this thread writes there, else a checked copy. If it
+/// was overwritten, which the engine did not know: the oldest chunk that is still there.
 #[inline]
 pub(super) fn read_chunk<'a>(
     run: &'a Run,
@@ -338,6 +345,8 @@ pub(super) fn read_chunk<'a>(
     scratch: &'a mut [u8],
 ) -> Result<(Descriptor, &'a [u8]), u64> {
     match &run.ring {
+        // What a tool was lent has cost chunks, published or not: the engine hears of that later.
+        Ring::Here(writer) | Ring::Back(writer) if !writer.is_held(seq) => Err(writer.tail_seq()),
         Ring::Here(writer) | Ring::Back(writer) => Ok(writer.chunk(seq)),
         Ring::Away(reader) => match reader.read(seq, scratch) {
             Ok(descriptor) => Ok((descriptor, &scratch[..descriptor.length as usize])),

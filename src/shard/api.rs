@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use smallvec::SmallVec;
 
-use super::act::{facts_of, read_chunk};
+use super::act::facts_of;
 use super::delivery::{Chunk, Delivery, Ended};
 use super::run::{Producer, Remote, Ring, Run};
 use super::{Call, Inbox, Item, Shard, Sink, Subscriber, Threads};
@@ -89,7 +89,7 @@ impl Polled {
 impl<R: Reactor + 'static> Shard<R> {
     /// Asks the engine, whose answer is always its next wish.
     fn ask(&mut self, event: Event) -> Reply {
-        self.now = self.reactor.now().max(self.now);
+        self.look_at_clock();
         self.pump(); // What was wished before comes first.
         self.tell(event);
         let Some(Action::Reply(reply)) = self.engine.next_action() else {
@@ -99,6 +99,11 @@ impl<R: Reactor + 'static> Shard<R> {
             observer(&Action::Reply(reply.clone()), &[]);
         }
         reply
+    }
+
+    /// The owner may have been away since the last turn: what begins now does not begin then.
+    fn look_at_clock(&mut self) {
+        self.now = self.reactor.now().max(self.now);
     }
 
     /// Runs a tool by name.
@@ -288,16 +293,16 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    fn poll_chunk(&mut self, polled: &mut Polled, seq: u64) -> Option<Delivery<'_>> {
+    fn poll_chunk(&mut self, polled: &Polled, seq: u64) -> Option<Delivery<'_>> {
         let run = self.runs[polled.execution.index as usize].as_ref().expect("it has chunks");
-        if let Err(tail_seq) = read_chunk(run, seq, &mut self.scratch) {
-            let to_seq = tail_seq.min(seq + 1) - 1;
-            self.tell(Event::Overtaken(polled.id, seq, to_seq));
-            self.pump();
-            return self.poll(polled);
-        }
-        let run = self.runs[polled.execution.index as usize].as_ref().expect("as above");
-        let (descriptor, data) = read_chunk(run, seq, &mut self.scratch).ok()?;
+        let (descriptor, data) = match (&run.ring, &self.asked_for) {
+            (Ring::Here(writer) | Ring::Back(writer), _) => writer.chunk(seq),
+            (_, Some(descriptor)) => {
+                (*descriptor, &self.asked_for_bytes[..descriptor.length as usize])
+            }
+            (_, None) => unreachable!("it was copied when it was delivered"),
+        };
+        assert!(descriptor.seq == seq);
         self.counters.chunks_delivered += 1;
         self.counters.bytes_delivered += u64::from(descriptor.length);
         Chunk::new(run.id, run.chunks_expected, &descriptor, data, self.anchor).map(Delivery::Chunk)
@@ -457,6 +462,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let run = run.filter(|run| run.id == id && matches!(run.producer, Producer::Feed));
         let run = run.ok_or(NotFound)?;
         run.producer = Producer::Gone;
+        self.look_at_clock();
         let end = match result {
             Ok(()) => ProducerEnd::Done,
             Err(text) => ProducerEnd::Failed(text),
@@ -469,6 +475,7 @@ impl<R: Reactor + 'static> Shard<R> {
     /// Says that a `block` subscriber's connection broke: it keeps its place for a while. Any other
     /// is detached.
     pub fn lose(&mut self, subscriber: SubscriberId) {
+        self.look_at_clock();
         self.tell(Event::Lost(subscriber));
         self.pump();
     }
@@ -541,9 +548,15 @@ impl<R: Reactor + 'static> Shard<R> {
     pub fn shut_down(&mut self) {
         if !self.closing {
             self.closing = true;
+            self.look_at_clock();
             self.tell(Event::Shutdown);
             self.pump();
         }
+    }
+
+    /// Executions that can still be found: queued, running and ended ones.
+    pub fn execution_count(&self) -> u32 {
+        self.engine.execution_count()
     }
 
     /// What the rings take.

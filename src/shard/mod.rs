@@ -45,7 +45,7 @@ pub use reader::Subscriber;
 use crate::base::{Handle, Instant, SubscriberId};
 use crate::engine::{Action, End, Engine, Event, Gap, Kinds, Progress};
 use crate::limits;
-use crate::memory::{ClockAnchor, Flag, RingPool};
+use crate::memory::{ClockAnchor, Descriptor, Flag, RingPool};
 use crate::reactor::{AnyReactor, Decision, IdleStrategy, Reactor, Report};
 use crate::tool::{Job, ThreadPool, Tools};
 use crate::trace::{Code, Counters, FlightRecorder};
@@ -79,6 +79,10 @@ pub struct Shard<R: Reactor + 'static = AnyReactor> {
     published: Vec<u32>,
     /// Copies of payloads that a tool's thread might overwrite.
     scratch: Box<[u8]>,
+    /// The chunk that a polled subscriber has just asked for, if a tool's thread might overwrite
+    /// it: the gate that this very delivery opens lets it. Copied before that.
+    asked_for: Option<Descriptor>,
+    asked_for_bytes: Box<[u8]>,
     /// Chunks that are being given to the engine's recipients.
     fan: Option<Fan>,
     /// Whose closure is running, of those that are told something else.
@@ -201,6 +205,8 @@ impl<R: Reactor + 'static> Shard<R> {
             published: Vec::with_capacity(executions_max),
             scratch: vec![0; chunk_bytes_max as usize].into_boxed_slice(),
             fan: None,
+            asked_for: None,
+            asked_for_bytes: vec![0; chunk_bytes_max as usize].into_boxed_slice(),
             calling: None,
             now,
             deadline: None,

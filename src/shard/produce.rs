@@ -187,6 +187,7 @@ impl<R: Reactor + 'static> Shard<R> {
             self.engine.handle(Event::Published(run.handle, &facts), self.now);
             run.ingested_seq = until_seq;
             self.pump();
+            self.deadline_stale |= self.engine.take_has_armed();
         }
     }
 
@@ -201,6 +202,7 @@ impl<R: Reactor + 'static> Shard<R> {
             self.published.push(index);
         }
         self.pump();
+        self.deadline_stale |= self.engine.take_has_armed();
     }
 
     /// Wakes readers on other threads that sleep although there are chunks for them.
@@ -275,6 +277,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let run = self.runs[handle.index as usize].as_mut().filter(|run| run.handle == handle);
         let Some(run) = run else {
             self.give_back(writer.into_lease()); // Its execution was forgotten long ago.
+            self.tell(Event::RingReturned);
             return;
         };
         let notes = match &run.producer {
@@ -312,7 +315,9 @@ impl<R: Reactor + 'static> Shard<R> {
         let Some(run) = self.runs[index as usize].as_mut() else { return };
         let handle = run.handle;
         let Producer::Thread(host) = &run.producer else { return };
-        let quiet = run.exchange.is_quiet(); // Before the head is looked at.
+        // Before the head is looked at, and only after it was closed: what is told below may have
+        // it stopped, and then it may write until it sees that.
+        let quiet = run.stopping && run.exchange.is_quiet();
         if let Some(notes) = host.take_notes() {
             self.pass_on(handle, &notes);
         }

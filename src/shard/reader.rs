@@ -494,6 +494,9 @@ impl Subscriber {
         }
         let seen = sum_of(&tail.kinds, self.terms.kinds);
         let missed = seen - self.cursor.seen;
+        if self.terms.policy == Policy::Disconnect && !self.fresh && missed.chunks > 0 {
+            return self.disconnect();
+        }
         let from_seq = self.cursor.next_seq;
         self.cursor = Cursor::new(tail.tail_seq, seen);
         self.granted_seq = 0;

@@ -9,10 +9,10 @@ use serde_json::json;
 use super::*;
 use crate::base::ExecutionId;
 use crate::engine::{
-    DetachReason, EndState, Hold, Kind, OpenError, Outcome, Policy, SubscribeError, SubscribeSpec,
-    Totals,
+    Coalesce, DetachReason, EndState, Hold, Kind, OpenError, Outcome, Policy, SubscribeError,
+    SubscribeSpec, Totals,
 };
-use crate::memory::RingPoolConfig;
+use crate::memory::{ChunkHeader, RingPoolConfig};
 use crate::tool::{Context, Need, Prepared, Step, Tool, ToolError, Work};
 
 fn config() -> ShardConfig {
@@ -331,4 +331,73 @@ fn the_end_of_a_shard_is_told() {
         }
     }
     assert_eq!(handle.counters(), Err(CallError::Gone));
+}
+
+#[test]
+fn a_polled_block_subscriber_misses_nothing_when_a_tools_thread_is_quick() {
+    let mut shard = shard();
+    shard.run_jobs_by_hand();
+    let work = Work::Thread(Box::new(|_| Ok(())));
+    let prepared = Prepared { work, need: Need { ring_bytes: 4 << 10, chunk_bytes: 0 } };
+    let id = shard.execute_prepared(prepared, ExecuteOptions::default()).unwrap();
+    let mut polled = shard.subscribe_polled(id, with(Policy::Block)).unwrap();
+    let mut output = shard.next_job().unwrap().output;
+    let mut fill = |shard: &mut Shard| {
+        let mut count = 0;
+        while output.try_send(ChunkHeader::default(), &[count; 200]).is_ok() {
+            count += 1;
+        }
+        shard.turn();
+        count
+    };
+    assert!(fill(&mut shard) > 5);
+    assert_eq!(fill(&mut shard), 0, "it waits for room now");
+    // The two halves of a poll, and between them a thread that was only waiting for the gate.
+    shard.tell(Event::Demand(polled.id(), 1));
+    shard.pump();
+    assert!(fill(&mut shard) > 0, "chunk 1 is overwritten");
+    let Some(Delivery::Chunk(chunk)) = shard.poll(&mut polled) else { panic!("it was owed one") };
+    assert_eq!((chunk.seq, chunk.data), (1, &[0; 200][..]));
+}
+
+#[test]
+fn a_chunk_that_waits_for_company_moves_the_shards_deadline() {
+    let mut shard = shard();
+    let id = feed(&mut shard);
+    let delay_max = Duration::from_millis(1);
+    let coalesce = Some(Coalesce { delay_max, bytes_max: 1_000 });
+    let spec = SubscribeSpec { coalesce, ..with(Policy::Drop) };
+    shard.subscribe(id, spec, |_| {}).unwrap();
+    assert_eq!(shard.next_deadline(), None);
+    shard.publish(id, Kind::Output, b"alone").unwrap();
+    assert!(shard.next_deadline().is_some());
+}
+
+#[test]
+fn what_was_lent_and_never_published_costs_old_chunks_and_nothing_else() {
+    struct Lends(u32);
+    impl Tool for Lends {
+        fn step(&mut self, context: &mut Context<'_>) -> Step {
+            self.0 += 1;
+            match self.0 {
+                1..=12 => assert!(context.emit(&[self.0 as u8; 150]).is_ok()),
+                13 => assert!(context.lend(500).is_ok()),
+                _ => return Step::Done,
+            }
+            Step::Again
+        }
+    }
+    let mut shard = shard();
+    let need = Need { ring_bytes: 4 << 10, chunk_bytes: 0 };
+    let prepared = Prepared { work: Work::Steps(Box::new(Lends(0))), need };
+    let id = shard.execute_prepared(prepared, ExecuteOptions::default()).unwrap();
+    let spec = SubscribeSpec { limit_chunks: Some(14), ..with(Policy::Drop) };
+    let mut polled = shard.subscribe_polled(id, spec).unwrap();
+    turn_until_idle(&mut shard);
+    let mut diary = Vec::new();
+    while let Some(delivery) = shard.poll(&mut polled) {
+        diary.push(words(&delivery));
+    }
+    assert!(diary[0].starts_with("gap 1..=") && diary[0].ends_with("overtaken"), "{diary:?}");
+    assert_eq!(diary.last().unwrap(), "end completed ");
 }

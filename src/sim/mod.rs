@@ -2,6 +2,24 @@
 //!
 //! No real time, no thread, no randomness of the system. [`world`] has time, pipes and faults;
 //! [`reactor`] is the kernel of that world: a third backend of [`crate::reactor::Reactor`].
+//! [`campaign`] drives a real shard in it: producers and subscribers of all kinds, faults, and an
+//! oracle that knows what each subscriber must have seen.
+//!
+//! Reading order: `run.rs` (one run from beginning to end), `model.rs` (what is known of an
+//! execution), `follower.rs` and `expect.rs` (the oracle), then the actors: `producer.rs`,
+//! `feeds.rs`, `thread.rs`, `watcher.rs`.
 
+pub mod campaign;
+mod coverage;
+mod expect;
+mod feeds;
+mod follower;
+mod model;
+mod plan;
+mod producer;
 pub mod reactor;
+mod run;
+mod scene;
+mod thread;
+mod watcher;
 pub mod world;

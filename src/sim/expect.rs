@@ -1,0 +1,249 @@
+//! What a subscriber that asks is owed at this moment: the policies once more, written from their
+//! description over the model's plain list of chunks, and not from the engine's code.
+//!
+//! Used for those that ask (polled, and on another thread). A closure is never asked; what it is
+//! given is checked in `follower.rs`.
+
+use crate::base::Instant;
+use crate::engine::policy::Policy;
+use crate::engine::{EndState, Gap, GapReason, Totals};
+use crate::limits;
+use crate::shard::Delivery;
+use crate::sim::follower::{Follower, Gone, Habitat};
+use crate::sim::model::ExecutionModel;
+use std::time::Duration;
+
+/// What is owed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Expected {
+    Nothing,
+    Chunk(u64),
+    Gap {
+        to_seq: u64,
+        reason: GapReason,
+    },
+    /// Its own end: it lags too far.
+    Detached,
+    /// The execution's end.
+    Ended,
+}
+
+/// What came.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Got {
+    Nothing,
+    Chunk(u64),
+    Gap(Gap),
+    Progress,
+    End(EndState),
+}
+
+impl Got {
+    pub fn of(delivery: Option<&Delivery<'_>>) -> Got {
+        match delivery {
+            None => Got::Nothing,
+            Some(Delivery::Chunk(chunk)) => Got::Chunk(chunk.seq),
+            Some(Delivery::Gap(gap)) => Got::Gap(*gap),
+            Some(Delivery::Progress(_)) => Got::Progress,
+            Some(Delivery::End(ended)) => Got::End(ended.end.state),
+        }
+    }
+}
+
+/// What the log holds for who is asking.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Held {
+    pub tail_seq: u64,
+    pub head_seq: u64,
+}
+
+/// How late coalescing may be: one tick of the wheel, and a few turns.
+const COALESCE_SLACK: Duration = Duration::from_nanos((1 << limits::WHEEL_TICK_SHIFT) + 20_000);
+
+impl Follower {
+    /// What it is owed, if it asks now. Moves its window as asking does.
+    pub fn expect(&mut self, execution: &ExecutionModel, held: Held) -> Expected {
+        let Held { tail_seq, head_seq } = held;
+        let lost = execution.totals(self.kinds, self.next_seq, (tail_seq - 1).min(head_seq));
+        if lost.chunks > 0 {
+            if self.policy == Policy::Disconnect && !self.is_fresh {
+                return Expected::Detached;
+            }
+            self.stop_seq = None;
+            let reason = if self.is_fresh { GapReason::Late } else { GapReason::Overtaken };
+            return Expected::Gap { to_seq: tail_seq - 1, reason };
+        }
+        let from_seq = self.next_seq.max(tail_seq);
+        let Some((next_seq, _)) = execution.wanted(self.kinds, from_seq, head_seq).next() else {
+            return match execution.verdict {
+                Some(_) if head_seq == execution.head_seq() => Expected::Ended,
+                _ => Expected::Nothing,
+            };
+        };
+        if next_seq < self.granted_seq {
+            return Expected::Chunk(next_seq);
+        }
+        let lag = execution.totals(self.kinds, from_seq, head_seq);
+        let within = self.holds(execution, lag);
+        let grant = |follower: &mut Follower, until_seq: u64| {
+            if follower.habitat == Habitat::Remote {
+                follower.granted_seq = until_seq;
+            }
+            Expected::Chunk(next_seq)
+        };
+        match self.policy {
+            Policy::Block => Expected::Chunk(next_seq),
+            Policy::Disconnect if !within => Expected::Detached,
+            Policy::Disconnect => grant(self, head_seq + 1),
+            Policy::Drop | Policy::Buffer => {
+                if self.stop_seq.is_none() {
+                    if within {
+                        return grant(self, head_seq + 1);
+                    }
+                    self.stop_seq = Some(self.first_outside(execution, from_seq, head_seq));
+                }
+                let stop_seq = self.stop_seq.expect("it was just set");
+                if next_seq < stop_seq {
+                    return grant(self, stop_seq.min(head_seq + 1));
+                }
+                self.stop_seq = None;
+                Expected::Gap { to_seq: head_seq, reason: GapReason::Lag }
+            }
+            Policy::DropOldest if within => Expected::Chunk(next_seq),
+            Policy::DropOldest => {
+                let to_seq = self.last_outside(execution, from_seq, head_seq);
+                Expected::Gap { to_seq, reason: GapReason::Lag }
+            }
+            Policy::Conflate => {
+                let first_seq = self.first_of_newest(execution, from_seq, head_seq);
+                match first_seq == next_seq {
+                    true => Expected::Chunk(next_seq),
+                    false => Expected::Gap { to_seq: first_seq - 1, reason: GapReason::Conflated },
+                }
+            }
+        }
+    }
+
+    /// The first chunk that does not fit into the limit, counted from the oldest.
+    fn first_outside(&self, execution: &ExecutionModel, from_seq: u64, head_seq: u64) -> u64 {
+        let mut window = Totals::ZERO;
+        for (seq, chunk) in execution.wanted(self.kinds, from_seq, head_seq) {
+            window.count(chunk.length);
+            if !self.holds(execution, window) {
+                return seq;
+            }
+        }
+        unreachable!("the lag is over the limit")
+    }
+
+    /// The last chunk that does not fit into the limit, counted from the newest.
+    fn last_outside(&self, execution: &ExecutionModel, from_seq: u64, head_seq: u64) -> u64 {
+        let mut window = Totals::ZERO;
+        let wanted: Vec<u64> =
+            execution.wanted(self.kinds, from_seq, head_seq).map(|(seq, _)| seq).collect();
+        for seq in wanted.into_iter().rev() {
+            window.count(execution.chunk(seq).expect("it is wanted").length);
+            if !self.holds(execution, window) {
+                return seq;
+            }
+        }
+        unreachable!("the lag is over the limit")
+    }
+
+    /// The oldest of those that are the newest of their key.
+    fn first_of_newest(&self, execution: &ExecutionModel, from_seq: u64, head_seq: u64) -> u64 {
+        let mut newest = [0u64; limits::KEYS_MAX];
+        for (seq, chunk) in execution.wanted(self.kinds, from_seq, head_seq) {
+            newest[chunk.key as usize] = seq;
+        }
+        newest.into_iter().filter(|&seq| seq > 0).min().expect("there are chunks")
+    }
+
+    /// Is what came what was owed? `held` is what the log held when it asked, `gone` what the
+    /// engine had said of it by then.
+    pub fn compare(
+        &mut self,
+        execution: &ExecutionModel,
+        (held, gone): (Held, Option<Gone>),
+        (expected, got): (Expected, Got),
+        now: Instant,
+    ) -> Result<(), String> {
+        let fits = match (expected, got) {
+            (_, Got::Progress) => true,
+            _ if self.lost_at.is_some() && gone.is_none() => got == Got::Nothing,
+            _ if gone.is_some() => self.fits_after_the_end(got),
+            (Expected::Nothing, Got::Nothing) => true,
+            (Expected::Chunk(expected_seq), Got::Chunk(seq)) => seq == expected_seq,
+            (Expected::Gap { to_seq, reason }, Got::Gap(gap)) => {
+                gap.to_seq == to_seq && gap.reason == reason
+                    || execution.may_be_ahead() && was_overtaken(gap.reason)
+                    // It may have moved over chunks that are none of its kinds.
+                    || gap.to_seq == to_seq && reason == GapReason::Late && was_overtaken(gap.reason)
+            }
+            (_, Got::Gap(gap)) => execution.may_be_ahead() && was_overtaken(gap.reason),
+            (Expected::Detached, Got::End(EndState::Detached { .. })) => true,
+            (_, Got::End(EndState::Detached { .. })) => {
+                execution.may_be_ahead() && self.policy == Policy::Disconnect
+            }
+            (Expected::Ended, Got::End(EndState::Ended(_))) => true,
+            (Expected::Chunk(seq), Got::Nothing) => self.may_wait(seq, now),
+            _ => false,
+        };
+        let through_seq = match got {
+            Got::Chunk(seq) => Some(seq),
+            Got::Gap(gap) => Some(gap.to_seq),
+            _ => None,
+        };
+        if let (Some(coalesce), Some(seq)) = (self.coalesce, through_seq) {
+            let waited = |at: Instant| now.since(at) >= coalesce.delay_max;
+            self.is_flushing |= self.asked_at.is_some_and(waited);
+            self.is_flushing &= execution.totals(self.kinds, seq + 1, held.head_seq).chunks > 0;
+            self.asked_at = None;
+        }
+        match fits {
+            true => Ok(()),
+            false => {
+                Err(format!("it asked with {held:?} and is owed {expected:?}; it got {got:?}"))
+            }
+        }
+    }
+
+    /// The engine has let it go; it may not have heard of that.
+    fn fits_after_the_end(&self, got: Got) -> bool {
+        match got {
+            Got::Chunk(_) | Got::Gap(_) => self.habitat == Habitat::Remote,
+            Got::End(EndState::Ended(_)) => {
+                self.gone == Some(Gone::Ended) || self.habitat == Habitat::Remote
+            }
+            Got::End(EndState::Detached { .. }) => true,
+            Got::Nothing => self.gone == Some(Gone::Left),
+            Got::Progress => true,
+        }
+    }
+
+    /// There is a chunk for it, and it got nothing.
+    fn may_wait(&mut self, seq: u64, now: Instant) -> bool {
+        if self.is_held_by_acks(seq) {
+            return true;
+        }
+        let Some(coalesce) = self.coalesce else { return false };
+        let asked_at = *self.asked_at.get_or_insert(now);
+        !self.is_flushing && now <= asked_at + coalesce.delay_max + COALESCE_SLACK
+    }
+
+    /// A closure that wants company for its chunks: was any of them waiting for too long?
+    pub fn check_coalescing(&self, execution: &ExecutionModel, now: Instant) -> Result<(), String> {
+        let Some(coalesce) = self.coalesce else { return Ok(()) };
+        let waiting = execution.wanted(self.kinds, self.next_seq, u64::MAX).next();
+        let Some((seq, chunk)) = waiting else { return Ok(()) };
+        let due_at = chunk.known_at.max(self.since) + coalesce.delay_max + COALESCE_SLACK;
+        match now <= due_at || self.is_held_by_acks(seq) || self.lost_at.is_some() {
+            true => Ok(()),
+            false => Err(format!("chunk {seq} is waiting for company since {:?}", chunk.known_at)),
+        }
+    }
+}
+
+fn was_overtaken(reason: GapReason) -> bool {
+    matches!(reason, GapReason::Late | GapReason::Overtaken)
+}

@@ -1,0 +1,332 @@
+//! Executions as actors see them: opened, fed by hand, cancelled, asked for what does not exist.
+
+use std::time::Duration;
+
+use crate::base::{ExecutionId, Handle};
+use crate::engine::{CancelError, Hold, Kind, OnStall, OpenError, Policy, Start, State};
+use crate::limits;
+use crate::shard::{ExecuteError, ExecuteOptions, PublishError};
+use crate::sim::model::{Producer, Told, fill_payload};
+use crate::sim::producer::{Script, SimTool};
+use crate::sim::run::{Feed, Sim};
+use crate::sim::scene::Opening;
+use crate::tool::{Need, Prepared, Work};
+
+impl Sim {
+    /// Somebody wants to run something.
+    pub fn open(&mut self) {
+        let plan = self.plan.clone();
+        let producer = self.draw_producer();
+        let options = self.draw_options();
+        let script = Script::draw(&mut self.random, &plan);
+        let index = self.shared.lock().executions.len();
+        let class = self.random.below(plan.class_max as u64 + 1) as usize;
+        let mut need = Need { ring_bytes: limits::RING_CLASS_BYTES[class], chunk_bytes: 0 };
+        if self.random.chance(1, 4) {
+            need.chunk_bytes = self.random.below(u64::from(need.ring_bytes / 8)) as u32;
+        }
+        if self.random.chance(plan.misuse, 1_000) {
+            need.chunk_bytes = u32::MAX;
+        }
+        let work = match producer {
+            Producer::Steps => Work::Steps(Box::new(SimTool {
+                script: script.clone(),
+                execution: index,
+                shared: self.shared.clone(),
+                buffer: Vec::new(),
+            })),
+            Producer::Feed => Work::Feed,
+            // What it does is up to an actor; this closure is never called.
+            Producer::Thread => Work::Thread(Box::new(|_| Ok(()))),
+        };
+        let holds = matches!(options.hold, Hold::UntilRead { .. });
+        let (on_stall, block_deadline) = (options.on_stall, options.block_deadline);
+        let mut scene = self.shared.lock();
+        scene.opening = Some(Opening { producer, on_stall, holds, block_deadline });
+        drop(scene);
+        let result = self.shard.execute_prepared(Prepared { work, need }, options);
+        self.shared.lock().opening = None;
+        match result {
+            Ok(id) => {
+                self.scripts.resize_with(index + 1, || None);
+                match producer {
+                    Producer::Steps => {}
+                    Producer::Feed => self.feeds.push(Feed { execution: index, id, script }),
+                    Producer::Thread => self.scripts[index] = Some(script),
+                }
+                self.opened(index, need);
+            }
+            Err(error) => self.check_open_refused(&error, &options, need),
+        }
+    }
+
+    fn draw_options(&mut self) -> ExecuteOptions {
+        let plan = self.plan.clone();
+        let random = &mut self.random;
+        let mut options = ExecuteOptions {
+            retention: Some(plan.retention(random)),
+            block_deadline: Some(plan.block_deadline(random)),
+            ..Default::default()
+        };
+        let deadline = Duration::from_millis(1 << random.between(0, 14));
+        if random.chance(plan.start_waits, 1_000) {
+            options.start = Start::AfterSubscribers { count: random.below(5) as u32, deadline };
+        }
+        if random.chance(plan.holds, 1_000) {
+            options.hold = Hold::UntilRead { deadline };
+        }
+        if random.chance(plan.stall_fails, 1_000) {
+            options.on_stall = OnStall::Fail;
+        }
+        if random.chance(plan.misuse, 1_000) {
+            options.start = Start::AfterSubscribers { count: u32::MAX, deadline };
+        }
+        options
+    }
+
+    fn opened(&mut self, execution: usize, need: Need) {
+        self.look_for_ring(execution);
+        let mut scene = self.shared.lock();
+        let model = &scene.executions[execution];
+        let Some(ring) = model.ring else {
+            scene.coverage.count("ring waited for");
+            return;
+        };
+        let class_bytes = ring.slot_count * 256;
+        if class_bytes < need.ring_bytes {
+            scene.coverage.count("ring smaller than asked for");
+        }
+        scene.coverage.count(&format!("ring {} KiB", class_bytes / 1_024));
+        if ring.chunk_bytes_max < need.chunk_bytes {
+            scene.fail(format!("{need:?} got {ring:?}"));
+        }
+    }
+
+    fn check_open_refused(&mut self, error: &ExecuteError, options: &ExecuteOptions, need: Need) {
+        let statuses = self.statuses();
+        let is_queued = |state| state == State::Queued;
+        let queued = statuses.iter().filter(|status| is_queued(status.state)).count();
+        let ended = statuses.iter().any(|status| matches!(status.state, State::Ended(_)));
+        let engine = self.plan.engine;
+        let mut scene = self.shared.lock();
+        let (name, fits) = match error {
+            ExecuteError::Open(OpenError::Busy { .. }) => {
+                ("busy", queued as u32 >= engine.queued_max)
+            }
+            ExecuteError::Open(OpenError::TooMany { executions_max }) => {
+                let is_full = statuses.len() as u32 == engine.executions_max;
+                ("too many", is_full && !ended && *executions_max == engine.executions_max)
+            }
+            ExecuteError::Open(OpenError::Invalid { .. }) => {
+                let fits = matches!(options.start, Start::AfterSubscribers { count, .. }
+                    if count > engine.subscribers_per_execution_max);
+                ("invalid", fits)
+            }
+            ExecuteError::Open(OpenError::ShuttingDown) => ("shutting down", scene.shutting_down),
+            ExecuteError::ChunkTooLarge { chunk_bytes, chunk_bytes_max } => {
+                let fits = chunk_bytes > chunk_bytes_max && *chunk_bytes == need.chunk_bytes;
+                ("chunk too large", fits)
+            }
+            ExecuteError::Start(_) => ("invalid", false),
+        };
+        scene.say(|| format!("open refused: {error}"));
+        scene.coverage.count(&format!("open refused: {name}"));
+        if !fits {
+            scene.fail(format!("{options:?} was refused: {error:?} ({queued} queued)"));
+        }
+    }
+
+    /// Somebody publishes some chunks by hand.
+    pub fn feed(&mut self) {
+        let at = self.random.below(self.feeds.len() as u64) as usize;
+        let count = self.random.between(1, self.feeds[at].script.burst_max);
+        for _ in 0..count {
+            if self.feeds[at].script.left == 0 {
+                self.finish(at);
+                return;
+            }
+            match self.feed_one(at) {
+                Ok(()) | Err(PublishError::TooLarge { .. }) => {}
+                Err(PublishError::Blocked) => return,
+                Err(PublishError::NotFound) => {
+                    self.feeds.swap_remove(at);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn feed_one(&mut self, at: usize) -> Result<(), PublishError> {
+        let Feed { execution, id, .. } = self.feeds[at];
+        self.look_for_ring(execution);
+        let (seq, chunk_bytes_max) = {
+            let scene = self.shared.lock();
+            let model = &scene.executions[execution];
+            (model.head_seq() + 1, model.ring.map_or(512, |ring| ring.chunk_bytes_max))
+        };
+        let draft = self.feeds[at].script.chunk(chunk_bytes_max);
+        let mut payload = vec![0; draft.length];
+        fill_payload(execution as u32, seq, &mut payload);
+        let now = self.now();
+        // Subscribers are given the chunk before this returns: the model has to know it by then.
+        self.shared.lock().publishing = Some((execution, seq, draft.model(draft.length, now)));
+        let result = self.shard.publish_at(id, draft.kind, draft.key, &payload, now);
+        let mut guard = self.shared.lock();
+        let scene = &mut *guard;
+        let unseen = scene.publishing.take();
+        let (name, fits) = match result {
+            Ok(published) => {
+                if let Some((execution, seq, chunk)) = unseen {
+                    scene.published(execution, seq, chunk);
+                }
+                self.feeds[at].script.count();
+                if published != seq {
+                    scene.fail(format!("chunk {published} of {execution} was to be {seq}"));
+                }
+                return Ok(());
+            }
+            Err(PublishError::Blocked) => ("blocked", scene.may_block(execution)),
+            Err(PublishError::NotFound) => {
+                ("not found", scene.executions[execution].verdict.is_some())
+            }
+            Err(PublishError::TooLarge { .. }) => {
+                let ring = scene.executions[execution].ring;
+                let fits = ring.is_some_and(|ring| draft.length > ring.chunk_bytes_max as usize);
+                ("too large", fits)
+            }
+        };
+        scene.coverage.count(&format!("publish refused: {name}"));
+        if !fits {
+            scene.fail(format!("a chunk of {execution} was refused: {result:?}"));
+        }
+        result.map(|_| ())
+    }
+
+    /// Ends what is fed by hand.
+    fn finish(&mut self, at: usize) {
+        let Feed { execution, id, script } = self.feeds.swap_remove(at);
+        let (told, result) = match script.end {
+            Told::Done | Told::Stopped => (Told::Done, Ok(())),
+            Told::Failed | Told::Panicked => (Told::Failed, Err(crate::sim::model::FAILURE_TEXT)),
+        };
+        let verdict_before = {
+            let mut scene = self.shared.lock();
+            scene.told(execution, told);
+            scene.executions[execution].verdict.is_some()
+        };
+        let finished = self.shard.finish(id, result);
+        let mut scene = self.shared.lock();
+        if finished.is_err() {
+            scene.coverage.count("finish refused");
+            scene.executions[execution].told = None;
+            if !verdict_before && scene.executions[execution].ring.is_some() {
+                let waits = scene.executions[execution].chunks.is_empty();
+                if !waits {
+                    scene.fail(format!("execution {execution} could not be finished"));
+                }
+            }
+        }
+        drop(scene);
+        if finished.is_err() && !verdict_before {
+            // It has not begun: it waits for a ring, or for subscribers.
+            self.feeds.push(Feed { execution, id, script });
+        }
+    }
+
+    /// All that is fed by hand is finished, as far as it has begun.
+    pub fn finish_feeds(&mut self) {
+        for at in (0..self.feeds.len()).rev() {
+            self.finish(at);
+        }
+    }
+
+    /// Somebody cancels, or asks for what there is not.
+    pub fn interfere(&mut self) {
+        let count = self.shared.lock().executions.len() as u64;
+        let execution = self.random.below(count) as usize;
+        let stuck = self.step_number() % 200 == 199;
+        if self.random.chance(self.plan.cancel, 1_000) || stuck {
+            self.cancel(execution);
+        }
+        if self.random.chance(self.plan.misuse, 1_000) {
+            self.ask_nonsense(execution);
+        }
+    }
+
+    fn cancel(&mut self, execution: usize) {
+        let id = self.shared.lock().executions[execution].id;
+        let mut scene = self.shared.lock();
+        scene.say(|| format!("cancel {execution}"));
+        let was_cancelled = scene.executions[execution].is_cancelled;
+        scene.executions[execution].is_cancelled = true; // The end may come before the answer.
+        drop(scene);
+        let result = self.shard.cancel(id);
+        let mut scene = self.shared.lock();
+        let model = &scene.executions[execution];
+        let fits = match result {
+            Ok(()) => true,
+            Err(CancelError::NotFound) => model.is_forgotten,
+            Err(CancelError::Ended(outcome)) => {
+                model.verdict.as_ref().is_some_and(|(verdict, _)| *verdict == outcome)
+            }
+        };
+        if result.is_err() {
+            scene.executions[execution].is_cancelled = was_cancelled;
+        }
+        match result {
+            Ok(()) => {}
+            Err(CancelError::NotFound) => scene.coverage.count("cancel refused: not found"),
+            Err(CancelError::Ended(_)) => scene.coverage.count("cancel refused: ended"),
+        }
+        if !fits {
+            scene.fail(format!("execution {execution} was cancelled: {result:?}"));
+        }
+    }
+
+    /// In calm, what would never end by itself is cancelled.
+    pub fn cancel_endless(&mut self) {
+        let scene = self.shared.lock();
+        let living = scene.executions.iter().filter(|each| each.verdict.is_none());
+        let living: Vec<usize> = living.map(|each| each.number as usize).collect();
+        drop(scene);
+        living.into_iter().for_each(|execution| self.cancel(execution));
+    }
+
+    /// Ids that are guessed, stale, or of somebody else's kind.
+    fn ask_nonsense(&mut self, execution: usize) {
+        let id = self.shared.lock().executions[execution].id;
+        let slot = Handle { index: self.random.below(40) as u32, generation: id.slot.generation };
+        let nonce = self.random.next_u64();
+        let guessed = [ExecutionId { nonce, ..id }, ExecutionId { slot, nonce, ..id }];
+        for id in guessed {
+            let refusals = [
+                self.shard.inspect(id).is_err(),
+                self.shard.cancel(id).is_err(),
+                self.shard.publish(id, Kind::Output, b"nonsense").is_err(),
+                self.shard.finish(id, Ok(())).is_err(),
+            ];
+            let mut scene = self.shared.lock();
+            scene.coverage.count("inspect refused");
+            if refusals.contains(&false) {
+                scene.fail(format!("a guessed id was taken for somebody's: {refusals:?}"));
+            }
+        }
+        let producer = self.shared.lock().executions[execution].producer;
+        if producer != Producer::Feed && self.shard.publish(id, Kind::Output, b"no").is_ok() {
+            self.shared.lock().fail("a tool's execution was fed by hand".into());
+        }
+    }
+}
+
+impl crate::sim::scene::Scene {
+    /// Is there any reason for a chunk by hand to wait?
+    fn may_block(&mut self, execution: usize) -> bool {
+        let model = &self.executions[execution];
+        let has_not_begun = model.chunks.is_empty();
+        let gating = model.followers.iter().any(|&follower| {
+            let follower = &self.followers[follower];
+            follower.policy == Policy::Block && follower.gone.is_none()
+        });
+        has_not_begun || gating || model.holds && !model.was_read
+    }
+}

@@ -1,0 +1,472 @@
+//! One subscriber's oracle: what it was given, against the model of its execution.
+//!
+//! What is given and what gaps count tile the log from where the subscriber began, without a hole
+//! or an overlap and with the execution's own bytes; then comes one end, and nothing after it.
+//! What a policy owes at a given moment is `expect.rs`.
+
+use crate::base::{Instant, SubscriberId};
+use crate::engine::{
+    Coalesce, DetachReason, EndState, Gap, GapReason, Kinds, Policy, Progress, Subscribed, Totals,
+};
+use crate::limits;
+use crate::shard::{Chunk, Delivery, Ended};
+use crate::sim::model::{ExecutionModel, fill_payload};
+
+/// Where a subscriber lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Habitat {
+    Closure,
+    Polled,
+    /// Made for another thread, polled on this one.
+    Remote,
+}
+
+/// What the engine has said about a subscriber, as the observer saw it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Gone {
+    Ended,
+    Detached(DetachReason),
+    Left,
+}
+
+/// One subscriber.
+#[derive(Debug)]
+pub(super) struct Follower {
+    pub index: usize,
+    pub execution: usize,
+    pub habitat: Habitat,
+    pub subscriber: SubscriberId,
+    pub policy: Policy,
+    limit_chunks: u32,
+    pub limit_bytes: u64,
+    pub kinds: Kinds,
+    pub headers_only: bool,
+    pub ack_window: Option<u32>,
+    pub coalesce: Option<Coalesce>,
+    /// It is being taken in: the gate is not where it will be.
+    pub is_joining: bool,
+    /// Everything before it was given, counted in a gap, or is none of its kinds.
+    pub next_seq: u64,
+    /// Everything of its kinds before it began.
+    before: Totals,
+    pub given: Totals,
+    pub missed: Totals,
+    /// Neither a chunk nor a gap has come yet.
+    pub is_fresh: bool,
+    pub ended: Option<EndState>,
+    pub gone: Option<Gone>,
+    /// It has left, died or panicked: nothing may come any more, or nobody looks.
+    pub has_left: bool,
+    pub lost_at: Option<Instant>,
+    /// When it last was given anything.
+    pub moved_at: Instant,
+    pub since: Instant,
+    /// What was published for it and has not come, in its kinds.
+    pub pending: Totals,
+    /// That has been over its limit since the last gap.
+    was_over: bool,
+    /// A closure began over its limit, and has not caught up since.
+    began_over: bool,
+    pub acked_seq: u64,
+    acked_until_seq: u64,
+    /// The last chunk given, or the last of a gap.
+    pub dealt_seq: u64,
+    progress: Option<Progress>,
+    /// `drop` and `buffer`: the first chunk no longer owed (see `expect.rs`).
+    pub stop_seq: Option<u64>,
+    /// On another thread: owed for certain before this one.
+    pub granted_seq: u64,
+    /// It asked and was made to wait for company.
+    pub asked_at: Option<Instant>,
+    /// Coalescing has waited long enough: everything comes.
+    pub is_flushing: bool,
+}
+
+impl Follower {
+    pub fn new(
+        index: usize,
+        execution: usize,
+        habitat: Habitat,
+        subscribed: &Subscribed,
+        now: Instant,
+    ) -> Follower {
+        let next_seq = subscribed.cursor.next_seq;
+        Follower {
+            index,
+            execution,
+            habitat,
+            subscriber: subscribed.subscriber,
+            policy: subscribed.terms.policy,
+            limit_chunks: subscribed.terms.limit.chunks,
+            limit_bytes: subscribed.terms.limit.bytes,
+            kinds: subscribed.terms.kinds,
+            headers_only: false,
+            ack_window: None,
+            coalesce: None,
+            is_joining: true,
+            next_seq,
+            before: subscribed.cursor.seen,
+            given: Totals::ZERO,
+            missed: Totals::ZERO,
+            is_fresh: true,
+            ended: None,
+            gone: None,
+            has_left: false,
+            lost_at: None,
+            moved_at: now,
+            since: now,
+            pending: Totals::ZERO,
+            was_over: false,
+            began_over: false,
+            acked_seq: next_seq - 1,
+            acked_until_seq: u64::MAX,
+            dealt_seq: next_seq - 1,
+            progress: None,
+            stop_seq: None,
+            granted_seq: 0,
+            asked_at: None,
+            is_flushing: false,
+        }
+    }
+
+    /// Its wishes are known, and so is what is there for it already.
+    pub fn begin(&mut self, execution: &ExecutionModel) -> Result<(), String> {
+        if let Some(window) = self.ack_window {
+            self.acked_until_seq = self.next_seq + u64::from(window);
+        }
+        self.pending = execution.totals(self.kinds, self.next_seq, u64::MAX);
+        self.was_over = !self.holds(execution, self.pending);
+        self.began_over = self.was_over;
+        let before = execution.totals(self.kinds, 1, self.next_seq - 1);
+        match before == self.before {
+            true => Ok(()),
+            false => Err(format!("it begins after {:?}, not {before:?}", self.before)),
+        }
+    }
+
+    /// Everything of its kinds before `next_seq`: what it says when it comes back.
+    pub fn seen(&self) -> Totals {
+        self.before + self.given + self.missed
+    }
+
+    /// Chunks that it may lag by. The ring may have turned out smaller than expected.
+    pub fn limit_chunks(&self, execution: &ExecutionModel) -> u32 {
+        let chunks_max = execution.ring.map_or(u32::MAX, |ring| ring.chunks_max);
+        self.limit_chunks.min(chunks_max)
+    }
+
+    /// Is a lag within its limit? One chunk always is.
+    pub fn holds(&self, execution: &ExecutionModel, lag: Totals) -> bool {
+        lag.chunks <= 1
+            || lag.chunks <= u64::from(self.limit_chunks(execution))
+                && lag.bytes <= self.limit_bytes
+    }
+
+    /// Is it told at once of everything there is?
+    pub fn is_plain(&self) -> bool {
+        self.habitat == Habitat::Closure
+            && self.ack_window.is_none()
+            && self.coalesce.is_none()
+            && self.lost_at.is_none()
+    }
+
+    /// Does anybody still look?
+    pub fn is_attached(&self) -> bool {
+        self.gone.is_none() && !self.has_left && self.ended.is_none()
+    }
+
+    /// A chunk was published, the newest of `execution`.
+    pub fn published(&mut self, execution: &ExecutionModel) -> Result<(), String> {
+        let seq = execution.head_seq();
+        let chunk = execution.chunk(seq).expect("it was just pushed");
+        if self.gone.is_some() || self.ended.is_some() || !self.kinds.contains(chunk.kind) {
+            return Ok(());
+        }
+        self.pending.count(chunk.length);
+        if !self.holds(execution, self.pending) {
+            self.was_over = true;
+        }
+        let gates = self.policy == Policy::Block && self.kinds.is_all() && !self.is_joining;
+        if gates && self.pending.chunks > u64::from(self.limit_chunks(execution)) {
+            return Err(format!("chunk {seq} was published over its limit: {:?}", self.pending));
+        }
+        if gates && self.pending.chunks > 1 && self.pending.bytes > self.limit_bytes {
+            return Err(format!("chunk {seq} passes its bytes: {:?}", self.pending));
+        }
+        Ok(())
+    }
+
+    /// It was given something.
+    pub fn take(
+        &mut self,
+        delivery: &Delivery<'_>,
+        execution: &ExecutionModel,
+        now: Instant,
+        scratch: &mut Vec<u8>,
+    ) -> Result<(), String> {
+        if self.has_left {
+            return Err("it has left, and is given something".into());
+        }
+        if let Some(end) = self.ended {
+            return Err(format!("it is given something after its end, {end}"));
+        }
+        let is_end = matches!(delivery, Delivery::End(_));
+        // What a polled one had been told before is still in its inbox.
+        let is_old =
+            self.habitat == Habitat::Polled && matches!(delivery, Delivery::Progress(_)) || is_end;
+        let is_let_go = matches!(self.gone, Some(Gone::Detached(_)));
+        if self.lost_at.is_some() && !(is_old && (is_let_go || !is_end)) {
+            return Err("it is given something while its connection is broken".into());
+        }
+        match delivery {
+            Delivery::Chunk(chunk) => self.take_chunk(chunk, execution, scratch)?,
+            Delivery::Gap(gap) => self.take_gap(gap, execution)?,
+            Delivery::Progress(progress) => self.take_progress(progress)?,
+            Delivery::End(ended) => self.take_end(ended, execution, now)?,
+        }
+        if matches!(delivery, Delivery::Chunk(_) | Delivery::Gap(_)) {
+            self.moved_at = now;
+            self.is_fresh = false;
+        }
+        Ok(())
+    }
+
+    fn take_chunk(
+        &mut self,
+        chunk: &Chunk<'_>,
+        execution: &ExecutionModel,
+        scratch: &mut Vec<u8>,
+    ) -> Result<(), String> {
+        let seq = chunk.seq;
+        let Some(model) = execution.chunk(seq) else {
+            return Err(format!("chunk {seq} was never published"));
+        };
+        let skipped = execution.totals(self.kinds, self.next_seq, seq.saturating_sub(1));
+        if chunk.execution != execution.id || seq < self.next_seq || skipped.chunks > 0 {
+            return Err(format!(
+                "chunk {seq} of {} where {} is next",
+                chunk.execution, self.next_seq
+            ));
+        }
+        let facts = (chunk.kind, chunk.key, chunk.offset, chunk.published_at);
+        if facts != (model.kind, model.key, model.offset, model.published_at)
+            || !self.kinds.contains(chunk.kind)
+        {
+            return Err(format!("chunk {seq} is {facts:?}, not {model:?}"));
+        }
+        if self.headers_only {
+            if !chunk.data.is_empty() {
+                return Err(format!("chunk {seq} has bytes that nobody wanted"));
+            }
+        } else {
+            scratch.resize(model.length as usize, 0);
+            fill_payload(execution.number, seq, scratch);
+            if chunk.data != scratch.as_slice() {
+                return Err(format!("the bytes of chunk {seq} are not its own"));
+            }
+        }
+        self.count_acknowledgement(seq)?;
+        self.given.count(model.length);
+        self.settle(seq, Totals { chunks: 1, bytes: u64::from(model.length) });
+        Ok(())
+    }
+
+    /// Nothing is sent beyond what was acknowledged and the window; if nothing is outstanding, the
+    /// window begins with the next chunk of its kinds.
+    fn count_acknowledgement(&mut self, seq: u64) -> Result<(), String> {
+        let Some(window) = self.ack_window else { return Ok(()) };
+        if self.acked_seq >= self.dealt_seq {
+            self.acked_until_seq = self.acked_until_seq.max(seq + u64::from(window));
+        }
+        match seq < self.acked_until_seq {
+            true => Ok(()),
+            false => Err(format!("chunk {seq} is beyond {}", self.acked_until_seq)),
+        }
+    }
+
+    /// It has dealt with everything through `seq`.
+    pub fn acknowledge(&mut self, seq: u64) {
+        let window = self.ack_window.expect("it acknowledges");
+        self.acked_seq = self.acked_seq.max(seq);
+        self.acked_until_seq = self.acked_until_seq.max(seq + 1 + u64::from(window));
+    }
+
+    /// May it not be given this chunk yet, because of what it has not acknowledged?
+    pub fn is_held_by_acks(&self, seq: u64) -> bool {
+        self.ack_window.is_some() && self.acked_seq < self.dealt_seq && seq >= self.acked_until_seq
+    }
+
+    fn take_gap(&mut self, gap: &Gap, execution: &ExecutionModel) -> Result<(), String> {
+        let between = execution.totals(self.kinds, self.next_seq, gap.from_seq.saturating_sub(1));
+        let counted = execution.totals(self.kinds, gap.from_seq, gap.to_seq);
+        let told = Totals { chunks: gap.chunk_count, bytes: gap.byte_count };
+        let is_sound = gap.from_seq >= self.next_seq
+            && gap.from_seq <= gap.to_seq
+            && gap.to_seq <= execution.head_seq();
+        if !is_sound || between.chunks > 0 || told != counted || told.chunks == 0 {
+            return Err(format!(
+                "{gap:?} where {} is next and {counted:?} is missed",
+                self.next_seq
+            ));
+        }
+        self.check_reason(gap, execution).map_err(|text| format!("{gap:?}: {text}"))?;
+        self.missed = self.missed + told;
+        self.settle(gap.to_seq, told);
+        self.was_over = !self.holds(execution, self.pending);
+        // It goes on catching up, unless it was this that it was catching up with.
+        self.began_over &= gap.reason != GapReason::Lag && self.was_over;
+        Ok(())
+    }
+
+    fn check_reason(&self, gap: &Gap, execution: &ExecutionModel) -> Result<(), String> {
+        let policy = self.policy;
+        let fits = match gap.reason {
+            // A thread may go on until the gate stands.
+            GapReason::Late if policy == Policy::Block => self.given.chunks == 0,
+            GapReason::Late => self.is_fresh,
+            GapReason::Conflated => policy == Policy::Conflate,
+            GapReason::Lag => {
+                matches!(policy, Policy::Drop | Policy::Buffer | Policy::DropOldest)
+            }
+            GapReason::Overtaken => !matches!(policy, Policy::Block | Policy::Disconnect),
+        };
+        if !fits {
+            return Err(format!("not under {policy}"));
+        }
+        match gap.reason {
+            GapReason::Late | GapReason::Overtaken if execution.must_hold(gap.to_seq) => {
+                Err("the ring promised to hold it".into())
+            }
+            GapReason::Lag if !self.was_over => Err("it never was over its limit".into()),
+            GapReason::Lag if self.is_plain() && !self.began_over => {
+                Err("a closure that is given everything at once lags".into())
+            }
+            GapReason::Lag if policy == Policy::DropOldest => self.check_oldest(gap, execution),
+            _ => Ok(()),
+        }
+    }
+
+    /// What `drop_oldest` leaves is within the limit, and one more would not have been.
+    fn check_oldest(&self, gap: &Gap, execution: &ExecutionModel) -> Result<(), String> {
+        let with_last = execution.totals(self.kinds, gap.to_seq, u64::MAX);
+        match self.holds(execution, with_last) {
+            true => Err("it gave up more than it had to".into()),
+            false => Ok(()),
+        }
+    }
+
+    fn take_progress(&mut self, progress: &Progress) -> Result<(), String> {
+        if let Some(before) = self.progress
+            && (progress.progress < before.progress || progress.report_count <= before.report_count)
+        {
+            return Err(format!("{progress:?} after {before:?}"));
+        }
+        self.progress = Some(*progress);
+        Ok(())
+    }
+
+    fn take_end(
+        &mut self,
+        ended: &Ended<'_>,
+        execution: &ExecutionModel,
+        now: Instant,
+    ) -> Result<(), String> {
+        let end = ended.end;
+        if (end.given, end.missed) != (self.given, self.missed) {
+            return Err(format!("{end:?} after {:?} and {:?}", self.given, self.missed));
+        }
+        let until_seq = match end.state {
+            EndState::Ended(outcome) => {
+                let Some((expected, text)) = &execution.verdict else {
+                    return Err(format!("it ended {outcome}, and the execution has not"));
+                };
+                if outcome != *expected || ended.error != text.as_deref() {
+                    return Err(format!("it ended {outcome} {:?}, not {expected}", ended.error));
+                }
+                execution.head_seq() + 1
+            }
+            EndState::Detached { reason, resume_from } => {
+                self.check_detached(reason, execution, now)?;
+                resume_from
+            }
+        };
+        if until_seq < self.next_seq
+            || execution.totals(self.kinds, self.next_seq, until_seq - 1).chunks > 0
+        {
+            return Err(format!("{end:?} where {} is next", self.next_seq));
+        }
+        if self.habitat != Habitat::Remote
+            && u128::from(end.duration_us) > now.since(self.since).as_micros()
+        {
+            return Err(format!("{end:?}: it lasted longer than it was there"));
+        }
+        self.ended = Some(end.state);
+        Ok(())
+    }
+
+    fn check_detached(
+        &self,
+        reason: DetachReason,
+        execution: &ExecutionModel,
+        now: Instant,
+    ) -> Result<(), String> {
+        let by_engine = self.gone == Some(Gone::Detached(reason));
+        let by_itself = self.habitat == Habitat::Remote && reason == DetachReason::Lag;
+        if !by_engine && !by_itself {
+            return Err(format!(
+                "detached: {}, and the engine said {:?}",
+                reason.name(),
+                self.gone
+            ));
+        }
+        match reason {
+            DetachReason::Lag if self.policy != Policy::Disconnect => {
+                Err(format!("detached for its lag under {}", self.policy))
+            }
+            DetachReason::Lag if !self.was_over && execution.must_hold(self.next_seq) => {
+                Err("detached for its lag, and it never was over its limit".into())
+            }
+            DetachReason::Lag if self.is_plain() && !self.began_over && !execution.is_thread() => {
+                Err("a closure that is given everything at once lags".into())
+            }
+            DetachReason::Stall if self.policy != Policy::Block && self.lost_at.is_none() => {
+                Err(format!("detached for standing still under {}", self.policy))
+            }
+            DetachReason::Stall
+                if self.habitat != Habitat::Remote
+                    && self.lost_at.is_none()
+                    && now.since(self.moved_at) < execution.block_deadline =>
+            {
+                Err("detached for standing still, and it has just moved".into())
+            }
+            DetachReason::Evicted if !execution.is_forgotten && execution.verdict.is_none() => {
+                Err("evicted from an execution that has not ended".into())
+            }
+            _ => self.check_grace(reason, now),
+        }
+    }
+
+    /// A place is kept for the grace of a lost connection.
+    fn check_grace(&self, reason: DetachReason, now: Instant) -> Result<(), String> {
+        let waits = reason == DetachReason::Stall && self.policy == Policy::Block;
+        match self.lost_at {
+            Some(lost_at) if waits && self.pending.chunks == 0 => {
+                match now.since(lost_at) >= limits::RECONNECT_GRACE {
+                    true => Ok(()),
+                    false => Err("it lost its place before the grace was over".into()),
+                }
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Everything through `seq` is dealt with; `totals` of it were pending.
+    fn settle(&mut self, seq: u64, totals: Totals) {
+        self.next_seq = seq + 1;
+        self.dealt_seq = seq;
+        self.pending = self.pending - totals;
+        if self.pending.chunks == 0 {
+            self.began_over = false;
+        }
+    }
+}

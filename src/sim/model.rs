@@ -1,0 +1,198 @@
+//! What is known of an execution without asking the engine: every chunk its producer has
+//! published, in order, and how it ended.
+//!
+//! Payloads are a function of (execution, seq), so that any byte of any chunk can be checked, and
+//! none of another execution passes.
+
+use std::time::Duration;
+
+use crate::base::{ExecutionId, Instant, Random};
+use crate::engine::{Kind, Kinds, OnStall, Outcome, RingFacts, Totals, Verdict};
+
+/// What the text of a producer that failed begins with.
+pub(super) const FAILURE_TEXT: &str = "it was drawn to fail";
+/// What a tool that panics says.
+pub(super) const PANIC_TEXT: &str = "it was drawn to panic";
+
+/// One chunk as it was published.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ChunkModel {
+    pub kind: Kind,
+    pub key: u8,
+    pub length: u32,
+    /// Payload bytes before it.
+    pub offset: u64,
+    /// As it stands in the chunk.
+    pub published_at: Instant,
+    /// When it really was: the clock of a simulated thread stands still.
+    pub known_at: Instant,
+}
+
+/// Who publishes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Producer {
+    Steps,
+    Feed,
+    Thread,
+}
+
+/// How a producer said that it ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Told {
+    Done,
+    Failed,
+    Panicked,
+    Stopped,
+}
+
+/// One execution.
+#[derive(Debug)]
+pub(super) struct ExecutionModel {
+    pub number: u32,
+    pub id: ExecutionId,
+    pub producer: Producer,
+    pub on_stall: OnStall,
+    pub holds: bool,
+    /// How long a `block` subscriber may hold it up.
+    pub block_deadline: Duration,
+    pub ring: Option<RingFacts>,
+    pub chunks: Vec<ChunkModel>,
+    total_bytes: u64,
+    /// The longest stretch that was lent and not published: it may have cost older chunks, if only
+    /// for a place among the descriptors.
+    pub lent_bytes_max: Option<u32>,
+    pub told: Option<Told>,
+    /// A cancellation was accepted.
+    pub is_cancelled: bool,
+    pub verdict: Option<(Outcome, Option<Box<str>>)>,
+    pub is_forgotten: bool,
+    /// Somebody was subscribed once.
+    pub was_read: bool,
+    /// Indices of its subscribers.
+    pub followers: Vec<usize>,
+}
+
+/// The bytes of one chunk.
+pub(super) fn fill_payload(number: u32, seq: u64, bytes: &mut [u8]) {
+    Random::new(u64::from(number) << 40 ^ seq).fill(bytes);
+}
+
+impl ExecutionModel {
+    pub fn new(number: u32, id: ExecutionId, producer: Producer) -> ExecutionModel {
+        ExecutionModel {
+            number,
+            id,
+            producer,
+            on_stall: OnStall::Detach,
+            holds: false,
+            block_deadline: Duration::ZERO,
+            ring: None,
+            chunks: Vec::new(),
+            total_bytes: 0,
+            lent_bytes_max: None,
+            told: None,
+            is_cancelled: false,
+            verdict: None,
+            is_forgotten: false,
+            was_read: false,
+            followers: Vec::new(),
+        }
+    }
+
+    pub fn is_thread(&self) -> bool {
+        self.producer == Producer::Thread
+    }
+
+    /// May its ring have given up chunks that the engine was not told of? A thread's may at any
+    /// time, and one of which a stretch was lent and not published.
+    pub fn may_be_ahead(&self) -> bool {
+        self.is_thread() || self.lent_bytes_max.is_some()
+    }
+
+    /// The newest chunk.
+    pub fn head_seq(&self) -> u64 {
+        self.chunks.len() as u64
+    }
+
+    pub fn chunk(&self, seq: u64) -> Option<&ChunkModel> {
+        self.chunks.get(usize::try_from(seq.checked_sub(1)?).ok()?)
+    }
+
+    /// Notes the next chunk, whose `offset` is filled in here.
+    pub fn push(&mut self, chunk: ChunkModel) {
+        self.chunks.push(ChunkModel { offset: self.total_bytes, ..chunk });
+        self.total_bytes += u64::from(chunk.length);
+    }
+
+    /// The wanted chunks of a range, both ends included.
+    pub fn wanted(
+        &self,
+        kinds: Kinds,
+        from_seq: u64,
+        to_seq: u64,
+    ) -> impl Iterator<Item = (u64, &ChunkModel)> {
+        let to_seq = to_seq.min(self.head_seq());
+        let range = from_seq.max(1)..=to_seq;
+        range
+            .map(|seq| (seq, &self.chunks[seq as usize - 1]))
+            .filter(move |(_, chunk)| kinds.contains(chunk.kind))
+    }
+
+    /// How many these are.
+    pub fn totals(&self, kinds: Kinds, from_seq: u64, to_seq: u64) -> Totals {
+        let mut totals = Totals::ZERO;
+        self.wanted(kinds, from_seq, to_seq).for_each(|(_, chunk)| totals.count(chunk.length));
+        totals
+    }
+
+    /// Has the ring promised to hold chunk `seq` still? `false` if that is not for sure.
+    pub fn must_hold(&self, seq: u64) -> bool {
+        let Some(ring) = self.ring else { return false };
+        // A ring promises three eighths of its data area; a chunk is at most a quarter of that.
+        let capacity_bytes = u64::from(ring.chunk_bytes_max) * 3 / 2;
+        let behind = self.head_seq() + 1 - seq;
+        let lent_count = u64::from(self.lent_bytes_max.is_some());
+        if behind + lent_count > u64::from(ring.chunks_max) {
+            return false;
+        }
+        let padded = |chunk: &ChunkModel| u64::from(chunk.length.next_multiple_of(8));
+        let held: u64 = self.chunks[seq as usize - 1..].iter().map(padded).sum();
+        held + u64::from(self.lent_bytes_max.unwrap_or(0)) <= capacity_bytes
+    }
+
+    /// Is the end what its producer and its callers made it?
+    pub fn check_verdict(&self, verdict: &Verdict, shutting_down: bool) -> Result<(), String> {
+        let head_seq = self.head_seq();
+        if verdict.head_seq != head_seq {
+            return Err(format!("it ended with {} of {head_seq} chunks", verdict.head_seq));
+        }
+        for kind in Kind::ALL {
+            let kinds = Kinds::NONE.with(kind);
+            if verdict.totals.of(kinds) != self.totals(kinds, 1, head_seq) {
+                return Err(format!("it ended with wrong totals of {kind}"));
+            }
+        }
+        let text = verdict.error.as_deref().unwrap_or("");
+        let stalled = self.on_stall == OnStall::Fail && text.contains("past its deadline");
+        let by_itself = !self.is_cancelled && !shutting_down;
+        let fits = match verdict.outcome {
+            Outcome::Completed => by_itself && self.told == Some(Told::Done),
+            Outcome::Cancelled => !by_itself || self.told == Some(Told::Stopped),
+            Outcome::Failed if stalled => true,
+            Outcome::Failed => {
+                by_itself
+                    && match self.told {
+                        Some(Told::Failed) => text == FAILURE_TEXT,
+                        Some(Told::Panicked) => text.ends_with(PANIC_TEXT),
+                        _ => false,
+                    }
+            }
+            Outcome::TimedOut => false,
+        };
+        if fits {
+            return Ok(());
+        }
+        let (outcome, told, cancelled) = (verdict.outcome, self.told, self.is_cancelled);
+        Err(format!("it ended {outcome} {text:?}; told {told:?}, cancelled: {cancelled}"))
+    }
+}

@@ -1,0 +1,158 @@
+//! What one seed draws before it begins: which faults and features there are in its world, how
+//! often, and how small everything is (swarm testing: each is off in half of all seeds, so that the
+//! others are met without it, too).
+//!
+//! Plain numbers, no behaviour. Chances are per mille.
+
+use std::time::Duration;
+
+use crate::base::Random;
+use crate::engine::EngineLimits;
+use crate::limits;
+
+/// The world of one seed.
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    pub engine: EngineLimits,
+    /// Memory for rings: so little that leases fail, queue and evict.
+    pub rings_bytes_max: u64,
+    /// The largest ring that is asked for, as an index into [`limits::RING_CLASS_BYTES`].
+    pub class_max: usize,
+    /// So much has to have happened before the faults stop.
+    pub actions_min: u64,
+    pub executions_min: usize,
+    pub subscribers_min: usize,
+    /// Chunks of one execution, at most; endless ones apart.
+    pub chunks_max: u64,
+    /// Chunks that a producer publishes at once, at most.
+    pub burst_max: u64,
+    /// The longest time that passes between two steps, but for the long ones.
+    pub pause_max: Duration,
+    pub long_pause: u64,
+    /// The shard now and then comes late to its deadlines.
+    pub is_late: bool,
+    /// A tool's thread writes in the middle of the shard's work.
+    pub preempt: u64,
+    pub cancel: u64,
+    pub tool_fails: u64,
+    pub tool_panics: u64,
+    pub tool_endless: u64,
+    pub thread_stuck: u64,
+    pub start_waits: u64,
+    pub holds: u64,
+    pub stall_fails: u64,
+    pub closure_panics: u64,
+    pub reader_stuck: u64,
+    pub reader_dies: u64,
+    pub reader_leaves: u64,
+    pub connection_breaks: u64,
+    pub slow_readers: u64,
+    pub filters: u64,
+    pub byte_limits: u64,
+    pub acks: u64,
+    pub coalesces: u64,
+    pub headers_only: u64,
+    pub progress: u64,
+    pub misuse: u64,
+    /// The faults end with the shard's shutdown.
+    pub shuts_down: bool,
+    /// Weights of: a tool's steps, chunks by hand, a tool's thread.
+    pub producers: [u64; 3],
+    /// Weights of: closure, polled, on another thread.
+    pub places: [u64; 3],
+}
+
+/// Off in half of all seeds, else anything up to `most`.
+fn rate(random: &mut Random, most: u64) -> u64 {
+    match random.chance(1, 2) {
+        true => 0,
+        false => random.between(1, most),
+    }
+}
+
+impl Plan {
+    pub fn draw(random: &mut Random) -> Plan {
+        let weights = |random: &mut Random| [(); 3].map(|()| random.between(0, 3) + 1);
+        Plan {
+            engine: EngineLimits {
+                shard: random.below(256) as u8,
+                executions_max: random.between(3, 24) as u32,
+                queued_max: random.between(1, 4) as u32,
+                subscribers_max: random.between(12, 96) as u32,
+                subscribers_per_execution_max: random.between(3, 24) as u32,
+            },
+            rings_bytes_max: random.between(1 << 20, 3 << 20),
+            class_max: match random.below(10) {
+                0 => 4,
+                1 => 3,
+                2 | 3 => 2,
+                4..=6 => 1,
+                _ => 0,
+            },
+            actions_min: random.between(2_000, 3_000),
+            executions_min: random.between(8, 16) as usize,
+            subscribers_min: random.between(32, 64) as usize,
+            chunks_max: random.between(10, 400),
+            burst_max: random.between(1, 40),
+            pause_max: Duration::from_nanos(1 << random.between(12, 25)),
+            long_pause: rate(random, 60),
+            is_late: random.chance(1, 5),
+            preempt: rate(random, 300),
+            cancel: rate(random, 30),
+            tool_fails: rate(random, 200),
+            tool_panics: rate(random, 200),
+            tool_endless: rate(random, 200),
+            thread_stuck: rate(random, 300),
+            start_waits: rate(random, 300),
+            holds: rate(random, 300),
+            stall_fails: rate(random, 500),
+            closure_panics: rate(random, 20),
+            reader_stuck: rate(random, 60),
+            reader_dies: rate(random, 20),
+            reader_leaves: rate(random, 20),
+            connection_breaks: rate(random, 40),
+            slow_readers: rate(random, 800),
+            filters: rate(random, 500),
+            byte_limits: rate(random, 500),
+            acks: rate(random, 300),
+            coalesces: rate(random, 300),
+            headers_only: rate(random, 300),
+            progress: rate(random, 200),
+            misuse: rate(random, 50),
+            shuts_down: random.chance(1, 8),
+            producers: weights(random),
+            places: weights(random),
+        }
+    }
+
+    /// How long an ended execution is kept.
+    pub fn retention(&self, random: &mut Random) -> Duration {
+        match random.below(5) {
+            0 => Duration::ZERO,
+            1 => Duration::from_micros(random.below(1_000)),
+            2 => Duration::from_millis(random.below(1_000)),
+            _ => limits::RETENTION,
+        }
+    }
+
+    /// How long a `block` subscriber may hold a producer back.
+    pub fn block_deadline(&self, random: &mut Random) -> Duration {
+        match random.below(3) {
+            0 => Duration::from_micros(random.between(1, 10_000)),
+            1 => Duration::from_millis(random.between(1, 1_000)),
+            _ => limits::BLOCK_DEADLINE,
+        }
+    }
+}
+
+/// Which of some weighted things.
+pub(super) fn pick(random: &mut Random, weights: &[u64]) -> usize {
+    let mut left = random.below(weights.iter().sum());
+    for (index, &weight) in weights.iter().enumerate() {
+        if left < weight {
+            return index;
+        }
+        left -= weight;
+    }
+    unreachable!("one of them was drawn")
+}

@@ -1,0 +1,403 @@
+//! One run of one seed: faults first, then calm, in which everything has to drain.
+//!
+//! The shard is a real one over the simulated reactor. One step: somebody does something, the
+//! shard takes some turns, some virtual time passes (with a turn at each of the shard's deadlines,
+//! unless it is late on purpose). After each step the shard's own invariants are checked.
+
+use std::time::Duration;
+
+use crate::base::{ExecutionId, Instant, Random};
+use crate::engine::Status;
+use crate::limits;
+use crate::memory::RingPoolConfig;
+use crate::shard::{Shard, ShardConfig};
+use crate::sim::coverage::Coverage;
+use crate::sim::model::Producer;
+use crate::sim::plan::{Plan, pick};
+use crate::sim::producer::Script;
+use crate::sim::reactor::SimReactor;
+use crate::sim::scene::{Scene, Shared};
+use crate::sim::thread::ThreadActor;
+use crate::sim::watcher::Watcher;
+use crate::sim::world::{SimFaults, SimWorld};
+use crate::trace::Counters;
+
+/// Steps in which a seed has to get to the number of events that it drew.
+const STEPS_MAX: u64 = 20_000;
+/// Turns after which a shard that is never at rest is left alone.
+const TURNS_MAX: u32 = 64;
+/// Rounds of calm in which everything has to have ended.
+const CALM_ROUNDS_MAX: u32 = 400;
+
+/// The result of one run. Equal for equal seeds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Summary {
+    /// The seed.
+    pub seed: u64,
+    /// Hash of all wishes of the engine, in order.
+    pub actions_hash: u64,
+    /// Hash of all that was given to subscribers, those on other threads included.
+    pub given_hash: u64,
+    /// Wishes of the engine.
+    pub action_count: u64,
+    /// Steps of the run.
+    pub step_count: u64,
+    /// Executions opened.
+    pub execution_count: u64,
+    /// Subscriptions granted.
+    pub subscriber_count: u64,
+    /// The shard's own numbers.
+    pub counters: Counters,
+    /// What happened.
+    pub coverage: Coverage,
+    /// Virtual time that passed.
+    pub elapsed: Duration,
+}
+
+/// A shard and everybody around it.
+pub(super) struct Sim {
+    pub plan: Plan,
+    pub random: Random,
+    pub world: SimWorld,
+    pub shard: Shard<SimReactor>,
+    pub shared: Shared,
+    pub watchers: Vec<Watcher>,
+    pub feeds: Vec<Feed>,
+    /// What is to run on threads, by execution.
+    pub scripts: Vec<Option<Script>>,
+    step_count: u64,
+}
+
+/// Chunks published by hand.
+pub(super) struct Feed {
+    pub execution: usize,
+    pub id: ExecutionId,
+    pub script: Script,
+}
+
+impl Sim {
+    pub fn new(seed: u64, verbose: bool) -> Sim {
+        let mut random = Random::new(seed);
+        let plan = Plan::draw(&mut random);
+        if verbose {
+            println!("{plan:#?}");
+        }
+        let world = SimWorld::new(random.next_u64(), SimFaults::NONE);
+        let rings = RingPoolConfig { prealloc_bytes: 0, bytes_max: plan.rings_bytes_max };
+        let config = ShardConfig {
+            engine: plan.engine,
+            rings,
+            seed: Some(random.next_u64()),
+            ..Default::default()
+        };
+        let reactor = SimReactor::new(&world, 1);
+        let mut shard = Shard::with_reactor(reactor, config).expect("memory for small rings");
+        shard.run_jobs_by_hand();
+        let scene = Scene::new(Random::new(random.next_u64()), plan.preempt, verbose);
+        let shared = Shared::new(scene);
+        let observer = shared.clone();
+        shard.observe(move |action, recipients| observer.lock().observe(action, recipients));
+        Sim {
+            plan,
+            random,
+            world,
+            shard,
+            shared,
+            watchers: Vec::new(),
+            feeds: Vec::new(),
+            scripts: Vec::new(),
+            step_count: 0,
+        }
+    }
+
+    /// The whole run.
+    ///
+    /// # Panics
+    /// If anything is wrong.
+    pub fn run(mut self, seed: u64) -> Summary {
+        while !self.has_enough() {
+            assert!(self.step_count < STEPS_MAX, "it gets nowhere: {:?}", self.shard);
+            self.step_count += 1;
+            self.step();
+            self.check();
+        }
+        if self.plan.shuts_down {
+            self.shut_down();
+        }
+        self.calm_down();
+        let scene = self.shared.lock();
+        Summary {
+            seed,
+            actions_hash: std::hash::Hasher::finish(&scene.actions_hash),
+            given_hash: std::hash::Hasher::finish(&scene.given_hash),
+            action_count: scene.actions_count,
+            step_count: self.step_count,
+            execution_count: scene.executions.len() as u64,
+            subscriber_count: scene.followers.len() as u64,
+            counters: self.shard.counters(),
+            coverage: scene.coverage.clone(),
+            elapsed: scene.now.since(Instant::ZERO),
+        }
+    }
+
+    fn has_enough(&self) -> bool {
+        let scene = self.shared.lock();
+        scene.actions_count >= self.plan.actions_min
+            && scene.executions.len() >= self.plan.executions_min
+            && scene.followers.len() >= self.plan.subscribers_min
+    }
+
+    fn step(&mut self) {
+        let (executions, living, followers) = {
+            let scene = self.shared.lock();
+            let living = scene.executions.iter().filter(|each| each.verdict.is_none()).count();
+            (scene.executions.len(), living, scene.followers.len())
+        };
+        // What there is too little of comes sooner.
+        let opens = if living < 3 || executions < self.plan.executions_min { 6 } else { 1 };
+        let joins = if followers < self.plan.subscribers_min { 12 } else { 4 };
+        let weights = [opens, joins, 20, 20, 40, 8];
+        match pick(&mut self.random, &weights) {
+            0 => self.open(),
+            1 if executions > 0 => self.subscribe(),
+            2 if !self.feeds.is_empty() => self.feed(),
+            3 => self.run_threads(),
+            4 if !self.watchers.is_empty() => {
+                let at = self.random.below(self.watchers.len() as u64) as usize;
+                self.visit(at);
+            }
+            5 if executions > 0 => self.interfere(),
+            _ => {}
+        }
+        self.turn();
+        self.let_time_pass();
+    }
+
+    /// The time, as everybody knows it.
+    pub fn now(&self) -> Instant {
+        self.world.now()
+    }
+
+    fn sync_clock(&self) {
+        self.shared.lock().now = self.world.now();
+    }
+
+    /// Some turns of the shard, until it is at rest or has had enough of them.
+    fn turn(&mut self) {
+        for _ in 0..TURNS_MAX {
+            self.sync_clock();
+            let worked = self.shard.turn();
+            self.take_jobs();
+            if !worked {
+                break;
+            }
+        }
+        self.sync_clock();
+    }
+
+    /// Tools for threads get theirs.
+    fn take_jobs(&mut self) {
+        while let Some(job) = self.shard.next_job() {
+            let mut scene = self.shared.lock();
+            let execution = scene.jobs_expected.pop_front().expect("it was told to start");
+            let script = self.scripts[execution].take().expect("it is started once");
+            let actor = ThreadActor::new(execution, script, job.output, job.done);
+            scene.executions[execution].ring = Some(actor.ring());
+            scene.threads.push(actor);
+        }
+    }
+
+    fn let_time_pass(&mut self) {
+        let is_long = self.random.chance(self.plan.long_pause, 1_000);
+        let pause = match self.random.below(4) {
+            _ if is_long => Duration::from_millis(1 << self.random.between(4, 15)),
+            0 => Duration::ZERO,
+            1 => self.plan.pause_max * 8,
+            _ => self.plan.pause_max,
+        };
+        let nanos = self.random.below(pause.as_nanos() as u64 + 1);
+        self.pass(Duration::from_nanos(nanos));
+    }
+
+    /// Lets time pass, with a turn whenever the shard wants one.
+    pub fn pass(&mut self, duration: Duration) {
+        let until = self.now() + duration;
+        if self.plan.is_late && self.random.chance(1, 4) {
+            self.world.advance_to(until.max(self.now()));
+            self.turn();
+            return;
+        }
+        for _ in 0..10_000 {
+            let due = self.shard.next_deadline().filter(|&due| due <= until);
+            let Some(due) = due else { break };
+            if self.random.chance(1, 4) {
+                self.shard.park(Some(due)); // As a loop would do it.
+            }
+            self.world.advance_to(due.max(self.now()));
+            self.turn();
+        }
+        self.world.advance_to(until.max(self.now()));
+        self.turn();
+    }
+
+    /// Threads run.
+    fn run_threads(&mut self) {
+        let mut scene = self.shared.lock();
+        if scene.threads.is_empty() {
+            return;
+        }
+        let at = self.random.below(scene.threads.len() as u64) as usize;
+        if self.random.chance(self.plan.thread_stuck, 10_000) {
+            let pause = Duration::from_millis(1 << self.random.between(0, 20));
+            scene.threads[at].stuck_until = self.world.now() + pause;
+            return;
+        }
+        for _ in 0..self.random.between(1, self.plan.burst_max) {
+            scene.step_thread(at);
+        }
+    }
+
+    /// What the shard says of each execution that it still knows.
+    pub fn statuses(&mut self) -> Vec<Status> {
+        let scene = self.shared.lock();
+        let living = scene.executions.iter().filter(|each| !each.is_forgotten);
+        let ids: Vec<ExecutionId> = living.map(|each| each.id).collect();
+        drop(scene);
+        ids.into_iter().filter_map(|id| self.shard.inspect(id).ok()).collect()
+    }
+
+    /// Asks what ring an execution has got, if that is not known yet.
+    pub fn look_for_ring(&mut self, execution: usize) {
+        let scene = self.shared.lock();
+        let (id, known) = (scene.executions[execution].id, scene.executions[execution].ring);
+        drop(scene);
+        if known.is_none()
+            && let Ok(status) = self.shard.inspect(id)
+        {
+            self.shared.lock().executions[execution].ring = status.ring;
+        }
+    }
+
+    /// Everything that must hold between two steps.
+    fn check(&mut self) {
+        self.raise();
+        if self.random.chance(1, 4) {
+            self.shard.audit();
+        }
+        let mut guard = self.shared.lock();
+        let scene = &mut *guard;
+        let now = scene.now;
+        let mut wrong = None;
+        for follower in scene.followers.iter().filter(|follower| follower.is_attached()) {
+            let execution = &scene.executions[follower.execution];
+            if follower.is_plain() && !execution.is_thread() && follower.pending.chunks > 0 {
+                wrong = Some(format!("closure {follower:?} was not given what is there"));
+            }
+            let is_closure = follower.habitat == super::follower::Habitat::Closure;
+            if is_closure
+                && !self.plan.is_late
+                && !execution.is_thread()
+                && let Err(text) = follower.check_coalescing(execution, now)
+            {
+                wrong = Some(format!("closure {follower:?}: {text}"));
+            }
+        }
+        if let Some(text) = wrong {
+            scene.fail(text);
+        }
+        drop(guard);
+        self.raise();
+    }
+
+    /// # Panics
+    /// If the oracle has found something.
+    fn raise(&self) {
+        let failure = self.shared.lock().failure.take();
+        if let Some(text) = failure {
+            panic!("step {}: {text}", self.step_count);
+        }
+    }
+
+    fn shut_down(&mut self) {
+        self.shared.lock().shutting_down = true;
+        self.shared.lock().say(|| "shutdown".into());
+        self.shard.shut_down();
+        self.turn();
+        self.open();
+        self.subscribe();
+        self.check();
+    }
+
+    /// No more faults: everything ends, everybody hears of it, everything is given back.
+    fn calm_down(&mut self) {
+        let mut scene = self.shared.lock();
+        scene.has_faults = false;
+        scene.preempt = 0;
+        scene.say(|| "calm".into());
+        drop(scene);
+        self.plan = Plan { misuse: 0, is_late: false, ..self.plan.clone() };
+        self.finish_feeds();
+        for round in 0..CALM_ROUNDS_MAX {
+            let mut scene = self.shared.lock();
+            for at in (0..scene.threads.len()).rev() {
+                scene.threads[at].stuck_until = Instant::ZERO;
+                scene.threads[at].script.left = scene.threads[at].script.left.min(20);
+                scene.step_thread(at);
+            }
+            drop(scene);
+            self.turn();
+            if round == 10 {
+                self.cancel_endless();
+            }
+            while self.visit_all() {
+                self.turn();
+                self.raise();
+            }
+            self.finish_feeds();
+            self.pass(Duration::from_millis(1 << (round % 12)));
+            self.check();
+            self.shard.audit();
+            let scene = self.shared.lock();
+            let over = scene.executions.iter().all(|each| each.verdict.is_some());
+            if over && scene.threads.is_empty() && round > 60 {
+                break;
+            }
+        }
+        let scene = self.shared.lock();
+        let open = scene.executions.iter().find(|each| each.verdict.is_none());
+        assert!(
+            open.is_none(),
+            "execution never ended: {:?}",
+            open.map(|each| (each.number, each.producer, each.told))
+        );
+        assert!(scene.threads.is_empty(), "a thread never returned");
+        drop(scene);
+        while self.visit_all() {
+            self.turn();
+        }
+        // Whoever holds an ended execution up has lost its place by now, and after that …
+        self.pass(limits::BLOCK_DEADLINE * 4 + limits::RECONNECT_GRACE);
+        while self.visit_all() {}
+        self.pass(limits::RETENTION + limits::BLOCK_DEADLINE);
+        while self.visit_all() {}
+        self.check_ends();
+        self.check();
+        assert_eq!(self.shard.execution_count(), 0, "an execution is never forgotten");
+        let usage = self.shard.ring_usage();
+        assert_eq!(usage.leased_count, 0, "a ring is never given back: {usage:?}");
+        assert_eq!(self.shard.next_deadline(), None, "a timer is left over");
+    }
+}
+
+impl Sim {
+    /// Steps so far.
+    pub fn step_number(&self) -> u64 {
+        self.step_count
+    }
+
+    /// By which way an execution is going to be fed.
+    pub fn draw_producer(&mut self) -> Producer {
+        let producers = [Producer::Steps, Producer::Feed, Producer::Thread];
+        producers[pick(&mut self.random, &self.plan.producers)]
+    }
+}

@@ -1,0 +1,384 @@
+//! What all actors of a run share: the models, the oracle's verdict so far, and the simulated
+//! threads, which may write whenever somebody else is in the middle of something.
+//!
+//! Behind a mutex only because a tool has to be `Send`; one thread uses it, and nobody calls into
+//! the shard while holding it. The shard catches the panics of closures and tools, so a violation
+//! is noted here and raised by whoever drives the run.
+
+use std::collections::VecDeque;
+use std::hash::{Hash, Hasher};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use crate::base::{ExecutionId, Handle, Instant, Random, SubscriberId};
+use crate::engine::{
+    Action, Coalesce, EndState, GapReason, OnStall, Outcome, Reply, Subscribed, Verdict,
+};
+use crate::limits;
+use crate::shard::Delivery;
+use crate::sim::coverage::{Coverage, Fnv};
+use crate::sim::follower::{Follower, Gone, Habitat};
+use crate::sim::model::{ChunkModel, ExecutionModel, Producer, Told};
+use crate::sim::thread::ThreadActor;
+
+/// Everything that is shared.
+pub(super) struct Scene {
+    pub now: Instant,
+    pub random: Random,
+    pub verbose: bool,
+    pub executions: Vec<ExecutionModel>,
+    pub followers: Vec<Follower>,
+    pub threads: Vec<ThreadActor>,
+    /// Executions whose job comes out of the shard next.
+    pub jobs_expected: VecDeque<usize>,
+    /// Per mille, for each wish of the engine.
+    pub preempt: u64,
+    pub has_faults: bool,
+    pub shutting_down: bool,
+    pub coverage: Coverage,
+    pub actions_hash: Fnv,
+    pub actions_count: u64,
+    /// What subscribers were given, those on other threads, too.
+    pub given_hash: Fnv,
+    pub failure: Option<String>,
+    /// What is being asked for at this moment.
+    pub opening: Option<Opening>,
+    pub joining: Option<Joining>,
+    /// A chunk that is on its way into the shard by hand.
+    pub publishing: Option<(usize, u64, ChunkModel)>,
+    by_seat: Vec<Option<usize>>,
+    scratch: Vec<u8>,
+}
+
+/// An execution that is being asked for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Opening {
+    pub producer: Producer,
+    pub on_stall: OnStall,
+    pub holds: bool,
+    pub block_deadline: Option<std::time::Duration>,
+}
+
+/// A subscription that is being asked for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Joining {
+    pub execution: usize,
+    pub habitat: Habitat,
+    pub ack_window: Option<u32>,
+    pub coalesce: Option<Coalesce>,
+}
+
+/// The scene as its actors hold it.
+#[derive(Clone)]
+pub(super) struct Shared(Arc<Mutex<Scene>>);
+
+impl Shared {
+    pub fn new(scene: Scene) -> Shared {
+        Shared(Arc::new(Mutex::new(scene)))
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, Scene> {
+        self.0.try_lock().expect("one thread, and nobody holds it across a call")
+    }
+}
+
+impl Scene {
+    pub fn new(random: Random, preempt: u64, verbose: bool) -> Scene {
+        Scene {
+            now: Instant::ZERO,
+            random,
+            verbose,
+            executions: Vec::new(),
+            followers: Vec::new(),
+            threads: Vec::new(),
+            jobs_expected: VecDeque::new(),
+            preempt,
+            has_faults: true,
+            shutting_down: false,
+            coverage: Coverage::default(),
+            actions_hash: Fnv::default(),
+            actions_count: 0,
+            given_hash: Fnv::default(),
+            failure: None,
+            opening: None,
+            joining: None,
+            publishing: None,
+            by_seat: Vec::new(),
+            scratch: Vec::new(),
+        }
+    }
+
+    /// Says what happens, if somebody wants to know.
+    pub fn say(&self, text: impl FnOnce() -> String) {
+        if self.verbose {
+            println!("{:>14} {}", self.now.nanos(), text());
+        }
+    }
+
+    /// Something is wrong; the first such thing counts.
+    pub fn fail(&mut self, text: String) {
+        self.say(|| format!("WRONG: {text}"));
+        self.failure.get_or_insert(text);
+    }
+
+    fn check(&mut self, who: impl FnOnce() -> String, result: Result<(), String>) {
+        if let Err(text) = result {
+            self.fail(format!("{}: {text}", who()));
+        }
+    }
+
+    /// Sees a wish of the engine before the shard carries it out.
+    pub fn observe(&mut self, action: &Action, recipients: &[SubscriberId]) {
+        self.say(|| format!("  {action:?}"));
+        (action, recipients).hash(&mut self.actions_hash);
+        self.actions_count += 1;
+        self.coverage.action(number_of(action));
+        self.see_publication(action);
+        match action {
+            Action::Reply(Reply::Opened(Ok(id))) => self.opened(*id),
+            Action::Reply(Reply::Subscribed(Ok(subscribed))) => self.joined(subscribed),
+            Action::StartProducer(execution) => {
+                let index = self.execution_at(*execution);
+                if self.executions[index].is_thread() {
+                    self.jobs_expected.push_back(index);
+                }
+            }
+            Action::Verdict(execution, verdict) => self.judged(*execution, verdict),
+            Action::Release(execution) => self.released(*execution),
+            Action::End(subscriber, _, end) => {
+                let gone = match end.state {
+                    EndState::Ended(_) => Gone::Ended,
+                    EndState::Detached { reason, .. } => Gone::Detached(reason),
+                };
+                self.leaves(*subscriber, gone);
+            }
+            Action::DetachReader(subscriber, _, reason) => {
+                self.leaves(*subscriber, Gone::Detached(*reason));
+            }
+            Action::Forget(subscriber) => self.leaves(*subscriber, Gone::Left),
+            _ => {}
+        }
+        if self.preempt > 0 && self.random.chance(self.preempt, 1_000) {
+            self.preempt();
+        }
+    }
+
+    /// Who gets a chunk by hand knows of it before who published it: the model has to, too.
+    fn see_publication(&mut self, action: &Action) {
+        let Some((index, seq, chunk)) = self.publishing else { return };
+        let is_seen = matches!(
+            action,
+            Action::Deliver { .. } | Action::Gap(..) | Action::End(..) // Of whom else now?
+        );
+        if is_seen {
+            self.publishing = None;
+            self.published(index, seq, chunk);
+        }
+    }
+
+    /// A tool's thread gets the processor.
+    pub fn preempt(&mut self) {
+        let count = self.threads.len() as u64;
+        if count > 0 {
+            let index = self.random.below(count) as usize;
+            let steps = self.random.between(1, 12);
+            self.coverage.count("thread wrote in the middle of a turn");
+            for _ in 0..steps {
+                self.step_thread(index);
+            }
+        }
+    }
+
+    fn opened(&mut self, id: ExecutionId) {
+        let opening = self.opening.take().expect("somebody asks");
+        let index = self.executions.len();
+        let mut execution = ExecutionModel::new(index as u32, id, opening.producer);
+        execution.on_stall = opening.on_stall;
+        execution.holds = opening.holds;
+        execution.block_deadline = opening.block_deadline.unwrap_or(limits::BLOCK_DEADLINE);
+        self.executions.push(execution);
+        self.coverage.count(match opening.producer {
+            Producer::Steps => "producer steps",
+            Producer::Feed => "producer feed",
+            Producer::Thread => "producer thread",
+        });
+    }
+
+    fn joined(&mut self, subscribed: &Subscribed) {
+        let joining = self.joining.take().expect("somebody asks");
+        let index = self.followers.len();
+        let mut follower =
+            Follower::new(index, joining.execution, joining.habitat, subscribed, self.now);
+        follower.ack_window = joining.ack_window;
+        follower.coalesce = joining.coalesce;
+        let execution = &mut self.executions[joining.execution];
+        let result = follower.begin(execution);
+        execution.followers.push(index);
+        execution.was_read = true;
+        put(&mut self.by_seat, subscribed.subscriber.0.index, index);
+        self.followers.push(follower);
+        self.check(|| format!("subscriber {index}"), result);
+    }
+
+    /// The execution that the engine calls so.
+    pub fn execution_at(&self, handle: Handle) -> usize {
+        // By its generation, too: the next tenant of a slot is announced before the last one goes.
+        let found = self.executions.iter().rposition(|execution| execution.id.slot == handle);
+        found.expect("the engine was asked to open it")
+    }
+
+    fn judged(&mut self, execution: Handle, verdict: &Verdict) {
+        let index = self.execution_at(execution);
+        let model = &mut self.executions[index];
+        let mut result = model.check_verdict(verdict, self.shutting_down);
+        if model.verdict.replace((verdict.outcome, verdict.error.clone())).is_some() {
+            result = Err("it ended twice".into());
+        }
+        self.coverage.count(match verdict.outcome {
+            Outcome::Completed => "outcome completed",
+            Outcome::Cancelled => "outcome cancelled",
+            Outcome::Failed | Outcome::TimedOut => "outcome failed",
+        });
+        if verdict.outcome == Outcome::Failed && self.executions[index].told.is_none() {
+            self.coverage.count("producer failed for a stall");
+        }
+        self.check(|| format!("execution {index}"), result);
+    }
+
+    fn released(&mut self, execution: Handle) {
+        let index = self.execution_at(execution);
+        self.executions[index].is_forgotten = true;
+        let followers = &self.executions[index].followers;
+        let left = followers.iter().copied().find(|&each| self.followers[each].gone.is_none());
+        if let Some(follower) = left {
+            self.fail(format!("execution {index} is forgotten, and subscriber {follower} is not"));
+        }
+        if self.executions[index].verdict.is_none() {
+            self.fail(format!("execution {index} is forgotten before its end"));
+        }
+    }
+
+    fn leaves(&mut self, subscriber: SubscriberId, gone: Gone) {
+        let index = self.by_seat[subscriber.0.index as usize].expect("it was granted");
+        let follower = &mut self.followers[index];
+        assert!(follower.subscriber == subscriber);
+        let before = follower.gone.replace(gone);
+        if before.is_some() {
+            self.fail(format!("subscriber {index} is let go twice: {before:?}, {gone:?}"));
+        }
+    }
+
+    /// A producer has published the next chunk, and was told its number.
+    pub fn published(&mut self, index: usize, seq: u64, chunk: ChunkModel) {
+        let execution = &mut self.executions[index];
+        execution.push(ChunkModel { known_at: self.now, ..chunk });
+        let mut result = match (execution.head_seq() == seq, &execution.verdict) {
+            (true, None) => Ok(()),
+            (_, verdict) => Err(format!("chunk {seq} was published after {verdict:?}")),
+        };
+        let execution = &self.executions[index];
+        for &follower in &execution.followers {
+            let told = self.followers[follower].published(execution);
+            result = result.and(told.map_err(|text| format!("subscriber {follower}: {text}")));
+        }
+        self.check(|| format!("execution {index}"), result);
+    }
+
+    /// A subscriber was given something.
+    pub fn given(&mut self, index: usize, delivery: &Delivery<'_>) {
+        let now = self.now;
+        let follower = &mut self.followers[index];
+        let execution = &self.executions[follower.execution];
+        let result = follower.take(delivery, execution, now, &mut self.scratch);
+        let (policy, habitat) = (follower.policy, follower.habitat);
+        let filters = !follower.kinds.is_all();
+        let number = execution.number;
+        self.say(|| format!("    {index} of {number} is given {}", words(delivery)));
+        self.check(|| format!("subscriber {index} of execution {number}"), result);
+        self.given_hash.write_u64(index as u64);
+        match delivery {
+            Delivery::Chunk(chunk) => {
+                self.given_hash.write_u64(chunk.seq);
+                self.coverage.given(policy, habitat as usize);
+                if filters {
+                    self.coverage.count("filtered");
+                }
+            }
+            Delivery::Gap(gap) => {
+                gap.hash(&mut self.given_hash);
+                self.coverage.count(match gap.reason {
+                    GapReason::Lag => "gap lag",
+                    GapReason::Conflated => "gap conflated",
+                    GapReason::Overtaken => "gap overtaken",
+                    GapReason::Late => "gap late",
+                });
+            }
+            Delivery::Progress(progress) => {
+                progress.hash(&mut self.given_hash);
+                self.coverage.count("progress");
+            }
+            Delivery::End(ended) => {
+                ended.end.state.hash(&mut self.given_hash);
+                self.coverage.count(&match ended.end.state {
+                    EndState::Ended(outcome) => format!("end {outcome}"),
+                    EndState::Detached { reason, .. } => format!("end detached: {}", reason.name()),
+                });
+            }
+        }
+    }
+
+    /// A producer says how it ended.
+    pub fn told(&mut self, index: usize, told: Told) {
+        self.say(|| format!("execution {index} says {told:?}"));
+        self.executions[index].told.get_or_insert(told);
+        self.coverage.count(match told {
+            Told::Done => "producer done",
+            Told::Failed => "producer failed",
+            Told::Panicked => "producer panicked",
+            Told::Stopped => "producer stopped",
+        });
+    }
+}
+
+fn words(delivery: &Delivery<'_>) -> String {
+    match delivery {
+        Delivery::Chunk(chunk) => format!("chunk {} ({} bytes)", chunk.seq, chunk.data.len()),
+        Delivery::Gap(gap) => format!("{gap:?}"),
+        Delivery::Progress(progress) => format!("{progress:?}"),
+        Delivery::End(ended) => format!("{:?} {:?}", ended.end, ended.error),
+    }
+}
+
+fn put(table: &mut Vec<Option<usize>>, at: u32, index: usize) {
+    if table.len() <= at as usize {
+        table.resize(at as usize + 1, None);
+    }
+    table[at as usize] = Some(index);
+}
+
+/// Its place in the list of coverage.
+fn number_of(action: &Action) -> usize {
+    match action {
+        Action::Lease(_) => 0,
+        Action::Release(_) => 1,
+        Action::SetGate { .. } => 2,
+        Action::WatchReaders(..) => 3,
+        Action::StartProducer(_) => 4,
+        Action::WakeProducer(_) => 5,
+        Action::StopProducer(_) => 6,
+        Action::Deliver { .. } => 7,
+        Action::Gap(..) => 8,
+        Action::Progress(..) => 9,
+        Action::End(..) => 10,
+        Action::Forget(_) => 11,
+        Action::Report(..) => 12,
+        Action::Verdict(..) => 13,
+        Action::DetachReader(..) => 14,
+        Action::Reply(Reply::Opened(_)) => 15,
+        Action::Reply(Reply::Subscribed(_)) => 16,
+        Action::Reply(Reply::Unsubscribed(_)) => 17,
+        Action::Reply(Reply::Cancelled(_)) => 18,
+        Action::Reply(Reply::Acknowledged(_)) => 19,
+        Action::Reply(Reply::Reattached(_)) => 20,
+        Action::Reply(Reply::Inspected(_)) => 21,
+    }
+}

@@ -1,0 +1,102 @@
+//! The seeded simulator: a real shard in a world of virtual time, faults and an oracle.
+//!
+//! `cargo test` runs a few seeds; `tools/sim` many, or one again. Read by `campaign` from the
+//! environment: `SIM_SEEDS` (how many), `SIM_FIRST_SEED`, `SIM_SEED` (this one alone),
+//! `SIM_VERBOSE` (every step of it), `SIM_STATS` (what happened how often).
+
+use std::sync::Mutex;
+
+use streamdoor::sim::campaign::{Coverage, Summary, run_seed};
+
+const SEEDS_BY_DEFAULT: u64 = 50;
+/// From so many seeds on, everything that can happen has to have happened.
+const SEEDS_FOR_COVERAGE: u64 = 50;
+
+fn number(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{name} is a number, not {text:?}")))
+}
+
+/// What came out of many seeds.
+#[derive(Default)]
+struct Totals {
+    actions: u64,
+    steps: u64,
+    executions: u64,
+    subscribers: u64,
+    chunks: u64,
+    elapsed_seconds: f64,
+    coverage: Coverage,
+    failures: Vec<String>,
+}
+
+impl Totals {
+    fn add(&mut self, summary: &Summary) {
+        self.actions += summary.action_count;
+        self.steps += summary.step_count;
+        self.executions += summary.execution_count;
+        self.subscribers += summary.subscriber_count;
+        self.chunks += summary.counters.chunks_published;
+        self.elapsed_seconds += summary.elapsed.as_secs_f64();
+        self.coverage.merge(&summary.coverage);
+    }
+}
+
+/// Runs the seeds on all cores, each seed on one thread.
+fn run_seeds(first: u64, count: u64) -> Totals {
+    let next = Mutex::new(first);
+    let totals = Mutex::new(Totals::default());
+    let take = || {
+        let mut next = next.lock().unwrap();
+        let seed = *next;
+        *next += 1;
+        (seed < first + count).then_some(seed)
+    };
+    let work = || {
+        while let Some(seed) = take() {
+            let result = run_seed(seed, false);
+            let mut totals = totals.lock().unwrap();
+            match result {
+                Ok(summary) => totals.add(&summary),
+                Err(text) => totals.failures.push(text),
+            }
+            if totals.failures.len() > 9 {
+                return;
+            }
+        }
+    };
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
+    totals.into_inner().unwrap()
+}
+
+#[test]
+fn campaign() {
+    if let Some(seed) = number("SIM_SEED") {
+        let summary = run_seed(seed, number("SIM_VERBOSE").is_some());
+        let summary = summary.unwrap_or_else(|text| panic!("{text}"));
+        println!("{summary:#?}");
+        return;
+    }
+    let count = number("SIM_SEEDS").unwrap_or(SEEDS_BY_DEFAULT);
+    let first = number("SIM_FIRST_SEED").unwrap_or(1);
+    let totals = run_seeds(first, count);
+    if number("SIM_STATS").is_some() {
+        println!("{}", totals.coverage);
+    }
+    println!(
+        "{count} seeds, each twice: {} actions, {} steps, {} executions, {} subscribers, \
+         {} chunks, {:.0} virtual seconds",
+        totals.actions,
+        totals.steps,
+        totals.executions,
+        totals.subscribers,
+        totals.chunks,
+        totals.elapsed_seconds
+    );
+    assert!(totals.failures.is_empty(), "{}", totals.failures.join("\n"));
+    if count >= SEEDS_FOR_COVERAGE {
+        let missing = totals.coverage.missing();
+        assert!(missing.is_empty(), "never happened in {count} seeds: {missing:?}");
+    }
+}
