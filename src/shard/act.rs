@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use super::delivery::{Chunk, Delivery, Ended, code_of_detach, code_of_outcome};
 use super::run::{Producer, Ring, Run};
-use super::{Call, Item, NO_SINK, Shard};
+use super::{AskedFor, Call, Item, NO_SINK, Shard};
 use crate::base::{Handle, SubscriberId};
 use crate::engine::{Action, DetachReason, End, Event, Log, ProducerEnd, RingFacts, Verdict};
 use crate::memory::{
@@ -117,7 +117,13 @@ impl<R: Reactor + 'static> Shard<R> {
                 let Some(seq) = (from_seq..until_seq).find(wanted) else { return };
                 match read_chunk(run, seq, &mut self.asked_for_bytes) {
                     Ok((descriptor, _)) => {
-                        self.asked_for = Some(descriptor);
+                        self.asked_for = Some(AskedFor {
+                            execution,
+                            id: run.id,
+                            chunks_expected: self.engine.chunks_expected(execution),
+                            descriptor,
+                            is_copied: matches!(run.ring, Ring::Away(_)),
+                        });
                         inbox.borrow_mut().push_back(Item::Chunk { seq });
                     }
                     Err(tail_seq) => {
@@ -223,6 +229,15 @@ impl<R: Reactor + 'static> Shard<R> {
         self.watched.retain(|&index| index != execution.index);
         self.published.retain(|&index| index != execution.index);
         self.runnable.retain(|&index| index != execution.index);
+        if let Some(asked_for) = &mut self.asked_for
+            && asked_for.execution == execution
+            && let Ring::Here(writer) | Ring::Back(writer) = &run.ring
+            && !asked_for.is_copied
+        {
+            let payload = writer.payload(asked_for.descriptor.seq);
+            self.asked_for_bytes[..payload.len()].copy_from_slice(payload);
+            asked_for.is_copied = true;
+        }
         match run.ring {
             Ring::Here(writer) | Ring::Back(writer) => self.give_back(writer.into_lease()),
             // A tool that never returned still has it; it is closed, and comes back with the tool.

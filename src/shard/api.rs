@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::act::facts_of;
 use super::delivery::{Chunk, Delivery, Ended};
 use super::run::{Producer, Remote, Ring, Run};
-use super::{Call, Inbox, Item, Shard, Sink, Subscriber, Threads};
+use super::{AskedFor, Call, Inbox, Item, Shard, Sink, Subscriber, Threads};
 use crate::base::{ExecutionId, Handle, Instant, SubscriberId};
 use crate::engine::{
     AcknowledgeError, Action, CancelError, End, Event, Kind, NotFound, OpenError, OpenSpec, Place,
@@ -290,21 +290,18 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     fn poll_chunk(&mut self, polled: &Polled, seq: u64) -> Option<Delivery<'_>> {
-        let expected = self.engine.chunks_expected(polled.execution);
-        let run = self.runs[polled.execution.index as usize].as_ref().expect("it has chunks");
-        let (descriptor, data) = match (&run.ring, &self.asked_for) {
-            (Ring::Here(writer) | Ring::Back(writer), _) => {
-                (writer.descriptor(seq), writer.payload(seq))
-            }
-            (_, Some(descriptor)) => {
-                (*descriptor, &self.asked_for_bytes[..descriptor.length as usize])
-            }
-            (_, None) => unreachable!("it was copied when it was delivered"),
+        let asked_for = self.asked_for.take().expect("it was delivered in this very poll");
+        let AskedFor { execution, id, chunks_expected, descriptor, is_copied } = asked_for;
+        assert!((execution, descriptor.seq) == (polled.execution, seq));
+        let run = self.runs[execution.index as usize].as_ref();
+        let data = match run.map(|run| &run.ring) {
+            _ if is_copied => &self.asked_for_bytes[..descriptor.length as usize],
+            Some(Ring::Here(writer) | Ring::Back(writer)) => writer.payload(seq),
+            _ => unreachable!("a ring that leaves this thread is copied from first"),
         };
-        assert!(descriptor.seq == seq);
         self.counters.chunks_delivered += 1;
         self.counters.bytes_delivered += u64::from(descriptor.length);
-        Chunk::new(run.id, expected, &descriptor, data, self.anchor).map(Delivery::Chunk)
+        Chunk::new(id, chunks_expected, &descriptor, data, self.anchor).map(Delivery::Chunk)
     }
 
     /// Publishes a chunk of an execution that is fed by hand, and gives it to the subscribers of
