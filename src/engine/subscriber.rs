@@ -21,7 +21,7 @@ pub(super) struct Local {
     /// Chunks that it can take now; `u32::MAX` is any number, and stays so.
     pub demand: u32,
     pub connection: Connection,
-    /// Nothing was given yet: a first gap is for coming late.
+    /// Nothing was given yet: a first gap is for coming late. `block` is so until its first chunk.
     pub fresh: bool,
     /// It has wishes in `detail.coalesce`.
     pub coalesces: bool,
@@ -169,9 +169,12 @@ impl Local {
     }
 
     fn skip(&mut self, until_seq: u64, reason: GapReason, log: &ChunkLog, ended: bool) -> Next {
-        let late = self.fresh && reason == GapReason::Overtaken;
+        // Of `block` the gate takes care, once it stands; what went before that, also unknown to
+        // the engine, went before it came.
+        let blocks = self.terms.policy == Policy::Block;
+        let late = reason == GapReason::Overtaken && (self.fresh || blocks);
         let reason = if late { GapReason::Late } else { reason };
-        self.fresh = false;
+        self.fresh &= blocks;
         match self.cursor.skip(self.terms.kinds, until_seq, reason, log) {
             Some(gap) => {
                 self.detail.told_seq = gap.to_seq;
