@@ -448,7 +448,8 @@ impl Follower {
 
     /// A place is kept for the grace of a lost connection.
     fn check_grace(&self, reason: DetachReason, now: Instant) -> Result<(), String> {
-        let waits = reason == DetachReason::Stall && self.policy == Policy::Block;
+        let waits =
+            reason == DetachReason::Stall && self.policy == Policy::Block && self.kinds.is_all(); // Else it may hold others up with what it does not want.
         match self.lost_at {
             Some(lost_at) if waits && self.pending.chunks == 0 => {
                 match now.since(lost_at) >= limits::RECONNECT_GRACE {
