@@ -289,9 +289,7 @@ impl Sim {
     /// Everything that must hold between two steps.
     fn check(&mut self) {
         self.raise();
-        if self.random.chance(1, 4) {
-            self.shard.audit();
-        }
+        self.shard.audit();
         let mut guard = self.shared.lock();
         let scene = &mut *guard;
         let now = scene.now;
@@ -398,11 +396,6 @@ impl Sim {
 }
 
 impl Sim {
-    /// Steps so far.
-    pub fn step_number(&self) -> u64 {
-        self.step_count
-    }
-
     /// By which way an execution is going to be fed.
     pub fn draw_producer(&mut self) -> Producer {
         let producers = [Producer::Steps, Producer::Feed, Producer::Thread];
