@@ -23,7 +23,7 @@ pub(super) struct Local {
     /// Chunks that it can take now; `u32::MAX` is any number, and stays so.
     pub demand: u32,
     pub connection: Connection,
-    /// Nothing was given yet: a first gap is for coming late.
+    /// Nothing was given yet: a first gap is for coming late. `block` is so until its first chunk.
     pub fresh: bool,
     /// It has wishes in `detail.coalesce`.
     pub coalesces: bool,
@@ -129,10 +129,10 @@ impl Local {
     #[inline]
     fn give(&mut self, until_seq: u64, log: &ChunkLog, ended: bool) -> Next {
         let from_seq = self.cursor.next_seq;
+        let mut until_seq = until_seq;
         if self.acked_until_seq != u64::MAX {
-            self.slide_window(until_seq, log);
+            until_seq = self.reach_of_window(until_seq, log);
         }
-        let mut until_seq = until_seq.min(self.acked_until_seq);
         let mut count = 0;
         if self.demand != u32::MAX {
             (until_seq, count) = self.reach_of_demand(until_seq, log);
@@ -158,15 +158,22 @@ impl Local {
         Next::Deliver { from_seq, until_seq }
     }
 
-    /// While nothing is to be acknowledged, the window begins at the next chunk of its kinds: of
-    /// those that it does not want it can not know.
-    fn slide_window(&mut self, until_seq: u64, log: &ChunkLog) {
-        let Some(window) = self.detail.ack_window else { return };
-        if self.detail.told_seq <= self.detail.acked_seq {
+    /// How far its window of acknowledgements takes it, at most to `until_seq`. Of chunks that it
+    /// does not want it can not know: the window begins at one that it wants while nothing is to
+    /// be acknowledged, and the others pass.
+    fn reach_of_window(&mut self, until_seq: u64, log: &ChunkLog) -> u64 {
+        let from_seq = self.cursor.next_seq;
+        let Detail { ack_window, acked_seq, told_seq, .. } = *self.detail;
+        let window = u64::from(ack_window.expect("there is a bound"));
+        let next_wanted = |seq: u64| {
             let wanted = |&seq: &u64| self.terms.kinds.contains(log.meta(seq).kind);
-            let first_seq = (self.cursor.next_seq..until_seq).find(wanted).unwrap_or(until_seq);
-            self.acked_until_seq = self.acked_until_seq.max(first_seq + u64::from(window));
+            (seq..until_seq).find(wanted).unwrap_or(until_seq)
+        };
+        if told_seq <= acked_seq {
+            let bound_seq = next_wanted(from_seq) + window;
+            self.acked_until_seq = self.acked_until_seq.max(bound_seq);
         }
+        next_wanted(self.acked_until_seq.max(from_seq).min(until_seq))
     }
 
     /// How far its demand takes it, at most to `until_seq`, and how many chunks of its kinds that
@@ -197,9 +204,12 @@ impl Local {
     }
 
     fn skip(&mut self, until_seq: u64, reason: GapReason, log: &ChunkLog, ended: bool) -> Next {
-        let late = self.fresh && reason == GapReason::Overtaken;
+        // Of `block` the gate takes care, once it stands; what went before that, also unknown to
+        // the engine, went before it came.
+        let blocks = self.terms.policy == Policy::Block;
+        let late = reason == GapReason::Overtaken && (self.fresh || blocks);
         let reason = if late { GapReason::Late } else { reason };
-        self.fresh = false;
+        self.fresh &= blocks;
         match self.cursor.skip(self.terms.kinds, until_seq, reason, log) {
             Some(gap) => {
                 self.detail.told_seq = gap.to_seq;

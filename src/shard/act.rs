@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use super::delivery::{Chunk, Delivery, Ended, code_of_detach, code_of_outcome};
 use super::run::{Producer, Ring, Run};
-use super::{Call, Fan, Item, NO_SINK, Shard};
+use super::{AskedFor, Call, Fan, Item, NO_SINK, Shard};
 use crate::base::{Handle, SubscriberId};
 use crate::engine::{Action, DetachReason, End, Event, FanOut, ProducerEnd, RingFacts, Verdict};
 use crate::memory::atomic::full_fence;
@@ -149,10 +149,17 @@ impl<R: Reactor + 'static> Shard<R> {
                     match &mut sink.call {
                         Call::Closure(call) => call(&delivery),
                         Call::Polled(inbox) => {
-                            if matches!(run.ring, Ring::Away(_)) {
+                            let is_copied = matches!(run.ring, Ring::Away(_));
+                            if is_copied {
                                 self.asked_for_bytes[..data.len()].copy_from_slice(data);
-                                self.asked_for = Some(descriptor);
                             }
+                            self.asked_for = Some(AskedFor {
+                                execution: fan.execution,
+                                id: run.id,
+                                chunks_expected: run.chunks_expected,
+                                descriptor,
+                                is_copied,
+                            });
                             inbox.borrow_mut().push_back(Item::Chunk { seq: chunk.seq });
                         }
                         Call::Nobody => {}
@@ -247,6 +254,15 @@ impl<R: Reactor + 'static> Shard<R> {
         self.watched.retain(|&index| index != execution.index);
         self.published.retain(|&index| index != execution.index);
         self.runnable.retain(|&index| index != execution.index);
+        if let Some(asked_for) = &mut self.asked_for
+            && asked_for.execution == execution
+            && let Ring::Here(writer) | Ring::Back(writer) = &run.ring
+            && !asked_for.is_copied
+        {
+            let payload = writer.payload(asked_for.descriptor.seq);
+            self.asked_for_bytes[..payload.len()].copy_from_slice(payload);
+            asked_for.is_copied = true;
+        }
         match run.ring {
             Ring::Here(writer) | Ring::Back(writer) => self.give_back(writer.into_lease()),
             // A tool that never returned still has it; it is closed, and comes back with the tool.

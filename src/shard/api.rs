@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use super::act::facts_of;
 use super::delivery::{Chunk, Delivery, Ended};
 use super::run::{Producer, Remote, Ring, Run};
-use super::{Call, Inbox, Item, Shard, Sink, Subscriber, Threads};
+use super::{AskedFor, Call, Inbox, Item, Shard, Sink, Subscriber, Threads};
 use crate::base::{ExecutionId, Handle, Instant, SubscriberId};
 use crate::engine::{
     AcknowledgeError, Action, CancelError, ChunkFacts, End, Event, Kind, NotFound, OpenError,
@@ -294,18 +294,18 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     fn poll_chunk(&mut self, polled: &Polled, seq: u64) -> Option<Delivery<'_>> {
-        let run = self.runs[polled.execution.index as usize].as_ref().expect("it has chunks");
-        let (descriptor, data) = match (&run.ring, &self.asked_for) {
-            (Ring::Here(writer) | Ring::Back(writer), _) => writer.chunk(seq),
-            (_, Some(descriptor)) => {
-                (*descriptor, &self.asked_for_bytes[..descriptor.length as usize])
-            }
-            (_, None) => unreachable!("it was copied when it was delivered"),
+        let asked_for = self.asked_for.take().expect("it was delivered in this very poll");
+        let AskedFor { execution, id, chunks_expected, descriptor, is_copied } = asked_for;
+        assert!((execution, descriptor.seq) == (polled.execution, seq));
+        let run = self.runs[execution.index as usize].as_ref();
+        let data = match run.map(|run| &run.ring) {
+            _ if is_copied => &self.asked_for_bytes[..descriptor.length as usize],
+            Some(Ring::Here(writer) | Ring::Back(writer)) => writer.payload(seq),
+            _ => unreachable!("a ring that leaves this thread is copied from first"),
         };
-        assert!(descriptor.seq == seq);
         self.counters.chunks_delivered += 1;
         self.counters.bytes_delivered += u64::from(descriptor.length);
-        Chunk::new(run.id, run.chunks_expected, &descriptor, data, self.anchor).map(Delivery::Chunk)
+        Chunk::new(id, chunks_expected, &descriptor, data, self.anchor).map(Delivery::Chunk)
     }
 
     /// Publishes a chunk of an execution that is fed by hand, and gives it to the subscribers of
@@ -344,6 +344,7 @@ impl<R: Reactor + 'static> Shard<R> {
         assert!((key as usize) < limits::KEYS_MAX);
         let header = ChunkHeader { kind: kind as u8, key, flags: 0 };
         self.now = self.now.max(now);
+        self.hear_bell_if_blocked(id.slot.index);
         let (gate, writer) = self.fed_writer(id)?;
         match write_within(gate, writer, header, payload, now) {
             Ok(seq) => {
@@ -411,6 +412,7 @@ impl<R: Reactor + 'static> Shard<R> {
         payloads: &[&[u8]],
         now: Instant,
     ) -> Result<usize, PublishError> {
+        self.hear_bell_if_blocked(id.slot.index);
         let burst = self.engine.burst_chunks(id.slot) as usize;
         let (gate, writer) = self.fed_writer(id)?;
         let kind = Kind::new(header.kind).expect("it was made from one");
@@ -427,6 +429,16 @@ impl<R: Reactor + 'static> Shard<R> {
         }
         self.ingest_written(id.slot.index, &facts);
         Ok(facts.len())
+    }
+
+    /// A reader that has moved has rung: who waits for it need not wait for the next turn.
+    #[inline]
+    fn hear_bell_if_blocked(&mut self, index: u32) {
+        let run = self.runs.get(index as usize).and_then(Option::as_ref);
+        if run.is_some_and(|run| run.blocked) && self.reactor.poll() > 0 {
+            self.answer_bell();
+            self.pump();
+        }
     }
 
     /// The writer of an execution that is fed by hand, and what it is allowed.

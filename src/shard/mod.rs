@@ -42,7 +42,7 @@ pub use delivery::{Chunk, Delivery, Ended, outcome_of};
 pub use handle::{CallError, HandleError, ShardHandle, ShardThread};
 pub use reader::Subscriber;
 
-use crate::base::{Handle, Instant, SubscriberId};
+use crate::base::{ExecutionId, Handle, Instant, SubscriberId};
 use crate::engine::{Action, End, Engine, Event, Gap, Kinds, Progress};
 use crate::limits;
 use crate::memory::{ClockAnchor, Descriptor, Flag, RingPool};
@@ -79,9 +79,9 @@ pub struct Shard<R: Reactor + 'static = AnyReactor> {
     published: Vec<u32>,
     /// Copies of payloads that a tool's thread might overwrite.
     scratch: Box<[u8]>,
-    /// The chunk that a polled subscriber has just asked for, if a tool's thread might overwrite
-    /// it: the gate that this very delivery opens lets it. Copied before that.
-    asked_for: Option<Descriptor>,
+    /// The chunk that a polled subscriber is being given, from its delivery to the end of the poll.
+    asked_for: Option<AskedFor>,
+    /// Its bytes, if they are not safe in the ring for so long.
     asked_for_bytes: Box<[u8]>,
     /// Chunks that are being given to the engine's recipients.
     fan: Option<Fan>,
@@ -140,6 +140,17 @@ const NO_SINK: Sink = Sink { kinds: Kinds::ALL, call: Call::Nobody };
 
 /// What a polled subscriber has coming.
 type Inbox = Rc<RefCell<VecDeque<Item>>>;
+
+/// A chunk that was delivered to a polled subscriber and not looked at yet. Between the two there
+/// are other wishes: the gate may open for a tool's thread, the ring may be needed for somebody else.
+struct AskedFor {
+    execution: Handle,
+    id: ExecutionId,
+    chunks_expected: Option<u64>,
+    descriptor: Descriptor,
+    /// The bytes were copied.
+    is_copied: bool,
+}
 
 /// Something for a polled subscriber.
 #[derive(Debug)]

@@ -500,7 +500,8 @@ impl Subscriber {
         let from_seq = self.cursor.next_seq;
         self.cursor = Cursor::new(tail.tail_seq, seen);
         self.granted_seq = 0;
-        let reason = if self.fresh { GapReason::Late } else { GapReason::Overtaken };
+        let late = self.fresh || self.terms.policy == Policy::Block; // The gate has stood since.
+        let reason = if late { GapReason::Late } else { GapReason::Overtaken };
         self.fresh = false;
         if missed.chunks == 0 {
             return self.look();

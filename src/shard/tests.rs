@@ -401,3 +401,27 @@ fn what_was_lent_and_never_published_costs_old_chunks_and_nothing_else() {
     assert!(diary[0].starts_with("gap 1..=") && diary[0].ends_with("overtaken"), "{diary:?}");
     assert_eq!(diary.last().unwrap(), "end completed ");
 }
+
+#[test]
+fn the_last_chunk_of_a_ring_that_somebody_waits_for_is_given_all_the_same() {
+    let mut config = config();
+    config.rings.bytes_max = 1 << 20;
+    let mut shard = Shard::new(config).unwrap().0;
+    let whole = || {
+        let need = Need { ring_bytes: 1 << 20, chunk_bytes: 100 << 10 };
+        Prepared { work: Work::Feed, need }
+    };
+    let id = shard.execute_prepared(whole(), ExecuteOptions::default()).unwrap();
+    let mut polled = shard.subscribe_polled(id, with(Policy::Block)).unwrap();
+    shard.publish(id, Kind::Output, b"last").unwrap();
+    shard.finish(id, Ok(())).unwrap();
+    let next = shard.execute_prepared(whole(), ExecuteOptions::default()).unwrap();
+    assert!(shard.inspect(next).unwrap().ring.is_none(), "it waits");
+    let delivery = shard.poll(&mut polled);
+    let Some(Delivery::Chunk(chunk)) = delivery else { panic!("{delivery:?}") };
+    assert_eq!((chunk.execution, chunk.data), (id, &b"last"[..]));
+    assert!(shard.inspect(next).unwrap().ring.is_some(), "it has the ring");
+    let delivery = shard.poll(&mut polled);
+    let Some(Delivery::End(ended)) = delivery else { panic!("{delivery:?}") };
+    assert_eq!(ended.end.state, EndState::Ended(Outcome::Completed));
+}

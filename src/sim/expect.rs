@@ -236,7 +236,7 @@ impl Follower {
         let Some(coalesce) = self.coalesce else { return Ok(()) };
         let waiting = execution.wanted(self.kinds, self.next_seq, u64::MAX).next();
         let Some((seq, chunk)) = waiting else { return Ok(()) };
-        let due_at = chunk.known_at.max(self.since) + coalesce.delay_max + COALESCE_SLACK;
+        let due_at = chunk.known_at.max(self.free_since) + coalesce.delay_max + COALESCE_SLACK;
         match now <= due_at || self.is_held_by_acks(seq) || self.lost_at.is_some() {
             true => Ok(()),
             false => Err(format!("chunk {seq} is waiting for company since {:?}", chunk.known_at)),

@@ -244,12 +244,22 @@ impl Sim {
     pub fn interfere(&mut self) {
         let count = self.shared.lock().executions.len() as u64;
         let execution = self.random.below(count) as usize;
-        let stuck = self.step_number() % 200 == 199;
-        if self.random.chance(self.plan.cancel, 1_000) || stuck {
+        if self.random.chance(self.plan.cancel, 1_000) {
             self.cancel(execution);
         }
         if self.random.chance(self.plan.misuse, 1_000) {
             self.ask_nonsense(execution);
+        }
+    }
+
+    /// So that a world of endless tools gets somewhere, one of them is cancelled now and then.
+    pub fn make_room(&mut self) {
+        let scene = self.shared.lock();
+        let living = scene.executions.iter().find(|each| each.verdict.is_none());
+        let oldest = living.map(|each| each.number as usize);
+        drop(scene);
+        if let Some(execution) = oldest {
+            self.cancel(execution);
         }
     }
 

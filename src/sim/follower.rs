@@ -61,6 +61,8 @@ pub(super) struct Follower {
     /// When it last was given anything.
     pub moved_at: Instant,
     pub since: Instant,
+    /// Since when nothing but coalescing may hold its chunks back.
+    pub free_since: Instant,
     /// What was published for it and has not come, in its kinds.
     pub pending: Totals,
     /// That has been over its limit since the last gap.
@@ -115,6 +117,7 @@ impl Follower {
             lost_at: None,
             moved_at: now,
             since: now,
+            free_since: now,
             pending: Totals::ZERO,
             was_over: false,
             began_over: false,
@@ -285,7 +288,8 @@ impl Follower {
     }
 
     /// It has dealt with everything through `seq`.
-    pub fn acknowledge(&mut self, seq: u64) {
+    pub fn acknowledge(&mut self, seq: u64, now: Instant) {
+        self.free_since = now;
         let window = self.ack_window.expect("it acknowledges");
         self.acked_seq = self.acked_seq.max(seq);
         self.acked_until_seq = self.acked_until_seq.max(seq + 1 + u64::from(window));
@@ -448,7 +452,8 @@ impl Follower {
 
     /// A place is kept for the grace of a lost connection.
     fn check_grace(&self, reason: DetachReason, now: Instant) -> Result<(), String> {
-        let waits = reason == DetachReason::Stall && self.policy == Policy::Block;
+        let waits =
+            reason == DetachReason::Stall && self.policy == Policy::Block && self.kinds.is_all(); // Else it may hold others up with what it does not want.
         match self.lost_at {
             Some(lost_at) if waits && self.pending.chunks == 0 => {
                 match now.since(lost_at) >= limits::RECONNECT_GRACE {

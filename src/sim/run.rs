@@ -26,6 +26,8 @@ use crate::trace::Counters;
 const STEPS_MAX: u64 = 20_000;
 /// Turns after which a shard that is never at rest is left alone.
 const TURNS_MAX: u32 = 64;
+/// Deadlines of the shard that are met while one pause passes.
+const DEADLINES_MAX: u32 = 200;
 /// Rounds of calm in which everything has to have ended.
 const CALM_ROUNDS_MAX: u32 = 400;
 
@@ -169,6 +171,9 @@ impl Sim {
             5 if executions > 0 => self.interfere(),
             _ => {}
         }
+        if self.step_count.is_multiple_of(200) {
+            self.make_room();
+        }
         self.turn();
         self.let_time_pass();
     }
@@ -227,9 +232,12 @@ impl Sim {
             self.turn();
             return;
         }
-        for _ in 0..10_000 {
+        for count in 0.. {
             let due = self.shard.next_deadline().filter(|&due| due <= until);
             let Some(due) = due else { break };
+            if count == DEADLINES_MAX {
+                return; // There is so much to do that this is time enough.
+            }
             if self.random.chance(1, 4) {
                 self.shard.park(Some(due)); // As a loop would do it.
             }
@@ -281,9 +289,7 @@ impl Sim {
     /// Everything that must hold between two steps.
     fn check(&mut self) {
         self.raise();
-        if self.random.chance(1, 4) {
-            self.shard.audit();
-        }
+        self.shard.audit();
         let mut guard = self.shared.lock();
         let scene = &mut *guard;
         let now = scene.now;
@@ -390,11 +396,6 @@ impl Sim {
 }
 
 impl Sim {
-    /// Steps so far.
-    pub fn step_number(&self) -> u64 {
-        self.step_count
-    }
-
     /// By which way an execution is going to be fed.
     pub fn draw_producer(&mut self) -> Producer {
         let producers = [Producer::Steps, Producer::Feed, Producer::Thread];

@@ -412,7 +412,8 @@ impl Sim {
         }
         if !is_misuse {
             // What it makes room for comes before the answer.
-            self.shared.lock().followers[index].acknowledge(seq);
+            let now = self.now();
+            self.shared.lock().followers[index].acknowledge(seq, now);
         }
         let result = self.shard.acknowledge(subscriber, seq);
         let mut scene = self.shared.lock();
@@ -473,6 +474,7 @@ impl Sim {
         let gone_before = follower.gone;
         if gone_before.is_none() {
             follower.lost_at = None; // What waited comes at once.
+            follower.free_since = self.world.now();
         }
         scene.say(|| format!("the connection of {index} is back"));
         drop(scene);
@@ -573,7 +575,8 @@ impl Sim {
         let is_due = waits && follower.is_attached();
         drop(scene);
         if is_due {
-            self.shared.lock().followers[index].acknowledge(seq);
+            let now = self.now();
+            self.shared.lock().followers[index].acknowledge(seq, now);
             if let Err(error) = self.shard.acknowledge(subscriber, seq) {
                 self.shared.lock().fail(format!("{index} acknowledged {seq}: {error:?}"));
             }
