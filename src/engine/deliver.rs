@@ -301,7 +301,11 @@ impl Engine {
             self.detach(subscriber, DetachReason::Lag);
             return;
         }
-        local.cursor = Cursor::new(to_seq + 1, local.cursor.seen - sum(to_seq + 1..next_seq));
+        let seen = local.cursor.seen - sum(to_seq + 1..next_seq);
+        local.cursor = match missed.chunks {
+            0 => local.cursor.moved_to(to_seq + 1, seen),
+            _ => Cursor::new(to_seq + 1, seen),
+        };
         local.detail.missed = local.detail.missed + missed;
         local.detail.told_seq = to_seq;
         if missed.chunks > 0 {

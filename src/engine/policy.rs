@@ -301,6 +301,12 @@ impl Cursor {
         self.stop_seq != NO_STOP
     }
 
+    /// Before another chunk, all else as it was: only chunks of other kinds lie between.
+    #[must_use]
+    pub fn moved_to(self, next_seq: u64, seen: Totals) -> Cursor {
+        Cursor { next_seq, seen, ..self }
+    }
+
     /// The subscriber was given the wanted chunks before `until_seq`.
     #[inline]
     pub fn give(&mut self, kinds: Kinds, until_seq: u64, log: &impl Log) {
@@ -340,8 +346,10 @@ impl Cursor {
         let seen_before = self.seen;
         self.seen = totals_before(kinds, until_seq, log);
         self.next_seq = until_seq;
-        self.stop_seq = NO_STOP;
         let missed = self.seen - seen_before;
+        if missed.chunks > 0 || reason != GapReason::Overtaken {
+            self.stop_seq = NO_STOP;
+        }
         (missed.chunks > 0).then_some(Gap {
             from_seq,
             to_seq: until_seq - 1,

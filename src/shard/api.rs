@@ -344,7 +344,6 @@ impl<R: Reactor + 'static> Shard<R> {
         assert!((key as usize) < limits::KEYS_MAX);
         let header = ChunkHeader { kind: kind as u8, key, flags: 0 };
         self.now = self.now.max(now);
-        self.hear_bell_if_blocked(id.slot.index);
         let (gate, writer) = self.fed_writer(id)?;
         match write_within(gate, writer, header, payload, now) {
             Ok(seq) => {
@@ -390,8 +389,8 @@ impl<R: Reactor + 'static> Shard<R> {
         while count < payloads.len() {
             match self.write_burst(id, header, &payloads[count..], now) {
                 Ok(written) => count += written,
-                Err(PublishError::Blocked) if self.stops_here(index) => {
-                    self.ask_for_room(index);
+                Err(PublishError::Blocked) => {
+                    self.look_for_room(index);
                     match self.write_burst(id, header, &payloads[count..], now) {
                         Ok(written) => count += written,
                         Err(error) => return Err((count, error)),
@@ -412,7 +411,6 @@ impl<R: Reactor + 'static> Shard<R> {
         payloads: &[&[u8]],
         now: Instant,
     ) -> Result<usize, PublishError> {
-        self.hear_bell_if_blocked(id.slot.index);
         let burst = self.engine.burst_chunks(id.slot) as usize;
         let (gate, writer) = self.fed_writer(id)?;
         let kind = Kind::new(header.kind).expect("it was made from one");
@@ -431,38 +429,35 @@ impl<R: Reactor + 'static> Shard<R> {
         Ok(facts.len())
     }
 
-    /// A reader that has moved has rung: who waits for it need not wait for the next turn.
-    #[inline]
-    fn hear_bell_if_blocked(&mut self, index: u32) {
-        let run = self.runs.get(index as usize).and_then(Option::as_ref);
-        if run.is_some_and(|run| run.blocked) && self.reactor.poll() > 0 {
-            self.answer_bell();
-            self.pump();
-        }
-    }
-
     /// The writer of an execution that is fed by hand, and what it is allowed.
     #[inline]
     fn fed_writer(&mut self, id: ExecutionId) -> Result<(Gate, &mut RingWriter), PublishError> {
         let run = self.runs.get_mut(id.slot.index as usize).and_then(Option::as_mut);
         let run = run.filter(|run| run.id == id).ok_or(PublishError::NotFound)?;
-        if run.blocked {
-            return Err(PublishError::Blocked); // Until the engine opens the gate.
-        }
         let gate = run.allowed();
         match (&run.producer, &mut run.ring) {
+            // Until the engine opens the gate.
+            (Producer::Feed, Ring::Here(_)) if run.blocked => Err(PublishError::Blocked),
             (Producer::Feed, Ring::Here(writer)) => Ok((gate, writer)),
             (Producer::Waiting(Work::Feed), _) => Err(PublishError::Blocked),
             _ => Err(PublishError::NotFound),
         }
     }
 
-    /// Is the gate in the way, for the first time? From now on the engine knows.
-    fn stops_here(&mut self, index: u32) -> bool {
+    /// The gate is in the way. Readers that have moved or left have rung, and need not wait for the
+    /// next turn; if that is not it, the engine is to know, once.
+    fn look_for_room(&mut self, index: u32) {
+        if self.reactor.poll() > 0 {
+            self.answer_bell();
+            self.pump();
+        }
         let run = self.runs.get_mut(index as usize).and_then(Option::as_mut);
-        run.is_some_and(|run| {
+        let stops_here = run.is_some_and(|run| {
             !matches!(run.ring, Ring::None) && !std::mem::replace(&mut run.blocked, true)
-        })
+        });
+        if stops_here {
+            self.ask_for_room(index);
+        }
     }
 
     /// Ends an execution that is fed by hand: with `Ok` completed, with a text failed.

@@ -497,15 +497,16 @@ impl Subscriber {
         if self.terms.policy == Policy::Disconnect && !self.fresh && missed.chunks > 0 {
             return self.disconnect();
         }
+        if missed.chunks == 0 {
+            self.cursor = self.cursor.moved_to(tail.tail_seq, seen);
+            return self.look();
+        }
         let from_seq = self.cursor.next_seq;
         self.cursor = Cursor::new(tail.tail_seq, seen);
         self.granted_seq = 0;
         let late = self.fresh || self.terms.policy == Policy::Block; // The gate has stood since.
         let reason = if late { GapReason::Late } else { GapReason::Overtaken };
         self.fresh = false;
-        if missed.chunks == 0 {
-            return self.look();
-        }
         let to_seq = tail.tail_seq - 1;
         let Totals { chunks: chunk_count, bytes: byte_count } = missed;
         self.gap(Gap { from_seq, to_seq, chunk_count, byte_count, reason })

@@ -364,6 +364,8 @@ impl Sim {
         let mut guard = shared.lock();
         let scene = &mut *guard;
         if !ended {
+            let window = (scene.followers[index].stop_seq, scene.followers[index].granted_seq);
+            scene.say(|| format!("    {index} asks: {held:?} {before:?} {expected:?} {window:?}"));
             let (model, now) = (&scene.executions[execution], scene.now);
             let follower = &mut scene.followers[index];
             if !matches!((expected, got), (Expected::Chunk(_), Got::Chunk(_) | Got::Nothing)) {
