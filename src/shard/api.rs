@@ -58,7 +58,7 @@ pub enum ExecuteError {
 pub enum PublishError {
     /// Give up: there is no such execution, or it is not fed by hand, or not any more.
     NotFound,
-    /// Wait: a `block` subscriber has to read first, or the execution to get its ring.
+    /// Wait: a `block` subscriber has to read first, or the execution to begin.
     Blocked,
     /// Split it: a chunk of this ring has at most so many bytes.
     TooLarge {
@@ -342,8 +342,9 @@ impl<R: Reactor + 'static> Shard<R> {
         match self.write_by_hand(id, header, payload) {
             Err(PublishError::Blocked) => {
                 let index = id.slot.index;
-                if matches!(self.runs[index as usize].as_ref().map(|r| &r.ring), Some(Ring::None)) {
-                    return Err(PublishError::Blocked);
+                let run = self.runs[index as usize].as_ref();
+                if run.is_some_and(|run| matches!(run.producer, Producer::Waiting(_))) {
+                    return Err(PublishError::Blocked); // By no reader: it has not begun.
                 }
                 self.ask_for_room(index);
                 let seq = self.write_by_hand(id, header, payload)?;
