@@ -158,3 +158,16 @@ fn who_comes_between_two_reports_is_told_the_newest_and_told_it_once() {
     let told = world.take().into_iter().filter(|a| matches!(a, Action::Progress(..)));
     assert_eq!(told.count(), 1);
 }
+
+#[test]
+fn a_held_ring_without_a_reader_is_nobodys_stall() {
+    let mut world = World::new(4, 4);
+    let hold = Hold::UntilRead { deadline: Duration::from_secs(3_000) };
+    let spec = OpenSpec { hold, on_stall: OnStall::Fail, ..OpenSpec::new(RING) };
+    let id = world.open(spec).unwrap();
+    world.publish(id, 1);
+    world.handle(Event::Gated(id.slot));
+    world.take();
+    world.pass(crate::limits::BLOCK_DEADLINE * 2);
+    assert_eq!(world.take(), []);
+}

@@ -102,12 +102,13 @@ impl Engine {
     fn stalled(&mut self, execution: Handle) {
         let e = self.executions.get_mut(execution).expect("a timer's execution lives");
         e.timers.stall = None;
+        // A ring that is held for its first reader is held by nobody who could be blamed.
+        let Some(slowest_seq) = e.slowest_gating_seq() else { return };
         if e.spec.on_stall == OnStall::Fail && !e.closed() {
             e.error = Some("a block subscriber held the producer past its deadline".into());
             self.stop(execution, Outcome::Failed);
             return;
         }
-        let Some(slowest_seq) = e.slowest_gating_seq() else { return };
         let locals = e.locals.iter().filter(|l| l.gates() && l.cursor.next_seq == slowest_seq);
         let remotes = e.remotes.iter().filter(|r| r.gates() && r.next_seq == slowest_seq);
         let slowest: Vec<SubscriberId> =

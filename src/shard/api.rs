@@ -61,7 +61,7 @@ pub enum ExecuteError {
 pub enum PublishError {
     /// Give up: there is no such execution, or it is not fed by hand, or not any more.
     NotFound,
-    /// Wait: a `block` subscriber has to read first, or the execution to get its ring.
+    /// Wait: a `block` subscriber has to read first, or the execution to begin.
     Blocked,
     /// Split it: a chunk of this ring has at most so many bytes.
     TooLarge {
@@ -453,7 +453,8 @@ impl<R: Reactor + 'static> Shard<R> {
         }
         let run = self.runs.get_mut(index as usize).and_then(Option::as_mut);
         let stops_here = run.is_some_and(|run| {
-            !matches!(run.ring, Ring::None) && !std::mem::replace(&mut run.blocked, true)
+            let has_begun = !matches!(run.producer, Producer::Waiting(_));
+            has_begun && !std::mem::replace(&mut run.blocked, true)
         });
         if stops_here {
             self.ask_for_room(index);

@@ -425,3 +425,20 @@ fn the_last_chunk_of_a_ring_that_somebody_waits_for_is_given_all_the_same() {
     let Some(Delivery::End(ended)) = delivery else { panic!("{delivery:?}") };
     assert_eq!(ended.end.state, EndState::Ended(Outcome::Completed));
 }
+
+#[test]
+fn who_publishes_before_the_start_blames_no_reader() {
+    let mut shard = shard();
+    let start =
+        crate::engine::Start::AfterSubscribers { count: 2, deadline: Duration::from_secs(60) };
+    let block_deadline = Some(Duration::from_nanos(1));
+    let options = ExecuteOptions { start, block_deadline, ..Default::default() };
+    let prepared = Prepared { work: Work::Feed, need: Need::default() };
+    let id = shard.execute_prepared(prepared, options).unwrap();
+    let diary = Diary::default();
+    shard.subscribe(id, with(Policy::Block), write_down(&diary)).unwrap();
+    let armed = shard.next_deadline();
+    assert_eq!(shard.publish(id, Kind::Output, b"early"), Err(PublishError::Blocked));
+    assert_eq!(shard.next_deadline(), armed);
+    assert!(!shard.inspect(id).unwrap().gated);
+}

@@ -68,6 +68,8 @@ pub(super) struct ExecutionModel {
     pub is_forgotten: bool,
     /// Somebody was subscribed once.
     pub was_read: bool,
+    /// Somebody under `block` was.
+    pub was_gated: bool,
     /// Indices of its subscribers.
     pub followers: Vec<usize>,
 }
@@ -95,6 +97,7 @@ impl ExecutionModel {
             verdict: None,
             is_forgotten: false,
             was_read: false,
+            was_gated: false,
             followers: Vec::new(),
         }
     }
@@ -173,7 +176,8 @@ impl ExecutionModel {
             }
         }
         let text = verdict.error.as_deref().unwrap_or("");
-        let stalled = self.on_stall == OnStall::Fail && text.contains("past its deadline");
+        let may_stall = self.on_stall == OnStall::Fail && self.was_gated;
+        let stalled = may_stall && text.contains("past its deadline");
         let by_itself = !self.is_cancelled && !shutting_down;
         let fits = match verdict.outcome {
             Outcome::Completed => by_itself && self.told == Some(Told::Done),

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::base::{ExecutionId, Handle, Instant, Random, SubscriberId};
 use crate::engine::{
-    Action, Coalesce, EndState, GapReason, OnStall, Outcome, Reply, Subscribed, Verdict,
+    Action, Coalesce, EndState, GapReason, OnStall, Outcome, Policy, Reply, Subscribed, Verdict,
 };
 use crate::limits;
 use crate::shard::Delivery;
@@ -214,6 +214,7 @@ impl Scene {
         let result = follower.begin(execution);
         execution.followers.push(index);
         execution.was_read = true;
+        execution.was_gated |= follower.policy == Policy::Block;
         put(&mut self.by_seat, subscribed.subscriber.0.index, index);
         self.followers.push(follower);
         self.check(|| format!("subscriber {index}"), result);
