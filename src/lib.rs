@@ -73,27 +73,28 @@
 //! Three sentences to remember: *engine moves numbers, memory holds bytes, reactor talks to the
 //! kernel. Only `shard` knows all three. Time comes in as `now` and goes out as `next_deadline`.*
 //!
-//! Reading order: [`engine::Event`] and [`engine::Action`] (the whole behaviour), [`engine::policy`],
-//! [`memory::writer`] (the protocol of the ring), `shard/mod.rs` (one turn as a recipe).
+//! Reading order: [`engine::Event`] and [`engine::Action`] (the whole behaviour),
+//! [`engine::policy`], [`memory::writer`] (the protocol of the ring), `shard/mod.rs` (one turn as a
+//! recipe).
 //!
 //! # Follow one chunk
 //!
 //! A tool calls [`tool::Context::emit`]: [`memory::RingWriter`] claims room, copies the bytes and
 //! publishes the descriptor. After the step the shard tells the engine its length and kind
-//! ([`engine::Event::Published`]), which notes the numbers and nothing else. The shard then asks for
-//! wishes: the engine walks the subscribers, evaluates each one's policy, and wishes one
-//! [`engine::Action::Deliver`] for all that are owed the same chunks. The shard borrows the bytes from
-//! the ring and calls their closures. A [`shard::Subscriber`] on another thread needs none of that: it
-//! polls the descriptor's cache line, and evaluates the same policy by itself.
+//! ([`engine::Event::Published`]), which notes the numbers and nothing else. The shard then asks
+//! for wishes: the engine walks the subscribers, evaluates each one's policy, and wishes one
+//! [`engine::Action::Deliver`] for all that are owed the same chunks. The shard borrows the bytes
+//! from the ring and calls their closures. A [`shard::Subscriber`] on another thread needs none of
+//! that: it polls the descriptor's cache line, and evaluates the same policy by itself.
 //!
 //! # Words
 //!
 //! | word | meaning |
 //! |---|---|
-//! | execution | one run of one tool; has an id, a state, a ring, at most one producer, 0..n subscribers |
-//! | chunk | one piece of a result: number (1, 2, 3 … without holes), kind, key, bytes, timestamps |
+//! | execution | one run of one tool: an id, a state, a ring, one producer, 0..n subscribers |
+//! | chunk | one piece of a result: number (1, 2, 3 …, no holes), kind, key, bytes, time |
 //! | ring | the segment of shared memory that holds an execution's newest chunks |
-//! | producer | who writes chunks: a tool on the shard's thread or on its own, or somebody by hand |
+//! | producer | who writes chunks: a tool on the shard's thread or its own, or by hand |
 //! | subscriber | who reads: a closure, a poll handle, another thread, another process |
 //! | cursor | the next chunk that a subscriber will be given |
 //! | lag | how far the cursor is behind the head, in chunks and in bytes |
@@ -107,13 +108,13 @@
 //!
 //! - A1 `engine` contains no syscall, clock, thread, OS randomness or `unsafe`.
 //! - A2 The engine knows no wire: no JSON, no HTTP, no MCP.
-//! - A3 After start the path publish → deliver allocates nothing: `tests/allocations.rs`. Exempt are
-//!   a tool's own work, opening and ending executions, attaching and detaching subscribers.
+//! - A3 After start the path publish → deliver allocates nothing: `tests/allocations.rs`. Exempt
+//!   are a tool's own work, opening and ending executions, attaching and detaching subscribers.
 //! - A4 Every queue, table, loop and retry has a limit in [`limits`].
 //! - A5 A number that left our hands comes back with its generation, and is checked before use.
-//! - A6 Kernel, tools, other processes and the contents of shared memory are *outside*: what they give
-//!   is checked and answered with errors. Our own state is asserted, in release too; a tool's panic
-//!   fails its own execution alone.
+//! - A6 Kernel, tools, other processes and the contents of shared memory are *outside*: what they
+//!   give is checked and answered with errors. Our own state is asserted, in release too; a tool's
+//!   panic fails its own execution alone.
 //! - A7 The same seed and the same inputs give the same actions: the simulator hashes them, twice.
 //! - A8 One writer per word of shared memory. All atomics go through [`memory::atomic`].
 //! - A9 No callbacks inside the core: wishes are values, results come back as values.

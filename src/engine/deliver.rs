@@ -50,7 +50,7 @@ pub struct FanOut {
 enum Walk {
     /// Recipients of the same chunks were found: `Engine::fan_out`, `Engine::recipients`.
     Deliver,
-    /// Somebody is to be told something else: it is among the wishes.
+    /// Somebody is to be told something else, which is among the wishes, or nothing: walk on.
     Told,
     /// Somebody is told nothing, for a reason that has consequences.
     Rest(SubscriberId, Rest),
@@ -188,29 +188,8 @@ impl Engine {
             } else {
                 match local.next(&e.log, ended) {
                     Next::Deliver { from_seq, until_seq } => (from_seq, until_seq),
-                    Next::Gap(gap) => {
-                        count_gap(&mut self.counters, &gap);
-                        self.wishes.push_back(Action::Gap(local.id, execution, gap));
-                        return Walk::Told;
-                    }
-                    next => {
-                        let subscriber = local.id;
-                        if local.progress_told < e.progress_to_tell
-                            && let Some(progress) = e.progress
-                        {
-                            local.progress_told = progress.report_count; // Perhaps ahead of others.
-                            let action = Action::Progress(subscriber, execution, progress);
-                            self.wishes.push_back(action);
-                            return Walk::Told;
-                        }
-                        scan.advance(count);
-                        match next {
-                            Next::Coalesce => return Walk::Rest(subscriber, Rest::Coalesce),
-                            Next::Disconnect => return Walk::Rest(subscriber, Rest::Disconnect),
-                            Next::CaughtUp => return Walk::Rest(subscriber, Rest::CaughtUp),
-                            _ => continue,
-                        }
-                    }
+                    // The one behind it is asked by a walk of its own.
+                    next => return self.tell_otherwise(next),
                 }
             };
             gathered = given;
@@ -230,6 +209,34 @@ impl Engine {
         }
         self.fan_out = FanOut { execution, from_seq, until_seq };
         Walk::Deliver
+    }
+
+    /// What the subscriber where the walk stands is told if that is no chunk.
+    fn tell_otherwise(&mut self, next: Next) -> Walk {
+        let scan = self.scan.as_mut().expect("a walk goes on");
+        let execution = scan.execution;
+        let e = self.executions.get_mut(execution).expect("it is being walked over");
+        let local = &mut e.locals[scan.at as usize];
+        let subscriber = local.id;
+        if let Next::Gap(gap) = next {
+            count_gap(&mut self.counters, &gap);
+            self.wishes.push_back(Action::Gap(subscriber, execution, gap));
+            return Walk::Told;
+        }
+        if local.progress_told < e.progress_to_tell
+            && let Some(progress) = e.progress
+        {
+            local.progress_told = progress.report_count; // Perhaps ahead of others.
+            self.wishes.push_back(Action::Progress(subscriber, execution, progress));
+            return Walk::Told;
+        }
+        scan.advance(e.locals.len() as u32);
+        match next {
+            Next::Coalesce => Walk::Rest(subscriber, Rest::Coalesce),
+            Next::Disconnect => Walk::Rest(subscriber, Rest::Disconnect),
+            Next::CaughtUp => Walk::Rest(subscriber, Rest::CaughtUp),
+            Next::Nothing | Next::Deliver { .. } | Next::Gap(_) => Walk::Told,
+        }
     }
 
     /// A subscriber that gets no chunk and no gap now, for a reason.

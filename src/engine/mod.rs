@@ -221,7 +221,8 @@ impl Engine {
         self.wishes.pop_front()
     }
 
-    /// To whom the [`Action::Deliver`] that was given last goes; until the next action is asked for.
+    /// To whom the [`Action::Deliver`] that was given last goes; until the next action is asked
+    /// for.
     #[inline]
     pub fn recipients(&self) -> &[SubscriberId] {
         &self.recipients

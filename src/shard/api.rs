@@ -324,8 +324,8 @@ impl<R: Reactor + 'static> Shard<R> {
         self.publish_at(id, kind, kind as u8, payload, now)
     }
 
-    /// As [`Shard::publish`], for who knows what time it is (it stands in the chunk as it is given),
-    /// and with a key (below 64).
+    /// As [`Shard::publish`], for who knows what time it is (it stands in the chunk as it is
+    /// given), and with a key (below 64).
     ///
     /// # Errors
     /// [`PublishError`]; nothing was published.

@@ -2,9 +2,10 @@
 //! reactor talks to the kernel; only the shard knows all three.
 //!
 //! A [`Shard`] belongs to one thread. Drive it by hand ([`Shard::turn`], [`Shard::park`]) or let
-//! [`Shard::spawn`] do it on a thread of its own and keep a [`ShardHandle`]. Subscribers of the same
-//! thread are closures ([`Shard::subscribe`]) or are polled ([`Shard::subscribe_polled`]);
-//! [`Shard::subscribe_remote`] and [`ShardHandle::subscribe`] give a [`Subscriber`] for another thread.
+//! [`Shard::spawn`] do it on a thread of its own and keep a [`ShardHandle`]. Subscribers of the
+//! same thread are closures ([`Shard::subscribe`]) or are polled ([`Shard::subscribe_polled`]);
+//! [`Shard::subscribe_remote`] and [`ShardHandle::subscribe`] give a [`Subscriber`] for another
+//! thread.
 //!
 //! Reading order: [`Shard::turn`] is the recipe; `act.rs` carries out the engine's wishes;
 //! `produce.rs` steps tools and takes over what was published; `reader.rs` is the subscriber on
@@ -142,7 +143,8 @@ const NO_SINK: Sink = Sink { kinds: Kinds::ALL, call: Call::Nobody };
 type Inbox = Rc<RefCell<VecDeque<Item>>>;
 
 /// A chunk that was delivered to a polled subscriber and not looked at yet. Between the two there
-/// are other wishes: the gate may open for a tool's thread, the ring may be needed for somebody else.
+/// are other wishes: the gate may open for a tool's thread, the ring may be needed for somebody
+/// else.
 struct AskedFor {
     execution: Handle,
     id: ExecutionId,
