@@ -58,7 +58,7 @@ impl Engine {
         match spec.place {
             Place::Remote => {
                 let next_seq = cursor.next_seq;
-                e.remotes.push(Remote { id: subscriber, terms, next_seq, gone: false });
+                e.remotes.push(Remote { id: subscriber, terms, next_seq, since: now, gone: false });
             }
             Place::Local => {
                 let acked_until_seq = match spec.ack_window {

@@ -171,3 +171,23 @@ fn a_held_ring_without_a_reader_is_nobodys_stall() {
     world.pass(crate::limits::BLOCK_DEADLINE * 2);
     assert_eq!(world.take(), []);
 }
+
+#[test]
+fn who_comes_to_where_a_stalled_reader_stands_has_a_deadline_of_its_own() {
+    let mut world = World::new(4, 4);
+    let id = world.open(OpenSpec::new(RING)).unwrap();
+    let spec = SubscribeSpec { demand: 0, ..with(Policy::Block) };
+    world.subscribe(id, spec).unwrap();
+    world.publish(id, 1);
+    world.handle(Event::Gated(id.slot));
+    let half = crate::limits::BLOCK_DEADLINE / 2;
+    world.pass(half);
+    world.subscribe(id, spec).unwrap();
+    world.take();
+    world.pass(half + Duration::from_millis(1));
+    assert_eq!(world.ends().len(), 1, "the first one");
+    world.pass(half - Duration::from_millis(2));
+    assert_eq!(world.ends(), []);
+    world.pass(Duration::from_millis(2));
+    assert_eq!(world.ends().len(), 1, "and now the other");
+}

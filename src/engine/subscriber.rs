@@ -290,6 +290,7 @@ pub(super) struct Remote {
     pub terms: Terms,
     /// Where it stood when last looked at; it can only be further by now.
     pub next_seq: u64,
+    pub since: Instant,
     pub gone: bool,
 }
 

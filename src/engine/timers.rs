@@ -98,25 +98,39 @@ impl Engine {
         self.detach(subscriber, DetachReason::Stall);
     }
 
-    /// The slowest gating readers lose their place, or the execution its life.
+    /// The slowest gating readers lose their place, or the execution its life. Who came while the
+    /// deadline ran, to where they stand, has one of its own.
     fn stalled(&mut self, execution: Handle) {
+        let now = self.now;
         let e = self.executions.get_mut(execution).expect("a timer's execution lives");
         e.timers.stall = None;
         // A ring that is held for its first reader is held by nobody who could be blamed.
         let Some(slowest_seq) = e.slowest_gating_seq() else { return };
-        if e.spec.on_stall == OnStall::Fail && !e.closed() {
+        let deadline = e.spec.block_deadline;
+        let locals = e.locals.iter().filter(|l| l.gates() && l.cursor.next_seq == slowest_seq);
+        let remotes = e.remotes.iter().filter(|r| r.gates() && r.next_seq == slowest_seq);
+        let slowest =
+            locals.map(|l| (l.id, l.detail.since)).chain(remotes.map(|r| (r.id, r.since)));
+        let (stalled, others): (Vec<_>, Vec<_>) =
+            slowest.partition(|(_, since)| now.since(*since) >= deadline);
+        if e.spec.on_stall == OnStall::Fail && !e.closed() && !stalled.is_empty() {
             e.error = Some("a block subscriber held the producer past its deadline".into());
             self.stop(execution, Outcome::Failed);
             return;
         }
-        let locals = e.locals.iter().filter(|l| l.gates() && l.cursor.next_seq == slowest_seq);
-        let remotes = e.remotes.iter().filter(|r| r.gates() && r.next_seq == slowest_seq);
-        let slowest: Vec<SubscriberId> =
-            locals.map(|l| l.id).chain(remotes.map(|r| r.id)).collect();
-        for subscriber in slowest {
+        for (subscriber, _) in stalled {
             self.detach(subscriber, DetachReason::Stall);
         }
         self.update_gate(execution);
+        if let Some(since) = others.into_iter().map(|(_, since)| since).min()
+            && let Some(e) = self.executions.get(execution)
+            && (e.gated || e.closed())
+        {
+            let timer = e.timers.stall;
+            self.disarm(timer);
+            let timer = self.arm_at(since + deadline, Timer::Stall(execution));
+            self.with(execution, |e| e.timers.stall = Some(timer));
+        }
         self.settle(execution);
     }
 }
