@@ -44,6 +44,8 @@ pub struct FanOut {
     pub from_seq: u64,
     /// One past the last chunk.
     pub until_seq: u64,
+    /// Some recipient does not want all kinds.
+    pub filters: bool,
 }
 
 /// Where a walk stopped.
@@ -169,6 +171,7 @@ impl Engine {
         let progress_to_tell = if ended { u64::MAX } else { e.progress_to_tell };
         self.recipients.clear();
         let mut gathered = (0, 0);
+        let mut filters = false;
         while scan.remaining > 0 {
             let local = &mut e.locals[scan.at as usize];
             let next_seq = local.cursor.next_seq;
@@ -187,7 +190,10 @@ impl Engine {
                 break; // Those that were gathered first; the slow way needs a walk of its own.
             } else {
                 match local.next(&e.log, ended) {
-                    Next::Deliver { from_seq, until_seq } => (from_seq, until_seq),
+                    Next::Deliver { from_seq, until_seq } => {
+                        filters = !local.terms.kinds.is_all();
+                        (from_seq, until_seq)
+                    }
                     // The one behind it is asked by a walk of its own.
                     next => return self.tell_otherwise(next),
                 }
@@ -207,7 +213,7 @@ impl Engine {
         if scan.remaining == 0 && !ended && !e.gated && !e.removed {
             self.scan = None; // Nothing follows from the end of this walk.
         }
-        self.fan_out = FanOut { execution, from_seq, until_seq };
+        self.fan_out = FanOut { execution, from_seq, until_seq, filters };
         Walk::Deliver
     }
 

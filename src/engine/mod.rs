@@ -155,6 +155,7 @@ impl Engine {
                 execution: Handle { index: 0, generation: 0 },
                 from_seq: 0,
                 until_seq: 0,
+                filters: false,
             },
             recipients: Vec::with_capacity(limits.subscribers_per_execution_max as usize),
             queue: VecDeque::with_capacity(limits.queued_max as usize),
@@ -215,7 +216,7 @@ impl Engine {
     #[inline]
     pub fn next_action(&mut self) -> Option<Action> {
         if self.wishes.is_empty() && self.next_fan_out() {
-            let FanOut { execution, from_seq, until_seq } = self.fan_out;
+            let FanOut { execution, from_seq, until_seq, .. } = self.fan_out;
             return Some(Action::Deliver { execution, from_seq, until_seq });
         }
         self.wishes.pop_front()

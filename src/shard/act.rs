@@ -6,7 +6,9 @@ use super::delivery::{Chunk, Delivery, Ended, code_of_detach, code_of_outcome};
 use super::run::{Producer, Ring, Run};
 use super::{AskedFor, Call, Fan, Item, NO_SINK, Shard};
 use crate::base::{Handle, SubscriberId};
-use crate::engine::{Action, DetachReason, End, Event, FanOut, ProducerEnd, RingFacts, Verdict};
+use crate::engine::{
+    Action, DetachReason, End, Event, FanOut, Log, ProducerEnd, RingFacts, Verdict,
+};
 use crate::memory::atomic::full_fence;
 use crate::memory::{
     Descriptor, FinalRecord, Geometry, KindTotal, KindTotals, Lease, ProgressRecord, ReadError,
@@ -46,7 +48,7 @@ impl<R: Reactor + 'static> Shard<R> {
     #[inline]
     fn begin_fan_out(&mut self) {
         self.worked = true;
-        let &FanOut { execution, from_seq, until_seq } = self.engine.fan_out();
+        let &FanOut { execution, from_seq, until_seq, .. } = self.engine.fan_out();
         if let Some(observer) = &mut self.observer {
             let action = Action::Deliver { execution, from_seq, until_seq };
             observer(&action, self.engine.recipients());
@@ -131,7 +133,19 @@ impl<R: Reactor + 'static> Shard<R> {
         let Some(fan) = &mut self.fan else { return };
         let run = self.runs[fan.execution.index as usize].as_ref().expect("it publishes");
         let recipients = self.engine.recipients();
+        // Chunks that nobody wants are not looked at: they may be gone, and nobody is to hear of it.
+        let log = self.engine.log(fan.execution).expect("it publishes");
+        let filters = self.engine.fan_out().filters;
         while fan.next_seq < fan.until_seq {
+            if filters {
+                let kind = log.meta(fan.next_seq).kind;
+                let wants =
+                    |id: &SubscriberId| self.sinks[id.0.index as usize].kinds.contains(kind);
+                if !recipients.iter().any(wants) {
+                    fan.next_seq += 1;
+                    continue;
+                }
+            }
             let (descriptor, data) = match read_chunk(run, fan.next_seq, &mut self.scratch) {
                 Ok(read) => read,
                 Err(tail_seq) => {
