@@ -59,8 +59,8 @@ pub enum Event<'a> {
     Demand(SubscriberId, u32),
     /// A subscriber's connection broke. A `block` subscriber keeps its place for a while.
     Lost(SubscriberId),
-    /// Of what was to be delivered to a local subscriber, nothing was from chunk `.1` on: a producer
-    /// on another thread was faster, and the ring holds nothing through chunk `.2` any more.
+    /// Of what was to be delivered to a local subscriber, nothing was from chunk `.1` on: its
+    /// producer was faster, and the ring holds nothing through chunk `.2` any more.
     Overtaken(SubscriberId, u64, u64),
     /// A reader on another thread stands before this chunk.
     ReaderAt(SubscriberId, u64),

@@ -77,7 +77,8 @@ pub(super) enum Next {
 }
 
 impl Local {
-    /// Moves the cursor over what is to be told next, if it can be reached at all. `ended`: nothing more will be published.
+    /// Moves the cursor over what is to be told next to one that can be reached. `ended`: nothing
+    /// more will be published.
     #[inline]
     pub fn next(&mut self, log: &ChunkLog, ended: bool) -> Next {
         if self.cursor.next_seq > log.head_seq() {
