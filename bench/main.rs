@@ -1,1 +1,45 @@
-fn main() {}
+//! `bench`: measures streamdoor, and the least that the machine allows, side by side.
+//!
+//! One subcommand per workload, each with a file of its own. Workloads share their loop, recorder
+//! and report (`common/`) with the package `bench/peers`, which measures other people's crates;
+//! `tools/bench` runs all of them interleaved and compares. Tests: `tests/bench_smoke.rs`.
+
+mod common;
+mod fanout;
+mod floor;
+mod ours;
+
+use std::process::ExitCode;
+
+use common::{Failure, exit_code, print};
+
+const HELP: &str = "\
+bench: benchmarks of streamdoor
+
+Usage: bench <command> [options]
+
+  floor     what the machine allows: clock, cache line, a bare ring
+  fanout    one producer, N subscribers: latency of an open loop, or throughput
+
+Each command has --help. `tools/bench` runs them interleaved with other crates and compares.
+Exit codes: 0 done, 1 failed, 2 bad usage, 3 this machine lacks something.
+";
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args_os().skip(1);
+    let command = arguments.next();
+    let command = command.as_ref().map(|word| word.to_string_lossy());
+    exit_code(
+        "bench",
+        match command.as_deref() {
+            Some("floor") => floor::command(arguments),
+            Some("fanout") => fanout::command(arguments),
+            Some("--help" | "-h" | "help") => {
+                print(HELP);
+                Ok(())
+            }
+            Some(other) => Err(Failure::Usage(format!("\"{other}\" is not a command"))),
+            None => Err(Failure::Usage("which command?".into())),
+        },
+    )
+}

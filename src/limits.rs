@@ -82,8 +82,9 @@ pub const RING_GROWTH_STEP_BYTES: u32 = 128 << 10;
 pub const PROGRESS_MESSAGE_BYTES_MAX: usize = 128;
 /// Where the kernel cannot wait for two words at once, a wait for the first is cut to this.
 pub const WAIT_EITHER_FALLBACK: Duration = Duration::from_millis(1);
-/// A consistent read of several words is tried this often before its writer counts as hostile.
-pub const SEQLOCK_ATTEMPTS_MAX: u32 = 1_000;
+/// A consistent read of several words is tried this often (some 10 µs), then it is "not now": its
+/// writer has lost its core in the middle of a change, or is hostile.
+pub const SEQLOCK_ATTEMPTS_MAX: u32 = 100;
 
 // --- Shard ---------------------------------------------------------------------------------------
 

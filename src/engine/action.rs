@@ -43,10 +43,9 @@ pub enum Action {
     StopProducer(Handle),
 
     // --- Subscribers of this thread ---
-    /// Give the chunks `from_seq..until_seq`, those of its kinds, in one delivery.
+    /// Give the chunks `from_seq..until_seq`, those of its kinds, to each of
+    /// [`crate::engine::Engine::recipients`].
     Deliver {
-        /// To whom.
-        subscriber: SubscriberId,
         /// Of which execution.
         execution: Handle,
         /// The first chunk.

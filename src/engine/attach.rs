@@ -76,9 +76,10 @@ impl Engine {
                     coalesce_timer: None,
                     grace_timer: None,
                 });
-                e.locals.push(Local {
+                let mut local = Local {
                     id: subscriber,
                     cursor,
+                    plain_chunks: 0,
                     terms,
                     demand: spec.demand,
                     coalesces: spec.coalesce.is_some(),
@@ -89,7 +90,12 @@ impl Engine {
                     progress_told: 0,
                     acked_until_seq,
                     detail,
-                });
+                };
+                local.set_plain();
+                if !terms.kinds.is_all() {
+                    e.log.keep_kind_totals();
+                }
+                e.locals.push(local);
             }
         }
         Ok(Subscribed { subscriber, execution: id.slot, terms, cursor })
@@ -177,6 +183,7 @@ impl Engine {
             Place::Local => {
                 let local = &mut e.locals[seat.at as usize];
                 local.gone = true;
+                local.set_plain();
                 e.removed = true;
                 let timers = [local.detail.coalesce_timer.take(), local.detail.grace_timer.take()];
                 timers.into_iter().for_each(|timer| self.disarm(timer));
@@ -236,6 +243,7 @@ impl Engine {
         let Some(seat) = self.seats.get(subscriber.0).copied() else { return };
         let Some(local) = self.local_mut(subscriber) else { return };
         local.demand = count;
+        local.set_plain();
         self.mark_dirty(seat.execution);
     }
 
@@ -245,6 +253,7 @@ impl Engine {
             return;
         }
         local.connection = Connection::Lost;
+        local.set_plain();
         if local.terms.policy == Policy::Block {
             let timer = self.arm(limits::RECONNECT_GRACE, Timer::Grace(subscriber));
             let local = self.local_mut(subscriber).expect("it was just found");
@@ -259,6 +268,7 @@ impl Engine {
             None => Err(NotFound),
             Some(local) => {
                 local.connection = Connection::Up;
+                local.set_plain();
                 let timer = local.detail.grace_timer.take();
                 let (terms, cursor) = (local.terms, local.cursor);
                 self.disarm(timer);

@@ -7,7 +7,7 @@
 use crate::base::{Handle, SubscriberId};
 use crate::engine::Engine;
 use crate::engine::action::{Action, DetachReason, Progress};
-use crate::engine::chunk::{Gap, GapReason, Totals};
+use crate::engine::chunk::{Gap, GapReason, Kinds, Totals};
 use crate::engine::event::{ChunkFacts, Place, ProgressReport};
 use crate::engine::execution::{Gate, Producer};
 use crate::engine::policy::{Cursor, Log, Policy};
@@ -35,24 +35,50 @@ impl Scan {
     }
 }
 
-/// One step of a walk.
+/// An [`Action::Deliver`] by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FanOut {
+    /// Of which execution.
+    pub execution: Handle,
+    /// The first chunk.
+    pub from_seq: u64,
+    /// One past the last chunk.
+    pub until_seq: u64,
+    /// Some recipient does not want all kinds.
+    pub filters: bool,
+}
+
+/// Where a walk stopped.
 enum Walk {
-    /// Somebody is to be told something.
-    Tell(Action),
-    /// Somebody is not, for a reason that has consequences.
-    Rest(SubscriberId, Next),
+    /// Recipients of the same chunks were found: `Engine::fan_out`, `Engine::recipients`.
+    Deliver,
+    /// Somebody is to be told something else, which is among the wishes, or nothing: walk on.
+    Told,
+    /// Somebody is told nothing, for a reason that has consequences.
+    Rest(SubscriberId, Rest),
     /// Everybody was asked.
     Done,
 }
 
+/// Why a subscriber is told nothing now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rest {
+    Coalesce,
+    Disconnect,
+    CaughtUp,
+}
+
 impl Engine {
     #[inline]
-    pub(super) fn published(&mut self, execution: Handle, facts: ChunkFacts) {
+    pub(super) fn published(&mut self, execution: Handle, chunks: &[ChunkFacts]) {
         let e = self.executions.get_mut(execution).expect("a publishing execution lives");
         assert!(matches!(e.producer, Producer::Active | Producer::Stopping)); // E1
-        e.log.push(facts);
-        self.counters.chunks_published += 1;
-        self.counters.bytes_published += u64::from(facts.length);
+        let bytes_before = e.log.total_bytes();
+        for &facts in chunks {
+            e.log.push(facts);
+        }
+        self.counters.chunks_published += chunks.len() as u64;
+        self.counters.bytes_published += e.log.total_bytes() - bytes_before;
         if !e.dirty && !e.locals.is_empty() {
             e.dirty = true;
             self.dirty.push_back(execution);
@@ -88,26 +114,37 @@ impl Engine {
         }
     }
 
+    /// Is the next wish a delivery? Then [`Engine::fan_out`] says which: the same as
+    /// [`Engine::next_action`] would give, for the one wish that there is for every chunk.
     #[inline]
-    pub(super) fn next_delivery(&mut self) -> Option<Action> {
-        loop {
-            if self.scan.is_none() {
-                self.begin_scan()?;
+    pub fn next_fan_out(&mut self) -> bool {
+        (self.scan.is_some() || !self.dirty.is_empty()) && self.make_up_delivery()
+    }
+
+    /// The delivery that [`Engine::next_fan_out`] has found.
+    #[inline]
+    pub fn fan_out(&self) -> &FanOut {
+        &self.fan_out
+    }
+
+    fn make_up_delivery(&mut self) -> bool {
+        while self.wishes.is_empty() {
+            if self.scan.is_none() && !self.begin_scan() {
+                return false;
             }
             match self.walk() {
-                Walk::Tell(action) => return Some(action),
+                Walk::Deliver => return true,
+                Walk::Told => {}
                 Walk::Rest(subscriber, next) => self.rest(subscriber, next),
                 Walk::Done => self.finish_scan(),
             }
-            if !self.wishes.is_empty() {
-                return self.wishes.pop_front();
-            }
         }
+        false
     }
 
-    fn begin_scan(&mut self) -> Option<()> {
+    fn begin_scan(&mut self) -> bool {
         loop {
-            let execution = self.dirty.pop_front()?;
+            let Some(execution) = self.dirty.pop_front() else { return false };
             let Some(e) = self.executions.get_mut(execution) else { continue };
             e.dirty = false;
             let count = e.locals.len() as u32;
@@ -116,59 +153,102 @@ impl Engine {
             }
             e.turn = if e.turn + 1 < count { e.turn + 1 } else { 0 };
             self.scan = Some(Scan { execution, at: e.turn, remaining: count });
-            return Some(());
+            return true;
         }
     }
 
-    /// Goes on until somebody is to be told something.
-    #[inline]
+    /// Asks one subscriber after the other what it is owed, and gathers those that are owed the
+    /// same chunks; until one is owed something else, or everybody was asked.
     fn walk(&mut self) -> Walk {
         let scan = self.scan.as_mut().expect("the caller began it");
         let execution = scan.execution;
         let Some(e) = self.executions.get_mut(execution) else { return Walk::Done };
         let ended = e.outcome.is_some();
         let count = e.locals.len() as u32;
+        let (from_seqs, end_seq) = (e.log.tail_seq().., e.log.head_seq() + 1);
+        let through_head = e.log.totals_through_head(Kinds::ALL);
+        // Only who has nothing else coming may be left behind by the walk right away.
+        let progress_to_tell = if ended { u64::MAX } else { e.progress_to_tell };
+        self.recipients.clear();
+        let mut gathered = (0, 0);
+        let mut filters = false;
         while scan.remaining > 0 {
             let local = &mut e.locals[scan.at as usize];
-            if local.gone || local.connection == Connection::Lost {
+            let next_seq = local.cursor.next_seq;
+            let given = if local.takes_all(end_seq) && from_seqs.contains(&next_seq) {
+                let range = (next_seq, end_seq);
+                if !self.recipients.is_empty() && range != gathered {
+                    break;
+                }
+                local.cursor = Cursor::new(end_seq, through_head);
+                local.fresh = false;
+                range
+            } else if local.gone || local.connection == Connection::Lost {
                 scan.advance(count); // Nobody hears it now, not even of the end.
                 continue;
+            } else if !self.recipients.is_empty() {
+                break; // Those that were gathered first; the slow way needs a walk of its own.
+            } else {
+                match local.next(&e.log, ended) {
+                    Next::Deliver { from_seq, until_seq } => {
+                        filters = !local.terms.kinds.is_all();
+                        (from_seq, until_seq)
+                    }
+                    // The one behind it is asked by a walk of its own.
+                    next => return self.tell_otherwise(next),
+                }
+            };
+            gathered = given;
+            self.recipients.push(local.id);
+            let has_more = given.1 < end_seq || local.progress_told < progress_to_tell;
+            if has_more {
+                break; // It is asked again, after this.
             }
-            let subscriber = local.id;
-            match local.next(&e.log, ended) {
-                Next::Deliver { from_seq, until_seq } => {
-                    let caught_up = until_seq > e.log.head_seq();
-                    if caught_up && !ended && local.progress_told >= e.progress_to_tell {
-                        scan.advance(count); // Nothing else can be owed now.
-                    }
-                    let action = Action::Deliver { subscriber, execution, from_seq, until_seq };
-                    return Walk::Tell(action);
-                }
-                Next::Gap(gap) => {
-                    count_gap(&mut self.counters, &gap);
-                    return Walk::Tell(Action::Gap(subscriber, execution, gap));
-                }
-                next => {
-                    if local.progress_told < e.progress_to_tell
-                        && let Some(progress) = e.progress
-                    {
-                        local.progress_told = progress.report_count; // Perhaps ahead of others.
-                        return Walk::Tell(Action::Progress(subscriber, execution, progress));
-                    }
-                    scan.advance(count);
-                    if next != Next::Nothing {
-                        return Walk::Rest(subscriber, next);
-                    }
-                }
-            }
+            scan.advance(count);
         }
-        Walk::Done
+        if self.recipients.is_empty() {
+            return Walk::Done;
+        }
+        let (from_seq, until_seq) = gathered;
+        if scan.remaining == 0 && !ended && !e.gated && !e.removed {
+            self.scan = None; // Nothing follows from the end of this walk.
+        }
+        self.fan_out = FanOut { execution, from_seq, until_seq, filters };
+        Walk::Deliver
+    }
+
+    /// What the subscriber where the walk stands is told if that is no chunk.
+    fn tell_otherwise(&mut self, next: Next) -> Walk {
+        let scan = self.scan.as_mut().expect("a walk goes on");
+        let execution = scan.execution;
+        let e = self.executions.get_mut(execution).expect("it is being walked over");
+        let local = &mut e.locals[scan.at as usize];
+        let subscriber = local.id;
+        if let Next::Gap(gap) = next {
+            count_gap(&mut self.counters, &gap);
+            self.wishes.push_back(Action::Gap(subscriber, execution, gap));
+            return Walk::Told;
+        }
+        if local.progress_told < e.progress_to_tell
+            && let Some(progress) = e.progress
+        {
+            local.progress_told = progress.report_count; // Perhaps ahead of others.
+            self.wishes.push_back(Action::Progress(subscriber, execution, progress));
+            return Walk::Told;
+        }
+        scan.advance(e.locals.len() as u32);
+        match next {
+            Next::Coalesce => Walk::Rest(subscriber, Rest::Coalesce),
+            Next::Disconnect => Walk::Rest(subscriber, Rest::Disconnect),
+            Next::CaughtUp => Walk::Rest(subscriber, Rest::CaughtUp),
+            Next::Nothing | Next::Deliver { .. } | Next::Gap(_) => Walk::Told,
+        }
     }
 
     /// A subscriber that gets no chunk and no gap now, for a reason.
-    fn rest(&mut self, subscriber: SubscriberId, next: Next) {
-        match next {
-            Next::Coalesce => {
+    fn rest(&mut self, subscriber: SubscriberId, rest: Rest) {
+        match rest {
+            Rest::Coalesce => {
                 let local = self.local_mut(subscriber).expect("it is being walked over");
                 if local.detail.coalesce_timer.is_none() {
                     let delay_max = local.detail.coalesce.expect("it coalesces").delay_max;
@@ -177,9 +257,8 @@ impl Engine {
                     local.detail.coalesce_timer = Some(timer);
                 }
             }
-            Next::Disconnect => self.detach(subscriber, DetachReason::Lag),
-            Next::CaughtUp => self.end(subscriber),
-            Next::Nothing | Next::Deliver { .. } | Next::Gap(_) => unreachable!("not at rest"),
+            Rest::Disconnect => self.detach(subscriber, DetachReason::Lag),
+            Rest::CaughtUp => self.end(subscriber),
         }
     }
 

@@ -40,8 +40,9 @@ pub enum Event<'a> {
     RingReturned,
 
     // --- Producers ---
-    /// A chunk is in the ring, and everything before `tail_seq` no longer is.
-    Published(Handle, ChunkFacts),
+    /// These chunks are in the ring, and of those before them nothing before the last one's
+    /// `tail_seq`.
+    Published(Handle, &'a [ChunkFacts]),
     /// The producer can not write: a gating reader is in the way. The shard has just told where
     /// the readers on other threads stand.
     Gated(Handle),
@@ -59,8 +60,9 @@ pub enum Event<'a> {
     Demand(SubscriberId, u32),
     /// A subscriber's connection broke. A `block` subscriber keeps its place for a while.
     Lost(SubscriberId),
-    /// Of what was to be delivered to a local subscriber, nothing was from chunk `.1` on: its
-    /// producer was faster, and the ring holds nothing through chunk `.2` any more.
+    /// Of what was to be delivered to a local subscriber, nothing was from chunk `.1` on: a
+    /// producer on another thread was faster, and the ring holds nothing through chunk `.2` any
+    /// more.
     Overtaken(SubscriberId, u64, u64),
     /// A reader on another thread stands before this chunk.
     ReaderAt(SubscriberId, u64),

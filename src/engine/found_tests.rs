@@ -35,7 +35,7 @@ fn a_limit_that_a_smaller_ring_cuts_is_also_the_burst_and_the_trip() {
     for _ in 0..=RING.chunks_max {
         assert_eq!(world.ends(), []);
         let facts = ChunkFacts { length: 1, kind: Kind::Output, key: 0, tail_seq: 1 };
-        world.handle(Event::Published(id.slot, facts));
+        world.handle(Event::Published(id.slot, &[facts]));
     }
     let lag = EndState::Detached { reason: DetachReason::Lag, resume_from: 1 };
     assert_eq!(world.ends(), [lag]);
@@ -121,7 +121,7 @@ fn disconnect_ends_who_is_overtaken_by_the_ring_and_gives_it_no_gap() {
         // Long chunks: the ring holds two of them.
         let tail_seq = seq.saturating_sub(1).max(1);
         let facts = ChunkFacts { length: 512, kind: Kind::Output, key: 0, tail_seq };
-        world.handle(Event::Published(id.slot, facts));
+        world.handle(Event::Published(id.slot, &[facts]));
     };
     (1..=5).for_each(&mut publish);
     world.handle(Event::Demand(subscriber, 1));

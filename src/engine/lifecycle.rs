@@ -114,9 +114,14 @@ impl Engine {
         e.ring = Some(ring);
         e.log = ChunkLog::new(ring.slot_count);
         e.state = State::Running;
+        let filters = e.locals.iter().any(|local| !local.terms.kinds.is_all());
+        if filters {
+            e.log.keep_kind_totals();
+        }
         for local in &mut e.locals {
             // The ring may be smaller than expected where memory is short.
             local.terms.limit.chunks = local.terms.limit.chunks.min(ring.chunks_max);
+            local.set_plain();
         }
         e.trip_seq = e.next_trip_seq();
         e.burst_chunks = e.smallest_burst();
@@ -227,7 +232,7 @@ impl Engine {
         let verdict = Verdict {
             outcome,
             head_seq: e.log.head_seq(),
-            totals: e.log.kind_totals().clone(),
+            totals: e.log.kind_totals(),
             error: e.error.clone(),
         };
         let timers = std::mem::take(&mut e.timers);

@@ -20,8 +20,9 @@ pub struct ChunkLog {
     head_seq: u64,
     tail_seq: u64,
     total_bytes: u64,
-    through_head: KindTotals,
     before_tail: KindTotals,
+    /// Kept only since somebody filters by kind: see [`ChunkLog::keep_kind_totals`].
+    through_head: Option<Box<KindTotals>>,
 }
 
 impl ChunkLog {
@@ -34,8 +35,8 @@ impl ChunkLog {
             head_seq: 0,
             tail_seq: 1,
             total_bytes: 0,
-            through_head: KindTotals::default(),
             before_tail: KindTotals::default(),
+            through_head: None,
         }
     }
 
@@ -55,7 +56,9 @@ impl ChunkLog {
         self.head_seq += 1;
         assert!(self.head_seq - self.tail_seq <= self.mask); // The ring has as many slots.
         self.total_bytes += u64::from(facts.length);
-        self.through_head.count(facts.kind, facts.length);
+        if let Some(totals) = &mut self.through_head {
+            totals.count(facts.kind, facts.length);
+        }
         self.slots[(self.head_seq & self.mask) as usize] = Meta {
             total_bytes: self.total_bytes,
             length: facts.length,
@@ -70,9 +73,22 @@ impl ChunkLog {
         self.total_bytes
     }
 
-    /// All chunks ever published, by kind.
-    pub fn kind_totals(&self) -> &KindTotals {
-        &self.through_head
+    /// All chunks ever published, by kind. O(chunks held).
+    pub fn kind_totals(&self) -> KindTotals {
+        let mut totals = self.before_tail.clone();
+        for seq in self.tail_seq..=self.head_seq {
+            let meta = self.meta(seq);
+            totals.count(meta.kind, meta.length);
+        }
+        totals
+    }
+
+    /// From now on totals by kind are kept at the head, too: somebody filters by kind, and will ask
+    /// for them with every chunk.
+    pub fn keep_kind_totals(&mut self) {
+        if self.through_head.is_none() {
+            self.through_head = Some(Box::new(self.kind_totals()));
+        }
     }
 
     /// G1 and G2.
@@ -85,7 +101,9 @@ impl ChunkLog {
             sum.count(meta.kind, meta.length);
             assert_eq!(meta.total_bytes, sum.of(Kinds::ALL).bytes);
         }
-        assert_eq!(sum, self.through_head);
+        if let Some(totals) = &self.through_head {
+            assert_eq!(sum, **totals);
+        }
         let all = Totals { chunks: self.head_seq, bytes: self.total_bytes };
         assert_eq!(sum.of(Kinds::ALL), all);
     }
@@ -113,7 +131,10 @@ impl Log for ChunkLog {
         if kinds.is_all() {
             return Totals { chunks: self.head_seq, bytes: self.total_bytes };
         }
-        self.through_head.of(kinds)
+        match &self.through_head {
+            Some(totals) => totals.of(kinds),
+            None => self.kind_totals().of(kinds),
+        }
     }
 
     fn totals_before_tail(&self, kinds: Kinds) -> Totals {

@@ -48,6 +48,7 @@ pub use action::{
     Outcome, Progress, Reply, State, Status, SubscribeError, Subscribed, Verdict,
 };
 pub use chunk::{Gap, GapReason, Kind, KindTotals, Kinds, Meta, Totals, UnknownKind};
+pub use deliver::FanOut;
 pub use event::{
     ChunkFacts, Coalesce, Event, From, Hold, OnStall, OpenSpec, Place, ProducerEnd, ProgressReport,
     RingFacts, Start, SubscribeSpec,
@@ -112,6 +113,9 @@ pub struct Engine {
     /// Executions whose local subscribers may have something coming.
     dirty: VecDeque<Handle>,
     scan: Option<deliver::Scan>,
+    /// The present `Deliver`, and to whom it goes.
+    fan_out: FanOut,
+    recipients: Vec<SubscriberId>,
     /// Executions without a ring, first come first served.
     queue: VecDeque<Handle>,
     /// A `Lease` is under way: one at a time, so that the queue stays a queue.
@@ -147,6 +151,13 @@ impl Engine {
             wishes: VecDeque::with_capacity(256),
             dirty: VecDeque::with_capacity(limits.executions_max as usize),
             scan: None,
+            fan_out: FanOut {
+                execution: Handle { index: 0, generation: 0 },
+                from_seq: 0,
+                until_seq: 0,
+                filters: false,
+            },
+            recipients: Vec::with_capacity(limits.subscribers_per_execution_max as usize),
             queue: VecDeque::with_capacity(limits.queued_max as usize),
             leasing: false,
             oldest_ended: None,
@@ -204,10 +215,18 @@ impl Engine {
     /// holds at this moment.
     #[inline]
     pub fn next_action(&mut self) -> Option<Action> {
-        if !self.wishes.is_empty() {
-            return self.wishes.pop_front();
+        if self.wishes.is_empty() && self.next_fan_out() {
+            let FanOut { execution, from_seq, until_seq, .. } = self.fan_out;
+            return Some(Action::Deliver { execution, from_seq, until_seq });
         }
-        self.next_delivery()
+        self.wishes.pop_front()
+    }
+
+    /// To whom the [`Action::Deliver`] that was given last goes; until the next action is asked
+    /// for.
+    #[inline]
+    pub fn recipients(&self) -> &[SubscriberId] {
+        &self.recipients
     }
 
     /// When [`Event::Tick`] is due next.
@@ -241,12 +260,6 @@ impl Engine {
     /// The name of an execution; `None` for a stale handle.
     pub fn execution_id(&self, execution: Handle) -> Option<crate::base::ExecutionId> {
         Some(self.executions.get(execution)?.id)
-    }
-
-    /// How many chunks the tool said there would be.
-    #[inline]
-    pub fn chunks_expected(&self, execution: Handle) -> Option<u64> {
-        self.executions.get(execution)?.chunks_expected
     }
 
     /// What went wrong with an execution that failed.

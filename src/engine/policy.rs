@@ -295,6 +295,12 @@ impl Cursor {
         Cursor { next_seq, stop_seq: NO_STOP, seen }
     }
 
+    /// Has `drop` stopped taking chunks for it?
+    #[inline]
+    pub fn is_tripped(&self) -> bool {
+        self.stop_seq != NO_STOP
+    }
+
     /// Before another chunk, all else as it was: only chunks of other kinds lie between.
     #[must_use]
     pub fn moved_to(self, next_seq: u64, seen: Totals) -> Cursor {

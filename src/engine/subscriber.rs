@@ -17,6 +17,8 @@ use crate::engine::wheel::TimerId;
 pub(super) struct Local {
     pub id: SubscriberId,
     pub cursor: Cursor,
+    /// That many pending chunks are given at once without a look at the terms; 0: always look.
+    pub plain_chunks: u64,
     pub terms: Terms,
     /// Chunks that it can take now; `u32::MAX` is any number, and stays so.
     pub demand: u32,
@@ -77,7 +79,32 @@ pub(super) enum Next {
 }
 
 impl Local {
-    /// Moves the cursor over what is to be told next to one that can be reached. `ended`: nothing
+    /// What [`Local::plain_chunks`] has to be, now that something about it has changed.
+    pub fn set_plain(&mut self) {
+        let looks = self.gone
+            || self.connection == Connection::Lost
+            || self.demand != u32::MAX
+            || self.coalesces
+            || self.acked_until_seq != u64::MAX
+            || !self.terms.kinds.is_all();
+        self.plain_chunks = match self.terms.policy {
+            _ if looks => 0,
+            Policy::Block => u64::MAX,
+            Policy::Conflate => 1,
+            _ if self.terms.limit.bytes != u64::MAX => 1, // One chunk always fits.
+            _ => u64::from(self.terms.limit.chunks),
+        };
+    }
+
+    /// Is it owed all chunks before `end_seq`, without a look at the terms?
+    #[inline]
+    pub fn takes_all(&self, end_seq: u64) -> bool {
+        // Nothing pending wraps around to a very large number.
+        let pending = end_seq.wrapping_sub(self.cursor.next_seq);
+        pending.wrapping_sub(1) < self.plain_chunks && !self.cursor.is_tripped()
+    }
+
+    /// Moves the cursor over what is to be told next, if it can be reached at all. `ended`: nothing
     /// more will be published.
     #[inline]
     pub fn next(&mut self, log: &ChunkLog, ended: bool) -> Next {

@@ -32,10 +32,15 @@ impl Desk {
         self.knock();
     }
 
-    /// The shard has something to say somewhere: wakes the reader if it sleeps.
+    /// The shard has written something that the reader should look at. If readers sleep, which is
+    /// to be asked after one full fence, [`Desk::wake`] has to follow.
     pub fn knock(&self) {
         let next = self.epoch.load(Ordering::Relaxed).wrapping_add(1);
         self.epoch.store(next, Ordering::Release); // desk:detached
+    }
+
+    /// Ends the sleep of a reader that was knocked for.
+    pub fn wake(&self) {
         futex::wake_all(&self.epoch);
     }
 

@@ -5,9 +5,9 @@
 //! writing costs two fences, never a wait.
 //!
 //! - `exchange:close`: the writer says that it writes, passes a full fence, then looks whether it
-//!   may; the shard says that it may not, passes a full fence, then looks whether it does. So either
-//!   the writer sees the end or the shard sees the writer, and the head that the shard reads once
-//!   nobody writes is the last one.
+//!   may; the shard says that it may not, passes a full fence, then looks whether it does. So
+//!   either the writer sees the end or the shard sees the writer, and the head that the shard reads
+//!   once nobody writes is the last one.
 //! - `exchange:sleep`: a reader counts itself as asleep, passes a full fence, then looks once more
 //!   for a chunk; who publishes passes a full fence, then looks for sleepers.
 //!

@@ -7,6 +7,8 @@
 //! while the descriptors stand. Each control takes one part of the protocol away
 //! ([`Flaw`]) and has to fail: a model that cannot fail shows nothing.
 
+use std::sync::Arc;
+
 use super::atomic::{Flaw, flaw_switch, full_fence};
 use super::*;
 use crate::base::Instant;
@@ -148,8 +150,8 @@ fn control_announced_before_it_is_written_the_model_fails() {
     explore_without(Flaw::PublishOrder, 3, a_reader_follows);
 }
 
-/// The window of a ring gets a new tenant, maybe without `flaw`, while a reader of the old one reads
-/// chunk 1.
+/// The window of a ring gets a new tenant, maybe without what `flaw` says, while a reader of the
+/// old one reads chunk 1.
 fn a_window_changes_its_tenant(flaw: Option<Flaw>) {
     flaw_switch::ACTIVE.with(|active| active.set(None));
     let writer = ring(DATA_FIRST, 1);
@@ -200,31 +202,63 @@ fn a_reader_that_falls_asleep_is_seen_or_sees_the_chunk() {
         let mut writer = ring(DATA_FIRST, 0);
         let reader = writer.reader();
         let (page, view) = ReaderPage::new(1);
+        let exchange = Arc::new(Exchange::new());
+        let seen_from_there = Arc::clone(&exchange);
         let thread = loom::thread::spawn(move || {
             page.set_asleep();
+            seen_from_there.fall_asleep();
             reader.head_seq() == 0 // Then it would sleep.
         });
         write(&mut writer, 1);
         full_fence();
-        let is_woken = view.is_asleep();
+        let is_woken = view.is_asleep() && exchange.has_sleepers();
         let is_sleeping = thread.join().unwrap();
         assert!(is_woken || !is_sleeping);
     });
 }
 
 #[test]
-fn a_cursor_that_moves_is_sampled_or_announced() {
+fn a_cursor_that_moves_before_a_sleep_is_sampled_or_the_knock_is_heard() {
     explore(3, || {
         let control = ControlPage::new();
         let control_view = control.view();
         let (page, mut view) = ReaderPage::new(1);
+        let exchange = Arc::new(Exchange::new());
+        let desk = Arc::new(Desk::new());
+        let there = (Arc::clone(&exchange), Arc::clone(&desk));
         let thread = loom::thread::spawn(move || {
             page.set_cursor(2);
-            control_view.wants_attention()
+            there.0.fall_asleep();
+            let is_knocked_for = there.1.epoch() != 0;
+            is_knocked_for && control_view.attention_hint() // Then it rings.
         });
         control.set_attention(true);
+        desk.knock();
+        full_fence();
+        let is_woken = exchange.has_sleepers();
         let cursor = view.sample(1, 5).unwrap();
         let is_announced = thread.join().unwrap();
-        assert!(is_announced || cursor == 2);
+        assert!(is_announced || is_woken || cursor == 2);
+    });
+}
+
+#[test]
+fn a_chunk_is_before_the_end_or_refused() {
+    explore(3, || {
+        let mut writer = ring(DATA_FIRST, 0);
+        let reader = writer.reader();
+        let exchange = Arc::new(Exchange::new());
+        let there = Arc::clone(&exchange);
+        let thread = loom::thread::spawn(move || {
+            if there.begin_write().is_ok() {
+                write(&mut writer, 1);
+                there.end_write();
+            }
+            writer.head_seq()
+        });
+        exchange.close();
+        let final_seq = exchange.is_quiet().then(|| reader.head_seq());
+        let head_seq = thread.join().unwrap();
+        assert!(final_seq.is_none_or(|final_seq| final_seq == head_seq));
     });
 }

@@ -25,6 +25,7 @@
 //! - M4: pages are bought before they are touched: no SIGBUS on a full system.
 
 pub mod atomic;
+mod claim;
 pub mod control;
 mod copy;
 pub mod desk;

@@ -84,7 +84,9 @@ fn run(seed: u64, geometry: Geometry, steps: u64) {
         let header = ChunkHeader { kind, key: step as u8, flags: step as u16 };
         let now = Instant::from_nanos(next_seq * 10);
         let tail_before = writer.tail_seq();
-        let written = if random.chance(1, 3) {
+        // Miri (of May 2026) breaks down over a word that is stored to as bytes, in place, and then
+        // as an atomic.
+        let written = if !cfg!(miri) && random.chance(1, 3) {
             let lent_length = random.between(length as u64, length_max) as usize;
             let lent = writer.lend(lent_length, gate_seq).map(|room| {
                 assert_eq!(room.len(), lent_length);
@@ -110,7 +112,7 @@ fn run(seed: u64, geometry: Geometry, steps: u64) {
         }
         // Nothing at the gate or after it is lost, nor what the ring promises to hold.
         assert!(writer.tail_seq() <= gate_seq.max(tail_before), "{context}");
-        if step.is_multiple_of(7) {
+        if step.is_multiple_of(if cfg!(miri) { 11 } else { 7 }) {
             model.check(&writer, &reader, &context);
         }
     }
@@ -125,7 +127,7 @@ fn run(seed: u64, geometry: Geometry, steps: u64) {
 #[test]
 fn a_ring_is_a_window_of_everything_written() {
     let first_seed: u64 = std::env::var("SEED").map_or(1, |text| text.parse().unwrap());
-    let (seeds, steps) = if cfg!(miri) { (1, 60) } else { (20, 1_500) };
+    let (seeds, steps) = if cfg!(miri) { (1, 24) } else { (20, 1_500) };
     for seed in first_seed..first_seed + seeds {
         run(seed, Geometry::custom(8, 64), steps); // Data wraps first.
         run(seed, Geometry::custom(64, 160), steps); // Data wraps much earlier.
@@ -140,7 +142,7 @@ fn a_full_ring_holds_what_its_geometry_promises() {
         let mut random = Random::new(3);
         let mut writer = RingWriter::new(Lease::heap(geometry), ClockAnchor::default());
         let mut lengths: Vec<u64> = vec![0];
-        for _ in 0..if cfg!(miri) { 200 } else { 20_000 } {
+        for _ in 0..if cfg!(miri) { 70 } else { 20_000 } {
             let length_max = if random.chance(1, 4) { geometry.length_max() } else { 16 };
             let length = random.below(u64::from(length_max) + 1);
             let payload = vec![1; length as usize];

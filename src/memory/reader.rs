@@ -190,7 +190,8 @@ impl RingReader {
     pub unsafe fn borrow(&self, descriptor: &Descriptor) -> &[u8] {
         let start = self.payload_start(descriptor);
         let address = self.segment.byte_address(start, descriptor.length as usize);
-        // SAFETY: in bounds by `byte_address`, initialized (zeroed at birth); unwritten by contract.
+        // SAFETY: in bounds by `byte_address`, initialized (zeroed at birth), and not written while
+        // the slice lives, by contract.
         unsafe { std::slice::from_raw_parts(address.as_ptr(), descriptor.length as usize) }
     }
 
@@ -259,8 +260,9 @@ impl RingReader {
         self.word(TOTAL_BYTES_WORD).load(Ordering::Relaxed)
     }
 
-    /// Tail and totals of one and the same moment; `None` if the window belongs to another
-    /// execution, or if its writer has been in the middle of a change for too long to be honest.
+    /// Tail and totals of one and the same moment. `None` if the window belongs to another
+    /// execution, or if its writer stays in the middle of a change: then ask again later, a bounded
+    /// number of times.
     pub fn tail_totals(&self) -> Option<TailTotals> {
         for _ in 0..SEQLOCK_ATTEMPTS_MAX {
             let version = load_acquire(self.word(TAIL_VERSION_WORD)); // ring:totals

@@ -49,8 +49,7 @@ impl ReaderPage {
         (ReaderPage { segment }, view)
     }
 
-    /// All chunks before `cursor` have been read and may be overwritten. Whoever then asks whether
-    /// the shard wants to know passes the fence in `ControlView::wants_attention`.
+    /// All chunks before `cursor` have been read and may be overwritten.
     #[inline]
     pub fn set_cursor(&self, cursor: u64) {
         self.segment.word(CURSOR).store(cursor, Ordering::Release); // page:cursor

@@ -28,8 +28,8 @@ pub struct Segment {
     backing: Arc<Backing>,
 }
 
-// SAFETY: `base` points into `backing`, which is Send and Sync; the memory is only reached as atomics, or through the functions of `copy.rs`, whose
-// callers say why nothing tears; `backing` keeps it alive from whatever thread.
+// SAFETY: `base` points into `backing`, which is Send and Sync; the memory is only reached as
+// atomics, or through the functions of `copy.rs`, whose callers say why nothing tears.
 unsafe impl Send for Segment {}
 // SAFETY: as for Send: a shared segment gives out nothing but `&AtomicU64`.
 unsafe impl Sync for Segment {}

@@ -10,10 +10,7 @@
 //! 2. payload, fields of the descriptor;
 //! 3. the descriptor's `seq`, then `head_seq`, each with release (`ring:publish`).
 //!
-//! A claim takes an eighth of the ring more than the chunk at hand needs, so that the line of the
-//! tail, which every reader re-checks, moves once per many chunks.
-//!
-//! Invariants ([`RingWriter::audit`]):
+//! Claiming is in `claim.rs`. Invariants ([`RingWriter::audit`]):
 //! - W1: `tail_seq <= seq_next`, `seq_next - tail_seq <= slot_count`
 //! - W2: `position_next - position(tail_seq) <= data_bytes`
 //! - W3: no chunk at or after the caller's `gate_seq` is ever claimed
@@ -22,13 +19,13 @@
 
 use std::fmt;
 
-use super::atomic::{AtomicU64, Flaw, Ordering, fence, is_flawed};
+use super::atomic::{AtomicU64, Flaw, Ordering, is_flawed};
 use super::copy;
 use super::futex;
 use super::layout::{
-    CLAIM_PARTS, ChunkHeader, ClockAnchor, Descriptor, GENERATION_WORD, Geometry, HEAD_SEQ_WORD,
-    KindTotals, META, MONO_NS, OFFSET, POSITION, SEQ, TAIL_SEQ_WORD, TAIL_TOTALS_WORD,
-    TAIL_VERSION_WORD, TOTAL_BYTES, TOTAL_BYTES_WORD, pack_meta, padded, unpack_meta,
+    ChunkHeader, ClockAnchor, Descriptor, GENERATION_WORD, Geometry, HEAD_SEQ_WORD, KindTotals,
+    META, MONO_NS, OFFSET, POSITION, SEQ, TOTAL_BYTES, TOTAL_BYTES_WORD, pack_meta, padded,
+    unpack_meta,
 };
 use super::lease::Lease;
 use super::reader::RingReader;
@@ -38,22 +35,22 @@ use crate::limits::KINDS_MAX;
 /// The one writer of one ring.
 pub struct RingWriter {
     /// The number of the next chunk; `head_seq` is one less.
-    seq_next: u64,
+    pub(super) seq_next: u64,
     /// A chunk below this has a slot without a claim.
-    seq_limit: u64,
+    pub(super) seq_limit: u64,
     /// Where the next payload starts if it fits before the end of the area.
-    position_next: u64,
+    pub(super) position_next: u64,
     /// A payload that ends at or below this has room without a claim.
-    position_limit: u64,
+    pub(super) position_limit: u64,
     /// Position of the start of the data area in the present lap.
     lap_position: u64,
     total_bytes: u64,
-    geometry: Geometry,
+    pub(super) geometry: Geometry,
     /// What every slot holds: our own record, one entry per slot.
     records: Box<[Record]>,
-    tail_seq: u64,
-    tail_version: u64,
-    tail_totals: KindTotals,
+    pub(super) tail_seq: u64,
+    pub(super) tail_version: u64,
+    pub(super) tail_totals: KindTotals,
     /// Where a lent stretch is, until it is published.
     lent: Option<Room>,
     anchor: ClockAnchor,
@@ -63,11 +60,11 @@ pub struct RingWriter {
 
 /// Our own record of a chunk in the ring: half a cache line.
 #[derive(Clone, Copy, Default)]
-struct Record {
-    position: u64,
+pub(super) struct Record {
+    pub(super) position: u64,
     total_bytes: u64,
     mono_ns: u64,
-    meta: u64,
+    pub(super) meta: u64,
 }
 
 /// A stretch of the data area that nothing valid stands in.
@@ -238,67 +235,6 @@ impl RingWriter {
         seq
     }
 
-    /// Gives up chunks at the tail until a payload can end at `position_end` and one slot is free;
-    /// then up to an eighth of the ring more.
-    #[cold]
-    #[inline(never)]
-    fn claim(&mut self, position_end: u64, gate_seq: u64) -> Result<(), WriteError> {
-        let slot_count = u64::from(self.geometry.slot_count());
-        let data_bytes = u64::from(self.geometry.data_bytes());
-        let tail_max = gate_seq.min(self.seq_next);
-        let mut tail_seq = self.tail_seq;
-        while self.position_of(tail_seq) + data_bytes < position_end
-            || tail_seq + slot_count <= self.seq_next
-        {
-            if tail_seq >= tail_max {
-                assert!(gate_seq < self.seq_next); // An empty ring has room for every chunk.
-                return Err(WriteError::Gated { gate_seq });
-            }
-            tail_seq += 1;
-        }
-        let needed_position = self.position_of(tail_seq);
-        let tail_max = tail_max.min(tail_seq + slot_count / u64::from(CLAIM_PARTS));
-        let extra_bytes_max = data_bytes / u64::from(CLAIM_PARTS);
-        while tail_seq < tail_max
-            && self.position_of(tail_seq + 1) - needed_position <= extra_bytes_max
-        {
-            tail_seq += 1;
-        }
-        self.store_tail(tail_seq);
-        self.seq_limit = tail_seq + slot_count;
-        self.position_limit = self.position_of(tail_seq) + data_bytes;
-        Ok(())
-    }
-
-    /// Moves the tail to `tail_seq`, for everyone to see before anything is overwritten.
-    fn store_tail(&mut self, tail_seq: u64) {
-        let mut changed_kinds = 0u32;
-        for seq in self.tail_seq..tail_seq {
-            let (length, header) = unpack_meta(self.record(seq).meta);
-            let total = &mut self.tail_totals[header.kind as usize];
-            total.count += 1;
-            total.bytes += u64::from(length);
-            changed_kinds |= 1 << header.kind;
-        }
-        self.tail_seq = tail_seq;
-        self.tail_version += 2;
-        let version = self.word(TAIL_VERSION_WORD);
-        version.store(self.tail_version - 1, Ordering::Relaxed); // Odd: totals are being changed.
-        // Release beyond what the fence needs: who sees this tail sees the head it stood under.
-        self.word(TAIL_SEQ_WORD).store(tail_seq, Ordering::Release); // ring:tail
-        if !is_flawed(Flaw::ClaimFence) {
-            fence(Ordering::Release); // ring:claim, ring:totals
-        }
-        while changed_kinds != 0 {
-            let kind = changed_kinds.trailing_zeros() as usize;
-            changed_kinds &= changed_kinds - 1;
-            let total = self.tail_totals[kind];
-            self.word(TAIL_TOTALS_WORD + 2 * kind).store(total.count, Ordering::Relaxed);
-            self.word(TAIL_TOTALS_WORD + 2 * kind + 1).store(total.bytes, Ordering::Relaxed);
-        }
-        self.word(TAIL_VERSION_WORD).store(self.tail_version, Ordering::Release); // ring:totals
-    }
-
     /// For a control of the loom models: the chunk is announced before its bytes are there.
     #[cold]
     fn write_in_wrong_order(
@@ -315,18 +251,13 @@ impl RingWriter {
     }
 
     #[inline]
-    fn word(&self, index: usize) -> &AtomicU64 {
+    pub(super) fn word(&self, index: usize) -> &AtomicU64 {
         self.lease.segment.word(index)
     }
 
     #[inline]
-    fn record(&self, seq: u64) -> &Record {
+    pub(super) fn record(&self, seq: u64) -> &Record {
         &self.records[self.geometry.slot_index(seq)]
-    }
-
-    /// Where chunk `seq` starts; for the one that does not exist yet, where it would.
-    fn position_of(&self, seq: u64) -> u64 {
-        if seq == self.seq_next { self.position_next } else { self.record(seq).position }
     }
 
     /// Wakes everyone who waits for the head to move, in this process and others: one syscall.
@@ -411,12 +342,26 @@ impl RingWriter {
     /// If the ring does not hold it ([`RingWriter::is_held`]).
     #[inline]
     pub fn payload(&self, seq: u64) -> &[u8] {
-        let descriptor = self.descriptor(seq);
+        self.payload_of(&self.descriptor(seq))
+    }
+
+    #[inline]
+    fn payload_of(&self, descriptor: &Descriptor) -> &[u8] {
         let start = self.geometry.data_start() + descriptor.offset as usize;
         let address = self.lease.segment.byte_address(start, descriptor.length as usize);
         // SAFETY: in bounds by `byte_address`, initialized (zeroed at birth). Only we write here,
         // and `&self` keeps us from doing so while the slice lives.
         unsafe { std::slice::from_raw_parts(address.as_ptr(), descriptor.length as usize) }
+    }
+
+    /// [`RingWriter::descriptor`] and [`RingWriter::payload`] in one.
+    ///
+    /// # Panics
+    /// If the ring does not hold it ([`RingWriter::is_held`]).
+    #[inline]
+    pub fn chunk(&self, seq: u64) -> (Descriptor, &[u8]) {
+        let descriptor = self.descriptor(seq);
+        (descriptor, self.payload_of(&descriptor))
     }
 
     /// Checks W1 and W2.

@@ -4,9 +4,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use super::delivery::{Chunk, Delivery, Ended, code_of_detach, code_of_outcome};
 use super::run::{Producer, Ring, Run};
-use super::{AskedFor, Call, Item, NO_SINK, Shard};
+use super::{AskedFor, Call, Fan, Item, NO_SINK, Shard};
 use crate::base::{Handle, SubscriberId};
-use crate::engine::{Action, DetachReason, End, Event, Log, ProducerEnd, RingFacts, Verdict};
+use crate::engine::{
+    Action, DetachReason, End, Event, FanOut, Log, ProducerEnd, RingFacts, Verdict,
+};
+use crate::memory::atomic::full_fence;
 use crate::memory::{
     Descriptor, FinalRecord, Geometry, KindTotal, KindTotals, Lease, ProgressRecord, ReadError,
     RingWriter, ShortText,
@@ -21,7 +24,7 @@ impl<R: Reactor + 'static> Shard<R> {
     pub(super) fn pump(&mut self) {
         while let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.pump_until_done())) {
             // S3: a closure's panic ends its subscription. Any other is ours.
-            let Some(subscriber) = self.calling.take() else { resume_unwind(panic) };
+            let Some(subscriber) = self.called() else { resume_unwind(panic) };
             self.sinks[subscriber.0.index as usize] = NO_SINK;
             self.record(Code::OutsideRefused, u64::from(subscriber.0.index), 0);
             self.tell(Event::Unsubscribe(subscriber));
@@ -30,23 +33,49 @@ impl<R: Reactor + 'static> Shard<R> {
 
     #[inline]
     fn pump_until_done(&mut self) {
-        while let Some(action) = self.engine.next_action() {
-            self.carry_out(action);
+        self.fan_out(); // What a closure's panic has cut short.
+        loop {
+            if self.engine.next_fan_out() {
+                self.begin_fan_out();
+            } else if let Some(action) = self.engine.next_action() {
+                self.carry_out(action);
+            } else {
+                return;
+            }
         }
     }
 
     #[inline]
+    fn begin_fan_out(&mut self) {
+        self.worked = true;
+        let &FanOut { execution, from_seq, until_seq, .. } = self.engine.fan_out();
+        if let Some(observer) = &mut self.observer {
+            let action = Action::Deliver { execution, from_seq, until_seq };
+            observer(&action, self.engine.recipients());
+        }
+        self.fan = Some(Fan { execution, next_seq: from_seq, until_seq, at: 0 });
+        self.fan_out();
+    }
+
+    /// Whose closure is running, if one is; not any more.
+    fn called(&mut self) -> Option<SubscriberId> {
+        if let Some(fan) = &mut self.fan {
+            fan.at += 1;
+            return self.engine.recipients().get(fan.at - 1).copied();
+        }
+        self.calling.take()
+    }
+
     pub(super) fn carry_out(&mut self, action: Action) {
+        if let Action::Deliver { .. } = action {
+            self.begin_fan_out();
+            return;
+        }
         self.worked = true;
         if let Some(observer) = &mut self.observer {
-            observer(&action);
+            observer(&action, &[]);
         }
-        match action {
-            Action::Deliver { subscriber, execution, from_seq, until_seq } => {
-                self.deliver(subscriber, execution, from_seq, until_seq);
-            }
-            action => self.act(action),
-        }
+        self.act(action);
     }
 
     fn act(&mut self, action: Action) {
@@ -81,7 +110,7 @@ impl<R: Reactor + 'static> Shard<R> {
                     reports: progress.report_count,
                     message: ShortText::new(""),
                 });
-                run.remotes.iter().for_each(|remote| remote.desk.knock());
+                run.knock();
             }
             Action::Verdict(execution, verdict) => self.write_verdict(execution, &verdict),
             Action::DetachReader(subscriber, execution, reason) => {
@@ -98,66 +127,76 @@ impl<R: Reactor + 'static> Shard<R> {
         run
     }
 
+    /// Gives chunk after chunk to each recipient; goes on where it was cut short.
     #[inline]
-    fn deliver(
-        &mut self,
-        subscriber: SubscriberId,
-        execution: Handle,
-        from_seq: u64,
-        until_seq: u64,
-    ) {
-        let sink = &mut self.sinks[subscriber.0.index as usize];
-        match &mut sink.call {
-            Call::Polled(inbox) => {
-                let run = self.runs[execution.index as usize].as_ref().expect("it publishes");
-                let log = self.engine.log(execution).expect("it publishes");
-                let kinds = sink.kinds;
-                let wanted = |&seq: &u64| kinds.is_all() || kinds.contains(log.meta(seq).kind);
-                // It asks for one at a time.
-                let Some(seq) = (from_seq..until_seq).find(wanted) else { return };
-                match read_chunk(run, seq, &mut self.asked_for_bytes) {
-                    Ok((descriptor, _)) => {
-                        self.asked_for = Some(AskedFor {
-                            execution,
-                            id: run.id,
-                            chunks_expected: self.engine.chunks_expected(execution),
-                            descriptor,
-                            is_copied: matches!(run.ring, Ring::Away(_)),
-                        });
-                        inbox.borrow_mut().push_back(Item::Chunk { seq });
-                    }
-                    Err(tail_seq) => {
-                        let to_seq = tail_seq.min(until_seq) - 1;
-                        self.tell(Event::Overtaken(subscriber, seq, to_seq));
-                    }
+    fn fan_out(&mut self) {
+        let Some(fan) = &mut self.fan else { return };
+        let run = self.runs[fan.execution.index as usize].as_ref().expect("it publishes");
+        let recipients = self.engine.recipients();
+        // Chunks that nobody wants are not looked at: they may be gone, and nobody is to hear of it.
+        let log = self.engine.log(fan.execution).expect("it publishes");
+        let filters = self.engine.fan_out().filters;
+        while fan.next_seq < fan.until_seq {
+            if filters {
+                let kind = log.meta(fan.next_seq).kind;
+                let wants =
+                    |id: &SubscriberId| self.sinks[id.0.index as usize].kinds.contains(kind);
+                if !recipients.iter().any(wants) {
+                    fan.next_seq += 1;
+                    continue;
                 }
             }
-            Call::Closure(call) => {
-                let run = self.runs[execution.index as usize].as_ref().expect("it publishes");
-                let expected = self.engine.chunks_expected(execution);
-                self.calling = Some(subscriber);
-                for seq in from_seq..until_seq {
-                    let read = read_chunk(run, seq, &mut self.scratch);
-                    let (descriptor, data) = match read {
-                        Ok(read) => read,
-                        Err(tail_seq) => {
-                            let to_seq = tail_seq.min(until_seq) - 1;
-                            self.calling = None;
-                            self.tell(Event::Overtaken(subscriber, seq, to_seq));
-                            return;
+            let (descriptor, data) = match read_chunk(run, fan.next_seq, &mut self.scratch) {
+                Ok(read) => read,
+                Err(tail_seq) => {
+                    self.overtaken(tail_seq);
+                    return;
+                }
+            };
+            let chunk = Chunk::new(run.id, run.chunks_expected, &descriptor, data, self.anchor);
+            let chunk = chunk.expect("this process wrote it");
+            let delivery = Delivery::Chunk(chunk);
+            let begun_at = fan.at;
+            while let Some(subscriber) = recipients.get(fan.at) {
+                let sink = &mut self.sinks[subscriber.0.index as usize];
+                if sink.kinds.contains(chunk.kind) {
+                    match &mut sink.call {
+                        Call::Closure(call) => call(&delivery),
+                        Call::Polled(inbox) => {
+                            let is_copied = matches!(run.ring, Ring::Away(_));
+                            if is_copied {
+                                self.asked_for_bytes[..data.len()].copy_from_slice(data);
+                            }
+                            self.asked_for = Some(AskedFor {
+                                execution: fan.execution,
+                                id: run.id,
+                                chunks_expected: run.chunks_expected,
+                                descriptor,
+                                is_copied,
+                            });
+                            inbox.borrow_mut().push_back(Item::Chunk { seq: chunk.seq });
                         }
-                    };
-                    let chunk = Chunk::new(run.id, expected, &descriptor, data, self.anchor);
-                    let chunk = chunk.expect("this process wrote it");
-                    if sink.kinds.is_all() || sink.kinds.contains(chunk.kind) {
-                        self.counters.chunks_delivered += 1;
-                        self.counters.bytes_delivered += u64::from(descriptor.length);
-                        call(Delivery::Chunk(chunk));
+                        Call::Nobody => {}
                     }
                 }
-                self.calling = None;
+                fan.at += 1;
             }
-            Call::Nobody => {}
+            let given_count = (fan.at - begun_at) as u64;
+            self.counters.chunks_delivered += given_count;
+            self.counters.bytes_delivered += given_count * u64::from(descriptor.length);
+            fan.next_seq += 1;
+            fan.at = 0;
+        }
+        self.fan = None;
+    }
+
+    /// A tool's thread has overwritten what was to be given: all recipients go on behind that.
+    fn overtaken(&mut self, tail_seq: u64) {
+        let fan = self.fan.take().expect("chunks are being given");
+        let to_seq = tail_seq.min(fan.until_seq) - 1;
+        for at in 0..self.engine.recipients().len() {
+            let subscriber = self.engine.recipients()[at];
+            self.tell(Event::Overtaken(subscriber, fan.next_seq, to_seq));
         }
     }
 
@@ -170,7 +209,7 @@ impl<R: Reactor + 'static> Shard<R> {
         match &mut self.sinks[subscriber.0.index as usize].call {
             Call::Closure(call) => {
                 self.calling = Some(subscriber);
-                call(delivery);
+                call(&delivery);
                 self.calling = None;
             }
             Call::Polled(inbox) => inbox.borrow_mut().push_back(item()),
@@ -186,7 +225,7 @@ impl<R: Reactor + 'static> Shard<R> {
             Call::Closure(mut call) => {
                 let last_word = Delivery::End(Ended { end, error: error.as_deref() });
                 // The subscription is over: its panic has nothing left to end.
-                let _ = catch_unwind(AssertUnwindSafe(|| call(last_word)));
+                let _ = catch_unwind(AssertUnwindSafe(|| call(&last_word)));
             }
             Call::Polled(inbox) => inbox.borrow_mut().push_back(Item::End(end, error)),
             Call::Nobody => {}
@@ -276,6 +315,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
         let Some(run) = self.runs[execution.index as usize].as_mut() else { return };
         run.control.set_attention(watch);
+        run.knock();
         if watch {
             self.sample_readers(execution.index); // Those that moved before they saw the wish.
         }
@@ -309,7 +349,7 @@ impl<R: Reactor + 'static> Shard<R> {
             totals,
         };
         run.control.finish(&record, verdict.error.as_deref().unwrap_or(""));
-        run.remotes.iter().for_each(|remote| remote.desk.knock());
+        run.knock();
         self.record(Code::ExecutionEnded, u64::from(execution.index), u64::from(code));
     }
 
@@ -318,6 +358,10 @@ impl<R: Reactor + 'static> Shard<R> {
         if let Some(at) = run.remotes.iter().position(|remote| remote.subscriber == subscriber) {
             let remote = run.remotes.swap_remove(at);
             remote.desk.detach(code_of_detach(reason));
+            full_fence(); // exchange:sleep
+            if run.exchange.has_sleepers() {
+                remote.desk.wake();
+            }
         }
     }
 }
@@ -333,9 +377,7 @@ pub(super) fn read_chunk<'a>(
     match &run.ring {
         // What a tool was lent has cost chunks, published or not: the engine hears of that later.
         Ring::Here(writer) | Ring::Back(writer) if !writer.is_held(seq) => Err(writer.tail_seq()),
-        Ring::Here(writer) | Ring::Back(writer) => {
-            Ok((writer.descriptor(seq), writer.payload(seq)))
-        }
+        Ring::Here(writer) | Ring::Back(writer) => Ok(writer.chunk(seq)),
         Ring::Away(reader) => match reader.read(seq, scratch) {
             Ok(descriptor) => Ok((descriptor, &scratch[..descriptor.length as usize])),
             Err(ReadError::Overtaken { tail_seq }) => Err(tail_seq),

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use serde_json::Value;
+use smallvec::SmallVec;
 
 use super::act::facts_of;
 use super::delivery::{Chunk, Delivery, Ended};
@@ -12,12 +13,14 @@ use super::run::{Producer, Remote, Ring, Run};
 use super::{AskedFor, Call, Inbox, Item, Shard, Sink, Subscriber, Threads};
 use crate::base::{ExecutionId, Handle, Instant, SubscriberId};
 use crate::engine::{
-    AcknowledgeError, Action, CancelError, End, Event, Kind, NotFound, OpenError, OpenSpec, Place,
-    ProducerEnd, Reply, RingFacts, Status, SubscribeError, SubscribeSpec, Subscribed,
+    AcknowledgeError, Action, CancelError, ChunkFacts, End, Event, Kind, NotFound, OpenError,
+    OpenSpec, Place, ProducerEnd, Reply, RingFacts, Status, SubscribeError, SubscribeSpec,
+    Subscribed,
 };
 use crate::limits;
 use crate::memory::{
-    ChunkHeader, ControlPage, Desk, Exchange, Geometry, ReaderPage, RingPoolUsage, WriteError,
+    ChunkHeader, ControlPage, Desk, Exchange, Geometry, ReaderPage, RingPoolUsage, RingWriter,
+    WriteError,
 };
 use crate::reactor::Reactor;
 use crate::tool::{Gate, Job, Prepared, StartError, Work};
@@ -93,7 +96,7 @@ impl<R: Reactor + 'static> Shard<R> {
             unreachable!("a question is answered first");
         };
         if let Some(observer) = &mut self.observer {
-            observer(&Action::Reply(reply.clone()));
+            observer(&Action::Reply(reply.clone()), &[]);
         }
         reply
     }
@@ -153,6 +156,7 @@ impl<R: Reactor + 'static> Shard<R> {
             exchange: Arc::new(Exchange::new()),
             gate: Gate::OPEN,
             ingested_seq: 0,
+            chunks_expected: None,
             remotes: Vec::new(),
             blocked: false,
             runnable: false,
@@ -180,7 +184,7 @@ impl<R: Reactor + 'static> Shard<R> {
         &mut self,
         id: ExecutionId,
         spec: SubscribeSpec,
-        closure: impl FnMut(Delivery<'_>) + 'static,
+        closure: impl FnMut(&Delivery<'_>) + 'static,
     ) -> Result<SubscriberId, SubscribeError> {
         let spec = SubscribeSpec { place: Place::Local, demand: u32::MAX, ..spec };
         let subscribed = self.attach(id, spec, |_| Call::Closure(Box::new(closure)))?;
@@ -320,7 +324,8 @@ impl<R: Reactor + 'static> Shard<R> {
         self.publish_at(id, kind, kind as u8, payload, now)
     }
 
-    /// As [`Shard::publish`], for who knows what time it is, and with a key (below 64).
+    /// As [`Shard::publish`], for who knows what time it is (it stands in the chunk as it is
+    /// given), and with a key (below 64).
     ///
     /// # Errors
     /// [`PublishError`]; nothing was published.
@@ -337,53 +342,122 @@ impl<R: Reactor + 'static> Shard<R> {
         now: Instant,
     ) -> Result<u64, PublishError> {
         assert!((key as usize) < limits::KEYS_MAX);
-        self.now = now.max(self.now);
         let header = ChunkHeader { kind: kind as u8, key, flags: 0 };
-        match self.write_by_hand(id, header, payload) {
-            Err(PublishError::Blocked) => {
-                let index = id.slot.index;
-                let run = self.runs[index as usize].as_ref();
-                if run.is_some_and(|run| matches!(run.producer, Producer::Waiting(_))) {
-                    return Err(PublishError::Blocked); // By no reader: it has not begun.
-                }
-                self.ask_for_room(index);
-                let seq = self.write_by_hand(id, header, payload)?;
-                self.ingest(index);
+        self.now = self.now.max(now);
+        let (gate, writer) = self.fed_writer(id)?;
+        match write_within(gate, writer, header, payload, now) {
+            Ok(seq) => {
+                let (length, tail_seq) = (payload.len() as u32, writer.tail_seq());
+                let facts = ChunkFacts { length, kind, key, tail_seq };
+                self.ingest_written(id.slot.index, &[facts]);
                 Ok(seq)
             }
-            Ok(seq) => {
-                self.ingest(id.slot.index);
-                Ok(seq)
+            Err(PublishError::Blocked) => {
+                let payload = std::slice::from_ref(&payload);
+                self.publish_each(id, header, payload, now).map_err(|(_, error)| error)
             }
             Err(error) => Err(error),
         }
     }
 
-    #[inline]
-    fn write_by_hand(
+    /// Publishes several chunks, and only then gives them to the subscribers of this thread: less
+    /// work for each. Returns the number of the last one.
+    ///
+    /// # Errors
+    /// How many were published, and why the next one was not.
+    pub fn publish_batch(
+        &mut self,
+        id: ExecutionId,
+        kind: Kind,
+        payloads: &[&[u8]],
+        now: Instant,
+    ) -> Result<u64, (usize, PublishError)> {
+        let header = ChunkHeader { kind: kind as u8, key: kind as u8, flags: 0 };
+        self.publish_each(id, header, payloads, now)
+    }
+
+    fn publish_each(
         &mut self,
         id: ExecutionId,
         header: ChunkHeader,
-        payload: &[u8],
-    ) -> Result<u64, PublishError> {
+        payloads: &[&[u8]],
+        now: Instant,
+    ) -> Result<u64, (usize, PublishError)> {
+        self.now = self.now.max(now);
+        let index = id.slot.index;
+        let mut count = 0;
+        while count < payloads.len() {
+            match self.write_burst(id, header, &payloads[count..], now) {
+                Ok(written) => count += written,
+                Err(PublishError::Blocked) => {
+                    self.look_for_room(index);
+                    match self.write_burst(id, header, &payloads[count..], now) {
+                        Ok(written) => count += written,
+                        Err(error) => return Err((count, error)),
+                    }
+                }
+                Err(error) => return Err((count, error)),
+            }
+        }
+        let run = self.runs[index as usize].as_ref();
+        Ok(run.map_or(0, Run::head_seq))
+    }
+
+    /// Writes as many chunks as the engine takes at once, and tells it. At least one.
+    fn write_burst(
+        &mut self,
+        id: ExecutionId,
+        header: ChunkHeader,
+        payloads: &[&[u8]],
+        now: Instant,
+    ) -> Result<usize, PublishError> {
+        let burst = self.engine.burst_chunks(id.slot) as usize;
+        let (gate, writer) = self.fed_writer(id)?;
+        let kind = Kind::new(header.kind).expect("it was made from one");
+        let mut facts: SmallVec<[ChunkFacts; limits::BURST_CHUNKS_MAX as usize]> = SmallVec::new();
+        for payload in payloads.iter().take(burst) {
+            match write_within(gate, writer, header, payload, now) {
+                Ok(_) => {
+                    let (length, tail_seq) = (payload.len() as u32, writer.tail_seq());
+                    facts.push(ChunkFacts { length, kind, key: header.key, tail_seq });
+                }
+                Err(error) if facts.is_empty() => return Err(error),
+                Err(_) => break, // Comes again, if it does, once these were taken over.
+            }
+        }
+        self.ingest_written(id.slot.index, &facts);
+        Ok(facts.len())
+    }
+
+    /// The writer of an execution that is fed by hand, and what it is allowed.
+    #[inline]
+    fn fed_writer(&mut self, id: ExecutionId) -> Result<(Gate, &mut RingWriter), PublishError> {
         let run = self.runs.get_mut(id.slot.index as usize).and_then(Option::as_mut);
         let run = run.filter(|run| run.id == id).ok_or(PublishError::NotFound)?;
         let gate = run.allowed();
         match (&run.producer, &mut run.ring) {
-            (Producer::Feed, Ring::Here(writer)) => {
-                if !gate.admits(writer, payload.len()) {
-                    return Err(PublishError::Blocked);
-                }
-                let written = writer.write(header, payload, self.now, gate.gate_seq);
-                written.map_err(|error| match error {
-                    WriteError::Gated { .. } => PublishError::Blocked,
-                    WriteError::TooLarge { length_max, .. } => {
-                        PublishError::TooLarge { chunk_bytes_max: length_max }
-                    }
-                })
-            }
+            // Until the engine opens the gate.
+            (Producer::Feed, Ring::Here(_)) if run.blocked => Err(PublishError::Blocked),
+            (Producer::Feed, Ring::Here(writer)) => Ok((gate, writer)),
             (Producer::Waiting(Work::Feed), _) => Err(PublishError::Blocked),
             _ => Err(PublishError::NotFound),
+        }
+    }
+
+    /// The gate is in the way. Readers that have moved or left have rung, and need not wait for the
+    /// next turn; if that is not it, the engine is to know, once.
+    fn look_for_room(&mut self, index: u32) {
+        if self.reactor.poll() > 0 {
+            self.answer_bell();
+            self.pump();
+        }
+        let run = self.runs.get_mut(index as usize).and_then(Option::as_mut);
+        let stops_here = run.is_some_and(|run| {
+            let has_begun = !matches!(run.producer, Producer::Waiting(_));
+            has_begun && !std::mem::replace(&mut run.blocked, true)
+        });
+        if stops_here {
+            self.ask_for_room(index);
         }
     }
 
@@ -505,14 +579,35 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     /// A tool that blocks, to be run on some thread: `work`, then `done` with the output's writer.
-    pub fn next_job(&mut self) -> Option<Job> {
+    pub fn next_job(&mut self) -> Option<Box<Job>> {
         self.jobs.pop_front()
     }
 
-    /// Has every wish of the engine seen by `observer` before it is carried out.
-    pub fn observe(&mut self, observer: impl FnMut(&Action) + 'static) {
+    /// Has every wish of the engine seen by `observer` before it is carried out; with it, to whom a
+    /// delivery goes.
+    pub fn observe(&mut self, observer: impl FnMut(&Action, &[SubscriberId]) + 'static) {
         self.observer = Some(Box::new(observer));
     }
+}
+
+/// Writes one chunk, if it is allowed.
+#[inline]
+fn write_within(
+    gate: Gate,
+    writer: &mut RingWriter,
+    header: ChunkHeader,
+    payload: &[u8],
+    now: Instant,
+) -> Result<u64, PublishError> {
+    if !gate.admits(writer, payload.len()) {
+        return Err(PublishError::Blocked);
+    }
+    writer.write(header, payload, now, gate.gate_seq).map_err(|error| match error {
+        WriteError::Gated { .. } => PublishError::Blocked,
+        WriteError::TooLarge { length_max, .. } => {
+            PublishError::TooLarge { chunk_bytes_max: length_max }
+        }
+    })
 }
 
 /// The ring that a tool will get if memory allows.

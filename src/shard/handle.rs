@@ -18,12 +18,22 @@ use crate::reactor::{AnyReactor, Reactor, Report, thread};
 use crate::tool::ToolError;
 use crate::trace::{Code, Counters};
 
+type Call<R> = Box<dyn FnOnce(&mut Shard<R>) + Send>;
+
+/// What a tool's thread leaves behind.
+pub(super) struct ToolDone {
+    pub handle: Handle,
+    pub writer: RingWriter,
+    pub result: Result<(), ToolError>,
+    pub panicked: bool,
+}
+
 /// Something for the shard's thread to do.
 pub(super) enum Command<R: Reactor + 'static> {
     /// A caller's own code.
-    Call(Box<dyn FnOnce(&mut Shard<R>) + Send>),
+    Call(Call<R>),
     /// A tool's thread has finished.
-    ToolDone { handle: Handle, writer: RingWriter, result: Result<(), ToolError>, panicked: bool },
+    ToolDone(Box<ToolDone>),
     /// The loop is to end.
     Stop,
 }
@@ -72,8 +82,8 @@ impl Shard<AnyReactor> {
     ///
     /// let (shard, _report) = Shard::spawn(ShardConfig::default(), |_| {})?;
     /// let arguments = json!({"chunks": 3, "delay_ms": 1});
-    /// let hold = streamdoor::engine::Hold::UntilRead { deadline: std::time::Duration::from_secs(5) };
-    /// let options = streamdoor::shard::ExecuteOptions { hold, ..Default::default() };
+    /// let hold = streamdoor::engine::Hold::UntilRead { deadline: std::time::Duration::from_secs(5)
+    /// }; let options = streamdoor::shard::ExecuteOptions { hold, ..Default::default() };
     /// let id = shard.execute("slow_data_processor", arguments, options)?;
     /// let mut subscriber = shard.subscribe(id, SubscribeSpec::default())?;
     /// let mut count = 0;
@@ -151,9 +161,7 @@ impl<R: Reactor + 'static> Shard<R> {
     pub(super) fn obey(&mut self, command: Command<R>) {
         match command {
             Command::Call(call) => call(self),
-            Command::ToolDone { handle, writer, result, panicked } => {
-                self.tool_done(handle, writer, result, panicked);
-            }
+            Command::ToolDone(tool_done) => self.tool_done(*tool_done),
             Command::Stop => self.stopped = true,
         }
         self.pump();

@@ -2,9 +2,10 @@
 //! reactor talks to the kernel; only the shard knows all three.
 //!
 //! A [`Shard`] belongs to one thread. Drive it by hand ([`Shard::turn`], [`Shard::park`]) or let
-//! [`Shard::spawn`] do it on a thread of its own and keep a [`ShardHandle`]. Subscribers of the same
-//! thread are closures ([`Shard::subscribe`]) or are polled ([`Shard::subscribe_polled`]);
-//! [`Shard::subscribe_remote`] and [`ShardHandle::subscribe`] give a [`Subscriber`] for another thread.
+//! [`Shard::spawn`] do it on a thread of its own and keep a [`ShardHandle`]. Subscribers of the
+//! same thread are closures ([`Shard::subscribe`]) or are polled ([`Shard::subscribe_polled`]);
+//! [`Shard::subscribe_remote`] and [`ShardHandle::subscribe`] give a [`Subscriber`] for another
+//! thread.
 //!
 //! Reading order: [`Shard::turn`] is the recipe; `act.rs` carries out the engine's wishes;
 //! `produce.rs` steps tools and takes over what was published; `reader.rs` is the subscriber on
@@ -83,7 +84,9 @@ pub struct Shard<R: Reactor + 'static = AnyReactor> {
     asked_for: Option<AskedFor>,
     /// Its bytes, if they are not safe in the ring for so long.
     asked_for_bytes: Box<[u8]>,
-    /// Whose closure is running.
+    /// Chunks that are being given to the engine's recipients.
+    fan: Option<Fan>,
+    /// Whose closure is running, of those that are told something else.
     calling: Option<SubscriberId>,
     now: Instant,
     /// When the engine wants to look at its timers; stale after anything but a chunk.
@@ -94,11 +97,24 @@ pub struct Shard<R: Reactor + 'static = AnyReactor> {
     stopped: bool,
     counters: Counters,
     flight: FlightRecorder,
-    /// Called with each wish of the engine: the simulator hashes them.
-    observer: Option<Box<dyn FnMut(&Action)>>,
+    /// Called with each wish of the engine and who it is for: the simulator hashes them.
+    observer: Option<Observer>,
     /// What went wrong with the execution whose end was polled last.
     last_error: Option<Box<str>>,
-    jobs: VecDeque<Job>,
+    jobs: VecDeque<Box<Job>>,
+}
+
+/// See [`Shard::observe`].
+type Observer = Box<dyn FnMut(&Action, &[SubscriberId])>;
+
+/// Chunks on their way: chunk after chunk, recipient after recipient.
+#[derive(Debug)]
+struct Fan {
+    execution: Handle,
+    next_seq: u64,
+    until_seq: u64,
+    /// Which recipient is next.
+    at: usize,
 }
 
 /// Where tools that block are run.
@@ -117,7 +133,7 @@ struct Sink {
 /// How it is given.
 enum Call {
     Nobody,
-    Closure(Box<dyn FnMut(Delivery<'_>)>),
+    Closure(Box<dyn FnMut(&Delivery<'_>)>),
     Polled(Inbox),
 }
 
@@ -127,7 +143,8 @@ const NO_SINK: Sink = Sink { kinds: Kinds::ALL, call: Call::Nobody };
 type Inbox = Rc<RefCell<VecDeque<Item>>>;
 
 /// A chunk that was delivered to a polled subscriber and not looked at yet. Between the two there
-/// are other wishes: the gate may open for a tool's thread, the ring may be needed for somebody else.
+/// are other wishes: the gate may open for a tool's thread, the ring may be needed for somebody
+/// else.
 struct AskedFor {
     execution: Handle,
     id: ExecutionId,
@@ -200,6 +217,7 @@ impl<R: Reactor + 'static> Shard<R> {
             watched: Vec::with_capacity(64),
             published: Vec::with_capacity(executions_max),
             scratch: vec![0; chunk_bytes_max as usize].into_boxed_slice(),
+            fan: None,
             asked_for: None,
             asked_for_bytes: vec![0; chunk_bytes_max as usize].into_boxed_slice(),
             calling: None,
@@ -293,8 +311,14 @@ impl<R: Reactor + 'static> Shard<R> {
             self.dismiss_departed();
         }
         for at in (0..self.watched.len()).rev() {
-            let index = self.watched[at];
+            let Some(&index) = self.watched.get(at) else { continue };
             self.sample_readers(index);
+            self.pump();
+            if self.watched.contains(&index)
+                && let Some(run) = &self.runs[index as usize]
+            {
+                run.knock(); // Each reader rings once for each knock.
+            }
         }
     }
 

@@ -1,17 +1,22 @@
 //! From a producer into the log: tools are stepped, and what was published is taken over.
 
+use std::ops::RangeInclusive;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use super::handle::Command;
+use smallvec::SmallVec;
+
+use super::handle::{Command, ToolDone};
 use super::run::{Producer, Ring, Run, ThreadClock, ThreadHost};
 use super::{Shard, Threads};
-use crate::base::Handle;
+use crate::base::{Handle, SubscriberId};
 use crate::engine::{ChunkFacts, Event, Kind, ProducerEnd, ProgressReport};
 use crate::limits;
 use crate::memory::{Descriptor, Poll, RingWriter};
 use crate::reactor::Reactor;
-use crate::tool::{Context, Gate, Job, Notes, Output, Step, ToolError, Work, panic_error};
+use crate::tool::{
+    Blocking, Context, Gate, Job, Notes, Output, Step, ToolError, Work, panic_error,
+};
 use crate::trace::Code;
 
 impl Run {
@@ -31,24 +36,31 @@ impl Run {
         }
     }
 
-    /// The oldest chunk in the ring, and the facts of one that the engine was not told of yet.
+    /// The facts of chunks that the engine was not told of yet.
     #[inline]
-    fn chunk_facts(&self, seq: u64) -> ChunkFacts {
-        let (descriptor, tail_seq): (Descriptor, u64) = match &self.ring {
-            Ring::Here(writer) | Ring::Back(writer) => (writer.descriptor(seq), writer.tail_seq()),
-            Ring::Away(reader) => match reader.poll(seq) {
+    fn chunk_facts(&self, seqs: RangeInclusive<u64>, facts: &mut impl Extend<ChunkFacts>) {
+        match &self.ring {
+            Ring::Here(writer) | Ring::Back(writer) => {
+                let tail_seq = writer.tail_seq();
+                facts.extend(seqs.map(|seq| facts_of_chunk(&writer.descriptor(seq), tail_seq)));
+            }
+            Ring::Away(reader) => facts.extend(seqs.map(|seq| match reader.poll(seq) {
                 // S2: it is gated until the engine was told of it.
-                Poll::Ready(descriptor) => (descriptor, reader.tail_seq()),
+                Poll::Ready(descriptor) => facts_of_chunk(&descriptor, reader.tail_seq()),
                 other => panic!("chunk {seq} of our own ring is {other:?}"),
-            },
+            })),
             Ring::None => unreachable!("there are chunks"),
-        };
-        ChunkFacts {
-            length: descriptor.length,
-            kind: Kind::new(descriptor.header.kind).expect("this process wrote it"),
-            key: descriptor.header.key,
-            tail_seq,
         }
+    }
+}
+
+#[inline]
+fn facts_of_chunk(descriptor: &Descriptor, tail_seq: u64) -> ChunkFacts {
+    ChunkFacts {
+        length: descriptor.length,
+        kind: Kind::new(descriptor.header.kind).expect("this process wrote it"),
+        key: descriptor.header.key,
+        tail_seq,
     }
 }
 
@@ -140,7 +152,9 @@ impl<R: Reactor + 'static> Shard<R> {
     /// What a tool said in passing.
     pub(super) fn pass_on(&mut self, handle: Handle, notes: &Notes) {
         if let Some(chunk_count) = notes.chunks_expected {
-            self.run_mut(handle).control.set_chunks_expected(chunk_count);
+            let run = self.run_mut(handle);
+            run.chunks_expected = Some(chunk_count);
+            run.control.set_chunks_expected(chunk_count);
             self.tell(Event::TotalExpected(handle, chunk_count));
         }
         if let Some((progress, total)) = notes.progress {
@@ -167,14 +181,28 @@ impl<R: Reactor + 'static> Shard<R> {
             first = false;
             let burst = u64::from(self.engine.burst_chunks(run.handle));
             let until_seq = head_seq.min(run.ingested_seq + burst);
-            for seq in run.ingested_seq + 1..=until_seq {
-                let facts = run.chunk_facts(seq);
-                self.engine.handle(Event::Published(run.handle, facts), self.now);
-            }
+            let mut facts: SmallVec<[ChunkFacts; limits::BURST_CHUNKS_MAX as usize]> =
+                SmallVec::new();
+            run.chunk_facts(run.ingested_seq + 1..=until_seq, &mut facts);
+            self.engine.handle(Event::Published(run.handle, &facts), self.now);
             run.ingested_seq = until_seq;
             self.pump();
             self.deadline_stale |= self.engine.take_has_armed();
         }
+    }
+
+    /// As [`Shard::ingest`], of chunks that were just written here.
+    #[inline]
+    pub(super) fn ingest_written(&mut self, index: u32, facts: &[ChunkFacts]) {
+        let run = self.runs[index as usize].as_mut().expect("they were written to its ring");
+        self.engine.handle(Event::Published(run.handle, facts), self.now);
+        run.ingested_seq += facts.len() as u64;
+        assert!(run.ingested_seq == run.head_seq());
+        if !run.remotes.is_empty() && !self.published.contains(&index) {
+            self.published.push(index);
+        }
+        self.pump();
+        self.deadline_stale |= self.engine.take_has_armed();
     }
 
     /// Wakes readers on other threads that sleep although there are chunks for them.
@@ -202,11 +230,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    fn start_thread(
-        &mut self,
-        handle: Handle,
-        work: Box<dyn FnOnce(&mut Output) -> Result<(), ToolError> + Send>,
-    ) {
+    fn start_thread(&mut self, handle: Handle, work: Blocking) {
         let clock = match self.threads {
             Threads::Pool(_) => ThreadClock::Real,
             Threads::ByHand => ThreadClock::Fixed(self.now),
@@ -225,11 +249,12 @@ impl<R: Reactor + 'static> Shard<R> {
         let (mailbox, bell) = (self.mailbox_sender.clone(), Arc::clone(&self.bell));
         let done = Box::new(move |writer: RingWriter, result, panicked| {
             // If the shard is gone, so is everybody who would want to know.
-            if mailbox.send(Command::ToolDone { handle, writer, result, panicked }).is_ok() {
+            let tool_done = Box::new(ToolDone { handle, writer, result, panicked });
+            if mailbox.send(Command::ToolDone(tool_done)).is_ok() {
                 bell.waker.wake();
             }
         });
-        let job = Job { output, work, done };
+        let job = Box::new(Job { output, work, done });
         let refused = match &self.threads {
             Threads::ByHand => {
                 self.jobs.push_back(job);
@@ -240,18 +265,14 @@ impl<R: Reactor + 'static> Shard<R> {
         if let Some(job) = refused {
             let waiting_max = limits::TOOL_QUEUE_MAX;
             let text = format!("no thread for it: {waiting_max} tools wait for one already");
-            self.tool_done(handle, job.output.into_writer(), Err(ToolError::new(text)), false);
+            let (writer, result) = (job.output.into_writer(), Err(ToolError::new(text)));
+            self.tool_done(ToolDone { handle, writer, result, panicked: false });
         }
     }
 
     /// A tool's thread has returned the writer.
-    pub(super) fn tool_done(
-        &mut self,
-        handle: Handle,
-        writer: RingWriter,
-        result: Result<(), ToolError>,
-        panicked: bool,
-    ) {
+    pub(super) fn tool_done(&mut self, tool_done: ToolDone) {
+        let ToolDone { handle, writer, result, panicked } = tool_done;
         self.counters.tools_panicked += u64::from(panicked);
         let run = self.runs[handle.index as usize].as_mut().filter(|run| run.handle == handle);
         let Some(run) = run else {
@@ -325,18 +346,17 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Readers on other threads that have left without a word.
     pub(super) fn dismiss_departed(&mut self) {
-        let mut gone = Vec::new();
-        for run in self.runs.iter_mut().flatten().filter(|run| !run.remotes.is_empty()) {
-            run.remotes.retain(|remote| {
-                let has_left = remote.desk.has_left();
-                if has_left {
-                    gone.push(remote.subscriber);
-                }
-                !has_left
-            });
-        }
-        for subscriber in gone {
+        while let Some(subscriber) = self.take_departed() {
             self.tell(Event::ReaderGone(subscriber));
         }
+    }
+
+    fn take_departed(&mut self) -> Option<SubscriberId> {
+        for run in self.runs.iter_mut().flatten() {
+            if let Some(at) = run.remotes.iter().position(|remote| remote.desk.has_left()) {
+                return Some(run.remotes.swap_remove(at).subscriber);
+            }
+        }
+        None
     }
 }

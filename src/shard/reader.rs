@@ -19,13 +19,14 @@ use super::run::Bell;
 use crate::base::{ExecutionId, Instant, SubscriberId};
 use crate::engine::policy::{self, Cursor, Log, Owed, Policy, Terms};
 use crate::engine::{
-    DetachReason, End, EndState, Gap, GapReason, Kind, Kinds, Meta, Progress, Subscribed, Totals,
+    DetachReason, End, EndState, Gap, GapReason, Kind, Kinds, Meta, Outcome, Progress, Subscribed,
+    Totals,
 };
 use crate::limits;
 use crate::memory::atomic::spin_hint;
 use crate::memory::{
-    ClockAnchor, ControlView, Descriptor, Desk, Exchange, FinalRecord, Poll, ReadError, ReaderPage,
-    RingReader, futex,
+    ClockAnchor, ControlView, Descriptor, Desk, Exchange, Poll, ReadError, ReaderPage, RingReader,
+    futex,
 };
 use crate::reactor::Clock;
 
@@ -54,12 +55,24 @@ pub struct Subscriber {
     granted_seq: u64,
     /// The cursor that the shard can see.
     shown_seq: u64,
+    /// The cursor that the shard was last told of by ringing.
+    rung_seq: u64,
+    /// The last knock of the shard that was looked at.
+    epoch: u64,
+    /// The shard wants to be told when the cursor moves, once for this knock.
+    wanted: bool,
+    /// There may be something other than chunks.
+    unsettled: bool,
     fresh: bool,
     start: Totals,
     missed: Totals,
     since: Instant,
     reports_told: u64,
+    /// The knock after which progress was last looked for.
+    reports_seen: u64,
     ended: bool,
+    /// Under `block` everything is owed: no look at the policy.
+    is_plain: bool,
     buffer: Box<[u8]>,
     headers_only: bool,
     error: String,
@@ -143,7 +156,7 @@ enum Next {
     Nothing,
     Chunk(Descriptor),
     Gap(Gap),
-    Ended(FinalRecord),
+    Ended(Outcome),
     Detached(DetachReason),
 }
 
@@ -156,12 +169,18 @@ impl Subscriber {
             cursor: subscribed.cursor,
             granted_seq: 0,
             shown_seq: subscribed.cursor.next_seq,
+            rung_seq: 0,
+            epoch: 0,
+            wanted: false,
+            unsettled: true,
             fresh: true,
             start: subscribed.cursor.seen,
             missed: Totals::ZERO,
             since: now,
             reports_told: 0,
+            reports_seen: u64::MAX,
             ended: false,
+            is_plain: subscribed.terms.policy == Policy::Block,
             buffer: vec![0; buffer_bytes].into_boxed_slice(),
             headers_only: false,
             error: String::new(),
@@ -189,8 +208,30 @@ impl Subscriber {
     /// blocks, makes no system call unless the shard waits for word.
     #[inline]
     pub fn poll(&mut self) -> Option<Delivery<'_>> {
+        // What nearly every call finds, in one go: the next chunk, or nothing.
+        let next_seq = self.cursor.next_seq;
+        if self.is_plain || next_seq < self.granted_seq {
+            self.show_cursor();
+            match self.link.reader.poll(next_seq) {
+                Poll::Ready(descriptor)
+                    if self.is_wanted(&descriptor) && self.fetch(&descriptor) =>
+                {
+                    self.cursor.step(Some(descriptor.length));
+                    self.fresh = false;
+                    return Some(self.chunk(&descriptor));
+                }
+                Poll::Pending if self.is_quiet() => return None,
+                _ => {}
+            }
+        }
         let ready = self.advance()?;
         Some(self.render(ready))
+    }
+
+    /// Has the shard said nothing that was not looked at?
+    #[inline]
+    fn is_quiet(&self) -> bool {
+        !self.unsettled && self.reports_seen == self.epoch
     }
 
     /// The next delivery. Blocks until there is one; spins for a little first.
@@ -240,9 +281,13 @@ impl Subscriber {
                         return Some(Ready::Chunk(descriptor));
                     }
                 }
-                Next::Nothing => return self.report().map(Ready::Progress),
+                Next::Nothing if self.reports_seen == self.epoch => return None,
+                Next::Nothing => {
+                    self.reports_seen = self.epoch; // No progress comes without a knock.
+                    return self.report().map(Ready::Progress);
+                }
                 Next::Gap(gap) => return Some(Ready::Gap(gap)),
-                Next::Ended(record) => return Some(self.end(record)),
+                Next::Ended(outcome) => return Some(self.end(outcome)),
                 Next::Detached(reason) => {
                     let resume_from = self.cursor.next_seq;
                     return Some(self.finish(EndState::Detached { reason, resume_from }));
@@ -254,13 +299,7 @@ impl Subscriber {
     #[inline]
     fn render(&self, ready: Ready) -> Delivery<'_> {
         match ready {
-            Ready::Chunk(descriptor) => {
-                let length = if self.headers_only { 0 } else { descriptor.length as usize };
-                let data = &self.buffer[..length];
-                let expected = self.link.control.chunks_expected();
-                let chunk = Chunk::new(self.link.id, expected, &descriptor, data, self.link.anchor);
-                Delivery::Chunk(chunk.expect("this process wrote it"))
-            }
+            Ready::Chunk(descriptor) => self.chunk(&descriptor),
             Ready::Gap(gap) => Delivery::Gap(gap),
             Ready::Progress(progress) => Delivery::Progress(progress),
             Ready::End(end) => {
@@ -268,6 +307,15 @@ impl Subscriber {
                 Delivery::End(Ended { end, error })
             }
         }
+    }
+
+    #[inline]
+    fn chunk(&self, descriptor: &Descriptor) -> Delivery<'_> {
+        let length = if self.headers_only { 0 } else { descriptor.length as usize };
+        let data = &self.buffer[..length];
+        let expected = self.link.control.chunks_expected();
+        let chunk = Chunk::new(self.link.id, expected, descriptor, data, self.link.anchor);
+        Delivery::Chunk(chunk.expect("this process wrote it"))
     }
 
     /// Blocks until there may be something to poll, or the deadline has passed: false.
@@ -283,12 +331,11 @@ impl Subscriber {
             }
             spin_hint();
         }
-        self.tell_where_it_stands();
         self.link.exchange.fall_asleep();
         let found = loop {
             let epoch = self.link.desk.epoch();
             let head_seq = self.link.reader.head_seq();
-            if self.has_news() {
+            if self.has_news() || epoch != self.epoch {
                 break true;
             }
             let head = (self.link.reader.head_word(), head_seq as u32);
@@ -302,31 +349,41 @@ impl Subscriber {
         found
     }
 
-    /// Is there a chunk, a gap, progress or an end?
+    /// Is there a chunk, a gap, or a knock?
     fn has_news(&self) -> bool {
         self.cursor.next_seq < self.granted_seq
             || !matches!(self.link.reader.poll(self.cursor.next_seq), Poll::Pending)
-            || self.link.desk.detached() != 0
-            || self.link.control.final_record().is_some()
-            || self.link.control.progress().is_some_and(|p| p.reports > self.reports_told)
+            || self.link.desk.epoch() != self.epoch
     }
 
-    /// Makes the cursor visible: everything before it has been dealt with.
+    /// Makes the cursor visible (everything before it has been dealt with), and looks whether the
+    /// shard has knocked.
     #[inline]
     fn show_cursor(&mut self) {
         let next_seq = self.cursor.next_seq;
         if self.shown_seq != next_seq {
             self.shown_seq = next_seq;
             self.link.page.set_cursor(next_seq);
-            if self.link.control.attention_hint() {
-                self.link.bell.waker.wake();
-            }
+        }
+        let epoch = self.link.desk.epoch();
+        if epoch != self.epoch || self.wanted {
+            self.answer_knock(epoch);
         }
     }
 
-    /// With a fence: a shard that waits for this reader can not miss where it stands.
-    fn tell_where_it_stands(&self) {
-        if self.link.control.wants_attention() {
+    /// Rings once for each knock if the shard wants to know where this reader stands and it stands
+    /// elsewhere than it was told. The ring is a read-modify-write, behind the cursor's store: who
+    /// hears it sees the cursor.
+    #[cold]
+    fn answer_knock(&mut self, epoch: u64) {
+        if epoch != self.epoch {
+            self.epoch = epoch;
+            self.unsettled = true;
+            self.wanted = self.link.control.attention_hint();
+        }
+        if self.wanted && self.rung_seq != self.shown_seq {
+            self.wanted = false;
+            self.rung_seq = self.shown_seq;
             self.link.bell.waker.wake();
         }
     }
@@ -340,6 +397,7 @@ impl Subscriber {
         }
         match self.link.reader.poll(next_seq) {
             Poll::Ready(descriptor) => Next::Chunk(descriptor),
+            Poll::Pending if !self.unsettled => Next::Nothing,
             Poll::Pending => self.look_around(),
             Poll::Overtaken { .. } | Poll::Gone => self.skip_overtaken(),
             Poll::Corrupt => unreachable!("this process wrote the ring"),
@@ -349,13 +407,19 @@ impl Subscriber {
     /// There is no chunk to read: is anything else the matter?
     #[cold]
     fn look_around(&mut self) -> Next {
-        self.tell_where_it_stands();
         if let Some(reason) = detach_of_code(self.link.desk.detached()) {
             return Next::Detached(reason);
         }
         match self.link.control.final_record() {
-            Some(record) if self.cursor.next_seq > record.head_seq => Next::Ended(record),
-            _ => Next::Nothing,
+            Some(record) if self.cursor.next_seq > record.head_seq => {
+                let outcome = outcome_of_code(record.verdict.get());
+                Next::Ended(outcome.expect("this process wrote it"))
+            }
+            Some(_) => Next::Nothing, // Its last chunks are still to be read.
+            None => {
+                self.unsettled = false; // Until the next knock.
+                Next::Nothing
+            }
         }
     }
 
@@ -364,7 +428,7 @@ impl Subscriber {
         let reader = &self.link.reader;
         let next_seq = self.cursor.next_seq;
         if matches!(reader.poll(next_seq), Poll::Pending) {
-            return self.look_around();
+            return if self.unsettled { self.look_around() } else { Next::Nothing };
         }
         let head_seq = reader.head_seq().max(next_seq);
         let log = RingLog {
@@ -487,18 +551,17 @@ impl Subscriber {
         Some(Progress { progress, total, report_count: record.reports })
     }
 
-    fn end(&mut self, record: FinalRecord) -> Ready {
+    fn end(&mut self, outcome: Outcome) -> Ready {
         if let Some(progress) = self.report() {
             return Ready::Progress(progress);
         }
-        let outcome = outcome_of_code(record.verdict.get()).expect("this process wrote it");
         self.error = self.link.control.error_text().as_str().to_owned();
         self.finish(EndState::Ended(outcome))
     }
 
     fn finish(&mut self, state: EndState) -> Ready {
         self.ended = true;
-        self.tell_where_it_stands();
+        (self.is_plain, self.granted_seq) = (false, 0); // Nothing comes after this.
         let given = self.cursor.seen - self.start - self.missed;
         let duration_us = Clock::now().since(self.since).as_micros() as u64;
         Ready::End(End { state, given, missed: self.missed, duration_us })

@@ -4,6 +4,7 @@
 use std::sync::{Arc, Mutex};
 
 use crate::base::{ExecutionId, Handle, Instant, SubscriberId};
+use crate::memory::atomic::full_fence;
 use crate::memory::{ControlPage, Desk, Exchange, Flag, ReaderPageView, RingReader, RingWriter};
 use crate::reactor::{Clock, Waker};
 use crate::tool::{Gate, Host, Notes, Tool, Work};
@@ -54,6 +55,8 @@ pub(super) struct Run {
     pub gate: Gate,
     /// The engine has been told of everything up to here.
     pub ingested_seq: u64,
+    /// How many chunks there will be, if the tool said so.
+    pub chunks_expected: Option<u64>,
     pub remotes: Vec<Remote>,
     /// The tool waits for room; it is stepped again when the gate is set.
     pub blocked: bool,
@@ -65,7 +68,11 @@ pub(super) struct Run {
 
 impl Run {
     /// The newest chunk that is in the ring, told or not.
+    #[inline]
     pub fn head_seq(&self) -> u64 {
+        if let Ring::Here(writer) = &self.ring {
+            return writer.head_seq(); // By far the most frequent.
+        }
         match &self.ring {
             Ring::None => 0,
             Ring::Here(writer) | Ring::Back(writer) => writer.head_seq(),
@@ -79,6 +86,15 @@ impl Run {
             Ring::None => None,
             Ring::Here(writer) | Ring::Back(writer) => Some(writer.reader()),
             Ring::Away(reader) => Some(reader.clone()),
+        }
+    }
+
+    /// Makes the readers on other threads look: there is something other than chunks.
+    pub fn knock(&self) {
+        self.remotes.iter().for_each(|remote| remote.desk.knock());
+        full_fence(); // exchange:sleep
+        if self.exchange.has_sleepers() {
+            self.remotes.iter().for_each(|remote| remote.desk.wake());
         }
     }
 

@@ -36,9 +36,9 @@ fn feed(shard: &mut Shard) -> ExecutionId {
 /// Everything that one subscriber was given, in words.
 type Diary = Rc<RefCell<Vec<String>>>;
 
-fn write_down(diary: &Diary) -> impl FnMut(Delivery<'_>) + 'static {
+fn write_down(diary: &Diary) -> impl FnMut(&Delivery<'_>) + 'static {
     let diary = Rc::clone(diary);
-    move |delivery| diary.borrow_mut().push(words(&delivery))
+    move |delivery| diary.borrow_mut().push(words(delivery))
 }
 
 fn words(delivery: &Delivery<'_>) -> String {

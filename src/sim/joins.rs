@@ -228,11 +228,11 @@ impl Sim {
 }
 
 /// A closure that looks at everything; a thread may run meanwhile, and it may panic.
-fn listener(shared: &Shared, follower: usize, panics: u64) -> impl FnMut(Delivery<'_>) + 'static {
+fn listener(shared: &Shared, follower: usize, panics: u64) -> impl FnMut(&Delivery<'_>) + 'static {
     let shared = shared.clone();
     move |delivery| {
         let mut scene = shared.lock();
-        scene.given(follower, &delivery);
+        scene.given(follower, delivery);
         if scene.preempt > 0 && scene.random.chance(1, 20) {
             scene.preempt();
         }

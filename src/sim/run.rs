@@ -98,7 +98,12 @@ impl Sim {
         let scene = Scene::new(Random::new(random.next_u64()), plan.preempt, verbose);
         let shared = Shared::new(scene);
         let observer = shared.clone();
-        shard.observe(move |action| observer.lock().observe(action));
+        let clock = world.clone();
+        shard.observe(move |action, recipients| {
+            let mut scene = observer.lock();
+            scene.now = clock.now(); // A poll of the reactor takes its time.
+            scene.observe(action, recipients);
+        });
         Sim {
             plan,
             random,

@@ -127,9 +127,9 @@ impl Scene {
     }
 
     /// Sees a wish of the engine before the shard carries it out.
-    pub fn observe(&mut self, action: &Action) {
+    pub fn observe(&mut self, action: &Action, recipients: &[SubscriberId]) {
         self.say(|| format!("  {action:?}"));
-        action.hash(&mut self.actions_hash);
+        (action, recipients).hash(&mut self.actions_hash);
         self.actions_count += 1;
         self.coverage.action(number_of(action));
         self.see_publication(action);

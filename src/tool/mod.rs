@@ -20,7 +20,7 @@ pub use closure::{Host, Output, SendError, Stopped};
 pub use registry::{ArgumentError, Arguments, Need, Prepared, StartError, Tools};
 pub use step::{Context, EmitError, Gate, Notes, Step, Tool};
 pub(crate) use threads::panic_error;
-pub use threads::{Job, ThreadPool};
+pub use threads::{Done, Job, ThreadPool};
 
 use std::fmt;
 
@@ -75,12 +75,15 @@ impl From<String> for ToolError {
     }
 }
 
+/// A tool that runs on a thread of its own, with its arguments.
+pub type Blocking = Box<dyn FnOnce(&mut Output) -> Result<(), ToolError> + Send>;
+
 /// What one execution runs.
 pub enum Work {
     /// A state machine, on the shard's thread.
     Steps(Box<dyn Tool>),
     /// A closure, on a thread of the pool.
-    Thread(Box<dyn FnOnce(&mut Output) -> Result<(), ToolError> + Send>),
+    Thread(Blocking),
     /// Nothing: whoever opened the execution publishes by hand.
     Feed,
 }

@@ -9,16 +9,19 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 use crate::limits;
 use crate::memory::RingWriter;
-use crate::tool::{Output, ToolError};
+use crate::tool::{Blocking, Output, ToolError};
+
+/// Takes the ring's writer back, with how the tool ended and whether it panicked.
+pub type Done = Box<dyn FnOnce(RingWriter, Result<(), ToolError>, bool) + Send>;
 
 /// One closure to run, and where its writer and its result go.
 pub struct Job {
     /// Where its results go.
     pub output: Output,
     /// The tool.
-    pub work: Box<dyn FnOnce(&mut Output) -> Result<(), ToolError> + Send>,
+    pub work: Blocking,
     /// Called on the tool's thread when it has returned or panicked.
-    pub done: Box<dyn FnOnce(RingWriter, Result<(), ToolError>, bool) + Send>,
+    pub done: Done,
 }
 
 /// Threads for tools that block. Dropping it lets running tools finish, unwatched.
@@ -34,7 +37,7 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    jobs: VecDeque<Job>,
+    jobs: VecDeque<Box<Job>>,
     thread_count: usize,
     idle_count: usize,
     closed: bool,
@@ -59,7 +62,7 @@ impl ThreadPool {
     ///
     /// # Errors
     /// Gives the job back if too many wait already, or no thread could be made.
-    pub fn submit(&self, job: Job) -> Result<(), Job> {
+    pub fn submit(&self, job: Box<Job>) -> Result<(), Box<Job>> {
         let mut state = self.shared.state();
         if state.jobs.len() >= limits::TOOL_QUEUE_MAX {
             return Err(job);
@@ -112,8 +115,8 @@ fn work(shared: &Shared) {
 }
 
 /// Runs one tool; its panic is its own.
-fn run(job: Job) {
-    let Job { mut output, work, done } = job;
+fn run(job: Box<Job>) {
+    let Job { mut output, work, done } = *job;
     let result = catch_unwind(AssertUnwindSafe(|| work(&mut output)));
     let panicked = result.is_err();
     let result = result.unwrap_or_else(|panic| Err(panic_error(&*panic)));

@@ -1,0 +1,126 @@
+//! The kernel's side of a benchmark: clock, pinning, and one line that says what was measured on.
+//!
+//! The only file of the benchmarks with system calls. Every call here is used outside of the
+//! measured path, except [`now_ns`], which is the same for everything that is measured.
+
+use std::fs;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use super::Failure;
+
+/// Nanoseconds of CLOCK_MONOTONIC. Some 20 ns where the clock source is `tsc`.
+#[inline(always)]
+pub fn now_ns() -> u64 {
+    clock_ns(libc::CLOCK_MONOTONIC)
+}
+
+/// Wall time, for the start stamps in files.
+pub fn wall_time() -> SystemTime {
+    UNIX_EPOCH + Duration::from_nanos(clock_ns(libc::CLOCK_REALTIME))
+}
+
+#[inline(always)]
+fn clock_ns(clock: libc::clockid_t) -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is a valid timespec that outlives the call.
+    let result = unsafe { libc::clock_gettime(clock, &mut time) };
+    debug_assert_eq!(result, 0, "both clocks exist on every Linux");
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// The cpus that this process may run on, in ascending order.
+pub fn cpus_allowed() -> Vec<usize> {
+    // SAFETY: a cpu set is plain bits; all zero is the empty set.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    let size_bytes = std::mem::size_of::<libc::cpu_set_t>();
+    // SAFETY: `set` is valid for writes of `size_bytes` and outlives the call.
+    let result = unsafe { libc::sched_getaffinity(0, size_bytes, &mut set) };
+    if result != 0 {
+        return Vec::new(); // More cpus than a set names: the caller says that it found none.
+    }
+    (0..libc::CPU_SETSIZE as usize)
+        .filter(|&cpu| {
+            // SAFETY: `cpu` is below CPU_SETSIZE, which is what the macro requires.
+            unsafe { libc::CPU_ISSET(cpu, &set) }
+        })
+        .collect()
+}
+
+/// Binds the calling thread to `cpu`.
+///
+/// # Errors
+/// [`Failure::Environment`] if the kernel refuses.
+pub fn pin_thread(cpu: usize) -> Result<(), Failure> {
+    if cpu >= libc::CPU_SETSIZE as usize {
+        return Err(Failure::Usage(format!("--cpus: there is no cpu {cpu}")));
+    }
+    // SAFETY: a cpu set is plain bits; all zero is the empty set.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: `cpu` is below CPU_SETSIZE.
+    unsafe { libc::CPU_SET(cpu, &mut set) };
+    // SAFETY: `set` is valid for reads of its size and outlives the call.
+    let result = unsafe { libc::sched_setaffinity(0, std::mem::size_of_val(&set), &set) };
+    if result != 0 {
+        let error = std::io::Error::last_os_error();
+        return Err(Failure::Environment(format!("can not pin a thread to cpu {cpu}: {error}")));
+    }
+    Ok(())
+}
+
+/// How often this process was put aside by the kernel so far, all threads together. Pinned spinners
+/// never wait, so each is a disturbance by somebody else.
+pub fn preemption_count() -> u64 {
+    // SAFETY: plain numbers; all zero is a valid value.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: `usage` is valid for writes and outlives the call.
+    let result = unsafe { libc::getrusage(libc::RUSAGE_SELF, &mut usage) };
+    debug_assert_eq!(result, 0, "RUSAGE_SELF and a valid pointer can not fail");
+    usage.ru_nivcsw as u64
+}
+
+/// What was measured on: one line, without pinning, which differs from run to run.
+pub fn describe() -> String {
+    let cpu_model = first_value("/proc/cpuinfo", "model name").unwrap_or_else(|| "unknown".into());
+    let kernel = line("/proc/sys/kernel/osrelease").unwrap_or_else(|| "unknown".into());
+    let clock = line("/sys/devices/system/clocksource/clocksource0/current_clocksource");
+    let governor = line("/sys/devices/system/cpu/cpuidle/current_governor");
+    let cpu_info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let hypervisor = cpu_info.lines().any(|l| l.starts_with("flags") && l.contains("hypervisor"));
+    // Of the machine: this thread is pinned by now.
+    let cpu_count = cpu_info.lines().filter(|line| line.starts_with("processor")).count();
+    format!(
+        "{cpu_model} ({cpu_count} cpus{}), Linux {kernel}, clock {}, cpuidle {}",
+        if hypervisor { ", virtual" } else { "" },
+        clock.as_deref().unwrap_or("unknown"),
+        governor.as_deref().unwrap_or("none"),
+    )
+}
+
+fn line(path: &str) -> Option<String> {
+    Some(fs::read_to_string(path).ok()?.trim().to_owned())
+}
+
+fn first_value(path: &str, key: &str) -> Option<String> {
+    let text = fs::read_to_string(path).ok()?;
+    let line = text.lines().find(|line| line.starts_with(key))?;
+    Some(line.split_once(':')?.1.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_clock_does_not_go_backwards_and_an_allowed_cpu_can_be_pinned_to() {
+        let first = now_ns();
+        assert!(now_ns() >= first);
+        let cpu = cpus_allowed()[0];
+        std::thread::spawn(move || {
+            pin_thread(cpu).unwrap();
+            assert_eq!(cpus_allowed(), [cpu]);
+        })
+        .join()
+        .unwrap();
+        assert!(describe().contains("Linux"));
+    }
+}

@@ -1,0 +1,394 @@
+//! Arguments of `fanout`, for both programs; and what a run of it costs in memory.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use lexopt::{Arg, Parser, ValueExt};
+
+use super::Failure;
+use super::machine::cpus_allowed;
+use super::source::STAMP_BYTES;
+
+const SUBSCRIBERS_MAX: u32 = 10_240;
+const SIZE_BYTES_MAX: usize = 1 << 20;
+const RATE_MAX: u32 = 5_000_000;
+const SECONDS_MIN: f64 = 0.001;
+const SECONDS_MAX: f64 = 3_600.0;
+/// 4 bytes each, all touched before a run: 1 GiB.
+const SAMPLES_MAX: u64 = 1 << 28;
+const SEED_DEFAULT: u64 = 1;
+
+/// Where the subscribers run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// On the producer's thread.
+    Inline,
+    /// All on one other thread, on another cpu.
+    Threads,
+}
+
+/// What a subscriber does with the bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Touch {
+    /// It reads the stamp.
+    None,
+    /// It ends with a copy of its own.
+    Copy,
+}
+
+/// How often the producer publishes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rate {
+    /// Chunks per second, jittered; latency is measured.
+    PerSecond(u32),
+    /// As fast as it goes; throughput is measured.
+    Max,
+}
+
+/// What type a payload travels as, where an implementation leaves the choice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Payload {
+    /// `[u8; SIZE]`.
+    Value,
+    /// `Arc<[u8]>`.
+    Shared,
+}
+
+/// One run of `fanout`.
+#[derive(Clone, Debug)]
+pub struct Fanout {
+    /// One of the names in [`Program::implementations`].
+    pub implementation: &'static str,
+    /// At least 1.
+    pub subscribers: u32,
+    /// Bytes of a payload, stamp included.
+    pub size_bytes: usize,
+    /// See [`Rate`].
+    pub rate: Rate,
+    /// How long chunks are counted.
+    pub duration: Duration,
+    /// How long they are not, before that.
+    pub warmup: Duration,
+    /// See [`Mode`].
+    pub mode: Mode,
+    /// See [`Touch`].
+    pub touch: Touch,
+    /// `None`: the program chooses.
+    pub payload: Option<Payload>,
+    /// Of the arrivals and the payload's bytes.
+    pub seed: u64,
+    /// Where `.hgrm` and `.hlog` go.
+    pub out: Option<PathBuf>,
+    /// One JSON line instead of text.
+    pub json: bool,
+    /// Where the producer is pinned.
+    pub producer_cpu: usize,
+    /// Where the subscribers are pinned in [`Mode::Threads`].
+    pub subscribers_cpu: usize,
+}
+
+/// What differs between the programs.
+pub struct Program {
+    /// Names for `--impl`; the first is the default.
+    pub implementations: &'static [&'static str],
+    /// Whether `--payload` exists.
+    pub has_payload: bool,
+}
+
+/// The options that every program's `fanout --help` lists.
+pub const OPTIONS_HELP: &str = "\
+  --subscribers N     subscribers, each with a cursor of its own (1)
+  --size B            bytes of a payload, 8 or more (100)
+  --rate R|max        chunks per second, planned with jittered gaps, latency is measured from the
+                      planned time; or as fast as it goes, throughput is measured (10000)
+  --duration S        seconds that are counted (5)
+  --warmup S          seconds before that which are not (0.2)
+  --mode inline|threads
+                      subscribers on the producer's thread, or all on one other thread which polls
+                      them round robin and never blocks (inline)
+  --touch none|copy   a subscriber reads the first 8 bytes, or copies the payload (copy)
+  --seed N            of arrivals and payload (1)
+  --cpus A,B          where producer and subscribers are pinned (the first two allowed)
+  --out DIR           write histogram (.hgrm) and HDR interval log, version 2 (.hlog) there
+  --json              print one line of JSON instead of text
+  --smoke             a tiny run: 2,000 chunks/s or max for 0.05 s, no warm-up
+  --help
+";
+
+impl Fanout {
+    /// Defaults, for the cpus of this process.
+    ///
+    /// # Errors
+    /// [`Failure::Environment`] if the kernel names no cpu.
+    pub fn new(implementation: &'static str) -> Result<Fanout, Failure> {
+        let cpus = cpus_allowed();
+        let Some(&producer_cpu) = cpus.first() else {
+            return Err(Failure::Environment("can not find out which cpus are allowed".into()));
+        };
+        Ok(Fanout {
+            implementation,
+            subscribers: 1,
+            size_bytes: 100,
+            rate: Rate::PerSecond(10_000),
+            duration: Duration::from_secs(5),
+            warmup: Duration::from_millis(200),
+            mode: Mode::Inline,
+            touch: Touch::Copy,
+            payload: None,
+            seed: SEED_DEFAULT,
+            out: None,
+            json: false,
+            producer_cpu,
+            subscribers_cpu: cpus.get(1).copied().unwrap_or(producer_cpu),
+        })
+    }
+
+    /// Parses what follows the word `fanout`. `None`: help was asked for.
+    ///
+    /// # Errors
+    /// [`Failure::Usage`], which names the option and the limit.
+    pub fn parse(
+        program: &Program,
+        arguments: impl IntoIterator<Item = OsString>,
+    ) -> Result<Option<Fanout>, Failure> {
+        let mut params = Fanout::new(program.implementations[0])?;
+        let mut parser = Parser::from_args(arguments);
+        while let Some(argument) = parser.next().map_err(usage)? {
+            match argument {
+                Arg::Long("help") | Arg::Short('h') => return Ok(None),
+                Arg::Long("impl") => {
+                    let names = program.implementations;
+                    params.implementation = choice(&mut parser, "--impl", names)?;
+                }
+                Arg::Long("payload") if program.has_payload => {
+                    let name = choice(&mut parser, "--payload", &["value", "arc"])?;
+                    params.payload =
+                        Some(if name == "arc" { Payload::Shared } else { Payload::Value });
+                }
+                Arg::Long(name) => {
+                    let name = name.to_owned();
+                    if !params.accept(&name, &mut parser)? {
+                        return Err(Failure::Usage(format!("unknown option --{name}")));
+                    }
+                }
+                other => return Err(usage(other.unexpected())),
+            }
+        }
+        params.check()?;
+        Ok(Some(params))
+    }
+
+    /// Takes option `--name` if `fanout` has it in every program.
+    ///
+    /// # Errors
+    /// See [`Fanout::parse`].
+    pub fn accept(&mut self, name: &str, parser: &mut Parser) -> Result<bool, Failure> {
+        match name {
+            "subscribers" => {
+                self.subscribers = number(parser, "--subscribers", 1, SUBSCRIBERS_MAX)?;
+            }
+            "size" => self.size_bytes = number(parser, "--size", STAMP_BYTES, SIZE_BYTES_MAX)?,
+            "rate" => {
+                let text = text(parser, "--rate")?;
+                self.rate = match text.as_str() {
+                    "max" => Rate::Max,
+                    _ => Rate::PerSecond(in_range("--rate", &text, 1, RATE_MAX)?),
+                };
+            }
+            "duration" => self.duration = seconds(parser, "--duration", SECONDS_MIN)?,
+            "warmup" => self.warmup = seconds(parser, "--warmup", 0.0)?,
+            "mode" => {
+                let name = choice(parser, "--mode", &["inline", "threads"])?;
+                self.mode = if name == "inline" { Mode::Inline } else { Mode::Threads };
+            }
+            "touch" => {
+                let name = choice(parser, "--touch", &["none", "copy"])?;
+                self.touch = if name == "none" { Touch::None } else { Touch::Copy };
+            }
+            "seed" => self.seed = number(parser, "--seed", 0, u64::MAX)?,
+            "cpus" => self.set_cpus(&text(parser, "--cpus")?)?,
+            "out" => self.out = Some(PathBuf::from(parser.value().map_err(usage)?)),
+            "json" => self.json = true,
+            "smoke" => self.shrink(),
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    fn set_cpus(&mut self, text: &str) -> Result<(), Failure> {
+        let Some((producer, subscribers)) = text.split_once(',') else {
+            return Err(Failure::Usage(format!("--cpus: two numbers like 0,1, not \"{text}\"")));
+        };
+        self.producer_cpu = in_range("--cpus", producer, 0, 1_023)?;
+        self.subscribers_cpu = in_range("--cpus", subscribers, 0, 1_023)?;
+        Ok(())
+    }
+
+    /// Tiny: for tests. What was asked for in chunks per second is less then.
+    fn shrink(&mut self) {
+        if let Rate::PerSecond(rate) = &mut self.rate {
+            *rate = (*rate).min(2_000);
+        }
+        self.duration = Duration::from_millis(50);
+        self.warmup = Duration::ZERO;
+    }
+
+    /// Whether a run can be attempted.
+    ///
+    /// # Errors
+    /// [`Failure`].
+    pub fn check(&self) -> Result<(), Failure> {
+        if self.mode == Mode::Threads && self.producer_cpu == self.subscribers_cpu {
+            return Err(Failure::Environment(
+                "--mode threads needs two cpus: both sides poll, on one they would wait for \
+                 each other's time slice"
+                    .into(),
+            ));
+        }
+        if let Rate::PerSecond(rate) = self.rate {
+            let (warmup, counted) = self.chunks(rate);
+            let samples = (warmup + counted) * u64::from(self.subscribers);
+            if samples > SAMPLES_MAX {
+                return Err(Failure::Usage(format!(
+                    "{samples} deliveries are more than the {SAMPLES_MAX} that can be recorded: \
+                     less of --duration, --rate or --subscribers"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Chunks of the warm-up, and chunks that are counted.
+    pub fn chunks(&self, rate: u32) -> (u64, u64) {
+        let chunks = |time: Duration| (time.as_secs_f64() * f64::from(rate)).round() as u64;
+        (chunks(self.warmup), chunks(self.duration).max(1))
+    }
+
+    /// Samples to make room for: one per delivery, none when no latency is measured.
+    pub fn samples(&self) -> usize {
+        let Rate::PerSecond(rate) = self.rate else {
+            return 0;
+        };
+        let (warmup, counted) = self.chunks(rate);
+        ((warmup + counted) * u64::from(self.subscribers)) as usize
+    }
+}
+
+/// The words of the command line for the values, for reports and file names.
+impl Fanout {
+    /// `inline` or `threads`.
+    pub fn mode_name(&self) -> &'static str {
+        match self.mode {
+            Mode::Inline => "inline",
+            Mode::Threads => "threads",
+        }
+    }
+
+    /// `none` or `copy`.
+    pub fn touch_name(&self) -> &'static str {
+        match self.touch {
+            Touch::None => "none",
+            Touch::Copy => "copy",
+        }
+    }
+
+    /// A number or `max`.
+    pub fn rate_name(&self) -> String {
+        match self.rate {
+            Rate::PerSecond(rate) => rate.to_string(),
+            Rate::Max => "max".into(),
+        }
+    }
+}
+
+/// A complaint of `lexopt` about the call.
+pub fn usage(error: lexopt::Error) -> Failure {
+    Failure::Usage(error.to_string())
+}
+
+fn text(parser: &mut Parser, option: &str) -> Result<String, Failure> {
+    let value = parser.value().map_err(usage)?;
+    value.string().map_err(|_| Failure::Usage(format!("{option}: not UTF-8")))
+}
+
+fn choice(
+    parser: &mut Parser,
+    option: &str,
+    names: &'static [&'static str],
+) -> Result<&'static str, Failure> {
+    let text = text(parser, option)?;
+    names.iter().find(|name| **name == text).copied().ok_or_else(|| {
+        Failure::Usage(format!("{option}: one of {}, not \"{text}\"", names.join(", ")))
+    })
+}
+
+fn number<T>(parser: &mut Parser, option: &str, low: T, high: T) -> Result<T, Failure>
+where
+    T: std::str::FromStr + PartialOrd + std::fmt::Display,
+{
+    let text = text(parser, option)?;
+    in_range(option, &text, low, high)
+}
+
+fn in_range<T>(option: &str, text: &str, low: T, high: T) -> Result<T, Failure>
+where
+    T: std::str::FromStr + PartialOrd + std::fmt::Display,
+{
+    let value = text.parse().ok().filter(|value| *value >= low && *value <= high);
+    value.ok_or_else(|| {
+        Failure::Usage(format!("{option}: a number from {low} to {high}, not \"{text}\""))
+    })
+}
+
+fn seconds(parser: &mut Parser, option: &str, low: f64) -> Result<Duration, Failure> {
+    let value: f64 = number(parser, option, low, SECONDS_MAX)?;
+    Ok(Duration::from_secs_f64(value)) // In range, so neither negative nor NaN.
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PROGRAM: Program = Program { implementations: &["floor"], has_payload: false };
+
+    fn parse(words: &str) -> Result<Option<Fanout>, Failure> {
+        Fanout::parse(&PROGRAM, words.split_whitespace().map(OsString::from))
+    }
+
+    #[test]
+    fn options_are_taken_and_their_order_does_not_matter_for_the_count_of_samples() {
+        let params = parse("--subscribers 16 --rate 1000 --duration 2 --warmup 0.5").unwrap();
+        let params = params.unwrap();
+        assert_eq!(params.chunks(1_000), (500, 2_000));
+        assert_eq!(params.samples(), 2_500 * 16);
+        assert!(parse("--help --nonsense").unwrap().is_none());
+    }
+
+    #[test]
+    fn bad_calls_are_usage_errors_that_name_the_option() {
+        for (words, names) in [
+            ("--subscribers 0", "--subscribers"),
+            ("--size 7", "--size"),
+            ("--rate fast", "--rate"),
+            ("--duration -1", "--duration"),
+            ("--duration nan", "--duration"),
+            ("--mode sideways", "inline, threads"),
+            ("--impl nothing", "--impl"),
+            ("--payload arc", "--payload"),
+            ("--cpus 1", "--cpus"),
+            ("--subscribers", "--subscribers"),
+            ("--nonsense", "--nonsense"),
+            ("stray", "stray"),
+            ("--json=1", "json"),
+            ("--subscribers 10240 --rate 100000", "--duration"),
+        ] {
+            match parse(words) {
+                Err(Failure::Usage(text)) => assert!(text.contains(names), "{words}: {text}"),
+                other => panic!("{words}: {other:?}"),
+            }
+        }
+        let same = parse("--mode threads --cpus 0,0");
+        assert!(matches!(same, Err(Failure::Environment(_))), "{same:?}");
+    }
+}

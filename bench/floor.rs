@@ -1,0 +1,152 @@
+//! Floor: the least code that does the job, as a yardstick for everything else.
+//!
+//! [`ring`] is a bare ring with bare cursors, for one thread and for two; [`handover`] is a cache
+//! line that goes back and forth. The command `bench floor` measures both and the clock. No policy,
+//! no end, no second kind of reader, no check of what is read: no implementation that can be used
+//! has less to do.
+
+pub mod handover;
+pub mod ring;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use hdrhistogram::Histogram;
+use lexopt::{Arg, Parser};
+use serde_json::{Map, Value, json};
+
+use crate::common::machine::now_ns;
+use crate::common::params::{Fanout, Mode, Rate, Touch, usage};
+use crate::common::report::{Outcome, latency_json, latency_text, machine_line};
+use crate::common::{Failure, files, print};
+
+const HELP: &str = "\
+bench floor: what the machine allows
+
+Measures the cost of reading the clock, a cache line's way to another cpu and back, and a bare
+cursor over a bare ring: on one thread and across two, at a rate (latency) and flat out
+(throughput).
+
+Usage: bench floor [options]
+
+  --size B            bytes of a payload (100)
+  --rate R            chunks per second where latency is measured (10000)
+  --duration S        seconds for each of the five parts (1)
+  --touch none|copy   what the cursor's owner does with the bytes (copy)
+  --seed N            of arrivals and payload (1)
+  --cpus A,B          the two cpus (the first two allowed)
+  --out DIR           write .hgrm and .hlog of the two latency parts there
+  --json              print one line of JSON instead of text
+  --smoke             a tiny run
+  --help
+";
+
+/// Options of `fanout` that mean the same here.
+const OPTIONS_SHARED: [&str; 9] =
+    ["size", "rate", "duration", "touch", "seed", "cpus", "out", "json", "smoke"];
+
+/// Runs `bench floor` with what follows these words.
+///
+/// # Errors
+/// [`Failure`].
+pub fn command(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure> {
+    let Some(params) = parse(arguments)? else {
+        print(HELP);
+        return Ok(());
+    };
+    let clock_ns = clock_cost_ns();
+    let trips = handover::measure(&params)?;
+    let mut parts = Vec::new();
+    for (mode, rate) in [
+        (Mode::Inline, params.rate),
+        (Mode::Threads, params.rate),
+        (Mode::Inline, Rate::Max),
+        (Mode::Threads, Rate::Max),
+    ] {
+        let part = Fanout { mode, rate, ..params.clone() };
+        let outcome = ring::measure(&part)?;
+        files::write("bench", &part, &outcome, crate::common::machine::wall_time())?;
+        parts.push((part, outcome));
+    }
+    let machine = machine_line(&Fanout { mode: Mode::Threads, ..params.clone() });
+    print(&match params.json {
+        true => to_json(&machine, clock_ns, &trips, &parts),
+        false => to_text(&machine, clock_ns, &trips, &parts),
+    });
+    Ok(())
+}
+
+fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Option<Fanout>, Failure> {
+    let mut params = Fanout::new("floor")?;
+    params.duration = std::time::Duration::from_secs(1);
+    params.mode = Mode::Threads; // So that `check` asks for two cpus.
+    params.touch = Touch::Copy;
+    params.out = None::<PathBuf>;
+    let mut parser = Parser::from_args(arguments);
+    while let Some(argument) = parser.next().map_err(usage)? {
+        match argument {
+            Arg::Long("help") | Arg::Short('h') => return Ok(None),
+            Arg::Long(name) if OPTIONS_SHARED.contains(&name) => {
+                let name = name.to_owned();
+                let known = params.accept(&name, &mut parser)?;
+                assert!(known, "{name} is an option of fanout");
+            }
+            Arg::Long(name) => return Err(Failure::Usage(format!("unknown option --{name}"))),
+            other => return Err(usage(other.unexpected())),
+        }
+    }
+    if params.rate == Rate::Max {
+        return Err(Failure::Usage("--rate: a number; flat out is measured anyway".into()));
+    }
+    params.check()?;
+    Ok(Some(params))
+}
+
+/// Nanoseconds of one clock read, the mean of many.
+fn clock_cost_ns() -> f64 {
+    const READS: u32 = 100_000;
+    let start = now_ns();
+    for _ in 0..READS {
+        std::hint::black_box(now_ns());
+    }
+    (now_ns() - start) as f64 / f64::from(READS)
+}
+
+fn part_name(part: &Fanout) -> String {
+    let kind = if part.rate == Rate::Max { "flat out" } else { "latency" };
+    format!("bare ring, {}, {kind}", part.mode_name())
+}
+
+fn to_text(
+    machine: &str,
+    clock_ns: f64,
+    trips: &Histogram<u64>,
+    parts: &[(Fanout, Outcome)],
+) -> String {
+    let mut text = format!("machine     {machine}\nclock read  {clock_ns:>12.1} ns\n");
+    text += "\ncache line, there and back\n";
+    text += &latency_text(trips);
+    for (part, outcome) in parts {
+        text += &format!("\n{}\n{}", part_name(part), outcome.to_text());
+    }
+    text
+}
+
+fn to_json(
+    machine: &str,
+    clock_ns: f64,
+    trips: &Histogram<u64>,
+    parts: &[(Fanout, Outcome)],
+) -> String {
+    let mut line = Map::new();
+    line.insert("bench".into(), json!("floor"));
+    line.insert("clock_read_ns".into(), json!((clock_ns * 10.0).round() / 10.0));
+    line.insert("cache_line_round_trip".into(), Value::Object(latency_json(trips)));
+    for (part, outcome) in parts {
+        let suffix = if part.rate == Rate::Max { "_max" } else { "" };
+        let key = format!("ring_{}{suffix}", part.mode_name());
+        line.insert(key, Value::Object(outcome.to_json()));
+    }
+    line.insert("machine".into(), json!(machine));
+    format!("{}\n", Value::Object(line))
+}

@@ -1,0 +1,160 @@
+//! streamdoor under the load of `fanout`: a shard driven by hand, one execution fed by hand.
+//!
+//! Inline: every subscriber is a closure on the shard's thread, under `block` as the others lose
+//! nothing either. Threads: every subscriber is a [`Subscriber`], all of them polled by one other
+//! thread. Under `--touch none` they ask for headers only: the stamp is then the chunk's time.
+
+use std::rc::Rc;
+
+use streamdoor::base::{ExecutionId, Instant};
+use streamdoor::engine::{Kind, Policy, SubscribeSpec};
+use streamdoor::memory::RingPoolConfig;
+use streamdoor::shard::{Delivery, ExecuteOptions, PublishError, Shard, ShardConfig, Subscriber};
+use streamdoor::tool::{Need, Prepared, Work};
+
+use crate::common::BATCH_CHUNKS;
+use crate::common::drive::{Gone, Inline, Produce, Setup, Stop, Subscribe, Threads};
+use crate::common::receive::Receive;
+use crate::common::source::{STAMP_BYTES, Source};
+
+/// Ours, for `fanout --impl streamdoor`.
+pub struct Ours;
+
+/// A shard with one execution, whose ring holds as many chunks as everybody else's.
+fn open(setup: &Setup) -> Result<(Shard, ExecutionId), String> {
+    let mut config = ShardConfig {
+        rings: RingPoolConfig { prealloc_bytes: 0, ..Default::default() },
+        ..Default::default()
+    };
+    config.engine.subscribers_max = config.engine.subscribers_max.max(setup.subscribers);
+    let (mut shard, _) = Shard::new(config).map_err(|error| error.to_string())?;
+    // One descriptor for each 256 bytes of a ring.
+    let ring_bytes = (setup.ring_chunks * 256).min(1 << 20) as u32;
+    let need = Need { ring_bytes, chunk_bytes: setup.size_bytes as u32 };
+    let prepared = Prepared { work: Work::Feed, need };
+    let id = shard.execute_prepared(prepared, ExecuteOptions::default());
+    let id = id.map_err(|error| error.to_string())?;
+    Ok((shard, id))
+}
+
+fn spec() -> SubscribeSpec {
+    SubscribeSpec { policy: Policy::Block, ..Default::default() }
+}
+
+/// The time that a payload is stamped with: who planned a chunk knows what time it is.
+#[inline(always)]
+fn stamp_of(payload: &[u8]) -> Instant {
+    let (stamp, _) = payload.split_first_chunk::<STAMP_BYTES>().expect("a payload has a stamp");
+    Instant::from_nanos(u64::from_le_bytes(*stamp))
+}
+
+impl Inline for Ours {
+    fn run<S: Source, R: Receive>(
+        setup: &Setup,
+        source: &mut S,
+        receiver: Rc<R>,
+    ) -> Result<(), String> {
+        let (mut shard, id) = open(setup)?;
+        for _ in 0..setup.subscribers {
+            let receiver = Rc::clone(&receiver);
+            let closure = move |delivery: &Delivery<'_>| {
+                if let Delivery::Chunk(chunk) = delivery {
+                    receiver.deliver(chunk.data);
+                }
+            };
+            shard.subscribe(id, spec(), closure).map_err(|error| error.to_string())?;
+        }
+        while let Some((payload, count)) = source.next() {
+            let now = stamp_of(payload);
+            if count == 1 {
+                let published = shard.publish_at(id, Kind::Output, 0, payload, now);
+                published.map_err(|error| error.to_string())?;
+            } else {
+                let batch = [payload; BATCH_CHUNKS as usize];
+                let batch = &batch[..count as usize];
+                let published = shard.publish_batch(id, Kind::Output, batch, now);
+                published.map_err(|(_, error)| error.to_string())?;
+            }
+            shard.turn();
+        }
+        Ok(())
+    }
+}
+
+/// The shard, driven by the producer's thread.
+pub struct Producer {
+    shard: Shard,
+    id: ExecutionId,
+}
+
+impl Produce for Producer {
+    #[inline(always)]
+    fn publish(&mut self, payload: &[u8], count: u32, stop: &Stop) -> Result<(), Gone> {
+        let now = stamp_of(payload);
+        if count == 1 {
+            while let Err(error) = self.shard.publish_at(self.id, Kind::Output, 0, payload, now) {
+                assert_eq!(error, PublishError::Blocked); // The ring was leased for such chunks.
+                self.shard.turn();
+                stop.full()?;
+            }
+            self.shard.turn();
+            return Ok(());
+        }
+        let batch = [payload; BATCH_CHUNKS as usize];
+        let mut rest = &batch[..count as usize];
+        while let Err((published, error)) =
+            self.shard.publish_batch(self.id, Kind::Output, rest, now)
+        {
+            assert_eq!(error, PublishError::Blocked); // The ring was leased for such chunks.
+            rest = &rest[published..];
+            self.shard.turn();
+            stop.full()?;
+        }
+        self.shard.turn();
+        Ok(())
+    }
+}
+
+/// All subscribers, on one thread.
+pub struct Readers(Vec<Subscriber>);
+
+impl Threads for Ours {
+    type Producer = Producer;
+    type Subscribers = Readers;
+
+    fn open(setup: &Setup) -> Result<(Producer, Readers), String> {
+        let (mut shard, id) = open(setup)?;
+        let readers: Result<Vec<Subscriber>, String> = (0..setup.subscribers)
+            .map(|_| shard.subscribe_remote(id, spec()).map_err(|error| error.to_string()))
+            .collect();
+        Ok((Producer { shard, id }, Readers(readers?)))
+    }
+}
+
+impl Subscribe for Readers {
+    fn run<R: Receive>(
+        mut self,
+        setup: &Setup,
+        receiver: Rc<R>,
+        stop: &Stop,
+    ) -> Result<(), String> {
+        let copies = receiver.copies();
+        self.0.iter_mut().for_each(|reader| reader.headers_only(!copies));
+        stop.poll_until_done(setup, &*receiver, || {
+            let mut delivered = 0;
+            for reader in &mut self.0 {
+                for _ in 0..BATCH_CHUNKS {
+                    let Some(Delivery::Chunk(chunk)) = reader.poll() else { break };
+                    if copies {
+                        receiver.deliver_owned(chunk.data);
+                    } else {
+                        receiver.deliver_stamp(chunk.published_at.nanos());
+                    }
+                    delivered += 1;
+                }
+            }
+            delivered
+        });
+        Ok(())
+    }
+}

@@ -1,0 +1,98 @@
+//! Subcommands, and what they have in common: usage texts, errors, exit codes.
+
+mod demo;
+mod results;
+
+use std::fmt;
+use std::process::ExitCode;
+
+use lexopt::prelude::*;
+
+const HELP: &str = "\
+streamdoor: the results of tools, streamed to many subscribers while the tools still run
+
+Usage: streamdoor COMMAND [OPTIONS]
+
+Commands:
+  demo      several subscribers on one slow tool, or on a file, with their latencies
+
+Options:
+  -h, --help       this text; `streamdoor COMMAND --help` for a command's
+  -V, --version    the version
+
+Exit codes: 0 done, 1 failed, 2 bad usage, 3 the environment lacks something.
+";
+
+/// Why a command did not do what it was asked to.
+#[derive(Debug)]
+pub enum CliError {
+    /// Fix the command line.
+    Usage(String),
+    /// It was tried, and failed.
+    Failed(String),
+    /// The machine lacks something; the text says what, and how to get it.
+    Environment(String),
+}
+
+impl CliError {
+    /// As the operating system is told.
+    pub fn exit_code(&self) -> ExitCode {
+        ExitCode::from(match self {
+            CliError::Failed(_) => 1,
+            CliError::Usage(_) => 2,
+            CliError::Environment(_) => 3,
+        })
+    }
+}
+
+impl fmt::Display for CliError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CliError::Usage(text) => write!(out, "{text} (see --help)"),
+            CliError::Failed(text) | CliError::Environment(text) => out.write_str(text),
+        }
+    }
+}
+
+impl From<lexopt::Error> for CliError {
+    fn from(error: lexopt::Error) -> CliError {
+        CliError::Usage(error.to_string())
+    }
+}
+
+/// Carries out the command line.
+pub fn run() -> Result<(), CliError> {
+    let mut parser = lexopt::Parser::from_env();
+    let Some(argument) = parser.next()? else {
+        return Err(CliError::Usage("which command?".to_owned()));
+    };
+    match argument {
+        Short('h') | Long("help") => {
+            print!("{HELP}");
+            Ok(())
+        }
+        Short('V') | Long("version") => {
+            println!("streamdoor {}", env!("CARGO_PKG_VERSION"));
+            Ok(())
+        }
+        Value(command) => match command.to_str() {
+            Some("demo") => demo::run(parser),
+            Some("help") => {
+                print!("{HELP}");
+                Ok(())
+            }
+            _ => Err(CliError::Usage(format!("no command is called {command:?}"))),
+        },
+        other => Err(other.unexpected().into()),
+    }
+}
+
+/// A value that must parse, or a usage error that names the option.
+fn parsed<T>(option: &str, parser: &mut lexopt::Parser) -> Result<T, CliError>
+where
+    T: std::str::FromStr,
+    T::Err: fmt::Display,
+{
+    let text = parser.value()?.string()?;
+    text.parse().map_err(|error| CliError::Usage(format!("--{option} {text}: {error}")))
+}

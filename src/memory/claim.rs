@@ -1,0 +1,78 @@
+//! The claim: how a writer gives up old chunks before it overwrites them.
+//!
+//! Not on the path of every chunk: a claim takes up to an eighth of the ring more than the chunk at
+//! hand needs, so that the line of the tail, which every reader re-checks, moves once per many
+//! chunks. The totals per kind move with it, under a version word (`ring:totals`).
+//! Tests: `model_tests.rs`, `loom_tests.rs`.
+
+use super::atomic::{Flaw, Ordering, fence, is_flawed};
+use super::layout::{CLAIM_PARTS, TAIL_SEQ_WORD, TAIL_TOTALS_WORD, TAIL_VERSION_WORD, unpack_meta};
+use super::writer::{RingWriter, WriteError};
+
+impl RingWriter {
+    /// Gives up chunks at the tail until a payload can end at `position_end` and one slot is free;
+    /// then up to an eighth of the ring more.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn claim(&mut self, position_end: u64, gate_seq: u64) -> Result<(), WriteError> {
+        let slot_count = u64::from(self.geometry.slot_count());
+        let data_bytes = u64::from(self.geometry.data_bytes());
+        let tail_max = gate_seq.min(self.seq_next);
+        let mut tail_seq = self.tail_seq;
+        while self.position_of(tail_seq) + data_bytes < position_end
+            || tail_seq + slot_count <= self.seq_next
+        {
+            if tail_seq >= tail_max {
+                assert!(gate_seq < self.seq_next); // An empty ring has room for every chunk.
+                return Err(WriteError::Gated { gate_seq });
+            }
+            tail_seq += 1;
+        }
+        let needed_position = self.position_of(tail_seq);
+        let tail_max = tail_max.min(tail_seq + slot_count / u64::from(CLAIM_PARTS));
+        let extra_bytes_max = data_bytes / u64::from(CLAIM_PARTS);
+        while tail_seq < tail_max
+            && self.position_of(tail_seq + 1) - needed_position <= extra_bytes_max
+        {
+            tail_seq += 1;
+        }
+        self.store_tail(tail_seq);
+        self.seq_limit = tail_seq + slot_count;
+        self.position_limit = self.position_of(tail_seq) + data_bytes;
+        Ok(())
+    }
+
+    /// Moves the tail to `tail_seq`, for everyone to see before anything is overwritten.
+    fn store_tail(&mut self, tail_seq: u64) {
+        let mut changed_kinds = 0u32;
+        for seq in self.tail_seq..tail_seq {
+            let (length, header) = unpack_meta(self.record(seq).meta);
+            let total = &mut self.tail_totals[header.kind as usize];
+            total.count += 1;
+            total.bytes += u64::from(length);
+            changed_kinds |= 1 << header.kind;
+        }
+        self.tail_seq = tail_seq;
+        self.tail_version += 2;
+        let version = self.word(TAIL_VERSION_WORD);
+        version.store(self.tail_version - 1, Ordering::Relaxed); // Odd: totals are being changed.
+        // Release beyond what the fence needs: who sees this tail sees the head it stood under.
+        self.word(TAIL_SEQ_WORD).store(tail_seq, Ordering::Release); // ring:tail
+        if !is_flawed(Flaw::ClaimFence) {
+            fence(Ordering::Release); // ring:claim, ring:totals
+        }
+        while changed_kinds != 0 {
+            let kind = changed_kinds.trailing_zeros() as usize;
+            changed_kinds &= changed_kinds - 1;
+            let total = self.tail_totals[kind];
+            self.word(TAIL_TOTALS_WORD + 2 * kind).store(total.count, Ordering::Relaxed);
+            self.word(TAIL_TOTALS_WORD + 2 * kind + 1).store(total.bytes, Ordering::Relaxed);
+        }
+        self.word(TAIL_VERSION_WORD).store(self.tail_version, Ordering::Release); // ring:totals
+    }
+
+    /// Where chunk `seq` starts; for the one that does not exist yet, where it would.
+    pub(super) fn position_of(&self, seq: u64) -> u64 {
+        if seq == self.seq_next { self.position_next } else { self.record(seq).position }
+    }
+}

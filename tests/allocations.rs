@@ -1,0 +1,217 @@
+//! Nothing allocates on the chunk path (invariant A3): a counting allocator over all threads of
+//! this process sees 0 allocations from chunk 1,000 to chunk 100,000, for each policy, inline and
+//! across threads.
+//!
+//! One test only: the allocator counts for the whole process, and the test harness is part of it.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use streamdoor::engine::{Hold, Kind, Policy, Start, SubscribeSpec};
+use streamdoor::shard::{Delivery, ExecuteOptions, Shard, ShardConfig};
+use streamdoor::tool::{Context, EmitError, Need, Prepared, Step, Tool, Work};
+
+const FIRST_COUNTED: u64 = 1_000;
+const LAST_COUNTED: u64 = 100_000;
+
+struct CountingAllocator;
+
+static COUNTING: AtomicBool = AtomicBool::new(false);
+static COUNT: AtomicU64 = AtomicU64::new(0);
+static COUNT_ENDED: AtomicBool = AtomicBool::new(false);
+/// The tool on a thread begins when everybody is there, and nobody sets anything up any more.
+static ALL_THERE: AtomicBool = AtomicBool::new(false);
+
+fn count() {
+    if COUNTING.load(Ordering::Relaxed) {
+        COUNT.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+// SAFETY: everything is handed on to the system's allocator as it is.
+unsafe impl GlobalAlloc for CountingAllocator {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller's promise, passed on.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise, passed on.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count();
+        // SAFETY: the caller's promise, passed on.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator;
+
+/// Called with the number of each chunk that is published.
+fn at_chunk(seq: u64) {
+    if seq == FIRST_COUNTED {
+        COUNT.store(0, Ordering::SeqCst);
+        COUNT_ENDED.store(false, Ordering::SeqCst);
+        COUNTING.store(true, Ordering::SeqCst);
+    }
+    if seq == LAST_COUNTED {
+        COUNTING.store(false, Ordering::SeqCst);
+        COUNT_ENDED.store(true, Ordering::SeqCst);
+    }
+}
+
+fn assert_none(what: &str) {
+    assert!(!COUNTING.load(Ordering::SeqCst), "{what}: chunk {LAST_COUNTED} was never published");
+    let allocation_count = COUNT.load(Ordering::SeqCst);
+    println!("{what}: {allocation_count} allocations");
+    assert_eq!(allocation_count, 0, "{what}");
+}
+
+fn spec(policy: Policy) -> SubscribeSpec {
+    SubscribeSpec { policy, ..Default::default() }
+}
+
+#[test]
+fn nothing_allocates_on_the_chunk_path() {
+    the_allocator_counts();
+    inline_nothing_allocates();
+    fed_by_hand_nothing_allocates();
+    across_threads_nothing_allocates();
+}
+
+fn the_allocator_counts() {
+    at_chunk(FIRST_COUNTED);
+    std::hint::black_box(Box::new(1));
+    at_chunk(LAST_COUNTED);
+    assert!(COUNT.load(Ordering::SeqCst) > 0);
+}
+
+/// Emits numbered chunks, a few a step, sleeping now and then: timers are on the path, too.
+struct Emits {
+    seq: u64,
+}
+
+impl Tool for Emits {
+    fn step(&mut self, context: &mut Context<'_>) -> Step {
+        for _ in 0..7 {
+            if self.seq == LAST_COUNTED + 10 {
+                return Step::Done;
+            }
+            match context.emit(&[b'x'; 100]) {
+                Ok(seq) => {
+                    self.seq = seq;
+                    at_chunk(seq);
+                }
+                Err(EmitError::Blocked) => return Step::Blocked,
+                Err(error) => panic!("{error:?}"),
+            }
+        }
+        if self.seq.is_multiple_of(5_000) {
+            return Step::Sleep(context.now() + Duration::from_micros(50));
+        }
+        Step::Again
+    }
+}
+
+fn inline_nothing_allocates() {
+    for policy in Policy::ALL {
+        let (mut shard, _) = Shard::new(ShardConfig::default()).unwrap();
+        let work = Work::Steps(Box::new(Emits { seq: 0 }));
+        let start = Start::AfterSubscribers { count: 4, deadline: Duration::from_secs(60) };
+        let options = ExecuteOptions { start, ..Default::default() };
+        let id = shard.execute_prepared(Prepared { work, need: Need::default() }, options).unwrap();
+        let ended = Rc::new(Cell::new(0));
+        for _ in 0..3 {
+            let ended = Rc::clone(&ended);
+            let closure = move |delivery: &Delivery<'_>| {
+                if let Delivery::End(_) = delivery {
+                    ended.set(ended.get() + 1);
+                }
+            };
+            shard.subscribe(id, spec(policy), closure).unwrap();
+        }
+        let mut polled = shard.subscribe_polled(id, spec(policy)).unwrap();
+        while ended.get() < 3 {
+            if !shard.turn() {
+                shard.park(None);
+            }
+            for _ in 0..16 {
+                if shard.poll(&mut polled).is_none() {
+                    break;
+                }
+            }
+        }
+        assert_none(&format!("inline, {policy}"));
+    }
+}
+
+fn fed_by_hand_nothing_allocates() {
+    for policy in Policy::ALL {
+        let (mut shard, _) = Shard::new(ShardConfig::default()).unwrap();
+        let prepared = Prepared { work: Work::Feed, need: Need::default() };
+        let id = shard.execute_prepared(prepared, ExecuteOptions::default()).unwrap();
+        let filtered = SubscribeSpec {
+            kinds: streamdoor::engine::Kinds::NONE.with(Kind::Stderr),
+            ..spec(policy)
+        };
+        shard.subscribe(id, spec(policy), |_| {}).unwrap();
+        shard.subscribe(id, filtered, |_| {}).unwrap();
+        for seq in 1..=LAST_COUNTED {
+            let kind = if seq.is_multiple_of(3) { Kind::Stderr } else { Kind::Stdout };
+            shard.publish(id, kind, &[b'x'; 100]).unwrap();
+            at_chunk(seq);
+            shard.turn();
+        }
+        assert_none(&format!("by hand, {policy}"));
+    }
+}
+
+fn across_threads_nothing_allocates() {
+    for policy in Policy::ALL {
+        let (shard, _) = Shard::spawn(ShardConfig::default(), |shard| {
+            shard.tools_mut().insert_closure("emit", Need::default(), |_, out| {
+                while !ALL_THERE.load(Ordering::SeqCst) {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                for seq in 1..=LAST_COUNTED + 10 {
+                    out.send(&[b'x'; 100])?;
+                    at_chunk(seq);
+                }
+                Ok(())
+            });
+        })
+        .unwrap();
+        let deadline = Duration::from_secs(60);
+        let options = ExecuteOptions {
+            start: Start::AfterSubscribers { count: 3, deadline },
+            hold: Hold::UntilRead { deadline },
+            ..Default::default()
+        };
+        let id = shard.execute("emit", serde_json::Value::Null, options).unwrap();
+        let readers: Vec<_> = (0..2)
+            .map(|_| {
+                let mut subscriber = shard.subscribe(id, spec(policy)).unwrap();
+                std::thread::spawn(move || while !matches!(subscriber.next(), Delivery::End(_)) {})
+            })
+            .collect();
+        // One more on the shard's own thread.
+        let local = shard.call(move |shard| shard.subscribe(id, spec(policy), |_| {}).is_ok());
+        assert_eq!(local, Ok(true));
+        ALL_THERE.store(true, Ordering::SeqCst);
+        readers.into_iter().for_each(|reader| reader.join().unwrap());
+        // Under `disconnect` they may have been let go before the tool was done.
+        for _ in 0..60_000 {
+            if COUNT_ENDED.load(Ordering::SeqCst) {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        ALL_THERE.store(false, Ordering::SeqCst);
+        assert_none(&format!("threads, {policy}"));
+    }
+}

@@ -1,0 +1,124 @@
+//! The benchmark programs run, at a size that fits into a test, and print what `tools/bench` reads.
+//! Says nothing about speed.
+#![cfg(feature = "cli")]
+
+use std::process::{Command, Output};
+
+fn bench(words: &str) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_bench"))
+        .args(words.split_whitespace())
+        .output()
+        .expect("the program was built for this test")
+}
+
+/// Standard output of a call that must succeed.
+fn text(words: &str) -> String {
+    let output = bench(words);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "bench {words}: {:?} {errors}", output.status);
+    String::from_utf8(output.stdout).expect("output is UTF-8")
+}
+
+/// The number behind `name` at the start of a line.
+fn number(text: &str, name: &str) -> f64 {
+    let line = text.lines().find(|line| line.split_whitespace().next() == Some(name));
+    let line = line.unwrap_or_else(|| panic!("no line {name} in\n{text}"));
+    line.split_whitespace().nth(1).unwrap().parse().unwrap_or_else(|_| panic!("{line}"))
+}
+
+fn two_cpus() -> bool {
+    std::thread::available_parallelism().is_ok_and(|count| count.get() >= 2)
+}
+
+fn modes() -> &'static [&'static str] {
+    if two_cpus() { &["inline", "threads"] } else { &["inline"] }
+}
+
+#[test]
+fn every_subscriber_is_given_every_chunk_and_percentiles_are_in_order() {
+    for mode in modes() {
+        let text = text(&format!("fanout --smoke --impl floor --subscribers 3 --mode {mode}"));
+        assert!(text.starts_with("machine "), "{text}");
+        assert!(text.contains("on cpu "), "{text}");
+        let chunks = number(&text, "chunks");
+        assert_eq!(chunks, 100.0, "2,000 a second for 0.05 s: {text}");
+        assert_eq!(number(&text, "deliveries"), chunks * 3.0, "{text}");
+        let names = ["p50", "p95", "p99", "p99.9", "p99.99", "max"];
+        let values = names.map(|name| number(&text, name));
+        assert!(values.is_sorted(), "{text}");
+        assert!(values[0] > 0.0, "{text}");
+    }
+}
+
+#[test]
+fn flat_out_counts_chunks_and_deliveries() {
+    for mode in modes() {
+        let words = format!("fanout --smoke --rate max --impl floor --subscribers 2 --mode {mode}");
+        let text = text(&words);
+        assert_eq!(number(&text, "deliveries"), number(&text, "chunks") * 2.0, "{text}");
+        assert!(number(&text, "published") > 0.0, "{text}");
+    }
+}
+
+#[test]
+fn json_is_one_line_that_parses_and_agrees_with_itself() {
+    let text = text("fanout --smoke --impl floor --subscribers 2 --touch none --json");
+    assert_eq!(text.lines().count(), 1, "{text}");
+    let line: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!(line["impl"], "floor");
+    assert_eq!(line["mode"], "inline");
+    assert_eq!(line["deliveries"], 200, "{text}");
+    assert!(line["p50_ns"].as_u64() <= line["p99_99_ns"].as_u64(), "{text}");
+    assert!(line["machine"].as_str().is_some_and(|machine| machine.contains("Linux")));
+}
+
+#[test]
+fn the_floor_of_the_machine_is_reported_in_full() {
+    if !two_cpus() {
+        assert_eq!(bench("floor --smoke").status.code(), Some(3));
+        return;
+    }
+    let line: serde_json::Value =
+        serde_json::from_str(&text("floor --smoke --json")).expect("JSON");
+    assert!(line["clock_read_ns"].as_f64() > Some(0.0));
+    for part in ["cache_line_round_trip", "ring_inline", "ring_threads"] {
+        assert!(line[part]["p50_ns"].as_u64() > Some(0), "{part}: {line}");
+    }
+    for part in ["ring_inline_max", "ring_threads_max"] {
+        assert!(line[part]["deliveries_per_s"].as_f64() > Some(0.0), "{part}: {line}");
+    }
+}
+
+#[test]
+fn histogram_files_are_written_where_asked() {
+    let directory = std::env::temp_dir().join(format!("streamdoor-bench-{}", std::process::id()));
+    text(&format!("fanout --smoke --impl floor --out {}", directory.display()));
+    for (name, start) in [("hgrm", "       Value"), ("hlog", "#")] {
+        let path = directory.join(format!("floor-inline-1x100-2000.{name}"));
+        let written = std::fs::read_to_string(&path).expect("it was asked for");
+        assert!(written.starts_with(start), "{}: {written}", path.display());
+    }
+    std::fs::remove_dir_all(&directory).expect("nobody else has this directory");
+}
+
+#[test]
+fn help_is_given_and_bad_usage_exits_with_2() {
+    for words in ["--help", "floor --help", "fanout --help"] {
+        assert!(text(words).contains("--"), "{words}");
+    }
+    for words in [
+        "",
+        "nonsense",
+        "fanout --impl nonsense",
+        "fanout --subscribers 0",
+        "fanout --size 1",
+        "fanout --rate",
+        "floor --rate max",
+        "floor --subscribers 2",
+    ] {
+        let output = bench(words);
+        assert_eq!(output.status.code(), Some(2), "bench {words}");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(errors.starts_with("bench: ") && errors.contains("--help"), "{words}: {errors}");
+    }
+}

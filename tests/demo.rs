@@ -1,0 +1,114 @@
+//! `streamdoor demo` as a user runs it: what it prints, what it answers to bad usage, and that a
+//! real file reaches every subscriber whole.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use sha2::{Digest, Sha256};
+use streamdoor::base::Random;
+
+fn demo(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_streamdoor"));
+    command.arg("demo").args(arguments).output().expect("the program starts")
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).expect("it prints UTF-8")
+}
+
+/// (chunks, missed) of each row of the table.
+fn rows(text: &str) -> Vec<(u64, u64)> {
+    let table = text.lines().skip_while(|line| !line.starts_with("subscriber ")).skip(1);
+    let rows = table.take_while(|line| line.contains(" ms "));
+    rows.map(|line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        (words[3].parse().unwrap(), words[4].parse().unwrap())
+    })
+    .collect()
+}
+
+#[test]
+fn every_chunk_is_received_or_missed_and_the_table_says_so() {
+    let output = demo(&["--policy", "drop", "--delay-ms", "1", "--chunks", "200"]);
+    assert!(output.status.success());
+    let text = text(&output);
+    let rows = rows(&text);
+    assert_eq!(rows.len(), 3, "{text}");
+    for (chunks, missed) in rows {
+        assert_eq!(chunks + missed, 200, "{text}");
+    }
+    for word in ["average µs", "P50 µs", "P95 µs", "P99 µs", "peak memory"] {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+}
+
+#[test]
+fn under_block_nobody_misses_anything() {
+    let arguments = ["--policy", "block", "--chunks", "30", "--delay-ms", "0"];
+    let text = text(&demo(&[&arguments[..], &["--process-ms", "0,1,2"]].concat()));
+    assert_eq!(rows(&text), [(30, 0); 3], "{text}");
+}
+
+#[test]
+fn a_file_reaches_every_subscriber_whole() {
+    let path = temporary("file");
+    let mut random = Random::new(1);
+    let mut bytes = vec![0; 64 << 20];
+    random.fill(&mut bytes);
+    std::fs::File::create(&path).unwrap().write_all(&bytes).unwrap();
+    let digest = Sha256::digest(&bytes);
+    let expected: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+    for reactor in ["auto", "mio"] {
+        let name = path.to_str().unwrap();
+        let output = demo(&["--file", name, "--subscribers", "4", "--reactor", reactor]);
+        let text = text(&output);
+        assert!(output.status.success(), "{reactor}: {text}");
+        assert_eq!(text.matches(&expected).count(), 4, "{reactor}: {text}");
+    }
+    std::fs::remove_file(path).unwrap();
+}
+
+#[test]
+fn what_can_not_be_read_fails_with_its_name() {
+    for (path, problem) in [("/nonexistent/file", "No such file"), ("/", "is a directory")] {
+        let output = demo(&["--file", path]);
+        assert_eq!(output.status.code(), Some(1));
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(error.contains(path) && error.contains(problem), "{error}");
+    }
+}
+
+#[test]
+fn bad_usage_names_the_option_and_exits_with_2() {
+    let cases: [(&[&str], &str); 7] = [
+        (&["--chunks", "many"], "--chunks"),
+        (&["--policy", "polite"], "unknown policy"),
+        (&["--subscribers", "0"], "--subscribers"),
+        (&["--subscribers", "1000"], "--subscribers"),
+        (&["--limit-chunks", "100000"], "limit of 100000 chunks"),
+        (&["--chunk-size", "0"], "chunk_size"),
+        (&["--frobnicate"], "--frobnicate"),
+    ];
+    for (arguments, words) in cases {
+        let output = demo(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(error.contains(words), "{arguments:?}: {error}");
+    }
+}
+
+#[test]
+fn there_is_help_everywhere() {
+    let program = env!("CARGO_BIN_EXE_streamdoor");
+    for arguments in [&["--help"][..], &["help"], &["demo", "--help"], &["demo", "-h"]] {
+        let output = Command::new(program).args(arguments).output().unwrap();
+        assert!(output.status.success() && text(&output).contains("Usage:"), "{arguments:?}");
+    }
+    let version = Command::new(program).arg("--version").output().unwrap();
+    assert!(text(&version).starts_with("streamdoor "));
+}
+
+fn temporary(name: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("streamdoor-demo-{name}-{}", std::process::id()))
+}
