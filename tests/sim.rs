@@ -6,11 +6,14 @@
 
 use std::sync::Mutex;
 
+use streamdoor::reactor::Clock;
 use streamdoor::sim::campaign::{Coverage, Summary, run_seed};
 
-const SEEDS_BY_DEFAULT: u64 = 50;
+const SEEDS_BY_DEFAULT: u64 = 100;
 /// From so many seeds on, everything that can happen has to have happened.
-const SEEDS_FOR_COVERAGE: u64 = 50;
+const SEEDS_FOR_COVERAGE: u64 = 100;
+/// After so many failures the rest is not run.
+const FAILURES_MAX: usize = 10;
 
 fn number(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
@@ -60,7 +63,7 @@ fn run_seeds(first: u64, count: u64) -> Totals {
                 Ok(summary) => totals.add(&summary),
                 Err(text) => totals.failures.push(text),
             }
-            if totals.failures.len() > 9 {
+            if totals.failures.len() >= FAILURES_MAX {
                 return;
             }
         }
@@ -80,13 +83,16 @@ fn campaign() {
     }
     let count = number("SIM_SEEDS").unwrap_or(SEEDS_BY_DEFAULT);
     let first = number("SIM_FIRST_SEED").unwrap_or(1);
+    let started_at = Clock::now();
     let totals = run_seeds(first, count);
+    let seconds = Clock::now().since(started_at).as_secs_f64();
     if number("SIM_STATS").is_some() {
         println!("{}", totals.coverage);
     }
     println!(
-        "{count} seeds, each twice: {} actions, {} steps, {} executions, {} subscribers, \
-         {} chunks, {:.0} virtual seconds",
+        "{count} seeds, each twice, in {seconds:.1} s ({:.0} seeds/s): {} actions, {} steps, \
+         {} executions, {} subscribers, {} chunks, {:.0} virtual seconds",
+        count as f64 / seconds,
         totals.actions,
         totals.steps,
         totals.executions,
@@ -98,5 +104,25 @@ fn campaign() {
     if count >= SEEDS_FOR_COVERAGE {
         let missing = totals.coverage.missing();
         assert!(missing.is_empty(), "never happened in {count} seeds: {missing:?}");
+    }
+}
+
+#[test]
+fn another_seed_is_another_run() {
+    let hashes: Vec<u64> =
+        (1..=5).map(|seed| run_seed(seed, false).expect("it passes").actions_hash).collect();
+    let mut distinct = hashes.clone();
+    distinct.sort_unstable();
+    distinct.dedup();
+    assert_eq!(distinct.len(), hashes.len(), "{hashes:x?}");
+}
+
+#[test]
+fn every_seed_is_large_enough_to_mean_something() {
+    for seed in 1..=10 {
+        let summary = run_seed(seed, false).expect("it passes");
+        assert!(summary.action_count >= 2_000, "SEED={seed}");
+        assert!(summary.execution_count >= 8, "SEED={seed}");
+        assert!(summary.subscriber_count >= 32, "SEED={seed}");
     }
 }

@@ -4,14 +4,14 @@
 //! Used for those that ask (polled, and on another thread). A closure is never asked; what it is
 //! given is checked in `follower.rs`.
 
+use std::time::Duration;
+
 use crate::base::Instant;
-use crate::engine::policy::Policy;
-use crate::engine::{EndState, Gap, GapReason, Totals};
+use crate::engine::{EndState, Gap, GapReason, Policy, Totals};
 use crate::limits;
 use crate::shard::Delivery;
 use crate::sim::follower::{Follower, Gone, Habitat};
 use crate::sim::model::ExecutionModel;
-use std::time::Duration;
 
 /// What is owed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -175,12 +175,11 @@ impl Follower {
             (Expected::Nothing, Got::Nothing) => true,
             (Expected::Chunk(expected_seq), Got::Chunk(seq)) => seq == expected_seq,
             (Expected::Gap { to_seq, reason }, Got::Gap(gap)) => {
-                gap.to_seq == to_seq && gap.reason == reason
-                    || execution.may_be_ahead() && was_overtaken(gap.reason)
-                    // It may have moved over chunks that are none of its kinds.
-                    || gap.to_seq == to_seq && reason == GapReason::Late && was_overtaken(gap.reason)
+                // It may have moved over chunks that are none of its kinds: then it is not late.
+                let same = gap.reason == reason || reason == GapReason::Late;
+                gap.to_seq == to_seq && same || is_ahead(execution, &gap)
             }
-            (_, Got::Gap(gap)) => execution.may_be_ahead() && was_overtaken(gap.reason),
+            (_, Got::Gap(gap)) => is_ahead(execution, &gap),
             (Expected::Detached, Got::End(EndState::Detached { .. })) => true,
             (_, Got::End(EndState::Detached { .. })) => {
                 execution.may_be_ahead() && self.policy == Policy::Disconnect
@@ -195,7 +194,7 @@ impl Follower {
             _ => None,
         };
         if let (Some(coalesce), Some(seq)) = (self.coalesce, through_seq) {
-            let waited = |at: Instant| now.since(at) >= coalesce.delay_max;
+            let waited = |at: Instant| now > at + coalesce.delay_max + COALESCE_SLACK;
             self.is_flushing |= self.asked_at.is_some_and(waited);
             self.is_flushing &= execution.totals(self.kinds, seq + 1, held.head_seq).chunks > 0;
             self.asked_at = None;
@@ -244,6 +243,7 @@ impl Follower {
     }
 }
 
-fn was_overtaken(reason: GapReason) -> bool {
-    matches!(reason, GapReason::Late | GapReason::Overtaken)
+/// Is it told of what the ring has given up, and the engine was not told of?
+fn is_ahead(execution: &ExecutionModel, gap: &Gap) -> bool {
+    execution.may_be_ahead() && matches!(gap.reason, GapReason::Late | GapReason::Overtaken)
 }

@@ -1,15 +1,14 @@
 //! One subscriber's oracle: what it was given, against the model of its execution.
 //!
 //! What is given and what gaps count tile the log from where the subscriber began, without a hole
-//! or an overlap and with the execution's own bytes; then comes one end, and nothing after it.
-//! What a policy owes at a given moment is `expect.rs`.
+//! or an overlap and with the execution's own bytes; then comes one end (`ending.rs`), and nothing
+//! after it. What a policy owes at a given moment is in `expect.rs`.
 
 use crate::base::{Instant, SubscriberId};
 use crate::engine::{
     Coalesce, DetachReason, EndState, Gap, GapReason, Kinds, Policy, Progress, Subscribed, Totals,
 };
-use crate::limits;
-use crate::shard::{Chunk, Delivery, Ended};
+use crate::shard::{Chunk, Delivery};
 use crate::sim::model::{ExecutionModel, fill_payload};
 
 /// Where a subscriber lives.
@@ -66,9 +65,9 @@ pub(super) struct Follower {
     /// What was published for it and has not come, in its kinds.
     pub pending: Totals,
     /// That has been over its limit since the last gap.
-    was_over: bool,
+    pub was_over: bool,
     /// A closure began over its limit, and has not caught up since.
-    began_over: bool,
+    pub began_over: bool,
     pub acked_seq: u64,
     acked_until_seq: u64,
     /// The last chunk given, or the last of a gap.
@@ -367,102 +366,6 @@ impl Follower {
         }
         self.progress = Some(*progress);
         Ok(())
-    }
-
-    fn take_end(
-        &mut self,
-        ended: &Ended<'_>,
-        execution: &ExecutionModel,
-        now: Instant,
-    ) -> Result<(), String> {
-        let end = ended.end;
-        if (end.given, end.missed) != (self.given, self.missed) {
-            return Err(format!("{end:?} after {:?} and {:?}", self.given, self.missed));
-        }
-        let until_seq = match end.state {
-            EndState::Ended(outcome) => {
-                let Some((expected, text)) = &execution.verdict else {
-                    return Err(format!("it ended {outcome}, and the execution has not"));
-                };
-                if outcome != *expected || ended.error != text.as_deref() {
-                    return Err(format!("it ended {outcome} {:?}, not {expected}", ended.error));
-                }
-                execution.head_seq() + 1
-            }
-            EndState::Detached { reason, resume_from } => {
-                self.check_detached(reason, execution, now)?;
-                resume_from
-            }
-        };
-        if until_seq < self.next_seq
-            || execution.totals(self.kinds, self.next_seq, until_seq - 1).chunks > 0
-        {
-            return Err(format!("{end:?} where {} is next", self.next_seq));
-        }
-        if self.habitat != Habitat::Remote
-            && u128::from(end.duration_us) > now.since(self.since).as_micros()
-        {
-            return Err(format!("{end:?}: it lasted longer than it was there"));
-        }
-        self.ended = Some(end.state);
-        Ok(())
-    }
-
-    fn check_detached(
-        &self,
-        reason: DetachReason,
-        execution: &ExecutionModel,
-        now: Instant,
-    ) -> Result<(), String> {
-        let by_engine = self.gone == Some(Gone::Detached(reason));
-        let by_itself = self.habitat == Habitat::Remote && reason == DetachReason::Lag;
-        if !by_engine && !by_itself {
-            return Err(format!(
-                "detached: {}, and the engine said {:?}",
-                reason.name(),
-                self.gone
-            ));
-        }
-        match reason {
-            DetachReason::Lag if self.policy != Policy::Disconnect => {
-                Err(format!("detached for its lag under {}", self.policy))
-            }
-            DetachReason::Lag if !self.was_over && execution.must_hold(self.next_seq) => {
-                Err("detached for its lag, and it never was over its limit".into())
-            }
-            DetachReason::Lag if self.is_plain() && !self.began_over && !execution.is_thread() => {
-                Err("a closure that is given everything at once lags".into())
-            }
-            DetachReason::Stall if self.policy != Policy::Block && self.lost_at.is_none() => {
-                Err(format!("detached for standing still under {}", self.policy))
-            }
-            DetachReason::Stall
-                if self.habitat != Habitat::Remote
-                    && self.lost_at.is_none()
-                    && now.since(self.moved_at) < execution.block_deadline =>
-            {
-                Err("detached for standing still, and it has just moved".into())
-            }
-            DetachReason::Evicted if !execution.is_forgotten && execution.verdict.is_none() => {
-                Err("evicted from an execution that has not ended".into())
-            }
-            _ => self.check_grace(reason, now),
-        }
-    }
-
-    /// A place is kept for the grace of a lost connection.
-    fn check_grace(&self, reason: DetachReason, now: Instant) -> Result<(), String> {
-        let waits =
-            reason == DetachReason::Stall && self.policy == Policy::Block && self.kinds.is_all(); // Else it may hold others up with what it does not want.
-        match self.lost_at {
-            Some(lost_at) if waits && self.pending.chunks == 0 => {
-                match now.since(lost_at) >= limits::RECONNECT_GRACE {
-                    true => Ok(()),
-                    false => Err("it lost its place before the grace was over".into()),
-                }
-            }
-            _ => Ok(()),
-        }
     }
 
     /// Everything through `seq` is dealt with; `totals` of it were pending.

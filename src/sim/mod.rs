@@ -6,14 +6,16 @@
 //! oracle that knows what each subscriber must have seen.
 //!
 //! Reading order: `run.rs` (one run from beginning to end), `model.rs` (what is known of an
-//! execution), `follower.rs` and `expect.rs` (the oracle), then the actors: `producer.rs`,
-//! `feeds.rs`, `thread.rs`, `watcher.rs`.
+//! execution), `follower.rs`, `ending.rs` and `expect.rs` (the oracle), then the actors:
+//! `caller.rs`, `producer.rs`, `thread.rs`, `joins.rs`, `watcher.rs`.
 
+mod caller;
 pub mod campaign;
 mod coverage;
+mod ending;
 mod expect;
-mod feeds;
 mod follower;
+mod joins;
 mod model;
 mod plan;
 mod producer;

@@ -1,6 +1,6 @@
 //! Producers: what each of them is going to do, and the tool as a state machine.
 //!
-//! A chunk by hand is `feeds.rs`' part, a tool on a thread `thread.rs`'; all three follow a
+//! Chunks by hand are in `caller.rs`, a tool on a thread in `thread.rs`; all three follow a
 //! [`Script`] and draw their chunks in the same way.
 
 use std::time::Duration;

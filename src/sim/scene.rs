@@ -291,7 +291,7 @@ impl Scene {
         let execution = &self.executions[follower.execution];
         let result = follower.take(delivery, execution, now, &mut self.scratch);
         let (policy, habitat) = (follower.policy, follower.habitat);
-        let filters = !follower.kinds.is_all();
+        let (filters, coalesces) = (!follower.kinds.is_all(), follower.coalesce.is_some());
         let number = execution.number;
         self.say(|| format!("    {index} of {number} is given {}", words(delivery)));
         self.check(|| format!("subscriber {index} of execution {number}"), result);
@@ -302,6 +302,9 @@ impl Scene {
                 self.coverage.given(policy, habitat as usize);
                 if filters {
                     self.coverage.count("filtered");
+                }
+                if coalesces {
+                    self.coverage.count("coalesced");
                 }
             }
             Delivery::Gap(gap) => {

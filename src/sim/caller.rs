@@ -1,4 +1,4 @@
-//! Executions as actors see them: opened, fed by hand, cancelled, asked for what does not exist.
+//! Callers: they open executions, feed some of them by hand, cancel, and ask for what is not there.
 
 use std::time::Duration;
 

@@ -1,0 +1,105 @@
+//! One subscriber's end: exactly one, for a reason that fits what happened to it and to its
+//! execution, with totals that are the model's.
+
+use crate::base::Instant;
+use crate::engine::{DetachReason, EndState, Policy};
+use crate::limits;
+use crate::shard::Ended;
+use crate::sim::follower::{Follower, Gone, Habitat};
+use crate::sim::model::ExecutionModel;
+
+impl Follower {
+    /// It was given its end.
+    pub fn take_end(
+        &mut self,
+        ended: &Ended<'_>,
+        execution: &ExecutionModel,
+        now: Instant,
+    ) -> Result<(), String> {
+        let end = ended.end;
+        if (end.given, end.missed) != (self.given, self.missed) {
+            return Err(format!("{end:?} after {:?} and {:?}", self.given, self.missed));
+        }
+        let until_seq = match end.state {
+            EndState::Ended(outcome) => {
+                let Some((expected, text)) = &execution.verdict else {
+                    return Err(format!("it ended {outcome}, and the execution has not"));
+                };
+                if outcome != *expected || ended.error != text.as_deref() {
+                    return Err(format!("it ended {outcome} {:?}, not {expected}", ended.error));
+                }
+                execution.head_seq() + 1
+            }
+            EndState::Detached { reason, resume_from } => {
+                self.check_detached(reason, execution, now)?;
+                resume_from
+            }
+        };
+        if until_seq < self.next_seq
+            || execution.totals(self.kinds, self.next_seq, until_seq - 1).chunks > 0
+        {
+            return Err(format!("{end:?} where {} is next", self.next_seq));
+        }
+        if self.habitat != Habitat::Remote
+            && u128::from(end.duration_us) > now.since(self.since).as_micros()
+        {
+            return Err(format!("{end:?}: it lasted longer than it was there"));
+        }
+        self.ended = Some(end.state);
+        Ok(())
+    }
+
+    fn check_detached(
+        &self,
+        reason: DetachReason,
+        execution: &ExecutionModel,
+        now: Instant,
+    ) -> Result<(), String> {
+        let by_engine = self.gone == Some(Gone::Detached(reason));
+        let by_itself = self.habitat == Habitat::Remote && reason == DetachReason::Lag;
+        if !by_engine && !by_itself {
+            return Err(format!(
+                "detached: {}, and the engine said {:?}",
+                reason.name(),
+                self.gone
+            ));
+        }
+        match reason {
+            DetachReason::Lag if self.policy != Policy::Disconnect => {
+                Err(format!("detached for its lag under {}", self.policy))
+            }
+            DetachReason::Lag if !self.was_over && execution.must_hold(self.next_seq) => {
+                Err("detached for its lag, and it never was over its limit".into())
+            }
+            DetachReason::Lag if self.is_plain() && !self.began_over && !execution.is_thread() => {
+                Err("a closure that is given everything at once lags".into())
+            }
+            DetachReason::Stall if self.policy != Policy::Block && self.lost_at.is_none() => {
+                Err(format!("detached for standing still under {}", self.policy))
+            }
+            DetachReason::Stall
+                if self.habitat != Habitat::Remote
+                    && self.lost_at.is_none()
+                    && now.since(self.moved_at) < execution.block_deadline =>
+            {
+                Err("detached for standing still, and it has just moved".into())
+            }
+            DetachReason::Evicted if !execution.is_forgotten && execution.verdict.is_none() => {
+                Err("evicted from an execution that has not ended".into())
+            }
+            _ => self.check_grace(reason, now),
+        }
+    }
+
+    /// A place is kept for the grace of a lost connection.
+    fn check_grace(&self, reason: DetachReason, now: Instant) -> Result<(), String> {
+        let Some(lost_at) = self.lost_at else { return Ok(()) };
+        let is_place_kept = reason == DetachReason::Stall && self.policy == Policy::Block;
+        // It may hold its producer up meanwhile, perhaps with chunks that it does not want.
+        let holds_up = self.pending.chunks > 0 || !self.kinds.is_all();
+        match is_place_kept && !holds_up && now.since(lost_at) < limits::RECONNECT_GRACE {
+            false => Ok(()),
+            true => Err("it lost its place before the grace was over".into()),
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! Subscribers on their way in: what they ask for, whether they get it, and whether what they get,
+//! or the reason why not, is right.
+
+use std::time::Duration;
+
+use crate::base::Instant;
+use crate::engine::{
+    Coalesce, From, Kind, Kinds, Place, Policy, Status, SubscribeError, SubscribeSpec,
+};
+use crate::limits;
+use crate::shard::Delivery;
+use crate::sim::follower::Habitat;
+use crate::sim::plan::pick;
+use crate::sim::run::Sim;
+use crate::sim::scene::{Joining, Shared};
+use crate::sim::watcher::{Seat, Watcher};
+
+/// A spec, and what is expected to come of it.
+struct Wish {
+    spec: SubscribeSpec,
+    habitat: Habitat,
+    headers_only: bool,
+}
+
+impl Sim {
+    /// Somebody wants to follow an execution.
+    pub fn subscribe(&mut self) {
+        let count = self.shared.lock().executions.len() as u64;
+        let is_misuse = self.random.chance(self.plan.misuse, 1_000);
+        // The newest ones mostly, so that there is something to follow.
+        let back = if is_misuse { count } else { count.min(12) };
+        let execution = (count - 1 - self.random.below(back)) as usize;
+        let id = self.shared.lock().executions[execution].id;
+        let status = self.shard.inspect(id);
+        let wish = self.draw_wish(execution, status.as_ref().ok());
+        let Wish { spec, habitat, headers_only } = wish;
+        self.shared.lock().joining = Some(Joining {
+            execution,
+            habitat,
+            ack_window: spec.ack_window.filter(|_| habitat != Habitat::Remote),
+            coalesce: spec.coalesce.filter(|_| habitat != Habitat::Remote),
+        });
+        let follower = self.shared.lock().followers.len();
+        let granted = match habitat {
+            Habitat::Closure => {
+                let closure = listener(&self.shared, follower, self.plan.closure_panics);
+                self.shard.subscribe(id, spec, closure).map(|_| Seat::Closure)
+            }
+            Habitat::Polled => self.shard.subscribe_polled(id, spec).map(Seat::Polled),
+            Habitat::Remote => self.shard.subscribe_remote(id, spec).map(|mut subscriber| {
+                subscriber.headers_only(headers_only);
+                Seat::Remote(Box::new(subscriber))
+            }),
+        };
+        match granted {
+            Ok(seat) => {
+                self.check_granted(follower, &spec, headers_only);
+                let is_slow = self.random.chance(self.plan.slow_readers, 1_000);
+                let stuck_until = Instant::ZERO;
+                self.watchers.push(Watcher { follower, seat, is_slow, stuck_until });
+            }
+            Err(error) => self.check_refused(execution, habitat, &spec, error, status.ok()),
+        }
+        self.shared.lock().joining = None;
+    }
+
+    fn draw_wish(&mut self, execution: usize, status: Option<&Status>) -> Wish {
+        let plan = self.plan.clone();
+        let random = &mut self.random;
+        let habitats = [Habitat::Closure, Habitat::Polled, Habitat::Remote];
+        let habitat = habitats[pick(random, &plan.places)];
+        let policy = Policy::ALL[random.below(6) as usize];
+        let mut spec = SubscribeSpec { policy, place: Place::Local, ..Default::default() };
+        let ring = status.and_then(|status| status.ring).map_or(14, |ring| ring.chunks_max);
+        spec.limit_chunks = match random.below(4) {
+            0 => None,
+            1 => Some(random.between(1, u64::from(ring)) as u32),
+            _ => Some(random.between(1, u64::from(ring).min(16)) as u32),
+        };
+        if random.chance(plan.byte_limits, 1_000) {
+            spec.limit_bytes = Some(1 << random.between(0, 14));
+        }
+        if random.chance(plan.filters, 1_000) {
+            spec.kinds = Kind::ALL.into_iter().filter(|_| random.chance(1, 2)).collect();
+            if spec.kinds.is_empty() {
+                spec.kinds = Kinds::NONE.with(Kind::Output);
+            }
+        }
+        if random.chance(plan.acks, 1_000) {
+            spec.ack_window = Some(random.between(1, 20) as u32);
+        }
+        if random.chance(plan.coalesces, 1_000) {
+            let delay_max = Duration::from_micros(random.below(2_000));
+            spec.coalesce = Some(Coalesce { delay_max, bytes_max: random.below(4_000) });
+        }
+        let head_seq = status.map_or(0, |status| status.head_seq);
+        spec.from = match random.below(6) {
+            0 => From::Live,
+            1 => From::Seq { seq: random.between(1, head_seq + 1), seen: None },
+            2 => self.resume(execution, &mut spec),
+            _ => From::Start,
+        };
+        if self.random.chance(plan.misuse, 1_000) {
+            self.spoil(&mut spec, head_seq);
+        }
+        Wish { spec, habitat, headers_only: self.random.chance(plan.headers_only, 1_000) }
+    }
+
+    /// Goes on where another subscriber of the same execution has stopped.
+    fn resume(&mut self, execution: usize, spec: &mut SubscribeSpec) -> From {
+        let scene = self.shared.lock();
+        let followers = &scene.executions[execution].followers;
+        if followers.is_empty() {
+            return From::Start;
+        }
+        let at = self.random.below(followers.len() as u64) as usize;
+        let before = &scene.followers[followers[at]];
+        spec.kinds = before.kinds;
+        From::Seq { seq: before.next_seq, seen: Some(before.seen()) }
+    }
+
+    /// Makes a spec that must be refused.
+    fn spoil(&mut self, spec: &mut SubscribeSpec, head_seq: u64) {
+        match self.random.below(8) {
+            0 => spec.limit_chunks = Some(0),
+            1 => spec.limit_chunks = Some(u32::MAX),
+            2 => spec.limit_bytes = Some(0),
+            3 => spec.kinds = Kinds::NONE,
+            4 => spec.ack_window = Some(0),
+            5 => {
+                let delay_max = limits::COALESCE_DELAY_MAX + Duration::from_nanos(1);
+                spec.coalesce = Some(Coalesce { delay_max, bytes_max: 1 });
+            }
+            6 => spec.from = From::Seq { seq: 0, seen: None },
+            _ => spec.from = From::Seq { seq: head_seq + 2, seen: None },
+        }
+    }
+
+    /// What was agreed is what was asked for, with the defaults filled in.
+    fn check_granted(&mut self, follower: usize, spec: &SubscribeSpec, headers_only: bool) {
+        let mut scene = self.shared.lock();
+        let is_remote = scene.followers[follower].habitat == Habitat::Remote;
+        scene.followers[follower].is_joining = false;
+        scene.followers[follower].headers_only = headers_only && is_remote;
+        if headers_only && is_remote {
+            scene.coverage.count("headers only");
+        }
+        match spec.from {
+            From::Live => scene.coverage.count("from live"),
+            From::Seq { seen: Some(_), .. } => scene.coverage.count("from seq with what was seen"),
+            From::Seq { .. } => scene.coverage.count("from seq"),
+            From::Start => {}
+        }
+        let follower = &scene.followers[follower];
+        let execution = &scene.executions[follower.execution];
+        let ring = execution.ring.map_or(u32::MAX, |ring| ring.chunks_max);
+        let limit = match (spec.limit_chunks, spec.policy) {
+            (Some(limit), _) => limit,
+            (None, Policy::Drop | Policy::DropOldest) => 10,
+            (None, Policy::Buffer) => 100,
+            (None, Policy::Disconnect) => 1_000,
+            (None, Policy::Block | Policy::Conflate) => u32::MAX,
+        };
+        let limit_chunks = follower.limit_chunks(execution);
+        let is_invalid = spec.limit_chunks == Some(0)
+            || spec.limit_bytes == Some(0)
+            || spec.kinds.is_empty()
+            || spec.from == From::Seq { seq: 0, seen: None };
+        let fits = follower.policy == spec.policy
+            && follower.kinds == spec.kinds
+            && follower.limit_bytes == spec.limit_bytes.unwrap_or(u64::MAX)
+            && (ring == u32::MAX || limit_chunks == limit.min(ring));
+        if !fits || is_invalid {
+            let text = format!("{spec:?} was granted as {follower:?}");
+            scene.fail(text);
+        }
+    }
+
+    fn check_refused(
+        &mut self,
+        execution: usize,
+        habitat: Habitat,
+        spec: &SubscribeSpec,
+        error: SubscribeError,
+        status: Option<Status>,
+    ) {
+        let subscribers: u32 = self.statuses().iter().map(|status| status.subscriber_count).sum();
+        let mut scene = self.shared.lock();
+        let engine = self.plan.engine;
+        let name = match error {
+            SubscribeError::NotFound => "not found",
+            SubscribeError::Limit { .. } => "limit",
+            SubscribeError::Invalid { .. } => "invalid",
+            SubscribeError::NotYet { .. } => "not yet",
+            SubscribeError::NoLongerHeld { .. } => "no longer held",
+            SubscribeError::TooMany { .. } => "too many",
+            SubscribeError::ShuttingDown => "shutting down",
+        };
+        let fits = match (error, &status) {
+            (SubscribeError::ShuttingDown, _) => scene.shutting_down,
+            (SubscribeError::NotFound, status) => {
+                scene.executions[execution].is_forgotten && status.is_none()
+            }
+            (SubscribeError::TooMany { subscribers_max }, Some(status)) => {
+                let here_max = engine.subscribers_per_execution_max;
+                let is_full = status.subscriber_count >= here_max && subscribers_max == here_max;
+                let all_max = engine.subscribers_max;
+                is_full || subscribers >= all_max && subscribers_max == all_max
+            }
+            (SubscribeError::NotYet { next_seq: 1 }, Some(status)) if status.ring.is_none() => {
+                habitat == Habitat::Remote || is_refused_rightly(spec, error, status)
+            }
+            (error, Some(status)) => is_refused_rightly(spec, error, status),
+            (_, None) => false,
+        };
+        scene.say(|| format!("subscription to {execution} refused: {error}"));
+        if scene.joining.is_none()
+            && let Some(follower) = scene.followers.pop()
+        {
+            // Granted, and taken back because there is no ring to read from yet.
+            scene.executions[execution].followers.retain(|&each| each != follower.index);
+        }
+        scene.coverage.count(&format!("subscribe refused: {name}"));
+        if !fits {
+            scene.fail(format!("{spec:?} of {execution} ({status:?}) was refused: {error:?}"));
+        }
+    }
+}
+
+/// A closure that looks at everything; a thread may run meanwhile, and it may panic.
+fn listener(shared: &Shared, follower: usize, panics: u64) -> impl FnMut(&Delivery<'_>) + 'static {
+    let shared = shared.clone();
+    move |delivery| {
+        let mut scene = shared.lock();
+        scene.given(follower, delivery);
+        if scene.preempt > 0 && scene.random.chance(1, 20) {
+            scene.preempt();
+        }
+        let is_end = scene.followers[follower].ended.is_some();
+        if !is_end && scene.has_faults && scene.random.chance(panics, 10_000) {
+            scene.followers[follower].has_left = true;
+            scene.coverage.count("closure panicked");
+            drop(scene);
+            std::panic::resume_unwind(Box::new("drawn to panic")); // Without a word on stderr.
+        }
+    }
+}
+
+/// Is there something in the spec that makes this the answer?
+fn is_refused_rightly(spec: &SubscribeSpec, error: SubscribeError, status: &Status) -> bool {
+    match error {
+        SubscribeError::Limit { limit_chunks, limit_chunks_max } => {
+            spec.limit_chunks == Some(limit_chunks)
+                && (limit_chunks == 0 || limit_chunks > limit_chunks_max)
+        }
+        SubscribeError::Invalid { field: "limit_bytes" } => spec.limit_bytes == Some(0),
+        SubscribeError::Invalid { field: "kinds" } => spec.kinds.is_empty(),
+        SubscribeError::Invalid { field: "ack_window" } => spec.ack_window == Some(0),
+        SubscribeError::Invalid { field: "coalesce.delay_max" } => {
+            spec.coalesce.is_some_and(|wish| wish.delay_max > limits::COALESCE_DELAY_MAX)
+        }
+        SubscribeError::Invalid { field: "from" } => matches!(spec.from, From::Seq { seq: 0, .. }),
+        SubscribeError::NotYet { next_seq } => {
+            next_seq == status.head_seq + 1
+                && matches!(spec.from, From::Seq { seq, .. } if seq > next_seq)
+        }
+        SubscribeError::NoLongerHeld { tail_seq } => {
+            tail_seq == status.tail_seq
+                && matches!(spec.from, From::Seq { seq, seen: None } if seq > 1 && seq < tail_seq)
+        }
+        _ => false,
+    }
+}
