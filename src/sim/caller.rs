@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use crate::base::{ExecutionId, Handle};
-use crate::engine::{CancelError, Hold, Kind, OnStall, OpenError, Policy, Start, State};
+use crate::engine::{CancelError, Hold, Kind, OnStall, OpenError, Policy, Start, State, Status};
 use crate::limits;
+use crate::memory::Geometry;
 use crate::shard::{ExecuteError, ExecuteOptions, PublishError};
 use crate::sim::model::{Producer, Told, fill_payload};
 use crate::sim::producer::{Script, SimTool};
@@ -42,7 +43,8 @@ impl Sim {
         let holds = matches!(options.hold, Hold::UntilRead { .. });
         let (on_stall, block_deadline) = (options.on_stall, options.block_deadline);
         let mut scene = self.shared.lock();
-        scene.opening = Some(Opening { producer, on_stall, holds, block_deadline });
+        let chunk_bytes = need.chunk_bytes;
+        scene.opening = Some(Opening { producer, on_stall, holds, block_deadline, chunk_bytes });
         drop(scene);
         let result = self.shard.execute_prepared(Prepared { work, need }, options);
         self.shared.lock().opening = None;
@@ -99,6 +101,28 @@ impl Sim {
         scene.coverage.count(&format!("ring {} KiB", class_bytes / 1_024));
         if ring.chunk_bytes_max < need.chunk_bytes {
             scene.fail(format!("{need:?} got {ring:?}"));
+        }
+    }
+
+    /// Nobody waits for a ring while there is one, or an ended execution that could give its own.
+    pub fn check_queue(&mut self) {
+        let statuses = self.statuses(); // In the order in which they were opened.
+        let is_queued = |status: &&Status| status.state == State::Queued;
+        let Some(first) = statuses.iter().find(is_queued).map(|status| status.id) else { return };
+        let mut scene = self.shared.lock();
+        let model = scene.executions.iter().find(|each| each.id == first).expect("it was opened");
+        let (number, chunk_bytes) = (model.number, model.chunk_bytes);
+        let classes = limits::RING_CLASS_BYTES.into_iter();
+        let takes = |bytes: &u32| Geometry::of_class(*bytes).length_max() >= chunk_bytes;
+        let needed_bytes = classes.filter(takes).min().expect("it was not refused");
+        let leased_bytes = self.shard.ring_usage().leased_bytes;
+        let free_bytes = self.plan.rings_bytes_max - leased_bytes;
+        let ended = statuses.iter().find(|status| matches!(status.state, State::Ended(_)));
+        if free_bytes >= u64::from(needed_bytes) || ended.is_some() {
+            scene.fail(format!(
+                "execution {number} waits for a ring of {needed_bytes} bytes; {free_bytes} are \
+                 free, and it could have the one of {ended:?}"
+            ));
         }
     }
 

@@ -55,6 +55,8 @@ pub(super) struct ExecutionModel {
     pub holds: bool,
     /// How long a `block` subscriber may hold it up.
     pub block_deadline: Duration,
+    /// The longest chunk that its ring was asked to take.
+    pub chunk_bytes: u32,
     pub ring: Option<RingFacts>,
     pub chunks: Vec<ChunkModel>,
     total_bytes: u64,
@@ -88,6 +90,7 @@ impl ExecutionModel {
             on_stall: OnStall::Detach,
             holds: false,
             block_deadline: Duration::ZERO,
+            chunk_bytes: 0,
             ring: None,
             chunks: Vec::new(),
             total_bytes: 0,

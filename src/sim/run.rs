@@ -126,6 +126,9 @@ impl Sim {
             assert!(self.step_count < STEPS_MAX, "it gets nowhere: {:?}", self.shard);
             self.step_count += 1;
             self.step();
+            if self.random.chance(1, 8) {
+                self.check_queue();
+            }
             self.check();
         }
         if self.plan.shuts_down {
@@ -366,6 +369,7 @@ impl Sim {
             }
             self.finish_feeds();
             self.pass(Duration::from_millis(1 << (round % 12)));
+            self.check_queue();
             self.check();
             self.shard.audit();
             let scene = self.shared.lock();

@@ -56,6 +56,7 @@ pub(super) struct Opening {
     pub on_stall: OnStall,
     pub holds: bool,
     pub block_deadline: Option<std::time::Duration>,
+    pub chunk_bytes: u32,
 }
 
 /// A subscription that is being asked for.
@@ -194,6 +195,7 @@ impl Scene {
         let mut execution = ExecutionModel::new(index as u32, id, opening.producer);
         execution.on_stall = opening.on_stall;
         execution.holds = opening.holds;
+        execution.chunk_bytes = opening.chunk_bytes;
         execution.block_deadline = opening.block_deadline.unwrap_or(limits::BLOCK_DEADLINE);
         self.executions.push(execution);
         self.coverage.count(match opening.producer {
