@@ -439,8 +439,6 @@ impl<R: Reactor + 'static> Shard<R> {
         let run = run.filter(|run| run.id == id).ok_or(PublishError::NotFound)?;
         let gate = run.allowed();
         match (&run.producer, &mut run.ring) {
-            // Until the engine opens the gate.
-            (Producer::Feed, Ring::Here(_)) if run.blocked => Err(PublishError::Blocked),
             (Producer::Feed, Ring::Here(writer)) => Ok((gate, writer)),
             (Producer::Waiting(Work::Feed), _) => Err(PublishError::Blocked),
             _ => Err(PublishError::NotFound),
