@@ -133,7 +133,8 @@ impl<R: Reactor + 'static> Shard<R> {
         let Some(fan) = &mut self.fan else { return };
         let run = self.runs[fan.execution.index as usize].as_ref().expect("it publishes");
         let recipients = self.engine.recipients();
-        // Chunks that nobody wants are not looked at: they may be gone, and nobody is to hear of it.
+        // Chunks that nobody wants are not looked at: they may be gone, and nobody is to hear of
+        // it.
         let log = self.engine.log(fan.execution).expect("it publishes");
         let filters = self.engine.fan_out().filters;
         while fan.next_seq < fan.until_seq {
