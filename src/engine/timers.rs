@@ -67,6 +67,7 @@ impl Engine {
                     self.wishes.push_back(Action::WakeProducer(execution));
                 }
                 Timer::Retention(execution) => {
+                    self.counters.executions_forgotten += 1;
                     self.with(execution, |e| e.timers.retention = None);
                     self.forget(execution);
                 }

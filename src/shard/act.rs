@@ -80,6 +80,7 @@ impl<R: Reactor + 'static> Shard<R> {
 
     fn act(&mut self, action: Action) {
         self.deadline_stale = true;
+        self.note_down(&action);
         match action {
             Action::Deliver { .. } => unreachable!("carried out above"),
             // Who asked has taken the answer already; this one was to a closure that panicked.
@@ -119,6 +120,23 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
+    /// For the flight recorder: everything but chunks, of which there are too many.
+    fn note_down(&mut self, action: &Action) {
+        let (code, a, b) = match action {
+            Action::Lease(execution) => (Code::RingLeased, execution.index, 0),
+            Action::Release(execution) => (Code::RingReleased, execution.index, 0),
+            Action::StopProducer(execution) => (Code::ProducerStopped, execution.index, 0),
+            Action::Gap(subscriber, _, gap) => (Code::GapDelivered, subscriber.0.index, gap.to_seq),
+            Action::End(subscriber, execution, _)
+            | Action::DetachReader(subscriber, execution, _) => {
+                (Code::SubscriberDetached, subscriber.0.index, u64::from(execution.index))
+            }
+            Action::Forget(subscriber) => (Code::SubscriberDetached, subscriber.0.index, 0),
+            _ => return,
+        };
+        self.record(code, u64::from(a), b);
+    }
+
     /// The execution that an action names: the engine names none that it has released.
     pub(super) fn run_mut(&mut self, execution: Handle) -> &mut Run {
         let run = self.runs[execution.index as usize].as_mut();
@@ -133,8 +151,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let Some(fan) = &mut self.fan else { return };
         let run = self.runs[fan.execution.index as usize].as_ref().expect("it publishes");
         let recipients = self.engine.recipients();
-        // Chunks that nobody wants are not looked at: they may be gone, and nobody is to hear of
-        // it.
+        // What nobody wants is not looked at: it may be gone, and nobody is to hear of that.
         let log = self.engine.log(fan.execution).expect("it publishes");
         let filters = self.engine.fan_out().filters;
         while fan.next_seq < fan.until_seq {

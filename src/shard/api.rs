@@ -24,6 +24,7 @@ use crate::memory::{
 };
 use crate::reactor::Reactor;
 use crate::tool::{Gate, Job, Prepared, StartError, Work};
+use crate::trace::Code;
 
 /// How an execution is to run; the defaults are those of [`crate::limits`].
 #[derive(Clone, Copy, Debug, Default)]
@@ -220,7 +221,9 @@ impl<R: Reactor + 'static> Shard<R> {
         };
         let subscribed = result?;
         let sink = Sink { kinds: subscribed.terms.kinds, call: call(&subscribed) };
-        self.sinks[subscribed.subscriber.0.index as usize] = sink;
+        let index = subscribed.subscriber.0.index;
+        self.sinks[index as usize] = sink;
+        self.record(Code::SubscriberAttached, index.into(), subscribed.execution.index.into());
         Ok(subscribed)
     }
 

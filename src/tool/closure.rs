@@ -31,8 +31,8 @@ pub trait Host: Send + Sync {
 /// fn count(out: &mut Output) -> Result<(), ToolError> {
 ///     out.expect_total(3);
 ///     for number in 0..3 {
-///         out.send(format!("{number}").as_bytes())?; // `?` leaves when the execution is
-///         cancelled. }
+///         out.send(format!("{number}").as_bytes())?; // `?` leaves when it is cancelled.
+///     }
 ///     Ok(())
 /// }
 /// ```

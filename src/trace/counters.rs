@@ -95,16 +95,8 @@ counters! {
     progress_reported,
     /// Progress reports given to subscribers.
     progress_delivered,
-    /// Progress reports replaced by a later one of the same interval.
-    progress_conflated,
     /// Progress reports that would have gone backwards; the old number stood.
     progress_backward,
-    /// Frames encoded.
-    frames_encoded,
-    /// Frames that another subscriber's encoding served.
-    frames_shared,
-    /// Shared frames that had to be encoded again.
-    frames_missed,
     /// Turns of the shard's loop.
     turns,
     /// Turns that found nothing to do.
@@ -117,24 +109,6 @@ counters! {
     timers_fired,
     /// Commands taken from the mailbox.
     mailbox_commands,
-    /// Commands refused because the mailbox was full.
-    mailbox_refused,
-    /// Completions taken from the reactor.
-    completions,
-    /// Connections accepted.
-    connections_accepted,
-    /// Connections refused because the table was full.
-    connections_refused,
-    /// Connections closed, by either side.
-    connections_closed,
-    /// Sends submitted.
-    sends,
-    /// Sends of which the kernel took only a part.
-    sends_cut,
-    /// Bytes that the kernel took.
-    bytes_sent,
-    /// Bytes received.
-    bytes_received,
 }
 
 impl Counters {
@@ -169,9 +143,9 @@ mod tests {
     #[test]
     fn what_is_merged_can_be_told_apart_again() {
         let first = Counters { turns: 3, chunks_published: 7, ..Counters::default() };
-        let mut sum = Counters { turns: 1, bytes_received: 1, ..Counters::default() };
+        let mut sum = Counters { turns: 1, timers_fired: 1, ..Counters::default() };
         sum.merge(&first);
-        assert_eq!((sum.turns, sum.chunks_published, sum.bytes_received), (4, 7, 1));
+        assert_eq!((sum.turns, sum.chunks_published, sum.timers_fired), (4, 7, 1));
         assert_eq!(sum.since(&first).turns, 1);
         assert_eq!(sum.iter().map(|(_, value)| value).sum::<u64>(), 12);
         assert_eq!(sum.iter().next(), Some(("chunks_published", 7)));

@@ -35,58 +35,28 @@ macro_rules! codes {
 codes! {
     /// Nothing was recorded here yet.
     Nothing = "nothing",
-    /// A turn began: its number.
-    TurnBegun = "turn begun",
-    /// A turn ended: its number, the work it did.
-    TurnEnded = "turn ended",
-    /// The shard came back from the kernel: completions found, ns waited.
-    Woken = "woken",
-    /// The reactor completed an operation: its user data, its result as two's complement.
-    Completed = "completed",
-    /// A command came out of the mailbox: which kind.
-    CommandTaken = "command taken",
-    /// A timer fired: its kind, what it is about.
-    TimerFired = "timer fired",
-    /// An event went into the engine: its kind, what it is about.
-    EventHandled = "event handled",
-    /// An action came out of the engine: its kind, what it is about.
-    ActionTaken = "action taken",
-    /// An execution was opened: its slot.
-    ExecutionOpened = "execution opened",
     /// An execution ended: its slot, its last state.
     ExecutionEnded = "execution ended",
-    /// An execution was refused: why.
-    ExecutionRefused = "execution refused",
     /// A chunk was published: the execution's slot, seq.
     ChunkPublished = "chunk published",
-    /// A chunk was delivered: the subscriber's slot, seq.
-    ChunkDelivered = "chunk delivered",
-    /// A gap was delivered: the subscriber's slot, chunks missed.
-    GapDelivered = "gap delivered",
     /// A subscriber was attached: its slot, the execution's slot.
     SubscriberAttached = "subscriber attached",
-    /// A subscriber was detached: its slot, why.
+    /// A subscriber has ended, was detached or has left: its slot, the execution's slot.
     SubscriberDetached = "subscriber detached",
+    /// A gap was delivered: the subscriber's slot, its last chunk.
+    GapDelivered = "gap delivered",
+    /// A producer was told to stop: the execution's slot.
+    ProducerStopped = "producer stopped",
     /// A producer was paused: the execution's slot, the seq it waits for.
     ProducerPaused = "producer paused",
-    /// A producer may go on: the execution's slot, ns it waited.
-    ProducerResumed = "producer resumed",
     /// A step took too long: whose slot, ns.
     Stalled = "stalled",
-    /// A ring was leased: its bytes, the execution's slot.
+    /// A ring was asked for: the execution's slot.
     RingLeased = "ring leased",
-    /// A ring was given back: its bytes, the execution's slot.
+    /// A ring was given back: the execution's slot.
     RingReleased = "ring released",
-    /// A connection was opened: its slot.
-    ConnectionOpened = "connection opened",
-    /// A connection was closed: its slot, why.
-    ConnectionClosed = "connection closed",
-    /// A send was submitted: the connection's slot, bytes.
-    SendSubmitted = "send submitted",
     /// What came from outside was refused: where from, why.
     OutsideRefused = "outside refused",
-    /// Anything, while looking for a bug.
-    Marked = "marked",
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -173,16 +143,16 @@ mod tests {
         assert_eq!(dumped(&recorder).lines().count(), 2);
         let total = 3 * FLIGHT_EVENTS_MAX as u64 / 2;
         for number in 0..total {
-            recorder.record(Instant::from_nanos(10 * number), Code::TurnBegun, number, 7);
+            recorder.record(Instant::from_nanos(10 * number), Code::RingLeased, number, 7);
         }
         let text = dumped(&recorder);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 2 + FLIGHT_EVENTS_MAX);
         let first = total - FLIGHT_EVENTS_MAX as u64;
         assert_eq!(lines[0], format!("# flight recorder: {total} events, {first} forgotten"));
-        assert_eq!(lines[2], format!("{first} {0} +0 turn begun {first} 7", 10 * first));
+        assert_eq!(lines[2], format!("{first} {0} +0 ring leased {first} 7", 10 * first));
         let last = total - 1;
-        assert_eq!(lines[lines.len() - 1], format!("{last} {last}0 +10 turn begun {last} 7"));
+        assert_eq!(lines[lines.len() - 1], format!("{last} {last}0 +10 ring leased {last} 7"));
     }
 
     #[test]
