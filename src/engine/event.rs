@@ -36,7 +36,8 @@ pub enum Event<'a> {
     Leased(Handle, RingFacts),
     /// … or not: all rings are taken.
     LeaseFailed(Handle),
-    /// A ring has come back that a tool's thread had kept beyond the end of its execution.
+    /// A ring has come back: of a released execution, or from a tool's thread that had kept it for
+    /// longer.
     RingReturned,
 
     // --- Producers ---

@@ -191,3 +191,18 @@ fn who_comes_to_where_a_stalled_reader_stands_has_a_deadline_of_its_own() {
     world.pass(Duration::from_millis(2));
     assert_eq!(world.ends().len(), 1, "and now the other");
 }
+
+#[test]
+fn a_ring_of_an_execution_that_ends_and_is_forgotten_at_once_is_for_who_waits() {
+    let mut world = World::new(4, 1);
+    let spec = OpenSpec { retention: Duration::ZERO, ..OpenSpec::new(RING) };
+    let first = world.open(spec).unwrap();
+    let next = world.open(spec).unwrap();
+    world.subscribe(first, SubscribeSpec { demand: 0, ..with(Policy::Block) }).unwrap();
+    world.publish(first, 1);
+    world.handle(Event::ProducerEnded(first.slot, ProducerEnd::Done));
+    world.take();
+    // One late tick ends the drain, and the retention with it.
+    world.pass(crate::limits::BLOCK_DEADLINE * 2);
+    assert!(world.take().contains(&Action::StartProducer(next.slot)));
+}

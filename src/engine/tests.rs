@@ -40,7 +40,10 @@ impl World {
                 Action::Lease(execution) => {
                     self.engine.handle(Event::LeaseFailed(*execution), self.now);
                 }
-                Action::Release(_) => self.leases += 1,
+                Action::Release(_) => {
+                    self.leases += 1;
+                    self.engine.handle(Event::RingReturned, self.now);
+                }
                 Action::StopProducer(execution) => {
                     let end = Event::ProducerEnded(*execution, ProducerEnd::Stopped);
                     self.engine.handle(end, self.now);

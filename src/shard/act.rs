@@ -296,7 +296,10 @@ impl<R: Reactor + 'static> Shard<R> {
             asked_for.is_copied = true;
         }
         match run.ring {
-            Ring::Here(writer) | Ring::Back(writer) => self.give_back(writer.into_lease()),
+            Ring::Here(writer) | Ring::Back(writer) => {
+                self.give_back(writer.into_lease());
+                self.tell(Event::RingReturned);
+            }
             // A tool that never returned still has it; it is closed, and comes back with the tool.
             Ring::Away(_) => assert!(run.exchange.is_closed()),
             Ring::None => {}

@@ -6,7 +6,8 @@
 use std::time::Duration;
 
 use crate::base::{Instant, Random};
-use crate::engine::Kind;
+use crate::engine::{Kind, RingFacts};
+use crate::limits;
 use crate::memory::Geometry;
 use crate::sim::model::{ChunkModel, FAILURE_TEXT, PANIC_TEXT, Told, fill_payload};
 use crate::sim::plan::Plan;
@@ -106,10 +107,15 @@ impl Draft {
 }
 
 /// The ring whose longest chunk has so many bytes.
-pub(super) fn geometry_of(chunk_bytes_max: u32) -> Geometry {
-    let classes = crate::limits::RING_CLASS_BYTES.map(Geometry::of_class);
+pub(super) fn ring_of(chunk_bytes_max: u32) -> RingFacts {
+    let classes = limits::RING_CLASS_BYTES.map(Geometry::of_class);
     let found = classes.into_iter().find(|class| class.length_max() == chunk_bytes_max);
-    found.expect("rings are of one of the classes")
+    let geometry = found.expect("rings are of one of the classes");
+    RingFacts {
+        slot_count: geometry.slot_count(),
+        chunks_max: geometry.capacity_chunks(),
+        chunk_bytes_max,
+    }
 }
 
 /// A tool as a state machine.
@@ -126,6 +132,8 @@ impl SimTool {
     fn emit(&mut self, context: &mut Context<'_>) -> Result<(), EmitError> {
         let draft = self.script.chunk(context.chunk_bytes_max());
         let mut scene = self.shared.lock();
+        let ring = &mut scene.executions[self.execution].ring;
+        ring.get_or_insert_with(|| ring_of(context.chunk_bytes_max()));
         let seq = scene.executions[self.execution].head_seq() + 1;
         let (number, now) = (self.execution as u32, context.now());
         if self.script.random.chance(1, 4) {

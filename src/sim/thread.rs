@@ -6,7 +6,7 @@ use crate::base::Instant;
 use crate::engine::RingFacts;
 use crate::memory::{ChunkHeader, RingWriter};
 use crate::sim::model::{FAILURE_TEXT, PANIC_TEXT, Told, fill_payload};
-use crate::sim::producer::{Script, geometry_of};
+use crate::sim::producer::{Script, ring_of};
 use crate::sim::scene::Scene;
 use crate::tool::{Output, SendError, ToolError};
 
@@ -31,12 +31,7 @@ impl ThreadActor {
 
     /// The ring that it writes.
     pub fn ring(&self) -> RingFacts {
-        let geometry = geometry_of(self.output.chunk_bytes_max());
-        RingFacts {
-            slot_count: geometry.slot_count(),
-            chunks_max: geometry.capacity_chunks(),
-            chunk_bytes_max: geometry.length_max(),
-        }
+        ring_of(self.output.chunk_bytes_max())
     }
 }
 
