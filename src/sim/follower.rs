@@ -66,10 +66,14 @@ pub(super) struct Follower {
     pub pending: Totals,
     /// That has been over its limit since the last gap.
     pub was_over: bool,
+    /// There was something for it when it began.
+    began_behind: bool,
     /// A closure began over its limit, and has not caught up since.
     pub began_over: bool,
     pub acked_seq: u64,
     acked_until_seq: u64,
+    /// As that, and beyond: a window that began with a chunk which then was missed.
+    acked_until_seq_max: u64,
     /// The last chunk given, or the last of a gap.
     pub dealt_seq: u64,
     progress: Option<Progress>,
@@ -119,9 +123,11 @@ impl Follower {
             free_since: now,
             pending: Totals::ZERO,
             was_over: false,
+            began_behind: false,
             began_over: false,
             acked_seq: next_seq - 1,
             acked_until_seq: u64::MAX,
+            acked_until_seq_max: 0,
             dealt_seq: next_seq - 1,
             progress: None,
             stop_seq: None,
@@ -137,6 +143,7 @@ impl Follower {
             self.acked_until_seq = self.next_seq + u64::from(window);
         }
         self.pending = execution.totals(self.kinds, self.next_seq, u64::MAX);
+        self.began_behind = self.pending.chunks > 0;
         self.was_over = !self.holds(execution, self.pending);
         self.began_over = self.was_over;
         let before = execution.totals(self.kinds, 1, self.next_seq - 1);
@@ -192,7 +199,9 @@ impl Follower {
         if gates && self.pending.chunks > u64::from(self.limit_chunks(execution)) {
             return Err(format!("chunk {seq} was published over its limit: {:?}", self.pending));
         }
-        if gates && self.pending.chunks > 1 && self.pending.bytes > self.limit_bytes {
+        // Of what was gone before it came it lags in numbers, but in no bytes.
+        let counts = gates && (self.given.chunks > 0 || !self.began_behind);
+        if counts && self.pending.chunks > 1 && self.pending.bytes > self.limit_bytes {
             return Err(format!("chunk {seq} passes its bytes: {:?}", self.pending));
         }
         Ok(())
@@ -280,9 +289,10 @@ impl Follower {
         if self.acked_seq >= self.dealt_seq {
             self.acked_until_seq = self.acked_until_seq.max(seq + u64::from(window));
         }
-        match seq < self.acked_until_seq {
+        let until_seq = self.acked_until_seq.max(self.acked_until_seq_max);
+        match seq < until_seq {
             true => Ok(()),
-            false => Err(format!("chunk {seq} is beyond {}", self.acked_until_seq)),
+            false => Err(format!("chunk {seq} is beyond {until_seq}")),
         }
     }
 
@@ -314,6 +324,14 @@ impl Follower {
         }
         self.check_reason(gap, execution).map_err(|text| format!("{gap:?}: {text}"))?;
         self.missed = self.missed + told;
+        if let Some(window) = self.ack_window
+            && self.acked_seq >= self.dealt_seq
+        {
+            let wanted = execution.wanted(self.kinds, gap.from_seq, gap.to_seq).next();
+            let (first_seq, _) = wanted.expect("they were counted");
+            let until_seq = first_seq + u64::from(window);
+            self.acked_until_seq_max = self.acked_until_seq_max.max(until_seq);
+        }
         self.settle(gap.to_seq, told);
         self.was_over = !self.holds(execution, self.pending);
         // It goes on catching up, unless it was this that it was catching up with.
