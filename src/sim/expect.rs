@@ -181,6 +181,11 @@ impl Follower {
             }
             (_, Got::Gap(gap)) => is_ahead(execution, &gap),
             (Expected::Detached, Got::End(EndState::Detached { .. })) => true,
+            // It may have moved over chunks that are none of its kinds: then it did not come late.
+            (
+                Expected::Gap { reason: GapReason::Late, .. },
+                Got::End(EndState::Detached { .. }),
+            ) if !self.kinds.is_all() => self.policy == Policy::Disconnect,
             (_, Got::End(EndState::Detached { .. })) => {
                 execution.may_be_ahead() && self.policy == Policy::Disconnect
             }
