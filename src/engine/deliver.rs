@@ -346,7 +346,12 @@ impl Engine {
         if self.update_gate(execution) {
             return;
         }
-        let e = self.executions.get_mut(execution).expect("as above");
+        self.wait_for_readers(execution);
+    }
+
+    /// Gives the slowest reader a deadline, and has the shard say when one on another thread moves.
+    pub(super) fn wait_for_readers(&mut self, execution: Handle) {
+        let e = self.executions.get_mut(execution).expect("a living execution");
         if e.timers.stall.is_none() {
             let deadline = e.spec.block_deadline;
             let timer = self.arm(deadline, Timer::Stall(execution));

@@ -265,13 +265,7 @@ impl Engine {
             return;
         }
         if !e.drained() {
-            if e.timers.stall.is_none() {
-                let deadline = e.spec.block_deadline;
-                let timer = self.arm(deadline, Timer::Stall(execution));
-                let e = self.executions.get_mut(execution).expect("as above");
-                e.timers.stall = Some(timer);
-                self.watch_readers(execution, true);
-            }
+            self.wait_for_readers(execution);
             return;
         }
         let outcome = e.outcome.expect("draining begins with an outcome");
