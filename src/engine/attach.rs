@@ -124,7 +124,7 @@ impl Engine {
     fn leave(&mut self, subscriber: SubscriberId, seat: Seat) -> End {
         self.counters.subscribers_detached_left += 1;
         let now = self.now;
-        let end = match self.local(subscriber) {
+        let end = match self.local_mut(subscriber) {
             Some(local) => local.detached(DetachReason::Shutdown, now),
             None => {
                 // A reader on another thread counts for itself.
@@ -143,9 +143,10 @@ impl Engine {
     pub(super) fn detach(&mut self, subscriber: SubscriberId, reason: DetachReason) {
         let seat = *self.seats.get(subscriber.0).expect("a living subscriber");
         self.count_detached(reason);
-        let action = match self.local(subscriber) {
+        let now = self.now;
+        let action = match self.local_mut(subscriber) {
             Some(local) => {
-                let end = local.detached(reason, self.now);
+                let end = local.detached(reason, now);
                 Action::End(subscriber, seat.execution, end)
             }
             None => Action::DetachReader(subscriber, seat.execution, reason),
@@ -167,7 +168,7 @@ impl Engine {
 
     pub(super) fn detach_all(&mut self, execution: Handle, reason: DetachReason) {
         let e = self.executions.get(execution).expect("a living execution");
-        let locals = e.locals.iter().filter(|l| !l.gone).map(|l| l.id);
+        let locals = e.locals.positions().map(|(local, _)| local.id);
         let remotes = e.remotes.iter().map(|r| r.id);
         let all: Vec<SubscriberId> = locals.chain(remotes).collect();
         for subscriber in all {
@@ -181,7 +182,7 @@ impl Engine {
         let e = self.executions.get_mut(seat.execution).expect("a seat's execution lives");
         match seat.place {
             Place::Local => {
-                let local = &mut e.locals[seat.at as usize];
+                let local = &mut e.locals.apart()[seat.at as usize];
                 local.gone = true;
                 local.set_plain();
                 e.removed = true;
@@ -210,8 +211,8 @@ impl Engine {
             return;
         }
         e.removed = false;
-        e.locals.retain(|local| !local.gone);
-        for (at, local) in e.locals.iter().enumerate() {
+        e.locals.apart().retain(|local| !local.gone);
+        for (at, local) in e.locals.without_cursors().iter().enumerate() {
             let seat = self.seats.get_mut(local.id.0).expect("a living subscriber");
             seat.at = at as u32;
         }

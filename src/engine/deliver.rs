@@ -48,6 +48,16 @@ pub struct FanOut {
     pub filters: bool,
 }
 
+/// What is to be done for the next execution whose subscribers have something coming.
+enum Begun {
+    /// There is none.
+    Nothing,
+    /// All of them are given the same: `Engine::fan_out`, `Engine::recipients`.
+    Delivery,
+    /// Each is to be asked.
+    Walk,
+}
+
 /// Where a walk stopped.
 enum Walk {
     /// Recipients of the same chunks were found: `Engine::fan_out`, `Engine::recipients`.
@@ -93,7 +103,7 @@ impl Engine {
     fn trip(&mut self, execution: Handle) {
         let e = self.executions.get_mut(execution).expect("a publishing execution lives");
         let mut over = Vec::new();
-        for local in e.locals.iter_mut().filter(|local| !local.gone) {
+        for local in e.locals.apart().iter_mut().filter(|local| !local.gone) {
             if local.terms.policy == Policy::Disconnect && local.is_over(&e.log) {
                 over.push(local.id);
             }
@@ -129,8 +139,12 @@ impl Engine {
 
     fn make_up_delivery(&mut self) -> bool {
         while self.wishes.is_empty() {
-            if self.scan.is_none() && !self.begin_scan() {
-                return false;
+            if self.scan.is_none() {
+                match self.begin_scan() {
+                    Begun::Nothing => return false,
+                    Begun::Delivery => return true,
+                    Begun::Walk => {}
+                }
             }
             match self.walk() {
                 Walk::Deliver => return true,
@@ -142,9 +156,10 @@ impl Engine {
         false
     }
 
-    fn begin_scan(&mut self) -> bool {
+    #[inline]
+    fn begin_scan(&mut self) -> Begun {
         loop {
-            let Some(execution) = self.dirty.pop_front() else { return false };
+            let Some(execution) = self.dirty.pop_front() else { return Begun::Nothing };
             let Some(e) = self.executions.get_mut(execution) else { continue };
             e.dirty = false;
             let count = e.locals.len() as u32;
@@ -152,8 +167,17 @@ impl Engine {
                 continue;
             }
             e.turn = if e.turn + 1 < count { e.turn + 1 } else { 0 };
+            if e.outcome.is_none() && !e.gated {
+                let (tail_seq, until_seq) = (e.log.tail_seq(), e.log.head_seq() + 1);
+                let through_head = e.log.totals_through_head(Kinds::ALL);
+                if let Some(from_seq) = e.locals.advance(tail_seq, until_seq, through_head) {
+                    self.fan_out = FanOut { execution, from_seq, until_seq, filters: false };
+                    self.abreast_from = Some(e.turn);
+                    return Begun::Delivery;
+                }
+            }
             self.scan = Some(Scan { execution, at: e.turn, remaining: count });
-            return true;
+            return Begun::Walk;
         }
     }
 
@@ -170,10 +194,12 @@ impl Engine {
         // Only who has nothing else coming may be left behind by the walk right away.
         let progress_to_tell = if ended { u64::MAX } else { e.progress_to_tell };
         self.recipients.clear();
+        self.abreast_from = None;
+        let locals = e.locals.apart();
         let mut gathered = (0, 0);
         let mut filters = false;
         while scan.remaining > 0 {
-            let local = &mut e.locals[scan.at as usize];
+            let local = &mut locals[scan.at as usize];
             let next_seq = local.cursor.next_seq;
             let given = if local.takes_all(end_seq) && from_seqs.contains(&next_seq) {
                 let range = (next_seq, end_seq);
@@ -212,6 +238,9 @@ impl Engine {
         let (from_seq, until_seq) = gathered;
         if scan.remaining == 0 && !ended && !e.gated && !e.removed {
             self.scan = None; // Nothing follows from the end of this walk.
+            if self.recipients.len() == count as usize {
+                e.locals.align(end_seq, through_head);
+            }
         }
         self.fan_out = FanOut { execution, from_seq, until_seq, filters };
         Walk::Deliver
@@ -222,7 +251,7 @@ impl Engine {
         let scan = self.scan.as_mut().expect("a walk goes on");
         let execution = scan.execution;
         let e = self.executions.get_mut(execution).expect("it is being walked over");
-        let local = &mut e.locals[scan.at as usize];
+        let local = &mut e.locals.apart()[scan.at as usize];
         let subscriber = local.id;
         if let Next::Gap(gap) = next {
             count_gap(&mut self.counters, &gap);
@@ -267,7 +296,8 @@ impl Engine {
         let seat = *self.seats.get(subscriber.0).expect("it is being walked over");
         let outcome = self.executions.get(seat.execution).and_then(|e| e.outcome);
         let outcome = outcome.expect("only after the end is one caught up");
-        let end = self.local(subscriber).expect("as above").ended(outcome, self.now);
+        let now = self.now;
+        let end = self.local_mut(subscriber).expect("as above").ended(outcome, now);
         self.counters.ends_delivered += 1;
         self.wishes.push_back(Action::End(subscriber, seat.execution, end));
         self.remove(subscriber);
@@ -295,7 +325,7 @@ impl Engine {
             return;
         }
         let e = self.executions.get_mut(seat.execution).expect("a seat's execution lives");
-        let local = &mut e.locals[seat.at as usize];
+        let local = &mut e.locals.apart()[seat.at as usize];
         let next_seq = local.cursor.next_seq;
         assert!(from_seq <= to_seq && to_seq < next_seq);
         // The engine was told of these chunks, and not yet of their going: it still knows them.
@@ -436,6 +466,7 @@ impl Engine {
         e.progress_told_at = Some(now);
         let Some(progress) = e.progress else { return };
         e.progress_to_tell = progress.report_count;
+        e.locals.apart();
         if !e.remotes.is_empty() {
             self.wishes.push_back(Action::Report(execution, progress));
         }

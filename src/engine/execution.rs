@@ -9,9 +9,10 @@
 use crate::base::{ExecutionId, Instant};
 use crate::engine::action::{Outcome, Progress, State};
 use crate::engine::event::{Hold, OpenSpec, RingFacts, Start};
+use crate::engine::locals::Locals;
 use crate::engine::log::ChunkLog;
 use crate::engine::policy::{Log, Policy};
-use crate::engine::subscriber::{Local, Remote};
+use crate::engine::subscriber::Remote;
 use crate::engine::wheel::TimerId;
 use crate::limits;
 
@@ -41,7 +42,7 @@ pub(super) struct Execution {
     pub stop_outcome: Option<Outcome>,
     pub error: Option<Box<str>>,
     pub log: ChunkLog,
-    pub locals: Vec<Local>,
+    pub locals: Locals,
     pub remotes: Vec<Remote>,
     /// Local subscribers may have something coming.
     pub dirty: bool,
@@ -112,7 +113,7 @@ impl Execution {
             stop_outcome: None,
             error: None,
             log: ChunkLog::detached(),
-            locals: Vec::new(),
+            locals: Locals::default(),
             remotes: Vec::new(),
             dirty: false,
             removed: false,
@@ -159,7 +160,7 @@ impl Execution {
     }
 
     pub fn subscriber_count(&self) -> u32 {
-        let locals = self.locals.iter().filter(|local| !local.gone).count();
+        let locals = self.locals.positions().count();
         let remotes = self.remotes.iter().filter(|remote| !remote.gone).count();
         (locals + remotes) as u32
     }
@@ -167,9 +168,8 @@ impl Execution {
     /// What the gating subscribers allow the producer now.
     pub fn allowed(&self) -> Gate {
         let mut gate = if self.holds() { Gate::HELD } else { Gate::OPEN };
-        for local in self.locals.iter().filter(|local| local.gates()) {
+        for (local, next_seq) in self.locals.positions().filter(|(local, _)| local.gates()) {
             let limit = local.terms.limit;
-            let next_seq = local.cursor.next_seq;
             gate.gate_seq = gate.gate_seq.min(next_seq);
             gate.credit_seq = gate.credit_seq.min(next_seq.saturating_add(limit.chunks.into()));
             if limit.bytes != u64::MAX {
@@ -202,14 +202,14 @@ impl Execution {
 
     /// The slowest gating cursor; `None` if nobody gates.
     pub fn slowest_gating_seq(&self) -> Option<u64> {
-        let locals = self.locals.iter().filter(|l| l.gates()).map(|l| l.cursor.next_seq);
+        let locals = self.locals.positions().filter(|(l, _)| l.gates()).map(|(_, seq)| seq);
         let remotes = self.remotes.iter().filter(|r| r.gates()).map(|r| r.next_seq);
         locals.chain(remotes).min()
     }
 
     /// See [`crate::engine::Engine::burst_chunks`].
     pub fn smallest_burst(&self) -> u32 {
-        let bursts = self.locals.iter().filter(|local| !local.gone).map(Local::burst_chunks);
+        let bursts = self.locals.positions().map(|(local, _)| local.burst_chunks());
         bursts.min().unwrap_or(u32::MAX).min(limits::BURST_CHUNKS_MAX)
     }
 
@@ -221,7 +221,7 @@ impl Execution {
     /// The first chunk that will put a local `disconnect` subscriber over its limit in chunks, or
     /// the next one where limits in bytes or filters make that hard to foresee.
     pub fn next_trip_seq(&self) -> u64 {
-        let foreseen = self.locals.iter().filter(|l| !l.gone).filter_map(|local| {
+        let foreseen = self.locals.positions().filter_map(|(local, next_seq)| {
             let terms = &local.terms;
             if terms.policy != Policy::Disconnect {
                 return None;
@@ -230,10 +230,7 @@ impl Execution {
                 return Some(self.log.head_seq() + 1);
             }
             // With a filter it can only come later: fewer chunks count.
-            Some(
-                (local.cursor.next_seq + u64::from(terms.limit.chunks))
-                    .max(self.log.head_seq() + 1),
-            )
+            Some((next_seq + u64::from(terms.limit.chunks)).max(self.log.head_seq() + 1))
         });
         foreseen.min().unwrap_or(u64::MAX)
     }
@@ -258,10 +255,11 @@ impl Execution {
         }
         let gate = self.allowed();
         assert!(self.gate.gate_seq <= gate.gate_seq || self.closed() || self.ring.is_none());
-        for local in self.locals.iter().filter(|local| !local.gone) {
+        self.locals.audit(self.progress_to_tell);
+        for (local, next_seq) in self.locals.positions() {
             // What a gating reader has not read yet is still there, unless it came late.
-            assert!(!local.gates() || local.fresh || local.cursor.next_seq >= self.log.tail_seq());
-            assert!(local.cursor.next_seq <= self.log.head_seq() + 1);
+            assert!(!local.gates() || local.fresh || next_seq >= self.log.tail_seq());
+            assert!(next_seq <= self.log.head_seq() + 1);
             assert!(local.demand == u32::MAX || local.demand <= 1 << 30);
         }
     }

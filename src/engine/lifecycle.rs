@@ -114,11 +114,11 @@ impl Engine {
         e.ring = Some(ring);
         e.log = ChunkLog::new(ring.slot_count);
         e.state = State::Running;
-        let filters = e.locals.iter().any(|local| !local.terms.kinds.is_all());
+        let filters = e.locals.positions().any(|(local, _)| !local.terms.kinds.is_all());
         if filters {
             e.log.keep_kind_totals();
         }
-        for local in &mut e.locals {
+        for local in e.locals.apart() {
             // The ring may be smaller than expected where memory is short.
             local.terms.limit.chunks = local.terms.limit.chunks.min(ring.chunks_max);
             local.set_plain();
@@ -227,6 +227,7 @@ impl Engine {
         e.producer = Producer::Gone;
         e.state = State::Draining;
         e.gated = false;
+        e.locals.apart(); // They have their end coming.
         e.progress_to_tell = e.progress.map_or(0, |progress| progress.report_count);
         let last_report = e.progress.filter(|_| !e.remotes.is_empty());
         let verdict = Verdict {

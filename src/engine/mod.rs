@@ -30,6 +30,7 @@ mod deliver;
 mod event;
 mod execution;
 mod lifecycle;
+mod locals;
 mod log;
 pub mod policy;
 mod subscriber;
@@ -116,6 +117,8 @@ pub struct Engine {
     /// The present `Deliver`, and to whom it goes.
     fan_out: FanOut,
     recipients: Vec<SubscriberId>,
+    /// It goes to all subscribers of its execution, this one of them first; not to `recipients`.
+    abreast_from: Option<u32>,
     /// Executions without a ring, first come first served.
     queue: VecDeque<Handle>,
     /// A `Lease` is under way: one at a time, so that the queue stays a queue.
@@ -158,6 +161,7 @@ impl Engine {
                 filters: false,
             },
             recipients: Vec::with_capacity(limits.subscribers_per_execution_max as usize),
+            abreast_from: None,
             queue: VecDeque::with_capacity(limits.queued_max as usize),
             leasing: false,
             oldest_ended: None,
@@ -226,7 +230,13 @@ impl Engine {
     /// for.
     #[inline]
     pub fn recipients(&self) -> &[SubscriberId] {
-        &self.recipients
+        match self.abreast_from {
+            None => &self.recipients,
+            Some(first) => {
+                let execution = self.executions.get(self.fan_out.execution);
+                execution.expect("chunks are being given").locals.names(first)
+            }
+        }
     }
 
     /// When [`Event::Tick`] is due next.
@@ -280,12 +290,13 @@ impl Engine {
         self.executions.count()
     }
 
+    /// Its cursor may be out of date.
     fn local(&self, subscriber: SubscriberId) -> Option<&Local> {
         let seat = self.seats.get(subscriber.0)?;
         if seat.place != Place::Local {
             return None;
         }
-        Some(&self.executions.get(seat.execution)?.locals[seat.at as usize])
+        Some(&self.executions.get(seat.execution)?.locals.without_cursors()[seat.at as usize])
     }
 
     fn local_mut(&mut self, subscriber: SubscriberId) -> Option<&mut Local> {
@@ -293,7 +304,7 @@ impl Engine {
         if seat.place != Place::Local {
             return None;
         }
-        Some(&mut self.executions.get_mut(seat.execution)?.locals[seat.at as usize])
+        Some(&mut self.executions.get_mut(seat.execution)?.locals.apart()[seat.at as usize])
     }
 
     /// Checks every invariant. For tests: it walks everything.
@@ -305,7 +316,7 @@ impl Engine {
         for (handle, execution) in self.executions.iter() {
             assert_eq!(execution.id.slot, handle);
             execution.audit();
-            for (at, local) in execution.locals.iter().enumerate() {
+            for (at, local) in execution.locals.without_cursors().iter().enumerate() {
                 if !local.gone {
                     let seat = self.seats.get(local.id.0).expect("a subscriber has a seat");
                     assert_eq!((seat.execution, seat.at), (handle, at as u32));

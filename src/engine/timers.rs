@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::base::{Handle, Instant, SubscriberId};
 use crate::engine::action::{Action, DetachReason, Outcome};
 use crate::engine::event::OnStall;
-use crate::engine::subscriber::Connection;
+use crate::engine::subscriber::{Connection, Local};
 use crate::engine::wheel::TimerId;
 use crate::engine::{Engine, Execution};
 
@@ -108,7 +108,8 @@ impl Engine {
         // A ring that is held for its first reader is held by nobody who could be blamed.
         let Some(slowest_seq) = e.slowest_gating_seq() else { return };
         let deadline = e.spec.block_deadline;
-        let locals = e.locals.iter().filter(|l| l.gates() && l.cursor.next_seq == slowest_seq);
+        let is_slowest = |&(l, seq): &(&Local, u64)| l.gates() && seq == slowest_seq;
+        let locals = e.locals.positions().filter(is_slowest).map(|(local, _)| local);
         let remotes = e.remotes.iter().filter(|r| r.gates() && r.next_seq == slowest_seq);
         let slowest =
             locals.map(|l| (l.id, l.detail.since)).chain(remotes.map(|r| (r.id, r.since)));

@@ -1,0 +1,130 @@
+//! The local subscribers of one execution.
+//!
+//! As long as all of them stand at the same chunk and take whatever comes, they are *abreast*: one
+//! cursor stands for all, and a publish moves that one, whether there is one subscriber or a
+//! thousand. Whatever else happens to any of them goes through [`Locals::apart`], which first puts
+//! each where it is; the next walk that finds them equal again brings them abreast again.
+//!
+//! Invariants ([`Locals::audit`]):
+//! - L1: abreast, nobody is gone, lost or filters, and each may be given what is pending at once.
+//! - L2: abreast, each has been told of all progress there was to tell.
+
+use crate::base::SubscriberId;
+use crate::engine::chunk::Totals;
+use crate::engine::policy::Cursor;
+use crate::engine::subscriber::Local;
+
+/// See the module's text.
+#[derive(Debug, Default)]
+pub(super) struct Locals {
+    list: Vec<Local>,
+    abreast: Option<Abreast>,
+    /// Who is or was abreast last, in the order of the list, twice over: so each rotation of it is
+    /// a slice.
+    names: Vec<SubscriberId>,
+}
+
+/// Where all of them stand.
+#[derive(Clone, Copy, Debug)]
+struct Abreast {
+    next_seq: u64,
+    seen: Totals,
+    /// The smallest [`Local::plain_chunks`].
+    plain_chunks: u64,
+}
+
+impl Locals {
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// Those that are gone and not yet cleared away among them.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    pub fn push(&mut self, local: Local) {
+        self.apart().push(local);
+        // Bought here, because a chunk buys nothing.
+        self.names.reserve((2 * self.list.len()).saturating_sub(self.names.len()));
+    }
+
+    /// All of them, each with its own cursor.
+    #[inline]
+    pub fn apart(&mut self) -> &mut Vec<Local> {
+        if let Some(Abreast { next_seq, seen, .. }) = self.abreast.take() {
+            for local in &mut self.list {
+                local.cursor = Cursor::new(next_seq, seen);
+            }
+        }
+        &mut self.list
+    }
+
+    /// All of them, for who does not look at their cursors: those may be out of date.
+    #[inline]
+    pub fn without_cursors(&self) -> &[Local] {
+        &self.list
+    }
+
+    /// All that are not gone, each with the next chunk for it.
+    pub fn positions(&self) -> impl Iterator<Item = (&Local, u64)> {
+        let abreast_seq = self.abreast.map(|abreast| abreast.next_seq);
+        let there = self.list.iter().filter(|local| !local.gone);
+        there.map(move |local| (local, abreast_seq.unwrap_or(local.cursor.next_seq)))
+    }
+
+    /// Moves all of them over what is pending, if they are abreast and may be given that at once:
+    /// what begins at chunk `tail_seq` or later and ends before `end_seq`. Where it begins.
+    #[inline]
+    pub fn advance(&mut self, tail_seq: u64, end_seq: u64, seen: Totals) -> Option<u64> {
+        let abreast = self.abreast.as_mut()?;
+        let from_seq = abreast.next_seq;
+        // Nothing pending wraps around to a very large number.
+        let pending = end_seq.wrapping_sub(from_seq);
+        if pending.wrapping_sub(1) >= abreast.plain_chunks || from_seq < tail_seq {
+            return None;
+        }
+        abreast.next_seq = end_seq;
+        abreast.seen = seen;
+        Some(from_seq)
+    }
+
+    /// Brings them abreast, if each has been given everything before `next_seq` and takes whatever
+    /// comes.
+    pub fn align(&mut self, next_seq: u64, seen: Totals) {
+        let cursor = Cursor::new(next_seq, seen);
+        let mut plain_chunks = u64::MAX;
+        for local in &self.list {
+            if local.plain_chunks == 0 || local.cursor != cursor {
+                return;
+            }
+            plain_chunks = plain_chunks.min(local.plain_chunks);
+        }
+        self.names.clear();
+        for _ in 0..2 {
+            self.names.extend(self.list.iter().map(|local| local.id));
+        }
+        self.abreast = Some(Abreast { next_seq, seen, plain_chunks });
+    }
+
+    /// Who was abreast last, beginning with the one at `first`.
+    #[inline]
+    pub fn names(&self, first: u32) -> &[SubscriberId] {
+        let (first, count) = (first as usize, self.names.len() / 2);
+        &self.names[first..first + count]
+    }
+
+    /// L1 and L2.
+    pub fn audit(&self, progress_to_tell: u64) {
+        if let Some(abreast) = &self.abreast {
+            assert!(abreast.plain_chunks > 0);
+            for local in &self.list {
+                assert!(local.plain_chunks >= abreast.plain_chunks);
+                assert!(!local.gone && !local.fresh && local.terms.kinds.is_all());
+                assert!(local.progress_told >= progress_to_tell);
+            }
+        }
+    }
+}
