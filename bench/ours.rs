@@ -143,15 +143,14 @@ impl Subscribe for Readers {
         stop.poll_until_done(setup, &*receiver, || {
             let mut delivered = 0;
             for reader in &mut self.0 {
-                for _ in 0..BATCH_CHUNKS {
-                    let Some(Delivery::Chunk(chunk)) = reader.poll() else { break };
+                delivered += reader.drain(BATCH_CHUNKS as usize, |delivery| {
+                    let Delivery::Chunk(chunk) = delivery else { return };
                     if copies {
                         receiver.deliver_owned(chunk.data);
                     } else {
                         receiver.deliver_stamp(chunk.published_at.nanos());
                     }
-                    delivered += 1;
-                }
+                }) as u32;
             }
             delivered
         });

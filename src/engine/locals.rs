@@ -128,3 +128,78 @@ impl Locals {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::base::Instant;
+    use crate::engine::{
+        Action, ChunkFacts, Engine, EngineLimits, Event, Kind, OpenSpec, Place, Policy, Reply,
+        RingFacts, SubscribeSpec,
+    };
+
+    const RING: RingFacts = RingFacts { slot_count: 64, chunks_max: 56, chunk_bytes_max: 512 };
+
+    fn next_reply(engine: &mut Engine) -> Reply {
+        let Some(Action::Reply(reply)) = engine.next_action() else { panic!("no answer") };
+        reply
+    }
+
+    /// Who stands abreast is given the same as one who never does, whatever happens between.
+    #[test]
+    fn abreast_or_apart_everybody_is_given_everything_in_turn() {
+        let mut engine = Engine::new(EngineLimits::default(), 1, Instant::ZERO);
+        engine.handle(Event::Open(OpenSpec::new(RING)), Instant::ZERO);
+        let Reply::Opened(Ok(id)) = next_reply(&mut engine) else { panic!() };
+        let Some(Action::Lease(execution)) = engine.next_action() else { panic!() };
+        engine.handle(Event::Leased(execution, RING), Instant::ZERO);
+        while engine.next_action().is_some() {}
+        let spec = SubscribeSpec {
+            policy: Policy::Block,
+            place: Place::Local,
+            demand: u32::MAX,
+            ..Default::default()
+        };
+        let attach = |engine: &mut Engine| {
+            engine.handle(Event::Subscribe(id, spec), Instant::ZERO);
+            let Reply::Subscribed(Ok(subscribed)) = next_reply(engine) else { panic!() };
+            subscribed.subscriber
+        };
+        let mut names: Vec<_> = (0..3).map(|_| attach(&mut engine)).collect();
+        let mut firsts = std::collections::BTreeSet::new();
+        let mut abreast_count = 0;
+        for seq in 1..=200u64 {
+            if seq % 10 == 0 {
+                // Whatever is done to one of them puts all of them apart.
+                engine.handle(Event::Demand(names[0], u32::MAX), Instant::ZERO);
+            }
+            if seq == 100 {
+                names.push(attach(&mut engine));
+            }
+            let facts = ChunkFacts {
+                length: 8,
+                kind: Kind::Output,
+                key: 0,
+                tail_seq: 1.max(seq.saturating_sub(50)),
+            };
+            engine.handle(Event::Published(execution, &[facts]), Instant::ZERO);
+            let mut given = Vec::new();
+            while let Some(action) = engine.next_action() {
+                if let Action::Deliver { from_seq, until_seq, .. } = action {
+                    abreast_count += u32::from(engine.abreast_from.is_some());
+                    for seq in from_seq..until_seq {
+                        given.extend(engine.recipients().iter().map(|&name| (name, seq)));
+                    }
+                }
+                engine.audit();
+            }
+            firsts.insert(given[0].0.0);
+            given.sort_unstable_by_key(|&(name, seq)| (name.0, seq));
+            let expected: Vec<_> = names.iter().map(|&name| (name, seq)).collect();
+            if seq != 100 {
+                assert_eq!(given, expected);
+            }
+        }
+        assert!(abreast_count > 150, "{abreast_count}");
+        assert_eq!(firsts.len(), names.len(), "everybody is first at times");
+    }
+}

@@ -218,7 +218,8 @@ impl Subscriber {
                 {
                     self.cursor.step(Some(descriptor.length));
                     self.fresh = false;
-                    return Some(self.chunk(&descriptor));
+                    let chunks_expected = self.link.control.chunks_expected();
+                    return Some(self.chunk(&descriptor, chunks_expected));
                 }
                 Poll::Pending if self.is_quiet() => return None,
                 _ => {}
@@ -226,6 +227,45 @@ impl Subscriber {
         }
         let ready = self.advance()?;
         Some(self.render(ready))
+    }
+
+    /// Hands everything that is owed at this moment to `take`, at most `count_max` deliveries, and
+    /// returns how many that were: as repeated calls of [`Subscriber::poll`], for less. Where the
+    /// subscriber stands is shown to the producer once, at the end.
+    #[inline]
+    pub fn drain(&mut self, count_max: usize, mut take: impl FnMut(Delivery<'_>)) -> usize {
+        let chunks_expected = self.link.control.chunks_expected();
+        let mut count = 0;
+        loop {
+            // Run after run of chunks; what lies between is for `advance`.
+            while count < count_max && (self.is_plain || self.cursor.next_seq < self.granted_seq) {
+                match self.link.reader.poll(self.cursor.next_seq) {
+                    Poll::Ready(descriptor)
+                        if self.is_wanted(&descriptor) && self.fetch(&descriptor) =>
+                    {
+                        self.cursor.step(Some(descriptor.length));
+                        self.fresh = false;
+                        take(self.chunk(&descriptor, chunks_expected));
+                        count += 1;
+                    }
+                    Poll::Pending => {
+                        self.show_cursor();
+                        if self.is_quiet() {
+                            return count;
+                        }
+                        break;
+                    }
+                    _ => break,
+                }
+            }
+            if count == count_max {
+                self.show_cursor();
+                return count;
+            }
+            let Some(ready) = self.advance() else { return count };
+            take(self.render(ready));
+            count += 1;
+        }
     }
 
     /// Has the shard said nothing that was not looked at?
@@ -299,7 +339,9 @@ impl Subscriber {
     #[inline]
     fn render(&self, ready: Ready) -> Delivery<'_> {
         match ready {
-            Ready::Chunk(descriptor) => self.chunk(&descriptor),
+            Ready::Chunk(descriptor) => {
+                self.chunk(&descriptor, self.link.control.chunks_expected())
+            }
             Ready::Gap(gap) => Delivery::Gap(gap),
             Ready::Progress(progress) => Delivery::Progress(progress),
             Ready::End(end) => {
@@ -310,11 +352,10 @@ impl Subscriber {
     }
 
     #[inline]
-    fn chunk(&self, descriptor: &Descriptor) -> Delivery<'_> {
+    fn chunk(&self, descriptor: &Descriptor, chunks_expected: Option<u64>) -> Delivery<'_> {
         let length = if self.headers_only { 0 } else { descriptor.length as usize };
         let data = &self.buffer[..length];
-        let expected = self.link.control.chunks_expected();
-        let chunk = Chunk::new(self.link.id, expected, descriptor, data, self.link.anchor);
+        let chunk = Chunk::new(self.link.id, chunks_expected, descriptor, data, self.link.anchor);
         Delivery::Chunk(chunk.expect("this process wrote it"))
     }
 

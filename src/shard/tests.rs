@@ -9,8 +9,8 @@ use serde_json::json;
 use super::*;
 use crate::base::ExecutionId;
 use crate::engine::{
-    Coalesce, DetachReason, EndState, Hold, Kind, OpenError, Outcome, Policy, SubscribeError,
-    SubscribeSpec, Totals,
+    Coalesce, DetachReason, EndState, Hold, Kind, Kinds, OpenError, Outcome, Policy,
+    SubscribeError, SubscribeSpec, Totals,
 };
 use crate::memory::{ChunkHeader, RingPoolConfig};
 use crate::tool::{Context, Need, Prepared, Step, Tool, ToolError, Work};
@@ -55,6 +55,48 @@ fn words(delivery: &Delivery<'_>) -> String {
 fn turn_until_idle(shard: &mut Shard) {
     while shard.turn() {}
     shard.audit();
+}
+
+#[test]
+fn draining_gives_what_polling_gives() {
+    for policy in Policy::ALL {
+        let mut shard = shard();
+        let id = feed(&mut shard);
+        let kinds = Kinds::NONE.with(Kind::Output).with(Kind::Log);
+        let spec = SubscribeSpec { policy, limit_chunks: Some(7), kinds, ..Default::default() };
+        let mut polled = shard.subscribe_remote(id, spec).unwrap();
+        let mut drained = shard.subscribe_remote(id, spec).unwrap();
+        let (mut by_poll, mut by_drain) = (Vec::new(), Vec::new());
+        let mut random = crate::base::Random::new(policy as u64);
+        for round in 0..200u64 {
+            let burst = if round == 100 { 9_000 } else { random.below(12) };
+            for _ in 0..burst {
+                let payload = vec![round as u8; random.below(900) as usize];
+                let kind = [Kind::Output, Kind::Log, Kind::Row][random.below(3) as usize];
+                let _ = shard.publish(id, kind, &payload); // Blocked, now and then.
+            }
+            if round == 199 {
+                shard.finish(id, Ok(())).unwrap();
+            }
+            turn_until_idle(&mut shard);
+            let mut count_max = 1 + random.below(20) as usize;
+            if round == 199 {
+                count_max = usize::MAX; // Through the end.
+            }
+            let note = |given: &mut Vec<String>, delivery: &Delivery<'_>| {
+                given.push(words(delivery));
+            };
+            for _ in 0..count_max {
+                let Some(delivery) = polled.poll() else { break };
+                note(&mut by_poll, &delivery);
+            }
+            let count = drained.drain(count_max, |delivery| note(&mut by_drain, &delivery));
+            assert!(count <= count_max);
+            assert_eq!(by_poll, by_drain, "{policy}");
+        }
+        assert!(by_drain.last().unwrap().starts_with("end "), "{policy}: {:?}", by_drain.last());
+        assert_eq!(drained.drain(1, |_| panic!("nothing comes after the end")), 0);
+    }
 }
 
 #[test]
