@@ -30,8 +30,8 @@ fn open(setup: &Setup) -> Result<(Shard, ExecutionId), String> {
     let (mut shard, _) = Shard::new(config).map_err(|error| error.to_string())?;
     // One descriptor for each 256 bytes of a ring.
     let ring_bytes = (setup.ring_chunks * 256).min(1 << 20) as u32;
-    let need = Need { ring_bytes, chunk_bytes: setup.size_bytes as u32 };
-    let prepared = Prepared { work: Work::Feed, need };
+    let need = Need { ring_bytes, chunk_bytes: setup.size_bytes as u32, ..Default::default() };
+    let prepared = Prepared { need, ..Prepared::new(Work::Feed) };
     let id = shard.execute_prepared(prepared, ExecuteOptions::default());
     let id = id.map_err(|error| error.to_string())?;
     Ok((shard, id))

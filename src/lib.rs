@@ -15,18 +15,18 @@
 //! use serde_json::json;
 //! use streamdoor::engine::{Policy, Start, SubscribeSpec};
 //! use streamdoor::shard::{Delivery, ExecuteOptions, Shard, ShardConfig};
-//! use streamdoor::tool::Need;
+//! use streamdoor::tool::ToolSpec;
 //!
 //! let (mut shard, report) = Shard::new(ShardConfig::default())?;
 //! println!("{report}"); // Which way to the kernel was found.
 //!
 //! // A tool: it runs on a thread of its own, and may take its time.
-//! shard.tools_mut().insert_closure("count", Need::default(), |arguments, out| {
+//! shard.tools_mut().insert_closure(ToolSpec::new("count", "Counts."), |arguments, out| {
 //!     for number in 0..arguments["to"].as_u64().unwrap_or(0) {
 //!         out.send(format!("number {number}").as_bytes())?; // `?` leaves when it is cancelled.
 //!     }
 //!     Ok(())
-//! });
+//! }).expect("it is described right");
 //!
 //! // An execution of it, which waits for its first subscriber.
 //! let start = Start::AfterSubscribers { count: 1, deadline: std::time::Duration::from_secs(5) };

@@ -50,6 +50,10 @@ pub const RETENTION: Duration = Duration::from_secs(60);
 pub const PROGRESS_INTERVAL: Duration = Duration::from_millis(50);
 /// Longest delay that a subscriber may ask coalescing to add.
 pub const COALESCE_DELAY_MAX: Duration = Duration::from_secs(1);
+/// How long a tool may take until its first chunk or progress report.
+pub const TIMEOUT_FIRST_CHUNK: Duration = Duration::from_secs(30);
+/// How long a tool may be silent after that: the erlmcp progress seed's 30 s.
+pub const TIMEOUT_INACTIVITY: Duration = Duration::from_secs(30);
 /// A tool's or closure's step that takes longer is counted as a stall of its shard.
 pub const STALL_THRESHOLD: Duration = Duration::from_micros(100);
 
@@ -98,6 +102,8 @@ pub const COMPLETIONS_PER_TURN: usize = 256;
 pub const REACTOR_OPERATIONS_MAX: u32 = 1_024;
 /// `backoff` polls this long after the last event before it blocks.
 pub const SPIN_DEFAULT: Duration = Duration::from_micros(50);
+/// Characters of a tool's name: what every MCP client takes.
+pub const TOOL_NAME_CHARS_MAX: usize = 64;
 /// Threads for tools that block.
 pub const TOOL_THREADS_MAX: usize = 16;
 /// Tools that may wait for a thread.

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use streamdoor::engine::{Hold, Kind, Policy, Start, SubscribeSpec};
 use streamdoor::shard::{Delivery, ExecuteOptions, Shard, ShardConfig};
-use streamdoor::tool::{Context, EmitError, Need, Prepared, Step, Tool, Work};
+use streamdoor::tool::{Context, EmitError, Prepared, Step, Tool, ToolSpec, Work};
 
 const FIRST_COUNTED: u64 = 1_000;
 const LAST_COUNTED: u64 = 100_000;
@@ -124,7 +124,7 @@ fn inline_nothing_allocates() {
         let work = Work::Steps(Box::new(Emits { seq: 0 }));
         let start = Start::AfterSubscribers { count: 4, deadline: Duration::from_secs(60) };
         let options = ExecuteOptions { start, ..Default::default() };
-        let id = shard.execute_prepared(Prepared { work, need: Need::default() }, options).unwrap();
+        let id = shard.execute_prepared(Prepared::new(work), options).unwrap();
         let ended = Rc::new(Cell::new(0));
         for _ in 0..3 {
             let ended = Rc::clone(&ended);
@@ -153,7 +153,7 @@ fn inline_nothing_allocates() {
 fn fed_by_hand_nothing_allocates() {
     for policy in Policy::ALL {
         let (mut shard, _) = Shard::new(ShardConfig::default()).unwrap();
-        let prepared = Prepared { work: Work::Feed, need: Need::default() };
+        let prepared = Prepared::new(Work::Feed);
         let id = shard.execute_prepared(prepared, ExecuteOptions::default()).unwrap();
         let filtered = SubscribeSpec {
             kinds: streamdoor::engine::Kinds::NONE.with(Kind::Stderr),
@@ -174,16 +174,19 @@ fn fed_by_hand_nothing_allocates() {
 fn across_threads_nothing_allocates() {
     for policy in Policy::ALL {
         let (shard, _) = Shard::spawn(ShardConfig::default(), |shard| {
-            shard.tools_mut().insert_closure("emit", Need::default(), |_, out| {
-                while !ALL_THERE.load(Ordering::SeqCst) {
-                    std::thread::sleep(Duration::from_millis(1));
-                }
-                for seq in 1..=LAST_COUNTED + 10 {
-                    out.send(&[b'x'; 100])?;
-                    at_chunk(seq);
-                }
-                Ok(())
-            });
+            shard
+                .tools_mut()
+                .insert_closure(ToolSpec::new("emit", "For a test."), |_, out| {
+                    while !ALL_THERE.load(Ordering::SeqCst) {
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                    for seq in 1..=LAST_COUNTED + 10 {
+                        out.send(&[b'x'; 100])?;
+                        at_chunk(seq);
+                    }
+                    Ok(())
+                })
+                .expect("it is described right");
         })
         .unwrap();
         let deadline = Duration::from_secs(60);

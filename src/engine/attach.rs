@@ -291,7 +291,7 @@ impl Engine {
         let remote = &mut e.remotes[seat.at as usize];
         // A reader may be ahead of what the engine was told of a producer on another thread.
         remote.next_seq = remote.next_seq.max(next_seq.min(end_seq));
-        if e.gated || e.closed() {
+        if e.gated() || e.closed() {
             self.update_gate(seat.execution);
             self.settle(seat.execution);
         }

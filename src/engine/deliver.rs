@@ -83,6 +83,7 @@ impl Engine {
     pub(super) fn published(&mut self, execution: Handle, chunks: &[ChunkFacts]) {
         let e = self.executions.get_mut(execution).expect("a publishing execution lives");
         assert!(matches!(e.producer, Producer::Active | Producer::Stopping)); // E1
+        e.heard_at = self.now;
         let bytes_before = e.log.total_bytes();
         for &facts in chunks {
             e.log.push(facts);
@@ -98,10 +99,15 @@ impl Engine {
         }
     }
 
-    /// Ends `disconnect` subscribers that are over their limit, even if they are not asking.
+    /// Ends `disconnect` subscribers that are over their limit, even if they are not asking; and
+    /// takes note of the very first chunk.
     #[cold]
     fn trip(&mut self, execution: Handle) {
         let e = self.executions.get_mut(execution).expect("a publishing execution lives");
+        if !e.heard {
+            self.heard_first(execution);
+        }
+        let e = self.executions.get_mut(execution).expect("as above");
         let mut over = Vec::new();
         for local in e.locals.apart().iter_mut().filter(|local| !local.gone) {
             if local.terms.policy == Policy::Disconnect && local.is_over(&e.log) {
@@ -167,7 +173,7 @@ impl Engine {
                 continue;
             }
             e.turn = if e.turn + 1 < count { e.turn + 1 } else { 0 };
-            if e.outcome.is_none() && !e.gated {
+            if e.outcome.is_none() && !e.gated() {
                 let (tail_seq, until_seq) = (e.log.tail_seq(), e.log.head_seq() + 1);
                 let through_head = e.log.totals_through_head(Kinds::ALL);
                 if let Some(from_seq) = e.locals.advance(tail_seq, until_seq, through_head) {
@@ -236,7 +242,7 @@ impl Engine {
             return Walk::Done;
         }
         let (from_seq, until_seq) = gathered;
-        if scan.remaining == 0 && !ended && !e.gated && !e.removed {
+        if scan.remaining == 0 && !ended && !e.gated() && !e.removed {
             self.scan = None; // Nothing follows from the end of this walk.
             if self.recipients.len() == count as usize {
                 e.locals.align(end_seq, through_head);
@@ -306,7 +312,7 @@ impl Engine {
     fn finish_scan(&mut self) {
         let scan = self.scan.take().expect("the caller began it");
         if let Some(e) = self.executions.get(scan.execution) {
-            let (gated, closed, removed) = (e.gated, e.closed(), e.removed);
+            let (gated, closed, removed) = (e.gated(), e.closed(), e.removed);
             if removed {
                 self.compact(scan.execution);
             }
@@ -367,11 +373,14 @@ impl Engine {
 
     /// The producer can not go on: perhaps it can by now, else the slowest reader has a deadline.
     pub(super) fn gated(&mut self, execution: Handle) {
+        let now = self.now;
         let Some(e) = self.executions.get_mut(execution) else { return };
         if e.closed() {
             return;
         }
-        e.gated = true;
+        e.gated_at.get_or_insert(now);
+        let silence = e.timers.silence.take(); // It stands still.
+        self.disarm(silence);
         self.counters.producers_paused += 1;
         if self.update_gate(execution) {
             return;
@@ -393,6 +402,7 @@ impl Engine {
 
     /// Computes what the gating subscribers allow now, and says so if it has changed.
     pub(super) fn update_gate(&mut self, execution: Handle) -> bool {
+        let now = self.now;
         let Some(e) = self.executions.get_mut(execution) else { return false };
         if e.ring.is_none() {
             return false;
@@ -402,12 +412,13 @@ impl Engine {
             return false;
         }
         e.gate = gate;
-        let was_gated = std::mem::replace(&mut e.gated, false);
+        let was_gated = e.ungate(now);
         let stall = e.timers.stall.take(); // Somebody has read: the deadline starts anew.
         let closed = e.closed();
         self.disarm(stall);
         if was_gated {
             self.watch_readers(execution, false);
+            self.listen(execution);
         }
         if !closed {
             self.set_gate(execution, gate);

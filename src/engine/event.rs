@@ -77,6 +77,34 @@ pub enum Event<'a> {
     Shutdown,
 }
 
+/// How long an execution may take. `None`: as long as it likes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// From its start to its first chunk or progress report.
+    pub first_chunk: Option<Duration>,
+    /// From each chunk or progress report to the next. Like the first, it stands still while a
+    /// reader holds the producer back.
+    pub inactivity: Option<Duration>,
+    /// From its start to its end, whatever happens.
+    pub total: Option<Duration>,
+}
+
+impl Timeouts {
+    /// It may take for ever.
+    pub const NONE: Timeouts = Timeouts { first_chunk: None, inactivity: None, total: None };
+}
+
+impl Default for Timeouts {
+    /// Those of [`crate::limits`]; no limit to the whole.
+    fn default() -> Timeouts {
+        Timeouts {
+            first_chunk: Some(limits::TIMEOUT_FIRST_CHUNK),
+            inactivity: Some(limits::TIMEOUT_INACTIVITY),
+            total: None,
+        }
+    }
+}
+
 /// How an execution is to run.
 #[derive(Clone, Copy, Debug)]
 pub struct OpenSpec {
@@ -90,12 +118,14 @@ pub struct OpenSpec {
     pub block_deadline: Duration,
     /// What happens then.
     pub on_stall: OnStall,
+    /// How long the producer may be silent, and may take.
+    pub timeouts: Timeouts,
     /// The ring it will get if all goes well.
     pub ring: RingFacts,
 }
 
 impl OpenSpec {
-    /// Starts at once, holds the newest, with the times of [`crate::limits`].
+    /// Starts at once, holds the newest, with the times of [`crate::limits`] and no timeouts.
     pub fn new(ring: RingFacts) -> OpenSpec {
         OpenSpec {
             start: Start::Now,
@@ -103,6 +133,7 @@ impl OpenSpec {
             retention: limits::RETENTION,
             block_deadline: limits::BLOCK_DEADLINE,
             on_stall: OnStall::Detach,
+            timeouts: Timeouts::NONE,
             ring,
         }
     }

@@ -52,8 +52,13 @@ pub(super) struct Execution {
     pub turn: u32,
     /// What the producer was last allowed.
     pub gate: Gate,
-    /// The producer waits for the gate to move.
-    pub gated: bool,
+    /// Since when the producer waits for the gate to move, if it does.
+    pub gated_at: Option<Instant>,
+    /// When the producer was last heard of. Time for which it was held back is not counted: what
+    /// was heard before that moves along.
+    pub heard_at: Instant,
+    /// It was heard of at least once.
+    pub heard: bool,
     /// The first chunk whose publication puts a `disconnect` subscriber over its limit.
     pub trip_seq: u64,
     /// See [`crate::engine::Engine::burst_chunks`].
@@ -96,6 +101,8 @@ pub(super) struct Timers {
     pub start: Option<TimerId>,
     pub hold: Option<TimerId>,
     pub stall: Option<TimerId>,
+    pub silence: Option<TimerId>,
+    pub total: Option<TimerId>,
     pub sleep: Option<TimerId>,
     pub retention: Option<TimerId>,
     pub progress: Option<TimerId>,
@@ -119,7 +126,9 @@ impl Execution {
             removed: false,
             turn: 0,
             gate: Gate::OPEN,
-            gated: false,
+            gated_at: None,
+            heard_at: now,
+            heard: false,
             trip_seq: u64::MAX,
             burst_chunks: limits::BURST_CHUNKS_MAX,
             watching: false,
@@ -137,6 +146,25 @@ impl Execution {
     /// The ring's facts, or those that are expected while it has none.
     pub fn ring_facts(&self) -> RingFacts {
         self.ring.unwrap_or(self.spec.ring)
+    }
+
+    /// Does the producer wait for the gate to move?
+    #[inline]
+    pub fn gated(&self) -> bool {
+        self.gated_at.is_some()
+    }
+
+    /// The producer waits no longer. Its silence goes on from where it stood when it had to.
+    pub fn ungate(&mut self, now: Instant) -> bool {
+        let Some(gated_at) = self.gated_at.take() else { return false };
+        let held_from = gated_at.max(self.heard_at);
+        self.heard_at += now.since(held_from);
+        true
+    }
+
+    /// How long the producer may be silent at this point.
+    pub fn silence_max(&self) -> Option<std::time::Duration> {
+        if self.heard { self.spec.timeouts.inactivity } else { self.spec.timeouts.first_chunk }
     }
 
     /// Nothing more will be published.
@@ -219,8 +247,12 @@ impl Execution {
     }
 
     /// The first chunk that will put a local `disconnect` subscriber over its limit in chunks, or
-    /// the next one where limits in bytes or filters make that hard to foresee.
+    /// the next one where limits in bytes or filters make that hard to foresee; or the very first
+    /// chunk.
     pub fn next_trip_seq(&self) -> u64 {
+        if !self.heard {
+            return 0;
+        }
         let foreseen = self.locals.positions().filter_map(|(local, next_seq)| {
             let terms = &local.terms;
             if terms.policy != Policy::Disconnect {
@@ -247,7 +279,8 @@ impl Execution {
         }
         if self.closed() {
             assert_eq!(self.producer, Producer::Gone);
-            assert!(!self.gated);
+            assert!(!self.gated());
+            assert!(self.timers.silence.is_none() && self.timers.total.is_none());
             assert!(self.timers.sleep.is_none() && self.timers.start.is_none());
         } else {
             assert!(matches!(self.state, State::Queued | State::Running));

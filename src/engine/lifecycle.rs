@@ -10,7 +10,7 @@ use crate::engine::action::{
     Action, CancelError, DetachReason, NotFound, OpenError, Outcome, Reply, State, Status, Verdict,
 };
 use crate::engine::event::{Hold, OpenSpec, ProducerEnd, RingFacts, Start};
-use crate::engine::execution::{Execution, Producer};
+use crate::engine::execution::{Execution, Producer, Timers};
 use crate::engine::log::ChunkLog;
 use crate::engine::timers::Timer;
 use crate::engine::{Engine, Log, Totals};
@@ -147,6 +147,7 @@ impl Engine {
             e.producer = Producer::Active;
             let timer = e.timers.start.take();
             self.disarm(timer);
+            self.start_timeouts(execution);
             self.wishes.push_back(Action::StartProducer(execution));
         }
     }
@@ -226,7 +227,7 @@ impl Engine {
         e.outcome = Some(outcome);
         e.producer = Producer::Gone;
         e.state = State::Draining;
-        e.gated = false;
+        e.gated_at = None;
         e.locals.apart(); // They have their end coming.
         e.progress_to_tell = e.progress.map_or(0, |progress| progress.report_count);
         let last_report = e.progress.filter(|_| !e.remotes.is_empty());
@@ -237,7 +238,9 @@ impl Engine {
             error: e.error.clone(),
         };
         let timers = std::mem::take(&mut e.timers);
-        for timer in [timers.start, timers.hold, timers.stall, timers.sleep, timers.progress] {
+        let Timers { start, hold, stall, sleep, progress, silence, total, retention } = timers;
+        assert!(retention.is_none());
+        for timer in [start, hold, stall, sleep, progress, silence, total] {
             self.disarm(timer);
         }
         if let Some(progress) = last_report {
@@ -339,7 +342,7 @@ impl Engine {
                 chunks_expected: e.chunks_expected,
                 progress: e.progress,
                 subscriber_count: e.subscriber_count(),
-                gated: e.gated,
+                gated: e.gated(),
                 opened_at: e.opened_at,
                 error: e.error.clone(),
                 ring: e.ring,

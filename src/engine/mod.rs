@@ -52,7 +52,7 @@ pub use chunk::{Gap, GapReason, Kind, KindTotals, Kinds, Meta, Totals, UnknownKi
 pub use deliver::FanOut;
 pub use event::{
     ChunkFacts, Coalesce, Event, From, Hold, OnStall, OpenSpec, Place, ProducerEnd, ProgressReport,
-    RingFacts, Start, SubscribeSpec,
+    RingFacts, Start, SubscribeSpec, Timeouts,
 };
 pub use policy::{Cursor, LagLimit, Log, Owed, Policy, Terms, UnknownPolicy};
 
@@ -143,8 +143,8 @@ impl Engine {
         assert!(limits.executions_max > 0);
         assert!(limits.executions_max <= crate::limits::EXECUTIONS_CEILING);
         assert!(limits.subscribers_max > 0);
-        // Two of an execution's six timers exclude each other; a subscriber has at most two.
-        let timer_count = 6 * limits.executions_max + 2 * limits.subscribers_max;
+        // Two of an execution's eight timers exclude each other; a subscriber has at most two.
+        let timer_count = 8 * limits.executions_max + 2 * limits.subscribers_max;
         Engine {
             limits,
             random: Random::new(seed),

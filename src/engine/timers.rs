@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::base::{Handle, Instant, SubscriberId};
 use crate::engine::action::{Action, DetachReason, Outcome};
 use crate::engine::event::OnStall;
+use crate::engine::execution::Producer;
 use crate::engine::subscriber::{Connection, Local};
 use crate::engine::wheel::TimerId;
 use crate::engine::{Engine, Execution};
@@ -20,6 +21,10 @@ pub(super) enum Timer {
     Stall(Handle),
     /// A tool's sleep is over.
     Sleep(Handle),
+    /// The producer may have been silent for too long.
+    Silence(Handle),
+    /// The execution has taken too long.
+    Total(Handle),
     /// An ended execution is to be forgotten.
     Retention(Handle),
     /// The next progress report may go out.
@@ -28,6 +33,18 @@ pub(super) enum Timer {
     Coalesce(SubscriberId),
     /// A broken connection did not come back.
     Grace(SubscriberId),
+}
+
+/// Which limit of [`crate::engine::Timeouts`] was passed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Timeout {
+    FirstChunk,
+    Inactivity,
+    Total,
+}
+
+fn in_words(what: &str, limit: Option<Duration>) -> String {
+    format!("timed out: {what} {:?}", limit.expect("it was passed"))
 }
 
 impl Engine {
@@ -66,6 +83,11 @@ impl Engine {
                     self.with(execution, |e| e.timers.sleep = None);
                     self.wishes.push_back(Action::WakeProducer(execution));
                 }
+                Timer::Silence(execution) => self.silent(execution),
+                Timer::Total(execution) => {
+                    self.with(execution, |e| e.timers.total = None);
+                    self.time_out(execution, Timeout::Total);
+                }
                 Timer::Retention(execution) => {
                     self.counters.executions_forgotten += 1;
                     self.with(execution, |e| e.timers.retention = None);
@@ -82,6 +104,70 @@ impl Engine {
     fn with(&mut self, execution: Handle, change: impl FnOnce(&mut Execution)) {
         // An execution disarms its timers before it goes.
         change(self.executions.get_mut(execution).expect("a timer's execution lives"));
+    }
+
+    /// The producer begins: from here on it is listened to.
+    pub(super) fn start_timeouts(&mut self, execution: Handle) {
+        let now = self.now;
+        let e = self.executions.get_mut(execution).expect("it is being started");
+        e.heard_at = now;
+        let total = e.spec.timeouts.total;
+        self.listen(execution);
+        if let Some(total) = total {
+            let timer = self.arm(total, Timer::Total(execution));
+            self.with(execution, |e| e.timers.total = Some(timer));
+        }
+    }
+
+    /// Has the silence of a producer measured, unless a reader holds it back.
+    pub(super) fn listen(&mut self, execution: Handle) {
+        let e = self.executions.get_mut(execution).expect("a living execution");
+        if e.producer != Producer::Active || e.gated() || e.timers.silence.is_some() {
+            return;
+        }
+        let Some(silence_max) = e.silence_max() else { return };
+        let deadline = e.heard_at + silence_max;
+        let timer = self.arm_at(deadline, Timer::Silence(execution));
+        self.with(execution, |e| e.timers.silence = Some(timer));
+    }
+
+    /// The first that is heard of a producer: another limit holds from now on.
+    pub(super) fn heard_first(&mut self, execution: Handle) {
+        let e = self.executions.get_mut(execution).expect("a living execution");
+        e.heard = true;
+        let timer = e.timers.silence.take();
+        self.disarm(timer);
+        self.listen(execution);
+    }
+
+    /// Was the producer silent all the time? What it published meanwhile has not moved the timer:
+    /// a chunk costs no more than the note of when it came.
+    fn silent(&mut self, execution: Handle) {
+        let now = self.now;
+        let e = self.executions.get_mut(execution).expect("a timer's execution lives");
+        e.timers.silence = None;
+        let timeout = if e.heard { Timeout::Inactivity } else { Timeout::FirstChunk };
+        let silent_for = now.since(e.heard_at);
+        if !e.gated() && e.silence_max().is_some_and(|silence_max| silent_for >= silence_max) {
+            self.time_out(execution, timeout);
+        } else {
+            self.listen(execution);
+        }
+    }
+
+    fn time_out(&mut self, execution: Handle, timeout: Timeout) {
+        let e = self.executions.get_mut(execution).expect("a timer's execution lives");
+        if e.producer != Producer::Active {
+            return; // It is being stopped for another reason.
+        }
+        let timeouts = e.spec.timeouts;
+        let text = match timeout {
+            Timeout::FirstChunk => in_words("no first chunk within", timeouts.first_chunk),
+            Timeout::Inactivity => in_words("nothing more within", timeouts.inactivity),
+            Timeout::Total => in_words("not done within", timeouts.total),
+        };
+        e.error = Some(text.into());
+        self.stop(execution, Outcome::TimedOut);
     }
 
     fn coalesced(&mut self, subscriber: SubscriberId) {
@@ -126,7 +212,7 @@ impl Engine {
         self.update_gate(execution);
         if let Some(since) = others.into_iter().map(|(_, since)| since).min()
             && let Some(e) = self.executions.get(execution)
-            && (e.gated || e.closed())
+            && (e.gated() || e.closed())
         {
             let timer = e.timers.stall;
             self.disarm(timer);

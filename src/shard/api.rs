@@ -15,7 +15,7 @@ use crate::base::{ExecutionId, Handle, Instant, SubscriberId};
 use crate::engine::{
     AcknowledgeError, Action, CancelError, ChunkFacts, End, Event, Kind, NotFound, OpenError,
     OpenSpec, Place, ProducerEnd, Reply, RingFacts, Status, SubscribeError, SubscribeSpec,
-    Subscribed,
+    Subscribed, Timeouts,
 };
 use crate::limits;
 use crate::memory::{
@@ -39,6 +39,8 @@ pub struct ExecuteOptions {
     pub block_deadline: Option<std::time::Duration>,
     /// What happens then.
     pub on_stall: crate::engine::OnStall,
+    /// How long the tool may be silent, and may take; `None`: what the tool itself declares.
+    pub timeouts: Option<Timeouts>,
 }
 
 /// Why an execution was not started.
@@ -131,7 +133,7 @@ impl<R: Reactor + 'static> Shard<R> {
         prepared: Prepared,
         options: ExecuteOptions,
     ) -> Result<ExecutionId, ExecuteError> {
-        let Prepared { work, need } = prepared;
+        let Prepared { work, need, timeouts, progress: _ } = prepared;
         let ring = expected_ring(need.ring_bytes, need.chunk_bytes)?;
         let mut spec = OpenSpec::new(ring);
         spec.start = options.start;
@@ -139,6 +141,7 @@ impl<R: Reactor + 'static> Shard<R> {
         spec.retention = options.retention.unwrap_or(limits::RETENTION);
         spec.block_deadline = options.block_deadline.unwrap_or(limits::BLOCK_DEADLINE);
         spec.on_stall = options.on_stall;
+        spec.timeouts = options.timeouts.unwrap_or(timeouts);
         let Reply::Opened(result) = self.ask(Event::Open(spec)) else {
             unreachable!("the answer fits the question");
         };

@@ -13,7 +13,7 @@ use crate::engine::{
     SubscribeError, SubscribeSpec, Totals,
 };
 use crate::memory::{ChunkHeader, RingPoolConfig};
-use crate::tool::{Context, Need, Prepared, Step, Tool, ToolError, Work};
+use crate::tool::{Context, Need, Prepared, Step, Tool, ToolError, ToolSpec, Work};
 
 fn config() -> ShardConfig {
     let rings = RingPoolConfig { prealloc_bytes: 0, ..Default::default() };
@@ -29,7 +29,7 @@ fn with(policy: Policy) -> SubscribeSpec {
 }
 
 fn feed(shard: &mut Shard) -> ExecutionId {
-    let prepared = Prepared { work: Work::Feed, need: Need::default() };
+    let prepared = Prepared::new(Work::Feed);
     shard.execute_prepared(prepared, ExecuteOptions::default()).unwrap()
 }
 
@@ -162,7 +162,7 @@ fn a_tool_that_panics_fails_its_own_execution_and_nothing_else() {
     }
     let mut shard = shard();
     let other = feed(&mut shard);
-    let prepared = Prepared { work: Work::Steps(Box::new(Panics)), need: Need::default() };
+    let prepared = Prepared::new(Work::Steps(Box::new(Panics)));
     let id = shard.execute_prepared(prepared, ExecuteOptions::default()).unwrap();
     let diary = Diary::default();
     shard.subscribe(id, with(Policy::Drop), write_down(&diary)).unwrap();
@@ -217,8 +217,8 @@ fn a_chunk_above_a_quarter_of_the_ring_is_refused_with_the_limit() {
     let refused = shard.subscribe(id, too_many, |_| {}).unwrap_err();
     let limit_chunks_max = shard.inspect(id).unwrap().ring.unwrap().chunks_max;
     assert_eq!(refused, SubscribeError::Limit { limit_chunks: 1_000, limit_chunks_max });
-    let need = Need { ring_bytes: 0, chunk_bytes: 1 << 30 };
-    let prepared = Prepared { work: Work::Feed, need };
+    let need = Need { ring_bytes: 0, chunk_bytes: 1 << 30, ..Default::default() };
+    let prepared = Prepared { need, ..Prepared::new(Work::Feed) };
     let refused = shard.execute_prepared(prepared, ExecuteOptions::default());
     assert!(matches!(refused, Err(ExecuteError::ChunkTooLarge { .. })));
 }
@@ -228,8 +228,10 @@ fn one_execution_more_than_allowed_is_refused_and_the_others_go_on() {
     let mut config = config();
     config.engine.executions_max = 10_000;
     let mut shard = Shard::new(config).unwrap().0;
-    let small =
-        || Prepared { work: Work::Feed, need: Need { ring_bytes: 4 << 10, chunk_bytes: 0 } };
+    let small = || Prepared {
+        need: Need { ring_bytes: 4 << 10, chunk_bytes: 0, ..Default::default() },
+        ..Prepared::new(Work::Feed)
+    };
     let options = ExecuteOptions::default();
     let ids: Vec<ExecutionId> =
         (0..10_000).map(|_| shard.execute_prepared(small(), options).unwrap()).collect();
@@ -249,14 +251,17 @@ fn one_execution_more_than_allowed_is_refused_and_the_others_go_on() {
 #[test]
 fn closures_on_threads_stream_to_every_kind_of_subscriber() {
     let (shard, _) = Shard::spawn(config(), |shard| {
-        shard.tools_mut().insert_closure("count", Need::default(), |arguments, out| {
-            let count = arguments["count"].as_u64().unwrap_or(0);
-            out.expect_total(count);
-            for number in 0..count {
-                out.send(number.to_string().as_bytes())?;
-            }
-            Ok(())
-        });
+        shard
+            .tools_mut()
+            .insert_closure(ToolSpec::new("count", "Counts."), |arguments, out| {
+                let count = arguments["count"].as_u64().unwrap_or(0);
+                out.expect_total(count);
+                for number in 0..count {
+                    out.send(number.to_string().as_bytes())?;
+                }
+                Ok(())
+            })
+            .expect("it is described right");
     })
     .unwrap();
     let hold = Hold::UntilRead { deadline: Duration::from_secs(5) };
@@ -303,17 +308,23 @@ fn read_to_end(subscriber: &mut Subscriber) -> crate::engine::End {
 #[test]
 fn a_cancel_reaches_a_tool_that_waits_for_room_and_one_that_never_sends() {
     let (shard, _) = Shard::spawn(config(), |shard| {
-        shard.tools_mut().insert_closure("flood", Need::default(), |_, out| {
-            loop {
-                out.send(b"more and more and more")?;
-            }
-        });
-        shard.tools_mut().insert_closure("brood", Need::default(), |_, out| {
-            while !out.is_stopped() {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            Err(ToolError::Stopped)
-        });
+        shard
+            .tools_mut()
+            .insert_closure(ToolSpec::new("flood", "For a test."), |_, out| {
+                loop {
+                    out.send(b"more and more and more")?;
+                }
+            })
+            .expect("it is described right");
+        shard
+            .tools_mut()
+            .insert_closure(ToolSpec::new("brood", "For a test."), |_, out| {
+                while !out.is_stopped() {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                Err(ToolError::Stopped)
+            })
+            .expect("it is described right");
     })
     .unwrap();
     for tool in ["flood", "brood"] {
@@ -332,12 +343,15 @@ fn a_cancel_reaches_a_tool_that_waits_for_room_and_one_that_never_sends() {
 #[test]
 fn a_subscriber_that_is_dropped_holds_nobody_back() {
     let (shard, _) = Shard::spawn(config(), |shard| {
-        shard.tools_mut().insert_closure("flood", Need::default(), |_, out| {
-            for _ in 0..100_000 {
-                out.send(b"more and more and more")?;
-            }
-            Ok(())
-        });
+        shard
+            .tools_mut()
+            .insert_closure(ToolSpec::new("flood", "For a test."), |_, out| {
+                for _ in 0..100_000 {
+                    out.send(b"more and more and more")?;
+                }
+                Ok(())
+            })
+            .expect("it is described right");
     })
     .unwrap();
     let start =
@@ -380,7 +394,10 @@ fn a_polled_block_subscriber_misses_nothing_when_a_tools_thread_is_quick() {
     let mut shard = shard();
     shard.run_jobs_by_hand();
     let work = Work::Thread(Box::new(|_| Ok(())));
-    let prepared = Prepared { work, need: Need { ring_bytes: 4 << 10, chunk_bytes: 0 } };
+    let prepared = Prepared {
+        need: Need { ring_bytes: 4 << 10, chunk_bytes: 0, ..Default::default() },
+        ..Prepared::new(work)
+    };
     let id = shard.execute_prepared(prepared, ExecuteOptions::default()).unwrap();
     let mut polled = shard.subscribe_polled(id, with(Policy::Block)).unwrap();
     let mut output = shard.next_job().unwrap().output;
@@ -430,8 +447,8 @@ fn what_was_lent_and_never_published_costs_old_chunks_and_nothing_else() {
         }
     }
     let mut shard = shard();
-    let need = Need { ring_bytes: 4 << 10, chunk_bytes: 0 };
-    let prepared = Prepared { work: Work::Steps(Box::new(Lends(0))), need };
+    let need = Need { ring_bytes: 4 << 10, chunk_bytes: 0, ..Default::default() };
+    let prepared = Prepared { need, ..Prepared::new(Work::Steps(Box::new(Lends(0)))) };
     let id = shard.execute_prepared(prepared, ExecuteOptions::default()).unwrap();
     let spec = SubscribeSpec { limit_chunks: Some(14), ..with(Policy::Drop) };
     let mut polled = shard.subscribe_polled(id, spec).unwrap();
@@ -450,8 +467,8 @@ fn the_last_chunk_of_a_ring_that_somebody_waits_for_is_given_all_the_same() {
     config.rings.bytes_max = 1 << 20;
     let mut shard = Shard::new(config).unwrap().0;
     let whole = || {
-        let need = Need { ring_bytes: 1 << 20, chunk_bytes: 100 << 10 };
-        Prepared { work: Work::Feed, need }
+        let need = Need { ring_bytes: 1 << 20, chunk_bytes: 100 << 10, ..Default::default() };
+        Prepared { need, ..Prepared::new(Work::Feed) }
     };
     let id = shard.execute_prepared(whole(), ExecuteOptions::default()).unwrap();
     let mut polled = shard.subscribe_polled(id, with(Policy::Block)).unwrap();
@@ -475,7 +492,7 @@ fn who_publishes_before_the_start_blames_no_reader() {
         crate::engine::Start::AfterSubscribers { count: 2, deadline: Duration::from_secs(60) };
     let block_deadline = Some(Duration::from_nanos(1));
     let options = ExecuteOptions { start, block_deadline, ..Default::default() };
-    let prepared = Prepared { work: Work::Feed, need: Need::default() };
+    let prepared = Prepared::new(Work::Feed);
     let id = shard.execute_prepared(prepared, options).unwrap();
     let diary = Diary::default();
     shard.subscribe(id, with(Policy::Block), write_down(&diary)).unwrap();

@@ -22,7 +22,11 @@ impl Sim {
         let script = Script::draw(&mut self.random, &plan);
         let index = self.shared.lock().executions.len();
         let class = self.random.below(plan.class_max as u64 + 1) as usize;
-        let mut need = Need { ring_bytes: limits::RING_CLASS_BYTES[class], chunk_bytes: 0 };
+        let mut need = Need {
+            ring_bytes: limits::RING_CLASS_BYTES[class],
+            chunk_bytes: 0,
+            ..Default::default()
+        };
         if self.random.chance(1, 4) {
             need.chunk_bytes = self.random.below(u64::from(need.ring_bytes / 8)) as u32;
         }
@@ -46,7 +50,7 @@ impl Sim {
         let chunk_bytes = need.chunk_bytes;
         scene.opening = Some(Opening { producer, on_stall, holds, block_deadline, chunk_bytes });
         drop(scene);
-        let result = self.shard.execute_prepared(Prepared { work, need }, options);
+        let result = self.shard.execute_prepared(Prepared { need, ..Prepared::new(work) }, options);
         self.shared.lock().opening = None;
         match result {
             Ok(id) => {

@@ -12,12 +12,15 @@
 mod closure;
 mod process_file;
 mod registry;
+mod schema;
 mod slow_data_processor;
+mod spec;
 mod step;
 mod threads;
 
 pub use closure::{Host, Output, SendError, Stopped};
-pub use registry::{ArgumentError, Arguments, Need, Prepared, StartError, Tools};
+pub use registry::{ArgumentError, Arguments, Prepared, SpecError, StartError, Tools};
+pub use spec::{Need, ProgressSource, SubscribeDefaults, ToolSpec};
 pub use step::{Context, EmitError, Gate, Notes, Step, Tool};
 pub(crate) use threads::panic_error;
 pub use threads::{Done, Job, ThreadPool};

@@ -4,15 +4,44 @@ use std::fs::File;
 use std::io::{ErrorKind, Read};
 use std::path::PathBuf;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
+use crate::engine::Policy;
 use crate::limits;
-use crate::tool::{ArgumentError, Arguments, Need, Output, Prepared, ToolError, Work};
+use crate::tool::{
+    ArgumentError, Arguments, Need, Output, SubscribeDefaults, ToolError, ToolSpec, Work,
+};
 
 const CHUNK_BYTES_DEFAULT: u64 = 32 << 10; // One read of the sift seed.
 const CHUNK_BYTES_MAX: u64 = 1 << 20;
 
-pub(super) fn prepare(arguments: &Value) -> Result<Prepared, ArgumentError> {
+pub(super) fn spec() -> ToolSpec {
+    ToolSpec {
+        arguments: json!({
+            "type": "object",
+            "properties": {
+                "file_path": {
+                    "type": "string",
+                    "minLength": 1,
+                    "description": "Which file: absolute, or relative to where the program runs.",
+                },
+                "chunk_size": {
+                    "type": "integer",
+                    "minimum": 1,
+                    "maximum": CHUNK_BYTES_MAX,
+                    "default": CHUNK_BYTES_DEFAULT,
+                    "description": "Bytes of one read.",
+                },
+            },
+            "required": ["file_path"],
+            "additionalProperties": false,
+        }),
+        subscribers: SubscribeDefaults { policy: Policy::Block, ..Default::default() },
+        ..ToolSpec::new("process_file", "Streams the bytes of a file as they are read.")
+    }
+}
+
+pub(super) fn prepare(arguments: &Value, need: Need) -> Result<(Work, Need), ArgumentError> {
     let mut arguments = Arguments::new(arguments)?;
     let path = PathBuf::from(arguments.text("file_path")?);
     let chunk_bytes = arguments.number("chunk_size", CHUNK_BYTES_DEFAULT, 1..=CHUNK_BYTES_MAX)?;
@@ -20,7 +49,7 @@ pub(super) fn prepare(arguments: &Value) -> Result<Prepared, ArgumentError> {
     let largest = *limits::RING_CLASS_BYTES.last().expect("there are classes");
     let ring_bytes = (chunk_bytes as u32 * 8).clamp(limits::RING_NEED_BYTES_DEFAULT, largest);
     let work = Work::Thread(Box::new(move |out| stream(&path, chunk_bytes as usize, out)));
-    Ok(Prepared { work, need: Need { ring_bytes, chunk_bytes: 0 } })
+    Ok((work, Need { ring_bytes, ..need }))
 }
 
 fn stream(path: &PathBuf, chunk_bytes: usize, out: &mut Output) -> Result<(), ToolError> {

@@ -7,23 +7,12 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
+use crate::engine::Timeouts;
 use crate::limits;
-use crate::tool::{Output, ToolError, Work, process_file, slow_data_processor};
-
-/// What a tool needs of its ring.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Need {
-    /// Bytes of the window; the smallest class that has them is taken.
-    pub ring_bytes: u32,
-    /// The longest chunk that must fit, or 0.
-    pub chunk_bytes: u32,
-}
-
-impl Default for Need {
-    fn default() -> Need {
-        Need { ring_bytes: limits::RING_NEED_BYTES_DEFAULT, chunk_bytes: 0 }
-    }
-}
+use crate::tool::schema::Schema;
+use crate::tool::{
+    Need, Output, ProgressSource, ToolError, ToolSpec, Work, process_file, slow_data_processor,
+};
 
 /// A tool with its arguments checked, ready to run.
 #[derive(Debug)]
@@ -32,6 +21,18 @@ pub struct Prepared {
     pub work: Work,
     /// What it needs.
     pub need: Need,
+    /// How long it may be silent, and how long it may take.
+    pub timeouts: Timeouts,
+    /// Where its progress comes from.
+    pub progress: ProgressSource,
+}
+
+impl Prepared {
+    /// With no needs, no timeouts and no progress but its own: what runs without a name.
+    pub fn new(work: Work) -> Prepared {
+        let timeouts = Timeouts::NONE;
+        Prepared { work, need: Need::default(), timeouts, progress: ProgressSource::Tool }
+    }
 }
 
 /// An argument is missing, unknown, of another type or out of bounds.
@@ -85,12 +86,36 @@ impl fmt::Display for StartError {
 
 impl std::error::Error for StartError {}
 
-type Prepare = Box<dyn Fn(&Value) -> Result<Prepared, ArgumentError> + Send + Sync>;
+/// What a tool is to do with these arguments, and what that needs.
+type Prepare = Box<dyn Fn(&Value, Need) -> Result<(Work, Need), ArgumentError> + Send + Sync>;
+
+struct Entry {
+    spec: Arc<ToolSpec>,
+    schema: Schema,
+    prepare: Prepare,
+}
+
+/// Why a tool was not added: its description is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SpecError {
+    /// Of which tool.
+    pub tool: String,
+    /// What about it.
+    pub problem: String,
+}
+
+impl fmt::Display for SpecError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "tool `{}`: {}", self.tool, self.problem)
+    }
+}
+
+impl std::error::Error for SpecError {}
 
 /// Tools by name.
 #[derive(Default)]
 pub struct Tools {
-    by_name: BTreeMap<String, Prepare>,
+    by_name: BTreeMap<String, Entry>,
 }
 
 impl Tools {
@@ -99,34 +124,65 @@ impl Tools {
         Tools::default()
     }
 
-    /// Those that come with the program.
+    /// Those that come with the program and may always be used.
     pub fn built_in() -> Tools {
         let mut tools = Tools::new();
-        tools.insert("slow_data_processor", slow_data_processor::prepare);
-        tools.insert("process_file", process_file::prepare);
+        let added = [
+            tools.insert(slow_data_processor::spec(), slow_data_processor::prepare),
+            tools.insert(process_file::spec(), process_file::prepare),
+        ];
+        added.into_iter().collect::<Result<(), _>>().expect("ours are right");
         tools
     }
 
-    /// Adds a tool, or replaces the one of that name.
-    pub fn insert<F>(&mut self, name: &str, prepare: F)
+    /// Adds a tool, or replaces the one of that name. `prepare` is called with the arguments of
+    /// each run, once they fit the schema, and with the need that the spec declares; it says what
+    /// is to be done, and corrects the need if the arguments tell more.
+    ///
+    /// # Errors
+    /// [`SpecError`]; nothing was added.
+    pub fn insert<F>(&mut self, spec: ToolSpec, prepare: F) -> Result<(), SpecError>
     where
-        F: Fn(&Value) -> Result<Prepared, ArgumentError> + Send + Sync + 'static,
+        F: Fn(&Value, Need) -> Result<(Work, Need), ArgumentError> + Send + Sync + 'static,
     {
-        self.by_name.insert(name.to_owned(), Box::new(prepare));
+        let error = |problem: String| SpecError { tool: spec.name.clone(), problem };
+        let is_name_char = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
+        let is_name = (1..=limits::TOOL_NAME_CHARS_MAX).contains(&spec.name.len())
+            && spec.name.chars().all(is_name_char);
+        if !is_name {
+            let chars_max = limits::TOOL_NAME_CHARS_MAX;
+            let text = format!("a name is 1 to {chars_max} letters, digits, `_`, `-` and `.`");
+            return Err(error(text));
+        }
+        if spec.arguments.get("type").and_then(Value::as_str) != Some("object") {
+            return Err(error("the schema of its arguments is not of type object".to_owned()));
+        }
+        let schema = Schema::compile(&spec.arguments).map_err(error)?;
+        let name = spec.name.clone();
+        let entry = Entry { spec: Arc::new(spec), schema, prepare: Box::new(prepare) };
+        self.by_name.insert(name, entry);
+        Ok(())
     }
 
     /// Adds a closure as a tool: `|arguments, out| { out.send(b"…")?; Ok(()) }`.
-    pub fn insert_closure<F>(&mut self, name: &str, need: Need, closure: F)
+    ///
+    /// # Errors
+    /// [`SpecError`]; nothing was added.
+    pub fn insert_closure<F>(&mut self, spec: ToolSpec, closure: F) -> Result<(), SpecError>
     where
         F: Fn(&Value, &mut Output) -> Result<(), ToolError> + Send + Sync + 'static,
     {
         let closure = Arc::new(closure);
-        self.insert(name, move |arguments| {
+        self.insert(spec, move |arguments, need| {
             let closure = Arc::clone(&closure);
             let arguments = arguments.clone();
-            let work = Work::Thread(Box::new(move |out| closure(&arguments, out)));
-            Ok(Prepared { work, need })
-        });
+            Ok((Work::Thread(Box::new(move |out| closure(&arguments, out))), need))
+        })
+    }
+
+    /// Takes a tool away. What runs of it goes on.
+    pub fn remove(&mut self, name: &str) -> bool {
+        self.by_name.remove(name).is_some()
     }
 
     /// Checks the arguments of one run.
@@ -134,16 +190,25 @@ impl Tools {
     /// # Errors
     /// [`StartError`]; nothing has happened.
     pub fn prepare(&self, name: &str, arguments: &Value) -> Result<Prepared, StartError> {
-        let Some(prepare) = self.by_name.get(name) else {
-            let known = self.names().map(str::to_owned).collect();
+        let Some(Entry { spec, schema, prepare }) = self.by_name.get(name) else {
+            let known = self.specs().map(|spec| spec.name.clone()).collect();
             return Err(StartError::UnknownTool { name: name.to_owned(), known });
         };
-        prepare(arguments).map_err(StartError::Argument)
+        let none = Value::Object(Map::new());
+        let arguments = if arguments.is_null() { &none } else { arguments };
+        schema.check(arguments).map_err(StartError::Argument)?;
+        let (work, need) = prepare(arguments, spec.need).map_err(StartError::Argument)?;
+        Ok(Prepared { work, need, timeouts: spec.timeouts, progress: spec.progress })
     }
 
-    /// Their names.
-    pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.by_name.keys().map(String::as_str)
+    /// What there is to know of a tool.
+    pub fn spec(&self, name: &str) -> Option<&Arc<ToolSpec>> {
+        self.by_name.get(name).map(|entry| &entry.spec)
+    }
+
+    /// All of them, by name.
+    pub fn specs(&self) -> impl Iterator<Item = &Arc<ToolSpec>> {
+        self.by_name.values().map(|entry| &entry.spec)
     }
 }
 
@@ -154,6 +219,9 @@ impl fmt::Debug for Tools {
 }
 
 /// A tool's arguments, taken one by one; what nobody takes is an error.
+///
+/// A schema that was checked before makes most of these errors impossible. They are there all the
+/// same: without the feature `schema` nothing was checked, and a schema can be wrong.
 pub struct Arguments {
     fields: Map<String, Value>,
 }
@@ -203,6 +271,22 @@ impl Arguments {
             Some(other) => Err(ArgumentError::new(field, format!("must be a string, not {other}"))),
             None => Err(ArgumentError::new(field, "is missing")),
         }
+    }
+
+    /// A string, if it is there.
+    ///
+    /// # Errors
+    /// If it is empty, or not a string.
+    pub fn optional_text(&mut self, field: &str) -> Result<Option<String>, ArgumentError> {
+        match self.fields.get(field) {
+            None | Some(Value::Null) => Ok(self.fields.remove(field).and(None)),
+            Some(_) => self.text(field).map(Some),
+        }
+    }
+
+    /// Any value, if it is there: for what is neither a number nor a string.
+    pub fn value(&mut self, field: &str) -> Option<Value> {
+        self.fields.remove(field)
     }
 
     /// Ends the taking.

@@ -3,11 +3,12 @@
 
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::base::Instant;
+use crate::engine::Timeouts;
 use crate::tool::{
-    ArgumentError, Arguments, Context, EmitError, Need, Prepared, Step, Tool, ToolError, Work,
+    ArgumentError, Arguments, Context, EmitError, Need, Step, Tool, ToolError, ToolSpec, Work,
 };
 
 const CHUNKS_MAX: u64 = 10_000_000;
@@ -22,8 +23,34 @@ struct SlowDataProcessor {
     payload: Box<[u8]>,
 }
 
-/// Checks the arguments. Defaults are the seed's: 10 chunks of 100 bytes, 200 ms apart.
-pub(super) fn prepare(arguments: &Value) -> Result<Prepared, ArgumentError> {
+/// The defaults are the seed's: 10 chunks of 100 bytes, 200 ms apart.
+pub(super) fn spec() -> ToolSpec {
+    let number = |minimum: u64, maximum: u64, default: u64, description: &str| {
+        json!({
+            "type": "integer",
+            "minimum": minimum,
+            "maximum": maximum,
+            "default": default,
+            "description": description,
+        })
+    };
+    ToolSpec {
+        arguments: json!({
+            "type": "object",
+            "properties": {
+                "chunks": number(0, CHUNKS_MAX, 10, "How many chunks it makes."),
+                "delay_ms": number(0, DELAY_MS_MAX, 200, "How long it takes over each."),
+                "chunk_size": number(1, CHUNK_BYTES_MAX, 100, "How long each is, in bytes."),
+            },
+            "additionalProperties": false,
+        }),
+        // It is slow on purpose, and says how slow: nothing is learnt from its silence.
+        timeouts: Timeouts::NONE,
+        ..ToolSpec::new("slow_data_processor", "Makes chunks of text at a chosen pace.")
+    }
+}
+
+pub(super) fn prepare(arguments: &Value, need: Need) -> Result<(Work, Need), ArgumentError> {
     let mut arguments = Arguments::new(arguments)?;
     let chunk_count = arguments.number("chunks", 10, 0..=CHUNKS_MAX)?;
     let delay_ms = arguments.number("delay_ms", 200, 0..=DELAY_MS_MAX)?;
@@ -36,10 +63,10 @@ pub(super) fn prepare(arguments: &Value) -> Result<Prepared, ArgumentError> {
         due: None,
         payload: vec![b'.'; chunk_bytes as usize].into_boxed_slice(),
     };
-    let default = Need::default();
-    let ring_bytes = default.ring_bytes.max(chunk_bytes as u32 * 8);
-    let need = Need { ring_bytes, chunk_bytes: chunk_bytes as u32 };
-    Ok(Prepared { work: Work::Steps(Box::new(tool)), need })
+    let ring_bytes = need.ring_bytes.max(chunk_bytes as u32 * 8);
+    let estimated_bytes = Some(chunk_count * chunk_bytes);
+    let need = Need { ring_bytes, chunk_bytes: chunk_bytes as u32, estimated_bytes };
+    Ok((Work::Steps(Box::new(tool)), need))
 }
 
 impl SlowDataProcessor {

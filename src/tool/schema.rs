@@ -1,0 +1,71 @@
+//! A tool's JSON Schema, compiled once, and what is wrong with arguments in words of one field.
+//!
+//! With the feature `schema` that is the crate `jsonschema`. Without it schemas are only texts, and
+//! each tool checks its own arguments as it takes them ([`crate::tool::Arguments`]).
+
+use serde_json::Value;
+
+use crate::tool::ArgumentError;
+
+/// The schema of one tool.
+pub(super) struct Schema {
+    #[cfg(feature = "schema")]
+    validator: jsonschema::Validator,
+}
+
+impl Schema {
+    /// # Errors
+    /// What is wrong with the schema.
+    #[cfg(feature = "schema")]
+    pub fn compile(schema: &Value) -> Result<Schema, String> {
+        let options = jsonschema::options().with_draft(jsonschema::Draft::Draft202012);
+        let validator = options.build(schema).map_err(|error| error.to_string())?;
+        Ok(Schema { validator })
+    }
+
+    /// # Errors
+    /// None.
+    #[cfg(not(feature = "schema"))]
+    pub fn compile(_schema: &Value) -> Result<Schema, String> {
+        Ok(Schema {})
+    }
+
+    /// # Errors
+    /// The first thing that is wrong, with the field that it is about.
+    #[cfg(feature = "schema")]
+    pub fn check(&self, arguments: &Value) -> Result<(), ArgumentError> {
+        let Some(error) = self.validator.iter_errors(arguments).next() else { return Ok(()) };
+        Err(in_words(&error))
+    }
+
+    /// # Errors
+    /// None.
+    #[cfg(not(feature = "schema"))]
+    pub fn check(&self, _arguments: &Value) -> Result<(), ArgumentError> {
+        Ok(())
+    }
+}
+
+#[cfg(feature = "schema")]
+fn in_words(error: &jsonschema::ValidationError<'_>) -> ArgumentError {
+    use jsonschema::error::ValidationErrorKind;
+    let path = error.instance_path().to_string();
+    let field = path.trim_start_matches('/').replace('/', ".");
+    let within = |name: &str| match field.is_empty() {
+        true => name.to_owned(),
+        false => format!("{field}.{name}"),
+    };
+    match error.kind() {
+        ValidationErrorKind::Required { property } => {
+            ArgumentError::new(within(property.as_str().unwrap_or("?")), "is missing")
+        }
+        ValidationErrorKind::AdditionalProperties { unexpected } => {
+            let name = unexpected.first().map_or("?", String::as_str);
+            ArgumentError::new(within(name), "is unknown")
+        }
+        _ => {
+            let field = if field.is_empty() { "arguments".to_owned() } else { field };
+            ArgumentError::new(field, error.to_string())
+        }
+    }
+}
