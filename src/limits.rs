@@ -82,8 +82,12 @@ pub const READER_SLEEP_MAX: Duration = Duration::from_millis(5);
 /// Address space is reserved for the most; memory is bought in steps of this size (or one window,
 /// where that is larger), so that one purchase stalls its shard for tens of microseconds only.
 pub const RING_GROWTH_STEP_BYTES: u32 = 128 << 10;
-/// The longest message of a progress record in a control page.
-pub const PROGRESS_MESSAGE_BYTES_MAX: usize = 128;
+/// The longest message of a progress report.
+pub const PROGRESS_MESSAGE_BYTES_MAX: usize = 256;
+/// The longest context of a progress report, as JSON.
+pub const PROGRESS_CONTEXT_BYTES_MAX: usize = 1_024;
+/// Progress reports of a tool on a thread that may wait for its shard; then the oldest go.
+pub const PROGRESS_PENDING_MAX: usize = 64;
 /// Where the kernel cannot wait for two words at once, a wait for the first is cut to this.
 pub const WAIT_EITHER_FALLBACK: Duration = Duration::from_millis(1);
 /// A consistent read of several words is tried this often (some 10 µs), then it is "not now": its
@@ -149,6 +153,7 @@ const _: () = {
     assert!(KEYS_MAX <= 64); // The set of keys seen is 64 bits.
     assert!(ERROR_TEXT_BYTES_MAX.is_multiple_of(8)); // Texts are stored as whole words.
     assert!(PROGRESS_MESSAGE_BYTES_MAX.is_multiple_of(8));
+    assert!(PROGRESS_CONTEXT_BYTES_MAX.is_multiple_of(8));
     assert!(EXECUTIONS_CEILING <= 1 << 24); // An id prints 24 bits of index.
     assert!(EXECUTIONS_MAX <= EXECUTIONS_CEILING);
     assert!(RINGS_PREALLOC_BYTES <= RINGS_BYTES_MAX);

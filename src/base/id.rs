@@ -19,6 +19,18 @@ pub struct ExecutionId {
     pub nonce: u64,
 }
 
+/// The right to ask how far one execution is. Printed as 39 characters of the same digits: 64 bits of
+/// place, hidden, and 128 that nobody can guess.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ProgressToken {
+    /// Which shard holds it.
+    pub shard: u8,
+    /// Where in that shard's table (24 bits are printed).
+    pub slot: Handle,
+    /// Random bits drawn when the execution was opened.
+    pub secret: u128,
+}
+
 /// One subscriber of one shard. Not secret: it is only ever used together with an execution.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SubscriberId(pub Handle);
@@ -29,34 +41,87 @@ pub struct ParseIdError;
 
 const DIGITS: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 const TEXT_CHARS: usize = 26;
+const PLACE_CHARS: usize = 13;
+const TOKEN_CHARS: usize = PLACE_CHARS + TEXT_CHARS;
 
 impl ExecutionId {
     fn to_bits(self) -> u128 {
-        assert!(self.slot.index < 1 << 24); // `limits::EXECUTIONS_MAX` is far below.
-        let place = u64::from(self.shard) << 56
-            | u64::from(self.slot.index) << 32
-            | u64::from(self.slot.generation);
+        let place = place_bits(self.shard, self.slot);
         // The place is hidden behind the nonce, so that ids of neighbours do not look alike.
         u128::from(place ^ self.nonce.rotate_left(17)) << 64 | u128::from(self.nonce)
     }
 
     fn from_bits(bits: u128) -> ExecutionId {
         let nonce = bits as u64;
-        let place = (bits >> 64) as u64 ^ nonce.rotate_left(17);
-        let slot = Handle { index: (place >> 32) as u32 & 0xFF_FFFF, generation: place as u32 };
-        ExecutionId { shard: (place >> 56) as u8, slot, nonce }
+        let (shard, slot) = place_of((bits >> 64) as u64 ^ nonce.rotate_left(17));
+        ExecutionId { shard, slot, nonce }
     }
 }
 
 impl fmt::Display for ExecutionId {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bits = self.to_bits();
-        let mut text = [0u8; TEXT_CHARS];
-        for (place, digit) in text.iter_mut().enumerate() {
-            let shift = 5 * (TEXT_CHARS - 1 - place);
-            *digit = DIGITS[(bits >> shift) as usize & 31];
+        out.write_str(std::str::from_utf8(&digits::<TEXT_CHARS>(bits)).expect("it is ASCII"))
+    }
+}
+
+/// The lowest `5 * CHARS` bits, as text.
+fn digits<const CHARS: usize>(bits: u128) -> [u8; CHARS] {
+    std::array::from_fn(|place| {
+        let shift = 5 * (CHARS - 1 - place);
+        DIGITS[(bits >> shift) as usize & 31]
+    })
+}
+
+/// The number that `text` is, if it has at most `bit_count` bits.
+fn number(text: &[u8], bit_count: u32) -> Result<u128, ParseIdError> {
+    let mut bits = 0u128;
+    for (place, byte) in text.iter().enumerate() {
+        let digit = DIGITS.iter().position(|d| d == byte).ok_or(ParseIdError)?;
+        if place == 0 && digit >> (bit_count as usize - 5 * (text.len() - 1)) != 0 {
+            return Err(ParseIdError); // The first digit has fewer bits.
         }
-        out.write_str(std::str::from_utf8(&text).expect("base 32 is ASCII"))
+        bits = bits << 5 | digit as u128;
+    }
+    Ok(bits)
+}
+
+fn place_bits(shard: u8, slot: Handle) -> u64 {
+    assert!(slot.index < 1 << 24); // `limits::EXECUTIONS_MAX` is far below.
+    u64::from(shard) << 56 | u64::from(slot.index) << 32 | u64::from(slot.generation)
+}
+
+fn place_of(bits: u64) -> (u8, Handle) {
+    let slot = Handle { index: (bits >> 32) as u32 & 0xFF_FFFF, generation: bits as u32 };
+    ((bits >> 56) as u8, slot)
+}
+
+impl fmt::Display for ProgressToken {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let hidden = place_bits(self.shard, self.slot) ^ (self.secret as u64).rotate_left(17);
+        let mut text = [0; TOKEN_CHARS];
+        text[..PLACE_CHARS].copy_from_slice(&digits::<PLACE_CHARS>(hidden.into()));
+        text[PLACE_CHARS..].copy_from_slice(&digits::<TEXT_CHARS>(self.secret));
+        out.write_str(std::str::from_utf8(&text).expect("it is ASCII"))
+    }
+}
+
+impl fmt::Debug for ProgressToken {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{self}")
+    }
+}
+
+impl FromStr for ProgressToken {
+    type Err = ParseIdError;
+    fn from_str(text: &str) -> Result<ProgressToken, ParseIdError> {
+        if text.len() != TOKEN_CHARS {
+            return Err(ParseIdError);
+        }
+        let (place, secret) = text.as_bytes().split_at(PLACE_CHARS);
+        let secret = number(secret, 128)?;
+        let (shard, slot) = place_of(number(place, 64)? as u64 ^ (secret as u64).rotate_left(17));
+        Ok(ProgressToken { shard, slot, secret })
     }
 }
 
@@ -72,21 +137,17 @@ impl FromStr for ExecutionId {
         if text.len() != TEXT_CHARS {
             return Err(ParseIdError);
         }
-        let mut bits = 0u128;
-        for (place, byte) in text.bytes().enumerate() {
-            let digit = DIGITS.iter().position(|&d| d == byte).ok_or(ParseIdError)?;
-            if place == 0 && digit > 7 {
-                return Err(ParseIdError); // 26 digits hold 130 bits, an id has 128.
-            }
-            bits = bits << 5 | digit as u128;
-        }
-        Ok(ExecutionId::from_bits(bits))
+        Ok(ExecutionId::from_bits(number(text.as_bytes(), 128)?))
     }
 }
 
 impl fmt::Display for ParseIdError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "an execution id has {TEXT_CHARS} characters of 0-9 and a-z without i, l, o, u")
+        write!(
+            out,
+            "an execution id has {TEXT_CHARS} characters of 0-9 and a-z without i, l, o, u; a token \
+             {TOKEN_CHARS}"
+        )
     }
 }
 
@@ -119,6 +180,24 @@ mod tests {
             let text = id.to_string();
             assert_eq!(text.len(), TEXT_CHARS);
             assert_eq!(text.parse(), Ok(id), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_token_survives_being_printed_and_parsed() {
+        let mut random = Random::new(2);
+        for _ in 0..10_000 {
+            let bits = random.next_u64();
+            let slot = Handle { index: bits as u32 & 0xFF_FFFF, generation: (bits >> 32) as u32 };
+            let secret = u128::from(random.next_u64()) << 64 | u128::from(random.next_u64());
+            let token = ProgressToken { shard: bits as u8, slot, secret };
+            let text = token.to_string();
+            assert!(text.len() >= 32 && text.bytes().all(|byte| DIGITS.contains(&byte)));
+            assert_eq!(text.parse(), Ok(token), "{text}");
+        }
+        let wide = format!("g{}", "0".repeat(TOKEN_CHARS - 1));
+        for text in ["", "0", &"0".repeat(TOKEN_CHARS + 1), &wide] {
+            assert_eq!(text.parse::<ProgressToken>(), Err(ParseIdError), "{text}");
         }
     }
 

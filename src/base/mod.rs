@@ -8,7 +8,7 @@ pub mod pool;
 pub mod random;
 pub mod time;
 
-pub use id::{ExecutionId, SubscriberId};
+pub use id::{ExecutionId, ProgressToken, SubscriberId};
 pub use pool::{Handle, Pool};
 pub use random::Random;
 pub use time::Instant;

@@ -1,6 +1,5 @@
 //! A small seeded generator (SplitMix64 by Steele, Lea and Flood, 2014: one addition, two
-//! multiplications). For the simulator, for jitter and for the nonce in an id once it has been
-//! seeded by the operating system. Not for secrets that outlive a process.
+//! multiplications). For the simulator, and for jitter. Not for secrets: who sees a number knows the next one.
 
 /// A stream of numbers that depends on its seed alone.
 #[derive(Clone, Debug)]

@@ -2,10 +2,11 @@
 
 use std::fmt;
 
-use crate::base::{ExecutionId, Handle, Instant, SubscriberId};
+use crate::base::{ExecutionId, Handle, Instant, ProgressToken, SubscriberId};
 use crate::engine::chunk::{Gap, KindTotals, Totals};
 use crate::engine::event::RingFacts;
 use crate::engine::policy::{Cursor, Terms};
+use crate::engine::progress::Progress;
 
 /// A wish of the engine, to be carried out by the shard in order.
 #[derive(Clone, Debug, PartialEq, Hash)]
@@ -88,6 +89,8 @@ pub enum Reply {
     Reattached(Result<Subscribed, NotFound>),
     /// To `Inspect`.
     Inspected(Result<Box<Status>, NotFound>),
+    /// To `ForgetToken`.
+    TokenForgotten(Result<(), NotFound>),
 }
 
 /// A subscription as it was granted.
@@ -108,6 +111,8 @@ pub struct Subscribed {
 pub struct Status {
     /// Its name.
     pub id: ExecutionId,
+    /// What its progress can be asked for with, unless that was forgotten.
+    pub token: Option<ProgressToken>,
     /// Where it is in its life.
     pub state: State,
     /// The newest chunk; 0 if there is none.
@@ -248,25 +253,6 @@ pub struct Verdict {
     pub totals: KindTotals,
     /// What went wrong, if it failed.
     pub error: Option<Box<str>>,
-}
-
-/// How far a producer is.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Progress {
-    /// So much is done; never goes backwards.
-    pub progress: f64,
-    /// Of so much, if that is known.
-    pub total: Option<f64>,
-    /// How many reports there were.
-    pub report_count: u64,
-}
-
-impl std::hash::Hash for Progress {
-    fn hash<H: std::hash::Hasher>(&self, hasher: &mut H) {
-        self.progress.to_bits().hash(hasher);
-        self.total.map(f64::to_bits).hash(hasher);
-        self.report_count.hash(hasher);
-    }
 }
 
 /// No such execution or subscriber (any more), or it is somebody else's.

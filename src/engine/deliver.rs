@@ -6,14 +6,13 @@
 
 use crate::base::{Handle, SubscriberId};
 use crate::engine::Engine;
-use crate::engine::action::{Action, DetachReason, Progress};
+use crate::engine::action::{Action, DetachReason};
 use crate::engine::chunk::{Gap, GapReason, Kinds, Totals};
-use crate::engine::event::{ChunkFacts, Place, ProgressReport};
+use crate::engine::event::{ChunkFacts, Place};
 use crate::engine::execution::{Gate, Producer};
 use crate::engine::policy::{Cursor, Log, Policy};
 use crate::engine::subscriber::{Connection, Next};
 use crate::engine::timers::Timer;
-use crate::limits;
 use crate::trace::Counters;
 
 /// A walk over the local subscribers of one execution.
@@ -99,13 +98,18 @@ impl Engine {
         }
     }
 
-    /// Ends `disconnect` subscribers that are over their limit, even if they are not asking; and
-    /// takes note of the very first chunk.
+    /// What a chunk has for a consequence now and then: `disconnect` subscribers are ended that are
+    /// over their limit, even if they are not asking; the very first chunk is taken note of; and
+    /// one that is the only sign of progress is one.
     #[cold]
     fn trip(&mut self, execution: Handle) {
         let e = self.executions.get_mut(execution).expect("a publishing execution lives");
+        let derives_progress = e.derives_progress();
         if !e.heard {
             self.heard_first(execution);
+        }
+        if derives_progress {
+            self.progress_derived(execution);
         }
         let e = self.executions.get_mut(execution).expect("as above");
         let mut over = Vec::new();
@@ -265,7 +269,7 @@ impl Engine {
             return Walk::Told;
         }
         if local.progress_told < e.progress_to_tell
-            && let Some(progress) = e.progress
+            && let Some(progress) = e.tracker.progress()
         {
             local.progress_told = progress.report_count; // Perhaps ahead of others.
             self.wishes.push_back(Action::Progress(subscriber, execution, progress));
@@ -438,50 +442,6 @@ impl Engine {
             e.watching = watch;
             self.wishes.push_back(Action::WatchReaders(execution, watch));
         }
-    }
-
-    pub(super) fn progressed(&mut self, execution: Handle, report: ProgressReport) {
-        let Some(e) = self.executions.get_mut(execution) else { return };
-        if e.closed() || !report.progress.is_finite() || report.progress < 0.0 {
-            return;
-        }
-        let before = e.progress;
-        let (floor, report_count) = before.map_or((0.0, 0), |p| (p.progress, p.report_count));
-        if report.progress < floor {
-            self.counters.progress_backward += 1;
-        }
-        let total = report.total.filter(|total| total.is_finite());
-        e.progress = Some(Progress {
-            progress: report.progress.max(floor),
-            total: total.or(before.and_then(|p| p.total)),
-            report_count: report_count + 1,
-        });
-        if e.timers.progress.is_some() {
-            return; // It waits for its turn, and the newest number will be told.
-        }
-        let due = e.progress_told_at.map(|told_at| told_at + limits::PROGRESS_INTERVAL);
-        match due {
-            Some(due) if due > self.now => {
-                let timer = self.arm_at(due, Timer::Progress(execution));
-                let e = self.executions.get_mut(execution).expect("as above");
-                e.timers.progress = Some(timer);
-            }
-            _ => self.tell_progress(execution),
-        }
-    }
-
-    /// Has the newest progress told to every local subscriber.
-    pub(super) fn tell_progress(&mut self, execution: Handle) {
-        let now = self.now;
-        let e = self.executions.get_mut(execution).expect("a living execution");
-        e.progress_told_at = Some(now);
-        let Some(progress) = e.progress else { return };
-        e.progress_to_tell = progress.report_count;
-        e.locals.apart();
-        if !e.remotes.is_empty() {
-            self.wishes.push_back(Action::Report(execution, progress));
-        }
-        self.mark_dirty(execution);
     }
 }
 

@@ -6,9 +6,10 @@
 
 use std::time::Duration;
 
-use crate::base::{ExecutionId, Handle, Instant, SubscriberId};
+use crate::base::{ExecutionId, Handle, Instant, ProgressToken, SubscriberId};
 use crate::engine::chunk::{Kind, Kinds, Totals};
 use crate::engine::policy::Policy;
+use crate::engine::progress::{ProgressReport, ProgressSource};
 use crate::limits;
 
 /// A fact for [`crate::engine::Engine::handle`]. Those that name an [`ExecutionId`] come from a
@@ -30,6 +31,8 @@ pub enum Event<'a> {
     Reattach(SubscriberId),
     /// A caller asks what an execution is doing.
     Inspect(ExecutionId),
+    /// A caller wants a progress token to be good for nothing any more.
+    ForgetToken(ProgressToken),
 
     // --- Rings ---
     /// The wish [`crate::engine::Action::Lease`] was granted.
@@ -77,6 +80,15 @@ pub enum Event<'a> {
     Shutdown,
 }
 
+/// What nobody can guess, drawn for one execution: the engine has no randomness of its own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Secret {
+    /// For its id.
+    pub nonce: u64,
+    /// For its progress token.
+    pub token: u128,
+}
+
 /// How long an execution may take. `None`: as long as it likes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
@@ -120,12 +132,19 @@ pub struct OpenSpec {
     pub on_stall: OnStall,
     /// How long the producer may be silent, and may take.
     pub timeouts: Timeouts,
+    /// For its names.
+    pub secret: Secret,
+    /// Where its progress comes from.
+    pub progress: ProgressSource,
+    /// Payload bytes that there will be in all, about, if that is known.
+    pub bytes_expected: Option<u64>,
     /// The ring it will get if all goes well.
     pub ring: RingFacts,
 }
 
 impl OpenSpec {
-    /// Starts at once, holds the newest, with the times of [`crate::limits`] and no timeouts.
+    /// Starts at once, holds the newest, with the times of [`crate::limits`] and no timeouts. Its
+    /// secret is none: who lets others in sets one.
     pub fn new(ring: RingFacts) -> OpenSpec {
         OpenSpec {
             start: Start::Now,
@@ -134,6 +153,9 @@ impl OpenSpec {
             block_deadline: limits::BLOCK_DEADLINE,
             on_stall: OnStall::Detach,
             timeouts: Timeouts::NONE,
+            secret: Secret::default(),
+            progress: ProgressSource::Tool,
+            bytes_expected: None,
             ring,
         }
     }
@@ -200,17 +222,6 @@ pub struct ChunkFacts {
     pub key: u8,
     /// The oldest chunk that the ring still holds.
     pub tail_seq: u64,
-}
-
-/// How far a producer is.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ProgressReport<'a> {
-    /// So much is done. A report that goes backwards keeps the old number and is counted.
-    pub progress: f64,
-    /// Of so much, if that is known.
-    pub total: Option<f64>,
-    /// In words.
-    pub message: Option<&'a str>,
 }
 
 /// How a producer ended.

@@ -6,12 +6,13 @@
 //! - E3: an outcome is decided once.
 //! - E4: a timer is armed only in the states that it belongs to.
 
-use crate::base::{ExecutionId, Instant};
-use crate::engine::action::{Outcome, Progress, State};
+use crate::base::{ExecutionId, Instant, ProgressToken};
+use crate::engine::action::{Outcome, State};
 use crate::engine::event::{Hold, OpenSpec, RingFacts, Start};
 use crate::engine::locals::Locals;
 use crate::engine::log::ChunkLog;
 use crate::engine::policy::{Log, Policy};
+use crate::engine::progress::Tracker;
 use crate::engine::subscriber::Remote;
 use crate::engine::wheel::TimerId;
 use crate::limits;
@@ -33,6 +34,8 @@ pub(super) enum Producer {
 #[derive(Debug)]
 pub(super) struct Execution {
     pub id: ExecutionId,
+    /// Until it is forgotten.
+    pub token: Option<ProgressToken>,
     pub spec: OpenSpec,
     pub ring: Option<RingFacts>,
     pub state: State,
@@ -66,7 +69,7 @@ pub(super) struct Execution {
     /// The shard was asked to say where readers on other threads stand.
     pub watching: bool,
     pub chunks_expected: Option<u64>,
-    pub progress: Option<Progress>,
+    pub tracker: Tracker,
     pub progress_told_at: Option<Instant>,
     /// Local subscribers that were told of fewer reports than this have one coming.
     pub progress_to_tell: u64,
@@ -112,6 +115,7 @@ impl Execution {
     pub fn new(id: ExecutionId, spec: OpenSpec, now: Instant) -> Execution {
         Execution {
             id,
+            token: None,
             spec,
             ring: None,
             state: State::Queued,
@@ -133,7 +137,7 @@ impl Execution {
             burst_chunks: limits::BURST_CHUNKS_MAX,
             watching: false,
             chunks_expected: None,
-            progress: None,
+            tracker: Tracker::default(),
             progress_told_at: None,
             progress_to_tell: 0,
             opened_at: now,
@@ -247,10 +251,10 @@ impl Execution {
     }
 
     /// The first chunk that will put a local `disconnect` subscriber over its limit in chunks, or
-    /// the next one where limits in bytes or filters make that hard to foresee; or the very first
-    /// chunk.
+    /// the next one where limits in bytes or filters make that hard to foresee; or the next
+    /// one that something else waits for.
     pub fn next_trip_seq(&self) -> u64 {
-        if !self.heard {
+        if !self.heard || self.derives_progress() {
             return 0;
         }
         let foreseen = self.locals.positions().filter_map(|(local, next_seq)| {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::tests::{RING, World, with};
+use super::tests::{RING, World, amount, with};
 use super::*;
 
 #[test]
@@ -102,7 +102,7 @@ fn an_end_waits_for_a_broken_connection_to_come_back() {
     let subscriber = world.subscribe(id, with(Policy::Block)).unwrap();
     world.publish(id, 1);
     world.handle(Event::Lost(subscriber));
-    let report = ProgressReport { progress: 1.0, total: None, message: None };
+    let report = amount(1.0, None);
     world.handle(Event::Progressed(id.slot, report));
     world.handle(Event::ProducerEnded(id.slot, ProducerEnd::Done));
     let told = world.take();
@@ -150,7 +150,7 @@ fn who_comes_between_two_reports_is_told_the_newest_and_told_it_once() {
     let mut world = World::new(4, 4);
     let id = world.open(OpenSpec::new(RING)).unwrap();
     for progress in [1.0, 2.0] {
-        let report = ProgressReport { progress, total: None, message: None };
+        let report = amount(progress, None);
         world.handle(Event::Progressed(id.slot, report));
     }
     world.subscribe(id, with(Policy::Drop)).unwrap();

@@ -5,7 +5,7 @@
 //! producer is known to be gone: a cancellation is a wish until then, so that no reader, on
 //! whatever thread, sees a chunk after the end.
 
-use crate::base::{ExecutionId, Handle, Instant};
+use crate::base::{ExecutionId, Handle, Instant, ProgressToken};
 use crate::engine::action::{
     Action, CancelError, DetachReason, NotFound, OpenError, Outcome, Reply, State, Status, Verdict,
 };
@@ -13,7 +13,7 @@ use crate::engine::event::{Hold, OpenSpec, ProducerEnd, RingFacts, Start};
 use crate::engine::execution::{Execution, Producer, Timers};
 use crate::engine::log::ChunkLog;
 use crate::engine::timers::Timer;
-use crate::engine::{Engine, Log, Totals};
+use crate::engine::{Engine, Log, Progress, Totals};
 use crate::limits;
 
 impl Engine {
@@ -64,7 +64,7 @@ impl Engine {
                 }
             }
         }
-        let nonce = self.random.next_u64();
+        let nonce = spec.secret.nonce;
         let shard = self.limits.shard;
         let now = self.now;
         let unnamed = Handle { index: 0, generation: 0 };
@@ -86,6 +86,8 @@ impl Engine {
         };
         let execution = self.executions.get_mut(slot).expect("it was just put there");
         execution.id = id;
+        let secret = spec.secret.token;
+        execution.token = Some(ProgressToken { shard, slot, secret });
         execution.timers.start = start;
         execution.timers.hold = hold;
         Ok(id)
@@ -229,8 +231,10 @@ impl Engine {
         e.state = State::Draining;
         e.gated_at = None;
         e.locals.apart(); // They have their end coming.
-        e.progress_to_tell = e.progress.map_or(0, |progress| progress.report_count);
-        let last_report = e.progress.filter(|_| !e.remotes.is_empty());
+        e.derive_progress();
+        let progress = e.tracker.progress();
+        e.progress_to_tell = progress.map_or(0, |progress| progress.report_count);
+        let last_report = progress.filter(|_| !e.remotes.is_empty());
         let verdict = Verdict {
             outcome,
             head_seq: e.log.head_seq(),
@@ -335,12 +339,13 @@ impl Engine {
         let status = self.find(id).map(|e| {
             Box::new(Status {
                 id,
+                token: e.token,
                 state: e.state,
                 head_seq: e.log.head_seq(),
                 tail_seq: e.log.tail_seq(),
                 totals: Totals { chunks: e.log.head_seq(), bytes: e.log.total_bytes() },
                 chunks_expected: e.chunks_expected,
-                progress: e.progress,
+                progress: e.tracker.progress(),
                 subscriber_count: e.subscriber_count(),
                 gated: e.gated(),
                 opened_at: e.opened_at,
@@ -349,6 +354,31 @@ impl Engine {
             })
         });
         self.reply(Reply::Inspected(status.ok_or(NotFound)));
+    }
+}
+
+impl Engine {
+    /// The execution that a token stands for, if it was not forgotten.
+    pub fn find_token(&self, token: ProgressToken) -> Option<ExecutionId> {
+        let execution = self.executions.get(token.slot)?;
+        (execution.token == Some(token)).then_some(execution.id)
+    }
+
+    /// The tokens of all executions that have not ended, with how far each is.
+    pub fn tokens(&self) -> impl Iterator<Item = (ProgressToken, ExecutionId, Option<Progress>)> {
+        let active = self.executions.iter().filter(|(_, e)| !e.closed());
+        active.filter_map(|(_, e)| Some((e.token?, e.id, e.tracker.progress())))
+    }
+
+    pub(super) fn forget_token(&mut self, token: ProgressToken) {
+        let result = match self.find_token(token) {
+            None => Err(NotFound),
+            Some(id) => {
+                self.executions.get_mut(id.slot).expect("it was just found").token = None;
+                Ok(())
+            }
+        };
+        self.reply(Reply::TokenForgotten(result));
     }
 }
 

@@ -147,7 +147,7 @@ mod tests {
     /// Who stands abreast is given the same as one who never does, whatever happens between.
     #[test]
     fn abreast_or_apart_everybody_is_given_everything_in_turn() {
-        let mut engine = Engine::new(EngineLimits::default(), 1, Instant::ZERO);
+        let mut engine = Engine::new(EngineLimits::default(), Instant::ZERO);
         engine.handle(Event::Open(OpenSpec::new(RING)), Instant::ZERO);
         let Reply::Opened(Ok(id)) = next_reply(&mut engine) else { panic!() };
         let Some(Action::Lease(execution)) = engine.next_action() else { panic!() };

@@ -13,7 +13,7 @@
 //! use streamdoor::base::Instant;
 //! use streamdoor::engine::{Action, Engine, Event, OpenSpec, Reply, RingFacts};
 //!
-//! let mut engine = Engine::new(Default::default(), 1, Instant::ZERO);
+//! let mut engine = Engine::new(Default::default(), Instant::ZERO);
 //! let ring = RingFacts { slot_count: 16, chunks_max: 14, chunk_bytes_max: 512 };
 //! engine.handle(Event::Open(OpenSpec::new(ring)), Instant::ZERO);
 //! let Some(Action::Reply(Reply::Opened(Ok(id)))) = engine.next_action() else { panic!() };
@@ -33,6 +33,7 @@ mod lifecycle;
 mod locals;
 mod log;
 pub mod policy;
+mod progress;
 mod subscriber;
 mod timers;
 pub mod wheel;
@@ -46,17 +47,18 @@ use std::collections::VecDeque;
 
 pub use action::{
     AcknowledgeError, Action, CancelError, DetachReason, End, EndState, NotFound, OpenError,
-    Outcome, Progress, Reply, State, Status, SubscribeError, Subscribed, Verdict,
+    Outcome, Reply, State, Status, SubscribeError, Subscribed, Verdict,
 };
 pub use chunk::{Gap, GapReason, Kind, KindTotals, Kinds, Meta, Totals, UnknownKind};
 pub use deliver::FanOut;
 pub use event::{
-    ChunkFacts, Coalesce, Event, From, Hold, OnStall, OpenSpec, Place, ProducerEnd, ProgressReport,
-    RingFacts, Start, SubscribeSpec, Timeouts,
+    ChunkFacts, Coalesce, Event, From, Hold, OnStall, OpenSpec, Place, ProducerEnd, RingFacts,
+    Secret, Start, SubscribeSpec, Timeouts,
 };
 pub use policy::{Cursor, LagLimit, Log, Owed, Policy, Terms, UnknownPolicy};
+pub use progress::{Measure, Progress, ProgressReport, ProgressSource};
 
-use crate::base::{Handle, Instant, Pool, Random, SubscriberId};
+use crate::base::{Handle, Instant, Pool, SubscriberId};
 use crate::limits;
 use crate::trace::Counters;
 use execution::Execution;
@@ -105,7 +107,6 @@ struct Seat {
 #[derive(Debug)]
 pub struct Engine {
     limits: EngineLimits,
-    random: Random,
     executions: Pool<Execution>,
     seats: Pool<Seat>,
     wheel: Wheel<Timer>,
@@ -135,11 +136,11 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An engine without executions. `seed` makes the nonces of ids.
+    /// An engine without executions.
     ///
     /// # Panics
     /// If a limit is 0 or above its ceiling.
-    pub fn new(limits: EngineLimits, seed: u64, now: Instant) -> Engine {
+    pub fn new(limits: EngineLimits, now: Instant) -> Engine {
         assert!(limits.executions_max > 0);
         assert!(limits.executions_max <= crate::limits::EXECUTIONS_CEILING);
         assert!(limits.subscribers_max > 0);
@@ -147,7 +148,6 @@ impl Engine {
         let timer_count = 8 * limits.executions_max + 2 * limits.subscribers_max;
         Engine {
             limits,
-            random: Random::new(seed),
             executions: Pool::new(limits.executions_max),
             seats: Pool::new(limits.subscribers_max),
             wheel: Wheel::new(timer_count, now),
@@ -193,13 +193,14 @@ impl Engine {
             Event::Acknowledge(subscriber, seq) => self.acknowledge(subscriber, seq),
             Event::Reattach(subscriber) => self.reattach(subscriber),
             Event::Inspect(id) => self.inspect(id),
+            Event::ForgetToken(token) => self.forget_token(token),
             Event::Leased(execution, ring) => self.leased(execution, ring),
             Event::LeaseFailed(execution) => self.lease_failed(execution),
             Event::RingReturned => self.request_lease(),
             Event::Published(..) | Event::Demand(..) => unreachable!("handled on the fast path"),
             Event::Gated(execution) => self.gated(execution),
             Event::TotalExpected(execution, count) => self.total_expected(execution, count),
-            Event::Progressed(execution, report) => self.progressed(execution, report),
+            Event::Progressed(execution, report) => self.progressed(execution, &report),
             Event::Sleeping(execution, until) => self.sleeping(execution, until),
             Event::ProducerEnded(execution, end) => self.producer_ended(execution, end),
             Event::Lost(subscriber) => self.lost(subscriber),

@@ -19,7 +19,7 @@ pub(super) struct World {
 impl World {
     pub fn new(executions_max: u32, leases: u32) -> World {
         let limits = EngineLimits { executions_max, queued_max: 2, ..Default::default() };
-        let engine = Engine::new(limits, 1, Instant::ZERO);
+        let engine = Engine::new(limits, Instant::ZERO);
         World { engine, now: Instant::ZERO, told: Vec::new(), leases }
     }
 
@@ -120,6 +120,10 @@ impl World {
         });
         ends.collect()
     }
+}
+
+pub(super) fn amount(current: f64, total: Option<f64>) -> ProgressReport<'static> {
+    ProgressReport { measure: Measure::Absolute { current, total }, ..Default::default() }
 }
 
 pub(super) fn with(policy: Policy) -> SubscribeSpec {
@@ -319,7 +323,7 @@ fn progress_never_goes_back_is_told_once_an_interval_and_last_before_the_end() {
     world.subscribe(id, with(Policy::Drop)).unwrap();
     world.take();
     for progress in [1.0, 3.0, 2.0] {
-        let report = ProgressReport { progress, total: Some(10.0), message: None };
+        let report = amount(progress, Some(10.0));
         world.handle(Event::Progressed(id.slot, report));
     }
     let told = |told: Vec<Action>| -> Vec<f64> {
@@ -332,7 +336,7 @@ fn progress_never_goes_back_is_told_once_an_interval_and_last_before_the_end() {
     assert_eq!(told(world.take()), [1.0]);
     world.pass(crate::limits::PROGRESS_INTERVAL + Duration::from_millis(1));
     assert_eq!(told(world.take()), [3.0]);
-    let report = ProgressReport { progress: 10.0, total: None, message: None };
+    let report = amount(10.0, None);
     world.handle(Event::Progressed(id.slot, report));
     world.handle(Event::ProducerEnded(id.slot, ProducerEnd::Done));
     assert_eq!(told(world.take()), [10.0]);

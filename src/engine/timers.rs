@@ -93,10 +93,7 @@ impl Engine {
                     self.with(execution, |e| e.timers.retention = None);
                     self.forget(execution);
                 }
-                Timer::Progress(execution) => {
-                    self.with(execution, |e| e.timers.progress = None);
-                    self.tell_progress(execution);
-                }
+                Timer::Progress(execution) => self.progress_due(execution),
             }
         }
     }

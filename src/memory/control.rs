@@ -19,8 +19,8 @@ use super::futex;
 use super::layout::KindTotals;
 use super::segment::Segment;
 use crate::limits::{
-    ERROR_TEXT_BYTES_MAX, KINDS_MAX, PROGRESS_MESSAGE_BYTES_MAX, READER_SLEEP_MAX,
-    SEQLOCK_ATTEMPTS_MAX,
+    ERROR_TEXT_BYTES_MAX, KINDS_MAX, PROGRESS_CONTEXT_BYTES_MAX, PROGRESS_MESSAGE_BYTES_MAX,
+    READER_SLEEP_MAX, SEQLOCK_ATTEMPTS_MAX,
 };
 
 // Words. Groups that move at different rates are 128 bytes apart.
@@ -40,13 +40,16 @@ const PROGRESS_VALUE: usize = 113;
 const PROGRESS_TOTAL: usize = 114;
 const PROGRESS_REPORTS: usize = 115;
 const PROGRESS_LENGTH: usize = 116;
+const PROGRESS_CONTEXT_LENGTH: usize = 117;
 const PROGRESS_MESSAGE: usize = 120;
-const CONTROL_WORDS: usize = 144;
+const PROGRESS_CONTEXT: usize = 152;
+const CONTROL_WORDS: usize = 280;
 
 const _: () = {
     assert!(FINAL_TOTALS + 2 * KINDS_MAX <= ERROR_TEXT);
     assert!(ERROR_TEXT + ERROR_TEXT_BYTES_MAX / 8 <= PROGRESS_VERSION);
-    assert!(PROGRESS_MESSAGE + PROGRESS_MESSAGE_BYTES_MAX / 8 <= CONTROL_WORDS);
+    assert!(PROGRESS_MESSAGE + PROGRESS_MESSAGE_BYTES_MAX / 8 <= PROGRESS_CONTEXT);
+    assert!(PROGRESS_CONTEXT + PROGRESS_CONTEXT_BYTES_MAX / 8 <= CONTROL_WORDS);
 };
 
 /// The shard's side: the one writer of the page.
@@ -83,6 +86,8 @@ pub struct ProgressRecord {
     pub reports: u64,
     /// What the tool said to it.
     pub message: ShortText<PROGRESS_MESSAGE_BYTES_MAX>,
+    /// What it added in JSON.
+    pub context: ShortText<PROGRESS_CONTEXT_BYTES_MAX>,
 }
 
 /// UTF-8 text of at most `BYTES_MAX` bytes, without an allocation.
@@ -191,6 +196,7 @@ impl ControlPage {
         store(PROGRESS_TOTAL, record.total.unwrap_or(f64::NAN).to_bits());
         store(PROGRESS_REPORTS, record.reports);
         record.message.store(&self.segment, PROGRESS_MESSAGE, PROGRESS_LENGTH);
+        record.context.store(&self.segment, PROGRESS_CONTEXT, PROGRESS_CONTEXT_LENGTH);
         let version = self.segment.word(PROGRESS_VERSION);
         version.store(self.progress_version, Ordering::Release); // control:progress
     }
@@ -277,10 +283,11 @@ impl ControlView {
             let total = f64::from_bits(load(PROGRESS_TOTAL));
             let reports = load(PROGRESS_REPORTS);
             let message = ShortText::load(&self.segment, PROGRESS_MESSAGE, PROGRESS_LENGTH);
+            let context = ShortText::load(&self.segment, PROGRESS_CONTEXT, PROGRESS_CONTEXT_LENGTH);
             fence(Ordering::Acquire); // control:progress
             if load(PROGRESS_VERSION) == version && version.is_multiple_of(2) {
                 let total = total.is_finite().then_some(total);
-                let record = ProgressRecord { progress, total, reports, message };
+                let record = ProgressRecord { progress, total, reports, message, context };
                 return (version > 0 && progress.is_finite()).then_some(record);
             }
             spin_hint();
@@ -345,6 +352,7 @@ mod tests {
                     assert_eq!(record.total, seen.is_multiple_of(2).then_some(seen as f64));
                     let text = format!("step {seen} {}", "x".repeat((seen % 100) as usize));
                     assert_eq!(record.message.as_str(), text);
+                    assert_eq!(record.context.as_str(), &text[4..]);
                 }
             });
             for reports in 1..=last {
@@ -354,6 +362,7 @@ mod tests {
                     total: reports.is_multiple_of(2).then_some(reports as f64),
                     reports,
                     message: ShortText::new(&text),
+                    context: ShortText::new(&text[4..]),
                 });
             }
         });

@@ -32,7 +32,7 @@ pub use idle::{Decision, Idle, IdleStrategy};
 pub use operation::{Completion, Counters, IoError, Operation, SubmitError};
 pub use polled::PolledReactor;
 pub use probe::{AnyReactor, Choice, OpenError, Report, open};
-pub use random::random_seed;
+pub use random::random_bytes;
 pub use uring::UringReactor;
 pub use waker::Waker;
 

@@ -1,31 +1,37 @@
-//! The operating system's randomness: where the nonces of ids come from.
+//! The operating system's randomness: where the unguessable part of ids and tokens comes from.
 
 use std::io;
 
-/// Eight bytes that nobody can guess.
+/// Fills `bytes` with what nobody can guess.
 ///
 /// # Errors
 /// What the kernel says; it does not happen once the machine has booted.
-pub fn random_seed() -> io::Result<u64> {
-    let mut bytes = [0u8; 8];
-    loop {
-        // SAFETY: getrandom writes at most `len` bytes to `buf`; both describe `bytes`.
-        let count = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
-        if count == bytes.len() as isize {
-            return Ok(u64::from_ne_bytes(bytes));
+pub fn random_bytes(bytes: &mut [u8]) -> io::Result<()> {
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        // SAFETY: getrandom writes at most `len` bytes to `buf`; both describe `rest`.
+        let count = unsafe { libc::getrandom(rest.as_mut_ptr().cast(), rest.len(), 0) };
+        match usize::try_from(count) {
+            Ok(count) => rest = &mut rest[count..],
+            Err(_) => {
+                let error = io::Error::last_os_error();
+                if error.kind() != io::ErrorKind::Interrupted {
+                    return Err(error);
+                }
+            }
         }
-        let error = io::Error::last_os_error();
-        if count >= 0 || error.kind() == io::ErrorKind::Interrupted {
-            continue;
-        }
-        return Err(error);
     }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     #[test]
-    fn two_seeds_differ() {
-        assert_ne!(super::random_seed().unwrap(), super::random_seed().unwrap());
+    fn nothing_comes_twice() {
+        let [mut first, mut second] = [[0; 24]; 2];
+        super::random_bytes(&mut first).unwrap();
+        super::random_bytes(&mut second).unwrap();
+        assert_ne!(first, second);
+        assert!(first.iter().any(|&byte| byte != 0));
     }
 }

@@ -2,9 +2,9 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-use super::delivery::{Chunk, Delivery, Ended, code_of_detach, code_of_outcome};
+use super::delivery::{Chunk, Delivery, Ended, Reported, code_of_detach, code_of_outcome};
 use super::run::{Producer, Ring, Run};
-use super::{AskedFor, Call, Fan, Item, NO_SINK, Shard};
+use super::{AskedFor, Call, Fan, Item, NO_SINK, Shard, Sink};
 use crate::base::{Handle, SubscriberId};
 use crate::engine::{
     Action, DetachReason, End, Event, FanOut, Log, ProducerEnd, RingFacts, Verdict,
@@ -95,22 +95,32 @@ impl<R: Reactor + 'static> Shard<R> {
             Action::WakeProducer(execution) => self.make_runnable(execution.index),
             Action::StopProducer(execution) => self.stop_producer(execution),
             Action::Gap(subscriber, _, gap) => {
-                self.give(subscriber, Delivery::Gap(gap), || Item::Gap(gap));
+                let sink = &mut self.sinks[subscriber.0.index as usize];
+                let item = || Item::Gap(gap);
+                give(&mut self.calling, subscriber, sink, &Delivery::Gap(gap), item);
             }
-            Action::Progress(subscriber, _, progress) => {
+            Action::Progress(subscriber, execution, progress) => {
                 self.counters.progress_delivered += 1;
-                self.give(subscriber, Delivery::Progress(progress), || Item::Progress(progress));
+                let (message, context) = self.engine.progress_texts(execution);
+                let sink = &mut self.sinks[subscriber.0.index as usize];
+                let delivery = Delivery::Progress(Reported { progress, message, context });
+                let item =
+                    || Item::Progress(progress, [message, context].map(|t| t.map(Box::from)));
+                give(&mut self.calling, subscriber, sink, &delivery, item);
             }
             Action::End(subscriber, execution, end) => self.end(subscriber, execution, end),
             Action::Forget(subscriber) => self.forget(subscriber),
             Action::Report(execution, progress) => {
-                let run = self.run_mut(execution);
-                run.control.set_progress(&ProgressRecord {
+                let (message, context) = self.engine.progress_texts(execution);
+                let record = ProgressRecord {
                     progress: progress.progress,
                     total: progress.total,
                     reports: progress.report_count,
-                    message: ShortText::new(""),
-                });
+                    message: ShortText::new(message.unwrap_or("")),
+                    context: ShortText::new(context.unwrap_or("")),
+                };
+                let run = self.run_mut(execution);
+                run.control.set_progress(&record);
                 run.knock();
             }
             Action::Verdict(execution, verdict) => self.write_verdict(execution, &verdict),
@@ -215,23 +225,6 @@ impl<R: Reactor + 'static> Shard<R> {
         for at in 0..self.engine.recipients().len() {
             let subscriber = self.engine.recipients()[at];
             self.tell(Event::Overtaken(subscriber, fan.next_seq, to_seq));
-        }
-    }
-
-    fn give(
-        &mut self,
-        subscriber: SubscriberId,
-        delivery: Delivery<'_>,
-        item: impl FnOnce() -> Item,
-    ) {
-        match &mut self.sinks[subscriber.0.index as usize].call {
-            Call::Closure(call) => {
-                self.calling = Some(subscriber);
-                call(&delivery);
-                self.calling = None;
-            }
-            Call::Polled(inbox) => inbox.borrow_mut().push_back(item()),
-            Call::Nobody => {}
         }
     }
 
@@ -384,6 +377,25 @@ impl<R: Reactor + 'static> Shard<R> {
                 remote.desk.wake();
             }
         }
+    }
+}
+
+/// Gives one subscriber something that is no chunk; `calling` says meanwhile whose closure runs.
+fn give(
+    calling: &mut Option<SubscriberId>,
+    subscriber: SubscriberId,
+    sink: &mut Sink,
+    delivery: &Delivery<'_>,
+    item: impl FnOnce() -> Item,
+) {
+    match &mut sink.call {
+        Call::Closure(call) => {
+            *calling = Some(subscriber);
+            call(delivery);
+            *calling = None;
+        }
+        Call::Polled(inbox) => inbox.borrow_mut().push_back(item()),
+        Call::Nobody => {}
     }
 }
 

@@ -8,14 +8,14 @@ use serde_json::Value;
 use smallvec::SmallVec;
 
 use super::act::facts_of;
-use super::delivery::{Chunk, Delivery, Ended};
+use super::delivery::{Chunk, Delivery, Ended, Reported};
 use super::run::{Producer, Remote, Ring, Run};
 use super::{AskedFor, Call, Inbox, Item, Shard, Sink, Subscriber, Threads};
-use crate::base::{ExecutionId, Handle, Instant, SubscriberId};
+use crate::base::{ExecutionId, Handle, Instant, ProgressToken, SubscriberId};
 use crate::engine::{
     AcknowledgeError, Action, CancelError, ChunkFacts, End, Event, Kind, NotFound, OpenError,
-    OpenSpec, Place, ProducerEnd, Reply, RingFacts, Status, SubscribeError, SubscribeSpec,
-    Subscribed, Timeouts,
+    OpenSpec, Place, ProducerEnd, Progress, ProgressSource, Reply, RingFacts, Status,
+    SubscribeError, SubscribeSpec, Subscribed, Timeouts,
 };
 use crate::limits;
 use crate::memory::{
@@ -41,6 +41,8 @@ pub struct ExecuteOptions {
     pub on_stall: crate::engine::OnStall,
     /// How long the tool may be silent, and may take; `None`: what the tool itself declares.
     pub timeouts: Option<Timeouts>,
+    /// Where its progress comes from; `None`: what the tool itself declares.
+    pub progress: Option<ProgressSource>,
 }
 
 /// Why an execution was not started.
@@ -50,6 +52,8 @@ pub enum ExecuteError {
     Start(StartError),
     /// Wait, or give up: there is no place for it.
     Open(OpenError),
+    /// Give up: the operating system has no randomness for its id.
+    NoRandomness,
     /// Fix the call: no ring takes chunks that long.
     ChunkTooLarge {
         /// What was declared.
@@ -133,7 +137,7 @@ impl<R: Reactor + 'static> Shard<R> {
         prepared: Prepared,
         options: ExecuteOptions,
     ) -> Result<ExecutionId, ExecuteError> {
-        let Prepared { work, need, timeouts, progress: _ } = prepared;
+        let Prepared { work, need, timeouts, progress } = prepared;
         let ring = expected_ring(need.ring_bytes, need.chunk_bytes)?;
         let mut spec = OpenSpec::new(ring);
         spec.start = options.start;
@@ -142,6 +146,9 @@ impl<R: Reactor + 'static> Shard<R> {
         spec.block_deadline = options.block_deadline.unwrap_or(limits::BLOCK_DEADLINE);
         spec.on_stall = options.on_stall;
         spec.timeouts = options.timeouts.unwrap_or(timeouts);
+        spec.progress = options.progress.unwrap_or(progress);
+        spec.bytes_expected = need.estimated_bytes;
+        spec.secret = self.secrets.draw().map_err(|_| ExecuteError::NoRandomness)?;
         let Reply::Opened(result) = self.ask(Event::Open(spec)) else {
             unreachable!("the answer fits the question");
         };
@@ -289,7 +296,11 @@ impl<R: Reactor + 'static> Shard<R> {
         let item = polled.inbox.borrow_mut().pop_front().expect("it is not empty");
         match item {
             Item::Gap(gap) => Some(Delivery::Gap(gap)),
-            Item::Progress(progress) => Some(Delivery::Progress(progress)),
+            Item::Progress(progress, texts) => {
+                self.last_texts = texts;
+                let [message, context] = self.last_texts.each_ref().map(Option::as_deref);
+                Some(Delivery::Progress(Reported { progress, message, context }))
+            }
             Item::End(end, error) => {
                 polled.done = true;
                 self.last_error = error;
@@ -395,13 +406,7 @@ impl<R: Reactor + 'static> Shard<R> {
         while count < payloads.len() {
             match self.write_burst(id, header, &payloads[count..], now) {
                 Ok(written) => count += written,
-                Err(PublishError::Blocked) => {
-                    self.look_for_room(index);
-                    match self.write_burst(id, header, &payloads[count..], now) {
-                        Ok(written) => count += written,
-                        Err(error) => return Err((count, error)),
-                    }
-                }
+                Err(PublishError::Blocked) if self.look_for_room(index) => {}
                 Err(error) => return Err((count, error)),
             }
         }
@@ -449,8 +454,10 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     /// The gate is in the way. Readers that have moved or left have rung, and need not wait for the
-    /// next turn; if that is not it, the engine is to know, once.
-    fn look_for_room(&mut self, index: u32) {
+    /// next turn; if that is not it, the engine is to know, once. Is there more room than before?
+    fn look_for_room(&mut self, index: u32) -> bool {
+        let allowed = |shard: &Self| shard.runs[index as usize].as_ref().map(Run::allowed);
+        let before = allowed(self);
         if self.reactor.poll() > 0 {
             self.answer_bell();
             self.pump();
@@ -463,6 +470,7 @@ impl<R: Reactor + 'static> Shard<R> {
         if stops_here {
             self.ask_for_room(index);
         }
+        allowed(self) != before
     }
 
     /// Ends an execution that is fed by hand: with `Ok` completed, with a text failed.
@@ -556,6 +564,32 @@ impl<R: Reactor + 'static> Shard<R> {
         result.map(|status| *status)
     }
 
+    /// The execution that a progress token stands for.
+    ///
+    /// # Errors
+    /// [`NotFound`] if there is none, or the token was forgotten.
+    pub fn find_token(&self, token: ProgressToken) -> Result<ExecutionId, NotFound> {
+        self.engine.find_token(token).ok_or(NotFound)
+    }
+
+    /// The progress tokens of all executions that have not ended, with how far each is.
+    pub fn tokens(&self) -> impl Iterator<Item = (ProgressToken, ExecutionId, Option<Progress>)> {
+        self.engine.tokens()
+    }
+
+    /// Makes a progress token good for nothing. Its execution goes on. A token is forgotten with
+    /// its execution anyway, at the end of the retention.
+    ///
+    /// # Errors
+    /// [`NotFound`] if there is none.
+    pub fn forget_token(&mut self, token: ProgressToken) -> Result<(), NotFound> {
+        let Reply::TokenForgotten(result) = self.ask(Event::ForgetToken(token)) else {
+            unreachable!("the answer fits the question");
+        };
+        self.pump();
+        result
+    }
+
     /// Ends everything: tools are stopped, subscribers told `detached: shutdown`.
     pub fn shut_down(&mut self) {
         if !self.closing {
@@ -633,6 +667,7 @@ impl fmt::Display for ExecuteError {
         match self {
             ExecuteError::Start(error) => error.fmt(out),
             ExecuteError::Open(error) => error.fmt(out),
+            ExecuteError::NoRandomness => out.write_str("the operating system has no randomness"),
             ExecuteError::ChunkTooLarge { chunk_bytes, chunk_bytes_max } => {
                 write!(out, "chunks of {chunk_bytes} bytes; a ring takes {chunk_bytes_max}")
             }

@@ -12,7 +12,7 @@ pub enum Delivery<'a> {
     /// What will not come, exactly.
     Gap(Gap),
     /// How far the tool is.
-    Progress(Progress),
+    Progress(Reported<'a>),
     /// Nothing more comes.
     End(Ended<'a>),
 }
@@ -69,6 +69,17 @@ impl<'a> Chunk<'a> {
     pub fn timestamp_us(&self) -> u64 {
         self.anchor.wall_us_at(self.published_at.nanos())
     }
+}
+
+/// How far the tool is, and what it says to that.
+#[derive(Clone, Copy, Debug)]
+pub struct Reported<'a> {
+    /// In numbers.
+    pub progress: Progress,
+    /// In words.
+    pub message: Option<&'a str>,
+    /// In JSON: what the tool thinks worth knowing.
+    pub context: Option<&'a str>,
 }
 
 /// The last word.

@@ -26,6 +26,7 @@ mod handle;
 mod produce;
 mod reader;
 mod run;
+mod secrets;
 
 #[cfg(test)]
 mod tests;
@@ -39,7 +40,7 @@ use std::sync::mpsc::{Receiver, SyncSender};
 
 pub use api::{ExecuteError, ExecuteOptions, Polled, PublishError};
 pub use config::ShardConfig;
-pub use delivery::{Chunk, Delivery, Ended, outcome_of};
+pub use delivery::{Chunk, Delivery, Ended, Reported, outcome_of};
 pub use handle::{CallError, HandleError, ShardHandle, ShardThread};
 pub use reader::Subscriber;
 
@@ -52,11 +53,13 @@ use crate::tool::{Job, ThreadPool, Tools};
 use crate::trace::{Code, Counters, FlightRecorder};
 use handle::Command;
 use run::{Bell, Run};
+use secrets::Secrets;
 
 /// One thread's engine, rings, tools and subscribers.
 pub struct Shard<R: Reactor + 'static = AnyReactor> {
     reactor: R,
     engine: Engine,
+    secrets: Secrets,
     rings: RingPool,
     tools: Tools,
     threads: Threads,
@@ -101,6 +104,8 @@ pub struct Shard<R: Reactor + 'static = AnyReactor> {
     observer: Option<Observer>,
     /// What went wrong with the execution whose end was polled last.
     last_error: Option<Box<str>>,
+    /// What was said to the progress that was polled last.
+    last_texts: Texts,
     jobs: VecDeque<Box<Job>>,
 }
 
@@ -154,12 +159,15 @@ struct AskedFor {
     is_copied: bool,
 }
 
+/// What a tool said to its progress: a message, and a context.
+type Texts = [Option<Box<str>>; 2];
+
 /// Something for a polled subscriber.
 #[derive(Debug)]
 enum Item {
     Chunk { seq: u64 },
     Gap(Gap),
-    Progress(Progress),
+    Progress(Progress, Texts),
     End(End, Option<Box<str>>),
 }
 
@@ -190,17 +198,14 @@ impl<R: Reactor + 'static> Shard<R> {
     /// What the kernel says of the rings' memory.
     pub fn with_reactor(mut reactor: R, config: ShardConfig) -> std::io::Result<Shard<R>> {
         let now = reactor.now();
-        let seed = match config.seed {
-            Some(seed) => seed,
-            None => crate::reactor::random_seed()?,
-        };
         let executions_max = config.engine.executions_max as usize;
         let subscribers_max = config.engine.subscribers_max as usize;
         let (mailbox_sender, mailbox) = std::sync::mpsc::sync_channel(limits::MAILBOX_COMMANDS_MAX);
         let bell = Bell { waker: reactor.waker(), departed: Flag::default() };
         let chunk_bytes_max = *limits::RING_CLASS_BYTES.last().expect("there are classes") / 4;
         Ok(Shard {
-            engine: Engine::new(config.engine, seed, now),
+            engine: Engine::new(config.engine, now),
+            secrets: Secrets::new(config.seed),
             rings: RingPool::new(config.rings)?,
             tools: Tools::built_in(),
             threads: Threads::Pool(ThreadPool::new(config.tool_threads_max)),
@@ -231,6 +236,7 @@ impl<R: Reactor + 'static> Shard<R> {
             flight: FlightRecorder::new(),
             observer: None,
             last_error: None,
+            last_texts: Texts::default(),
             jobs: VecDeque::new(),
             reactor,
         })
@@ -247,6 +253,7 @@ impl<R: Reactor + 'static> Shard<R> {
             self.open_mailbox();
         }
         if self.deadline_is_due() {
+            self.take_over_threads(); // Who has just published is not silent.
             self.tell(Event::Tick);
         }
         if !self.runnable.is_empty() {

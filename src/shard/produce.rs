@@ -10,7 +10,7 @@ use super::handle::{Command, ToolDone};
 use super::run::{Producer, Ring, Run, ThreadClock, ThreadHost};
 use super::{Shard, Threads};
 use crate::base::{Handle, SubscriberId};
-use crate::engine::{ChunkFacts, Event, Kind, ProducerEnd, ProgressReport};
+use crate::engine::{ChunkFacts, Event, Kind, ProducerEnd};
 use crate::limits;
 use crate::memory::{Descriptor, Poll, RingWriter};
 use crate::reactor::Reactor;
@@ -157,10 +157,10 @@ impl<R: Reactor + 'static> Shard<R> {
             run.control.set_chunks_expected(chunk_count);
             self.tell(Event::TotalExpected(handle, chunk_count));
         }
-        if let Some((progress, total)) = notes.progress {
-            let report = ProgressReport { progress, total, message: None };
+        for report in &notes.reports {
             self.counters.progress_reported += 1;
-            self.tell(Event::Progressed(handle, report));
+            self.tell(Event::Progressed(handle, report.as_event()));
+            self.pump(); // Words are not conflated: each is told before the next one comes.
         }
     }
 

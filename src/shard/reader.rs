@@ -14,7 +14,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::delivery::{Chunk, Delivery, Ended, detach_of_code, outcome_of_code};
+use super::delivery::{Chunk, Delivery, Ended, Reported, detach_of_code, outcome_of_code};
 use super::run::Bell;
 use crate::base::{ExecutionId, Instant, SubscriberId};
 use crate::engine::policy::{self, Cursor, Log, Owed, Policy, Terms};
@@ -25,8 +25,8 @@ use crate::engine::{
 use crate::limits;
 use crate::memory::atomic::spin_hint;
 use crate::memory::{
-    ClockAnchor, ControlView, Descriptor, Desk, Exchange, Poll, ReadError, ReaderPage, RingReader,
-    futex,
+    ClockAnchor, ControlView, Descriptor, Desk, Exchange, Poll, ProgressRecord, ReadError,
+    ReaderPage, RingReader, futex,
 };
 use crate::reactor::Clock;
 
@@ -68,6 +68,8 @@ pub struct Subscriber {
     missed: Totals,
     since: Instant,
     reports_told: u64,
+    /// The progress that was last looked at, with its texts.
+    record: Option<Box<ProgressRecord>>,
     /// The knock after which progress was last looked for.
     reports_seen: u64,
     ended: bool,
@@ -147,6 +149,7 @@ fn sum_of(totals: &crate::memory::KindTotals, kinds: Kinds) -> Totals {
 enum Ready {
     Chunk(Descriptor),
     Gap(Gap),
+    /// With its texts in the record.
     Progress(Progress),
     End(End),
 }
@@ -178,6 +181,7 @@ impl Subscriber {
             missed: Totals::ZERO,
             since: now,
             reports_told: 0,
+            record: None,
             reports_seen: u64::MAX,
             ended: false,
             is_plain: subscribed.terms.policy == Policy::Block,
@@ -343,7 +347,13 @@ impl Subscriber {
                 self.chunk(&descriptor, self.link.control.chunks_expected())
             }
             Ready::Gap(gap) => Delivery::Gap(gap),
-            Ready::Progress(progress) => Delivery::Progress(progress),
+            Ready::Progress(progress) => {
+                let record = self.record.as_deref();
+                let text = |text: &'_ str| !text.is_empty();
+                let message = record.map(|record| record.message.as_str()).filter(|t| text(t));
+                let context = record.map(|record| record.context.as_str()).filter(|t| text(t));
+                Delivery::Progress(Reported { progress, message, context })
+            }
             Ready::End(end) => {
                 let error = (!self.error.is_empty()).then_some(self.error.as_str());
                 Delivery::End(Ended { end, error })
@@ -589,7 +599,12 @@ impl Subscriber {
         }
         self.reports_told = record.reports;
         let (progress, total) = (record.progress, record.total);
-        Some(Progress { progress, total, report_count: record.reports })
+        let report_count = record.reports;
+        match &mut self.record {
+            Some(last) => **last = record,
+            None => self.record = Some(Box::new(record)),
+        }
+        Some(Progress { progress, total, report_count })
     }
 
     fn end(&mut self, outcome: Outcome) -> Ready {

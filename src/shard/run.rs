@@ -163,8 +163,7 @@ impl Host for ThreadHost {
 
     fn note(&self, notes: Notes) {
         let mut merged = self.notes.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        merged.chunks_expected = notes.chunks_expected.or(merged.chunks_expected);
-        merged.progress = notes.progress.or(merged.progress);
+        merged.append(notes);
         drop(merged);
         self.noted.set();
         self.bell.waker.wake();

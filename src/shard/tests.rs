@@ -47,7 +47,7 @@ fn words(delivery: &Delivery<'_>) -> String {
             format!("{} {}", chunk.seq, String::from_utf8_lossy(chunk.data))
         }
         Delivery::Gap(gap) => format!("gap {}..={} {}", gap.from_seq, gap.to_seq, gap.reason),
-        Delivery::Progress(progress) => format!("progress {}", progress.progress),
+        Delivery::Progress(reported) => format!("progress {}", reported.progress.progress),
         Delivery::End(ended) => format!("end {} {}", ended.end.state, ended.error.unwrap_or("")),
     }
 }

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use crate::base::{ExecutionId, Handle};
-use crate::engine::{CancelError, Hold, Kind, OnStall, OpenError, Policy, Start, State, Status};
+use crate::engine::{
+    CancelError, Hold, Kind, OnStall, OpenError, Policy, Start, State, Status, Timeouts,
+};
 use crate::limits;
 use crate::memory::Geometry;
 use crate::shard::{ExecuteError, ExecuteOptions, PublishError};
@@ -46,9 +48,11 @@ impl Sim {
         };
         let holds = matches!(options.hold, Hold::UntilRead { .. });
         let (on_stall, block_deadline) = (options.on_stall, options.block_deadline);
+        let timeouts = options.timeouts.unwrap_or(Timeouts::NONE);
         let mut scene = self.shared.lock();
         let chunk_bytes = need.chunk_bytes;
-        scene.opening = Some(Opening { producer, on_stall, holds, block_deadline, chunk_bytes });
+        scene.opening =
+            Some(Opening { producer, on_stall, holds, block_deadline, chunk_bytes, timeouts });
         drop(scene);
         let result = self.shard.execute_prepared(Prepared { need, ..Prepared::new(work) }, options);
         self.shared.lock().opening = None;
@@ -80,6 +84,9 @@ impl Sim {
         }
         if random.chance(plan.holds, 1_000) {
             options.hold = Hold::UntilRead { deadline };
+        }
+        if random.chance(plan.timeouts, 1_000) {
+            options.timeouts = Some(plan.timeouts(random));
         }
         if random.chance(plan.stall_fails, 1_000) {
             options.on_stall = OnStall::Fail;
@@ -155,7 +162,7 @@ impl Sim {
                 let fits = chunk_bytes > chunk_bytes_max && *chunk_bytes == need.chunk_bytes;
                 ("chunk too large", fits)
             }
-            ExecuteError::Start(_) => ("invalid", false),
+            ExecuteError::Start(_) | ExecuteError::NoRandomness => ("invalid", false),
         };
         scene.say(|| format!("open refused: {error}"));
         scene.coverage.count(&format!("open refused: {name}"));
@@ -213,7 +220,11 @@ impl Sim {
                 }
                 return Ok(());
             }
-            Err(PublishError::Blocked) => ("blocked", scene.may_block(execution)),
+            Err(PublishError::Blocked) => {
+                let now = scene.now;
+                scene.executions[execution].patience.hold(now);
+                ("blocked", scene.may_block(execution))
+            }
             Err(PublishError::NotFound) => {
                 ("not found", scene.executions[execution].verdict.is_some())
             }
@@ -277,6 +288,33 @@ impl Sim {
         }
         if self.random.chance(self.plan.misuse, 1_000) {
             self.ask_nonsense(execution);
+        }
+        if self.random.chance(self.plan.progress, 1_000) {
+            self.look_up_token(execution);
+        }
+    }
+
+    /// A progress token finds its execution as long as that lives, and nothing once it is forgotten.
+    fn look_up_token(&mut self, execution: usize) {
+        let id = self.shared.lock().executions[execution].id;
+        let status = self.shard.inspect(id).ok();
+        let mut wrong = None;
+        if let Some(token) = status.as_ref().and_then(|status| status.token) {
+            let listed = self.shard.tokens().find(|&(listed, ..)| listed == token);
+            let has_ended = status
+                .is_some_and(|status| matches!(status.state, State::Ended(_) | State::Draining));
+            let forgets = self.random.chance(1, 4);
+            let forgot = forgets.then(|| self.shard.forget_token(token).is_ok());
+            let found = self.shard.find_token(token).ok();
+            let fits = listed.is_some() != has_ended
+                && forgot != Some(false)
+                && found == (!forgets).then_some(id);
+            wrong = (!fits).then(|| format!("token of {execution}: {listed:?}, {found:?}"));
+        }
+        let mut scene = self.shared.lock();
+        scene.coverage.count("token looked up");
+        if let Some(text) = wrong {
+            scene.fail(text);
         }
     }
 

@@ -56,13 +56,14 @@ const ACTIONS: &[&str] = &[
     "Reply::Acknowledged",
     "Reply::Reattached",
     "Reply::Inspected",
+    "Reply::TokenForgotten",
 ];
 const PLACES: &[&str] = &["closure", "polled", "remote"];
 const OTHERS: &[&str] = &[
-    // Whether an execution can time out is up to a timer that the engine does not have yet.
     "outcome completed",
     "outcome failed",
     "outcome cancelled",
+    "outcome timed_out",
     "gap lag",
     "gap conflated",
     "gap overtaken",
@@ -70,10 +71,12 @@ const OTHERS: &[&str] = &[
     "end completed",
     "end failed",
     "end cancelled",
+    "end timed_out",
     "end detached: lag",
     "end detached: stall",
     "end detached: shutdown",
     "end detached: evicted",
+    "token looked up",
     "producer steps",
     "producer feed",
     "producer thread",

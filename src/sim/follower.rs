@@ -232,7 +232,7 @@ impl Follower {
         match delivery {
             Delivery::Chunk(chunk) => self.take_chunk(chunk, execution, scratch)?,
             Delivery::Gap(gap) => self.take_gap(gap, execution)?,
-            Delivery::Progress(progress) => self.take_progress(progress)?,
+            Delivery::Progress(reported) => self.take_progress(&reported.progress)?,
             Delivery::End(ended) => self.take_end(ended, execution, now)?,
         }
         if matches!(delivery, Delivery::Chunk(_) | Delivery::Gap(_)) {

@@ -17,6 +17,7 @@ mod expect;
 mod follower;
 mod joins;
 mod model;
+mod patience;
 mod plan;
 mod producer;
 pub mod reactor;

@@ -7,7 +7,8 @@
 use std::time::Duration;
 
 use crate::base::{ExecutionId, Instant, Random};
-use crate::engine::{Kind, Kinds, OnStall, Outcome, RingFacts, Totals, Verdict};
+use crate::engine::{Kind, Kinds, OnStall, Outcome, RingFacts, Timeouts, Totals, Verdict};
+use crate::sim::patience::Patience;
 
 /// What the text of a producer that failed begins with.
 pub(super) const FAILURE_TEXT: &str = "it was drawn to fail";
@@ -55,6 +56,8 @@ pub(super) struct ExecutionModel {
     pub holds: bool,
     /// How long a `block` subscriber may hold it up.
     pub block_deadline: Duration,
+    /// How long it was silent.
+    pub patience: Patience,
     /// The longest chunk that its ring was asked to take.
     pub chunk_bytes: u32,
     pub ring: Option<RingFacts>,
@@ -90,6 +93,7 @@ impl ExecutionModel {
             on_stall: OnStall::Detach,
             holds: false,
             block_deadline: Duration::ZERO,
+            patience: Patience::new(Timeouts::NONE),
             chunk_bytes: 0,
             ring: None,
             chunks: Vec::new(),
@@ -194,7 +198,10 @@ impl ExecutionModel {
                         _ => false,
                     }
             }
-            Outcome::TimedOut => false,
+            Outcome::TimedOut => {
+                self.patience.check_end(text, self.is_thread())?;
+                by_itself || self.is_cancelled || shutting_down
+            }
         };
         if fits {
             return Ok(());

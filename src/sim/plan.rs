@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use crate::base::Random;
-use crate::engine::EngineLimits;
+use crate::engine::{EngineLimits, Timeouts};
 use crate::limits;
 
 /// The world of one seed.
@@ -40,6 +40,7 @@ pub(super) struct Plan {
     pub thread_stuck: u64,
     pub start_waits: u64,
     pub holds: u64,
+    pub timeouts: u64,
     pub stall_fails: u64,
     pub closure_panics: u64,
     pub reader_stuck: u64,
@@ -105,6 +106,7 @@ impl Plan {
             thread_stuck: rate(random, 300),
             start_waits: rate(random, 300),
             holds: rate(random, 300),
+            timeouts: rate(random, 400),
             stall_fails: rate(random, 500),
             closure_panics: rate(random, 20),
             reader_stuck: rate(random, 60),
@@ -133,6 +135,16 @@ impl Plan {
             2 => Duration::from_millis(random.below(1_000)),
             _ => limits::RETENTION,
         }
+    }
+
+    /// How long a producer may be silent, and may take.
+    pub fn timeouts(&self, random: &mut Random) -> Timeouts {
+        let mut limit = || {
+            let most = 1 << random.between(11, 26);
+            let limit = Duration::from_micros(random.between(1_000, most));
+            random.chance(1, 2).then_some(limit)
+        };
+        Timeouts { first_chunk: limit(), inactivity: limit(), total: limit() }
     }
 
     /// How long a `block` subscriber may hold a producer back.

@@ -12,7 +12,7 @@ use crate::memory::Geometry;
 use crate::sim::model::{ChunkModel, FAILURE_TEXT, PANIC_TEXT, Told, fill_payload};
 use crate::sim::plan::Plan;
 use crate::sim::scene::Shared;
-use crate::tool::{Context, EmitError, Step, Tool, ToolError};
+use crate::tool::{Context, EmitError, Report, Step, Tool, ToolError};
 
 /// What a producer is going to do.
 #[derive(Clone, Debug)]
@@ -84,12 +84,23 @@ impl Script {
     }
 
     /// What it says of its progress, now and then; sometimes it goes backwards.
-    pub fn progress(&mut self) -> Option<(f64, Option<f64>)> {
+    pub fn progress(&mut self) -> Option<(Report, Option<f64>)> {
         if !self.random.chance(self.progress, 1_000) {
             return None;
         }
-        let done = self.done as f64 - self.random.below(3) as f64;
-        Some((done.max(0.0), (self.left != u64::MAX).then(|| (self.done + self.left) as f64)))
+        let done = (self.done as f64 - self.random.below(3) as f64).max(0.0);
+        let total = (self.left != u64::MAX).then(|| (self.done + self.left) as f64);
+        let percentage = 100.0 * done / total.unwrap_or(1_000.0);
+        let context = serde_json::json!({"done": done});
+        let report = match self.random.below(8) {
+            0 => Report::percentage(percentage),
+            1 => Report::message("on the way"),
+            2 => Report::context(&context),
+            3 => Report::amount(done, total).with_message("counted").with_context(&context),
+            4 => Report::percentage(f64::NAN),
+            _ => Report::amount(done, total),
+        };
+        Some((report, total))
     }
 }
 
@@ -176,8 +187,11 @@ impl SimTool {
 
 impl Tool for SimTool {
     fn step(&mut self, context: &mut Context<'_>) -> Step {
-        if let Some((progress, total)) = self.script.progress() {
-            context.progress(progress, total);
+        let now = context.now();
+        self.shared.lock().executions[self.execution].patience.let_go(now);
+        if let Some((report, _)) = self.script.progress() {
+            context.report(report);
+            self.shared.lock().executions[self.execution].patience.hear(now);
             if self.script.left != u64::MAX {
                 context.expect_total(self.script.done + self.script.left);
             }
@@ -189,7 +203,9 @@ impl Tool for SimTool {
             match self.emit(context) {
                 Ok(()) => {}
                 Err(EmitError::Blocked) => {
-                    self.shared.lock().coverage.count("producer blocked");
+                    let mut scene = self.shared.lock();
+                    scene.coverage.count("producer blocked");
+                    scene.executions[self.execution].patience.hold(now);
                     return Step::Blocked;
                 }
                 Err(EmitError::TooLarge { chunk_bytes_max }) => {

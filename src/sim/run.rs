@@ -199,6 +199,7 @@ impl Sim {
     fn turn(&mut self) {
         for _ in 0..TURNS_MAX {
             self.sync_clock();
+            self.shared.lock().executions.iter_mut().for_each(|each| each.patience.turn());
             let worked = self.shard.turn();
             self.take_jobs();
             if !worked {
@@ -314,6 +315,12 @@ impl Sim {
                 && let Err(text) = follower.check_coalescing(execution, now)
             {
                 wrong = Some(format!("closure {follower:?}: {text}"));
+            }
+        }
+        let living = scene.executions.iter().filter(|each| each.verdict.is_none());
+        for execution in living.filter(|each| !self.plan.is_late && !each.is_thread()) {
+            if let Some(text) = execution.patience.overdue(now) {
+                wrong = Some(format!("execution {}: {text}", execution.number));
             }
         }
         if let Some(text) = wrong {

@@ -11,13 +11,15 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::base::{ExecutionId, Handle, Instant, Random, SubscriberId};
 use crate::engine::{
-    Action, Coalesce, EndState, GapReason, OnStall, Outcome, Policy, Reply, Subscribed, Verdict,
+    Action, Coalesce, EndState, GapReason, OnStall, Outcome, Policy, Reply, Subscribed, Timeouts,
+    Verdict,
 };
 use crate::limits;
 use crate::shard::Delivery;
 use crate::sim::coverage::{Coverage, Fnv};
 use crate::sim::follower::{Follower, Gone, Habitat};
 use crate::sim::model::{ChunkModel, ExecutionModel, Producer, Told};
+use crate::sim::patience::Patience;
 use crate::sim::thread::ThreadActor;
 
 /// Everything that is shared.
@@ -32,6 +34,8 @@ pub(super) struct Scene {
     pub jobs_expected: VecDeque<usize>,
     /// Per mille, for each wish of the engine.
     pub preempt: u64,
+    /// A thread has the processor in the middle of the shard's turn.
+    pub is_preempting: bool,
     pub has_faults: bool,
     pub shutting_down: bool,
     pub coverage: Coverage,
@@ -57,6 +61,7 @@ pub(super) struct Opening {
     pub holds: bool,
     pub block_deadline: Option<std::time::Duration>,
     pub chunk_bytes: u32,
+    pub timeouts: Timeouts,
 }
 
 /// A subscription that is being asked for.
@@ -93,6 +98,7 @@ impl Scene {
             threads: Vec::new(),
             jobs_expected: VecDeque::new(),
             preempt,
+            is_preempting: false,
             has_faults: true,
             shutting_down: false,
             coverage: Coverage::default(),
@@ -139,9 +145,18 @@ impl Scene {
             Action::Reply(Reply::Subscribed(Ok(subscribed))) => self.joined(subscribed),
             Action::StartProducer(execution) => {
                 let index = self.execution_at(*execution);
+                self.executions[index].patience.start(self.now);
                 if self.executions[index].is_thread() {
                     self.jobs_expected.push_back(index);
                 }
+            }
+            Action::StopProducer(execution) => {
+                let index = self.execution_at(*execution);
+                self.executions[index].patience.stop(self.now);
+            }
+            Action::SetGate { execution, .. } => {
+                let index = self.execution_at(*execution);
+                self.executions[index].patience.let_go(self.now);
             }
             Action::Verdict(execution, verdict) => self.judged(*execution, verdict),
             Action::Release(execution) => self.released(*execution),
@@ -183,9 +198,11 @@ impl Scene {
             let index = self.random.below(count) as usize;
             let steps = self.random.between(1, 12);
             self.coverage.count("thread wrote in the middle of a turn");
+            self.is_preempting = true;
             for _ in 0..steps {
                 self.step_thread(index);
             }
+            self.is_preempting = false;
         }
     }
 
@@ -197,6 +214,7 @@ impl Scene {
         execution.holds = opening.holds;
         execution.chunk_bytes = opening.chunk_bytes;
         execution.block_deadline = opening.block_deadline.unwrap_or(limits::BLOCK_DEADLINE);
+        execution.patience = Patience::new(opening.timeouts);
         self.executions.push(execution);
         self.coverage.count(match opening.producer {
             Producer::Steps => "producer steps",
@@ -239,7 +257,8 @@ impl Scene {
         self.coverage.count(match verdict.outcome {
             Outcome::Completed => "outcome completed",
             Outcome::Cancelled => "outcome cancelled",
-            Outcome::Failed | Outcome::TimedOut => "outcome failed",
+            Outcome::Failed => "outcome failed",
+            Outcome::TimedOut => "outcome timed_out",
         });
         if verdict.outcome == Outcome::Failed && self.executions[index].told.is_none() {
             self.coverage.count("producer failed for a stall");
@@ -274,6 +293,10 @@ impl Scene {
     pub fn published(&mut self, index: usize, seq: u64, chunk: ChunkModel) {
         let execution = &mut self.executions[index];
         execution.push(ChunkModel { known_at: self.now, ..chunk });
+        match self.is_preempting {
+            true => execution.patience.hear_in_turn(self.now),
+            false => execution.patience.hear(self.now),
+        }
         let mut result = match (execution.head_seq() == seq, &execution.verdict) {
             (true, None) => Ok(()),
             (_, verdict) => Err(format!("chunk {seq} was published after {verdict:?}")),
@@ -319,7 +342,7 @@ impl Scene {
                 });
             }
             Delivery::Progress(progress) => {
-                progress.hash(&mut self.given_hash);
+                (progress.progress, progress.message, progress.context).hash(&mut self.given_hash);
                 self.coverage.count("progress");
             }
             Delivery::End(ended) => {
@@ -386,5 +409,6 @@ fn number_of(action: &Action) -> usize {
         Action::Reply(Reply::Acknowledged(_)) => 19,
         Action::Reply(Reply::Reattached(_)) => 20,
         Action::Reply(Reply::Inspected(_)) => 21,
+        Action::Reply(Reply::TokenForgotten(_)) => 22,
     }
 }

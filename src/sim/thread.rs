@@ -47,8 +47,13 @@ impl Scene {
             self.return_thread(at, end);
             return;
         }
-        if let Some((progress, total)) = actor.script.progress() {
-            actor.output.progress(progress, total);
+        if let Some((report, total)) = actor.script.progress() {
+            actor.output.report(report);
+            let patience = &mut self.executions[actor.execution].patience;
+            match self.is_preempting {
+                true => patience.hear_in_turn(self.now),
+                false => patience.hear(self.now),
+            }
             if let Some(total) = total {
                 actor.output.expect_total(total as u64);
             }
@@ -66,7 +71,10 @@ impl Scene {
                 self.published(index, seq, draft.model(draft.length, now));
             }
             Err(SendError::Stopped) => self.return_thread(at, Told::Stopped),
-            Err(SendError::Blocked) => self.coverage.count("producer blocked"),
+            Err(SendError::Blocked) => {
+                self.coverage.count("producer blocked");
+                self.executions[index].patience.hold(self.now);
+            }
             Err(SendError::TooLarge { .. }) => self.coverage.count("chunk too large"),
         }
     }

@@ -12,7 +12,7 @@ use crate::engine::Kind;
 use crate::limits;
 use crate::memory::atomic::full_fence;
 use crate::memory::{CHUNK_MORE, ChunkHeader, ControlView, Exchange, RingWriter, WriteError};
-use crate::tool::step::{Gate, Notes};
+use crate::tool::step::{Gate, Notes, Report};
 
 /// What a tool's thread needs of the world it runs in.
 pub trait Host: Send + Sync {
@@ -20,7 +20,7 @@ pub trait Host: Send + Sync {
     fn now(&self) -> Instant;
     /// Makes the shard look at this execution soon.
     fn ring(&self);
-    /// Hands notes to the shard. Newer ones replace older ones that it has not seen yet.
+    /// Hands notes to the shard, behind those that it has not seen yet.
     fn note(&self, notes: Notes);
 }
 
@@ -171,12 +171,19 @@ impl Output {
 
     /// Says how many chunks there will be.
     pub fn expect_total(&mut self, chunk_count: u64) {
-        self.host.note(Notes { chunks_expected: Some(chunk_count), progress: None });
+        self.host.note(Notes { chunks_expected: Some(chunk_count), ..Default::default() });
     }
 
     /// Says how far the work is, of how much if that is known.
-    pub fn progress(&mut self, progress: f64, total: Option<f64>) {
-        self.host.note(Notes { chunks_expected: None, progress: Some((progress, total)) });
+    pub fn progress(&mut self, current: f64, total: Option<f64>) {
+        self.report(Report::amount(current, total));
+    }
+
+    /// Says how far the work is, in any form.
+    pub fn report(&mut self, report: Report) {
+        let mut notes = Notes::default();
+        notes.push(report);
+        self.host.note(notes);
     }
 
     /// Was the execution stopped? A tool that is busy for long without sending asks now and then.

@@ -20,8 +20,8 @@ mod threads;
 
 pub use closure::{Host, Output, SendError, Stopped};
 pub use registry::{ArgumentError, Arguments, Prepared, SpecError, StartError, Tools};
-pub use spec::{Need, ProgressSource, SubscribeDefaults, ToolSpec};
-pub use step::{Context, EmitError, Gate, Notes, Step, Tool};
+pub use spec::{Need, SubscribeDefaults, ToolSpec};
+pub use step::{Context, EmitError, Gate, Notes, Report, Step, Tool};
 pub(crate) use threads::panic_error;
 pub use threads::{Done, Job, ThreadPool};
 

@@ -7,12 +7,10 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use crate::engine::Timeouts;
+use crate::engine::{ProgressSource, Timeouts};
 use crate::limits;
 use crate::tool::schema::Schema;
-use crate::tool::{
-    Need, Output, ProgressSource, ToolError, ToolSpec, Work, process_file, slow_data_processor,
-};
+use crate::tool::{Need, Output, ToolError, ToolSpec, Work, process_file, slow_data_processor};
 
 /// A tool with its arguments checked, ready to run.
 #[derive(Debug)]

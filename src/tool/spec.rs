@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::engine::{Policy, Timeouts};
+use crate::engine::{Policy, ProgressSource, Timeouts};
 use crate::limits;
 
 /// What a tool needs of its ring.
@@ -34,18 +34,6 @@ pub struct SubscribeDefaults {
     pub limit_chunks: Option<u32>,
     /// How far it may lag, in bytes; `None`: only chunks count.
     pub limit_bytes: Option<u64>,
-}
-
-/// Where the progress of an execution comes from.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ProgressSource {
-    /// From the tool alone.
-    #[default]
-    Tool,
-    /// Until the tool says something itself: from the chunks published, of as many as it expects.
-    Chunks,
-    /// Until the tool says something itself: from the bytes published, of as many as are estimated.
-    Bytes,
 }
 
 /// What everybody may know of a tool.

@@ -1,7 +1,11 @@
 //! Tools as state machines: stepped on the shard's thread, never blocking.
 
+use serde_json::Value;
+use smallvec::SmallVec;
+
 use crate::base::Instant;
-use crate::engine::Kind;
+use crate::engine::{Kind, Measure, ProgressReport};
+use crate::limits;
 use crate::memory::{ChunkHeader, RingWriter, WriteError};
 use crate::tool::ToolError;
 
@@ -81,8 +85,93 @@ impl Gate {
 pub struct Notes {
     /// How many chunks there will be.
     pub chunks_expected: Option<u64>,
-    /// How far it is: (progress, of total).
-    pub progress: Option<(f64, Option<f64>)>,
+    /// How far it is, oldest first.
+    pub reports: SmallVec<[Report; 1]>,
+}
+
+impl Notes {
+    /// Adds a report. One that is only a number takes the place of another such; of more than
+    /// [`limits::PROGRESS_PENDING_MAX`] the oldest goes.
+    pub fn push(&mut self, report: Report) {
+        match self.reports.last_mut() {
+            Some(last) if report.is_number() && last.is_number() => *last = report,
+            _ => {
+                if self.reports.len() == limits::PROGRESS_PENDING_MAX {
+                    self.reports.remove(0);
+                }
+                self.reports.push(report);
+            }
+        }
+    }
+
+    /// Adds what was said later.
+    pub fn append(&mut self, later: Notes) {
+        self.chunks_expected = later.chunks_expected.or(self.chunks_expected);
+        later.reports.into_iter().for_each(|report| self.push(report));
+    }
+}
+
+/// How far a tool is, in any of four forms; see [`ProgressReport`].
+///
+/// ```
+/// use streamdoor::tool::Report;
+/// let report = Report::amount(3.0, Some(5.0)).with_message("step 3 of 5");
+/// # drop(report);
+/// ```
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Report {
+    measure: Measure,
+    message: Option<Box<str>>,
+    context: Option<Box<str>>,
+}
+
+impl Report {
+    /// So many percent, from 0 to 100.
+    pub fn percentage(percentage: f64) -> Report {
+        Report { measure: Measure::Percentage(percentage), ..Default::default() }
+    }
+
+    /// So much, of so much if that is known, in the tool's own unit.
+    pub fn amount(current: f64, total: Option<f64>) -> Report {
+        Report { measure: Measure::Absolute { current, total }, ..Default::default() }
+    }
+
+    /// In words.
+    pub fn message(message: &str) -> Report {
+        Report::default().with_message(message)
+    }
+
+    /// In JSON, as it is worth knowing.
+    pub fn context(context: &Value) -> Report {
+        Report::default().with_context(context)
+    }
+
+    /// And in words.
+    #[must_use]
+    pub fn with_message(mut self, message: &str) -> Report {
+        self.message = Some(message.into());
+        self
+    }
+
+    /// And in JSON.
+    #[must_use]
+    pub fn with_context(mut self, context: &Value) -> Report {
+        self.context = Some(context.to_string().into());
+        self
+    }
+
+    fn is_number(&self) -> bool {
+        self.message.is_none() && self.context.is_none()
+    }
+
+    /// As the engine is told.
+    pub fn as_event(&self) -> ProgressReport<'_> {
+        ProgressReport {
+            measure: self.measure,
+            message: self.message.as_deref(),
+            context: self.context.as_deref(),
+        }
+    }
 }
 
 /// A tool's way out of its step.
@@ -174,8 +263,13 @@ impl<'a> Context<'a> {
     }
 
     /// Says how far the work is, of how much if that is known.
-    pub fn progress(&mut self, progress: f64, total: Option<f64>) {
-        self.notes.progress = Some((progress, total));
+    pub fn progress(&mut self, current: f64, total: Option<f64>) {
+        self.report(Report::amount(current, total));
+    }
+
+    /// Says how far the work is, in any form.
+    pub fn report(&mut self, report: Report) {
+        self.notes.push(report);
     }
 }
 

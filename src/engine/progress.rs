@@ -1,0 +1,433 @@
+//! How far a producer is: four ways of saying so, on one axis that never runs backwards.
+//!
+//! A producer says it as a percentage, as an amount (of a total, if that is known), in words, or
+//! with a context of its own making; or it says nothing, and it is derived from what it publishes.
+//! Whoever listens sees one number. The rules, from the architecture:
+//!
+//! - The first report fixes the axis. Later ones of another form are converted where that can be
+//!   done, else they count as the smallest step.
+//! - Words and contexts alone are the smallest step, never past the total.
+//! - A report that would go backwards keeps the old number, and is counted.
+//! - Reports that are numbers only are conflated to one per [`limits::PROGRESS_INTERVAL`]; words
+//!   and contexts are told at once.
+
+use crate::base::Handle;
+use crate::engine::Engine;
+use crate::engine::action::Action;
+use crate::engine::execution::Execution;
+use crate::engine::policy::Log;
+use crate::engine::timers::Timer;
+use crate::limits;
+
+/// So much, in one of two forms.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum Measure {
+    /// No number: a step.
+    #[default]
+    None,
+    /// From 0 to 100.
+    Percentage(f64),
+    /// In units of the producer's own.
+    Absolute {
+        /// So much is done.
+        current: f64,
+        /// Of so much, if that is known.
+        total: Option<f64>,
+    },
+}
+
+/// How far a producer says it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct ProgressReport<'a> {
+    /// In numbers.
+    pub measure: Measure,
+    /// In words; cut after [`limits::PROGRESS_MESSAGE_BYTES_MAX`] bytes.
+    pub message: Option<&'a str>,
+    /// In JSON; left out if longer than [`limits::PROGRESS_CONTEXT_BYTES_MAX`] bytes.
+    pub context: Option<&'a str>,
+}
+
+/// Where the progress of an execution comes from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ProgressSource {
+    /// From the tool alone.
+    #[default]
+    Tool,
+    /// Until the tool says something itself: from the chunks published, of as many as it expects.
+    Chunks,
+    /// Until the tool says something itself: from the bytes published, of as many as are expected.
+    Bytes,
+}
+
+/// How far a producer is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Progress {
+    /// So much is done; never goes backwards.
+    pub progress: f64,
+    /// Of so much, if that is known.
+    pub total: Option<f64>,
+    /// How many reports there were.
+    pub report_count: u64,
+}
+
+impl Progress {
+    /// From 0 to 100, if the total is known.
+    pub fn percentage(&self) -> Option<f64> {
+        self.total.filter(|&total| total > 0.0).map(|total| 100.0 * self.progress / total)
+    }
+}
+
+impl std::hash::Hash for Progress {
+    fn hash<H: std::hash::Hasher>(&self, hasher: &mut H) {
+        self.progress.to_bits().hash(hasher);
+        self.total.map(f64::to_bits).hash(hasher);
+        self.report_count.hash(hasher);
+    }
+}
+
+/// What the first report was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Axis {
+    Percentage,
+    Absolute,
+    /// Words: each report is one step.
+    Steps,
+}
+
+/// One execution's progress.
+#[derive(Debug, Default)]
+pub(super) struct Tracker {
+    axis: Option<Axis>,
+    progress: f64,
+    total: Option<f64>,
+    report_count: u64,
+    /// Of the last report.
+    message: String,
+    context: String,
+    /// The tool has said something itself.
+    pub by_tool: bool,
+}
+
+/// What a report was worth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Worth {
+    /// Nothing new.
+    Nothing,
+    /// A number.
+    Number,
+    /// Words: to be told at once.
+    Words,
+}
+
+/// A part in a million million: no unit of any total is so small.
+const SMALLEST_STEP: f64 = 1.0 / (1u64 << 40) as f64;
+
+impl Tracker {
+    /// The newest progress, if there is any.
+    pub fn progress(&self) -> Option<Progress> {
+        let Tracker { progress, total, report_count, .. } = *self;
+        (report_count > 0).then_some(Progress { progress, total, report_count })
+    }
+
+    /// What was said with the last report: words, and a context.
+    pub fn texts(&self) -> (Option<&str>, Option<&str>) {
+        let text = |text: &'_ String| (!text.is_empty()).then_some(text.len());
+        (
+            text(&self.message).map(|_| self.message.as_str()),
+            text(&self.context).map(|_| self.context.as_str()),
+        )
+    }
+
+    /// Takes a report; says what it was worth, and whether it would have gone backwards.
+    pub fn take(&mut self, report: &ProgressReport) -> (Worth, bool) {
+        let measure = sound(report.measure);
+        let context = report.context.filter(|c| c.len() <= limits::PROGRESS_CONTEXT_BYTES_MAX);
+        let has_words = report.message.is_some() || context.is_some();
+        if measure == Measure::None && !has_words {
+            return (Worth::Nothing, false);
+        }
+        let first = self.axis.is_none();
+        let wanted = self.place(measure);
+        let is_backward = wanted.is_some_and(|wanted| wanted < self.progress);
+        let next = match wanted {
+            Some(_) if is_backward => self.progress,
+            Some(wanted) if first || wanted > self.progress || !has_words => wanted,
+            _ => self.next_step(),
+        };
+        let next = next.min(self.total.unwrap_or(f64::INFINITY));
+        if !first && !has_words && next == self.progress {
+            return (Worth::Nothing, is_backward);
+        }
+        self.progress = next;
+        self.report_count += 1;
+        self.message.clear();
+        if let Some(message) = report.message {
+            let end = message.floor_char_boundary(limits::PROGRESS_MESSAGE_BYTES_MAX);
+            self.message.push_str(&message[..end]);
+        }
+        self.context.clear();
+        self.context.push_str(context.unwrap_or(""));
+        (if has_words { Worth::Words } else { Worth::Number }, is_backward)
+    }
+
+    /// Where a measure lies on the axis, which the first one fixes; `None`: one step further.
+    fn place(&mut self, measure: Measure) -> Option<f64> {
+        let axis = *self.axis.get_or_insert(match measure {
+            Measure::None => Axis::Steps,
+            Measure::Percentage(_) => Axis::Percentage,
+            Measure::Absolute { .. } => Axis::Absolute,
+        });
+        match (axis, measure) {
+            (Axis::Steps, _) | (_, Measure::None) => None,
+            (Axis::Percentage, Measure::Percentage(percentage)) => {
+                self.total = Some(100.0);
+                Some(percentage)
+            }
+            (Axis::Percentage, Measure::Absolute { current, total }) => {
+                total.map(|total| (100.0 * current / total).min(100.0))
+            }
+            (Axis::Absolute, Measure::Absolute { current, total }) => {
+                // What is done already was part of it.
+                self.total = total.map(|total| total.max(self.progress)).or(self.total);
+                Some(current)
+            }
+            (Axis::Absolute, Measure::Percentage(percentage)) => {
+                self.total.map(|total| total * percentage / 100.0)
+            }
+        }
+    }
+
+    fn next_step(&self) -> f64 {
+        if self.axis == Some(Axis::Steps) {
+            return self.progress + 1.0;
+        }
+        let scale = self.total.unwrap_or(self.progress).max(1.0);
+        (self.progress + scale * SMALLEST_STEP).max(self.progress.next_up())
+    }
+}
+
+/// What is no number of a sound kind is no number.
+fn sound(measure: Measure) -> Measure {
+    let is_amount = |number: f64| number.is_finite() && number >= 0.0;
+    match measure {
+        Measure::Percentage(percentage) if is_amount(percentage) => {
+            Measure::Percentage(percentage.min(100.0))
+        }
+        Measure::Absolute { current, total } if is_amount(current) => {
+            let total = total.filter(|&total| is_amount(total) && total > 0.0);
+            Measure::Absolute { current, total }
+        }
+        _ => Measure::None,
+    }
+}
+
+impl Execution {
+    /// Does the next chunk say how far the producer is, as nothing else does?
+    pub fn derives_progress(&self) -> bool {
+        self.spec.progress != ProgressSource::Tool
+            && !self.tracker.by_tool
+            && self.timers.progress.is_none()
+            && !self.closed()
+    }
+
+    /// As far as what was published shows it.
+    fn derived(&self) -> Measure {
+        let whole = |number: u64| number as f64;
+        match self.spec.progress {
+            ProgressSource::Tool => Measure::None,
+            ProgressSource::Chunks => Measure::Absolute {
+                current: whole(self.log.head_seq()),
+                total: self.chunks_expected.map(whole),
+            },
+            ProgressSource::Bytes => Measure::Absolute {
+                current: whole(self.log.total_bytes()),
+                total: self.spec.bytes_expected.map(whole),
+            },
+        }
+    }
+
+    /// Derives once more what nobody has said.
+    pub fn derive_progress(&mut self) {
+        if !self.tracker.by_tool {
+            let report = ProgressReport { measure: self.derived(), ..Default::default() };
+            self.tracker.take(&report);
+        }
+    }
+}
+
+impl Engine {
+    pub(super) fn progressed(&mut self, execution: Handle, report: &ProgressReport) {
+        let now = self.now;
+        let Some(e) = self.executions.get_mut(execution) else { return };
+        if e.closed() {
+            return;
+        }
+        e.heard_at = now;
+        e.tracker.by_tool = true;
+        let (worth, is_backward) = e.tracker.take(report);
+        self.counters.progress_backward += u64::from(is_backward);
+        if !e.heard {
+            self.heard_first(execution);
+        }
+        match worth {
+            Worth::Nothing => {}
+            Worth::Number => self.conflate_progress(execution),
+            Worth::Words => {
+                let e = self.executions.get_mut(execution).expect("as above");
+                let timer = e.timers.progress.take();
+                self.disarm(timer);
+                self.tell_progress(execution);
+            }
+        }
+    }
+
+    /// A chunk was published of whose producer nothing else is known.
+    pub(super) fn progress_derived(&mut self, execution: Handle) {
+        let e = self.executions.get_mut(execution).expect("a publishing execution lives");
+        e.derive_progress();
+        self.conflate_progress(execution);
+    }
+
+    /// Tells the newest progress now, or when it is time.
+    fn conflate_progress(&mut self, execution: Handle) {
+        let e = self.executions.get_mut(execution).expect("a living execution");
+        if e.timers.progress.is_some() {
+            return; // It waits for its turn, and the newest number will be told.
+        }
+        let due = e.progress_told_at.map(|told_at| told_at + limits::PROGRESS_INTERVAL);
+        match due {
+            Some(due) if due > self.now => {
+                let timer = self.arm_at(due, Timer::Progress(execution));
+                let e = self.executions.get_mut(execution).expect("as above");
+                e.timers.progress = Some(timer);
+            }
+            _ => self.tell_progress(execution),
+        }
+    }
+
+    /// The next report may go out.
+    pub(super) fn progress_due(&mut self, execution: Handle) {
+        let e = self.executions.get_mut(execution).expect("a timer's execution lives");
+        e.timers.progress = None;
+        e.derive_progress();
+        e.trip_seq = e.next_trip_seq();
+        self.tell_progress(execution);
+    }
+
+    /// Has the newest progress told to everybody.
+    fn tell_progress(&mut self, execution: Handle) {
+        let now = self.now;
+        let e = self.executions.get_mut(execution).expect("a living execution");
+        e.progress_told_at = Some(now);
+        let Some(progress) = e.tracker.progress() else { return };
+        if e.progress_to_tell == progress.report_count {
+            return;
+        }
+        e.progress_to_tell = progress.report_count;
+        e.locals.apart();
+        if !e.remotes.is_empty() {
+            self.wishes.push_back(Action::Report(execution, progress));
+        }
+        self.mark_dirty(execution);
+    }
+
+    /// What was said with the last report of an execution: words, and a context.
+    pub fn progress_texts(&self, execution: Handle) -> (Option<&str>, Option<&str>) {
+        self.executions.get(execution).map_or((None, None), |e| e.tracker.texts())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn absolute(current: f64, total: Option<f64>) -> ProgressReport<'static> {
+        ProgressReport { measure: Measure::Absolute { current, total }, ..Default::default() }
+    }
+
+    fn percentage(percentage: f64) -> ProgressReport<'static> {
+        ProgressReport { measure: Measure::Percentage(percentage), ..Default::default() }
+    }
+
+    fn words(message: &str) -> ProgressReport<'_> {
+        ProgressReport { message: Some(message), ..Default::default() }
+    }
+
+    fn after(reports: &[ProgressReport]) -> (f64, Option<f64>, u64) {
+        let mut tracker = Tracker::default();
+        for report in reports {
+            let before = tracker.progress;
+            tracker.take(report);
+            assert!(tracker.progress >= before, "{report:?}");
+            assert!(tracker.total.is_none_or(|total| tracker.progress <= total), "{report:?}");
+        }
+        (tracker.progress, tracker.total, tracker.report_count)
+    }
+
+    #[test]
+    fn the_first_report_fixes_the_axis() {
+        assert_eq!(after(&[percentage(25.0)]), (25.0, Some(100.0), 1));
+        assert_eq!(after(&[percentage(25.0), absolute(3.0, Some(4.0))]), (75.0, Some(100.0), 2));
+        assert_eq!(after(&[absolute(1.0, Some(4.0)), percentage(50.0)]), (2.0, Some(4.0), 2));
+        assert_eq!(after(&[words("a"), percentage(50.0), words("b")]), (3.0, None, 3));
+        assert_eq!(after(&[absolute(1.0, None), absolute(2.0, Some(9.0))]), (2.0, Some(9.0), 2));
+    }
+
+    #[test]
+    fn words_are_the_smallest_step_and_never_pass_the_total() {
+        let (progress, _, count) = after(&[percentage(50.0), words("a"), words("b")]);
+        assert!(progress > 50.0 && progress < 50.001 && count == 3, "{progress}");
+        assert_eq!(after(&[absolute(4.0, Some(4.0)), words("done")]), (4.0, Some(4.0), 2));
+        let (progress, ..) = after(&[absolute(1e18, None), words("a")]);
+        assert!(progress > 1e18);
+        // Words with the number that was there are news, and so is the number.
+        let again = ProgressReport { message: Some("still"), ..absolute(2.0, Some(4.0)) };
+        let (progress, ..) = after(&[absolute(2.0, Some(4.0)), again]);
+        assert!(progress > 2.0);
+    }
+
+    #[test]
+    fn what_would_go_backwards_keeps_the_number_and_is_said() {
+        let mut tracker = Tracker::default();
+        assert_eq!(tracker.take(&absolute(5.0, Some(10.0))), (Worth::Number, false));
+        assert_eq!(tracker.take(&absolute(4.0, Some(10.0))), (Worth::Nothing, true));
+        assert_eq!(tracker.take(&absolute(5.0, Some(10.0))), (Worth::Nothing, false));
+        let back = ProgressReport { message: Some("again"), ..percentage(10.0) };
+        assert_eq!(tracker.take(&back), (Worth::Words, true));
+        let Progress { progress, total, report_count } = tracker.progress().unwrap();
+        assert_eq!((progress, total, report_count), (5.0, Some(10.0), 2));
+        assert_eq!(tracker.texts(), (Some("again"), None));
+    }
+
+    #[test]
+    fn what_is_no_number_is_no_number() {
+        let mut tracker = Tracker::default();
+        for bad in [f64::NAN, f64::INFINITY, -1.0] {
+            assert_eq!(tracker.take(&percentage(bad)), (Worth::Nothing, false));
+            assert_eq!(tracker.take(&absolute(bad, None)), (Worth::Nothing, false));
+        }
+        assert_eq!(tracker.progress(), None);
+        tracker.take(&absolute(1.0, Some(f64::NAN)));
+        tracker.take(&absolute(2.0, Some(-3.0)));
+        tracker.take(&percentage(1e300));
+        assert_eq!(after(&[percentage(250.0)]), (100.0, Some(100.0), 1));
+        assert!(tracker.progress > 2.0 && tracker.total.is_none());
+        // A total that shrinks below what is done was wrong.
+        assert_eq!(after(&[absolute(5.0, Some(9.0)), absolute(6.0, Some(3.0))]).1, Some(5.0));
+    }
+
+    #[test]
+    fn long_texts_are_cut_and_long_contexts_left_out() {
+        let mut tracker = Tracker::default();
+        let message = "ä".repeat(limits::PROGRESS_MESSAGE_BYTES_MAX);
+        tracker.take(&words(&message));
+        let length = tracker.texts().0.unwrap().len();
+        assert!(length <= limits::PROGRESS_MESSAGE_BYTES_MAX && length % 2 == 0);
+        let context = "x".repeat(limits::PROGRESS_CONTEXT_BYTES_MAX + 1);
+        let report = ProgressReport { context: Some(&context), ..Default::default() };
+        assert_eq!(tracker.take(&report), (Worth::Nothing, false));
+        let report = ProgressReport { context: Some("{}"), ..percentage(1.0) };
+        assert_eq!(tracker.take(&report), (Worth::Words, false));
+        assert_eq!(tracker.texts(), (None, Some("{}")));
+    }
+}
