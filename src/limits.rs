@@ -108,6 +108,8 @@ pub const REACTOR_OPERATIONS_MAX: u32 = 1_024;
 pub const SPIN_DEFAULT: Duration = Duration::from_micros(50);
 /// Characters of a tool's name: what every MCP client takes.
 pub const TOOL_NAME_CHARS_MAX: usize = 64;
+/// Values that one completion gives: what MCP allows.
+pub const COMPLETION_VALUES_MAX: usize = 100;
 /// Threads for tools that block.
 pub const TOOL_THREADS_MAX: usize = 16;
 /// Tools that may wait for a thread.

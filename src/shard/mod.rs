@@ -7,7 +7,8 @@
 //! [`Shard::subscribe_remote`] and [`ShardHandle::subscribe`] give a [`Subscriber`] for another
 //! thread.
 //!
-//! Reading order: [`Shard::turn`] is the recipe; `act.rs` carries out the engine's wishes;
+//! Reading order: [`Shard::turn`] is the recipe; `api.rs` and `feed.rs` are what its owner can ask
+//! of it; `act.rs` carries out the engine's wishes;
 //! `produce.rs` steps tools and takes over what was published; `reader.rs` is the subscriber on
 //! another thread; `handle.rs` the way in from other threads.
 //!
@@ -22,6 +23,7 @@ mod act;
 mod api;
 mod config;
 mod delivery;
+mod feed;
 mod handle;
 mod produce;
 mod reader;
@@ -38,9 +40,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender};
 
-pub use api::{ExecuteError, ExecuteOptions, Polled, PublishError};
+pub use api::{ExecuteError, ExecuteOptions, Polled};
 pub use config::ShardConfig;
 pub use delivery::{Chunk, Delivery, Ended, Reported, outcome_of};
+pub use feed::PublishError;
 pub use handle::{CallError, HandleError, ShardHandle, ShardThread};
 pub use reader::Subscriber;
 

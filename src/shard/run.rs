@@ -7,7 +7,7 @@ use crate::base::{ExecutionId, Handle, Instant, SubscriberId};
 use crate::memory::atomic::full_fence;
 use crate::memory::{ControlPage, Desk, Exchange, Flag, ReaderPageView, RingReader, RingWriter};
 use crate::reactor::{Clock, Waker};
-use crate::tool::{Gate, Host, Notes, Tool, Work};
+use crate::tool::{Gate, Host, Notes, Tool, ToolSpec, Work};
 
 /// Where the ring's writer is.
 pub(super) enum Ring {
@@ -46,6 +46,8 @@ pub(super) struct Remote {
 pub(super) struct Run {
     pub handle: Handle,
     pub id: ExecutionId,
+    /// What it runs, if that has a name.
+    pub tool: Option<Arc<ToolSpec>>,
     pub ring_bytes: u32,
     pub chunk_bytes: u32,
     pub producer: Producer,

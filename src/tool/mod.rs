@@ -10,6 +10,7 @@
 //! a tool was told to stop.
 
 mod closure;
+mod complete;
 mod process_file;
 mod registry;
 mod schema;
@@ -19,6 +20,7 @@ mod step;
 mod threads;
 
 pub use closure::{Host, Output, SendError, Stopped};
+pub use complete::Completion;
 pub use registry::{ArgumentError, Arguments, Prepared, SpecError, StartError, Tools};
 pub use spec::{Need, SubscribeDefaults, ToolSpec};
 pub use step::{Context, EmitError, Gate, Notes, Report, Step, Tool};

@@ -15,6 +15,8 @@ use crate::tool::{Need, Output, ToolError, ToolSpec, Work, process_file, slow_da
 /// A tool with its arguments checked, ready to run.
 #[derive(Debug)]
 pub struct Prepared {
+    /// Which tool it is, if it has a name.
+    pub tool: Option<Arc<ToolSpec>>,
     /// What runs.
     pub work: Work,
     /// What it needs.
@@ -29,7 +31,8 @@ impl Prepared {
     /// With no needs, no timeouts and no progress but its own: what runs without a name.
     pub fn new(work: Work) -> Prepared {
         let timeouts = Timeouts::NONE;
-        Prepared { work, need: Need::default(), timeouts, progress: ProgressSource::Tool }
+        let progress = ProgressSource::Tool;
+        Prepared { tool: None, work, need: Need::default(), timeouts, progress }
     }
 }
 
@@ -196,7 +199,8 @@ impl Tools {
         let arguments = if arguments.is_null() { &none } else { arguments };
         schema.check(arguments).map_err(StartError::Argument)?;
         let (work, need) = prepare(arguments, spec.need).map_err(StartError::Argument)?;
-        Ok(Prepared { work, need, timeouts: spec.timeouts, progress: spec.progress })
+        let (timeouts, progress) = (spec.timeouts, spec.progress);
+        Ok(Prepared { tool: Some(Arc::clone(spec)), work, need, timeouts, progress })
     }
 
     /// What there is to know of a tool.

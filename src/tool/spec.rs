@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::engine::{Policy, ProgressSource, Timeouts};
 use crate::limits;
+use crate::tool::complete::{Completion, complete};
 
 /// What a tool needs of its ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,6 +78,25 @@ impl ToolSpec {
             subscribers: SubscribeDefaults::default(),
             progress: ProgressSource::default(),
         }
+    }
+
+    /// Values of one argument (of a nested one with dots; of none: the names of all) that begin with
+    /// `prefix` and fit the arguments that are there already.
+    ///
+    /// ```
+    /// use serde_json::{Map, json};
+    /// use streamdoor::tool::ToolSpec;
+    /// let mut spec = ToolSpec::new("paint", "Paints.");
+    /// spec.arguments = json!({"type": "object", "properties": {"color": {"enum": ["red", "blue"]}}});
+    /// assert_eq!(spec.complete("color", "b", &Map::new()).values, ["blue"]);
+    /// ```
+    pub fn complete(
+        &self,
+        argument: &str,
+        prefix: &str,
+        others: &Map<String, Value>,
+    ) -> Completion {
+        complete(&self.arguments, argument, prefix, others)
     }
 
     /// As `streamdoor tools --json` prints it. Durations are in milliseconds.

@@ -1,0 +1,259 @@
+//! Chunks by hand: an execution whose owner publishes, reports and finishes it on the shard's thread.
+
+use std::fmt;
+
+use smallvec::SmallVec;
+
+use super::Shard;
+use super::run::{Producer, Ring, Run};
+use crate::base::{ExecutionId, Instant};
+use crate::engine::{ChunkFacts, Event, Kind, NotFound, ProducerEnd};
+use crate::limits;
+use crate::memory::{ChunkHeader, RingWriter, WriteError};
+use crate::reactor::Reactor;
+use crate::tool::{Gate, Notes, Report, Work};
+
+/// Why a chunk was not published. Nothing was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PublishError {
+    /// Give up: there is no such execution, or it is not fed by hand, or not any more.
+    NotFound,
+    /// Wait: a `block` subscriber has to read first, or the execution to begin.
+    Blocked,
+    /// Split it: a chunk of this ring has at most so many bytes.
+    TooLarge {
+        /// The most.
+        chunk_bytes_max: u32,
+    },
+}
+
+impl<R: Reactor + 'static> Shard<R> {
+    /// Publishes a chunk of an execution that is fed by hand, and gives it to the subscribers of
+    /// this thread. Returns its number.
+    ///
+    /// # Errors
+    /// [`PublishError`]; nothing was published.
+    #[inline]
+    pub fn publish(
+        &mut self,
+        id: ExecutionId,
+        kind: Kind,
+        payload: &[u8],
+    ) -> Result<u64, PublishError> {
+        let now = self.reactor.now();
+        self.publish_at(id, kind, kind as u8, payload, now)
+    }
+
+    /// As [`Shard::publish`], for who knows what time it is (it stands in the chunk as it is
+    /// given), and with a key (below 64).
+    ///
+    /// # Errors
+    /// [`PublishError`]; nothing was published.
+    ///
+    /// # Panics
+    /// If `key` is 64 or more.
+    #[inline]
+    pub fn publish_at(
+        &mut self,
+        id: ExecutionId,
+        kind: Kind,
+        key: u8,
+        payload: &[u8],
+        now: Instant,
+    ) -> Result<u64, PublishError> {
+        assert!((key as usize) < limits::KEYS_MAX);
+        let header = ChunkHeader { kind: kind as u8, key, flags: 0 };
+        self.now = self.now.max(now);
+        let (gate, writer) = self.fed_writer(id)?;
+        match write_within(gate, writer, header, payload, now) {
+            Ok(seq) => {
+                let (length, tail_seq) = (payload.len() as u32, writer.tail_seq());
+                let facts = ChunkFacts { length, kind, key, tail_seq };
+                self.ingest_written(id.slot.index, &[facts]);
+                Ok(seq)
+            }
+            Err(PublishError::Blocked) => {
+                let payload = std::slice::from_ref(&payload);
+                self.publish_each(id, header, payload, now).map_err(|(_, error)| error)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Publishes several chunks, and only then gives them to the subscribers of this thread: less
+    /// work for each. Returns the number of the last one.
+    ///
+    /// # Errors
+    /// How many were published, and why the next one was not.
+    pub fn publish_batch(
+        &mut self,
+        id: ExecutionId,
+        kind: Kind,
+        payloads: &[&[u8]],
+        now: Instant,
+    ) -> Result<u64, (usize, PublishError)> {
+        let header = ChunkHeader { kind: kind as u8, key: kind as u8, flags: 0 };
+        self.publish_each(id, header, payloads, now)
+    }
+
+    fn publish_each(
+        &mut self,
+        id: ExecutionId,
+        header: ChunkHeader,
+        payloads: &[&[u8]],
+        now: Instant,
+    ) -> Result<u64, (usize, PublishError)> {
+        self.now = self.now.max(now);
+        let index = id.slot.index;
+        let mut count = 0;
+        while count < payloads.len() {
+            match self.write_burst(id, header, &payloads[count..], now) {
+                Ok(written) => count += written,
+                Err(PublishError::Blocked) if self.look_for_room(index) => {}
+                Err(error) => return Err((count, error)),
+            }
+        }
+        let run = self.runs[index as usize].as_ref();
+        Ok(run.map_or(0, Run::head_seq))
+    }
+
+    /// Writes as many chunks as the engine takes at once, and tells it. At least one.
+    fn write_burst(
+        &mut self,
+        id: ExecutionId,
+        header: ChunkHeader,
+        payloads: &[&[u8]],
+        now: Instant,
+    ) -> Result<usize, PublishError> {
+        let burst = self.engine.burst_chunks(id.slot) as usize;
+        let (gate, writer) = self.fed_writer(id)?;
+        let kind = Kind::new(header.kind).expect("it was made from one");
+        let mut facts: SmallVec<[ChunkFacts; limits::BURST_CHUNKS_MAX as usize]> = SmallVec::new();
+        for payload in payloads.iter().take(burst) {
+            match write_within(gate, writer, header, payload, now) {
+                Ok(_) => {
+                    let (length, tail_seq) = (payload.len() as u32, writer.tail_seq());
+                    facts.push(ChunkFacts { length, kind, key: header.key, tail_seq });
+                }
+                Err(error) if facts.is_empty() => return Err(error),
+                Err(_) => break, // Comes again, if it does, once these were taken over.
+            }
+        }
+        self.ingest_written(id.slot.index, &facts);
+        Ok(facts.len())
+    }
+
+    /// The writer of an execution that is fed by hand, and what it is allowed.
+    #[inline]
+    fn fed_writer(&mut self, id: ExecutionId) -> Result<(Gate, &mut RingWriter), PublishError> {
+        let run = self.runs.get_mut(id.slot.index as usize).and_then(Option::as_mut);
+        let run = run.filter(|run| run.id == id).ok_or(PublishError::NotFound)?;
+        let gate = run.allowed();
+        match (&run.producer, &mut run.ring) {
+            (Producer::Feed, Ring::Here(writer)) => Ok((gate, writer)),
+            (Producer::Waiting(Work::Feed), _) => Err(PublishError::Blocked),
+            _ => Err(PublishError::NotFound),
+        }
+    }
+
+    /// The gate is in the way. Readers that have moved or left have rung, and need not wait for the
+    /// next turn; if that is not it, the engine is to know, once. Is there more room than before?
+    fn look_for_room(&mut self, index: u32) -> bool {
+        let allowed = |shard: &Self| shard.runs[index as usize].as_ref().map(Run::allowed);
+        let before = allowed(self);
+        if self.reactor.poll() > 0 {
+            self.answer_bell();
+            self.pump();
+        }
+        let run = self.runs.get_mut(index as usize).and_then(Option::as_mut);
+        let stops_here = run.is_some_and(|run| {
+            let has_begun = !matches!(run.producer, Producer::Waiting(_));
+            has_begun && !std::mem::replace(&mut run.blocked, true)
+        });
+        if stops_here {
+            self.ask_for_room(index);
+        }
+        allowed(self) != before
+    }
+
+    /// Ends an execution that is fed by hand: with `Ok` completed, with a text failed.
+    ///
+    /// # Errors
+    /// [`NotFound`] if there is no such execution, or it is not fed by hand, or not any more.
+    pub fn finish(&mut self, id: ExecutionId, result: Result<(), &str>) -> Result<(), NotFound> {
+        let run = self.runs.get_mut(id.slot.index as usize).and_then(Option::as_mut);
+        let run = run.filter(|run| run.id == id && matches!(run.producer, Producer::Feed));
+        let run = run.ok_or(NotFound)?;
+        run.producer = Producer::Gone;
+        self.look_at_clock();
+        let end = match result {
+            Ok(()) => ProducerEnd::Done,
+            Err(text) => ProducerEnd::Failed(text),
+        };
+        self.tell(Event::ProducerEnded(id.slot, end));
+        self.pump();
+        Ok(())
+    }
+
+    /// Says how many chunks an execution that is fed by hand will have.
+    ///
+    /// # Errors
+    /// [`NotFound`], as for [`Shard::finish`].
+    pub fn expect_total(&mut self, id: ExecutionId, chunk_count: u64) -> Result<(), NotFound> {
+        let notes = Notes { chunks_expected: Some(chunk_count), ..Default::default() };
+        self.note_fed(id, &notes)
+    }
+
+    /// Says how far an execution is that is fed by hand.
+    ///
+    /// # Errors
+    /// [`NotFound`], as for [`Shard::finish`].
+    pub fn report(&mut self, id: ExecutionId, report: Report) -> Result<(), NotFound> {
+        let mut notes = Notes::default();
+        notes.push(report);
+        self.note_fed(id, &notes)
+    }
+
+    fn note_fed(&mut self, id: ExecutionId, notes: &Notes) -> Result<(), NotFound> {
+        let run = self.runs.get(id.slot.index as usize).and_then(Option::as_ref);
+        run.filter(|run| run.id == id && matches!(run.producer, Producer::Feed)).ok_or(NotFound)?;
+        self.look_at_clock();
+        self.pass_on(id.slot, notes);
+        self.pump();
+        Ok(())
+    }
+}
+
+/// Writes one chunk, if it is allowed.
+#[inline]
+fn write_within(
+    gate: Gate,
+    writer: &mut RingWriter,
+    header: ChunkHeader,
+    payload: &[u8],
+    now: Instant,
+) -> Result<u64, PublishError> {
+    if !gate.admits(writer, payload.len()) {
+        return Err(PublishError::Blocked);
+    }
+    writer.write(header, payload, now, gate.gate_seq).map_err(|error| match error {
+        WriteError::Gated { .. } => PublishError::Blocked,
+        WriteError::TooLarge { length_max, .. } => {
+            PublishError::TooLarge { chunk_bytes_max: length_max }
+        }
+    })
+}
+
+impl fmt::Display for PublishError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PublishError::NotFound => out.write_str("no execution of that id is fed by hand"),
+            PublishError::Blocked => out.write_str("a `block` subscriber has to read first"),
+            PublishError::TooLarge { chunk_bytes_max } => {
+                write!(out, "a chunk of this ring has at most {chunk_bytes_max} bytes")
+            }
+        }
+    }
+}
+
+impl std::error::Error for PublishError {}
