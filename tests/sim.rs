@@ -2,7 +2,8 @@
 //!
 //! `cargo test` runs a few seeds; `tools/sim` many, or one again. Read by `campaign` from the
 //! environment: `SIM_SEEDS` (how many), `SIM_FIRST_SEED`, `SIM_SEED` (this one alone),
-//! `SIM_VERBOSE` (every step of it), `SIM_STATS` (what happened how often).
+//! `SIM_VERBOSE` (every step of it), `SIM_STATS` (what happened how often), `SIM_PLANTED` (with the
+//! feature `planted`: this bug has to be found).
 
 use std::sync::Mutex;
 
@@ -47,6 +48,11 @@ impl Totals {
 
 /// Runs the seeds on all cores, each seed on one thread.
 fn run_seeds(first: u64, count: u64) -> Totals {
+    run_seeds_until(first, count, FAILURES_MAX)
+}
+
+/// … until so many have failed.
+fn run_seeds_until(first: u64, count: u64, failures_max: usize) -> Totals {
     let next = Mutex::new(first);
     let totals = Mutex::new(Totals::default());
     let take = || {
@@ -63,7 +69,7 @@ fn run_seeds(first: u64, count: u64) -> Totals {
                 Ok(summary) => totals.add(&summary),
                 Err(text) => totals.failures.push(text),
             }
-            if totals.failures.len() >= FAILURES_MAX {
+            if totals.failures.len() >= failures_max {
                 return;
             }
         }
@@ -73,8 +79,29 @@ fn run_seeds(first: u64, count: u64) -> Totals {
     totals.into_inner().unwrap()
 }
 
+/// Plants a bug and has it found, by the first of so many seeds that does.
+#[cfg(feature = "planted")]
+fn hunt(number: u64, first: u64, count: u64) {
+    let bug = u8::try_from(number).ok().and_then(streamdoor::base::planted::plant);
+    let bug = bug.unwrap_or_else(|| panic!("no bug has the number {number}"));
+    // A seed that finds something panics, and says where: here that is only noise.
+    std::panic::set_hook(Box::new(|_| {}));
+    let totals = run_seeds_until(first, count, 1);
+    drop(std::panic::take_hook());
+    match totals.failures.first() {
+        Some(text) => println!("planted bug {number} ({bug:?}) was found: {text}"),
+        None => panic!("planted bug {number} ({bug:?}) was not found by {count} seeds"),
+    }
+}
+
 #[test]
 fn campaign() {
+    #[cfg(feature = "planted")]
+    if let Some(bug) = number("SIM_PLANTED") {
+        let count = number("SIM_SEEDS").unwrap_or(1_000);
+        hunt(bug, number("SIM_FIRST_SEED").unwrap_or(1), count);
+        return;
+    }
     if let Some(seed) = number("SIM_SEED") {
         let summary = run_seed(seed, number("SIM_VERBOSE").is_some());
         let summary = summary.unwrap_or_else(|text| panic!("{text}"));

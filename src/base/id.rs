@@ -19,8 +19,8 @@ pub struct ExecutionId {
     pub nonce: u64,
 }
 
-/// The right to ask how far one execution is. Printed as 39 characters of the same digits: 64 bits of
-/// place, hidden, and 128 that nobody can guess.
+/// The right to ask how far one execution is. Printed as 39 characters of the same digits: 64 bits
+/// of place, hidden, and 128 that nobody can guess.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProgressToken {
     /// Which shard holds it.
@@ -145,8 +145,8 @@ impl fmt::Display for ParseIdError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             out,
-            "an execution id has {TEXT_CHARS} characters of 0-9 and a-z without i, l, o, u; a token \
-             {TOKEN_CHARS}"
+            "an execution id has {TEXT_CHARS} characters of 0-9 and a-z without i, l, o, u; a \
+             progress token {TOKEN_CHARS}"
         )
     }
 }

@@ -4,6 +4,7 @@
 //! back; [`pool`] fixed tables with generations; [`random`] a seeded generator.
 
 pub mod id;
+pub mod planted;
 pub mod pool;
 pub mod random;
 pub mod time;

@@ -7,6 +7,8 @@
 
 use slab::Slab;
 
+use crate::base::planted::{Planted, planted};
+
 /// One tenancy of one slot of one [`Pool`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Handle {
@@ -67,14 +69,16 @@ impl<T> Pool<T> {
     #[inline]
     pub fn get(&self, handle: Handle) -> Option<&T> {
         let value = self.slots.get(handle.index as usize)?.as_ref()?;
-        (self.generations[handle.index as usize] == handle.generation).then_some(value)
+        let is_present = self.generations[handle.index as usize] == handle.generation;
+        (is_present || planted(Planted::StaleGenerationTaken)).then_some(value)
     }
 
     /// As [`Pool::get`].
     #[inline]
     pub fn get_mut(&mut self, handle: Handle) -> Option<&mut T> {
         let value = self.slots.get_mut(handle.index as usize)?.as_mut()?;
-        (self.generations[handle.index as usize] == handle.generation).then_some(value)
+        let is_present = self.generations[handle.index as usize] == handle.generation;
+        (is_present || planted(Planted::StaleGenerationTaken)).then_some(value)
     }
 
     /// The present tenant of slot `index`, for our own indices that can not be stale.

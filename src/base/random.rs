@@ -1,5 +1,6 @@
 //! A small seeded generator (SplitMix64 by Steele, Lea and Flood, 2014: one addition, two
-//! multiplications). For the simulator, and for jitter. Not for secrets: who sees a number knows the next one.
+//! multiplications). For the simulator, and for jitter. Not for secrets: who sees a number knows
+//! the next one.
 
 /// A stream of numbers that depends on its seed alone.
 #[derive(Clone, Debug)]

@@ -1,5 +1,6 @@
 //! A subscriber: attached, asking, acknowledging, lost and found, gone.
 
+use crate::base::planted::{Planted, planted};
 use crate::base::{ExecutionId, Handle, SubscriberId};
 use crate::engine::action::{
     AcknowledgeError, Action, DetachReason, End, EndState, NotFound, Reply, SubscribeError,
@@ -108,7 +109,9 @@ impl Engine {
         e.burst_chunks = e.smallest_burst();
         let hold = e.timers.hold.take();
         self.disarm(hold);
-        self.update_gate(execution);
+        if !planted(Planted::LateJoinerNotGated) {
+            self.update_gate(execution);
+        }
         self.mark_dirty(execution);
         self.start_if_due(execution);
     }
@@ -200,7 +203,9 @@ impl Engine {
                 }
             }
         }
-        self.update_gate(seat.execution);
+        if !planted(Planted::DetachedStillGates) {
+            self.update_gate(seat.execution);
+        }
         self.settle(seat.execution);
     }
 
@@ -353,6 +358,9 @@ fn first_cursor(execution: &Execution, spec: &SubscribeSpec) -> Result<Cursor, S
             let possible = seen.chunks < seq && seen.chunks <= before.chunks;
             if !possible || seen.bytes > before.bytes {
                 return Err(SubscribeError::Invalid { field: "from.seen" });
+            }
+            if planted(Planted::GapTwiceAfterReconnect) {
+                return Ok(Cursor::new(1, Totals::ZERO));
             }
             Ok(Cursor::new(seq, seen))
         }

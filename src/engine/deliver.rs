@@ -4,6 +4,7 @@
 //! action, walking the subscribers of one execution after the other; a walk starts one further
 //! each time, so that no subscriber is always last.
 
+use crate::base::planted::{Planted, planted};
 use crate::base::{Handle, SubscriberId};
 use crate::engine::Engine;
 use crate::engine::action::{Action, DetachReason};
@@ -383,8 +384,10 @@ impl Engine {
             return;
         }
         e.gated_at.get_or_insert(now);
-        let silence = e.timers.silence.take(); // It stands still.
-        self.disarm(silence);
+        if !planted(Planted::InactivityWhileGated) {
+            let silence = e.timers.silence.take(); // It stands still.
+            self.disarm(silence);
+        }
         self.counters.producers_paused += 1;
         if self.update_gate(execution) {
             return;
@@ -417,7 +420,9 @@ impl Engine {
         }
         e.gate = gate;
         let was_gated = e.ungate(now);
-        let stall = e.timers.stall.take(); // Somebody has read: the deadline starts anew.
+        let is_left = planted(Planted::BlockDeadlineLeftArmed);
+        // Somebody has read: the deadline starts anew.
+        let stall = if is_left { None } else { e.timers.stall.take() };
         let closed = e.closed();
         self.disarm(stall);
         if was_gated {

@@ -6,6 +6,7 @@
 //! - E3: an outcome is decided once.
 //! - E4: a timer is armed only in the states that it belongs to.
 
+use crate::base::planted::{Planted, planted};
 use crate::base::{ExecutionId, Instant, ProgressToken};
 use crate::engine::action::{Outcome, State};
 use crate::engine::event::{Hold, OpenSpec, RingFacts, Start};
@@ -161,6 +162,9 @@ impl Execution {
     /// The producer waits no longer. Its silence goes on from where it stood when it had to.
     pub fn ungate(&mut self, now: Instant) -> bool {
         let Some(gated_at) = self.gated_at.take() else { return false };
+        if planted(Planted::InactivityWhileGated) {
+            return true;
+        }
         let held_from = gated_at.max(self.heard_at);
         self.heard_at += now.since(held_from);
         true
@@ -203,7 +207,8 @@ impl Execution {
         for (local, next_seq) in self.locals.positions().filter(|(local, _)| local.gates()) {
             let limit = local.terms.limit;
             gate.gate_seq = gate.gate_seq.min(next_seq);
-            gate.credit_seq = gate.credit_seq.min(next_seq.saturating_add(limit.chunks.into()));
+            let chunks = u64::from(limit.chunks) + u64::from(planted(Planted::CreditOffByOne));
+            gate.credit_seq = gate.credit_seq.min(next_seq.saturating_add(chunks));
             if limit.bytes != u64::MAX {
                 let bytes_before = self.total_bytes_before(next_seq);
                 gate.credit_bytes = gate.credit_bytes.min(bytes_before.saturating_add(limit.bytes));

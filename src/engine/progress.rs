@@ -12,6 +12,7 @@
 //!   and contexts are told at once.
 
 use crate::base::Handle;
+use crate::base::planted::{Planted, planted};
 use crate::engine::Engine;
 use crate::engine::action::Action;
 use crate::engine::execution::Execution;
@@ -148,10 +149,16 @@ impl Tracker {
         }
         let first = self.axis.is_none();
         let wanted = self.place(measure);
-        let is_backward = wanted.is_some_and(|wanted| wanted < self.progress);
+        let is_converted = matches!(
+            (self.axis, measure),
+            (Some(Axis::Percentage), Measure::Absolute { .. })
+                | (Some(Axis::Absolute), Measure::Percentage(_))
+        );
+        let is_trusted = planted(Planted::ProgressBackwards) && is_converted;
+        let is_backward = !is_trusted && wanted.is_some_and(|wanted| wanted < self.progress);
         let next = match wanted {
             Some(_) if is_backward => self.progress,
-            Some(wanted) if first || wanted > self.progress || !has_words => wanted,
+            Some(wanted) if first || is_trusted || wanted > self.progress || !has_words => wanted,
             _ => self.next_step(),
         };
         let next = next.min(self.total.unwrap_or(f64::INFINITY));

@@ -4,6 +4,7 @@
 //! another thread. The part of a local one that a delivery touches is kept small and lies beside
 //! its neighbours of the same execution.
 
+use crate::base::planted::{Planted, planted};
 use crate::base::{Instant, SubscriberId};
 use crate::engine::action::{DetachReason, End, EndState, Outcome};
 use crate::engine::chunk::{Gap, GapReason, Totals};
@@ -108,7 +109,8 @@ impl Local {
     /// more will be published.
     #[inline]
     pub fn next(&mut self, log: &ChunkLog, ended: bool) -> Next {
-        if self.cursor.next_seq > log.head_seq() {
+        let early = planted(Planted::EndBeforeLastChunk) && ended;
+        if self.cursor.next_seq + u64::from(early) > log.head_seq() {
             self.flush = false;
             return if ended { Next::CaughtUp } else { Next::Nothing };
         }
@@ -211,6 +213,12 @@ impl Local {
         let reason = if late { GapReason::Late } else { reason };
         self.fresh &= blocks;
         match self.cursor.skip(self.terms.kinds, until_seq, reason, log) {
+            Some(_) if planted(Planted::GapLostAtEnd) && ended => self.next(log, ended),
+            Some(gap)
+                if planted(Planted::ConflatedWithoutGap) && gap.reason == GapReason::Conflated =>
+            {
+                self.next(log, ended)
+            }
             Some(gap) => {
                 self.detail.told_seq = gap.to_seq;
                 if self.demand != u32::MAX {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::base::planted::{Planted, planted};
 use crate::base::{Handle, Instant, SubscriberId};
 use crate::engine::action::{Action, DetachReason, Outcome};
 use crate::engine::event::OnStall;
@@ -145,7 +146,8 @@ impl Engine {
         e.timers.silence = None;
         let timeout = if e.heard { Timeout::Inactivity } else { Timeout::FirstChunk };
         let silent_for = now.since(e.heard_at);
-        if !e.gated() && e.silence_max().is_some_and(|silence_max| silent_for >= silence_max) {
+        let is_held = e.gated() && !planted(Planted::InactivityWhileGated);
+        if !is_held && e.silence_max().is_some_and(|silence_max| silent_for >= silence_max) {
             self.time_out(execution, timeout);
         } else {
             self.listen(execution);

@@ -33,6 +33,7 @@ use std::fmt;
 use std::num::NonZeroU64;
 
 use crate::base::Instant;
+use crate::base::planted::{Planted, planted};
 use crate::limits::WHEEL_TICK_SHIFT;
 
 mod audit;
@@ -208,6 +209,9 @@ impl<T: Copy> Wheel<T> {
         if node.generation != id.generation.get() || node.payload.is_none() {
             return None;
         }
+        if planted(Planted::TimerFiresAfterCancel) {
+            return node.payload;
+        }
         self.unlink(id.index, place_of(self.elapsed, node.due_tick));
         Some(self.release(id.index))
     }
@@ -301,6 +305,9 @@ impl<T: Copy> Wheel<T> {
         self.clear(place);
         while index != NOBODY {
             let next = self.nodes[index as usize].next;
+            if planted(Planted::CascadeSkipsSlot) && next == NOBODY {
+                return;
+            }
             self.link(index);
             index = next;
         }

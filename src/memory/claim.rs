@@ -8,6 +8,7 @@
 use super::atomic::{Flaw, Ordering, fence, is_flawed};
 use super::layout::{CLAIM_PARTS, TAIL_SEQ_WORD, TAIL_TOTALS_WORD, TAIL_VERSION_WORD, unpack_meta};
 use super::writer::{RingWriter, WriteError};
+use crate::base::planted::{Planted, planted};
 
 impl RingWriter {
     /// Gives up chunks at the tail until a payload can end at `position_end` and one slot is free;
@@ -19,7 +20,8 @@ impl RingWriter {
         let data_bytes = u64::from(self.geometry.data_bytes());
         let tail_max = gate_seq.min(self.seq_next);
         let mut tail_seq = self.tail_seq;
-        while self.position_of(tail_seq) + data_bytes < position_end
+        let counts_data = !planted(Planted::DataWrapBeforeSlotWrap);
+        while counts_data && self.position_of(tail_seq) + data_bytes < position_end
             || tail_seq + slot_count <= self.seq_next
         {
             if tail_seq >= tail_max {
@@ -36,7 +38,8 @@ impl RingWriter {
         {
             tail_seq += 1;
         }
-        self.store_tail(tail_seq);
+        let told_seq = tail_seq - u64::from(planted(Planted::TailOffByOne));
+        self.store_tail(told_seq.max(self.tail_seq));
         self.seq_limit = tail_seq + slot_count;
         self.position_limit = self.position_of(tail_seq) + data_bytes;
         Ok(())

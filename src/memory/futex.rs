@@ -43,6 +43,8 @@ pub fn wait(word: &AtomicU64, seen: u32, timeout: Duration) -> WaitOutcome {
 
 /// Wakes everyone who waits for the low half of `word`; returns how many did.
 pub fn wake_all(word: &AtomicU64) -> u32 {
+    #[cfg(feature = "planted")]
+    super::interleave::note_woken(word);
     let Some(address) = futex_address(word) else { return 0 };
     // SAFETY: FUTEX_WAKE uses the address as a key only.
     let result = unsafe { libc::syscall(libc::SYS_futex, address, libc::FUTEX_WAKE, i32::MAX) };

@@ -33,7 +33,9 @@ pub mod door;
 pub mod exchange;
 mod format;
 pub mod futex;
-pub mod layout;
+#[cfg(feature = "planted")]
+pub mod interleave;
+mod layout;
 pub mod lease;
 pub mod memfd;
 pub mod pool;

@@ -30,6 +30,7 @@ use super::layout::{
 use super::lease::Lease;
 use super::reader::RingReader;
 use crate::base::Instant;
+use crate::base::planted::{Planted, planted};
 use crate::limits::KINDS_MAX;
 
 /// The one writer of one ring.
@@ -145,6 +146,9 @@ impl RingWriter {
         now: Instant,
         gate_seq: u64,
     ) -> Result<u64, WriteError> {
+        if planted(Planted::ClaimAfterWrite) {
+            self.copy_unclaimed(payload);
+        }
         let room = self.room(payload.len(), gate_seq)?;
         if is_flawed(Flaw::PublishOrder) {
             return Ok(self.write_in_wrong_order(header, payload, now, room));
@@ -152,6 +156,8 @@ impl RingWriter {
         let start = self.geometry.data_start() + room.offset as usize;
         // SAFETY: `room` is free space of a window that only we write (the lease).
         unsafe { copy::copy_in(&self.lease.segment, start, payload) };
+        #[cfg(feature = "planted")]
+        super::interleave::in_write(self);
         Ok(self.commit(header, room, now))
     }
 
@@ -191,18 +197,35 @@ impl RingWriter {
             return Err(WriteError::TooLarge { length, length_max });
         }
         let length = length as u32;
-        let data_bytes = u64::from(self.geometry.data_bytes());
-        let mut position = self.position_next;
-        let mut offset = position - self.lap_position;
-        // An empty payload takes no room, but has to start inside: at least one word must be left.
-        if offset + padded(length.max(1)) > data_bytes {
-            position = self.lap_position + data_bytes; // The rest of the area becomes padding.
-            offset = 0;
-        }
+        let (position, offset) = self.place(length);
         if position + padded(length) > self.position_limit || self.seq_next == self.seq_limit {
             self.claim(position + padded(length), gate_seq)?;
         }
         Ok(Room { position, offset: offset as u32, length })
+    }
+
+    /// Where a payload goes: a position, and where in the data area that is.
+    #[inline]
+    fn place(&self, length: u32) -> (u64, u64) {
+        let data_bytes = u64::from(self.geometry.data_bytes());
+        let offset = self.position_next - self.lap_position;
+        // An empty payload takes no room, but has to start inside: at least one word must be left.
+        if offset + padded(length.max(1)) > data_bytes {
+            return (self.lap_position + data_bytes, 0); // The rest of the area becomes padding.
+        }
+        (self.position_next, offset)
+    }
+
+    /// [`Planted::ClaimAfterWrite`].
+    #[cold]
+    fn copy_unclaimed(&mut self, payload: &[u8]) {
+        if payload.len() <= self.geometry.length_max() as usize {
+            let (_, offset) = self.place(payload.len() as u32);
+            let start = self.geometry.data_start() + offset as usize;
+            copy::words_in(&self.lease.segment, start, payload);
+            #[cfg(feature = "planted")]
+            super::interleave::in_write(self);
+        }
     }
 
     /// Makes a chunk of what stands in `room`.

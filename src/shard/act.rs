@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use super::delivery::{Chunk, Delivery, Ended, Reported, code_of_detach, code_of_outcome};
 use super::run::{Producer, Ring, Run};
 use super::{AskedFor, Call, Fan, Item, NO_SINK, Shard, Sink};
+use crate::base::planted::{Planted, planted};
 use crate::base::{Handle, SubscriberId};
 use crate::engine::{
     Action, DetachReason, End, Event, FanOut, Log, ProducerEnd, RingFacts, Verdict,
@@ -345,7 +346,12 @@ impl<R: Reactor + 'static> Shard<R> {
                 run.stopping = true; // `take_over_threads` says when it is quiet.
                 self.worked = true;
             }
-            _ => self.tell(Event::ProducerEnded(execution, ProducerEnd::Stopped)),
+            _ => {
+                self.tell(Event::ProducerEnded(execution, ProducerEnd::Stopped));
+                if planted(Planted::EndTwiceInCancelRace) {
+                    self.tell(Event::ProducerEnded(execution, ProducerEnd::Done));
+                }
+            }
         }
     }
 

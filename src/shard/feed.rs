@@ -1,4 +1,5 @@
-//! Chunks by hand: an execution whose owner publishes, reports and finishes it on the shard's thread.
+//! Chunks by hand: an execution whose owner publishes, reports and finishes it, on the shard's own
+//! thread.
 
 use std::fmt;
 

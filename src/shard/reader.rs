@@ -16,6 +16,8 @@ use std::time::Duration;
 
 use super::delivery::{Chunk, Delivery, Ended, Reported, detach_of_code, outcome_of_code};
 use super::run::Bell;
+#[cfg(feature = "planted")]
+use crate::base::planted::{Planted, planted};
 use crate::base::{ExecutionId, Instant, SubscriberId};
 use crate::engine::policy::{self, Cursor, Log, Owed, Policy, Terms};
 use crate::engine::{
@@ -400,8 +402,41 @@ impl Subscriber {
         found
     }
 
+    /// The first half of falling asleep, for a simulation: what happens before the second half is
+    /// what another thread could do between the two. `false`: there is no reason to.
+    #[cfg(feature = "planted")]
+    pub(crate) fn lie_down(&mut self) -> bool {
+        if self.ended {
+            return false;
+        }
+        if planted(Planted::AsleepAfterCheck) {
+            return !self.has_news();
+        }
+        self.link.exchange.fall_asleep();
+        true
+    }
+
+    /// The second half. The words that it sleeps on; `None` if there is news.
+    #[cfg(feature = "planted")]
+    pub(crate) fn doze(&mut self) -> Option<[usize; 2]> {
+        use crate::memory::interleave::name_of;
+        if planted(Planted::AsleepAfterCheck) {
+            self.link.exchange.fall_asleep();
+        } else if self.has_news() {
+            self.link.exchange.wake_up();
+            return None;
+        }
+        Some([name_of(self.link.reader.head_word()), name_of(self.link.desk.epoch_word())])
+    }
+
+    /// It was woken.
+    #[cfg(feature = "planted")]
+    pub(crate) fn rise(&mut self) {
+        self.link.exchange.wake_up();
+    }
+
     /// Is there a chunk, a gap, or a knock?
-    fn has_news(&self) -> bool {
+    pub(crate) fn has_news(&self) -> bool {
         self.cursor.next_seq < self.granted_seq
             || !matches!(self.link.reader.poll(self.cursor.next_seq), Poll::Pending)
             || self.link.desk.epoch() != self.epoch

@@ -3,6 +3,7 @@
 
 use std::sync::{Arc, Mutex};
 
+use crate::base::planted::{Planted, planted};
 use crate::base::{ExecutionId, Handle, Instant, SubscriberId};
 use crate::memory::atomic::full_fence;
 use crate::memory::{ControlPage, Desk, Exchange, Flag, ReaderPageView, RingReader, RingWriter};
@@ -102,7 +103,8 @@ impl Run {
 
     /// Makes the readers on other threads look, if any of them sleeps: there are chunks.
     pub fn wake_readers(&self) {
-        if !self.remotes.is_empty() && self.exchange.has_sleepers() {
+        let is_lost = planted(Planted::LostWake);
+        if !self.remotes.is_empty() && self.exchange.has_sleepers() && !is_lost {
             match &self.ring {
                 Ring::None => {}
                 Ring::Here(writer) | Ring::Back(writer) => writer.wake(),

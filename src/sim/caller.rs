@@ -9,6 +9,7 @@ use crate::engine::{
 use crate::limits;
 use crate::memory::Geometry;
 use crate::shard::{ExecuteError, ExecuteOptions, PublishError};
+use crate::sim::between::set_writing;
 use crate::sim::model::{Producer, Told, fill_payload};
 use crate::sim::producer::{Script, SimTool};
 use crate::sim::run::{Feed, Sim};
@@ -205,6 +206,7 @@ impl Sim {
         let now = self.now();
         // Subscribers are given the chunk before this returns: the model has to know it by then.
         self.shared.lock().publishing = Some((execution, seq, draft.model(draft.length, now)));
+        set_writing(execution);
         let result = self.shard.publish_at(id, draft.kind, draft.key, &payload, now);
         let mut guard = self.shared.lock();
         let scene = &mut *guard;
@@ -294,7 +296,7 @@ impl Sim {
         }
     }
 
-    /// A progress token finds its execution as long as that lives, and nothing once it is forgotten.
+    /// A progress token finds its execution as long as that lives, and nothing once forgotten.
     fn look_up_token(&mut self, execution: usize) {
         let id = self.shared.lock().executions[execution].id;
         let status = self.shard.inspect(id).ok();

@@ -77,6 +77,8 @@ const OTHERS: &[&str] = &[
     "end detached: shutdown",
     "end detached: evicted",
     "token looked up",
+    #[cfg(feature = "planted")]
+    "reader fell asleep",
     "producer steps",
     "producer feed",
     "producer thread",

@@ -46,6 +46,8 @@ pub(super) struct Follower {
     pub is_joining: bool,
     /// Everything before it was given, counted in a gap, or is none of its kinds.
     pub next_seq: u64,
+    /// Where it began.
+    pub first_seq: u64,
     /// Everything of its kinds before it began.
     before: Totals,
     pub given: Totals,
@@ -110,6 +112,7 @@ impl Follower {
             coalesce: None,
             is_joining: true,
             next_seq,
+            first_seq: subscribed.cursor.next_seq,
             before: subscribed.cursor.seen,
             given: Totals::ZERO,
             missed: Totals::ZERO,

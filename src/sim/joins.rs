@@ -9,6 +9,7 @@ use crate::engine::{
 };
 use crate::limits;
 use crate::shard::Delivery;
+use crate::sim::between::Rest;
 use crate::sim::follower::Habitat;
 use crate::sim::plan::pick;
 use crate::sim::run::Sim;
@@ -57,7 +58,13 @@ impl Sim {
                 self.check_granted(follower, &spec, headers_only);
                 let is_slow = self.random.chance(self.plan.slow_readers, 1_000);
                 let stuck_until = Instant::ZERO;
-                self.watchers.push(Watcher { follower, seat, is_slow, stuck_until });
+                self.watchers.push(Watcher {
+                    follower,
+                    seat,
+                    is_slow,
+                    stuck_until,
+                    rest: Rest::Awake,
+                });
             }
             Err(error) => self.check_refused(execution, habitat, &spec, error, status.ok()),
         }
@@ -152,6 +159,16 @@ impl Sim {
             From::Start => {}
         }
         let follower = &scene.followers[follower];
+        let asked_seq = match spec.from {
+            From::Start => Some(1),
+            From::Seq { seq, .. } => Some(seq),
+            From::Live => None, // The model may be ahead of what the shard has seen.
+        };
+        let (first_seq, index) = (follower.first_seq, follower.execution);
+        if asked_seq.is_some_and(|asked_seq| asked_seq != first_seq) {
+            scene.fail(format!("a subscriber of {index} begins at {first_seq}: {spec:?}"));
+            return;
+        }
         let execution = &scene.executions[follower.execution];
         let ring = execution.ring.map_or(u32::MAX, |ring| ring.chunks_max);
         let limit = match (spec.limit_chunks, spec.policy) {

@@ -7,8 +7,10 @@
 //!
 //! Reading order: `run.rs` (one run from beginning to end), `model.rs` (what is known of an
 //! execution), `follower.rs`, `ending.rs` and `expect.rs` (the oracle), then the actors:
-//! `caller.rs`, `producer.rs`, `thread.rs`, `joins.rs`, `watcher.rs`.
+//! `caller.rs`, `producer.rs`, `thread.rs`, `joins.rs`, `watcher.rs`; `between.rs` is what happens
+//! in the middle of their steps.
 
+mod between;
 mod caller;
 pub mod campaign;
 mod coverage;

@@ -1,4 +1,5 @@
-//! How long a producer was silent, counted without asking the engine, and whether a timeout was due.
+//! How long a producer was silent, counted without asking the engine, and whether that is a
+//! timeout.
 
 use std::time::Duration;
 
@@ -40,7 +41,7 @@ impl Patience {
     pub fn start(&mut self, now: Instant) {
         self.started_at = Some(now);
         self.heard_at = now;
-        self.held_since = None; // It was told to wait for its start.
+        (self.held_since, self.held) = (None, Duration::ZERO); // It had to wait for its start.
     }
 
     /// It is told to stop.

@@ -9,6 +9,7 @@ use crate::base::{Instant, Random};
 use crate::engine::{Kind, RingFacts};
 use crate::limits;
 use crate::memory::Geometry;
+use crate::sim::between::set_writing;
 use crate::sim::model::{ChunkModel, FAILURE_TEXT, PANIC_TEXT, Told, fill_payload};
 use crate::sim::plan::Plan;
 use crate::sim::scene::Shared;
@@ -142,6 +143,7 @@ impl SimTool {
     /// Publishes one chunk, copied or in place.
     fn emit(&mut self, context: &mut Context<'_>) -> Result<(), EmitError> {
         let draft = self.script.chunk(context.chunk_bytes_max());
+        set_writing(self.execution);
         let mut scene = self.shared.lock();
         let ring = &mut scene.executions[self.execution].ring;
         ring.get_or_insert_with(|| ring_of(context.chunk_bytes_max()));

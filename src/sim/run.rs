@@ -122,6 +122,7 @@ impl Sim {
     /// # Panics
     /// If anything is wrong.
     pub fn run(mut self, seed: u64) -> Summary {
+        self.watch_between();
         while !self.has_enough() {
             assert!(self.step_count < STEPS_MAX, "it gets nowhere: {:?}", self.shard);
             self.step_count += 1;
@@ -297,6 +298,9 @@ impl Sim {
 
     /// Everything that must hold between two steps.
     fn check(&mut self) {
+        if let Err(text) = self.check_between() {
+            self.shared.lock().fail(text);
+        }
         self.raise();
         self.shard.audit();
         let mut guard = self.shared.lock();

@@ -5,6 +5,7 @@
 use crate::base::Instant;
 use crate::engine::RingFacts;
 use crate::memory::{ChunkHeader, RingWriter};
+use crate::sim::between::set_writing;
 use crate::sim::model::{FAILURE_TEXT, PANIC_TEXT, Told, fill_payload};
 use crate::sim::producer::{Script, ring_of};
 use crate::sim::scene::Scene;
@@ -64,7 +65,10 @@ impl Scene {
         actor.buffer.resize(draft.length, 0);
         fill_payload(index as u32, seq, &mut actor.buffer);
         let header = ChunkHeader { kind: draft.kind as u8, key: draft.key, flags: 0 };
-        match actor.output.try_send(header, &actor.buffer) {
+        let before = set_writing(index); // Perhaps in the middle of somebody else's step.
+        let sent = actor.output.try_send(header, &actor.buffer);
+        set_writing(before);
+        match sent {
             Ok(seq) => {
                 actor.script.count();
                 let now = actor.output.now();

@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::base::Instant;
 use crate::engine::{AcknowledgeError, GapReason};
 use crate::shard::{Polled, Subscriber};
+use crate::sim::between::Rest;
 use crate::sim::expect::{Expected, Got, Held};
 use crate::sim::follower::Habitat;
 use crate::sim::run::Sim;
@@ -17,6 +18,8 @@ pub(super) struct Watcher {
     /// Asks for one thing at a time, when it is its turn at all.
     pub is_slow: bool,
     pub stuck_until: Instant,
+    #[cfg_attr(not(feature = "planted"), expect(dead_code, reason = "nobody sleeps there"))]
+    pub rest: Rest,
 }
 
 /// What it holds.
@@ -30,7 +33,7 @@ impl Sim {
     /// One of the subscribers does something.
     pub fn visit(&mut self, at: usize) {
         let now = self.now();
-        if self.watchers[at].stuck_until > now {
+        if self.watchers[at].stuck_until > now || self.sleeps(at) {
             return;
         }
         if self.random.chance(self.plan.reader_stuck, 1_000) {
@@ -58,6 +61,7 @@ impl Sim {
         let count = if is_slow { self.random.below(3) } else { 200 };
         for _ in 0..count {
             if !self.ask(at) {
+                self.lie_down(at);
                 break;
             }
             if is_slow || self.random.chance(1, 3) {
@@ -81,6 +85,9 @@ impl Sim {
 
     /// Asks once, and compares what comes with what is owed; `false` if nothing came.
     pub fn ask(&mut self, at: usize) -> bool {
+        if self.sleeps(at) {
+            return false;
+        }
         let index = self.watchers[at].follower;
         let (execution, id, ended) = {
             let scene = self.shared.lock();

@@ -8,6 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::base::Instant;
+use crate::base::planted::{Planted, planted};
 use crate::engine::Kind;
 use crate::limits;
 use crate::memory::atomic::full_fence;
@@ -143,7 +144,7 @@ impl Output {
             return written;
         }
         full_fence(); // exchange:sleep, and the shard's own before it blocks
-        if self.exchange.has_sleepers() {
+        if self.exchange.has_sleepers() && !planted(Planted::LostWake) {
             self.writer.wake();
         }
         self.host.ring();

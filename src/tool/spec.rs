@@ -80,14 +80,15 @@ impl ToolSpec {
         }
     }
 
-    /// Values of one argument (of a nested one with dots; of none: the names of all) that begin with
-    /// `prefix` and fit the arguments that are there already.
+    /// Values of one argument (of a nested one with dots; of none: the names of all) that begin
+    /// with `prefix` and fit the arguments that are there already.
     ///
     /// ```
     /// use serde_json::{Map, json};
     /// use streamdoor::tool::ToolSpec;
     /// let mut spec = ToolSpec::new("paint", "Paints.");
-    /// spec.arguments = json!({"type": "object", "properties": {"color": {"enum": ["red", "blue"]}}});
+    /// let color = json!({"enum": ["red", "blue"]});
+    /// spec.arguments = json!({"type": "object", "properties": {"color": color}});
     /// assert_eq!(spec.complete("color", "b", &Map::new()).values, ["blue"]);
     /// ```
     pub fn complete(

@@ -1,0 +1,117 @@
+//! Planted bugs: what the simulator has to find, to show that it would find the like.
+//!
+//! Each is one small wrong step in the real code, taken when its number was chosen. Without the
+//! feature `planted` the question is a constant `false` and the step is not compiled. With it, one
+//! bug at most is chosen for the whole process, before anything runs.
+
+/// The bugs, by number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Planted {
+    /// A payload is written before the chunks that it overwrites are given up.
+    ClaimAfterWrite = 1,
+    /// Only descriptors are given up, not the data that payloads overwrite.
+    DataWrapBeforeSlotWrap = 2,
+    /// One chunk too few is given up.
+    TailOffByOne = 3,
+    /// Readers that sleep are not woken.
+    LostWake = 4,
+    /// A reader looks for news first, and only then says that it sleeps.
+    AsleepAfterCheck = 5,
+    /// The gate does not move back for a `block` subscriber that comes late.
+    LateJoinerNotGated = 6,
+    /// The gate stays where a subscriber stood that is gone.
+    DetachedStillGates = 7,
+    /// A gap before the end is not told.
+    GapLostAtEnd = 8,
+    /// Who comes back is told once more what it was told before.
+    GapTwiceAfterReconnect = 9,
+    /// The end is told while a chunk is still owed.
+    EndBeforeLastChunk = 10,
+    /// A cancellation and the producer's own end each end the execution.
+    EndTwiceInCancelRace = 11,
+    /// A timer that was cancelled fires all the same.
+    TimerFiresAfterCancel = 12,
+    /// When the wheel moves on, a timer of a coarse slot is left behind.
+    CascadeSkipsSlot = 13,
+    /// A handle is taken for the present tenant's, whoever that is.
+    StaleGenerationTaken = 14,
+    /// A producer may publish one chunk more than a `block` subscriber allows.
+    CreditOffByOne = 15,
+    /// A report of another form takes progress backwards.
+    ProgressBackwards = 16,
+    /// What `conflate` skips is not told.
+    ConflatedWithoutGap = 17,
+    /// A reader that has moved is still blamed for the time before.
+    BlockDeadlineLeftArmed = 18,
+    /// A producer counts as silent while a reader holds it back.
+    InactivityWhileGated = 19,
+    /// An execution is forgotten while somebody still reads its ring.
+    RetentionFreesLeasedRing = 20,
+}
+
+/// Is this bug the chosen one?
+#[inline(always)]
+pub fn planted(bug: Planted) -> bool {
+    #[cfg(feature = "planted")]
+    return chosen::is(bug);
+    #[cfg(not(feature = "planted"))]
+    {
+        let _ = bug;
+        false
+    }
+}
+
+#[cfg(feature = "planted")]
+pub use chosen::plant;
+
+#[cfg(feature = "planted")]
+mod chosen {
+    use std::sync::OnceLock;
+
+    use super::Planted;
+
+    static CHOSEN: OnceLock<Option<Planted>> = OnceLock::new();
+
+    #[inline]
+    pub fn is(bug: Planted) -> bool {
+        *CHOSEN.get_or_init(|| None) == Some(bug)
+    }
+
+    /// Chooses a bug by its number, for the rest of this process; `None` if there is none of that
+    /// number.
+    ///
+    /// # Panics
+    /// If anything has run before: half a process with a bug would show nothing.
+    pub fn plant(number: u8) -> Option<Planted> {
+        let bug = Planted::ALL.into_iter().find(|&bug| bug as u8 == number)?;
+        assert!(CHOSEN.set(Some(bug)).is_ok(), "a bug is planted before anything else");
+        Some(bug)
+    }
+}
+
+impl Planted {
+    /// Every one of them.
+    pub const ALL: [Planted; 20] = [
+        Planted::ClaimAfterWrite,
+        Planted::DataWrapBeforeSlotWrap,
+        Planted::TailOffByOne,
+        Planted::LostWake,
+        Planted::AsleepAfterCheck,
+        Planted::LateJoinerNotGated,
+        Planted::DetachedStillGates,
+        Planted::GapLostAtEnd,
+        Planted::GapTwiceAfterReconnect,
+        Planted::EndBeforeLastChunk,
+        Planted::EndTwiceInCancelRace,
+        Planted::TimerFiresAfterCancel,
+        Planted::CascadeSkipsSlot,
+        Planted::StaleGenerationTaken,
+        Planted::CreditOffByOne,
+        Planted::ProgressBackwards,
+        Planted::ConflatedWithoutGap,
+        Planted::BlockDeadlineLeftArmed,
+        Planted::InactivityWhileGated,
+        Planted::RetentionFreesLeasedRing,
+    ];
+}

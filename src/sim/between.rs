@@ -1,0 +1,135 @@
+//! What happens between two steps of one function, where a real world has other cores: a reader
+//! looks at a ring in the middle of a write, and a reader falls asleep while the shard goes on.
+//! Only with the feature `planted`; without it nothing happens here.
+
+use crate::sim::run::Sim;
+
+/// Is a reader of another thread awake?
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Rest {
+    #[default]
+    Awake,
+    /// It has begun to fall asleep.
+    #[cfg(feature = "planted")]
+    LyingDown,
+    /// It sleeps on these words.
+    #[cfg(feature = "planted")]
+    Asleep([usize; 2]),
+}
+
+#[cfg(not(feature = "planted"))]
+mod nothing {
+    use super::Sim;
+
+    pub fn set_writing(_execution: usize) -> usize {
+        0
+    }
+
+    impl Sim {
+        pub fn watch_between(&self) {}
+        pub fn check_between(&mut self) -> Result<(), String> {
+            Ok(())
+        }
+        pub fn lie_down(&mut self, _at: usize) {}
+        pub fn sleeps(&mut self, _at: usize) -> bool {
+            false
+        }
+    }
+}
+
+#[cfg(not(feature = "planted"))]
+pub(super) use nothing::set_writing;
+
+#[cfg(feature = "planted")]
+mod looks {
+    use std::cell::{Cell, RefCell};
+
+    use super::{Rest, Sim};
+    use crate::memory::interleave;
+    use crate::memory::reader::RingReader;
+    use crate::sim::model::fill_payload;
+    use crate::sim::watcher::Seat;
+
+    std::thread_local! {
+        static WRITING: Cell<u32> = const { Cell::new(0) };
+        static WRONG: RefCell<Option<String>> = const { RefCell::new(None) };
+    }
+
+    /// From here on it is this execution's ring that is written. Whose it was before.
+    pub fn set_writing(execution: usize) -> usize {
+        WRITING.replace(execution as u32) as usize
+    }
+
+    /// A reader that looks at the oldest chunks gets their bytes, or word that they are gone.
+    fn look(reader: &RingReader) {
+        let number = WRITING.get();
+        let mut buffer = vec![0; reader.geometry().length_max() as usize];
+        let mut expected = buffer.clone();
+        let tail_seq = reader.tail_seq();
+        for seq in tail_seq..(tail_seq + 4).min(reader.head_seq() + 1) {
+            let Ok(descriptor) = reader.read(seq, &mut buffer) else { continue };
+            let length = descriptor.length as usize;
+            fill_payload(number, seq, &mut expected[..length]);
+            if buffer[..length] != expected[..length] {
+                let text = format!("chunk {seq} of {number} was read while it was overwritten");
+                WRONG.set(Some(text));
+            }
+        }
+    }
+
+    impl Sim {
+        /// Has all this happen.
+        pub fn watch_between(&self) {
+            WRONG.set(None);
+            interleave::watch(look);
+        }
+
+        /// Those who were woken are awake; whoever still sleeps has no reason to be awake.
+        pub fn check_between(&mut self) -> Result<(), String> {
+            if let Some(text) = WRONG.take() {
+                return Err(text);
+            }
+            let woken = interleave::take_woken();
+            for watcher in &mut self.watchers {
+                let (Rest::Asleep(words), Seat::Remote(reader)) = (watcher.rest, &mut watcher.seat)
+                else {
+                    continue;
+                };
+                if words.iter().any(|word| woken.contains(word)) {
+                    reader.rise();
+                    watcher.rest = Rest::Awake;
+                } else if reader.has_news() {
+                    return Err(format!("subscriber {} sleeps, and has news", watcher.follower));
+                }
+            }
+            Ok(())
+        }
+
+        /// A reader that has nothing to do begins to fall asleep, if it is of another thread.
+        pub fn lie_down(&mut self, at: usize) {
+            let watcher = &mut self.watchers[at];
+            if let Seat::Remote(reader) = &mut watcher.seat
+                && self.random.chance(1, 4)
+                && reader.lie_down()
+            {
+                watcher.rest = Rest::LyingDown;
+                self.shared.lock().coverage.count("reader fell asleep");
+            }
+        }
+
+        /// Does this one sleep? One that has lain down falls asleep now, unless it finds news.
+        pub fn sleeps(&mut self, at: usize) -> bool {
+            let watcher = &mut self.watchers[at];
+            match (watcher.rest, &mut watcher.seat) {
+                (Rest::LyingDown, Seat::Remote(reader)) => {
+                    watcher.rest = reader.doze().map_or(Rest::Awake, Rest::Asleep);
+                    watcher.rest != Rest::Awake
+                }
+                (rest, _) => rest != Rest::Awake,
+            }
+        }
+    }
+}
+
+#[cfg(feature = "planted")]
+pub(super) use looks::set_writing;
