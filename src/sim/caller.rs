@@ -121,7 +121,11 @@ impl Sim {
         let needed_bytes = classes.filter(takes).min().expect("it was not refused");
         let leased_bytes = self.shard.ring_usage().leased_bytes;
         let free_bytes = self.plan.rings_bytes_max - leased_bytes;
-        let ended = statuses.iter().find(|status| matches!(status.state, State::Ended(_)));
+        // Who ended without ever having had a ring has none to give.
+        let gives = |status: &&Status| {
+            matches!(status.state, State::Ended(_)) && status.ring.is_some()
+        };
+        let ended = statuses.iter().find(gives);
         if free_bytes >= u64::from(needed_bytes) || ended.is_some() {
             scene.fail(format!(
                 "execution {number} waits for a ring of {needed_bytes} bytes; {free_bytes} are \
