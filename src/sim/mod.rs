@@ -7,7 +7,7 @@
 //!
 //! Reading order: `run.rs` (one run from beginning to end), `model.rs` (what is known of an
 //! execution), `follower.rs`, `ending.rs` and `expect.rs` (the oracle), then the actors:
-//! `caller.rs`, `producer.rs`, `thread.rs`, `joins.rs`, `watcher.rs`.
+//! `caller.rs`, `producer.rs`, `thread.rs`, `joins.rs`, `watcher.rs`, `shortage.rs`.
 
 mod caller;
 pub mod campaign;
@@ -22,6 +22,7 @@ mod producer;
 pub mod reactor;
 mod run;
 mod scene;
+mod shortage;
 mod thread;
 mod watcher;
 pub mod world;
