@@ -110,7 +110,8 @@
 //! - A2 The engine knows no wire: no JSON, no HTTP, no MCP.
 //! - A3 After start the path publish → deliver allocates nothing: `tests/allocations.rs`. Exempt
 //!   are a tool's own work, opening and ending executions, attaching and detaching subscribers.
-//! - A4 Every queue, table, loop and retry has a limit in [`limits`].
+//! - A4 Every queue, table, loop and retry has a limit in [`limits`]. Rings shrink to a tenth of
+//!   what a cgroup allows, and when memory is short: [`memory::pressure`] has the table.
 //! - A5 A number that left our hands comes back with its generation, and is checked before use.
 //! - A6 Kernel, tools, other processes and the contents of shared memory are *outside*: what they
 //!   give is checked and answered with errors. Our own state is asserted, in release too; a tool's

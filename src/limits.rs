@@ -88,11 +88,55 @@ pub const PROGRESS_MESSAGE_BYTES_MAX: usize = 256;
 pub const PROGRESS_CONTEXT_BYTES_MAX: usize = 1_024;
 /// Progress reports of a tool on a thread that may wait for its shard; then the oldest go.
 pub const PROGRESS_PENDING_MAX: usize = 64;
+/// Idle windows go back to the kernel in steps of this size, one a turn: some 15 µs each, where a
+/// whole megabyte would be 200, and a turn is to stay below [`STALL_THRESHOLD`].
+pub const RING_RELEASE_STEP_BYTES: u32 = 64 << 10;
 /// Where the kernel cannot wait for two words at once, a wait for the first is cut to this.
 pub const WAIT_EITHER_FALLBACK: Duration = Duration::from_millis(1);
 /// A consistent read of several words is tried this often (some 10 µs), then it is "not now": its
 /// writer has lost its core in the middle of a change, or is hostile.
 pub const SEQLOCK_ATTEMPTS_MAX: u32 = 100;
+
+// --- Memory pressure -----------------------------------------------------------------------------
+
+/// The largest window that may be leased: normal, elevated, critical, survival. From the sift seed.
+pub const PRESSURE_CLASS_BYTES: [u32; 4] = [1 << 20, 256 << 10, 64 << 10, 16 << 10];
+/// Under a cgroup limit all rings of the process together take at most this part of it. From the
+/// sift seed.
+pub const RINGS_CGROUP_FRACTION: u64 = 10;
+/// What is touched at start is at most this part of what rings may take: the rest stays free to
+/// become windows of the size that is asked for.
+pub const RINGS_PREALLOC_FRACTION_MIN: u64 = 4;
+
+// Thresholds in percent: elevated, critical, survival. PSI: kernel,
+// Documentation/accounting/psi.rst.
+
+/// Some task waited for memory. A tenth of the time is felt in the tail of latencies; beyond half
+/// of it the kernel is reclaiming rather than working. (systemd-oomd acts at 60 % for all of a
+/// slice; ring sizes have to go down long before anybody is killed.)
+pub const PRESSURE_MEMORY_SOME_PERCENT: [f32; 3] = [10.0, 30.0, 60.0];
+/// All tasks waited for memory at once, so that nothing was done: each step at half the time.
+pub const PRESSURE_MEMORY_FULL_PERCENT: [f32; 3] = [5.0, 15.0, 30.0];
+/// Some task waited for a disk. That is the everyday life of a machine that builds or sorts, and
+/// smaller rings do not make its disk faster: only what is next to always counts.
+pub const PRESSURE_IO_SOME_PERCENT: [f32; 3] = [80.0, 95.0, 99.0];
+/// All tasks waited for a disk at once. With swap or a file cache that no longer fits this is
+/// thrashing; a cold start looks the same for a moment.
+pub const PRESSURE_IO_FULL_PERCENT: [f32; 3] = [50.0, 80.0, 95.0];
+/// Used, of the machine or of the cgroup: 20, 10 and 5 % are left. The kernel's own watermarks lie
+/// at 1 to 3 %; below them every allocation pays for reclaim.
+pub const PRESSURE_USED_PERCENT: [f32; 3] = [80.0, 90.0, 95.0];
+/// Better samples in a row before the state goes down. With one a second: half of what avg10 looks
+/// back on, which has smoothed them already.
+pub const PRESSURE_CALM_SAMPLES: u32 = 5;
+/// How often the kernel is asked. Its own averages are renewed each two seconds; MemAvailable and
+/// the cgroup's use at once.
+pub const MEMORY_WATCH_INTERVAL: Duration = Duration::from_secs(1);
+/// Names in the path of a cgroup, at most: a path from outside must not grow our tables. A deeper
+/// one counts as the root of its tree.
+pub const CGROUP_DEPTH_MAX: usize = 32;
+/// The longest file of the kernel that is read for this; the rest of a longer one is not looked at.
+pub const KERNEL_FILE_BYTES_MAX: usize = 16 << 10;
 
 // --- Shard ---------------------------------------------------------------------------------------
 
@@ -163,6 +207,18 @@ const _: () = {
     assert!(REACTOR_OPERATIONS_MAX < 1 << 24); // A completion names 24 bits of slot.
     assert!(URING_SUBMISSIONS.is_power_of_two()); // Else the kernel rounds up.
     assert!(URING_SUBMISSIONS <= REACTOR_OPERATIONS_MAX); // More could never be in flight.
+    let mut level = 0;
+    while level < PRESSURE_CLASS_BYTES.len() {
+        let mut class = 0;
+        while RING_CLASS_BYTES[class] != PRESSURE_CLASS_BYTES[level] {
+            class += 1; // Out of bounds, and no build, if it is none of the classes.
+        }
+        assert!(level == 0 || PRESSURE_CLASS_BYTES[level] < PRESSURE_CLASS_BYTES[level - 1]);
+        level += 1;
+    }
+    assert!(PRESSURE_CLASS_BYTES[0] == RING_CLASS_BYTES[RING_CLASS_BYTES.len() - 1]);
+    assert!(RINGS_PREALLOC_FRACTION_MIN >= 1);
+    assert!(RING_RELEASE_STEP_BYTES.is_power_of_two()); // Steps tile the larger windows.
     let mut class = 0;
     while class < RING_CLASS_BYTES.len() {
         assert!(RING_CLASS_BYTES[class].is_power_of_two()); // Windows tile their arena.

@@ -6,11 +6,13 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use streamdoor::engine::{Hold, Kind, Policy, Start, SubscribeSpec};
+use streamdoor::reactor::readings::KernelFiles;
 use streamdoor::shard::{Delivery, ExecuteOptions, Shard, ShardConfig};
 use streamdoor::tool::{Context, EmitError, Prepared, Step, Tool, ToolSpec, Work};
 
@@ -82,6 +84,19 @@ fn nothing_allocates_on_the_chunk_path() {
     inline_nothing_allocates();
     fed_by_hand_nothing_allocates();
     across_threads_nothing_allocates();
+    looking_at_memory_allocates_nothing();
+}
+
+/// What the process's watch does each second, beside all shards.
+fn looking_at_memory_allocates_nothing() {
+    let mut files = KernelFiles::new(Path::new("/"));
+    files.read();
+    at_chunk(FIRST_COUNTED);
+    for _ in 0..10 {
+        std::hint::black_box(files.read());
+    }
+    at_chunk(LAST_COUNTED);
+    assert_none("the memory watch");
 }
 
 fn the_allocator_counts() {

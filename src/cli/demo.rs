@@ -9,7 +9,7 @@ use lexopt::prelude::*;
 use serde_json::json;
 use streamdoor::base::ExecutionId;
 use streamdoor::engine::{EndState, Hold, Outcome, Policy, Start, SubscribeSpec};
-use streamdoor::reactor::{Choice, Clock, Idle, OpenError};
+use streamdoor::reactor::{Choice, Clock, Idle, OpenError, Watch};
 use streamdoor::shard::{Delivery, ExecuteOptions, Shard, ShardConfig, ShardThread, Subscriber};
 use streamdoor::trace::Histogram;
 
@@ -159,7 +159,25 @@ fn spawn(options: &Options) -> Result<ShardThread, CliError> {
         if lacks { CliError::Environment(text) } else { CliError::Failed(text) }
     })?;
     println!("[shard] {report}; idle: {}", options.idle);
+    print_memory(&shard)?;
     Ok(shard)
+}
+
+/// The bill: what the rings may take, and who says so.
+fn print_memory(shard: &ShardThread) -> Result<(), CliError> {
+    let memory = shard.memory().map_err(|error| CliError::Failed(error.to_string()))?;
+    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+    print!("[memory] rings take at most {:.2} MiB", mib(memory.rings_bytes_max));
+    if let Some(limit_bytes) = Watch::of_process().readings().cgroup_limit_bytes {
+        print!(" (the cgroup's limit is {:.2} MiB)", mib(limit_bytes));
+    }
+    println!(
+        ", {:.2} MiB of it touched; the largest ring has {} KiB; pressure: {}",
+        mib(memory.usage.committed_bytes),
+        memory.largest_class_bytes >> 10,
+        memory.pressure
+    );
+    Ok(())
 }
 
 fn execute(shard: &ShardThread, options: &Options) -> Result<ExecutionId, CliError> {

@@ -39,6 +39,9 @@ pub enum Event<'a> {
     Leased(Handle, RingFacts),
     /// … or not: all rings are taken.
     LeaseFailed(Handle),
+    /// … or never will be as things stand: the execution fails with this text, and those behind it
+    /// have their turn.
+    LeaseRefused(Handle, &'a str),
     /// A ring has come back: of a released execution, or from a tool's thread that had kept it for
     /// longer.
     RingReturned,

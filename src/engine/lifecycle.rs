@@ -139,9 +139,33 @@ impl Engine {
         self.leasing = false;
         if self.queue.front() != Some(&execution) {
             self.request_lease();
-        } else if let Some(index) = self.oldest_ended {
+        } else if let Some(index) = self.oldest_ended_with_ring() {
             self.evict(index); // Asks again.
         }
+    }
+
+    /// Who never had a ring has none to give: it ended while it waited for one.
+    fn oldest_ended_with_ring(&self) -> Option<u32> {
+        let mut next = self.oldest_ended;
+        while let Some(index) = next {
+            let handle = self.executions.handle_at(index).expect("listed executions live");
+            let e = self.executions.get(handle).expect("as above");
+            if e.ring.is_some() {
+                return Some(index);
+            }
+            next = e.newer;
+        }
+        None
+    }
+
+    pub(super) fn lease_refused(&mut self, execution: Handle, text: &str) {
+        self.leasing = false;
+        if self.queue.front() == Some(&execution) {
+            let e = self.executions.get_mut(execution).expect("what is queued lives");
+            e.error = Some(shortened(text).into());
+            self.stop(execution, Outcome::Failed);
+        }
+        self.request_lease();
     }
 
     pub(super) fn start_if_due(&mut self, execution: Handle) {

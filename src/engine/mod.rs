@@ -196,6 +196,7 @@ impl Engine {
             Event::ForgetToken(token) => self.forget_token(token),
             Event::Leased(execution, ring) => self.leased(execution, ring),
             Event::LeaseFailed(execution) => self.lease_failed(execution),
+            Event::LeaseRefused(execution, text) => self.lease_refused(execution, text),
             Event::RingReturned => self.request_lease(),
             Event::Published(..) | Event::Demand(..) => unreachable!("handled on the fast path"),
             Event::Gated(execution) => self.gated(execution),

@@ -256,6 +256,32 @@ fn who_finds_no_ring_waits_in_line_and_then_is_told_busy() {
 }
 
 #[test]
+fn who_will_never_find_a_ring_fails_with_the_reason_and_the_next_one_has_its_turn() {
+    let mut engine = Engine::new(EngineLimits::default(), Instant::ZERO);
+    let open = |engine: &mut Engine| {
+        engine.handle(Event::Open(OpenSpec::new(RING)), Instant::ZERO);
+        let Some(Action::Reply(Reply::Opened(Ok(id)))) = engine.next_action() else { panic!() };
+        id
+    };
+    let (first, second) = (open(&mut engine), open(&mut engine));
+    assert_eq!(engine.next_action(), Some(Action::Lease(first.slot)));
+    engine.handle(Event::LeaseRefused(first.slot, "no such ring"), Instant::ZERO);
+    engine.audit();
+    let told: Vec<Action> = std::iter::from_fn(|| engine.next_action()).collect();
+    assert!(told.iter().any(|action| matches!(action, Action::Verdict(execution, verdict)
+        if *execution == first.slot && verdict.outcome == Outcome::Failed
+            && verdict.error.as_deref() == Some("no such ring"))));
+    assert!(told.contains(&Action::Lease(second.slot)));
+    // Cancelled while it was refused: only the next one asks.
+    engine.handle(Event::Cancel(second), Instant::ZERO);
+    engine.handle(Event::LeaseRefused(second.slot, "too late"), Instant::ZERO);
+    engine.audit();
+    let told: Vec<Action> = std::iter::from_fn(|| engine.next_action()).collect();
+    let count = told.iter().filter(|action| matches!(action, Action::Verdict(..))).count();
+    assert_eq!(count, 1, "{told:?}");
+}
+
+#[test]
 fn a_lost_block_subscriber_keeps_its_place_for_the_grace_and_no_longer() {
     let mut world = World::new(4, 4);
     let id = world.open(OpenSpec::new(RING)).unwrap();

@@ -77,6 +77,13 @@ impl Memfd {
         MmapOptions::new().len(bytes).map_raw(&self.file).map(Segment::mapped)
     }
 
+    /// What the kernel has given for it, without what was given back.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn allocated_bytes(&self) -> io::Result<u64> {
+        use std::os::unix::fs::MetadataExt;
+        Ok(self.file.metadata()?.blocks() * 512)
+    }
+
     /// A descriptor of the same file that cannot write.
     pub(super) fn reopen_read_only(&self) -> io::Result<OwnedFd> {
         File::open(format!("/proc/self/fd/{}", self.file.as_raw_fd())).map(OwnedFd::from)

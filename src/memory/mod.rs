@@ -10,7 +10,8 @@
 //! ```
 //!
 //! Reading order: [`layout`] (what stands where), [`writer`] (the protocol), [`reader`] (its other
-//! half), then [`pool`] and [`memfd`] (where windows come from). Unsafe code lives here, one
+//! half), then [`pool`] and [`memfd`] (where windows come from), [`pressure`] (how many, and how
+//! large). Unsafe code lives here, one
 //! operation a block; so do all atomics ([`atomic`]).
 //!
 //! Absent: clocks, threads, policies, knowledge of what a payload means. Both sides of every
@@ -24,6 +25,7 @@
 //! - M3: no window has two writers: a [`Lease`] is not cloneable and a [`RingWriter`] consumes it;
 //! - M4: pages are bought before they are touched: no SIGBUS on a full system.
 
+mod arena;
 pub mod atomic;
 mod claim;
 pub mod control;
@@ -39,8 +41,10 @@ mod layout;
 pub mod lease;
 pub mod memfd;
 pub mod pool;
+pub mod pressure;
 pub mod reader;
 pub mod reader_page;
+pub mod readings;
 pub mod segment;
 pub mod writer;
 
@@ -65,6 +69,7 @@ pub use layout::{
 pub use lease::Lease;
 pub use memfd::OpenError;
 pub use pool::{LeaseError, RingPool, RingPoolConfig, RingPoolUsage};
+pub use pressure::{Gauge, Pressure, Readings};
 pub use reader::{Poll, ReadError, RingReader, TailTotals};
 pub use reader_page::{ReaderPage, ReaderPageView, WildCursor};
 pub use segment::Segment;

@@ -10,9 +10,22 @@
 //! is what a tool gets that declares nothing, an eighth for each other class. More is bought when
 //! a lease needs it, up to `bytes_max` for all classes together.
 //!
+//! When memory is short ([`RingPool::set_pressure`]) no window above the largest allowed class is
+//! leased, only what is leased is bought, and what is idle goes back to the kernel, step by step:
+//! [`RingPool::release_step`]. A limit that is lowered ([`RingPool::set_bytes_max`]) takes nothing
+//! away that is leased; nothing is bought or leased above it, and idle windows are given back until
+//! the rest is below it. A class of which not one window fits is not leased from.
+//!
+//! `madvise(MADV_SEQUENTIAL)`, which the sift seed gives on open, is not here: it steers the
+//! read-ahead of files, and the pages of a memfd are in memory or in swap, never read ahead from a
+//! file (shmem faults do not look at it). They are touched when they are bought instead.
+//!
 //! Invariants ([`RingPool::audit`]):
-//! - P1: per arena, idle + released + leased windows are the windows that were ever bought
-//! - P2: `committed_bytes` is the sum of idle and leased windows, and at most `bytes_max`
+//! - P1: per arena, idle + released + leased windows, and one that is being released, are the
+//!   windows that were ever bought
+//! - P2: `committed_bytes` is the sum of idle and leased windows, and of what is left of one that
+//!   is being released, and at most `bytes_max` once what is idle was given back; no purchase and
+//!   no lease ever goes above it
 //! - P3: no generation is given twice to the same window
 //!
 //! Tests: `pool_tests.rs`.
@@ -20,13 +33,13 @@
 use std::fmt;
 use std::io;
 
-use super::atomic::{Ordering, fence};
-use super::layout::{GENERATION_WORD, Geometry};
+use super::arena::Arena;
+use super::layout::Geometry;
 use super::lease::{Lease, Place};
-use super::memfd::{ARENA_SEALS, Memfd};
-use super::segment::{self, Segment};
+use super::pressure::Pressure;
 use crate::limits::{
-    RING_CLASS_BYTES, RING_GROWTH_STEP_BYTES, RINGS_BYTES_MAX, RINGS_PREALLOC_BYTES,
+    RING_CLASS_BYTES, RING_GROWTH_STEP_BYTES, RING_RELEASE_STEP_BYTES, RINGS_BYTES_MAX,
+    RINGS_PREALLOC_BYTES,
 };
 
 const CLASS_COUNT: usize = RING_CLASS_BYTES.len();
@@ -64,6 +77,8 @@ pub struct RingPoolUsage {
     pub leases_total: u64,
     /// Purchases since start, each a system call or two on the control path.
     pub purchases_total: u64,
+    /// Bytes given back to the kernel since start.
+    pub released_bytes_total: u64,
 }
 
 /// Why there is no window.
@@ -92,39 +107,33 @@ pub enum LeaseError {
 /// Windows for rings, in one arena per size class.
 pub struct RingPool {
     arenas: [Arena; CLASS_COUNT],
-    largest_class_index: usize,
+    /// The largest class that the pressure allows.
+    pressure_class_index: usize,
+    /// The largest class of which one window fits below `bytes_max`.
+    fitting_class_index: usize,
+    /// Memory is short: what is idle is given back, and nothing is bought ahead.
+    frugal: bool,
+    /// The kernel has refused to take a window back: not asked again until something changes.
+    release_refused: bool,
     bytes_max: u64,
+    /// What `bytes_max` can be set to: address space was reserved for so much.
+    bytes_ceiling: u64,
     generation_next: u64,
     usage: RingPoolUsage,
-}
-
-/// All windows of one size.
-struct Arena {
-    class_bytes: u32,
-    class_index: u8,
-    memfd: Memfd,
-    /// All of the reserved address space; only the windows below `window_count` are in the file.
-    segment: Segment,
-    window_count: u32,
-    leased_count: u32,
-    /// Bought, not leased; the last one was used last.
-    idle: Vec<u32>,
-    /// Given back to the kernel.
-    released: Vec<u32>,
 }
 
 impl RingPool {
     /// A pool with `config.prealloc_bytes` bought and touched.
     ///
     /// # Errors
-    /// What the kernel says; or `InvalidInput` if `bytes_max` is below one window of the largest
+    /// What the kernel says; or `InvalidInput` if `bytes_max` is below one window of the smallest
     /// class or below `prealloc_bytes`.
     pub fn new(config: RingPoolConfig) -> io::Result<RingPool> {
         let RingPoolConfig { prealloc_bytes, bytes_max } = config;
-        let window_bytes_max = u64::from(RING_CLASS_BYTES[CLASS_COUNT - 1]);
-        if bytes_max < window_bytes_max || bytes_max < prealloc_bytes {
+        let window_bytes_min = u64::from(RING_CLASS_BYTES[0]);
+        if bytes_max < window_bytes_min || bytes_max < prealloc_bytes {
             let text = format!(
-                "rings_bytes_max is {bytes_max}: less than one window of {window_bytes_max} bytes \
+                "rings_bytes_max is {bytes_max}: less than one window of {window_bytes_min} bytes \
                  or than the {prealloc_bytes} bytes touched at start"
             );
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
@@ -137,8 +146,12 @@ impl RingPool {
         let Ok(arenas) = arenas.try_into() else { unreachable!("one arena per class") };
         let mut pool = RingPool {
             arenas,
-            largest_class_index: CLASS_COUNT - 1,
+            pressure_class_index: CLASS_COUNT - 1,
+            fitting_class_index: fitting_class(bytes_max),
+            frugal: false,
+            release_refused: false,
             bytes_max,
+            bytes_ceiling: bytes_max,
             generation_next: 1,
             usage: RingPoolUsage { reserved_bytes, ..RingPoolUsage::default() },
         };
@@ -160,7 +173,7 @@ impl RingPool {
     pub fn lease(&mut self, need_bytes: u32, chunk_bytes: u32) -> Result<Lease, LeaseError> {
         let takes_chunks =
             |class: usize| Geometry::of_class(RING_CLASS_BYTES[class]).length_max() >= chunk_bytes;
-        let largest = self.largest_class_index;
+        let largest = self.largest_class_index();
         let Some(smallest) = (0..=largest).find(|class| takes_chunks(*class)) else {
             let chunk_bytes_max = Geometry::of_class(RING_CLASS_BYTES[largest]).length_max();
             return Err(LeaseError::TooLarge { chunk_bytes, chunk_bytes_max });
@@ -199,6 +212,7 @@ impl RingPool {
         assert!(arena.leased_count > 0);
         arena.leased_count -= 1;
         arena.idle.push(place.window_index);
+        self.release_refused = false;
         self.usage.leased_count -= 1;
         self.usage.leased_bytes -= u64::from(arena.class_bytes);
         self.generation_next = self.generation_next.max(lease.generation + 1);
@@ -207,7 +221,15 @@ impl RingPool {
     /// Gives the pages of all idle windows back to the kernel; they are bought again when they are
     /// needed. Returns the bytes.
     pub fn release_idle(&mut self) -> u64 {
-        (0..CLASS_COUNT).map(|class_index| self.release_idle_of(class_index)).sum()
+        (0..CLASS_COUNT).map(|class_index| self.release_idle_of(class_index, u64::MAX)).sum()
+    }
+
+    /// From now on no window is leased that is larger than this pressure allows; and, unless it is
+    /// normal, what is idle is to be given back. What is leased stays.
+    pub fn set_pressure(&mut self, pressure: Pressure) {
+        self.set_largest_class(pressure.largest_class_bytes());
+        self.frugal = pressure != Pressure::Normal;
+        self.release_refused = false;
     }
 
     /// From now on no window larger than `class_bytes` is leased: the pressure state says how
@@ -217,7 +239,49 @@ impl RingPool {
     /// If no class has `class_bytes`.
     pub fn set_largest_class(&mut self, class_bytes: u32) {
         let class_index = RING_CLASS_BYTES.iter().position(|bytes| *bytes == class_bytes);
-        self.largest_class_index = class_index.expect("one of the classes");
+        self.pressure_class_index = class_index.expect("one of the classes");
+    }
+
+    /// From now on nothing is bought or leased above `bytes_max` (which is at least one window of
+    /// the smallest class, and at most what the pool was made with). What is leased stays. Returns
+    /// what it is now.
+    pub fn set_bytes_max(&mut self, bytes_max: u64) -> u64 {
+        self.bytes_max = bytes_max.clamp(u64::from(RING_CLASS_BYTES[0]), self.bytes_ceiling);
+        self.fitting_class_index = fitting_class(self.bytes_max);
+        self.release_refused = false;
+        self.bytes_max
+    }
+
+    /// The most that may be bought and leased now.
+    pub fn bytes_max(&self) -> u64 {
+        self.bytes_max
+    }
+
+    /// The largest window that may be leased now.
+    pub fn largest_class_bytes(&self) -> u32 {
+        RING_CLASS_BYTES[self.largest_class_index()]
+    }
+
+    fn largest_class_index(&self) -> usize {
+        self.pressure_class_index.min(self.fitting_class_index)
+    }
+
+    /// Is there something that [`RingPool::release_step`] should give back?
+    #[inline]
+    pub fn has_excess(&self) -> bool {
+        let idle_bytes = self.usage.committed_bytes - self.usage.leased_bytes;
+        let wanted = self.frugal || self.usage.committed_bytes > self.bytes_max;
+        idle_bytes > 0 && wanted && !self.release_refused
+    }
+
+    /// Gives back one step's worth of what is idle, the largest windows first; 0 if the kernel
+    /// takes nothing. To be called once a turn while [`RingPool::has_excess`].
+    pub fn release_step(&mut self) -> u64 {
+        let has_idle = |class_index: &usize| self.arenas[*class_index].has_idle();
+        let Some(class_index) = (0..CLASS_COUNT).rev().find(has_idle) else { return 0 };
+        let released_bytes = self.release_idle_of(class_index, RING_RELEASE_STEP_BYTES.into());
+        self.release_refused = released_bytes == 0;
+        released_bytes
     }
 
     /// What the pool holds.
@@ -228,23 +292,28 @@ impl RingPool {
     /// A window of the class that can be leased now; `None` if there is none and the limit does not
     /// let us buy one.
     fn ready_window(&mut self, class_index: usize) -> io::Result<Option<u32>> {
+        let class_bytes = u64::from(RING_CLASS_BYTES[class_index]);
+        if self.usage.leased_bytes + class_bytes > self.bytes_max {
+            return Ok(None); // The limit was lowered: what is idle is not ours to lease any more.
+        }
         if let Some(window_index) = self.arenas[class_index].idle.pop() {
             return Ok(Some(window_index));
         }
-        let class_bytes = u64::from(RING_CLASS_BYTES[class_index]);
+        self.release_idle_of(class_index, u64::MAX); // One that was begun: it can be bought anew.
         for other_index in 0..CLASS_COUNT {
-            if self.usage.committed_bytes + class_bytes <= self.bytes_max {
-                break;
-            }
-            if other_index != class_index {
-                self.release_idle_of(other_index);
-            }
+            let wanted_bytes = self.usage.committed_bytes + class_bytes;
+            let Some(excess_bytes) = wanted_bytes.checked_sub(self.bytes_max) else { break };
+            self.release_idle_of(other_index, excess_bytes);
         }
-        let room_count = (self.bytes_max - self.usage.committed_bytes) / class_bytes;
+        let room_bytes = self.bytes_max.saturating_sub(self.usage.committed_bytes);
+        let room_count = room_bytes / class_bytes;
         if room_count == 0 {
             return Ok(None);
         }
-        let step_count = u64::from(RING_GROWTH_STEP_BYTES).div_ceil(class_bytes);
+        let step_count = match self.frugal {
+            true => 1,
+            false => u64::from(RING_GROWTH_STEP_BYTES).div_ceil(class_bytes),
+        };
         self.buy(class_index, step_count.min(room_count) as u32)?;
         Ok(self.arenas[class_index].idle.pop())
     }
@@ -283,10 +352,19 @@ impl RingPool {
         }
     }
 
-    fn release_idle_of(&mut self, class_index: usize) -> u64 {
-        let released_bytes = self.arenas[class_index].release_idle();
+    /// Gives back idle windows of one class, at least `bytes` bytes if there are so many.
+    fn release_idle_of(&mut self, class_index: usize, bytes: u64) -> u64 {
+        let arena = &mut self.arenas[class_index];
+        let released_bytes = arena.release_idle(bytes);
         self.usage.committed_bytes -= released_bytes;
+        self.usage.released_bytes_total += released_bytes;
         released_bytes
+    }
+
+    /// Bytes that the kernel has given for the arenas, as it counts them itself. For tests.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn file_bytes(&self) -> u64 {
+        self.arenas.iter().map(|arena| arena.memfd.allocated_bytes().unwrap()).sum()
     }
 
     /// Checks P1 and P2.
@@ -295,86 +373,27 @@ impl RingPool {
         let mut leased_bytes = 0;
         for arena in &self.arenas {
             let idle_count = arena.idle.len() as u32;
-            let released_count = arena.released.len() as u32;
-            assert_eq!(idle_count + released_count + arena.leased_count, arena.window_count);
+            let absent_count = arena.released.len() as u32 + u32::from(arena.partial.is_some());
+            assert_eq!(idle_count + absent_count + arena.leased_count, arena.window_count);
+            let left_bytes = arena.partial.map_or(0, |(_, gone)| arena.class_bytes - gone);
+            committed_bytes += u64::from(left_bytes);
             leased_bytes += u64::from(arena.leased_count) * u64::from(arena.class_bytes);
             committed_bytes +=
                 u64::from(idle_count + arena.leased_count) * u64::from(arena.class_bytes);
         }
         assert_eq!(committed_bytes, self.usage.committed_bytes);
         assert_eq!(leased_bytes, self.usage.leased_bytes);
-        assert!(committed_bytes <= self.bytes_max);
+        let has_more = committed_bytes > self.bytes_max && committed_bytes > leased_bytes;
+        assert!(!has_more || self.has_excess() || self.release_refused);
+        assert!(self.bytes_max <= self.bytes_ceiling);
+        assert!(u64::from(self.largest_class_bytes()) <= self.bytes_max);
     }
 }
 
-impl Arena {
-    fn new(class_index: usize, bytes_max: u64) -> io::Result<Arena> {
-        let class_bytes = RING_CLASS_BYTES[class_index];
-        let memfd = Memfd::create(c"streamdoor-arena")?;
-        memfd.seal(ARENA_SEALS)?;
-        let reserved_bytes = bytes_max / u64::from(class_bytes) * u64::from(class_bytes);
-        let segment = memfd.map(reserved_bytes as usize)?;
-        Ok(Arena {
-            class_bytes,
-            class_index: class_index as u8,
-            memfd,
-            segment,
-            window_count: 0,
-            leased_count: 0,
-            idle: Vec::new(),
-            released: Vec::new(),
-        })
-    }
-
-    /// Buys up to `window_count` windows and says how many: new ones in one piece at the end, or
-    /// one that was released.
-    fn buy(&mut self, window_count: u32) -> io::Result<u32> {
-        assert!(window_count > 0);
-        let (first, count) = match self.released.last() {
-            Some(window_index) => (*window_index, 1),
-            None => (self.window_count, window_count),
-        };
-        let offset_bytes = first as usize * self.class_bytes as usize;
-        let bytes = count as usize * self.class_bytes as usize;
-        assert!(offset_bytes + bytes <= self.segment.bytes());
-        self.memfd.allocate(offset_bytes as u64, bytes as u64)?;
-        segment::populate(&self.segment, offset_bytes, bytes);
-        if self.released.pop().is_none() {
-            self.window_count += count;
-        }
-        self.idle.extend((first..first + count).rev()); // The lowest is leased first.
-        Ok(count)
-    }
-
-    fn window(&self, window_index: u32) -> Segment {
-        let class_bytes = self.class_bytes as usize;
-        self.segment.part(window_index as usize * class_bytes, class_bytes)
-    }
-
-    /// Gives the pages of idle windows back, neighbours in one call. A window that the kernel does
-    /// not take back stays idle.
-    fn release_idle(&mut self) -> u64 {
-        let mut candidates = std::mem::take(&mut self.idle);
-        candidates.sort_unstable();
-        let mut released_count = 0;
-        for run in candidates.chunk_by(|a, b| a + 1 == *b) {
-            for window_index in run {
-                // Readers of the last tenant must not take the zeros for its bytes.
-                self.window(*window_index).word(GENERATION_WORD).store(0, Ordering::Relaxed);
-            }
-            fence(Ordering::Release); // ring:generation
-            let offset_bytes = run[0] as usize * self.class_bytes as usize;
-            let bytes = run.len() * self.class_bytes as usize;
-            match segment::release(&self.segment, offset_bytes, bytes) {
-                Ok(()) => {
-                    self.released.extend(run.iter().rev());
-                    released_count += run.len() as u64;
-                }
-                Err(_) => self.idle.extend(run.iter().rev()),
-            }
-        }
-        released_count * u64::from(self.class_bytes)
-    }
+/// The largest class of which one window fits into `bytes_max`.
+fn fitting_class(bytes_max: u64) -> usize {
+    let fits = |class_bytes: &u32| u64::from(*class_bytes) <= bytes_max;
+    RING_CLASS_BYTES.iter().rposition(fits).expect("one window of the smallest class fits")
 }
 
 impl fmt::Display for LeaseError {

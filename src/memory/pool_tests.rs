@@ -146,14 +146,23 @@ fn random_leases_keep_the_books_balanced() {
         match random.below(20) {
             0 => drop(pool.release_idle()),
             1 => pool.set_largest_class(RING_CLASS_BYTES[random.below(5) as usize]),
-            2..12 if !held.is_empty() => {
+            2 => pool.set_pressure(Pressure::ALL[random.below(4) as usize]),
+            3 => drop(pool.set_bytes_max(random.below(5 * MIB))),
+            4 if pool.has_excess() => drop(pool.release_step()),
+            5..14 if !held.is_empty() => {
                 let (writer, tag) = held.swap_remove(random.below(held.len() as u64) as usize);
                 assert_eq!(writer.payload(1), tag.to_le_bytes(), "SEED={seed} step={step}");
                 pool.give_back(writer.into_lease());
             }
             _ => {
                 let need_bytes = 1 << random.between(8, 20);
+                let may_lease = pool.bytes_max() - pool.usage().leased_bytes.min(pool.bytes_max());
+                let committed_bytes = pool.usage().committed_bytes;
                 if let Ok(lease) = pool.lease(need_bytes, 16) {
+                    assert!(lease.window_bytes() as u64 <= may_lease, "SEED={seed} step={step}");
+                    assert!(lease.window_bytes() as u32 <= pool.largest_class_bytes());
+                    let bought = pool.usage().committed_bytes > committed_bytes;
+                    assert!(!bought || pool.usage().committed_bytes <= pool.bytes_max());
                     let mut writer = RingWriter::new(lease, ClockAnchor::default());
                     assert_eq!(writer.reader().poll(1), Poll::Pending, "SEED={seed} step={step}");
                     write(&mut writer, &step.to_le_bytes());
@@ -170,8 +179,127 @@ fn random_leases_keep_the_books_balanced() {
 
 #[test]
 #[cfg_attr(miri, ignore = "needs mmap")]
+fn a_small_limit_shrinks_the_largest_class_to_what_fits() {
+    for (bytes_max, class_bytes) in [
+        (4 * 1_024, 4 * KIB),
+        (MIB / 10, 64 * KIB), // A cgroup of 1 MiB.
+        (4 * MIB / 10, 256 * KIB),
+        (64 * MIB / 10, 1024 * KIB),
+    ] {
+        let mut pool = pool(bytes_max / 4, bytes_max);
+        assert_eq!(pool.largest_class_bytes(), class_bytes);
+        let lease = pool.lease(u32::MAX, 0).unwrap();
+        assert_eq!(lease.window_bytes() as u32, class_bytes);
+        let chunk_bytes = Geometry::of_class(class_bytes).length_max() + 1;
+        if class_bytes < 1024 * KIB {
+            let refused = pool.lease(0, chunk_bytes);
+            assert!(matches!(refused, Err(LeaseError::TooLarge { .. })));
+        }
+        pool.audit();
+        assert!(pool.usage().committed_bytes <= bytes_max);
+        pool.give_back(lease);
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "needs mmap")]
+fn a_limit_that_moves_is_kept_to_and_never_leaves_the_reserved_space() {
+    let mut pool = pool(0, 8 * MIB);
+    assert_eq!(pool.set_bytes_max(u64::MAX), 8 * MIB);
+    assert_eq!(pool.set_bytes_max(0), 4 * 1_024);
+    assert_eq!(pool.largest_class_bytes(), 4 * KIB);
+    pool.set_bytes_max(4 * MIB);
+    let mut leases: Vec<Lease> = (0..4).map(|_| pool.lease(1024 * KIB, 0).unwrap()).collect();
+    pool.give_back(leases.pop().unwrap());
+    pool.set_bytes_max(2 * MIB);
+    assert!(pool.has_excess());
+    // One is idle, and is not leased again: three are out already.
+    assert!(matches!(pool.lease(0, 0), Err(LeaseError::Exhausted { .. })));
+    let step_bytes = u64::from(crate::limits::RING_RELEASE_STEP_BYTES);
+    for _ in 0..MIB / step_bytes {
+        assert!(pool.has_excess());
+        assert_eq!(pool.release_step(), step_bytes);
+        pool.audit();
+    }
+    assert!(!pool.has_excess());
+    pool.give_back(leases.pop().unwrap());
+    pool.give_back(leases.pop().unwrap());
+    pool.audit();
+    while pool.has_excess() {
+        assert!(pool.release_step() > 0);
+    }
+    assert_eq!(pool.usage().committed_bytes, 2 * MIB); // Idle, and kept: there is no pressure.
+    pool.set_bytes_max(8 * MIB);
+    leases.extend((0..7).map(|_| pool.lease(1024 * KIB, 0).unwrap()));
+    assert_eq!(pool.usage().committed_bytes, 8 * MIB);
+    for lease in leases {
+        pool.give_back(lease);
+    }
+    pool.audit();
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "needs mmap")]
+fn a_large_window_that_goes_in_parts_is_gone_for_its_readers_at_once_and_can_be_had_again() {
+    let mut pool = pool(0, 2 * MIB);
+    let mut writer = RingWriter::new(pool.lease(1024 * KIB, 0).unwrap(), ClockAnchor::default());
+    write(&mut writer, b"before");
+    let reader = writer.reader();
+    pool.give_back(writer.into_lease());
+    assert!(matches!(reader.poll(1), Poll::Ready(_)));
+    pool.set_pressure(Pressure::Elevated);
+    pool.release_step();
+    pool.audit();
+    assert_eq!(reader.poll(1), Poll::Gone);
+    pool.set_pressure(Pressure::Normal); // With the window half gone.
+    let mut leases: Vec<RingWriter> = Vec::new();
+    for number in 0..2u64 {
+        let lease = pool.lease(1024 * KIB, 0).unwrap();
+        assert_eq!(lease.window_bytes() as u32, 1024 * KIB);
+        leases.push(RingWriter::new(lease, ClockAnchor::default()));
+        write(&mut leases[number as usize], &number.to_le_bytes());
+        pool.audit();
+    }
+    assert_eq!(pool.file_bytes(), 2 * MIB);
+    assert_eq!(reader.poll(1), Poll::Gone);
+    for (number, writer) in leases.into_iter().enumerate() {
+        assert_eq!(writer.payload(1), (number as u64).to_le_bytes());
+        pool.give_back(writer.into_lease());
+    }
+    pool.audit();
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "needs mmap")]
+fn under_pressure_idle_pages_really_go_back_and_only_what_is_leased_is_bought() {
+    let mut pool = pool(8 * MIB, 16 * MIB);
+    let lease = pool.lease(16 * KIB, 0).unwrap();
+    assert_eq!(pool.file_bytes(), 8 * MIB);
+    pool.set_pressure(Pressure::Elevated);
+    let mut steps = 0;
+    while pool.has_excess() {
+        assert_eq!(pool.release_step() % 4_096, 0);
+        pool.audit();
+        steps += 1;
+    }
+    assert!(steps >= 7 * MIB / u64::from(crate::limits::RING_RELEASE_STEP_BYTES));
+    assert_eq!(pool.file_bytes(), u64::from(16 * KIB)); // As the kernel counts them.
+    assert_eq!(pool.usage().committed_bytes, u64::from(16 * KIB));
+    assert_eq!(pool.usage().released_bytes_total, 8 * MIB - u64::from(16 * KIB));
+    let second = pool.lease(16 * KIB, 0).unwrap();
+    assert_eq!(pool.file_bytes(), u64::from(32 * KIB));
+    pool.give_back(second);
+    assert!(pool.has_excess());
+    pool.set_pressure(Pressure::Normal);
+    assert!(!pool.has_excess()); // It may stay for the next one.
+    pool.give_back(lease);
+    pool.audit();
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "needs mmap")]
 fn a_pool_that_cannot_work_is_refused_at_start() {
-    for (prealloc_bytes, bytes_max) in [(0, MIB - 1), (3 * MIB, 2 * MIB)] {
+    for (prealloc_bytes, bytes_max) in [(0, 4 * 1_024 - 1), (3 * MIB, 2 * MIB)] {
         let config = RingPoolConfig { prealloc_bytes, bytes_max };
         let error = RingPool::new(config).err().unwrap();
         assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);

@@ -7,7 +7,8 @@
 //!
 //! Reading order: this file (the contract), [`operation`] (what goes in and comes out),
 //! [`waker`], [`polled`] (the simpler backend), [`uring`], [`probe`] (which of the two), [`idle`]
-//! (when to poll and when to block). Tests: `tests/reactor/` runs one list against all three.
+//! (when to poll and when to block). Beside all that, [`watch`] looks after the machine's memory.
+//! Tests: `tests/reactor/` runs one list against all three.
 
 pub mod buffer;
 pub mod clock;
@@ -16,12 +17,14 @@ pub mod operation;
 pub mod polled;
 pub mod probe;
 mod random;
+pub mod readings;
 pub mod thread;
 mod transfer;
 pub mod uring;
 mod uring_setup;
 mod uring_table;
 pub mod waker;
+pub mod watch;
 
 #[cfg(test)]
 mod kinds_test;
@@ -35,6 +38,7 @@ pub use probe::{AnyReactor, Choice, OpenError, Report, open};
 pub use random::random_bytes;
 pub use uring::UringReactor;
 pub use waker::Waker;
+pub use watch::{Member, Outlook, Watch};
 
 use crate::base::Instant;
 

@@ -264,10 +264,13 @@ impl<R: Reactor + 'static> Shard<R> {
                 self.run_mut(execution).ring = Ring::Here(writer);
                 self.tell(Event::Leased(execution, facts));
             }
-            Err(_) => {
-                self.counters.executions_queued += 1;
-                self.tell(Event::LeaseFailed(execution));
-            }
+            Err(error) => match self.never_leased(&error) {
+                Some(text) => self.tell(Event::LeaseRefused(execution, &text)),
+                None => {
+                    self.counters.executions_queued += 1;
+                    self.tell(Event::LeaseFailed(execution));
+                }
+            },
         }
     }
 
@@ -357,6 +360,9 @@ impl<R: Reactor + 'static> Shard<R> {
 
     fn write_verdict(&mut self, execution: Handle, verdict: &Verdict) {
         let run = self.run_mut(execution);
+        if let Producer::Waiting(_) = run.producer {
+            run.producer = Producer::Gone; // It never began, and nobody should wait for that.
+        }
         run.exchange.close();
         let mut totals = KindTotals::default();
         for (to, from) in totals.iter_mut().zip(verdict.totals.each()) {

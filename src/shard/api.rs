@@ -6,18 +6,17 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::act::facts_of;
 use super::delivery::{Chunk, Delivery, Ended, Reported};
+use super::memory::Shortage;
 use super::run::{Producer, Remote, Ring, Run};
 use super::{AskedFor, Call, Inbox, Item, Shard, Sink, Subscriber, Threads};
 use crate::base::{ExecutionId, Handle, ProgressToken, SubscriberId};
 use crate::engine::{
     AcknowledgeError, Action, CancelError, End, Event, NotFound, OpenError, OpenSpec, Place,
-    Progress, ProgressSource, Reply, RingFacts, Status, SubscribeError, SubscribeSpec, Subscribed,
-    Timeouts,
+    Progress, ProgressSource, Reply, Status, SubscribeError, SubscribeSpec, Subscribed, Timeouts,
 };
 use crate::limits;
-use crate::memory::{ControlPage, Desk, Exchange, Geometry, ReaderPage, RingPoolUsage};
+use crate::memory::{ControlPage, Desk, Exchange, ReaderPage, RingPoolUsage};
 use crate::reactor::Reactor;
 use crate::tool::{Gate, Job, Prepared, StartError, ToolSpec};
 use crate::trace::Code;
@@ -57,6 +56,9 @@ pub enum ExecuteError {
         /// The most.
         chunk_bytes_max: u32,
     },
+    /// Wait until there is more memory, or ask for less: rings that take such chunks are not
+    /// allowed now.
+    MemoryShort(Shortage),
 }
 
 /// A subscriber of the shard's own thread that asks for what it is given.
@@ -120,7 +122,7 @@ impl<R: Reactor + 'static> Shard<R> {
         options: ExecuteOptions,
     ) -> Result<ExecutionId, ExecuteError> {
         let Prepared { tool, work, need, timeouts, progress } = prepared;
-        let ring = expected_ring(need.ring_bytes, need.chunk_bytes)?;
+        let ring = self.expected_ring(need.ring_bytes, need.chunk_bytes)?;
         let mut spec = OpenSpec::new(ring);
         spec.start = options.start;
         spec.hold = options.hold;
@@ -450,20 +452,6 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 }
 
-/// The ring that a tool will get if memory allows.
-fn expected_ring(ring_bytes: u32, chunk_bytes: u32) -> Result<RingFacts, ExecuteError> {
-    let classes = limits::RING_CLASS_BYTES.map(Geometry::of_class);
-    let largest = classes.last().expect("there are classes");
-    let chunk_bytes_max = largest.length_max();
-    if chunk_bytes > chunk_bytes_max {
-        return Err(ExecuteError::ChunkTooLarge { chunk_bytes, chunk_bytes_max });
-    }
-    let fits = |ring: &&Geometry| {
-        ring.length_max() >= chunk_bytes && ring.window_bytes() as u32 >= ring_bytes
-    };
-    Ok(facts_of(*classes.iter().find(fits).unwrap_or(largest)))
-}
-
 impl fmt::Display for ExecuteError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -473,6 +461,7 @@ impl fmt::Display for ExecuteError {
             ExecuteError::ChunkTooLarge { chunk_bytes, chunk_bytes_max } => {
                 write!(out, "chunks of {chunk_bytes} bytes; a ring takes {chunk_bytes_max}")
             }
+            ExecuteError::MemoryShort(shortage) => shortage.fmt(out),
         }
     }
 }

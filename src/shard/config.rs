@@ -1,11 +1,12 @@
 //! How a shard is set up.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::engine::EngineLimits;
 use crate::limits;
 use crate::memory::RingPoolConfig;
-use crate::reactor::{Choice, Idle};
+use crate::reactor::{Choice, Idle, Watch};
 
 /// How a shard is set up. `..Default::default()` fills in what [`crate::limits`] says.
 #[derive(Clone, Debug)]
@@ -24,8 +25,28 @@ pub struct ShardConfig {
     pub cpu: Option<usize>,
     /// Threads for tools that block.
     pub tool_threads_max: usize,
+    /// Who says how short memory is.
+    pub memory: MemoryWatch,
     /// Seed of the nonces in ids; the operating system's randomness if `None`.
     pub seed: Option<u64>,
+}
+
+/// Who says how short memory is.
+///
+/// Whether a shard is spawned or driven by hand makes no difference: both live in one process,
+/// under one limit, and a container that is too small is too small for either. What makes one is
+/// the reactor: a shard of [`Shard::with_reactor`](super::Shard::with_reactor) lives in a world of
+/// its owner's (a simulator's, say), which this machine's memory has nothing to do with; it is told
+/// by hand, whatever stands here.
+#[derive(Clone, Debug, Default)]
+pub enum MemoryWatch {
+    /// The kernel, asked each second by a thread that all shards of the process share.
+    #[default]
+    System,
+    /// The same with files and an interval of one's own.
+    Of(Arc<Watch>),
+    /// Nobody but [`Shard::set_readings`](super::Shard::set_readings): nothing is read.
+    ByHand,
 }
 
 impl Default for ShardConfig {
@@ -38,6 +59,7 @@ impl Default for ShardConfig {
             spin: limits::SPIN_DEFAULT,
             cpu: None,
             tool_threads_max: limits::TOOL_THREADS_MAX,
+            memory: MemoryWatch::default(),
             seed: None,
         }
     }

@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use serde_json::Value;
 
 use super::run::Bell;
-use super::{ExecuteError, ExecuteOptions, Shard, ShardConfig, Subscriber};
+use super::{ExecuteError, ExecuteOptions, MemoryStatus, Shard, ShardConfig, Subscriber};
 use crate::base::{ExecutionId, Handle};
 use crate::engine::{CancelError, NotFound, Status, SubscribeError, SubscribeSpec};
 use crate::limits;
@@ -231,6 +231,14 @@ impl ShardHandle {
     /// [`HandleError`].
     pub fn inspect(&self, id: ExecutionId) -> Result<Status, HandleError<NotFound>> {
         refused(self.call(move |shard| shard.inspect(id)))
+    }
+
+    /// How short memory is, and what the rings take.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub fn memory(&self) -> Result<MemoryStatus, CallError> {
+        self.call(|shard| shard.memory())
     }
 
     /// What has happened so far, in numbers.

@@ -25,11 +25,14 @@ mod config;
 mod delivery;
 mod feed;
 mod handle;
+mod memory;
 mod produce;
 mod reader;
 mod run;
 mod secrets;
 
+#[cfg(test)]
+mod memory_tests;
 #[cfg(test)]
 mod tests;
 
@@ -41,10 +44,11 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender};
 
 pub use api::{ExecuteError, ExecuteOptions, Polled};
-pub use config::ShardConfig;
+pub use config::{MemoryWatch, ShardConfig};
 pub use delivery::{Chunk, Delivery, Ended, Reported, outcome_of};
 pub use feed::PublishError;
 pub use handle::{CallError, HandleError, ShardHandle, ShardThread};
+pub use memory::{MemoryStatus, Shortage};
 pub use reader::Subscriber;
 
 use crate::base::{ExecutionId, Handle, Instant, SubscriberId};
@@ -64,6 +68,7 @@ pub struct Shard<R: Reactor + 'static = AnyReactor> {
     engine: Engine,
     secrets: Secrets,
     rings: RingPool,
+    memory: memory::Memory,
     tools: Tools,
     threads: Threads,
     idle: IdleStrategy,
@@ -187,10 +192,13 @@ impl Shard<AnyReactor> {
     /// # drop(shard);
     /// # Ok::<(), std::io::Error>(())
     /// ```
-    pub fn new(config: ShardConfig) -> std::io::Result<(Shard, Report)> {
+    pub fn new(mut config: ShardConfig) -> std::io::Result<(Shard, Report)> {
         let (reactor, report) =
             crate::reactor::open(config.reactor).map_err(std::io::Error::other)?;
-        Ok((Shard::with_reactor(reactor, config)?, report))
+        let member = memory::join(&mut config, reactor.waker())?;
+        let mut shard = Shard::with_reactor(reactor, config)?;
+        shard.watch_memory(member);
+        Ok((shard, report))
     }
 }
 
@@ -210,6 +218,7 @@ impl<R: Reactor + 'static> Shard<R> {
             engine: Engine::new(config.engine, now),
             secrets: Secrets::new(config.seed),
             rings: RingPool::new(config.rings)?,
+            memory: memory::Memory::default(),
             tools: Tools::built_in(),
             threads: Threads::Pool(ThreadPool::new(config.tool_threads_max)),
             idle: IdleStrategy::new(config.idle, config.spin),
@@ -269,6 +278,9 @@ impl<R: Reactor + 'static> Shard<R> {
         if !self.published.is_empty() {
             self.wake_readers();
         }
+        if self.rings.has_excess() {
+            self.give_back_step();
+        }
         self.counters.turns += 1;
         self.counters.turns_idle += u64::from(!self.worked);
         self.worked
@@ -320,6 +332,7 @@ impl<R: Reactor + 'static> Shard<R> {
         if self.bell.departed.take() {
             self.dismiss_departed();
         }
+        self.look_at_memory();
         for at in (0..self.watched.len()).rev() {
             let Some(&index) = self.watched.get(at) else { continue };
             self.sample_readers(index);
@@ -353,6 +366,7 @@ impl<R: Reactor + 'static> Shard<R> {
     pub fn counters(&self) -> Counters {
         let mut counters = *self.engine.counters();
         counters.merge(&self.counters);
+        counters.ring_bytes_released = self.rings.usage().released_bytes_total;
         counters
     }
 
@@ -372,6 +386,7 @@ impl<R: Reactor + 'static> Shard<R> {
     /// If one does not hold.
     pub fn audit(&self) {
         self.engine.audit();
+        self.rings.audit();
         for run in self.runs.iter().flatten() {
             assert!(run.ingested_seq <= run.head_seq());
             if let run::Ring::Here(writer) = &run.ring {

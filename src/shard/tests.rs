@@ -17,7 +17,9 @@ use crate::tool::{Context, Need, Prepared, Step, Tool, ToolError, ToolSpec, Work
 
 fn config() -> ShardConfig {
     let rings = RingPoolConfig { prealloc_bytes: 0, ..Default::default() };
-    ShardConfig { rings, seed: Some(1), ..Default::default() }
+    // Whatever else runs on this machine.
+    let memory = MemoryWatch::ByHand;
+    ShardConfig { rings, seed: Some(1), memory, ..Default::default() }
 }
 
 fn shard() -> Shard {

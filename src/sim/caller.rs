@@ -126,10 +126,14 @@ impl Sim {
         let (number, chunk_bytes) = (model.number, model.chunk_bytes);
         let classes = limits::RING_CLASS_BYTES.into_iter();
         let takes = |bytes: &u32| Geometry::of_class(*bytes).length_max() >= chunk_bytes;
-        let needed_bytes = classes.filter(takes).min().expect("it was not refused");
-        let leased_bytes = self.shard.ring_usage().leased_bytes;
-        let free_bytes = self.plan.rings_bytes_max - leased_bytes;
-        let ended = statuses.iter().find(|status| matches!(status.state, State::Ended(_)));
+        let memory = self.shard.memory();
+        let allowed = classes.filter(|bytes| *bytes <= memory.largest_class_bytes);
+        let needed_bytes = allowed.filter(takes).min().expect("it was not refused");
+        let free_bytes = memory.rings_bytes_max.saturating_sub(memory.usage.leased_bytes);
+        // Who ended without ever having had a ring has none to give.
+        let gives =
+            |status: &&Status| matches!(status.state, State::Ended(_)) && status.ring.is_some();
+        let ended = statuses.iter().find(gives);
         if free_bytes >= u64::from(needed_bytes) || ended.is_some() {
             scene.fail(format!(
                 "execution {number} waits for a ring of {needed_bytes} bytes; {free_bytes} are \
@@ -162,6 +166,12 @@ impl Sim {
             ExecuteError::ChunkTooLarge { chunk_bytes, chunk_bytes_max } => {
                 let fits = chunk_bytes > chunk_bytes_max && *chunk_bytes == need.chunk_bytes;
                 ("chunk too large", fits)
+            }
+            ExecuteError::MemoryShort(shortage) => {
+                let memory = self.shard.memory();
+                let allowed = Geometry::of_class(memory.largest_class_bytes).length_max();
+                let fits = need.chunk_bytes > allowed && shortage.chunk_bytes_max == allowed;
+                ("memory short", fits && shortage.chunk_bytes == need.chunk_bytes)
             }
             ExecuteError::Start(_) | ExecuteError::NoRandomness => ("invalid", false),
         };

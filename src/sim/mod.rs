@@ -7,8 +7,8 @@
 //!
 //! Reading order: `run.rs` (one run from beginning to end), `model.rs` (what is known of an
 //! execution), `follower.rs`, `ending.rs` and `expect.rs` (the oracle), then the actors:
-//! `caller.rs`, `producer.rs`, `thread.rs`, `joins.rs`, `watcher.rs`; `between.rs` is what happens
-//! in the middle of their steps.
+//! `caller.rs`, `producer.rs`, `thread.rs`, `joins.rs`, `watcher.rs`, `shortage.rs`; `between.rs`
+//! is what happens in the middle of their steps.
 
 mod between;
 mod caller;
@@ -25,6 +25,7 @@ mod producer;
 pub mod reactor;
 mod run;
 mod scene;
+mod shortage;
 mod thread;
 mod watcher;
 pub mod world;

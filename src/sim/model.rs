@@ -9,6 +9,7 @@ use std::time::Duration;
 use crate::base::{ExecutionId, Instant, Random};
 use crate::engine::{Kind, Kinds, OnStall, Outcome, RingFacts, Timeouts, Totals, Verdict};
 use crate::sim::patience::Patience;
+use crate::sim::shortage::REFUSED_TEXT;
 
 /// What the text of a producer that failed begins with.
 pub(super) const FAILURE_TEXT: &str = "it was drawn to fail";
@@ -190,6 +191,9 @@ impl ExecutionModel {
             Outcome::Completed => by_itself && self.told == Some(Told::Done),
             Outcome::Cancelled => !by_itself || self.told == Some(Told::Stopped),
             Outcome::Failed if stalled => true,
+            Outcome::Failed if text.contains(REFUSED_TEXT) => {
+                self.told.is_none() && head_seq == 0 && self.chunk_bytes > 0
+            }
             Outcome::Failed => {
                 by_itself
                     && match self.told {

@@ -55,6 +55,8 @@ pub(super) struct Plan {
     pub headers_only: u64,
     pub progress: u64,
     pub misuse: u64,
+    /// Memory becomes short, or less so.
+    pub memory: u64,
     /// The faults end with the shard's shutdown.
     pub shuts_down: bool,
     /// Weights of: a tool's steps, chunks by hand, a tool's thread.
@@ -121,6 +123,7 @@ impl Plan {
             headers_only: rate(random, 300),
             progress: rate(random, 200),
             misuse: rate(random, 50),
+            memory: rate(random, 200),
             shuts_down: random.chance(1, 8),
             producers: weights(random),
             places: weights(random),

@@ -183,6 +183,9 @@ impl Sim {
         if self.step_count.is_multiple_of(200) {
             self.make_room();
         }
+        if self.random.chance(self.plan.memory, 1_000) {
+            self.change_memory();
+        }
         self.turn();
         self.let_time_pass();
     }
@@ -361,6 +364,7 @@ impl Sim {
         scene.say(|| "calm".into());
         drop(scene);
         self.plan = Plan { misuse: 0, is_late: false, ..self.plan.clone() };
+        self.calm_memory();
         self.finish_feeds();
         for round in 0..CALM_ROUNDS_MAX {
             let mut scene = self.shared.lock();

@@ -20,6 +20,7 @@ use crate::sim::coverage::{Coverage, Fnv};
 use crate::sim::follower::{Follower, Gone, Habitat};
 use crate::sim::model::{ChunkModel, ExecutionModel, Producer, Told};
 use crate::sim::patience::Patience;
+use crate::sim::shortage::REFUSED_TEXT;
 use crate::sim::thread::ThreadActor;
 
 /// Everything that is shared.
@@ -261,7 +262,11 @@ impl Scene {
             Outcome::TimedOut => "outcome timed_out",
         });
         if verdict.outcome == Outcome::Failed && self.executions[index].told.is_none() {
-            self.coverage.count("producer failed for a stall");
+            let text = verdict.error.as_deref().unwrap_or("");
+            self.coverage.count(match text.contains(REFUSED_TEXT) {
+                true => "ring refused",
+                false => "producer failed for a stall",
+            });
         }
         self.check(|| format!("execution {index}"), result);
     }

@@ -109,6 +109,10 @@ counters! {
     timers_fired,
     /// Commands taken from the mailbox.
     mailbox_commands,
+    /// Times that the memory pressure became another one.
+    memory_pressure_changes,
+    /// Bytes of rings given back to the kernel.
+    ring_bytes_released,
 }
 
 impl Counters {

@@ -55,6 +55,8 @@ codes! {
     RingLeased = "ring leased",
     /// A ring was given back: the execution's slot.
     RingReleased = "ring released",
+    /// Memory became shorter or less so: the pressure's number, bytes that rings may take.
+    MemoryChanged = "memory changed",
     /// What came from outside was refused: where from, why.
     OutsideRefused = "outside refused",
 }

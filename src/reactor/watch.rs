@@ -1,0 +1,310 @@
+//! Looks after the machine's memory, once a second, on one thread for all shards of the process.
+//!
+//! A shard never reads these files itself while it runs: opening a dozen of them takes the kernel
+//! longer than a whole turn may. It joins the [`Watch`] instead, which leaves its [`Outlook`] in
+//! one atomic word (written by the watch alone) and rings the shard's bell when that word has
+//! changed. The thread begins with the first member and ends with the last; in between it sleeps.
+//!
+//! All shards of a process share what a cgroup allows, in equal parts. A shard that joins makes the
+//! others' parts smaller: they lease nothing above them from their next turn on, and what they have
+//! leased stays theirs until it ends.
+//!
+//! Tests: at the end; `shard/memory_tests.rs` with shards; `tests/cgroup.rs` under a real limit.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use super::readings::KernelFiles;
+use super::waker::Waker;
+use crate::limits::MEMORY_WATCH_INTERVAL;
+use crate::memory::atomic::{AtomicU64, Ordering};
+use crate::memory::pressure::rings_bytes_under;
+use crate::memory::{Gauge, Pressure, Readings};
+
+/// What a shard has to go by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outlook {
+    /// How short memory is.
+    pub pressure: Pressure,
+    /// What this shard's rings may take; [`Outlook::NO_LIMIT`] if nothing limits them.
+    pub rings_bytes_max: u64,
+}
+
+impl Outlook {
+    /// No limit. (Two bits short of all: an outlook is one word.)
+    pub const NO_LIMIT: u64 = !PRESSURE_MASK;
+    /// Of a machine with plenty of everything.
+    pub const CALM: Outlook =
+        Outlook { pressure: Pressure::Normal, rings_bytes_max: Outlook::NO_LIMIT };
+
+    /// Of a process with `shard_count` shards, on a machine that says this.
+    pub fn new(pressure: Pressure, readings: &Readings, shard_count: u64) -> Outlook {
+        let all_bytes = readings.cgroup_limit_bytes.map(rings_bytes_under);
+        let share_bytes = all_bytes.map(|bytes| (bytes / shard_count.max(1)) & !PRESSURE_MASK);
+        Outlook { pressure, rings_bytes_max: share_bytes.unwrap_or(Outlook::NO_LIMIT) }
+    }
+
+    fn word(self) -> u64 {
+        assert!(self.rings_bytes_max & PRESSURE_MASK == 0);
+        self.rings_bytes_max | self.pressure as u64
+    }
+
+    fn of_word(word: u64) -> Outlook {
+        let pressure = Pressure::of_index((word & PRESSURE_MASK) as u8);
+        let pressure = pressure.expect("two bits name one of four");
+        Outlook { pressure, rings_bytes_max: word & !PRESSURE_MASK }
+    }
+}
+
+const PRESSURE_MASK: u64 = 3;
+const _: () = assert!(Pressure::ALL.len() as u64 == PRESSURE_MASK + 1);
+
+/// Where the outlook is left for one shard.
+struct Post {
+    word: AtomicU64,
+    waker: Waker,
+}
+
+/// Reads what the kernel says of memory and tells the shards that have joined.
+pub struct Watch {
+    root: PathBuf,
+    interval: Duration,
+    state: Mutex<State>,
+    /// The last member has left.
+    deserted: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    posts: Vec<Arc<Post>>,
+    is_running: bool,
+    gauge: Gauge,
+    readings: Readings,
+}
+
+/// One shard's place in a [`Watch`]. It leaves when it is dropped.
+pub struct Member {
+    watch: Arc<Watch>,
+    post: Arc<Post>,
+}
+
+impl Watch {
+    /// Reads the files below `root` each `interval`. Most want [`Watch::of_process`].
+    pub fn new(root: &Path, interval: Duration) -> Arc<Watch> {
+        Arc::new(Watch {
+            root: root.to_owned(),
+            interval,
+            state: Mutex::default(),
+            deserted: Condvar::new(),
+        })
+    }
+
+    /// The one of this process and this machine.
+    pub fn of_process() -> Arc<Watch> {
+        static PROCESS: OnceLock<Arc<Watch>> = OnceLock::new();
+        let watch = PROCESS.get_or_init(|| Watch::new(Path::new("/"), MEMORY_WATCH_INTERVAL));
+        Arc::clone(watch)
+    }
+
+    /// From now on the owner of `waker` is told. The first one reads the files itself, so that
+    /// there is an outlook when this returns.
+    ///
+    /// # Errors
+    /// What the kernel says when it has no thread for us.
+    pub fn join(self: &Arc<Watch>, waker: Waker) -> io::Result<Member> {
+        let mut state = self.lock();
+        if !state.is_running {
+            let mut files = KernelFiles::new(&self.root);
+            state.gauge = Gauge::default();
+            state.take(&files.read());
+            let watch = Arc::clone(self);
+            let builder = std::thread::Builder::new().name("memory-watch".to_owned());
+            builder.spawn(move || watch.run(&mut files))?;
+            state.is_running = true;
+        }
+        let post = Arc::new(Post { word: AtomicU64::new(Outlook::CALM.word()), waker });
+        state.posts.push(Arc::clone(&post));
+        state.tell();
+        Ok(Member { watch: Arc::clone(self), post })
+    }
+
+    /// What the kernel said last; empty while nobody has joined.
+    pub fn readings(&self) -> Readings {
+        self.lock().readings
+    }
+
+    /// On the thread.
+    fn run(&self, files: &mut KernelFiles) {
+        let mut state = self.lock();
+        loop {
+            let is_member = |state: &mut State| !state.posts.is_empty();
+            let waited = self.deserted.wait_timeout_while(state, self.interval, is_member);
+            (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+            if state.posts.is_empty() {
+                state.is_running = false;
+                state.readings = Readings::default();
+                return;
+            }
+            drop(state); // Nobody waits for a file of the kernel.
+            let readings = files.read();
+            state = self.lock();
+            state.take(&readings);
+            state.tell();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn take(&mut self, readings: &Readings) {
+        self.readings = *readings;
+        self.gauge.observe(readings);
+    }
+
+    /// Tells every member whose outlook is not what it was.
+    fn tell(&self) {
+        let count = self.posts.len() as u64;
+        let word = Outlook::new(self.gauge.pressure(), &self.readings, count).word();
+        for post in &self.posts {
+            // Under the lock, which orders all writers; readers need no more than the word.
+            if post.word.load(Ordering::Relaxed) != word {
+                post.word.store(word, Ordering::Relaxed);
+                post.waker.wake();
+            }
+        }
+    }
+}
+
+impl Member {
+    /// What the watch has said last. One load.
+    pub fn outlook(&self) -> Outlook {
+        Outlook::of_word(self.post.word.load(Ordering::Relaxed))
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        let mut state = self.watch.lock();
+        state.posts.retain(|post| !Arc::ptr_eq(post, &self.post));
+        if state.posts.is_empty() {
+            self.watch.deserted.notify_one();
+        } else {
+            state.tell(); // The others' parts are larger now.
+        }
+    }
+}
+
+impl fmt::Debug for Watch {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "Watch({}, each {:?})", self.root.display(), self.interval)
+    }
+}
+
+impl fmt::Debug for Member {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "Member({:?})", self.outlook())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::readings::tests::Tree;
+    use super::super::waker::WakeListener;
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+    const INTERVAL: Duration = Duration::from_millis(1);
+
+    fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+        for _ in 0..30_000 {
+            if is_so() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        panic!("never: {what}");
+    }
+
+    fn limited(name: &str, limit_bytes: u64) -> Tree {
+        let tree = Tree::new(name);
+        tree.put("proc/meminfo", "MemTotal: 8388608 kB\nMemAvailable: 8388608 kB\n");
+        tree.put("proc/self/cgroup", "0::/\n");
+        tree.put("sys/fs/cgroup/memory.max", limit_bytes.to_string());
+        tree
+    }
+
+    #[test]
+    fn an_outlook_goes_through_one_word() {
+        for pressure in Pressure::ALL {
+            for rings_bytes_max in [0, 4 << 10, 64 * MIB, Outlook::NO_LIMIT] {
+                let outlook = Outlook { pressure, rings_bytes_max };
+                assert_eq!(Outlook::of_word(outlook.word()), outlook);
+            }
+        }
+    }
+
+    #[test]
+    fn shards_share_a_tenth_of_the_limit() {
+        let tree = limited("share", 64 * MIB);
+        let watch = Watch::new(&tree.0, INTERVAL);
+        let (first_bell, second_bell) =
+            (WakeListener::without_doorbell(), WakeListener::without_doorbell());
+        let share = |member: &Member| member.outlook().rings_bytes_max;
+        let first = watch.join(first_bell.waker()).unwrap();
+        let all_bytes = (64 * MIB / 10) & !3;
+        assert_eq!(share(&first), all_bytes); // Already when it has joined.
+        assert!(first_bell.take());
+        let second = watch.join(second_bell.waker()).unwrap();
+        assert!(first_bell.take() && second_bell.take());
+        assert!(share(&first) + share(&second) <= all_bytes);
+        assert!(share(&second) > all_bytes / 3);
+        drop(second);
+        assert!(first_bell.take());
+        assert_eq!(share(&first), all_bytes);
+        // The limit changes while we run.
+        tree.put("sys/fs/cgroup/memory.max", (32 * MIB).to_string());
+        wait_until("a smaller share", || share(&first) == (32 * MIB / 10) & !3);
+        tree.put("sys/fs/cgroup/memory.max", "max");
+        wait_until("no limit", || first.outlook() == Outlook::CALM);
+        assert_eq!(watch.readings().cgroup_limit_bytes, None);
+    }
+
+    #[test]
+    fn nobody_is_woken_while_nothing_changes() {
+        let tree = limited("calm", 64 * MIB);
+        let watch = Watch::new(&tree.0, INTERVAL);
+        let bell = WakeListener::without_doorbell();
+        let member = watch.join(bell.waker()).unwrap();
+        assert!(bell.take());
+        tree.put("proc/pressure/memory", "some avg10=0.00\nfull avg10=0.00\n");
+        wait_until("read again", || watch.readings().memory_some_avg10.is_some());
+        assert!(!bell.take());
+        tree.put("proc/pressure/memory", "some avg10=99.00\nfull avg10=0.00\n");
+        wait_until("pressure", || member.outlook().pressure == Pressure::Survival);
+        assert!(bell.take());
+        tree.put("proc/pressure/memory", "some avg10=0.00\nfull avg10=0.00\n");
+        wait_until("calm again", || member.outlook().pressure == Pressure::Normal);
+    }
+
+    #[test]
+    fn the_thread_ends_with_its_last_member_and_begins_anew() {
+        let tree = limited("ends", 64 * MIB);
+        let watch = Watch::new(&tree.0, Duration::from_secs(3_600));
+        for _ in 0..3 {
+            let bell = WakeListener::without_doorbell();
+            let (first, second) =
+                (watch.join(bell.waker()).unwrap(), watch.join(bell.waker()).unwrap());
+            drop(first);
+            assert!(watch.lock().is_running);
+            drop(second);
+            wait_until("the end of the thread", || !watch.lock().is_running);
+        }
+        wait_until("nobody holds it any more", || Arc::strong_count(&watch) == 1);
+    }
+}

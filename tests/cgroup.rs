@@ -1,0 +1,141 @@
+//! A real cgroup with a limit of 64 MiB: the program runs in it, streams more than fits into it,
+//! and its rings stay below a tenth. Where no cgroup can be made (no right to, no memory
+//! controller), the test says that it was not run.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use sha2::{Digest, Sha256};
+use streamdoor::base::Random;
+use streamdoor::memory::readings::{cgroup_places, path_names};
+
+const LIMIT_BYTES: u64 = 64 << 20;
+const PROGRAM: &str = env!("CARGO_BIN_EXE_streamdoor");
+const FILE_BYTES: usize = 100 << 20;
+
+/// A cgroup of the test's own, removed with it.
+struct Cgroup {
+    path: PathBuf,
+}
+
+impl Cgroup {
+    /// Below the one that this process is in, or else below one above that; `None` if nobody lets
+    /// us. Settings of cgroups that are not ours are not touched.
+    fn new() -> Option<Cgroup> {
+        let text = fs::read_to_string("/proc/self/cgroup").ok()?;
+        let places = cgroup_places(&text);
+        let trees = [
+            ("/sys/fs/cgroup/memory", places.memory, "memory.limit_in_bytes"),
+            ("/sys/fs/cgroup", places.unified, "memory.max"),
+            ("/sys/fs/cgroup/unified", places.unified, "memory.max"),
+        ];
+        for (mount, place, limit_file) in trees {
+            let names: Vec<&str> = path_names(place.unwrap_or("/")).collect();
+            for depth in (0..=names.len()).rev() {
+                let parent: PathBuf =
+                    Path::new(mount).join(names[..depth].iter().collect::<PathBuf>());
+                if let Some(cgroup) = Cgroup::below(&parent, limit_file) {
+                    return Some(cgroup);
+                }
+            }
+        }
+        None
+    }
+
+    fn below(parent: &Path, limit_file: &str) -> Option<Cgroup> {
+        if !parent.join("cgroup.procs").exists() {
+            return None; // Not a cgroup: a directory made there would be one of a tmpfs.
+        }
+        let path = parent.join(format!("streamdoor-test-{}", std::process::id()));
+        fs::create_dir(&path).ok()?;
+        let cgroup = Cgroup { path }; // From here on it is removed again.
+        let limit = cgroup.path.join(limit_file);
+        (limit.exists() && fs::write(limit, LIMIT_BYTES.to_string()).is_ok()).then_some(cgroup)
+    }
+
+    /// Runs a program inside: a shell goes there first and becomes it.
+    fn run(&self, program: &str, arguments: &[&str]) -> Output {
+        let script = "echo $$ > \"$1/cgroup.procs\" || exit 99; shift; exec \"$@\"";
+        let mut command = Command::new("sh");
+        command.args(["-c", script, "sh"]).arg(&self.path);
+        command.arg(program).args(arguments);
+        command.output().expect("there is a shell")
+    }
+
+    /// The first number in any of these files.
+    fn number(&self, files: &[&str]) -> Option<u64> {
+        let texts = files.iter().filter_map(|file| fs::read_to_string(self.path.join(file)).ok());
+        texts.filter_map(|text| text.trim().parse().ok()).next()
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        for _ in 0..100 {
+            if fs::remove_dir(&self.path).is_ok() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10)); // The child is still being taken down.
+        }
+        eprintln!("left behind: {}", self.path.display());
+    }
+}
+
+/// The number in front of ` MiB` that follows `words`.
+fn mib_after(text: &str, words: &str) -> f64 {
+    let rest = text.split_once(words).unwrap_or_else(|| panic!("no {words:?} in {text}")).1;
+    let number = rest.split_once(" MiB").expect("a size").0;
+    number.trim().parse().unwrap_or_else(|_| panic!("{number:?} in {text}"))
+}
+
+fn assert_small(text: &str) {
+    let rings_mib = mib_after(text, "rings take at most");
+    let touched_mib = mib_after(text, " MiB),");
+    assert!(mib_after(text, "the cgroup's limit is") == 64.0, "{text}");
+    assert!(rings_mib <= 6.4 && rings_mib > 6.0, "{text}");
+    assert!(touched_mib <= rings_mib, "{text}");
+}
+
+#[test]
+fn the_program_runs_in_64_mib_and_its_rings_in_a_tenth_of_that() {
+    let Some(cgroup) = Cgroup::new() else {
+        println!("not run: no cgroup with a memory limit can be made here");
+        return;
+    };
+    let path = std::env::temp_dir().join(format!("streamdoor-cgroup-{}", std::process::id()));
+    let mut bytes = vec![0; FILE_BYTES];
+    Random::new(1).fill(&mut bytes);
+    fs::File::create(&path).and_then(|mut file| file.write_all(&bytes)).unwrap();
+    let digest = Sha256::digest(&bytes);
+    let expected: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+    drop(bytes);
+    // Copied from inside, so that its cache is the cgroup's, and fills it.
+    let copy = path.with_extension("copy");
+    let (path, copy) = (path.to_str().unwrap(), copy.to_str().unwrap());
+    assert!(cgroup.run("cp", &[path, copy]).status.success());
+    fs::remove_file(path).unwrap();
+
+    let of_file = cgroup.run(PROGRAM, &["demo", "--file", copy, "--subscribers", "4"]);
+    fs::remove_file(copy).unwrap();
+    let text = String::from_utf8_lossy(&of_file.stdout).into_owned();
+    let error = String::from_utf8_lossy(&of_file.stderr).into_owned();
+    assert!(of_file.status.success(), "{}: {text} {error}", of_file.status);
+    assert_eq!(text.matches(&expected).count(), 4, "{text}");
+    assert_small(&text);
+
+    let arguments = ["demo", "--chunks", "20000", "--delay-ms", "0", "--policy", "block"];
+    let of_chunks = cgroup.run(PROGRAM, &[&arguments[..], &["--process-ms", "0"]].concat());
+    let text = String::from_utf8_lossy(&of_chunks.stdout).into_owned();
+    assert!(of_chunks.status.success(), "{}: {text}", of_chunks.status);
+    assert_eq!(text.matches("completed: 20000 chunks, 0 missed").count(), 3, "{text}");
+    assert_small(&text);
+
+    let peak_bytes = cgroup.number(&["memory.max_usage_in_bytes", "memory.peak"]);
+    println!("peak of the cgroup: {peak_bytes:?} bytes of {LIMIT_BYTES}");
+    for line in text.lines().filter(|line| line.contains("[memory]") || line.contains("peak")) {
+        println!("{line}");
+    }
+}
