@@ -11,6 +11,8 @@
 
 mod closure;
 mod process_file;
+#[cfg(feature = "sqlite")]
+mod query_database;
 mod registry;
 mod schema;
 mod slow_data_processor;
@@ -18,7 +20,7 @@ mod spec;
 mod step;
 mod threads;
 
-pub use closure::{Host, Output, SendError, Stopped};
+pub use closure::{Host, OnStop, Output, SendError, StopHook, StopSignal, Stopped};
 pub use registry::{ArgumentError, Arguments, Prepared, SpecError, StartError, Tools};
 pub use spec::{Need, ProgressSource, SubscribeDefaults, ToolSpec};
 pub use step::{Context, EmitError, Gate, Notes, Step, Tool};
