@@ -219,24 +219,25 @@ impl<'a> Batch<'a> {
         self.row_count += 1;
         self.total_count += 1;
         let now = self.out.now();
-        let is_due = self.sent_at.is_none_or(|sent_at| now.since(sent_at) >= FLUSH_AFTER);
-        if is_due || self.row_count >= self.rows_max || self.buffer.len() >= self.bytes_max {
+        let is_late = self.sent_at.is_none_or(|sent_at| now.since(sent_at) >= FLUSH_AFTER);
+        if is_late || self.row_count >= self.rows_max || self.buffer.len() >= self.bytes_max {
             self.send(self.buffer.len())?;
-            self.sent_at = Some(now);
-            if self.told_at.is_none_or(|told| now.since(told) >= limits::PROGRESS_INTERVAL) {
-                self.told_at = Some(now);
-                self.out.progress(self.total_count as f64, None);
-            }
         }
         Ok(())
     }
 
-    /// Sends the first `length` bytes; whatever rows they are, none is counted any more.
+    /// Sends the first `length` bytes, which are all the rows that were counted.
     fn send(&mut self, length: usize) -> Result<(), Stopped> {
         self.out.send_as(Kind::Row, Kind::Row as u8, &self.buffer[..length])?;
         self.buffer.drain(..length);
-        self.row_count = 0;
         self.buffer.shrink_to(2 * self.bytes_max); // A giant's room is not kept.
+        self.row_count = 0;
+        let now = self.out.now(); // Afterwards: a reader who held it back does not make rows late.
+        self.sent_at = Some(now);
+        if self.told_at.is_none_or(|told_at| now.since(told_at) >= limits::PROGRESS_INTERVAL) {
+            self.told_at = Some(now);
+            self.out.progress(self.total_count as f64, None);
+        }
         Ok(())
     }
 
@@ -283,5 +284,22 @@ mod tests {
             let (_, need) = prepare(&arguments, Need::default()).unwrap();
             assert_eq!(need.ring_bytes, ring_bytes);
         }
+    }
+
+    #[test]
+    fn an_interrupt_that_comes_before_the_first_step_is_lost_but_for_the_anchor() {
+        let connection = Connection::open_in_memory().unwrap();
+        let step_once_interrupted = || {
+            let mut statement = connection.prepare("SELECT 1")?;
+            let mut rows = statement.query([])?;
+            connection.get_interrupt_handle().interrupt();
+            Ok::<bool, rusqlite::Error>(rows.next()?.is_some())
+        };
+        assert_eq!(step_once_interrupted(), Ok(true));
+        let mut anchor = anchor(&connection).unwrap();
+        let mut anchor_rows = anchor.query([]).unwrap();
+        anchor_rows.next().unwrap();
+        let error = step_once_interrupted().unwrap_err();
+        assert_eq!(error.sqlite_error_code(), Some(rusqlite::ErrorCode::OperationInterrupted));
     }
 }
