@@ -83,14 +83,14 @@ fn a_file_that_a_crash_left_half_written_is_said_to_need_repair() {
 }
 
 #[test]
-fn a_log_without_writer_is_read_and_leaves_no_more_than_empty_files() {
+fn a_log_without_writer_is_read_and_nothing_is_written_to_it() {
     let file = File::database("idle", "PRAGMA journal_mode = WAL; CREATE TABLE t (a)");
     let before = std::fs::read(file.path()).unwrap();
     assert_eq!(ask(&shard(), file.path(), "SELECT * FROM t"), Ok(vec![]));
     assert!(std::fs::read(file.path()).unwrap() == before);
-    for suffix in ["-wal", "-shm"] {
-        println!("{suffix} {:?}", std::fs::metadata(format!("{}{suffix}", file.path().display())));
-    }
+    // SQLite leaves the log there, and cannot delete what it opened for reading.
+    let log = std::fs::metadata(format!("{}-wal", file.path().display()));
+    assert!(log.is_ok_and(|log| log.len() == 0));
 }
 
 #[test]
@@ -108,10 +108,6 @@ fn a_path_is_never_taken_for_a_uri() {
         let error = ask(&shard, Path::new(&uri), "SELECT 1").unwrap_err();
         assert!(error.contains("No such file"), "{uri}: {error}");
     }
-    // And a file that is really called so is read.
-    let odd = File::new("file:odd?mode=memory");
-    std::fs::copy(file.path(), odd.path()).unwrap();
-    assert_eq!(ask(&shard, odd.path(), "SELECT * FROM t"), Ok(vec![]));
 }
 
 #[test]

@@ -178,7 +178,8 @@ fn a_reader_that_is_slow_gets_full_chunks() {
     });
     assert_eq!(ending, (Outcome::Completed, None));
     assert_eq!(byte_count, 1_000 * (300 + "{'a':''}\n".len()));
-    assert!(chunk_count < 100, "{chunk_count} chunks for 1000 rows");
+    // Some 46 rows fill a chunk; a few more chunks if this machine pauses.
+    assert!(chunk_count < 60, "{chunk_count} chunks for 1000 rows");
 }
 
 #[test]

@@ -11,6 +11,9 @@
 //! 6. SQLite's own limits bound what a query can take before it gives its first row. Temporary
 //!    files (a sort that is larger than the page cache) are bounded by the timeouts alone.
 //!
+//! What is written all the same: a file that is in WAL mode gets an empty log and its index beside
+//! it (`-wal`, `-shm`) if nobody else has it open, for SQLite reads it in no other way.
+//!
 //! A file must not be opened by any other way than SQLite's: to close it then would drop the locks
 //! that this process holds on it through other connections.
 
