@@ -73,7 +73,8 @@ fn arguments_schema() -> Value {
             "path": {
                 "type": "string",
                 "minLength": 1,
-                "description": "Which SQLite file: absolute, or relative to where the program runs.",
+                "description": "Which SQLite file: absolute, or relative to where the program \
+                    runs.",
             },
             "query": {
                 "type": "string",
