@@ -16,7 +16,7 @@ use crate::memory::{
     RingWriter, ShortText,
 };
 use crate::reactor::Reactor;
-use crate::tool::Gate;
+use crate::tool::{Gate, Host};
 use crate::trace::Code;
 
 impl<R: Reactor + 'static> Shard<R> {
@@ -343,8 +343,9 @@ impl<R: Reactor + 'static> Shard<R> {
         let run = self.run_mut(execution);
         match std::mem::replace(&mut run.producer, Producer::Gone) {
             Producer::Thread(host) => {
-                run.producer = Producer::Thread(host);
                 run.exchange.close();
+                host.call_stop_hook(); // After the close: a hook that came too late for it sees it.
+                run.producer = Producer::Thread(host);
                 run.control.wake_producer();
                 run.stopping = true; // `take_over_threads` says when it is quiet.
                 self.worked = true;

@@ -1,6 +1,7 @@
 //! What a shard keeps for one execution beside what the engine knows: its ring, its tool, the pages
 //! it shares with readers on other threads.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 
 use crate::base::planted::{Planted, planted};
@@ -8,7 +9,7 @@ use crate::base::{ExecutionId, Handle, Instant, SubscriberId};
 use crate::memory::atomic::full_fence;
 use crate::memory::{ControlPage, Desk, Exchange, Flag, ReaderPageView, RingReader, RingWriter};
 use crate::reactor::{Clock, Waker};
-use crate::tool::{Gate, Host, Notes, Tool, ToolSpec, Work};
+use crate::tool::{Gate, Host, Notes, StopHook, Tool, ToolSpec, Work};
 
 /// Where the ring's writer is.
 pub(super) enum Ring {
@@ -127,6 +128,7 @@ pub(super) struct ThreadHost {
     clock: ThreadClock,
     notes: Mutex<Notes>,
     noted: Flag,
+    stop_hook: Mutex<Option<StopHook>>,
 }
 
 /// The clock that tools' threads read.
@@ -140,7 +142,13 @@ pub(super) enum ThreadClock {
 
 impl ThreadHost {
     pub fn new(bell: Arc<Bell>, clock: ThreadClock) -> ThreadHost {
-        ThreadHost { bell, clock, notes: Mutex::default(), noted: Flag::default() }
+        ThreadHost {
+            bell,
+            clock,
+            notes: Mutex::default(),
+            noted: Flag::default(),
+            stop_hook: Mutex::default(),
+        }
     }
 
     /// What the tool has said since the last time.
@@ -171,5 +179,19 @@ impl Host for ThreadHost {
         drop(merged);
         self.noted.set();
         self.bell.waker.wake();
+    }
+
+    fn keep_stop_hook(&self, hook: Option<StopHook>) {
+        let mut kept = self.stop_hook.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let before = std::mem::replace(&mut *kept, hook);
+        drop(kept);
+        drop(before); // A tool's own code: not under the lock.
+    }
+
+    fn call_stop_hook(&self) {
+        let kept = self.stop_hook.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some(hook) = &*kept {
+            let _ = catch_unwind(AssertUnwindSafe(hook)); // Its panic is the tool's own.
+        }
     }
 }

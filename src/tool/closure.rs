@@ -23,6 +23,37 @@ pub trait Host: Send + Sync {
     fn ring(&self);
     /// Hands notes to the shard, behind those that it has not seen yet.
     fn note(&self, notes: Notes);
+    /// Keeps what the shard is to call when it stops the execution, instead of what was kept
+    /// before. Once this has returned, what was kept before is not called any more.
+    fn keep_stop_hook(&self, hook: Option<StopHook>);
+    /// Calls what is kept, if anything is.
+    fn call_stop_hook(&self);
+}
+
+/// Called when an execution is stopped.
+pub type StopHook = Box<dyn Fn() + Send>;
+
+/// Was an execution stopped? For what runs inside a library that calls back. The default is that
+/// of no execution: it never was.
+#[derive(Clone, Default)]
+pub struct StopSignal(Arc<Exchange>);
+
+impl StopSignal {
+    /// Was it?
+    #[inline]
+    pub fn is_stopped(&self) -> bool {
+        self.0.is_closed()
+    }
+}
+
+/// Keeps a hook of [`Output::on_stop`] in place until it is dropped.
+#[must_use = "the hook goes with it"]
+pub struct OnStop(Arc<dyn Host>);
+
+impl Drop for OnStop {
+    fn drop(&mut self) {
+        self.0.keep_stop_hook(None);
+    }
 }
 
 /// Where a closure's results go.
@@ -190,6 +221,24 @@ impl Output {
     /// Was the execution stopped? A tool that is busy for long without sending asks now and then.
     pub fn is_stopped(&self) -> bool {
         self.exchange.is_closed()
+    }
+
+    /// The same question, for who has no `Output` at hand.
+    pub fn stop_signal(&self) -> StopSignal {
+        StopSignal(Arc::clone(&self.exchange))
+    }
+
+    /// Has `hook` called when the execution is stopped, or at once if it was already: for a tool
+    /// that sits in a library with an interrupt of its own. The shard's thread calls it, so it may
+    /// take a µs and must not block. One at a time, until what is returned is dropped; what is
+    /// dropped waits for a call that is under way.
+    pub fn on_stop(&self, hook: impl Fn() + Send + 'static) -> OnStop {
+        let host = Arc::clone(&self.host);
+        host.keep_stop_hook(Some(Box::new(hook)));
+        if self.is_stopped() {
+            host.call_stop_hook(); // The shard may have looked for it before it was there.
+        }
+        OnStop(host)
     }
 
     /// The time, as it stands in chunks.

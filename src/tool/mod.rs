@@ -12,6 +12,8 @@
 mod closure;
 mod complete;
 mod process_file;
+#[cfg(feature = "sqlite")]
+mod query_database;
 mod registry;
 mod schema;
 mod slow_data_processor;
@@ -19,7 +21,7 @@ mod spec;
 mod step;
 mod threads;
 
-pub use closure::{Host, Output, SendError, Stopped};
+pub use closure::{Host, OnStop, Output, SendError, StopHook, StopSignal, Stopped};
 pub use complete::Completion;
 pub use registry::{ArgumentError, Arguments, Prepared, SpecError, StartError, Tools};
 pub use spec::{Need, SubscribeDefaults, ToolSpec};

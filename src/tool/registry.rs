@@ -9,6 +9,8 @@ use serde_json::{Map, Value};
 
 use crate::engine::{ProgressSource, Timeouts};
 use crate::limits;
+#[cfg(feature = "sqlite")]
+use crate::tool::query_database;
 use crate::tool::schema::Schema;
 use crate::tool::{Need, Output, ToolError, ToolSpec, Work, process_file, slow_data_processor};
 
@@ -131,6 +133,8 @@ impl Tools {
         let added = [
             tools.insert(slow_data_processor::spec(), slow_data_processor::prepare),
             tools.insert(process_file::spec(), process_file::prepare),
+            #[cfg(feature = "sqlite")]
+            tools.insert(query_database::spec(), query_database::prepare),
         ];
         added.into_iter().collect::<Result<(), _>>().expect("ours are right");
         tools

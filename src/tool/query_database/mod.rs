@@ -1,0 +1,306 @@
+//! `query_database {path, query, parameters, batch_size}`: the rows of a query of an SQLite file,
+//! as they are found, as JSON lines.
+//!
+//! On a thread of the pool, which sits in `sqlite3_step` and sends rows between the steps. What may
+//! be asked is decided in `guard.rs`: only reading, of one file, by one statement. How a row looks
+//! is in `rows.rs`, what goes wrong is put into words in `failure.rs`.
+//!
+//! A statement that is being run is stopped by `sqlite3_interrupt`, which the shard calls on
+//! cancellation and timeout ([`Output::on_stop`]). The signal is lost on a connection that runs
+//! nothing (SQLite clears it with the first statement that starts), so a second statement, the
+//! anchor, stands at its only row for as long as the query may run.
+//!
+//! Two limits worth knowing. A query holds a read lock for as long as its subscribers take. And a
+//! batch is sent when it is full, or when a row comes [`FLUSH_AFTER`] after the one that was sent
+//! last: rows that came quickly, followed by a long search, wait for the search's next row.
+//!
+//! Tests: in the files beside this one, and `tests/query_database/`, through a shard.
+
+mod failure;
+mod guard;
+mod parameters;
+mod rows;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use rusqlite::{Connection, Row};
+use serde_json::{Value, json};
+
+use crate::base::Instant;
+use crate::engine::{Kind, Policy, Timeouts};
+use crate::limits;
+use crate::tool::{
+    ArgumentError, Arguments, Need, Output, Stopped, SubscribeDefaults, ToolError, ToolSpec, Work,
+};
+use failure::Failure;
+use guard::Guard;
+use parameters::Parameters;
+use rows::RowFormat;
+
+const BATCH_ROWS_DEFAULT: u64 = 100;
+const BATCH_ROWS_MAX: u64 = 10_000;
+/// A row of a few columns, as JSON: the ring is chosen so that about a batch of them is a chunk.
+const ROW_BYTES_TYPICAL: u64 = 128;
+/// The longest query. A generated one with some thousand values fits.
+const QUERY_BYTES_MAX: usize = 256 << 10;
+/// A row that comes so long after the last that was sent does not wait for company.
+const FLUSH_AFTER: Duration = Duration::from_millis(50);
+/// A sort or a grouping says nothing before it is done, so it has longer than other tools.
+const SILENCE_MAX: Duration = Duration::from_secs(120);
+
+pub(super) fn spec() -> ToolSpec {
+    let description = "Runs one SQL query, which may only read, on an SQLite file, and streams its \
+        rows as they are found: each one line, a JSON object with the columns in order. BLOBs are \
+        {\"base64\": \"…\"}, columns of equal names get _2, _3 … appended.";
+    ToolSpec {
+        arguments: arguments_schema(),
+        timeouts: Timeouts {
+            first_chunk: Some(SILENCE_MAX),
+            inactivity: Some(SILENCE_MAX),
+            total: None,
+        },
+        subscribers: SubscribeDefaults { policy: Policy::Block, ..Default::default() },
+        ..ToolSpec::new("query_database", description)
+    }
+}
+
+fn arguments_schema() -> Value {
+    let scalar = json!({"type": ["null", "boolean", "number", "string"]});
+    json!({
+        "type": "object",
+        "properties": {
+            "path": {
+                "type": "string",
+                "minLength": 1,
+                "description": "Which SQLite file: absolute, or relative to where the program \
+                    runs.",
+            },
+            "query": {
+                "type": "string",
+                "minLength": 1,
+                "maxLength": QUERY_BYTES_MAX,
+                "description": "One statement that only reads: SELECT, WITH, VALUES, EXPLAIN, or \
+                    a PRAGMA such as table_info.",
+            },
+            "parameters": {
+                "type": ["array", "object"],
+                "items": scalar,
+                "additionalProperties": scalar,
+                "maxItems": guard::PARAMETERS_MAX,
+                "maxProperties": guard::PARAMETERS_MAX,
+                "description": "What the query's placeholders stand for: a list for `?`, an object \
+                    for `:name`, `@name` and `$name`.",
+            },
+            "batch_size": {
+                "type": "integer",
+                "minimum": 1,
+                "maximum": BATCH_ROWS_MAX,
+                "default": BATCH_ROWS_DEFAULT,
+                "description": "Rows of one chunk, at most; fewer where a chunk's bytes or time \
+                    are up.",
+            },
+        },
+        "required": ["path", "query"],
+        "additionalProperties": false,
+    })
+}
+
+/// What one execution is to do.
+struct Request {
+    path: PathBuf,
+    query: String,
+    parameters: Parameters,
+    batch_rows: u64,
+}
+
+pub(super) fn prepare(arguments: &Value, need: Need) -> Result<(Work, Need), ArgumentError> {
+    let mut arguments = Arguments::new(arguments)?;
+    let request = Request {
+        path: PathBuf::from(whole_text(&mut arguments, "path")?),
+        query: whole_text(&mut arguments, "query")?,
+        parameters: Parameters::new(arguments.value("parameters"))?,
+        batch_rows: arguments.number("batch_size", BATCH_ROWS_DEFAULT, 1..=BATCH_ROWS_MAX)?,
+    };
+    arguments.finish()?;
+    if request.query.len() > QUERY_BYTES_MAX {
+        let problem = format!("must not be longer than {QUERY_BYTES_MAX} bytes");
+        return Err(ArgumentError::new("query", problem));
+    }
+    let [_, _, smallest, .., largest] = limits::RING_CLASS_BYTES;
+    // A chunk is at most a quarter of its ring.
+    let ring_bytes = (request.batch_rows * ROW_BYTES_TYPICAL * 4) as u32;
+    let ring_bytes = ring_bytes.clamp(smallest, largest);
+    let work = Work::Thread(Box::new(move |out| stream(&request, out)));
+    Ok((work, Need { ring_bytes, ..need }))
+}
+
+/// A string without NUL, which would end it early for SQLite: what stands behind it was not seen.
+fn whole_text(arguments: &mut Arguments, field: &str) -> Result<String, ArgumentError> {
+    let text = arguments.text(field)?;
+    match text.contains('\0') {
+        false => Ok(text),
+        true => Err(ArgumentError::new(field, "must not contain a NUL character")),
+    }
+}
+
+fn stream(request: &Request, out: &mut Output) -> Result<(), ToolError> {
+    let result =
+        Guard::open(&request.path, out.stop_signal()).and_then(|guard| query(&guard, request, out));
+    match result {
+        Ok(()) => Ok(()),
+        Err(_) if out.is_stopped() => Err(ToolError::Stopped), // It was interrupted.
+        Err(failure) => Err(ToolError::new(failure.in_words(&request.path))),
+    }
+}
+
+fn query(guard: &Guard, request: &Request, out: &mut Output) -> Result<(), Failure> {
+    // Dropped in reverse: nothing interrupts a connection that is being closed.
+    let interrupt = guard.connection().get_interrupt_handle();
+    let _on_stop = out.on_stop(move || interrupt.interrupt());
+    let mut anchor = anchor(guard.connection())?;
+    let mut anchor_rows = anchor.query([])?;
+    anchor_rows.next()?;
+    if out.is_stopped() {
+        return Err(Failure::Stopped); // Before the anchor held the interrupt.
+    }
+    let mut statement = guard.prepare(&request.query)?;
+    request.parameters.bind(&mut statement)?;
+    let mut rows = statement.raw_query();
+    let mut batch = Batch::new(out, request.batch_rows);
+    // From the first row on nothing can change the columns; before it, another process could.
+    let Some(row) = guard.said(rows.next())? else { return Ok(batch.finish()?) };
+    let format = RowFormat::new(row.as_ref().column_names());
+    batch.push(&format, row)?;
+    while let Some(row) = guard.said(rows.next())? {
+        batch.push(&format, row)?;
+    }
+    Ok(batch.finish()?)
+}
+
+/// A statement that has one row, and none of the file's.
+fn anchor(connection: &Connection) -> rusqlite::Result<rusqlite::Statement<'_>> {
+    connection.prepare("SELECT 1")
+}
+
+/// Rows that wait to be sent together.
+struct Batch<'a> {
+    out: &'a mut Output,
+    rows_max: u64,
+    bytes_max: usize,
+    /// Whole lines.
+    buffer: Vec<u8>,
+    row_count: u64,
+    total_count: u64,
+    sent_at: Option<Instant>,
+    told_at: Option<Instant>,
+}
+
+impl<'a> Batch<'a> {
+    fn new(out: &'a mut Output, rows_max: u64) -> Batch<'a> {
+        let bytes_max = out.chunk_bytes_max() as usize;
+        Batch {
+            out,
+            rows_max,
+            bytes_max,
+            buffer: Vec::with_capacity(2 * bytes_max),
+            row_count: 0,
+            total_count: 0,
+            sent_at: None,
+            told_at: None,
+        }
+    }
+
+    fn push(&mut self, format: &RowFormat, row: &Row<'_>) -> Result<(), Failure> {
+        let before_bytes = self.buffer.len();
+        format.write(row, &mut self.buffer)?;
+        if self.buffer.len() > self.bytes_max && before_bytes > 0 {
+            self.send(before_bytes)?; // One chunk holds those before it.
+        }
+        self.row_count += 1;
+        self.total_count += 1;
+        let now = self.out.now();
+        let is_late = self.sent_at.is_none_or(|sent_at| now.since(sent_at) >= FLUSH_AFTER);
+        if is_late || self.row_count >= self.rows_max || self.buffer.len() >= self.bytes_max {
+            self.send(self.buffer.len())?;
+        }
+        Ok(())
+    }
+
+    /// Sends the first `length` bytes, which are all the rows that were counted.
+    fn send(&mut self, length: usize) -> Result<(), Stopped> {
+        self.out.send_as(Kind::Row, Kind::Row as u8, &self.buffer[..length])?;
+        self.buffer.drain(..length);
+        self.buffer.shrink_to(2 * self.bytes_max); // A giant's room is not kept.
+        self.row_count = 0;
+        let now = self.out.now(); // Afterwards: a reader who held it back does not make rows late.
+        self.sent_at = Some(now);
+        if self.told_at.is_none_or(|told_at| now.since(told_at) >= limits::PROGRESS_INTERVAL) {
+            self.told_at = Some(now);
+            self.out.progress(self.total_count as f64, None);
+        }
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<(), Stopped> {
+        if !self.buffer.is_empty() {
+            self.send(self.buffer.len())?;
+        }
+        self.out.progress(self.total_count as f64, Some(self.total_count as f64));
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_bad_argument_is_named() {
+        for (arguments, field) in [
+            (json!({"query": "SELECT 1"}), "path"),
+            (json!({"path": "", "query": "SELECT 1"}), "path"),
+            (json!({"path": "a\0b", "query": "SELECT 1"}), "path"),
+            (json!({"path": 1, "query": "SELECT 1"}), "path"),
+            (json!({"path": "a"}), "query"),
+            (json!({"path": "a", "query": ""}), "query"),
+            (json!({"path": "a", "query": "SELECT 1\0; SELECT 2"}), "query"),
+            (json!({"path": "a", "query": "ä".repeat(QUERY_BYTES_MAX / 2 + 1)}), "query"),
+            (json!({"path": "a", "query": "SELECT 1", "batch_size": 0}), "batch_size"),
+            (json!({"path": "a", "query": "SELECT 1", "batch_size": 10_001}), "batch_size"),
+            (json!({"path": "a", "query": "SELECT 1", "parameters": 1}), "parameters"),
+            (json!({"path": "a", "query": "SELECT 1", "parameters": [[]]}), "parameters.0"),
+            (json!({"path": "a", "query": "SELECT 1", "limit": 1}), "limit"),
+        ] {
+            let error = prepare(&arguments, Need::default()).unwrap_err();
+            assert_eq!(error.field, field, "{error}");
+        }
+    }
+
+    #[test]
+    fn a_typical_batch_fits_one_chunk_and_the_ring_is_one_that_exists() {
+        let classes = limits::RING_CLASS_BYTES;
+        for (batch_size, ring_bytes) in [(1, classes[2]), (100, classes[2]), (10_000, classes[4])] {
+            let arguments = json!({"path": "a", "query": "SELECT 1", "batch_size": batch_size});
+            let (_, need) = prepare(&arguments, Need::default()).unwrap();
+            assert_eq!(need.ring_bytes, ring_bytes);
+        }
+    }
+
+    #[test]
+    fn an_interrupt_that_comes_before_the_first_step_is_lost_but_for_the_anchor() {
+        let connection = Connection::open_in_memory().unwrap();
+        let step_once_interrupted = || {
+            let mut statement = connection.prepare("SELECT 1")?;
+            let mut rows = statement.query([])?;
+            connection.get_interrupt_handle().interrupt();
+            Ok::<bool, rusqlite::Error>(rows.next()?.is_some())
+        };
+        assert_eq!(step_once_interrupted(), Ok(true));
+        let mut anchor = anchor(&connection).unwrap();
+        let mut anchor_rows = anchor.query([]).unwrap();
+        anchor_rows.next().unwrap();
+        let error = step_once_interrupted().unwrap_err();
+        assert_eq!(error.sqlite_error_code(), Some(rusqlite::ErrorCode::OperationInterrupted));
+    }
+}

@@ -1,0 +1,130 @@
+//! `query_database` through a shard: what arrives, when, and what is said when nothing can.
+#![cfg(feature = "sqlite")]
+
+mod failures;
+mod streams;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rusqlite::Connection;
+use serde_json::{Value, json};
+use streamdoor::base::ExecutionId;
+use streamdoor::engine::{EndState, Hold, Kind, Outcome, Policy, SubscribeSpec};
+use streamdoor::shard::{Delivery, ExecuteOptions, Shard, ShardConfig, ShardThread, Subscriber};
+
+/// A file that goes when it is dropped, with what SQLite puts beside it.
+struct File(PathBuf);
+
+impl File {
+    fn new(name: &str) -> File {
+        let name = format!("streamdoor-{}-query-{name}", std::process::id());
+        File(std::env::temp_dir().join(name))
+    }
+
+    /// A database.
+    fn database(name: &str, tables: &str) -> File {
+        let file = File::new(name);
+        file.write(tables);
+        file
+    }
+
+    /// `count` rows of 3 columns.
+    fn of_rows(name: &str, count: u64) -> File {
+        let tables = format!(
+            "PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF;
+            CREATE TABLE items (id INTEGER PRIMARY KEY, name TEXT, price REAL);
+            WITH RECURSIVE n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n WHERE i < {count})
+            INSERT INTO items SELECT i, 'item number ' || i, i * 0.25 FROM n;"
+        );
+        File::database(name, &tables)
+    }
+
+    fn write(&self, statements: &str) {
+        self.connection().execute_batch(statements).unwrap();
+    }
+
+    fn connection(&self) -> Connection {
+        Connection::open(&self.0).unwrap()
+    }
+
+    fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+        for suffix in ["-wal", "-shm", "-journal"] {
+            let mut name = self.0.clone().into_os_string();
+            name.push(suffix);
+            let _ = std::fs::remove_file(name);
+        }
+    }
+}
+
+fn shard() -> ShardThread {
+    Shard::spawn(ShardConfig::default(), |_| {}).unwrap().0
+}
+
+/// Nothing is lost before somebody reads.
+fn held() -> ExecuteOptions {
+    let hold = Hold::UntilRead { deadline: Duration::from_secs(60) };
+    ExecuteOptions { hold, ..Default::default() }
+}
+
+fn start(shard: &ShardThread, arguments: Value) -> (ExecutionId, Subscriber) {
+    start_with(shard, arguments, held())
+}
+
+fn start_with(
+    shard: &ShardThread,
+    arguments: Value,
+    options: ExecuteOptions,
+) -> (ExecutionId, Subscriber) {
+    let id = shard.execute("query_database", arguments, options).unwrap();
+    let spec = SubscribeSpec { policy: Policy::Block, ..Default::default() };
+    (id, shard.subscribe(id, spec).unwrap())
+}
+
+/// How it ended, and what went wrong.
+type Ending = (Outcome, Option<String>);
+
+/// Everything until the end: `take` is given the chunks' bytes, and whether they go on.
+fn read_all(subscriber: &mut Subscriber, mut take: impl FnMut(&[u8], bool)) -> Ending {
+    loop {
+        match subscriber.next() {
+            Delivery::Chunk(chunk) => {
+                assert_eq!(chunk.kind, Kind::Row);
+                take(chunk.data, chunk.more);
+            }
+            Delivery::Progress(_) => {}
+            Delivery::Gap(gap) => panic!("under `block`: {gap:?}"),
+            Delivery::End(ended) => {
+                let EndState::Ended(outcome) = ended.end.state else {
+                    panic!("{:?}", ended.end);
+                };
+                return (outcome, ended.error.map(str::to_owned));
+            }
+        }
+    }
+}
+
+/// The rows of a query, or what went wrong.
+fn ask(shard: &ShardThread, path: &Path, query: &str) -> Result<Vec<Value>, String> {
+    let arguments = json!({"path": path.to_str().unwrap(), "query": query});
+    let (_, mut subscriber) = start(shard, arguments);
+    let mut lines = Vec::new();
+    let (outcome, error) = read_all(&mut subscriber, |bytes, _| lines.extend_from_slice(bytes));
+    match outcome {
+        Outcome::Completed => {
+            let rows = serde_json::Deserializer::from_slice(&lines).into_iter();
+            Ok(rows.map(Result::unwrap).collect())
+        }
+        outcome => {
+            assert_eq!(outcome, Outcome::Failed);
+            Err(error.expect("a failure has a text"))
+        }
+    }
+}
