@@ -7,9 +7,9 @@
 //! ```
 //! use streamdoor::wire::events::{Event, Gap};
 //!
-//! let gap = Gap {
-//!     execution: "0abc", from_seq: 11, to_seq: 40, chunk_count: 30, byte_count: 900, reason: "lag",
-//! };
+//! let (from_seq, to_seq, chunk_count, byte_count) = (11, 40, 30, 900);
+//! let execution = "0abc";
+//! let gap = Gap { execution, from_seq, to_seq, chunk_count, byte_count, reason: "lag" };
 //! let mut out = Vec::with_capacity(256);
 //! Event::Gap(gap).write_line(&mut out);
 //! assert_eq!(
