@@ -144,7 +144,9 @@ fn ndjson_is_a_line_an_event_and_they_add_up() {
     for (at, chunk) in chunks.iter().enumerate() {
         assert_eq!(chunk["seq"], at + 1);
         assert_eq!(chunk["offset"], read, "{chunk}");
-        assert_eq!((&chunk["total_chunks"], &chunk["kind"]), (&100.into(), &"output".into()));
+        assert_eq!(chunk["kind"], "output");
+        // The tool's word of it travels beside the chunks: the first ones can be faster.
+        assert!(chunk["total_chunks"].is_null() || chunk["total_chunks"] == 100, "{chunk}");
         let is_text = chunk["encoding"] == "text";
         assert_eq!(is_text, at < 50, "{chunk}");
         let length = chunk["data"].as_str().unwrap().len();
@@ -316,7 +318,7 @@ fn bad_usage_leaves_an_older_output_file_alone() {
 #[test]
 fn what_can_not_be_read_fails_with_its_name_and_is_still_reported() {
     let file = Temporary::new("unreadable", b"secret");
-    fs::set_permissions(file.path(), Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(file.path(), Permissions::from_mode(0o000)).unwrap();
     let is_root = File::open(file.path()).is_ok();
     if is_root {
         println!("not run: root reads every file");

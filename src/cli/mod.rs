@@ -10,6 +10,7 @@ mod results;
 mod run;
 mod session;
 mod signals;
+mod terminal;
 mod tools;
 mod view;
 

@@ -7,10 +7,13 @@ use std::io::{self, Write as _};
 use std::time::Duration;
 
 use streamdoor::base::Instant;
-use streamdoor::wire::events::Progress;
+use streamdoor::wire::events::{Chunk, Progress};
 
 const BAR_CELLS: usize = 24;
+/// While chunks come and nothing is reported.
 const BAR_INTERVAL: Duration = Duration::from_millis(100);
+/// The engine tells numbers less often than this, so that the last one of a burst is drawn.
+const REPORT_INTERVAL: Duration = Duration::from_millis(20);
 const LINE_INTERVAL: Duration = Duration::from_secs(1);
 const MESSAGE_CHARS_MAX: usize = 30;
 /// Back to the start of the line, and nothing on it.
@@ -38,10 +41,13 @@ pub struct Meter {
     is_held: bool,
     /// There is something that was not shown.
     is_stale: bool,
+    /// What the tool has said last: in percent, and `3 of 10`.
     percentage: Option<f64>,
-    /// `3 of 10`
     count: String,
     message: String,
+    /// The newest chunk, and how many there will be.
+    seq: u64,
+    chunks_expected: Option<u64>,
     bytes: u64,
 }
 
@@ -58,14 +64,17 @@ impl Meter {
             percentage: None,
             count: String::new(),
             message: String::new(),
+            seq: 0,
+            chunks_expected: None,
             bytes: 0,
         }
     }
 
-    /// A chunk of so many bytes has come.
-    pub fn count(&mut self, bytes: usize, now: Instant) {
-        self.bytes += bytes as u64;
-        self.changed(now);
+    /// A chunk has come.
+    pub fn count(&mut self, chunk: &Chunk<'_>, now: Instant) {
+        self.bytes += chunk.data.len() as u64;
+        (self.seq, self.chunks_expected) = (chunk.seq, chunk.total_chunks);
+        self.changed(now, BAR_INTERVAL);
     }
 
     /// The tool has said how far it is.
@@ -81,19 +90,21 @@ impl Meter {
         };
         let printable = |c: &char| !c.is_control();
         self.message = progress.message.unwrap_or_default().chars().filter(printable).collect();
-        self.changed(now);
+        self.changed(now, REPORT_INTERVAL);
     }
 
-    fn changed(&mut self, now: Instant) {
+    fn changed(&mut self, now: Instant, bar_interval: Duration) {
         let interval = match self.style {
             Style::Off => return,
             Style::Bar if self.is_held => return,
             Style::Lines => LINE_INTERVAL,
-            Style::Bar => BAR_INTERVAL,
+            Style::Bar => bar_interval,
         };
         self.is_stale = true;
         let began = *self.began.get_or_insert(now);
-        if now.since(self.shown_at.unwrap_or(began)) >= interval {
+        // What is over at once needs no bar.
+        let since = self.shown_at.map_or(began + BAR_INTERVAL, |shown_at| shown_at + interval);
+        if now >= since {
             self.show(now);
         }
     }
@@ -110,11 +121,23 @@ impl Meter {
         tell(&text);
     }
 
+    /// How much is done, in percent, and of what. A subscriber that always finds another chunk is
+    /// told of progress only when it has read them all, so their numbers are looked at, too.
+    fn share(&self) -> Option<(f64, String)> {
+        let reported = self.percentage.map(|percentage| (percentage, self.count.clone()));
+        let Some(total) = self.chunks_expected.filter(|total| *total > 0) else { return reported };
+        let percentage = 100.0 * (self.seq as f64 / total as f64).min(1.0);
+        match reported {
+            Some((more, _)) if more >= percentage => reported,
+            _ => Some((percentage, format!("{} of {total} chunks", self.seq))),
+        }
+    }
+
     /// `progress: 30 % (3 of 10), 300 bytes, message`
     fn line(&self) -> String {
         let mut text = "progress:".to_owned();
-        if let Some(percentage) = self.percentage {
-            let _ = write!(text, " {percentage:.0} % ({}),", self.count);
+        if let Some((percentage, count)) = self.share() {
+            let _ = write!(text, " {percentage:.0} % ({count}),");
         } else if !self.count.is_empty() {
             let _ = write!(text, " {},", self.count);
         }
@@ -128,7 +151,7 @@ impl Meter {
     /// `[######------]  50 %  100.0 MiB  850.1 MiB/s  message`
     fn bar(&self, elapsed: Duration) -> String {
         let mut text = String::new();
-        if let Some(percentage) = self.percentage {
+        if let Some((percentage, _)) = self.share() {
             let cells = (percentage / 100.0 * BAR_CELLS as f64) as usize;
             let (done, rest) = ("#".repeat(cells), "-".repeat(BAR_CELLS - cells));
             let _ = write!(text, "[{done}{rest}] {percentage:>3.0} %");
@@ -189,12 +212,18 @@ fn tell(text: &str) {
 mod tests {
     use super::*;
 
+    fn chunk(seq: u64, total_chunks: Option<u64>, data: &[u8]) -> Chunk<'_> {
+        let (execution, kind, offset) = ("", "output", 0);
+        let (key, timestamp_us, mono_ns) = (None, 0, 0);
+        Chunk { execution, seq, total_chunks, kind, key, offset, data, timestamp_us, mono_ns }
+    }
+
     fn reported(progress: f64, total: Option<f64>, message: Option<&str>) -> Meter {
         let mut meter = Meter::new(Style::Bar);
         let execution = "";
         let report = Progress { execution, token: None, progress, total, message, context: None };
         meter.report(&report, Instant::ZERO);
-        meter.count(3 << 20, Instant::ZERO);
+        meter.count(&chunk(1, None, &[0; 3 << 20]), Instant::ZERO);
         meter
     }
 
@@ -205,6 +234,17 @@ mod tests {
         let unknown = reported(3.0, None, None);
         assert_eq!(unknown.line(), "progress: 3, 3145728 bytes");
         assert_eq!(Meter::new(Style::Lines).line(), "progress: 0 bytes");
+    }
+
+    #[test]
+    fn what_has_come_counts_where_the_tool_says_less() {
+        let mut meter = reported(3.0, Some(10.0), None);
+        meter.count(&chunk(2, Some(8), b""), Instant::ZERO);
+        assert_eq!(meter.share(), Some((30.0, "3 of 10".to_owned())));
+        meter.count(&chunk(4, Some(8), b""), Instant::ZERO);
+        assert_eq!(meter.share(), Some((50.0, "4 of 8 chunks".to_owned())));
+        meter.count(&chunk(9, Some(8), b""), Instant::ZERO);
+        assert_eq!(meter.share(), Some((100.0, "9 of 8 chunks".to_owned())));
     }
 
     #[test]

@@ -118,7 +118,8 @@ pub struct Progress<'a> {
     pub total: Option<f64>,
     /// In words, if the tool said any.
     pub message: Option<&'a str>,
-    /// What else the tool said.
+    /// What else the tool said, in JSON; what is not JSON is spelled as a string. It is parsed,
+    /// which allocates.
     pub context: Option<&'a str>,
 }
 
@@ -271,7 +272,14 @@ impl Fields<'_> {
         self.float_if("total", progress.total);
         self.float_if("percentage", progress.percentage());
         self.text_if("message", progress.message);
-        self.text_if("context", progress.context);
+        if let Some(context) = progress.context {
+            self.name("context");
+            // Not copied as it is: somebody's text would become part of our line.
+            match serde_json::from_str(context) {
+                Ok(value) => json::write_value(self.0, &value),
+                Err(_) => json::write_string(self.0, context),
+            }
+        }
     }
 
     fn end(&mut self, end: &End<'_>) {

@@ -124,16 +124,20 @@ fn progress_is_spelled_so() {
         progress: 2.5,
         total: Some(10.0),
         message: Some("half\nway"),
-        context: Some("{\"step\":2}"),
+        context: Some("{\"step\": 2,\n \"of\": [\"\u{2028}\"]}"),
         ..PROGRESS
     };
     assert_eq!(
         line(Event::Progress(full)),
         r#"{"event":"progress","execution":"0abc","token":"t-1","progress":2.5,"total":10,"#
             .to_owned()
-            + r#""percentage":25,"message":"half\nway","context":"{\"step\":2}"}"#
+            + r#""percentage":25,"message":"half\nway","context":{"step":2,"of":["\u2028"]}}"#
             + "\n"
     );
+    for text in ["not JSON", "{} {}", "1}", "{\"a\":1},\"progress\":9", ""] {
+        let event = parsed(Event::Progress(Progress { context: Some(text), ..PROGRESS }));
+        assert_eq!((&event["context"], &event["progress"]), (&text.into(), &3.into()));
+    }
 }
 
 #[test]

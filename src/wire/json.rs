@@ -5,6 +5,8 @@
 //! JSON allows them as they are, but to many a reader of lines (Python's `splitlines`) they end the
 //! line, and an event is one line for everybody.
 
+use serde_json::Value;
+
 const ONES: u64 = 0x0101_0101_0101_0101;
 const HIGH_BITS: u64 = ONES << 7;
 /// Integers are exact in a double below this.
@@ -105,6 +107,38 @@ pub(super) fn write_f64(out: &mut Vec<u8>, number: f64) {
     }
 }
 
+/// Appends any value.
+pub(super) fn write_value(out: &mut Vec<u8>, value: &Value) {
+    match value {
+        Value::String(text) => write_string(out, text),
+        Value::Array(values) => {
+            out.push(b'[');
+            for (at, value) in values.iter().enumerate() {
+                if at > 0 {
+                    out.push(b',');
+                }
+                write_value(out, value);
+            }
+            out.push(b']');
+        }
+        Value::Object(fields) => {
+            out.push(b'{');
+            for (at, (name, value)) in fields.iter().enumerate() {
+                if at > 0 {
+                    out.push(b',');
+                }
+                write_string(out, name);
+                out.push(b':');
+                write_value(out, value);
+            }
+            out.push(b'}');
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) => {
+            serde_json::to_writer(out, value).expect("a vector takes everything");
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -197,6 +231,15 @@ mod tests {
             let back: f64 = serde_json::from_str(&spelled(|out| write_f64(out, number))).unwrap();
             assert_eq!(back, number);
         }
+    }
+
+    #[test]
+    fn a_value_is_read_back_as_it_was_and_is_one_line() {
+        let text = r#"{"a\u2028":[1,-2,0.5,1e300,"b\u0085\n",{}],"c":{"d":null,"e":true},"f":[]}"#;
+        let value: Value = serde_json::from_str(text).unwrap();
+        let json = spelled(|out| write_value(out, &value));
+        assert!(!json.contains(['\u{85}', '\u{2028}', '\n']), "{json}");
+        assert_eq!(serde_json::from_str::<Value>(&json).unwrap(), value);
     }
 
     #[test]
