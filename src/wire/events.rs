@@ -190,7 +190,7 @@ impl Event<'_> {
         }
     }
 
-    /// Appends it as one JSON object without raw line ends of any sort.
+    /// Appends it as one JSON object, without raw line ends or other control characters.
     pub fn write_json(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(b"{\"event\":\"");
         out.extend_from_slice(self.name().as_bytes());

@@ -241,7 +241,7 @@ fn what_is_written_is_read_back_as_it_was() {
             mono_ns: random.next_u64(),
         };
         let line = line(Event::Chunk(chunk));
-        let ends = |c: char| c < ' ' || "\u{85}\u{2028}\u{2029}".contains(c);
+        let ends = |c: char| c.is_control() || "\u{2028}\u{2029}".contains(c);
         assert_eq!(line.find(ends), Some(line.len() - 1), "seed {seed}: {line}");
         let event: Value = serde_json::from_str(&line).unwrap();
         let data_read = match event["encoding"].as_str() {

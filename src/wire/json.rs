@@ -1,13 +1,15 @@
 //! JSON values, appended to a buffer.
 //!
 //! Strings are escaped here and not by `serde_json`, for two reasons. Eight plain characters at a
-//! time are the common case. And U+0085, U+2028 and U+2029 are escaped with the control characters:
-//! JSON allows them as they are, but to many a reader of lines (Python's `splitlines`) they end the
-//! line, and an event is one line for everybody.
+//! time are the common case. And all control characters are escaped, with U+2028 and U+2029: JSON
+//! allows those from U+007F on as they are, but to many a reader of lines (Python's `splitlines`)
+//! some of them end the line, and to some terminals others are commands. An event is one line for
+//! everybody, and harmless to look at.
 
 use serde_json::Value;
 
 const ONES: u64 = 0x0101_0101_0101_0101;
+const DELETE: u8 = 0x7F;
 const HIGH_BITS: u64 = ONES << 7;
 /// Integers are exact in a double below this.
 const EXACT_BELOW: f64 = (1u64 << 53) as f64;
@@ -35,15 +37,14 @@ pub(super) fn write_string(out: &mut Vec<u8>, text: &str) {
     out.push(b'"');
 }
 
-/// Are these eight bytes ASCII without control characters, quotes and backslashes?
+/// Are these eight bytes ASCII, without control characters, quotes and backslashes?
 #[inline]
 fn is_plain(word: u64) -> bool {
     // A byte's high bit ends up set if the byte is below the subtrahend, or above one that is.
     let below = |word: u64, bound: u64| word.wrapping_sub(ONES * bound) & !word;
     let is_control = below(word, 0x20);
-    let is_quote = below(word ^ (ONES * b'"' as u64), 1);
-    let is_backslash = below(word ^ (ONES * b'\\' as u64), 1);
-    (word | is_control | is_quote | is_backslash) & HIGH_BITS == 0
+    let is = |byte: u8| below(word ^ (ONES * u64::from(byte)), 1);
+    (word | is_control | is(b'"') | is(b'\\') | is(DELETE)) & HIGH_BITS == 0
 }
 
 /// Bytes of the character that begins with `first`, in UTF-8 that is known to be valid.
@@ -59,7 +60,10 @@ fn char_length(first: u8) -> usize {
 
 #[inline]
 fn needs_escape(char_bytes: &[u8]) -> bool {
-    matches!(char_bytes, [0..0x20 | b'"' | b'\\'] | [0xC2, 0x85] | [0xE2, 0x80, 0xA8 | 0xA9])
+    matches!(
+        char_bytes,
+        [0..0x20 | b'"' | b'\\' | DELETE] | [0xC2, 0x80..0xA0] | [0xE2, 0x80, 0xA8 | 0xA9]
+    )
 }
 
 fn write_escape(out: &mut Vec<u8>, char_bytes: &[u8]) {
@@ -71,10 +75,9 @@ fn write_escape(out: &mut Vec<u8>, char_bytes: &[u8]) {
         [b'\t'] => b"\\t",
         [0x08] => b"\\b",
         [0x0C] => b"\\f",
-        [0xC2, 0x85] => b"\\u0085",
         [0xE2, 0x80, 0xA8] => b"\\u2028",
         [0xE2, 0x80, 0xA9] => b"\\u2029",
-        [control] => {
+        [control] | [0xC2, control] => {
             const DIGITS: &[u8; 16] = b"0123456789abcdef";
             out.extend_from_slice(b"\\u00");
             out.extend([control >> 4, control & 15].map(|digit| DIGITS[digit as usize]));
@@ -158,7 +161,7 @@ mod tests {
             ("\"\\/", r#""\"\\/""#),
             ("\n\r\t\u{8}\u{c}", r#""\n\r\t\b\f""#),
             ("\0\u{b}\u{1b}\u{1f}", r#""\u0000\u000b\u001b\u001f""#),
-            ("\u{7f}\u{80}\u{84}\u{86}", "\"\u{7f}\u{80}\u{84}\u{86}\""),
+            ("\u{7e}\u{7f}\u{80}\u{9b}\u{a0}", "\"~\\u007f\\u0080\\u009b\u{a0}\""),
             ("a\u{85}b\u{2028}c\u{2029}d", r#""a\u0085b\u2028c\u2029d""#),
             ("\u{2027}\u{202a}…€", "\"\u{2027}\u{202a}…€\""),
             ("ä€😀\u{10ffff}\u{fffd}", "\"ä€😀\u{10ffff}\u{fffd}\""),
@@ -185,8 +188,8 @@ mod tests {
             let json = spelled(|out| write_string(out, &text));
             let back: String = serde_json::from_str(&json).unwrap();
             assert_eq!(back, text, "round {round}");
-            let ends_a_line = |c: char| c < ' ' || "\u{85}\u{2028}\u{2029}".contains(c);
-            assert!(!json.contains(ends_a_line), "round {round}: {json}");
+            let is_escaped = |c: char| c.is_control() || "\u{2028}\u{2029}".contains(c);
+            assert!(!json.contains(is_escaped), "round {round}: {json}");
         }
     }
 
@@ -196,14 +199,14 @@ mod tests {
             for byte in 0..=u8::MAX {
                 let mut bytes = [b'a'; 8];
                 bytes[place] = byte;
-                let plain = matches!(byte, 0x20..0x80) && byte != b'"' && byte != b'\\';
+                let plain = matches!(byte, 0x20..0x7F) && byte != b'"' && byte != b'\\';
                 assert_eq!(is_plain(u64::from_le_bytes(bytes)), plain, "{byte:#x} at {place}");
             }
         }
         let mut random = Random::new(2);
         for _ in 0..100_000 {
             let bytes = random.next_u64().to_le_bytes().map(|byte| byte & 0x7F);
-            let plain = bytes.iter().all(|&b| b >= 0x20 && b != b'"' && b != b'\\');
+            let plain = bytes.iter().all(|&b| !b.is_ascii_control() && b != b'"' && b != b'\\');
             assert_eq!(is_plain(u64::from_le_bytes(bytes)), plain, "{bytes:?}");
         }
     }
