@@ -4,14 +4,23 @@ use streamdoor::engine::{EndState, Progress};
 use streamdoor::shard::{Chunk, Delivery, Ended, Subscriber};
 use streamdoor::wire::events::{self, Event};
 
+/// What stands in every event of an execution, as text.
+#[derive(Clone, Debug)]
+pub struct Names {
+    /// The execution.
+    pub execution: String,
+    /// What its progress is told under, if it has such a token.
+    pub token: Option<String>,
+}
+
 /// The first event: what was agreed with a subscriber that has been given nothing yet.
-pub fn started(tool: &str, execution: &str, subscriber: &Subscriber, out: &mut Vec<u8>) {
+pub fn started(names: &Names, tool: &str, subscriber: &Subscriber, out: &mut Vec<u8>) {
     let terms = subscriber.terms();
     let started = events::Started {
-        execution,
+        execution: &names.execution,
         subscriber: &subscriber.id().to_string(),
         tool,
-        token: None,
+        token: names.token.as_deref(),
         policy: terms.policy.name(),
         limits: events::Limits {
             chunks: terms.limit.chunks,
@@ -23,7 +32,8 @@ pub fn started(tool: &str, execution: &str, subscriber: &Subscriber, out: &mut V
 }
 
 /// The event of a delivery.
-pub fn event<'a>(execution: &'a str, delivery: &Delivery<'a>) -> Event<'a> {
+pub fn event<'a>(names: &'a Names, delivery: &Delivery<'a>) -> Event<'a> {
+    let execution = names.execution.as_str();
     match delivery {
         Delivery::Chunk(chunk) => Event::Chunk(of_chunk(execution, chunk)),
         Delivery::Gap(gap) => Event::Gap(events::Gap {
@@ -34,7 +44,7 @@ pub fn event<'a>(execution: &'a str, delivery: &Delivery<'a>) -> Event<'a> {
             byte_count: gap.byte_count,
             reason: gap.reason.name(),
         }),
-        Delivery::Progress(progress) => Event::Progress(of_progress(execution, progress)),
+        Delivery::Progress(progress) => Event::Progress(of_progress(names, progress)),
         Delivery::End(ended) => Event::End(of_end(execution, ended)),
     }
 }
@@ -53,10 +63,10 @@ fn of_chunk<'a>(execution: &'a str, chunk: &Chunk<'a>) -> events::Chunk<'a> {
     }
 }
 
-fn of_progress<'a>(execution: &'a str, progress: &Progress) -> events::Progress<'a> {
+fn of_progress<'a>(names: &'a Names, progress: &Progress) -> events::Progress<'a> {
     events::Progress {
-        execution,
-        token: None,
+        execution: &names.execution,
+        token: names.token.as_deref(),
         progress: progress.progress,
         total: progress.total,
         message: None,

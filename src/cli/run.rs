@@ -235,7 +235,7 @@ pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
     let session = Session::open((reactor, idle), prepared, subscribers, execute_options)?;
     cancel_on_interrupt(session.canceller())?;
     let writer = Writer::new(
-        (options.tool.clone(), session.id().to_string()),
+        (options.tool.clone(), session.names()),
         Meter::new(options.style()),
         session.canceller(),
         file.map(|file| (file, view)),

@@ -17,6 +17,7 @@ use streamdoor::tool::{Prepared, StartError, ToolSpec, Tools};
 use streamdoor::trace::Histogram;
 
 use super::CliError;
+use super::events::Names;
 use super::results::{Checksum, Results};
 
 /// How long the tool waits for its subscribers, which are attached at once.
@@ -101,6 +102,11 @@ impl Session {
     /// The execution.
     pub fn id(&self) -> ExecutionId {
         self.id
+    }
+
+    /// How events speak of it.
+    pub fn names(&self) -> Names {
+        Names { execution: self.id.to_string(), token: None }
     }
 
     /// Which way to the kernel was found.

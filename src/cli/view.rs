@@ -8,7 +8,7 @@ use streamdoor::engine::End;
 use streamdoor::shard::{Delivery, Subscriber};
 use streamdoor::wire::events::Event;
 
-use super::events;
+use super::events::{self, Names};
 use super::progress::Meter;
 use super::session::{Canceller, Watcher};
 use super::terminal::TerminalText;
@@ -30,7 +30,7 @@ pub enum View {
 /// The first subscriber: it writes what it gets, and shows how far the tool is.
 pub struct Writer {
     tool: String,
-    execution: String,
+    names: Names,
     meter: Meter,
     canceller: Canceller,
     /// Where to, and how; `None`: nowhere.
@@ -47,7 +47,7 @@ pub struct Counter;
 impl Writer {
     /// Writes to `output` what it is given, as `view` has it.
     pub fn new(
-        (tool, execution): (String, String),
+        (tool, names): (String, Names),
         meter: Meter,
         canceller: Canceller,
         output: Option<(File, View)>,
@@ -55,7 +55,7 @@ impl Writer {
         let buffered = |file| BufWriter::with_capacity(BUFFER_BYTES, file);
         Writer {
             tool,
-            execution,
+            names,
             meter,
             canceller,
             output: output.map(|(file, view)| (buffered(file), view)),
@@ -85,7 +85,7 @@ impl Writer {
             (View::Ndjson, _) => {
                 self.scratch.clear();
                 let mut scratch = std::mem::take(&mut self.scratch);
-                events::event(&self.execution, delivery).write_line(&mut scratch);
+                events::event(&self.names, delivery).write_line(&mut scratch);
                 self.attempt(|file| file.write_all(&scratch));
                 self.scratch = scratch;
             }
@@ -108,14 +108,14 @@ impl Watcher for Writer {
     fn attached(&mut self, subscriber: &Subscriber) {
         if let Some((_, View::Ndjson)) = self.output {
             let mut line = Vec::new();
-            events::started(&self.tool, &self.execution, subscriber, &mut line);
+            events::started(&self.names, &self.tool, subscriber, &mut line);
             self.attempt(|file| file.write_all(&line));
         }
     }
 
     fn take(&mut self, delivery: &Delivery<'_>, now: Instant) {
         self.write(delivery);
-        match events::event(&self.execution, delivery) {
+        match events::event(&self.names, delivery) {
             Event::Chunk(chunk) => self.meter.count(&chunk, now),
             Event::Progress(progress) => self.meter.report(&progress, now),
             Event::End(_) => self.meter.finish(now),
