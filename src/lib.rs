@@ -61,7 +61,7 @@
 //! ```text
 //!   base    trace                 0  values; counters, flight recorder, histograms
 //!      │      │
-//!   engine  memory                1  moves numbers        │ holds bytes
+//!   engine  memory   wire         1  moves numbers │ holds bytes │ spells both for the outside
 //!      │      │
 //!    tool   reactor               2  what runs            │ talks to the kernel, owns the clock
 //!      └──┬───┘
@@ -106,8 +106,8 @@
 //!
 //! # Invariants (most are about what is absent)
 //!
-//! - A1 `engine` contains no syscall, clock, thread, OS randomness or `unsafe`.
-//! - A2 The engine knows no wire: no JSON, no HTTP, no MCP.
+//! - A1 `engine` and `wire` contain no syscall, clock, thread, OS randomness or `unsafe`.
+//! - A2 Only [`wire`] spells events for the outside; the engine knows no JSON, no HTTP, no MCP.
 //! - A3 After start the path publish → deliver allocates nothing: `tests/allocations.rs`. Exempt
 //!   are a tool's own work, opening and ending executions, attaching and detaching subscribers.
 //! - A4 Every queue, table, loop and retry has a limit in [`limits`]. Rings shrink to a tenth of
@@ -132,6 +132,7 @@ pub mod shard;
 pub mod sim;
 pub mod tool;
 pub mod trace;
+pub mod wire;
 
 /// The example of README.md, compiled and run.
 #[cfg(doctest)]

@@ -10,7 +10,7 @@ fn main() -> ExitCode {
     match cli::run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("streamdoor: {error}");
+            cli::complain(&error);
             error.exit_code()
         }
     }

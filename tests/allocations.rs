@@ -15,6 +15,7 @@ use streamdoor::engine::{Hold, Kind, Policy, Start, SubscribeSpec};
 use streamdoor::reactor::readings::KernelFiles;
 use streamdoor::shard::{Delivery, ExecuteOptions, Shard, ShardConfig};
 use streamdoor::tool::{Context, EmitError, Prepared, Step, Tool, ToolSpec, Work};
+use streamdoor::wire::events::{self, Event};
 
 const FIRST_COUNTED: u64 = 1_000;
 const LAST_COUNTED: u64 = 100_000;
@@ -81,6 +82,7 @@ fn spec(policy: Policy) -> SubscribeSpec {
 #[test]
 fn nothing_allocates_on_the_chunk_path() {
     the_allocator_counts();
+    spelling_events_allocates_nothing();
     inline_nothing_allocates();
     fed_by_hand_nothing_allocates();
     across_threads_nothing_allocates();
@@ -232,4 +234,37 @@ fn across_threads_nothing_allocates() {
         ALL_THERE.store(false, Ordering::SeqCst);
         assert_none(&format!("threads, {policy}"));
     }
+}
+
+/// Into a buffer that is long enough, as a connection has one.
+fn spelling_events_allocates_nothing() {
+    let (execution, seq) = ("0123456789", 7);
+    let text = "text with \"quotes\", \u{2028} and a line end\n".as_bytes();
+    let mut out = Vec::with_capacity(64 << 10);
+    at_chunk(FIRST_COUNTED);
+    for data in [text, b"\xFF\0 not text"] {
+        for offset in 0..100 {
+            let chunk = events::Chunk {
+                execution,
+                seq,
+                total_chunks: Some(9),
+                kind: "output",
+                key: Some(1),
+                offset,
+                data,
+                timestamp_us: 1,
+                mono_ns: 2,
+            };
+            Event::Chunk(chunk).write_line(&mut out);
+        }
+    }
+    for progress in [1.0, 0.1, f64::MAX, f64::NAN] {
+        let (total, message, context) = (Some(3.0), Some("so far"), None);
+        let token = Some("0123456789");
+        let event = events::Progress { execution, token, progress, total, message, context };
+        Event::Progress(event).write_line(&mut out);
+    }
+    at_chunk(LAST_COUNTED);
+    assert!(out.iter().filter(|byte| **byte == b'\n').count() == 204);
+    assert_none("spelling events");
 }

@@ -110,9 +110,10 @@ fn a_million_rows_come_while_the_query_runs_and_take_no_memory() {
                     most_bytes = most_bytes.max(resident_bytes());
                 }
             }
-            Delivery::Progress(progress) => {
-                assert!(progress.progress >= rows_told);
-                rows_told = progress.progress;
+            Delivery::Progress(reported) => {
+                let rows = reported.progress.progress;
+                assert!(rows >= rows_told);
+                rows_told = rows;
             }
             Delivery::Gap(gap) => panic!("under `block`: {gap:?}"),
             Delivery::End(ended) => break outcome_of(&ended.end),

@@ -1,12 +1,25 @@
 //! Subcommands, and what they have in common: usage texts, errors, exit codes.
 
+mod arguments;
+mod console;
 mod demo;
+mod events;
+mod options;
+mod progress;
 mod results;
+mod run;
+mod session;
+mod signals;
+mod terminal;
+mod tools;
+mod view;
 
 use std::fmt;
 use std::process::ExitCode;
 
 use lexopt::prelude::*;
+
+use console::{note, say};
 
 const HELP: &str = "\
 streamdoor: the results of tools, streamed to many subscribers while the tools still run
@@ -14,6 +27,8 @@ streamdoor: the results of tools, streamed to many subscribers while the tools s
 Usage: streamdoor COMMAND [OPTIONS]
 
 Commands:
+  run       run a tool, and show its results as they come
+  tools     the tools there are, and what they take
   demo      several subscribers on one slow tool, or on a file, with their latencies
 
 Options:
@@ -28,6 +43,8 @@ Exit codes: 0 done, 1 failed, 2 bad usage, 3 the environment lacks something.
 pub enum CliError {
     /// Fix the command line.
     Usage(String),
+    /// Fix the call of the tool: its name, or an argument.
+    Call(String),
     /// It was tried, and failed.
     Failed(String),
     /// The machine lacks something; the text says what, and how to get it.
@@ -39,7 +56,7 @@ impl CliError {
     pub fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {
             CliError::Failed(_) => 1,
-            CliError::Usage(_) => 2,
+            CliError::Usage(_) | CliError::Call(_) => 2,
             CliError::Environment(_) => 3,
         })
     }
@@ -49,7 +66,9 @@ impl fmt::Display for CliError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             CliError::Usage(text) => write!(out, "{text} (see --help)"),
-            CliError::Failed(text) | CliError::Environment(text) => out.write_str(text),
+            CliError::Call(text) | CliError::Failed(text) | CliError::Environment(text) => {
+                out.write_str(text)
+            }
         }
     }
 }
@@ -60,6 +79,11 @@ impl From<lexopt::Error> for CliError {
     }
 }
 
+/// Says on standard error why nothing came of it.
+pub fn complain(error: &CliError) {
+    note!("streamdoor: {error}");
+}
+
 /// Carries out the command line.
 pub fn run() -> Result<(), CliError> {
     let mut parser = lexopt::Parser::from_env();
@@ -68,17 +92,19 @@ pub fn run() -> Result<(), CliError> {
     };
     match argument {
         Short('h') | Long("help") => {
-            print!("{HELP}");
+            say!("{}", HELP.trim_end());
             Ok(())
         }
         Short('V') | Long("version") => {
-            println!("streamdoor {}", env!("CARGO_PKG_VERSION"));
+            say!("streamdoor {}", env!("CARGO_PKG_VERSION"));
             Ok(())
         }
         Value(command) => match command.to_str() {
+            Some("run") => run::run(parser),
+            Some("tools") => tools::run(parser),
             Some("demo") => demo::run(parser),
             Some("help") => {
-                print!("{HELP}");
+                say!("{}", HELP.trim_end());
                 Ok(())
             }
             _ => Err(CliError::Usage(format!("no command is called {command:?}"))),

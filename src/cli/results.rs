@@ -1,15 +1,19 @@
 //! What a subscriber saw, and the table of it.
 
+use std::fmt::Write;
+use std::io;
 use std::time::Duration;
 
 use sha2::{Digest, Sha256};
-use streamdoor::engine::End;
+use streamdoor::engine::{End, EndState, Outcome};
 use streamdoor::trace::Histogram;
+
+use super::CliError;
 
 /// What one subscriber saw.
 pub struct Results {
-    /// How long it took over each chunk.
-    pub processing: Duration,
+    /// What stands behind its number in the table.
+    pub label: String,
     /// From published to received, for each chunk.
     pub latency: Histogram,
     /// Its last word.
@@ -18,6 +22,8 @@ pub struct Results {
     pub error: Option<String>,
     /// Of all bytes it was given, if that was asked for.
     pub sha256: Option<String>,
+    /// What went wrong with what it did with them, if anything did.
+    pub output: io::Result<()>,
 }
 
 /// The checksum of a stream, if anybody wants it.
@@ -43,19 +49,21 @@ impl Checksum {
     }
 }
 
-/// The table at the end.
-pub fn print_table(all: &[Results]) {
-    println!(
-        "{:<12} {:>10} {:>9} {:>9} {:>12} {:>12} {:>12} {:>12}",
-        "subscriber", "processing", "chunks", "missed", "average µs", "P50 µs", "P95 µs", "P99 µs"
+/// The table at the end, checksums, and the sums; `label` is what the second column is called.
+pub fn table(all: &[Results], label: &str, took: Duration) -> String {
+    let width = all.iter().map(|results| results.label.len()).max().unwrap_or(0).max(10);
+    let mut text = format!(
+        "{:<12} {label:>width$} {:>9} {:>9} {:>12} {:>12} {:>12} {:>12}\n",
+        "subscriber", "chunks", "missed", "average µs", "P50 µs", "P95 µs", "P99 µs"
     );
     for (at, results) in all.iter().enumerate() {
         let summary = results.latency.summary();
         let us = |ns: u64| format!("{:.1}", ns as f64 / 1_000.0);
-        println!(
-            "{:<12} {:>7} ms {:>9} {:>9} {:>12} {:>12} {:>12} {:>12}",
+        let _ = writeln!(
+            text,
+            "{:<12} {:>width$} {:>9} {:>9} {:>12} {:>12} {:>12} {:>12}",
             at + 1,
-            results.processing.as_millis(),
+            results.label,
             results.end.given.chunks,
             results.end.missed.chunks,
             us(summary.mean_ns as u64),
@@ -67,13 +75,37 @@ pub fn print_table(all: &[Results]) {
     for (at, results) in all.iter().enumerate() {
         if let Some(sha256) = &results.sha256 {
             let bytes = results.end.given.bytes;
-            println!("subscriber {}: {bytes} bytes, sha256 {sha256}", at + 1);
+            let _ = writeln!(text, "subscriber {}: {bytes} bytes, sha256 {sha256}", at + 1);
         }
     }
+    let bytes: u64 = all.iter().map(|results| results.end.given.bytes).sum();
+    let seconds = took.as_secs_f64();
+    let rate = bytes as f64 / seconds / f64::from(1 << 20);
+    let _ = write!(text, "{bytes} bytes delivered in {seconds:.2} s ({rate:.1} MiB/s)");
+    if let Some(kib) = peak_memory_kib() {
+        let _ = write!(text, ", peak memory {:.1} MiB", kib as f64 / 1_024.0);
+    }
+    text
+}
+
+/// Failed if the execution did, or if a subscriber was let go before its end.
+pub fn verdict(all: &[Results]) -> Result<(), CliError> {
+    let completed = EndState::Ended(Outcome::Completed);
+    let Some(at) = all.iter().position(|results| results.end.state != completed) else {
+        return Ok(());
+    };
+    let Results { end, error, .. } = &all[at];
+    let text = match (end.state, error) {
+        (EndState::Detached { .. }, _) => format!("subscriber {} was {}", at + 1, end.state),
+        (_, Some(error)) => error.clone(),
+        (EndState::Ended(Outcome::TimedOut), None) => "the execution timed out".to_owned(),
+        (state, None) => format!("the execution was {state}"),
+    };
+    Err(CliError::Failed(text))
 }
 
 /// The most memory this process ever had, in KiB; `None` where the kernel does not say.
-pub fn peak_memory_kib() -> Option<u64> {
+fn peak_memory_kib() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     line.trim().trim_end_matches("kB").trim().parse().ok()

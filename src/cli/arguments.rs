@@ -1,0 +1,96 @@
+//! Arguments of a tool from the command line: `--arg key=value` and `--args-json`.
+
+use serde_json::{Map, Value};
+
+use super::CliError;
+
+/// `key=value`.
+pub fn pair(text: &str) -> Result<(String, String), CliError> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+        _ => Err(CliError::Usage(format!("--arg {text}: must be KEY=VALUE"))),
+    }
+}
+
+/// A JSON object.
+pub fn object(text: &str) -> Result<Map<String, Value>, CliError> {
+    match serde_json::from_str(text) {
+        Ok(Value::Object(fields)) => Ok(fields),
+        Ok(_) => Err(CliError::Usage("--args-json: must be a JSON object".to_owned())),
+        Err(error) => Err(CliError::Usage(format!("--args-json: {error}"))),
+    }
+}
+
+/// What the tool is given: `fields`, and the pairs over them, of two for one key the last.
+pub fn merged(
+    mut fields: Map<String, Value>,
+    pairs: Vec<(String, String)>,
+    schema: &Value,
+) -> Value {
+    for (key, text) in pairs {
+        let value = value(&schema["properties"][&key], text);
+        fields.insert(key, value);
+    }
+    Value::Object(fields)
+}
+
+/// Where a string may stand, `text` is one. Elsewhere it is the JSON that it spells; what spells
+/// none is a string, with which the schema then finds fault in words of the field.
+fn value(schema: &Value, text: String) -> Value {
+    let may_be_text = match &schema["type"] {
+        Value::String(name) => name == "string",
+        Value::Array(names) => names.iter().any(|name| name == "string"),
+        _ => false,
+    };
+    if may_be_text {
+        return Value::String(text);
+    }
+    serde_json::from_str(&text).unwrap_or(Value::String(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_value_has_the_type_that_the_schema_asks_for() {
+        let schema = json!({"type": "object", "properties": {
+            "text": {"type": "string"},
+            "maybe": {"type": ["null", "string"]},
+            "count": {"type": "integer"},
+            "argv": {"type": "array"},
+            "flag": {"type": "boolean"},
+        }});
+        let cases = [
+            ("text=123", json!({"text": "123"})),
+            ("text=", json!({"text": ""})),
+            ("text=a=b", json!({"text": "a=b"})),
+            ("maybe=null", json!({"maybe": "null"})),
+            ("count=123", json!({"count": 123})),
+            ("count=many", json!({"count": "many"})),
+            ("argv=[\"ls\",\"-l\"]", json!({"argv": ["ls", "-l"]})),
+            ("flag=true", json!({"flag": true})),
+            ("unknown=[1]", json!({"unknown": [1]})),
+            ("unknown=[1", json!({"unknown": "[1"})),
+        ];
+        for (text, expected) in cases {
+            let pairs = vec![pair(text).unwrap()];
+            assert_eq!(merged(Map::new(), pairs, &schema), expected, "{text}");
+        }
+        let fields = object(r#"{"count": 1, "text": "a"}"#).unwrap();
+        let pairs = ["count=2", "count=3"].map(|text| pair(text).unwrap());
+        let expected = json!({"count": 3, "text": "a"});
+        assert_eq!(merged(fields, pairs.into(), &schema), expected);
+    }
+
+    #[test]
+    fn what_is_no_pair_and_no_object_is_refused() {
+        for text in ["", "key", "=value"] {
+            assert!(pair(text).is_err(), "{text}");
+        }
+        for text in ["", "[]", "1", "{", "{\"a\":1} x"] {
+            assert!(object(text).is_err(), "{text}");
+        }
+    }
+}

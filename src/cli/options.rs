@@ -1,0 +1,110 @@
+//! Options that several commands take, and values with units.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use streamdoor::engine::Policy;
+use streamdoor::limits;
+use streamdoor::reactor::{Choice, Idle};
+
+use super::{CliError, parsed};
+
+/// What every command takes that runs a tool.
+#[derive(Clone, Debug)]
+pub struct Common {
+    /// How many follow the execution.
+    pub subscribers: usize,
+    /// What happens when one lags.
+    pub policy: Option<Policy>,
+    /// How far it may lag.
+    pub limit_chunks: Option<u32>,
+    /// Which way to the kernel.
+    pub reactor: Choice,
+    /// What the shard does when there is nothing to do.
+    pub idle: Idle,
+}
+
+impl Common {
+    /// Nothing chosen, with so many subscribers.
+    pub fn new(subscribers: usize) -> Common {
+        let (reactor, idle) = (Choice::Auto, Idle::Backoff);
+        Common { subscribers, policy: None, limit_chunks: None, reactor, idle }
+    }
+
+    /// Takes the value of the option `--name`.
+    ///
+    /// # Errors
+    /// If it is none of these, or its value is wrong.
+    pub fn take(&mut self, name: &str, parser: &mut lexopt::Parser) -> Result<(), CliError> {
+        match name {
+            "subscribers" => self.subscribers = subscribers(parser)?,
+            "policy" => self.policy = Some(parsed(name, parser)?),
+            "limit-chunks" => self.limit_chunks = Some(parsed(name, parser)?),
+            "reactor" => self.reactor = parsed(name, parser)?,
+            "idle" => self.idle = parsed(name, parser)?,
+            _ => return Err(lexopt::Error::UnexpectedOption(format!("--{name}")).into()),
+        }
+        Ok(())
+    }
+}
+
+fn subscribers(parser: &mut lexopt::Parser) -> Result<usize, CliError> {
+    let count = parsed("subscribers", parser)?;
+    let readers_max = limits::READERS_PER_EXECUTION_MAX as usize;
+    if !(1..=readers_max).contains(&count) {
+        return Err(CliError::Usage(format!("--subscribers: must be from 1 to {readers_max}")));
+    }
+    Ok(count)
+}
+
+/// How long something may take, as it is written: `30s`, `500ms`, `1.5h`, or `none`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TimeLimit(pub Option<Duration>);
+
+const UNITS_SECONDS: [(&str, f64); 5] =
+    [("us", 1e-6), ("ms", 1e-3), ("s", 1.0), ("m", 60.0), ("h", 3_600.0)];
+
+impl FromStr for TimeLimit {
+    type Err = &'static str;
+    fn from_str(text: &str) -> Result<TimeLimit, &'static str> {
+        const PROBLEM: &str = "must be a number with us, ms, s, m or h behind it, or `none`";
+        if text == "none" {
+            return Ok(TimeLimit(None));
+        }
+        let unit_at = text.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or(PROBLEM)?;
+        let (number, unit) = text.split_at(unit_at);
+        let number: f64 = number.parse().map_err(|_| PROBLEM)?;
+        let (_, unit_seconds) =
+            UNITS_SECONDS.iter().find(|(name, _)| *name == unit).ok_or(PROBLEM)?;
+        match Duration::try_from_secs_f64(number * unit_seconds) {
+            Ok(Duration::ZERO) => Err("must be above 0, or `none`"),
+            Ok(duration) => Ok(TimeLimit(Some(duration))),
+            Err(_) => Err("is too long; `none` is for ever"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_have_units() {
+        let cases = [
+            ("30s", Duration::from_secs(30)),
+            ("500ms", Duration::from_millis(500)),
+            ("250us", Duration::from_micros(250)),
+            ("1.5m", Duration::from_secs(90)),
+            ("2h", Duration::from_secs(7_200)),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(text.parse(), Ok(TimeLimit(Some(expected))), "{text}");
+        }
+        assert_eq!("none".parse(), Ok(TimeLimit(None)));
+        let wrong = ["", "30", "s", "-1s", "1e3s", "0s", "0.0ms", "1.2.3s", "9s9", "3 s", "5d"];
+        let huge = format!("{}h", "9".repeat(300));
+        for text in wrong.into_iter().chain([huge.as_str()]) {
+            assert!(text.parse::<TimeLimit>().is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! How far the tool is, on standard error: a bar that is drawn over and over where that is a
+//! terminal, a line now and then where it is not and somebody asked.
+//! Both are drawn when something comes: a tool that is silent has no progress to show.
+
+use std::fmt::Write as _;
+use std::io::{self, Write as _};
+use std::time::Duration;
+
+use streamdoor::base::Instant;
+use streamdoor::wire::events::{Chunk, Progress};
+
+const BAR_CELLS: usize = 24;
+/// While chunks come and nothing is reported.
+const BAR_INTERVAL: Duration = Duration::from_millis(100);
+/// The engine tells numbers less often than this, so that the last one of a burst is drawn.
+const REPORT_INTERVAL: Duration = Duration::from_millis(20);
+const LINE_INTERVAL: Duration = Duration::from_secs(1);
+const MESSAGE_CHARS_MAX: usize = 30;
+/// Back to the start of the line, and nothing on it.
+const ERASE: &str = "\r\x1b[K";
+
+/// How progress is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Style {
+    /// Not at all.
+    Off,
+    /// A line now and then, and one at the end.
+    Lines,
+    /// A bar.
+    Bar,
+}
+
+/// How far the tool is.
+pub struct Meter {
+    style: Style,
+    shown_at: Option<Instant>,
+    began: Option<Instant>,
+    /// The bar is on the screen.
+    is_drawn: bool,
+    /// Something else stands on its line.
+    is_held: bool,
+    /// There is something that was not shown.
+    is_stale: bool,
+    /// What the tool has said last: in percent, and `3 of 10`.
+    percentage: Option<f64>,
+    count: String,
+    message: String,
+    /// The newest chunk, and how many there will be.
+    seq: u64,
+    chunks_expected: Option<u64>,
+    bytes: u64,
+}
+
+impl Meter {
+    /// Nothing known yet.
+    pub fn new(style: Style) -> Meter {
+        Meter {
+            style,
+            shown_at: None,
+            began: None,
+            is_drawn: false,
+            is_held: false,
+            is_stale: false,
+            percentage: None,
+            count: String::new(),
+            message: String::new(),
+            seq: 0,
+            chunks_expected: None,
+            bytes: 0,
+        }
+    }
+
+    /// A chunk has come.
+    pub fn count(&mut self, chunk: &Chunk<'_>, now: Instant) {
+        self.bytes += chunk.data.len() as u64;
+        (self.seq, self.chunks_expected) = (chunk.seq, chunk.total_chunks);
+        self.changed(now, BAR_INTERVAL);
+    }
+
+    /// The tool has said how far it is.
+    pub fn report(&mut self, progress: &Progress<'_>, now: Instant) {
+        if self.style == Style::Off {
+            return;
+        }
+        self.percentage = progress.percentage();
+        self.count.clear();
+        let _ = match progress.total {
+            Some(total) => write!(self.count, "{} of {total}", progress.progress),
+            None => write!(self.count, "{}", progress.progress),
+        };
+        let printable = |c: &char| !c.is_control();
+        self.message = progress.message.unwrap_or_default().chars().filter(printable).collect();
+        self.changed(now, REPORT_INTERVAL);
+    }
+
+    fn changed(&mut self, now: Instant, bar_interval: Duration) {
+        let interval = match self.style {
+            Style::Off => return,
+            Style::Bar if self.is_held => return,
+            Style::Lines => LINE_INTERVAL,
+            Style::Bar => bar_interval,
+        };
+        self.is_stale = true;
+        let began = *self.began.get_or_insert(now);
+        // What is over at once needs no bar.
+        let since = self.shown_at.map_or(began + BAR_INTERVAL, |shown_at| shown_at + interval);
+        if now >= since {
+            self.show(now);
+        }
+    }
+
+    fn show(&mut self, now: Instant) {
+        let began = self.began.unwrap_or(now);
+        let text = match self.style {
+            Style::Off => return,
+            Style::Lines => format!("{}\n", self.line()),
+            Style::Bar => format!("{ERASE}{}", self.bar(now.since(began))),
+        };
+        (self.shown_at, self.is_stale) = (Some(now), false);
+        self.is_drawn = self.style == Style::Bar;
+        tell(&text);
+    }
+
+    /// How much is done, in percent, and of what. A subscriber that always finds another chunk is
+    /// told of progress only when it has read them all, so their numbers are looked at, too.
+    fn share(&self) -> Option<(f64, String)> {
+        let reported = self.percentage.map(|percentage| (percentage, self.count.clone()));
+        let Some(total) = self.chunks_expected.filter(|total| *total > 0) else { return reported };
+        let percentage = 100.0 * (self.seq as f64 / total as f64).min(1.0);
+        match reported {
+            Some((more, _)) if more >= percentage => reported,
+            _ => Some((percentage, format!("{} of {total} chunks", self.seq))),
+        }
+    }
+
+    /// `progress: 30 % (3 of 10), 300 bytes, message`
+    fn line(&self) -> String {
+        let mut text = "progress:".to_owned();
+        if let Some((percentage, count)) = self.share() {
+            let _ = write!(text, " {percentage:.0} % ({count}),");
+        } else if !self.count.is_empty() {
+            let _ = write!(text, " {},", self.count);
+        }
+        let _ = write!(text, " {} bytes", self.bytes);
+        if !self.message.is_empty() {
+            let _ = write!(text, ", {}", self.message);
+        }
+        text
+    }
+
+    /// `[######------]  50 %  100.0 MiB  850.1 MiB/s  message`
+    fn bar(&self, elapsed: Duration) -> String {
+        let mut text = String::new();
+        if let Some((percentage, _)) = self.share() {
+            let cells = (percentage / 100.0 * BAR_CELLS as f64) as usize;
+            let (done, rest) = ("#".repeat(cells), "-".repeat(BAR_CELLS - cells));
+            let _ = write!(text, "[{done}{rest}] {percentage:>3.0} %");
+        } else if !self.count.is_empty() {
+            let _ = write!(text, "[{}]", self.count);
+        }
+        let _ = write!(text, "  {}", in_units(self.bytes as f64));
+        if elapsed > BAR_INTERVAL {
+            let rate = self.bytes as f64 / elapsed.as_secs_f64();
+            let _ = write!(text, "  {}/s", in_units(rate));
+        }
+        if !self.message.is_empty() {
+            text.push_str("  ");
+            text.extend(self.message.chars().take(MESSAGE_CHARS_MAX));
+        }
+        text
+    }
+
+    /// Keeps off the terminal, in whose line something else stands; or comes back to it.
+    pub fn hold(&mut self, is_held: bool) {
+        self.is_held = is_held;
+    }
+
+    /// Makes room for something else on the terminal.
+    pub fn erase(&mut self) {
+        if self.is_drawn {
+            self.is_drawn = false;
+            tell(ERASE);
+        }
+    }
+
+    /// Nothing more comes: the bar goes, and the last line is told.
+    pub fn finish(&mut self, now: Instant) {
+        self.erase();
+        if self.style == Style::Lines && self.is_stale {
+            self.show(now);
+        }
+    }
+}
+
+/// `3.0 MiB`
+fn in_units(bytes: f64) -> String {
+    let (mut number, mut unit) = (bytes, "bytes");
+    for larger in ["KiB", "MiB", "GiB"] {
+        if number < 1_024.0 {
+            break;
+        }
+        (number, unit) = (number / 1_024.0, larger);
+    }
+    if unit == "bytes" { format!("{number:.0} {unit}") } else { format!("{number:.1} {unit}") }
+}
+
+fn tell(text: &str) {
+    let _ = io::stderr().write_all(text.as_bytes()); // There is nobody left to tell.
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chunk(seq: u64, total_chunks: Option<u64>, data: &[u8]) -> Chunk<'_> {
+        let (execution, kind, offset) = ("", "output", 0);
+        let (key, timestamp_us, mono_ns) = (None, 0, 0);
+        Chunk { execution, seq, total_chunks, kind, key, offset, data, timestamp_us, mono_ns }
+    }
+
+    fn reported(progress: f64, total: Option<f64>, message: Option<&str>) -> Meter {
+        let mut meter = Meter::new(Style::Bar);
+        let execution = "";
+        let report = Progress { execution, token: None, progress, total, message, context: None };
+        meter.report(&report, Instant::ZERO);
+        meter.count(&chunk(1, None, &[0; 3 << 20]), Instant::ZERO);
+        meter
+    }
+
+    #[test]
+    fn a_line_says_what_is_known() {
+        let known = reported(3.0, Some(10.0), Some("re\x1b[2Jading"));
+        assert_eq!(known.line(), "progress: 30 % (3 of 10), 3145728 bytes, re[2Jading");
+        let unknown = reported(3.0, None, None);
+        assert_eq!(unknown.line(), "progress: 3, 3145728 bytes");
+        assert_eq!(Meter::new(Style::Lines).line(), "progress: 0 bytes");
+    }
+
+    #[test]
+    fn what_has_come_counts_where_the_tool_says_less() {
+        let mut meter = reported(3.0, Some(10.0), None);
+        meter.count(&chunk(2, Some(8), b""), Instant::ZERO);
+        assert_eq!(meter.share(), Some((30.0, "3 of 10".to_owned())));
+        meter.count(&chunk(4, Some(8), b""), Instant::ZERO);
+        assert_eq!(meter.share(), Some((50.0, "4 of 8 chunks".to_owned())));
+        meter.count(&chunk(9, Some(8), b""), Instant::ZERO);
+        assert_eq!(meter.share(), Some((100.0, "9 of 8 chunks".to_owned())));
+    }
+
+    #[test]
+    fn a_bar_is_as_long_as_the_work_is_done() {
+        let half = reported(5.0, Some(10.0), None).bar(Duration::from_secs(1));
+        assert_eq!(half, "[############------------]  50 %  3.0 MiB  3.0 MiB/s");
+        let done = reported(10.0, Some(10.0), None).bar(Duration::ZERO);
+        assert_eq!(done, "[########################] 100 %  3.0 MiB");
+        let unknown = reported(7.0, None, Some("searching")).bar(Duration::ZERO);
+        assert_eq!(unknown, "[7]  3.0 MiB  searching");
+        assert_eq!(Meter::new(Style::Bar).bar(Duration::from_secs(2)), "  0 bytes  0 bytes/s");
+        assert_eq!([1_023.0, 1_024.0, 3e9].map(in_units), ["1023 bytes", "1.0 KiB", "2.8 GiB"]);
+    }
+}

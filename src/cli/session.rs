@@ -1,0 +1,245 @@
+//! One execution on a shard of its own, and the subscribers that follow it, each on a thread.
+
+use std::io;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use serde_json::Value;
+use streamdoor::base::{ExecutionId, Instant};
+use streamdoor::engine::{End, Hold, Start, SubscribeError, SubscribeSpec};
+use streamdoor::reactor::{Choice, Clock, Idle, OpenError, Report, Watch};
+use streamdoor::shard::{
+    CallError, Delivery, ExecuteError, ExecuteOptions, HandleError, Shard, ShardConfig,
+    ShardHandle, ShardThread, Subscriber,
+};
+use streamdoor::tool::{Prepared, StartError, ToolSpec, Tools};
+use streamdoor::trace::Histogram;
+
+use super::CliError;
+use super::events::Names;
+use super::results::{Checksum, Results};
+
+/// How long the tool waits for its subscribers, which are attached at once.
+const ATTACH_DEADLINE: Duration = Duration::from_secs(30);
+/// The shard's mailbox is full: it is looked at again after this long.
+const MAILBOX_RETRY: Duration = Duration::from_millis(1);
+
+/// The tools that can be run from the command line.
+pub fn tools(_allow_commands: bool) -> Tools {
+    Tools::built_in()
+}
+
+/// What there is to know of a tool.
+pub fn spec<'a>(tools: &'a Tools, name: &str) -> Result<&'a Arc<ToolSpec>, CliError> {
+    tools.spec(name).ok_or_else(|| {
+        let known = tools.specs().map(|spec| spec.name.clone()).collect();
+        CliError::Call(StartError::UnknownTool { name: name.to_owned(), known }.to_string())
+    })
+}
+
+/// Checks the arguments of one run of a tool.
+pub fn prepare(tools: &Tools, tool: &str, arguments: &Value) -> Result<Prepared, CliError> {
+    tools
+        .prepare(tool, arguments)
+        .map_err(|error| CliError::Call(format!("{tool}: {error} (see `streamdoor tools {tool}`)")))
+}
+
+/// What a subscriber does with what it is given.
+pub trait Watcher: Send {
+    /// It is there; nothing has come yet. Called before its thread begins.
+    fn attached(&mut self, _subscriber: &Subscriber) {}
+    /// Something has come, at that time.
+    fn take(&mut self, delivery: &Delivery<'_>, now: Instant);
+    /// There is nothing more to take at this moment.
+    fn pause(&mut self) {}
+    /// The end has been taken. What went wrong with the watcher's own work, if anything did.
+    fn close(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+    /// What stands behind its number in the table: a word of the command's choice.
+    fn label(&self, end: &End) -> String;
+}
+
+/// An execution that waits for its subscribers.
+pub struct Session {
+    shard: ShardThread,
+    id: ExecutionId,
+    report: Report,
+}
+
+impl Session {
+    /// Starts a shard, and on it an execution that begins when `subscribers` are there.
+    pub fn open(
+        (reactor, idle): (Choice, Idle),
+        prepared: Prepared,
+        subscribers: usize,
+        options: ExecuteOptions,
+    ) -> Result<Session, CliError> {
+        let config = ShardConfig { reactor, idle, ..Default::default() };
+        let (shard, report) = Shard::spawn(config, |_| {}).map_err(|error| {
+            let lacks = error.get_ref().is_some_and(|inner| inner.is::<OpenError>());
+            let text = format!("the shard did not start: {error}");
+            if lacks { CliError::Environment(text) } else { CliError::Failed(text) }
+        })?;
+        let options = ExecuteOptions {
+            start: Start::AfterSubscribers { count: subscribers as u32, deadline: ATTACH_DEADLINE },
+            hold: Hold::UntilRead { deadline: ATTACH_DEADLINE },
+            ..options
+        };
+        let executed = shard.call(move |shard| shard.execute_prepared(prepared, options));
+        let id = match executed {
+            Ok(Ok(id)) => id,
+            Ok(Err(error @ ExecuteError::Open(_))) => {
+                return Err(CliError::Failed(error.to_string()));
+            }
+            Ok(Err(error)) => return Err(CliError::Usage(error.to_string())),
+            Err(error) => return Err(CliError::Failed(error.to_string())),
+        };
+        Ok(Session { shard, id, report })
+    }
+
+    /// The execution.
+    pub fn id(&self) -> ExecutionId {
+        self.id
+    }
+
+    /// How events speak of it.
+    pub fn names(&self) -> Names {
+        let token = self.shard.inspect(self.id).ok().and_then(|status| status.token);
+        Names { execution: self.id.to_string(), token: token.map(|token| token.to_string()) }
+    }
+
+    /// Which way to the kernel was found.
+    pub fn report(&self) -> &Report {
+        &self.report
+    }
+
+    /// What the rings may take, and who says so.
+    pub fn memory_bill(&self) -> Result<String, CliError> {
+        let memory = self.shard.memory().map_err(|error| CliError::Failed(error.to_string()))?;
+        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+        let limit_bytes = Watch::of_process().readings().cgroup_limit_bytes;
+        let limit = limit_bytes.map_or_else(String::new, |bytes| {
+            format!(" (the cgroup's limit is {:.2} MiB)", mib(bytes))
+        });
+        Ok(format!(
+            "rings take at most {:.2} MiB{limit}, {:.2} MiB of it touched; the largest ring has {} \
+             KiB; pressure: {}",
+            mib(memory.rings_bytes_max),
+            mib(memory.usage.committed_bytes),
+            memory.largest_class_bytes >> 10,
+            memory.pressure
+        ))
+    }
+
+    /// A way to stop the execution, for other threads.
+    pub fn canceller(&self) -> Canceller {
+        Canceller { shard: ShardHandle::clone(&self.shard), id: self.id }
+    }
+
+    /// Follows the execution with one subscriber per watcher until each has had its end. Returns
+    /// what they saw, and how long that took.
+    pub fn follow(
+        self,
+        spec: SubscribeSpec,
+        watchers: Vec<Box<dyn Watcher>>,
+        with_checksum: bool,
+    ) -> Result<(Vec<Results>, Duration), CliError> {
+        let began = Clock::now();
+        let mut attached = Vec::new();
+        for mut watcher in watchers {
+            let subscriber = self.shard.subscribe(self.id, spec).map_err(not_attached)?;
+            watcher.attached(&subscriber);
+            attached.push((subscriber, watcher));
+        }
+        let threads: Vec<JoinHandle<Results>> = attached
+            .into_iter()
+            .enumerate()
+            .map(|(at, (subscriber, watcher))| {
+                let reader = Reader {
+                    watcher,
+                    latency: Histogram::default(),
+                    checksum: Checksum::new(with_checksum),
+                };
+                let builder = std::thread::Builder::new().name(format!("subscriber-{}", at + 1));
+                builder
+                    .spawn(move || reader.follow(subscriber))
+                    .map_err(|error| CliError::Failed(format!("no thread to read on: {error}")))
+            })
+            .collect::<Result<_, _>>()?;
+        let died = |_| CliError::Failed("a subscriber died".to_owned());
+        let results = threads
+            .into_iter()
+            .map(|thread| thread.join().map_err(died))
+            .collect::<Result<_, _>>()?;
+        Ok((results, Clock::now().since(began)))
+    }
+}
+
+fn not_attached(error: HandleError<SubscribeError>) -> CliError {
+    match error {
+        HandleError::Refused(SubscribeError::Limit { .. }) => {
+            CliError::Usage(format!("--limit-chunks: {error}"))
+        }
+        _ => CliError::Failed(format!("a subscriber was refused: {error}")),
+    }
+}
+
+/// Stops an execution.
+#[derive(Clone)]
+pub struct Canceller {
+    shard: ShardHandle,
+    id: ExecutionId,
+}
+
+impl Canceller {
+    /// Stops it, unless it is over already.
+    pub fn cancel(&self) {
+        while self.shard.cancel(self.id) == Err(HandleError::Call(CallError::Busy)) {
+            std::thread::sleep(MAILBOX_RETRY);
+        }
+    }
+}
+
+/// A subscriber's thread.
+struct Reader {
+    watcher: Box<dyn Watcher>,
+    latency: Histogram,
+    checksum: Checksum,
+}
+
+impl Reader {
+    /// Takes everything, to the end.
+    fn follow(mut self, mut subscriber: Subscriber) -> Results {
+        let (end, error) = loop {
+            if let Some(delivery) = subscriber.poll() {
+                if let Some(last) = self.take(&delivery) {
+                    break last;
+                }
+                continue;
+            }
+            self.watcher.pause();
+            if let Some(last) = self.take(&subscriber.next()) {
+                break last;
+            }
+        };
+        let output = self.watcher.close();
+        let (label, sha256) = (self.watcher.label(&end), self.checksum.finish());
+        Results { label, latency: self.latency, end, error, sha256, output }
+    }
+
+    /// Takes one thing; gives back what is to be remembered of the last one.
+    fn take(&mut self, delivery: &Delivery<'_>) -> Option<(End, Option<String>)> {
+        let now = Clock::now();
+        if let Delivery::Chunk(chunk) = delivery {
+            self.latency.record(now.since(chunk.published_at).as_nanos() as u64);
+            self.checksum.update(chunk.data);
+        }
+        self.watcher.take(delivery, now);
+        match delivery {
+            Delivery::End(ended) => Some((ended.end, ended.error.map(str::to_owned))),
+            _ => None,
+        }
+    }
+}

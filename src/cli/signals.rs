@@ -1,0 +1,36 @@
+//! Ctrl-C and `kill`: the first stops the execution, which still ends in order and is reported;
+//! the second ends the program.
+
+use std::io::Read;
+use std::os::unix::net::UnixStream;
+use std::process::exit;
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::low_level::pipe;
+
+use super::CliError;
+use super::console::note;
+use super::session::Canceller;
+
+/// From now on SIGINT and SIGTERM stop the execution of `canceller`.
+pub fn cancel_on_interrupt(canceller: Canceller) -> Result<(), CliError> {
+    let failed = |error| {
+        CliError::Environment(format!("signals can not be waited for on a thread: {error}"))
+    };
+    let (mut receiver, sender) = UnixStream::pair().map_err(failed)?;
+    // A handler may do next to nothing: it writes a byte, and a thread does the rest.
+    pipe::register(SIGINT, sender.try_clone().map_err(failed)?).map_err(failed)?;
+    pipe::register(SIGTERM, sender).map_err(failed)?;
+    let wait = move || {
+        let mut byte = [0];
+        if receiver.read_exact(&mut byte).is_ok() {
+            canceller.cancel();
+        }
+        if receiver.read_exact(&mut byte).is_ok() {
+            note!("\nstreamdoor: interrupted again");
+            exit(1);
+        }
+    };
+    std::thread::Builder::new().name("signals".to_owned()).spawn(wait).map_err(failed)?;
+    Ok(())
+}

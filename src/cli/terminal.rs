@@ -1,0 +1,131 @@
+//! Chunks as a terminal can show them. What they hold is not to be trusted: control characters are
+//! shown as `^[` and the like and do nothing, and chunks that are not text are only counted.
+
+use streamdoor::engine::Kind;
+use streamdoor::shard::{Chunk, Delivery};
+
+/// What was shown so far.
+#[derive(Default)]
+pub struct TerminalText {
+    /// The begun character at the end of the last chunk.
+    carried: Vec<u8>,
+    is_within_line: bool,
+}
+
+impl TerminalText {
+    /// Is there something on the line that the terminal is in?
+    pub fn is_within_line(&self) -> bool {
+        self.is_within_line
+    }
+
+    /// Appends what is shown of a delivery.
+    pub fn show(&mut self, delivery: &Delivery<'_>, out: &mut Vec<u8>) {
+        match delivery {
+            Delivery::Chunk(chunk) => self.chunk(chunk, out),
+            Delivery::Gap(gap) => {
+                let (count, from, to) = (gap.chunk_count, gap.from_seq, gap.to_seq);
+                let text = format!("[missed {count} chunks, {from} to {to} ({})]", gap.reason);
+                self.own_line(&text, out);
+            }
+            Delivery::Progress(_) => {}
+            Delivery::End(_) => self.end_line(out),
+        }
+    }
+
+    fn chunk(&mut self, chunk: &Chunk<'_>, out: &mut Vec<u8>) {
+        if chunk.data.contains(&0) {
+            self.carried.clear();
+            let text = format!("[chunk {}: {} bytes, binary]", chunk.seq, chunk.data.len());
+            return self.own_line(&text, out);
+        }
+        self.data(chunk.data, out);
+        if !chunk.more && (is_record(chunk.kind) || is_message(chunk)) {
+            self.end_line(out);
+        }
+    }
+
+    fn data(&mut self, data: &[u8], out: &mut Vec<u8>) {
+        self.carried.extend_from_slice(data);
+        let bytes = std::mem::take(&mut self.carried);
+        let mut pieces = bytes.utf8_chunks().peekable();
+        while let Some(piece) = pieces.next() {
+            piece.valid().chars().for_each(|c| self.push(c, out));
+            let is_begun = pieces.peek().is_none()
+                && std::str::from_utf8(piece.invalid()).is_err_and(|e| e.error_len().is_none());
+            if is_begun {
+                self.carried.extend_from_slice(piece.invalid());
+            } else if !piece.invalid().is_empty() {
+                self.push(char::REPLACEMENT_CHARACTER, out);
+            }
+        }
+    }
+
+    fn push(&mut self, c: char, out: &mut Vec<u8>) {
+        let mut buffer = [0; 4];
+        match c {
+            '\n' | '\t' => out.push(c as u8),
+            '\0'..' ' | '\x7f' => out.extend([b'^', c as u8 ^ 0x40]),
+            '\u{80}'..'\u{a0}' => out.extend("\u{fffd}".bytes()),
+            _ => out.extend_from_slice(c.encode_utf8(&mut buffer).as_bytes()),
+        }
+        self.is_within_line = c != '\n';
+    }
+
+    fn own_line(&mut self, text: &str, out: &mut Vec<u8>) {
+        self.end_line(out);
+        out.extend_from_slice(text.as_bytes());
+        out.push(b'\n');
+    }
+
+    fn end_line(&mut self, out: &mut Vec<u8>) {
+        if self.is_within_line {
+            out.push(b'\n');
+            self.is_within_line = false;
+        }
+    }
+}
+
+/// Is a chunk of this kind complete in itself, and not a piece of a longer text?
+fn is_record(kind: Kind) -> bool {
+    match kind {
+        Kind::Row | Kind::Match | Kind::Sample | Kind::ToolCall | Kind::Json | Kind::Log => true,
+        Kind::Output
+        | Kind::Stdout
+        | Kind::Stderr
+        | Kind::Text
+        | Kind::ToolArguments
+        | Kind::Custom => false,
+    }
+}
+
+/// A result without any line end is a line of its own, and no piece of a file.
+fn is_message(chunk: &Chunk<'_>) -> bool {
+    chunk.kind == Kind::Output && !chunk.data.contains(&b'\n')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(pieces: &[&[u8]]) -> String {
+        let (mut text, mut out) = (TerminalText::default(), Vec::new());
+        pieces.iter().for_each(|piece| text.data(piece, &mut out));
+        text.end_line(&mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn text_is_shown_as_it_is_also_where_a_chunk_ends_within_a_character() {
+        assert_eq!(shown(&[b"one\n", b"\ttwo"]), "one\n\ttwo\n");
+        let euro = "€".as_bytes();
+        assert_eq!(shown(&[&euro[..1], &euro[1..2], &euro[2..]]), "€\n");
+        assert_eq!(shown(&[b"a", euro, b"\n"]), "a€\n");
+    }
+
+    #[test]
+    fn what_would_command_the_terminal_does_not() {
+        assert_eq!(shown(&[b"\x1b[2J\x07\r\x7f"]), "^[[2J^G^M^?\n");
+        assert_eq!(shown(&["\u{9b}31m".as_bytes()]), "\u{fffd}31m\n");
+        assert_eq!(shown(&[b"a\xFFb", b"\xE2\x82", b"c"]), "a\u{fffd}b\u{fffd}c\n");
+    }
+}

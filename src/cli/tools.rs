@@ -1,0 +1,181 @@
+//! `streamdoor tools`: which tools there are, and what they take.
+
+use std::fmt::Write;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lexopt::prelude::*;
+use serde_json::Value as Json;
+use streamdoor::tool::ToolSpec;
+
+use super::console::say;
+use super::{CliError, session};
+
+const HELP: &str = "\
+streamdoor tools: which tools there are, and what they take
+
+Usage: streamdoor tools [OPTIONS] [NAME]
+
+  --json            as a JSON array, with the whole schemas of the arguments
+  --allow-commands  those that run other programs, too
+  -h, --help        this text
+
+`streamdoor run NAME --arg KEY=VALUE` runs one.
+";
+
+/// Carries out `streamdoor tools`.
+pub fn run(mut parser: lexopt::Parser) -> Result<(), CliError> {
+    let (mut as_json, mut allow_commands, mut wanted) = (false, false, None);
+    while let Some(argument) = parser.next()? {
+        match argument {
+            Short('h') | Long("help") => {
+                say!("{}", HELP.trim_end());
+                return Ok(());
+            }
+            Long("json") => as_json = true,
+            Long("allow-commands") => allow_commands = true,
+            Value(name) if wanted.is_none() => wanted = Some(name.string()?),
+            other => return Err(other.unexpected().into()),
+        }
+    }
+    let tools = session::tools(allow_commands);
+    let specs: Vec<&Arc<ToolSpec>> = match &wanted {
+        None => tools.specs().collect(),
+        Some(name) => vec![session::spec(&tools, name)?],
+    };
+    if as_json {
+        let array = specs.iter().map(|spec| spec.to_json()).collect();
+        say!("{:#}", Json::Array(array));
+    } else {
+        let texts: Vec<String> = specs.iter().map(|spec| described(spec)).collect();
+        say!("{}", texts.join("\n").trim_end());
+    }
+    Ok(())
+}
+
+/// A tool in words: its name, what it does, its arguments as a table, and its defaults.
+fn described(spec: &ToolSpec) -> String {
+    let mut text = format!("{}\n    {}\n", spec.name, spec.description);
+    let required = spec.arguments["required"].as_array();
+    let is_required = |name: &str| required.is_some_and(|names| names.iter().any(|n| n == name));
+    let properties = spec.arguments["properties"].as_object();
+    let rows: Vec<[String; 4]> = properties
+        .into_iter()
+        .flatten()
+        .map(|(name, schema)| {
+            let description = schema["description"].as_str().unwrap_or_default().to_owned();
+            [name.clone(), type_of(schema), bounds_of(schema, is_required(name)), description]
+        })
+        .collect();
+    let widths = [0, 1, 2].map(|column| {
+        rows.iter().map(|row: &[String; 4]| row[column].chars().count()).max().unwrap_or(0)
+    });
+    for [name, kind, bounds, description] in &rows {
+        let [a, b, c] = widths;
+        let line = format!("    {name:<a$}  {kind:<b$}  {bounds:<c$}  {description}");
+        let _ = writeln!(text, "{}", line.trim_end());
+    }
+    let defaults = spec.subscribers;
+    let _ = write!(text, "    subscribers: {}", defaults.policy);
+    if let Some(chunks) = defaults.limit_chunks {
+        let _ = write!(text, ", at most {chunks} chunks behind");
+    }
+    let times = spec.timeouts;
+    let _ = writeln!(
+        text,
+        "; timeouts: first chunk {}, inactivity {}, in all {}",
+        in_words(times.first_chunk),
+        in_words(times.inactivity),
+        in_words(times.total)
+    );
+    text
+}
+
+fn in_words(limit: Option<Duration>) -> String {
+    limit.map_or_else(|| "none".to_owned(), |duration| format!("{duration:?}"))
+}
+
+/// `integer`, `array of string`, `one of a, b`.
+fn type_of(schema: &Json) -> String {
+    if let Some(values) = schema["enum"].as_array() {
+        return format!("one of {}", joined(values, ", "));
+    }
+    match &schema["type"] {
+        Json::String(name) if name == "array" && !schema["items"].is_null() => {
+            format!("array of {}", type_of(&schema["items"]))
+        }
+        Json::String(name) => name.clone(),
+        Json::Array(names) => joined(names, " or "),
+        _ => "any".to_owned(),
+    }
+}
+
+fn joined(values: &[Json], separator: &str) -> String {
+    let text = |value: &Json| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    values.iter().map(text).collect::<Vec<_>>().join(separator)
+}
+
+/// `required`, or its default; and what else binds it.
+fn bounds_of(schema: &Json, is_required: bool) -> String {
+    let mut words = Vec::new();
+    if is_required {
+        words.push("required".to_owned());
+    }
+    let range = |low: &str, high: &str, unit: &str| match (&schema[low], &schema[high]) {
+        (Json::Null, Json::Null) => None,
+        (low, Json::Null) => Some(format!("at least {low}{unit}")),
+        (Json::Null, high) => Some(format!("at most {high}{unit}")),
+        (low, high) => Some(format!("{low} to {high}{unit}")),
+    };
+    words.extend(range("minimum", "maximum", ""));
+    words.extend(range("minLength", "maxLength", " characters"));
+    words.extend(range("minItems", "maxItems", " items"));
+    if let Some(above) = schema.get("exclusiveMinimum") {
+        words.push(format!("above {above}"));
+    }
+    if let Some(default) = schema.get("default") {
+        words.push(format!("default {default}"));
+    }
+    words.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_tool_is_described_with_everything_that_binds_its_arguments() {
+        let spec = ToolSpec {
+            arguments: json!({
+                "type": "object",
+                "properties": {
+                    "path": {"type": "string", "minLength": 1, "description": "Which."},
+                    "size": {"type": "integer", "minimum": 1, "maximum": 9, "default": 3},
+                    "argv": {"type": "array", "items": {"type": "string"}, "minItems": 1},
+                    "mode": {"enum": ["a", "b"]},
+                    "rate": {"type": ["number", "null"], "exclusiveMinimum": 0},
+                    "what": {},
+                },
+                "required": ["path"],
+            }),
+            ..ToolSpec::new("name", "What it does.")
+        };
+        let text = described(&spec);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(
+            lines,
+            [
+                "name",
+                "    What it does.",
+                "    path  string           required, at least 1 characters  Which.",
+                "    size  integer          1 to 9, default 3",
+                "    argv  array of string  at least 1 items",
+                "    mode  one of a, b",
+                "    rate  number or null   above 0",
+                "    what  any",
+                "    subscribers: drop; timeouts: first chunk 30s, inactivity 30s, in all none",
+            ]
+        );
+    }
+}

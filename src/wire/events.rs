@@ -1,0 +1,351 @@
+//! What a subscriber is told, as JSON: the same five shapes and the same names on every wire.
+//!
+//! On NDJSON an event is one line, [`Event::write_line`]; its first field, `event`, says which it
+//! is. On SSE the `event:` field says the same again, [`Event::name`]. Durations and wall-clock
+//! times are in µs, `mono_ns` is in ns, as their names say. What is not known is left out.
+//!
+//! ```
+//! use streamdoor::wire::events::{Event, Gap};
+//!
+//! let (from_seq, to_seq, chunk_count, byte_count) = (11, 40, 30, 900);
+//! let execution = "0abc";
+//! let gap = Gap { execution, from_seq, to_seq, chunk_count, byte_count, reason: "lag" };
+//! let mut out = Vec::with_capacity(256);
+//! Event::Gap(gap).write_line(&mut out);
+//! assert_eq!(
+//!     String::from_utf8(out)?,
+//!     "{\"event\":\"gap\",\"execution\":\"0abc\",\"from_seq\":11,\"to_seq\":40,\
+//!      \"chunk_count\":30,\"byte_count\":900,\"reason\":\"lag\"}\n"
+//! );
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+use super::{base64, json};
+
+/// Something that a subscriber is told.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Event<'a> {
+    /// The first: what was agreed.
+    Started(Started<'a>),
+    /// A piece of the result.
+    Chunk(Chunk<'a>),
+    /// What will not come, in its place in the order.
+    Gap(Gap<'a>),
+    /// How far the tool is.
+    Progress(Progress<'a>),
+    /// The last, exactly one.
+    End(End<'a>),
+}
+
+/// What was agreed with a subscriber.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Started<'a> {
+    /// Of which execution.
+    pub execution: &'a str,
+    /// The subscriber's name.
+    pub subscriber: &'a str,
+    /// Which tool runs.
+    pub tool: &'a str,
+    /// What progress of this execution is told under; left out where there is none.
+    pub token: Option<&'a str>,
+    /// What happens when the subscriber lags.
+    pub policy: &'a str,
+    /// How far it may lag.
+    pub limits: Limits,
+    /// The first chunk that it will be given or told of.
+    pub from_seq: u64,
+}
+
+/// How far a subscriber may lag.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// In chunks.
+    pub chunks: u32,
+    /// In bytes; left out where only chunks count.
+    pub bytes: Option<u64>,
+}
+
+/// A piece of a result. It is spelled as text only if the whole of it is valid UTF-8.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Chunk<'a> {
+    /// Of which execution.
+    pub execution: &'a str,
+    /// 1, 2, 3 … without holes.
+    pub seq: u64,
+    /// How many chunks there will be, if the tool said so.
+    pub total_chunks: Option<u64>,
+    /// What it is.
+    pub kind: &'a str,
+    /// What it is about, if that is more than its kind.
+    pub key: Option<u8>,
+    /// Payload bytes of the execution before this chunk.
+    pub offset: u64,
+    /// The payload.
+    pub data: &'a [u8],
+    /// When it was published, in µs since 1970.
+    pub timestamp_us: u64,
+    /// The same on the monotonic clock of the machine, in ns.
+    pub mono_ns: u64,
+}
+
+/// A run of chunks that the subscriber will not be given.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Gap<'a> {
+    /// Of which execution.
+    pub execution: &'a str,
+    /// The first chunk missed.
+    pub from_seq: u64,
+    /// The last chunk missed.
+    pub to_seq: u64,
+    /// How many chunks of the subscriber's kinds that is.
+    pub chunk_count: u64,
+    /// How many payload bytes they had.
+    pub byte_count: u64,
+    /// Why.
+    pub reason: &'a str,
+}
+
+/// How far a tool is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Progress<'a> {
+    /// Of which execution.
+    pub execution: &'a str,
+    /// What it is told under; left out where there is none.
+    pub token: Option<&'a str>,
+    /// So much is done.
+    pub progress: f64,
+    /// Of so much, if that is known.
+    pub total: Option<f64>,
+    /// In words, if the tool said any.
+    pub message: Option<&'a str>,
+    /// What else the tool said, in JSON; what is not JSON is spelled as a string. It is parsed,
+    /// which allocates.
+    pub context: Option<&'a str>,
+}
+
+/// The last word to a subscriber.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct End<'a> {
+    /// Of which execution.
+    pub execution: &'a str,
+    /// How it ended.
+    pub state: EndState<'a>,
+    /// Chunks that the subscriber was given.
+    pub chunks: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Chunks that it was not given.
+    pub missed_chunks: u64,
+    /// Their bytes.
+    pub missed_bytes: u64,
+    /// How long it was subscribed, in µs.
+    pub duration_us: u64,
+    /// How the command ended, if the tool ran one.
+    pub exit: Option<Exit>,
+    /// What went wrong, if something did.
+    pub error: Option<&'a str>,
+}
+
+/// How it ended for a subscriber.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EndState<'a> {
+    /// The execution is over: `completed`, `failed`, `cancelled` or `timed_out`.
+    Ended(&'a str),
+    /// The execution goes on without this subscriber.
+    Detached {
+        /// Why.
+        reason: &'a str,
+        /// The first chunk that it was neither given nor told of.
+        resume_from: u64,
+    },
+}
+
+/// How a command ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// By itself, with this code.
+    Code(i32),
+    /// By this signal.
+    Signal(i32),
+}
+
+impl Progress<'_> {
+    /// How much of the whole is done, in percent; `None` where the whole is not known.
+    pub fn percentage(&self) -> Option<f64> {
+        let total = self.total.filter(|total| *total > 0.0)?;
+        let percentage = 100.0 * (self.progress / total);
+        percentage.is_finite().then(|| percentage.clamp(0.0, 100.0))
+    }
+}
+
+impl Event<'_> {
+    /// What it is called, on every wire.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Event::Started(_) => "started",
+            Event::Chunk(_) => "chunk",
+            Event::Gap(_) => "gap",
+            Event::Progress(_) => "progress",
+            Event::End(_) => "end",
+        }
+    }
+
+    /// Appends it as one JSON object, without raw line ends or other control characters.
+    pub fn write_json(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(b"{\"event\":\"");
+        out.extend_from_slice(self.name().as_bytes());
+        out.push(b'"');
+        let mut fields = Fields(out);
+        match self {
+            Event::Started(started) => fields.started(started),
+            Event::Chunk(chunk) => fields.chunk(chunk),
+            Event::Gap(gap) => fields.gap(gap),
+            Event::Progress(progress) => fields.progress(progress),
+            Event::End(end) => fields.end(end),
+        }
+        out.push(b'}');
+    }
+
+    /// Appends it as a line of NDJSON.
+    pub fn write_line(&self, out: &mut Vec<u8>) {
+        self.write_json(out);
+        out.push(b'\n');
+    }
+}
+
+/// Fields behind the first one of an object.
+struct Fields<'a>(&'a mut Vec<u8>);
+
+impl Fields<'_> {
+    fn started(&mut self, started: &Started<'_>) {
+        self.text("execution", started.execution);
+        self.text("subscriber", started.subscriber);
+        self.text("tool", started.tool);
+        self.text_if("token", started.token);
+        self.text("policy", started.policy);
+        self.name("limits");
+        self.0.extend_from_slice(b"{\"chunks\":");
+        json::write_u64(self.0, started.limits.chunks.into());
+        self.number_if("bytes", started.limits.bytes);
+        self.0.push(b'}');
+        self.number("from_seq", started.from_seq);
+    }
+
+    fn chunk(&mut self, chunk: &Chunk<'_>) {
+        self.text("execution", chunk.execution);
+        self.number("seq", chunk.seq);
+        self.number_if("total_chunks", chunk.total_chunks);
+        self.text("kind", chunk.kind);
+        self.number_if("key", chunk.key.map(u64::from));
+        self.number("offset", chunk.offset);
+        match std::str::from_utf8(chunk.data) {
+            Ok(text) => {
+                self.text("encoding", "text");
+                self.text("data", text);
+            }
+            Err(_) => {
+                self.text("encoding", "base64");
+                self.name("data");
+                self.0.push(b'"');
+                base64::write(self.0, chunk.data);
+                self.0.push(b'"');
+            }
+        }
+        self.number("timestamp_us", chunk.timestamp_us);
+        self.number("mono_ns", chunk.mono_ns);
+    }
+
+    fn gap(&mut self, gap: &Gap<'_>) {
+        self.text("execution", gap.execution);
+        self.number("from_seq", gap.from_seq);
+        self.number("to_seq", gap.to_seq);
+        self.number("chunk_count", gap.chunk_count);
+        self.number("byte_count", gap.byte_count);
+        self.text("reason", gap.reason);
+    }
+
+    fn progress(&mut self, progress: &Progress<'_>) {
+        self.text("execution", progress.execution);
+        self.text_if("token", progress.token);
+        self.name("progress");
+        json::write_f64(self.0, progress.progress);
+        self.float_if("total", progress.total);
+        self.float_if("percentage", progress.percentage());
+        self.text_if("message", progress.message);
+        if let Some(context) = progress.context {
+            self.name("context");
+            // Not copied as it is: somebody's text would become part of our line.
+            match serde_json::from_str(context) {
+                Ok(value) => json::write_value(self.0, &value),
+                Err(_) => json::write_string(self.0, context),
+            }
+        }
+    }
+
+    fn end(&mut self, end: &End<'_>) {
+        self.text("execution", end.execution);
+        match end.state {
+            EndState::Ended(state) => self.text("state", state),
+            EndState::Detached { reason, resume_from } => {
+                self.text("state", "detached");
+                self.text("reason", reason);
+                self.number("resume_from", resume_from);
+            }
+        }
+        self.number("chunks", end.chunks);
+        self.number("bytes", end.bytes);
+        self.number("missed_chunks", end.missed_chunks);
+        self.number("missed_bytes", end.missed_bytes);
+        self.number("duration_us", end.duration_us);
+        if let Some(exit) = end.exit {
+            let (name, number) = match exit {
+                Exit::Code(code) => ("code", code),
+                Exit::Signal(signal) => ("signal", signal),
+            };
+            self.name("exit");
+            self.0.extend_from_slice(b"{\"");
+            self.0.extend_from_slice(name.as_bytes());
+            self.0.extend_from_slice(b"\":");
+            json::write_i64(self.0, number.into());
+            self.0.push(b'}');
+        }
+        self.text_if("error", end.error);
+    }
+
+    /// Names are ours: nothing in them needs an escape.
+    #[inline]
+    fn name(&mut self, name: &str) {
+        self.0.extend_from_slice(b",\"");
+        self.0.extend_from_slice(name.as_bytes());
+        self.0.extend_from_slice(b"\":");
+    }
+
+    fn text(&mut self, name: &str, text: &str) {
+        self.name(name);
+        json::write_string(self.0, text);
+    }
+
+    fn number(&mut self, name: &str, number: u64) {
+        self.name(name);
+        json::write_u64(self.0, number);
+    }
+
+    fn text_if(&mut self, name: &str, text: Option<&str>) {
+        if let Some(text) = text {
+            self.text(name, text);
+        }
+    }
+
+    fn number_if(&mut self, name: &str, number: Option<u64>) {
+        if let Some(number) = number {
+            self.number(name, number);
+        }
+    }
+
+    fn float_if(&mut self, name: &str, number: Option<f64>) {
+        if let Some(number) = number {
+            self.name(name);
+            json::write_f64(self.0, number);
+        }
+    }
+}
