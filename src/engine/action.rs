@@ -5,6 +5,7 @@ use std::fmt;
 use crate::base::{ExecutionId, Handle, Instant, SubscriberId};
 use crate::engine::chunk::{Gap, KindTotals, Totals};
 use crate::engine::event::RingFacts;
+use crate::engine::exit::Exit;
 use crate::engine::policy::{Cursor, Terms};
 
 /// A wish of the engine, to be carried out by the shard in order.
@@ -128,6 +129,8 @@ pub struct Status {
     pub opened_at: Instant,
     /// What went wrong, if it failed.
     pub error: Option<Box<str>>,
+    /// How the process ended that the tool has run, if it has.
+    pub exit: Option<Exit>,
     /// Its ring, if it has one.
     pub ring: Option<RingFacts>,
 }
@@ -187,6 +190,8 @@ pub struct End {
     pub missed: Totals,
     /// How long it was subscribed, in µs.
     pub duration_us: u64,
+    /// How the process ended that the tool has run, if it has.
+    pub exit: Option<Exit>,
 }
 
 /// How it ended for one subscriber.
@@ -248,6 +253,8 @@ pub struct Verdict {
     pub totals: KindTotals,
     /// What went wrong, if it failed.
     pub error: Option<Box<str>>,
+    /// How the process ended that the tool has run, if it has.
+    pub exit: Option<Exit>,
 }
 
 /// How far a producer is.

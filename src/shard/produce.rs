@@ -157,6 +157,10 @@ impl<R: Reactor + 'static> Shard<R> {
             run.control.set_chunks_expected(chunk_count);
             self.tell(Event::TotalExpected(handle, chunk_count));
         }
+        if let Some(exit) = notes.exit {
+            let _ = self.run_mut(handle).exit.set(exit); // The first one counts.
+            self.tell(Event::Exited(handle, exit));
+        }
         if let Some((progress, total)) = notes.progress {
             let report = ProgressReport { progress, total, message: None };
             self.counters.progress_reported += 1;

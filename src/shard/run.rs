@@ -1,9 +1,10 @@
 //! What a shard keeps for one execution beside what the engine knows: its ring, its tool, the pages
 //! it shares with readers on other threads.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use crate::base::{ExecutionId, Handle, Instant, SubscriberId};
+use crate::engine::Exit;
 use crate::memory::atomic::full_fence;
 use crate::memory::{ControlPage, Desk, Exchange, Flag, ReaderPageView, RingReader, RingWriter};
 use crate::reactor::{Clock, Waker};
@@ -57,6 +58,8 @@ pub(super) struct Run {
     pub ingested_seq: u64,
     /// How many chunks there will be, if the tool said so.
     pub chunks_expected: Option<u64>,
+    /// How the process ended that the tool has run; the readers on other threads look here.
+    pub exit: Arc<OnceLock<Exit>>,
     pub remotes: Vec<Remote>,
     /// The tool waits for room; it is stepped again when the gate is set.
     pub blocked: bool,
@@ -165,6 +168,7 @@ impl Host for ThreadHost {
         let mut merged = self.notes.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         merged.chunks_expected = notes.chunks_expected.or(merged.chunks_expected);
         merged.progress = notes.progress.or(merged.progress);
+        merged.exit = notes.exit.or(merged.exit);
         drop(merged);
         self.noted.set();
         self.bell.waker.wake();

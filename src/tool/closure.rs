@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::base::Instant;
-use crate::engine::Kind;
+use crate::engine::{Exit, Kind};
 use crate::limits;
 use crate::memory::atomic::full_fence;
 use crate::memory::{CHUNK_MORE, ChunkHeader, ControlView, Exchange, RingWriter, WriteError};
@@ -171,12 +171,18 @@ impl Output {
 
     /// Says how many chunks there will be.
     pub fn expect_total(&mut self, chunk_count: u64) {
-        self.host.note(Notes { chunks_expected: Some(chunk_count), progress: None });
+        self.host.note(Notes { chunks_expected: Some(chunk_count), ..Default::default() });
     }
 
     /// Says how far the work is, of how much if that is known.
     pub fn progress(&mut self, progress: f64, total: Option<f64>) {
-        self.host.note(Notes { chunks_expected: None, progress: Some((progress, total)) });
+        self.host.note(Notes { progress: Some((progress, total)), ..Default::default() });
+    }
+
+    /// Says how the process ended that the tool has run. It stands in the end; whether the tool has
+    /// failed is for its result to say.
+    pub fn exit(&mut self, exit: Exit) {
+        self.host.note(Notes { exit: Some(exit), ..Default::default() });
     }
 
     /// Was the execution stopped? A tool that is busy for long without sending asks now and then.

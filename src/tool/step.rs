@@ -1,7 +1,7 @@
 //! Tools as state machines: stepped on the shard's thread, never blocking.
 
 use crate::base::Instant;
-use crate::engine::Kind;
+use crate::engine::{Exit, Kind};
 use crate::memory::{ChunkHeader, RingWriter, WriteError};
 use crate::tool::ToolError;
 
@@ -83,6 +83,8 @@ pub struct Notes {
     pub chunks_expected: Option<u64>,
     /// How far it is: (progress, of total).
     pub progress: Option<(f64, Option<f64>)>,
+    /// How the process ended that it has run.
+    pub exit: Option<Exit>,
 }
 
 /// A tool's way out of its step.
