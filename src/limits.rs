@@ -109,6 +109,19 @@ pub const TOOL_THREADS_MAX: usize = 16;
 /// Tools that may wait for a thread.
 pub const TOOL_QUEUE_MAX: usize = 1_024;
 
+// --- Tools that come with the program ------------------------------------------------------------
+
+/// The longest regular expression, and the longest glob, that a search takes.
+pub const SEARCH_PATTERN_BYTES_MAX: usize = 4 << 10;
+/// Globs of one search.
+pub const SEARCH_GLOBS_MAX: usize = 64;
+/// Memory of a compiled regular expression, and of what is built of it while it runs.
+pub const SEARCH_REGEX_BYTES_MAX: usize = 4 << 20;
+/// A longer line ends the search of its file.
+pub const SEARCH_LINE_BYTES_MAX: usize = 16 << 20;
+/// What is shown of a line that matches.
+pub const SEARCH_TEXT_BYTES_MAX: usize = 1 << 10;
+
 // --- Trace ---------------------------------------------------------------------------------------
 
 /// Events that a shard's flight recorder remembers: 32 KiB.

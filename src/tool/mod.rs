@@ -5,14 +5,19 @@
 //! bounded pool of threads, may block as long as it likes, and writes into the ring by itself.
 //! Both are slowed by backpressure and reached by a cancellation.
 //!
-//! No clock and no kernel here: `now` comes with each step, and a thread asks its [`Host`].
+//! No clock here: `now` comes with each step, and a thread asks its [`Host`]. The kernel is asked
+//! for files by tools on threads, as any program asks.
 //! Invariants: a tool's panic ends its own execution and nothing else; nothing is published after
 //! a tool was told to stop.
 
 mod closure;
+#[cfg(feature = "tools")]
+mod generate_timeseries;
 mod process_file;
 mod registry;
 mod schema;
+#[cfg(feature = "tools")]
+mod search_files;
 mod slow_data_processor;
 mod spec;
 mod step;

@@ -13,6 +13,8 @@ use crate::tool::schema::Schema;
 use crate::tool::{
     Need, Output, ProgressSource, ToolError, ToolSpec, Work, process_file, slow_data_processor,
 };
+#[cfg(feature = "tools")]
+use crate::tool::{generate_timeseries, search_files};
 
 /// A tool with its arguments checked, ready to run.
 #[derive(Debug)]
@@ -130,6 +132,10 @@ impl Tools {
         let added = [
             tools.insert(slow_data_processor::spec(), slow_data_processor::prepare),
             tools.insert(process_file::spec(), process_file::prepare),
+            #[cfg(feature = "tools")]
+            tools.insert(generate_timeseries::spec(), generate_timeseries::prepare),
+            #[cfg(feature = "tools")]
+            tools.insert(search_files::spec(), search_files::prepare),
         ];
         added.into_iter().collect::<Result<(), _>>().expect("ours are right");
         tools
