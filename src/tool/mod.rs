@@ -6,15 +6,19 @@
 //! Both are slowed by backpressure and reached by a cancellation.
 //!
 //! No clock here: `now` comes with each step, and a thread asks its [`Host`]. The kernel is asked
-//! for files by tools on threads, as any program asks.
+//! for files by tools on threads, as any program asks, and for processes in `process.rs` alone.
 //! Invariants: a tool's panic ends its own execution and nothing else; nothing is published after
 //! a tool was told to stop.
 
 mod closure;
 #[cfg(feature = "tools")]
 mod generate_timeseries;
+#[cfg(feature = "tools")]
+mod process;
 mod process_file;
 mod registry;
+#[cfg(feature = "tools")]
+mod run_command;
 mod schema;
 #[cfg(feature = "tools")]
 mod search_files;
@@ -25,6 +29,8 @@ mod threads;
 
 pub use closure::{Host, Output, SendError, Stopped};
 pub use registry::{ArgumentError, Arguments, Prepared, SpecError, StartError, Tools};
+#[cfg(feature = "tools")]
+pub use run_command::CommandPolicy;
 pub use spec::{Need, ProgressSource, SubscribeDefaults, ToolSpec};
 pub use step::{Context, EmitError, Gate, Notes, Step, Tool};
 pub(crate) use threads::panic_error;
