@@ -3,7 +3,7 @@
 #![cfg(feature = "tools")]
 
 use std::fs;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -380,6 +380,34 @@ fn commands_do_not_outlive_their_shard() {
     // One of them ignores SIGTERM: the shard has waited for its grace to be over.
     assert!(Clock::now().since(before) >= limits::COMMAND_GRACE);
     wait_until("all are gone", || !pids.iter().any(|&pid| is_alive(pid)));
+}
+
+/// This test runs itself as the server that is to be killed.
+#[test]
+fn a_command_does_not_outlive_a_server_that_is_killed() {
+    const IS_SERVER: &str = "STREAMDOOR_TEST_SERVER";
+    if std::env::var_os(IS_SERVER).is_some() {
+        let shard = shard();
+        let (_, mut subscriber) = start(&shard, sh("echo $$; exec sleep 1000"), None);
+        let mut ran = Ran::default();
+        println!("\npid {}", pids(&mut subscriber, &mut ran, 1)[0]);
+        while !matches!(subscriber.next(), Delivery::End(_)) {}
+        return;
+    }
+    let name = "a_command_does_not_outlive_a_server_that_is_killed";
+    let mut server = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", name, "--nocapture"])
+        .env(IS_SERVER, "1")
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(server.stdout.take().unwrap()).lines();
+    let pid = lines.map_while(Result::ok).find_map(|line| line.strip_prefix("pid ")?.parse().ok());
+    let pid: u32 = pid.expect("the server says which process it has started");
+    assert!(is_alive(pid));
+    server.kill().unwrap();
+    server.wait().unwrap();
+    wait_until("it is gone", || !is_alive(pid));
 }
 
 #[test]

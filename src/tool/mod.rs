@@ -22,10 +22,14 @@ mod run_command;
 mod schema;
 #[cfg(feature = "tools")]
 mod search_files;
+#[cfg(feature = "tools")]
+mod search_report;
 mod slow_data_processor;
 mod spec;
 mod step;
 mod threads;
+#[cfg(feature = "tools")]
+mod watch;
 
 pub use closure::{Host, Output, SendError, Stopped};
 pub use registry::{ArgumentError, Arguments, Prepared, SpecError, StartError, Tools};

@@ -5,8 +5,8 @@
 //!
 //! The command leads a session of its own: it has no terminal to ask things at, Ctrl-C does not
 //! reach it behind our back, and its number is the number of its group. It is reaped last, after
-//! the rest of its group was killed: as long as it is a zombie nobody else can be given that number,
-//! so that no signal ever reaches a stranger. If this process dies, whatever the way, the kernel
+//! the rest of its group was killed: as long as it is a zombie nobody else is given that number, so
+//! that no signal ever reaches a stranger. If this process dies, whatever the way, the kernel
 //! kills the command; and [`House`] sees to it that a shard that ends leaves no group behind.
 //! Limits: a descendant that begins a session of its own has left the group and is not followed;
 //! and if this process is killed outright, what the command had started in turn lives on until it
