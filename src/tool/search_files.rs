@@ -49,9 +49,17 @@ const IGNORE_FILES: [&str; 2] = [".gitignore", ".ignore"];
 
 pub(super) fn spec() -> ToolSpec {
     let text = |description: &str| json!({"type": "string", "description": description});
-    let switch = |description: &str| json!({"type": "boolean", "default": false, "description": description});
-    let glob = "Which files, as a line of a .gitignore has it: `*.rs`, `src/**`; with `!` in \
-                front, which not. Or a list of these, of which the last one that fits counts.";
+    let switch = |description: &str| {
+        json!({
+            "type": "boolean",
+            "default": false,
+            "description": description,
+        })
+    };
+    let glob = concat!(
+        "Which files, as a line of a .gitignore has it: `*.rs`, `src/**`; with `!` in front, ",
+        "which not. Or a list of these, of which the last one that fits counts.",
+    );
     ToolSpec {
         arguments: json!({
             "type": "object",
