@@ -335,8 +335,14 @@ fn a_child_that_has_left_the_group_and_floods_the_pipe_does_not_hold_the_end() {
         println!("not run: there is no setsid");
         return;
     }
-    let ran = run(sh("setsid yes & exit 5"));
-    assert_eq!(ran.exit, Some(Exit::Code(5)));
+    let shard = shard();
+    let (_, mut subscriber) = start(&shard, sh("setsid yes & exit 5"), None);
+    let exit = loop {
+        if let Delivery::End(ended) = subscriber.next() {
+            break ended.end.exit; // What comes before is a flood: nobody keeps it.
+        }
+    };
+    assert_eq!(exit, Some(Exit::Code(5)));
 }
 
 #[test]
@@ -357,7 +363,7 @@ fn a_flood_waits_for_its_reader_and_takes_no_memory() {
     std::thread::sleep(Duration::from_millis(50));
     assert_eq!(shard.inspect(id).unwrap().head_seq, head_seq);
     let grown = resident_bytes().saturating_sub(resident_before);
-    assert!(grown < 64 << 20, "{grown} bytes more after a flood of {bytes}");
+    assert!(grown < 32 << 20, "{grown} bytes more after a flood of {bytes}");
     shard.cancel(id).unwrap();
     while !matches!(subscriber.next(), Delivery::End(_)) {}
 }
