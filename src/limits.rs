@@ -159,6 +159,37 @@ pub const TOOL_THREADS_MAX: usize = 16;
 /// Tools that may wait for a thread.
 pub const TOOL_QUEUE_MAX: usize = 1_024;
 
+// --- Tools that come with the program ------------------------------------------------------------
+
+/// The longest regular expression, and the longest glob, that a search takes.
+pub const SEARCH_PATTERN_BYTES_MAX: usize = 4 << 10;
+/// Globs of one search.
+pub const SEARCH_GLOBS_MAX: usize = 64;
+/// Memory of a compiled regular expression, and of what is built of it while it runs.
+pub const SEARCH_REGEX_BYTES_MAX: usize = 4 << 20;
+/// A longer line ends the search of its file.
+pub const SEARCH_LINE_BYTES_MAX: usize = 16 << 20;
+/// What is shown of a line that matches.
+pub const SEARCH_TEXT_BYTES_MAX: usize = 1 << 10;
+/// Words of one command.
+pub const COMMAND_ARGUMENTS_MAX: usize = 1_024;
+/// Environment variables of one command, beside those that it inherits.
+pub const COMMAND_VARIABLES_MAX: usize = 1_024;
+/// All of its words and variables together; more than this Linux takes for none of them.
+pub const COMMAND_WORDS_BYTES_MAX: usize = 128 << 10;
+/// What can be given to a command's standard input.
+pub const COMMAND_STDIN_BYTES_MAX: usize = 1 << 20;
+/// How long a command may be silent: a compiler is, for minutes.
+pub const COMMAND_INACTIVITY: Duration = Duration::from_secs(600);
+/// From SIGTERM to SIGKILL.
+pub const COMMAND_GRACE: Duration = Duration::from_secs(2);
+/// How long what a command has left behind may go on writing into its pipes.
+pub const COMMAND_LINGER: Duration = Duration::from_millis(500);
+/// A command that is silent is looked at this often: should it stop?
+pub const COMMAND_LOOK: Duration = Duration::from_millis(20);
+/// And this often on kernels that tell nobody when a process has ended.
+pub const COMMAND_LOOK_WITHOUT_PIDFD: Duration = Duration::from_millis(2);
+
 // --- Trace ---------------------------------------------------------------------------------------
 
 /// Events that a shard's flight recorder remembers: 32 KiB.

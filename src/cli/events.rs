@@ -1,6 +1,6 @@
 //! What a subscriber is given, as the events that every wire spells.
 
-use streamdoor::engine::EndState;
+use streamdoor::engine::{EndState, Exit};
 use streamdoor::shard::{Chunk, Delivery, Ended, Reported, Subscriber};
 use streamdoor::wire::events::{self, Event};
 
@@ -89,7 +89,10 @@ fn of_end<'a>(execution: &'a str, ended: &Ended<'a>) -> events::End<'a> {
         missed_chunks: end.missed.chunks,
         missed_bytes: end.missed.bytes,
         duration_us: end.duration_us,
-        exit: None,
+        exit: end.exit.map(|exit| match exit {
+            Exit::Code(code) => events::Exit::Code(code),
+            Exit::Signal(signal) => events::Exit::Signal(signal),
+        }),
         error: ended.error,
     }
 }

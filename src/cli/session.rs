@@ -13,7 +13,7 @@ use streamdoor::shard::{
     CallError, Delivery, ExecuteError, ExecuteOptions, HandleError, Shard, ShardConfig,
     ShardHandle, ShardThread, Subscriber,
 };
-use streamdoor::tool::{Prepared, StartError, ToolSpec, Tools};
+use streamdoor::tool::{CommandPolicy, Prepared, StartError, ToolSpec, Tools};
 use streamdoor::trace::Histogram;
 
 use super::CliError;
@@ -26,8 +26,12 @@ const ATTACH_DEADLINE: Duration = Duration::from_secs(30);
 const MAILBOX_RETRY: Duration = Duration::from_millis(1);
 
 /// The tools that can be run from the command line.
-pub fn tools(_allow_commands: bool) -> Tools {
-    Tools::built_in()
+pub fn tools(allow_commands: bool) -> Tools {
+    let mut tools = Tools::built_in();
+    if allow_commands {
+        tools.allow_commands(CommandPolicy::Any);
+    }
+    tools
 }
 
 /// What there is to know of a tool.

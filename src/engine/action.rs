@@ -5,6 +5,7 @@ use std::fmt;
 use crate::base::{ExecutionId, Handle, Instant, ProgressToken, SubscriberId};
 use crate::engine::chunk::{Gap, KindTotals, Totals};
 use crate::engine::event::RingFacts;
+use crate::engine::exit::Exit;
 use crate::engine::policy::{Cursor, Terms};
 use crate::engine::progress::Progress;
 
@@ -133,6 +134,8 @@ pub struct Status {
     pub opened_at: Instant,
     /// What went wrong, if it failed.
     pub error: Option<Box<str>>,
+    /// How the process ended that the tool has run, if it has.
+    pub exit: Option<Exit>,
     /// Its ring, if it has one.
     pub ring: Option<RingFacts>,
 }
@@ -192,6 +195,8 @@ pub struct End {
     pub missed: Totals,
     /// How long it was subscribed, in µs.
     pub duration_us: u64,
+    /// How the process ended that the tool has run, if it has.
+    pub exit: Option<Exit>,
 }
 
 /// How it ended for one subscriber.
@@ -253,6 +258,8 @@ pub struct Verdict {
     pub totals: KindTotals,
     /// What went wrong, if it failed.
     pub error: Option<Box<str>>,
+    /// How the process ended that the tool has run, if it has.
+    pub exit: Option<Exit>,
 }
 
 /// No such execution or subscriber (any more), or it is somebody else's.

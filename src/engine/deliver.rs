@@ -305,10 +305,11 @@ impl Engine {
     /// The execution is over, and the subscriber has everything.
     fn end(&mut self, subscriber: SubscriberId) {
         let seat = *self.seats.get(subscriber.0).expect("it is being walked over");
-        let outcome = self.executions.get(seat.execution).and_then(|e| e.outcome);
-        let outcome = outcome.expect("only after the end is one caught up");
+        let execution = self.executions.get(seat.execution).expect("a seat's execution lives");
+        let outcome = execution.outcome.expect("only after the end is one caught up");
+        let exit = execution.exit;
         let now = self.now;
-        let end = self.local_mut(subscriber).expect("as above").ended(outcome, now);
+        let end = self.local_mut(subscriber).expect("as above").ended(outcome, exit, now);
         self.counters.ends_delivered += 1;
         self.wishes.push_back(Action::End(subscriber, seat.execution, end));
         self.remove(subscriber);

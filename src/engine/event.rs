@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crate::base::{ExecutionId, Handle, Instant, ProgressToken, SubscriberId};
 use crate::engine::chunk::{Kind, Kinds, Totals};
+use crate::engine::exit::Exit;
 use crate::engine::policy::Policy;
 use crate::engine::progress::{ProgressReport, ProgressSource};
 use crate::limits;
@@ -57,6 +58,8 @@ pub enum Event<'a> {
     TotalExpected(Handle, u64),
     /// The producer says how far it is.
     Progressed(Handle, ProgressReport<'a>),
+    /// The process that the producer has run ended like this.
+    Exited(Handle, Exit),
     /// The producer does nothing until then.
     Sleeping(Handle, Instant),
     /// The producer is gone; nothing more will be published.

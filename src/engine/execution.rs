@@ -10,6 +10,7 @@ use crate::base::planted::{Planted, planted};
 use crate::base::{ExecutionId, Instant, ProgressToken};
 use crate::engine::action::{Outcome, State};
 use crate::engine::event::{Hold, OpenSpec, RingFacts, Start};
+use crate::engine::exit::Exit;
 use crate::engine::locals::Locals;
 use crate::engine::log::ChunkLog;
 use crate::engine::policy::{Log, Policy};
@@ -45,6 +46,8 @@ pub(super) struct Execution {
     /// What the outcome will be, once the producer that was told to stop has stopped.
     pub stop_outcome: Option<Outcome>,
     pub error: Option<Box<str>>,
+    /// How the process ended that it has run.
+    pub exit: Option<Exit>,
     pub log: ChunkLog,
     pub locals: Locals,
     pub remotes: Vec<Remote>,
@@ -124,6 +127,7 @@ impl Execution {
             outcome: None,
             stop_outcome: None,
             error: None,
+            exit: None,
             log: ChunkLog::detached(),
             locals: Locals::default(),
             remotes: Vec::new(),

@@ -14,7 +14,7 @@ use crate::engine::event::{Hold, OpenSpec, ProducerEnd, RingFacts, Start};
 use crate::engine::execution::{Execution, Producer, Timers};
 use crate::engine::log::ChunkLog;
 use crate::engine::timers::Timer;
-use crate::engine::{Engine, Log, Progress, Totals};
+use crate::engine::{Engine, Exit, Log, Progress, Totals};
 use crate::limits;
 
 impl Engine {
@@ -185,6 +185,14 @@ impl Engine {
         }
     }
 
+    pub(super) fn exited(&mut self, execution: Handle, exit: Exit) {
+        if let Some(e) = self.executions.get_mut(execution)
+            && !e.closed()
+        {
+            e.exit = Some(exit); // After the end nobody would be told.
+        }
+    }
+
     pub(super) fn sleeping(&mut self, execution: Handle, until: Instant) {
         let Some(e) = self.executions.get_mut(execution) else { return };
         if e.producer != Producer::Active {
@@ -265,6 +273,7 @@ impl Engine {
             head_seq: e.log.head_seq(),
             totals: e.log.kind_totals(),
             error: e.error.clone(),
+            exit: e.exit,
         };
         let timers = std::mem::take(&mut e.timers);
         let Timers { start, hold, stall, sleep, progress, silence, total, retention } = timers;
@@ -377,6 +386,7 @@ impl Engine {
                 gated: e.gated(),
                 opened_at: e.opened_at,
                 error: e.error.clone(),
+                exit: e.exit,
                 ring: e.ring,
             })
         });

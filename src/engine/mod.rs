@@ -29,6 +29,7 @@ mod chunk;
 mod deliver;
 mod event;
 mod execution;
+mod exit;
 mod lifecycle;
 mod locals;
 mod log;
@@ -55,6 +56,7 @@ pub use event::{
     ChunkFacts, Coalesce, Event, From, Hold, OnStall, OpenSpec, Place, ProducerEnd, RingFacts,
     Secret, Start, SubscribeSpec, Timeouts,
 };
+pub use exit::Exit;
 pub use policy::{Cursor, LagLimit, Log, Owed, Policy, Terms, UnknownPolicy};
 pub use progress::{Measure, Progress, ProgressReport, ProgressSource};
 
@@ -202,6 +204,7 @@ impl Engine {
             Event::Gated(execution) => self.gated(execution),
             Event::TotalExpected(execution, count) => self.total_expected(execution, count),
             Event::Progressed(execution, report) => self.progressed(execution, &report),
+            Event::Exited(execution, exit) => self.exited(execution, exit),
             Event::Sleeping(execution, until) => self.sleeping(execution, until),
             Event::ProducerEnded(execution, end) => self.producer_ended(execution, end),
             Event::Lost(subscriber) => self.lost(subscriber),

@@ -9,6 +9,7 @@ use crate::base::{Instant, SubscriberId};
 use crate::engine::action::{DetachReason, End, EndState, Outcome};
 use crate::engine::chunk::{Gap, GapReason, Totals};
 use crate::engine::event::Coalesce;
+use crate::engine::exit::Exit;
 use crate::engine::log::ChunkLog;
 use crate::engine::policy::{Cursor, Log, Owed, Policy, Terms, lag, owed};
 use crate::engine::wheel::TimerId;
@@ -267,7 +268,7 @@ impl Local {
     pub fn end(&self, state: EndState, now: Instant) -> End {
         let given = self.cursor.seen - self.detail.start - self.detail.missed;
         let duration_us = now.since(self.detail.since).as_micros() as u64;
-        End { state, given, missed: self.detail.missed, duration_us }
+        End { state, given, missed: self.detail.missed, duration_us, exit: None }
     }
 
     /// Its own end, before the execution's.
@@ -276,8 +277,8 @@ impl Local {
     }
 
     /// The execution's end.
-    pub fn ended(&self, outcome: Outcome, now: Instant) -> End {
-        self.end(EndState::Ended(outcome), now)
+    pub fn ended(&self, outcome: Outcome, exit: Option<Exit>, now: Instant) -> End {
+        End { exit, ..self.end(EndState::Ended(outcome), now) }
     }
 
     /// How far it may be given chunks, after it has acknowledged those through `seq`.

@@ -153,6 +153,7 @@ impl<R: Reactor + 'static> Shard<R> {
             gate: Gate::OPEN,
             ingested_seq: 0,
             chunks_expected: None,
+            exit: Arc::default(),
             remotes: Vec::new(),
             blocked: false,
             runnable: false,
@@ -258,6 +259,7 @@ impl<R: Reactor + 'static> Shard<R> {
             anchor,
             control: run.control.view(),
             exchange: Arc::clone(&run.exchange),
+            exit: Arc::clone(&run.exit),
         };
         self.pump();
         Ok(Subscriber::new(link, &subscribed, now))

@@ -267,6 +267,7 @@ impl<R: Reactor + 'static> Shard<R> {
         if self.deadline_is_due() {
             self.take_over_threads(); // Who has just published is not silent.
             self.tell(Event::Tick);
+            self.pump(); // Who was woken by its timer goes on in this very turn.
         }
         if !self.runnable.is_empty() {
             self.step_tools();

@@ -157,6 +157,10 @@ impl<R: Reactor + 'static> Shard<R> {
             run.control.set_chunks_expected(chunk_count);
             self.tell(Event::TotalExpected(handle, chunk_count));
         }
+        if let Some(exit) = notes.exit {
+            let _ = self.run_mut(handle).exit.set(exit); // The first one counts.
+            self.tell(Event::Exited(handle, exit));
+        }
         for report in &notes.reports {
             self.counters.progress_reported += 1;
             self.tell(Event::Progressed(handle, report.as_event()));

@@ -11,7 +11,7 @@
 //! Tests: `tests.rs` beside this file, `tests/threads.rs`, `tests/sim.rs`.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use super::delivery::{Chunk, Delivery, Ended, Reported, detach_of_code, outcome_of_code};
@@ -21,8 +21,8 @@ use crate::base::planted::{Planted, planted};
 use crate::base::{ExecutionId, Instant, SubscriberId};
 use crate::engine::policy::{self, Cursor, Log, Owed, Policy, Terms};
 use crate::engine::{
-    DetachReason, End, EndState, Gap, GapReason, Kind, Kinds, Meta, Outcome, Progress, Subscribed,
-    Totals,
+    DetachReason, End, EndState, Exit, Gap, GapReason, Kind, Kinds, Meta, Outcome, Progress,
+    Subscribed, Totals,
 };
 use crate::limits;
 use crate::memory::atomic::spin_hint;
@@ -45,6 +45,7 @@ pub(super) struct Link {
     pub anchor: ClockAnchor,
     pub control: ControlView,
     pub exchange: Arc<Exchange>,
+    pub exit: Arc<OnceLock<Exit>>,
 }
 
 /// A subscriber that may live on any thread. Dropping it unsubscribes.
@@ -655,7 +656,11 @@ impl Subscriber {
         (self.is_plain, self.granted_seq) = (false, 0); // Nothing comes after this.
         let given = self.cursor.seen - self.start - self.missed;
         let duration_us = Clock::now().since(self.since).as_micros() as u64;
-        Ready::End(End { state, given, missed: self.missed, duration_us })
+        let exit = match state {
+            EndState::Ended(_) => self.link.exit.get().copied(), // Set before the verdict was.
+            EndState::Detached { .. } => None,
+        };
+        Ready::End(End { state, given, missed: self.missed, duration_us, exit })
     }
 }
 

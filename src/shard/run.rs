@@ -2,10 +2,11 @@
 //! it shares with readers on other threads.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use crate::base::planted::{Planted, planted};
 use crate::base::{ExecutionId, Handle, Instant, SubscriberId};
+use crate::engine::Exit;
 use crate::memory::atomic::full_fence;
 use crate::memory::{ControlPage, Desk, Exchange, Flag, ReaderPageView, RingReader, RingWriter};
 use crate::reactor::{Clock, Waker};
@@ -61,6 +62,8 @@ pub(super) struct Run {
     pub ingested_seq: u64,
     /// How many chunks there will be, if the tool said so.
     pub chunks_expected: Option<u64>,
+    /// How the process ended that the tool has run; the readers on other threads look here.
+    pub exit: Arc<OnceLock<Exit>>,
     pub remotes: Vec<Remote>,
     /// The tool waits for room; it is stepped again when the gate is set.
     pub blocked: bool,

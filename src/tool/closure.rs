@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use crate::base::Instant;
 use crate::base::planted::{Planted, planted};
-use crate::engine::Kind;
+use crate::engine::{Exit, Kind};
 use crate::limits;
 use crate::memory::atomic::full_fence;
 use crate::memory::{CHUNK_MORE, ChunkHeader, ControlView, Exchange, RingWriter, WriteError};
@@ -216,6 +216,12 @@ impl Output {
         let mut notes = Notes::default();
         notes.push(report);
         self.host.note(notes);
+    }
+
+    /// Says how the process ended that the tool has run. It stands in the end; whether the tool has
+    /// failed is for its result to say.
+    pub fn exit(&mut self, exit: Exit) {
+        self.host.note(Notes { exit: Some(exit), ..Default::default() });
     }
 
     /// Was the execution stopped? A tool that is busy for long without sending asks now and then.

@@ -5,25 +5,40 @@
 //! bounded pool of threads, may block as long as it likes, and writes into the ring by itself.
 //! Both are slowed by backpressure and reached by a cancellation.
 //!
-//! No clock and no kernel here: `now` comes with each step, and a thread asks its [`Host`].
+//! No clock here: `now` comes with each step, and a thread asks its [`Host`]. The kernel is asked
+//! for files by tools on threads, as any program asks, and for processes in `process.rs` alone.
 //! Invariants: a tool's panic ends its own execution and nothing else; nothing is published after
 //! a tool was told to stop.
 
 mod closure;
 mod complete;
+#[cfg(feature = "tools")]
+mod generate_timeseries;
+#[cfg(feature = "tools")]
+mod process;
 mod process_file;
 #[cfg(feature = "sqlite")]
 mod query_database;
 mod registry;
+#[cfg(feature = "tools")]
+mod run_command;
 mod schema;
+#[cfg(feature = "tools")]
+mod search_files;
+#[cfg(feature = "tools")]
+mod search_report;
 mod slow_data_processor;
 mod spec;
 mod step;
 mod threads;
+#[cfg(feature = "tools")]
+mod watch;
 
 pub use closure::{Host, OnStop, Output, SendError, StopHook, StopSignal, Stopped};
 pub use complete::Completion;
 pub use registry::{ArgumentError, Arguments, Prepared, SpecError, StartError, Tools};
+#[cfg(feature = "tools")]
+pub use run_command::CommandPolicy;
 pub use spec::{Need, SubscribeDefaults, ToolSpec};
 pub use step::{Context, EmitError, Gate, Notes, Report, Step, Tool};
 pub(crate) use threads::panic_error;

@@ -12,6 +12,8 @@ use crate::limits;
 #[cfg(feature = "sqlite")]
 use crate::tool::query_database;
 use crate::tool::schema::Schema;
+#[cfg(feature = "tools")]
+use crate::tool::{CommandPolicy, generate_timeseries, process, run_command, search_files};
 use crate::tool::{Need, Output, ToolError, ToolSpec, Work, process_file, slow_data_processor};
 
 /// A tool with its arguments checked, ready to run.
@@ -119,6 +121,9 @@ impl std::error::Error for SpecError {}
 #[derive(Default)]
 pub struct Tools {
     by_name: BTreeMap<String, Entry>,
+    /// What `run_command` has started. It ends with these tools.
+    #[cfg(feature = "tools")]
+    commands: Option<process::House>,
 }
 
 impl Tools {
@@ -135,9 +140,26 @@ impl Tools {
             tools.insert(process_file::spec(), process_file::prepare),
             #[cfg(feature = "sqlite")]
             tools.insert(query_database::spec(), query_database::prepare),
+            #[cfg(feature = "tools")]
+            tools.insert(generate_timeseries::spec(), generate_timeseries::prepare),
+            #[cfg(feature = "tools")]
+            tools.insert(search_files::spec(), search_files::prepare),
         ];
         added.into_iter().collect::<Result<(), _>>().expect("ours are right");
         tools
+    }
+
+    /// Adds `run_command`, which is not among those of [`Tools::built_in`]: it lets whoever may run
+    /// tools start processes. They do not outlive this value: when it is dropped (with its shard)
+    /// they are told to end, killed if they do not, and waited for; for 2.5 s at most.
+    #[cfg(feature = "tools")]
+    pub fn allow_commands(&mut self, policy: CommandPolicy) {
+        let groups = self.commands.get_or_insert_default().groups();
+        let spec = run_command::spec(&policy);
+        self.insert(spec, move |arguments, need| {
+            run_command::prepare(&policy, &groups, arguments, need)
+        })
+        .expect("ours is right");
     }
 
     /// Adds a tool, or replaces the one of that name. `prepare` is called with the arguments of

@@ -4,7 +4,7 @@ use serde_json::Value;
 use smallvec::SmallVec;
 
 use crate::base::Instant;
-use crate::engine::{Kind, Measure, ProgressReport};
+use crate::engine::{Exit, Kind, Measure, ProgressReport};
 use crate::limits;
 use crate::memory::{ChunkHeader, RingWriter, WriteError};
 use crate::tool::ToolError;
@@ -87,6 +87,8 @@ pub struct Notes {
     pub chunks_expected: Option<u64>,
     /// How far it is, oldest first.
     pub reports: SmallVec<[Report; 1]>,
+    /// How the process ended that it has run.
+    pub exit: Option<Exit>,
 }
 
 impl Notes {
@@ -107,6 +109,7 @@ impl Notes {
     /// Adds what was said later.
     pub fn append(&mut self, later: Notes) {
         self.chunks_expected = later.chunks_expected.or(self.chunks_expected);
+        self.exit = later.exit.or(self.exit);
         later.reports.into_iter().for_each(|report| self.push(report));
     }
 }

@@ -30,6 +30,7 @@ const LIMITS: &str = "limits";
 const UNSAFE_AT_HOME: &[&str] = &[
     "src/memory/",
     "src/reactor/",
+    "src/tool/process.rs", // What a child does between fork and exec: `pre_exec` is unsafe.
     "bench/common/machine.rs",
     "bench/floor/ring.rs",
     "bench/peers/src/tokio_broadcast.rs",

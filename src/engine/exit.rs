@@ -1,0 +1,69 @@
+//! How a process ended that an execution has run.
+
+use std::fmt;
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Exit {
+    /// By itself, with this code.
+    Code(i32),
+    /// Because of a signal.
+    Signal(i32),
+}
+
+impl Exit {
+    /// Has it ended well?
+    pub fn is_success(self) -> bool {
+        self == Exit::Code(0)
+    }
+}
+
+impl fmt::Display for Exit {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Exit::Code(code) => write!(out, "exit code {code}"),
+            Exit::Signal(signal) => match signal_name(*signal) {
+                Some(name) => write!(out, "killed by signal {signal} ({name})"),
+                None => write!(out, "killed by signal {signal}"),
+            },
+        }
+    }
+}
+
+/// Those that end a process, with the numbers that nearly all of Linux gives them.
+fn signal_name(signal: i32) -> Option<&'static str> {
+    Some(match signal {
+        1 => "SIGHUP",
+        2 => "SIGINT",
+        3 => "SIGQUIT",
+        4 => "SIGILL",
+        5 => "SIGTRAP",
+        6 => "SIGABRT",
+        7 => "SIGBUS",
+        8 => "SIGFPE",
+        9 => "SIGKILL",
+        10 => "SIGUSR1",
+        11 => "SIGSEGV",
+        12 => "SIGUSR2",
+        13 => "SIGPIPE",
+        14 => "SIGALRM",
+        15 => "SIGTERM",
+        24 => "SIGXCPU",
+        25 => "SIGXFSZ",
+        31 => "SIGSYS",
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_exit_is_told_in_words() {
+        assert_eq!(Exit::Code(3).to_string(), "exit code 3");
+        assert_eq!(Exit::Signal(9).to_string(), "killed by signal 9 (SIGKILL)");
+        assert_eq!(Exit::Signal(40).to_string(), "killed by signal 40");
+        assert!(Exit::Code(0).is_success() && !Exit::Signal(0).is_success());
+    }
+}

@@ -1,0 +1,322 @@
+//! `run_command {argv, cwd, env}`: a command's output as it comes, and how it ended.
+//!
+//! There is no shell: `argv` is the command and its arguments. Standard output and standard error
+//! are chunks of kind `stdout` and `stderr`, one for each read. Within each of the two the order is
+//! exact. Between them it is that in which they could be read: what was written to both within the
+//! microseconds between two looks comes with standard output first, for two pipes keep no common
+//! order. A character of UTF-8 that a read has cut waits for its other bytes.
+//!
+//! The command has ended well if it exits with 0; any other code, or a signal, fails the execution,
+//! with [`crate::engine::Exit`] in the end. What it has started and left behind may write on for
+//! [`limits::COMMAND_LINGER`]; then it is told to end, like everything when the execution is
+//! cancelled or times out: SIGTERM to the whole group, and SIGKILL after [`limits::COMMAND_GRACE`].
+//! At the end the group is killed in any case.
+//!
+//! It is off unless [`crate::tool::Tools::allow_commands`] was called. Under a list, a caller
+//! chooses no environment: with `PATH` or `LD_PRELOAD` any command can be made another.
+
+use std::io::{self, ErrorKind};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use crate::engine::{Policy, ProgressSource, Timeouts};
+use crate::limits;
+use crate::tool::process::{self, Group, Groups};
+use crate::tool::watch::Watch;
+use crate::tool::{
+    ArgumentError, Arguments, Need, Output, SubscribeDefaults, ToolError, ToolSpec, Work,
+};
+
+/// Takes a whole read in one chunk.
+const RING_BYTES: u32 = 64 << 10;
+
+/// Which commands may be run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CommandPolicy {
+    /// Any, with any environment: whoever may run tools may do what this process may do.
+    Any,
+    /// Only these: names, which are looked up in this process's own `PATH`, or absolute paths.
+    /// `argv[0]` must be one of them, letter by letter, and `env` must not be given.
+    Only(Vec<String>),
+}
+
+pub(super) fn spec(policy: &CommandPolicy) -> ToolSpec {
+    let mut argv = json!({
+        "type": "array",
+        "items": {"type": "string"},
+        "minItems": 1,
+        "maxItems": limits::COMMAND_ARGUMENTS_MAX,
+        "description": "The command and its arguments. There is no shell.",
+    });
+    let mut properties = json!({
+        "cwd": {"type": "string", "description": "The folder that it runs in."},
+        "stdin": {"type": "string", "description": "What it can read; nothing by default."},
+    });
+    match policy {
+        CommandPolicy::Any => {
+            properties["env"] = json!({
+                "type": "object",
+                "additionalProperties": {"type": "string"},
+                "description": "Environment variables, in addition to those of the server.",
+            });
+            properties["clear_env"] = json!({
+                "type": "boolean",
+                "default": false,
+                "description": "It gets none of the server's environment variables.",
+            });
+        }
+        CommandPolicy::Only(programs) => {
+            argv["prefixItems"] = json!([{"type": "string", "enum": programs}]);
+        }
+    }
+    properties["argv"] = argv;
+    let silence = Some(limits::COMMAND_INACTIVITY);
+    ToolSpec {
+        arguments: json!({
+            "type": "object",
+            "properties": properties,
+            "required": ["argv"],
+            "additionalProperties": false,
+        }),
+        timeouts: Timeouts { first_chunk: silence, inactivity: silence, total: None },
+        subscribers: SubscribeDefaults { policy: Policy::Block, ..Default::default() },
+        progress: ProgressSource::Bytes,
+        ..ToolSpec::new("run_command", "Runs a command, and streams what it writes as it comes.")
+    }
+}
+
+pub(super) fn prepare(
+    policy: &CommandPolicy,
+    groups: &Arc<Groups>,
+    arguments: &Value,
+    need: Need,
+) -> Result<(Work, Need), ArgumentError> {
+    let plan = Plan::new(policy, Arguments::new(arguments)?)?;
+    let groups = Arc::clone(groups);
+    let work = Work::Thread(Box::new(move |out| plan.run(groups, out)));
+    Ok((work, Need { ring_bytes: need.ring_bytes.max(RING_BYTES), ..need }))
+}
+
+/// What is to be run, checked as far as that goes before it runs.
+struct Plan {
+    argv: Vec<String>,
+    cwd: Option<PathBuf>,
+    env: Vec<(String, String)>,
+    clear_env: bool,
+    stdin: Option<String>,
+}
+
+impl Plan {
+    fn new(policy: &CommandPolicy, mut arguments: Arguments) -> Result<Plan, ArgumentError> {
+        let argv = words(arguments.value("argv"))?;
+        if let CommandPolicy::Only(programs) = policy
+            && !programs.contains(&argv[0])
+        {
+            let problem = format!("is `{}`, not one of: {}", argv[0], programs.join(", "));
+            return Err(ArgumentError::new("argv.0", problem));
+        }
+        let cwd = arguments.optional_text("cwd")?;
+        check_word("cwd", cwd.as_deref().unwrap_or(""))?;
+        let env = variables(arguments.value("env"))?;
+        let clear_env = match arguments.value("clear_env") {
+            None => false,
+            Some(Value::Bool(clear)) => clear,
+            Some(other) => {
+                let problem = format!("must be true or false, not {other}");
+                return Err(ArgumentError::new("clear_env", problem));
+            }
+        };
+        let stdin = stdin(arguments.value("stdin"))?;
+        arguments.finish()?;
+        if *policy != CommandPolicy::Any && (clear_env || !env.is_empty()) {
+            let field = if clear_env { "clear_env" } else { "env" };
+            let problem = "is refused where only listed commands are allowed";
+            return Err(ArgumentError::new(field, problem));
+        }
+        let variable_bytes = env.iter().map(|(name, value)| name.len() + value.len() + 2);
+        let bytes: usize = argv.iter().map(|word| word.len() + 1).chain(variable_bytes).sum();
+        if bytes > limits::COMMAND_WORDS_BYTES_MAX {
+            let bytes_max = limits::COMMAND_WORDS_BYTES_MAX;
+            let problem = format!("and `env` together have {bytes} bytes, above {bytes_max}");
+            return Err(ArgumentError::new("argv", problem));
+        }
+        Ok(Plan { argv, cwd: cwd.map(PathBuf::from), env, clear_env, stdin })
+    }
+
+    fn run(&self, groups: Arc<Groups>, out: &mut Output) -> Result<(), ToolError> {
+        let command = self.command()?;
+        let group = Group::spawn(command, groups).map_err(|error| self.spawn_error(&error))?;
+        let exit = Watch::new(group, out.chunk_bytes_max()).run(out)?;
+        out.exit(exit);
+        match exit.is_success() {
+            true => Ok(()),
+            false => Err(ToolError::new(exit.to_string())),
+        }
+    }
+
+    fn command(&self) -> Result<Command, ToolError> {
+        let mut command = Command::new(&self.argv[0]);
+        command.args(&self.argv[1..]).stdout(Stdio::piped()).stderr(Stdio::piped());
+        if let Some(cwd) = &self.cwd {
+            let problem = match std::fs::metadata(cwd) {
+                Ok(metadata) if metadata.is_dir() => None,
+                Ok(_) => Some("is not a directory".to_owned()),
+                Err(error) => Some(error.to_string()),
+            };
+            if let Some(problem) = problem {
+                return Err(ToolError::new(format!("`cwd` {}: {problem}", cwd.display())));
+            }
+            command.current_dir(cwd);
+        }
+        if self.clear_env {
+            command.env_clear();
+        }
+        command.envs(self.env.iter().map(|(name, value)| (name, value)));
+        command.stdin(match &self.stdin {
+            None => Stdio::null(),
+            Some(text) => Stdio::from(process::file_of(text.as_bytes())?),
+        });
+        Ok(command)
+    }
+
+    fn spawn_error(&self, error: &io::Error) -> ToolError {
+        let name = &self.argv[0];
+        ToolError::new(match error.kind() {
+            ErrorKind::NotFound => {
+                format!("`argv` {name}: there is no such command, or what would interpret it")
+            }
+            ErrorKind::PermissionDenied => {
+                format!("`argv` {name}: is no command, or must not be run ({error})")
+            }
+            _ => format!("`argv` {name}: {error}"),
+        })
+    }
+}
+
+/// A string that the kernel takes: it ends at the first NUL byte.
+fn check_word(field: &str, word: &str) -> Result<(), ArgumentError> {
+    match word.contains('\0') {
+        true => Err(ArgumentError::new(field, "must not hold a NUL character")),
+        false => Ok(()),
+    }
+}
+
+fn words(value: Option<Value>) -> Result<Vec<String>, ArgumentError> {
+    let values = match value {
+        Some(Value::Array(values)) => values,
+        Some(other) => {
+            let problem = format!("must be a list of strings, not {other}: there is no shell");
+            return Err(ArgumentError::new("argv", problem));
+        }
+        None => return Err(ArgumentError::new("argv", "is missing")),
+    };
+    if values.is_empty() || values.len() > limits::COMMAND_ARGUMENTS_MAX {
+        let (count, count_max) = (values.len(), limits::COMMAND_ARGUMENTS_MAX);
+        let problem = format!("must have 1 to {count_max} words, not {count}");
+        return Err(ArgumentError::new("argv", problem));
+    }
+    let mut words = Vec::with_capacity(values.len());
+    for (index, value) in values.into_iter().enumerate() {
+        let field = format!("argv.{index}");
+        let Value::String(word) = value else {
+            return Err(ArgumentError::new(field, format!("must be a string, not {value}")));
+        };
+        check_word(&field, &word)?;
+        if index == 0 && word.is_empty() {
+            return Err(ArgumentError::new(field, "must not be empty"));
+        }
+        words.push(word);
+    }
+    Ok(words)
+}
+
+fn variables(value: Option<Value>) -> Result<Vec<(String, String)>, ArgumentError> {
+    let fields = match value {
+        None | Some(Value::Null) => return Ok(Vec::new()),
+        Some(Value::Object(fields)) => fields,
+        Some(other) => {
+            let problem = format!("must be an object of strings, not {other}");
+            return Err(ArgumentError::new("env", problem));
+        }
+    };
+    if fields.len() > limits::COMMAND_VARIABLES_MAX {
+        let (count, count_max) = (fields.len(), limits::COMMAND_VARIABLES_MAX);
+        let problem = format!("has {count} variables, above {count_max}");
+        return Err(ArgumentError::new("env", problem));
+    }
+    let variable = |(name, value): (String, Value)| {
+        let field = format!("env.{name}");
+        if name.is_empty() || name.contains(['=', '\0']) {
+            return Err(ArgumentError::new(field, "is no name of a variable"));
+        }
+        let Value::String(value) = value else {
+            return Err(ArgumentError::new(field, format!("must be a string, not {value}")));
+        };
+        check_word(&field, &value)?;
+        Ok((name, value))
+    };
+    fields.into_iter().map(variable).collect()
+}
+
+fn stdin(value: Option<Value>) -> Result<Option<String>, ArgumentError> {
+    match value {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) if text.len() <= limits::COMMAND_STDIN_BYTES_MAX => {
+            Ok(Some(text))
+        }
+        Some(Value::String(text)) => {
+            let (length, length_max) = (text.len(), limits::COMMAND_STDIN_BYTES_MAX);
+            Err(ArgumentError::new("stdin", format!("has {length} bytes, above {length_max}")))
+        }
+        Some(other) => Err(ArgumentError::new("stdin", format!("must be a string, not {other}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn field(policy: &CommandPolicy, arguments: Value) -> String {
+        let plan = Plan::new(policy, Arguments::new(&arguments).unwrap());
+        plan.map(|_| ()).unwrap_err().field
+    }
+
+    #[test]
+    fn each_bad_argument_is_named_before_anything_starts() {
+        let any = &CommandPolicy::Any;
+        assert_eq!(field(any, json!({})), "argv");
+        assert_eq!(field(any, json!({"argv": "ls -l"})), "argv");
+        assert_eq!(field(any, json!({"argv": []})), "argv");
+        assert_eq!(field(any, json!({"argv": [""]})), "argv.0");
+        assert_eq!(field(any, json!({"argv": ["ls", 1]})), "argv.1");
+        assert_eq!(field(any, json!({"argv": ["ls", "a\0b"]})), "argv.1");
+        assert_eq!(field(any, json!({"argv": vec!["a"; 1_025]})), "argv");
+        assert_eq!(field(any, json!({"argv": ["ls", "a".repeat(200_000)]})), "argv");
+        assert_eq!(field(any, json!({"argv": ["ls"], "cwd": 1})), "cwd");
+        assert_eq!(field(any, json!({"argv": ["ls"], "cwd": "\0"})), "cwd");
+        assert_eq!(field(any, json!({"argv": ["ls"], "env": ["A=1"]})), "env");
+        assert_eq!(field(any, json!({"argv": ["ls"], "env": {"A": 1}})), "env.A");
+        assert_eq!(field(any, json!({"argv": ["ls"], "env": {"A=B": "1"}})), "env.A=B");
+        assert_eq!(field(any, json!({"argv": ["ls"], "env": {"": "1"}})), "env.");
+        assert_eq!(field(any, json!({"argv": ["ls"], "env": {"A": "\0"}})), "env.A");
+        assert_eq!(field(any, json!({"argv": ["ls"], "clear_env": 1})), "clear_env");
+        assert_eq!(field(any, json!({"argv": ["ls"], "stdin": "a".repeat(2 << 20)})), "stdin");
+        assert_eq!(field(any, json!({"argv": ["ls"], "shell": true})), "shell");
+    }
+
+    #[test]
+    fn under_a_list_the_first_word_is_on_it_and_the_environment_is_ours() {
+        let only = &CommandPolicy::Only(vec!["ls".to_owned(), "/bin/cat".to_owned()]);
+        for name in ["cat", "/bin/ls", "ls ", "./ls", "LS"] {
+            assert_eq!(field(only, json!({"argv": [name]})), "argv.0", "{name}");
+        }
+        assert_eq!(field(only, json!({"argv": ["ls"], "env": {"PATH": "/tmp"}})), "env");
+        assert_eq!(field(only, json!({"argv": ["ls"], "clear_env": true})), "clear_env");
+        for name in ["ls", "/bin/cat"] {
+            Plan::new(only, Arguments::new(&json!({"argv": [name]})).unwrap()).map(|_| ()).unwrap();
+        }
+    }
+}

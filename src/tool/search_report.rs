@@ -1,0 +1,234 @@
+//! What a search says: lines of JSON for matches and for problems, and how far it is.
+//!
+//! The shapes are described in `search_files.rs`.
+
+use std::borrow::Cow;
+use std::cell::RefCell;
+use std::io::{self, Read, Write};
+use std::ops::Range;
+use std::path::Path;
+
+use grep_matcher::Matcher;
+use grep_regex::RegexMatcher;
+use grep_searcher::{Searcher, Sink, SinkFinish, SinkMatch};
+
+use crate::engine::Kind;
+use crate::limits;
+use crate::tool::{Output, Stopped};
+
+/// Of a line that is cut, this much stands before the first match.
+const TEXT_BEFORE_MATCH_BYTES: usize = 128;
+/// Progress is told after so many bytes of one file.
+const BYTES_PER_REPORT: u64 = 16 << 20;
+
+/// Where lines of JSON go, and how far the search is.
+pub(super) struct Report<'a> {
+    pub out: &'a mut Output,
+    line: Vec<u8>,
+    /// Files that were looked into.
+    pub file_count: u64,
+}
+
+impl Report<'_> {
+    pub fn new(out: &mut Output) -> Report<'_> {
+        Report { out, line: Vec::new(), file_count: 0 }
+    }
+
+    pub fn progress(&mut self) {
+        self.out.progress(self.file_count as f64, None);
+    }
+
+    /// Something that the walk could not do.
+    pub fn problem_of_walk(&mut self, error: &ignore::Error) -> Result<(), Stopped> {
+        self.problem(path_of(error), &problem_of(error))
+    }
+
+    /// Something that was not searched.
+    pub fn problem(
+        &mut self,
+        path: Option<&Path>,
+        problem: &dyn std::fmt::Display,
+    ) -> Result<(), Stopped> {
+        self.line.clear();
+        self.line.push(b'{');
+        if let Some(path) = path {
+            write_path(&mut self.line, path);
+            self.line.push(b',');
+        }
+        self.line.extend_from_slice(b"\"problem\":");
+        write_text(&mut self.line, &problem.to_string());
+        self.line.extend_from_slice(b"}\n");
+        self.out.send_as(Kind::Log, Kind::Log as u8, &self.line)
+    }
+
+    /// `line` without its end.
+    fn found(&mut self, path: &Path, number: u64, line: &[u8], at: usize) -> Result<(), Stopped> {
+        let part = whole_characters(line, part_around(line.len(), at));
+        let text = String::from_utf8_lossy(&line[part.clone()]);
+        self.line.clear();
+        self.line.push(b'{');
+        write_path(&mut self.line, path);
+        write!(self.line, ",\"line\":{number},\"column\":{},\"text\":", at + 1)
+            .expect("memory takes everything");
+        write_text(&mut self.line, &text);
+        if matches!(text, Cow::Owned(_)) {
+            self.line.extend_from_slice(b",\"text_is_lossy\":true");
+        }
+        if part.len() < line.len() {
+            write!(self.line, ",\"text_is_cut\":true,\"text_column\":{}", part.start + 1)
+                .expect("memory takes everything");
+        }
+        self.line.extend_from_slice(b"}\n");
+        self.out.send_as(Kind::Match, Kind::Match as u8, &self.line)
+    }
+}
+
+/// Which bytes are shown of a line with its first match at `at`.
+fn part_around(length: usize, at: usize) -> Range<usize> {
+    if length <= limits::SEARCH_TEXT_BYTES_MAX {
+        return 0..length;
+    }
+    let from = at.saturating_sub(TEXT_BEFORE_MATCH_BYTES);
+    let from = from.min(length - limits::SEARCH_TEXT_BYTES_MAX);
+    from..from + limits::SEARCH_TEXT_BYTES_MAX
+}
+
+/// `part` without the pieces of characters that it cuts at its ends.
+fn whole_characters(line: &[u8], part: Range<usize>) -> Range<usize> {
+    let is_inside = |&at: &usize| matches!(line.get(at), Some(0x80..=0xBF));
+    let from = (part.start..part.start + 4).find(|at| !is_inside(at)).unwrap_or(part.start);
+    let until = (part.end - 3.min(part.len())..=part.end).rev().find(|at| !is_inside(at));
+    match part.start {
+        0 => 0..until.unwrap_or(part.end),
+        _ => from..until.unwrap_or(part.end),
+    }
+}
+
+/// `"path":"…"`.
+fn write_path(line: &mut Vec<u8>, path: &Path) {
+    let text = path.to_string_lossy();
+    line.extend_from_slice(b"\"path\":");
+    write_text(line, &text);
+    if matches!(text, Cow::Owned(_)) {
+        line.extend_from_slice(b",\"path_is_lossy\":true");
+    }
+}
+
+fn write_text(line: &mut Vec<u8>, text: &str) {
+    serde_json::to_writer(line, text).expect("text is JSON and memory takes everything");
+}
+
+/// A file that ends with an error once the search is stopped, and says that it is being read.
+pub(super) struct Stoppable<'a, 'b, R> {
+    reader: R,
+    report: &'a RefCell<Report<'b>>,
+    until_report: u64,
+}
+
+impl<'a, 'b, R> Stoppable<'a, 'b, R> {
+    pub fn new(reader: R, report: &'a RefCell<Report<'b>>) -> Stoppable<'a, 'b, R> {
+        Stoppable { reader, report, until_report: 0 }
+    }
+}
+
+impl<R: Read> Read for Stoppable<'_, '_, R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let mut report = self.report.borrow_mut();
+        if report.out.is_stopped() {
+            return Err(io::Error::other(Stopped));
+        }
+        let length = self.reader.read(buffer)?;
+        self.until_report += length as u64;
+        if self.until_report >= BYTES_PER_REPORT {
+            self.until_report = 0;
+            report.progress();
+        }
+        Ok(length)
+    }
+}
+
+/// The matches of one file.
+pub(super) struct Matches<'a, 'b> {
+    pub path: &'a Path,
+    pub matcher: &'a RegexMatcher,
+    pub report: &'a RefCell<Report<'b>>,
+}
+
+impl Sink for Matches<'_, '_> {
+    type Error = io::Error;
+
+    fn matched(&mut self, _: &Searcher, found: &SinkMatch<'_>) -> io::Result<bool> {
+        let line = found.bytes();
+        let line = line.strip_suffix(b"\n").unwrap_or(line);
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        let at = self.matcher.find(found.bytes()).ok().flatten().map_or(0, |at| at.start());
+        let number = found.line_number().expect("the searcher counts lines");
+        let sent = self.report.borrow_mut().found(self.path, number, line, at.min(line.len()));
+        Ok(sent.is_ok())
+    }
+
+    fn finish(&mut self, _: &Searcher, finish: &SinkFinish) -> io::Result<()> {
+        if let Some(at) = finish.binary_byte_offset() {
+            let problem = format!("is binary from byte {at} on: not searched from there");
+            // If it was stopped, who called finds that out.
+            let _ = self.report.borrow_mut().problem(Some(self.path), &problem);
+        }
+        Ok(())
+    }
+}
+
+/// Which path an error of the walk is about.
+fn path_of(error: &ignore::Error) -> Option<&Path> {
+    match error {
+        ignore::Error::WithPath { path, .. } => Some(path),
+        ignore::Error::WithDepth { err, .. } | ignore::Error::WithLineNumber { err, .. } => {
+            path_of(err)
+        }
+        ignore::Error::Partial(errors) => errors.iter().find_map(path_of),
+        _ => None,
+    }
+}
+
+/// What it is about, without the path.
+fn problem_of(error: &ignore::Error) -> String {
+    match error {
+        ignore::Error::WithPath { err, .. } | ignore::Error::WithDepth { err, .. } => {
+            problem_of(err)
+        }
+        _ => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_part_shown_of_a_line_holds_the_match_and_is_never_too_long() {
+        let max = limits::SEARCH_TEXT_BYTES_MAX;
+        assert_eq!(part_around(0, 0), 0..0);
+        assert_eq!(part_around(max, max - 1), 0..max);
+        for (length, at) in [(max + 1, 0), (max + 1, max), (10 * max, 5 * max), (10 * max, 9)] {
+            let part = part_around(length, at);
+            assert_eq!(part.len(), max);
+            assert!(part.contains(&at), "{at} of {length}: {part:?}");
+            assert!(part.end <= length);
+        }
+    }
+
+    #[test]
+    fn a_line_is_not_cut_within_a_character() {
+        for shift in 0..4 {
+            let line = format!("{}{}", "x".repeat(shift), "𝄞".repeat(2_000));
+            for at in [0, 2_000 + shift, line.len() - 4] {
+                let at = line.floor_char_boundary(at);
+                let part = whole_characters(line.as_bytes(), part_around(line.len(), at));
+                assert!(line.get(part.clone()).is_some(), "{part:?} of {shift}");
+                assert!(part.contains(&at));
+                assert!(part.len() + 6 >= limits::SEARCH_TEXT_BYTES_MAX);
+            }
+        }
+        assert_eq!(whole_characters(&[0x80; 10], 2..8), 2..8);
+        assert_eq!(whole_characters(b"", 0..0), 0..0);
+    }
+}

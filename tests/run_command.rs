@@ -1,0 +1,493 @@
+//! `run_command` through the public interface: what a command writes comes in order and as it is
+//! written, its exit stands in the end, and nothing of it is left when it has ended or was told to.
+#![cfg(feature = "tools")]
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use streamdoor::base::ExecutionId;
+use streamdoor::engine::{EndState, Exit, Hold, Kind, Outcome, Policy, SubscribeSpec, Timeouts};
+use streamdoor::limits;
+use streamdoor::memory::RingPoolConfig;
+use streamdoor::reactor::Clock;
+use streamdoor::shard::{
+    Delivery, ExecuteError, ExecuteOptions, HandleError, Shard, ShardConfig, ShardThread,
+    Subscriber,
+};
+use streamdoor::tool::{CommandPolicy, StartError};
+
+/// Everything that one command gave.
+#[derive(Debug, Default)]
+struct Ran {
+    /// In order; neighbours of one kind are one.
+    pieces: Vec<(Kind, Vec<u8>)>,
+    chunk_count: u64,
+    state: Option<EndState>,
+    error: Option<String>,
+    exit: Option<Exit>,
+}
+
+impl Ran {
+    fn take(&mut self, delivery: &Delivery<'_>) {
+        match delivery {
+            Delivery::Chunk(chunk) => {
+                self.chunk_count += 1;
+                match self.pieces.last_mut() {
+                    Some((kind, bytes)) if *kind == chunk.kind => bytes.extend(chunk.data),
+                    _ => self.pieces.push((chunk.kind, chunk.data.to_vec())),
+                }
+            }
+            Delivery::Gap(gap) => panic!("a `block` subscriber missed {gap:?}"),
+            Delivery::Progress(_) => {}
+            Delivery::End(ended) => {
+                self.state = Some(ended.end.state);
+                self.error = ended.error.map(str::to_owned);
+                self.exit = ended.end.exit;
+            }
+        }
+    }
+
+    fn texts(&self) -> Vec<(Kind, &str)> {
+        let text = |bytes| std::str::from_utf8(bytes).expect("it writes text");
+        self.pieces.iter().map(|(kind, bytes)| (*kind, text(bytes))).collect()
+    }
+
+    fn text(&self, wanted: Kind) -> String {
+        self.texts().iter().filter(|(kind, _)| *kind == wanted).map(|(_, text)| *text).collect()
+    }
+
+    fn outcome(&self) -> Outcome {
+        match self.state {
+            Some(EndState::Ended(outcome)) => outcome,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn shard() -> ShardThread {
+    shard_with(CommandPolicy::Any)
+}
+
+fn shard_with(policy: CommandPolicy) -> ShardThread {
+    // Little memory of their own: one test looks how much all of this process takes.
+    let rings = RingPoolConfig { prealloc_bytes: 0, ..Default::default() };
+    let config = ShardConfig { rings, ..Default::default() };
+    Shard::spawn(config, |shard| shard.tools_mut().allow_commands(policy)).unwrap().0
+}
+
+fn start(
+    shard: &ShardThread,
+    arguments: Value,
+    timeouts: Option<Timeouts>,
+) -> (ExecutionId, Subscriber) {
+    let hold = Hold::UntilRead { deadline: Duration::from_secs(5) };
+    let options = ExecuteOptions { hold, timeouts, ..Default::default() };
+    let id = shard.execute("run_command", arguments, options).unwrap();
+    let spec = SubscribeSpec { policy: Policy::Block, ..Default::default() };
+    (id, shard.subscribe(id, spec).unwrap())
+}
+
+fn run(arguments: Value) -> Ran {
+    let shard = shard();
+    let (_, mut subscriber) = start(&shard, arguments, None);
+    let mut ran = Ran::default();
+    while ran.state.is_none() {
+        ran.take(&subscriber.next());
+    }
+    ran
+}
+
+/// A script for a shell, which is a command like any other.
+fn sh(script: &str) -> Value {
+    json!({"argv": ["sh", "-c", script]})
+}
+
+fn is_alive(pid: u32) -> bool {
+    // A zombie has ended: whoever has to has not looked yet.
+    fs::read_to_string(format!("/proc/{pid}/stat"))
+        .is_ok_and(|stat| stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.starts_with(" Z")))
+}
+
+/// Waits for what happens soon, on a thread that nobody waits for.
+fn wait_until(what: &str, condition: impl Fn() -> bool) {
+    for _ in 0..3_000 {
+        if condition() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("for 30 s it was not so that {what}");
+}
+
+/// Reads until the command has written whole lines with the numbers of `count` processes.
+fn pids(subscriber: &mut Subscriber, ran: &mut Ran, count: usize) -> Vec<u32> {
+    loop {
+        ran.take(&subscriber.next());
+        assert_eq!(ran.state, None, "{ran:?}");
+        let text = ran.text(Kind::Stdout);
+        if text.ends_with('\n') && text.lines().count() >= count {
+            return text.lines().map(|line| line.parse().unwrap()).collect();
+        }
+    }
+}
+
+#[test]
+fn a_builds_output_comes_in_order_and_its_exit_code_is_in_the_end() {
+    let script = "for step in 1 2 3 4 5; do
+            echo compiling $step; sleep 0.05; echo warning $step >&2; sleep 0.05
+        done
+        echo failed >&2; exit 3";
+    let ran = run(sh(script));
+    let mut expected = Vec::new();
+    for step in 1..=5 {
+        expected.push((Kind::Stdout, format!("compiling {step}\n")));
+        expected.push((Kind::Stderr, format!("warning {step}\n")));
+    }
+    expected.last_mut().unwrap().1.push_str("failed\n");
+    let expected: Vec<(Kind, &str)> =
+        expected.iter().map(|(kind, text)| (*kind, text.as_str())).collect();
+    assert_eq!(ran.texts(), expected);
+    assert_eq!(ran.outcome(), Outcome::Failed);
+    assert_eq!(ran.exit, Some(Exit::Code(3)));
+    assert_eq!(ran.error.as_deref(), Some("exit code 3"));
+}
+
+#[test]
+fn a_command_that_ends_well_completes() {
+    let ran = run(json!({"argv": ["printf", "%s|", "a b", "$HOME", "*", ""]}));
+    assert_eq!(ran.texts(), [(Kind::Stdout, "a b|$HOME|*||")]);
+    assert_eq!(
+        (ran.outcome(), ran.exit, ran.error),
+        (Outcome::Completed, Some(Exit::Code(0)), None)
+    );
+    let ran = run(json!({"argv": ["true"]}));
+    assert_eq!((ran.outcome(), ran.chunk_count), (Outcome::Completed, 0));
+}
+
+#[test]
+fn folder_environment_and_input_are_what_was_asked_for() {
+    let folder = std::env::temp_dir().canonicalize().unwrap();
+    let ran = run(json!({"argv": ["pwd"], "cwd": folder}));
+    assert_eq!(ran.text(Kind::Stdout), format!("{}\n", folder.display()));
+    let show = "echo \"$ONE|${PATH:+path}\"; cat";
+    let ran = run(json!({"argv": ["sh", "-c", show], "env": {"ONE": "1 ü"}, "stdin": "in\nput"}));
+    assert_eq!(ran.text(Kind::Stdout), "1 ü|path\nin\nput");
+    let ran = run(json!({"argv": ["env"], "env": {"ONE": "1"}, "clear_env": true}));
+    assert_eq!(ran.text(Kind::Stdout), "ONE=1\n");
+    let ran = run(json!({"argv": ["cat"]}));
+    assert_eq!((ran.chunk_count, ran.outcome()), (0, Outcome::Completed));
+}
+
+#[test]
+fn what_can_not_be_run_fails_with_the_name_of_the_argument() {
+    let path = std::env::temp_dir().join(format!("streamdoor-no-command-{}", std::process::id()));
+    let mut file = fs::File::create(&path).unwrap();
+    file.write_all(b"echo never\n").unwrap();
+    drop(file);
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+    for (arguments, field, problem) in [
+        (json!({"argv": ["no-such-command"]}), "`argv` no-such-command", "no such command"),
+        (json!({"argv": ["/no/such/command"]}), "`argv` /no/such", "no such command"),
+        (json!({"argv": [path]}), "`argv` ", "must not be run"),
+        (json!({"argv": ["/"]}), "`argv` /", "must not be run"),
+        (json!({"argv": ["true"], "cwd": "/no/such"}), "`cwd` /no/such", "No such file"),
+        (json!({"argv": ["true"], "cwd": path}), "`cwd` ", "is not a directory"),
+    ] {
+        let ran = run(arguments);
+        let error = ran.error.clone().unwrap();
+        assert!(error.starts_with(field) && error.contains(problem), "{error}");
+        assert_eq!((ran.outcome(), ran.exit), (Outcome::Failed, None));
+    }
+    fs::remove_file(path).unwrap();
+}
+
+#[test]
+fn a_signal_is_told_by_number_and_name() {
+    let ran = run(sh("echo before; kill -9 $$; echo after"));
+    assert_eq!(ran.text(Kind::Stdout), "before\n");
+    assert_eq!((ran.outcome(), ran.exit), (Outcome::Failed, Some(Exit::Signal(9))));
+    assert_eq!(ran.error.as_deref(), Some("killed by signal 9 (SIGKILL)"));
+}
+
+#[test]
+fn a_command_that_closes_its_pipes_early_is_still_waited_for() {
+    let ran = run(sh("echo out; exec >&- 2>&-; sleep 0.2; exit 7"));
+    assert_eq!(ran.text(Kind::Stdout), "out\n");
+    assert_eq!(ran.exit, Some(Exit::Code(7)));
+}
+
+#[test]
+fn characters_are_not_cut_between_two_chunks() {
+    let shard = shard();
+    let script =
+        "i=0; while [ $i -lt 3000 ]; do printf 'aé€𝄞'; i=$((i+1)); done; printf '\\342\\202'";
+    let (_, mut subscriber) = start(&shard, sh(script), None);
+    let mut bytes = Vec::new();
+    let mut last = Vec::new();
+    loop {
+        match subscriber.next() {
+            Delivery::Chunk(chunk) => {
+                assert!(std::str::from_utf8(&last).is_ok());
+                bytes.extend_from_slice(chunk.data);
+                last = chunk.data.to_vec();
+            }
+            Delivery::End(_) => break,
+            _ => {}
+        }
+    }
+    assert_eq!(last, b"\xe2\x82", "half a character that never became whole comes in the end");
+    let text = "aé€𝄞".repeat(3_000);
+    assert_eq!(bytes, [text.as_bytes(), b"\xe2\x82"].concat());
+}
+
+#[test]
+fn a_cancellation_ends_the_whole_group() {
+    let shard = shard();
+    let script = "sleep 1000 & echo $!; sh -c 'echo $$; sleep 1000 & echo $!; wait' & wait";
+    let (id, mut subscriber) = start(&shard, sh(script), None);
+    let mut ran = Ran::default();
+    let pids = pids(&mut subscriber, &mut ran, 3);
+    assert!(pids.iter().all(|&pid| is_alive(pid)), "{pids:?}");
+    shard.cancel(id).unwrap();
+    while ran.state.is_none() {
+        ran.take(&subscriber.next());
+    }
+    assert_eq!(ran.outcome(), Outcome::Cancelled);
+    wait_until("all are gone", || !pids.iter().any(|&pid| is_alive(pid)));
+}
+
+#[test]
+fn what_ignores_sigterm_is_killed() {
+    let shard = shard();
+    let script = "trap '' TERM; echo $$; while :; do sleep 1; done";
+    let (id, mut subscriber) = start(&shard, sh(script), None);
+    let mut ran = Ran::default();
+    let pids = pids(&mut subscriber, &mut ran, 1);
+    shard.cancel(id).unwrap();
+    while ran.state.is_none() {
+        ran.take(&subscriber.next());
+    }
+    assert_eq!(ran.outcome(), Outcome::Cancelled);
+    wait_until("it is gone", || !is_alive(pids[0]));
+}
+
+#[test]
+fn what_cleans_up_on_sigterm_has_the_time_for_it() {
+    let shard = shard();
+    let path = std::env::temp_dir().join(format!("streamdoor-cleaned-{}", std::process::id()));
+    let script =
+        "trap 'sleep 0.3; echo done >\"$0\"; exit' TERM; echo $$; while :; do sleep 0.1; done";
+    let (id, mut subscriber) = start(&shard, json!({"argv": ["sh", "-c", script, path]}), None);
+    let mut ran = Ran::default();
+    pids(&mut subscriber, &mut ran, 1);
+    shard.cancel(id).unwrap();
+    wait_until("it has cleaned up", || {
+        fs::read_to_string(&path).is_ok_and(|text| text == "done\n")
+    });
+    fs::remove_file(path).unwrap();
+}
+
+#[test]
+fn a_hanging_command_times_out_and_is_gone() {
+    let shard = shard();
+    let timeouts = Timeouts { inactivity: Some(Duration::from_millis(200)), ..Timeouts::NONE };
+    let (_, mut subscriber) = start(&shard, sh("echo $$; exec sleep 1000"), Some(timeouts));
+    let mut ran = Ran::default();
+    while ran.state.is_none() {
+        ran.take(&subscriber.next());
+    }
+    assert_eq!(ran.outcome(), Outcome::TimedOut);
+    let pid = ran.text(Kind::Stdout).trim().parse().unwrap();
+    wait_until("it is gone", || !is_alive(pid));
+}
+
+#[test]
+fn children_that_hold_the_pipes_do_not_hold_the_end() {
+    // They neither end by themselves nor when they are told.
+    let ran = run(sh("(trap '' TERM; while :; do sleep 1; done) & echo $!; exit 4"));
+    assert_eq!(ran.exit, Some(Exit::Code(4)));
+    let pid = ran.text(Kind::Stdout).trim().parse().unwrap();
+    wait_until("the child is gone", || !is_alive(pid));
+}
+
+#[test]
+fn children_that_have_let_go_of_the_pipes_are_killed_with_their_group() {
+    let ran = run(sh("sleep 1000 >/dev/null 2>&1 & echo $!"));
+    assert_eq!(ran.exit, Some(Exit::Code(0)));
+    let pid = ran.text(Kind::Stdout).trim().parse().unwrap();
+    wait_until("the child is gone", || !is_alive(pid));
+}
+
+#[test]
+fn what_children_write_shortly_after_the_end_is_not_lost() {
+    let ran = run(sh("(sleep 0.1; echo late) & echo early"));
+    assert_eq!(ran.text(Kind::Stdout), "early\nlate\n");
+    assert_eq!(ran.outcome(), Outcome::Completed);
+}
+
+#[test]
+fn a_child_that_has_left_the_group_and_floods_the_pipe_does_not_hold_the_end() {
+    if std::process::Command::new("setsid").arg("true").status().is_err() {
+        println!("not run: there is no setsid");
+        return;
+    }
+    let shard = shard();
+    let (_, mut subscriber) = start(&shard, sh("setsid yes & exit 5"), None);
+    let exit = loop {
+        if let Delivery::End(ended) = subscriber.next() {
+            break ended.end.exit; // What comes before is a flood: nobody keeps it.
+        }
+    };
+    assert_eq!(exit, Some(Exit::Code(5)));
+}
+
+#[test]
+fn a_flood_waits_for_its_reader_and_takes_no_memory() {
+    let shard = shard();
+    let (id, mut subscriber) = start(&shard, json!({"argv": ["yes"]}), None);
+    let mut bytes = 0u64;
+    let resident_before = resident_bytes();
+    while bytes < 256 << 20 {
+        if let Delivery::Chunk(chunk) = subscriber.next() {
+            assert_eq!(chunk.kind, Kind::Stdout);
+            bytes += chunk.data.len() as u64;
+        }
+    }
+    // Nobody reads now: the command is held back, and what it has written stays where it is.
+    wait_until("it is held back", || shard.inspect(id).unwrap().gated);
+    let head_seq = shard.inspect(id).unwrap().head_seq;
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(shard.inspect(id).unwrap().head_seq, head_seq);
+    let grown = resident_bytes().saturating_sub(resident_before);
+    assert!(grown < 32 << 20, "{grown} bytes more after a flood of {bytes}");
+    shard.cancel(id).unwrap();
+    while !matches!(subscriber.next(), Delivery::End(_)) {}
+}
+
+fn resident_bytes() -> u64 {
+    let statm = fs::read_to_string("/proc/self/statm").unwrap();
+    statm.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
+}
+
+#[test]
+fn commands_do_not_outlive_their_shard() {
+    let shard = shard();
+    let script =
+        "sleep 1000 & echo $!; trap '' TERM; sh -c 'echo $$; exec sleep 1000' & wait; wait";
+    let (_, mut subscriber) = start(&shard, sh(script), None);
+    let mut ran = Ran::default();
+    let pids = pids(&mut subscriber, &mut ran, 2);
+    let before = Clock::now();
+    drop(shard);
+    // One of them ignores SIGTERM: the shard has waited for its grace to be over.
+    assert!(Clock::now().since(before) >= limits::COMMAND_GRACE);
+    wait_until("all are gone", || !pids.iter().any(|&pid| is_alive(pid)));
+}
+
+/// This test runs itself as the server that is to be killed.
+#[test]
+fn a_command_does_not_outlive_a_server_that_is_killed() {
+    const IS_SERVER: &str = "STREAMDOOR_TEST_SERVER";
+    if std::env::var_os(IS_SERVER).is_some() {
+        let shard = shard();
+        let (_, mut subscriber) = start(&shard, sh("echo $$; exec sleep 1000"), None);
+        let mut ran = Ran::default();
+        println!("\npid {}", pids(&mut subscriber, &mut ran, 1)[0]);
+        while !matches!(subscriber.next(), Delivery::End(_)) {}
+        return;
+    }
+    let name = "a_command_does_not_outlive_a_server_that_is_killed";
+    let mut server = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", name, "--nocapture"])
+        .env(IS_SERVER, "1")
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(server.stdout.take().unwrap()).lines();
+    let pid = lines.map_while(Result::ok).find_map(|line| line.strip_prefix("pid ")?.parse().ok());
+    let pid: u32 = pid.expect("the server says which process it has started");
+    assert!(is_alive(pid));
+    server.kill().unwrap();
+    server.wait().unwrap();
+    wait_until("it is gone", || !is_alive(pid));
+}
+
+#[test]
+fn commands_are_off_unless_allowed_and_a_list_allows_what_is_on_it() {
+    let refused = |shard: &ShardThread, arguments: Value| match shard.execute(
+        "run_command",
+        arguments,
+        ExecuteOptions::default(),
+    ) {
+        Err(HandleError::Refused(ExecuteError::Start(error))) => error,
+        other => panic!("{other:?}"),
+    };
+    let (shard, _) = Shard::spawn(ShardConfig::default(), |_| {}).unwrap();
+    let error = refused(&shard, json!({"argv": ["true"]}));
+    assert!(matches!(error, StartError::UnknownTool { .. }), "{error}");
+    let listed = shard_with(CommandPolicy::Only(vec!["echo".to_owned()]));
+    for (arguments, field) in [
+        (json!({"argv": ["cat"]}), "argv.0"),
+        (json!({"argv": ["/bin/echo"]}), "argv.0"),
+        (json!({"argv": ["echo"], "env": {"PATH": "/tmp"}}), "env"),
+    ] {
+        let StartError::Argument(error) = refused(&listed, arguments) else { panic!() };
+        assert_eq!(error.field, field);
+    }
+    let (_, mut subscriber) = start(&listed, json!({"argv": ["echo", "yes"]}), None);
+    let mut ran = Ran::default();
+    while ran.state.is_none() {
+        ran.take(&subscriber.next());
+    }
+    assert_eq!(ran.text(Kind::Stdout), "yes\n");
+}
+
+/// A subscriber on the shard's own thread is told the exit, too, and so is who asks for it.
+#[test]
+fn the_exit_is_told_on_the_shards_own_thread_and_stands_in_the_status() {
+    let (mut shard, _) = Shard::new(ShardConfig::default()).unwrap();
+    shard.tools_mut().allow_commands(CommandPolicy::Any);
+    let id = shard.execute("run_command", &sh("exit 9"), ExecuteOptions::default()).unwrap();
+    let seen = std::rc::Rc::new(std::cell::Cell::new(None));
+    let exit = std::rc::Rc::clone(&seen);
+    shard
+        .subscribe(id, SubscribeSpec::default(), move |delivery| {
+            if let Delivery::End(ended) = delivery {
+                exit.set(Some(ended.end.exit));
+            }
+        })
+        .unwrap();
+    while seen.get().is_none() {
+        if !shard.turn() {
+            shard.park(None);
+        }
+    }
+    assert_eq!(seen.get(), Some(Some(Exit::Code(9))));
+    assert_eq!(shard.inspect(id).unwrap().exit, Some(Exit::Code(9)));
+}
+
+#[test]
+fn limits_of_a_command_are_named() {
+    let shard = shard();
+    let many = vec!["a"; limits::COMMAND_ARGUMENTS_MAX + 1];
+    let path = PathBuf::from("a".repeat(limits::COMMAND_WORDS_BYTES_MAX));
+    for (arguments, field) in [
+        (json!({"argv": many}), "argv"),
+        (json!({"argv": ["echo", path]}), "argv"),
+        (json!({"argv": []}), "argv"),
+        (json!({"argv": "echo"}), "argv"),
+        (json!({"argv": ["echo"], "env": {"A": 1}}), "env.A"),
+        (json!({"argv": ["echo"], "shell": true}), "shell"),
+    ] {
+        let error = shard.execute("run_command", arguments, ExecuteOptions::default());
+        let Err(HandleError::Refused(ExecuteError::Start(StartError::Argument(error)))) = error
+        else {
+            panic!("{error:?}")
+        };
+        assert_eq!(error.field, field, "{error}");
+    }
+}
