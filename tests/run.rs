@@ -230,6 +230,50 @@ fn an_interrupted_run_ends_in_order_and_is_still_reported() {
 }
 
 #[test]
+fn an_interrupt_ends_a_command_with_all_its_children() {
+    // A child that would stay, and its own: whoever is left says so by its command line.
+    let mark = format!("streamdoor-test-{}", std::process::id());
+    let script = "sh -c 'sleep 1000' $0 & sleep 1000 & echo ready; wait";
+    let arguments = serde_json::json!({"argv": ["sh", "-c", script, mark]}).to_string();
+    let run = ["run", "run_command", "--allow-commands", "--args-json", &arguments];
+    let mut command = program(&[&run[..], &["--format", "raw"]].concat());
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n");
+    let groups = groups_of(&mark);
+    assert!(!groups.is_empty(), "the command runs");
+    let pid = child.id().to_string();
+    assert!(Command::new("kill").args(["-s", "INT", &pid]).status().unwrap().success());
+    let output = child.wait_with_output().unwrap();
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert_eq!(rows(&stderr), [("cancelled".to_owned(), 1, 0)], "{stderr}");
+    let left: Vec<String> =
+        processes().filter(|(_, group, _)| groups.contains(group)).map(|p| p.2).collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+/// Every process that is no zombie: its number, its group, its command line.
+fn processes() -> impl Iterator<Item = (u32, u32, String)> {
+    let folders = std::fs::read_dir("/proc").unwrap().flatten();
+    folders.filter_map(|folder| {
+        let pid = folder.file_name().to_str()?.parse().ok()?;
+        let stat = std::fs::read_to_string(folder.path().join("stat")).ok()?;
+        let mut fields = stat[stat.rfind(')')? + 2..].split(' ');
+        let (state, _parent, group) = (fields.next()?, fields.next()?, fields.next()?);
+        let command = std::fs::read(folder.path().join("cmdline")).ok()?;
+        (state != "Z").then_some((pid, group.parse().ok()?, text(&command).replace('\0', " ")))
+    })
+}
+
+/// The process groups in which somebody has `mark` in its command line, this program's own apart.
+fn groups_of(mark: &str) -> Vec<u32> {
+    let marked = processes().filter(|(_, _, command)| command.contains(mark));
+    marked.filter(|(.., command)| !command.contains("--args-json")).map(|p| p.1).collect()
+}
+
+#[test]
 fn a_second_interrupt_ends_the_program_although_its_reader_does_not_read() {
     let file = Temporary::new("second", &vec![0; 8 << 20]);
     let mut command = program(&["run", "process_file", &file.argument(), "--out", "-"]);

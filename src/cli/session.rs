@@ -38,7 +38,12 @@ pub fn tools(allow_commands: bool) -> Tools {
 pub fn spec<'a>(tools: &'a Tools, name: &str) -> Result<&'a Arc<ToolSpec>, CliError> {
     tools.spec(name).ok_or_else(|| {
         let known = tools.specs().map(|spec| spec.name.clone()).collect();
-        CliError::Call(StartError::UnknownTool { name: name.to_owned(), known }.to_string())
+        let text = StartError::UnknownTool { name: name.to_owned(), known }.to_string();
+        let hint = match name {
+            "run_command" => "; it is there with --allow-commands",
+            _ => "",
+        };
+        CliError::Call(text + hint)
     })
 }
 

@@ -43,7 +43,7 @@ pub(super) fn spec() -> ToolSpec {
 
 pub(super) fn prepare(arguments: &Value, need: Need) -> Result<(Work, Need), ArgumentError> {
     let mut arguments = Arguments::new(arguments)?;
-    let path = PathBuf::from(arguments.text("file_path")?);
+    let path = arguments.path("file_path")?;
     let chunk_bytes = arguments.number("chunk_size", CHUNK_BYTES_DEFAULT, 1..=CHUNK_BYTES_MAX)?;
     arguments.finish()?;
     let largest = *limits::RING_CLASS_BYTES.last().expect("there are classes");

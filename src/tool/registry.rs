@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::RangeInclusive;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
@@ -298,6 +299,18 @@ impl Arguments {
             Some(Value::String(_)) => Err(ArgumentError::new(field, "must not be empty")),
             Some(other) => Err(ArgumentError::new(field, format!("must be a string, not {other}"))),
             None => Err(ArgumentError::new(field, "is missing")),
+        }
+    }
+
+    /// The path of a file that must be there.
+    ///
+    /// # Errors
+    /// As [`Arguments::text`]; and if it has a NUL, which no path can have.
+    pub fn path(&mut self, field: &str) -> Result<PathBuf, ArgumentError> {
+        let text = self.text(field)?;
+        match text.contains('\0') {
+            true => Err(ArgumentError::new(field, "has a NUL, which no path can have")),
+            false => Ok(PathBuf::from(text)),
         }
     }
 

@@ -85,7 +85,7 @@ pub(super) fn spec() -> ToolSpec {
 
 pub(super) fn prepare(arguments: &Value, need: Need) -> Result<(Work, Need), ArgumentError> {
     let mut arguments = Arguments::new(arguments)?;
-    let root = PathBuf::from(arguments.text("root")?);
+    let root = arguments.path("root")?;
     let pattern = arguments.text("pattern")?;
     let globs = globs(&mut arguments)?;
     let fixed_strings = switch(&mut arguments, "fixed_strings")?;
