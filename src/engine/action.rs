@@ -6,6 +6,7 @@ use crate::base::{ExecutionId, Handle, Instant, ProgressToken, SubscriberId};
 use crate::engine::chunk::{Gap, KindTotals, Totals};
 use crate::engine::event::RingFacts;
 use crate::engine::exit::Exit;
+use crate::engine::gate::Gate;
 use crate::engine::policy::{Cursor, Terms};
 use crate::engine::progress::Progress;
 
@@ -20,19 +21,8 @@ pub enum Action {
     Lease(Handle),
     /// The execution is forgotten: take its ring back, and all else that belonged to it.
     Release(Handle),
-    /// The ring may overwrite what comes before `gate_seq`, and publish what comes before
-    /// `credit_seq` as long as fewer than `credit_bytes` were published in all. Wakes a producer
-    /// that waits for it.
-    SetGate {
-        /// Whose.
-        execution: Handle,
-        /// No chunk from here on may be overwritten.
-        gate_seq: u64,
-        /// No chunk from here on may be published.
-        credit_seq: u64,
-        /// Payload bytes of all chunks may reach, but not pass this (one chunk always may).
-        credit_bytes: u64,
-    },
+    /// The producer is allowed so much from now on. Wakes one that waits for it.
+    SetGate(Handle, Gate),
     /// From now on (or no more) say where the readers on other threads stand whenever one moves.
     WatchReaders(Handle, bool),
 
@@ -227,8 +217,10 @@ impl fmt::Display for EndState {
 pub enum DetachReason {
     /// Its lag passed its limit under `disconnect`.
     Lag,
-    /// It held the producer back past the deadline, or did not come back in time.
+    /// It held the producer back past the deadline.
     Stall,
+    /// Its connection broke, and it did not come back in time.
+    Lost,
     /// The shard is shutting down.
     Shutdown,
     /// The ring was needed for somebody else, or the retention is over.
@@ -236,11 +228,21 @@ pub enum DetachReason {
 }
 
 impl DetachReason {
+    /// Every reason.
+    pub const ALL: [DetachReason; 5] = [
+        DetachReason::Lag,
+        DetachReason::Stall,
+        DetachReason::Lost,
+        DetachReason::Shutdown,
+        DetachReason::Evicted,
+    ];
+
     /// The name, as every wire spells it.
     pub fn name(self) -> &'static str {
         match self {
             DetachReason::Lag => "lag",
             DetachReason::Stall => "stall",
+            DetachReason::Lost => "lost",
             DetachReason::Shutdown => "shutdown",
             DetachReason::Evicted => "evicted",
         }

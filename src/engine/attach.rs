@@ -162,6 +162,7 @@ impl Engine {
         let counter = match reason {
             DetachReason::Lag => &mut self.counters.subscribers_detached_lag,
             DetachReason::Stall => &mut self.counters.subscribers_detached_stall,
+            DetachReason::Lost => &mut self.counters.subscribers_detached_lost,
             DetachReason::Shutdown => &mut self.counters.subscribers_detached_shutdown,
             DetachReason::Evicted => &mut self.counters.subscribers_detached_evicted,
         };
@@ -265,7 +266,7 @@ impl Engine {
             let local = self.local_mut(subscriber).expect("it was just found");
             local.detail.grace_timer = Some(timer);
         } else {
-            self.detach(subscriber, DetachReason::Stall);
+            self.detach(subscriber, DetachReason::Lost);
         }
     }
 

@@ -10,7 +10,8 @@ use crate::engine::Engine;
 use crate::engine::action::{Action, DetachReason};
 use crate::engine::chunk::{Gap, GapReason, Kinds, Totals};
 use crate::engine::event::{ChunkFacts, Place};
-use crate::engine::execution::{Gate, Producer};
+use crate::engine::execution::Producer;
+use crate::engine::gate::Gate;
 use crate::engine::policy::{Cursor, Log, Policy};
 use crate::engine::subscriber::{Connection, Next};
 use crate::engine::timers::Timer;
@@ -437,8 +438,7 @@ impl Engine {
     }
 
     pub(super) fn set_gate(&mut self, execution: Handle, gate: Gate) {
-        let Gate { gate_seq, credit_seq, credit_bytes } = gate;
-        self.wishes.push_back(Action::SetGate { execution, gate_seq, credit_seq, credit_bytes });
+        self.wishes.push_back(Action::SetGate(execution, gate));
     }
 
     pub(super) fn watch_readers(&mut self, execution: Handle, watch: bool) {

@@ -11,6 +11,7 @@ use crate::base::{ExecutionId, Instant, ProgressToken};
 use crate::engine::action::{Outcome, State};
 use crate::engine::event::{Hold, OpenSpec, RingFacts, Start};
 use crate::engine::exit::Exit;
+use crate::engine::gate::Gate;
 use crate::engine::locals::Locals;
 use crate::engine::log::ChunkLog;
 use crate::engine::policy::{Log, Policy};
@@ -82,24 +83,6 @@ pub(super) struct Execution {
     /// Neighbours in the list of ended executions, oldest first.
     pub older: Option<u32>,
     pub newer: Option<u32>,
-}
-
-/// What a producer is allowed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Gate {
-    /// No chunk from here on may be overwritten.
-    pub gate_seq: u64,
-    /// No chunk from here on may be published.
-    pub credit_seq: u64,
-    /// Payload bytes of all chunks together, at most.
-    pub credit_bytes: u64,
-}
-
-impl Gate {
-    pub const OPEN: Gate =
-        Gate { gate_seq: u64::MAX, credit_seq: u64::MAX, credit_bytes: u64::MAX };
-    /// Nothing may be overwritten.
-    pub const HELD: Gate = Gate { gate_seq: 1, credit_seq: u64::MAX, credit_bytes: u64::MAX };
 }
 
 /// Armed timers.

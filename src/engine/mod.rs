@@ -30,6 +30,7 @@ mod deliver;
 mod event;
 mod execution;
 mod exit;
+mod gate;
 mod lifecycle;
 mod locals;
 mod log;
@@ -57,6 +58,7 @@ pub use event::{
     Secret, Start, SubscribeSpec, Timeouts,
 };
 pub use exit::Exit;
+pub use gate::Gate;
 pub use policy::{Cursor, LagLimit, Log, Owed, Policy, Terms, UnknownPolicy};
 pub use progress::{Measure, Progress, ProgressReport, ProgressSource};
 

@@ -181,7 +181,7 @@ impl Engine {
         let local = self.local_mut(subscriber).expect("a timer's subscriber lives");
         local.detail.grace_timer = None;
         assert_eq!(local.connection, Connection::Lost);
-        self.detach(subscriber, DetachReason::Stall);
+        self.detach(subscriber, DetachReason::Lost);
     }
 
     /// The slowest gating readers lose their place, or the execution its life. Who came while the

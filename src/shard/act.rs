@@ -8,7 +8,7 @@ use super::{AskedFor, Call, Fan, Item, NO_SINK, Shard, Sink};
 use crate::base::planted::{Planted, planted};
 use crate::base::{Handle, SubscriberId};
 use crate::engine::{
-    Action, DetachReason, End, Event, FanOut, Log, ProducerEnd, RingFacts, Verdict,
+    Action, DetachReason, End, Event, FanOut, Gate, Log, ProducerEnd, RingFacts, Verdict,
 };
 use crate::memory::atomic::full_fence;
 use crate::memory::{
@@ -16,7 +16,7 @@ use crate::memory::{
     RingWriter, ShortText,
 };
 use crate::reactor::Reactor;
-use crate::tool::{Gate, Host};
+use crate::tool::Host;
 use crate::trace::Code;
 
 impl<R: Reactor + 'static> Shard<R> {
@@ -88,9 +88,7 @@ impl<R: Reactor + 'static> Shard<R> {
             Action::Reply(_) => {}
             Action::Lease(execution) => self.lease(execution),
             Action::Release(execution) => self.release(execution),
-            Action::SetGate { execution, gate_seq, credit_seq, credit_bytes } => {
-                self.set_gate(execution, Gate { gate_seq, credit_seq, credit_bytes });
-            }
+            Action::SetGate(execution, gate) => self.set_gate(execution, gate),
             Action::WatchReaders(execution, watch) => self.watch_readers(execution, watch),
             Action::StartProducer(execution) => self.start_producer(execution),
             Action::WakeProducer(execution) => self.make_runnable(execution.index),

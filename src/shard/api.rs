@@ -12,13 +12,13 @@ use super::run::{Producer, Remote, Ring, Run};
 use super::{AskedFor, Call, Inbox, Item, Shard, Sink, Subscriber, Threads};
 use crate::base::{ExecutionId, Handle, ProgressToken, SubscriberId};
 use crate::engine::{
-    AcknowledgeError, Action, CancelError, End, Event, NotFound, OpenError, OpenSpec, Place,
+    AcknowledgeError, Action, CancelError, End, Event, Gate, NotFound, OpenError, OpenSpec, Place,
     Progress, ProgressSource, Reply, Status, SubscribeError, SubscribeSpec, Subscribed, Timeouts,
 };
 use crate::limits;
 use crate::memory::{ControlPage, Desk, Exchange, ReaderPage, RingPoolUsage};
 use crate::reactor::Reactor;
-use crate::tool::{Gate, Job, Prepared, StartError, ToolSpec};
+use crate::tool::{Job, Prepared, StartError, ToolSpec};
 use crate::trace::Code;
 
 /// How an execution is to run; the defaults are those of [`crate::limits`].

@@ -113,13 +113,12 @@ pub(super) fn code_of_detach(reason: DetachReason) -> u32 {
         DetachReason::Stall => 2,
         DetachReason::Shutdown => 3,
         DetachReason::Evicted => 4,
+        DetachReason::Lost => 5,
     }
 }
 
 pub(super) fn detach_of_code(code: u32) -> Option<DetachReason> {
-    [DetachReason::Lag, DetachReason::Stall, DetachReason::Shutdown, DetachReason::Evicted]
-        .into_iter()
-        .find(|&reason| code_of_detach(reason) == code)
+    DetachReason::ALL.into_iter().find(|&reason| code_of_detach(reason) == code)
 }
 
 /// Is this the execution's own end, and which?

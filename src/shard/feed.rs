@@ -8,11 +8,11 @@ use smallvec::SmallVec;
 use super::Shard;
 use super::run::{Producer, Ring, Run};
 use crate::base::{ExecutionId, Instant};
-use crate::engine::{ChunkFacts, Event, Kind, NotFound, ProducerEnd};
+use crate::engine::{ChunkFacts, Event, Gate, Kind, NotFound, ProducerEnd};
 use crate::limits;
 use crate::memory::{ChunkHeader, RingWriter, WriteError};
 use crate::reactor::Reactor;
-use crate::tool::{Gate, Notes, Report, Work};
+use crate::tool::{Notes, Report, Work};
 
 /// Why a chunk was not published. Nothing was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -234,7 +234,7 @@ fn write_within(
     payload: &[u8],
     now: Instant,
 ) -> Result<u64, PublishError> {
-    if !gate.admits(writer, payload.len()) {
+    if !gate.admits(writer.head_seq(), writer.total_bytes(), payload.len()) {
         return Err(PublishError::Blocked);
     }
     writer.write(header, payload, now, gate.gate_seq).map_err(|error| match error {

@@ -10,13 +10,11 @@ use super::handle::{Command, ToolDone};
 use super::run::{Producer, Ring, Run, ThreadClock, ThreadHost};
 use super::{Shard, Threads};
 use crate::base::{Handle, SubscriberId};
-use crate::engine::{ChunkFacts, Event, Kind, ProducerEnd};
+use crate::engine::{ChunkFacts, Event, Gate, Kind, ProducerEnd};
 use crate::limits;
 use crate::memory::{Descriptor, Poll, RingWriter};
 use crate::reactor::Reactor;
-use crate::tool::{
-    Blocking, Context, Gate, Job, Notes, Output, Step, ToolError, Work, panic_error,
-};
+use crate::tool::{Blocking, Context, Job, Notes, Output, Step, ToolError, Work, panic_error};
 use crate::trace::Code;
 
 impl Run {

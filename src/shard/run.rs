@@ -6,11 +6,11 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use crate::base::planted::{Planted, planted};
 use crate::base::{ExecutionId, Handle, Instant, SubscriberId};
-use crate::engine::Exit;
+use crate::engine::{Exit, Gate};
 use crate::memory::atomic::full_fence;
 use crate::memory::{ControlPage, Desk, Exchange, Flag, ReaderPageView, RingReader, RingWriter};
 use crate::reactor::{Clock, Waker};
-use crate::tool::{Gate, Host, Notes, StopHook, Tool, ToolSpec, Work};
+use crate::tool::{Host, Notes, StopHook, Tool, ToolSpec, Work};
 
 /// Where the ring's writer is.
 pub(super) enum Ring {

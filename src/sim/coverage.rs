@@ -74,6 +74,7 @@ const OTHERS: &[&str] = &[
     "end timed_out",
     "end detached: lag",
     "end detached: stall",
+    "end detached: lost",
     "end detached: shutdown",
     "end detached: evicted",
     "token looked up",

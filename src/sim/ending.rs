@@ -74,12 +74,14 @@ impl Follower {
             DetachReason::Lag if self.is_plain() && !self.began_over && !execution.is_thread() => {
                 Err("a closure that is given everything at once lags".into())
             }
-            DetachReason::Stall if self.policy != Policy::Block && self.lost_at.is_none() => {
+            DetachReason::Lost if self.lost_at.is_none() => {
+                Err("detached as lost, and its connection is there".into())
+            }
+            DetachReason::Stall if self.policy != Policy::Block => {
                 Err(format!("detached for standing still under {}", self.policy))
             }
             DetachReason::Stall
                 if self.habitat != Habitat::Remote
-                    && self.lost_at.is_none()
                     && now.since(self.moved_at) < execution.block_deadline =>
             {
                 Err("detached for standing still, and it has just moved".into())
@@ -94,10 +96,8 @@ impl Follower {
     /// A place is kept for the grace of a lost connection.
     fn check_grace(&self, reason: DetachReason, now: Instant) -> Result<(), String> {
         let Some(lost_at) = self.lost_at else { return Ok(()) };
-        let is_place_kept = reason == DetachReason::Stall && self.policy == Policy::Block;
-        // It may hold its producer up meanwhile, perhaps with chunks that it does not want.
-        let holds_up = self.pending.chunks > 0 || !self.kinds.is_all();
-        match is_place_kept && !holds_up && now.since(lost_at) < limits::RECONNECT_GRACE {
+        let is_place_kept = reason == DetachReason::Lost && self.policy == Policy::Block;
+        match is_place_kept && now.since(lost_at) < limits::RECONNECT_GRACE {
             false => Ok(()),
             true => Err("it lost its place before the grace was over".into()),
         }

@@ -155,7 +155,7 @@ impl Scene {
                 let index = self.execution_at(*execution);
                 self.executions[index].patience.stop(self.now);
             }
-            Action::SetGate { execution, .. } => {
+            Action::SetGate(execution, _) => {
                 let index = self.execution_at(*execution);
                 self.executions[index].patience.let_go(self.now);
             }
@@ -394,7 +394,7 @@ fn number_of(action: &Action) -> usize {
     match action {
         Action::Lease(_) => 0,
         Action::Release(_) => 1,
-        Action::SetGate { .. } => 2,
+        Action::SetGate(..) => 2,
         Action::WatchReaders(..) => 3,
         Action::StartProducer(_) => 4,
         Action::WakeProducer(_) => 5,

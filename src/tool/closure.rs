@@ -9,11 +9,11 @@ use std::sync::Arc;
 
 use crate::base::Instant;
 use crate::base::planted::{Planted, planted};
-use crate::engine::{Exit, Kind};
+use crate::engine::{Exit, Gate, Kind};
 use crate::limits;
 use crate::memory::atomic::full_fence;
 use crate::memory::{CHUNK_MORE, ChunkHeader, ControlView, Exchange, RingWriter, WriteError};
-use crate::tool::step::{Gate, Notes, Report};
+use crate::tool::step::{Notes, Report};
 
 /// What a tool's thread needs of the world it runs in.
 pub trait Host: Send + Sync {
@@ -189,7 +189,7 @@ impl Output {
         if payload.len() > chunk_bytes_max as usize {
             return Err(SendError::TooLarge { chunk_bytes_max });
         }
-        if !gate.admits(&self.writer, payload.len()) {
+        if !gate.admits(self.writer.head_seq(), self.writer.total_bytes(), payload.len()) {
             return Err(SendError::Blocked);
         }
         match self.writer.write(header, payload, self.host.now(), gate_seq) {

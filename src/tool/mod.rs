@@ -40,7 +40,7 @@ pub use registry::{ArgumentError, Arguments, Prepared, SpecError, StartError, To
 #[cfg(feature = "tools")]
 pub use run_command::CommandPolicy;
 pub use spec::{Need, SubscribeDefaults, ToolSpec};
-pub use step::{Context, EmitError, Gate, Notes, Report, Step, Tool};
+pub use step::{Context, EmitError, Notes, Report, Step, Tool};
 pub(crate) use threads::panic_error;
 pub use threads::{Done, Job, ThreadPool};
 

@@ -4,7 +4,7 @@ use serde_json::Value;
 use smallvec::SmallVec;
 
 use crate::base::Instant;
-use crate::engine::{Exit, Kind, Measure, ProgressReport};
+use crate::engine::{Exit, Gate, Kind, Measure, ProgressReport};
 use crate::limits;
 use crate::memory::{ChunkHeader, RingWriter, WriteError};
 use crate::tool::ToolError;
@@ -48,36 +48,6 @@ pub enum Step {
     Done,
     /// It can not.
     Failed(ToolError),
-}
-
-/// What a producer is allowed; see [`crate::engine::Action::SetGate`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Gate {
-    /// No chunk from here on may be overwritten.
-    pub gate_seq: u64,
-    /// No chunk from here on may be published.
-    pub credit_seq: u64,
-    /// Payload bytes of all chunks together, at most (one chunk always may).
-    pub credit_bytes: u64,
-}
-
-impl Gate {
-    /// Nobody gates.
-    pub const OPEN: Gate =
-        Gate { gate_seq: u64::MAX, credit_seq: u64::MAX, credit_bytes: u64::MAX };
-
-    /// May the next chunk of `writer` have `length` bytes?
-    #[inline]
-    pub fn admits(&self, writer: &RingWriter, length: usize) -> bool {
-        if writer.head_seq() + 1 >= self.credit_seq {
-            return false;
-        }
-        self.credit_bytes == u64::MAX || {
-            let total_bytes = writer.total_bytes();
-            total_bytes.saturating_add(length as u64) <= self.credit_bytes
-                || self.gate_seq > writer.head_seq() // Whoever gates has read everything.
-        }
-    }
 }
 
 /// What a tool says about itself in passing; the shard tells the engine.
@@ -218,6 +188,11 @@ impl<'a> Context<'a> {
         self.writer.geometry().length_max()
     }
 
+    #[inline]
+    fn admits(&self, length: usize) -> bool {
+        self.gate.admits(self.writer.head_seq(), self.writer.total_bytes(), length)
+    }
+
     /// Publishes a chunk of kind `Output`; returns its number.
     ///
     /// # Errors
@@ -233,7 +208,7 @@ impl<'a> Context<'a> {
     /// [`EmitError`]; nothing was published.
     #[inline]
     pub fn emit_as(&mut self, kind: Kind, key: u8, payload: &[u8]) -> Result<u64, EmitError> {
-        if !self.gate.admits(self.writer, payload.len()) {
+        if !self.admits(payload.len()) {
             return Err(EmitError::Blocked);
         }
         let header = ChunkHeader { kind: kind as u8, key, flags: 0 };
@@ -245,7 +220,7 @@ impl<'a> Context<'a> {
     /// # Errors
     /// [`EmitError`]; nothing was lent.
     pub fn lend(&mut self, length: usize) -> Result<&mut [u8], EmitError> {
-        if !self.gate.admits(self.writer, length) {
+        if !self.admits(length) {
             return Err(EmitError::Blocked);
         }
         Ok(self.writer.lend(length, self.gate.gate_seq)?)

@@ -87,6 +87,8 @@ counters! {
     subscribers_detached_lag,
     /// Subscribers detached because they stood still.
     subscribers_detached_stall,
+    /// Subscribers detached because their connections broke and did not come back.
+    subscribers_detached_lost,
     /// Subscribers detached by a shutdown.
     subscribers_detached_shutdown,
     /// Subscribers detached to make room, or for what they wrote into shared memory.
