@@ -170,13 +170,22 @@ impl Engine {
         self.counters.ends_delivered += 1;
     }
 
+    /// Ends all subscribers of an execution; those that have everything there is, with its own end.
     pub(super) fn detach_all(&mut self, execution: Handle, reason: DetachReason) {
         let e = self.executions.get(execution).expect("a living execution");
-        let locals = e.locals.positions().map(|(local, _)| local.id);
-        let remotes = e.remotes.iter().map(|r| r.id);
-        let all: Vec<SubscriberId> = locals.chain(remotes).collect();
-        for subscriber in all {
-            self.detach(subscriber, reason);
+        let end_seq = e.closed().then(|| e.log.head_seq() + 1);
+        let locals = e.locals.positions().map(|(local, seq)| {
+            let is_up = local.connection == Connection::Up;
+            (local.id, is_up && Some(seq) == end_seq)
+        });
+        // One on another thread looks for itself.
+        let remotes = e.remotes.iter().map(|remote| (remote.id, false));
+        let all: Vec<(SubscriberId, bool)> = locals.chain(remotes).collect();
+        for (subscriber, has_all) in all {
+            match has_all {
+                true => self.end(subscriber),
+                false => self.detach(subscriber, reason),
+            }
         }
     }
 

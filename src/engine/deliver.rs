@@ -304,7 +304,7 @@ impl Engine {
     }
 
     /// The execution is over, and the subscriber has everything.
-    fn end(&mut self, subscriber: SubscriberId) {
+    pub(super) fn end(&mut self, subscriber: SubscriberId) {
         let seat = *self.seats.get(subscriber.0).expect("it is being walked over");
         let execution = self.executions.get(seat.execution).expect("a seat's execution lives");
         let outcome = execution.outcome.expect("only after the end is one caught up");

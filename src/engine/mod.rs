@@ -279,11 +279,6 @@ impl Engine {
         Some(self.executions.get(execution)?.id)
     }
 
-    /// What went wrong with an execution that failed.
-    pub fn error_text(&self, execution: Handle) -> Option<&str> {
-        self.executions.get(execution)?.error.as_deref()
-    }
-
     /// The smallest number of chunks that a local subscriber may lag by: more are not to be told
     /// of at once, or the shard's own batching would make a fast reader lose chunks.
     #[inline]

@@ -230,7 +230,9 @@ impl<R: Reactor + 'static> Shard<R> {
     fn end(&mut self, subscriber: SubscriberId, execution: Handle, end: End) {
         // Its place is free from here on, also for the closure that this very word calls.
         let sink = std::mem::replace(&mut self.sinks[subscriber.0.index as usize], NO_SINK);
-        let error: Option<Box<str>> = self.engine.error_text(execution).map(Into::into);
+        let run = self.runs[execution.index as usize].as_ref();
+        let run = run.filter(|run| run.handle == execution);
+        let error = run.and_then(|run| run.error.clone());
         match sink.call {
             Call::Closure(mut call) => {
                 let last_word = Delivery::End(Ended { end, error: error.as_deref() });
@@ -374,6 +376,7 @@ impl<R: Reactor + 'static> Shard<R> {
             totals,
         };
         run.control.finish(&record, verdict.error.as_deref().unwrap_or(""));
+        run.error = verdict.error.clone();
         run.knock();
         self.record(Code::ExecutionEnded, u64::from(execution.index), u64::from(code));
     }

@@ -153,6 +153,7 @@ impl<R: Reactor + 'static> Shard<R> {
             gate: Gate::OPEN,
             ingested_seq: 0,
             chunks_expected: None,
+            error: None,
             exit: Arc::default(),
             remotes: Vec::new(),
             blocked: false,

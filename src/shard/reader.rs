@@ -494,20 +494,24 @@ impl Subscriber {
     /// There is no chunk to read: is anything else the matter?
     #[cold]
     fn look_around(&mut self) -> Next {
+        if let Some(outcome) = self.final_outcome() {
+            return Next::Ended(outcome);
+        }
         if let Some(reason) = detach_of_code(self.link.desk.detached()) {
             return Next::Detached(reason);
         }
-        match self.link.control.final_record() {
-            Some(record) if self.cursor.next_seq > record.head_seq => {
-                let outcome = outcome_of_code(record.verdict.get());
-                Next::Ended(outcome.expect("this process wrote it"))
-            }
-            Some(_) => Next::Nothing, // Its last chunks are still to be read.
-            None => {
-                self.unsettled = false; // Until the next knock.
-                Next::Nothing
-            }
+        if self.link.control.final_record().is_none() {
+            self.unsettled = false; // Until the next knock.
         }
+        Next::Nothing // Or its last chunks are still to be read.
+    }
+
+    /// How the execution has ended, if it has and this subscriber has everything: that is its end,
+    /// also where the ring was given to somebody else meanwhile.
+    fn final_outcome(&self) -> Option<Outcome> {
+        let record = self.link.control.final_record()?;
+        let outcome = outcome_of_code(record.verdict.get()).expect("this process wrote it");
+        (self.cursor.next_seq > record.head_seq).then_some(outcome)
     }
 
     /// Asks the policy, with what the ring holds now.
@@ -571,6 +575,9 @@ impl Subscriber {
     /// The ring does not hold the next chunk any more: one exact gap up to what it holds.
     #[cold]
     fn skip_overtaken(&mut self) -> Next {
+        if let Some(outcome) = self.final_outcome() {
+            return Next::Ended(outcome);
+        }
         if let Some(reason) = detach_of_code(self.link.desk.detached()) {
             return Next::Detached(reason);
         }

@@ -62,6 +62,8 @@ pub(super) struct Run {
     pub ingested_seq: u64,
     /// How many chunks there will be, if the tool said so.
     pub chunks_expected: Option<u64>,
+    /// What went wrong, once it has failed: also when the engine has forgotten it.
+    pub error: Option<Box<str>>,
     /// How the process ended that the tool has run; the readers on other threads look here.
     pub exit: Arc<OnceLock<Exit>>,
     pub remotes: Vec<Remote>,

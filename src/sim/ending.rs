@@ -89,6 +89,13 @@ impl Follower {
             DetachReason::Evicted if !execution.is_forgotten && execution.verdict.is_none() => {
                 Err("evicted from an execution that has not ended".into())
             }
+            DetachReason::Evicted
+                if execution.verdict.is_some()
+                    && self.next_seq > execution.head_seq()
+                    && self.lost_at.is_none() =>
+            {
+                Err("let go, and it had everything: that is the execution's own end".into())
+            }
             _ => self.check_grace(reason, now),
         }
     }
