@@ -82,6 +82,7 @@ fn spec(policy: Policy) -> SubscribeSpec {
 #[test]
 fn nothing_allocates_on_the_chunk_path() {
     the_allocator_counts();
+    let _keeper = the_watch_has_begun();
     spelling_events_allocates_nothing();
     inline_nothing_allocates();
     fed_by_hand_nothing_allocates();
@@ -99,6 +100,25 @@ fn looking_at_memory_allocates_nothing() {
     }
     at_chunk(LAST_COUNTED);
     assert_none("the memory watch");
+}
+
+/// A shard that is kept has the process's watch of memory go on running: a thread that begins
+/// allocates, and it may begin in the middle of what is counted.
+fn the_watch_has_begun() -> Shard {
+    let (shard, _) = Shard::new(ShardConfig::default()).unwrap();
+    while !sleeps("memory-watch") {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    shard
+}
+
+/// Has the thread of that name begun, and gone to sleep?
+fn sleeps(name: &str) -> bool {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    tasks.into_iter().any(|task| {
+        let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+        stat.contains(&format!("({name}) S"))
+    })
 }
 
 fn the_allocator_counts() {

@@ -37,7 +37,7 @@ mod format;
 pub mod futex;
 #[cfg(feature = "planted")]
 pub mod interleave;
-mod layout;
+pub mod layout;
 pub mod lease;
 pub mod memfd;
 pub mod pool;

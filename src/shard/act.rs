@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-use super::delivery::{Chunk, Delivery, Ended, Reported, code_of_detach, code_of_outcome};
+use super::delivery::{Chunk, Delivery, Ended, Reported, code_of_outcome};
 use super::run::{Producer, Ring, Run};
 use super::{AskedFor, Call, Fan, Item, NO_SINK, Shard, Sink};
 use crate::base::planted::{Planted, planted};
@@ -10,7 +10,6 @@ use crate::base::{Handle, SubscriberId};
 use crate::engine::{
     Action, DetachReason, End, Event, FanOut, Gate, Log, ProducerEnd, RingFacts, Verdict,
 };
-use crate::memory::atomic::full_fence;
 use crate::memory::{
     Descriptor, FinalRecord, Geometry, KindTotal, KindTotals, Lease, ProgressRecord, ReadError,
     RingWriter, ShortText,
@@ -249,8 +248,9 @@ impl<R: Reactor + 'static> Shard<R> {
         if let Call::Polled(inbox) = sink.call {
             inbox.borrow_mut().clear(); // It has left: nothing comes any more.
         }
-        for run in self.runs.iter_mut().flatten().filter(|run| !run.remotes.is_empty()) {
-            run.remotes.retain(|remote| remote.subscriber != subscriber);
+        // On another thread nobody knows of that yet, unless it has left by itself.
+        for run in self.runs.iter_mut().flatten() {
+            run.dismiss(subscriber, DetachReason::Evicted);
         }
     }
 
@@ -382,14 +382,8 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     fn detach_reader(&mut self, subscriber: SubscriberId, execution: Handle, reason: DetachReason) {
-        let Some(run) = self.runs[execution.index as usize].as_mut() else { return };
-        if let Some(at) = run.remotes.iter().position(|remote| remote.subscriber == subscriber) {
-            let remote = run.remotes.swap_remove(at);
-            remote.desk.detach(code_of_detach(reason));
-            full_fence(); // exchange:sleep
-            if run.exchange.has_sleepers() {
-                remote.desk.wake();
-            }
+        if let Some(run) = self.runs[execution.index as usize].as_mut() {
+            run.dismiss(subscriber, reason);
         }
     }
 }

@@ -112,7 +112,7 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     /// Runs something that is no tool by name: a state machine, a closure, or chunks published by
-    /// hand ([`Work::Feed`], with [`Shard::publish`] and [`Shard::finish`]).
+    /// hand ([`crate::tool::Work::Feed`], with [`Shard::publish`] and [`Shard::finish`]).
     ///
     /// # Errors
     /// [`ExecuteError`]; nothing has happened.

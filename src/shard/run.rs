@@ -4,9 +4,10 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, OnceLock};
 
+use super::delivery::code_of_detach;
 use crate::base::planted::{Planted, planted};
 use crate::base::{ExecutionId, Handle, Instant, SubscriberId};
-use crate::engine::{Exit, Gate};
+use crate::engine::{DetachReason, Exit, Gate};
 use crate::memory::atomic::full_fence;
 use crate::memory::{ControlPage, Desk, Exchange, Flag, ReaderPageView, RingReader, RingWriter};
 use crate::reactor::{Clock, Waker};
@@ -95,6 +96,18 @@ impl Run {
             Ring::None => None,
             Ring::Here(writer) | Ring::Back(writer) => Some(writer.reader()),
             Ring::Away(reader) => Some(reader.clone()),
+        }
+    }
+
+    /// Lets a reader on another thread go, if it is one of this execution's; it is told why.
+    pub fn dismiss(&mut self, subscriber: SubscriberId, reason: DetachReason) {
+        let found = self.remotes.iter().position(|remote| remote.subscriber == subscriber);
+        let Some(at) = found else { return };
+        let remote = self.remotes.swap_remove(at);
+        remote.desk.detach(code_of_detach(reason));
+        full_fence(); // exchange:sleep
+        if self.exchange.has_sleepers() {
+            remote.desk.wake();
         }
     }
 

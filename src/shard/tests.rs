@@ -60,6 +60,25 @@ fn turn_until_idle(shard: &mut Shard) {
 }
 
 #[test]
+fn a_reader_on_another_thread_hears_that_it_was_unsubscribed() {
+    let mut shard = shard();
+    let id = feed(&mut shard);
+    let mut subscriber = shard.subscribe_remote(id, with(Policy::Block)).unwrap();
+    shard.publish(id, Kind::Output, b"one").unwrap();
+    shard.unsubscribe(subscriber.id()).unwrap();
+    turn_until_idle(&mut shard);
+    let mut given = Vec::new();
+    while let Some(delivery) = subscriber.poll() {
+        given.push(words(&delivery));
+    }
+    assert_eq!(given.last().map(String::as_str), Some("end detached: evicted "), "{given:?}");
+    // It gates nobody any more.
+    while shard.counters().chunks_published < 5_000 {
+        shard.publish(id, Kind::Output, &[0; 100]).unwrap();
+    }
+}
+
+#[test]
 fn draining_gives_what_polling_gives() {
     for policy in Policy::ALL {
         let mut shard = shard();
