@@ -2,13 +2,13 @@
 
 use std::fmt;
 
-use crate::base::{ExecutionId, Handle, Instant, ProgressToken, SubscriberId};
+use crate::base::{ExecutionId, Handle, SubscriberId};
 use crate::engine::chunk::{Gap, KindTotals, Totals};
-use crate::engine::event::RingFacts;
 use crate::engine::exit::Exit;
 use crate::engine::gate::Gate;
 use crate::engine::policy::{Cursor, Terms};
 use crate::engine::progress::Progress;
+use crate::engine::status::Status;
 
 /// A wish of the engine, to be carried out by the shard in order.
 #[derive(Clone, Debug, PartialEq, Hash)]
@@ -95,39 +95,6 @@ pub struct Subscribed {
     pub terms: Terms,
     /// Where it begins.
     pub cursor: Cursor,
-}
-
-/// What an execution is doing.
-#[derive(Clone, Debug, PartialEq, Hash)]
-pub struct Status {
-    /// Its name.
-    pub id: ExecutionId,
-    /// What its progress can be asked for with, unless that was forgotten.
-    pub token: Option<ProgressToken>,
-    /// Where it is in its life.
-    pub state: State,
-    /// The newest chunk; 0 if there is none.
-    pub head_seq: u64,
-    /// The oldest chunk held.
-    pub tail_seq: u64,
-    /// All chunks published.
-    pub totals: Totals,
-    /// How many there will be, if the tool said so.
-    pub chunks_expected: Option<u64>,
-    /// How far it is, if the tool said so.
-    pub progress: Option<Progress>,
-    /// Subscribers there now.
-    pub subscriber_count: u32,
-    /// Is the producer held back by a reader?
-    pub gated: bool,
-    /// When it was opened.
-    pub opened_at: Instant,
-    /// What went wrong, if it failed.
-    pub error: Option<Box<str>>,
-    /// How the process ended that the tool has run, if it has.
-    pub exit: Option<Exit>,
-    /// Its ring, if it has one.
-    pub ring: Option<RingFacts>,
 }
 
 /// Where an execution is in its life.

@@ -8,13 +8,13 @@
 use crate::base::planted::{Planted, planted};
 use crate::base::{ExecutionId, Handle, Instant, ProgressToken};
 use crate::engine::action::{
-    Action, CancelError, DetachReason, NotFound, OpenError, Outcome, Reply, State, Status, Verdict,
+    Action, CancelError, DetachReason, OpenError, Outcome, Reply, State, Verdict,
 };
 use crate::engine::event::{Hold, OpenSpec, ProducerEnd, RingFacts, Start};
 use crate::engine::execution::{Execution, Producer, Timers};
 use crate::engine::log::ChunkLog;
 use crate::engine::timers::Timer;
-use crate::engine::{Engine, Exit, Log, Progress, Totals};
+use crate::engine::{Engine, Exit, Log};
 use crate::limits;
 
 impl Engine {
@@ -369,53 +369,6 @@ impl Engine {
             self.stop(execution, Outcome::Cancelled);
             self.settle(execution);
         }
-    }
-
-    pub(super) fn inspect(&mut self, id: ExecutionId) {
-        let status = self.find(id).map(|e| {
-            Box::new(Status {
-                id,
-                token: e.token,
-                state: e.state,
-                head_seq: e.log.head_seq(),
-                tail_seq: e.log.tail_seq(),
-                totals: Totals { chunks: e.log.head_seq(), bytes: e.log.total_bytes() },
-                chunks_expected: e.chunks_expected,
-                progress: e.tracker.progress(),
-                subscriber_count: e.subscriber_count(),
-                gated: e.gated(),
-                opened_at: e.opened_at,
-                error: e.error.clone(),
-                exit: e.exit,
-                ring: e.ring,
-            })
-        });
-        self.reply(Reply::Inspected(status.ok_or(NotFound)));
-    }
-}
-
-impl Engine {
-    /// The execution that a token stands for, if it was not forgotten.
-    pub fn find_token(&self, token: ProgressToken) -> Option<ExecutionId> {
-        let execution = self.executions.get(token.slot)?;
-        (execution.token == Some(token)).then_some(execution.id)
-    }
-
-    /// The tokens of all executions that have not ended, with how far each is.
-    pub fn tokens(&self) -> impl Iterator<Item = (ProgressToken, ExecutionId, Option<Progress>)> {
-        let active = self.executions.iter().filter(|(_, e)| !e.closed());
-        active.filter_map(|(_, e)| Some((e.token?, e.id, e.tracker.progress())))
-    }
-
-    pub(super) fn forget_token(&mut self, token: ProgressToken) {
-        let result = match self.find_token(token) {
-            None => Err(NotFound),
-            Some(id) => {
-                self.executions.get_mut(id.slot).expect("it was just found").token = None;
-                Ok(())
-            }
-        };
-        self.reply(Reply::TokenForgotten(result));
     }
 }
 

@@ -36,6 +36,7 @@ mod locals;
 mod log;
 pub mod policy;
 mod progress;
+mod status;
 mod subscriber;
 mod timers;
 pub mod wheel;
@@ -49,7 +50,7 @@ use std::collections::VecDeque;
 
 pub use action::{
     AcknowledgeError, Action, CancelError, DetachReason, End, EndState, NotFound, OpenError,
-    Outcome, Reply, State, Status, SubscribeError, Subscribed, Verdict,
+    Outcome, Reply, State, SubscribeError, Subscribed, Verdict,
 };
 pub use chunk::{Gap, GapReason, Kind, KindTotals, Kinds, Meta, Totals, UnknownKind};
 pub use deliver::FanOut;
@@ -61,6 +62,7 @@ pub use exit::Exit;
 pub use gate::Gate;
 pub use policy::{Cursor, LagLimit, Log, Owed, Policy, Terms, UnknownPolicy};
 pub use progress::{Measure, Progress, ProgressReport, ProgressSource};
+pub use status::{Status, SubscriberStatus};
 
 use crate::base::{Handle, Instant, Pool, SubscriberId};
 use crate::limits;

@@ -254,6 +254,21 @@ impl Local {
         self.terms.policy == Policy::Block && !self.gone
     }
 
+    /// Is its connection broken?
+    pub fn is_lost(&self) -> bool {
+        self.connection == Connection::Lost
+    }
+
+    /// What it was told that it missed.
+    pub fn missed(&self) -> Totals {
+        self.detail.missed
+    }
+
+    /// When it came.
+    pub fn since(&self) -> Instant {
+        self.detail.since
+    }
+
     /// So many chunks at once keep it within its limit, if it has taken everything before. Of a
     /// limit in bytes nobody knows how many chunks that is, and who waits for company has not
     /// taken everything.

@@ -13,7 +13,8 @@ use super::{AskedFor, Call, Inbox, Item, Shard, Sink, Subscriber, Threads};
 use crate::base::{ExecutionId, Handle, ProgressToken, SubscriberId};
 use crate::engine::{
     AcknowledgeError, Action, CancelError, End, Event, Gate, NotFound, OpenError, OpenSpec, Place,
-    Progress, ProgressSource, Reply, Status, SubscribeError, SubscribeSpec, Subscribed, Timeouts,
+    Progress, ProgressSource, Reply, Status, SubscribeError, SubscribeSpec, Subscribed,
+    SubscriberStatus, Timeouts,
 };
 use crate::limits;
 use crate::memory::{ControlPage, Desk, Exchange, ReaderPage, RingPoolUsage};
@@ -383,6 +384,18 @@ impl<R: Reactor + 'static> Shard<R> {
         };
         self.pump();
         result.map(|status| *status)
+    }
+
+    /// How each subscriber of an execution stands.
+    ///
+    /// # Errors
+    /// [`NotFound`].
+    pub fn subscribers(&mut self, id: ExecutionId) -> Result<Vec<SubscriberStatus>, NotFound> {
+        if self.engine.subscribers(id).is_ok() {
+            self.sample_readers(id.slot.index); // Those on other threads may have moved.
+            self.pump();
+        }
+        self.engine.subscribers(id)
     }
 
     /// What an execution runs; `None` if that has no name, or there is no such execution.

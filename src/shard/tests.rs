@@ -79,6 +79,41 @@ fn a_reader_on_another_thread_hears_that_it_was_unsubscribed() {
 }
 
 #[test]
+fn who_lags_who_has_missed_and_who_holds_the_producer_back_can_be_asked() {
+    let mut shard = shard();
+    let id = feed(&mut shard);
+    let foreign = crate::base::Handle { index: 1 << 20, generation: 0 };
+    let unknown = ExecutionId { slot: foreign, ..id };
+    assert_eq!(shard.subscribers(unknown), Err(crate::engine::NotFound));
+    let closure = shard.subscribe(id, with(Policy::Block), |_| {}).unwrap();
+    let polled = shard.subscribe_polled(id, with(Policy::Drop)).unwrap();
+    let mut remote = shard.subscribe_remote(id, with(Policy::Block)).unwrap();
+    let mut published = 0;
+    while shard.publish(id, Kind::Output, &[0; 100]).is_ok() {
+        published += 1;
+    }
+    let of = |shard: &mut Shard, id: ExecutionId, subscriber| {
+        let all = shard.subscribers(id).unwrap();
+        assert_eq!(all.len(), 3);
+        all.into_iter().find(|status| status.id == subscriber).unwrap()
+    };
+    let status = of(&mut shard, id, closure);
+    assert_eq!((status.next_seq, status.lag, status.gates), (published + 1, Totals::ZERO, false));
+    let status = of(&mut shard, id, polled.id());
+    assert_eq!((status.next_seq, status.gates, status.lost), (1, false, false));
+    let status = of(&mut shard, id, remote.id());
+    let lag = Totals { chunks: published, bytes: published * 100 };
+    assert_eq!((status.next_seq, status.lag, status.gates), (1, lag, true));
+    for _ in 0..3 {
+        remote.poll().unwrap();
+    }
+    remote.drain(0, |_| {}); // Shows where it stands.
+    assert_eq!(of(&mut shard, id, remote.id()).next_seq, 4);
+    shard.lose(closure);
+    assert!(of(&mut shard, id, closure).lost);
+}
+
+#[test]
 fn draining_gives_what_polling_gives() {
     for policy in Policy::ALL {
         let mut shard = shard();
