@@ -1,5 +1,5 @@
-//! What an execution is doing, and each of its subscribers: answers to whoever asks, and nothing that
-//! changes anything.
+//! What an execution is doing, and each of its subscribers: answers to whoever asks, and nothing
+//! that changes anything.
 
 use crate::base::{ExecutionId, Instant, ProgressToken, SubscriberId};
 use crate::engine::action::{NotFound, Reply, State};

@@ -124,9 +124,10 @@ impl<const BYTES_MAX: usize> ShortText<BYTES_MAX> {
     /// Takes length and bytes as they are found, and keeps the prefix that is text.
     fn load(segment: &Segment, word: usize, length_word: usize) -> ShortText<BYTES_MAX> {
         let length = segment.word(length_word).load(Ordering::Relaxed).min(BYTES_MAX as u64);
+        let length = length as usize;
         let mut bytes = [0; BYTES_MAX];
-        copy::words_out(segment, word * 8, &mut bytes);
-        let length = match std::str::from_utf8(&bytes[..length as usize]) {
+        copy::words_out(segment, word * 8, &mut bytes[..length.next_multiple_of(8)]);
+        let length = match std::str::from_utf8(&bytes[..length]) {
             Ok(text) => text.len(),
             Err(error) => error.valid_up_to(),
         };
