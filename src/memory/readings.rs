@@ -215,7 +215,8 @@ mod tests {
         let mut random = crate::base::Random::new(1);
         let text = "some avg10=12.34 avg60=3.69\nMemTotal: 24684084 kB\n4:memory:/docker/a\n0::/é\n\
                     inactive_file 2000\nmax\n";
-        for _ in 0..if cfg!(miri) { 50 } else { 20_000 } {
+        let rounds = if cfg!(miri) { 50 } else { 20_000 };
+        for _ in 0..rounds {
             let mut bytes = text.as_bytes().to_vec();
             for _ in 0..random.between(1, 4) {
                 let at = random.below(bytes.len() as u64) as usize;
