@@ -243,6 +243,8 @@ pub const HTTP_EXTENSION_BYTES_MAX: u32 = 256;
 pub const HTTP_EXTENSIONS_BYTES_MAX: u32 = 4 << 10;
 /// Trailers behind a body; they are dropped.
 pub const HTTP_TRAILERS_BYTES_MAX: u32 = 4 << 10;
+/// Interim responses (1xx) that a client skips before the one that it waits for.
+pub const HTTP_INTERIM_RESPONSES_MAX: u32 = 16;
 /// Names and values in a query string.
 pub const HTTP_QUERY_PAIRS_MAX: usize = 64;
 /// Executions that one connection follows: each event says for each how far it is.

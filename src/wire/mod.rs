@@ -17,6 +17,8 @@ mod base64;
 pub mod events;
 #[cfg(test)]
 mod events_tests;
+#[cfg(feature = "server")]
+pub mod http1;
 mod json;
 mod lines;
 pub mod ndjson;

@@ -132,6 +132,9 @@ mod tests {
     use crate::base::Random;
     use crate::wire::events::{Event, Gap};
 
+    /// Bytes, their lines, and how they end.
+    type Case<'a> = (&'a [u8], &'a [&'a [u8]], Result<(), DecodeError>);
+
     /// The lines of `bytes`, which come cut at `cuts`, and how it ended.
     fn decoded(bytes: &[u8], cuts: &[usize]) -> (Vec<Vec<u8>>, Result<(), DecodeError>) {
         let mut decoder = Decoder::with_limit(100);
@@ -160,7 +163,7 @@ mod tests {
         let long = [&[b'x'; 100][..], b"\n"].concat();
         let too_long = [&[b'x'; 101][..], b"\n"].concat();
         let error = DecodeError::LineTooLong { bytes_max: 100 };
-        let table: &[(&[u8], &[&[u8]], Result<(), DecodeError>)] = &[
+        let table: &[Case<'_>] = &[
             (b"", &[], Ok(())),
             (b"{}\n[]\n", &[b"{}", b"[]"], Ok(())),
             (b"\n\r\n{}\r\n\n\n1\n\r\n", &[b"{}", b"1"], Ok(())),

@@ -52,9 +52,11 @@ fn assert_read(bytes: &[u8], expected: &Read) {
     }
 }
 
-/// Streams, and what each says as (name, data, id).
+/// A stream, and what it says as (name, data, id).
+type Stream = (&'static [u8], &'static [(&'static str, &'static str, &'static str)]);
+
 #[rustfmt::skip]
-const STREAMS: &[(&[u8], &[(&str, &str, &str)])] = &[
+const STREAMS: &[Stream] = &[
     (b"", &[]),
     (b"data: a\n\n", &[("message", "a", "")]),
     // Line ends of each kind, mixed.
