@@ -1,9 +1,9 @@
 //! Stratum 1: codecs, bytes <-> types. The only place that knows how things are spelled outside.
 //!
-//! Plain values go in, bytes are appended to a buffer of the caller's. Nothing that encodes allocates
-//! (but the caller's buffer, where it is too short, and a context of progress, which is parsed);
-//! nothing here reads a clock, makes a system call or knows the engine; whoever has a delivery turns
-//! it into an [`events::Event`].
+//! Plain values go in, bytes are appended to a buffer of the caller's. Nothing that encodes
+//! allocates (but the caller's buffer, where it is too short, and a context of progress, which is
+//! parsed); nothing here reads a clock, makes a system call or knows the engine; whoever has a
+//! delivery turns it into an [`events::Event`].
 //!
 //! What decodes is a machine: bytes are pushed in as they come, cut anywhere, and values come out.
 //! Each takes the front of the input that it is given, says the same however the input is cut, and

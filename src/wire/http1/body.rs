@@ -1,8 +1,9 @@
 //! Where a body ends, and what of the bytes is its content.
 //!
 //! Chunked bodies are read byte by byte where they are not content, by a machine that allows what
-//! RFC 9112, section 7.1, says and nothing more: lines end in both bytes, sizes have no sign, prefix
-//! or white space, and what is of no use to anybody (extensions, trailers) is small, and dropped.
+//! RFC 9112, section 7.1, says and nothing more: lines end in both bytes, sizes have no sign,
+//! prefix or white space, and what is of no use to anybody (extensions, trailers) is small, and
+//! dropped.
 
 use super::refusal::Refusal;
 use crate::limits;

@@ -1,8 +1,10 @@
-//! How far a connection is, as the `id:` of its events: `EXECUTION:SEQ`, with commas between several.
+//! How far a connection is, as the `id:` of its events: `EXECUTION:SEQ`, with commas between
+//! several.
 //!
 //! A reader keeps the last `id:` only and sends it back as `Last-Event-ID`, so each names all
 //! executions of the connection. It names them in full: sent back to another stream by mistake, it
-//! is an error there and not a wrong place. For a stream of one execution `SEQ` alone is taken, too.
+//! is an error there and not a wrong place. For a stream of one execution `SEQ` alone is taken,
+//! too.
 
 use std::fmt;
 
