@@ -7,7 +7,7 @@
 use std::fmt;
 
 use super::body::{BodyLength, BodyPart, BodyReader};
-use super::head::{Headers, Method, Version, framing, keeps_alive, refusal_of, version_of};
+use super::head::{Headers, Method, Said, Version, framing, refusal_of, version_of};
 use super::refusal::Refusal;
 use super::response::Status;
 use super::scan::HeadScan;
@@ -256,13 +256,14 @@ impl<'a> ResponseInfo<'a> {
         let version = version_of(response.version);
         let status = response.code.and_then(Status::new).ok_or(ResponseError::BadStatusLine)?;
         let headers = Headers::new(bytes, response.headers);
-        let said = framing(&headers, version).map_err(ResponseError::Malformed)?;
-        let body = match said {
+        let said = Said::by(response.headers);
+        let length = framing(&said, version).map_err(ResponseError::Malformed)?;
+        let body = match length {
             _ if method == Method::Head || status.is_bodiless() => BodyLength::None,
             Some(length) => length,
             None => BodyLength::UntilClose,
         };
-        let keeps_alive = keeps_alive(&headers, version) && body != BodyLength::UntilClose;
+        let keeps_alive = said.keeps_alive(version) && body != BodyLength::UntilClose;
         Ok(ResponseInfo { status, version, body, keeps_alive, headers })
     }
 }

@@ -95,19 +95,17 @@ impl<'a> RequestHead<'a> {
         let target = request.path.unwrap_or_default();
         let target = Target::parse(target, method == Method::Options)?;
         let headers = Headers::new(bytes, request.headers);
-        let host = host(&headers, version, &target)?;
-        let body = match framing(&headers, version)? {
-            Some(length) => length,
-            None => BodyLength::None,
-        };
+        let said = Said::by(request.headers);
+        let host = host(&said, version, &target)?;
+        let body = framing(&said, version)?.unwrap_or(BodyLength::None);
         Ok(RequestHead {
             method,
             target,
             version,
             host,
             body,
-            expects_continue: expects_continue(&headers, version)? && body != BodyLength::None,
-            keeps_alive: keeps_alive(&headers, version),
+            expects_continue: expects_continue(&said, version)? && body != BodyLength::None,
+            keeps_alive: said.keeps_alive(version),
             headers,
         })
     }
@@ -261,18 +259,69 @@ fn has_other_version(head: &[u8]) -> bool {
     }
 }
 
+/// The headers that say who is asked and where the body ends, found in one pass.
+#[derive(Debug, Default)]
+pub(super) struct Said<'a> {
+    host: Once<'a>,
+    content_length: Once<'a>,
+    transfer_encoding: Once<'a>,
+    expect: Once<'a>,
+    close: bool,
+    keep_alive: bool,
+}
+
+/// The value of a header that is there once if at all.
+#[derive(Clone, Copy, Debug, Default)]
+struct Once<'a> {
+    value: Option<&'a [u8]>,
+    is_repeated: bool,
+}
+
+impl<'a> Said<'a> {
+    pub fn by(headers: &[httparse::Header<'a>]) -> Said<'a> {
+        let mut said = Said::default();
+        for header in headers {
+            let value = header.value.trim_ascii();
+            let is = |name: &str| header.name.eq_ignore_ascii_case(name);
+            let once = match header.name.len() {
+                4 if is("host") => &mut said.host,
+                6 if is("expect") => &mut said.expect,
+                10 if is("connection") => {
+                    said.hear_connection(value);
+                    continue;
+                }
+                14 if is("content-length") => &mut said.content_length,
+                17 if is("transfer-encoding") => &mut said.transfer_encoding,
+                _ => continue,
+            };
+            once.is_repeated |= once.value.replace(value).is_some();
+        }
+        said
+    }
+
+    fn hear_connection(&mut self, value: &[u8]) {
+        for option in value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
+            self.close |= option.eq_ignore_ascii_case(b"close");
+            self.keep_alive |= option.eq_ignore_ascii_case(b"keep-alive");
+        }
+    }
+
+    /// May there be another message behind this one?
+    pub fn keeps_alive(&self, version: Version) -> bool {
+        !self.close && (self.keep_alive || version == Version::Http11)
+    }
+}
+
 /// Exactly one, valid, and the same as in the target.
 fn host<'a>(
-    headers: &Headers<'a>,
+    said: &Said<'a>,
     version: Version,
     target: &Target<'a>,
 ) -> Result<Option<&'a str>, Refusal> {
-    let mut hosts = headers.all("host");
-    let (host, second) = (hosts.next(), hosts.next());
-    if second.is_some() {
+    if said.host.is_repeated {
         return Err(Refusal::RepeatedHost);
     }
-    let Some(host) = host else {
+    let Some(host) = said.host.value else {
         return match (version, target.authority) {
             (Version::Http11, _) => Err(Refusal::NoHost),
             (Version::Http10, Some(authority)) if !is_authority(authority) => {
@@ -292,30 +341,16 @@ fn host<'a>(
 }
 
 /// What a message says about the length of its body; `None` if nothing. The same for both sides.
-pub(super) fn framing(
-    headers: &Headers<'_>,
-    version: Version,
-) -> Result<Option<BodyLength>, Refusal> {
-    let mut lengths = headers.all("content-length");
-    let mut codings = headers.all("transfer-encoding");
-    let (length, coding) = (lengths.next(), codings.next());
-    if length.is_some() && coding.is_some() {
-        return Err(Refusal::TwoLengths);
+pub(super) fn framing(said: &Said<'_>, version: Version) -> Result<Option<BodyLength>, Refusal> {
+    match (said.content_length.value, said.transfer_encoding.value) {
+        (None, None) => Ok(None),
+        (Some(_), Some(_)) => Err(Refusal::TwoLengths),
+        (Some(_), None) if said.content_length.is_repeated => Err(Refusal::RepeatedLength),
+        (Some(length), None) => Ok(Some(BodyLength::Known(parse_length(length)?))),
+        (None, Some(_)) if version == Version::Http10 => Err(Refusal::TransferEncodingInOldVersion),
+        (None, Some(_)) if said.transfer_encoding.is_repeated => Err(Refusal::BadTransferEncoding),
+        (None, Some(coding)) => check_coding(coding).map(|()| Some(BodyLength::Chunked)),
     }
-    if lengths.next().is_some() {
-        return Err(Refusal::RepeatedLength);
-    }
-    if let Some(coding) = coding {
-        if version == Version::Http10 {
-            return Err(Refusal::TransferEncodingInOldVersion);
-        }
-        if codings.next().is_some() {
-            return Err(Refusal::BadTransferEncoding);
-        }
-        check_coding(coding)?;
-        return Ok(Some(BodyLength::Chunked));
-    }
-    length.map(|text| parse_length(text).map(BodyLength::Known)).transpose()
 }
 
 /// `chunked`, in any case. Codings before it could be fine, but we have none.
@@ -345,24 +380,12 @@ fn parse_length(text: &[u8]) -> Result<u64, Refusal> {
     text.parse().map_err(|_| Refusal::BadLength)
 }
 
-fn expects_continue(headers: &Headers<'_>, version: Version) -> Result<bool, Refusal> {
-    let mut values = headers.all("expect");
-    match (values.next(), values.next()) {
-        (None, _) => Ok(false),
-        (Some(value), None) if value.eq_ignore_ascii_case(b"100-continue") => {
+fn expects_continue(said: &Said<'_>, version: Version) -> Result<bool, Refusal> {
+    match said.expect.value {
+        None => Ok(false),
+        Some(value) if !said.expect.is_repeated && value.eq_ignore_ascii_case(b"100-continue") => {
             Ok(version == Version::Http11) // RFC 9110, section 10.1.1: 1.0 is ignored.
         }
-        _ => Err(Refusal::UnknownExpectation),
-    }
-}
-
-pub(super) fn keeps_alive(headers: &Headers<'_>, version: Version) -> bool {
-    let says = |option: &str| {
-        let mut options = headers.texts("connection").flat_map(|value| value.split(','));
-        options.any(|other| other.trim_matches([' ', '\t']).eq_ignore_ascii_case(option))
-    };
-    match version {
-        Version::Http11 => !says("close"),
-        Version::Http10 => says("keep-alive") && !says("close"),
+        Some(_) => Err(Refusal::UnknownExpectation),
     }
 }

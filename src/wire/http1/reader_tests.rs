@@ -1,11 +1,11 @@
 //! The server's side: the same parts however the bytes are cut.
 
 use super::Headers;
-use super::head::{HeaderFault, Version};
+use super::head::{HeaderFault, Method, Version};
 use super::refusal::Refusal;
 use super::request::{RequestPart, RequestReader};
 use super::response::{BODY_END, CHUNK_END, write_chunk_size};
-use super::transcript::{Transcript, everywhere, get, requests};
+use super::transcript::{Transcript, everywhere, get, requests, response};
 use crate::base::Random;
 use crate::limits;
 
@@ -185,4 +185,56 @@ fn what_is_shown_of_a_transcript_tells_requests_apart() {
     let one = requests(get("").as_bytes(), &[]);
     let expected = Transcript { parts: vec!["GET / h None".into(), "End".into()], end: Ok(()) };
     assert_eq!(one, expected);
+}
+
+/// Requests and responses in which bytes were changed at random, in ways that matter.
+#[test]
+fn whatever_comes_the_verdict_does_not_depend_on_the_cuts() {
+    let originals: [&[u8]; 4] = [
+        b"GET /a?b=%20 HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n",
+        b"POST /a HTTP/1.1\r\nHost: h:1\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\nabcde",
+        b"PUT / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n\
+          3;x=y\r\nabc\r\nA\r\n0123456789\r\n0\r\nA: b\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n",
+    ];
+    let pieces: [&[u8]; 14] = [
+        b"\r",
+        b"\n",
+        b"\r\n",
+        b"\r\n\r\n",
+        b" ",
+        b"\t",
+        b":",
+        b";",
+        b",",
+        b"\0",
+        b"\xFF",
+        b"0",
+        b"Content-Length: 1\r\n",
+        b"Transfer-Encoding: chunked\r\n",
+    ];
+    let mut random = Random::new(3);
+    let mut refused_count = 0;
+    for round in 0..20_000 {
+        let mut bytes = originals[random.below(4) as usize].to_vec();
+        for _ in 0..random.between(1, 3) {
+            let at = random.below(bytes.len() as u64) as usize;
+            let cut = at + random.below(3) as usize;
+            let piece = pieces[random.below(14) as usize];
+            let end = cut.min(bytes.len());
+            bytes.splice(at..end, piece.iter().copied());
+        }
+        bytes.extend_from_slice(originals[0]);
+        let mut cuts: Vec<usize> =
+            (0..4).map(|_| random.below(bytes.len() as u64) as usize).collect();
+        cuts.sort_unstable();
+        let text = bytes.escape_ascii();
+        let at_once = requests(&bytes, &[]);
+        refused_count += u32::from(at_once.end.is_err());
+        assert_eq!(requests(&bytes, &cuts), at_once, "round {round}: {text}");
+        assert_eq!(requests(&bytes, &everywhere(&bytes)), at_once, "round {round}: {text}");
+        let at_once = response(Method::Get, &bytes, &[]);
+        assert_eq!(response(Method::Get, &bytes, &cuts), at_once, "round {round}: {text}");
+    }
+    assert!((5_000..20_000).contains(&refused_count), "{refused_count} of 20,000 were refused");
 }

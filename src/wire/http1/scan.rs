@@ -23,20 +23,18 @@ pub(super) struct HeadScan {
 impl HeadScan {
     /// Looks at the next bytes. Gives back how many of them belong to the head if it ends in them.
     pub fn feed(&mut self, bytes: &[u8]) -> Result<Option<usize>, Refusal> {
-        for (at, &byte) in bytes.iter().enumerate() {
-            self.head_bytes += 1;
-            if self.head_bytes > limits::HTTP_HEAD_BYTES_MAX {
-                return Err(Refusal::HeadTooLong);
+        let mut at = 0;
+        while at < bytes.len() {
+            // Within a line most bytes are plain: they count, and nothing else.
+            if self.line_bytes > 0 && !self.after_return {
+                let plain_bytes = bytes[at..].iter().take_while(|byte| is_plain(**byte)).count();
+                self.count(plain_bytes)?;
+                at += plain_bytes;
             }
-            match byte {
-                b'\n' if self.after_return => {
-                    if self.end_line()? {
-                        return Ok(Some(at + 1));
-                    }
-                }
-                _ if self.after_return => return Err(Refusal::BareCarriageReturn),
-                b'\r' => self.after_return = true,
-                _ => self.take(byte)?,
+            let Some(&byte) = bytes.get(at) else { break };
+            at += 1;
+            if self.take(byte)? {
+                return Ok(Some(at));
             }
         }
         Ok(None)
@@ -47,24 +45,55 @@ impl HeadScan {
         self.line_count == 0 && self.line_bytes == 0 && !self.after_return
     }
 
-    fn take(&mut self, byte: u8) -> Result<(), Refusal> {
+    /// Bytes of a line that are its content.
+    fn count(&mut self, bytes: usize) -> Result<(), Refusal> {
+        let (line_bytes_max, refusal) = match self.line_count {
+            0 => (limits::HTTP_FIRST_LINE_BYTES_MAX, Refusal::FirstLineTooLong),
+            _ => (limits::HTTP_HEADER_BYTES_MAX, Refusal::HeaderTooLong),
+        };
+        let line_left = (line_bytes_max - self.line_bytes) as usize;
+        let head_left = (limits::HTTP_HEAD_BYTES_MAX - self.head_bytes) as usize;
+        if bytes > line_left.min(head_left) {
+            // Which of the two is passed first?
+            return Err(if head_left <= line_left { Refusal::HeadTooLong } else { refusal });
+        }
+        self.line_bytes += bytes as u32;
+        self.head_bytes += bytes as u32;
+        Ok(())
+    }
+
+    /// Any byte. Does the head end with it?
+    fn take(&mut self, byte: u8) -> Result<bool, Refusal> {
         match byte {
-            b'!'..=b'~' | 0x80.. => {}
-            b' ' | b'\t' if self.line_bytes > 0 => {}
-            b' ' | b'\t' if self.line_count > 0 => return Err(Refusal::FoldedHeader),
-            b' ' | b'\t' => return Err(Refusal::BadFirstLine),
+            b'\n' if self.after_return => {
+                self.count_line_end()?;
+                return self.end_line();
+            }
+            _ if self.after_return => return Err(Refusal::BareCarriageReturn),
+            b'\r' => {
+                self.count_line_end()?;
+                self.after_return = true;
+                return Ok(false);
+            }
+            b' ' | b'\t' if self.line_bytes == 0 && self.line_count > 0 => {
+                return Err(Refusal::FoldedHeader);
+            }
+            b' ' | b'\t' if self.line_bytes == 0 => return Err(Refusal::BadFirstLine),
+            _ if is_plain(byte) => {}
             b'\n' => return Err(Refusal::BareLineFeed),
             0 => return Err(Refusal::Nul),
             _ => return Err(Refusal::ControlCharacter),
         }
-        self.line_bytes += 1;
-        match self.line_count {
-            0 if self.line_bytes > limits::HTTP_FIRST_LINE_BYTES_MAX => {
-                Err(Refusal::FirstLineTooLong)
-            }
-            1.. if self.line_bytes > limits::HTTP_HEADER_BYTES_MAX => Err(Refusal::HeaderTooLong),
-            _ => Ok(()),
+        self.count(1)?;
+        Ok(false)
+    }
+
+    fn count_line_end(&mut self) -> Result<(), Refusal> {
+        if self.head_bytes == limits::HTTP_HEAD_BYTES_MAX {
+            return Err(Refusal::HeadTooLong);
         }
+        self.head_bytes += 1;
+        Ok(())
     }
 
     /// Was that the empty line at the end of the head?
@@ -87,4 +116,10 @@ impl HeadScan {
         }
         Ok(false)
     }
+}
+
+/// Visible, a space, a tab, or no ASCII.
+#[inline]
+fn is_plain(byte: u8) -> bool {
+    byte == b'\t' || !byte.is_ascii_control()
 }
