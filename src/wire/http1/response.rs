@@ -144,7 +144,7 @@ pub struct ResponseHead<'a> {
 }
 
 impl<'a> ResponseHead<'a> {
-    /// Appends the first line and the date, [`http_date`] of now.
+    /// Appends the first line and the date, [`super::http_date`] of now.
     pub fn begin(out: &'a mut Vec<u8>, status: Status, date: &[u8; 29]) -> ResponseHead<'a> {
         out.extend_from_slice(b"HTTP/1.1 ");
         json::write_u64(out, status.code().into());
