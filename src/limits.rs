@@ -225,7 +225,42 @@ pub const IDLE_GAP_CLAMP: u32 = 4;
 /// `backoff`: each silence weighs 2^-2 in the typical one.
 pub const IDLE_GAP_SMOOTHING_SHIFT: u32 = 2;
 
+// --- HTTP, SSE, NDJSON ---------------------------------------------------------------------------
+
+/// The first line of a message, method, target and version together: what Apache takes.
+pub const HTTP_FIRST_LINE_BYTES_MAX: u32 = 8 << 10;
+/// One header with its name.
+pub const HTTP_HEADER_BYTES_MAX: u32 = 8 << 10;
+/// Headers of one message.
+pub const HTTP_HEADERS_MAX: u32 = 64;
+/// A head: the first line and all headers.
+pub const HTTP_HEAD_BYTES_MAX: u32 = 16 << 10;
+/// The body of a request, unless its route allows more or less.
+pub const HTTP_BODY_BYTES_MAX: u64 = 1 << 20;
+/// Extensions of one chunk of a body. Nobody uses any.
+pub const HTTP_EXTENSION_BYTES_MAX: u32 = 256;
+/// Extensions of all chunks of a body: else a byte of data could cost 256 (CVE-2023-39326).
+pub const HTTP_EXTENSIONS_BYTES_MAX: u32 = 4 << 10;
+/// Trailers behind a body; they are dropped.
+pub const HTTP_TRAILERS_BYTES_MAX: u32 = 4 << 10;
+/// Interim responses (1xx) that a client skips before the one that it waits for.
+pub const HTTP_INTERIM_RESPONSES_MAX: u32 = 16;
+/// Names and values in a query string.
+pub const HTTP_QUERY_PAIRS_MAX: usize = 64;
+/// Executions that one connection follows: each event says for each how far it is.
+pub const STREAM_CURSORS_MAX: usize = 32;
+/// A line of SSE or NDJSON that a client takes: the longest chunk, all of it escaped, and a bit.
+pub const STREAM_LINE_BYTES_MAX: usize = 8 << 20;
+/// The data of one event that a client of SSE takes, all lines together.
+pub const SSE_EVENT_BYTES_MAX: usize = 16 << 20;
+
 const _: () = {
+    assert!(HTTP_FIRST_LINE_BYTES_MAX <= HTTP_HEAD_BYTES_MAX); // Else it could not be reached.
+    assert!(HTTP_HEADER_BYTES_MAX <= HTTP_HEAD_BYTES_MAX);
+    assert!(STREAM_CURSORS_MAX * 48 < HTTP_HEADER_BYTES_MAX as usize); // `Last-Event-ID` fits.
+    // JSON spells a control character in six.
+    assert!(6 * RING_CLASS_BYTES[RING_CLASS_BYTES.len() - 1] as usize <= STREAM_LINE_BYTES_MAX);
+    assert!(STREAM_LINE_BYTES_MAX <= SSE_EVENT_BYTES_MAX);
     assert!(KINDS_MAX <= 16); // A filter is 16 bits.
     assert!(KEYS_MAX <= 64); // The set of keys seen is 64 bits.
     assert!(ERROR_TEXT_BYTES_MAX.is_multiple_of(8)); // Texts are stored as whole words.

@@ -16,6 +16,9 @@ use streamdoor::reactor::readings::KernelFiles;
 use streamdoor::shard::{Delivery, ExecuteOptions, Shard, ShardConfig};
 use streamdoor::tool::{Context, EmitError, Prepared, Step, Tool, ToolSpec, Work};
 use streamdoor::wire::events::{self, Event};
+#[cfg(feature = "server")]
+use streamdoor::wire::http1;
+use streamdoor::wire::sse::{self, Cursor};
 
 const FIRST_COUNTED: u64 = 1_000;
 const LAST_COUNTED: u64 = 100_000;
@@ -84,6 +87,7 @@ fn nothing_allocates_on_the_chunk_path() {
     the_allocator_counts();
     let _keeper = the_watch_has_begun();
     spelling_events_allocates_nothing();
+    framing_them_allocates_nothing();
     inline_nothing_allocates();
     fed_by_hand_nothing_allocates();
     across_threads_nothing_allocates();
@@ -287,4 +291,68 @@ fn spelling_events_allocates_nothing() {
     at_chunk(LAST_COUNTED);
     assert!(out.iter().filter(|byte| **byte == b'\n').count() == 204);
     assert_none("spelling events");
+}
+
+/// As a connection does that follows two executions: a chunk of HTTP with one event in it.
+fn framing_them_allocates_nothing() {
+    let executions = ["0123456789", "abcdefghij"];
+    let (chunk_count, byte_count, reason) = (1, 100, "lag");
+    let mut middle = Vec::with_capacity(1 << 10);
+    let mut out = Vec::with_capacity(1 << 20);
+    at_chunk(FIRST_COUNTED);
+    for seq in 0..1_000 {
+        let gap = events::Gap {
+            execution: executions[0],
+            from_seq: seq,
+            to_seq: seq,
+            chunk_count,
+            byte_count,
+            reason,
+        };
+        middle.clear();
+        sse::write_event(&mut middle, &Event::Gap(gap)); // Shared by all connections.
+        #[cfg(feature = "server")]
+        let chunk = http1::begin_chunk(&mut out);
+        sse::write_cursors(&mut out, &executions.map(|execution| Cursor { execution, seq }));
+        out.extend_from_slice(&middle);
+        out.extend_from_slice(sse::END);
+        #[cfg(feature = "server")]
+        http1::end_chunk(&mut out, chunk);
+    }
+    sse::write_name(&mut out, "text").expect("it is a name");
+    sse::write_data(&mut out, "one\r\ntwo\rthree\n");
+    sse::write_retry(&mut out, Duration::from_secs(3));
+    sse::write_comment(&mut out, "still\nhere");
+    #[cfg(feature = "server")]
+    {
+        http1::write_chunk_size(&mut out, 0xABC);
+        let date = http1::http_date(784_111_777);
+        let mut head = http1::ResponseHead::begin(&mut out, http1::Status::OK, &date);
+        head.header("content-type", sse::MEDIA_TYPE).expect("it is a value");
+        head.finish(http1::Framing::Chunked, true);
+    }
+    at_chunk(LAST_COUNTED);
+    assert!(out.len() > 100_000);
+    assert_none("framing events");
+    #[cfg(feature = "server")]
+    reading_whole_requests_allocates_nothing();
+}
+
+/// A request that comes whole is read where it is.
+#[cfg(feature = "server")]
+fn reading_whole_requests_allocates_nothing() {
+    let request = b"POST /v1/executions HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\n{}";
+    let mut reader = http1::RequestReader::new();
+    let mut part_count = 0;
+    at_chunk(FIRST_COUNTED);
+    for _ in 0..100 {
+        let mut input = &request[..];
+        while let Some(part) = reader.read(&mut input).expect("it is a good request") {
+            std::hint::black_box(part);
+            part_count += 1;
+        }
+    }
+    at_chunk(LAST_COUNTED);
+    assert_eq!(part_count, 300);
+    assert_none("reading requests");
 }

@@ -320,22 +320,26 @@ impl Fields<'_> {
         self.0.extend_from_slice(b"\":");
     }
 
+    #[inline]
     fn text(&mut self, name: &str, text: &str) {
         self.name(name);
         json::write_string(self.0, text);
     }
 
+    #[inline]
     fn number(&mut self, name: &str, number: u64) {
         self.name(name);
         json::write_u64(self.0, number);
     }
 
+    #[inline]
     fn text_if(&mut self, name: &str, text: Option<&str>) {
         if let Some(text) = text {
             self.text(name, text);
         }
     }
 
+    #[inline]
     fn number_if(&mut self, name: &str, number: Option<u64>) {
         if let Some(number) = number {
             self.number(name, number);

@@ -1,0 +1,132 @@
+//! Which of the media types on offer a client likes best (RFC 9110, section 12.5.1).
+
+/// A whole `q` is so many thousandths.
+const WEIGHT_MAX: u16 = 1_000;
+
+/// The type on offer that the `Accept` headers like best; of equals the first one. The first of all
+/// if there is no such header; `None` if there is one and it likes none, which is a 406.
+///
+/// What in a header is not a media type with, perhaps, a weight is passed over.
+///
+/// ```
+/// use streamdoor::wire::http1::negotiate;
+///
+/// let offered = ["text/event-stream", "application/x-ndjson"];
+/// assert_eq!(negotiate(["application/x-ndjson, */*;q=0.1"], &offered), Some(offered[1]));
+/// assert_eq!(negotiate(["text/html"], &offered), None);
+/// ```
+pub fn negotiate<'h, 'o>(
+    accept: impl IntoIterator<Item = &'h str> + Clone,
+    offered: &[&'o str],
+) -> Option<&'o str> {
+    if accept.clone().into_iter().next().is_none() {
+        return offered.first().copied();
+    }
+    let mut best = None;
+    for &media_type in offered {
+        let weight = weight_of(media_type, accept.clone());
+        if weight > best.map_or(0, |(_, weight)| weight) {
+            best = Some((media_type, weight));
+        }
+    }
+    best.map(|(media_type, _)| media_type)
+}
+
+/// Is it `media_type`, with or without parameters?
+///
+/// ```
+/// use streamdoor::wire::http1::is_media_type;
+///
+/// assert!(is_media_type("Application/JSON; charset=utf-8", "application/json"));
+/// assert!(!is_media_type("text/plain; application/json", "application/json"));
+/// ```
+pub fn is_media_type(value: &str, media_type: &str) -> bool {
+    let essence = value.split(';').next().unwrap_or("");
+    essence.trim_matches([' ', '\t']).eq_ignore_ascii_case(media_type)
+}
+
+/// What the most precise range that has `media_type` in it says.
+fn weight_of<'h>(media_type: &str, accept: impl IntoIterator<Item = &'h str>) -> u16 {
+    let kind = media_type.split('/').next().unwrap_or("");
+    let mut best = (0, 0); // Precision, then weight.
+    for range in accept.into_iter().flat_map(|value| value.split(',')) {
+        let mut parts = range.split(';').map(|part| part.trim_matches([' ', '\t']));
+        let name = parts.next().unwrap_or("");
+        let precision = match name.split_once('/') {
+            Some(("*", "*")) => 1,
+            Some((major, "*")) if major.eq_ignore_ascii_case(kind) => 2,
+            _ if name.eq_ignore_ascii_case(media_type) => 3,
+            _ => continue,
+        };
+        let mut weight = Some(WEIGHT_MAX);
+        for part in parts {
+            if let Some(("q" | "Q", text)) = part.split_once('=') {
+                weight = parse_weight(text);
+            }
+        }
+        if let Some(weight) = weight {
+            best = best.max((precision, weight));
+        }
+    }
+    best.1
+}
+
+/// `0`, `1`, and up to three digits behind a point between them.
+fn parse_weight(text: &str) -> Option<u16> {
+    let (whole, digits) = text.split_once('.').unwrap_or((text, ""));
+    if digits.len() > 3 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let whole = match whole {
+        "0" => 0,
+        "1" => WEIGHT_MAX,
+        _ => return None,
+    };
+    let parts = digits.bytes().zip([100, 10, 1]);
+    let fraction: u16 = parts.map(|(digit, place)| u16::from(digit - b'0') * place).sum();
+    Some(whole + fraction).filter(|weight| *weight <= WEIGHT_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SSE: &str = "text/event-stream";
+    const LINES: &str = "application/x-ndjson";
+    const JSON: &str = "application/json";
+
+    #[test]
+    fn the_most_precise_range_says_how_much_a_type_is_liked() {
+        let table: &[(&[&str], Option<&str>)] = &[
+            (&[], Some(SSE)),
+            (&["*/*"], Some(SSE)),
+            (&["text/event-stream"], Some(SSE)),
+            (&["application/x-ndjson"], Some(LINES)),
+            (&["APPLICATION/X-NDJSON"], Some(LINES)),
+            (&["application/*"], Some(LINES)),
+            (&["application/*;q=0.5, application/json"], Some(JSON)),
+            (&["application/*", "application/x-ndjson;q=0"], Some(JSON)),
+            (&["*/*;q=0.1, application/json;q=0.2"], Some(JSON)),
+            (&["text/event-stream;q=0.3,\tapplication/json ; q=0.4"], Some(JSON)),
+            (&["text/html, application/xhtml+xml, */*;q=0.8"], Some(SSE)),
+            (&["*/*, text/event-stream;q=0"], Some(LINES)),
+            (&["application/json, text/event-stream"], Some(SSE)), // Equals: our order.
+            (&["text/event-stream;charset=utf-8;q=0.001"], Some(SSE)),
+            (&["text/html"], None),
+            (&["*/*;q=0"], None),
+            (&[""], None),
+            (&["text/*;q=2, application/json;q=0.0"], None),
+            (&["*"], None),
+            (&["text"], None),
+            (&["text/event-stream;q=x, application/json;q=1.000"], Some(JSON)),
+            (&["text/event-stream;q=1.001, application/json;q=0.1"], Some(JSON)),
+            (&["text/event-stream;q=0.1234, application/json;q=0.1"], Some(JSON)),
+            (&["text/event-stream;q=-1, application/json;q=0.1"], Some(JSON)),
+        ];
+        for (accept, expected) in table {
+            let got = negotiate(accept.iter().copied(), &[SSE, LINES, JSON]);
+            assert_eq!(got, *expected, "{accept:?}");
+        }
+        assert_eq!(negotiate(["*/*"], &[]), None);
+    }
+}

@@ -1,0 +1,289 @@
+//! Responses out of bytes: for clients.
+//!
+//! As strict as the server's side. An end of the connection that is not the end of a response is an
+//! error; a body that only the connection's end can end is complete as far as HTTP can tell, and
+//! what it carries must say so itself.
+
+use std::fmt;
+
+use super::body::{BodyLength, BodyPart, BodyReader};
+use super::head::{Headers, Method, Said, Version, framing, refusal_of, version_of};
+use super::refusal::Refusal;
+use super::response::Status;
+use super::scan::HeadScan;
+use crate::limits;
+
+/// Finds responses in the bytes of one connection, which come in pieces.
+///
+/// ```
+/// use streamdoor::wire::http1::{Method, ResponsePart, ResponseReader};
+///
+/// let mut reader = ResponseReader::new();
+/// reader.expect(Method::Get);
+/// let mut input = &b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n"[..];
+/// let Some(ResponsePart::Head(head)) = reader.read(&mut input)? else { panic!("it is whole") };
+/// assert!(head.status.is_success());
+/// assert_eq!(reader.read(&mut input)?, Some(ResponsePart::Body(b"ab")));
+/// assert_eq!(reader.read(&mut input)?, None); // The end is not whole.
+/// assert!(reader.finish().is_err());
+/// # Ok::<(), streamdoor::wire::http1::ResponseError>(())
+/// ```
+#[derive(Debug)]
+pub struct ResponseReader {
+    state: State,
+    method: Method,
+    scan: HeadScan,
+    kept: Vec<u8>,
+    interim_count: u32,
+}
+
+#[derive(Debug)]
+enum State {
+    /// No request was sent that is not answered.
+    Idle,
+    Head,
+    Body(BodyReader),
+    Failed(ResponseError),
+}
+
+/// A part of a response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResponsePart<'a> {
+    /// The head.
+    Head(ResponseInfo<'a>),
+    /// The next bytes of the body, at least one.
+    Body(&'a [u8]),
+    /// The response is complete.
+    End,
+}
+
+/// The head of a response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ResponseInfo<'a> {
+    /// How it went.
+    pub status: Status,
+    /// In which HTTP.
+    pub version: Version,
+    /// How long the body is.
+    pub body: BodyLength,
+    /// May there be another request on this connection?
+    pub keeps_alive: bool,
+    /// All headers.
+    pub headers: Headers<'a>,
+}
+
+/// Why a response cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResponseError {
+    /// It breaks a rule that is the same for requests.
+    Malformed(Refusal),
+    /// The first line is not `HTTP/1.1 200 OK`, in three digits of any other status.
+    BadStatusLine,
+    /// The server wants to speak something else.
+    Upgraded,
+    /// More than [`limits::HTTP_INTERIM_RESPONSES_MAX`] interim responses.
+    TooManyInterim,
+    /// Something came that was not asked for.
+    Unasked,
+    /// The connection ended before the response did. Asking again may help.
+    Truncated,
+}
+
+impl Default for ResponseReader {
+    fn default() -> ResponseReader {
+        ResponseReader::new()
+    }
+}
+
+impl ResponseReader {
+    /// For a new connection.
+    pub fn new() -> ResponseReader {
+        ResponseReader {
+            state: State::Idle,
+            method: Method::Get,
+            scan: HeadScan::default(),
+            kept: Vec::new(),
+            interim_count: 0,
+        }
+    }
+
+    /// A request was sent: with this method, which says whether its response has a body.
+    ///
+    /// # Panics
+    /// If the response to the last one has not ended.
+    pub fn expect(&mut self, method: Method) {
+        assert!(!matches!(self.state, State::Head | State::Body(_)));
+        self.method = method;
+        self.interim_count = 0;
+        if matches!(self.state, State::Idle) {
+            self.state = State::Head;
+        }
+    }
+
+    /// The next part; takes what it needs from the front of `input`. `None`: all of `input` is
+    /// taken, and more is needed. Interim responses are skipped.
+    ///
+    /// # Errors
+    /// [`ResponseError`], and that for ever.
+    pub fn read<'a, 'i: 'a>(
+        &'a mut self,
+        input: &mut &'i [u8],
+    ) -> Result<Option<ResponsePart<'a>>, ResponseError> {
+        match &mut self.state {
+            State::Failed(error) => Err(*error),
+            State::Idle if input.is_empty() => Ok(None),
+            State::Idle => Err(self.fail(ResponseError::Unasked)),
+            State::Head => self.read_head(input),
+            State::Body(body) => {
+                self.kept = Vec::new();
+                match body.read(input) {
+                    Ok(Some(BodyPart::Piece(piece))) => Ok(Some(ResponsePart::Body(piece))),
+                    Ok(Some(BodyPart::End)) => {
+                        self.state = State::Idle;
+                        Ok(Some(ResponsePart::End))
+                    }
+                    Ok(None) => Ok(None),
+                    Err(refusal) => Err(self.fail(ResponseError::Malformed(refusal))),
+                }
+            }
+        }
+    }
+
+    /// Sets how long the body of this response may be; otherwise it has no limit. To be called
+    /// between the head and the next part.
+    pub fn limit_body(&mut self, bytes_max: u64) {
+        if let State::Body(body) = &mut self.state {
+            body.set_limit(bytes_max);
+        }
+    }
+
+    /// The connection ended. Gives back the [`ResponsePart::End`] of a body that ends so; `None`
+    /// if nothing was waited for.
+    ///
+    /// # Errors
+    /// [`ResponseError::Truncated`] in the middle of a response; an earlier error.
+    pub fn finish(&mut self) -> Result<Option<ResponsePart<'static>>, ResponseError> {
+        match &self.state {
+            State::Failed(error) => Err(*error),
+            State::Idle => Ok(None),
+            State::Body(body) if body.is_at_end() || body.ends_with_connection() => {
+                self.state = State::Idle;
+                Ok(Some(ResponsePart::End))
+            }
+            State::Head | State::Body(_) => Err(self.fail(ResponseError::Truncated)),
+        }
+    }
+
+    fn fail(&mut self, error: ResponseError) -> ResponseError {
+        self.state = State::Failed(error);
+        error
+    }
+
+    fn read_head<'a, 'i: 'a>(
+        &'a mut self,
+        input: &mut &'i [u8],
+    ) -> Result<Option<ResponsePart<'a>>, ResponseError> {
+        let piece = loop {
+            let head_bytes = match self.scan.feed(input) {
+                Ok(Some(head_bytes)) => head_bytes,
+                Ok(None) => {
+                    self.kept.extend_from_slice(std::mem::take(input));
+                    return Ok(None);
+                }
+                Err(refusal) => return Err(self.fail(ResponseError::Malformed(refusal))),
+            };
+            self.scan = HeadScan::default();
+            let (piece, rest) = input.split_at(head_bytes);
+            *input = rest;
+            if !self.kept.is_empty() {
+                self.kept.extend_from_slice(piece);
+            }
+            let head = if self.kept.is_empty() { piece } else { &self.kept };
+            match check_status_line(head) {
+                Ok(200..) => break piece,
+                Ok(101) => return Err(self.fail(ResponseError::Upgraded)),
+                Ok(_) if self.interim_count == limits::HTTP_INTERIM_RESPONSES_MAX => {
+                    return Err(self.fail(ResponseError::TooManyInterim));
+                }
+                Ok(_) => {
+                    self.interim_count += 1;
+                    self.kept.clear();
+                }
+                Err(error) => return Err(self.fail(error)),
+            }
+        };
+        let head = if self.kept.is_empty() { piece } else { &self.kept };
+        match ResponseInfo::parse(head, self.method) {
+            Ok(head) => {
+                self.state = State::Body(BodyReader::new(head.body, u64::MAX));
+                Ok(Some(ResponsePart::Head(head)))
+            }
+            Err(error) => {
+                self.state = State::Failed(error);
+                Err(error)
+            }
+        }
+    }
+}
+
+/// `HTTP/1.1 200 OK`: the status, if the line is one. `httparse` would take digits alone, too.
+fn check_status_line(head: &[u8]) -> Result<u16, ResponseError> {
+    let line = head.trim_ascii_start();
+    let rest = line.strip_prefix(b"HTTP/1.1 ").or_else(|| line.strip_prefix(b"HTTP/1.0 "));
+    match rest {
+        Some([a @ b'1'..=b'9', b @ b'0'..=b'9', c @ b'0'..=b'9', b' ' | b'\r', ..]) => {
+            let digits = [a, b, c].map(|digit| u16::from(digit - b'0'));
+            Ok(100 * digits[0] + 10 * digits[1] + digits[2])
+        }
+        _ => Err(ResponseError::BadStatusLine),
+    }
+}
+
+impl<'a> ResponseInfo<'a> {
+    fn parse(bytes: &'a [u8], method: Method) -> Result<ResponseInfo<'a>, ResponseError> {
+        let mut storage = [httparse::EMPTY_HEADER; limits::HTTP_HEADERS_MAX as usize];
+        let mut response = httparse::Response::new(&mut storage);
+        match response.parse(bytes) {
+            Ok(httparse::Status::Complete(used)) if used == bytes.len() => {}
+            Ok(_) => return Err(ResponseError::BadStatusLine), // Another end than we see.
+            Err(error) => {
+                return Err(match refusal_of(error, bytes) {
+                    Refusal::BadFirstLine => ResponseError::BadStatusLine,
+                    refusal => ResponseError::Malformed(refusal),
+                });
+            }
+        }
+        let version = version_of(response.version);
+        let status = response.code.and_then(Status::new).ok_or(ResponseError::BadStatusLine)?;
+        let headers = Headers::new(bytes, response.headers);
+        let said = Said::by(response.headers);
+        let length = framing(&said, version).map_err(ResponseError::Malformed)?;
+        let body = match length {
+            _ if method == Method::Head || status.is_bodiless() => BodyLength::None,
+            Some(length) => length,
+            None => BodyLength::UntilClose,
+        };
+        let keeps_alive = said.keeps_alive(version) && body != BodyLength::UntilClose;
+        Ok(ResponseInfo { status, version, body, keeps_alive, headers })
+    }
+}
+
+impl fmt::Display for ResponseError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ResponseError::Malformed(refusal) => write!(out, "the response is bad: {refusal}"),
+            ResponseError::BadStatusLine => out.write_str("the first line is not one of HTTP/1.1"),
+            ResponseError::Upgraded => out.write_str("the server changed the protocol unasked"),
+            ResponseError::TooManyInterim => {
+                let count_max = limits::HTTP_INTERIM_RESPONSES_MAX;
+                write!(out, "there were more than {count_max} interim responses")
+            }
+            ResponseError::Unasked => out.write_str("a response came that was not asked for"),
+            ResponseError::Truncated => {
+                out.write_str("the connection ended before the response did")
+            }
+        }
+    }
+}
+
+impl std::error::Error for ResponseError {}

@@ -1,0 +1,78 @@
+//! Times as HTTP spells them (RFC 9110, section 5.6.7).
+
+/// A time in seconds since 1970 as `date` spells it: `Sun, 06 Nov 1994 08:49:37 GMT`. Format it
+/// once a second, not once a response. After the year 9999 it stays there.
+pub fn http_date(unix_s: u64) -> [u8; 29] {
+    const LAST_S: u64 = 253_402_300_799;
+    const DAYS: &[u8; 21] = b"ThuFriSatSunMonTueWed"; // 1970 began on a Thursday.
+    const MONTHS: &[u8; 36] = b"JanFebMarAprMayJunJulAugSepOctNovDec";
+    let unix_s = unix_s.min(LAST_S);
+    let (days, second) = (unix_s / 86_400, unix_s % 86_400);
+    let (year, month, day) = civil_date(days);
+    let mut text = *b"Ddd, 00 Mmm 0000 00:00:00 GMT";
+    let week_day = 3 * (days % 7) as usize;
+    text[..3].copy_from_slice(&DAYS[week_day..week_day + 3]);
+    text[8..11].copy_from_slice(&MONTHS[3 * month..3 * month + 3]);
+    let pairs = [
+        (5, day),
+        (12, year / 100),
+        (14, year % 100),
+        (17, second / 3_600),
+        (20, second / 60 % 60),
+        (23, second % 60),
+    ];
+    for (at, number) in pairs {
+        text[at] = b'0' + (number / 10) as u8;
+        text[at + 1] = b'0' + (number % 10) as u8;
+    }
+    text
+}
+
+/// Year, month (0-based) and day of a day since 1970. Years are counted from March: so the odd day
+/// of a leap year is their last, and months have lengths that a division can tell.
+fn civil_date(days: u64) -> (u64, usize, u64) {
+    const DAYS_400_YEARS: u64 = 146_097;
+    let days = days + 719_468; // From 0000-03-01.
+    let (era, day) = (days / DAYS_400_YEARS, days % DAYS_400_YEARS);
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100); // Of that year.
+    let month = (5 * day + 2) / 153; // From March.
+    let day = day - (153 * month + 2) / 5 + 1;
+    let month = (month + 2) % 12;
+    (400 * era + year + u64::from(month < 2), month as usize, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_right_from_1970_to_9999() {
+        let table = [
+            (0, "Thu, 01 Jan 1970 00:00:00 GMT"),
+            (784_111_777, "Sun, 06 Nov 1994 08:49:37 GMT"),
+            (951_782_399, "Mon, 28 Feb 2000 23:59:59 GMT"),
+            (951_782_400, "Tue, 29 Feb 2000 00:00:00 GMT"),
+            (951_868_800, "Wed, 01 Mar 2000 00:00:00 GMT"),
+            (4_107_542_400, "Mon, 01 Mar 2100 00:00:00 GMT"),
+            (4_107_542_399, "Sun, 28 Feb 2100 23:59:59 GMT"),
+            (253_402_300_799, "Fri, 31 Dec 9999 23:59:59 GMT"),
+            (u64::MAX, "Fri, 31 Dec 9999 23:59:59 GMT"),
+        ];
+        for (unix_s, expected) in table {
+            assert_eq!(std::str::from_utf8(&http_date(unix_s)), Ok(expected));
+        }
+        // Day for day, unlike what it checks.
+        let (mut year, mut month, mut day) = (1970, 0, 1);
+        for days in 0..200_000 {
+            assert_eq!(civil_date(days), (year, month, day));
+            let is_leap = (year % 4 == 0 && year % 100 != 0) || year % 400 == 0;
+            let lengths = [31, 28 + u64::from(is_leap), 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
+            day += 1;
+            if day > lengths[month] {
+                (day, month) = (1, (month + 1) % 12);
+                year += u64::from(month == 0);
+            }
+        }
+    }
+}

@@ -1,0 +1,391 @@
+//! The head of a request, read by `httparse` and then held against the rules that it does not know:
+//! who is asked, and where the body ends, must be sayable in one way only.
+
+use std::fmt;
+
+use super::body::{BodyLength, is_token};
+use super::refusal::Refusal;
+use super::target::{Target, is_authority};
+use crate::limits;
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Method {
+    /// `GET`.
+    Get,
+    /// `HEAD`: as `GET`, but the answer has no body.
+    Head,
+    /// `POST`.
+    Post,
+    /// `PUT`.
+    Put,
+    /// `DELETE`.
+    Delete,
+    /// `OPTIONS`.
+    Options,
+}
+
+/// Which HTTP a message speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Version {
+    /// HTTP/1.0: no chunks, and no second request unless it is asked for.
+    Http10,
+    /// HTTP/1.1.
+    Http11,
+}
+
+/// A header, as it was sent, without white space around its value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header<'a> {
+    /// Its name, in any case.
+    pub name: &'a str,
+    /// Its value: visible characters, spaces, tabs, and bytes from 0x80 on.
+    pub value: &'a [u8],
+}
+
+/// The headers of a message, in their order. They stay where they came, and are looked through
+/// each time: there are few.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Headers<'a> {
+    /// Lines that were found good, each with its end.
+    lines: &'a [u8],
+}
+
+/// A header that may be there once is there more often, or is not text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeaderFault {
+    /// Which.
+    pub name: &'static str,
+}
+
+/// The head of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestHead<'a> {
+    /// What is to be done.
+    pub method: Method,
+    /// With what.
+    pub target: Target<'a>,
+    /// In which HTTP.
+    pub version: Version,
+    /// Who is asked, as the client knows us. Only HTTP/1.0 may leave it out. Whether we are that
+    /// is for others to check.
+    pub host: Option<&'a str>,
+    /// How long the body is.
+    pub body: BodyLength,
+    /// The client waits for [`super::CONTINUE`] before it sends the body.
+    pub expects_continue: bool,
+    /// May there be another request on this connection?
+    pub keeps_alive: bool,
+    /// All headers.
+    pub headers: Headers<'a>,
+}
+
+impl<'a> RequestHead<'a> {
+    /// Reads a head that [`super::scan::HeadScan`] has found whole.
+    pub(super) fn parse(bytes: &'a [u8]) -> Result<RequestHead<'a>, Refusal> {
+        let mut storage = [httparse::EMPTY_HEADER; limits::HTTP_HEADERS_MAX as usize];
+        let mut request = httparse::Request::new(&mut storage);
+        match request.parse(bytes) {
+            Ok(httparse::Status::Complete(used)) if used == bytes.len() => {}
+            Ok(_) => return Err(Refusal::BadFirstLine), // It sees another end than we do.
+            Err(error) => return Err(refusal_of(error, bytes)),
+        }
+        let version = version_of(request.version);
+        let method = Method::parse(request.method.unwrap_or_default())?;
+        let target = request.path.unwrap_or_default();
+        let target = Target::parse(target, method == Method::Options)?;
+        let headers = Headers::new(bytes, request.headers);
+        let said = Said::by(request.headers);
+        let host = host(&said, version, &target)?;
+        let body = framing(&said, version)?.unwrap_or(BodyLength::None);
+        Ok(RequestHead {
+            method,
+            target,
+            version,
+            host,
+            body,
+            expects_continue: expects_continue(&said, version)? && body != BodyLength::None,
+            keeps_alive: said.keeps_alive(version),
+            headers,
+        })
+    }
+
+    /// Is there a body, though perhaps an empty one?
+    ///
+    /// # Errors
+    /// [`Refusal::LengthRequired`] if none was announced: for routes that need one.
+    pub fn require_body(&self) -> Result<(), Refusal> {
+        match self.body {
+            BodyLength::None => Err(Refusal::LengthRequired),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Method {
+    /// Every method.
+    pub const ALL: [Method; 6] =
+        [Method::Get, Method::Head, Method::Post, Method::Put, Method::Delete, Method::Options];
+
+    /// Its name. Names have a case.
+    pub fn name(self) -> &'static str {
+        match self {
+            Method::Get => "GET",
+            Method::Head => "HEAD",
+            Method::Post => "POST",
+            Method::Put => "PUT",
+            Method::Delete => "DELETE",
+            Method::Options => "OPTIONS",
+        }
+    }
+
+    fn parse(name: &str) -> Result<Method, Refusal> {
+        let method = Method::ALL.into_iter().find(|method| method.name() == name);
+        method.ok_or(Refusal::UnknownMethod)
+    }
+}
+
+impl fmt::Display for Method {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(self.name())
+    }
+}
+
+impl fmt::Display for HeaderFault {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "the header {} is there more than once, or is not ASCII", self.name)
+    }
+}
+
+impl std::error::Error for HeaderFault {}
+
+impl<'a> Headers<'a> {
+    /// Of a head in which `httparse` found `parsed`: it has checked each line, and we cut them at
+    /// the same places.
+    pub(super) fn new(head: &'a [u8], parsed: &[httparse::Header<'a>]) -> Headers<'a> {
+        let first = parsed.first().map(|header| header.name.as_ptr() as usize);
+        let start = first.map_or(head.len(), |first| first - head.as_ptr() as usize);
+        let headers = Headers { lines: &head[start..] };
+        debug_assert!(headers.iter().eq(parsed.iter().map(|header| {
+            let (name, value) = (header.name, header.value.trim_ascii());
+            Header { name, value }
+        })));
+        headers
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = Header<'a>> + Clone + use<'a> {
+        let lines = self.lines.split(|byte| *byte == b'\n');
+        lines.filter_map(|line| {
+            let colon = line.iter().position(|byte| *byte == b':')?;
+            let name = std::str::from_utf8(&line[..colon]).ok()?;
+            Some(Header { name, value: line[colon + 1..].trim_ascii() })
+        })
+    }
+
+    /// The values of a name, which has no case.
+    pub fn all<'n>(&self, name: &'n str) -> impl Iterator<Item = &'a [u8]> + Clone + use<'a, 'n> {
+        let named = move |header: &Header<'a>| header.name.eq_ignore_ascii_case(name);
+        self.iter().filter(named).map(|header| header.value)
+    }
+
+    /// The values of a name that are ASCII; for lists, where what is not understood is left out.
+    pub fn texts<'n>(&self, name: &'n str) -> impl Iterator<Item = &'a str> + Clone + use<'a, 'n> {
+        let text =
+            |value: &'a [u8]| std::str::from_utf8(value).ok().filter(|text: &&str| text.is_ascii());
+        self.all(name).filter_map(text)
+    }
+
+    /// The value of a header that may be there once, as ASCII: `Content-Type`, `Origin`,
+    /// `Authorization`, `Last-Event-ID` …
+    ///
+    /// # Errors
+    /// [`HeaderFault`].
+    pub fn only(&self, name: &'static str) -> Result<Option<&'a str>, HeaderFault> {
+        match (self.all(name).count(), self.texts(name).next()) {
+            (0, _) => Ok(None),
+            (1, Some(text)) => Ok(Some(text)),
+            _ => Err(HeaderFault { name }),
+        }
+    }
+}
+
+pub(super) fn version_of(minor: Option<u8>) -> Version {
+    match minor {
+        Some(1) => Version::Http11,
+        _ => Version::Http10, // httparse knows no third.
+    }
+}
+
+/// `httparse` says where it stopped; we say why.
+pub(super) fn refusal_of(error: httparse::Error, head: &[u8]) -> Refusal {
+    match error {
+        httparse::Error::Version if has_other_version(head) => Refusal::UnknownVersion,
+        httparse::Error::Version
+        | httparse::Error::Token
+        | httparse::Error::Status
+        | httparse::Error::NewLine => Refusal::BadFirstLine,
+        httparse::Error::TooManyHeaders => Refusal::TooManyHeaders,
+        httparse::Error::HeaderName | httparse::Error::HeaderValue => {
+            let is_spaced = |line: &[u8]| {
+                let colon = line.iter().position(|byte| *byte == b':');
+                let name = &line[..colon.unwrap_or(0)];
+                let trimmed = name.trim_ascii_end();
+                trimmed.len() < name.len() && trimmed.iter().copied().all(is_token)
+            };
+            // The first line that is wrong is the one that stopped it.
+            let mut lines = head.split(|byte| *byte == b'\n').skip(1);
+            let is_good = |line: &&[u8]| {
+                let colon = line.iter().position(|byte| *byte == b':').unwrap_or(0);
+                colon > 0 && line[..colon].iter().copied().all(is_token)
+            };
+            match lines.find(|line| !is_good(line)) {
+                Some(line) if is_spaced(line) => Refusal::SpaceBeforeColon,
+                _ => Refusal::BadHeader,
+            }
+        }
+    }
+}
+
+/// Is the first line one of HTTP, but for its version?
+fn has_other_version(head: &[u8]) -> bool {
+    let line = head.trim_ascii_start().split(|byte| *byte == b'\r').next().unwrap_or(&[]);
+    let mut words = line.split(|byte| *byte == b' ').skip(2);
+    let (version, more) = (words.next().unwrap_or(&[]), words.next());
+    match version.strip_prefix(b"HTTP/") {
+        Some(b"1.0" | b"1.1") => false,
+        Some([b'0'..=b'9', b'.', b'0'..=b'9']) => more.is_none(),
+        _ => false,
+    }
+}
+
+/// The headers that say who is asked and where the body ends, found in one pass.
+#[derive(Debug, Default)]
+pub(super) struct Said<'a> {
+    host: Once<'a>,
+    content_length: Once<'a>,
+    transfer_encoding: Once<'a>,
+    expect: Once<'a>,
+    close: bool,
+    keep_alive: bool,
+}
+
+/// The value of a header that is there once if at all.
+#[derive(Clone, Copy, Debug, Default)]
+struct Once<'a> {
+    value: Option<&'a [u8]>,
+    is_repeated: bool,
+}
+
+impl<'a> Said<'a> {
+    pub fn by(headers: &[httparse::Header<'a>]) -> Said<'a> {
+        let mut said = Said::default();
+        for header in headers {
+            let value = header.value.trim_ascii();
+            let is = |name: &str| header.name.eq_ignore_ascii_case(name);
+            let once = match header.name.len() {
+                4 if is("host") => &mut said.host,
+                6 if is("expect") => &mut said.expect,
+                10 if is("connection") => {
+                    said.hear_connection(value);
+                    continue;
+                }
+                14 if is("content-length") => &mut said.content_length,
+                17 if is("transfer-encoding") => &mut said.transfer_encoding,
+                _ => continue,
+            };
+            once.is_repeated |= once.value.replace(value).is_some();
+        }
+        said
+    }
+
+    fn hear_connection(&mut self, value: &[u8]) {
+        for option in value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
+            self.close |= option.eq_ignore_ascii_case(b"close");
+            self.keep_alive |= option.eq_ignore_ascii_case(b"keep-alive");
+        }
+    }
+
+    /// May there be another message behind this one?
+    pub fn keeps_alive(&self, version: Version) -> bool {
+        !self.close && (self.keep_alive || version == Version::Http11)
+    }
+}
+
+/// Exactly one, valid, and the same as in the target.
+fn host<'a>(
+    said: &Said<'a>,
+    version: Version,
+    target: &Target<'a>,
+) -> Result<Option<&'a str>, Refusal> {
+    if said.host.is_repeated {
+        return Err(Refusal::RepeatedHost);
+    }
+    let Some(host) = said.host.value else {
+        return match (version, target.authority) {
+            (Version::Http11, _) => Err(Refusal::NoHost),
+            (Version::Http10, Some(authority)) if !is_authority(authority) => {
+                Err(Refusal::BadTarget)
+            }
+            (Version::Http10, authority) => Ok(authority),
+        };
+    };
+    let host = std::str::from_utf8(host).map_err(|_| Refusal::BadHost)?;
+    if !is_authority(host) {
+        return Err(Refusal::BadHost);
+    }
+    match target.authority {
+        Some(authority) if !authority.eq_ignore_ascii_case(host) => Err(Refusal::TargetIsNotHost),
+        _ => Ok(Some(host)),
+    }
+}
+
+/// What a message says about the length of its body; `None` if nothing. The same for both sides.
+pub(super) fn framing(said: &Said<'_>, version: Version) -> Result<Option<BodyLength>, Refusal> {
+    match (said.content_length.value, said.transfer_encoding.value) {
+        (None, None) => Ok(None),
+        (Some(_), Some(_)) => Err(Refusal::TwoLengths),
+        (Some(_), None) if said.content_length.is_repeated => Err(Refusal::RepeatedLength),
+        (Some(length), None) => Ok(Some(BodyLength::Known(parse_length(length)?))),
+        (None, Some(_)) if version == Version::Http10 => Err(Refusal::TransferEncodingInOldVersion),
+        (None, Some(_)) if said.transfer_encoding.is_repeated => Err(Refusal::BadTransferEncoding),
+        (None, Some(coding)) => check_coding(coding).map(|()| Some(BodyLength::Chunked)),
+    }
+}
+
+/// `chunked`, in any case. Codings before it could be fine, but we have none.
+fn check_coding(value: &[u8]) -> Result<(), Refusal> {
+    if value.eq_ignore_ascii_case(b"chunked") {
+        return Ok(());
+    }
+    let mut codings = value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii).rev();
+    let is_last_chunked = codings.next().is_some_and(|last| last.eq_ignore_ascii_case(b"chunked"));
+    let is_other = |coding: &[u8]| {
+        let is_name = !coding.is_empty() && coding.iter().copied().all(is_token);
+        is_name && !coding.eq_ignore_ascii_case(b"chunked")
+    };
+    match is_last_chunked && codings.all(is_other) {
+        true => Err(Refusal::UnknownTransferCoding),
+        false => Err(Refusal::BadTransferEncoding),
+    }
+}
+
+/// Digits, without a sign, and without zeros before others, which some would read as octal.
+fn parse_length(text: &[u8]) -> Result<u64, Refusal> {
+    let text = std::str::from_utf8(text).map_err(|_| Refusal::BadLength)?;
+    let is_plain = text.bytes().all(|byte| byte.is_ascii_digit());
+    if !is_plain || (text.len() > 1 && text.starts_with('0')) {
+        return Err(Refusal::BadLength);
+    }
+    text.parse().map_err(|_| Refusal::BadLength)
+}
+
+fn expects_continue(said: &Said<'_>, version: Version) -> Result<bool, Refusal> {
+    match said.expect.value {
+        None => Ok(false),
+        Some(value) if !said.expect.is_repeated && value.eq_ignore_ascii_case(b"100-continue") => {
+            Ok(version == Version::Http11) // RFC 9110, section 10.1.1: 1.0 is ignored.
+        }
+        Some(_) => Err(Refusal::UnknownExpectation),
+    }
+}

@@ -1,0 +1,49 @@
+//! HTTP/1.1 (RFC 9110, RFC 9112), both sides of it, as machines over bytes.
+//!
+//! A server reads with [`RequestReader`] and writes with [`ResponseHead`] and, for streams, with
+//! [`write_chunk_size`] or [`begin_chunk`]; a client reads with [`ResponseReader`]. What is asked
+//! for is told apart by [`Target`], [`Query`] and [`negotiate`].
+//!
+//! Whatever two programs could read in two ways is refused and not repaired: leniency is where
+//! request smuggling begins. Every refusal has a name, [`Refusal`], and ends its connection. There
+//! is no `Upgrade`, no `CONNECT` and no transfer coding but `chunked`; trailers and chunk
+//! extensions are dropped.
+//!
+//! Tests: `hostile_tests.rs` and `hostile_body_tests.rs` (tables of requests and verdicts, each cut
+//! everywhere), `reader_tests.rs`, `client_tests.rs`, and beside the other files.
+
+mod accept;
+mod body;
+mod client;
+#[cfg(test)]
+mod client_tests;
+mod date;
+mod head;
+#[cfg(test)]
+mod hostile_body_tests;
+#[cfg(test)]
+mod hostile_tests;
+mod query;
+#[cfg(test)]
+mod reader_tests;
+mod refusal;
+mod request;
+mod response;
+mod scan;
+mod target;
+#[cfg(test)]
+mod transcript;
+
+pub use accept::{is_media_type, negotiate};
+pub use body::BodyLength;
+pub use client::{ResponseError, ResponseInfo, ResponsePart, ResponseReader};
+pub use date::http_date;
+pub use head::{Header, HeaderFault, Headers, Method, RequestHead, Version};
+pub use query::{Query, QueryError, QueryFault};
+pub use refusal::Refusal;
+pub use request::{RequestPart, RequestReader};
+pub use response::{
+    BODY_END, CHUNK_END, CONTINUE, Framing, HeaderError, OpenChunk, ResponseHead, Status,
+    begin_chunk, end_chunk, write_chunk_size,
+};
+pub use target::{DecodeError, Target};

@@ -1,0 +1,187 @@
+//! Why a message is refused, and what its sender is told.
+
+use std::fmt;
+
+use super::response::Status;
+use crate::limits;
+
+/// Why a message is refused. The connection is closed behind every one of these: what follows on
+/// it could be read in two ways.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Refusal {
+    // Bytes that may stand nowhere in a head.
+    /// A line feed without a carriage return before it.
+    BareLineFeed,
+    /// A carriage return without a line feed behind it.
+    BareCarriageReturn,
+    /// A NUL.
+    Nul,
+    /// Another control character.
+    ControlCharacter,
+    /// More than one empty line before the first line.
+    EmptyLines,
+
+    // The first line.
+    /// It is not `METHOD TARGET HTTP/1.1` with one space between each.
+    BadFirstLine,
+    /// A method that nothing here implements.
+    UnknownMethod,
+    /// A version that is not HTTP/1.1 or HTTP/1.0.
+    UnknownVersion,
+    /// The target is neither a path, nor `http://…`, nor `*` of `OPTIONS`.
+    BadTarget,
+    /// The authority of an absolute target is not the one of `Host`.
+    TargetIsNotHost,
+
+    // Headers.
+    /// A header goes on in the next line, as was allowed long ago.
+    FoldedHeader,
+    /// White space between the name of a header and its colon.
+    SpaceBeforeColon,
+    /// A line without a colon, or with a name that is none.
+    BadHeader,
+    /// No `Host`, in HTTP/1.1.
+    NoHost,
+    /// More than one `Host`.
+    RepeatedHost,
+    /// A `Host` that is not a name or address with, perhaps, a port.
+    BadHost,
+    /// `Expect` something other than `100-continue`.
+    UnknownExpectation,
+
+    // How long the body is.
+    /// Both `Content-Length` and `Transfer-Encoding`.
+    TwoLengths,
+    /// More than one `Content-Length`, equal or not.
+    RepeatedLength,
+    /// A `Content-Length` that is not a number in plain digits.
+    BadLength,
+    /// A `Transfer-Encoding` that is not `chunked`, once.
+    BadTransferEncoding,
+    /// Transfer codings beside `chunked`.
+    UnknownTransferCoding,
+    /// `Transfer-Encoding` in HTTP/1.0, which has none.
+    TransferEncodingInOldVersion,
+    /// There is no body, and the route needs one.
+    LengthRequired,
+
+    // Chunked bodies.
+    /// The size of a chunk is not 1 to 16 hexadecimal digits.
+    BadChunkSize,
+    /// The extensions of a chunk do not begin with a name, or have control characters.
+    BadChunkExtension,
+    /// A chunk is not followed by a line end.
+    BadChunkEnd,
+    /// A trailer is not `name: value`.
+    BadTrailer,
+
+    // Limits.
+    /// The first line is longer than [`limits::HTTP_FIRST_LINE_BYTES_MAX`].
+    FirstLineTooLong,
+    /// A header is longer than [`limits::HTTP_HEADER_BYTES_MAX`].
+    HeaderTooLong,
+    /// There are more headers than [`limits::HTTP_HEADERS_MAX`].
+    TooManyHeaders,
+    /// The head is longer than [`limits::HTTP_HEAD_BYTES_MAX`].
+    HeadTooLong,
+    /// The body is longer than its route allows.
+    BodyTooLong,
+    /// Chunk extensions are longer than [`limits::HTTP_EXTENSION_BYTES_MAX`] or, together,
+    /// [`limits::HTTP_EXTENSIONS_BYTES_MAX`].
+    ExtensionsTooLong,
+    /// The trailers are longer than [`limits::HTTP_TRAILERS_BYTES_MAX`].
+    TrailersTooLong,
+
+    // Time, which others measure.
+    /// It did not come in time.
+    TooSlow,
+    /// The bytes ended in the middle of it.
+    Truncated,
+}
+
+impl Refusal {
+    /// What a server answers before it closes the connection.
+    pub fn status(self) -> Status {
+        match self {
+            Refusal::TooSlow => Status::REQUEST_TIMEOUT,
+            Refusal::LengthRequired => Status::LENGTH_REQUIRED,
+            Refusal::BodyTooLong => Status::CONTENT_TOO_LARGE,
+            Refusal::FirstLineTooLong => Status::URI_TOO_LONG,
+            Refusal::UnknownExpectation => Status::EXPECTATION_FAILED,
+            Refusal::HeaderTooLong
+            | Refusal::TooManyHeaders
+            | Refusal::HeadTooLong
+            | Refusal::TrailersTooLong => Status::HEADERS_TOO_LARGE,
+            Refusal::UnknownMethod | Refusal::UnknownTransferCoding => Status::NOT_IMPLEMENTED,
+            Refusal::UnknownVersion => Status::VERSION_NOT_SUPPORTED,
+            _ => Status::BAD_REQUEST,
+        }
+    }
+
+    /// The limit that was passed, where it is the same for all.
+    pub fn limit(self) -> Option<u32> {
+        match self {
+            Refusal::FirstLineTooLong => Some(limits::HTTP_FIRST_LINE_BYTES_MAX),
+            Refusal::HeaderTooLong => Some(limits::HTTP_HEADER_BYTES_MAX),
+            Refusal::TooManyHeaders => Some(limits::HTTP_HEADERS_MAX),
+            Refusal::HeadTooLong => Some(limits::HTTP_HEAD_BYTES_MAX),
+            Refusal::ExtensionsTooLong => Some(limits::HTTP_EXTENSION_BYTES_MAX),
+            Refusal::TrailersTooLong => Some(limits::HTTP_TRAILERS_BYTES_MAX),
+            _ => None,
+        }
+    }
+
+    fn text(self) -> &'static str {
+        match self {
+            Refusal::BareLineFeed => "a line feed stands without a carriage return",
+            Refusal::BareCarriageReturn => "a carriage return stands without a line feed",
+            Refusal::Nul => "there is a NUL in the head",
+            Refusal::ControlCharacter => "there is a control character in the head",
+            Refusal::EmptyLines => "there are empty lines before the first line",
+            Refusal::BadFirstLine => "the first line is not an HTTP/1.1 one",
+            Refusal::UnknownMethod => "the method is not implemented",
+            Refusal::UnknownVersion => "the version is neither HTTP/1.1 nor HTTP/1.0",
+            Refusal::BadTarget => "the target is not a path",
+            Refusal::TargetIsNotHost => "the target's authority is not that of Host",
+            Refusal::FoldedHeader => "a header goes on in the next line",
+            Refusal::SpaceBeforeColon => "there is white space before the colon of a header",
+            Refusal::BadHeader => "a header is not `name: value`",
+            Refusal::NoHost => "Host is missing",
+            Refusal::RepeatedHost => "Host is there more than once",
+            Refusal::BadHost => "Host is not a name or address and a port",
+            Refusal::UnknownExpectation => "Expect is not 100-continue",
+            Refusal::TwoLengths => "there are both Content-Length and Transfer-Encoding",
+            Refusal::RepeatedLength => "Content-Length is there more than once",
+            Refusal::BadLength => "Content-Length is not a number in plain digits",
+            Refusal::BadTransferEncoding => "Transfer-Encoding is not `chunked`, once",
+            Refusal::UnknownTransferCoding => "Transfer-Encoding has codings beside `chunked`",
+            Refusal::TransferEncodingInOldVersion => "HTTP/1.0 has no Transfer-Encoding",
+            Refusal::LengthRequired => "a body is needed, and there is none",
+            Refusal::BadChunkSize => "a chunk's size is not 1 to 16 hexadecimal digits",
+            Refusal::BadChunkExtension => "a chunk's extensions are malformed",
+            Refusal::BadChunkEnd => "a chunk is not followed by a line end",
+            Refusal::BadTrailer => "a trailer is not `name: value`",
+            Refusal::FirstLineTooLong => "the first line is too long",
+            Refusal::HeaderTooLong => "a header is too long",
+            Refusal::TooManyHeaders => "there are too many headers",
+            Refusal::HeadTooLong => "the head is too long",
+            Refusal::BodyTooLong => "the body is too long",
+            Refusal::ExtensionsTooLong => "the chunk extensions are too long",
+            Refusal::TrailersTooLong => "the trailers are too long",
+            Refusal::TooSlow => "it did not come in time",
+            Refusal::Truncated => "it ended in the middle",
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(self.text())?;
+        match self.limit() {
+            Some(limit) => write!(out, ", the limit is {limit}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for Refusal {}

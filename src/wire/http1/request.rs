@@ -1,0 +1,193 @@
+//! Requests out of bytes: for servers.
+
+use super::body::{BodyLength, BodyPart, BodyReader};
+use super::head::RequestHead;
+use super::refusal::Refusal;
+use super::scan::HeadScan;
+use crate::limits;
+
+/// Finds requests in the bytes of one connection, which come in pieces.
+///
+/// Each request is a [`RequestPart::Head`], pieces of its body, and a [`RequestPart::End`]; behind
+/// that, the next one may begin. What is behind an end stays in the input: whoever answers one
+/// request after the other keeps it, and reads no more from the connection, until it has answered.
+///
+/// A head that comes whole is read where it is; only of one that comes in pieces something is kept.
+/// Between requests, and while a body is read, the reader has no memory of its own.
+///
+/// ```
+/// use streamdoor::wire::http1::{Method, RequestPart, RequestReader};
+///
+/// let mut reader = RequestReader::new();
+/// let mut input = &b"POST /a?b=c HTTP/1.1\r\nHost: h\r\nContent-Length: 3\r\n\r\nab"[..];
+/// let Some(RequestPart::Head(head)) = reader.read(&mut input)? else { panic!("it is whole") };
+/// assert_eq!((head.method, head.target.path, head.target.query), (Method::Post, "/a", "b=c"));
+/// assert_eq!(reader.read(&mut input)?, Some(RequestPart::Body(b"ab")));
+/// assert_eq!(reader.read(&mut input)?, None); // All of it is taken: the rest has to come.
+/// let mut input = &b"cGET"[..];
+/// assert_eq!(reader.read(&mut input)?, Some(RequestPart::Body(b"c")));
+/// assert_eq!(reader.read(&mut input)?, Some(RequestPart::End));
+/// assert_eq!(input, b"GET"); // The next one.
+/// # Ok::<(), streamdoor::wire::http1::Refusal>(())
+/// ```
+#[derive(Debug)]
+pub struct RequestReader {
+    state: State,
+    scan: HeadScan,
+    /// The beginning of a head that comes in pieces, or the last one that did.
+    kept: Vec<u8>,
+    keeps_alive: bool,
+}
+
+#[derive(Debug)]
+enum State {
+    Head,
+    Body(BodyReader),
+    Refused(Refusal),
+}
+
+/// A part of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequestPart<'a> {
+    /// The head.
+    Head(RequestHead<'a>),
+    /// The next bytes of the body, at least one.
+    Body(&'a [u8]),
+    /// The request is complete. Those without a body have one, too.
+    End,
+}
+
+impl Default for RequestReader {
+    fn default() -> RequestReader {
+        RequestReader::new()
+    }
+}
+
+impl RequestReader {
+    /// For a new connection.
+    pub fn new() -> RequestReader {
+        let scan = HeadScan::default();
+        RequestReader { state: State::Head, scan, kept: Vec::new(), keeps_alive: true }
+    }
+
+    /// The next part; takes what it needs from the front of `input`. `None`: all of `input` is
+    /// taken, and more is needed.
+    ///
+    /// # Errors
+    /// [`Refusal`], and that for ever. Answer with its status, and close.
+    pub fn read<'a, 'i: 'a>(
+        &'a mut self,
+        input: &mut &'i [u8],
+    ) -> Result<Option<RequestPart<'a>>, Refusal> {
+        match &mut self.state {
+            State::Refused(refusal) => Err(*refusal),
+            State::Head => self.read_head(input),
+            State::Body(body) => {
+                self.kept = Vec::new();
+                match body.read(input) {
+                    Ok(Some(BodyPart::Piece(piece))) => Ok(Some(RequestPart::Body(piece))),
+                    Ok(Some(BodyPart::End)) => {
+                        self.state = State::Head;
+                        Ok(Some(RequestPart::End))
+                    }
+                    Ok(None) => Ok(None),
+                    Err(refusal) => {
+                        self.state = State::Refused(refusal);
+                        Err(refusal)
+                    }
+                }
+            }
+        }
+    }
+
+    /// Sets how long the body of this request may be; otherwise it is
+    /// [`limits::HTTP_BODY_BYTES_MAX`]. To be called between the head and the next part. A body
+    /// that is longer is refused with the next part at the latest.
+    ///
+    /// # Errors
+    /// [`Refusal::BodyTooLong`] if it is known already, so before [`super::CONTINUE`] is sent.
+    pub fn limit_body(&mut self, bytes_max: u64) -> Result<(), Refusal> {
+        let State::Body(body) = &mut self.state else { return Ok(()) };
+        body.set_limit(bytes_max);
+        if body.is_too_long() {
+            self.state = State::Refused(Refusal::BodyTooLong);
+            return Err(Refusal::BodyTooLong);
+        }
+        Ok(())
+    }
+
+    /// The connection ended: may it?
+    ///
+    /// # Errors
+    /// [`Refusal::Truncated`] in the middle of a request; an earlier refusal.
+    pub fn finish(&self) -> Result<(), Refusal> {
+        match &self.state {
+            State::Refused(refusal) => Err(*refusal),
+            _ if self.is_between_requests() => Ok(()),
+            _ => Err(Refusal::Truncated),
+        }
+    }
+
+    /// Has nothing of the next request come yet? A connection that is idle here may be closed
+    /// when others need its place.
+    pub fn is_between_requests(&self) -> bool {
+        matches!(self.state, State::Head) && self.scan.is_at_start()
+    }
+
+    /// Is the body of the request that was read last yet to come, in part at least? Who answers
+    /// now has to close the connection, or to read the body first.
+    pub fn is_in_body(&self) -> bool {
+        matches!(&self.state, State::Body(body) if !body.is_at_end())
+    }
+
+    /// May there be another request behind the answer to the last one? To be asked when its head
+    /// is written.
+    pub fn keeps_alive(&self) -> bool {
+        let is_refused = matches!(self.state, State::Refused(_));
+        self.keeps_alive && !is_refused && !self.is_in_body()
+    }
+
+    #[cfg(test)]
+    pub(super) fn kept_bytes(&self) -> usize {
+        self.kept.capacity()
+    }
+
+    fn read_head<'a, 'i: 'a>(
+        &'a mut self,
+        input: &mut &'i [u8],
+    ) -> Result<Option<RequestPart<'a>>, Refusal> {
+        let head_bytes = match self.scan.feed(input) {
+            Ok(Some(head_bytes)) => head_bytes,
+            Ok(None) => {
+                self.kept.extend_from_slice(std::mem::take(input));
+                return Ok(None);
+            }
+            Err(refusal) => {
+                self.state = State::Refused(refusal);
+                return Err(refusal);
+            }
+        };
+        self.scan = HeadScan::default();
+        let (piece, rest) = input.split_at(head_bytes);
+        *input = rest;
+        let head = if self.kept.is_empty() {
+            RequestHead::parse(piece)
+        } else {
+            self.kept.extend_from_slice(piece);
+            RequestHead::parse(&self.kept)
+        };
+        match head {
+            Ok(head) => {
+                let length = head.body;
+                assert!(length != BodyLength::UntilClose);
+                self.state = State::Body(BodyReader::new(length, limits::HTTP_BODY_BYTES_MAX));
+                self.keeps_alive = head.keeps_alive;
+                Ok(Some(RequestPart::Head(head)))
+            }
+            Err(refusal) => {
+                self.state = State::Refused(refusal);
+                Err(refusal)
+            }
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! How far a connection is, as the `id:` of its events: `EXECUTION:SEQ`, with commas between
+//! several.
+//!
+//! A reader keeps the last `id:` only and sends it back as `Last-Event-ID`, so each names all
+//! executions of the connection. It names them in full: sent back to another stream by mistake, it
+//! is an error there and not a wrong place. For a stream of one execution `SEQ` alone is taken,
+//! too.
+
+use std::fmt;
+
+use smallvec::SmallVec;
+
+use crate::base::ExecutionId;
+use crate::limits;
+use crate::wire::json;
+
+/// The last chunk of one execution that is told of up to here, to be written; 0 before the first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cursor<'a> {
+    /// The execution, as it is printed.
+    pub execution: &'a str,
+    /// The number of the chunk.
+    pub seq: u64,
+}
+
+/// The cursors that somebody sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cursors {
+    /// A number alone: of the only execution.
+    Unnamed(u64),
+    /// With their executions, none of them twice.
+    Named(SmallVec<[(ExecutionId, u64); 1]>),
+}
+
+/// Why a text is not a list of cursors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CursorError {
+    /// Something is no `EXECUTION:SEQ`.
+    Malformed,
+    /// A number is not one of 64 bits, or is not written as we write it.
+    BadNumber,
+    /// An execution is named twice.
+    Repeated,
+    /// There are more than [`limits::STREAM_CURSORS_MAX`].
+    TooMany,
+    /// It does not say how far this execution is.
+    Missing,
+    /// It names executions that the stream does not follow.
+    Foreign,
+}
+
+/// Appends the `id:` line of an event. The first line of its frame, or any other.
+///
+/// # Panics
+/// If there is no cursor, or more than [`limits::STREAM_CURSORS_MAX`].
+#[inline]
+pub fn write_cursors(out: &mut Vec<u8>, cursors: &[Cursor<'_>]) {
+    assert!((1..=limits::STREAM_CURSORS_MAX).contains(&cursors.len()));
+    out.extend_from_slice(b"id: ");
+    for (at, cursor) in cursors.iter().enumerate() {
+        if at > 0 {
+            out.push(b',');
+        }
+        out.extend_from_slice(cursor.execution.as_bytes());
+        out.push(b':');
+        json::write_u64(out, cursor.seq);
+    }
+    out.push(b'\n');
+}
+
+/// Reads what a `Last-Event-ID` header says.
+///
+/// # Errors
+/// [`CursorError`].
+pub fn parse_cursors(text: &str) -> Result<Cursors, CursorError> {
+    if !text.contains(':') {
+        return parse_seq(text).map(Cursors::Unnamed);
+    }
+    let mut cursors = SmallVec::new();
+    for part in text.split(',') {
+        if cursors.len() == limits::STREAM_CURSORS_MAX {
+            return Err(CursorError::TooMany);
+        }
+        let (execution, seq) = part.split_once(':').ok_or(CursorError::Malformed)?;
+        let execution: ExecutionId = execution.parse().map_err(|_| CursorError::Malformed)?;
+        let seq = parse_seq(seq)?;
+        if cursors.iter().any(|(other, _)| *other == execution) {
+            return Err(CursorError::Repeated);
+        }
+        cursors.push((execution, seq));
+    }
+    Ok(Cursors::Named(cursors))
+}
+
+/// Digits as we write them: no sign, no zeros before others.
+fn parse_seq(text: &str) -> Result<u64, CursorError> {
+    let is_ours = text.bytes().all(|byte| byte.is_ascii_digit());
+    if !is_ours || (text.len() > 1 && text.starts_with('0')) {
+        return Err(CursorError::BadNumber);
+    }
+    text.parse().map_err(|_| CursorError::BadNumber)
+}
+
+impl Cursors {
+    /// How far each of `executions` is, in their order: what a stream that follows exactly these
+    /// goes on from.
+    ///
+    /// # Errors
+    /// [`CursorError::Missing`] and [`CursorError::Foreign`]: these are the cursors of another
+    /// stream.
+    pub fn of<'a>(
+        &'a self,
+        executions: &'a [ExecutionId],
+    ) -> Result<impl Iterator<Item = u64> + 'a, CursorError> {
+        let find = |id: &ExecutionId| match self {
+            Cursors::Unnamed(seq) => (executions.len() == 1).then_some(*seq),
+            Cursors::Named(named) => {
+                named.iter().find(|(other, _)| other == id).map(|(_, seq)| *seq)
+            }
+        };
+        if executions.iter().any(|id| find(id).is_none()) {
+            return Err(CursorError::Missing);
+        }
+        match self {
+            Cursors::Named(named) if named.iter().any(|(id, _)| !executions.contains(id)) => {
+                Err(CursorError::Foreign)
+            }
+            _ => Ok(executions.iter().filter_map(find)),
+        }
+    }
+}
+
+impl fmt::Display for CursorError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = match self {
+            CursorError::Malformed => "a cursor is EXECUTION:SEQ, with commas between several",
+            CursorError::BadNumber => "the SEQ of a cursor is a number of at most 64 bits",
+            CursorError::Repeated => "a cursor names an execution twice",
+            CursorError::TooMany => {
+                return write!(out, "there are more than {} cursors", limits::STREAM_CURSORS_MAX);
+            }
+            CursorError::Missing => "the cursor of an execution is missing",
+            CursorError::Foreign => "a cursor names an execution that this stream does not follow",
+        };
+        out.write_str(text)
+    }
+}
+
+impl std::error::Error for CursorError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::{Handle, Random};
+
+    fn id(index: u32) -> ExecutionId {
+        ExecutionId { shard: 0, slot: Handle { index, generation: 7 }, nonce: u64::from(index) }
+    }
+
+    #[test]
+    fn cursors_survive_being_written_and_parsed() {
+        let mut random = Random::new(1);
+        for count in 1..=limits::STREAM_CURSORS_MAX as u32 {
+            let texts: Vec<String> = (0..count).map(|index| id(index).to_string()).collect();
+            let seqs: Vec<u64> =
+                texts.iter().map(|_| random.next_u64() >> random.below(64)).collect();
+            let pairs = texts.iter().zip(&seqs);
+            let cursors: Vec<Cursor<'_>> =
+                pairs.map(|(execution, &seq)| Cursor { execution, seq }).collect();
+            let mut out = Vec::new();
+            write_cursors(&mut out, &cursors);
+            let line = String::from_utf8(out).unwrap();
+            let text = line.strip_prefix("id: ").unwrap().strip_suffix('\n').unwrap();
+            let parsed = parse_cursors(text).unwrap();
+            let mut ids: Vec<ExecutionId> = (0..count).map(id).collect();
+            assert_eq!(parsed.of(&ids).unwrap().collect::<Vec<_>>(), seqs);
+            // Another order of the same is still the same places.
+            ids.reverse();
+            let reversed: Vec<u64> = seqs.iter().rev().copied().collect();
+            assert_eq!(parsed.of(&ids).unwrap().collect::<Vec<_>>(), reversed);
+            ids.push(id(count));
+            assert_eq!(parsed.of(&ids).err(), Some(CursorError::Missing));
+            ids.truncate(count as usize - 1);
+            assert_eq!(parsed.of(&ids).err(), Some(CursorError::Foreign));
+        }
+    }
+
+    #[test]
+    fn a_number_alone_is_the_cursor_of_the_only_execution() {
+        let cursors = parse_cursors("41").unwrap();
+        assert_eq!(cursors.of(&[id(1)]).unwrap().collect::<Vec<_>>(), [41]);
+        assert_eq!(cursors.of(&[id(1), id(2)]).err(), Some(CursorError::Missing));
+    }
+
+    #[test]
+    fn what_is_no_cursor_is_refused() {
+        let a = id(1);
+        let many: Vec<String> = (0..33).map(|index| format!("{}:1", id(index))).collect();
+        let table = [
+            (String::new(), CursorError::BadNumber),
+            ("-1".into(), CursorError::BadNumber),
+            ("+1".into(), CursorError::BadNumber),
+            ("01".into(), CursorError::BadNumber),
+            (" 1".into(), CursorError::BadNumber),
+            ("1,2".into(), CursorError::BadNumber),
+            ("18446744073709551616".into(), CursorError::BadNumber),
+            ("١".into(), CursorError::BadNumber),
+            (":".into(), CursorError::Malformed),
+            ("x:1".into(), CursorError::Malformed),
+            (format!("{a}"), CursorError::BadNumber),
+            (format!("{a}:"), CursorError::BadNumber),
+            (format!("{a}:1:2"), CursorError::BadNumber),
+            (format!("{a}:1,"), CursorError::Malformed),
+            (format!("{a}:1,2"), CursorError::Malformed),
+            (format!("{a}:1, {}:2", id(2)), CursorError::Malformed),
+            (format!("{a}:1,{a}:1"), CursorError::Repeated),
+            (many.join(","), CursorError::TooMany),
+        ];
+        for (text, error) in table {
+            assert_eq!(parse_cursors(&text), Err(error), "{text:?}");
+        }
+    }
+}

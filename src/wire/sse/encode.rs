@@ -1,0 +1,150 @@
+//! The fields of an event, appended to a buffer of the caller's; nothing allocates.
+//!
+//! What comes from outside cannot end a line: data is split where it has line ends of any kind, and
+//! names with one are refused (CVE-2026-29085, CVE-2026-33128).
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::wire::events::Event;
+use crate::wire::json;
+
+/// The blank line that dispatches an event.
+pub const END: &[u8] = b"\n";
+/// A comment that says nothing: it shows that the connection lives. Whole, without [`END`].
+pub const KEEP_ALIVE: &[u8] = b":\n\n";
+
+/// A name has a line feed, a carriage return or a NUL, and would be read as something else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FieldError;
+
+/// Appends what all who are given `event` share: its name, and itself as JSON.
+#[inline]
+pub fn write_event(out: &mut Vec<u8>, event: &Event<'_>) {
+    out.extend_from_slice(b"event: ");
+    out.extend_from_slice(event.name().as_bytes());
+    out.extend_from_slice(b"\ndata: ");
+    event.write_json(out); // One line: JSON has no raw line ends, and ours no others either.
+    out.push(b'\n');
+}
+
+/// Appends an `event:` line. Without one an event is a `message`.
+///
+/// # Errors
+/// [`FieldError`]; nothing is written.
+pub fn write_name(out: &mut Vec<u8>, name: &str) -> Result<(), FieldError> {
+    if name.bytes().any(|byte| matches!(byte, b'\n' | b'\r' | 0)) {
+        return Err(FieldError);
+    }
+    out.extend_from_slice(b"event: ");
+    out.extend_from_slice(name.as_bytes());
+    out.push(b'\n');
+    Ok(())
+}
+
+/// Appends any text as `data:` lines. A reader joins them with line feeds: which kind of line end
+/// the text had is lost. JSON does not lose it.
+pub fn write_data(out: &mut Vec<u8>, text: &str) {
+    write_lines(out, b"data: ", text.as_bytes());
+}
+
+/// Appends any text as comments, which readers skip.
+pub fn write_comment(out: &mut Vec<u8>, text: &str) {
+    write_lines(out, b": ", text.as_bytes());
+}
+
+/// Appends a `retry:` line: how long to wait before connecting again. Give each connection
+/// another one, or all will come back at once.
+pub fn write_retry(out: &mut Vec<u8>, wait: Duration) {
+    out.extend_from_slice(b"retry: ");
+    json::write_u64(out, u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
+    out.push(b'\n');
+}
+
+/// Line feed, carriage return, or the one behind the other: each ends one line.
+fn write_lines(out: &mut Vec<u8>, field: &[u8], mut text: &[u8]) {
+    loop {
+        out.extend_from_slice(field);
+        let end = text.iter().position(|byte| matches!(byte, b'\n' | b'\r'));
+        let Some(end) = end else {
+            out.extend_from_slice(text);
+            out.push(b'\n');
+            return;
+        };
+        out.extend_from_slice(&text[..end]);
+        out.push(b'\n');
+        let is_pair = text[end..].starts_with(b"\r\n");
+        text = &text[end + if is_pair { 2 } else { 1 }..];
+    }
+}
+
+impl fmt::Display for FieldError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("the name of an event has no line feed, carriage return or NUL")
+    }
+}
+
+impl std::error::Error for FieldError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::events::Progress;
+
+    fn written(write: impl FnOnce(&mut Vec<u8>)) -> String {
+        let mut out = b"|".to_vec();
+        write(&mut out);
+        String::from_utf8(out).unwrap().strip_prefix('|').unwrap().to_owned()
+    }
+
+    #[test]
+    fn an_event_is_spelled_so() {
+        let event = Event::Progress(Progress {
+            execution: "0abc",
+            token: None,
+            progress: 1.0,
+            total: None,
+            message: Some("a\r\nb\u{2028}"),
+            context: None,
+        });
+        assert_eq!(
+            written(|out| write_event(out, &event)),
+            "event: progress\ndata: {\"event\":\"progress\",\"execution\":\"0abc\",\
+             \"progress\":1,\"message\":\"a\\r\\nb\\u2028\"}\n"
+        );
+    }
+
+    #[test]
+    fn data_cannot_end_a_line() {
+        let table = [
+            ("", "data: \n"),
+            ("plain", "data: plain\n"),
+            (" spaces kept", "data:  spaces kept\n"),
+            ("a\nb", "data: a\ndata: b\n"),
+            ("a\r\nb", "data: a\ndata: b\n"),
+            ("a\rb", "data: a\ndata: b\n"),
+            ("a\n\rb", "data: a\ndata: \ndata: b\n"),
+            ("a\n\nid: 7\n\n", "data: a\ndata: \ndata: id: 7\ndata: \ndata: \n"),
+            ("\r\n", "data: \ndata: \n"),
+            ("\u{2028}\u{85}\0", "data: \u{2028}\u{85}\0\n"), // None of these ends a line.
+        ];
+        for (text, expected) in table {
+            assert_eq!(written(|out| write_data(out, text)), expected, "{text:?}");
+        }
+        assert_eq!(written(|out| write_comment(out, "a\revent: x")), ": a\n: event: x\n");
+    }
+
+    #[test]
+    fn names_that_would_end_a_line_are_refused() {
+        for name in ["a\nb", "a\r", "\0", "x\r\ndata: y"] {
+            assert_eq!(written(|out| assert_eq!(write_name(out, name), Err(FieldError))), "");
+        }
+        assert_eq!(written(|out| write_name(out, "ping").unwrap()), "event: ping\n");
+    }
+
+    #[test]
+    fn retry_is_in_milliseconds() {
+        assert_eq!(written(|out| write_retry(out, Duration::from_micros(2_999))), "retry: 2\n");
+        assert!(written(|out| write_retry(out, Duration::MAX)).starts_with("retry: 1844"));
+    }
+}

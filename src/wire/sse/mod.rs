@@ -1,0 +1,40 @@
+//! Server-sent events, `text/event-stream`, by the WHATWG HTML standard, section 9.2.
+//!
+//! A frame is a prefix, a middle and a suffix. The middle, [`write_event`], is the same for all who
+//! are given an event: it is escaped once, and shared. What differs stands around it: the prefix is
+//! the `id:` line, [`write_cursors`], where a connection follows several executions; the suffix,
+//! [`END`], is the blank line that dispatches the event.
+//!
+//! ```
+//! use streamdoor::wire::events::{Event, Gap};
+//! use streamdoor::wire::sse::{self, Cursor};
+//!
+//! let (from_seq, to_seq, chunk_count, byte_count) = (11, 40, 30, 900);
+//! let execution = "0000000000000000000000000a";
+//! let gap = Gap { execution, from_seq, to_seq, chunk_count, byte_count, reason: "lag" };
+//! let mut out = Vec::with_capacity(512);
+//! sse::write_cursors(&mut out, &[Cursor { execution, seq: to_seq }]);
+//! sse::write_event(&mut out, &Event::Gap(gap));
+//! out.extend_from_slice(sse::END);
+//! let text = String::from_utf8(out)?;
+//! let begin = "id: 0000000000000000000000000a:40\nevent: gap\ndata: {\"event\":\"gap\",";
+//! assert!(text.starts_with(begin) && text.ends_with("}\n\n"));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Only line feeds end our lines: there are readers that look for two of them and nothing else.
+
+mod cursor;
+mod decode;
+#[cfg(test)]
+mod decode_tests;
+mod encode;
+
+pub use cursor::{Cursor, CursorError, Cursors, parse_cursors, write_cursors};
+pub use decode::{DecodeError, Decoder, Message};
+pub use encode::{
+    END, FieldError, KEEP_ALIVE, write_comment, write_data, write_event, write_name, write_retry,
+};
+
+/// How a response says that it is a stream of events.
+pub const MEDIA_TYPE: &str = "text/event-stream";
