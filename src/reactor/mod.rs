@@ -7,7 +7,9 @@
 //!
 //! Reading order: this file (the contract), [`operation`] (what goes in and comes out),
 //! [`waker`], [`polled`] (the simpler backend), [`uring`], [`probe`] (which of the two), [`idle`]
-//! (when to poll and when to block). Beside all that, [`watch`] looks after the machine's memory.
+//! (when to poll and when to block). Then sockets: [`socket`] (their values), `socket_calls.rs` and
+//! `listener.rs` (what both backends share), `polled_net.rs`, `uring_net.rs`, `uring_buffers.rs`.
+//! Beside all that, [`watch`] looks after the machine's memory.
 //! Tests: `tests/reactor/` runs one list against all three.
 
 pub mod buffer;
@@ -34,13 +36,15 @@ pub mod watch;
 
 #[cfg(test)]
 mod kinds_test;
+#[cfg(test)]
+mod uring_net_tests;
 
 pub use buffer::Buffer;
 pub use clock::Clock;
 pub use idle::{Decision, Idle, IdleStrategy};
 pub use operation::{Completion, Counters, IoError, Operation, SubmitError};
 pub use polled::PolledReactor;
-pub use probe::{AnyReactor, Choice, OpenError, Report, open};
+pub use probe::{AnyReactor, Choice, OpenError, Report, open, open_with_sockets};
 pub use random::random_bytes;
 pub use socket::{
     ConnectionId, ListenAddress, ListenError, ListenOptions, ListenerId, Peer, SendError,
@@ -93,7 +97,8 @@ use crate::base::Instant;
 /// Sockets, held to the same list by `tests/reactor/sockets*.rs`:
 ///
 /// - **R15 names.** A [`ConnectionId`] or [`ListenerId`] that was closed, or never given, names
-///   nothing: sends say so, everything else does nothing. No event tells of it any more.
+///   nothing: sends say so, everything else does nothing. No event tells of it any more, but a
+///   connection that was accepted before its listener was closed is still told of.
 /// - **R16 accept.** Every connection that comes is told of once, with its peer, and receives from
 ///   then on. One that is gone before is counted instead. Nobody is accepted to be dropped: while
 ///   [`SocketLimits`] are reached, or descriptors or memory are used up, listeners pause, clients

@@ -53,6 +53,9 @@ struct Connection {
     broken: Option<IoError>,
 }
 
+/// What each of 10,000 idle subscribers costs here.
+const _: () = assert!(size_of::<Connection>() <= 128);
+
 #[derive(Clone, Copy)]
 enum Touched {
     Listener(Handle),

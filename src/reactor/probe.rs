@@ -133,6 +133,29 @@ pub fn open(choice: Choice) -> Result<(AnyReactor, Report), OpenError> {
     Ok((AnyReactor::Polled(reactor), Report { choice, found: Found::Mio(reason) }))
 }
 
+/// As [`open`], with memory for sockets. A kernel whose io_uring is too old for them counts as
+/// one without.
+///
+/// # Errors
+/// [`OpenError`], which says what to change.
+pub fn open_with_sockets(
+    choice: Choice,
+    limits: SocketLimits,
+) -> Result<(AnyReactor, Report), OpenError> {
+    let (mut reactor, report) = open(choice)?;
+    let Err(error) = reactor.open_sockets(limits) else { return Ok((reactor, report)) };
+    if matches!(reactor, AnyReactor::Polled(_)) {
+        return Err(OpenError::Mio(error));
+    }
+    let reason = UringError::NoSockets(error);
+    if choice == Choice::Uring {
+        return Err(OpenError::Uring(reason));
+    }
+    let mut reactor = PolledReactor::new(REACTOR_OPERATIONS_MAX).map_err(OpenError::Mio)?;
+    reactor.open_sockets(limits).map_err(OpenError::Mio)?;
+    Ok((AnyReactor::Polled(reactor), Report { choice, found: Found::Mio(Some(reason)) }))
+}
+
 /// Either backend.
 #[allow(clippy::large_enum_variant)] // One per thread, made once.
 pub enum AnyReactor {
@@ -287,6 +310,10 @@ mod tests {
             let line = report.to_string();
             assert!(line.contains("mio") && line.contains("no io_uring"), "{line}");
             assert!(line.contains("seccomp") || line.contains("io_uring_disabled"), "{line}");
+            let (reactor, report) =
+                open_with_sockets(Choice::Auto, SocketLimits::default()).unwrap();
+            assert!(matches!(reactor, AnyReactor::Polled(_)));
+            assert!(report.to_string().contains("no io_uring"), "{report}");
             let error = open(Choice::Uring).err().unwrap();
             assert!(error.to_string().contains("--reactor=auto"), "{error}");
         });

@@ -59,7 +59,7 @@ impl UringReactor {
         UringReactor::with_queues(operations_max, submissions, completions, flavors)
     }
 
-    fn with_queues(
+    pub(super) fn with_queues(
         operations_max: u32,
         submissions: u32,
         completions: u32,

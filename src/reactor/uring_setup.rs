@@ -54,6 +54,8 @@ pub enum UringError {
         /// Names of features and operations.
         missing: Vec<&'static str>,
     },
+    /// Sockets need multishot receives into registered buffers: Linux 6.0.
+    NoSockets(io::Error),
     /// Something else: memory, descriptors.
     Other(io::Error),
 }
@@ -70,6 +72,9 @@ impl fmt::Display for UringError {
             }
             UringError::Incomplete { missing } => {
                 write!(f, "the kernel's io_uring lacks {}", missing.join(", "))
+            }
+            UringError::NoSockets(source) => {
+                write!(f, "its receives of many into registered buffers do not work: {source}")
             }
             UringError::Other(source) => write!(f, "{source}"),
         }

@@ -282,3 +282,67 @@ impl SimWorld {
         self.world.borrow_mut().network.accepted_max = accepted_max;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reactor::{Reactor, SocketEvent};
+    use crate::sim::reactor::SimReactor;
+    use crate::sim::world::SimFaults;
+    use std::io::IoSlice;
+
+    /// What the server is told, and what its sends moved, in order.
+    fn history(seed: u64) -> Vec<(u64, String)> {
+        let world = SimWorld::new(seed, SimFaults::ALL);
+        let mut reactor = SimReactor::new(&world, 1);
+        let address = "127.0.0.1:0".parse().unwrap();
+        let listener = reactor.listen(&address, ListenOptions::default()).unwrap();
+        let address = reactor.listen_address(listener).unwrap();
+        let clients = [(); 3].map(|()| world.connect(&address).unwrap());
+        let mut history = Vec::new();
+        for step in 0..300 {
+            let client = clients[step % 3];
+            let _ = world.client_send(client, &[7; 40]);
+            let _ = world.client_receive(client, &mut [0; 64]);
+            reactor.wait(None);
+            let mut others = Vec::new();
+            while let Some(event) = reactor.next_socket_event() {
+                history.push((world.now().nanos(), format!("{event:?}")));
+                if let SocketEvent::Received { connection, .. } = event {
+                    others.push(connection);
+                }
+            }
+            for id in others {
+                let sent = reactor.send(id, &[IoSlice::new(&[8; 30])]);
+                history.push((world.now().nanos(), format!("{sent:?}")));
+            }
+        }
+        assert!(reactor.counters().sockets.cut_count > 0, "SEED={seed}");
+        history
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_history_of_sockets_and_another_does_not() {
+        assert_eq!(history(1), history(1));
+        assert_ne!(history(1), history(2));
+    }
+
+    #[test]
+    fn receives_and_sends_are_cut_at_every_length() {
+        let (mut received, mut sent) = ([false; 41], [false; 31]);
+        for seed in 1..200 {
+            for (_, text) in history(seed) {
+                let count = text.matches('7').count();
+                if text.starts_with("Received") && (1..=40).contains(&count) {
+                    received[count] = true;
+                }
+                let moved = text.strip_prefix("Ok(").and_then(|rest| rest.strip_suffix(')'));
+                if let Some(moved) = moved {
+                    sent[moved.parse::<usize>().unwrap()] = true;
+                }
+            }
+        }
+        assert!(received[1..].iter().all(|seen| *seen), "{received:?}");
+        assert!(sent.iter().all(|seen| *seen), "{sent:?}");
+    }
+}

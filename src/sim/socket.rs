@@ -15,6 +15,7 @@ use crate::reactor::{
     ConnectionId, IoError, ListenAddress, ListenError, ListenOptions, ListenerId, Peer, SendError,
     SocketCounters, SocketEvent, SocketLimits,
 };
+use crate::sim::network::STREAM_BYTES_MAX;
 use crate::sim::world::{EAGAIN, World};
 
 const RECEIVE_BYTES_MAX: usize = 4_096;
@@ -282,10 +283,14 @@ impl SimNet {
         if slot.is_cut {
             return Ok(0);
         }
-        let mut bytes: Vec<u8> = slices.iter().flat_map(|slice| slice.iter().copied()).collect();
-        let wanted_bytes = bytes.len();
+        let wanted_bytes: usize = slices.iter().map(|slice| slice.len()).sum();
+        let mut bytes = Vec::new();
+        for slice in slices {
+            let room_bytes = STREAM_BYTES_MAX - bytes.len(); // More is never taken.
+            bytes.extend_from_slice(&slice[..slice.len().min(room_bytes)]);
+        }
         if world.random.chance(world.faults.short_chance, 1_000) {
-            bytes.truncate(world.random.between(0, wanted_bytes as u64) as usize);
+            bytes.truncate(world.random.between(0, bytes.len() as u64) as usize);
         }
         let sent_bytes = match world.network.send(slot.stream, &bytes) {
             Ok(sent_bytes) => sent_bytes,

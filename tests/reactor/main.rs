@@ -4,7 +4,9 @@
 //!
 //! `SEED=n cargo test --test reactor` runs one seed instead of all.
 
+mod addresses;
 mod cancels;
+mod exhaustion;
 mod listeners;
 mod lives;
 mod network;
@@ -20,7 +22,7 @@ use streamdoor::sim::world::{SimFaults, SimWorld};
 
 use worlds::{Real, World};
 
-/// Tests that count the descriptors of the process run alone.
+/// Tests that count or limit the descriptors of the process run alone.
 static ALONE: RwLock<()> = RwLock::new(());
 
 fn seeds(count: u64) -> Vec<u64> {
@@ -37,9 +39,9 @@ fn run<W: World>(name: &str, seed_count: u64, make: impl Fn(u64) -> W, test: fn(
     }
 }
 
-/// Runs `body`, alone if it is the one that counts descriptors.
+/// Runs `body`, alone if it counts or limits descriptors.
 fn in_turn(name: &str, body: impl FnOnce()) {
-    let is_alone = name.starts_with("a_dropped_reactor");
+    let is_alone = ["a_dropped_reactor", "out_of_descriptors"].iter().any(|s| name.starts_with(s));
     let _alone = is_alone.then(|| ALONE.write().unwrap_or_else(PoisonError::into_inner));
     let _shared = (!is_alone).then(|| ALONE.read().unwrap_or_else(PoisonError::into_inner));
     body();
@@ -129,6 +131,7 @@ conformance! {
     listeners::a_thousand_connections_come_and_go
     listeners::idle_connections_cost_no_processor_time
     listeners::a_dropped_reactor_ends_its_connections
+    exhaustion::out_of_descriptors_listeners_pause_and_nobody_is_dropped
     listeners::nothing_can_be_done_with_names_that_were_never_given
 }
 

@@ -41,6 +41,44 @@ pub trait Network: World {
     fn client_close(&self, client: Self::Client);
     /// Of TCP alone.
     fn client_reset(&self, client: Self::Client);
+    /// Lets the process have so many descriptors more, until the answer is dropped.
+    fn limit_descriptors(&self, more: usize) -> Limit;
+}
+
+/// Ends when it is dropped.
+pub enum Limit {
+    Real(libc::rlimit),
+    Sim(SimWorld),
+}
+
+impl Drop for Limit {
+    fn drop(&mut self) {
+        match self {
+            Limit::Real(limit) => set_limit(limit),
+            Limit::Sim(world) => world.set_connections_max(None),
+        }
+    }
+}
+
+fn set_limit(limit: &libc::rlimit) {
+    // SAFETY: a valid limit, only read.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, limit) }, 0);
+}
+
+/// The kernel gives the lowest free number, below the limit.
+fn limit_to(more: usize) -> libc::rlimit {
+    let mut before = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: room for a limit.
+    assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut before) }, 0);
+    let mut free_count = 0;
+    let mut fd = 0;
+    while free_count < more {
+        // SAFETY: takes numbers.
+        free_count += usize::from(unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0);
+        fd += 1;
+    }
+    set_limit(&libc::rlimit { rlim_cur: fd as libc::rlim_t, rlim_max: before.rlim_max });
+    before
 }
 
 pub enum RealClient {
@@ -128,6 +166,9 @@ impl<R: Reactor> Network for Real<R> {
             unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, start, size_bytes) };
         assert_eq!(set, 0);
     }
+    fn limit_descriptors(&self, more: usize) -> Limit {
+        Limit::Real(limit_to(more))
+    }
 }
 
 impl Network for SimWorld {
@@ -158,6 +199,10 @@ impl Network for SimWorld {
     }
     fn client_reset(&self, client: SimClient) {
         SimWorld::client_reset(self, client);
+    }
+    fn limit_descriptors(&self, more: usize) -> Limit {
+        self.set_connections_max(Some(more));
+        Limit::Sim(self.clone())
     }
 }
 
