@@ -110,7 +110,8 @@ use crate::base::Instant;
 /// - **R18 receive.** Bytes are handed out in the reactor's memory, valid until the next call; a
 ///   connection without unread bytes holds no memory for them. After
 ///   [`Reactor::set_receiving`]`(.., false)` nothing is received, nor the end told, until it is
-///   true again. Nothing is lost by it.
+///   true again. Nothing is lost by it. Between two polls a connection gives a bounded number of
+///   bytes, so taking events until there is none comes to an end whatever the peers do.
 /// - **R19 end.** One [`SocketEvent::Ended`]: the peer has finished (what it sent before was told
 ///   before), or the connection broke. Sending may go on after the first.
 /// - **R20 send.** [`Reactor::send`] moves what the kernel takes at this moment, in order, and

@@ -184,7 +184,7 @@ impl Reactor for PolledReactor {
             self.look();
         }
         if let Some(net) = &mut self.net {
-            net.retry();
+            net.begin_turn();
         }
         let woken = self.listener.take();
         self.table.counters.woken_count += u64::from(woken);
@@ -196,7 +196,7 @@ impl Reactor for PolledReactor {
         loop {
             self.table.try_fresh();
             if let Some(net) = &mut self.net {
-                net.retry();
+                net.begin_turn();
             }
             if self.has_event() {
                 return;

@@ -3,7 +3,7 @@
 //! Registered once each, edge-triggered: epoll says what became possible, the try happens when the
 //! owner asks for events. So whatever was not asked for costs nothing, and all connections share
 //! one receive buffer. Invariants:
-//! - N1 a socket with something to try stands in `touched`, once.
+//! - N1 a socket with something to try stands in `touched` or `later`, once.
 //! - N2 `may_receive` falls only when the kernel says EAGAIN, the end or an error: an edge is never
 //!   forgotten. `is_cut` rises only after EAGAIN, so that an edge follows.
 
@@ -75,6 +75,8 @@ pub struct PolledNet {
     listeners: Pool<ListenerSlot>,
     connections: Pool<Connection>,
     touched: VecDeque<Touched>,
+    /// Tried in this turn already: a fast sender does not keep its receiver from everything else.
+    later: VecDeque<Touched>,
     scratch: Box<[u8]>,
     /// When paused listeners are tried again.
     retry_at: Option<Instant>,
@@ -89,6 +91,7 @@ impl PolledNet {
             listeners: Pool::new(limits.listeners_max),
             connections: Pool::new(limits.connections_max),
             touched: VecDeque::new(),
+            later: VecDeque::new(),
             scratch: vec![0; RECEIVE_SCRATCH_BYTES].into_boxed_slice(),
             retry_at: None,
         }
@@ -134,7 +137,7 @@ impl PolledNet {
     }
 
     pub fn event_count(&self) -> usize {
-        self.touched.len()
+        self.touched.len() + self.later.len()
     }
 
     pub fn connection_count(&self) -> usize {
@@ -145,8 +148,10 @@ impl PolledNet {
         self.retry_at
     }
 
-    /// Ends the pause of listeners if it is over.
-    pub fn retry(&mut self) {
+    /// A poll or a wait begins: what was tried may be tried again, and paused listeners if it is
+    /// time.
+    pub fn begin_turn(&mut self) {
+        self.touched.append(&mut self.later);
         if self.retry_at.is_some_and(|at| at <= Clock::now()) {
             self.resume_listeners();
         }
@@ -324,7 +329,8 @@ impl PolledNet {
             }
             Ok(size_bytes) => {
                 counters.received_bytes += size_bytes as u64;
-                self.touch(handle); // Behind all others: nobody starves them.
+                slot.is_touched = true;
+                self.later.push_back(Touched::Connection(handle)); // One receive a turn.
                 Some(Happening::Received(id, size_bytes))
             }
         }
@@ -388,4 +394,40 @@ fn token(handle: Handle, bits: usize) -> Token {
 
 fn code(error: &io::Error) -> IoError {
     IoError(error.raw_os_error().unwrap_or(libc::EIO))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::limits::RECEIVE_SCRATCH_BYTES;
+    use crate::reactor::{ListenAddress, ListenOptions, PolledReactor, Reactor, SocketEvent};
+    use std::io::Write;
+    use std::net::TcpStream;
+
+    #[test]
+    fn one_sender_is_received_from_once_a_turn() {
+        let mut reactor = PolledReactor::new(1).unwrap();
+        let any = "127.0.0.1:0".parse().unwrap();
+        let listener = reactor.listen(&any, ListenOptions::default()).unwrap();
+        let Some(ListenAddress::Tcp(address)) = reactor.listen_address(listener) else {
+            panic!("no address");
+        };
+        let mut client = TcpStream::connect(address).unwrap();
+        client.set_nonblocking(true).unwrap();
+        let bytes = vec![7; 4 << 20];
+        let (mut sent, mut received) = (0, 0);
+        while received < bytes.len() {
+            if sent < bytes.len() {
+                sent += client.write(&bytes[sent..]).unwrap_or(0);
+            }
+            reactor.wait(None);
+            reactor.poll();
+            let before = received;
+            while let Some(event) = reactor.next_socket_event() {
+                if let SocketEvent::Received { bytes, .. } = event {
+                    received += bytes.len();
+                }
+            }
+            assert!(received - before <= RECEIVE_SCRATCH_BYTES, "more than one in a turn");
+        }
+    }
 }
