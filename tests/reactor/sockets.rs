@@ -207,6 +207,9 @@ pub fn a_pause_of_receiving_tells_nothing_and_loses_nothing<W: Network>(world: &
                 world.client_finish(&client);
             }
             if random.chance(1, 3) {
+                if random.chance(1, 2) {
+                    poll_all(&mut server.reactor); // Bytes are under way when the pause comes.
+                }
                 is_receiving = !is_receiving;
                 server.reactor.set_receiving(id, is_receiving);
             }
