@@ -122,6 +122,7 @@ conformance! {
     sockets::a_server_that_finishes_still_receives
     sockets::a_reset_while_sending_is_told_and_ends_all_sending
     sockets::a_pause_of_receiving_tells_nothing_and_loses_nothing
+    sockets::bytes_and_an_end_that_race_a_pause_are_told_after_it
     sockets::a_closed_connection_is_never_told_of_again
     sockets::nothing_is_lost_in_disorder_of_sockets
     listeners::an_address_in_use_is_an_error_that_names_it

@@ -226,6 +226,27 @@ pub fn a_pause_of_receiving_tells_nothing_and_loses_nothing<W: Network>(world: &
     }
 }
 
+pub fn bytes_and_an_end_that_race_a_pause_are_told_after_it<W: Network>(world: &W, _seed: u64) {
+    for kind in KINDS {
+        let mut server = Server::new(world, kind, 8);
+        let (client, id) = server.meet(world);
+        assert_eq!(world.client_send(&client, b"before"), Ok(6));
+        world.client_finish(&client);
+        for _ in 0..40 {
+            poll_all(&mut server.reactor); // They are under way, and nobody takes them.
+        }
+        server.reactor.set_receiving(id, false);
+        for _ in 0..5 {
+            server.turn();
+        }
+        assert_eq!((server.seen(id).bytes.len(), server.seen(id).end), (0, None));
+        server.reactor.set_receiving(id, true);
+        server.until("the end", |server| server.seen(id).end.is_some());
+        assert_eq!(server.seen(id).bytes, b"before");
+        assert_eq!(server.seen(id).end, Some(None));
+    }
+}
+
 pub fn a_closed_connection_is_never_told_of_again<W: Network>(world: &W, seed: u64) {
     for kind in KINDS {
         let mut random = Random::new(seed);
