@@ -261,6 +261,42 @@ const _: () = {
     // JSON spells a control character in six.
     assert!(6 * RING_CLASS_BYTES[RING_CLASS_BYTES.len() - 1] as usize <= STREAM_LINE_BYTES_MAX);
     assert!(STREAM_LINE_BYTES_MAX <= SSE_EVENT_BYTES_MAX);
+};
+
+// --- Sockets -------------------------------------------------------------------------------------
+
+/// Connections of one shard, unless the server's bill of descriptors says otherwise.
+pub const CONNECTIONS_MAX: u32 = 16_384;
+/// Addresses that one shard listens on.
+pub const LISTENERS_MAX: u32 = 16;
+/// Connections that wait in the kernel until they are accepted; `somaxconn` may cut it.
+pub const LISTEN_BACKLOG: u32 = 4_096;
+/// A listener that found no descriptor tries again after this long, or when one was closed here.
+pub const LISTENER_PAUSE: Duration = Duration::from_millis(100);
+/// What the kernel may hold of one connection, sent and unacknowledged. It doubles the number, and
+/// counts its own overhead: two full segments of loopback.
+pub const SEND_BUFFER_BYTES: u32 = 256 << 10;
+/// TCP_NOTSENT_LOWAT: above this much that is not even sent, the kernel takes no more, so that
+/// slowness shows here.
+pub const TCP_NOT_SENT_BYTES: u32 = 16 << 10;
+/// Slices of one system call: the kernel's UIO_MAXIOV.
+pub const SEND_SLICES_MAX: usize = 1_024;
+/// A silent TCP peer is asked whether it is there after this long ...
+pub const KEEPALIVE_IDLE_S: u32 = 60;
+/// ... again after this long each ...
+pub const KEEPALIVE_INTERVAL_S: u32 = 15;
+/// ... and given up after so many questions.
+pub const KEEPALIVE_COUNT: u32 = 4;
+/// One receive of the mio backend, at most; one such buffer for all connections.
+pub const RECEIVE_SCRATCH_BYTES: usize = 64 << 10;
+/// One receive of the io_uring backend, at most.
+pub const RECEIVE_BUFFER_BYTES: u32 = 4 << 10;
+/// Receive buffers of one shard for io_uring: 1 MiB. An idle connection holds none.
+pub const RECEIVE_BUFFERS: u16 = 256;
+
+const _: () = {
+    assert!(RECEIVE_BUFFERS.is_power_of_two()); // The kernel masks an index with it.
+    assert!(CONNECTIONS_MAX < 1 << 24); // A completion names 24 bits of slot.
     assert!(KINDS_MAX <= 16); // A filter is 16 bits.
     assert!(KEYS_MAX <= 64); // The set of keys seen is 64 bits.
     assert!(ERROR_TEXT_BYTES_MAX.is_multiple_of(8)); // Texts are stored as whole words.

@@ -7,20 +7,28 @@
 //!
 //! Reading order: this file (the contract), [`operation`] (what goes in and comes out),
 //! [`waker`], [`polled`] (the simpler backend), [`uring`], [`probe`] (which of the two), [`idle`]
-//! (when to poll and when to block). Beside all that, [`watch`] looks after the machine's memory.
+//! (when to poll and when to block). Then sockets: [`socket`] (their values), `socket_calls.rs` and
+//! `listener.rs` (what both backends share), `polled_net.rs`, `uring_net.rs`, `uring_buffers.rs`.
+//! Beside all that, [`watch`] looks after the machine's memory.
 //! Tests: `tests/reactor/` runs one list against all three.
 
 pub mod buffer;
 pub mod clock;
 pub mod idle;
+mod listener;
 pub mod operation;
 pub mod polled;
+mod polled_net;
 pub mod probe;
 mod random;
 pub mod readings;
+pub mod socket;
+mod socket_calls;
 pub mod thread;
 mod transfer;
 pub mod uring;
+mod uring_buffers;
+mod uring_net;
 mod uring_setup;
 mod uring_table;
 pub mod waker;
@@ -28,17 +36,25 @@ pub mod watch;
 
 #[cfg(test)]
 mod kinds_test;
+#[cfg(test)]
+mod uring_net_tests;
 
 pub use buffer::Buffer;
 pub use clock::Clock;
 pub use idle::{Decision, Idle, IdleStrategy};
 pub use operation::{Completion, Counters, IoError, Operation, SubmitError};
 pub use polled::PolledReactor;
-pub use probe::{AnyReactor, Choice, OpenError, Report, open};
+pub use probe::{AnyReactor, Choice, OpenError, Report, open, open_with_sockets};
 pub use random::random_bytes;
+pub use socket::{
+    ConnectionId, ListenAddress, ListenError, ListenOptions, ListenerId, Peer, SendError,
+    SocketCounters, SocketEvent, SocketLimits,
+};
 pub use uring::UringReactor;
 pub use waker::Waker;
 pub use watch::{Member, Outlook, Watch};
+
+use std::io::{self, IoSlice};
 
 use crate::base::Instant;
 
@@ -77,6 +93,36 @@ use crate::base::Instant;
 /// - **R13 descriptors.** Pipes, socketpairs, terminals, files and `/dev/null` all work. Flags of a
 ///   descriptor are never changed: others may share it.
 /// - **R14 clock.** [`Reactor::now`] never goes back and is the same clock as the deadlines.
+///
+/// Sockets, held to the same list by `tests/reactor/sockets*.rs`:
+///
+/// - **R15 names.** A [`ConnectionId`] or [`ListenerId`] that was closed, or never given, names
+///   nothing: sends say so, everything else does nothing. No event tells of it any more, but a
+///   connection that was accepted before its listener was closed is still told of.
+/// - **R16 accept.** Every connection that comes is told of once, with its peer, and receives from
+///   then on. One that is gone before is counted instead. Nobody is accepted to be dropped: while
+///   [`SocketLimits`] are reached, or descriptors or memory are used up, listeners pause, clients
+///   wait in the kernel's queue, and the pause ends when a connection is closed here, or after
+///   [`crate::limits::LISTENER_PAUSE`]. A pause takes no processor time and is counted.
+/// - **R17 events.** Of one connection they come in order: accepted, its bytes, its end.
+///   [`Reactor::poll`] counts them and [`Reactor::wait`] ends for them, at times in vain: what is
+///   ready for the kernel may be nothing in the end.
+/// - **R18 receive.** Bytes are handed out in the reactor's memory, valid until the next call; a
+///   connection without unread bytes holds no memory for them. After
+///   [`Reactor::set_receiving`]`(.., false)` nothing is received, nor the end told, until it is
+///   true again. Nothing is lost by it. Between two polls a connection gives a bounded number of
+///   bytes, so taking events until there is none comes to an end whatever the peers do.
+/// - **R19 end.** One [`SocketEvent::Ended`]: the peer has finished (what it sent before was told
+///   before), or the connection broke. Sending may go on after the first.
+/// - **R20 send.** [`Reactor::send`] moves what the kernel takes at this moment, in order, and
+///   returns how much; the slices are the caller's again when it returns. If that was not all, one
+///   [`SocketEvent::Writable`] follows when it is worth trying again; until then sends move nothing
+///   and cost no system call. Slices may be empty and many.
+/// - **R21 finish and close.** [`Reactor::finish`] ends sending, after what was sent.
+///   [`Reactor::close`] ends both directions; what the kernel took is still delivered, unless the
+///   peer sends into the closed connection (so let it finish first). The descriptor and the place
+///   are free again when the kernel has answered everything that was in flight.
+/// - **R22 nothing else.** A reactor without sockets does no work for them.
 pub trait Reactor {
     /// The time, read now: one turn reads it once and hands it down.
     fn now(&mut self) -> Instant;
@@ -111,4 +157,51 @@ pub trait Reactor {
 
     /// What happened so far.
     fn counters(&self) -> &Counters;
+
+    /// Buys the memory for sockets, once; the first [`Reactor::listen`] does it with the default.
+    ///
+    /// # Errors
+    /// What the kernel lacks; io_uring before Linux 6.0 does.
+    fn open_sockets(&mut self, limits: SocketLimits) -> io::Result<()>;
+
+    /// Accepts connections there from now on.
+    ///
+    /// # Errors
+    /// [`ListenError`]; nothing is left behind then.
+    fn listen(
+        &mut self,
+        address: &ListenAddress,
+        options: ListenOptions,
+    ) -> Result<ListenerId, ListenError>;
+
+    /// Where it listens indeed, with the port that the kernel chose.
+    fn listen_address(&self, listener: ListenerId) -> Option<ListenAddress>;
+
+    /// Listens there no more. Clients in the kernel's queue are refused; connections live on.
+    fn close_listener(&mut self, listener: ListenerId);
+
+    /// Whether the bytes of `connection` are received; true at first.
+    fn set_receiving(&mut self, connection: ConnectionId, is_receiving: bool);
+
+    /// Sends what the kernel takes at once (R20).
+    ///
+    /// # Errors
+    /// [`SendError`]: there will be no more sending.
+    fn send(
+        &mut self,
+        connection: ConnectionId,
+        slices: &[IoSlice<'_>],
+    ) -> Result<usize, SendError>;
+
+    /// Sends no more: the peer reads the end after what was sent.
+    fn finish(&mut self, connection: ConnectionId);
+
+    /// Ends the connection; its name is nothing from now on (R21).
+    fn close(&mut self, connection: ConnectionId);
+
+    /// The next event of a socket, if one is waiting.
+    fn next_socket_event(&mut self) -> Option<SocketEvent<'_>>;
+
+    /// Connections that were told of and are not closed.
+    fn connection_count(&self) -> usize;
 }

@@ -1,12 +1,12 @@
 //! What goes into a reactor and what comes out of it: plain values.
 //!
-//! Absent: sockets. Their operations join [`Operation`] when connections arrive.
+//! Absent: sockets, which are not operations but events: `socket.rs`.
 
 use std::fmt;
 use std::ops::Range;
 use std::os::fd::RawFd;
 
-use crate::reactor::Buffer;
+use crate::reactor::{Buffer, SocketCounters};
 
 /// Something for the kernel to do. The token comes back with the [`Completion`].
 #[derive(Debug)]
@@ -130,6 +130,8 @@ pub struct Counters {
     pub blocked_count: u64,
     /// Wake-ups that a poll has seen.
     pub woken_count: u64,
+    /// Of sockets.
+    pub sockets: SocketCounters,
 }
 
 impl Counters {

@@ -11,7 +11,7 @@
 //!   of the registration, so late events of an earlier one are told apart.
 
 use std::collections::VecDeque;
-use std::io;
+use std::io::{self, IoSlice};
 use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
@@ -22,10 +22,13 @@ use mio::{Events, Interest, Registry, Token};
 use crate::base::{Handle, Instant, Pool};
 use crate::limits::{REACTOR_EVENTS_PER_LOOK, REACTOR_POLLS_PER_LOOK};
 use crate::reactor::operation::{Request, Transfer};
+use crate::reactor::polled_net::{PolledNet, is_socket};
 use crate::reactor::transfer::{Attempt, attempt, perform};
 use crate::reactor::waker::WakeListener;
 use crate::reactor::{
-    Clock, Completion, Counters, IoError, Operation, Reactor, SubmitError, Waker, thread,
+    Clock, Completion, ConnectionId, Counters, IoError, ListenAddress, ListenError, ListenOptions,
+    ListenerId, Operation, Reactor, SendError, SocketEvent, SocketLimits, SubmitError, Waker,
+    thread,
 };
 
 const DOORBELL: Token = Token(usize::MAX);
@@ -37,6 +40,8 @@ pub struct PolledReactor {
     events: Events,
     polls_since_look: u32,
     table: Table,
+    /// None until sockets are asked for.
+    net: Option<Box<PolledNet>>,
     listener: WakeListener,
     one_thread: PhantomData<*mut ()>,
 }
@@ -97,6 +102,7 @@ impl PolledReactor {
                 ready: VecDeque::with_capacity(capacity),
                 counters: Counters::default(),
             },
+            net: None,
             listener,
             one_thread: PhantomData,
         })
@@ -112,8 +118,10 @@ impl PolledReactor {
             Err(error) => panic!("epoll_wait refused our own arguments: {error}"),
         }
         for event in &self.events {
-            if event.token() != DOORBELL {
-                self.table.on_event(event.token());
+            match &mut self.net {
+                _ if event.token() == DOORBELL => {}
+                Some(net) if is_socket(event.token()) => net.on_event(event),
+                _ => self.table.on_event(event.token()),
             }
         }
     }
@@ -138,7 +146,17 @@ impl PolledReactor {
     }
 
     fn has_event(&self) -> bool {
-        !self.table.ready.is_empty() || self.listener.is_notified()
+        !self.table.ready.is_empty() || self.listener.is_notified() || self.socket_count() > 0
+    }
+
+    /// Sockets with something to try.
+    fn socket_count(&self) -> usize {
+        self.net.as_ref().map_or(0, |net| net.event_count())
+    }
+
+    /// Whether there is anything that epoll could tell of.
+    fn is_watching(&self) -> bool {
+        self.table.watched_count > 0 || self.net.as_ref().is_some_and(|net| net.is_watching())
     }
 }
 
@@ -162,22 +180,30 @@ impl Reactor for PolledReactor {
     fn poll(&mut self) -> usize {
         self.table.try_fresh();
         self.polls_since_look += 1;
-        if self.table.watched_count > 0 && self.polls_since_look >= REACTOR_POLLS_PER_LOOK {
+        if self.polls_since_look >= REACTOR_POLLS_PER_LOOK && self.is_watching() {
             self.look();
+        }
+        if let Some(net) = &mut self.net {
+            net.begin_turn();
         }
         let woken = self.listener.take();
         self.table.counters.woken_count += u64::from(woken);
-        self.table.ready.len() + usize::from(woken)
+        self.table.ready.len() + self.socket_count() + usize::from(woken)
     }
 
     fn wait(&mut self, until: Option<Instant>) {
         let until = until.filter(|until| *until != Instant::FAR);
         loop {
             self.table.try_fresh();
+            if let Some(net) = &mut self.net {
+                net.begin_turn();
+            }
             if self.has_event() {
                 return;
             }
-            let timeout = until.map(|until| until.since(Clock::now()));
+            let retry_at = self.net.as_ref().and_then(|net| net.retry_at());
+            let next = until.into_iter().chain(retry_at).min();
+            let timeout = next.map(|next| next.since(Clock::now()));
             if timeout != Some(Duration::ZERO) {
                 if !self.listener.try_block() {
                     return;
@@ -202,6 +228,69 @@ impl Reactor for PolledReactor {
 
     fn counters(&self) -> &Counters {
         &self.table.counters
+    }
+
+    fn open_sockets(&mut self, limits: SocketLimits) -> io::Result<()> {
+        if self.net.is_none() {
+            let registry = self.table.registry.try_clone()?;
+            self.net = Some(Box::new(PolledNet::new(registry, limits)));
+        }
+        Ok(())
+    }
+
+    fn listen(
+        &mut self,
+        address: &ListenAddress,
+        options: ListenOptions,
+    ) -> Result<ListenerId, ListenError> {
+        let opened = self.open_sockets(SocketLimits::default());
+        opened.map_err(|error| ListenError::without_sockets(address, &error))?;
+        self.net.as_mut().expect("just opened").listen(address, options)
+    }
+
+    fn listen_address(&self, listener: ListenerId) -> Option<ListenAddress> {
+        self.net.as_ref()?.listen_address(listener)
+    }
+
+    fn close_listener(&mut self, listener: ListenerId) {
+        if let Some(net) = &mut self.net {
+            net.close_listener(listener);
+        }
+    }
+
+    fn set_receiving(&mut self, connection: ConnectionId, is_receiving: bool) {
+        if let Some(net) = &mut self.net {
+            net.set_receiving(connection, is_receiving);
+        }
+    }
+
+    fn send(
+        &mut self,
+        connection: ConnectionId,
+        slices: &[IoSlice<'_>],
+    ) -> Result<usize, SendError> {
+        let net = self.net.as_mut().ok_or(SendError::Unknown)?;
+        net.send(connection, slices, &mut self.table.counters.sockets)
+    }
+
+    fn finish(&mut self, connection: ConnectionId) {
+        if let Some(net) = &mut self.net {
+            net.finish(connection);
+        }
+    }
+
+    fn close(&mut self, connection: ConnectionId) {
+        if let Some(net) = &mut self.net {
+            net.close(connection, &mut self.table.counters.sockets);
+        }
+    }
+
+    fn next_socket_event(&mut self) -> Option<SocketEvent<'_>> {
+        self.net.as_mut()?.next_event(&mut self.table.counters.sockets)
+    }
+
+    fn connection_count(&self) -> usize {
+        self.net.as_ref().map_or(0, |net| net.connection_count())
     }
 }
 

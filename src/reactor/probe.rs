@@ -2,14 +2,16 @@
 //! that the calls of a turn inline.
 
 use std::fmt;
-use std::io;
+use std::io::{self, IoSlice};
 use std::str::FromStr;
 
 use crate::base::Instant;
 use crate::limits::REACTOR_OPERATIONS_MAX;
 use crate::reactor::uring::UringError;
 use crate::reactor::{
-    Completion, Counters, Operation, PolledReactor, Reactor, SubmitError, UringReactor, Waker,
+    Completion, ConnectionId, Counters, ListenAddress, ListenError, ListenOptions, ListenerId,
+    Operation, PolledReactor, Reactor, SendError, SocketEvent, SocketLimits, SubmitError,
+    UringReactor, Waker,
 };
 
 /// What the user asked for.
@@ -131,6 +133,29 @@ pub fn open(choice: Choice) -> Result<(AnyReactor, Report), OpenError> {
     Ok((AnyReactor::Polled(reactor), Report { choice, found: Found::Mio(reason) }))
 }
 
+/// As [`open`], with memory for sockets. A kernel whose io_uring is too old for them counts as
+/// one without.
+///
+/// # Errors
+/// [`OpenError`], which says what to change.
+pub fn open_with_sockets(
+    choice: Choice,
+    limits: SocketLimits,
+) -> Result<(AnyReactor, Report), OpenError> {
+    let (mut reactor, report) = open(choice)?;
+    let Err(error) = reactor.open_sockets(limits) else { return Ok((reactor, report)) };
+    if matches!(reactor, AnyReactor::Polled(_)) {
+        return Err(OpenError::Mio(error));
+    }
+    let reason = UringError::NoSockets(error);
+    if choice == Choice::Uring {
+        return Err(OpenError::Uring(reason));
+    }
+    let mut reactor = PolledReactor::new(REACTOR_OPERATIONS_MAX).map_err(OpenError::Mio)?;
+    reactor.open_sockets(limits).map_err(OpenError::Mio)?;
+    Ok((AnyReactor::Polled(reactor), Report { choice, found: Found::Mio(Some(reason)) }))
+}
+
 /// Either backend.
 #[allow(clippy::large_enum_variant)] // One per thread, made once.
 pub enum AnyReactor {
@@ -189,6 +214,56 @@ impl Reactor for AnyReactor {
     fn counters(&self) -> &Counters {
         dispatch!(self, reactor => reactor.counters())
     }
+
+    fn open_sockets(&mut self, limits: SocketLimits) -> io::Result<()> {
+        dispatch!(self, reactor => reactor.open_sockets(limits))
+    }
+
+    fn listen(
+        &mut self,
+        address: &ListenAddress,
+        options: ListenOptions,
+    ) -> Result<ListenerId, ListenError> {
+        dispatch!(self, reactor => reactor.listen(address, options))
+    }
+
+    fn listen_address(&self, listener: ListenerId) -> Option<ListenAddress> {
+        dispatch!(self, reactor => reactor.listen_address(listener))
+    }
+
+    fn close_listener(&mut self, listener: ListenerId) {
+        dispatch!(self, reactor => reactor.close_listener(listener));
+    }
+
+    fn set_receiving(&mut self, connection: ConnectionId, is_receiving: bool) {
+        dispatch!(self, reactor => reactor.set_receiving(connection, is_receiving));
+    }
+
+    #[inline]
+    fn send(
+        &mut self,
+        connection: ConnectionId,
+        slices: &[IoSlice<'_>],
+    ) -> Result<usize, SendError> {
+        dispatch!(self, reactor => reactor.send(connection, slices))
+    }
+
+    fn finish(&mut self, connection: ConnectionId) {
+        dispatch!(self, reactor => reactor.finish(connection));
+    }
+
+    fn close(&mut self, connection: ConnectionId) {
+        dispatch!(self, reactor => reactor.close(connection));
+    }
+
+    #[inline]
+    fn next_socket_event(&mut self) -> Option<SocketEvent<'_>> {
+        dispatch!(self, reactor => reactor.next_socket_event())
+    }
+
+    fn connection_count(&self) -> usize {
+        dispatch!(self, reactor => reactor.connection_count())
+    }
 }
 
 #[cfg(test)]
@@ -235,6 +310,10 @@ mod tests {
             let line = report.to_string();
             assert!(line.contains("mio") && line.contains("no io_uring"), "{line}");
             assert!(line.contains("seccomp") || line.contains("io_uring_disabled"), "{line}");
+            let (reactor, report) =
+                open_with_sockets(Choice::Auto, SocketLimits::default()).unwrap();
+            assert!(matches!(reactor, AnyReactor::Polled(_)));
+            assert!(report.to_string().contains("no io_uring"), "{report}");
             let error = open(Choice::Uring).err().unwrap();
             assert!(error.to_string().contains("--reactor=auto"), "{error}");
         });

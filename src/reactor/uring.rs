@@ -12,6 +12,7 @@
 //! - U3 the completion queue has room for an answer and a cancel of every slot; should it
 //!   overflow anyhow, the kernel keeps the rest (NODROP) and a flag makes the next poll fetch it.
 
+use std::io::{self, IoSlice};
 use std::marker::PhantomData;
 use std::time::Duration;
 
@@ -19,11 +20,17 @@ use io_uring::{IoUring, opcode, types};
 
 use crate::base::{Instant, Pool};
 use crate::limits::{REACTOR_DROP_ROUND, REACTOR_DROP_ROUNDS_MAX, URING_SUBMISSIONS};
-use crate::reactor::uring_setup::make_ring;
-use crate::reactor::uring_table::{NOBODY, PURPOSE_SHIFT, Purpose, Table, user_data};
+use crate::reactor::uring_buffers::ReceiveBuffers;
+use crate::reactor::uring_net::UringNet;
+use crate::reactor::uring_setup::{make_ring, prove_receive};
+use crate::reactor::uring_table::{
+    NOBODY, PURPOSE_SHIFT, Purpose, Table, parse_user_data, user_data,
+};
 use crate::reactor::waker::WakeListener;
 use crate::reactor::{
-    Buffer, Clock, Completion, Counters, Operation, Reactor, SubmitError, Waker, thread,
+    Buffer, Clock, Completion, ConnectionId, Counters, ListenAddress, ListenError, ListenOptions,
+    ListenerId, Operation, Reactor, SendError, SocketEvent, SocketLimits, SubmitError, Waker,
+    thread,
 };
 
 pub use crate::reactor::uring_setup::{Flavor, UringError};
@@ -33,6 +40,8 @@ pub struct UringReactor {
     ring: IoUring,
     flavor: Flavor,
     table: Table,
+    /// None until sockets are asked for.
+    net: Option<Box<UringNet>>,
     listener: WakeListener,
     one_thread: PhantomData<*mut ()>,
 }
@@ -50,7 +59,7 @@ impl UringReactor {
         UringReactor::with_queues(operations_max, submissions, completions, flavors)
     }
 
-    fn with_queues(
+    pub(super) fn with_queues(
         operations_max: u32,
         submissions: u32,
         completions: u32,
@@ -62,7 +71,7 @@ impl UringReactor {
         let (ring, flavor) = make_ring(submissions, completions, flavors)?;
         thread::block_sigpipe();
         let table = Table::new(operations_max);
-        Ok(UringReactor { ring, flavor, table, listener, one_thread: PhantomData })
+        Ok(UringReactor { ring, flavor, table, net: None, listener, one_thread: PhantomData })
     }
 
     /// What this kernel granted.
@@ -78,6 +87,19 @@ impl UringReactor {
             let Some(entry) = self.table.entry(purpose, handle) else { continue };
             // SAFETY: the entry points into the buffer of a slot, which keeps it unmoved in memory
             // and untouched until the answer to this very entry (U2); drop waits for it.
+            unsafe { queue.push(&entry) }.expect("not full");
+        }
+    }
+
+    /// As above, of sockets.
+    fn push_owed_of_sockets(&mut self) {
+        let Some(net) = &mut self.net else { return };
+        let mut queue = self.ring.submission();
+        while !queue.is_full() {
+            let Some((purpose, handle)) = net.owed.pop_front() else { return };
+            let Some(entry) = net.entry(purpose, handle) else { continue };
+            // SAFETY: these entries point to no memory but the registered receive buffers, and
+            // their descriptors stay open until the answer (N2 of `uring_net.rs`).
             unsafe { queue.push(&entry) }.expect("not full");
         }
     }
@@ -124,7 +146,27 @@ impl UringReactor {
     #[inline]
     fn reap(&mut self) {
         for entry in self.ring.completion() {
-            self.table.on_answer(entry.user_data(), entry.result());
+            let bits = entry.user_data();
+            if let Some(net) = &mut self.net
+                && let Some((purpose, handle)) = parse_user_data(bits)
+                && purpose.is_of_socket()
+            {
+                let answer = (entry.result(), entry.flags());
+                net.on_answer(purpose, handle, answer, &mut self.table.counters.sockets);
+            } else {
+                self.table.on_answer(bits, entry.result());
+            }
+        }
+    }
+
+    /// Sockets' part of a look.
+    #[inline]
+    fn look_at_sockets(&mut self) {
+        if let Some(net) = &mut self.net {
+            net.retry();
+            if !net.owed.is_empty() {
+                self.push_owed_of_sockets();
+            }
         }
     }
 
@@ -134,6 +176,7 @@ impl UringReactor {
         if !self.table.owed.is_empty() {
             self.push_owed();
         }
+        self.look_at_sockets();
         let queue = self.ring.submission();
         let has_reason = !queue.is_empty() || queue.taskrun() || queue.cq_overflow();
         drop(queue);
@@ -144,14 +187,26 @@ impl UringReactor {
     }
 
     fn has_event(&self) -> bool {
-        !self.table.ready.is_empty() || self.listener.is_notified()
+        !self.table.ready.is_empty() || self.listener.is_notified() || self.socket_count() > 0
+    }
+
+    /// Events of sockets that wait to be taken.
+    #[inline]
+    fn socket_count(&self) -> usize {
+        self.net.as_ref().map_or(0, |net| net.event_count())
+    }
+
+    /// Whether all that the kernel is to be told fits into the next system call.
+    fn is_told(&self) -> bool {
+        self.table.owed.is_empty() && self.net.as_ref().is_none_or(|net| net.owed.is_empty())
     }
 
     /// One system call: push, wait, time out.
     fn block(&mut self, timeout: Option<Duration>) {
         self.push_owed();
+        self.look_at_sockets();
         self.arm_doorbell();
-        let can_block = self.table.is_wake_armed && self.table.owed.is_empty();
+        let can_block = self.table.is_wake_armed && self.is_told() && self.socket_count() == 0;
         if can_block {
             self.table.counters.blocked_count += 1;
         }
@@ -182,7 +237,7 @@ impl Reactor for UringReactor {
         self.look();
         let woken = self.listener.take();
         self.table.counters.woken_count += u64::from(woken);
-        self.table.ready.len() + usize::from(woken)
+        self.table.ready.len() + self.socket_count() + usize::from(woken)
     }
 
     fn wait(&mut self, until: Option<Instant>) {
@@ -191,11 +246,14 @@ impl Reactor for UringReactor {
             return;
         }
         loop {
-            let timeout = until.map(|until| until.since(Clock::now()));
-            if timeout == Some(Duration::ZERO) {
+            let now = Clock::now();
+            if until.is_some_and(|until| until <= now) {
                 self.look();
                 return;
             }
+            let retry_at = self.net.as_ref().and_then(|net| net.retry_at());
+            let next = until.into_iter().chain(retry_at).min();
+            let timeout = next.map(|next| next.since(now));
             if !self.listener.try_block() {
                 return;
             }
@@ -218,6 +276,70 @@ impl Reactor for UringReactor {
     fn counters(&self) -> &Counters {
         &self.table.counters
     }
+
+    fn open_sockets(&mut self, limits: SocketLimits) -> io::Result<()> {
+        if self.net.is_none() {
+            prove_receive()?;
+            let buffers = ReceiveBuffers::register(&self.ring)?;
+            self.net = Some(Box::new(UringNet::new(buffers, limits)));
+        }
+        Ok(())
+    }
+
+    fn listen(
+        &mut self,
+        address: &ListenAddress,
+        options: ListenOptions,
+    ) -> Result<ListenerId, ListenError> {
+        let opened = self.open_sockets(SocketLimits::default());
+        opened.map_err(|error| ListenError::without_sockets(address, &error))?;
+        self.net.as_mut().expect("just opened").listen(address, options)
+    }
+
+    fn listen_address(&self, listener: ListenerId) -> Option<ListenAddress> {
+        self.net.as_ref()?.listen_address(listener)
+    }
+
+    fn close_listener(&mut self, listener: ListenerId) {
+        if let Some(net) = &mut self.net {
+            net.close_listener(listener);
+        }
+    }
+
+    fn set_receiving(&mut self, connection: ConnectionId, is_receiving: bool) {
+        if let Some(net) = &mut self.net {
+            net.set_receiving(connection, is_receiving);
+        }
+    }
+
+    fn send(
+        &mut self,
+        connection: ConnectionId,
+        slices: &[IoSlice<'_>],
+    ) -> Result<usize, SendError> {
+        let net = self.net.as_mut().ok_or(SendError::Unknown)?;
+        net.send(connection, slices, &mut self.table.counters.sockets)
+    }
+
+    fn finish(&mut self, connection: ConnectionId) {
+        if let Some(net) = &mut self.net {
+            net.finish(connection);
+        }
+    }
+
+    fn close(&mut self, connection: ConnectionId) {
+        if let Some(net) = &mut self.net {
+            net.close(connection, &mut self.table.counters.sockets);
+        }
+    }
+
+    fn next_socket_event(&mut self) -> Option<SocketEvent<'_>> {
+        self.net.as_mut()?.next_event()
+    }
+
+    fn connection_count(&self) -> usize {
+        self.net.as_ref().map_or(0, |net| net.connection_count())
+    }
 }
 
 impl UringReactor {
@@ -225,14 +347,19 @@ impl UringReactor {
     /// write to the doorbell ends the read of it without a cancel.
     fn reap_all(&mut self) -> bool {
         self.table.cancel(|_| true);
+        if let Some(net) = &mut self.net {
+            net.close_all(&mut self.table.counters.sockets);
+        }
         if self.table.is_wake_armed {
             self.listener.ring();
         }
         for _ in 0..REACTOR_DROP_ROUNDS_MAX {
-            if self.table.slots.count() == 0 && !self.table.is_wake_armed {
+            let has_sockets = self.net.as_ref().is_some_and(|net| net.is_in_use());
+            if self.table.slots.count() == 0 && !self.table.is_wake_armed && !has_sockets {
                 return true;
             }
             self.push_owed();
+            self.push_owed_of_sockets();
             self.enter(1, Some(REACTOR_DROP_ROUND));
             self.reap();
         }
@@ -243,7 +370,12 @@ impl UringReactor {
 impl Drop for UringReactor {
     /// R12: the kernel writes into our buffers until it has answered.
     fn drop(&mut self) {
-        if !self.reap_all() {
+        let is_reaped = self.reap_all();
+        match self.net.take() {
+            Some(net) if is_reaped => net.buffers.unregister(&self.ring),
+            net => std::mem::forget(net),
+        }
+        if !is_reaped {
             std::mem::forget(std::mem::replace(&mut self.table.slots, Pool::new(0)));
             std::mem::forget(std::mem::replace(&mut self.table.wake_buffer, Buffer::zeroed(0)));
         }

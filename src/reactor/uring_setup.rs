@@ -1,9 +1,13 @@
 //! Makes a ring with the best flags that this kernel grants, and proves that it works.
 
 use std::fmt;
-use std::io;
+use std::io::{self, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
 
-use io_uring::{IoUring, Probe, opcode};
+use io_uring::{IoUring, Probe, cqueue, opcode, types};
+
+use crate::reactor::uring_buffers::{GROUP, ReceiveBuffers};
 
 /// How completions reach us, best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +54,8 @@ pub enum UringError {
         /// Names of features and operations.
         missing: Vec<&'static str>,
     },
+    /// Sockets need multishot receives into registered buffers: Linux 6.0.
+    NoSockets(io::Error),
     /// Something else: memory, descriptors.
     Other(io::Error),
 }
@@ -66,6 +72,9 @@ impl fmt::Display for UringError {
             }
             UringError::Incomplete { missing } => {
                 write!(f, "the kernel's io_uring lacks {}", missing.join(", "))
+            }
+            UringError::NoSockets(source) => {
+                write!(f, "its receives of many into registered buffers do not work: {source}")
             }
             UringError::Other(source) => write!(f, "{source}"),
         }
@@ -145,6 +154,47 @@ fn prove(mut ring: IoUring) -> io::Result<IoUring> {
     match answer {
         Some(entry) if entry.user_data() == 1 && entry.result() == 0 => Ok(ring),
         other => Err(io::Error::other(format!("a NOP was answered with {other:?}"))),
+    }
+}
+
+/// Receives one byte and the end through a multishot receive with a buffer of the kernel's choice,
+/// on a ring of its own: Linux 6.0 and later can, and filters may not let them.
+///
+/// # Errors
+/// What this kernel says instead.
+pub fn prove_receive() -> io::Result<()> {
+    let mut ring = IoUring::builder().setup_cqsize(8).build(4)?;
+    let mut buffers = ReceiveBuffers::register(&ring)?;
+    let result = receive_once(&mut ring, &mut buffers);
+    buffers.unregister(&ring);
+    result
+}
+
+fn receive_once(ring: &mut IoUring, buffers: &mut ReceiveBuffers) -> io::Result<()> {
+    let (near, mut far) = UnixStream::pair()?;
+    far.write_all(b"?")?;
+    drop(far); // So the receive ends by itself, whatever happens.
+    let entry = opcode::RecvMulti::new(types::Fd(near.as_raw_fd()), GROUP).build().user_data(1);
+    // SAFETY: points to no memory but the registered buffers, which outlive this function.
+    unsafe { ring.submission().push(&entry) }.expect("a new ring has room");
+    let mut answers = Vec::new();
+    loop {
+        ring.submit_and_wait(1)?;
+        let mut is_over = false;
+        for answer in ring.completion() {
+            let number = cqueue::buffer_select(answer.flags());
+            let is_ours = number.is_some_and(|number| buffers.take(number));
+            answers.push((answer.result(), is_ours));
+            is_over |= !cqueue::more(answer.flags());
+        }
+        if is_over {
+            break;
+        }
+    }
+    match answers.as_slice() {
+        [(1, true), (0, _)] => Ok(()),
+        [(code, _)] if *code < 0 => Err(io::Error::from_raw_os_error(-code)),
+        other => Err(io::Error::other(format!("a multishot receive was answered with {other:?}"))),
     }
 }
 

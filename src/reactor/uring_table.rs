@@ -23,6 +23,26 @@ pub enum Purpose {
     Cancel = 1,
     /// The doorbell.
     Wake = 2,
+    /// A listener's accepts. From here on all are of `uring_net.rs`.
+    Accept = 3,
+    /// A connection's receives.
+    Receive = 4,
+    /// A connection's wait for writability.
+    Writable = 5,
+    /// The cancel of [`Purpose::Accept`].
+    CancelAccept = 6,
+    /// The cancel of [`Purpose::Receive`].
+    CancelReceive = 7,
+    /// The cancel of [`Purpose::Writable`].
+    CancelWritable = 8,
+}
+
+impl Purpose {
+    /// Whether `uring_net.rs` takes its answers.
+    #[inline]
+    pub fn is_of_socket(self) -> bool {
+        self as u32 >= Purpose::Accept as u32
+    }
 }
 
 pub const PURPOSE_SHIFT: u32 = 24;
@@ -33,12 +53,18 @@ pub fn user_data(purpose: Purpose, handle: Handle) -> u64 {
     u64::from(handle.generation) << 32 | u64::from(low)
 }
 
-fn parse_user_data(bits: u64) -> Option<(Purpose, Handle)> {
+pub fn parse_user_data(bits: u64) -> Option<(Purpose, Handle)> {
     let (low, generation) = (bits as u32, (bits >> 32) as u32);
     let purpose = match low >> PURPOSE_SHIFT {
         0 => Purpose::Work,
         1 => Purpose::Cancel,
         2 => Purpose::Wake,
+        3 => Purpose::Accept,
+        4 => Purpose::Receive,
+        5 => Purpose::Writable,
+        6 => Purpose::CancelAccept,
+        7 => Purpose::CancelReceive,
+        8 => Purpose::CancelWritable,
         _ => return None,
     };
     Some((purpose, Handle { index: low & ((1 << PURPOSE_SHIFT) - 1), generation }))
@@ -194,6 +220,7 @@ impl Table {
                     self.owed.push_back((Purpose::Cancel, handle));
                 }
             }
+            _ => self.counters.stale_count += 1, // Of sockets, which there are none of.
         }
     }
 
@@ -245,7 +272,8 @@ mod tests {
 
     #[test]
     fn names_of_slots_survive_the_way_through_the_kernel() {
-        for purpose in [Purpose::Work, Purpose::Cancel, Purpose::Wake] {
+        let purposes = [Purpose::Work, Purpose::Cancel, Purpose::Wake, Purpose::CancelWritable];
+        for purpose in purposes {
             for handle in [NOBODY, Handle { index: (1 << 24) - 1, generation: u32::MAX }] {
                 assert_eq!(parse_user_data(user_data(purpose, handle)), Some((purpose, handle)));
             }

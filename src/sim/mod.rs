@@ -1,7 +1,8 @@
 //! Stratum 6: the seeded world. Same seed, same run, byte for byte.
 //!
 //! No real time, no thread, no randomness of the system. [`world`] has time, pipes and faults;
-//! [`reactor`] is the kernel of that world: a third backend of [`crate::reactor::Reactor`].
+//! [`reactor`] is the kernel of that world: a third backend of [`crate::reactor::Reactor`], whose
+//! sockets are in `socket.rs`; clients connect to them through [`network`].
 //! [`campaign`] drives a real shard in it: producers and subscribers of all kinds, faults, and an
 //! oracle that knows what each subscriber must have seen.
 //!
@@ -19,6 +20,7 @@ mod expect;
 mod follower;
 mod joins;
 mod model;
+pub mod network;
 mod patience;
 mod plan;
 mod producer;
@@ -26,6 +28,7 @@ pub mod reactor;
 mod run;
 mod scene;
 mod shortage;
+mod socket;
 mod thread;
 mod watcher;
 pub mod world;

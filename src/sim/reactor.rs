@@ -11,17 +11,25 @@
 //! Invariant: S1 whatever is in flight is in a slot, and nothing is kept elsewhere.
 
 use std::collections::VecDeque;
+use std::io::{self, IoSlice};
 use std::rc::Rc;
 use std::time::Duration;
 
 use crate::base::{Handle, Instant, Pool};
 use crate::reactor::operation::Request;
 use crate::reactor::waker::WakeListener;
-use crate::reactor::{Completion, Counters, IoError, Operation, Reactor, SubmitError, Waker};
+use crate::reactor::{
+    Completion, ConnectionId, Counters, IoError, ListenAddress, ListenError, ListenOptions,
+    ListenerId, Operation, Reactor, SendError, SocketEvent, SocketLimits, SubmitError, Waker,
+};
+use crate::sim::socket::SimNet;
 use crate::sim::world::{EAGAIN, SimWorld, WALL_ORIGIN_US, World};
 
 /// What a poll costs in virtual time, so that a shard which spins sees time pass.
 pub const POLL_COST: Duration = Duration::from_nanos(100);
+/// Unless somebody says otherwise: each step looks at all places.
+const SIM_LIMITS: SocketLimits = SocketLimits { connections_max: 64, listeners_max: 4 };
+
 #[derive(Debug)]
 struct SimSlot {
     request: Request,
@@ -38,6 +46,8 @@ pub struct SimReactor {
     ready: VecDeque<Completion>,
     listener: WakeListener,
     counters: Counters,
+    /// None until sockets are asked for.
+    net: Option<SimNet>,
 }
 
 impl SimReactor {
@@ -50,6 +60,7 @@ impl SimReactor {
             ready: VecDeque::with_capacity(operations_max as usize),
             listener: WakeListener::without_doorbell(),
             counters: Counters::default(),
+            net: None,
         }
     }
 
@@ -74,6 +85,9 @@ impl SimReactor {
         }
         for handle in due {
             self.look(world, handle);
+        }
+        if let Some(net) = &mut self.net {
+            net.step(world, &mut self.counters.sockets);
         }
     }
 
@@ -113,13 +127,18 @@ impl SimReactor {
     }
 
     fn has_event(&self) -> bool {
-        !self.ready.is_empty() || self.listener.is_notified()
+        !self.ready.is_empty() || self.listener.is_notified() || self.socket_count() > 0
+    }
+
+    fn socket_count(&self) -> usize {
+        self.net.as_ref().map_or(0, SimNet::event_count)
     }
 
     /// When something happens next, as far as this reactor can know.
     fn next_happening(&self) -> Option<Instant> {
         let looks = self.slots.iter().filter_map(|(_, slot)| slot.looks_at);
-        looks.chain(self.world.world.borrow().next_alarm()).min()
+        let sockets = self.net.as_ref().and_then(SimNet::next_happening);
+        looks.chain(self.world.world.borrow().next_alarm()).chain(sockets).min()
     }
 }
 
@@ -168,7 +187,7 @@ impl Reactor for SimReactor {
         self.step();
         let woken = self.listener.take();
         self.counters.woken_count += u64::from(woken);
-        self.ready.len() + usize::from(woken)
+        self.ready.len() + self.socket_count() + usize::from(woken)
     }
 
     /// # Panics
@@ -203,6 +222,76 @@ impl Reactor for SimReactor {
 
     fn counters(&self) -> &Counters {
         &self.counters
+    }
+
+    fn open_sockets(&mut self, limits: SocketLimits) -> io::Result<()> {
+        self.net.get_or_insert_with(|| SimNet::new(limits));
+        Ok(())
+    }
+
+    fn listen(
+        &mut self,
+        address: &ListenAddress,
+        options: ListenOptions,
+    ) -> Result<ListenerId, ListenError> {
+        let net = self.net.get_or_insert_with(|| SimNet::new(SIM_LIMITS));
+        net.listen(&mut self.world.world.borrow_mut(), address, options)
+    }
+
+    fn listen_address(&self, listener: ListenerId) -> Option<ListenAddress> {
+        self.net.as_ref()?.listen_address(listener)
+    }
+
+    fn close_listener(&mut self, listener: ListenerId) {
+        if let Some(net) = &mut self.net {
+            net.close_listener(&mut self.world.world.borrow_mut(), listener);
+        }
+    }
+
+    fn set_receiving(&mut self, connection: ConnectionId, is_receiving: bool) {
+        if let Some(net) = &mut self.net {
+            net.set_receiving(connection, is_receiving);
+        }
+    }
+
+    fn send(
+        &mut self,
+        connection: ConnectionId,
+        slices: &[IoSlice<'_>],
+    ) -> Result<usize, SendError> {
+        let net = self.net.as_mut().ok_or(SendError::Unknown)?;
+        let world = &mut self.world.world.borrow_mut();
+        net.send(world, connection, slices, &mut self.counters.sockets)
+    }
+
+    fn finish(&mut self, connection: ConnectionId) {
+        if let Some(net) = &mut self.net {
+            net.finish(&mut self.world.world.borrow_mut(), connection);
+        }
+    }
+
+    fn close(&mut self, connection: ConnectionId) {
+        if let Some(net) = &mut self.net {
+            let world = &mut self.world.world.borrow_mut();
+            net.close(world, connection, &mut self.counters.sockets);
+        }
+    }
+
+    fn next_socket_event(&mut self) -> Option<SocketEvent<'_>> {
+        self.net.as_mut()?.next_event()
+    }
+
+    fn connection_count(&self) -> usize {
+        self.net.as_ref().map_or(0, SimNet::connection_count)
+    }
+}
+
+impl Drop for SimReactor {
+    /// R12: clients see the end.
+    fn drop(&mut self) {
+        if let Some(net) = &mut self.net {
+            net.close_all(&mut self.world.world.borrow_mut(), &mut self.counters.sockets);
+        }
     }
 }
 

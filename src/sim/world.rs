@@ -1,5 +1,5 @@
 //! The world that simulated reactors and actors share: virtual time from zero, one seeded source
-//! of randomness, pipes, alarms, and how unkind the kernel is.
+//! of randomness, pipes, alarms, the network (`network.rs`), and how unkind the kernel is.
 //!
 //! One thread. Absent: real time, threads, real descriptors (numbers start at 2^20, where no
 //! process has any). Invariants: time never goes back; a descriptor number is never used twice.
@@ -13,6 +13,7 @@ use std::time::Duration;
 use crate::base::{Instant, Random};
 use crate::reactor::operation::{Request, Transfer};
 use crate::reactor::{IoError, Waker};
+use crate::sim::network::Network;
 
 /// Bytes that a pipe holds, as in Linux.
 pub const PIPE_BYTES_MAX: usize = 1 << 16;
@@ -79,6 +80,7 @@ pub(super) struct World {
     /// By descriptor number less [`FD_FIRST`]. Numbers are not used again.
     ends: Vec<Option<End>>,
     alarms: Vec<(Instant, Waker)>,
+    pub(super) network: Network,
 }
 
 #[derive(Debug)]
@@ -107,6 +109,7 @@ impl SimWorld {
             pipes: Vec::new(),
             ends: Vec::new(),
             alarms: Vec::new(),
+            network: Network::default(),
         };
         SimWorld { world: Rc::new(RefCell::new(world)) }
     }

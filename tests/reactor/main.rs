@@ -1,11 +1,16 @@
 //! One conformance list for `streamdoor::reactor::Reactor`, run against io_uring, mio and the
-//! simulator. R1 to R14 are the numbers of the contract on top of the trait. What only real
+//! simulator. R1 to R22 are the numbers of the contract on top of the trait. What only real
 //! descriptors have (terminals, files, flags) is tested beside the backends.
 //!
 //! `SEED=n cargo test --test reactor` runs one seed instead of all.
 
+mod addresses;
 mod cancels;
+mod exhaustion;
+mod listeners;
 mod lives;
+mod network;
+mod sockets;
 mod transfers;
 mod waits;
 mod worlds;
@@ -17,7 +22,7 @@ use streamdoor::sim::world::{SimFaults, SimWorld};
 
 use worlds::{Real, World};
 
-/// Tests that count the descriptors of the process run alone.
+/// Tests that count or limit the descriptors of the process run alone.
 static ALONE: RwLock<()> = RwLock::new(());
 
 fn seeds(count: u64) -> Vec<u64> {
@@ -34,9 +39,9 @@ fn run<W: World>(name: &str, seed_count: u64, make: impl Fn(u64) -> W, test: fn(
     }
 }
 
-/// Runs `body`, alone if it is the one that counts descriptors.
+/// Runs `body`, alone if it counts or limits descriptors.
 fn in_turn(name: &str, body: impl FnOnce()) {
-    let is_alone = name == "a_dropped_reactor_gives_everything_back";
+    let is_alone = ["a_dropped_reactor", "out_of_descriptors"].iter().any(|s| name.starts_with(s));
     let _alone = is_alone.then(|| ALONE.write().unwrap_or_else(PoisonError::into_inner));
     let _shared = (!is_alone).then(|| ALONE.read().unwrap_or_else(PoisonError::into_inner));
     body();
@@ -109,6 +114,26 @@ conformance! {
     waits::time_never_goes_back
     lives::a_dropped_reactor_gives_everything_back
     lives::nothing_is_lost_in_disorder
+    sockets::a_connection_is_told_of_once_with_its_peer
+    sockets::an_echo_gives_every_byte_back_in_order
+    sockets::a_slow_reader_cuts_sends_and_one_event_says_when_to_go_on
+    sockets::many_slices_and_empty_ones_arrive_as_one_run_of_bytes
+    sockets::a_client_that_finishes_still_receives
+    sockets::a_server_that_finishes_still_receives
+    sockets::a_reset_while_sending_is_told_and_ends_all_sending
+    sockets::a_pause_of_receiving_tells_nothing_and_loses_nothing
+    sockets::bytes_and_an_end_that_race_a_pause_are_told_after_it
+    sockets::a_closed_connection_is_never_told_of_again
+    sockets::nothing_is_lost_in_disorder_of_sockets
+    listeners::an_address_in_use_is_an_error_that_names_it
+    listeners::listeners_that_share_a_port_get_every_connection_once
+    listeners::a_closed_listener_refuses_and_its_connections_live_on
+    listeners::a_full_house_pauses_and_nobody_is_dropped
+    listeners::a_thousand_connections_come_and_go
+    listeners::idle_connections_cost_no_processor_time
+    listeners::a_dropped_reactor_ends_its_connections
+    exhaustion::out_of_descriptors_listeners_pause_and_nobody_is_dropped
+    listeners::nothing_can_be_done_with_names_that_were_never_given
 }
 
 #[test]

@@ -1,0 +1,433 @@
+//! Sockets of the mio backend.
+//!
+//! Registered once each, edge-triggered: epoll says what became possible, the try happens when the
+//! owner asks for events. So whatever was not asked for costs nothing, and all connections share
+//! one receive buffer. Invariants:
+//! - N1 a socket with something to try stands in `touched` or `later`, once.
+//! - N2 `may_receive` falls only when the kernel says EAGAIN, the end or an error: an edge is never
+//!   forgotten. `is_cut` rises only after EAGAIN, so that an edge follows.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use mio::unix::SourceFd;
+use mio::{Interest, Registry, Token};
+
+use crate::base::{Handle, Instant, Pool};
+use crate::limits::{LISTENER_PAUSE, RECEIVE_SCRATCH_BYTES};
+use crate::reactor::listener::Listener;
+use crate::reactor::socket_calls::{self as calls, AcceptRefusal};
+use crate::reactor::{
+    Clock, ConnectionId, IoError, ListenAddress, ListenError, ListenOptions, ListenerId, Peer,
+    SendError, SocketCounters, SocketEvent, SocketLimits,
+};
+
+/// Set in the low half of a token: a socket, not a descriptor number, which is never negative.
+const SOCKET_BIT: usize = 1 << 31;
+/// And this: a listener.
+const LISTENER_BIT: usize = 1 << 30;
+const INDEX_MASK: usize = (1 << 24) - 1;
+
+/// Whether `token` is one of ours. The doorbell's has to be sorted out before.
+pub fn is_socket(token: Token) -> bool {
+    token.0 & SOCKET_BIT != 0
+}
+
+struct ListenerSlot {
+    listener: Listener,
+    is_touched: bool,
+    /// Out of descriptors, memory or places: not tried until that may have changed.
+    is_paused: bool,
+}
+
+struct Connection {
+    fd: OwnedFd,
+    is_touched: bool,
+    is_receiving: bool,
+    may_receive: bool,
+    has_ended: bool,
+    /// A send moved less than asked; no more are tried.
+    is_cut: bool,
+    may_send: bool,
+    broken: Option<IoError>,
+}
+
+/// What each of 10,000 idle subscribers costs here.
+const _: () = assert!(size_of::<Connection>() <= 128);
+
+#[derive(Clone, Copy)]
+enum Touched {
+    Listener(Handle),
+    Connection(Handle),
+}
+
+enum Happening {
+    Accepted(ListenerId, ConnectionId, Peer),
+    Received(ConnectionId, usize),
+    Ended(ConnectionId, Option<IoError>),
+    Writable(ConnectionId),
+}
+
+/// Listeners and connections of a [`crate::reactor::PolledReactor`].
+pub struct PolledNet {
+    registry: Registry,
+    listeners: Pool<ListenerSlot>,
+    connections: Pool<Connection>,
+    touched: VecDeque<Touched>,
+    /// Tried in this turn already: a fast sender does not keep its receiver from everything else.
+    later: VecDeque<Touched>,
+    scratch: Box<[u8]>,
+    /// When paused listeners are tried again.
+    retry_at: Option<Instant>,
+}
+
+impl PolledNet {
+    pub fn new(registry: Registry, limits: SocketLimits) -> PolledNet {
+        assert!(limits.connections_max as usize <= INDEX_MASK);
+        assert!(limits.listeners_max as usize <= INDEX_MASK);
+        PolledNet {
+            registry,
+            listeners: Pool::new(limits.listeners_max),
+            connections: Pool::new(limits.connections_max),
+            touched: VecDeque::new(),
+            later: VecDeque::new(),
+            scratch: vec![0; RECEIVE_SCRATCH_BYTES].into_boxed_slice(),
+            retry_at: None,
+        }
+    }
+
+    pub fn listen(
+        &mut self,
+        address: &ListenAddress,
+        options: ListenOptions,
+    ) -> Result<ListenerId, ListenError> {
+        let listeners_max = self.listeners.capacity();
+        if self.listeners.count() == listeners_max {
+            return Err(ListenError::TooMany { listeners_max });
+        }
+        let listener = Listener::open(address, options, false)?;
+        let slot = ListenerSlot { listener, is_touched: true, is_paused: false };
+        let inserted = self.listeners.insert(slot);
+        let handle = inserted.map_err(|_| ListenError::TooMany { listeners_max })?;
+        let fd = self.listeners.get(handle).expect("just inserted").listener.fd();
+        let token = token(handle, SOCKET_BIT | LISTENER_BIT);
+        if let Err(error) = self.registry.register(&mut SourceFd(&fd), token, Interest::READABLE) {
+            self.listeners.remove(handle);
+            let address = address.clone();
+            return Err(ListenError::Failed { address, call: "epoll_ctl", error: code(&error) });
+        }
+        self.touched.push_back(Touched::Listener(handle));
+        Ok(ListenerId(handle))
+    }
+
+    pub fn listen_address(&self, id: ListenerId) -> Option<ListenAddress> {
+        self.listeners.get(id.0).map(|slot| slot.listener.address().clone())
+    }
+
+    pub fn close_listener(&mut self, id: ListenerId) {
+        if let Some(slot) = self.listeners.remove(id.0) {
+            let _ = self.registry.deregister(&mut SourceFd(&slot.listener.fd()));
+        }
+    }
+
+    /// Whether epoll has to be asked.
+    pub fn is_watching(&self) -> bool {
+        self.listeners.count() > 0 || self.connections.count() > 0
+    }
+
+    pub fn event_count(&self) -> usize {
+        self.touched.len() + self.later.len()
+    }
+
+    pub fn connection_count(&self) -> usize {
+        self.connections.count() as usize
+    }
+
+    pub fn retry_at(&self) -> Option<Instant> {
+        self.retry_at
+    }
+
+    /// A poll or a wait begins: what was tried may be tried again, and paused listeners if it is
+    /// time.
+    pub fn begin_turn(&mut self) {
+        self.touched.append(&mut self.later);
+        if self.retry_at.is_some_and(|at| at <= Clock::now()) {
+            self.resume_listeners();
+        }
+    }
+
+    /// What epoll said of one of ours.
+    pub fn on_event(&mut self, event: &mio::event::Event) {
+        let bits = event.token().0;
+        let handle = Handle { index: (bits & INDEX_MASK) as u32, generation: (bits >> 32) as u32 };
+        if bits & LISTENER_BIT != 0 {
+            self.touch_listener(handle);
+            return;
+        }
+        let Some(slot) = self.connections.get_mut(handle) else { return };
+        let is_over = event.is_error() || event.is_write_closed();
+        slot.may_receive |= event.is_readable() || event.is_read_closed() || is_over;
+        slot.may_send |= slot.is_cut && (event.is_writable() || is_over);
+        self.touch(handle);
+    }
+
+    /// Puts the connection where it is tried, if there is something to try.
+    fn touch(&mut self, handle: Handle) {
+        let Some(slot) = self.connections.get_mut(handle) else { return };
+        let can_receive = slot.may_receive && slot.is_receiving && !slot.has_ended;
+        let can_send = slot.is_cut && slot.may_send;
+        if (can_receive || can_send) && !slot.is_touched {
+            slot.is_touched = true;
+            self.touched.push_back(Touched::Connection(handle));
+        }
+    }
+
+    fn touch_listener(&mut self, handle: Handle) {
+        let Some(slot) = self.listeners.get_mut(handle) else { return };
+        if !slot.is_touched && !slot.is_paused {
+            slot.is_touched = true;
+            self.touched.push_back(Touched::Listener(handle));
+        }
+    }
+
+    pub fn next_event(&mut self, counters: &mut SocketCounters) -> Option<SocketEvent<'_>> {
+        let happening = loop {
+            let happening = match self.touched.pop_front()? {
+                Touched::Listener(handle) => self.accept(handle, counters),
+                Touched::Connection(handle) => self.try_connection(handle, counters),
+            };
+            if let Some(happening) = happening {
+                break happening;
+            }
+        };
+        Some(match happening {
+            Happening::Accepted(listener, connection, peer) => {
+                SocketEvent::Accepted { listener, connection, peer }
+            }
+            Happening::Received(connection, size_bytes) => {
+                SocketEvent::Received { connection, bytes: &self.scratch[..size_bytes] }
+            }
+            Happening::Ended(connection, error) => SocketEvent::Ended { connection, error },
+            Happening::Writable(connection) => SocketEvent::Writable { connection },
+        })
+    }
+
+    fn accept(&mut self, handle: Handle, counters: &mut SocketCounters) -> Option<Happening> {
+        let slot = self.listeners.get_mut(handle)?;
+        slot.is_touched = false;
+        if self.connections.count() == self.connections.capacity() {
+            slot.is_paused = true; // Until one is closed.
+            counters.paused_count += 1;
+            return None;
+        }
+        let is_unix = slot.listener.is_unix();
+        let fd = match calls::accept(slot.listener.fd()) {
+            Ok(fd) => fd,
+            Err(error) => {
+                match AcceptRefusal::of(error) {
+                    AcceptRefusal::Nobody => {}
+                    AcceptRefusal::Gone => {
+                        counters.aborted_count += 1;
+                        self.touch_listener(handle);
+                    }
+                    AcceptRefusal::Exhausted => self.pause(handle, error, counters),
+                }
+                return None;
+            }
+        };
+        self.touch_listener(handle); // There may be more.
+        match self.adopt(fd, is_unix) {
+            Ok((connection, peer)) => {
+                counters.accepted_count += 1;
+                Some(Happening::Accepted(ListenerId(handle), connection, peer))
+            }
+            Err(_) => {
+                counters.aborted_count += 1;
+                None
+            }
+        }
+    }
+
+    /// Makes a connection of a descriptor; an error if its peer has gone.
+    fn adopt(&mut self, fd: OwnedFd, is_unix: bool) -> Result<(ConnectionId, Peer), IoError> {
+        let peer = calls::peer(fd.as_raw_fd())?;
+        if is_unix {
+            calls::set_send_buffer(fd.as_raw_fd())?;
+        }
+        let raw = fd.as_raw_fd();
+        let slot = Connection {
+            fd,
+            is_touched: false,
+            is_receiving: true,
+            may_receive: true, // Mostly the request is there already.
+            has_ended: false,
+            is_cut: false,
+            may_send: false,
+            broken: None,
+        };
+        let handle = self.connections.insert(slot).map_err(|_| IoError(libc::EMFILE))?;
+        let both = Interest::READABLE | Interest::WRITABLE;
+        let token = token(handle, SOCKET_BIT);
+        if let Err(error) = self.registry.register(&mut SourceFd(&raw), token, both) {
+            self.connections.remove(handle);
+            return Err(code(&error));
+        }
+        self.touch(handle);
+        Ok((ConnectionId(handle), peer))
+    }
+
+    fn pause(&mut self, handle: Handle, error: IoError, counters: &mut SocketCounters) {
+        let Some(slot) = self.listeners.get_mut(handle) else { return };
+        slot.is_paused = true;
+        counters.paused_count += 1;
+        counters.exhausted_count += u64::from(calls::is_out_of_descriptors(error));
+        let again = Clock::now() + LISTENER_PAUSE;
+        self.retry_at = Some(self.retry_at.map_or(again, |at| at.min(again)));
+    }
+
+    fn resume_listeners(&mut self) {
+        self.retry_at = None;
+        for index in 0..self.listeners.capacity() {
+            let Some(slot) = self.listeners.at_mut(index) else { continue };
+            if std::mem::take(&mut slot.is_paused) {
+                let handle = self.listeners.handle_at(index).expect("the slot is taken");
+                self.touch_listener(handle);
+            }
+        }
+    }
+
+    fn try_connection(
+        &mut self,
+        handle: Handle,
+        counters: &mut SocketCounters,
+    ) -> Option<Happening> {
+        let slot = self.connections.get_mut(handle)?;
+        slot.is_touched = false;
+        let id = ConnectionId(handle);
+        if slot.is_cut && slot.may_send {
+            slot.is_cut = false;
+            slot.may_send = false;
+            self.touch(handle);
+            return Some(Happening::Writable(id));
+        }
+        if !slot.may_receive || !slot.is_receiving || slot.has_ended {
+            return None;
+        }
+        match calls::receive(slot.fd.as_raw_fd(), &mut self.scratch) {
+            Err(IoError(libc::EAGAIN)) => {
+                slot.may_receive = false;
+                None
+            }
+            Ok(0) => {
+                slot.has_ended = true;
+                Some(Happening::Ended(id, None))
+            }
+            Err(error) => {
+                slot.has_ended = true;
+                Some(Happening::Ended(id, Some(error)))
+            }
+            Ok(size_bytes) => {
+                counters.received_bytes += size_bytes as u64;
+                slot.is_touched = true;
+                self.later.push_back(Touched::Connection(handle)); // One receive a turn.
+                Some(Happening::Received(id, size_bytes))
+            }
+        }
+    }
+
+    pub fn set_receiving(&mut self, id: ConnectionId, is_receiving: bool) {
+        if let Some(slot) = self.connections.get_mut(id.0) {
+            slot.is_receiving = is_receiving;
+            self.touch(id.0);
+        }
+    }
+
+    pub fn send(
+        &mut self,
+        id: ConnectionId,
+        slices: &[IoSlice<'_>],
+        counters: &mut SocketCounters,
+    ) -> Result<usize, SendError> {
+        let slot = self.connections.get_mut(id.0).ok_or(SendError::Unknown)?;
+        if let Some(error) = slot.broken {
+            return Err(SendError::Broken(error));
+        }
+        if slot.is_cut {
+            return Ok(0);
+        }
+        let (sent_bytes, error) = calls::send(slot.fd.as_raw_fd(), slices);
+        counters.sent_bytes += sent_bytes as u64;
+        slot.broken = error;
+        if let (0, Some(error)) = (sent_bytes, error) {
+            return Err(SendError::Broken(error));
+        }
+        if error.is_some() || sent_bytes < slices.iter().map(|slice| slice.len()).sum() {
+            counters.cut_count += 1;
+            slot.is_cut = true;
+            slot.may_send = error.is_some(); // Then "try again" tells the error.
+            self.touch(id.0);
+        }
+        Ok(sent_bytes)
+    }
+
+    pub fn finish(&mut self, id: ConnectionId) {
+        if let Some(slot) = self.connections.get(id.0) {
+            calls::shutdown(&slot.fd, libc::SHUT_WR);
+        }
+    }
+
+    pub fn close(&mut self, id: ConnectionId, counters: &mut SocketCounters) {
+        let Some(slot) = self.connections.remove(id.0) else { return };
+        counters.closed_count += 1;
+        let _ = self.registry.deregister(&mut SourceFd(&slot.fd.as_raw_fd()));
+        calls::shutdown(&slot.fd, libc::SHUT_RDWR);
+        drop(slot);
+        self.resume_listeners();
+    }
+}
+
+fn token(handle: Handle, bits: usize) -> Token {
+    assert!(handle.index as usize <= INDEX_MASK);
+    Token(handle.index as usize | bits | (handle.generation as usize) << 32)
+}
+
+fn code(error: &io::Error) -> IoError {
+    IoError(error.raw_os_error().unwrap_or(libc::EIO))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::limits::RECEIVE_SCRATCH_BYTES;
+    use crate::reactor::{ListenAddress, ListenOptions, PolledReactor, Reactor, SocketEvent};
+    use std::io::Write;
+    use std::net::TcpStream;
+
+    #[test]
+    fn one_sender_is_received_from_once_a_turn() {
+        let mut reactor = PolledReactor::new(1).unwrap();
+        let any = "127.0.0.1:0".parse().unwrap();
+        let listener = reactor.listen(&any, ListenOptions::default()).unwrap();
+        let Some(ListenAddress::Tcp(address)) = reactor.listen_address(listener) else {
+            panic!("no address");
+        };
+        let mut client = TcpStream::connect(address).unwrap();
+        client.set_nonblocking(true).unwrap();
+        let bytes = vec![7; 4 << 20];
+        let (mut sent, mut received) = (0, 0);
+        while received < bytes.len() {
+            if sent < bytes.len() {
+                sent += client.write(&bytes[sent..]).unwrap_or(0);
+            }
+            reactor.wait(None);
+            reactor.poll();
+            let before = received;
+            while let Some(event) = reactor.next_socket_event() {
+                if let SocketEvent::Received { bytes, .. } = event {
+                    received += bytes.len();
+                }
+            }
+            assert!(received - before <= RECEIVE_SCRATCH_BYTES, "more than one in a turn");
+        }
+    }
+}

@@ -1,0 +1,307 @@
+//! Sockets as a shard sees them: names of listeners and connections, addresses, events, errors.
+//! Plain values; the system calls are in `socket_calls.rs` and `listener.rs`.
+//!
+//! Absent: what the bytes mean, and deadlines (a slow peer is its owner's business).
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use crate::base::Handle;
+use crate::limits::{CONNECTIONS_MAX, LISTENERS_MAX};
+use crate::reactor::IoError;
+
+/// One connection of one reactor. After [`crate::reactor::Reactor::close`] it names nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConnectionId(pub Handle);
+
+/// One listener of one reactor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ListenerId(pub Handle);
+
+/// Where to listen, and where it is listened. Written `ADDRESS:PORT` or `unix:PATH`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum ListenAddress {
+    /// Port 0: the kernel chooses. An IPv6 address takes IPv6 alone.
+    Tcp(SocketAddr),
+    /// A path that holds no file, or a socket which nobody listens on any more.
+    Unix(PathBuf),
+}
+
+impl fmt::Display for ListenAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ListenAddress::Tcp(address) => write!(f, "{address}"),
+            ListenAddress::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+/// A text that is no [`ListenAddress`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AddressParseError {
+    given: String,
+}
+
+impl fmt::Display for AddressParseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "listen address {:?}: expected ADDRESS:PORT, [IPV6]:PORT or unix:PATH",
+            self.given
+        )
+    }
+}
+
+impl std::error::Error for AddressParseError {}
+
+impl FromStr for ListenAddress {
+    type Err = AddressParseError;
+    fn from_str(text: &str) -> Result<ListenAddress, AddressParseError> {
+        let refused = || AddressParseError { given: text.chars().take(128).collect() };
+        match text.strip_prefix("unix:") {
+            Some("") => Err(refused()),
+            Some(path) => Ok(ListenAddress::Unix(PathBuf::from(path))),
+            None => text.parse().map(ListenAddress::Tcp).map_err(|_| refused()),
+        }
+    }
+}
+
+/// How to listen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ListenOptions {
+    /// Whether other listeners of the same user may have the same TCP port, so that each shard has
+    /// its own. The kernel then spreads connections over them, and does not say when a stranger of
+    /// the same user is among them: try without it first.
+    pub shares_port: bool,
+}
+
+/// Who is at the other end of a connection, as the kernel knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peer {
+    /// Its address.
+    Tcp(SocketAddr),
+    /// Who connected, at that moment. A process id may be somebody else's by now.
+    Unix {
+        /// The process; 0 if it is of another namespace.
+        pid: i32,
+        /// Its user.
+        uid: u32,
+        /// Its group.
+        gid: u32,
+    },
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Peer::Tcp(address) => write!(f, "{address}"),
+            Peer::Unix { pid, uid, gid } => write!(f, "unix:pid={pid},uid={uid},gid={gid}"),
+        }
+    }
+}
+
+/// How many sockets a reactor holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SocketLimits {
+    /// Connections at once; while there are so many, listeners pause and clients wait in the
+    /// kernel's queue.
+    pub connections_max: u32,
+    /// Listeners at once.
+    pub listeners_max: u32,
+}
+
+impl Default for SocketLimits {
+    fn default() -> SocketLimits {
+        SocketLimits { connections_max: CONNECTIONS_MAX, listeners_max: LISTENERS_MAX }
+    }
+}
+
+/// What happened to a socket. The bytes are valid until the next call.
+#[derive(Debug, PartialEq, Eq)]
+pub enum SocketEvent<'a> {
+    /// Somebody connected. From now on the connection is the caller's, to be closed by it.
+    Accepted {
+        /// Where.
+        listener: ListenerId,
+        /// The new one.
+        connection: ConnectionId,
+        /// Who.
+        peer: Peer,
+    },
+    /// The next bytes; never none.
+    Received {
+        /// From where.
+        connection: ConnectionId,
+        /// The bytes: copy what you keep.
+        bytes: &'a [u8],
+    },
+    /// Nothing more will be received. Told once; sending may still be possible.
+    Ended {
+        /// On which.
+        connection: ConnectionId,
+        /// None: the peer has finished. Else why it broke: a reset, mostly.
+        error: Option<IoError>,
+    },
+    /// The kernel takes bytes again, after a send that was cut short.
+    Writable {
+        /// On which.
+        connection: ConnectionId,
+    },
+}
+
+/// Why a send moved nothing and will not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SendError {
+    /// Give up: there is no such connection, or no more.
+    Unknown,
+    /// Give up and close: the peer has gone (EPIPE, ECONNRESET), or the kernel gave another reason.
+    Broken(IoError),
+}
+
+impl fmt::Display for SendError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SendError::Unknown => f.write_str("there is no such connection any more"),
+            SendError::Broken(error) => write!(f, "the connection is broken: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for SendError {}
+
+/// Why nobody listens now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ListenError {
+    /// Choose another address, or end who has it.
+    InUse {
+        /// Which.
+        address: ListenAddress,
+    },
+    /// Choose another address, or become another user.
+    Permission {
+        /// Which.
+        address: ListenAddress,
+    },
+    /// Choose another address: this one is none of this machine's.
+    NotHere {
+        /// Which.
+        address: ListenAddress,
+    },
+    /// Choose another path: what is there is not a socket, and stays.
+    NotASocket {
+        /// Where.
+        path: PathBuf,
+    },
+    /// Choose another path: the kernel takes so many bytes at most, and no zero byte.
+    BadPath {
+        /// Which.
+        path: PathBuf,
+        /// The limit.
+        bytes_max: usize,
+    },
+    /// Close one first.
+    TooMany {
+        /// The limit of this reactor.
+        listeners_max: u32,
+    },
+    /// Out of descriptors or memory, or something that nobody thought of.
+    Failed {
+        /// Where.
+        address: ListenAddress,
+        /// Which call.
+        call: &'static str,
+        /// What the kernel said.
+        error: IoError,
+    },
+}
+
+impl ListenError {
+    /// There are no sockets at all.
+    pub(crate) fn without_sockets(address: &ListenAddress, error: &std::io::Error) -> ListenError {
+        let error = IoError(error.raw_os_error().unwrap_or(libc::EIO));
+        ListenError::Failed { address: address.clone(), call: "opening sockets", error }
+    }
+}
+
+impl fmt::Display for ListenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ListenError::InUse { address } => {
+                write!(f, "listen on {address}: somebody else listens there already")
+            }
+            ListenError::Permission { address } => {
+                write!(f, "listen on {address}: not allowed to this user")
+            }
+            ListenError::NotHere { address } => {
+                write!(f, "listen on {address}: no such address on this machine")
+            }
+            ListenError::NotASocket { path } => {
+                write!(f, "listen on unix:{}: what is there is not a socket", path.display())
+            }
+            ListenError::BadPath { path, bytes_max } => write!(
+                f,
+                "listen on unix:{}: a path of 1 to {bytes_max} bytes without zeros is needed",
+                path.display()
+            ),
+            ListenError::TooMany { listeners_max } => {
+                write!(f, "a shard listens on at most {listeners_max} addresses")
+            }
+            ListenError::Failed { address, call, error } => {
+                write!(f, "listen on {address}: {call}: {error}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for ListenError {}
+
+/// Running totals of one reactor's sockets.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SocketCounters {
+    /// Connections that came and were told of.
+    pub accepted_count: u64,
+    /// Connections that were gone before they could be told of.
+    pub aborted_count: u64,
+    /// Connections that their owner closed.
+    pub closed_count: u64,
+    /// Times that a listener paused: no descriptor, no memory, or no free place.
+    pub paused_count: u64,
+    /// Of these, because the process or the machine had no descriptor left.
+    pub exhausted_count: u64,
+    /// Sends that moved less than was asked: the kernel's buffer is full, the peer slow.
+    pub cut_count: u64,
+    /// Bytes sent.
+    pub sent_bytes: u64,
+    /// Bytes received.
+    pub received_bytes: u64,
+    /// Receives that waited because all receive buffers were in use.
+    pub starved_count: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_parsed_and_printed_back() {
+        for text in ["127.0.0.1:8808", "[::1]:80", "unix:/run/x.sock", "unix:relative"] {
+            assert_eq!(text.parse::<ListenAddress>().unwrap().to_string(), text);
+        }
+        for text in ["", "unix:", "localhost:80", "127.0.0.1", "1.2.3.4:65536", "/run/x"] {
+            let error = text.parse::<ListenAddress>().unwrap_err().to_string();
+            assert!(error.contains("ADDRESS:PORT"), "{error}");
+        }
+    }
+
+    #[test]
+    fn errors_name_what_they_are_about() {
+        let address: ListenAddress = "127.0.0.1:1".parse().unwrap();
+        let error = ListenError::Failed { address, call: "socket", error: IoError(libc::EMFILE) };
+        let text = error.to_string();
+        assert!(text.contains("127.0.0.1:1") && text.contains("socket"), "{text}");
+        let text = SendError::Broken(IoError::BROKEN_PIPE).to_string();
+        assert!(text.contains("Broken pipe"), "{text}");
+    }
+}

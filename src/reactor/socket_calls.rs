@@ -1,0 +1,302 @@
+//! The system calls of sockets: one function each, no state. None of them waits.
+
+use std::io::IoSlice;
+use std::mem::size_of;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+use crate::limits::{
+    KEEPALIVE_COUNT, KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, SEND_BUFFER_BYTES, SEND_SLICES_MAX,
+    TCP_NOT_SENT_BYTES,
+};
+use crate::reactor::{IoError, Peer};
+
+/// An address as the kernel writes it, of any family.
+pub struct RawAddress {
+    pub storage: libc::sockaddr_storage,
+    pub size_bytes: libc::socklen_t,
+}
+
+impl RawAddress {
+    pub fn empty() -> RawAddress {
+        // SAFETY: plain integers, for which all zero is a value.
+        let storage = unsafe { std::mem::zeroed::<libc::sockaddr_storage>() };
+        RawAddress { storage, size_bytes: size_of::<libc::sockaddr_storage>() as libc::socklen_t }
+    }
+
+    pub fn of(address: &SocketAddr) -> RawAddress {
+        let mut raw = RawAddress::empty();
+        match address {
+            SocketAddr::V4(address) => {
+                let value = libc::sockaddr_in {
+                    sin_family: libc::AF_INET as libc::sa_family_t,
+                    sin_port: address.port().to_be(),
+                    sin_addr: libc::in_addr { s_addr: u32::from(*address.ip()).to_be() },
+                    sin_zero: [0; 8],
+                };
+                raw.fill(value);
+            }
+            SocketAddr::V6(address) => {
+                let value = libc::sockaddr_in6 {
+                    sin6_family: libc::AF_INET6 as libc::sa_family_t,
+                    sin6_port: address.port().to_be(),
+                    sin6_flowinfo: address.flowinfo(),
+                    sin6_addr: libc::in6_addr { s6_addr: address.ip().octets() },
+                    sin6_scope_id: address.scope_id(),
+                };
+                raw.fill(value);
+            }
+        }
+        raw
+    }
+
+    /// `path` has to be shorter than `sun_path`.
+    pub fn of_path(path: &[u8]) -> RawAddress {
+        // SAFETY: plain integers, for which all zero is a value.
+        let mut value = unsafe { std::mem::zeroed::<libc::sockaddr_un>() };
+        value.sun_family = libc::AF_UNIX as libc::sa_family_t;
+        assert!(path.len() < value.sun_path.len());
+        for (place, byte) in value.sun_path.iter_mut().zip(path) {
+            *place = *byte as libc::c_char;
+        }
+        let mut raw = RawAddress::empty();
+        raw.fill(value);
+        raw
+    }
+
+    fn fill<T>(&mut self, value: T) {
+        assert!(size_of::<T>() <= size_of::<libc::sockaddr_storage>());
+        // SAFETY: the storage is larger, as asserted, and aligned for every kind of address.
+        unsafe { std::ptr::from_mut(&mut self.storage).cast::<T>().write(value) };
+        self.size_bytes = size_of::<T>() as libc::socklen_t;
+    }
+
+    /// The internet address in it, if it is one.
+    pub fn to_internet(&self) -> Option<SocketAddr> {
+        let start = std::ptr::from_ref(&self.storage);
+        let family = i32::from(self.storage.ss_family);
+        let is_whole = |size_bytes: usize| self.size_bytes as usize >= size_bytes;
+        if family == libc::AF_INET && is_whole(size_of::<libc::sockaddr_in>()) {
+            // SAFETY: the family says that it is one; smaller than the storage, and aligned.
+            let value = unsafe { start.cast::<libc::sockaddr_in>().read() };
+            let ip = Ipv4Addr::from(u32::from_be(value.sin_addr.s_addr));
+            return Some(SocketAddrV4::new(ip, u16::from_be(value.sin_port)).into());
+        }
+        if family == libc::AF_INET6 && is_whole(size_of::<libc::sockaddr_in6>()) {
+            // SAFETY: as above.
+            let value = unsafe { start.cast::<libc::sockaddr_in6>().read() };
+            let ip = Ipv6Addr::from(value.sin6_addr.s6_addr);
+            let (flow, scope) = (value.sin6_flowinfo, value.sin6_scope_id);
+            return Some(SocketAddrV6::new(ip, u16::from_be(value.sin6_port), flow, scope).into());
+        }
+        None
+    }
+}
+
+fn checked(code: libc::c_int) -> Result<libc::c_int, IoError> {
+    if code < 0 { Err(IoError::last()) } else { Ok(code) }
+}
+
+/// A new stream socket, closed on exec; `is_blocking` concerns only calls that ask for nothing.
+pub fn socket(family: libc::c_int, is_blocking: bool) -> Result<OwnedFd, IoError> {
+    let flags = libc::SOCK_CLOEXEC | if is_blocking { 0 } else { libc::SOCK_NONBLOCK };
+    // SAFETY: takes numbers.
+    let fd = checked(unsafe { libc::socket(family, libc::SOCK_STREAM | flags, 0) })?;
+    // SAFETY: just made, and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+pub fn bind(fd: RawFd, address: &RawAddress) -> Result<(), IoError> {
+    let start = std::ptr::from_ref(&address.storage).cast();
+    // SAFETY: an address of the given size, only read.
+    checked(unsafe { libc::bind(fd, start, address.size_bytes) }).map(drop)
+}
+
+/// On a non-blocking socket: `Err(EINPROGRESS)` or `Err(EAGAIN)` if it would wait.
+pub fn connect(fd: RawFd, address: &RawAddress) -> Result<(), IoError> {
+    let start = std::ptr::from_ref(&address.storage).cast();
+    // SAFETY: an address of the given size, only read.
+    checked(unsafe { libc::connect(fd, start, address.size_bytes) }).map(drop)
+}
+
+pub fn listen(fd: RawFd, backlog: u32) -> Result<(), IoError> {
+    // SAFETY: takes numbers.
+    checked(unsafe { libc::listen(fd, backlog as libc::c_int) }).map(drop)
+}
+
+/// Takes the next connection of a non-blocking listener; the new one does not block either.
+pub fn accept(fd: RawFd) -> Result<OwnedFd, IoError> {
+    let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    let none = std::ptr::null_mut::<libc::sockaddr>();
+    // SAFETY: no address is asked for, so nothing is written.
+    let fd = checked(unsafe { libc::accept4(fd, none, std::ptr::null_mut(), flags) })?;
+    // SAFETY: just made, and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// The connection in io_uring's answer to an accept.
+pub fn adopt_answer(result: i32) -> Result<OwnedFd, IoError> {
+    if result < 0 {
+        return Err(IoError(-result));
+    }
+    // SAFETY: the kernel has just made this descriptor for us and told nobody else.
+    Ok(unsafe { OwnedFd::from_raw_fd(result) })
+}
+
+/// The address that a socket is bound to.
+pub fn local_address(fd: RawFd) -> Result<RawAddress, IoError> {
+    let mut raw = RawAddress::empty();
+    let start = std::ptr::from_mut(&mut raw.storage).cast();
+    // SAFETY: room for any address, and its size.
+    checked(unsafe { libc::getsockname(fd, start, &mut raw.size_bytes) })?;
+    Ok(raw)
+}
+
+/// Who is at the other end; an error if it has gone already.
+pub fn peer(fd: RawFd) -> Result<Peer, IoError> {
+    let mut raw = RawAddress::empty();
+    let start = std::ptr::from_mut(&mut raw.storage).cast();
+    // SAFETY: room for any address, and its size.
+    checked(unsafe { libc::getpeername(fd, start, &mut raw.size_bytes) })?;
+    if let Some(address) = raw.to_internet() {
+        return Ok(Peer::Tcp(address));
+    }
+    let mut credentials = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    let mut size_bytes = size_of::<libc::ucred>() as libc::socklen_t;
+    let start = std::ptr::from_mut(&mut credentials).cast();
+    // SAFETY: room for the credentials, and its size.
+    checked(unsafe {
+        libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PEERCRED, start, &mut size_bytes)
+    })?;
+    Ok(Peer::Unix { pid: credentials.pid, uid: credentials.uid, gid: credentials.gid })
+}
+
+pub fn set_option(fd: RawFd, level: i32, name: i32, value: i32) -> Result<(), IoError> {
+    let start = std::ptr::from_ref(&value).cast();
+    let size_bytes = size_of::<i32>() as libc::socklen_t;
+    // SAFETY: an int, as all options that are set here; only read.
+    checked(unsafe { libc::setsockopt(fd, level, name, start, size_bytes) }).map(drop)
+}
+
+/// What accepted TCP connections inherit: no delay, slowness that shows early, bounded memory, and
+/// an end for peers whose machine is gone.
+pub fn set_stream_options(fd: RawFd) -> Result<(), IoError> {
+    set_option(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1)?;
+    set_option(fd, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, TCP_NOT_SENT_BYTES as i32)?;
+    set_option(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)?;
+    set_option(fd, libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, KEEPALIVE_IDLE_S as i32)?;
+    set_option(fd, libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, KEEPALIVE_INTERVAL_S as i32)?;
+    set_option(fd, libc::IPPROTO_TCP, libc::TCP_KEEPCNT, KEEPALIVE_COUNT as i32)?;
+    set_send_buffer(fd)
+}
+
+/// Not inherited by Unix sockets: theirs belongs to the side that connected.
+pub fn set_send_buffer(fd: RawFd) -> Result<(), IoError> {
+    set_option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, SEND_BUFFER_BYTES as i32)
+}
+
+/// Sends what the kernel takes at once: all of `slices`, or less, or nothing; and the error that
+/// came then, which the kernel may not say twice. "Not now" is no error.
+pub fn send(fd: RawFd, slices: &[IoSlice<'_>]) -> (usize, Option<IoError>) {
+    let mut sent_bytes = 0;
+    let mut rest = slices;
+    let mut skip_bytes = 0; // Of the first slice of `rest`, when a send was cut inside of it.
+    loop {
+        while rest.first().is_some_and(|slice| slice.len() == skip_bytes) {
+            rest = &rest[1..];
+            skip_bytes = 0;
+        }
+        let Some(first) = rest.first() else { return (sent_bytes, None) };
+        let moved = match skip_bytes {
+            0 => send_once(fd, &rest[..rest.len().min(SEND_SLICES_MAX)]),
+            _ => send_once(fd, &[IoSlice::new(&first[skip_bytes..])]),
+        };
+        // On after a short send, until the kernel says EAGAIN: only then does it promise to tell.
+        let mut moved_bytes = match moved {
+            Ok(0) | Err(IoError(libc::EAGAIN)) => return (sent_bytes, None),
+            Ok(moved_bytes) => moved_bytes,
+            Err(IoError(libc::EINTR)) => continue,
+            Err(error) => return (sent_bytes, Some(error)),
+        };
+        sent_bytes += moved_bytes;
+        while let Some(slice) = rest.first() {
+            let left_bytes = slice.len() - skip_bytes;
+            if moved_bytes < left_bytes {
+                skip_bytes += moved_bytes;
+                break;
+            }
+            moved_bytes -= left_bytes;
+            rest = &rest[1..];
+            skip_bytes = 0;
+        }
+    }
+}
+
+fn send_once(fd: RawFd, slices: &[IoSlice<'_>]) -> Result<usize, IoError> {
+    // SAFETY: plain pointers and integers, for which all zero is a value.
+    let mut message = unsafe { std::mem::zeroed::<libc::msghdr>() };
+    // `IoSlice` has the layout of `iovec`; the kernel only reads through these pointers.
+    message.msg_iov = slices.as_ptr().cast_mut().cast();
+    message.msg_iovlen = slices.len() as _;
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: the slices are alive during the call, which does not outlive itself.
+    let moved = unsafe { libc::sendmsg(fd, &message, flags) };
+    usize::try_from(moved).map_err(|_| IoError::last())
+}
+
+/// Receives what is there. `Ok(0)`: the end.
+pub fn receive(fd: RawFd, into: &mut [u8]) -> Result<usize, IoError> {
+    loop {
+        // SAFETY: these bytes are ours alone during the call.
+        let moved =
+            unsafe { libc::recv(fd, into.as_mut_ptr().cast(), into.len(), libc::MSG_DONTWAIT) };
+        match usize::try_from(moved).map_err(|_| IoError::last()) {
+            Err(IoError(libc::EINTR)) => {}
+            result => return result,
+        }
+    }
+}
+
+/// Ends one direction or both. A peer that has gone already is no error.
+pub fn shutdown(fd: &impl AsRawFd, how: libc::c_int) {
+    // SAFETY: takes numbers.
+    let _ = unsafe { libc::shutdown(fd.as_raw_fd(), how) };
+}
+
+/// What to do after a refused accept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AcceptRefusal {
+    /// Nobody waits.
+    Nobody,
+    /// That one connection is gone: the next.
+    Gone,
+    /// Nothing left for a new connection: later.
+    Exhausted,
+}
+
+impl AcceptRefusal {
+    /// Of this answer. What nobody thought of counts as exhaustion: later, without a spin.
+    pub fn of(error: IoError) -> AcceptRefusal {
+        match error.0 {
+            libc::EAGAIN => AcceptRefusal::Nobody,
+            // accept(2): errors of the new connection are to be treated like EAGAIN.
+            libc::EINTR
+            | libc::ECONNABORTED
+            | libc::EPROTO
+            | libc::ENOPROTOOPT
+            | libc::EPERM
+            | libc::ENETDOWN
+            | libc::EHOSTDOWN
+            | libc::EHOSTUNREACH
+            | libc::ENETUNREACH
+            | libc::ENONET
+            | libc::EOPNOTSUPP => AcceptRefusal::Gone,
+            _ => AcceptRefusal::Exhausted,
+        }
+    }
+}
+
+/// Of errors that say that descriptors are used up.
+pub fn is_out_of_descriptors(error: IoError) -> bool {
+    matches!(error.0, libc::EMFILE | libc::ENFILE)
+}

@@ -1,0 +1,425 @@
+//! Sockets of the simulated reactor: the server's end of the world's network, with its faults.
+//!
+//! How they map to the contract: receives are short and late, sends are cut at any length (at none
+//! too), EINTR and EAGAIN cost time, a pause may come when bytes are on their way (they are held),
+//! events of different connections overtake each other, and places of closed connections stay taken
+//! for a while. Invariant: S2 one event at a time of each kind and connection is under way.
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::time::Duration;
+
+use crate::base::{Handle, Instant, Pool};
+use crate::limits::LISTENER_PAUSE;
+use crate::reactor::{
+    ConnectionId, IoError, ListenAddress, ListenError, ListenOptions, ListenerId, Peer, SendError,
+    SocketCounters, SocketEvent, SocketLimits,
+};
+use crate::sim::network::STREAM_BYTES_MAX;
+use crate::sim::world::{EAGAIN, World};
+
+const RECEIVE_BYTES_MAX: usize = 4_096;
+
+#[derive(Debug)]
+struct Listener {
+    index: usize,
+    address: ListenAddress,
+    looks_at: Option<Instant>,
+    is_paused: bool,
+}
+
+#[derive(Debug)]
+struct Connection {
+    stream: usize,
+    receives_at: Option<Instant>,
+    writes_at: Option<Instant>,
+    is_receiving: bool,
+    has_ended: bool,
+    is_cut: bool,
+    broken: Option<IoError>,
+    /// Told while the owner did not listen.
+    held: VecDeque<Happening>,
+    /// Closed; free at that time.
+    frees_at: Option<Instant>,
+}
+
+#[derive(Debug)]
+enum Happening {
+    Accepted(ListenerId, ConnectionId, Peer),
+    Received(ConnectionId, Vec<u8>),
+    Ended(ConnectionId, Option<IoError>),
+    Writable(ConnectionId),
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Due {
+    Accept(Handle),
+    Receive(Handle),
+    Write(Handle),
+}
+
+/// Listeners and connections of one simulated reactor.
+#[derive(Debug)]
+pub(super) struct SimNet {
+    listeners: Pool<Listener>,
+    connections: Pool<Connection>,
+    closing_count: u32,
+    events: VecDeque<Happening>,
+    lent: Vec<u8>,
+    retry_at: Option<Instant>,
+}
+
+impl SimNet {
+    pub fn new(limits: SocketLimits) -> SimNet {
+        SimNet {
+            listeners: Pool::new(limits.listeners_max),
+            connections: Pool::new(limits.connections_max),
+            closing_count: 0,
+            events: VecDeque::new(),
+            lent: Vec::new(),
+            retry_at: None,
+        }
+    }
+
+    pub fn listen(
+        &mut self,
+        world: &mut World,
+        address: &ListenAddress,
+        options: ListenOptions,
+    ) -> Result<ListenerId, ListenError> {
+        let listeners_max = self.listeners.capacity();
+        let too_many = ListenError::TooMany { listeners_max };
+        if self.listeners.count() == listeners_max {
+            return Err(too_many);
+        }
+        let (index, address) = world.network.listen(address, options)?;
+        let slot = Listener { index, address, looks_at: None, is_paused: false };
+        self.listeners.insert(slot).map(ListenerId).map_err(|_| too_many)
+    }
+
+    pub fn listen_address(&self, id: ListenerId) -> Option<ListenAddress> {
+        self.listeners.get(id.0).map(|slot| slot.address.clone())
+    }
+
+    pub fn close_listener(&mut self, world: &mut World, id: ListenerId) {
+        if let Some(slot) = self.listeners.remove(id.0) {
+            world.network.close_listener(slot.index);
+        }
+    }
+
+    pub fn event_count(&self) -> usize {
+        self.events.len()
+    }
+
+    pub fn connection_count(&self) -> usize {
+        (self.connections.count() - self.closing_count) as usize
+    }
+
+    /// When something happens next, as far as this reactor can know.
+    pub fn next_happening(&self) -> Option<Instant> {
+        let listeners = self.listeners.iter().filter_map(|(_, slot)| slot.looks_at);
+        let connections = self.connections.iter().flat_map(|(_, slot)| {
+            [slot.receives_at, slot.writes_at, slot.frees_at].into_iter().flatten()
+        });
+        listeners.chain(connections).chain(self.retry_at).min()
+    }
+
+    /// Lets the kernel do what is due at this moment.
+    pub fn step(&mut self, world: &mut World, counters: &mut SocketCounters) {
+        if self.retry_at.is_some_and(|at| at <= world.now) {
+            self.resume_listeners();
+        }
+        self.free(world.now);
+        let mut due = Vec::new();
+        for index in 0..self.listeners.capacity() {
+            let Some(slot) = self.listeners.at_mut(index) else { continue };
+            if slot.looks_at.is_none() && !slot.is_paused && world.network.has_waiting(slot.index) {
+                slot.looks_at = Some(world.now + world.delay());
+            }
+            if slot.looks_at.is_some_and(|at| at <= world.now) {
+                due.push(Due::Accept(self.listeners.handle_at(index).expect("taken")));
+            }
+        }
+        for index in 0..self.connections.capacity() {
+            let Some(slot) = self.connections.at_mut(index) else { continue };
+            slot.plan(world);
+            let (receives_at, writes_at) = (slot.receives_at, slot.writes_at);
+            let handle = self.connections.handle_at(index).expect("taken");
+            if receives_at.is_some_and(|at| at <= world.now) {
+                due.push(Due::Receive(handle));
+            }
+            if writes_at.is_some_and(|at| at <= world.now) {
+                due.push(Due::Write(handle));
+            }
+        }
+        if world.faults.is_shuffled {
+            for last in (1..due.len()).rev() {
+                due.swap(last, world.random.below(last as u64 + 1) as usize);
+            }
+        }
+        for due in due {
+            self.look(world, due, counters);
+        }
+    }
+
+    fn look(&mut self, world: &mut World, due: Due, counters: &mut SocketCounters) {
+        let is_interrupted = world.random.chance(world.faults.interrupt_chance, 1_000);
+        let is_later = is_interrupted || world.random.chance(world.faults.again_chance, 1_000);
+        let again = is_later.then(|| world.now + Duration::from_nanos(1) + world.delay());
+        match due {
+            Due::Accept(handle) => {
+                let slot = self.listeners.get_mut(handle).expect("due");
+                slot.looks_at = again;
+                if !is_later {
+                    self.accept(world, handle, counters);
+                }
+            }
+            Due::Receive(handle) => {
+                let slot = self.connections.get_mut(handle).expect("due");
+                slot.receives_at = again;
+                if !is_later {
+                    let happening = slot.receive(world, ConnectionId(handle), counters);
+                    self.events.extend(happening);
+                }
+            }
+            Due::Write(handle) => {
+                let slot = self.connections.get_mut(handle).expect("due");
+                slot.writes_at = again;
+                if !is_later {
+                    slot.is_cut = false;
+                    self.events.push_back(Happening::Writable(ConnectionId(handle)));
+                }
+            }
+        }
+    }
+
+    fn accept(&mut self, world: &mut World, handle: Handle, counters: &mut SocketCounters) {
+        let slot = self.listeners.get_mut(handle).expect("due");
+        if self.connections.count() == self.connections.capacity() {
+            slot.is_paused = true; // Until a place is free.
+            counters.paused_count += 1;
+            return;
+        }
+        match world.network.accept(slot.index) {
+            Ok((stream, peer)) => {
+                counters.accepted_count += 1;
+                let connection = Connection {
+                    stream,
+                    receives_at: None,
+                    writes_at: None,
+                    is_receiving: true,
+                    has_ended: false,
+                    is_cut: false,
+                    broken: None,
+                    held: VecDeque::new(),
+                    frees_at: None,
+                };
+                let id = self.connections.insert(connection).expect("there is a place");
+                let id = ConnectionId(id);
+                self.events.push_back(Happening::Accepted(ListenerId(handle), id, peer));
+            }
+            Err(IoError(libc::EMFILE)) => {
+                slot.is_paused = true;
+                counters.paused_count += 1;
+                counters.exhausted_count += 1;
+                self.retry_at = Some(world.now + LISTENER_PAUSE);
+            }
+            Err(EAGAIN) => {}
+            Err(_) => counters.aborted_count += 1,
+        }
+    }
+
+    fn resume_listeners(&mut self) {
+        self.retry_at = None;
+        for index in 0..self.listeners.capacity() {
+            if let Some(slot) = self.listeners.at_mut(index) {
+                slot.is_paused = false;
+            }
+        }
+    }
+
+    fn free(&mut self, now: Instant) {
+        for index in 0..self.connections.capacity() {
+            let Some(slot) = self.connections.at(index) else { continue };
+            if slot.frees_at.is_some_and(|at| at <= now) {
+                let handle = self.connections.handle_at(index).expect("taken");
+                self.connections.remove(handle);
+                self.closing_count -= 1;
+                self.resume_listeners();
+            }
+        }
+    }
+
+    fn live(&mut self, id: ConnectionId) -> Option<&mut Connection> {
+        self.connections.get_mut(id.0).filter(|slot| slot.frees_at.is_none())
+    }
+
+    pub fn set_receiving(&mut self, id: ConnectionId, is_receiving: bool) {
+        let Some(slot) = self.live(id) else { return };
+        slot.is_receiving = is_receiving;
+        if is_receiving && !slot.held.is_empty() {
+            // The older first: what stands in the queue comes behind what is held.
+            let mut own = std::mem::take(&mut slot.held);
+            let (newer, others) = std::mem::take(&mut self.events)
+                .into_iter()
+                .partition::<VecDeque<_>, _>(|event| event.is_received_by(id));
+            own.extend(newer);
+            self.events = others;
+            self.events.extend(own);
+        }
+    }
+
+    pub fn send(
+        &mut self,
+        world: &mut World,
+        id: ConnectionId,
+        slices: &[IoSlice<'_>],
+        counters: &mut SocketCounters,
+    ) -> Result<usize, SendError> {
+        let slot = self.live(id).ok_or(SendError::Unknown)?;
+        if let Some(error) = slot.broken {
+            return Err(SendError::Broken(error));
+        }
+        if slot.is_cut {
+            return Ok(0);
+        }
+        let wanted_bytes: usize = slices.iter().map(|slice| slice.len()).sum();
+        let mut bytes = Vec::new();
+        for slice in slices {
+            let room_bytes = STREAM_BYTES_MAX - bytes.len(); // More is never taken.
+            bytes.extend_from_slice(&slice[..slice.len().min(room_bytes)]);
+        }
+        if world.random.chance(world.faults.short_chance, 1_000) {
+            bytes.truncate(world.random.between(0, bytes.len() as u64) as usize);
+        }
+        let sent_bytes = match world.network.send(slot.stream, &bytes) {
+            Ok(sent_bytes) => sent_bytes,
+            Err(EAGAIN) => 0,
+            Err(error) => {
+                slot.broken = Some(error);
+                return Err(SendError::Broken(error));
+            }
+        };
+        counters.sent_bytes += sent_bytes as u64;
+        if sent_bytes < wanted_bytes {
+            slot.is_cut = true;
+            counters.cut_count += 1;
+        }
+        Ok(sent_bytes)
+    }
+
+    pub fn finish(&mut self, world: &mut World, id: ConnectionId) {
+        if let Some(slot) = self.live(id) {
+            world.network.finish(slot.stream);
+        }
+    }
+
+    pub fn close(&mut self, world: &mut World, id: ConnectionId, counters: &mut SocketCounters) {
+        let frees_at = world.now + world.delay();
+        let Some(slot) = self.live(id) else { return };
+        slot.frees_at = Some(frees_at);
+        slot.receives_at = None;
+        slot.writes_at = None;
+        slot.held.clear();
+        world.network.close(slot.stream);
+        self.closing_count += 1;
+        counters.closed_count += 1;
+    }
+
+    pub fn close_all(&mut self, world: &mut World, counters: &mut SocketCounters) {
+        for index in 0..self.listeners.capacity() {
+            if let Some(handle) = self.listeners.handle_at(index) {
+                self.close_listener(world, ListenerId(handle));
+            }
+        }
+        for index in 0..self.connections.capacity() {
+            if let Some(handle) = self.connections.handle_at(index) {
+                self.close(world, ConnectionId(handle), counters);
+            }
+        }
+    }
+
+    pub fn next_event(&mut self) -> Option<SocketEvent<'_>> {
+        loop {
+            let event = self.events.pop_front()?;
+            if let Happening::Accepted(listener, connection, peer) = event {
+                return Some(SocketEvent::Accepted { listener, connection, peer });
+            }
+            let is_written = matches!(event, Happening::Writable(_));
+            let Some(slot) = self.live(event.connection()) else { continue };
+            if !slot.is_receiving && !is_written {
+                slot.held.push_back(event);
+                continue;
+            }
+            return Some(match event {
+                Happening::Received(connection, bytes) => {
+                    self.lent = bytes;
+                    SocketEvent::Received { connection, bytes: &self.lent }
+                }
+                Happening::Ended(connection, error) => SocketEvent::Ended { connection, error },
+                Happening::Writable(connection) => SocketEvent::Writable { connection },
+                Happening::Accepted(..) => unreachable!("returned above"),
+            });
+        }
+    }
+}
+
+impl Happening {
+    fn connection(&self) -> ConnectionId {
+        match self {
+            Happening::Accepted(_, id, _)
+            | Happening::Received(id, _)
+            | Happening::Ended(id, _)
+            | Happening::Writable(id) => *id,
+        }
+    }
+
+    fn is_received_by(&self, id: ConnectionId) -> bool {
+        matches!(self, Happening::Received(..) | Happening::Ended(..)) && self.connection() == id
+    }
+}
+
+impl Connection {
+    /// Sets the times at which the kernel looks.
+    fn plan(&mut self, world: &mut World) {
+        if self.frees_at.is_some() {
+            return;
+        }
+        let is_asked = self.is_receiving && !self.has_ended;
+        if self.receives_at.is_none() && is_asked && world.network.is_readable(self.stream) {
+            self.receives_at = Some(world.now + world.delay());
+        }
+        if self.writes_at.is_none() && self.is_cut && world.network.is_writable(self.stream) {
+            self.writes_at = Some(world.now + world.delay());
+        }
+    }
+
+    fn receive(
+        &mut self,
+        world: &mut World,
+        id: ConnectionId,
+        counters: &mut SocketCounters,
+    ) -> Option<Happening> {
+        let mut bytes = vec![0; RECEIVE_BYTES_MAX];
+        if world.random.chance(world.faults.short_chance, 1_000) {
+            let size_bytes = world.random.between(1, RECEIVE_BYTES_MAX as u64) as usize;
+            bytes.truncate(size_bytes);
+        }
+        match world.network.receive(self.stream, &mut bytes) {
+            Err(EAGAIN) => None,
+            Ok(0) => {
+                self.has_ended = true;
+                Some(Happening::Ended(id, None))
+            }
+            Ok(count) => {
+                counters.received_bytes += count as u64;
+                bytes.truncate(count);
+                Some(Happening::Received(id, bytes))
+            }
+            Err(error) => {
+                self.has_ended = true;
+                Some(Happening::Ended(id, Some(error)))
+            }
+        }
+    }
+}

@@ -1,0 +1,332 @@
+//! What the list of sockets needs around a reactor: clients, and a server that keeps what it saw.
+
+use std::collections::BTreeMap;
+use std::io::{ErrorKind, IoSlice, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use streamdoor::reactor::{
+    ConnectionId, IoError, ListenAddress, ListenOptions, ListenerId, Peer, Reactor, SocketEvent,
+    SocketLimits,
+};
+use streamdoor::sim::network::SimClient;
+use streamdoor::sim::world::SimWorld;
+
+use crate::worlds::{Real, World};
+
+pub const EAGAIN: IoError = IoError(libc::EAGAIN);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Tcp,
+    Unix,
+}
+
+pub const KINDS: [Kind; 2] = [Kind::Tcp, Kind::Unix];
+
+/// A world with clients. None of their calls waits.
+pub trait Network: World {
+    type Client;
+    fn address(&self, kind: Kind) -> ListenAddress;
+    fn connect(&self, address: &ListenAddress) -> Result<Self::Client, IoError>;
+    /// Who the server should see.
+    fn peer(&self, client: &Self::Client) -> Peer;
+    fn client_send(&self, client: &Self::Client, bytes: &[u8]) -> Result<usize, IoError>;
+    fn client_receive(&self, client: &Self::Client, into: &mut [u8]) -> Result<usize, IoError>;
+    fn client_finish(&self, client: &Self::Client);
+    fn client_close(&self, client: Self::Client);
+    /// Of TCP alone.
+    fn client_reset(&self, client: Self::Client);
+    /// Lets the process have so many descriptors more, until the answer is dropped.
+    fn limit_descriptors(&self, more: usize) -> Limit;
+}
+
+/// Ends when it is dropped.
+pub enum Limit {
+    Real(libc::rlimit),
+    Sim(SimWorld),
+}
+
+impl Drop for Limit {
+    fn drop(&mut self) {
+        match self {
+            Limit::Real(limit) => set_limit(limit),
+            Limit::Sim(world) => world.set_connections_max(None),
+        }
+    }
+}
+
+fn set_limit(limit: &libc::rlimit) {
+    // SAFETY: a valid limit, only read.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, limit) }, 0);
+}
+
+/// The kernel gives the lowest free number, below the limit.
+fn limit_to(more: usize) -> libc::rlimit {
+    let mut before = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: room for a limit.
+    assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut before) }, 0);
+    let mut free_count = 0;
+    let mut fd = 0;
+    while free_count < more {
+        // SAFETY: takes numbers.
+        free_count += usize::from(unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0);
+        fd += 1;
+    }
+    set_limit(&libc::rlimit { rlim_cur: fd as libc::rlim_t, rlim_max: before.rlim_max });
+    before
+}
+
+pub enum RealClient {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+/// A path of its own for each caller.
+pub fn fresh_path() -> PathBuf {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    std::env::temp_dir().join(format!("streamdoor-{}-{number}.sock", std::process::id()))
+}
+
+fn code(result: std::io::Result<usize>) -> Result<usize, IoError> {
+    result.map_err(|error| match error.kind() {
+        ErrorKind::WouldBlock => EAGAIN,
+        _ => IoError(error.raw_os_error().unwrap_or(libc::EIO)),
+    })
+}
+
+impl<R: Reactor> Network for Real<R> {
+    type Client = RealClient;
+    fn address(&self, kind: Kind) -> ListenAddress {
+        match kind {
+            Kind::Tcp => "127.0.0.1:0".parse().unwrap(),
+            Kind::Unix => ListenAddress::Unix(fresh_path()),
+        }
+    }
+    fn connect(&self, address: &ListenAddress) -> Result<RealClient, IoError> {
+        let refused = |error: std::io::Error| IoError(error.raw_os_error().unwrap());
+        match address {
+            ListenAddress::Tcp(address) => {
+                let stream = TcpStream::connect(address).map_err(refused)?;
+                stream.set_nonblocking(true).unwrap();
+                Ok(RealClient::Tcp(stream))
+            }
+            ListenAddress::Unix(path) => {
+                let stream = UnixStream::connect(path).map_err(refused)?;
+                stream.set_nonblocking(true).unwrap();
+                Ok(RealClient::Unix(stream))
+            }
+        }
+    }
+    fn peer(&self, client: &RealClient) -> Peer {
+        match client {
+            RealClient::Tcp(stream) => Peer::Tcp(stream.local_addr().unwrap()),
+            RealClient::Unix(_) => Peer::Unix {
+                pid: std::process::id() as i32,
+                // SAFETY: asks for a number.
+                uid: unsafe { libc::geteuid() },
+                // SAFETY: asks for a number.
+                gid: unsafe { libc::getegid() },
+            },
+        }
+    }
+    fn client_send(&self, client: &RealClient, bytes: &[u8]) -> Result<usize, IoError> {
+        code(match client {
+            RealClient::Tcp(stream) => (&mut &*stream).write(bytes),
+            RealClient::Unix(stream) => (&mut &*stream).write(bytes),
+        })
+    }
+    fn client_receive(&self, client: &RealClient, into: &mut [u8]) -> Result<usize, IoError> {
+        code(match client {
+            RealClient::Tcp(stream) => (&mut &*stream).read(into),
+            RealClient::Unix(stream) => (&mut &*stream).read(into),
+        })
+    }
+    fn client_finish(&self, client: &RealClient) {
+        match client {
+            RealClient::Tcp(stream) => stream.shutdown(Shutdown::Write).unwrap(),
+            RealClient::Unix(stream) => stream.shutdown(Shutdown::Write).unwrap(),
+        }
+    }
+    fn client_close(&self, client: RealClient) {
+        drop(client);
+    }
+    fn client_reset(&self, client: RealClient) {
+        let RealClient::Tcp(stream) = client else { panic!("no reset there") };
+        let linger = libc::linger { l_onoff: 1, l_linger: 0 };
+        let (start, size_bytes) = (std::ptr::from_ref(&linger).cast(), size_of_val(&linger) as u32);
+        let fd = stream.as_raw_fd();
+        // SAFETY: a valid option of the given size.
+        let set =
+            unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, start, size_bytes) };
+        assert_eq!(set, 0);
+    }
+    fn limit_descriptors(&self, more: usize) -> Limit {
+        Limit::Real(limit_to(more))
+    }
+}
+
+impl Network for SimWorld {
+    type Client = SimClient;
+    fn address(&self, kind: Kind) -> ListenAddress {
+        match kind {
+            Kind::Tcp => "127.0.0.1:0".parse().unwrap(),
+            Kind::Unix => ListenAddress::Unix(fresh_path()),
+        }
+    }
+    fn connect(&self, address: &ListenAddress) -> Result<SimClient, IoError> {
+        SimWorld::connect(self, address)
+    }
+    fn peer(&self, client: &SimClient) -> Peer {
+        self.client_peer(*client)
+    }
+    fn client_send(&self, client: &SimClient, bytes: &[u8]) -> Result<usize, IoError> {
+        SimWorld::client_send(self, *client, bytes)
+    }
+    fn client_receive(&self, client: &SimClient, into: &mut [u8]) -> Result<usize, IoError> {
+        SimWorld::client_receive(self, *client, into)
+    }
+    fn client_finish(&self, client: &SimClient) {
+        SimWorld::client_finish(self, *client);
+    }
+    fn client_close(&self, client: SimClient) {
+        SimWorld::client_close(self, client);
+    }
+    fn client_reset(&self, client: SimClient) {
+        SimWorld::client_reset(self, client);
+    }
+    fn limit_descriptors(&self, more: usize) -> Limit {
+        self.set_connections_max(Some(more));
+        Limit::Sim(self.clone())
+    }
+}
+
+/// What was told of one connection.
+#[derive(Debug)]
+pub struct Seen {
+    pub peer: Peer,
+    pub bytes: Vec<u8>,
+    pub end: Option<Option<IoError>>,
+    pub writable_count: u32,
+}
+
+/// A reactor that listens, and what it told.
+pub struct Server<R> {
+    pub reactor: R,
+    pub listener: ListenerId,
+    pub address: ListenAddress,
+    pub seen: BTreeMap<ConnectionId, Seen>,
+    /// In the order in which they were told.
+    pub order: Vec<ConnectionId>,
+}
+
+impl<R: Reactor> Server<R> {
+    pub fn new<W: Network<R = R>>(world: &W, kind: Kind, connections_max: u32) -> Server<R> {
+        let mut reactor = world.reactor(8);
+        reactor.open_sockets(SocketLimits { connections_max, listeners_max: 2 }).unwrap();
+        let wanted = world.address(kind);
+        let listener = reactor.listen(&wanted, ListenOptions::default()).unwrap();
+        let address = reactor.listen_address(listener).unwrap();
+        Server { reactor, listener, address, seen: BTreeMap::new(), order: Vec::new() }
+    }
+
+    /// Waits a little and takes what there is.
+    pub fn turn(&mut self) {
+        let until = self.reactor.now() + Duration::from_millis(1);
+        self.reactor.wait(Some(until));
+        self.reactor.poll();
+        self.take();
+    }
+
+    pub fn take(&mut self) {
+        while let Some(event) = self.reactor.next_socket_event() {
+            match event {
+                SocketEvent::Accepted { listener, connection, peer } => {
+                    assert_eq!(listener, self.listener);
+                    let seen = Seen { peer, bytes: Vec::new(), end: None, writable_count: 0 };
+                    assert!(self.seen.insert(connection, seen).is_none(), "a name came twice");
+                    self.order.push(connection);
+                }
+                SocketEvent::Received { connection, bytes } => {
+                    assert!(!bytes.is_empty());
+                    let seen = self.seen.get_mut(&connection).expect("told of before");
+                    assert!(seen.end.is_none(), "bytes after the end");
+                    seen.bytes.extend_from_slice(bytes);
+                }
+                SocketEvent::Ended { connection, error } => {
+                    let seen = self.seen.get_mut(&connection).expect("told of before");
+                    assert!(seen.end.replace(error).is_none(), "a second end");
+                }
+                SocketEvent::Writable { connection } => {
+                    let seen = self.seen.get_mut(&connection).expect("told of before");
+                    seen.writable_count += 1;
+                }
+            }
+        }
+    }
+
+    /// Takes turns until it is so.
+    pub fn until(&mut self, what: &str, mut is_so: impl FnMut(&mut Server<R>) -> bool) {
+        for _ in 0..30_000 {
+            if is_so(self) {
+                return;
+            }
+            self.turn();
+        }
+        panic!("never: {what}");
+    }
+
+    /// Connects one client and waits for it.
+    pub fn meet<W: Network<R = R>>(&mut self, world: &W) -> (W::Client, ConnectionId) {
+        let client = world.connect(&self.address).unwrap();
+        let count = self.order.len();
+        self.until("accepted", |server| server.order.len() > count);
+        (client, self.order[count])
+    }
+
+    pub fn seen(&self, id: ConnectionId) -> &Seen {
+        &self.seen[&id]
+    }
+
+    pub fn close(&mut self, id: ConnectionId) {
+        self.reactor.close(id);
+        self.seen.remove(&id); // Whatever is told of it now is a failure.
+    }
+
+    /// Sends all of `bytes`, while the client receives it; returns what that got.
+    pub fn send_all<W: Network<R = R>>(
+        &mut self,
+        world: &W,
+        id: ConnectionId,
+        client: &W::Client,
+        bytes: &[u8],
+    ) -> Vec<u8> {
+        let (mut sent, mut got) = (0, Vec::new());
+        self.until("all is sent and received", |server| {
+            if sent < bytes.len() {
+                sent += server.reactor.send(id, &[IoSlice::new(&bytes[sent..])]).unwrap();
+            }
+            drain(world, client, &mut got);
+            got.len() >= bytes.len()
+        });
+        got
+    }
+}
+
+/// Receives what is there; true at the end.
+pub fn drain<W: Network>(world: &W, client: &W::Client, into: &mut Vec<u8>) -> bool {
+    let mut piece = [0; 16_384];
+    loop {
+        match world.client_receive(client, &mut piece) {
+            Ok(0) => return true,
+            Ok(count) => into.extend_from_slice(&piece[..count]),
+            Err(EAGAIN) => return false,
+            Err(error) => panic!("the client got {error}"),
+        }
+    }
+}
