@@ -164,6 +164,13 @@ pub trait Reactor {
     /// What the kernel lacks; io_uring before Linux 6.0 does.
     fn open_sockets(&mut self, limits: SocketLimits) -> io::Result<()>;
 
+    /// What does the work for sockets, once they were opened. For backends: everybody else calls
+    /// the functions below.
+    fn net(&self) -> Option<&dyn Net>;
+
+    /// As [`Reactor::net`], with what it counts into.
+    fn net_mut(&mut self) -> Option<(&mut dyn Net, &mut SocketCounters)>;
+
     /// Accepts connections there from now on.
     ///
     /// # Errors
@@ -172,16 +179,31 @@ pub trait Reactor {
         &mut self,
         address: &ListenAddress,
         options: ListenOptions,
-    ) -> Result<ListenerId, ListenError>;
+    ) -> Result<ListenerId, ListenError> {
+        let opened = self.open_sockets(SocketLimits::default());
+        opened.map_err(|error| ListenError::without_sockets(address, &error))?;
+        let (net, _) = self.net_mut().expect("just opened");
+        net.listen(address, options)
+    }
 
     /// Where it listens indeed, with the port that the kernel chose.
-    fn listen_address(&self, listener: ListenerId) -> Option<ListenAddress>;
+    fn listen_address(&self, listener: ListenerId) -> Option<ListenAddress> {
+        self.net()?.listen_address(listener)
+    }
 
     /// Listens there no more. Clients in the kernel's queue are refused; connections live on.
-    fn close_listener(&mut self, listener: ListenerId);
+    fn close_listener(&mut self, listener: ListenerId) {
+        if let Some((net, _)) = self.net_mut() {
+            net.close_listener(listener);
+        }
+    }
 
     /// Whether the bytes of `connection` are received; true at first.
-    fn set_receiving(&mut self, connection: ConnectionId, is_receiving: bool);
+    fn set_receiving(&mut self, connection: ConnectionId, is_receiving: bool) {
+        if let Some((net, _)) = self.net_mut() {
+            net.set_receiving(connection, is_receiving);
+        }
+    }
 
     /// Sends what the kernel takes at once (R20).
     ///
@@ -191,17 +213,57 @@ pub trait Reactor {
         &mut self,
         connection: ConnectionId,
         slices: &[IoSlice<'_>],
-    ) -> Result<usize, SendError>;
+    ) -> Result<usize, SendError> {
+        let (net, counters) = self.net_mut().ok_or(SendError::Unknown)?;
+        net.send(connection, slices, counters)
+    }
 
     /// Sends no more: the peer reads the end after what was sent.
-    fn finish(&mut self, connection: ConnectionId);
+    fn finish(&mut self, connection: ConnectionId) {
+        if let Some((net, _)) = self.net_mut() {
+            net.finish(connection);
+        }
+    }
 
     /// Ends the connection; its name is nothing from now on (R21).
-    fn close(&mut self, connection: ConnectionId);
+    fn close(&mut self, connection: ConnectionId) {
+        if let Some((net, counters)) = self.net_mut() {
+            net.close(connection, counters);
+        }
+    }
 
     /// The next event of a socket, if one is waiting.
-    fn next_socket_event(&mut self) -> Option<SocketEvent<'_>>;
+    fn next_socket_event(&mut self) -> Option<SocketEvent<'_>> {
+        let (net, counters) = self.net_mut()?;
+        net.next_event(counters)
+    }
 
     /// Connections that were told of and are not closed.
+    fn connection_count(&self) -> usize {
+        self.net().map_or(0, |net| net.connection_count())
+    }
+}
+
+/// What a backend does for sockets, once they were opened: what the functions of the same names of
+/// [`Reactor`] promise.
+#[expect(missing_docs, reason = "each says what it does where everybody calls it")]
+pub trait Net {
+    fn listen(
+        &mut self,
+        address: &ListenAddress,
+        options: ListenOptions,
+    ) -> Result<ListenerId, ListenError>;
+    fn listen_address(&self, listener: ListenerId) -> Option<ListenAddress>;
+    fn close_listener(&mut self, listener: ListenerId);
+    fn set_receiving(&mut self, connection: ConnectionId, is_receiving: bool);
+    fn send(
+        &mut self,
+        connection: ConnectionId,
+        slices: &[IoSlice<'_>],
+        counters: &mut SocketCounters,
+    ) -> Result<usize, SendError>;
+    fn finish(&mut self, connection: ConnectionId);
+    fn close(&mut self, connection: ConnectionId, counters: &mut SocketCounters);
+    fn next_event(&mut self, counters: &mut SocketCounters) -> Option<SocketEvent<'_>>;
     fn connection_count(&self) -> usize;
 }

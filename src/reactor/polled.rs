@@ -11,7 +11,7 @@
 //!   of the registration, so late events of an earlier one are told apart.
 
 use std::collections::VecDeque;
-use std::io::{self, IoSlice};
+use std::io::{self};
 use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
@@ -26,9 +26,8 @@ use crate::reactor::polled_net::{PolledNet, is_socket};
 use crate::reactor::transfer::{Attempt, attempt, perform};
 use crate::reactor::waker::WakeListener;
 use crate::reactor::{
-    Clock, Completion, ConnectionId, Counters, IoError, ListenAddress, ListenError, ListenOptions,
-    ListenerId, Operation, Reactor, SendError, SocketEvent, SocketLimits, SubmitError, Waker,
-    thread,
+    Clock, Completion, Counters, IoError, Net, Operation, Reactor, SocketCounters, SocketLimits,
+    SubmitError, Waker, thread,
 };
 
 const DOORBELL: Token = Token(usize::MAX);
@@ -238,59 +237,12 @@ impl Reactor for PolledReactor {
         Ok(())
     }
 
-    fn listen(
-        &mut self,
-        address: &ListenAddress,
-        options: ListenOptions,
-    ) -> Result<ListenerId, ListenError> {
-        let opened = self.open_sockets(SocketLimits::default());
-        opened.map_err(|error| ListenError::without_sockets(address, &error))?;
-        self.net.as_mut().expect("just opened").listen(address, options)
+    fn net(&self) -> Option<&dyn Net> {
+        Some(&**self.net.as_ref()?)
     }
 
-    fn listen_address(&self, listener: ListenerId) -> Option<ListenAddress> {
-        self.net.as_ref()?.listen_address(listener)
-    }
-
-    fn close_listener(&mut self, listener: ListenerId) {
-        if let Some(net) = &mut self.net {
-            net.close_listener(listener);
-        }
-    }
-
-    fn set_receiving(&mut self, connection: ConnectionId, is_receiving: bool) {
-        if let Some(net) = &mut self.net {
-            net.set_receiving(connection, is_receiving);
-        }
-    }
-
-    fn send(
-        &mut self,
-        connection: ConnectionId,
-        slices: &[IoSlice<'_>],
-    ) -> Result<usize, SendError> {
-        let net = self.net.as_mut().ok_or(SendError::Unknown)?;
-        net.send(connection, slices, &mut self.table.counters.sockets)
-    }
-
-    fn finish(&mut self, connection: ConnectionId) {
-        if let Some(net) = &mut self.net {
-            net.finish(connection);
-        }
-    }
-
-    fn close(&mut self, connection: ConnectionId) {
-        if let Some(net) = &mut self.net {
-            net.close(connection, &mut self.table.counters.sockets);
-        }
-    }
-
-    fn next_socket_event(&mut self) -> Option<SocketEvent<'_>> {
-        self.net.as_mut()?.next_event(&mut self.table.counters.sockets)
-    }
-
-    fn connection_count(&self) -> usize {
-        self.net.as_ref().map_or(0, |net| net.connection_count())
+    fn net_mut(&mut self) -> Option<(&mut dyn Net, &mut SocketCounters)> {
+        Some((&mut **self.net.as_mut()?, &mut self.table.counters.sockets))
     }
 }
 

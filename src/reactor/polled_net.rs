@@ -19,7 +19,7 @@ use crate::limits::{LISTENER_PAUSE, RECEIVE_SCRATCH_BYTES};
 use crate::reactor::listener::Listener;
 use crate::reactor::socket_calls::{self as calls, AcceptRefusal};
 use crate::reactor::{
-    Clock, ConnectionId, IoError, ListenAddress, ListenError, ListenOptions, ListenerId, Peer,
+    Clock, ConnectionId, IoError, ListenAddress, ListenError, ListenOptions, ListenerId, Net, Peer,
     SendError, SocketCounters, SocketEvent, SocketLimits,
 };
 
@@ -97,40 +97,6 @@ impl PolledNet {
         }
     }
 
-    pub fn listen(
-        &mut self,
-        address: &ListenAddress,
-        options: ListenOptions,
-    ) -> Result<ListenerId, ListenError> {
-        let listeners_max = self.listeners.capacity();
-        if self.listeners.count() == listeners_max {
-            return Err(ListenError::TooMany { listeners_max });
-        }
-        let listener = Listener::open(address, options, false)?;
-        let slot = ListenerSlot { listener, is_touched: true, is_paused: false };
-        let inserted = self.listeners.insert(slot);
-        let handle = inserted.map_err(|_| ListenError::TooMany { listeners_max })?;
-        let fd = self.listeners.get(handle).expect("just inserted").listener.fd();
-        let token = token(handle, SOCKET_BIT | LISTENER_BIT);
-        if let Err(error) = self.registry.register(&mut SourceFd(&fd), token, Interest::READABLE) {
-            self.listeners.remove(handle);
-            let address = address.clone();
-            return Err(ListenError::Failed { address, call: "epoll_ctl", error: code(&error) });
-        }
-        self.touched.push_back(Touched::Listener(handle));
-        Ok(ListenerId(handle))
-    }
-
-    pub fn listen_address(&self, id: ListenerId) -> Option<ListenAddress> {
-        self.listeners.get(id.0).map(|slot| slot.listener.address().clone())
-    }
-
-    pub fn close_listener(&mut self, id: ListenerId) {
-        if let Some(slot) = self.listeners.remove(id.0) {
-            let _ = self.registry.deregister(&mut SourceFd(&slot.listener.fd()));
-        }
-    }
-
     /// Whether epoll has to be asked.
     pub fn is_watching(&self) -> bool {
         self.listeners.count() > 0 || self.connections.count() > 0
@@ -138,10 +104,6 @@ impl PolledNet {
 
     pub fn event_count(&self) -> usize {
         self.touched.len() + self.later.len()
-    }
-
-    pub fn connection_count(&self) -> usize {
-        self.connections.count() as usize
     }
 
     pub fn retry_at(&self) -> Option<Instant> {
@@ -189,28 +151,6 @@ impl PolledNet {
             slot.is_touched = true;
             self.touched.push_back(Touched::Listener(handle));
         }
-    }
-
-    pub fn next_event(&mut self, counters: &mut SocketCounters) -> Option<SocketEvent<'_>> {
-        let happening = loop {
-            let happening = match self.touched.pop_front()? {
-                Touched::Listener(handle) => self.accept(handle, counters),
-                Touched::Connection(handle) => self.try_connection(handle, counters),
-            };
-            if let Some(happening) = happening {
-                break happening;
-            }
-        };
-        Some(match happening {
-            Happening::Accepted(listener, connection, peer) => {
-                SocketEvent::Accepted { listener, connection, peer }
-            }
-            Happening::Received(connection, size_bytes) => {
-                SocketEvent::Received { connection, bytes: &self.scratch[..size_bytes] }
-            }
-            Happening::Ended(connection, error) => SocketEvent::Ended { connection, error },
-            Happening::Writable(connection) => SocketEvent::Writable { connection },
-        })
     }
 
     fn accept(&mut self, handle: Handle, counters: &mut SocketCounters) -> Option<Happening> {
@@ -335,15 +275,51 @@ impl PolledNet {
             }
         }
     }
+}
 
-    pub fn set_receiving(&mut self, id: ConnectionId, is_receiving: bool) {
+impl Net for PolledNet {
+    fn listen(
+        &mut self,
+        address: &ListenAddress,
+        options: ListenOptions,
+    ) -> Result<ListenerId, ListenError> {
+        let listeners_max = self.listeners.capacity();
+        if self.listeners.count() == listeners_max {
+            return Err(ListenError::TooMany { listeners_max });
+        }
+        let listener = Listener::open(address, options, false)?;
+        let slot = ListenerSlot { listener, is_touched: true, is_paused: false };
+        let inserted = self.listeners.insert(slot);
+        let handle = inserted.map_err(|_| ListenError::TooMany { listeners_max })?;
+        let fd = self.listeners.get(handle).expect("just inserted").listener.fd();
+        let token = token(handle, SOCKET_BIT | LISTENER_BIT);
+        if let Err(error) = self.registry.register(&mut SourceFd(&fd), token, Interest::READABLE) {
+            self.listeners.remove(handle);
+            let address = address.clone();
+            return Err(ListenError::Failed { address, call: "epoll_ctl", error: code(&error) });
+        }
+        self.touched.push_back(Touched::Listener(handle));
+        Ok(ListenerId(handle))
+    }
+
+    fn listen_address(&self, id: ListenerId) -> Option<ListenAddress> {
+        self.listeners.get(id.0).map(|slot| slot.listener.address().clone())
+    }
+
+    fn close_listener(&mut self, id: ListenerId) {
+        if let Some(slot) = self.listeners.remove(id.0) {
+            let _ = self.registry.deregister(&mut SourceFd(&slot.listener.fd()));
+        }
+    }
+
+    fn set_receiving(&mut self, id: ConnectionId, is_receiving: bool) {
         if let Some(slot) = self.connections.get_mut(id.0) {
             slot.is_receiving = is_receiving;
             self.touch(id.0);
         }
     }
 
-    pub fn send(
+    fn send(
         &mut self,
         id: ConnectionId,
         slices: &[IoSlice<'_>],
@@ -371,19 +347,45 @@ impl PolledNet {
         Ok(sent_bytes)
     }
 
-    pub fn finish(&mut self, id: ConnectionId) {
+    fn finish(&mut self, id: ConnectionId) {
         if let Some(slot) = self.connections.get(id.0) {
             calls::shutdown(&slot.fd, libc::SHUT_WR);
         }
     }
 
-    pub fn close(&mut self, id: ConnectionId, counters: &mut SocketCounters) {
+    fn close(&mut self, id: ConnectionId, counters: &mut SocketCounters) {
         let Some(slot) = self.connections.remove(id.0) else { return };
         counters.closed_count += 1;
         let _ = self.registry.deregister(&mut SourceFd(&slot.fd.as_raw_fd()));
         calls::shutdown(&slot.fd, libc::SHUT_RDWR);
         drop(slot);
         self.resume_listeners();
+    }
+
+    fn next_event(&mut self, counters: &mut SocketCounters) -> Option<SocketEvent<'_>> {
+        let happening = loop {
+            let happening = match self.touched.pop_front()? {
+                Touched::Listener(handle) => self.accept(handle, counters),
+                Touched::Connection(handle) => self.try_connection(handle, counters),
+            };
+            if let Some(happening) = happening {
+                break happening;
+            }
+        };
+        Some(match happening {
+            Happening::Accepted(listener, connection, peer) => {
+                SocketEvent::Accepted { listener, connection, peer }
+            }
+            Happening::Received(connection, size_bytes) => {
+                SocketEvent::Received { connection, bytes: &self.scratch[..size_bytes] }
+            }
+            Happening::Ended(connection, error) => SocketEvent::Ended { connection, error },
+            Happening::Writable(connection) => SocketEvent::Writable { connection },
+        })
+    }
+
+    fn connection_count(&self) -> usize {
+        self.connections.count() as usize
     }
 }
 

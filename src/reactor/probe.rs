@@ -2,16 +2,15 @@
 //! that the calls of a turn inline.
 
 use std::fmt;
-use std::io::{self, IoSlice};
+use std::io::{self};
 use std::str::FromStr;
 
 use crate::base::Instant;
 use crate::limits::REACTOR_OPERATIONS_MAX;
 use crate::reactor::uring::UringError;
 use crate::reactor::{
-    Completion, ConnectionId, Counters, ListenAddress, ListenError, ListenOptions, ListenerId,
-    Operation, PolledReactor, Reactor, SendError, SocketEvent, SocketLimits, SubmitError,
-    UringReactor, Waker,
+    Completion, Counters, Net, Operation, PolledReactor, Reactor, SocketCounters, SocketLimits,
+    SubmitError, UringReactor, Waker,
 };
 
 /// What the user asked for.
@@ -219,50 +218,13 @@ impl Reactor for AnyReactor {
         dispatch!(self, reactor => reactor.open_sockets(limits))
     }
 
-    fn listen(
-        &mut self,
-        address: &ListenAddress,
-        options: ListenOptions,
-    ) -> Result<ListenerId, ListenError> {
-        dispatch!(self, reactor => reactor.listen(address, options))
-    }
-
-    fn listen_address(&self, listener: ListenerId) -> Option<ListenAddress> {
-        dispatch!(self, reactor => reactor.listen_address(listener))
-    }
-
-    fn close_listener(&mut self, listener: ListenerId) {
-        dispatch!(self, reactor => reactor.close_listener(listener));
-    }
-
-    fn set_receiving(&mut self, connection: ConnectionId, is_receiving: bool) {
-        dispatch!(self, reactor => reactor.set_receiving(connection, is_receiving));
+    fn net(&self) -> Option<&dyn Net> {
+        dispatch!(self, reactor => reactor.net())
     }
 
     #[inline]
-    fn send(
-        &mut self,
-        connection: ConnectionId,
-        slices: &[IoSlice<'_>],
-    ) -> Result<usize, SendError> {
-        dispatch!(self, reactor => reactor.send(connection, slices))
-    }
-
-    fn finish(&mut self, connection: ConnectionId) {
-        dispatch!(self, reactor => reactor.finish(connection));
-    }
-
-    fn close(&mut self, connection: ConnectionId) {
-        dispatch!(self, reactor => reactor.close(connection));
-    }
-
-    #[inline]
-    fn next_socket_event(&mut self) -> Option<SocketEvent<'_>> {
-        dispatch!(self, reactor => reactor.next_socket_event())
-    }
-
-    fn connection_count(&self) -> usize {
-        dispatch!(self, reactor => reactor.connection_count())
+    fn net_mut(&mut self) -> Option<(&mut dyn Net, &mut SocketCounters)> {
+        dispatch!(self, reactor => reactor.net_mut())
     }
 }
 

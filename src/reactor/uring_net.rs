@@ -21,7 +21,7 @@ use crate::reactor::socket_calls::{self as calls, AcceptRefusal};
 use crate::reactor::uring_buffers::{GROUP, ReceiveBuffers};
 use crate::reactor::uring_table::{PURPOSE_SHIFT, Purpose, user_data};
 use crate::reactor::{
-    Clock, ConnectionId, IoError, ListenAddress, ListenError, ListenOptions, ListenerId, Peer,
+    Clock, ConnectionId, IoError, ListenAddress, ListenError, ListenOptions, ListenerId, Net, Peer,
     SendError, SocketCounters, SocketEvent, SocketLimits,
 };
 
@@ -113,45 +113,8 @@ impl UringNet {
         }
     }
 
-    pub fn listen(
-        &mut self,
-        address: &ListenAddress,
-        options: ListenOptions,
-    ) -> Result<ListenerId, ListenError> {
-        let listeners_max = self.listeners.capacity();
-        if self.listeners.count() == listeners_max {
-            return Err(ListenError::TooMany { listeners_max });
-        }
-        let listener = Listener::open(address, options, true)?;
-        let accept = Flight::Owed;
-        let slot = ListenerSlot { listener, accept, is_paused: false, is_closing: false };
-        let inserted = self.listeners.insert(slot);
-        let handle = inserted.map_err(|_| ListenError::TooMany { listeners_max })?;
-        self.owed.push_back((Purpose::Accept, handle));
-        Ok(ListenerId(handle))
-    }
-
-    pub fn listen_address(&self, id: ListenerId) -> Option<ListenAddress> {
-        let slot = self.listeners.get(id.0).filter(|slot| !slot.is_closing)?;
-        Some(slot.listener.address().clone())
-    }
-
-    pub fn close_listener(&mut self, id: ListenerId) {
-        let Some(slot) = self.listeners.get_mut(id.0) else { return };
-        slot.is_closing = true;
-        self.arrivals.retain(|(listener, _)| *listener != id.0);
-        match slot.accept {
-            Flight::Armed => self.owed.push_back((Purpose::CancelAccept, id.0)),
-            Flight::Idle | Flight::Owed => drop(self.listeners.remove(id.0)),
-        }
-    }
-
     pub fn event_count(&self) -> usize {
         self.events.len()
-    }
-
-    pub fn connection_count(&self) -> usize {
-        (self.connections.count() - self.closing_count) as usize
     }
 
     /// Whether the kernel still has, or is to be given, anything of ours.
@@ -440,32 +403,82 @@ impl UringNet {
         }
     }
 
-    pub fn close(&mut self, id: ConnectionId, counters: &mut SocketCounters) {
-        let Some(slot) = live(&mut self.connections, id) else { return };
-        slot.is_closing = true;
-        slot.held = Vec::new();
-        self.closing_count += 1;
-        counters.closed_count += 1;
-        calls::shutdown(&slot.fd, libc::SHUT_RDWR); // Ends what is in flight, mostly.
-        for (flight, cancel) in [
-            (&mut slot.receive, Purpose::CancelReceive),
-            (&mut slot.writable, Purpose::CancelWritable),
-        ] {
-            match *flight {
-                Flight::Armed => self.owed.push_back((cancel, id.0)),
-                Flight::Owed | Flight::Idle => *flight = Flight::Idle,
+    /// Whether bytes that arrived go to the owner now. Else they are held or nobody's.
+    fn keep(&mut self, id: ConnectionId, buffer: u16, size_bytes: u32) -> bool {
+        match live(&mut self.connections, id) {
+            Some(slot) if slot.is_receiving && slot.held.is_empty() => return true,
+            Some(slot) => {
+                slot.held.extend_from_slice(self.buffers.bytes(buffer, size_bytes));
+                if slot.is_receiving {
+                    self.events.push_front(Happening::Held(id)); // In order: behind the older.
+                }
+            }
+            None => {}
+        }
+        self.give_back(buffer);
+        false
+    }
+
+    fn lend_held(&mut self, id: ConnectionId) -> bool {
+        let Some(slot) = live(&mut self.connections, id) else { return false };
+        if !slot.is_receiving || slot.held.is_empty() {
+            return false;
+        }
+        self.lent = Lent::Held(id, std::mem::take(&mut slot.held));
+        true
+    }
+
+    /// Closes everything: for the end.
+    pub fn close_all(&mut self, counters: &mut SocketCounters) {
+        for index in 0..self.listeners.capacity() {
+            if let Some(handle) = self.listeners.handle_at(index) {
+                self.close_listener(ListenerId(handle));
             }
         }
-        self.free_if_over(id.0, counters);
+        self.arrivals.clear();
+        for index in 0..self.connections.capacity() {
+            if let Some(handle) = self.connections.handle_at(index) {
+                self.close(ConnectionId(handle), counters);
+            }
+        }
+    }
+}
+
+impl Net for UringNet {
+    fn listen(
+        &mut self,
+        address: &ListenAddress,
+        options: ListenOptions,
+    ) -> Result<ListenerId, ListenError> {
+        let listeners_max = self.listeners.capacity();
+        if self.listeners.count() == listeners_max {
+            return Err(ListenError::TooMany { listeners_max });
+        }
+        let listener = Listener::open(address, options, true)?;
+        let accept = Flight::Owed;
+        let slot = ListenerSlot { listener, accept, is_paused: false, is_closing: false };
+        let inserted = self.listeners.insert(slot);
+        let handle = inserted.map_err(|_| ListenError::TooMany { listeners_max })?;
+        self.owed.push_back((Purpose::Accept, handle));
+        Ok(ListenerId(handle))
     }
 
-    pub fn finish(&mut self, id: ConnectionId) {
-        if let Some(slot) = live(&mut self.connections, id) {
-            calls::shutdown(&slot.fd, libc::SHUT_WR);
+    fn listen_address(&self, id: ListenerId) -> Option<ListenAddress> {
+        let slot = self.listeners.get(id.0).filter(|slot| !slot.is_closing)?;
+        Some(slot.listener.address().clone())
+    }
+
+    fn close_listener(&mut self, id: ListenerId) {
+        let Some(slot) = self.listeners.get_mut(id.0) else { return };
+        slot.is_closing = true;
+        self.arrivals.retain(|(listener, _)| *listener != id.0);
+        match slot.accept {
+            Flight::Armed => self.owed.push_back((Purpose::CancelAccept, id.0)),
+            Flight::Idle | Flight::Owed => drop(self.listeners.remove(id.0)),
         }
     }
 
-    pub fn set_receiving(&mut self, id: ConnectionId, is_receiving: bool) {
+    fn set_receiving(&mut self, id: ConnectionId, is_receiving: bool) {
         let Some(slot) = live(&mut self.connections, id) else { return };
         slot.is_receiving = is_receiving;
         if !is_receiving {
@@ -484,7 +497,7 @@ impl UringNet {
         self.want_receive(id.0);
     }
 
-    pub fn send(
+    fn send(
         &mut self,
         id: ConnectionId,
         slices: &[IoSlice<'_>],
@@ -516,7 +529,32 @@ impl UringNet {
         Ok(sent_bytes)
     }
 
-    pub fn next_event(&mut self) -> Option<SocketEvent<'_>> {
+    fn finish(&mut self, id: ConnectionId) {
+        if let Some(slot) = live(&mut self.connections, id) {
+            calls::shutdown(&slot.fd, libc::SHUT_WR);
+        }
+    }
+
+    fn close(&mut self, id: ConnectionId, counters: &mut SocketCounters) {
+        let Some(slot) = live(&mut self.connections, id) else { return };
+        slot.is_closing = true;
+        slot.held = Vec::new();
+        self.closing_count += 1;
+        counters.closed_count += 1;
+        calls::shutdown(&slot.fd, libc::SHUT_RDWR); // Ends what is in flight, mostly.
+        for (flight, cancel) in [
+            (&mut slot.receive, Purpose::CancelReceive),
+            (&mut slot.writable, Purpose::CancelWritable),
+        ] {
+            match *flight {
+                Flight::Armed => self.owed.push_back((cancel, id.0)),
+                Flight::Owed | Flight::Idle => *flight = Flight::Idle,
+            }
+        }
+        self.free_if_over(id.0, counters);
+    }
+
+    fn next_event(&mut self, _: &mut SocketCounters) -> Option<SocketEvent<'_>> {
         if let Lent::Buffer(number) = std::mem::replace(&mut self.lent, Lent::Nothing) {
             self.give_back(number);
         }
@@ -559,44 +597,8 @@ impl UringNet {
         Some(SocketEvent::Received { connection: *connection, bytes })
     }
 
-    /// Whether bytes that arrived go to the owner now. Else they are held or nobody's.
-    fn keep(&mut self, id: ConnectionId, buffer: u16, size_bytes: u32) -> bool {
-        match live(&mut self.connections, id) {
-            Some(slot) if slot.is_receiving && slot.held.is_empty() => return true,
-            Some(slot) => {
-                slot.held.extend_from_slice(self.buffers.bytes(buffer, size_bytes));
-                if slot.is_receiving {
-                    self.events.push_front(Happening::Held(id)); // In order: behind the older.
-                }
-            }
-            None => {}
-        }
-        self.give_back(buffer);
-        false
-    }
-
-    fn lend_held(&mut self, id: ConnectionId) -> bool {
-        let Some(slot) = live(&mut self.connections, id) else { return false };
-        if !slot.is_receiving || slot.held.is_empty() {
-            return false;
-        }
-        self.lent = Lent::Held(id, std::mem::take(&mut slot.held));
-        true
-    }
-
-    /// Closes everything: for the end.
-    pub fn close_all(&mut self, counters: &mut SocketCounters) {
-        for index in 0..self.listeners.capacity() {
-            if let Some(handle) = self.listeners.handle_at(index) {
-                self.close_listener(ListenerId(handle));
-            }
-        }
-        self.arrivals.clear();
-        for index in 0..self.connections.capacity() {
-            if let Some(handle) = self.connections.handle_at(index) {
-                self.close(ConnectionId(handle), counters);
-            }
-        }
+    fn connection_count(&self) -> usize {
+        (self.connections.count() - self.closing_count) as usize
     }
 }
 

@@ -20,15 +20,14 @@ use crate::reactor::operation::Request;
 use crate::reactor::waker::WakeListener;
 use crate::reactor::{
     Completion, ConnectionId, Counters, IoError, ListenAddress, ListenError, ListenOptions,
-    ListenerId, Operation, Reactor, SendError, SocketEvent, SocketLimits, SubmitError, Waker,
+    ListenerId, Net, Operation, Reactor, SendError, SocketCounters, SocketEvent, SocketLimits,
+    SubmitError, Waker,
 };
 use crate::sim::socket::SimNet;
 use crate::sim::world::{EAGAIN, SimWorld, WALL_ORIGIN_US, World};
 
 /// What a poll costs in virtual time, so that a shard which spins sees time pass.
 pub const POLL_COST: Duration = Duration::from_nanos(100);
-/// Unless somebody says otherwise: each step looks at all places.
-const SIM_LIMITS: SocketLimits = SocketLimits { connections_max: 64, listeners_max: 4 };
 
 #[derive(Debug)]
 struct SimSlot {
@@ -47,7 +46,14 @@ pub struct SimReactor {
     listener: WakeListener,
     counters: Counters,
     /// None until sockets are asked for.
-    net: Option<SimNet>,
+    net: Option<Sockets>,
+}
+
+/// Its sockets, and the world that they are in.
+#[derive(Debug)]
+struct Sockets {
+    net: SimNet,
+    world: SimWorld,
 }
 
 impl SimReactor {
@@ -86,7 +92,7 @@ impl SimReactor {
         for handle in due {
             self.look(world, handle);
         }
-        if let Some(net) = &mut self.net {
+        if let Some(Sockets { net, .. }) = &mut self.net {
             net.step(world, &mut self.counters.sockets);
         }
     }
@@ -131,13 +137,13 @@ impl SimReactor {
     }
 
     fn socket_count(&self) -> usize {
-        self.net.as_ref().map_or(0, SimNet::event_count)
+        self.net.as_ref().map_or(0, |sockets| sockets.net.event_count())
     }
 
     /// When something happens next, as far as this reactor can know.
     fn next_happening(&self) -> Option<Instant> {
         let looks = self.slots.iter().filter_map(|(_, slot)| slot.looks_at);
-        let sockets = self.net.as_ref().and_then(SimNet::next_happening);
+        let sockets = self.net.as_ref().and_then(|sockets| sockets.net.next_happening());
         looks.chain(self.world.world.borrow().next_alarm()).chain(sockets).min()
     }
 }
@@ -225,71 +231,71 @@ impl Reactor for SimReactor {
     }
 
     fn open_sockets(&mut self, limits: SocketLimits) -> io::Result<()> {
-        self.net.get_or_insert_with(|| SimNet::new(limits));
+        let world = &self.world;
+        self.net.get_or_insert_with(|| Sockets { net: SimNet::new(limits), world: world.clone() });
         Ok(())
     }
 
+    fn net(&self) -> Option<&dyn Net> {
+        Some(self.net.as_ref()?)
+    }
+
+    fn net_mut(&mut self) -> Option<(&mut dyn Net, &mut SocketCounters)> {
+        Some((self.net.as_mut()?, &mut self.counters.sockets))
+    }
+}
+
+impl Net for Sockets {
     fn listen(
         &mut self,
         address: &ListenAddress,
         options: ListenOptions,
     ) -> Result<ListenerId, ListenError> {
-        let net = self.net.get_or_insert_with(|| SimNet::new(SIM_LIMITS));
-        net.listen(&mut self.world.world.borrow_mut(), address, options)
+        self.net.listen(&mut self.world.world.borrow_mut(), address, options)
     }
 
     fn listen_address(&self, listener: ListenerId) -> Option<ListenAddress> {
-        self.net.as_ref()?.listen_address(listener)
+        self.net.listen_address(listener)
     }
 
     fn close_listener(&mut self, listener: ListenerId) {
-        if let Some(net) = &mut self.net {
-            net.close_listener(&mut self.world.world.borrow_mut(), listener);
-        }
+        self.net.close_listener(&mut self.world.world.borrow_mut(), listener);
     }
 
     fn set_receiving(&mut self, connection: ConnectionId, is_receiving: bool) {
-        if let Some(net) = &mut self.net {
-            net.set_receiving(connection, is_receiving);
-        }
+        self.net.set_receiving(connection, is_receiving);
     }
 
     fn send(
         &mut self,
         connection: ConnectionId,
         slices: &[IoSlice<'_>],
+        counters: &mut SocketCounters,
     ) -> Result<usize, SendError> {
-        let net = self.net.as_mut().ok_or(SendError::Unknown)?;
-        let world = &mut self.world.world.borrow_mut();
-        net.send(world, connection, slices, &mut self.counters.sockets)
+        self.net.send(&mut self.world.world.borrow_mut(), connection, slices, counters)
     }
 
     fn finish(&mut self, connection: ConnectionId) {
-        if let Some(net) = &mut self.net {
-            net.finish(&mut self.world.world.borrow_mut(), connection);
-        }
+        self.net.finish(&mut self.world.world.borrow_mut(), connection);
     }
 
-    fn close(&mut self, connection: ConnectionId) {
-        if let Some(net) = &mut self.net {
-            let world = &mut self.world.world.borrow_mut();
-            net.close(world, connection, &mut self.counters.sockets);
-        }
+    fn close(&mut self, connection: ConnectionId, counters: &mut SocketCounters) {
+        self.net.close(&mut self.world.world.borrow_mut(), connection, counters);
     }
 
-    fn next_socket_event(&mut self) -> Option<SocketEvent<'_>> {
-        self.net.as_mut()?.next_event()
+    fn next_event(&mut self, _: &mut SocketCounters) -> Option<SocketEvent<'_>> {
+        self.net.next_event()
     }
 
     fn connection_count(&self) -> usize {
-        self.net.as_ref().map_or(0, SimNet::connection_count)
+        self.net.connection_count()
     }
 }
 
 impl Drop for SimReactor {
     /// R12: clients see the end.
     fn drop(&mut self) {
-        if let Some(net) = &mut self.net {
+        if let Some(Sockets { net, .. }) = &mut self.net {
             net.close_all(&mut self.world.world.borrow_mut(), &mut self.counters.sockets);
         }
     }
