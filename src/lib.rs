@@ -124,6 +124,8 @@
 compile_error!("streamdoor runs on Linux only: memfd seals, futexes and io_uring are its ground");
 
 pub mod base;
+#[cfg(feature = "server")]
+pub mod endpoint;
 pub mod engine;
 pub mod limits;
 pub mod memory;

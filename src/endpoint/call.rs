@@ -1,0 +1,175 @@
+//! What clients ask for, as values: a request that was read, understood and checked as far as that
+//! goes without knowing which executions there are.
+
+use std::time::Duration;
+
+use serde_json::Value;
+use smallvec::SmallVec;
+
+use crate::base::{ExecutionId, ProgressToken, SubscriberId};
+use crate::engine::{
+    Coalesce, From, Hold, Kinds, OnStall, Policy, ProgressSource, Start, SubscribeSpec, Timeouts,
+};
+
+/// What a client asks for.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Call {
+    /// Which tools there are.
+    Tools,
+    /// Run a tool.
+    Execute(Box<Execute>),
+    /// Which executions there are.
+    Executions,
+    /// What an execution is doing.
+    Inspect(ExecutionId),
+    /// Make it stop.
+    Cancel(ExecutionId),
+    /// How it ended, and what it gave; to be answered at its end, or after so long.
+    Result(ExecutionId, Duration),
+    /// Its payload as it is, and nothing else.
+    Output(ExecutionId, Kinds),
+    /// Follow one execution, or several.
+    Follow(Box<Follow>),
+    /// A subscriber with acknowledgements has dealt with everything through a chunk.
+    Acknowledge(ExecutionId, SubscriberId, u64),
+    /// A subscriber is to be let go.
+    Unsubscribe(ExecutionId, SubscriberId),
+    /// How far the execution of this token is.
+    Progress(ProgressToken),
+    /// How far all are that have not ended.
+    AllProgress,
+    /// What has happened so far, in numbers.
+    Metrics(MetricsFormat),
+    /// May clients be sent here?
+    Ready,
+}
+
+/// A tool to be run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Execute {
+    /// Its name.
+    pub tool: String,
+    /// An object.
+    pub arguments: Value,
+    /// What its subscribers get that do not say what they want; `None`: what the tool says.
+    pub policy: Option<PolicyWish>,
+    /// When it starts.
+    pub start: Start,
+    /// What its ring does before anybody reads.
+    pub hold: Hold,
+    /// How long it may be silent, and may take; `None`: what the tool says.
+    pub timeouts: Option<Timeouts>,
+    /// How long it can be read after its end.
+    pub retention: Option<Duration>,
+    /// How long a `block` subscriber may hold it back.
+    pub block_deadline: Option<Duration>,
+    /// What happens then.
+    pub on_stall: OnStall,
+    /// Where its progress comes from; `None`: what the tool says.
+    pub progress: Option<ProgressSource>,
+    /// The answer is the stream itself.
+    pub stream: Option<(StreamFormat, Wishes)>,
+}
+
+/// A policy with its limits; `None`: what the policy says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PolicyWish {
+    /// What happens when a subscriber lags.
+    pub policy: Policy,
+    /// How far it may lag, in chunks.
+    pub limit_chunks: Option<u32>,
+    /// How far it may lag, in bytes.
+    pub limit_bytes: Option<u64>,
+}
+
+/// Executions to be followed on one connection.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Follow {
+    /// Which, and where each begins; at least one, none of them twice.
+    pub executions: SmallVec<[(ExecutionId, From); 1]>,
+    /// They were asked for together: each event's `id:` says how far all of them are.
+    pub is_combined: bool,
+    /// The client has been here before: it comes with the cursor of what it saw last.
+    pub resumes: bool,
+    /// As what it comes.
+    pub format: StreamFormat,
+    /// How it is followed.
+    pub wishes: Wishes,
+}
+
+/// How a client wants to follow an execution.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Wishes {
+    /// What happens when it lags; `None`: what the execution or its tool says.
+    pub policy: Option<Policy>,
+    /// How far it may lag, in chunks.
+    pub limit_chunks: Option<u32>,
+    /// How far it may lag, in bytes.
+    pub limit_bytes: Option<u64>,
+    /// Which kinds it wants.
+    pub kinds: Kinds,
+    /// Chunks wait for company.
+    pub coalesce: Option<Coalesce>,
+    /// Nothing is sent beyond the last acknowledged chunk and so many more.
+    pub ack_window: Option<u32>,
+}
+
+/// As what a stream comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum StreamFormat {
+    /// Server-sent events.
+    Sse,
+    /// A JSON object a line.
+    Ndjson,
+}
+
+/// As what metrics come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MetricsFormat {
+    /// OpenMetrics 1.0.
+    OpenMetrics,
+    /// The older text of Prometheus, 0.0.4.
+    Prometheus,
+}
+
+impl Default for Wishes {
+    fn default() -> Wishes {
+        Wishes {
+            policy: None,
+            limit_chunks: None,
+            limit_bytes: None,
+            kinds: Kinds::ALL,
+            coalesce: None,
+            ack_window: None,
+        }
+    }
+}
+
+impl Wishes {
+    /// As the engine wants it, with what applies where a wish is silent. A limit of `default` goes
+    /// with its policy only.
+    pub fn spec(&self, default: PolicyWish, from: From) -> SubscribeSpec {
+        let policy = self.policy.unwrap_or(default.policy);
+        let default = if policy == default.policy { default } else { PolicyWish::default() };
+        SubscribeSpec {
+            policy,
+            limit_chunks: self.limit_chunks.or(default.limit_chunks),
+            limit_bytes: self.limit_bytes.or(default.limit_bytes),
+            kinds: self.kinds,
+            from,
+            ack_window: self.ack_window,
+            coalesce: self.coalesce,
+            ..SubscribeSpec::default()
+        }
+    }
+}
+
+impl StreamFormat {
+    /// How a response says what it is.
+    pub fn media_type(self) -> &'static str {
+        match self {
+            StreamFormat::Sse => crate::wire::sse::MEDIA_TYPE,
+            StreamFormat::Ndjson => crate::wire::ndjson::MEDIA_TYPE,
+        }
+    }
+}
