@@ -254,7 +254,44 @@ pub const STREAM_LINE_BYTES_MAX: usize = 8 << 20;
 /// The data of one event that a client of SSE takes, all lines together.
 pub const SSE_EVENT_BYTES_MAX: usize = 16 << 20;
 
+// --- Connections ---------------------------------------------------------------------------------
+
+/// A chunk as one event: the longest one, all of it escaped, and what stands around it.
+pub const FRAME_BYTES_MAX: usize =
+    6 * (RING_CLASS_BYTES[RING_CLASS_BYTES.len() - 1] as usize / 4) + (4 << 10);
+/// Encoded chunks of one shard that are kept for others: what several readers of the largest ring
+/// are apart from each other, in two formats.
+pub const FRAME_CACHE_BYTES: usize = 8 << 20;
+/// How many these are at most.
+pub const FRAME_CACHE_FRAMES: usize = 1 << 14;
+/// So many events, or ...
+pub const FLUSH_EVENTS: u32 = 64;
+/// ... so many bytes of them are enough for a send: what is published meanwhile waits for the next.
+pub const FLUSH_BYTES: usize = 64 << 10;
+/// Buffers for what the kernel did not take that are kept for the next who needs one.
+pub const CARRIES_KEPT: usize = 64;
+/// Such a buffer is kept if it is not larger than this.
+pub const CARRY_KEPT_BYTES_MAX: usize = 256 << 10;
+/// What all connections of one shard wait to send, together: above it who is slowest goes.
+pub const CARRIES_BYTES_MAX: usize = 256 << 20;
+/// Events of sockets that one turn looks at.
+pub const SOCKET_EVENTS_PER_TURN: u32 = 1_024;
+/// A request has to be there whole so long after its first byte, however it trickles in.
+pub const REQUEST_DEADLINE: Duration = Duration::from_secs(10);
+/// A connection without a request is closed after this long.
+pub const CONNECTION_IDLE: Duration = Duration::from_secs(60);
+/// A stream says that it lives if it has said nothing else for this long.
+pub const KEEP_ALIVE: Duration = Duration::from_secs(15);
+/// Who takes nothing for so long is gone, whatever its kernel says.
+pub const SEND_STALL: Duration = Duration::from_secs(300);
+/// What was sent last may be under way for so long when a connection is closed.
+pub const LINGER: Duration = Duration::from_secs(2);
+/// How long a browser waits before it comes back, at least; with up to as much again on top.
+pub const RETRY: Duration = Duration::from_millis(500);
+
 const _: () = {
+    assert!(FRAME_CACHE_FRAMES.is_power_of_two()); // A place is a mask.
+    assert!(FRAME_CACHE_BYTES >= 2 * FRAME_BYTES_MAX); // One is sent while the next is made.
     assert!(HTTP_FIRST_LINE_BYTES_MAX <= HTTP_HEAD_BYTES_MAX); // Else it could not be reached.
     assert!(HTTP_HEADER_BYTES_MAX <= HTTP_HEAD_BYTES_MAX);
     assert!(STREAM_CURSORS_MAX * 48 < HTTP_HEADER_BYTES_MAX as usize); // `Last-Event-ID` fits.

@@ -285,7 +285,9 @@ fn spelling_events_allocates_nothing() {
     for progress in [1.0, 0.1, f64::MAX, f64::NAN] {
         let (total, message, context) = (Some(3.0), Some("so far"), None);
         let token = Some("0123456789");
-        let event = events::Progress { execution, token, progress, total, message, context };
+        let percentage = Some(50.0);
+        let event =
+            events::Progress { execution, token, progress, total, percentage, message, context };
         Event::Progress(event).write_line(&mut out);
     }
     at_chunk(LAST_COUNTED);

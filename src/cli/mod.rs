@@ -3,7 +3,6 @@
 mod arguments;
 mod console;
 mod demo;
-mod events;
 mod options;
 mod progress;
 mod results;

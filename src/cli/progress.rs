@@ -82,7 +82,7 @@ impl Meter {
         if self.style == Style::Off {
             return;
         }
-        self.percentage = progress.percentage();
+        self.percentage = progress.percentage;
         self.count.clear();
         let _ = match progress.total {
             Some(total) => write!(self.count, "{} of {total}", progress.progress),

@@ -10,14 +10,13 @@ use streamdoor::base::{ExecutionId, Instant};
 use streamdoor::engine::{End, Hold, Start, SubscribeError, SubscribeSpec};
 use streamdoor::reactor::{Choice, Clock, Idle, OpenError, Report, Watch};
 use streamdoor::shard::{
-    CallError, Delivery, ExecuteError, ExecuteOptions, HandleError, Shard, ShardConfig,
+    CallError, Delivery, ExecuteError, ExecuteOptions, HandleError, Names, Shard, ShardConfig,
     ShardHandle, ShardThread, Subscriber,
 };
 use streamdoor::tool::{CommandPolicy, Prepared, StartError, ToolSpec, Tools};
 use streamdoor::trace::Histogram;
 
 use super::CliError;
-use super::events::Names;
 use super::results::{Checksum, Results};
 
 /// How long the tool waits for its subscribers, which are attached at once.
@@ -116,7 +115,7 @@ impl Session {
     /// How events speak of it.
     pub fn names(&self) -> Names {
         let token = self.shard.inspect(self.id).ok().and_then(|status| status.token);
-        Names { execution: self.id.to_string(), token: token.map(|token| token.to_string()) }
+        Names::new(self.id, token)
     }
 
     /// Which way to the kernel was found.

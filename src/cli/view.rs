@@ -5,10 +5,9 @@ use std::io::{self, BufWriter, Write};
 
 use streamdoor::base::Instant;
 use streamdoor::engine::End;
-use streamdoor::shard::{Delivery, Subscriber};
+use streamdoor::shard::{Delivery, Names, Subscriber};
 use streamdoor::wire::events::Event;
 
-use super::events::{self, Names};
 use super::progress::Meter;
 use super::session::{Canceller, Watcher};
 use super::terminal::TerminalText;
@@ -85,7 +84,7 @@ impl Writer {
             (View::Ndjson, _) => {
                 self.scratch.clear();
                 let mut scratch = std::mem::take(&mut self.scratch);
-                events::event(&self.names, delivery).write_line(&mut scratch);
+                delivery.event(&self.names).write_line(&mut scratch);
                 self.attempt(|file| file.write_all(&scratch));
                 self.scratch = scratch;
             }
@@ -108,14 +107,16 @@ impl Watcher for Writer {
     fn attached(&mut self, subscriber: &Subscriber) {
         if let Some((_, View::Ndjson)) = self.output {
             let mut line = Vec::new();
-            events::started(&self.names, &self.tool, subscriber, &mut line);
+            let (id, terms) = (subscriber.id(), subscriber.terms());
+            let write = |event: &Event<'_>| event.write_line(&mut line);
+            self.names.write_started(&self.tool, id, &terms, 1, write); // The tool waits for them.
             self.attempt(|file| file.write_all(&line));
         }
     }
 
     fn take(&mut self, delivery: &Delivery<'_>, now: Instant) {
         self.write(delivery);
-        match events::event(&self.names, delivery) {
+        match delivery.event(&self.names) {
             Event::Chunk(chunk) => self.meter.count(&chunk, now),
             Event::Progress(progress) => self.meter.report(&progress, now),
             Event::End(_) => self.meter.finish(now),

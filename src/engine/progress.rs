@@ -74,7 +74,9 @@ pub struct Progress {
 impl Progress {
     /// From 0 to 100, if the total is known.
     pub fn percentage(&self) -> Option<f64> {
-        self.total.filter(|&total| total > 0.0).map(|total| 100.0 * self.progress / total)
+        let total = self.total.filter(|&total| total > 0.0)?;
+        let percentage = 100.0 * (self.progress / total); // The product might be infinite.
+        percentage.is_finite().then(|| percentage.clamp(0.0, 100.0))
     }
 }
 
@@ -350,6 +352,24 @@ mod tests {
 
     fn absolute(current: f64, total: Option<f64>) -> ProgressReport<'static> {
         ProgressReport { measure: Measure::Absolute { current, total }, ..Default::default() }
+    }
+
+    #[test]
+    fn a_percentage_is_told_only_where_it_means_something() {
+        let told = |progress, total| Progress { progress, total, report_count: 1 }.percentage();
+        assert_eq!(told(1.0, Some(4.0)), Some(25.0));
+        assert_eq!(told(9.0, Some(4.0)), Some(100.0));
+        assert_eq!(told(f64::MAX, Some(f64::MAX)), Some(100.0));
+        for (progress, total) in [
+            (1.0, None),
+            (1.0, Some(0.0)),
+            (1.0, Some(-1.0)),
+            (1.0, Some(f64::NAN)),
+            (f64::NAN, Some(1.0)),
+            (f64::INFINITY, Some(f64::INFINITY)),
+        ] {
+            assert_eq!(told(progress, total), None, "{progress} of {total:?}");
+        }
     }
 
     fn percentage(percentage: f64) -> ProgressReport<'static> {

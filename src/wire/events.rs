@@ -116,6 +116,8 @@ pub struct Progress<'a> {
     pub progress: f64,
     /// Of so much, if that is known.
     pub total: Option<f64>,
+    /// How much of the whole that is, in percent.
+    pub percentage: Option<f64>,
     /// In words, if the tool said any.
     pub message: Option<&'a str>,
     /// What else the tool said, in JSON; what is not JSON is spelled as a string. It is parsed,
@@ -167,15 +169,6 @@ pub enum Exit {
     Code(i32),
     /// By this signal.
     Signal(i32),
-}
-
-impl Progress<'_> {
-    /// How much of the whole is done, in percent; `None` where the whole is not known.
-    pub fn percentage(&self) -> Option<f64> {
-        let total = self.total.filter(|total| *total > 0.0)?;
-        let percentage = 100.0 * (self.progress / total);
-        percentage.is_finite().then(|| percentage.clamp(0.0, 100.0))
-    }
 }
 
 impl Event<'_> {
@@ -270,7 +263,7 @@ impl Fields<'_> {
         self.name("progress");
         json::write_f64(self.0, progress.progress);
         self.float_if("total", progress.total);
-        self.float_if("percentage", progress.percentage());
+        self.float_if("percentage", progress.percentage);
         self.text_if("message", progress.message);
         if let Some(context) = progress.context {
             self.name("context");

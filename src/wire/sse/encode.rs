@@ -104,6 +104,7 @@ mod tests {
             token: None,
             progress: 1.0,
             total: None,
+            percentage: None,
             message: Some("a\r\nb\u{2028}"),
             context: None,
         });

@@ -1,0 +1,120 @@
+//! What a subscriber is given, as the events that every wire spells.
+
+use super::{Chunk, Delivery, Ended, Reported};
+use crate::base::{ExecutionId, ProgressToken, SubscriberId};
+use crate::engine::{EndState, Exit, Terms};
+use crate::wire::events::{self, Event};
+
+/// What stands in every event of an execution, as text.
+#[derive(Clone, Debug)]
+pub struct Names {
+    /// The execution.
+    pub execution: String,
+    /// What its progress is told under, if it has such a token.
+    pub token: Option<String>,
+}
+
+impl Names {
+    /// Of this execution.
+    pub fn new(execution: ExecutionId, token: Option<ProgressToken>) -> Names {
+        let token = token.map(|token| token.to_string());
+        Names { execution: execution.to_string(), token }
+    }
+
+    /// The first event, what was agreed with a subscriber, is given to `write`.
+    pub fn write_started(
+        &self,
+        tool: &str,
+        subscriber: SubscriberId,
+        terms: &Terms,
+        from_seq: u64,
+        write: impl FnOnce(&Event<'_>),
+    ) {
+        let started = events::Started {
+            execution: &self.execution,
+            subscriber: &subscriber.to_string(),
+            tool,
+            token: self.token.as_deref(),
+            policy: terms.policy.name(),
+            limits: events::Limits {
+                chunks: terms.limit.chunks,
+                bytes: (terms.limit.bytes != u64::MAX).then_some(terms.limit.bytes),
+            },
+            from_seq,
+        };
+        write(&Event::Started(started));
+    }
+}
+
+impl<'a> Delivery<'a> {
+    /// As an event.
+    pub fn event(&self, names: &'a Names) -> Event<'a> {
+        let execution = names.execution.as_str();
+        match self {
+            Delivery::Chunk(chunk) => Event::Chunk(chunk.event(execution)),
+            Delivery::Gap(gap) => Event::Gap(events::Gap {
+                execution,
+                from_seq: gap.from_seq,
+                to_seq: gap.to_seq,
+                chunk_count: gap.chunk_count,
+                byte_count: gap.byte_count,
+                reason: gap.reason.name(),
+            }),
+            Delivery::Progress(reported) => Event::Progress(of_progress(names, reported)),
+            Delivery::End(ended) => Event::End(of_end(execution, ended)),
+        }
+    }
+}
+
+impl<'a> Chunk<'a> {
+    /// As an event of the execution that is printed so.
+    #[inline]
+    pub fn event(&self, execution: &'a str) -> events::Chunk<'a> {
+        events::Chunk {
+            execution,
+            seq: self.seq,
+            total_chunks: self.chunks_expected,
+            kind: self.kind.name(),
+            key: (self.key != self.kind as u8).then_some(self.key),
+            offset: self.offset,
+            data: self.data,
+            timestamp_us: self.timestamp_us(),
+            mono_ns: self.published_at.nanos(),
+        }
+    }
+}
+
+fn of_progress<'a>(names: &'a Names, reported: &Reported<'a>) -> events::Progress<'a> {
+    events::Progress {
+        execution: &names.execution,
+        token: names.token.as_deref(),
+        progress: reported.progress.progress,
+        total: reported.progress.total,
+        percentage: reported.progress.percentage(),
+        message: reported.message,
+        context: reported.context,
+    }
+}
+
+fn of_end<'a>(execution: &'a str, ended: &Ended<'a>) -> events::End<'a> {
+    let end = &ended.end;
+    events::End {
+        execution,
+        state: match end.state {
+            EndState::Ended(outcome) => events::EndState::Ended(outcome.name()),
+            EndState::Detached { reason, resume_from } => {
+                events::EndState::Detached { reason: reason.name(), resume_from }
+            }
+        },
+        chunks: end.given.chunks,
+        bytes: end.given.bytes,
+        missed_chunks: end.missed.chunks,
+        missed_bytes: end.missed.bytes,
+        duration_us: end.duration_us,
+        exit: end.exit.map(|exit| match exit {
+            Exit::Code(code) => events::Exit::Code(code),
+            Exit::Signal(signal) => events::Exit::Signal(signal),
+        }),
+        error: ended.error,
+    }
+}

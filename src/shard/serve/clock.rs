@@ -1,0 +1,82 @@
+//! Deadlines of connections. Each has one timer; what it is for follows from what it does.
+
+use super::super::Shard;
+use super::connection::{Doing, Timer};
+use crate::base::Instant;
+use crate::endpoint::Due;
+use crate::limits;
+use crate::reactor::{ConnectionId, Reactor};
+
+impl<R: Reactor + 'static> Shard<R> {
+    /// Fires what is due.
+    pub(in crate::shard) fn fire_connection_timers(&mut self) {
+        let now = self.now;
+        while let Some(serve) = &mut self.serve
+            && let Some((id, timer)) = serve.timers.pop_expired(now)
+        {
+            self.worked = true;
+            let connection = serve.connection(id).expect("who is gone has no timer");
+            connection.timer = None;
+            match timer {
+                Timer::Linger => self.drop_connection(id),
+                Timer::Idle if connection.has_pieces() => self.lose_connection(id), // It takes nothing.
+                Timer::Idle | Timer::Request => {
+                    self.converse(id, |http, date, out| http.time_out(date, out));
+                }
+                Timer::Result => self.answer_late(id),
+                Timer::Beat => self.beat(id),
+            }
+        }
+    }
+
+    /// A stream shows that it lives, unless it has just done so; who takes nothing is let go.
+    fn beat(&mut self, id: ConnectionId) {
+        let now = self.now;
+        let serve = self.serve.as_mut().expect("it has connections");
+        let connection = serve.connection(id).expect("the caller found it");
+        let silence = now.since(connection.sent_at);
+        if connection.is_blocked && silence >= limits::SEND_STALL {
+            self.lose_connection(id);
+            return;
+        }
+        let is_quiet = silence >= limits::KEEP_ALIVE && !connection.is_blocked;
+        let next_at = match is_quiet || connection.is_blocked {
+            true => now + limits::KEEP_ALIVE,
+            false => connection.sent_at + limits::KEEP_ALIVE,
+        };
+        if is_quiet {
+            let connection = serve.writable(id).expect("as above");
+            let stream = connection.stream.take().expect("only a stream has a beat");
+            connection.write(|out| stream.write_keep_alive(out));
+            connection.stream = Some(stream);
+        }
+        serve.set_timer(id, Some((Timer::Beat, next_at)));
+    }
+
+    /// Sets the timer that goes with what a connection is doing now, and whether it receives.
+    pub(super) fn settle_connection(&mut self, id: ConnectionId) {
+        let now = self.now;
+        let serve = self.serve.as_mut().expect("it has connections");
+        let Some(connection) = serve.connection(id) else { return };
+        self.reactor.set_receiving(id, connection.http.wants_bytes());
+        let armed = connection.timer.map(|(timer, _)| timer);
+        let wanted = match (&connection.doing, connection.http.due()) {
+            (Doing::Requests, _) if connection.is_last => Some((Timer::Linger, limits::LINGER)),
+            (Doing::Requests, Due::Request) => Some((Timer::Idle, limits::CONNECTION_IDLE)),
+            // Its deadline stands from the first byte on.
+            (Doing::Requests, Due::Rest) if armed == Some(Timer::Request) => return,
+            (Doing::Requests, Due::Rest) => Some((Timer::Request, limits::REQUEST_DEADLINE)),
+            (Doing::Requests, Due::Answer | Due::Nothing) | (Doing::Elsewhere, _) => None,
+            // Set by who began it.
+            (Doing::Result(_) | Doing::Stream | Doing::Closing, _) => return,
+        };
+        let wanted = wanted.map(|(timer, after)| (timer, now + after));
+        serve.set_timer(id, wanted);
+    }
+
+    /// When the next timer of a connection is due.
+    #[inline]
+    pub(in crate::shard) fn connection_deadline(&self) -> Option<Instant> {
+        self.serve.as_ref()?.next_deadline()
+    }
+}

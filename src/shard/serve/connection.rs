@@ -1,0 +1,277 @@
+//! One connection of the server: its HTTP machine, what it waits for, and what waits to be sent.
+//!
+//! What is to be sent stands in pieces, in order: ranges of the connection's own bytes (heads, gaps,
+//! progress, ends, and what the kernel did not take) and ranges of the frame cache. A flush sends
+//! all of it in one call; of the frames nothing is left afterwards.
+//!
+//! Invariants ([`Connection::audit`]):
+//! - C1: the pieces of own bytes are those bytes, in order, without holes.
+//! - C2: a blocked connection has no piece of the frame cache between two flushes.
+
+use std::io::IoSlice;
+
+use smallvec::SmallVec;
+
+use super::frames::Frames;
+use super::stream::Stream;
+use crate::base::{ExecutionId, Instant};
+use crate::endpoint::HttpConnection;
+use crate::engine::wheel::TimerId;
+use crate::limits;
+use crate::reactor::{ConnectionId, Peer};
+
+/// Something to be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Piece {
+    /// A range of the connection's own bytes.
+    Own { from: usize, until: usize },
+    /// A range of the frame cache.
+    Frame { at: u64, length: usize },
+}
+
+impl Piece {
+    fn len(&self) -> usize {
+        match self {
+            Piece::Own { from, until } => until - from,
+            Piece::Frame { length, .. } => *length,
+        }
+    }
+}
+
+/// What a connection is doing.
+#[derive(Debug)]
+pub(super) enum Doing {
+    /// It reads requests.
+    Requests,
+    /// Its request is answered when this execution has ended, or the timer fires.
+    Result(ExecutionId),
+    /// Its request was sent to another shard.
+    Elsewhere,
+    /// It is given an execution, or several.
+    Stream(Box<Stream>),
+    /// What was said last is under way; then it is closed.
+    Closing,
+}
+
+/// What the timer of a connection is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Timer {
+    /// There is no request.
+    Idle,
+    /// A request has to be there whole.
+    Request,
+    /// A result is waited for.
+    Result,
+    /// A stream says that it lives.
+    Beat,
+    /// What was said last is under way.
+    Linger,
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub id: ConnectionId,
+    pub peer: Peer,
+    pub http: HttpConnection,
+    pub doing: Doing,
+    pub timer: Option<(Timer, TimerId)>,
+    /// Its own bytes, those of `pieces`.
+    own: Vec<u8>,
+    pieces: SmallVec<[Piece; 2]>,
+    /// The kernel takes no more: it says when.
+    pub is_blocked: bool,
+    /// It is in the list of those to be flushed.
+    pub is_touched: bool,
+    /// After what is to be sent nothing follows.
+    pub is_last: bool,
+    /// The body was cut off: no end is sent, and what is under way may get lost.
+    pub is_aborted: bool,
+    /// The peer has finished, or is gone.
+    pub has_ended: bool,
+    /// When the kernel took something last.
+    pub sent_at: Instant,
+}
+
+/// What became of a flush.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Flushed {
+    /// Everything was sent, or there was nothing.
+    All,
+    /// The kernel took a part, or nothing; the rest was put aside.
+    Cut,
+    /// The connection is broken.
+    Broken,
+}
+
+impl Connection {
+    pub fn new(id: ConnectionId, peer: Peer, now: Instant) -> Connection {
+        Connection {
+            id,
+            peer,
+            http: HttpConnection::new(),
+            doing: Doing::Requests,
+            timer: None,
+            own: Vec::new(),
+            pieces: SmallVec::new(),
+            is_blocked: false,
+            is_touched: false,
+            is_last: false,
+            is_aborted: false,
+            has_ended: false,
+            sent_at: now,
+        }
+    }
+
+    /// Has it something to send?
+    pub fn has_pieces(&self) -> bool {
+        !self.pieces.is_empty()
+    }
+
+    /// Bytes that it has put aside.
+    pub fn own_bytes(&self) -> usize {
+        self.own.len()
+    }
+
+    /// Bytes of its own, to be sent next: whatever `write` appends. Gives what that returns.
+    pub fn write<T>(&mut self, write: impl FnOnce(&mut Vec<u8>) -> T) -> T {
+        append(&mut self.own, &mut self.pieces, write)
+    }
+
+    /// As [`Connection::write`], of what its HTTP machine says.
+    pub fn converse<T>(&mut self, speak: impl FnOnce(&mut HttpConnection, &mut Vec<u8>) -> T) -> T {
+        append(&mut self.own, &mut self.pieces, |out| speak(&mut self.http, out))
+    }
+
+    /// A buffer for its own bytes, if it has none.
+    #[inline]
+    pub fn borrow_buffer(&mut self, spare: &mut Vec<Vec<u8>>) {
+        if self.own.capacity() == 0
+            && let Some(buffer) = spare.pop()
+        {
+            self.own = buffer;
+        }
+    }
+
+    /// A range of the frame cache, to be sent next.
+    #[inline]
+    pub fn push_frame(&mut self, at: u64, length: usize) {
+        match self.pieces.last_mut() {
+            _ if length == 0 => {}
+            Some(Piece::Frame { at: from, length: before }) if *from + *before as u64 == at => {
+                *before += length;
+            }
+            _ => self.pieces.push(Piece::Frame { at, length }),
+        }
+    }
+
+    /// The pieces as slices.
+    fn slices<'a>(&'a self, frames: &'a Frames) -> impl Iterator<Item = &'a [u8]> {
+        self.pieces.iter().map(|piece| match *piece {
+            Piece::Own { from, until } => &self.own[from..until],
+            Piece::Frame { at, length } => frames.bytes(at, length),
+        })
+    }
+
+    /// Sends everything, through `send`, which says how much of it was taken. What was not is put
+    /// aside, in a buffer of `spare` if there is one.
+    pub fn flush<E>(
+        &mut self,
+        frames: &Frames,
+        spare: &mut Vec<Vec<u8>>,
+        now: Instant,
+        send: impl FnOnce(&[IoSlice<'_>]) -> Result<usize, E>,
+    ) -> Flushed {
+        if self.pieces.is_empty() {
+            return Flushed::All;
+        }
+        if self.is_blocked {
+            self.put_aside(0, frames, spare);
+            return Flushed::Cut;
+        }
+        let total_bytes: usize = self.pieces.iter().map(Piece::len).sum();
+        let slices: SmallVec<[IoSlice<'_>; 16]> = self.slices(frames).map(IoSlice::new).collect();
+        let Ok(sent_bytes) = send(&slices) else { return Flushed::Broken };
+        drop(slices);
+        assert!(sent_bytes <= total_bytes);
+        if sent_bytes > 0 {
+            self.sent_at = now;
+        }
+        if sent_bytes < total_bytes {
+            self.is_blocked = true;
+            self.put_aside(sent_bytes, frames, spare);
+            return Flushed::Cut;
+        }
+        self.pieces.clear();
+        give_back(std::mem::take(&mut self.own), spare);
+        Flushed::All
+    }
+
+    /// Copies what was not sent: the cache is to be written again.
+    fn put_aside(&mut self, sent_bytes: usize, frames: &Frames, spare: &mut Vec<Vec<u8>>) {
+        if let [Piece::Own { from, .. }] = &mut self.pieces[..] {
+            *from += sent_bytes; // It is aside already.
+            return;
+        }
+        let mut rest = spare.pop().unwrap_or_default();
+        let mut skip_bytes = sent_bytes;
+        for slice in self.slices(frames) {
+            let skipped = skip_bytes.min(slice.len());
+            skip_bytes -= skipped;
+            rest.extend_from_slice(&slice[skipped..]);
+        }
+        self.pieces.clear();
+        self.pieces.push(Piece::Own { from: 0, until: rest.len() });
+        give_back(std::mem::replace(&mut self.own, rest), spare);
+    }
+
+    /// Takes its buffer back, when it is gone.
+    pub fn recycle(self, spare: &mut Vec<Vec<u8>>) {
+        give_back(self.own, spare);
+    }
+
+    /// Checks its invariants. For tests.
+    ///
+    /// # Panics
+    /// If one does not hold.
+    pub fn audit(&self) {
+        let mut end = None;
+        for piece in &self.pieces {
+            match piece {
+                Piece::Own { from, until } => {
+                    assert!(from < until && *until <= self.own.len());
+                    assert!(end.is_none_or(|end| end == *from)); // C1
+                    end = Some(*until);
+                }
+                Piece::Frame { .. } => assert!(!self.is_blocked || self.is_touched), // C2
+            }
+        }
+        assert!(end.is_none_or(|end| end == self.own.len()));
+    }
+}
+
+fn append<T>(
+    own: &mut Vec<u8>,
+    pieces: &mut SmallVec<[Piece; 2]>,
+    write: impl FnOnce(&mut Vec<u8>) -> T,
+) -> T {
+    let from = own.len();
+    let result = write(own);
+    let until = own.len();
+    assert!(until >= from);
+    match pieces.last_mut() {
+        _ if from == until => {}
+        Some(Piece::Own { until: end, .. }) if *end == from => *end = until,
+        _ => pieces.push(Piece::Own { from, until }),
+    }
+    result
+}
+
+/// A buffer that is not needed any more.
+fn give_back(mut buffer: Vec<u8>, spare: &mut Vec<Vec<u8>>) {
+    let is_useful = (1..=limits::CARRY_KEPT_BYTES_MAX).contains(&buffer.capacity());
+    if is_useful && spare.len() < limits::CARRIES_KEPT {
+        buffer.clear();
+        spare.push(buffer);
+    }
+}

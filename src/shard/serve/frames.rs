@@ -1,0 +1,261 @@
+//! The frame cache: a chunk is encoded once for each format, and sent to many.
+//!
+//! An arena that is written round and round. A frame's place is the number of bytes ever written
+//! before it, so a look at the newest place says whether the frame still stands. The cache holds
+//! nobody back: what is overwritten is encoded again, and counted. Only what is queued for sending
+//! must not be overwritten ([`Frames::keep`] refuses); the end of a flush lets go of all of that.
+//!
+//! A frame is laid out to be sent as it is over a chunked body: the size of the HTTP chunk, for SSE
+//! the `id:` for who follows this execution alone and all kinds of it, the middle that is
+//! everybody's, and the end of the HTTP chunk. Who differs sends a prefix of its own and the rest.
+
+use crate::base::Handle;
+use crate::limits;
+use crate::wire::events::{self, Event};
+use crate::wire::http1::{CHUNK_END, begin_chunk, end_chunk};
+use crate::wire::sse;
+
+/// As what chunks come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Encoding {
+    /// Server-sent events.
+    Sse,
+    /// A JSON object a line.
+    Ndjson,
+    /// The payload alone.
+    Output,
+}
+
+/// How many encodings there are.
+pub(super) const ENCODINGS: usize = 3;
+
+/// A frame in the arena.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Frame {
+    /// Where it begins: bytes ever written before it.
+    pub at: u64,
+    /// The content of the HTTP chunk begins behind so many bytes.
+    pub content: u32,
+    /// What is everybody's begins behind so many bytes.
+    pub middle: u32,
+    /// All of it.
+    pub length: u32,
+}
+
+impl Frame {
+    /// What is everybody's, with the end of the HTTP chunk or without it.
+    pub fn middle_bytes(&self) -> usize {
+        self.length as usize - self.middle as usize - CHUNK_END.len()
+    }
+}
+
+/// A chunk in one encoding.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Key {
+    pub execution: Handle,
+    pub seq: u64,
+    pub encoding: Encoding,
+}
+
+/// What would be overwritten is queued for sending: flush first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Queued;
+
+/// See the module's text.
+#[derive(Debug)]
+pub(super) struct Frames {
+    arena: Box<[u8]>,
+    /// Bytes ever written, padding included.
+    written: u64,
+    /// The oldest place that is queued for sending.
+    queued_at: u64,
+    /// Direct-mapped: the newest chunks of one execution never collide.
+    table: Box<[Option<(Key, Frame)>]>,
+    /// A frame is made here: only then its length is known.
+    scratch: Vec<u8>,
+    /// Of the frame in `scratch`.
+    middle: u32,
+}
+
+impl Frames {
+    /// An arena of so many bytes.
+    pub fn new(arena_bytes: usize) -> Frames {
+        assert!(arena_bytes >= 2 * limits::FRAME_BYTES_MAX);
+        Frames {
+            arena: vec![0; arena_bytes].into_boxed_slice(),
+            written: 0,
+            queued_at: u64::MAX,
+            table: vec![None; limits::FRAME_CACHE_FRAMES].into_boxed_slice(),
+            scratch: Vec::with_capacity(limits::FRAME_BYTES_MAX),
+            middle: 0,
+        }
+    }
+
+    fn slot(&self, key: &Key) -> usize {
+        let spread = u64::from(key.execution.index) * 0x9e37 + key.encoding as u64 * 0x51ed;
+        (key.seq.wrapping_add(spread) as usize) & (self.table.len() - 1)
+    }
+
+    /// The frame of this chunk, if it still stands.
+    #[inline]
+    pub fn find(&self, key: &Key) -> Option<Frame> {
+        let (found, frame) = self.table[self.slot(key)].as_ref()?;
+        let stands = self.written - frame.at <= self.arena.len() as u64;
+        (found == key && stands).then_some(*frame)
+    }
+
+    /// Encodes a chunk, to be kept next. `cursor`: where they stand who have been given it.
+    pub fn encode(
+        &mut self,
+        encoding: Encoding,
+        chunk: &events::Chunk<'_>,
+        cursor: &sse::Cursor<'_>,
+    ) {
+        let out = &mut self.scratch;
+        out.clear();
+        let open = begin_chunk(out);
+        self.middle = out.len() as u32;
+        match encoding {
+            Encoding::Sse => {
+                sse::write_cursors(out, std::slice::from_ref(cursor));
+                self.middle = out.len() as u32;
+                sse::write_event(out, &Event::Chunk(*chunk));
+                out.extend_from_slice(sse::END);
+            }
+            Encoding::Ndjson => Event::Chunk(*chunk).write_line(out),
+            Encoding::Output => out.extend_from_slice(chunk.data),
+        }
+        end_chunk(out, open);
+        assert!(out.len() <= limits::FRAME_BYTES_MAX);
+    }
+
+    /// Keeps what was encoded last. An empty payload is no frame in the encoding that has nothing
+    /// else: its length is 0.
+    ///
+    /// # Errors
+    /// [`Queued`]; what was encoded is still there.
+    pub fn keep(&mut self, key: Key) -> Result<Frame, Queued> {
+        let capacity = self.arena.len() as u64;
+        let length = self.scratch.len() as u64;
+        let mut at = self.written;
+        if at % capacity + length > capacity {
+            at += capacity - at % capacity; // A frame does not wrap: the rest is padding.
+        }
+        if (at + length).saturating_sub(capacity) > self.queued_at {
+            return Err(Queued);
+        }
+        let offset = (at % capacity) as usize;
+        self.arena[offset..offset + self.scratch.len()].copy_from_slice(&self.scratch);
+        self.written = at + length;
+        let content = (CHUNK_HEAD_BYTES as u32).min(self.middle);
+        let frame = Frame { at, content, middle: self.middle, length: length as u32 };
+        let slot = self.slot(&key);
+        self.table[slot] = Some((key, frame));
+        Ok(frame)
+    }
+
+    /// Bytes of the arena: of a frame that is queued, or was found just now.
+    #[inline]
+    pub fn bytes(&self, at: u64, length: usize) -> &[u8] {
+        assert!(self.written - at <= self.arena.len() as u64);
+        let offset = (at % self.arena.len() as u64) as usize;
+        &self.arena[offset..offset + length]
+    }
+
+    /// It is queued for sending from there on.
+    #[inline]
+    pub fn queue(&mut self, at: u64) {
+        self.queued_at = self.queued_at.min(at);
+    }
+
+    /// Nothing is queued any more.
+    #[inline]
+    pub fn let_go(&mut self) {
+        self.queued_at = u64::MAX;
+    }
+}
+
+/// What [`begin_chunk`] writes.
+const CHUNK_HEAD_BYTES: usize = 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::Random;
+
+    const EXECUTION: &str = "0000000000000000000000000a";
+
+    fn key(seq: u64, encoding: Encoding) -> Key {
+        Key { execution: Handle { index: 3, generation: 1 }, seq, encoding }
+    }
+
+    fn encode(frames: &mut Frames, seq: u64, encoding: Encoding, data: &[u8]) {
+        let chunk = events::Chunk {
+            execution: EXECUTION,
+            seq,
+            total_chunks: None,
+            kind: "data",
+            key: None,
+            offset: 0,
+            data,
+            timestamp_us: 1,
+            mono_ns: 2,
+        };
+        frames.encode(encoding, &chunk, &sse::Cursor { execution: EXECUTION, seq });
+    }
+
+    #[test]
+    fn a_frame_is_an_http_chunk_around_an_event() {
+        let mut frames = Frames::new(2 * limits::FRAME_BYTES_MAX);
+        encode(&mut frames, 7, Encoding::Sse, b"hello");
+        let frame = frames.keep(key(7, Encoding::Sse)).unwrap();
+        let text = String::from_utf8(frames.bytes(frame.at, frame.length as usize).to_vec());
+        let text = text.unwrap();
+        let (head, content) = text.split_at(frame.content as usize);
+        let size = usize::from_str_radix(head.trim_end(), 16).unwrap();
+        assert_eq!(size, content.len() - 2);
+        let middle = &text[frame.middle as usize..][..frame.middle_bytes()];
+        assert!(content.starts_with("id: 0000000000000000000000000a:7"), "{content}");
+        assert!(middle.starts_with("event: chunk\ndata: {"), "{middle}");
+        assert!(middle.ends_with("}\n\n") && text.ends_with("}\n\n\r\n"), "{text}");
+        encode(&mut frames, 7, Encoding::Output, b"hello");
+        let frame = frames.keep(key(7, Encoding::Output)).unwrap();
+        assert_eq!(frames.bytes(frame.at, frame.length as usize), b"00000005\r\nhello\r\n");
+        encode(&mut frames, 8, Encoding::Output, b"");
+        assert_eq!(frames.keep(key(8, Encoding::Output)).unwrap().length, 0);
+    }
+
+    #[test]
+    fn what_is_found_is_what_was_kept_and_what_is_queued_is_not_overwritten() {
+        let mut frames = Frames::new(2 * limits::FRAME_BYTES_MAX);
+        let mut random = Random::new(1);
+        let mut queued: Vec<(Frame, Vec<u8>)> = Vec::new();
+        let (mut refused_count, mut found_count) = (0, 0);
+        for seq in 1..3_000 {
+            let data = vec![b'a' + (seq % 26) as u8; random.below(20_000) as usize];
+            encode(&mut frames, seq, Encoding::Ndjson, &data);
+            let frame = match frames.keep(key(seq, Encoding::Ndjson)) {
+                Ok(frame) => frame,
+                Err(Queued) => {
+                    refused_count += 1;
+                    for (frame, bytes) in queued.drain(..) {
+                        assert_eq!(frames.bytes(frame.at, bytes.len()), bytes, "seq {seq}");
+                    }
+                    frames.let_go();
+                    frames.keep(key(seq, Encoding::Ndjson)).unwrap()
+                }
+            };
+            frames.queue(frame.at);
+            queued.push((frame, frames.bytes(frame.at, frame.length as usize).to_vec()));
+            let earlier = seq.saturating_sub(random.below(400)).max(1);
+            if let Some(frame) = frames.find(&key(earlier, Encoding::Ndjson)) {
+                let bytes = frames.bytes(frame.at, frame.length as usize);
+                let expected = format!("\"seq\":{earlier},");
+                assert!(String::from_utf8_lossy(bytes).contains(&expected));
+                found_count += 1;
+            }
+            assert_eq!(frames.find(&key(seq, Encoding::Sse)), None);
+        }
+        assert!(refused_count > 3 && found_count > 1_000, "{refused_count} {found_count}");
+    }
+}

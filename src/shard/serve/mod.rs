@@ -1,0 +1,195 @@
+//! The server: connections in the shard's turn.
+//!
+//! A connection that follows an execution is a subscriber of the shard's own thread, like a closure.
+//! What it is given is queued, and sent at the end of the turn, or earlier when that is enough for
+//! a send: one send for each connection. While the kernel takes no more, the subscriber asks for
+//! nothing (`Demand` 0), and its policy decides in the engine what becomes of it.
+//!
+//! Reading order: [`Serve`], the tables; `connection.rs` and `stream.rs`, one of them; `frames.rs`,
+//! what they share; then what the shard does with them: `receive.rs` (bytes in), `answer.rs` (calls),
+//! `follow.rs` (streams), `deliver.rs` (what is given and sent), `clock.rs` (deadlines).
+//!
+//! Invariants ([`Serve::audit`]):
+//! - V1: a connection's place is its place in the reactor, and its generation too.
+//! - V2: the engine was told to give a subscriber nothing if and only if its connection is blocked.
+//! - V3: between two turns nothing is queued but for connections that are blocked.
+
+mod answer;
+mod clock;
+mod connection;
+mod deliver;
+mod follow;
+mod frames;
+mod receive;
+mod stream;
+
+use crate::base::{ExecutionId, Instant, Random, SubscriberId};
+use crate::engine::wheel::Wheel;
+use crate::limits;
+use crate::reactor::{ConnectionId, ListenerId, Peer};
+use crate::wire::http1::http_date;
+use connection::{Connection, Doing, Timer};
+use frames::{ENCODINGS, Frame, Frames};
+
+/// Connections and what belongs to them.
+pub(super) struct Serve {
+    /// By the place of the connection in the reactor.
+    connections: Vec<Option<Box<Connection>>>,
+    connection_count: u32,
+    listeners: Vec<ListenerId>,
+    frames: Frames,
+    /// The chunk that is being given, as far as it was encoded.
+    current: [Option<Frame>; ENCODINGS],
+    /// Who has something to send, in the order in which it came.
+    touched: Vec<u32>,
+    /// Since the last flush: how many chunks were queued, and how many bytes of frames.
+    queued_events: u32,
+    queued_bytes: usize,
+    /// Buffers that nobody needs now.
+    spare: Vec<Vec<u8>>,
+    /// What the engine is to be told: how much a subscriber takes from now on.
+    demands: Vec<(SubscriberId, u32)>,
+    /// Connections that turned out to be broken.
+    broken: Vec<ConnectionId>,
+    /// Connections whose answer is complete: the next request may be there already.
+    answered: Vec<ConnectionId>,
+    /// Who waits for the end of an execution.
+    waiting: Vec<(ExecutionId, ConnectionId)>,
+    /// Executions of which that has come.
+    ended: Vec<ExecutionId>,
+    timers: Wheel<(ConnectionId, Timer)>,
+    random: Random,
+    date: [u8; 29],
+    date_s: u64,
+    /// No new requests: the server is to end.
+    is_draining: bool,
+}
+
+impl Serve {
+    pub fn new(connections_max: u32, seed: u64, now: Instant) -> Serve {
+        Serve {
+            connections: Vec::new(),
+            connection_count: 0,
+            listeners: Vec::new(),
+            frames: Frames::new(limits::FRAME_CACHE_BYTES),
+            current: [None; ENCODINGS],
+            touched: Vec::with_capacity(256),
+            queued_events: 0,
+            queued_bytes: 0,
+            spare: Vec::with_capacity(limits::CARRIES_KEPT),
+            demands: Vec::with_capacity(256),
+            broken: Vec::new(),
+            answered: Vec::new(),
+            waiting: Vec::new(),
+            ended: Vec::new(),
+            timers: Wheel::new(connections_max, now),
+            random: Random::new(seed),
+            date: http_date(0),
+            date_s: 0,
+            is_draining: false,
+        }
+    }
+
+    /// The connection of this name, if it is still there.
+    #[inline]
+    fn connection(&mut self, id: ConnectionId) -> Option<&mut Connection> {
+        let connection = self.connections.get_mut(id.0.index as usize)?.as_deref_mut()?;
+        (connection.id == id).then_some(connection)
+    }
+
+    /// As [`Serve::connection`], with a buffer, and to be flushed: it is about to be written to.
+    #[inline]
+    fn writable(&mut self, id: ConnectionId) -> Option<&mut Connection> {
+        let connection = self.connections.get_mut(id.0.index as usize)?.as_deref_mut()?;
+        if connection.id != id {
+            return None;
+        }
+        connection.borrow_buffer(&mut self.spare);
+        if !connection.is_touched {
+            connection.is_touched = true;
+            self.touched.push(id.0.index);
+        }
+        Some(connection)
+    }
+
+    fn accept(&mut self, id: ConnectionId, peer: Peer, now: Instant) {
+        let index = id.0.index as usize;
+        if index >= self.connections.len() {
+            self.connections.resize_with(index + 1, || None);
+        }
+        assert!(self.connections[index].is_none()); // V1
+        self.connections[index] = Some(Box::new(Connection::new(id, peer, now)));
+        self.connection_count += 1;
+        // Bought here, because a chunk buys nothing.
+        let count = self.connection_count as usize;
+        self.touched.reserve(count.saturating_sub(self.touched.len()));
+        self.demands.reserve(count.saturating_sub(self.demands.len()));
+        self.set_timer(id, Some((Timer::Idle, now + limits::CONNECTION_IDLE)));
+    }
+
+    /// Takes a connection out of the tables. What it was doing is the caller's to end.
+    fn forget(&mut self, id: ConnectionId) -> Option<Box<Connection>> {
+        self.connection(id)?;
+        self.set_timer(id, None);
+        let connection = self.connections[id.0.index as usize].take()?;
+        self.connection_count -= 1;
+        if let Doing::Result(_) = connection.doing {
+            self.waiting.retain(|(_, waiting)| *waiting != id);
+        }
+        Some(connection)
+    }
+
+    /// Sets the timer of a connection anew, or none.
+    fn set_timer(&mut self, id: ConnectionId, timer: Option<(Timer, Instant)>) {
+        let Some(connection) = self.connections.get_mut(id.0.index as usize) else { return };
+        let Some(connection) = connection.as_deref_mut().filter(|c| c.id == id) else { return };
+        if let Some((_, armed)) = connection.timer.take() {
+            self.timers.cancel(armed);
+        }
+        if let Some((timer, at)) = timer {
+            let armed = self.timers.arm(at, (id, timer)).expect("there is one for each connection");
+            connection.timer = Some((timer, armed));
+        }
+    }
+
+    /// The time for heads, as HTTP spells it.
+    fn set_date(&mut self, wall_us: u64) {
+        let unix_s = wall_us / 1_000_000;
+        if unix_s != self.date_s {
+            self.date_s = unix_s;
+            self.date = http_date(unix_s);
+        }
+    }
+
+    /// When its next timer is due.
+    #[inline]
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.timers.next_deadline()
+    }
+
+    /// Connections there are.
+    pub fn connection_count(&self) -> u32 {
+        self.connection_count
+    }
+
+    /// Checks every invariant. For tests.
+    ///
+    /// # Panics
+    /// If one does not hold.
+    pub fn audit(&self) {
+        self.timers.audit();
+        let mut count = 0;
+        for (index, connection) in self.connections.iter().enumerate() {
+            let Some(connection) = connection else { continue };
+            count += 1;
+            assert_eq!(connection.id.0.index as usize, index); // V1
+            connection.audit();
+            assert!(!connection.has_pieces() || connection.is_blocked || connection.is_touched);
+        }
+        assert_eq!(count, self.connection_count);
+        for (_, id) in &self.waiting {
+            let connection = self.connections[id.0.index as usize].as_ref();
+            assert!(connection.is_some_and(|connection| connection.id == *id));
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! What one connection is given: an execution, or several, in one encoding.
+
+use smallvec::SmallVec;
+
+use super::connection::Connection;
+use super::frames::{Encoding, Frame, Frames};
+use crate::base::{ExecutionId, SubscriberId};
+use crate::endpoint::StreamBody;
+use crate::engine::{Kinds, Totals};
+use crate::shard::Chunk;
+use crate::wire::events::Event;
+use crate::wire::http1::{begin_chunk, end_chunk, write_chunk_size};
+use crate::wire::sse;
+
+/// A body that is being written.
+#[derive(Debug)]
+pub(super) struct Stream {
+    pub encoding: Encoding,
+    pub body: StreamBody,
+    /// It was asked for as several executions, also if it is one.
+    pub is_combined: bool,
+    pub followed: SmallVec<[Followed; 1]>,
+    /// How many of them have not ended.
+    pub open_count: u32,
+}
+
+/// An execution that is followed.
+#[derive(Debug)]
+pub(super) struct Followed {
+    pub id: ExecutionId,
+    /// As it is printed.
+    pub name: Box<str>,
+    /// `None`: it has ended for this connection.
+    pub subscriber: Option<SubscriberId>,
+    pub kinds: Kinds,
+    /// The last chunk that it was given or told of; one past the newest after the end.
+    pub seq: u64,
+    /// All chunks of its kinds through that one.
+    pub seen: Totals,
+}
+
+impl Followed {
+    fn cursor(&self) -> sse::Cursor<'_> {
+        sse::Cursor { execution: &self.name, seq: self.seq }
+    }
+}
+
+impl Stream {
+    /// Are its events those of everybody who follows this execution in this encoding?
+    #[inline]
+    pub fn is_plain(&self) -> bool {
+        self.encoding != Encoding::Sse || (!self.is_combined && self.followed[0].kinds.is_all())
+    }
+
+    /// Its part of this subscriber.
+    #[inline]
+    pub fn part(&mut self, subscriber: SubscriberId) -> Option<&mut Followed> {
+        self.followed.iter_mut().find(|followed| followed.subscriber == Some(subscriber))
+    }
+
+    /// Takes note of a chunk that it is given.
+    #[inline]
+    pub fn count(&mut self, subscriber: SubscriberId, chunk: &Chunk<'_>) {
+        let followed = self.part(subscriber).expect("who is given a chunk follows");
+        assert!(chunk.seq > followed.seq);
+        followed.seq = chunk.seq;
+        followed.seen.count(chunk.data.len() as u32);
+    }
+
+    /// Writes the `id:` line: how far each is.
+    pub fn write_cursors(&self, out: &mut Vec<u8>) {
+        let cursors: SmallVec<[sse::Cursor<'_>; 4]> =
+            self.followed.iter().map(Followed::cursor).collect();
+        sse::write_cursors(out, &cursors);
+    }
+
+    /// Writes an event of its own. With `has_id` who comes back goes on behind it.
+    pub fn write_event(&self, out: &mut Vec<u8>, event: &Event<'_>, has_id: bool) {
+        let open = (self.body == StreamBody::Chunked).then(|| begin_chunk(out));
+        match self.encoding {
+            Encoding::Sse => {
+                if has_id {
+                    self.write_cursors(out);
+                }
+                sse::write_event(out, event);
+                out.extend_from_slice(sse::END);
+            }
+            Encoding::Ndjson => event.write_line(out),
+            Encoding::Output => {} // It has nothing but its payload.
+        }
+        if let Some(open) = open {
+            end_chunk(out, open);
+        }
+    }
+
+    /// Says that it lives, in a way that readers skip.
+    pub fn write_keep_alive(&self, out: &mut Vec<u8>) {
+        let text = match self.encoding {
+            Encoding::Sse => sse::KEEP_ALIVE,
+            Encoding::Ndjson => b"\n",
+            Encoding::Output => return,
+        };
+        let open = (self.body == StreamBody::Chunked).then(|| begin_chunk(out));
+        out.extend_from_slice(text);
+        if let Some(open) = open {
+            end_chunk(out, open);
+        }
+    }
+}
+
+/// Queues a chunk for a connection that follows its execution.
+#[inline]
+pub(super) fn give(connection: &mut Connection, stream: &Stream, frame: Frame, frames: &mut Frames) {
+    frames.queue(frame.at);
+    let (at, length) = (frame.at, frame.length as usize);
+    if length == 0 {
+        return; // An empty chunk, where there is nothing but payload.
+    }
+    if stream.is_plain() && stream.body == StreamBody::Chunked {
+        connection.push_frame(at, length);
+        return;
+    }
+    let (content, middle) = (u64::from(frame.content), u64::from(frame.middle));
+    let middle_bytes = frame.middle_bytes();
+    if stream.is_plain() {
+        let content_bytes = (middle - content) as usize + middle_bytes;
+        connection.push_frame(at + content, content_bytes);
+        return;
+    }
+    let chunk_end_bytes = match stream.body {
+        StreamBody::Chunked => length - middle as usize - middle_bytes,
+        StreamBody::UntilClose | StreamBody::None => 0,
+    };
+    connection.write(|out| {
+        // The size of the chunk comes before the `id:`, whose length it counts.
+        let begun_at = out.len();
+        stream.write_cursors(out);
+        let id_bytes = out.len() - begun_at;
+        if stream.body == StreamBody::Chunked {
+            write_chunk_size(out, id_bytes + middle_bytes);
+            out[begun_at..].rotate_left(id_bytes);
+        }
+    });
+    connection.push_frame(at + middle, middle_bytes + chunk_end_bytes);
+}
