@@ -245,6 +245,25 @@ pub const HTTP_EXTENSIONS_BYTES_MAX: u32 = 4 << 10;
 pub const HTTP_TRAILERS_BYTES_MAX: u32 = 4 << 10;
 /// Interim responses (1xx) that a client skips before the one that it waits for.
 pub const HTTP_INTERIM_RESPONSES_MAX: u32 = 16;
+/// The body of a request for a route that needs a number or two.
+pub const HTTP_SMALL_BODY_BYTES_MAX: u64 = 4 << 10;
+/// Arrays and objects within each other in the body of a request. `serde_json` stops at 128.
+pub const JSON_DEPTH_MAX: u32 = 64;
+/// What is kept of requests behind one that is not answered yet; then no more is received.
+pub const HTTP_PIPELINED_BYTES_MAX: usize = 16 << 10;
+/// Requests that come together and need nobody else are answered together, up to so many bytes.
+/// Behind that the connection is closed: a small request can have a large answer.
+pub const HTTP_ANSWERS_BYTES_MAX: usize = 256 << 10;
+/// What a client is told to wait for a server that shuts down.
+pub const SHUTDOWN_RETRY_AFTER: Duration = Duration::from_secs(5);
+/// How long a request for a result waits for the end, unless it says ...
+pub const RESULT_WAIT_DEFAULT: Duration = Duration::from_secs(30);
+/// ... and at most.
+pub const RESULT_WAIT_MAX: Duration = Duration::from_secs(60);
+/// The longest of the durations that a request may set for an execution: a week.
+pub const EXECUTION_DURATION_MAX: Duration = Duration::from_secs(7 * 24 * 3_600);
+/// Bytes that are company enough for a chunk, where a request names a delay only.
+pub const COALESCE_BYTES_DEFAULT: u64 = 16 << 10;
 /// Names and values in a query string.
 pub const HTTP_QUERY_PAIRS_MAX: usize = 64;
 /// Executions that one connection follows: each event says for each how far it is.
@@ -298,6 +317,9 @@ const _: () = {
     // JSON spells a control character in six.
     assert!(6 * RING_CLASS_BYTES[RING_CLASS_BYTES.len() - 1] as usize <= STREAM_LINE_BYTES_MAX);
     assert!(STREAM_LINE_BYTES_MAX <= SSE_EVENT_BYTES_MAX);
+    assert!(JSON_DEPTH_MAX < 128); // Else it could not be reached.
+    assert!(HTTP_SMALL_BODY_BYTES_MAX < HTTP_BODY_BYTES_MAX);
+    assert!(RESULT_WAIT_DEFAULT.as_secs() <= RESULT_WAIT_MAX.as_secs());
 };
 
 // --- Sockets -------------------------------------------------------------------------------------

@@ -146,7 +146,7 @@ impl fmt::Display for ParseIdError {
         write!(
             out,
             "an execution id has {TEXT_CHARS} characters of 0-9 and a-z without i, l, o, u; a \
-             progress token {TOKEN_CHARS}"
+             progress token {TOKEN_CHARS}; a subscriber is s1.2"
         )
     }
 }
@@ -162,6 +162,21 @@ impl fmt::Display for SubscriberId {
 impl fmt::Debug for SubscriberId {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{self}")
+    }
+}
+
+impl FromStr for SubscriberId {
+    type Err = ParseIdError;
+    fn from_str(text: &str) -> Result<SubscriberId, ParseIdError> {
+        let (index, generation) =
+            text.strip_prefix('s').and_then(|text| text.split_once('.')).ok_or(ParseIdError)?;
+        let number = |digits: &str| {
+            // As we print them: no sign, no zeros before others.
+            let is_plain = digits == "0" || !digits.starts_with(['+', '-', '0']);
+            digits.parse().ok().filter(|_| is_plain).ok_or(ParseIdError)
+        };
+        let slot = Handle { index: number(index)?, generation: number(generation)? };
+        Ok(SubscriberId(slot))
     }
 }
 
@@ -208,6 +223,17 @@ mod tests {
         let foreign = format!("{}i", "0".repeat(25));
         for text in ["", "0", &long, &wide, &foreign, "ÄÄÄÄÄÄÄÄÄÄÄÄÄ"] {
             assert_eq!(text.parse::<ExecutionId>(), Err(ParseIdError), "{text}");
+        }
+    }
+    #[test]
+    fn a_subscriber_survives_being_printed_and_parsed() {
+        for (index, generation) in [(0, 0), (7, 1), (16_383, u32::MAX), (u32::MAX, 9)] {
+            let id = SubscriberId(Handle { index, generation });
+            assert_eq!(id.to_string().parse(), Ok(id));
+        }
+        let bad = ["", "s", "s1", "1.2", "s1.", "s.1", "s01.2", "s1.02", "s+1.2", "s1.-2", "S1.2"];
+        for text in bad.into_iter().chain(["s1.2.3", "s 1.2", "s1.4294967296", "s١.2"]) {
+            assert_eq!(text.parse::<SubscriberId>(), Err(ParseIdError), "{text}");
         }
     }
 }

@@ -4,6 +4,13 @@
 //! calls. Reading order: [`Call`], which is all that a client can ask for.
 #![forbid(unsafe_code)]
 
+mod answer;
 mod call;
+mod connection;
+pub mod documents;
+mod error;
 
+pub use answer::{Answer, JSON};
 pub use call::{Call, Execute, Follow, MetricsFormat, PolicyWish, StreamFormat, Wishes};
+pub use connection::{Due, HttpConnection, Step, StreamBody};
+pub use error::ApiError;

@@ -4,7 +4,7 @@ const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz
 const PADDING: u8 = b'=';
 
 /// Appends `data` in base 64: four characters for each three bytes, begun or whole.
-pub(super) fn write(out: &mut Vec<u8>, data: &[u8]) {
+pub(crate) fn write(out: &mut Vec<u8>, data: &[u8]) {
     let start = out.len();
     out.resize(start + data.len().div_ceil(3) * 4, PADDING);
     let (whole, rest) = data.as_chunks::<3>();

@@ -111,7 +111,7 @@ pub(super) fn write_f64(out: &mut Vec<u8>, number: f64) {
 }
 
 /// Appends any value.
-pub(super) fn write_value(out: &mut Vec<u8>, value: &Value) {
+pub(crate) fn write_value(out: &mut Vec<u8>, value: &Value) {
     match value {
         Value::String(text) => write_string(out, text),
         Value::Array(values) => {

@@ -23,3 +23,8 @@ mod json;
 mod lines;
 pub mod ndjson;
 pub mod sse;
+
+#[cfg(feature = "server")]
+pub(crate) use base64::write as write_base64;
+#[cfg(feature = "server")]
+pub(crate) use json::write_value as write_json;

@@ -1,0 +1,240 @@
+//! What clients are told of executions, as JSON documents. Names are those of `wire/events.rs`
+//! where it is the same thing; what is not known is left out.
+
+use serde_json::{Map, Value, json};
+
+use crate::base::{ExecutionId, Instant, ProgressToken};
+use crate::engine::{Exit, Place, Progress, State, Status, SubscriberStatus};
+use crate::tool::ToolSpec;
+use crate::wire::write_base64;
+
+/// What a tool has said with its last report: words, and a context in JSON.
+pub type Texts<'a> = (Option<&'a str>, Option<&'a str>);
+
+/// Where an execution can be asked for.
+pub fn location(id: ExecutionId) -> String {
+    format!("/v1/executions/{id}")
+}
+
+/// How an execution's state is spelled.
+pub fn state_name(state: State) -> &'static str {
+    match state {
+        State::Queued => "queued",
+        State::Running => "running",
+        State::Draining => "draining",
+        State::Ended(outcome) => outcome.name(),
+    }
+}
+
+/// Which tools there are.
+pub fn tools<'a>(specs: impl IntoIterator<Item = &'a ToolSpec>) -> Value {
+    let tools: Vec<Value> = specs.into_iter().map(ToolSpec::to_json).collect();
+    json!({ "tools": tools })
+}
+
+/// An execution was opened.
+pub fn created(id: ExecutionId, token: Option<ProgressToken>, tool: &str, state: State) -> Value {
+    let this = location(id);
+    let mut document = Document::of(id);
+    document.add_if("token", token.map(|token| token.to_string()));
+    document.add("tool", tool);
+    document.add("state", state_name(state));
+    let mut links = Document::default();
+    links.add("self", this.as_str());
+    for name in ["events", "result", "output"] {
+        links.add(name, format!("{this}/{name}"));
+    }
+    links.add_if("progress", token.map(|token| format!("/v1/progress/{token}")));
+    document.add("links", links.0);
+    document.0.into()
+}
+
+/// Where an execution is in its life, and nothing else.
+pub fn state(id: ExecutionId, state: State) -> Value {
+    let mut document = Document::of(id);
+    document.add("state", state_name(state));
+    document.0.into()
+}
+
+/// Everything about one execution.
+pub fn execution(
+    status: &Status,
+    tool: &str,
+    texts: Texts<'_>,
+    subscribers: &[SubscriberStatus],
+    now: Instant,
+) -> Value {
+    let mut document = Document::of(status.id);
+    document.add("tool", tool);
+    document.add_if("token", status.token.map(|token| token.to_string()));
+    document.add("state", state_name(status.state));
+    document.add_if("progress", status.progress.map(|progress| numbers(&progress, texts)));
+    document.add("chunks", status.totals.chunks);
+    document.add("bytes", status.totals.bytes);
+    document.add("head_seq", status.head_seq);
+    document.add("tail_seq", status.tail_seq);
+    document.add_if("total_chunks", status.chunks_expected);
+    document.add("held_back", status.gated);
+    let holders = subscribers.iter().filter(|subscriber| subscriber.gates);
+    let holders: Vec<Value> = holders.map(|holder| holder.id.to_string().into()).collect();
+    document.add("held_back_by", holders);
+    document.add("age_ms", milliseconds(status.opened_at, now));
+    let subscribers: Vec<Value> = subscribers.iter().map(|each| subscriber(each, now)).collect();
+    document.add("subscribers", subscribers);
+    document.add_if("error", status.error.as_deref());
+    document.add_if("exit", status.exit.map(exit));
+    document.0.into()
+}
+
+/// All executions, each with the name of its tool.
+pub fn executions<'a>(all: impl IntoIterator<Item = (&'a Status, &'a str)>, now: Instant) -> Value {
+    let one = |(status, tool): (&Status, &str)| {
+        let mut document = Document::of(status.id);
+        document.add("tool", tool);
+        document.add("state", state_name(status.state));
+        document.add("chunks", status.totals.chunks);
+        document.add("bytes", status.totals.bytes);
+        document.add("subscribers", status.subscriber_count);
+        document.add("age_ms", milliseconds(status.opened_at, now));
+        Value::from(document.0)
+    };
+    let executions: Vec<Value> = all.into_iter().map(one).collect();
+    json!({ "executions": executions })
+}
+
+/// How an execution ended, and `data`: what its ring still holds, from the oldest chunk on.
+pub fn result(status: &Status, data: &[u8]) -> Value {
+    let mut document = Document::of(status.id);
+    document.add("state", state_name(status.state));
+    document.add("chunks", status.totals.chunks);
+    document.add("bytes", status.totals.bytes);
+    let is_complete = status.tail_seq == 1 && status.totals.bytes == data.len() as u64;
+    document.add("complete", is_complete);
+    match std::str::from_utf8(data) {
+        Ok(text) => {
+            document.add("encoding", "text");
+            document.add("data", text);
+        }
+        Err(_) => {
+            let mut text = Vec::new();
+            write_base64(&mut text, data);
+            document.add("encoding", "base64");
+            document.add("data", String::from_utf8(text).expect("base 64 is ASCII"));
+        }
+    }
+    document.add_if("exit", status.exit.map(exit));
+    document.add_if("error", status.error.as_deref());
+    document.0.into()
+}
+
+/// How far the execution of a token is.
+pub fn progress(token: ProgressToken, status: &Status, texts: Texts<'_>) -> Value {
+    let mut document = Document::default();
+    document.add("token", token.to_string());
+    document.add("execution", status.id.to_string());
+    document.add("state", state_name(status.state));
+    document.add_if("progress", status.progress.map(|progress| numbers(&progress, texts)));
+    document.0.into()
+}
+
+/// How far one execution is, as [`crate::engine::Engine::tokens`] and its texts say it.
+pub type Advance<'a> = (ProgressToken, ExecutionId, Option<Progress>, Texts<'a>);
+
+/// How far all are that have a token and have not ended.
+pub fn all_progress<'a>(all: impl IntoIterator<Item = Advance<'a>>) -> Value {
+    let one = |(token, id, progress, texts): Advance<'_>| {
+        let mut document = Document::default();
+        document.add("token", token.to_string());
+        document.add("execution", id.to_string());
+        document.add_if("progress", progress.map(|progress| numbers(&progress, texts)));
+        Value::from(document.0)
+    };
+    let progress: Vec<Value> = all.into_iter().map(one).collect();
+    json!({ "progress": progress })
+}
+
+/// The server lives, or takes requests: `{"status": …}`.
+pub fn health(status: &str) -> Value {
+    json!({ "status": status })
+}
+
+fn subscriber(subscriber: &SubscriberStatus, now: Instant) -> Value {
+    let mut bounds = Document::default();
+    bounds.add("chunks", subscriber.terms.limit.chunks);
+    bounds.add_if("bytes", Some(subscriber.terms.limit.bytes).filter(|bytes| *bytes < u64::MAX));
+    let mut document = Document::default();
+    document.add("subscriber", subscriber.id.to_string());
+    let place = match subscriber.place {
+        Place::Local => "local",
+        Place::Remote => "remote",
+    };
+    document.add("place", place);
+    document.add("policy", subscriber.terms.policy.name());
+    document.add("limits", bounds.0);
+    document.add("next_seq", subscriber.next_seq);
+    document.add("lag_chunks", subscriber.lag.chunks);
+    document.add("lag_bytes", subscriber.lag.bytes);
+    document.add("missed_chunks", subscriber.missed.chunks);
+    document.add("missed_bytes", subscriber.missed.bytes);
+    document.add("holds_back", subscriber.gates);
+    document.add("lost", subscriber.lost);
+    document.add("age_ms", milliseconds(subscriber.since, now));
+    document.0.into()
+}
+
+fn numbers(progress: &Progress, (message, context): Texts<'_>) -> Value {
+    let mut document = Document::default();
+    document.add("progress", float(progress.progress));
+    document.add_if("total", progress.total.map(float));
+    document.add_if("percentage", progress.percentage().map(float));
+    document.add_if("message", message);
+    // What is not JSON is told as the text that it is.
+    let parsed = |context: &str| -> Value {
+        serde_json::from_str(context).unwrap_or_else(|_| context.into())
+    };
+    document.add_if("context", context.map(parsed));
+    document.0.into()
+}
+
+fn exit(exit: Exit) -> Value {
+    match exit {
+        Exit::Code(code) => json!({ "code": code }),
+        Exit::Signal(signal) => json!({ "signal": signal }),
+    }
+}
+
+/// Whole numbers are spelled without a fraction.
+fn float(number: f64) -> Value {
+    const EXACT_BELOW: f64 = (1u64 << 53) as f64;
+    match number.fract() == 0.0 && number.abs() < EXACT_BELOW {
+        true => (number as i64).into(),
+        false => number.into(),
+    }
+}
+
+fn milliseconds(from: Instant, to: Instant) -> u64 {
+    to.since(from).as_millis() as u64
+}
+
+/// An object that is being made.
+#[derive(Default)]
+struct Document(Map<String, Value>);
+
+impl Document {
+    fn of(execution: ExecutionId) -> Document {
+        let mut document = Document::default();
+        document.add("execution", execution.to_string());
+        document
+    }
+
+    fn add(&mut self, name: &str, value: impl Into<Value>) {
+        let is_new = self.0.insert(name.to_owned(), value.into()).is_none();
+        debug_assert!(is_new, "{name}");
+    }
+
+    fn add_if<V: Into<Value>>(&mut self, name: &str, value: Option<V>) {
+        if let Some(value) = value {
+            self.add(name, value);
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! What a client is told when something cannot be done: a status, a code for programs, a sentence
+//! for people, and where there is one the field and the limit that it is about.
+//!
+//! Codes are part of the interface: one that was given out once keeps its meaning.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+
+use crate::engine::{AcknowledgeError, CancelError, NotFound, OpenError, SubscribeError};
+use crate::limits;
+use crate::tool::StartError;
+use crate::wire::http1::{HeaderFault, QueryError, QueryFault, Refusal, Status};
+
+/// Why something was not done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ApiError {
+    /// Whose fault it is, and what may be done about it.
+    pub status: Status,
+    /// Why, for programs.
+    pub code: &'static str,
+    /// Why, for people: a sentence.
+    pub message: String,
+    /// Which parameter, header or member of the body it is about.
+    pub field: Option<String>,
+    /// The limit that was passed, or the number that would have been right.
+    pub limit: Option<u64>,
+    /// When it may be tried again.
+    pub retry_after: Option<Duration>,
+}
+
+impl ApiError {
+    /// An error about nothing in particular.
+    pub fn new(status: Status, code: &'static str, message: impl Into<String>) -> ApiError {
+        let message = message.into();
+        ApiError { status, code, message, field: None, limit: None, retry_after: None }
+    }
+
+    /// What is wrong is `field`.
+    #[must_use]
+    pub fn field(mut self, field: impl Into<String>) -> ApiError {
+        self.field = Some(field.into());
+        self
+    }
+
+    /// It would have to be, or to be below, `limit`.
+    #[must_use]
+    pub fn limit(mut self, limit: u64) -> ApiError {
+        self.limit = Some(limit);
+        self
+    }
+
+    /// It may be tried again after this long.
+    #[must_use]
+    pub fn retry_after(mut self, delay: Duration) -> ApiError {
+        self.retry_after = Some(delay);
+        self
+    }
+
+    /// As its body spells it.
+    pub fn to_json(&self) -> Value {
+        let mut error = Map::new();
+        error.insert("code".into(), self.code.into());
+        error.insert("message".into(), self.message.as_str().into());
+        if let Some(field) = &self.field {
+            error.insert("field".into(), field.as_str().into());
+        }
+        if let Some(limit) = self.limit {
+            error.insert("limit".into(), limit.into());
+        }
+        json!({ "error": error })
+    }
+
+    /// The server takes no more.
+    pub fn shutting_down() -> ApiError {
+        let error = ApiError::new(Status::SERVICE_UNAVAILABLE, "shutting_down", "shutting down");
+        error.retry_after(limits::SHUTDOWN_RETRY_AFTER)
+    }
+}
+
+impl fmt::Display for ApiError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}: {}", self.code, self.message)
+    }
+}
+
+impl std::error::Error for ApiError {}
+
+impl From<NotFound> for ApiError {
+    fn from(error: NotFound) -> ApiError {
+        ApiError::new(Status::NOT_FOUND, "not_found", error.to_string())
+    }
+}
+
+impl From<OpenError> for ApiError {
+    fn from(error: OpenError) -> ApiError {
+        let text = error.to_string();
+        match error {
+            OpenError::Busy { retry_after_ms } => {
+                let delay = Duration::from_millis(retry_after_ms.into());
+                ApiError::new(Status::SERVICE_UNAVAILABLE, "busy", text).retry_after(delay)
+            }
+            OpenError::TooMany { executions_max } => {
+                ApiError::new(Status::TOO_MANY_REQUESTS, "too_many_executions", text)
+                    .limit(executions_max.into())
+                    .retry_after(limits::BUSY_RETRY_AFTER)
+            }
+            OpenError::Invalid { field } => invalid_field(field, text),
+            OpenError::ShuttingDown => ApiError::shutting_down(),
+        }
+    }
+}
+
+impl From<SubscribeError> for ApiError {
+    fn from(error: SubscribeError) -> ApiError {
+        let text = error.to_string();
+        match error {
+            SubscribeError::NotFound => NotFound.into(),
+            SubscribeError::Limit { limit_chunks_max, .. } => {
+                invalid_field("limit_chunks", text).limit(limit_chunks_max.into())
+            }
+            SubscribeError::Invalid { field } => invalid_field(field, text),
+            SubscribeError::NotYet { next_seq } => {
+                ApiError::new(Status::CONFLICT, "not_yet", text).field("from").limit(next_seq)
+            }
+            SubscribeError::NoLongerHeld { tail_seq } => {
+                ApiError::new(Status::GONE, "no_longer_held", text).field("from").limit(tail_seq)
+            }
+            SubscribeError::TooMany { subscribers_max } => {
+                ApiError::new(Status::TOO_MANY_REQUESTS, "too_many_subscribers", text)
+                    .limit(subscribers_max.into())
+                    .retry_after(limits::BUSY_RETRY_AFTER)
+            }
+            SubscribeError::ShuttingDown => ApiError::shutting_down(),
+        }
+    }
+}
+
+impl From<CancelError> for ApiError {
+    fn from(error: CancelError) -> ApiError {
+        match error {
+            CancelError::NotFound => NotFound.into(),
+            CancelError::Ended(_) => {
+                ApiError::new(Status::CONFLICT, "already_ended", error.to_string())
+            }
+        }
+    }
+}
+
+impl From<AcknowledgeError> for ApiError {
+    fn from(error: AcknowledgeError) -> ApiError {
+        let text = error.to_string();
+        match error {
+            AcknowledgeError::NotFound => NotFound.into(),
+            AcknowledgeError::NotAsked => ApiError::new(Status::CONFLICT, "acks_not_asked", text),
+            AcknowledgeError::NotGiven { next_seq } => {
+                let error = ApiError::new(Status::CONFLICT, "not_given", text);
+                error.field("seq").limit(next_seq.saturating_sub(1))
+            }
+        }
+    }
+}
+
+impl From<StartError> for ApiError {
+    fn from(error: StartError) -> ApiError {
+        let text = error.to_string();
+        match error {
+            StartError::UnknownTool { .. } => {
+                ApiError::new(Status::NOT_FOUND, "unknown_tool", text).field("tool")
+            }
+            StartError::Argument(argument) => {
+                let field = match argument.field.as_str() {
+                    "arguments" => argument.field,
+                    name => format!("arguments.{name}"),
+                };
+                ApiError::new(Status::BAD_REQUEST, "invalid_argument", text).field(field)
+            }
+        }
+    }
+}
+
+impl From<QueryError> for ApiError {
+    fn from(error: QueryError) -> ApiError {
+        let code = match error.fault {
+            QueryFault::Unknown => "unknown_parameter",
+            QueryFault::Repeated => "repeated_parameter",
+            QueryFault::TooMany => "too_many_parameters",
+            QueryFault::Undecodable(_)
+            | QueryFault::NotANumber(..)
+            | QueryFault::NotAChoice(_)
+            | QueryFault::NotABool => "invalid_parameter",
+        };
+        let made = ApiError::new(Status::BAD_REQUEST, code, error.to_string());
+        let made = if error.field.is_empty() { made } else { made.field(error.field) };
+        match error.fault {
+            QueryFault::NotANumber(_, number_max) => made.limit(number_max),
+            QueryFault::TooMany => made.limit(limits::HTTP_QUERY_PAIRS_MAX as u64),
+            _ => made,
+        }
+    }
+}
+
+impl From<HeaderFault> for ApiError {
+    fn from(fault: HeaderFault) -> ApiError {
+        let error = ApiError::new(Status::BAD_REQUEST, "invalid_header", fault.to_string());
+        error.field(fault.name)
+    }
+}
+
+impl From<Refusal> for ApiError {
+    fn from(refusal: Refusal) -> ApiError {
+        let status = refusal.status();
+        let code = match status {
+            Status::REQUEST_TIMEOUT => "request_timeout",
+            Status::LENGTH_REQUIRED => "length_required",
+            Status::CONTENT_TOO_LARGE => "body_too_long",
+            Status::URI_TOO_LONG => "target_too_long",
+            Status::EXPECTATION_FAILED => "unknown_expectation",
+            Status::HEADERS_TOO_LARGE => "head_too_long",
+            Status::NOT_IMPLEMENTED => "not_implemented",
+            Status::VERSION_NOT_SUPPORTED => "unknown_version",
+            _ => "malformed_request",
+        };
+        let error = ApiError::new(status, code, refusal.to_string());
+        match refusal.limit() {
+            Some(limit) => error.limit(limit.into()),
+            None => error,
+        }
+    }
+}
+
+/// The engine's words for what a request calls something else.
+fn invalid_field(name: &'static str, text: String) -> ApiError {
+    let field = match name {
+        "limit_chunks" => "max_chunks",
+        "limit_bytes" => "max_bytes",
+        "ack_window" => "acks",
+        "coalesce.delay_max" => "coalesce_us",
+        "start.count" => "start.after_subscribers",
+        "from.seen" => "last-event-id",
+        other => other,
+    };
+    ApiError::new(Status::BAD_REQUEST, "invalid_field", text).field(field)
+}
