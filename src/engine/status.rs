@@ -134,6 +134,11 @@ impl Engine {
         self.find(id).map(Execution::subscribers).ok_or(NotFound)
     }
 
+    /// What the progress of an execution can be asked for with, if that was not forgotten.
+    pub fn token(&self, id: ExecutionId) -> Option<ProgressToken> {
+        self.find(id)?.token
+    }
+
     /// The execution that a token stands for, if it was not forgotten.
     pub fn find_token(&self, token: ProgressToken) -> Option<ExecutionId> {
         let execution = self.executions.get(token.slot)?;

@@ -4,6 +4,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use super::delivery::{Chunk, Delivery, Ended, Reported, code_of_outcome};
 use super::run::{Producer, Ring, Run};
+#[cfg(feature = "server")]
+use super::serve::Giving;
 use super::{AskedFor, Call, Fan, Item, NO_SINK, Shard, Sink};
 use crate::base::planted::{Planted, planted};
 use crate::base::{Handle, SubscriberId};
@@ -37,6 +39,8 @@ impl<R: Reactor + 'static> Shard<R> {
         loop {
             if self.engine.next_fan_out() {
                 self.begin_fan_out();
+                #[cfg(feature = "server")]
+                self.flush_if_due();
             } else if let Some(action) = self.engine.next_action() {
                 self.carry_out(action);
             } else {
@@ -92,8 +96,14 @@ impl<R: Reactor + 'static> Shard<R> {
             Action::StartProducer(execution) => self.start_producer(execution),
             Action::WakeProducer(execution) => self.make_runnable(execution.index),
             Action::StopProducer(execution) => self.stop_producer(execution),
-            Action::Gap(subscriber, _, gap) => {
+            Action::Gap(subscriber, execution, gap) => {
                 let sink = &mut self.sinks[subscriber.0.index as usize];
+                #[cfg(feature = "server")]
+                if let (Call::Connection(id), Some(serve)) = (&sink.call, &mut self.serve) {
+                    let run = self.runs[execution.index as usize].as_ref();
+                    serve.tell(*id, subscriber, run, &Delivery::Gap(gap));
+                    return;
+                }
                 let item = || Item::Gap(gap);
                 give(&mut self.calling, subscriber, sink, &Delivery::Gap(gap), item);
             }
@@ -102,6 +112,12 @@ impl<R: Reactor + 'static> Shard<R> {
                 let (message, context) = self.engine.progress_texts(execution);
                 let sink = &mut self.sinks[subscriber.0.index as usize];
                 let delivery = Delivery::Progress(Reported { progress, message, context });
+                #[cfg(feature = "server")]
+                if let (Call::Connection(id), Some(serve)) = (&sink.call, &mut self.serve) {
+                    let run = self.runs[execution.index as usize].as_ref();
+                    serve.tell(*id, subscriber, run, &delivery);
+                    return;
+                }
                 let item =
                     || Item::Progress(progress, [message, context].map(|t| t.map(Box::from)));
                 give(&mut self.calling, subscriber, sink, &delivery, item);
@@ -183,6 +199,10 @@ impl<R: Reactor + 'static> Shard<R> {
             let chunk = chunk.expect("this process wrote it");
             let delivery = Delivery::Chunk(chunk);
             let begun_at = fan.at;
+            #[cfg(feature = "server")]
+            if let Some(serve) = &mut self.serve {
+                serve.next_chunk();
+            }
             while let Some(subscriber) = recipients.get(fan.at) {
                 let sink = &mut self.sinks[subscriber.0.index as usize];
                 if sink.kinds.contains(chunk.kind) {
@@ -201,6 +221,18 @@ impl<R: Reactor + 'static> Shard<R> {
                                 is_copied,
                             });
                             inbox.borrow_mut().push_back(Item::Chunk { seq: chunk.seq });
+                        }
+                        #[cfg(feature = "server")]
+                        Call::Connection(id) => {
+                            let serve = self.serve.as_mut().expect("it has connections");
+                            let mut giving = Giving {
+                                reactor: &mut self.reactor,
+                                counters: &mut self.counters,
+                                now: self.now,
+                                execution: fan.execution,
+                                names: &run.names,
+                            };
+                            serve.give(*id, *subscriber, &chunk, &mut giving);
                         }
                         Call::Nobody => {}
                     }
@@ -239,6 +271,12 @@ impl<R: Reactor + 'static> Shard<R> {
                 let _ = catch_unwind(AssertUnwindSafe(|| call(&last_word)));
             }
             Call::Polled(inbox) => inbox.borrow_mut().push_back(Item::End(end, error)),
+            #[cfg(feature = "server")]
+            Call::Connection(id) => {
+                let last_word = Delivery::End(Ended { end, error: error.as_deref() });
+                let serve = self.serve.as_mut().expect("it has connections");
+                serve.tell(id, subscriber, run, &last_word);
+            }
             Call::Nobody => {}
         }
     }
@@ -378,6 +416,8 @@ impl<R: Reactor + 'static> Shard<R> {
         run.control.finish(&record, verdict.error.as_deref().unwrap_or(""));
         run.error = verdict.error.clone();
         run.knock();
+        #[cfg(feature = "server")]
+        self.note_ended(execution);
         self.record(Code::ExecutionEnded, u64::from(execution.index), u64::from(code));
     }
 
@@ -403,6 +443,8 @@ fn give(
             *calling = None;
         }
         Call::Polled(inbox) => inbox.borrow_mut().push_back(item()),
+        #[cfg(feature = "server")]
+        Call::Connection(_) => unreachable!("told by the caller"),
         Call::Nobody => {}
     }
 }

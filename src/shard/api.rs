@@ -7,6 +7,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::delivery::{Chunk, Delivery, Ended, Reported};
+use super::events::Names;
 use super::memory::Shortage;
 use super::run::{Producer, Remote, Ring, Run};
 use super::{AskedFor, Call, Inbox, Item, Shard, Sink, Subscriber, Threads};
@@ -83,6 +84,11 @@ impl<R: Reactor + 'static> Shard<R> {
     fn ask(&mut self, event: Event) -> Reply {
         self.look_at_clock();
         self.pump(); // What was wished before comes first.
+        self.ask_at_once(event)
+    }
+
+    /// As [`Shard::ask`]; what was wished before is still to come.
+    pub(super) fn ask_at_once(&mut self, event: Event) -> Reply {
         self.tell(event);
         let Some(Action::Reply(reply)) = self.engine.next_action() else {
             unreachable!("a question is answered first");
@@ -145,6 +151,9 @@ impl<R: Reactor + 'static> Shard<R> {
             handle: id.slot,
             id,
             tool,
+            names: Names::new(id, self.engine.token(id)),
+            #[cfg(feature = "server")]
+            policy: None,
             ring_bytes: need.ring_bytes,
             chunk_bytes: need.chunk_bytes,
             producer: Producer::Waiting(work),
@@ -423,9 +432,13 @@ impl<R: Reactor + 'static> Shard<R> {
     /// # Errors
     /// [`NotFound`] if there is none.
     pub fn forget_token(&mut self, token: ProgressToken) -> Result<(), NotFound> {
+        let found = self.engine.find_token(token);
         let Reply::TokenForgotten(result) = self.ask(Event::ForgetToken(token)) else {
             unreachable!("the answer fits the question");
         };
+        if let Some(id) = found {
+            self.run_mut(id.slot).names.token = None;
+        }
         self.pump();
         result
     }

@@ -23,6 +23,8 @@ pub struct ShardConfig {
     pub spin: Duration,
     /// The core that a spawned shard is pinned to.
     pub cpu: Option<usize>,
+    /// Connections at once, if it listens; those above it wait in the kernel's queue.
+    pub connections_max: u32,
     /// Threads for tools that block.
     pub tool_threads_max: usize,
     /// Who says how short memory is.
@@ -58,6 +60,7 @@ impl Default for ShardConfig {
             idle: Idle::Backoff,
             spin: limits::SPIN_DEFAULT,
             cpu: None,
+            connections_max: limits::CONNECTIONS_MAX,
             tool_threads_max: limits::TOOL_THREADS_MAX,
             memory: MemoryWatch::default(),
             seed: None,

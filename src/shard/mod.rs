@@ -23,6 +23,7 @@ mod act;
 mod api;
 mod config;
 mod delivery;
+mod events;
 mod feed;
 mod handle;
 mod memory;
@@ -30,6 +31,8 @@ mod produce;
 mod reader;
 mod run;
 mod secrets;
+#[cfg(feature = "server")]
+mod serve;
 
 #[cfg(test)]
 mod memory_tests;
@@ -46,6 +49,7 @@ use std::sync::mpsc::{Receiver, SyncSender};
 pub use api::{ExecuteError, ExecuteOptions, Polled};
 pub use config::{MemoryWatch, ShardConfig};
 pub use delivery::{Chunk, Delivery, Ended, Reported, outcome_of};
+pub use events::Names;
 pub use feed::PublishError;
 pub use handle::{CallError, HandleError, ShardHandle, ShardThread};
 pub use memory::{MemoryStatus, Shortage};
@@ -115,6 +119,11 @@ pub struct Shard<R: Reactor + 'static = AnyReactor> {
     /// What was said to the progress that was polled last.
     last_texts: Texts,
     jobs: VecDeque<Box<Job>>,
+    /// Connections, once it listens.
+    #[cfg(feature = "server")]
+    connections_max: u32,
+    #[cfg(feature = "server")]
+    serve: Option<Box<serve::Serve>>,
 }
 
 /// See [`Shard::observe`].
@@ -148,6 +157,8 @@ enum Call {
     Nobody,
     Closure(Box<dyn FnMut(&Delivery<'_>)>),
     Polled(Inbox),
+    #[cfg(feature = "server")]
+    Connection(crate::reactor::ConnectionId),
 }
 
 const NO_SINK: Sink = Sink { kinds: Kinds::ALL, call: Call::Nobody };
@@ -250,6 +261,10 @@ impl<R: Reactor + 'static> Shard<R> {
             last_error: None,
             last_texts: Texts::default(),
             jobs: VecDeque::new(),
+            #[cfg(feature = "server")]
+            connections_max: config.connections_max,
+            #[cfg(feature = "server")]
+            serve: None,
             reactor,
         })
     }
@@ -260,6 +275,8 @@ impl<R: Reactor + 'static> Shard<R> {
         self.worked = false;
         if self.reactor.poll() > 0 {
             self.answer_bell();
+            #[cfg(feature = "server")]
+            self.serve_sockets();
         }
         if self.mailbox_pending {
             self.open_mailbox();
@@ -269,6 +286,10 @@ impl<R: Reactor + 'static> Shard<R> {
             self.tell(Event::Tick);
             self.pump(); // Who was woken by its timer goes on in this very turn.
         }
+        #[cfg(feature = "server")]
+        if self.connection_deadline().is_some_and(|deadline| deadline <= self.now) {
+            self.fire_connection_timers();
+        }
         if !self.runnable.is_empty() {
             self.step_tools();
         }
@@ -276,6 +297,8 @@ impl<R: Reactor + 'static> Shard<R> {
             self.take_over_threads();
         }
         self.pump();
+        #[cfg(feature = "server")]
+        self.flush_connections();
         if !self.published.is_empty() {
             self.wake_readers();
         }
@@ -311,12 +334,19 @@ impl<R: Reactor + 'static> Shard<R> {
             self.deadline_stale = false;
             self.deadline = self.engine.next_deadline();
         }
+        #[cfg(feature = "server")]
+        if let Some(deadline) = self.connection_deadline() {
+            return Some(self.deadline.map_or(deadline, |own| own.min(deadline)));
+        }
         self.deadline
     }
 
     #[inline]
     fn deadline_is_due(&mut self) -> bool {
-        self.next_deadline().is_some_and(|deadline| deadline <= self.now)
+        if self.deadline_stale {
+            self.next_deadline();
+        }
+        self.deadline.is_some_and(|deadline| deadline <= self.now)
     }
 
     /// Tells the engine something that may move its timers.

@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use super::delivery::code_of_detach;
+use super::events::Names;
 use crate::base::planted::{Planted, planted};
 use crate::base::{ExecutionId, Handle, Instant, SubscriberId};
 use crate::engine::{DetachReason, Exit, Gate};
@@ -52,6 +53,11 @@ pub(super) struct Run {
     pub id: ExecutionId,
     /// What it runs, if that has a name.
     pub tool: Option<Arc<ToolSpec>>,
+    /// How it is called, on every wire.
+    pub names: Names,
+    /// What its subscribers get that come over the network and do not say what they want.
+    #[cfg(feature = "server")]
+    pub policy: Option<crate::endpoint::PolicyWish>,
     pub ring_bytes: u32,
     pub chunk_bytes: u32,
     pub producer: Producer,

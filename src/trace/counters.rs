@@ -47,6 +47,12 @@ counters! {
     chunks_delivered,
     /// Payload bytes of these.
     bytes_delivered,
+    /// Chunks encoded for connections, once for each format.
+    frames_encoded,
+    /// Chunks that were encoded already, for somebody who was given them earlier.
+    frames_reused,
+    /// Sends to connections.
+    sends,
     /// Gaps given to subscribers.
     gaps_delivered,
     /// Chunks that these gaps stand for.

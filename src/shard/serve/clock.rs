@@ -19,7 +19,7 @@ impl<R: Reactor + 'static> Shard<R> {
             connection.timer = None;
             match timer {
                 Timer::Linger => self.drop_connection(id),
-                Timer::Idle if connection.has_pieces() => self.lose_connection(id), // It takes nothing.
+                Timer::Idle if connection.has_pieces() => self.drop_connection(id), // It takes nothing.
                 Timer::Idle | Timer::Request => {
                     self.converse(id, |http, date, out| http.time_out(date, out));
                 }
@@ -36,7 +36,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let connection = serve.connection(id).expect("the caller found it");
         let silence = now.since(connection.sent_at);
         if connection.is_blocked && silence >= limits::SEND_STALL {
-            self.lose_connection(id);
+            self.drop_connection(id);
             return;
         }
         let is_quiet = silence >= limits::KEEP_ALIVE && !connection.is_blocked;

@@ -48,7 +48,7 @@ pub(super) enum Doing {
     /// Its request was sent to another shard.
     Elsewhere,
     /// It is given an execution, or several.
-    Stream(Box<Stream>),
+    Stream,
     /// What was said last is under way; then it is closed.
     Closing,
 }
@@ -75,12 +75,16 @@ pub(super) struct Connection {
     pub peer: Peer,
     pub http: HttpConnection,
     pub doing: Doing,
+    /// What it is given.
+    pub stream: Option<Box<Stream>>,
     pub timer: Option<(Timer, TimerId)>,
     /// Its own bytes, those of `pieces`.
     own: Vec<u8>,
     pieces: SmallVec<[Piece; 2]>,
     /// The kernel takes no more: it says when.
     pub is_blocked: bool,
+    /// Who follows through it was said to take what comes.
+    pub takes: bool,
     /// It is in the list of those to be flushed.
     pub is_touched: bool,
     /// After what is to be sent nothing follows.
@@ -111,10 +115,12 @@ impl Connection {
             peer,
             http: HttpConnection::new(),
             doing: Doing::Requests,
+            stream: None,
             timer: None,
             own: Vec::new(),
             pieces: SmallVec::new(),
             is_blocked: false,
+            takes: true,
             is_touched: false,
             is_last: false,
             is_aborted: false,

@@ -20,8 +20,11 @@ mod connection;
 mod deliver;
 mod follow;
 mod frames;
+mod listen;
 mod receive;
 mod stream;
+
+pub(super) use deliver::Giving;
 
 use crate::base::{ExecutionId, Instant, Random, SubscriberId};
 use crate::engine::wheel::Wheel;
@@ -51,6 +54,8 @@ pub(super) struct Serve {
     demands: Vec<(SubscriberId, u32)>,
     /// Connections that turned out to be broken.
     broken: Vec<ConnectionId>,
+    /// Connections to which everything was sent that there will be.
+    finished: Vec<ConnectionId>,
     /// Connections whose answer is complete: the next request may be there already.
     answered: Vec<ConnectionId>,
     /// Who waits for the end of an execution.
@@ -79,6 +84,7 @@ impl Serve {
             spare: Vec::with_capacity(limits::CARRIES_KEPT),
             demands: Vec::with_capacity(256),
             broken: Vec::new(),
+            finished: Vec::new(),
             answered: Vec::new(),
             waiting: Vec::new(),
             ended: Vec::new(),
@@ -165,6 +171,17 @@ impl Serve {
     #[inline]
     pub fn next_deadline(&self) -> Option<Instant> {
         self.timers.next_deadline()
+    }
+
+    /// Is there anything to be sent, or to follow from what was?
+    #[inline]
+    fn has_work(&self) -> bool {
+        !(self.touched.is_empty()
+            && self.demands.is_empty()
+            && self.broken.is_empty()
+            && self.finished.is_empty()
+            && self.ended.is_empty()
+            && self.answered.is_empty())
     }
 
     /// Connections there are.

@@ -1,9 +1,11 @@
 //! What one connection is given: an execution, or several, in one encoding.
 
+use std::time::Duration;
+
 use smallvec::SmallVec;
 
 use super::connection::Connection;
-use super::frames::{Encoding, Frame, Frames};
+use super::frames::{Encoding, Frame};
 use crate::base::{ExecutionId, SubscriberId};
 use crate::endpoint::StreamBody;
 use crate::engine::{Kinds, Totals};
@@ -67,6 +69,15 @@ impl Stream {
         followed.seen.count(chunk.data.len() as u32);
     }
 
+    /// Writes how long a browser is to wait before it comes back.
+    pub fn write_retry(&self, out: &mut Vec<u8>, wait: Duration) {
+        let open = (self.body == StreamBody::Chunked).then(|| begin_chunk(out));
+        sse::write_retry(out, wait);
+        if let Some(open) = open {
+            end_chunk(out, open);
+        }
+    }
+
     /// Writes the `id:` line: how far each is.
     pub fn write_cursors(&self, out: &mut Vec<u8>) {
         let cursors: SmallVec<[sse::Cursor<'_>; 4]> =
@@ -108,24 +119,24 @@ impl Stream {
     }
 }
 
-/// Queues a chunk for a connection that follows its execution.
+/// Queues a chunk for a connection that follows its execution. From where on the frame cache is
+/// needed for it, if it is.
 #[inline]
-pub(super) fn give(connection: &mut Connection, stream: &Stream, frame: Frame, frames: &mut Frames) {
-    frames.queue(frame.at);
+pub(super) fn give(connection: &mut Connection, stream: &Stream, frame: Frame) -> Option<u64> {
     let (at, length) = (frame.at, frame.length as usize);
     if length == 0 {
-        return; // An empty chunk, where there is nothing but payload.
+        return None; // An empty chunk, where there is nothing but payload.
     }
     if stream.is_plain() && stream.body == StreamBody::Chunked {
         connection.push_frame(at, length);
-        return;
+        return Some(at);
     }
     let (content, middle) = (u64::from(frame.content), u64::from(frame.middle));
     let middle_bytes = frame.middle_bytes();
     if stream.is_plain() {
         let content_bytes = (middle - content) as usize + middle_bytes;
         connection.push_frame(at + content, content_bytes);
-        return;
+        return Some(at);
     }
     let chunk_end_bytes = match stream.body {
         StreamBody::Chunked => length - middle as usize - middle_bytes,
@@ -142,4 +153,5 @@ pub(super) fn give(connection: &mut Connection, stream: &Stream, frame: Frame, f
         }
     });
     connection.push_frame(at + middle, middle_bytes + chunk_end_bytes);
+    Some(at)
 }

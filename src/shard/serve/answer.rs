@@ -1,0 +1,244 @@
+//! Calls, carried out and answered.
+
+use std::time::Duration;
+
+use super::super::{ExecuteError, ExecuteOptions, Shard};
+use super::connection::{Doing, Timer};
+use crate::base::ExecutionId;
+use crate::endpoint::{Answer, ApiError, Call, Execute, MetricsFormat, documents};
+use crate::engine::{CancelError, Start, State, Status as ExecutionStatus};
+use crate::limits;
+use crate::reactor::{ConnectionId, Reactor};
+use crate::wire::http1::Status;
+
+impl<R: Reactor + 'static> Shard<R> {
+    /// Carries out what a client asks for. `false`: the answer comes later, or is a stream that was
+    /// begun; `true`: it is complete.
+    pub(super) fn carry_out_call(&mut self, id: ConnectionId, call: Call) -> bool {
+        let is_draining = self.serve.as_ref().is_some_and(|serve| serve.is_draining);
+        match call {
+            Call::Execute(_) | Call::Follow(_) | Call::Output(..) | Call::Ready if is_draining => {
+                self.answer_error(id, &ApiError::shutting_down())
+            }
+            Call::Execute(execute) => self.run_tool(id, *execute),
+            Call::Follow(follow) => self.follow(id, &follow),
+            Call::Output(execution, kinds) => self.send_output(id, execution, kinds),
+            Call::Result(execution, wait) => self.await_result(id, execution, wait),
+            other => {
+                let answer = self.answer_now(&other).unwrap_or_else(|e| Answer::error(&e));
+                self.answer(id, &answer)
+            }
+        }
+    }
+
+    /// Calls that are answered from what is there.
+    fn answer_now(&mut self, call: &Call) -> Result<Answer, ApiError> {
+        let document = match call {
+            Call::Tools => documents::tools(self.tools.specs().map(|spec| &**spec)),
+            Call::Executions => self.list_executions(),
+            Call::Inspect(execution) => self.describe(*execution)?,
+            Call::Cancel(execution) => return self.cancel_call(*execution),
+            Call::Acknowledge(execution, subscriber, seq) => {
+                self.check_subscriber(*execution, *subscriber)?;
+                self.acknowledge(*subscriber, *seq)?;
+                return Ok(Answer::empty(Status::NO_CONTENT));
+            }
+            Call::Unsubscribe(execution, subscriber) => {
+                self.unfollow(*execution, *subscriber)?;
+                return Ok(Answer::empty(Status::NO_CONTENT));
+            }
+            Call::Progress(token) => {
+                let id = self.find_token(*token)?;
+                let status = self.inspect(id)?;
+                documents::progress(*token, &status, self.engine.progress_texts(id.slot))
+            }
+            Call::AllProgress => {
+                let engine = &self.engine;
+                documents::all_progress(engine.tokens().map(|(token, id, progress)| {
+                    (token, id, progress, engine.progress_texts(id.slot))
+                }))
+            }
+            Call::Metrics(format) => return Ok(self.metrics_answer(*format)),
+            Call::Ready => documents::health("ready"),
+            Call::Execute(_) | Call::Follow(_) | Call::Output(..) | Call::Result(..) => {
+                unreachable!("answered elsewhere")
+            }
+        };
+        Ok(Answer::json(Status::OK, &document))
+    }
+
+    fn list_executions(&mut self) -> serde_json::Value {
+        let ids: Vec<ExecutionId> = self.runs.iter().flatten().map(|run| run.id).collect();
+        let mut all = Vec::with_capacity(ids.len());
+        for id in ids {
+            if let Ok(status) = self.inspect(id) {
+                all.push((status, self.tool_name(id)));
+            }
+        }
+        documents::executions(all.iter().map(|(status, tool)| (status, tool.as_str())), self.now)
+    }
+
+    fn describe(&mut self, id: ExecutionId) -> Result<serde_json::Value, ApiError> {
+        let subscribers = self.subscribers(id)?;
+        let status = self.inspect(id)?;
+        let texts = self.engine.progress_texts(id.slot);
+        let tool = self.tool_name(id);
+        Ok(documents::execution(&status, &tool, texts, &subscribers, self.now))
+    }
+
+    /// Empty if it has none.
+    fn tool_name(&self, id: ExecutionId) -> String {
+        self.tool_of(id).map(|tool| tool.name.clone()).unwrap_or_default()
+    }
+
+    fn cancel_call(&mut self, id: ExecutionId) -> Result<Answer, ApiError> {
+        let status = match self.cancel(id) {
+            Ok(()) => Status::ACCEPTED,
+            Err(CancelError::Ended(_)) => Status::OK, // As was wished.
+            Err(error @ CancelError::NotFound) => return Err(error.into()),
+        };
+        let state = self.inspect(id)?.state;
+        Ok(Answer::json(status, &documents::state(id, state)))
+    }
+
+    fn run_tool(&mut self, id: ConnectionId, execute: Execute) -> bool {
+        // Whoever asks for the stream at once is to miss nothing of it.
+        let start = match (execute.start, &execute.stream) {
+            (Start::Now, Some(_)) => {
+                Start::AfterSubscribers { count: 1, deadline: limits::ATTACH_DEADLINE }
+            }
+            (start, _) => start,
+        };
+        let options = ExecuteOptions {
+            start,
+            hold: execute.hold,
+            retention: execute.retention,
+            block_deadline: execute.block_deadline,
+            on_stall: execute.on_stall,
+            timeouts: execute.timeouts,
+            progress: execute.progress,
+        };
+        let execution = match self.execute(&execute.tool, &execute.arguments, options) {
+            Ok(execution) => execution,
+            Err(error) => return self.answer_error(id, &refusal(error)),
+        };
+        self.run_mut(execution.slot).policy = execute.policy;
+        if let Some((format, wishes)) = execute.stream {
+            let is_refused = self.follow_new(id, execution, format, wishes);
+            if is_refused {
+                let _ = self.cancel(execution); // Nobody knows its name.
+            }
+            return is_refused;
+        }
+        let status = self.inspect(execution).expect("it was just opened");
+        let document = documents::created(execution, status.token, &execute.tool, status.state);
+        self.answer(id, &Answer::created(&document, documents::location(execution)))
+    }
+
+    /// Answers at the end of the execution, or when the client has waited long enough.
+    fn await_result(&mut self, id: ConnectionId, execution: ExecutionId, wait: Duration) -> bool {
+        let now = self.now;
+        match self.inspect(execution) {
+            Err(error) => self.answer_error(id, &error.into()),
+            Ok(status) if matches!(status.state, State::Ended(_)) => self.give_result(id, &status),
+            Ok(status) if wait.is_zero() => self.give_state(id, &status),
+            Ok(_) => {
+                let serve = self.serve.as_mut().expect("it has connections");
+                serve.waiting.push((execution, id));
+                let connection = serve.connection(id).expect("its request is being answered");
+                connection.doing = Doing::Result(execution);
+                serve.set_timer(id, Some((Timer::Result, now + wait)));
+                false
+            }
+        }
+    }
+
+    fn give_result(&mut self, id: ConnectionId, status: &ExecutionStatus) -> bool {
+        let mut data = Vec::new();
+        if let Some(run) = self.runs[status.id.slot.index as usize].as_ref() {
+            for seq in status.tail_seq.max(1)..=status.head_seq {
+                let read = super::super::act::read_chunk(run, seq, &mut self.scratch);
+                if let Ok((_, payload)) = read {
+                    data.extend_from_slice(payload);
+                }
+            }
+        }
+        self.answer(id, &Answer::json(Status::OK, &documents::result(status, &data)))
+    }
+
+    fn give_state(&mut self, id: ConnectionId, status: &ExecutionStatus) -> bool {
+        let document = documents::state(status.id, status.state);
+        self.answer(id, &Answer::json(Status::ACCEPTED, &document))
+    }
+
+    /// An execution has ended: whoever waits for that is answered.
+    pub(super) fn answer_waiting(&mut self, execution: ExecutionId) {
+        loop {
+            let serve = self.serve.as_mut().expect("somebody waits");
+            let found = serve.waiting.iter().position(|(waited_for, _)| *waited_for == execution);
+            let Some(at) = found else { return };
+            let (_, id) = serve.waiting.swap_remove(at);
+            self.answer_waited(id, execution);
+        }
+    }
+
+    /// The client has waited long enough.
+    pub(super) fn answer_late(&mut self, id: ConnectionId) {
+        let serve = self.serve.as_mut().expect("it has connections");
+        let found = serve.waiting.iter().position(|(_, waiting)| *waiting == id);
+        let (execution, _) = serve.waiting.swap_remove(found.expect("its timer was armed for it"));
+        self.answer_waited(id, execution);
+    }
+
+    fn answer_waited(&mut self, id: ConnectionId, execution: ExecutionId) {
+        let serve = self.serve.as_mut().expect("it has connections");
+        let connection = serve.connection(id).expect("who is gone waits for nothing");
+        connection.doing = Doing::Requests;
+        match self.inspect(execution) {
+            Err(error) => self.answer_error(id, &error.into()),
+            Ok(status) if matches!(status.state, State::Ended(_)) => self.give_result(id, &status),
+            Ok(status) => self.give_state(id, &status),
+        };
+        self.serve.as_mut().expect("as above").answered.push(id);
+    }
+
+    /// Writes a whole answer. Always `true`.
+    pub(super) fn answer(&mut self, id: ConnectionId, answer: &Answer) -> bool {
+        let serve = self.serve.as_mut().expect("it has connections");
+        let date = serve.date;
+        if let Some(connection) = serve.writable(id) {
+            connection.converse(|http, out| http.answer(answer, &date, out));
+        }
+        true
+    }
+
+    /// As [`Shard::answer`], of what went wrong.
+    pub(super) fn answer_error(&mut self, id: ConnectionId, error: &ApiError) -> bool {
+        self.answer(id, &Answer::error(error))
+    }
+
+    fn metrics_answer(&mut self, format: MetricsFormat) -> Answer {
+        let _ = format;
+        Answer::empty(Status::NOT_IMPLEMENTED)
+    }
+}
+
+/// Why a tool was not run, as the client is told.
+fn refusal(error: ExecuteError) -> ApiError {
+    let text = error.to_string();
+    match error {
+        ExecuteError::Start(error) => error.into(),
+        ExecuteError::Open(error) => error.into(),
+        ExecuteError::NoRandomness => {
+            ApiError::new(Status::INTERNAL_SERVER_ERROR, "no_randomness", text)
+        }
+        ExecuteError::ChunkTooLarge { chunk_bytes_max, .. } => {
+            ApiError::new(Status::BAD_REQUEST, "chunk_too_large", text)
+                .limit(chunk_bytes_max.into())
+        }
+        ExecuteError::MemoryShort(_) => {
+            ApiError::new(Status::SERVICE_UNAVAILABLE, "memory_short", text)
+                .retry_after(limits::BUSY_RETRY_AFTER)
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! What is given to connections, and the flush that sends it.
+
+use super::super::run::Run;
+use super::super::{Chunk, Delivery, Names, Shard};
+use super::Serve;
+use super::connection::{Doing, Flushed, Timer};
+use super::frames::{ENCODINGS, Encoding, Frame, Key};
+use super::stream;
+use crate::base::{Handle, Instant, SubscriberId};
+use crate::engine::{EndState, Event, Outcome};
+use crate::limits;
+use crate::reactor::{ConnectionId, Reactor};
+use crate::trace::Counters;
+use crate::wire::sse;
+
+/// What giving a chunk needs beside the tables.
+pub(in crate::shard) struct Giving<'a, R> {
+    pub reactor: &'a mut R,
+    pub counters: &'a mut Counters,
+    pub now: Instant,
+    pub execution: Handle,
+    pub names: &'a Names,
+}
+
+impl Serve {
+    /// The chunk that is given next is another one.
+    #[inline]
+    pub fn next_chunk(&mut self) {
+        if self.current.iter().any(Option::is_some) {
+            self.current = [None; ENCODINGS];
+        }
+    }
+
+    /// Is there enough for a send?
+    #[inline]
+    pub fn is_flush_due(&self) -> bool {
+        self.queued_events >= limits::FLUSH_EVENTS || self.queued_bytes >= limits::FLUSH_BYTES
+    }
+
+    /// Queues a chunk for a subscriber.
+    #[inline]
+    pub fn give<R: Reactor>(
+        &mut self,
+        id: ConnectionId,
+        subscriber: SubscriberId,
+        chunk: &Chunk<'_>,
+        giving: &mut Giving<'_, R>,
+    ) {
+        let stream = self.connection(id).and_then(|connection| connection.stream.as_ref());
+        let Some(encoding) = stream.map(|stream| stream.encoding) else { return };
+        let frame = match self.current[encoding as usize] {
+            Some(frame) => frame,
+            None => self.frame(encoding, chunk, giving),
+        };
+        let connection = self.writable(id).expect("it was just there");
+        let mut stream = connection.stream.take().expect("as above");
+        stream.count(subscriber, chunk);
+        let from = stream::give(connection, &stream, frame);
+        connection.stream = Some(stream);
+        if let Some(from) = from {
+            self.frames.queue(from);
+        }
+    }
+
+    /// The chunk in this encoding: as it was encoded for somebody else, or now.
+    fn frame<R: Reactor>(
+        &mut self,
+        encoding: Encoding,
+        chunk: &Chunk<'_>,
+        giving: &mut Giving<'_, R>,
+    ) -> Frame {
+        if self.current.iter().all(Option::is_none) {
+            self.queued_events += 1;
+        }
+        let key = Key { execution: giving.execution, seq: chunk.seq, encoding };
+        let frame = match self.frames.find(&key) {
+            Some(frame) => {
+                giving.counters.frames_reused += 1;
+                frame
+            }
+            None => {
+                let execution = giving.names.execution.as_str();
+                let cursor = sse::Cursor { execution, seq: chunk.seq };
+                self.frames.encode(encoding, &chunk.event(execution), &cursor);
+                giving.counters.frames_encoded += 1;
+                match self.frames.keep(key) {
+                    Ok(frame) => frame,
+                    Err(_) => {
+                        self.flush(giving.reactor, giving.counters, giving.now);
+                        self.current = [None; ENCODINGS];
+                        self.frames.keep(key).expect("nothing is queued any more")
+                    }
+                }
+            }
+        };
+        self.queued_bytes += frame.length as usize;
+        self.current[encoding as usize] = Some(frame);
+        frame
+    }
+
+    /// Writes something that is no chunk to a subscriber of this execution.
+    pub fn tell(
+        &mut self,
+        id: ConnectionId,
+        subscriber: SubscriberId,
+        run: Option<&Run>,
+        delivery: &Delivery<'_>,
+    ) {
+        let Some(run) = run else {
+            unreachable!("an execution is released after its subscribers' ends");
+        };
+        let names = &run.names;
+        let Some(connection) = self.writable(id) else { return };
+        let Some(mut stream) = connection.stream.take() else { return };
+        let Some(followed) = stream.part(subscriber) else {
+            connection.stream = Some(stream);
+            return;
+        };
+        let mut has_id = true;
+        match delivery {
+            Delivery::Gap(gap) => {
+                followed.seq = gap.to_seq;
+                followed.seen.chunks += gap.chunk_count;
+                followed.seen.bytes += gap.byte_count;
+            }
+            Delivery::End(ended) => {
+                followed.subscriber = None;
+                match ended.end.state {
+                    // Nobody comes back behind this.
+                    EndState::Ended(_) => followed.seq += 1,
+                    EndState::Detached { .. } => has_id = stream.is_combined,
+                }
+                stream.open_count -= 1;
+            }
+            Delivery::Chunk(_) | Delivery::Progress(_) => {}
+        }
+        connection.write(|out| stream.write_event(out, &delivery.event(names), has_id));
+        let is_cut = stream.encoding == Encoding::Output && is_cut(delivery);
+        if is_cut {
+            connection.is_last = true;
+            connection.is_aborted = true;
+        } else if stream.open_count == 0 {
+            connection.converse(|http, out| http.end_stream(out));
+            connection.doing = Doing::Requests;
+            self.answered.push(id);
+            return;
+        }
+        connection.stream = Some(stream);
+    }
+
+    /// Sends what there is to be sent, once for each connection.
+    pub fn flush<R: Reactor>(&mut self, reactor: &mut R, counters: &mut Counters, now: Instant) {
+        for at in 0..self.touched.len() {
+            let index = self.touched[at] as usize;
+            let Some(connection) = self.connections[index].as_deref_mut() else { continue };
+            connection.is_touched = false;
+            let id = connection.id;
+            let flushed = connection.flush(&self.frames, &mut self.spare, now, |slices| {
+                counters.sends += 1;
+                reactor.send(id, slices)
+            });
+            let takes = match flushed {
+                Flushed::All => true,
+                Flushed::Cut => false,
+                Flushed::Broken => {
+                    self.broken.push(id);
+                    continue;
+                }
+            };
+            if takes != connection.takes {
+                connection.takes = takes;
+                let demand = if takes { u32::MAX } else { 0 };
+                let followed = connection.stream.iter().flat_map(|stream| &stream.followed);
+                self.demands.extend(followed.filter_map(|f| Some((f.subscriber?, demand))));
+            }
+            if connection.is_last && (takes || connection.is_aborted) {
+                self.finished.push(id);
+            }
+        }
+        self.touched.clear();
+        self.frames.let_go();
+        self.queued_events = 0;
+        self.queued_bytes = 0;
+    }
+}
+
+/// Is a body of nothing but payload incomplete for ever?
+fn is_cut(delivery: &Delivery<'_>) -> bool {
+    match delivery {
+        Delivery::Gap(_) => true,
+        Delivery::End(ended) => ended.end.state != EndState::Ended(Outcome::Completed),
+        Delivery::Chunk(_) | Delivery::Progress(_) => false,
+    }
+}
+
+impl<R: Reactor + 'static> Shard<R> {
+    /// In the middle of a fan-out of many chunks: sends what there is, so that who is slow is given
+    /// no more.
+    #[inline]
+    pub(in crate::shard) fn flush_if_due(&mut self) {
+        if let Some(serve) = &mut self.serve
+            && serve.is_flush_due()
+        {
+            serve.flush(&mut self.reactor, &mut self.counters, self.now);
+            self.tell_demands();
+        }
+    }
+
+    fn tell_demands(&mut self) {
+        while let Some(serve) = &mut self.serve
+            && let Some((subscriber, demand)) = serve.demands.pop()
+        {
+            self.tell(Event::Demand(subscriber, demand));
+        }
+    }
+
+    /// Sends everything that this turn has made, and sees to what comes of that.
+    pub(in crate::shard) fn flush_connections(&mut self) {
+        while let Some(serve) = &mut self.serve
+            && serve.has_work()
+        {
+            serve.flush(&mut self.reactor, &mut self.counters, self.now);
+            self.tell_demands();
+            self.settle_flush();
+            self.pump();
+        }
+    }
+
+    fn settle_flush(&mut self) {
+        while let Some(serve) = &mut self.serve {
+            if let Some(id) = serve.broken.pop() {
+                self.drop_connection(id);
+            } else if let Some(id) = serve.finished.pop() {
+                self.finish_connection(id);
+            } else if let Some(execution) = serve.ended.pop() {
+                self.answer_waiting(execution);
+            } else if let Some(id) = serve.answered.pop() {
+                self.converse(id, |http, date, out| http.resume(date, out));
+            } else {
+                return;
+            }
+        }
+    }
+
+    /// Everything was sent to who is told nothing more: closes the connection once it has read it.
+    fn finish_connection(&mut self, id: ConnectionId) {
+        let now = self.now;
+        let serve = self.serve.as_mut().expect("it has connections");
+        let Some(connection) = serve.connection(id) else { return };
+        if connection.is_aborted || connection.has_ended {
+            self.drop_connection(id);
+            return;
+        }
+        connection.doing = Doing::Closing;
+        connection.stream = None;
+        serve.set_timer(id, Some((Timer::Linger, now + limits::LINGER)));
+        self.reactor.finish(id);
+        self.reactor.set_receiving(id, true); // Its end is what is waited for.
+    }
+
+    /// An execution has ended: who waits for its result is answered at the end of the turn.
+    pub(in crate::shard) fn note_ended(&mut self, execution: Handle) {
+        let Some(serve) = &mut self.serve else { return };
+        let id = self.runs[execution.index as usize].as_ref().map(|run| run.id);
+        if let Some(id) = id
+            && serve.waiting.iter().any(|(waited_for, _)| *waited_for == id)
+        {
+            serve.ended.push(id);
+        }
+    }
+}

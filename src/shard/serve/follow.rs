@@ -1,0 +1,227 @@
+//! Streams: a request becomes a subscriber, or several, and its answer their events.
+
+use smallvec::SmallVec;
+
+use super::super::{Call as SinkCall, Delivery, Ended, Shard, Sink};
+use super::connection::{Doing, Timer};
+use super::frames::Encoding;
+use super::stream::{Followed, Stream};
+use crate::base::{ExecutionId, SubscriberId};
+use crate::endpoint::{Answer, ApiError, Follow, PolicyWish, StreamBody, StreamFormat, Wishes};
+use crate::engine::{
+    Event, From, Kinds, NotFound, Policy, Reply, State, SubscribeError, SubscribeSpec, Subscribed,
+};
+use crate::limits;
+use crate::reactor::{ConnectionId, Reactor};
+use crate::trace::Code;
+use crate::wire::http1::Status;
+
+impl<R: Reactor + 'static> Shard<R> {
+    /// Answers with a stream; `false` if one was begun, `true` if that was the whole answer.
+    pub(super) fn follow(&mut self, id: ConnectionId, follow: &Follow) -> bool {
+        let mut attached: SmallVec<[(ExecutionId, Subscribed); 1]> = SmallVec::new();
+        for &(execution, from) in &follow.executions {
+            if follow.resumes && self.was_seen_to_end(execution, from) {
+                continue;
+            }
+            let spec = self.spec_of(execution, &follow.wishes, from);
+            match self.attach_connection(execution, spec, id) {
+                Ok(subscribed) => attached.push((execution, subscribed)),
+                Err(error) => {
+                    self.detach_all_of(&attached);
+                    return self.answer_error(id, &ApiError::from(error));
+                }
+            }
+        }
+        if attached.is_empty() {
+            return self.answer(id, &Answer::empty(Status::NO_CONTENT));
+        }
+        let encoding = match follow.format {
+            StreamFormat::Sse => Encoding::Sse,
+            StreamFormat::Ndjson => Encoding::Ndjson,
+        };
+        self.begin(id, encoding, follow.format.media_type(), follow.is_combined, &attached)
+    }
+
+    /// Answers with the payload of an execution, all of it or, in the end, not.
+    pub(super) fn send_output(
+        &mut self,
+        id: ConnectionId,
+        execution: ExecutionId,
+        kinds: Kinds,
+    ) -> bool {
+        let is_held = match self.inspect(execution) {
+            Err(error) => return self.answer_error(id, &error.into()),
+            Ok(status) => status.tail_seq <= 1,
+        };
+        if !is_held {
+            let error = SubscribeError::NoLongerHeld { tail_seq: 2 };
+            return self.answer_error(id, &error.into());
+        }
+        let wishes = Wishes { policy: Some(Policy::Block), kinds, ..Wishes::default() };
+        let spec = wishes.spec(PolicyWish::default(), From::Start);
+        match self.attach_connection(execution, spec, id) {
+            Err(error) => self.answer_error(id, &error.into()),
+            Ok(subscribed) => {
+                let attached = [(execution, subscribed)];
+                self.begin(id, Encoding::Output, "application/octet-stream", false, &attached)
+            }
+        }
+    }
+
+    /// Runs a tool and answers with its stream. It waits for its subscriber, unless it was said
+    /// when it is to start.
+    pub(super) fn follow_new(
+        &mut self,
+        id: ConnectionId,
+        execution: ExecutionId,
+        format: StreamFormat,
+        wishes: Wishes,
+    ) -> bool {
+        let executions = SmallVec::from_elem((execution, From::Start), 1);
+        let follow = Follow { executions, is_combined: false, resumes: false, format, wishes };
+        self.follow(id, &follow)
+    }
+
+    /// Has the client been told of the end already?
+    fn was_seen_to_end(&mut self, execution: ExecutionId, from: From) -> bool {
+        let From::Seq { seq, .. } = from else { return false };
+        let status = self.inspect(execution);
+        status.is_ok_and(|s| matches!(s.state, State::Ended(_)) && seq > s.head_seq + 1)
+    }
+
+    /// What is agreed, with what applies to this execution where the client does not say.
+    fn spec_of(&self, execution: ExecutionId, wishes: &Wishes, from: From) -> SubscribeSpec {
+        let run = self.runs.get(execution.slot.index as usize).and_then(Option::as_ref);
+        let run = run.filter(|run| run.id == execution);
+        let default = run.and_then(|run| {
+            let of_tool = run.tool.as_ref().map(|tool| tool.subscribers);
+            run.policy.or(of_tool.map(|default| PolicyWish {
+                policy: default.policy,
+                limit_chunks: default.limit_chunks,
+                limit_bytes: default.limit_bytes,
+            }))
+        });
+        wishes.spec(default.unwrap_or_default(), from)
+    }
+
+    /// Nothing is given to it before its answer is begun: there is no pump in between.
+    fn attach_connection(
+        &mut self,
+        execution: ExecutionId,
+        spec: SubscribeSpec,
+        id: ConnectionId,
+    ) -> Result<Subscribed, SubscribeError> {
+        let Reply::Subscribed(result) = self.ask_at_once(Event::Subscribe(execution, spec)) else {
+            unreachable!("the answer fits the question");
+        };
+        let subscribed = result?;
+        let sink = Sink { kinds: subscribed.terms.kinds, call: SinkCall::Connection(id) };
+        let index = subscribed.subscriber.0.index;
+        self.sinks[index as usize] = sink;
+        self.record(Code::SubscriberAttached, index.into(), subscribed.execution.index.into());
+        Ok(subscribed)
+    }
+
+    fn detach_all_of(&mut self, attached: &[(ExecutionId, Subscribed)]) {
+        for (_, subscribed) in attached {
+            self.ask_at_once(Event::Unsubscribe(subscribed.subscriber));
+        }
+    }
+
+    /// Writes the head and what comes first.
+    fn begin(
+        &mut self,
+        id: ConnectionId,
+        encoding: Encoding,
+        media_type: &str,
+        is_combined: bool,
+        attached: &[(ExecutionId, Subscribed)],
+    ) -> bool {
+        let now = self.now;
+        let serve = self.serve.as_mut().expect("it has connections");
+        let date = serve.date;
+        let retry = limits::RETRY.mul_f64(1.0 + serve.random.below(1_000) as f64 / 1_000.0);
+        let beat = limits::KEEP_ALIVE.mul_f64(0.5 + serve.random.below(500) as f64 / 1_000.0);
+        let connection = serve.writable(id).expect("its request is being answered");
+        let body = connection.converse(|http, out| http.begin_stream(media_type, &date, out));
+        if body == StreamBody::None {
+            self.detach_all_of(attached);
+            return true;
+        }
+        let followed = attached.iter().map(|(execution, subscribed)| Followed {
+            id: *execution,
+            name: execution.to_string().into(),
+            subscriber: Some(subscribed.subscriber),
+            kinds: subscribed.terms.kinds,
+            seq: subscribed.cursor.next_seq - 1,
+            seen: subscribed.cursor.seen,
+        });
+        let stream = Box::new(Stream {
+            encoding,
+            body,
+            is_combined,
+            followed: followed.collect(),
+            open_count: attached.len() as u32,
+        });
+        if encoding == Encoding::Sse {
+            connection.write(|out| stream.write_retry(out, retry));
+        }
+        for (execution, subscribed) in attached {
+            let run = self.runs[execution.slot.index as usize].as_ref();
+            let run = run.expect("it was just subscribed to");
+            let tool = run.tool.as_ref().map_or("", |tool| tool.name.as_str());
+            let from_seq = subscribed.cursor.next_seq;
+            let (subscriber, terms) = (subscribed.subscriber, &subscribed.terms);
+            run.names.write_started(tool, subscriber, terms, from_seq, |event| {
+                connection.write(|out| stream.write_event(out, event, true));
+            });
+        }
+        connection.doing = Doing::Stream;
+        connection.stream = Some(stream);
+        let takes = connection.takes;
+        serve.set_timer(id, Some((Timer::Beat, now + beat)));
+        if !takes {
+            for (_, subscribed) in attached {
+                self.tell(Event::Demand(subscribed.subscriber, 0));
+            }
+        }
+        false
+    }
+
+    /// A subscriber of this execution is let go, at the wish of whoever knows both names.
+    pub(super) fn unfollow(
+        &mut self,
+        execution: ExecutionId,
+        subscriber: SubscriberId,
+    ) -> Result<(), ApiError> {
+        self.check_subscriber(execution, subscriber)?;
+        let index = subscriber.0.index as usize;
+        let followed_by = match self.sinks.get(index).map(|sink| &sink.call) {
+            Some(SinkCall::Connection(id)) => Some(*id),
+            _ => None,
+        };
+        let end = self.unsubscribe(subscriber)?;
+        // Its connection would wait for ever.
+        if let Some(id) = followed_by {
+            let delivery = Delivery::End(Ended { end, error: None });
+            let run = self.runs[execution.slot.index as usize].as_ref();
+            let serve = self.serve.as_mut().expect("it has connections");
+            serve.tell(id, subscriber, run, &delivery);
+        }
+        Ok(())
+    }
+
+    /// Does it belong to that execution?
+    pub(super) fn check_subscriber(
+        &mut self,
+        execution: ExecutionId,
+        subscriber: SubscriberId,
+    ) -> Result<(), ApiError> {
+        let all = self.subscribers(execution)?;
+        match all.iter().any(|status| status.id == subscriber) {
+            true => Ok(()),
+            false => Err(NotFound.into()),
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! The beginning and the end of a server: listening, and draining.
+
+use super::super::Shard;
+use super::Serve;
+use super::connection::Doing;
+use crate::endpoint::Due;
+use crate::limits;
+use crate::reactor::{
+    ConnectionId, ListenAddress, ListenError, ListenOptions, Reactor, SocketLimits,
+};
+
+impl<R: Reactor + 'static> Shard<R> {
+    /// Serves HTTP at this address from now on; returns it, with the port that the kernel chose.
+    ///
+    /// # Errors
+    /// [`ListenError`]; nothing is left behind then.
+    ///
+    /// ```
+    /// use streamdoor::reactor::ListenOptions;
+    /// use streamdoor::shard::{Shard, ShardConfig};
+    /// let (mut shard, _) = Shard::new(ShardConfig::default())?;
+    /// let address = shard.listen(&"127.0.0.1:0".parse()?, ListenOptions::default())?;
+    /// println!("http://{address}/v1/tools");
+    /// shard.turn(); // ... and so on, or `shard.run()`.
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn listen(
+        &mut self,
+        address: &ListenAddress,
+        options: ListenOptions,
+    ) -> Result<ListenAddress, ListenError> {
+        if self.serve.is_none() {
+            let limits =
+                SocketLimits { connections_max: self.connections_max, ..Default::default() };
+            let opened = self.reactor.open_sockets(limits);
+            opened.map_err(|error| ListenError::without_sockets(address, &error))?;
+            let seed = self.secrets.draw().map_or(0, |secret| secret.nonce);
+            let now = self.reactor.now();
+            self.serve = Some(Box::new(Serve::new(self.connections_max, seed, now)));
+        }
+        let listener = self.reactor.listen(address, options)?;
+        let serve = self.serve.as_mut().expect("it was just made");
+        serve.listeners.push(listener);
+        Ok(self.reactor.listen_address(listener).expect("it was just made"))
+    }
+
+    /// Connections there are.
+    pub fn connection_count(&self) -> u32 {
+        self.serve.as_ref().map_or(0, |serve| serve.connection_count())
+    }
+
+    /// Begins to end the server: nobody is accepted any more, what runs is stopped, subscribers are
+    /// told `detached: shutdown`. What was said is still sent: take turns until
+    /// [`Shard::connection_count`] is 0, or for as long as that may take.
+    pub fn drain(&mut self) {
+        let Some(serve) = &mut self.serve else { return };
+        if std::mem::replace(&mut serve.is_draining, true) {
+            return;
+        }
+        for listener in serve.listeners.drain(..) {
+            self.reactor.close_listener(listener);
+        }
+        self.shut_down();
+        self.flush_connections();
+        let serve = self.serve.as_ref().expect("it was just there");
+        let is_idle = |connection: &super::Connection| {
+            let waits = connection.http.due() == Due::Request;
+            matches!(connection.doing, Doing::Requests) && waits && !connection.has_pieces()
+        };
+        let connections = serve.connections.iter().flatten();
+        let idle: Vec<ConnectionId> =
+            connections.filter(|c| is_idle(c)).map(|connection| connection.id).collect();
+        for id in idle {
+            self.drop_connection(id);
+        }
+    }
+
+    /// Sends what can be sent and closes everything. For the end of a shard.
+    pub(in crate::shard) fn close_connections(&mut self) {
+        self.flush_connections();
+        let connections = self.serve.iter().flat_map(|serve| serve.connections.iter().flatten());
+        let all: Vec<ConnectionId> = connections.map(|connection| connection.id).collect();
+        for id in all {
+            self.drop_connection(id);
+        }
+        let _ = limits::LINGER;
+    }
+}

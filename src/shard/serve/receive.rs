@@ -1,0 +1,117 @@
+//! Events of sockets: who connects, what they say, that they have gone.
+
+use super::super::Shard;
+use super::connection::Doing;
+use super::frames::Encoding;
+use crate::endpoint::{HttpConnection, Step};
+use crate::engine::Event;
+use crate::limits;
+use crate::reactor::{ConnectionId, Reactor, SocketEvent};
+
+impl<R: Reactor + 'static> Shard<R> {
+    /// Looks at what has happened on sockets.
+    pub(in crate::shard) fn serve_sockets(&mut self) {
+        let wall_us = self.reactor.wall_us();
+        let Some(serve) = &mut self.serve else { return };
+        serve.set_date(wall_us);
+        for _ in 0..limits::SOCKET_EVENTS_PER_TURN {
+            let Some(serve) = &mut self.serve else { return };
+            let Some(event) = self.reactor.next_socket_event() else { return };
+            self.worked = true;
+            match event {
+                SocketEvent::Accepted { connection, peer, .. } => {
+                    serve.accept(connection, peer, self.now);
+                }
+                SocketEvent::Received { connection: id, bytes } => {
+                    let date = serve.date;
+                    let Some(connection) = serve.writable(id) else { continue };
+                    if let Doing::Closing = connection.doing {
+                        continue; // It was told that nothing more is read.
+                    }
+                    let step = connection.converse(|http, out| http.receive(bytes, &date, out));
+                    self.take_step(id, step);
+                }
+                SocketEvent::Ended { connection: id, error } => {
+                    self.peer_ended(id, error.is_some());
+                }
+                SocketEvent::Writable { connection: id } => {
+                    if let Some(connection) = serve.writable(id) {
+                        connection.is_blocked = false;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Has the HTTP machine of a connection say something, and goes on from there.
+    pub(super) fn converse(
+        &mut self,
+        id: ConnectionId,
+        speak: impl FnOnce(&mut HttpConnection, &[u8; 29], &mut Vec<u8>) -> Step,
+    ) {
+        let Some(serve) = &mut self.serve else { return };
+        let date = serve.date;
+        let Some(connection) = serve.writable(id) else { return };
+        let step = connection.converse(|http, out| speak(http, &date, out));
+        self.take_step(id, step);
+    }
+
+    /// Does what the HTTP machine of a connection wants, until it waits.
+    fn take_step(&mut self, id: ConnectionId, mut step: Step) {
+        loop {
+            match step {
+                Step::Wait => break,
+                Step::Call(call) => {
+                    if !self.carry_out_call(id, call) {
+                        break;
+                    }
+                }
+                Step::Close => {
+                    let serve = self.serve.as_mut().expect("it has connections");
+                    if let Some(connection) = serve.writable(id) {
+                        connection.is_last = true;
+                    }
+                    break;
+                }
+            }
+            let serve = self.serve.as_mut().expect("it has connections");
+            let date = serve.date;
+            let Some(connection) = serve.writable(id) else { return };
+            step = connection.converse(|http, out| http.resume(&date, out));
+        }
+        self.settle_connection(id);
+    }
+
+    fn peer_ended(&mut self, id: ConnectionId, is_broken: bool) {
+        let serve = self.serve.as_mut().expect("it has connections");
+        let Some(connection) = serve.connection(id) else { return };
+        connection.has_ended = true;
+        match connection.doing {
+            // Who closes its side of a stream has gone, as browsers and curl go.
+            _ if is_broken => self.drop_connection(id),
+            Doing::Requests => self.converse(id, |http, date, out| http.end_input(date, out)),
+            Doing::Result(_) | Doing::Elsewhere | Doing::Stream | Doing::Closing => {
+                self.drop_connection(id);
+            }
+        }
+    }
+
+    /// Closes a connection now. Who followed an execution through it is lost: `block` keeps its
+    /// place for a while.
+    pub(super) fn drop_connection(&mut self, id: ConnectionId) {
+        let Some(serve) = &mut self.serve else { return };
+        let Some(mut connection) = serve.forget(id) else { return };
+        let stream = connection.stream.take();
+        let is_output = stream.as_ref().is_some_and(|s| s.encoding == Encoding::Output);
+        connection.recycle(&mut serve.spare);
+        self.reactor.close(id);
+        for followed in stream.iter().flat_map(|stream| &stream.followed) {
+            match followed.subscriber {
+                // Nobody comes back for the rest of a file.
+                Some(subscriber) if is_output => _ = self.unsubscribe(subscriber),
+                Some(subscriber) => self.tell(Event::Lost(subscriber)),
+                None => {}
+            }
+        }
+    }
+}
