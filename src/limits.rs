@@ -35,6 +35,10 @@ pub const DISCONNECT_LIMIT_CHUNKS: u32 = 1_000;
 
 /// Chunks that a shard takes from one producer before its own subscribers are given them.
 pub const BURST_CHUNKS_MAX: u32 = 64;
+/// Chunks of one delivery: between two of them a connection can say that it is full.
+pub const DELIVERY_CHUNKS_MAX: u32 = 64;
+/// Payload bytes of one delivery, its first chunk apart.
+pub const DELIVERY_BYTES_MAX: u64 = 64 << 10;
 
 // --- Durations -----------------------------------------------------------------------------------
 
@@ -268,6 +272,8 @@ pub const COALESCE_BYTES_DEFAULT: u64 = 16 << 10;
 pub const HTTP_QUERY_PAIRS_MAX: usize = 64;
 /// Executions that one connection follows: each event says for each how far it is.
 pub const STREAM_CURSORS_MAX: usize = 32;
+/// One of them, as text, with what stands between it and the next: a name and three numbers.
+pub const STREAM_CURSOR_BYTES_MAX: usize = 96;
 /// A line of SSE or NDJSON that a client takes: the longest chunk, all of it escaped, and a bit.
 pub const STREAM_LINE_BYTES_MAX: usize = 8 << 20;
 /// The data of one event that a client of SSE takes, all lines together.
@@ -313,7 +319,8 @@ const _: () = {
     assert!(FRAME_CACHE_BYTES >= 2 * FRAME_BYTES_MAX); // One is sent while the next is made.
     assert!(HTTP_FIRST_LINE_BYTES_MAX <= HTTP_HEAD_BYTES_MAX); // Else it could not be reached.
     assert!(HTTP_HEADER_BYTES_MAX <= HTTP_HEAD_BYTES_MAX);
-    assert!(STREAM_CURSORS_MAX * 48 < HTTP_HEADER_BYTES_MAX as usize); // `Last-Event-ID` fits.
+    // `Last-Event-ID` fits.
+    assert!(STREAM_CURSORS_MAX * STREAM_CURSOR_BYTES_MAX < HTTP_HEADER_BYTES_MAX as usize);
     // JSON spells a control character in six.
     assert!(6 * RING_CLASS_BYTES[RING_CLASS_BYTES.len() - 1] as usize <= STREAM_LINE_BYTES_MAX);
     assert!(STREAM_LINE_BYTES_MAX <= SSE_EVENT_BYTES_MAX);

@@ -315,7 +315,10 @@ fn framing_them_allocates_nothing() {
         sse::write_event(&mut middle, &Event::Gap(gap)); // Shared by all connections.
         #[cfg(feature = "server")]
         let chunk = http1::begin_chunk(&mut out);
-        sse::write_cursors(&mut out, &executions.map(|execution| Cursor { execution, seq }));
+        let bytes = 1_000 * seq;
+        let cursors =
+            executions.map(|execution| Cursor { execution, seq, bytes, chunks: Some(seq) });
+        sse::write_cursors(&mut out, &cursors);
         out.extend_from_slice(&middle);
         out.extend_from_slice(sse::END);
         #[cfg(feature = "server")]

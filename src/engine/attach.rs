@@ -11,7 +11,7 @@ use crate::engine::execution::Execution;
 use crate::engine::policy::{Cursor, LagLimit, Log, Policy, Terms, totals_before};
 use crate::engine::subscriber::{Connection, Detail, Local, Remote};
 use crate::engine::timers::Timer;
-use crate::engine::{Engine, Seat, Totals};
+use crate::engine::{Engine, Kinds, Seat, Totals};
 use crate::limits;
 
 impl Engine {
@@ -363,10 +363,7 @@ fn first_cursor(execution: &Execution, spec: &SubscribeSpec) -> Result<Cursor, S
             Ok(Cursor::new(seq, totals_before(spec.kinds, seq, log)))
         }
         From::Seq { seq, seen: Some(seen) } => {
-            // It can not have seen more than there was.
-            let before = log.totals_before_tail(spec.kinds);
-            let possible = seen.chunks < seq && seen.chunks <= before.chunks;
-            if !possible || seen.bytes > before.bytes {
+            if !could_be_seen(execution, spec.kinds, seq, seen) {
                 return Err(SubscribeError::Invalid { field: "from.seen" });
             }
             if planted(Planted::GapTwiceAfterReconnect) {
@@ -376,4 +373,19 @@ fn first_cursor(execution: &Execution, spec: &SubscribeSpec) -> Result<Cursor, S
         }
         From::Seq { .. } => Err(SubscribeError::NoLongerHeld { tail_seq: log.tail_seq() }),
     }
+}
+
+/// Somebody claims to have `seen` so much of `kinds` before chunk `seq`, which is no longer held:
+/// can that be? It is as far as it can be known by now, and then the gap through the tail has not
+/// more chunks than there were in between, nor more bytes than these can have had.
+fn could_be_seen(execution: &Execution, kinds: Kinds, seq: u64, seen: Totals) -> bool {
+    let log = &execution.log;
+    let before_tail = log.totals_before_tail(kinds);
+    if seen.chunks >= seq || seen.chunks > before_tail.chunks || seen.bytes > before_tail.bytes {
+        return false;
+    }
+    let missed = before_tail - seen;
+    let chunk_bytes_max = u64::from(execution.ring_facts().chunk_bytes_max);
+    let fits = |totals: Totals| totals.bytes <= totals.chunks.saturating_mul(chunk_bytes_max);
+    missed.chunks <= log.tail_seq() - seq && fits(missed) && fits(seen)
 }

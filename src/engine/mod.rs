@@ -44,6 +44,8 @@ pub mod wheel;
 #[cfg(test)]
 mod found_tests;
 #[cfg(test)]
+mod resume_tests;
+#[cfg(test)]
 mod tests;
 
 use std::collections::VecDeque;

@@ -1,10 +1,13 @@
-//! How far a connection is, as the `id:` of its events: `EXECUTION:SEQ`, with commas between
-//! several.
+//! How far a connection is, as the `id:` of its events: `EXECUTION:SEQ:BYTES`, or
+//! `EXECUTION:SEQ:BYTES:CHUNKS` of who filters by kind, with commas between several.
 //!
 //! A reader keeps the last `id:` only and sends it back as `Last-Event-ID`, so each names all
 //! executions of the connection. It names them in full: sent back to another stream by mistake, it
-//! is an error there and not a wrong place. For a stream of one execution `SEQ` alone is taken,
-//! too.
+//! is an error there and not a wrong place. With what it has seen, a gap in front is counted
+//! exactly also when nothing is known any more of the chunks at its place. `EXECUTION:SEQ` is
+//! taken, too, and for a stream of one execution `SEQ` alone.
+//!
+//! The numbers come back from outside: here they are numbers, and whoever uses them checks them.
 
 use std::fmt;
 
@@ -21,6 +24,28 @@ pub struct Cursor<'a> {
     pub execution: &'a str,
     /// The number of the chunk.
     pub seq: u64,
+    /// Payload bytes through that chunk, of the kinds that are wanted, given or told missing.
+    pub bytes: u64,
+    /// How many chunks that were, if not all kinds are wanted: else it is `seq`.
+    pub chunks: Option<u64>,
+}
+
+/// How far somebody says that it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reached {
+    /// The last chunk that it was told of; 0 before the first.
+    pub seq: u64,
+    /// What it had been given and told missing by then, if it says so.
+    pub seen: Option<Seen>,
+}
+
+/// Chunks of the wanted kinds, given or told missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// How many.
+    pub chunks: u64,
+    /// Their payload bytes.
+    pub bytes: u64,
 }
 
 /// The cursors that somebody sent.
@@ -29,13 +54,13 @@ pub enum Cursors {
     /// A number alone: of the only execution.
     Unnamed(u64),
     /// With their executions, none of them twice.
-    Named(SmallVec<[(ExecutionId, u64); 1]>),
+    Named(SmallVec<[(ExecutionId, Reached); 1]>),
 }
 
 /// Why a text is not a list of cursors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CursorError {
-    /// Something is no `EXECUTION:SEQ`.
+    /// Something is no `EXECUTION:SEQ`, with or without what was seen.
     Malformed,
     /// A number is not one of 64 bits, or is not written as we write it.
     BadNumber,
@@ -64,6 +89,12 @@ pub fn write_cursors(out: &mut Vec<u8>, cursors: &[Cursor<'_>]) {
         out.extend_from_slice(cursor.execution.as_bytes());
         out.push(b':');
         json::write_u64(out, cursor.seq);
+        out.push(b':');
+        json::write_u64(out, cursor.bytes);
+        if let Some(chunks) = cursor.chunks {
+            out.push(b':');
+            json::write_u64(out, chunks);
+        }
     }
     out.push(b'\n');
 }
@@ -74,26 +105,39 @@ pub fn write_cursors(out: &mut Vec<u8>, cursors: &[Cursor<'_>]) {
 /// [`CursorError`].
 pub fn parse_cursors(text: &str) -> Result<Cursors, CursorError> {
     if !text.contains(':') {
-        return parse_seq(text).map(Cursors::Unnamed);
+        return parse_number(text).map(Cursors::Unnamed);
     }
     let mut cursors = SmallVec::new();
     for part in text.split(',') {
         if cursors.len() == limits::STREAM_CURSORS_MAX {
             return Err(CursorError::TooMany);
         }
-        let (execution, seq) = part.split_once(':').ok_or(CursorError::Malformed)?;
+        let (execution, reached) = part.split_once(':').ok_or(CursorError::Malformed)?;
         let execution: ExecutionId = execution.parse().map_err(|_| CursorError::Malformed)?;
-        let seq = parse_seq(seq)?;
+        let reached = parse_reached(reached)?;
         if cursors.iter().any(|(other, _)| *other == execution) {
             return Err(CursorError::Repeated);
         }
-        cursors.push((execution, seq));
+        cursors.push((execution, reached));
     }
     Ok(Cursors::Named(cursors))
 }
 
+/// `SEQ`, `SEQ:BYTES` or `SEQ:BYTES:CHUNKS`.
+fn parse_reached(text: &str) -> Result<Reached, CursorError> {
+    let mut fields = text.split(':');
+    let mut next = || fields.next().map(parse_number).transpose();
+    let seq = next()?.ok_or(CursorError::Malformed)?;
+    let (bytes, chunks) = (next()?, next()?);
+    if fields.next().is_some() {
+        return Err(CursorError::Malformed);
+    }
+    let seen = bytes.map(|bytes| Seen { chunks: chunks.unwrap_or(seq), bytes });
+    Ok(Reached { seq, seen })
+}
+
 /// Digits as we write them: no sign, no zeros before others.
-fn parse_seq(text: &str) -> Result<u64, CursorError> {
+fn parse_number(text: &str) -> Result<u64, CursorError> {
     let is_ours = text.bytes().all(|byte| byte.is_ascii_digit());
     if !is_ours || (text.len() > 1 && text.starts_with('0')) {
         return Err(CursorError::BadNumber);
@@ -111,11 +155,13 @@ impl Cursors {
     pub fn of<'a>(
         &'a self,
         executions: &'a [ExecutionId],
-    ) -> Result<impl Iterator<Item = u64> + 'a, CursorError> {
+    ) -> Result<impl Iterator<Item = Reached> + 'a, CursorError> {
         let find = |id: &ExecutionId| match self {
-            Cursors::Unnamed(seq) => (executions.len() == 1).then_some(*seq),
+            Cursors::Unnamed(seq) => {
+                (executions.len() == 1).then_some(Reached { seq: *seq, seen: None })
+            }
             Cursors::Named(named) => {
-                named.iter().find(|(other, _)| other == id).map(|(_, seq)| *seq)
+                named.iter().find(|(other, _)| other == id).map(|(_, reached)| *reached)
             }
         };
         if executions.iter().any(|id| find(id).is_none()) {
@@ -133,8 +179,11 @@ impl Cursors {
 impl fmt::Display for CursorError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = match self {
-            CursorError::Malformed => "a cursor is EXECUTION:SEQ, with commas between several",
-            CursorError::BadNumber => "the SEQ of a cursor is a number of at most 64 bits",
+            CursorError::Malformed => {
+                "a cursor is EXECUTION:SEQ:BYTES or EXECUTION:SEQ:BYTES:CHUNKS, with commas between \
+                 several"
+            }
+            CursorError::BadNumber => "the numbers of a cursor have at most 64 bits",
             CursorError::Repeated => "a cursor names an execution twice",
             CursorError::TooMany => {
                 return write!(out, "there are more than {} cursors", limits::STREAM_CURSORS_MAX);
@@ -160,24 +209,35 @@ mod tests {
     #[test]
     fn cursors_survive_being_written_and_parsed() {
         let mut random = Random::new(1);
+        let mut number = || random.next_u64() >> random.below(64);
         for count in 1..=limits::STREAM_CURSORS_MAX as u32 {
             let texts: Vec<String> = (0..count).map(|index| id(index).to_string()).collect();
-            let seqs: Vec<u64> =
-                texts.iter().map(|_| random.next_u64() >> random.below(64)).collect();
-            let pairs = texts.iter().zip(&seqs);
-            let cursors: Vec<Cursor<'_>> =
-                pairs.map(|(execution, &seq)| Cursor { execution, seq }).collect();
+            let cursors: Vec<Cursor<'_>> = texts
+                .iter()
+                .map(|execution| {
+                    let (seq, bytes, chunks) = (number(), number(), number());
+                    let chunks = chunks.is_multiple_of(2).then_some(chunks);
+                    Cursor { execution, seq, bytes, chunks }
+                })
+                .collect();
             let mut out = Vec::new();
             write_cursors(&mut out, &cursors);
             let line = String::from_utf8(out).unwrap();
             let text = line.strip_prefix("id: ").unwrap().strip_suffix('\n').unwrap();
             let parsed = parse_cursors(text).unwrap();
+            let mut expected: Vec<Reached> = cursors
+                .iter()
+                .map(|&Cursor { seq, bytes, chunks, .. }| Reached {
+                    seq,
+                    seen: Some(Seen { chunks: chunks.unwrap_or(seq), bytes }),
+                })
+                .collect();
             let mut ids: Vec<ExecutionId> = (0..count).map(id).collect();
-            assert_eq!(parsed.of(&ids).unwrap().collect::<Vec<_>>(), seqs);
+            assert_eq!(parsed.of(&ids).unwrap().collect::<Vec<_>>(), expected);
             // Another order of the same is still the same places.
             ids.reverse();
-            let reversed: Vec<u64> = seqs.iter().rev().copied().collect();
-            assert_eq!(parsed.of(&ids).unwrap().collect::<Vec<_>>(), reversed);
+            expected.reverse();
+            assert_eq!(parsed.of(&ids).unwrap().collect::<Vec<_>>(), expected);
             ids.push(id(count));
             assert_eq!(parsed.of(&ids).err(), Some(CursorError::Missing));
             ids.truncate(count as usize - 1);
@@ -186,10 +246,26 @@ mod tests {
     }
 
     #[test]
-    fn a_number_alone_is_the_cursor_of_the_only_execution() {
+    fn the_longest_cursors_fit_into_a_header() {
+        let execution = id((1 << 24) - 1).to_string();
+        let most = u64::MAX;
+        let cursor = Cursor { execution: &execution, seq: most, bytes: most, chunks: Some(most) };
+        let mut out = Vec::new();
+        write_cursors(&mut out, &[cursor; limits::STREAM_CURSORS_MAX]);
+        assert!(out.len() <= limits::STREAM_CURSORS_MAX * limits::STREAM_CURSOR_BYTES_MAX);
+    }
+
+    #[test]
+    fn what_was_seen_need_not_be_said() {
         let cursors = parse_cursors("41").unwrap();
-        assert_eq!(cursors.of(&[id(1)]).unwrap().collect::<Vec<_>>(), [41]);
+        let reached = Reached { seq: 41, seen: None };
+        assert_eq!(cursors.of(&[id(1)]).unwrap().collect::<Vec<_>>(), [reached]);
         assert_eq!(cursors.of(&[id(1), id(2)]).err(), Some(CursorError::Missing));
+        let cursors = parse_cursors(&format!("{}:41", id(1))).unwrap();
+        assert_eq!(cursors.of(&[id(1)]).unwrap().collect::<Vec<_>>(), [reached]);
+        let cursors = parse_cursors(&format!("{}:41:7", id(1))).unwrap();
+        let reached = Reached { seq: 41, seen: Some(Seen { chunks: 41, bytes: 7 }) };
+        assert_eq!(cursors.of(&[id(1)]).unwrap().collect::<Vec<_>>(), [reached]);
     }
 
     #[test]
@@ -209,7 +285,15 @@ mod tests {
             ("x:1".into(), CursorError::Malformed),
             (format!("{a}"), CursorError::BadNumber),
             (format!("{a}:"), CursorError::BadNumber),
-            (format!("{a}:1:2"), CursorError::BadNumber),
+            (format!("{a}:1:"), CursorError::BadNumber),
+            (format!("{a}::1"), CursorError::BadNumber),
+            (format!("{a}:1:-2"), CursorError::BadNumber),
+            (format!("{a}:1:02"), CursorError::BadNumber),
+            (format!("{a}:1:2:"), CursorError::BadNumber),
+            (format!("{a}:1:18446744073709551616"), CursorError::BadNumber),
+            (format!("{a}:1:2:18446744073709551616"), CursorError::BadNumber),
+            (format!("{a}:1:2:3:4"), CursorError::Malformed),
+            (format!("{a}:1:2:3:"), CursorError::Malformed),
             (format!("{a}:1,"), CursorError::Malformed),
             (format!("{a}:1,2"), CursorError::Malformed),
             (format!("{a}:1, {}:2", id(2)), CursorError::Malformed),

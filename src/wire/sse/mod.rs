@@ -13,11 +13,11 @@
 //! let execution = "0000000000000000000000000a";
 //! let gap = Gap { execution, from_seq, to_seq, chunk_count, byte_count, reason: "lag" };
 //! let mut out = Vec::with_capacity(512);
-//! sse::write_cursors(&mut out, &[Cursor { execution, seq: to_seq }]);
+//! sse::write_cursors(&mut out, &[Cursor { execution, seq: to_seq, bytes: 1_200, chunks: None }]);
 //! sse::write_event(&mut out, &Event::Gap(gap));
 //! out.extend_from_slice(sse::END);
 //! let text = String::from_utf8(out)?;
-//! let begin = "id: 0000000000000000000000000a:40\nevent: gap\ndata: {\"event\":\"gap\",";
+//! let begin = "id: 0000000000000000000000000a:40:1200\nevent: gap\ndata: {\"event\":\"gap\",";
 //! assert!(text.starts_with(begin) && text.ends_with("}\n\n"));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -30,7 +30,7 @@ mod decode;
 mod decode_tests;
 mod encode;
 
-pub use cursor::{Cursor, CursorError, Cursors, parse_cursors, write_cursors};
+pub use cursor::{Cursor, CursorError, Cursors, Reached, Seen, parse_cursors, write_cursors};
 pub use decode::{DecodeError, Decoder, Message};
 pub use encode::{
     END, FieldError, KEEP_ALIVE, write_comment, write_data, write_event, write_name, write_retry,

@@ -1,0 +1,130 @@
+//! Subscribers that come back with what they say they have seen: right, wrong and hostile.
+
+use super::tests::{RING, World, with};
+use super::*;
+use crate::base::{ExecutionId, Random};
+
+/// Thirty chunks, every third of them on standard error; the last fourteen are held.
+fn written(world: &mut World) -> ExecutionId {
+    let id = world.open(OpenSpec::new(RING)).unwrap();
+    for seq in 1..=30u32 {
+        let kind = if seq.is_multiple_of(3) { Kind::Stderr } else { Kind::Output };
+        world.publish_as(id, kind, 10 * seq);
+    }
+    assert_eq!(world.engine.log(id.slot).unwrap().tail_seq(), 17);
+    id
+}
+
+fn gaps(world: &mut World) -> Vec<Gap> {
+    let gaps = world.take().into_iter().filter_map(|action| match action {
+        Action::Gap(_, _, gap) => Some(gap),
+        _ => None,
+    });
+    gaps.collect()
+}
+
+#[test]
+fn who_says_what_it_has_seen_is_believed_as_far_as_that_can_be() {
+    const IMPOSSIBLE: SubscribeError = SubscribeError::Invalid { field: "from.seen" };
+    let stderr = Kinds::NONE.with(Kind::Stderr);
+    // Before 17: 16 chunks of 1,360 bytes; 5 of 450 on standard error. Before 5: 4 of 100; 1 of 30.
+    let table = [
+        (Kinds::ALL, 5, 4, 100, Ok((12, 1_260))),
+        (Kinds::ALL, 5, 3, 100, Err(IMPOSSIBLE)), // More missed than there were in between.
+        (Kinds::ALL, 5, 5, 100, Err(IMPOSSIBLE)), // More seen than there were before.
+        (Kinds::ALL, 5, u64::MAX, 100, Err(IMPOSSIBLE)),
+        (Kinds::ALL, 5, 4, 1_361, Err(IMPOSSIBLE)), // More than all.
+        (Kinds::ALL, 5, 4, u64::MAX, Err(IMPOSSIBLE)),
+        (Kinds::ALL, 16, 15, 600, Err(IMPOSSIBLE)), // Chunk 16 would have 760 bytes of 512.
+        (Kinds::ALL, 16, 15, 1_200, Ok((1, 160))),
+        (Kinds::ALL, 2, 1, 1_000, Err(IMPOSSIBLE)), // The first chunk would have had 1,000.
+        (Kinds::ALL, 30, 0, u64::MAX, Ok((0, 0))),  // Still held: nobody has to say anything.
+        (Kinds::ALL, 31, u64::MAX, 0, Ok((0, 0))),
+        (Kinds::ALL, 1, u64::MAX, u64::MAX, Ok((16, 1_360))),
+        (Kinds::ALL, 32, 31, 0, Err(SubscribeError::NotYet { next_seq: 31 })),
+        (Kinds::ALL, u64::MAX, u64::MAX, u64::MAX, Err(SubscribeError::NotYet { next_seq: 31 })),
+        (Kinds::ALL, 0, 0, 0, Err(SubscribeError::Invalid { field: "from" })),
+        (stderr, 5, 1, 30, Ok((4, 420))),
+        (stderr, 5, 6, 30, Err(IMPOSSIBLE)),
+        (stderr, 5, 0, 30, Err(IMPOSSIBLE)), // Bytes of no chunk.
+        (stderr, 16, 5, 440, Err(IMPOSSIBLE)), // Bytes of no chunk are missing.
+        (stderr, 16, 5, 450, Ok((0, 0))),
+    ];
+    for (kinds, seq, chunks, bytes, expected) in table {
+        let mut world = World::new(4, 4);
+        let id = written(&mut world);
+        world.take();
+        let from = From::Seq { seq, seen: Some(Totals { chunks, bytes }) };
+        let spec = SubscribeSpec { from, kinds, ..with(Policy::Block) };
+        let result = world.subscribe(id, spec);
+        let context = format!("{kinds:?} from {seq}, {chunks} chunks of {bytes} bytes");
+        match expected {
+            Err(error) => assert_eq!(result, Err(error), "{context}"),
+            Ok(missed) => {
+                assert!(result.is_ok(), "{context}: {result:?}");
+                let gaps = gaps(&mut world);
+                let told = gaps.iter().map(|gap| (gap.chunk_count, gap.byte_count));
+                assert_eq!(told.last().unwrap_or((0, 0)), missed, "{context}");
+                assert!(gaps.len() <= 1);
+            }
+        }
+    }
+}
+
+/// Whatever it says: either it is refused, or all that follows adds up.
+#[test]
+fn nothing_that_is_said_breaks_anything_later() {
+    let mut random = Random::new(7);
+    let mut granted_count = 0;
+    let mut world = World::new(4, 4);
+    for round in 0..1_000 {
+        let id = written(&mut world);
+        world.take();
+        let mut number = || match random.below(4) {
+            0 => random.below(20),
+            1 => random.below(1_400),
+            2 => u64::MAX - random.below(3),
+            _ => random.next_u64() >> random.below(64),
+        };
+        let seen = Totals { chunks: number(), bytes: number() };
+        let mut seq = number();
+        if random.chance(3, 4) {
+            seq = random.between(1, 20);
+        }
+        let chunks = if random.chance(1, 2) { seq.wrapping_sub(1) } else { seen.chunks };
+        let seen = Totals { chunks, ..seen };
+        let stderr = Kinds::NONE.with(Kind::Stderr);
+        let kinds = if random.chance(1, 2) { Kinds::ALL } else { stderr };
+        let policy = Policy::ALL[random.below(6) as usize];
+        let limit_bytes = random.chance(1, 2).then_some(100);
+        let from = From::Seq { seq, seen: Some(seen) };
+        let spec = SubscribeSpec { from, kinds, limit_bytes, ..with(policy) };
+        if world.subscribe(id, spec).is_err() {
+            world.handle(Event::ProducerEnded(id.slot, ProducerEnd::Done));
+            continue;
+        }
+        granted_count += 1;
+        for seq in 31..40u32 {
+            world.publish_as(id, Kind::Stderr, seq);
+        }
+        world.handle(Event::ProducerEnded(id.slot, ProducerEnd::Done));
+        let told = world.take();
+        let mut missed = Totals::ZERO;
+        for action in &told {
+            if let Action::Gap(_, _, gap) = action {
+                let context = format!("round {round}: {gap:?} after {from:?}, {policy} {kinds:?}");
+                assert!(gap.from_seq <= gap.to_seq, "{context}");
+                assert!(gap.chunk_count <= gap.to_seq + 1 - gap.from_seq, "{context}");
+                let bytes_max = gap.chunk_count * u64::from(RING.chunk_bytes_max);
+                assert!(gap.byte_count <= bytes_max, "{context}");
+                let gap = Totals { chunks: gap.chunk_count, bytes: gap.byte_count };
+                missed = missed + gap;
+            }
+        }
+        let ends: Vec<_> = told.iter().filter(|action| matches!(action, Action::End(..))).collect();
+        let [Action::End(_, _, end)] = ends[..] else { panic!("round {round}: {ends:?}") };
+        assert_eq!(end.missed, missed, "round {round}: {from:?}");
+        assert!(end.given.chunks <= 23, "round {round}: {from:?}, {end:?}");
+    }
+    assert!(granted_count > 200, "{granted_count}");
+}
