@@ -278,6 +278,11 @@ impl Engine {
         Some(&self.executions.get(execution)?.log)
     }
 
+    /// How much it may hold.
+    pub fn limits(&self) -> &EngineLimits {
+        &self.limits
+    }
+
     /// The name of an execution; `None` for a stale handle.
     pub fn execution_id(&self, execution: Handle) -> Option<crate::base::ExecutionId> {
         Some(self.executions.get(execution)?.id)

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::engine::EngineLimits;
 use crate::limits;
 use crate::memory::RingPoolConfig;
-use crate::reactor::{Choice, Idle, Watch};
+use crate::reactor::{Choice, Idle, SocketLimits, Watch};
 
 /// How a shard is set up. `..Default::default()` fills in what [`crate::limits`] says.
 #[derive(Clone, Debug)]
@@ -23,8 +23,9 @@ pub struct ShardConfig {
     pub spin: Duration,
     /// The core that a spawned shard is pinned to.
     pub cpu: Option<usize>,
-    /// Connections at once, if it listens; those above it wait in the kernel's queue.
-    pub connections_max: u32,
+    /// What sockets are to have, if it will listen: their memory is bought at once then, and a way
+    /// to the kernel is chosen that has them.
+    pub sockets: Option<SocketLimits>,
     /// Threads for tools that block.
     pub tool_threads_max: usize,
     /// Who says how short memory is.
@@ -60,7 +61,7 @@ impl Default for ShardConfig {
             idle: Idle::Backoff,
             spin: limits::SPIN_DEFAULT,
             cpu: None,
-            connections_max: limits::CONNECTIONS_MAX,
+            sockets: None,
             tool_threads_max: limits::TOOL_THREADS_MAX,
             memory: MemoryWatch::default(),
             seed: None,

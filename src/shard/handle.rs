@@ -38,11 +38,16 @@ pub(super) enum Command<R: Reactor + 'static> {
     Stop,
 }
 
+/// Where things to do are put for a shard.
+pub(super) struct Mailbox<R: Reactor + 'static> {
+    sender: SyncSender<Command<R>>,
+    bell: Arc<Bell>,
+}
+
 /// A shard on another thread. Clone it freely.
 #[derive(Clone)]
 pub struct ShardHandle {
-    mailbox: SyncSender<Command<AnyReactor>>,
-    bell: Arc<Bell>,
+    mailbox: Mailbox<AnyReactor>,
 }
 
 /// The thread of a spawned shard. Dropping it stops the shard and waits for it.
@@ -123,7 +128,7 @@ impl Shard<AnyReactor> {
 
     /// A handle for other threads. They are served by [`Shard::turn`].
     pub fn handle(&self) -> ShardHandle {
-        ShardHandle { mailbox: self.mailbox_sender.clone(), bell: Arc::clone(&self.bell) }
+        ShardHandle { mailbox: self.mailbox() }
     }
 
     /// Takes turns until a handle says stop.
@@ -157,7 +162,29 @@ fn make(config: ShardConfig) -> io::Result<(Shard, Report)> {
     Shard::new(config)
 }
 
+impl<R: Reactor + 'static> Mailbox<R> {
+    /// Puts something in and rings; gives it back if that does not go.
+    pub fn send(&self, command: Command<R>) -> Result<(), (CallError, Command<R>)> {
+        self.sender.try_send(command).map_err(|error| match error {
+            TrySendError::Full(command) => (CallError::Busy, command),
+            TrySendError::Disconnected(command) => (CallError::Gone, command),
+        })?;
+        self.bell.waker.wake();
+        Ok(())
+    }
+}
+
+impl<R: Reactor + 'static> Clone for Mailbox<R> {
+    fn clone(&self) -> Mailbox<R> {
+        Mailbox { sender: self.sender.clone(), bell: Arc::clone(&self.bell) }
+    }
+}
+
 impl<R: Reactor + 'static> Shard<R> {
+    pub(super) fn mailbox(&self) -> Mailbox<R> {
+        Mailbox { sender: self.mailbox_sender.clone(), bell: Arc::clone(&self.bell) }
+    }
+
     pub(super) fn obey(&mut self, command: Command<R>) {
         match command {
             Command::Call(call) => call(self),
@@ -169,6 +196,11 @@ impl<R: Reactor + 'static> Shard<R> {
 }
 
 impl ShardHandle {
+    #[cfg(feature = "server")]
+    pub(super) fn to_mailbox(&self) -> Mailbox<AnyReactor> {
+        self.mailbox.clone()
+    }
+
     /// Runs `call` on the shard's thread and returns what it returns. It should take a few µs:
     /// everybody else on that thread waits. Must not be called on that thread itself.
     ///
@@ -183,11 +215,7 @@ impl ShardHandle {
         let command = Command::Call(Box::new(move |shard: &mut Shard| {
             let _ = sender.send(call(shard)); // The caller may have gone away.
         }));
-        self.mailbox.try_send(command).map_err(|error| match error {
-            TrySendError::Full(_) => CallError::Busy,
-            TrySendError::Disconnected(_) => CallError::Gone,
-        })?;
-        self.bell.waker.wake();
+        self.mailbox.send(command).map_err(|(error, _)| error)?;
         receiver.recv().map_err(|_| CallError::Gone)
     }
 
@@ -264,8 +292,9 @@ impl std::ops::Deref for ShardThread {
 impl Drop for ShardThread {
     fn drop(&mut self) {
         // Blocks while the mailbox is full; an error means that the shard is gone already.
-        if self.handle.mailbox.send(Command::Stop).is_ok() {
-            self.handle.bell.waker.wake();
+        let Mailbox { sender, bell } = &self.handle.mailbox;
+        if sender.send(Command::Stop).is_ok() {
+            bell.waker.wake();
         }
         if let Some(thread) = self.thread.take() {
             let _ = thread.join(); // It has told of its panic on stderr.

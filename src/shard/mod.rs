@@ -54,6 +54,8 @@ pub use feed::PublishError;
 pub use handle::{CallError, HandleError, ShardHandle, ShardThread};
 pub use memory::{MemoryStatus, Shortage};
 pub use reader::Subscriber;
+#[cfg(feature = "server")]
+pub use serve::{Server, ServerConfig, ServerError, SetUp};
 
 use crate::base::{ExecutionId, Handle, Instant, SubscriberId};
 use crate::engine::{Action, End, Engine, Event, Gap, Kinds, Progress};
@@ -121,7 +123,10 @@ pub struct Shard<R: Reactor + 'static = AnyReactor> {
     jobs: VecDeque<Box<Job>>,
     /// Connections, once it listens.
     #[cfg(feature = "server")]
-    connections_max: u32,
+    socket_limits: crate::reactor::SocketLimits,
+    /// All shards of its server, itself among them.
+    #[cfg(feature = "server")]
+    peers: Vec<handle::Mailbox<R>>,
     #[cfg(feature = "server")]
     serve: Option<Box<serve::Serve>>,
 }
@@ -204,8 +209,11 @@ impl Shard<AnyReactor> {
     /// # Ok::<(), std::io::Error>(())
     /// ```
     pub fn new(mut config: ShardConfig) -> std::io::Result<(Shard, Report)> {
-        let (reactor, report) =
-            crate::reactor::open(config.reactor).map_err(std::io::Error::other)?;
+        let opened = match config.sockets {
+            Some(limits) => crate::reactor::open_with_sockets(config.reactor, limits),
+            None => crate::reactor::open(config.reactor),
+        };
+        let (reactor, report) = opened.map_err(std::io::Error::other)?;
         let member = memory::join(&mut config, reactor.waker())?;
         let mut shard = Shard::with_reactor(reactor, config)?;
         shard.watch_memory(member);
@@ -262,7 +270,9 @@ impl<R: Reactor + 'static> Shard<R> {
             last_texts: Texts::default(),
             jobs: VecDeque::new(),
             #[cfg(feature = "server")]
-            connections_max: config.connections_max,
+            socket_limits: config.sockets.unwrap_or_default(),
+            #[cfg(feature = "server")]
+            peers: Vec::new(),
             #[cfg(feature = "server")]
             serve: None,
             reactor,

@@ -24,6 +24,7 @@ impl<R: Reactor + 'static> Shard<R> {
             Call::Follow(follow) => self.follow(id, &follow),
             Call::Output(execution, kinds) => self.send_output(id, execution, kinds),
             Call::Result(execution, wait) => self.await_result(id, execution, wait),
+            Call::Executions | Call::AllProgress => self.gather(id, call),
             other => {
                 let answer = self.answer_now(&other).unwrap_or_else(|e| Answer::error(&e));
                 self.answer(id, &answer)
@@ -35,7 +36,6 @@ impl<R: Reactor + 'static> Shard<R> {
     fn answer_now(&mut self, call: &Call) -> Result<Answer, ApiError> {
         let document = match call {
             Call::Tools => documents::tools(self.tools.specs().map(|spec| &**spec)),
-            Call::Executions => self.list_executions(),
             Call::Inspect(execution) => self.describe(*execution)?,
             Call::Cancel(execution) => return self.cancel_call(*execution),
             Call::Acknowledge(execution, subscriber, seq) => {
@@ -52,22 +52,19 @@ impl<R: Reactor + 'static> Shard<R> {
                 let status = self.inspect(id)?;
                 documents::progress(*token, &status, self.engine.progress_texts(id.slot))
             }
-            Call::AllProgress => {
-                let engine = &self.engine;
-                documents::all_progress(engine.tokens().map(|(token, id, progress)| {
-                    (token, id, progress, engine.progress_texts(id.slot))
-                }))
-            }
             Call::Metrics(format) => return Ok(self.metrics_answer(*format)),
             Call::Ready => documents::health("ready"),
-            Call::Execute(_) | Call::Follow(_) | Call::Output(..) | Call::Result(..) => {
-                unreachable!("answered elsewhere")
-            }
+            Call::Execute(_)
+            | Call::Follow(_)
+            | Call::Output(..)
+            | Call::Result(..)
+            | Call::Executions
+            | Call::AllProgress => unreachable!("answered elsewhere"),
         };
         Ok(Answer::json(Status::OK, &document))
     }
 
-    fn list_executions(&mut self) -> serde_json::Value {
+    pub(super) fn list_executions(&mut self) -> serde_json::Value {
         let ids: Vec<ExecutionId> = self.runs.iter().flatten().map(|run| run.id).collect();
         let mut all = Vec::with_capacity(ids.len());
         for id in ids {

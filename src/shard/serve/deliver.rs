@@ -80,7 +80,8 @@ impl Serve {
             }
             None => {
                 let execution = giving.names.execution.as_str();
-                let cursor = sse::Cursor { execution, seq: chunk.seq };
+                let bytes = chunk.offset + chunk.data.len() as u64;
+                let cursor = sse::Cursor { execution, seq: chunk.seq, bytes, chunks: None };
                 self.frames.encode(encoding, &chunk.event(execution), &cursor);
                 giving.counters.frames_encoded += 1;
                 match self.frames.keep(key) {
@@ -127,7 +128,7 @@ impl Serve {
                 followed.subscriber = None;
                 match ended.end.state {
                     // Nobody comes back behind this.
-                    EndState::Ended(_) => followed.seq += 1,
+                    EndState::Ended(_) => followed.seq = run.head_seq() + 1,
                     EndState::Detached { .. } => has_id = stream.is_combined,
                 }
                 stream.open_count -= 1;

@@ -201,7 +201,8 @@ mod tests {
             timestamp_us: 1,
             mono_ns: 2,
         };
-        frames.encode(encoding, &chunk, &sse::Cursor { execution: EXECUTION, seq });
+        let cursor = sse::Cursor { execution: EXECUTION, seq, bytes: 9, chunks: None };
+        frames.encode(encoding, &chunk, &cursor);
     }
 
     #[test]

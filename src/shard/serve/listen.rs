@@ -4,10 +4,7 @@ use super::super::Shard;
 use super::Serve;
 use super::connection::Doing;
 use crate::endpoint::Due;
-use crate::limits;
-use crate::reactor::{
-    ConnectionId, ListenAddress, ListenError, ListenOptions, Reactor, SocketLimits,
-};
+use crate::reactor::{ConnectionId, ListenAddress, ListenError, ListenOptions, Reactor};
 
 impl<R: Reactor + 'static> Shard<R> {
     /// Serves HTTP at this address from now on; returns it, with the port that the kernel chose.
@@ -30,18 +27,24 @@ impl<R: Reactor + 'static> Shard<R> {
         options: ListenOptions,
     ) -> Result<ListenAddress, ListenError> {
         if self.serve.is_none() {
-            let limits =
-                SocketLimits { connections_max: self.connections_max, ..Default::default() };
-            let opened = self.reactor.open_sockets(limits);
+            let opened = self.reactor.open_sockets(self.socket_limits);
             opened.map_err(|error| ListenError::without_sockets(address, &error))?;
             let seed = self.secrets.draw().map_or(0, |secret| secret.nonce);
             let now = self.reactor.now();
-            self.serve = Some(Box::new(Serve::new(self.connections_max, seed, now)));
+            self.serve = Some(Box::new(Serve::new(self.socket_limits.connections_max, seed, now)));
         }
         let listener = self.reactor.listen(address, options)?;
         let serve = self.serve.as_mut().expect("it was just made");
         serve.listeners.push(listener);
         Ok(self.reactor.listen_address(listener).expect("it was just made"))
+    }
+
+    /// Listens nowhere any more. Who is connected stays so.
+    pub fn stop_listening(&mut self) {
+        let Some(serve) = &mut self.serve else { return };
+        for listener in serve.listeners.drain(..) {
+            self.reactor.close_listener(listener);
+        }
     }
 
     /// Connections there are.
@@ -57,9 +60,7 @@ impl<R: Reactor + 'static> Shard<R> {
         if std::mem::replace(&mut serve.is_draining, true) {
             return;
         }
-        for listener in serve.listeners.drain(..) {
-            self.reactor.close_listener(listener);
-        }
+        self.stop_listening();
         self.shut_down();
         self.flush_connections();
         let serve = self.serve.as_ref().expect("it was just there");
@@ -83,6 +84,5 @@ impl<R: Reactor + 'static> Shard<R> {
         for id in all {
             self.drop_connection(id);
         }
-        let _ = limits::LINGER;
     }
 }

@@ -21,10 +21,13 @@ mod deliver;
 mod follow;
 mod frames;
 mod listen;
+mod peers;
 mod receive;
+mod server;
 mod stream;
 
 pub(super) use deliver::Giving;
+pub use server::{Server, ServerConfig, ServerError, SetUp};
 
 use crate::base::{ExecutionId, Instant, Random, SubscriberId};
 use crate::engine::wheel::Wheel;
@@ -62,6 +65,8 @@ pub(super) struct Serve {
     waiting: Vec<(ExecutionId, ConnectionId)>,
     /// Executions of which that has come.
     ended: Vec<ExecutionId>,
+    /// Answers that other shards have a part in.
+    gatherings: Vec<peers::Gathering>,
     timers: Wheel<(ConnectionId, Timer)>,
     random: Random,
     date: [u8; 29],
@@ -88,6 +93,7 @@ impl Serve {
             answered: Vec::new(),
             waiting: Vec::new(),
             ended: Vec::new(),
+            gatherings: Vec::new(),
             timers: Wheel::new(connections_max, now),
             random: Random::new(seed),
             date: http_date(0),
@@ -139,8 +145,10 @@ impl Serve {
         self.set_timer(id, None);
         let connection = self.connections[id.0.index as usize].take()?;
         self.connection_count -= 1;
-        if let Doing::Result(_) = connection.doing {
-            self.waiting.retain(|(_, waiting)| *waiting != id);
+        match connection.doing {
+            Doing::Result(_) => self.waiting.retain(|(_, waiting)| *waiting != id),
+            Doing::Elsewhere => self.gatherings.retain(|gathering| !gathering.is_for(id)),
+            Doing::Requests | Doing::Stream | Doing::Closing => {}
         }
         Some(connection)
     }

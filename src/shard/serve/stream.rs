@@ -43,7 +43,9 @@ pub(super) struct Followed {
 
 impl Followed {
     fn cursor(&self) -> sse::Cursor<'_> {
-        sse::Cursor { execution: &self.name, seq: self.seq }
+        let Totals { chunks, bytes } = self.seen;
+        let chunks = (!self.kinds.is_all()).then_some(chunks);
+        sse::Cursor { execution: &self.name, seq: self.seq, bytes, chunks }
     }
 }
 

@@ -1,0 +1,179 @@
+//! Several shards as one server: each on its own thread and core, all at the same addresses.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::super::{CallError, Shard, ShardConfig, ShardHandle, ShardThread};
+use crate::limits;
+use crate::reactor::{ListenAddress, ListenError, ListenOptions, Report, SocketLimits};
+
+/// How a server is set up.
+#[derive(Clone, Debug)]
+pub struct ServerConfig {
+    /// One for each thread; which shard it is, is counted here.
+    pub shards: Vec<ShardConfig>,
+    /// Where it listens. A path is listened on by the first shard; a port by all of them, and the
+    /// kernel spreads connections.
+    pub listen: Vec<ListenAddress>,
+    /// Connections of all shards together.
+    pub connections_max: u32,
+}
+
+/// A running server. Dropping it ends it at once; [`Server::drain`] is the friendly way.
+#[derive(Debug)]
+pub struct Server {
+    threads: Vec<ShardThread>,
+    addresses: Vec<ListenAddress>,
+    reports: Vec<Report>,
+}
+
+/// Why a server did not start.
+#[derive(Debug)]
+pub enum ServerError {
+    /// Give it at least one, and not more than an id can tell apart.
+    ShardCount {
+        /// The most.
+        shards_max: usize,
+    },
+    /// The machine lacks something: a thread, memory, a way to the kernel.
+    Shard(io::Error),
+    /// Listen elsewhere.
+    Listen(ListenError),
+    /// A shard ended while it was set up; its thread has said why.
+    Call(CallError),
+}
+
+/// What makes a shard ready, on its own thread: adding tools, say.
+pub type SetUp = Arc<dyn Fn(&mut Shard) + Send + Sync>;
+
+impl Server {
+    /// Starts all shards, and listens.
+    ///
+    /// # Errors
+    /// [`ServerError`]; nothing is left running then.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use std::time::Duration;
+    /// use streamdoor::shard::{Server, ServerConfig, ShardConfig};
+    /// let config = ServerConfig {
+    ///     shards: vec![ShardConfig::default()],
+    ///     listen: vec!["127.0.0.1:0".parse()?],
+    ///     connections_max: 100,
+    /// };
+    /// let server = Server::start(config, Arc::new(|_shard| {}))?;
+    /// println!("http://{}", server.addresses()[0]);
+    /// server.drain(Duration::from_secs(1));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn start(config: ServerConfig, set_up: SetUp) -> Result<Server, ServerError> {
+        let ServerConfig { shards, listen, connections_max } = config;
+        let shards_max = limits::SHARDS_MAX;
+        if shards.is_empty() || shards.len() > shards_max {
+            return Err(ServerError::ShardCount { shards_max });
+        }
+        let each_max = connections_max.div_ceil(shards.len() as u32).max(1);
+        let mut server = Server { threads: Vec::new(), addresses: Vec::new(), reports: Vec::new() };
+        for (index, mut config) in shards.into_iter().enumerate() {
+            config.engine.shard = index as u8;
+            config.sockets =
+                Some(SocketLimits { connections_max: each_max, ..SocketLimits::default() });
+            let set_up = Arc::clone(&set_up);
+            let spawned = Shard::spawn(config, move |shard| set_up(shard));
+            let (thread, report) = spawned.map_err(ServerError::Shard)?;
+            server.threads.push(thread);
+            server.reports.push(report);
+        }
+        let handles: Vec<ShardHandle> = server.handles().cloned().collect();
+        for thread in &server.threads {
+            let peers = handles.clone();
+            thread.call(move |shard| shard.set_peers(&peers)).map_err(ServerError::Call)?;
+        }
+        for address in &listen {
+            let listened = server.listen(address)?;
+            server.addresses.push(listened);
+        }
+        Ok(server)
+    }
+
+    fn listen(&self, address: &ListenAddress) -> Result<ListenAddress, ServerError> {
+        let alone = ListenOptions { shares_port: false };
+        if self.threads.len() == 1 || matches!(address, ListenAddress::Unix(_)) {
+            return listen_on(&self.threads[0], address, alone, false);
+        }
+        // Whoever shares a port does not see a stranger there: first without.
+        let mut listened = listen_on(&self.threads[0], address, alone, true)?;
+        for thread in &self.threads {
+            listened = listen_on(thread, &listened, ListenOptions { shares_port: true }, false)?;
+        }
+        Ok(listened)
+    }
+
+    /// Where it listens, with the ports that the kernel chose.
+    pub fn addresses(&self) -> &[ListenAddress] {
+        &self.addresses
+    }
+
+    /// Which way to the kernel each shard has found.
+    pub fn reports(&self) -> &[Report] {
+        &self.reports
+    }
+
+    /// The shards.
+    pub fn handles(&self) -> impl Iterator<Item = &ShardHandle> {
+        self.threads.iter().map(|thread| &**thread)
+    }
+
+    /// Ends it: accepts nobody, stops what runs, tells subscribers `detached: shutdown`, and waits
+    /// until everything was sent, at most for so long. Was everything sent?
+    pub fn drain(self, deadline: Duration) -> bool {
+        for thread in &self.threads {
+            let _ = thread.call(Shard::drain); // One that is gone has nothing to send.
+        }
+        let mut waited = Duration::ZERO;
+        loop {
+            let counts = self.threads.iter().map(|t| t.call(|shard| shard.connection_count()));
+            let is_done = counts.map(|count| count.unwrap_or(0)).sum::<u32>() == 0;
+            if is_done || waited >= deadline {
+                return is_done;
+            }
+            std::thread::sleep(limits::DRAIN_LOOK);
+            waited += limits::DRAIN_LOOK;
+        }
+    }
+}
+
+/// Listens there; with `is_trial` only for a moment.
+fn listen_on(
+    thread: &ShardThread,
+    address: &ListenAddress,
+    options: ListenOptions,
+    is_trial: bool,
+) -> Result<ListenAddress, ServerError> {
+    let address = address.clone();
+    let called = thread.call(move |shard| {
+        let listened = shard.listen(&address, options);
+        if is_trial && listened.is_ok() {
+            shard.stop_listening();
+        }
+        listened
+    });
+    called.map_err(ServerError::Call)?.map_err(ServerError::Listen)
+}
+
+impl fmt::Display for ServerError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ServerError::ShardCount { shards_max } => {
+                write!(out, "a server has 1 to {shards_max} shards")
+            }
+            ServerError::Shard(error) => write!(out, "a shard did not start: {error}"),
+            ServerError::Listen(error) => error.fmt(out),
+            ServerError::Call(error) => write!(out, "a shard ended: {error:?}"),
+        }
+    }
+}
+
+impl std::error::Error for ServerError {}
