@@ -49,25 +49,10 @@ impl<R: Reactor + 'static> Shard<R> {
         let own_part = self.part_of(&call);
         let asked_count = self.other_peers().count();
         let own = self.own_index();
-        for peer in self.other_peers() {
-            let call = call.clone();
-            let asked = peer.send(Command::Call(Box::new(move |shard: &mut Shard<R>| {
-                let part = shard.part_of(&call);
-                // If it is gone by now, so is the connection.
-                if let Some(asker) = shard.peers.get(own) {
-                    let _ = asker.send(Command::Call(Box::new(move |shard: &mut Shard<R>| {
-                        shard.take_part(id, part);
-                    })));
-                }
-            })));
-            if asked.is_err() {
-                let error = ApiError::new(
-                    Status::SERVICE_UNAVAILABLE,
-                    "busy",
-                    "a shard takes no calls now",
-                );
-                return self.answer_error(id, &error.retry_after(limits::BUSY_RETRY_AFTER));
-            }
+        if !self.other_peers().all(|peer| ask_peer(peer, id, own, call.clone())) {
+            let error =
+                ApiError::new(Status::SERVICE_UNAVAILABLE, "busy", "a shard takes no calls");
+            return self.answer_error(id, &error.retry_after(limits::BUSY_RETRY_AFTER));
         }
         let gathering = Gathering { id, parts: vec![own_part], missing_count: asked_count };
         if asked_count == 0 {
@@ -125,4 +110,23 @@ impl<R: Reactor + 'static> Shard<R> {
         let document = Value::from_iter([(name, Value::from(all))]);
         self.answer(gathering.id, &Answer::json(Status::OK, &document))
     }
+}
+
+/// Asks another shard for its part, to be sent to shard `asker`. Did it take the question?
+fn ask_peer<R: Reactor + 'static>(
+    peer: &Mailbox<R>,
+    id: ConnectionId,
+    asker: usize,
+    call: Call,
+) -> bool {
+    let question = Command::Call(Box::new(move |shard: &mut Shard<R>| {
+        let part = shard.part_of(&call);
+        let answer = Command::Call(Box::new(move |shard: &mut Shard<R>| {
+            shard.take_part(id, part);
+        }));
+        if let Some(asker) = shard.peers.get(asker) {
+            let _ = asker.send(answer); // If it is gone by now, so is the connection.
+        }
+    }));
+    peer.send(question).is_ok()
 }
