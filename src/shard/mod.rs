@@ -428,6 +428,10 @@ impl<R: Reactor + 'static> Shard<R> {
     pub fn audit(&self) {
         self.engine.audit();
         self.rings.audit();
+        #[cfg(feature = "server")]
+        if let Some(serve) = &self.serve {
+            serve.audit();
+        }
         for run in self.runs.iter().flatten() {
             assert!(run.ingested_seq <= run.head_seq());
             if let run::Ring::Here(writer) = &run.ring {

@@ -1,0 +1,107 @@
+//! One request and its response, over a simulated connection: sent in pieces, read in pieces.
+
+use crate::base::Random;
+use crate::reactor::ListenAddress;
+use crate::sim::network::SimClient;
+use crate::sim::world::{EAGAIN, SimWorld};
+use crate::wire::http1::{Method, ResponsePart, ResponseReader};
+
+/// A connection with one request on it.
+pub(super) struct Exchange {
+    client: SimClient,
+    unsent: Vec<u8>,
+    reader: ResponseReader,
+    pub status: Option<u16>,
+    /// The body, as far as it came and was not taken.
+    pub body: Vec<u8>,
+    pub outcome: Option<Outcome>,
+}
+
+/// How it ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// The response is complete.
+    Complete,
+    /// The connection ended in the middle of it, or was reset.
+    Cut,
+}
+
+impl Exchange {
+    /// Connects; `None` if too many wait, or nobody listens any more.
+    pub fn begin(world: &SimWorld, address: &ListenAddress, request: &str) -> Option<Exchange> {
+        let client = world.connect(address).ok()?;
+        let method = match request.split(' ').next() {
+            Some("POST") => Method::Post,
+            Some("DELETE") => Method::Delete,
+            Some("HEAD") => Method::Head,
+            _ => Method::Get,
+        };
+        let mut reader = ResponseReader::new();
+        reader.expect(method);
+        let (unsent, body) = (request.as_bytes().to_vec(), Vec::new());
+        Some(Exchange { client, unsent, reader, status: None, body, outcome: None })
+    }
+
+    /// Sends and receives a bit. What is not HTTP is an error.
+    pub fn step(&mut self, world: &SimWorld, random: &mut Random) -> Result<(), String> {
+        if self.outcome.is_some() {
+            return Ok(());
+        }
+        if !self.unsent.is_empty() {
+            let length = random.between(1, self.unsent.len() as u64) as usize;
+            if let Ok(count) = world.client_send(self.client, &self.unsent[..length]) {
+                self.unsent.drain(..count);
+            }
+        }
+        let mut buffer = vec![0; 1 << random.between(0, 13)];
+        match world.client_receive(self.client, &mut buffer) {
+            Err(EAGAIN) => Ok(()),
+            Err(_) => {
+                self.outcome = Some(Outcome::Cut);
+                Ok(())
+            }
+            Ok(0) => {
+                world.client_close(self.client);
+                self.outcome = Some(match self.reader.finish() {
+                    Ok(Some(_)) => Outcome::Complete,
+                    Ok(None) | Err(_) => Outcome::Cut,
+                });
+                Ok(())
+            }
+            Ok(count) => self.take(&buffer[..count]),
+        }
+    }
+
+    fn take(&mut self, mut input: &[u8]) -> Result<(), String> {
+        loop {
+            match self.reader.read(&mut input) {
+                Ok(None) => return Ok(()),
+                Ok(Some(ResponsePart::Head(head))) => self.status = Some(head.status.code()),
+                Ok(Some(ResponsePart::Body(bytes))) => self.body.extend_from_slice(bytes),
+                Ok(Some(ResponsePart::End)) => self.outcome = Some(Outcome::Complete),
+                Err(error) => {
+                    let text = String::from_utf8_lossy(input);
+                    return Err(format!("not HTTP: {error:?} before {text:?}"));
+                }
+            }
+        }
+    }
+
+    /// Goes away: politely, or not.
+    pub fn leave(&mut self, world: &SimWorld, random: &mut Random) {
+        match random.below(3) {
+            0 => world.client_reset(self.client),
+            1 => world.client_close(self.client),
+            // Only its own direction: the server takes it for gone.
+            _ => world.client_finish(self.client),
+        }
+        if self.outcome.is_none() {
+            self.outcome = Some(Outcome::Cut);
+        }
+    }
+
+    /// Closes what is left of the connection.
+    pub fn close(&self, world: &SimWorld) {
+        world.client_close(self.client);
+    }
+}

@@ -1,0 +1,371 @@
+//! One seed of the simulated server: faults first, then calm, in which everything has to end.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::exchange::{Exchange, Outcome};
+use super::follower::{Follower, Seen};
+use super::script::{self, Script};
+use crate::base::Random;
+use crate::engine::EngineLimits;
+use crate::limits;
+use crate::memory::RingPoolConfig;
+use crate::reactor::{ListenAddress, ListenOptions, SocketLimits};
+use crate::shard::{Shard, ShardConfig};
+use crate::sim::reactor::SimReactor;
+use crate::sim::world::{SimFaults, SimWorld};
+
+const STEPS: u64 = 1_500;
+const CALM_ROUNDS_MAX: u64 = 4_000;
+const TURNS_MAX: u32 = 64;
+const EXECUTIONS_MAX: u32 = 12;
+
+/// What one seed came to. Equal for equal seeds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServerSummary {
+    /// The seed.
+    pub seed: u64,
+    /// What happened how often, by name.
+    pub happened: Vec<(&'static str, u64)>,
+    /// Sends, frames and everything else that the shard counted.
+    pub counters: crate::trace::Counters,
+}
+
+/// Runs one seed twice.
+///
+/// # Errors
+/// What is wrong, and how to run the seed again.
+pub fn run_server_seed(seed: u64, verbose: bool) -> Result<ServerSummary, String> {
+    let again = |text: String| {
+        format!("server seed {seed}: {text}; run it again: tools/sim --server --seed {seed}")
+    };
+    let first = run_once(seed, verbose).map_err(again)?;
+    let second = run_once(seed, false).map_err(again)?;
+    match first == second {
+        true => Ok(first),
+        false => Err(again(format!("two runs differ: {first:?} and {second:?}"))),
+    }
+}
+
+fn run_once(seed: u64, verbose: bool) -> Result<ServerSummary, String> {
+    let run = AssertUnwindSafe(|| Run::new(seed, verbose).run(seed));
+    catch_unwind(run).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        Err(text
+            .or_else(|| panic.downcast_ref::<&str>().map(|&text| text.to_owned()))
+            .unwrap_or_else(|| "it panicked without a word".into()))
+    })
+}
+
+/// A request for its own sake.
+struct Errand {
+    exchange: Exchange,
+    kind: Kind,
+}
+
+enum Kind {
+    /// It runs a tool, with this script.
+    Execute(Script),
+    /// Whatever it is answered, the answer is one of these.
+    Ask(&'static [u16]),
+    /// What it says is no request.
+    Nonsense,
+}
+
+struct Execution {
+    id: String,
+    script: Script,
+}
+
+struct Run {
+    random: Random,
+    world: SimWorld,
+    shard: Shard<SimReactor>,
+    address: ListenAddress,
+    executions: Vec<Execution>,
+    followers: Vec<Follower>,
+    errands: Vec<Errand>,
+    seen: Seen,
+    cuts: u64,
+    answered: u64,
+    refused: u64,
+    cut_chance: u64,
+    is_slow: bool,
+    verbose: bool,
+}
+
+impl Run {
+    fn new(seed: u64, verbose: bool) -> Run {
+        let mut random = Random::new(seed);
+        let faults = if random.chance(1, 4) { SimFaults::NONE } else { SimFaults::ALL };
+        let world = SimWorld::new(random.next_u64(), faults);
+        let config = ShardConfig {
+            engine: EngineLimits {
+                executions_max: EXECUTIONS_MAX,
+                subscribers_max: 64,
+                subscribers_per_execution_max: 16,
+                ..EngineLimits::default()
+            },
+            rings: RingPoolConfig { prealloc_bytes: 0, bytes_max: 1 << 20 },
+            sockets: Some(SocketLimits {
+                connections_max: random.between(4, 40) as u32,
+                ..SocketLimits::default()
+            }),
+            seed: Some(random.next_u64()),
+            ..ShardConfig::default()
+        };
+        let reactor = SimReactor::new(&world, 1);
+        let mut shard = Shard::with_reactor(reactor, config).expect("memory for small rings");
+        shard.run_jobs_by_hand();
+        shard.tools_mut().insert(script::spec(), script::prepare).expect("it is right");
+        let any = "127.0.0.1:0".parse().expect("an address");
+        let address = shard.listen(&any, ListenOptions::default()).expect("it listens");
+        Run {
+            cut_chance: if random.chance(1, 3) { 0 } else { random.between(1, 40) },
+            is_slow: random.chance(1, 2),
+            random,
+            world,
+            shard,
+            address,
+            executions: Vec::new(),
+            followers: Vec::new(),
+            errands: Vec::new(),
+            seen: Seen::default(),
+            cuts: 0,
+            answered: 0,
+            refused: 0,
+            verbose,
+        }
+    }
+
+    fn run(mut self, seed: u64) -> Result<ServerSummary, String> {
+        for step in 0..STEPS {
+            self.act().map_err(|text| format!("step {step}: {text}"))?;
+            self.turn();
+            self.pass(1 << self.random.between(8, 24));
+            self.shard.audit();
+        }
+        self.calm_down()?;
+        let seen = self.seen;
+        let happened = vec![
+            ("chunks", seen.chunks),
+            ("gaps", seen.gaps),
+            ("progress", seen.progress),
+            ("ends", seen.ends),
+            ("detached", seen.detached),
+            ("resumed", seen.resumed),
+            ("seen to the end", seen.seen_to_end),
+            ("gone", seen.gone),
+            ("whole outputs", seen.outputs),
+            ("cuts", self.cuts),
+            ("errands answered", self.answered),
+            ("nonsense refused", self.refused),
+        ];
+        Ok(ServerSummary { seed, happened, counters: self.shard.counters() })
+    }
+
+    fn act(&mut self) -> Result<(), String> {
+        match self.random.below(20) {
+            0 => self.errand(),
+            1 => self.nonsense(),
+            2 | 3 if !self.executions.is_empty() && self.followers.len() < 60 => self.follow(),
+            _ => {}
+        }
+        for at in 0..self.errands.len() {
+            self.errands[at].exchange.step(&self.world, &mut self.random)?;
+        }
+        self.finish_errands()?;
+        for at in 0..self.followers.len() {
+            if self.random.chance(self.cut_chance, 1_000) {
+                self.followers[at].cut(&self.world, &mut self.random);
+                self.cuts += 1;
+            }
+            if !self.is_slow || self.random.chance(1, 4) {
+                self.visit(at)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn visit(&mut self, at: usize) -> Result<(), String> {
+        let follower = &mut self.followers[at];
+        if follower.is_done {
+            return Ok(());
+        }
+        if !follower.is_connected() {
+            follower.connect(&self.world, &self.address);
+            return Ok(());
+        }
+        follower.step(&self.world, &mut self.random, &mut self.seen).map_err(|text| {
+            format!("follower {at} of execution {}: {text}", follower.execution)
+        })?;
+        if let Some(request) = follower.acknowledgement() {
+            self.send(&request, Kind::Ask(&[204, 404, 409]));
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, request: &str, kind: Kind) {
+        if self.verbose {
+            println!("{:?} {request:?}", self.world.now());
+        }
+        if let Some(exchange) = Exchange::begin(&self.world, &self.address, request) {
+            self.errands.push(Errand { exchange, kind });
+        }
+    }
+
+    fn errand(&mut self) {
+        let any = self.random.below(self.executions.len().max(1) as u64) as usize;
+        let id = self.executions.get(any).map(|execution| execution.id.clone());
+        let id = id.unwrap_or_else(|| "0000000000000000000000000a".to_owned());
+        let get = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: sim\r\n\r\n");
+        match self.random.below(12) {
+            0 => self.send(&get("/v1/tools"), Kind::Ask(&[200])),
+            1 => self.send(&get("/v1/executions"), Kind::Ask(&[200])),
+            2 => self.send(&get(&format!("/v1/executions/{id}")), Kind::Ask(&[200, 404])),
+            3 => {
+                let path = format!("/v1/executions/{id}/result?wait_s={}", self.random.below(3));
+                self.send(&get(&path), Kind::Ask(&[200, 202, 404]));
+            }
+            4 => self.send(&get("/v1/progress"), Kind::Ask(&[200])),
+            5 if self.random.chance(1, 3) => {
+                let request = format!("DELETE /v1/executions/{id} HTTP/1.1\r\nHost: sim\r\n\r\n");
+                self.send(&request, Kind::Ask(&[200, 202, 404]));
+            }
+            6 => self.send(&get("/v1/events"), Kind::Ask(&[400])),
+            7 => self.send(&get("/nowhere"), Kind::Ask(&[404])),
+            _ => {
+                let script = Script::draw(&mut self.random);
+                let holds = ["\"newest\"", "\"until_read\""][self.random.below(2) as usize];
+                let body = format!(
+                    "{{\"tool\":\"script\",\"arguments\":{},\"hold\":{holds}}}",
+                    script.arguments()
+                );
+                let request = format!(
+                    "POST /v1/executions HTTP/1.1\r\nHost: sim\r\n\
+                     Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+                    body.len()
+                );
+                self.send(&request, Kind::Execute(script));
+            }
+        }
+    }
+
+    fn nonsense(&mut self) {
+        let mut bytes = vec![0u8; self.random.between(1, 200) as usize];
+        self.random.fill(&mut bytes);
+        bytes.iter_mut().for_each(|byte| *byte = b' ' + *byte % 90);
+        bytes[0] = b'%'; // No method begins so.
+        let text = String::from_utf8(bytes).expect("ASCII");
+        self.send(&format!("{text}\r\n\r\n"), Kind::Nonsense);
+    }
+
+    fn finish_errands(&mut self) -> Result<(), String> {
+        for at in (0..self.errands.len()).rev() {
+            let Some(outcome) = self.errands[at].exchange.outcome else { continue };
+            let errand = self.errands.swap_remove(at);
+            errand.exchange.close(&self.world);
+            let status = errand.exchange.status;
+            let body = String::from_utf8_lossy(&errand.exchange.body).into_owned();
+            if outcome == Outcome::Cut {
+                continue; // The server ends, or it came to a full house.
+            }
+            let is_right = match (&errand.kind, status) {
+                (Kind::Ask(expected), Some(status)) => expected.contains(&status),
+                (Kind::Nonsense, Some(status)) => (400..600).contains(&status),
+                (Kind::Execute(_), Some(status)) => [201, 429, 503].contains(&status),
+                (_, None) => false,
+            };
+            if !is_right {
+                return Err(format!("an errand was answered {status:?}: {body}"));
+            }
+            match errand.kind {
+                Kind::Execute(script) if status == Some(201) => {
+                    let document: Value =
+                        serde_json::from_str(&body).map_err(|error| format!("{error}: {body}"))?;
+                    let id = document["execution"].as_str().ok_or("no id")?.to_owned();
+                    self.executions.push(Execution { id, script });
+                }
+                Kind::Nonsense => self.refused += 1,
+                _ => self.answered += 1,
+            }
+        }
+        Ok(())
+    }
+
+    fn follow(&mut self) {
+        let newest = self.executions.len().min(4) as u64;
+        let at = self.executions.len() - 1 - self.random.below(newest) as usize;
+        let execution = &self.executions[at];
+        let follower = Follower::new(at, &execution.id, execution.script, &mut self.random);
+        self.followers.push(follower);
+    }
+
+    fn turn(&mut self) {
+        for _ in 0..TURNS_MAX {
+            if !self.shard.turn() {
+                break;
+            }
+        }
+    }
+
+    /// Lets time pass, with a turn whenever the shard or the kernel has something to do.
+    fn pass(&mut self, nanos: u64) {
+        let until = self.world.now() + Duration::from_nanos(nanos);
+        for _ in 0..100 {
+            let due = self.shard.next_deadline().filter(|&due| due <= until);
+            self.world.set_horizon(Some(due.unwrap_or(until)));
+            self.shard.park(Some(due.unwrap_or(until)));
+            self.world.set_horizon(None);
+            self.turn();
+            if self.world.now() >= until {
+                return;
+            }
+        }
+        self.world.advance_to(until.max(self.world.now()));
+        self.turn();
+    }
+
+    /// Nobody is cut any more; everybody comes to the end.
+    fn calm_down(&mut self) -> Result<(), String> {
+        self.cut_chance = 0;
+        self.is_slow = false;
+        for round in 0.. {
+            for at in 0..self.errands.len() {
+                self.errands[at].exchange.step(&self.world, &mut self.random)?;
+            }
+            self.finish_errands()?;
+            for at in 0..self.followers.len() {
+                self.visit(at).map_err(|text| format!("calm: {text}"))?;
+            }
+            self.turn();
+            self.pass(1 << (10 + round % 18));
+            self.shard.audit();
+            let is_over = self.followers.iter().all(|follower| follower.is_done);
+            if is_over && self.errands.is_empty() {
+                break;
+            }
+            if round == CALM_ROUNDS_MAX {
+                let open = self.followers.iter().position(|follower| !follower.is_done);
+                return Err(format!("calm: follower {open:?} never comes to the end"));
+            }
+        }
+        for seconds in [1, 120, 600] {
+            self.pass(seconds * 1_000_000_000);
+        }
+        self.shard.audit();
+        if self.shard.connection_count() > 0 {
+            return Err("connections are left over".into());
+        }
+        self.pass((limits::RETENTION + limits::BLOCK_DEADLINE).as_nanos() as u64 * 2);
+        if self.shard.execution_count() > 0 || self.shard.ring_usage().leased_count > 0 {
+            return Err(format!("something is left over: {:?}", self.shard));
+        }
+        match self.shard.next_deadline() {
+            None => Ok(()),
+            Some(_) => Err("a timer is left over".into()),
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! The tool of the simulated server. What it publishes follows from its seed: whoever knows that
+//! can tell every chunk that there is.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::base::Random;
+use crate::engine::{Kind, Timeouts, Totals};
+use crate::tool::{
+    ArgumentError, Arguments, Context, EmitError, Need, Step, Tool, ToolError, ToolSpec, Work,
+};
+
+/// What one execution publishes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Script {
+    pub seed: u64,
+    pub chunk_count: u64,
+    pub chunk_bytes_max: u64,
+    pub fails: bool,
+}
+
+/// A ring in which all of the sizes are met.
+const RING_BYTES: u32 = 16 << 10;
+const KINDS: [Kind; 3] = [Kind::Output, Kind::Log, Kind::Json];
+
+impl Script {
+    pub fn draw(random: &mut Random) -> Script {
+        Script {
+            seed: random.below(1 << 50),
+            chunk_count: random.below(1 << random.between(1, 9)),
+            chunk_bytes_max: 1 << random.between(0, 10),
+            fails: random.chance(1, 6),
+        }
+    }
+
+    fn random(&self, seq: u64) -> Random {
+        Random::new(self.seed ^ seq.wrapping_mul(0x9E37_79B9))
+    }
+
+    /// What the chunk is, and its bytes: text of all kinds, now and then no text.
+    pub fn chunk(&self, seq: u64) -> (Kind, Vec<u8>) {
+        let mut random = self.random(seq);
+        let kind = KINDS[random.below(3) as usize];
+        let length = random.below(self.chunk_bytes_max + 1) as usize;
+        let mut bytes = vec![0; length];
+        random.fill(&mut bytes);
+        match random.below(4) {
+            0 => {} // Hardly ever UTF-8.
+            1 => bytes.iter_mut().for_each(|byte| *byte &= 0x1f), // Control characters alone.
+            _ => bytes.iter_mut().for_each(|byte| *byte = b' ' + *byte % 95),
+        }
+        (kind, bytes)
+    }
+
+    /// Those of `kinds` in a range.
+    pub fn sum(&self, kinds: &[Kind], from_seq: u64, to_seq: u64) -> Totals {
+        let mut totals = Totals::ZERO;
+        for seq in from_seq..=to_seq {
+            let (kind, bytes) = self.chunk(seq);
+            if kinds.is_empty() || kinds.contains(&kind) {
+                totals.count(bytes.len() as u32);
+            }
+        }
+        totals
+    }
+
+    pub fn arguments(&self) -> Value {
+        json!({
+            "seed": self.seed,
+            "chunks": self.chunk_count,
+            "chunk_bytes": self.chunk_bytes_max,
+            "fails": u64::from(self.fails),
+        })
+    }
+}
+
+pub(super) fn spec() -> ToolSpec {
+    let number = json!({"type": "integer", "minimum": 0});
+    let names = ["seed", "chunks", "chunk_bytes", "fails"];
+    let properties: Value = names.map(|name| (name.to_owned(), number.clone())).into_iter().collect();
+    ToolSpec {
+        arguments: json!({"type": "object", "properties": properties, "required": names}),
+        timeouts: Timeouts::NONE,
+        need: Need { ring_bytes: RING_BYTES, ..Need::default() },
+        ..ToolSpec::new("script", "Publishes what follows from its seed.")
+    }
+}
+
+pub(super) fn prepare(arguments: &Value, need: Need) -> Result<(Work, Need), ArgumentError> {
+    let mut arguments = Arguments::new(arguments)?;
+    let mut number = |name: &str| arguments.number(name, 0, 0..=1 << 50);
+    let script = Script {
+        seed: number("seed")?,
+        chunk_count: number("chunks")?,
+        chunk_bytes_max: number("chunk_bytes")?,
+        fails: number("fails")? == 1,
+    };
+    let pace = Random::new(script.seed ^ 1);
+    Ok((Work::Steps(Box::new(Player { script, seq: 1, pace })), need))
+}
+
+/// Plays a script, now faster and now slower.
+struct Player {
+    script: Script,
+    seq: u64,
+    pace: Random,
+}
+
+impl Tool for Player {
+    fn step(&mut self, context: &mut Context<'_>) -> Step {
+        for _ in 0..self.pace.between(1, 24) {
+            if self.seq > self.script.chunk_count {
+                return match self.script.fails {
+                    true => Step::Failed(ToolError::new("as its script says")),
+                    false => Step::Done,
+                };
+            }
+            let (kind, bytes) = self.script.chunk(self.seq);
+            match context.emit_as(kind, kind as u8, &bytes) {
+                Ok(seq) => assert_eq!(seq, self.seq),
+                Err(EmitError::Blocked) => return Step::Blocked,
+                Err(error @ EmitError::TooLarge { .. }) => panic!("{error:?}"),
+            }
+            self.seq += 1;
+            if self.pace.chance(1, 8) {
+                context.progress(self.seq as f64, Some(self.script.chunk_count as f64));
+            }
+        }
+        match self.pace.below(4) {
+            0 => Step::Again,
+            _ => {
+                let pause = Duration::from_micros(self.pace.below(1 << self.pace.between(1, 16)));
+                Step::Sleep(context.now() + pause)
+            }
+        }
+    }
+}
