@@ -5,10 +5,25 @@
 #![forbid(unsafe_code)]
 
 mod answer;
+mod body;
 mod call;
+#[cfg(test)]
+mod call_tests;
 mod connection;
+#[cfg(test)]
+mod connection_tests;
 pub mod documents;
 mod error;
+#[cfg(test)]
+mod exchange;
+mod execute;
+mod fields;
+mod openapi;
+mod parameters;
+#[cfg(test)]
+mod refusal_tests;
+mod routes;
+mod schemas;
 
 pub use answer::{Answer, JSON};
 pub use call::{Call, Execute, Follow, MetricsFormat, PolicyWish, StreamFormat, Wishes};
