@@ -13,12 +13,16 @@ mod connection;
 #[cfg(test)]
 mod connection_tests;
 pub mod documents;
+#[cfg(test)]
+mod documents_tests;
 mod error;
 #[cfg(test)]
 mod exchange;
 mod execute;
 mod fields;
 mod openapi;
+#[cfg(test)]
+mod openapi_tests;
 mod parameters;
 #[cfg(test)]
 mod refusal_tests;

@@ -181,7 +181,10 @@ impl<'a> Parameters<'a> {
             Some(_) => match self.number("from") {
                 Ok(seq) => From::Seq { seq: seq.expect("it is there"), seen: None },
                 Err(_) => {
-                    return Err(invalid("from", "it is neither start, live nor a number from 1 on"));
+                    return Err(invalid(
+                        "from",
+                        "it is neither start, live nor a number from 1 on",
+                    ));
                 }
             },
         };

@@ -301,55 +301,46 @@ fn bad_values(shape: &Shape) -> Vec<String> {
 /// For each member of each body some bad values.
 #[test]
 fn every_member_of_a_body_has_its_bounds() {
-    let checked = check_members(execute::EXECUTE, "", &|path, value| {
-        let mut body = json!({ "tool": "t" });
-        let (outer, inner) = path.split_once('.').unwrap_or((path, ""));
-        body[outer] = match inner {
-            "" => value,
-            _ => {
-                // What else its object needs.
-                let mut object = match outer {
-                    "policy" => json!({ "name": "drop" }),
-                    "start" => json!({ "after_subscribers": 1 }),
-                    _ => json!({}),
-                };
-                object[inner] = value;
-                object
-            }
-        };
-        post("/v1/executions", &body.to_string())
-    });
-    assert!(checked > 100, "{checked}");
+    let executions = bad_bodies(execute::EXECUTE, &json!({ "tool": "t" }));
+    assert!(executions.len() > 100, "{}", executions.len());
     let acks = format!("/v1/executions/{}/subscribers/s1.1/acks", id(1));
-    check_members(execute::ACKNOWLEDGE, "", &|path, value| {
-        post(&acks, &json!({ path: value }).to_string())
-    });
+    let acknowledgements = bad_bodies(execute::ACKNOWLEDGE, &json!({ "seq": 1 }));
+    let executions = executions.iter().map(|bad| ("/v1/executions", bad));
+    let acknowledgements = acknowledgements.iter().map(|bad| (acks.as_str(), bad));
+    for (target, (path, body)) in executions.chain(acknowledgements) {
+        assert_refused_field(&post(target, &body.to_string()), path);
+    }
 }
 
-fn check_members(
-    fields: &'static [Field],
-    outer: &str,
-    request: &dyn Fn(&str, Value) -> String,
-) -> usize {
-    let mut checked = 0;
+fn assert_refused_field(request: &str, path: &str) {
+    let response = answered(request);
+    let (code, field, _) = response.error();
+    let got = (response.status, code.as_str(), field.as_deref());
+    assert_eq!(got, (400, "invalid_field", Some(path)), "{request}");
+}
+
+/// Bodies, each with one member that is not what it may be, and the path of that.
+pub fn bad_bodies(fields: &'static [Field], good: &Value) -> Vec<(String, Value)> {
+    let mut bodies = Vec::new();
     for field in fields {
-        let path = match outer {
-            "" => field.name.to_owned(),
-            outer => format!("{outer}.{}", field.name),
-        };
         for value in bad_json(&field.shape) {
-            let request = request(&path, value);
-            let response = answered(&request);
-            let (code, named, _) = response.error();
-            let got = (response.status, code.as_str(), named.as_deref());
-            assert_eq!(got, (400, "invalid_field", Some(path.as_str())), "{request}");
-            checked += 1;
+            let mut body = good.clone();
+            body[field.name] = value;
+            bodies.push((field.name.to_owned(), body));
         }
-        if let Some(members) = field.shape.members() {
-            checked += check_members(members, &path, request);
+        // What else the object of this member needs.
+        let inner_good = match field.name {
+            "policy" => json!({ "name": "drop" }),
+            "start" => json!({ "after_subscribers": 1 }),
+            _ => json!({}),
+        };
+        for (path, inner) in bad_bodies(field.shape.members().unwrap_or(&[]), &inner_good) {
+            let mut body = good.clone();
+            body[field.name] = inner;
+            bodies.push((format!("{}.{path}", field.name), body));
         }
     }
-    checked
+    bodies
 }
 
 fn bad_json(shape: &Shape) -> Vec<Value> {

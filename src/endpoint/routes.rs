@@ -315,9 +315,12 @@ const SEGMENTS_MAX: usize = 8;
 
 fn is_at(path: &str, segments: &Segments<'_>) -> bool {
     let mut parts = path[1..].split('/');
-    let are_equal = segments
-        .iter()
-        .all(|segment| parts.next().is_some_and(|part| part.starts_with('{') || part == segment));
+    let is_it = |part: &str, segment: &str| match part.starts_with('{') {
+        true => !segment.is_empty(),
+        false => part == segment,
+    };
+    let are_equal =
+        segments.iter().all(|segment| parts.next().is_some_and(|part| is_it(part, segment)));
     are_equal && parts.next().is_none()
 }
 
