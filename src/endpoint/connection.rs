@@ -1,17 +1,46 @@
 //! One connection of HTTP/1.1: bytes in, calls out; answers in, bytes out.
+//!
+//! One request is answered after the other, in their order; what comes behind one that is not
+//! answered yet is kept. What needs nobody else (a refusal, `OPTIONS`, `/healthz`,
+//! `/openapi.json`) is answered here.
+//!
+//! Invariants:
+//! - H1: each request gets exactly one answer, and none is begun before the one before is whole.
+//! - H2: what comes out depends on the bytes and their order, not on how they are cut. (One piece
+//!   is answered with [`limits::HTTP_ANSWERS_BYTES_MAX`] or one answer more, and no further.)
+//! - H3: between requests nothing is kept: an idle connection has no memory of its own.
+//! - H4: behind an answer that leaves bytes of its request unread the connection is closed.
 
-use crate::endpoint::answer::Manner;
-use crate::endpoint::{Answer, ApiError, Call};
+use crate::endpoint::answer::{Answer, Manner};
+use crate::endpoint::routes::{Asked, ask};
+use crate::endpoint::{ApiError, Call};
+use crate::limits;
 use crate::wire::http1::{
-    BODY_END, Framing, Refusal, RequestPart, RequestReader, ResponseHead, Status,
+    BODY_END, CONTINUE, Framing, Method, Refusal, RequestHead, RequestPart, RequestReader,
+    ResponseHead, Status, Version,
 };
 
-/// One connection.
+/// One connection. The shard moves its bytes, carries out its calls, and measures its time.
+///
+/// ```
+/// use streamdoor::endpoint::{Answer, Call, HttpConnection, Step};
+/// use streamdoor::wire::http1::{Status, http_date};
+///
+/// let (mut connection, mut out) = (HttpConnection::new(), Vec::new());
+/// let date = http_date(784_111_777);
+/// let request = b"GET /v1/tools HTTP/1.1\r\nHost: h\r\n\r\n";
+/// assert_eq!(connection.receive(request, &date, &mut out), Step::Call(Call::Tools));
+/// connection.answer(&Answer::empty(Status::NO_CONTENT), &date, &mut out);
+/// assert_eq!(connection.resume(&date, &mut out), Step::Wait);
+/// assert!(out.starts_with(b"HTTP/1.1 204 No Content\r\n"));
+/// ```
 #[derive(Debug)]
 pub struct HttpConnection {
     reader: RequestReader,
+    /// What came behind a request that is not answered yet.
     kept: Vec<u8>,
     state: State,
+    /// The peer sends no more.
     input_ended: bool,
 }
 
@@ -20,7 +49,7 @@ pub struct HttpConnection {
 pub enum Step {
     /// To wait: for bytes or, while an answer is due, for the answer.
     Wait,
-    /// To carry this out, and to answer it.
+    /// To carry this out, to answer it, and then to [`HttpConnection::resume`].
     Call(Call),
     /// To send what there is, and to close the connection.
     Close,
@@ -44,114 +73,326 @@ pub enum Due {
 pub enum StreamBody {
     /// As chunks, and [`HttpConnection::end_stream`] at its end.
     Chunked,
-    /// As it is; its end is the connection's.
+    /// As it is; its end is the connection's. [`HttpConnection::end_stream`] there, too.
     UntilClose,
     /// There is none: the answer is complete.
     None,
 }
 
-#[derive(Clone, Copy, Debug)]
+/// What is expected next.
+#[derive(Debug)]
 enum State {
-    Reading,
-    Answering(Manner, StreamBody),
-    Answered,
+    /// A request, or the rest of its head.
+    Head,
+    /// The rest of a request.
+    Body(Box<Pending>),
+    /// An answer of ours.
+    Answer(Manner),
+    /// The end of a stream of ours. `true`: it is chunked.
+    Stream(Manner, bool),
+    /// Nothing more.
     Closed,
 }
 
+/// A request whose head was read.
+#[derive(Debug)]
+struct Pending {
+    asked: Asked,
+    is_head: bool,
+    is_old: bool,
+    body: Vec<u8>,
+    body_bytes_max: u64,
+}
+
+// There may be ten thousand idle ones.
+const _: () = assert!(size_of::<HttpConnection>() < 200);
+
+impl Default for HttpConnection {
+    fn default() -> HttpConnection {
+        HttpConnection::new()
+    }
+}
+
 impl HttpConnection {
-    /// A new one.
+    /// A new one, on which nothing has come.
     pub fn new() -> HttpConnection {
-        HttpConnection {
-            reader: RequestReader::new(),
-            kept: Vec::new(),
-            state: State::Reading,
-            input_ended: false,
-        }
+        let reader = RequestReader::new();
+        HttpConnection { reader, kept: Vec::new(), state: State::Head, input_ended: false }
     }
 
-    /// Bytes came.
+    /// Bytes came. Appends to `out` what can be answered here; `date` is
+    /// [`crate::wire::http1::http_date`] of now. While an answer is due they are kept: see
+    /// [`HttpConnection::wants_bytes`].
     pub fn receive(&mut self, bytes: &[u8], date: &[u8; 29], out: &mut Vec<u8>) -> Step {
-        let mut input = bytes;
-        loop {
-            match self.reader.read(&mut input) {
-                Ok(Some(RequestPart::End)) => return Step::Wait,
-                Ok(Some(_)) => {}
-                Ok(None) => return Step::Wait,
-                Err(refusal) => return self.refuse(refusal, date, out),
+        match self.state {
+            State::Closed => Step::Close,
+            State::Answer(_) | State::Stream(..) => {
+                self.kept.extend_from_slice(bytes);
+                Step::Wait
+            }
+            State::Head | State::Body(_) if self.kept.is_empty() => self.run(bytes, date, out),
+            State::Head | State::Body(_) => {
+                self.kept.extend_from_slice(bytes);
+                self.resume(date, out)
             }
         }
     }
 
-    /// The answer was written: goes on with what was kept.
+    /// The answer was written: goes on with what was kept. To be called behind each
+    /// [`HttpConnection::answer`], [`HttpConnection::end_stream`] and stream without a body.
     pub fn resume(&mut self, date: &[u8; 29], out: &mut Vec<u8>) -> Step {
-        let kept = std::mem::take(&mut self.kept);
-        self.receive(&kept, date, out)
-    }
-
-    /// The peer sends no more.
-    pub fn end_input(&mut self, date: &[u8; 29], out: &mut Vec<u8>) -> Step {
-        self.input_ended = true;
-        match self.reader.finish() {
-            Ok(()) => Step::Close,
-            Err(refusal) => self.refuse(refusal, date, out),
+        match self.state {
+            State::Closed => Step::Close,
+            State::Answer(_) | State::Stream(..) => Step::Wait,
+            State::Head | State::Body(_) => {
+                let kept = std::mem::take(&mut self.kept);
+                self.run(&kept, date, out)
+            }
         }
     }
 
-    /// What it waits for did not come in time.
-    pub fn time_out(&mut self, date: &[u8; 29], out: &mut Vec<u8>) -> Step {
-        self.refuse(Refusal::TooSlow, date, out)
+    /// The peer sends no more. What it has asked for is answered, all of it.
+    pub fn end_input(&mut self, date: &[u8; 29], out: &mut Vec<u8>) -> Step {
+        self.input_ended = true;
+        self.resume(date, out)
     }
 
-    /// Has it room for more?
+    /// What it waits for did not come in time. Within a request that is said, and between requests
+    /// the connection is just closed. Our own answers have no deadline here.
+    pub fn time_out(&mut self, date: &[u8; 29], out: &mut Vec<u8>) -> Step {
+        match self.due() {
+            Due::Rest => self.refuse(Refusal::TooSlow, date, out),
+            Due::Answer => Step::Wait,
+            Due::Request | Due::Nothing => self.close(),
+        }
+    }
+
+    /// Is there room for more? While there is none, nothing more should be received; what comes all
+    /// the same is kept, too.
     pub fn wants_bytes(&self) -> bool {
-        self.kept.len() < crate::limits::HTTP_PIPELINED_BYTES_MAX
+        let is_open = !self.input_ended && !matches!(self.state, State::Closed);
+        is_open && self.kept.len() < limits::HTTP_PIPELINED_BYTES_MAX
     }
 
     /// What it waits for.
     pub fn due(&self) -> Due {
         match self.state {
-            State::Reading => Due::Request,
-            State::Answering(..) => Due::Answer,
-            State::Answered | State::Closed => Due::Nothing,
+            State::Head if self.reader.is_between_requests() => Due::Request,
+            State::Head | State::Body(_) => Due::Rest,
+            State::Answer(_) | State::Stream(..) => Due::Answer,
+            State::Closed => Due::Nothing,
         }
     }
 
     /// A whole answer to the call.
+    ///
+    /// # Panics
+    /// If no answer is due.
     pub fn answer(&mut self, answer: &Answer, date: &[u8; 29], out: &mut Vec<u8>) {
-        if let State::Answering(manner, _) = self.state {
-            answer.write(manner, date, out);
-            self.state = State::Answered;
-        }
+        let manner = self.manner_due();
+        answer.write(manner, date, out);
+        self.end_answer(manner);
     }
 
-    /// The answer to the call is a stream of this type.
+    /// The answer to the call is a stream of this type: appends its head.
+    ///
+    /// # Panics
+    /// If no answer is due.
     pub fn begin_stream(
         &mut self,
         media_type: &str,
         date: &[u8; 29],
         out: &mut Vec<u8>,
     ) -> StreamBody {
+        let mut manner = self.manner_due();
+        let version = if manner.is_old { Version::Http10 } else { Version::Http11 };
+        let framing = Framing::of_stream(version);
+        manner.keeps_alive &= framing == Framing::Chunked;
         let mut head = ResponseHead::begin(out, Status::OK, date);
-        head.header("content-type", media_type).expect("ours are one line");
-        head.finish(Framing::Chunked, true);
-        StreamBody::Chunked
+        for (name, value) in [
+            ("content-type", media_type),
+            ("cache-control", "no-cache, no-transform"),
+            ("x-accel-buffering", "no"), // nginx passes it on at once.
+        ] {
+            head.header(name, value).expect("ours are one line each");
+        }
+        head.finish(framing, manner.keeps_alive);
+        if manner.is_head {
+            self.end_answer(manner);
+            return StreamBody::None;
+        }
+        let is_chunked = framing == Framing::Chunked;
+        self.state = State::Stream(manner, is_chunked);
+        if is_chunked { StreamBody::Chunked } else { StreamBody::UntilClose }
     }
 
-    /// The stream is complete.
+    /// The body of the stream is complete. One that is cut off ends with its connection instead.
+    ///
+    /// # Panics
+    /// If there is no stream.
     pub fn end_stream(&mut self, out: &mut Vec<u8>) {
-        out.extend_from_slice(BODY_END);
+        let State::Stream(manner, is_chunked) = self.state else { panic!("there is no stream") };
+        if is_chunked {
+            out.extend_from_slice(BODY_END);
+        }
+        self.end_answer(manner);
     }
 
+    #[cfg(test)]
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.kept.capacity() + self.reader.kept_bytes()
+    }
+
+    /// How the answer that is due is to be written.
+    fn manner_due(&self) -> Manner {
+        let State::Answer(mut manner) = self.state else { panic!("no answer is due") };
+        manner.keeps_alive &= !(self.input_ended && self.kept.is_empty());
+        manner
+    }
+
+    fn end_answer(&mut self, manner: Manner) {
+        self.state = if manner.keeps_alive { State::Head } else { State::Closed };
+    }
+
+    /// Reads requests until one needs somebody else, or there are no more.
+    fn run(&mut self, bytes: &[u8], date: &[u8; 29], out: &mut Vec<u8>) -> Step {
+        let answers_start = out.len();
+        let mut input = bytes;
+        loop {
+            match self.reader.read(&mut input) {
+                Ok(Some(RequestPart::Head(head))) => {
+                    let (expects_continue, pending) = (head.expects_continue, Pending::of(&head));
+                    if let Some(step) = self.begin(pending, expects_continue, date, out) {
+                        return step;
+                    }
+                }
+                Ok(Some(RequestPart::Body(piece))) => {
+                    if let State::Body(pending) = &mut self.state {
+                        pending.take(piece);
+                    }
+                }
+                Ok(Some(RequestPart::End)) => {
+                    let has_room = out.len() - answers_start < limits::HTTP_ANSWERS_BYTES_MAX;
+                    let has_more = !input.is_empty() || !self.input_ended;
+                    match self.end_request(has_room && has_more, date, out) {
+                        None => {}
+                        Some(Step::Call(call)) => {
+                            self.kept = input.to_vec();
+                            return Step::Call(call);
+                        }
+                        Some(step) => return step,
+                    }
+                }
+                Ok(None) if !self.input_ended => return Step::Wait,
+                Ok(None) => {
+                    return match self.reader.finish() {
+                        Ok(()) => self.close(),
+                        Err(refusal) => self.refuse(refusal, date, out),
+                    };
+                }
+                Err(refusal) => return self.refuse(refusal, date, out),
+            }
+        }
+    }
+
+    /// A head was read. `None`: the rest of the request may come.
+    fn begin(
+        &mut self,
+        pending: Pending,
+        expects_continue: bool,
+        date: &[u8; 29],
+        out: &mut Vec<u8>,
+    ) -> Option<Step> {
+        let limited = self.reader.limit_body(pending.body_bytes_max);
+        if expects_continue && let Asked::Here(answer) = &pending.asked {
+            // It asks before it sends the body, and this is what it has to know.
+            return Some(self.answer_and_close(answer, pending.is_head, date, out));
+        }
+        self.state = State::Body(Box::new(pending));
+        match limited {
+            Err(refusal) => Some(self.refuse(refusal, date, out)),
+            Ok(()) if expects_continue => {
+                out.extend_from_slice(CONTINUE);
+                None
+            }
+            Ok(()) => None,
+        }
+    }
+
+    /// A request is complete. `None`: it was answered, and the next one may come.
+    fn end_request(
+        &mut self,
+        may_keep_alive: bool,
+        date: &[u8; 29],
+        out: &mut Vec<u8>,
+    ) -> Option<Step> {
+        let State::Body(pending) = std::mem::replace(&mut self.state, State::Head) else {
+            unreachable!("a request has a head");
+        };
+        let Pending { asked, is_head, is_old, body, .. } = *pending;
+        let mut manner = Manner { is_head, is_old, keeps_alive: self.reader.keeps_alive() };
+        match asked.complete(&body) {
+            Ok(call) => {
+                self.state = State::Answer(manner);
+                Some(Step::Call(call))
+            }
+            Err(answer) => {
+                manner.keeps_alive &= may_keep_alive;
+                answer.write(manner, date, out);
+                self.end_answer(manner);
+                (!manner.keeps_alive).then_some(Step::Close)
+            }
+        }
+    }
+
+    /// Says why nothing more is read, and closes. A request whose body is too long, and that had
+    /// its answer before it, gets that.
     fn refuse(&mut self, refusal: Refusal, date: &[u8; 29], out: &mut Vec<u8>) -> Step {
-        let manner = Manner { is_head: false, is_old: false, keeps_alive: false };
-        Answer::error(&ApiError::from(refusal)).write(manner, date, out);
+        let error = ApiError::from(refusal);
+        let State::Body(pending) = std::mem::replace(&mut self.state, State::Closed) else {
+            return self.answer_and_close(&Answer::error(&error), false, date, out);
+        };
+        let answer = match pending.asked {
+            Asked::Here(answer) if refusal == Refusal::BodyTooLong => answer,
+            _ if refusal == Refusal::BodyTooLong => {
+                Answer::error(&error.limit(pending.body_bytes_max))
+            }
+            _ => Answer::error(&error),
+        };
+        self.answer_and_close(&answer, pending.is_head, date, out)
+    }
+
+    fn answer_and_close(
+        &mut self,
+        answer: &Answer,
+        is_head: bool,
+        date: &[u8; 29],
+        out: &mut Vec<u8>,
+    ) -> Step {
+        answer.write(Manner { is_head, is_old: false, keeps_alive: false }, date, out);
+        self.close()
+    }
+
+    fn close(&mut self) -> Step {
         self.state = State::Closed;
+        self.kept = Vec::new();
+        self.reader = RequestReader::new();
         Step::Close
     }
 }
 
-impl Default for HttpConnection {
-    fn default() -> HttpConnection {
-        HttpConnection::new()
+impl Pending {
+    fn of(head: &RequestHead<'_>) -> Pending {
+        let (asked, body_bytes_max) = ask(head);
+        let is_head = head.method == Method::Head;
+        let is_old = head.version == Version::Http10;
+        Pending { asked, is_head, is_old, body: Vec::new(), body_bytes_max }
+    }
+
+    /// Of a request that is answered already the body is dropped.
+    fn take(&mut self, piece: &[u8]) {
+        if !matches!(self.asked, Asked::Here(_)) {
+            self.body.extend_from_slice(piece);
+        }
     }
 }

@@ -5,10 +5,29 @@
 #![forbid(unsafe_code)]
 
 mod answer;
+mod body;
 mod call;
+#[cfg(test)]
+mod call_tests;
 mod connection;
+#[cfg(test)]
+mod connection_tests;
 pub mod documents;
+#[cfg(test)]
+mod documents_tests;
 mod error;
+#[cfg(test)]
+mod exchange;
+mod execute;
+mod fields;
+mod openapi;
+#[cfg(test)]
+mod openapi_tests;
+mod parameters;
+#[cfg(test)]
+mod refusal_tests;
+mod routes;
+mod schemas;
 
 pub use answer::{Answer, JSON};
 pub use call::{Call, Execute, Follow, MetricsFormat, PolicyWish, StreamFormat, Wishes};

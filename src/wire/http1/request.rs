@@ -148,7 +148,7 @@ impl RequestReader {
     }
 
     #[cfg(test)]
-    pub(super) fn kept_bytes(&self) -> usize {
+    pub(crate) fn kept_bytes(&self) -> usize {
         self.kept.capacity()
     }
 

@@ -1,0 +1,229 @@
+//! Bodies of requests: JSON objects whose members are known, each read by its field.
+//!
+//! What two programs could read in two ways is refused: a name that is there twice, and, because
+//! it is of no use to anybody, what is nested deeper than [`limits::JSON_DEPTH_MAX`].
+
+use serde_json::{Map, Value};
+
+use crate::endpoint::ApiError;
+use crate::endpoint::fields::Field;
+use crate::limits;
+use crate::wire::http1::{QueryError, QueryFault, Status};
+
+/// Reads a body.
+///
+/// # Errors
+/// It is no JSON, or more than that: see above.
+pub(super) fn parse(body: &[u8]) -> Result<Value, ApiError> {
+    let malformed = |text: String| ApiError::new(Status::BAD_REQUEST, "malformed_json", text);
+    let shape = Outline::of(body);
+    if shape.depth > limits::JSON_DEPTH_MAX {
+        let text = format!("the body is nested deeper than {}", limits::JSON_DEPTH_MAX);
+        return Err(malformed(text).limit(limits::JSON_DEPTH_MAX.into()));
+    }
+    let value: Value = serde_json::from_slice(body)
+        .map_err(|error| malformed(format!("the body is not JSON: {error}")))?;
+    // Of members with one name the parser keeps one.
+    if count_members(&value) != shape.colon_count {
+        return Err(malformed("an object of the body has one name twice".to_owned()));
+    }
+    Ok(value)
+}
+
+/// What can be said of a JSON text without reading it; of what is no JSON it says something.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Outline {
+    depth: u32,
+    /// Outside of strings: one for each member of each object.
+    colon_count: usize,
+}
+
+impl Outline {
+    fn of(text: &[u8]) -> Outline {
+        let mut outline = Outline::default();
+        let (mut depth, mut in_string, mut is_escaped) = (0u32, false, false);
+        for byte in text {
+            if in_string {
+                in_string = is_escaped || *byte != b'"';
+                is_escaped = !is_escaped && *byte == b'\\';
+                continue;
+            }
+            match byte {
+                b'"' => in_string = true,
+                b':' => outline.colon_count += 1,
+                b'{' | b'[' => {
+                    depth += 1;
+                    outline.depth = outline.depth.max(depth);
+                }
+                b'}' | b']' => depth = depth.saturating_sub(1),
+                _ => {}
+            }
+        }
+        outline
+    }
+}
+
+fn count_members(value: &Value) -> usize {
+    match value {
+        Value::Object(members) => {
+            members.len() + members.values().map(count_members).sum::<usize>()
+        }
+        Value::Array(values) => values.iter().map(count_members).sum(),
+        _ => 0,
+    }
+}
+
+/// An object whose members are all known.
+#[derive(Debug)]
+pub(super) struct Members<'v> {
+    members: &'v Map<String, Value>,
+    fields: &'static [Field],
+    /// What it is called itself; empty for all of the body.
+    path: &'static str,
+}
+
+impl<'v> Members<'v> {
+    /// All of a body.
+    ///
+    /// # Errors
+    /// It is no object, has members that are not known, or has not what is required.
+    pub fn of(body: &'v Value, fields: &'static [Field]) -> Result<Members<'v>, ApiError> {
+        match body {
+            Value::Object(members) => Members::checked(members, fields, ""),
+            _ => {
+                let text = "the body is not a JSON object";
+                Err(ApiError::new(Status::BAD_REQUEST, "invalid_body", text))
+            }
+        }
+    }
+
+    fn checked(
+        members: &'v Map<String, Value>,
+        fields: &'static [Field],
+        path: &'static str,
+    ) -> Result<Members<'v>, ApiError> {
+        let object = Members { members, fields, path };
+        let is_known = |name: &str| fields.iter().any(|field| field.name == name);
+        if let Some(unknown) = members.keys().find(|name| !is_known(name)) {
+            return Err(object.fault(unknown, QueryFault::Unknown));
+        }
+        match fields.iter().find(|field| field.is_required && !members.contains_key(field.name)) {
+            Some(missing) => {
+                let field = object.full_name(missing.name);
+                let text = format!("{field}: it is missing");
+                let error = ApiError::new(Status::BAD_REQUEST, "missing_field", text);
+                Err(error.field(field))
+            }
+            None => Ok(object),
+        }
+    }
+
+    /// The member of a name, as it is.
+    pub fn get(&self, name: &str) -> Option<&'v Value> {
+        self.members.get(name)
+    }
+
+    /// A whole number within the bounds of its field.
+    pub fn number(&self, name: &str) -> Result<Option<u64>, ApiError> {
+        let Some(value) = self.get(name) else { return Ok(None) };
+        let (min, max) = self.field(name).shape.number().expect("it is read as its field says");
+        match value.as_u64().filter(|number| (min..=max).contains(number)) {
+            Some(number) => Ok(Some(number)),
+            None => Err(self.fault(name, QueryFault::NotANumber(min, max))),
+        }
+    }
+
+    /// One of the choices of its field.
+    pub fn choice(&self, name: &str) -> Result<Option<&'static str>, ApiError> {
+        let Some(value) = self.get(name) else { return Ok(None) };
+        let shape = &self.field(name).shape;
+        let choices = shape.choices().expect("it is read as its field says");
+        if let Some(choice) = choices.iter().find(|choice| value.as_str() == Some(**choice)) {
+            return Ok(Some(choice));
+        }
+        let Some(members) = shape.members() else {
+            return Err(self.fault(name, QueryFault::NotAChoice(choices)));
+        };
+        let members: Vec<&str> = members.iter().map(|field| field.name).collect();
+        let (choices, members) = (choices.join(", "), members.join(", "));
+        let problem = format!("it is none of {choices}, and no object with {members}");
+        Err(self.error(name, &problem))
+    }
+
+    /// An object of those members that its field says; `None` if it is something else, or absent.
+    pub fn members(&self, name: &'static str) -> Result<Option<Members<'v>>, ApiError> {
+        let Some(Value::Object(members)) = self.get(name) else { return Ok(None) };
+        let fields = self.field(name).shape.members().expect("it is read as its field says");
+        Members::checked(members, fields, name).map(Some)
+    }
+
+    /// It is not what it may be.
+    pub fn error(&self, name: &str, problem: &str) -> ApiError {
+        let field = self.full_name(name);
+        let text = format!("{field}: {problem}");
+        ApiError::new(Status::BAD_REQUEST, "invalid_field", text).field(field)
+    }
+
+    /// The same words as for what is wrong with a parameter.
+    fn fault(&self, name: &str, fault: QueryFault) -> ApiError {
+        let code = if fault == QueryFault::Unknown { "unknown_field" } else { "invalid_field" };
+        ApiError { code, ..QueryError { field: self.full_name(name), fault }.into() }
+    }
+
+    fn full_name(&self, name: &str) -> String {
+        match self.path {
+            "" => name.to_owned(),
+            path => format!("{path}.{name}"),
+        }
+    }
+
+    fn field(&self, name: &str) -> &'static Field {
+        let mut fields = self.fields.iter();
+        fields.find(|field| field.name == name).expect("what is read has a field")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_has_one_name_twice_is_refused_wherever_it_is() {
+        let good = [
+            r#"{}"#,
+            r#"{"a":1,"b":{"a":1},"c":[{"a":1},{"a":1}]}"#,
+            r#"{"a:":":","\"":":\"","\\":"\\"}"#,
+            r#"[":",":\\",{"a":":"}]"#,
+            r#"":""#,
+        ];
+        for text in good {
+            assert!(parse(text.as_bytes()).is_ok(), "{text}");
+        }
+        let bad = [
+            r#"{"a":1,"a":1}"#,
+            r#"{"a":1,"\u0061":2}"#,
+            r#"{"x":[{"a":{},"b":1,"a":{}}]}"#,
+            r#"{"":1,"":2}"#,
+        ];
+        for text in bad {
+            let error = parse(text.as_bytes()).unwrap_err();
+            assert!(error.message.ends_with("one name twice"), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_json_or_too_deep_is_refused() {
+        let depth_max = limits::JSON_DEPTH_MAX as usize;
+        let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
+        assert!(parse(nested(depth_max).as_bytes()).is_ok());
+        let error = parse(nested(depth_max + 1).as_bytes()).unwrap_err();
+        assert_eq!(error.limit, Some(limits::JSON_DEPTH_MAX.into()));
+        assert!(parse(format!("\"{}\"", "[".repeat(depth_max + 1)).as_bytes()).is_ok());
+        for bad in [&b""[..], b"{", b"{} {}", b"{\"a\"}", b"\"\xff\"", b"nul", b"1e999", b"{'a':1}"]
+        {
+            let error = parse(bad).unwrap_err();
+            assert_eq!(error.code, "malformed_json", "{}", String::from_utf8_lossy(bad));
+        }
+        assert!(parse("[".repeat(1 << 20).as_bytes()).is_err());
+    }
+}

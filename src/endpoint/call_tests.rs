@@ -1,0 +1,290 @@
+//! Tables of requests and the calls that they are, each cut everywhere.
+
+use std::time::Duration;
+
+use serde_json::json;
+use smallvec::smallvec;
+
+use super::exchange::{called, get, post, with};
+use super::*;
+use crate::base::{ExecutionId, Handle, ProgressToken, SubscriberId};
+use crate::engine::{
+    Coalesce, From, Hold, Kind, Kinds, OnStall, Policy, ProgressSource, Start, Timeouts,
+};
+use crate::limits;
+
+pub fn id(index: u32) -> ExecutionId {
+    let slot = Handle { index, generation: 3 };
+    ExecutionId { shard: 1, slot, nonce: 0x1234_5678_9abc_def0 + u64::from(index) }
+}
+
+pub fn token() -> ProgressToken {
+    ProgressToken { shard: 1, slot: Handle { index: 5, generation: 2 }, secret: 99 }
+}
+
+fn subscriber() -> SubscriberId {
+    SubscriberId(Handle { index: 7, generation: 2 })
+}
+
+#[test]
+fn requests_without_parameters_are_the_calls_of_their_routes() {
+    let (a, t, s) = (id(1), token(), subscriber());
+    let table = [
+        (get("/v1/tools"), Call::Tools),
+        (get("/v1/executions"), Call::Executions),
+        (get(&format!("/v1/executions/{a}")), Call::Inspect(a)),
+        (with("HEAD", &format!("/v1/executions/{a}"), ""), Call::Inspect(a)),
+        (get(&format!("http://h/v1/executions/{a}")), Call::Inspect(a)),
+        (get(&format!("/%761/executions/{a}")), Call::Inspect(a)),
+        (with("DELETE", &format!("/v1/executions/{a}"), ""), Call::Cancel(a)),
+        (with("DELETE", &format!("/v1/executions/{a}"), "Content-Length: 0\r\n"), Call::Cancel(a)),
+        (
+            with("DELETE", &format!("/v1/executions/{a}/subscribers/{s}"), ""),
+            Call::Unsubscribe(a, s),
+        ),
+        (
+            post(&format!("/v1/executions/{a}/subscribers/{s}/acks"), "{\"seq\":7}"),
+            Call::Acknowledge(a, s, 7),
+        ),
+        (get("/v1/progress"), Call::AllProgress),
+        (get(&format!("/v1/progress/{t}")), Call::Progress(t)),
+        (get("/readyz"), Call::Ready),
+    ];
+    for (request, call) in table {
+        assert_eq!(called(&request), call, "{request}");
+    }
+}
+
+#[test]
+fn a_result_is_waited_for_and_an_output_filtered() {
+    let a = id(1);
+    let seconds = |wait| Call::Result(a, Duration::from_secs(wait));
+    let table = [
+        ("result", seconds(30)),
+        ("result?wait_s=0", seconds(0)),
+        ("result?wait_s=60", seconds(60)),
+        ("output", Call::Output(a, Kinds::ALL)),
+        ("output?kinds=stdout", Call::Output(a, Kinds::NONE.with(Kind::Stdout))),
+    ];
+    for (target, call) in table {
+        assert_eq!(called(&get(&format!("/v1/executions/{a}/{target}"))), call, "{target}");
+    }
+}
+
+#[test]
+fn metrics_come_as_accept_likes_them() {
+    let prometheus = "application/openmetrics-text;version=1.0.0;q=0.6,text/plain;q=0.5,*/*;q=0.1";
+    let table = [
+        ("", MetricsFormat::Prometheus),
+        ("Accept: */*\r\n", MetricsFormat::Prometheus),
+        ("Accept: text/html\r\n", MetricsFormat::Prometheus),
+        ("Accept: application/openmetrics-text\r\n", MetricsFormat::OpenMetrics),
+        (&format!("Accept: {prometheus}\r\n"), MetricsFormat::OpenMetrics),
+    ];
+    for (accept, format) in table {
+        assert_eq!(called(&with("GET", "/metrics", accept)), Call::Metrics(format), "{accept}");
+    }
+}
+
+fn follow(execution: ExecutionId, from: From) -> Follow {
+    Follow {
+        executions: smallvec![(execution, from)],
+        is_combined: false,
+        resumes: false,
+        format: StreamFormat::Sse,
+        wishes: Wishes::default(),
+    }
+}
+
+#[test]
+fn a_stream_is_followed_as_its_parameters_say() {
+    let a = id(1);
+    let plain = follow(a, From::Start);
+    let wishing = |wishes: Wishes| Follow { wishes, ..plain.clone() };
+    let none = Wishes::default();
+    let coalesced = |delay_us, bytes_max| {
+        let delay_max = Duration::from_micros(delay_us);
+        wishing(Wishes { coalesce: Some(Coalesce { delay_max, bytes_max }), ..none })
+    };
+    let table = [
+        ("", plain.clone()),
+        ("?", plain.clone()),
+        ("?from=start", plain.clone()),
+        ("?from=live", follow(a, From::Live)),
+        ("?from=17", follow(a, From::Seq { seq: 17, seen: None })),
+        ("?format=ndjson", Follow { format: StreamFormat::Ndjson, ..plain.clone() }),
+        ("?policy=drop_oldest", wishing(Wishes { policy: Some(Policy::DropOldest), ..none })),
+        ("?max_chunks=5", wishing(Wishes { limit_chunks: Some(5), ..none })),
+        ("?max_bytes=4294967296", wishing(Wishes { limit_bytes: Some(1 << 32), ..none })),
+        (
+            "?kinds=stdout,stderr&kinds=row",
+            wishing(Wishes {
+                kinds: Kinds::NONE.with(Kind::Stdout).with(Kind::Stderr).with(Kind::Row),
+                ..none
+            }),
+        ),
+        ("?coalesce_us=500", coalesced(500, limits::COALESCE_BYTES_DEFAULT)),
+        ("?coalesce_bytes=900", coalesced(1_000_000, 900)),
+        ("?coalesce_us=0&coalesce_bytes=1", coalesced(0, 1)),
+        ("?acks=1", wishing(Wishes { ack_window: Some(1), ..none })),
+    ];
+    for (query, follow) in table {
+        let request = get(&format!("/v1/executions/{a}/events{query}"));
+        assert_eq!(called(&request), Call::Follow(follow.into()), "{query}");
+    }
+}
+
+#[test]
+fn the_format_of_a_stream_is_chosen_by_name_or_by_accept() {
+    let table = [
+        ("", "", StreamFormat::Sse),
+        ("", "Accept: */*\r\n", StreamFormat::Sse),
+        ("", "Accept: text/event-stream\r\n", StreamFormat::Sse),
+        ("", "Accept: application/x-ndjson\r\n", StreamFormat::Ndjson),
+        ("", "Accept: application/x-ndjson, */*;q=0.5\r\n", StreamFormat::Ndjson),
+        ("?format=sse", "Accept: application/x-ndjson\r\n", StreamFormat::Sse),
+        ("?format=ndjson", "Accept: text/html\r\n", StreamFormat::Ndjson),
+    ];
+    for (query, accept, format) in table {
+        let target = format!("/v1/executions/{}/events{query}", id(1));
+        let Call::Follow(follow) = called(&with("GET", &target, accept)) else { panic!() };
+        assert_eq!(follow.format, format, "{query} {accept}");
+    }
+}
+
+#[test]
+fn a_stream_goes_on_behind_the_last_event_that_was_seen() {
+    let (a, b) = (id(1), id(2));
+    let seq = |seq| From::Seq { seq, seen: None };
+    let one = format!("/v1/executions/{a}/events?from=live");
+    let two = format!("/v1/events?executions={a},{b}");
+    let table = [
+        (&one, "41".to_owned(), vec![(a, seq(42))]),
+        (&one, format!("{a}:41"), vec![(a, seq(42))]),
+        (&one, format!("{a}:0"), vec![(a, From::Start)]),
+        (&two, format!("{a}:1,{b}:2"), vec![(a, seq(2)), (b, seq(3))]),
+        (&two, format!("{b}:2,{a}:0"), vec![(a, From::Start), (b, seq(3))]),
+    ];
+    for (target, cursor, places) in table {
+        let request = with("GET", target, &format!("last-event-id: {cursor}\r\n"));
+        let Call::Follow(follow) = called(&request) else { panic!() };
+        assert_eq!(follow.executions.to_vec(), places, "{target} {cursor}");
+        assert!(follow.resumes);
+        assert_eq!(follow.is_combined, places.len() > 1);
+    }
+}
+
+#[test]
+fn several_are_followed_together() {
+    let ids: Vec<ExecutionId> = (0..limits::STREAM_CURSORS_MAX as u32).map(id).collect();
+    let names: Vec<String> = ids.iter().map(ExecutionId::to_string).collect();
+    let all = Follow {
+        executions: ids.iter().map(|id| (*id, From::Start)).collect(),
+        is_combined: true,
+        ..follow(ids[0], From::Start)
+    };
+    let target = format!("/v1/events?executions={}", names.join(","));
+    assert_eq!(called(&get(&target)), Call::Follow(all.into()));
+    let one = Follow { is_combined: true, ..follow(ids[0], From::Live) };
+    let target = format!("/v1/events?from=live&executions={}", names[0]);
+    assert_eq!(called(&get(&target)), Call::Follow(one.into()));
+    let apart = format!("/v1/events?executions={}&executions={}", names[0], names[1]);
+    let Call::Follow(follow) = called(&get(&apart)) else { panic!() };
+    assert_eq!(follow.executions.len(), 2);
+}
+
+fn plain() -> Execute {
+    Execute {
+        tool: "t".into(),
+        arguments: json!({}),
+        policy: None,
+        start: Start::Now,
+        hold: Hold::Newest,
+        timeouts: None,
+        retention: None,
+        block_deadline: None,
+        on_stall: OnStall::Detach,
+        progress: None,
+        stream: None,
+    }
+}
+
+#[test]
+fn an_execution_is_what_its_body_says() {
+    let ms = Duration::from_millis;
+    let wish = |policy| PolicyWish { policy, limit_chunks: None, limit_bytes: None };
+    let timeouts = |first, inactivity, total| Execute {
+        timeouts: Some(Timeouts { first_chunk: first, inactivity, total }),
+        ..plain()
+    };
+    let (first, inactivity) = (limits::TIMEOUT_FIRST_CHUNK, limits::TIMEOUT_INACTIVITY);
+    let until = |deadline| Execute { hold: Hold::UntilRead { deadline }, ..plain() };
+    let after =
+        |count, deadline| Execute { start: Start::AfterSubscribers { count, deadline }, ..plain() };
+    let table = [
+        (json!({}), plain()),
+        (json!({"arguments": {"a": [1, {"a": null}]}}), {
+            Execute { arguments: json!({"a": [1, {"a": null}]}), ..plain() }
+        }),
+        (json!({"policy": "block"}), Execute { policy: Some(wish(Policy::Block)), ..plain() }),
+        (json!({"policy": {"name": "buffer"}}), {
+            Execute { policy: Some(wish(Policy::Buffer)), ..plain() }
+        }),
+        (json!({"policy": {"name": "drop", "max_chunks": 3, "max_bytes": 4}}), {
+            let (limit_chunks, limit_bytes) = (Some(3), Some(4));
+            let policy = Some(PolicyWish { policy: Policy::Drop, limit_chunks, limit_bytes });
+            Execute { policy, ..plain() }
+        }),
+        (json!({"start": "now"}), plain()),
+        (json!({"start": {"after_subscribers": 2}}), after(2, limits::ATTACH_DEADLINE)),
+        (json!({"start": {"after_subscribers": 1, "deadline_ms": 5}}), after(1, ms(5))),
+        (json!({"hold": "newest"}), plain()),
+        (json!({"hold": "until_read"}), until(limits::ATTACH_DEADLINE)),
+        (json!({"hold": {"until_read_ms": 70}}), until(ms(70))),
+        (json!({"timeouts": {}}), timeouts(Some(first), Some(inactivity), None)),
+        (
+            json!({"timeouts": {"first_chunk_ms": 1, "inactivity_ms": null, "total_ms": 9}}),
+            timeouts(Some(ms(1)), None, Some(ms(9))),
+        ),
+        (json!({"retention_ms": 0}), Execute { retention: Some(ms(0)), ..plain() }),
+        (json!({"block_deadline_ms": 1}), Execute { block_deadline: Some(ms(1)), ..plain() }),
+        (json!({"on_stall": "detach"}), plain()),
+        (json!({"on_stall": "fail"}), Execute { on_stall: OnStall::Fail, ..plain() }),
+        (json!({"progress": "tool"}), Execute { progress: Some(ProgressSource::Tool), ..plain() }),
+        (json!({"progress": "chunks"}), {
+            Execute { progress: Some(ProgressSource::Chunks), ..plain() }
+        }),
+        (json!({"progress": "bytes"}), {
+            Execute { progress: Some(ProgressSource::Bytes), ..plain() }
+        }),
+    ];
+    for (mut body, execute) in table {
+        body["tool"] = "t".into();
+        let got = called(&post("/v1/executions", &body.to_string()));
+        assert_eq!(got, Call::Execute(execute.into()), "{body}");
+    }
+}
+
+#[test]
+fn the_answer_to_an_execution_can_be_its_stream() {
+    let wishes = Wishes { policy: Some(Policy::Block), ack_window: Some(4), ..<_>::default() };
+    let table = [
+        ("?stream=sse", (StreamFormat::Sse, Wishes::default())),
+        ("?stream=ndjson&policy=block&acks=4", (StreamFormat::Ndjson, wishes)),
+    ];
+    for (query, stream) in table {
+        let got = called(&post(&format!("/v1/executions{query}"), r#"{"tool":"t"}"#));
+        let execute = Execute { stream: Some(stream), ..plain() };
+        assert_eq!(got, Call::Execute(execute.into()), "{query}");
+    }
+}
+
+#[test]
+fn a_body_may_come_in_chunks_and_under_other_spellings_of_json() {
+    let body = "7;x=y\r\n{\"tool\"\r\n5\r\n:\"t\"}\r\n0\r\nTrailer: x\r\n\r\n";
+    for media_type in ["application/json", "Application/JSON ; charset=utf-8"] {
+        let headers = format!("Content-Type: {media_type}\r\nTransfer-Encoding: chunked\r\n");
+        let request = with("POST", "/v1/executions", &headers) + body;
+        assert_eq!(called(&request), Call::Execute(plain().into()), "{media_type}");
+    }
+}

@@ -1,0 +1,215 @@
+//! Documents, spelled out.
+
+use serde_json::{Value, json};
+
+use super::call_tests::{id, token};
+use super::documents::{self, all_progress, created, execution, executions, progress, result};
+use crate::base::{Handle, Instant, SubscriberId};
+use crate::engine::{
+    Exit, Kinds, LagLimit, Outcome, Place, Policy, Progress, State, Status, SubscriberStatus,
+    Terms, Totals,
+};
+use crate::tool::ToolSpec;
+
+const fn at_ms(ms: u64) -> Instant {
+    Instant::from_nanos(ms * 1_000_000)
+}
+
+const NOW: Instant = at_ms(5_000);
+
+/// Of which as little as possible is known.
+pub fn bare() -> Status {
+    Status {
+        id: id(1),
+        token: None,
+        state: State::Queued,
+        head_seq: 0,
+        tail_seq: 1,
+        totals: Totals::ZERO,
+        chunks_expected: None,
+        progress: None,
+        subscriber_count: 0,
+        gated: false,
+        opened_at: at_ms(4_000),
+        error: None,
+        exit: None,
+        ring: None,
+    }
+}
+
+/// Of which everything is known.
+pub fn full() -> Status {
+    Status {
+        token: Some(token()),
+        state: State::Ended(Outcome::TimedOut),
+        head_seq: 9,
+        tail_seq: 4,
+        totals: Totals { chunks: 9, bytes: 900 },
+        chunks_expected: Some(12),
+        progress: Some(Progress { progress: 1.5, total: Some(3.0), report_count: 7 }),
+        subscriber_count: 2,
+        gated: true,
+        error: Some("too slow".into()),
+        exit: Some(Exit::Signal(9)),
+        ..bare()
+    }
+}
+
+pub fn subscribers() -> [SubscriberStatus; 2] {
+    let of = |index, policy, limit, place| SubscriberStatus {
+        id: SubscriberId(Handle { index, generation: 1 }),
+        place,
+        terms: Terms { policy, limit, kinds: Kinds::ALL },
+        next_seq: 5,
+        lag: Totals { chunks: 4, bytes: 400 },
+        missed: Totals { chunks: 1, bytes: 100 },
+        gates: policy == Policy::Block,
+        lost: policy == Policy::Block,
+        since: at_ms(4_500),
+    };
+    [
+        of(0, Policy::Block, LagLimit { chunks: 14, bytes: u64::MAX }, Place::Local),
+        of(1, Policy::DropOldest, LagLimit { chunks: 10, bytes: 1_000 }, Place::Remote),
+    ]
+}
+
+#[test]
+fn an_execution_is_told_as_far_as_it_is_known() {
+    let (a, t) = (id(1).to_string(), token().to_string());
+    let expected = json!({
+        "execution": a, "tool": "tool", "state": "queued", "chunks": 0, "bytes": 0,
+        "head_seq": 0, "tail_seq": 1, "held_back": false, "held_back_by": [], "age_ms": 1_000,
+        "subscribers": [],
+    });
+    assert_eq!(execution(&bare(), "tool", (None, None), &[], NOW), expected);
+    let texts = (Some("half"), Some("{\"a\":[1]}"));
+    let expected = json!({
+        "execution": a, "tool": "tool", "token": t, "state": "timed_out",
+        "progress": {
+            "progress": 1.5, "total": 3, "percentage": 50, "message": "half",
+            "context": {"a": [1]},
+        },
+        "chunks": 9, "bytes": 900, "head_seq": 9, "tail_seq": 4, "total_chunks": 12,
+        "held_back": true, "held_back_by": ["s0.1"], "age_ms": 1_000,
+        "subscribers": [
+            {
+                "subscriber": "s0.1", "place": "local", "policy": "block",
+                "limits": {"chunks": 14}, "next_seq": 5, "lag_chunks": 4, "lag_bytes": 400,
+                "missed_chunks": 1, "missed_bytes": 100, "holds_back": true, "lost": true,
+                "age_ms": 500,
+            },
+            {
+                "subscriber": "s1.1", "place": "remote", "policy": "drop_oldest",
+                "limits": {"chunks": 10, "bytes": 1_000}, "next_seq": 5, "lag_chunks": 4,
+                "lag_bytes": 400, "missed_chunks": 1, "missed_bytes": 100, "holds_back": false,
+                "lost": false, "age_ms": 500,
+            },
+        ],
+        "error": "too slow", "exit": {"signal": 9},
+    });
+    assert_eq!(execution(&full(), "tool", texts, &subscribers(), NOW), expected);
+    // What is called JSON and is none is a text.
+    let told = execution(&full(), "tool", (None, Some("{")), &[], NOW);
+    assert_eq!(told["progress"]["context"], "{");
+}
+
+#[test]
+fn every_state_has_its_name() {
+    let names = [
+        (State::Queued, "queued"),
+        (State::Running, "running"),
+        (State::Draining, "draining"),
+        (State::Ended(Outcome::Completed), "completed"),
+        (State::Ended(Outcome::Failed), "failed"),
+        (State::Ended(Outcome::Cancelled), "cancelled"),
+        (State::Ended(Outcome::TimedOut), "timed_out"),
+    ];
+    for (state, name) in names {
+        let expected = json!({"execution": id(1).to_string(), "state": name});
+        assert_eq!(documents::state(id(1), state), expected);
+    }
+}
+
+#[test]
+fn what_was_created_has_links_to_what_can_be_asked() {
+    let (a, t) = (id(1).to_string(), token().to_string());
+    let this = format!("/v1/executions/{a}");
+    assert_eq!(documents::location(id(1)), this);
+    let mut expected = json!({
+        "execution": a, "token": t, "tool": "tool", "state": "running",
+        "links": {
+            "self": this, "events": format!("{this}/events"), "result": format!("{this}/result"),
+            "output": format!("{this}/output"), "progress": format!("/v1/progress/{t}"),
+        },
+    });
+    assert_eq!(created(id(1), Some(token()), "tool", State::Running), expected);
+    expected.as_object_mut().unwrap().shift_remove("token");
+    expected["links"].as_object_mut().unwrap().shift_remove("progress");
+    assert_eq!(created(id(1), None, "tool", State::Running), expected);
+}
+
+#[test]
+fn lists_have_a_line_each() {
+    let (bare, full) = (bare(), full());
+    let line = |state: &str, chunks: u64, bytes: u64, subscribers: u32| {
+        json!({
+            "execution": id(1).to_string(), "tool": "tool", "state": state, "chunks": chunks,
+            "bytes": bytes, "subscribers": subscribers, "age_ms": 1_000,
+        })
+    };
+    let expected = json!({"executions": [line("queued", 0, 0, 0), line("timed_out", 9, 900, 2)]});
+    assert_eq!(executions([(&bare, "tool"), (&full, "tool")], NOW), expected);
+    assert_eq!(executions([], NOW), json!({ "executions": [] }));
+    let (t, e) = (token().to_string(), id(1).to_string());
+    let rows = [
+        (token(), id(1), None, (None, None)),
+        (token(), id(1), full.progress, (Some("half"), None)),
+    ];
+    let expected = json!({"progress": [
+        {"token": t, "execution": e},
+        {"token": t, "execution": e, "progress": {
+            "progress": 1.5, "total": 3, "percentage": 50, "message": "half",
+        }},
+    ]});
+    assert_eq!(all_progress(rows), expected);
+    let specs = [ToolSpec::new("a", "A."), ToolSpec::new("b", "B.")];
+    assert_eq!(documents::tools(&specs)["tools"], json!([specs[0].to_json(), specs[1].to_json()]));
+}
+
+#[test]
+fn a_token_tells_how_far_it_is() {
+    let (t, e) = (token().to_string(), id(1).to_string());
+    let expected = json!({"token": t, "execution": e, "state": "queued"});
+    assert_eq!(progress(token(), &bare(), (None, None)), expected);
+    // A total of nothing has no percentage; and numbers are as long as they need to be.
+    let unknown = Progress { progress: 0.1, total: None, report_count: 1 };
+    let status = Status { progress: Some(unknown), ..bare() };
+    let told = progress(token(), &status, (None, None));
+    assert_eq!(told["progress"].to_string(), "{\"progress\":0.1}");
+}
+
+#[test]
+fn a_result_is_text_if_it_is_and_says_whether_it_is_all() {
+    let whole = Status { tail_seq: 1, totals: Totals { chunks: 9, bytes: 3 }, ..full() };
+    let told = |status: &Status, data: &[u8]| {
+        let document = result(status, data);
+        [&document["complete"], &document["encoding"], &document["data"]].map(Value::clone)
+    };
+    assert_eq!(
+        told(&whole, "\u{20ac}".as_bytes()),
+        [json!(true), json!("text"), json!("\u{20ac}")]
+    );
+    assert_eq!(told(&whole, b"\xff\xfe\xfb"), [json!(true), json!("base64"), json!("//77")]);
+    assert_eq!(told(&whole, b"ab"), [json!(false), json!("text"), json!("ab")]);
+    assert_eq!(told(&full(), b"abc"), [json!(false), json!("text"), json!("abc")]);
+    assert_eq!(told(&bare(), b""), [json!(true), json!("text"), json!("")]);
+    let expected = json!({
+        "execution": id(1).to_string(), "state": "timed_out", "chunks": 9, "bytes": 3,
+        "complete": true, "encoding": "text", "data": "abc", "exit": {"signal": 9},
+        "error": "too slow",
+    });
+    assert_eq!(result(&whole, b"abc"), expected);
+    let coded = Status { exit: Some(Exit::Code(3)), error: None, ..whole };
+    assert_eq!(result(&coded, b"")["exit"], json!({"code": 3}));
+    assert_eq!(result(&coded, b"").get("error"), None);
+}

@@ -1,0 +1,177 @@
+//! For tests: a client that sends bytes, cut anywhere, and a server that answers every call.
+
+use super::*;
+use crate::wire::http1::{Method, ResponsePart, ResponseReader, Status};
+
+pub const DATE: [u8; 29] = *b"Sun, 06 Nov 1994 08:49:37 GMT";
+
+/// What became of some bytes.
+#[derive(Debug, PartialEq)]
+pub struct Exchange {
+    pub calls: Vec<Call>,
+    pub out: Vec<u8>,
+    pub is_closed: bool,
+}
+
+/// Sends `bytes` cut at `cuts`, and then the end if `ends`. Streams are answered with two pieces,
+/// everything else with `204`.
+pub fn exchange(bytes: &[u8], cuts: &[usize], ends: bool) -> Exchange {
+    let mut connection = HttpConnection::new();
+    let mut got = Exchange { calls: Vec::new(), out: Vec::new(), is_closed: false };
+    let mut from = 0;
+    for &to in cuts.iter().chain([&bytes.len()]) {
+        let step = connection.receive(&bytes[from..to], &DATE, &mut got.out);
+        from = to;
+        serve(&mut connection, step, &mut got);
+    }
+    if ends {
+        let step = connection.end_input(&DATE, &mut got.out);
+        serve(&mut connection, step, &mut got);
+    }
+    let due = if got.is_closed { Due::Nothing } else { connection.due() };
+    assert_eq!(connection.due(), due);
+    got
+}
+
+fn serve(connection: &mut HttpConnection, mut step: Step, got: &mut Exchange) {
+    loop {
+        match step {
+            Step::Wait => return assert!(connection.wants_bytes() || got.is_closed),
+            Step::Close => return got.is_closed = true,
+            Step::Call(call) => {
+                assert!(!got.is_closed);
+                assert_eq!(connection.due(), Due::Answer);
+                answer(connection, &call, &mut got.out);
+                got.calls.push(call);
+            }
+        }
+        step = connection.resume(&DATE, &mut got.out);
+    }
+}
+
+fn answer(connection: &mut HttpConnection, call: &Call, out: &mut Vec<u8>) {
+    let media_type = match call {
+        Call::Follow(follow) => follow.format.media_type(),
+        Call::Execute(execute) if execute.stream.is_some() => "text/event-stream",
+        Call::Output(..) => "application/octet-stream",
+        _ => return connection.answer(&Answer::empty(Status::NO_CONTENT), &DATE, out),
+    };
+    match connection.begin_stream(media_type, &DATE, out) {
+        StreamBody::Chunked => out.extend_from_slice(b"4\r\none,\r\n3\r\ntwo\r\n"),
+        StreamBody::UntilClose => out.extend_from_slice(b"one,two"),
+        StreamBody::None => return,
+    }
+    connection.end_stream(out);
+}
+
+/// What `bytes` become, which has to be the same however they are cut.
+pub fn exchanged(bytes: &[u8]) -> Exchange {
+    let whole = exchange(bytes, &[], false);
+    let text = String::from_utf8_lossy(&bytes[..bytes.len().min(300)]).into_owned();
+    let everywhere: Vec<usize> = (0..bytes.len()).collect();
+    assert_eq!(exchange(bytes, &everywhere, false), whole, "{text:?} byte by byte");
+    let step = (bytes.len() / 400).max(1);
+    for at in (0..bytes.len()).step_by(step) {
+        assert_eq!(exchange(bytes, &[at], false), whole, "{text:?} cut at {at}");
+    }
+    whole
+}
+
+/// A response, as a client reads it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Response {
+    pub status: u16,
+    /// Names in lower case.
+    pub headers: Vec<(String, String)>,
+    pub body: Vec<u8>,
+}
+
+impl Response {
+    pub fn header(&self, name: &str) -> Option<&str> {
+        let mut all = self.headers.iter().filter(|(other, _)| other == name);
+        let value = all.next().map(|(_, value)| value.as_str());
+        assert!(all.next().is_none(), "{name} is there twice");
+        value
+    }
+
+    pub fn json(&self) -> serde_json::Value {
+        assert_eq!(self.header("content-type"), Some(JSON));
+        serde_json::from_slice(&self.body).expect("it says that it is JSON")
+    }
+
+    /// The code, the field and the limit of an error.
+    pub fn error(&self) -> (String, Option<String>, Option<u64>) {
+        let document = self.json();
+        let error = &document["error"];
+        assert!(error["message"].as_str().is_some_and(|text| !text.is_empty()), "{document}");
+        let text = |name: &str| error[name].as_str().map(str::to_owned);
+        (text("code").expect("an error has a code"), text("field"), error["limit"].as_u64())
+    }
+}
+
+/// The responses to requests of these methods, and nothing behind them.
+pub fn responses(methods: &[Method], out: &[u8], is_closed: bool) -> Vec<Response> {
+    let mut input = out;
+    let read = |method: &Method| {
+        let mut reader = ResponseReader::new();
+        reader.expect(*method);
+        let mut response = Response::default();
+        loop {
+            match reader.read(&mut input).expect("what is written can be read") {
+                Some(ResponsePart::Head(head)) => {
+                    response.status = head.status.code();
+                    let header = |header: crate::wire::http1::Header<'_>| {
+                        let value = String::from_utf8_lossy(header.value).into_owned();
+                        (header.name.to_ascii_lowercase(), value)
+                    };
+                    response.headers = head.headers.iter().map(header).collect();
+                }
+                Some(ResponsePart::Body(piece)) => response.body.extend_from_slice(piece),
+                Some(ResponsePart::End) => return response,
+                None => {
+                    assert!(is_closed, "{response:?} is cut off");
+                    reader.finish().expect("it may end here");
+                    return response;
+                }
+            }
+        }
+    };
+    let responses = methods.iter().map(read).collect();
+    assert!(input.is_empty(), "behind: {:?}", String::from_utf8_lossy(input));
+    responses
+}
+
+/// The answer to one request that needs nobody else, however it is cut.
+pub fn answered(request: &str) -> Response {
+    let got = exchanged(request.as_bytes());
+    assert_eq!(got.calls, [], "{request}");
+    let name = request.split(' ').next().unwrap_or("");
+    let method = Method::ALL.into_iter().find(|method| method.name() == name);
+    let methods = [method.unwrap_or(Method::Get)];
+    responses(&methods, &got.out, got.is_closed).remove(0)
+}
+
+/// The call that one request is, however it is cut.
+pub fn called(request: &str) -> Call {
+    let mut got = exchanged(request.as_bytes());
+    let out = String::from_utf8_lossy(&got.out).into_owned();
+    assert_eq!(got.calls.len(), 1, "{request}: {out}");
+    got.calls.remove(0)
+}
+
+/// A request without a body.
+pub fn get(target: &str) -> String {
+    with("GET", target, "")
+}
+
+/// With these header lines.
+pub fn with(method: &str, target: &str, headers: &str) -> String {
+    format!("{method} {target} HTTP/1.1\r\nHost: h\r\n{headers}\r\n")
+}
+
+/// A request with a body of JSON.
+pub fn post(target: &str, body: &str) -> String {
+    let length = body.len();
+    let head = format!("Content-Type: application/json\r\nContent-Length: {length}\r\n");
+    with("POST", target, &head) + body
+}

@@ -1,0 +1,216 @@
+//! The bodies that there are: what `POST /v1/executions` takes, and an acknowledgement.
+
+use std::time::Duration;
+
+use serde_json::{Map, Value};
+
+use crate::endpoint::body::{Members, parse};
+use crate::endpoint::fields::{Field, POLICIES, Preset, Shape, milliseconds, policy_named};
+use crate::endpoint::{ApiError, Execute, PolicyWish, StreamFormat, Wishes};
+use crate::engine::{Hold, OnStall, ProgressSource, Start, Timeouts};
+use crate::limits;
+
+/// An execution that is to be.
+pub(super) const EXECUTE: &[Field] = &[
+    Field::new(
+        "tool",
+        Shape::Text { bytes_max: limits::TOOL_NAME_CHARS_MAX as u64 },
+        "Which tool runs: a name out of /v1/tools.",
+    )
+    .required(),
+    Field::new("arguments", Shape::Anything, "What its input schema allows; absent: nothing."),
+    Field::new(
+        "policy",
+        Shape::Either(&[Shape::Choice(POLICIES), Shape::Members(POLICY)]),
+        "What its subscribers get that do not choose; absent: what the tool says.",
+    ),
+    Field::new(
+        "start",
+        Shape::Either(&[Shape::Choice(&["now"]), Shape::Members(START)]),
+        "When it starts.",
+    )
+    .or(Preset::Text("now")),
+    Field::new(
+        "hold",
+        Shape::Either(&[Shape::Choice(&["newest", "until_read"]), Shape::Members(HOLD)]),
+        "What is kept until somebody reads: the newest chunks, or the oldest (the tool waits).",
+    )
+    .or(Preset::Text("newest")),
+    Field::new(
+        "timeouts",
+        Shape::Members(TIMEOUTS),
+        "How long it may take, where null is for ever; absent: what the tool says.",
+    ),
+    Field::ms("retention_ms", 0, "How long it can be read after its end.")
+        .or(Preset::Number(limits::RETENTION.as_millis() as u64)),
+    Field::ms("block_deadline_ms", 1, "How long a block subscriber may hold it back.")
+        .or(Preset::Number(limits::BLOCK_DEADLINE.as_millis() as u64)),
+    Field::new(
+        "on_stall",
+        Shape::Choice(&["detach", "fail"]),
+        "What happens then: the subscriber is detached, or the execution fails.",
+    )
+    .or(Preset::Text("detach")),
+    Field::new(
+        "progress",
+        Shape::Choice(&["tool", "chunks", "bytes"]),
+        "Where its progress comes from; absent: what the tool says.",
+    ),
+];
+
+const POLICY: &[Field] = &[
+    Field::new("name", Shape::Choice(POLICIES), "Which policy.").required(),
+    Field::new(
+        "max_chunks",
+        Shape::Number { min: 1, max: u32::MAX as u64 },
+        "How far a subscriber may lag, in chunks.",
+    ),
+    Field::new(
+        "max_bytes",
+        Shape::Number { min: 1, max: u64::MAX },
+        "How far it may lag, in bytes.",
+    ),
+];
+
+const START: &[Field] = &[
+    Field::new(
+        "after_subscribers",
+        Shape::Number { min: 1, max: limits::SUBSCRIBERS_PER_EXECUTION_MAX as u64 },
+        "So many subscribers have to be there first.",
+    )
+    .required(),
+    Field::ms("deadline_ms", 1, "It starts with fewer after this long.").or(ATTACH),
+];
+
+const HOLD: &[Field] =
+    &[Field::ms("until_read_ms", 1, "The oldest are kept for so long at most.").required()];
+
+const TIMEOUTS: &[Field] = &[
+    Field::new("first_chunk_ms", MS_OR_NULL, "Until its first chunk or progress report.")
+        .or(Preset::Number(limits::TIMEOUT_FIRST_CHUNK.as_millis() as u64)),
+    Field::new("inactivity_ms", MS_OR_NULL, "From each to the next.")
+        .or(Preset::Number(limits::TIMEOUT_INACTIVITY.as_millis() as u64)),
+    Field::new("total_ms", MS_OR_NULL, "In all; absent: for ever."),
+];
+
+const MS_OR_NULL: Shape = Shape::Either(&[milliseconds(1), Shape::Null]);
+const ATTACH: Preset = Preset::Number(limits::ATTACH_DEADLINE.as_millis() as u64);
+
+/// An acknowledgement.
+pub(super) const ACKNOWLEDGE: &[Field] = &[Field::new(
+    "seq",
+    Shape::Number { min: 0, max: u64::MAX },
+    "Everything through this chunk has been dealt with.",
+)
+.required()];
+
+/// Reads the body of `POST /v1/executions`.
+pub(super) fn execute(
+    body: &[u8],
+    stream: Option<(StreamFormat, Wishes)>,
+) -> Result<Execute, ApiError> {
+    let body = parse(body)?;
+    let members = Members::of(&body, EXECUTE)?;
+    Ok(Execute {
+        tool: tool(&members)?,
+        arguments: arguments(&members)?,
+        policy: policy(&members)?,
+        start: start(&members)?,
+        hold: hold(&members)?,
+        timeouts: timeouts(&members)?,
+        retention: duration(&members, "retention_ms")?,
+        block_deadline: duration(&members, "block_deadline_ms")?,
+        on_stall: match members.choice("on_stall")? {
+            Some("fail") => OnStall::Fail,
+            _ => OnStall::Detach,
+        },
+        progress: members.choice("progress")?.map(|name| match name {
+            "chunks" => ProgressSource::Chunks,
+            "bytes" => ProgressSource::Bytes,
+            _ => ProgressSource::Tool,
+        }),
+        stream,
+    })
+}
+
+/// Reads an acknowledgement: of which chunk.
+pub(super) fn acknowledge(body: &[u8]) -> Result<u64, ApiError> {
+    let body = parse(body)?;
+    let seq = Members::of(&body, ACKNOWLEDGE)?.number("seq")?;
+    Ok(seq.expect("it is required"))
+}
+
+fn tool(members: &Members<'_>) -> Result<String, ApiError> {
+    let chars_max = limits::TOOL_NAME_CHARS_MAX;
+    match members.get("tool") {
+        Some(Value::String(name)) if (1..=chars_max).contains(&name.len()) => Ok(name.clone()),
+        _ => {
+            let problem = format!("it is not a name of 1 to {chars_max} characters");
+            Err(members.error("tool", &problem).limit(chars_max as u64))
+        }
+    }
+}
+
+fn arguments(members: &Members<'_>) -> Result<Value, ApiError> {
+    match members.get("arguments") {
+        None => Ok(Value::Object(Map::new())),
+        Some(arguments @ Value::Object(_)) => Ok(arguments.clone()),
+        Some(_) => Err(members.error("arguments", "it is not an object")),
+    }
+}
+
+fn policy(members: &Members<'_>) -> Result<Option<PolicyWish>, ApiError> {
+    let Some(parts) = members.members("policy")? else {
+        let name = members.choice("policy")?;
+        return Ok(name.map(|name| PolicyWish { policy: policy_named(name), ..<_>::default() }));
+    };
+    Ok(Some(PolicyWish {
+        policy: policy_named(parts.choice("name")?.expect("it is required")),
+        limit_chunks: parts.number("max_chunks")?.map(|chunks| chunks as u32),
+        limit_bytes: parts.number("max_bytes")?,
+    }))
+}
+
+fn start(members: &Members<'_>) -> Result<Start, ApiError> {
+    let Some(parts) = members.members("start")? else {
+        members.choice("start")?;
+        return Ok(Start::Now);
+    };
+    Ok(Start::AfterSubscribers {
+        count: parts.number("after_subscribers")?.expect("it is required") as u32,
+        deadline: duration(&parts, "deadline_ms")?.unwrap_or(limits::ATTACH_DEADLINE),
+    })
+}
+
+fn hold(members: &Members<'_>) -> Result<Hold, ApiError> {
+    let deadline = match members.members("hold")? {
+        Some(parts) => duration(&parts, "until_read_ms")?,
+        None if members.choice("hold")? == Some("until_read") => Some(limits::ATTACH_DEADLINE),
+        None => None,
+    };
+    Ok(deadline.map_or(Hold::Newest, |deadline| Hold::UntilRead { deadline }))
+}
+
+fn timeouts(members: &Members<'_>) -> Result<Option<Timeouts>, ApiError> {
+    let Some(parts) = members.members("timeouts")? else {
+        return match members.get("timeouts") {
+            None => Ok(None),
+            Some(_) => Err(members.error("timeouts", "it is not an object")),
+        };
+    };
+    let timeout = |name: &str, default: Option<Duration>| match parts.get(name) {
+        None => Ok(default),
+        Some(Value::Null) => Ok(None),
+        Some(_) => duration(&parts, name),
+    };
+    let defaults = Timeouts::default();
+    Ok(Some(Timeouts {
+        first_chunk: timeout("first_chunk_ms", defaults.first_chunk)?,
+        inactivity: timeout("inactivity_ms", defaults.inactivity)?,
+        total: timeout("total_ms", defaults.total)?,
+    }))
+}
+
+fn duration(members: &Members<'_>, name: &str) -> Result<Option<Duration>, ApiError> {
+    Ok(members.number(name)?.map(Duration::from_millis))
+}

@@ -1,0 +1,197 @@
+//! What a field of a request may be: of its query, of its head and of its body alike. One table of
+//! fields is what requests are read by, and what `/openapi.json` says about them.
+
+use serde_json::{Map, Value, json};
+
+use crate::engine::{Kind, Policy};
+use crate::limits;
+
+/// A field.
+#[derive(Debug)]
+pub(super) struct Field {
+    pub name: &'static str,
+    /// What it is for: a sentence.
+    pub about: &'static str,
+    pub shape: Shape,
+    /// What applies where it is absent, in JSON, if that is one value.
+    pub preset: Option<Preset>,
+    pub is_required: bool,
+}
+
+/// What its value may be.
+#[derive(Debug)]
+pub(super) enum Shape {
+    /// A whole number.
+    Number { min: u64, max: u64 },
+    /// One of these.
+    Choice(&'static [&'static str]),
+    /// A text of so many bytes, and not empty.
+    Text { bytes_max: u64 },
+    /// The name of an execution.
+    Execution,
+    /// Of a subscriber.
+    Subscriber,
+    /// A progress token.
+    Token,
+    /// Several executions, with commas between them.
+    Executions,
+    /// Several kinds of chunks, with commas between them.
+    Kinds,
+    /// How far each execution is that somebody has followed.
+    Cursors,
+    /// Any object.
+    Anything,
+    /// An object of these.
+    Members(&'static [Field]),
+    /// One of several; each is another type of JSON.
+    Either(&'static [Shape]),
+    /// Nothing, said expressly.
+    Null,
+}
+
+/// A value that applies where none is given.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Preset {
+    Number(u64),
+    Text(&'static str),
+}
+
+/// Every policy, by name.
+pub(super) const POLICIES: &[&str] =
+    &["drop", "drop_oldest", "buffer", "block", "conflate", "disconnect"];
+
+impl Field {
+    pub const fn new(name: &'static str, shape: Shape, about: &'static str) -> Field {
+        Field { name, about, shape, preset: None, is_required: false }
+    }
+
+    /// Milliseconds, from `min` to as long as anything may take.
+    pub const fn ms(name: &'static str, min: u64, about: &'static str) -> Field {
+        Field::new(name, milliseconds(min), about)
+    }
+
+    pub const fn required(self) -> Field {
+        Field { is_required: true, ..self }
+    }
+
+    pub const fn or(self, preset: Preset) -> Field {
+        Field { preset: Some(preset), ..self }
+    }
+
+    /// Its schema, with what it is for.
+    pub fn schema(&self) -> Value {
+        let mut schema = self.shape.schema();
+        let object = schema.as_object_mut().expect("a schema is an object");
+        object.insert("description".into(), self.about.into());
+        match self.preset {
+            Some(Preset::Number(number)) => object.insert("default".into(), number.into()),
+            Some(Preset::Text(text)) => object.insert("default".into(), text.into()),
+            None => None,
+        };
+        schema
+    }
+}
+
+pub(super) const fn milliseconds(min: u64) -> Shape {
+    Shape::Number { min, max: limits::EXECUTION_DURATION_MAX.as_millis() as u64 }
+}
+
+impl Shape {
+    /// The bounds of a number, here or among several.
+    pub fn number(&self) -> Option<(u64, u64)> {
+        match self {
+            Shape::Number { min, max } => Some((*min, *max)),
+            Shape::Either(shapes) => shapes.iter().find_map(Shape::number),
+            _ => None,
+        }
+    }
+
+    /// What may be chosen, here or among several.
+    pub fn choices(&self) -> Option<&'static [&'static str]> {
+        match self {
+            Shape::Choice(choices) => Some(choices),
+            Shape::Either(shapes) => shapes.iter().find_map(Shape::choices),
+            _ => None,
+        }
+    }
+
+    /// What an object may have, here or among several.
+    pub fn members(&self) -> Option<&'static [Field]> {
+        match self {
+            Shape::Members(fields) => Some(fields),
+            Shape::Either(shapes) => shapes.iter().find_map(Shape::members),
+            _ => None,
+        }
+    }
+
+    /// As JSON Schema has it.
+    pub fn schema(&self) -> Value {
+        match self {
+            Shape::Number { min, max } => {
+                json!({"type": "integer", "minimum": min, "maximum": max})
+            }
+            Shape::Choice(choices) => json!({"type": "string", "enum": choices}),
+            Shape::Text { bytes_max } => {
+                json!({"type": "string", "minLength": 1, "maxLength": bytes_max})
+            }
+            Shape::Execution => json!({"type": "string", "pattern": "^[0-9a-hjkmnp-tv-z]{26}$"}),
+            Shape::Token => json!({"type": "string", "pattern": "^[0-9a-hjkmnp-tv-z]{39}$"}),
+            Shape::Subscriber => json!({"type": "string", "pattern": "^s[0-9]+\\.[0-9]+$"}),
+            Shape::Executions => json!({
+                "type": "array",
+                "items": Shape::Execution.schema(),
+                "minItems": 1,
+                "maxItems": limits::STREAM_CURSORS_MAX,
+                "uniqueItems": true,
+            }),
+            Shape::Kinds => {
+                let kinds: Vec<Value> = Kind::ALL.iter().map(|kind| kind.name().into()).collect();
+                json!({
+                    "type": "array",
+                    "items": {"type": "string", "enum": kinds},
+                    "minItems": 1,
+                })
+            }
+            Shape::Cursors => json!({"type": "string"}),
+            Shape::Anything => json!({"type": "object"}),
+            Shape::Members(fields) => object_schema(fields),
+            Shape::Either(shapes) => {
+                let schemas: Vec<Value> = shapes.iter().map(Shape::schema).collect();
+                json!({ "oneOf": schemas })
+            }
+            Shape::Null => json!({"type": "null"}),
+        }
+    }
+}
+
+/// The schema of an object that has these fields and no others.
+pub(super) fn object_schema(fields: &[Field]) -> Value {
+    let properties: Map<String, Value> =
+        fields.iter().map(|field| (field.name.to_owned(), field.schema())).collect();
+    let required: Vec<Value> =
+        fields.iter().filter(|field| field.is_required).map(|field| field.name.into()).collect();
+    let mut schema = json!({
+        "type": "object",
+        "properties": properties,
+        "additionalProperties": false,
+    });
+    if !required.is_empty() {
+        schema["required"] = required.into();
+    }
+    schema
+}
+
+/// The policy of a name out of [`POLICIES`].
+pub(super) fn policy_named(name: &str) -> Policy {
+    name.parse().expect("every choice is a policy")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_choices_are_all_policies() {
+        assert!(Policy::ALL.iter().map(|policy| policy.name()).eq(POLICIES.iter().copied()));
+    }
+}

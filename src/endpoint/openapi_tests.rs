@@ -1,0 +1,236 @@
+//! The description of the interface: it is whole, and what it says is so.
+
+use serde_json::{Map, Value};
+
+use super::exchange::{answered, get};
+use super::openapi;
+use super::routes::ROUTES;
+
+pub fn document() -> Value {
+    serde_json::from_slice(openapi::document()).expect("it is JSON")
+}
+
+/// Calls `look` with every object in a value.
+fn each_object<'v>(value: &'v Value, look: &mut dyn FnMut(&'v Map<String, Value>)) {
+    match value {
+        Value::Object(members) => {
+            look(members);
+            members.values().for_each(|member| each_object(member, look));
+        }
+        Value::Array(values) => values.iter().for_each(|member| each_object(member, look)),
+        _ => {}
+    }
+}
+
+#[test]
+fn the_description_names_every_route_and_nothing_else() {
+    let document = document();
+    assert_eq!(answered(&get("/openapi.json")).json(), document);
+    assert_eq!(document["openapi"], "3.1.0");
+    let mut names = Vec::new();
+    for route in ROUTES {
+        let operation = &document["paths"][route.path][route.method.name().to_lowercase()];
+        assert_eq!(operation["operationId"], route.name, "{}", route.path);
+        assert_eq!(operation["summary"], route.summary);
+        assert_eq!(operation.get("requestBody").is_some(), route.body.is_some());
+        let responses = operation["responses"].as_object().expect("it is answered");
+        assert_eq!(responses.len(), route.answers.len() + 1, "{}", route.path);
+        for response in responses.values() {
+            assert!(response["description"].as_str().is_some_and(|text| !text.is_empty()));
+        }
+        names.push(route.name);
+    }
+    let count: usize = document["paths"]
+        .as_object()
+        .unwrap()
+        .values()
+        .map(|item| item.as_object().unwrap().keys().filter(|key| *key != "parameters").count())
+        .sum();
+    assert_eq!(count, ROUTES.len());
+    names.sort_unstable();
+    names.dedup();
+    assert_eq!(names.len(), ROUTES.len(), "a name is there twice");
+}
+
+#[test]
+fn every_parameter_is_described_once_and_those_of_paths_are_required() {
+    let document = document();
+    for (path, item) in document["paths"].as_object().unwrap() {
+        let shared = item["parameters"].as_array().cloned().unwrap_or_default();
+        let in_path: Vec<&str> = shared.iter().map(|each| each["name"].as_str().unwrap()).collect();
+        let parts = path.split('/').filter_map(|part| part.strip_prefix('{'));
+        let expected: Vec<&str> = parts.map(|part| part.strip_suffix('}').unwrap()).collect();
+        assert_eq!(in_path, expected, "{path}");
+        assert!(shared.iter().all(|each| each["in"] == "path" && each["required"] == true));
+        for operation in item.as_object().unwrap().values().filter(|each| each.is_object()) {
+            let mut seen = Vec::new();
+            for parameter in operation["parameters"].as_array().into_iter().flatten() {
+                assert!(matches!(parameter["in"].as_str(), Some("query" | "header")));
+                assert!(parameter["schema"].is_object());
+                assert!(parameter["description"].as_str().is_some_and(|text| text.ends_with('.')));
+                assert!(!seen.contains(&&parameter["name"]), "{path}: {parameter} twice");
+                seen.push(&parameter["name"]);
+            }
+        }
+    }
+}
+
+#[test]
+fn every_reference_leads_somewhere_and_every_schema_is_of_use() {
+    let document = document();
+    let mut used = vec!["Event".to_owned()]; // Streams name it in words.
+    each_object(&document, &mut |object| {
+        let Some(Value::String(reference)) = object.get("$ref") else { return };
+        let pointer = reference.strip_prefix('#').expect("it is in this document");
+        assert!(document.pointer(pointer).is_some(), "{reference}");
+        used.push(pointer.rsplit('/').next().unwrap().to_owned());
+    });
+    let schemas = document["components"]["schemas"].as_object().unwrap();
+    for name in schemas.keys() {
+        assert!(used.contains(name), "{name} is of no use");
+    }
+}
+
+#[cfg(feature = "schema")]
+mod checked {
+    use serde_json::json;
+
+    use super::super::call_tests::{id, token};
+    use super::super::documents_tests::{bare, full, subscribers};
+    use super::super::refusal_tests::bad_bodies;
+    use super::super::{ApiError, documents, execute};
+    use super::*;
+    use crate::base::Instant;
+    use crate::engine::{AcknowledgeError, State};
+    use crate::tool::Tools;
+    use crate::wire::events;
+
+    fn validator(schema: Value) -> jsonschema::Validator {
+        let mut root = document();
+        root.as_object_mut().unwrap().retain(|name, _| name == "components");
+        root["allOf"] = json!([schema]);
+        let options = jsonschema::options().with_draft(jsonschema::Draft::Draft202012);
+        options.build(&root).expect("it is a schema")
+    }
+
+    fn assert_is(name: &str, told: &Value) {
+        let schema = json!({"$ref": format!("#/components/schemas/{name}")});
+        let errors: Vec<String> =
+            validator(schema).iter_errors(told).map(|error| error.to_string()).collect();
+        assert!(errors.is_empty(), "{name}: {errors:?} in {told}");
+    }
+
+    #[test]
+    fn documents_are_what_the_description_says() {
+        let (now, texts) = (Instant::from_nanos(1 << 40), (Some("a"), Some("[1]")));
+        for status in [bare(), full()] {
+            let told = documents::execution(&status, "t", texts, &subscribers(), now);
+            assert_is("Execution", &told);
+            assert_is("Executions", &documents::executions([(&status, "t")], now));
+            assert_is("Result", &documents::result(&status, b"\xff"));
+            assert_is("TokenProgress", &documents::progress(token(), &status, texts));
+            let row = (token(), id(1), status.progress, texts);
+            assert_is("AllProgress", &documents::all_progress([row]));
+            assert_is("Created", &documents::created(id(1), status.token, "t", status.state));
+        }
+        assert_is("State", &documents::state(id(1), State::Draining));
+        assert_is("Health", &documents::health("ok"));
+        let tools = Tools::built_in();
+        assert_is("Tools", &documents::tools(tools.specs().map(|spec| &**spec)));
+        let error = ApiError::from(AcknowledgeError::NotGiven { next_seq: 4 });
+        assert_is("Error", &error.to_json());
+        assert_is("Error", &ApiError::shutting_down().to_json());
+        let wrong = json!({"execution": id(1).to_string(), "state": "asleep"});
+        assert!(!validator(json!({"$ref": "#/components/schemas/State"})).is_valid(&wrong));
+    }
+
+    #[test]
+    fn events_are_what_the_description_says() {
+        let (execution, t) = (&*id(1).to_string(), &*token().to_string());
+        let end = |state| {
+            events::Event::End(events::End {
+                execution,
+                state,
+                chunks: 1,
+                bytes: 2,
+                missed_chunks: 3,
+                missed_bytes: 4,
+                duration_us: 5,
+                exit: Some(events::Exit::Code(1)),
+                error: Some("e"),
+            })
+        };
+        let all = [
+            events::Event::Started(events::Started {
+                execution,
+                subscriber: "s1.1",
+                tool: "t",
+                token: Some(t),
+                policy: "block",
+                limits: events::Limits { chunks: 1, bytes: Some(2) },
+                from_seq: 1,
+            }),
+            events::Event::Chunk(events::Chunk {
+                execution,
+                seq: 1,
+                total_chunks: Some(2),
+                kind: "stdout",
+                key: Some(1),
+                offset: 0,
+                data: b"\xff",
+                timestamp_us: 1,
+                mono_ns: 2,
+            }),
+            events::Event::Gap(events::Gap {
+                execution,
+                from_seq: 1,
+                to_seq: 2,
+                chunk_count: 2,
+                byte_count: 3,
+                reason: "lag",
+            }),
+            events::Event::Progress(events::Progress {
+                execution,
+                token: Some(t),
+                progress: 1.0,
+                total: Some(2.0),
+                message: Some("m"),
+                context: Some("{}"),
+            }),
+            end(events::EndState::Ended("completed")),
+            end(events::EndState::Detached { reason: "lag", resume_from: 7 }),
+        ];
+        for event in all {
+            let mut line = Vec::new();
+            event.write_line(&mut line);
+            assert_is("Event", &serde_json::from_slice(&line).unwrap());
+        }
+    }
+
+    /// What is said of bodies is what is done with them.
+    #[test]
+    fn the_description_refuses_the_bodies_that_are_refused() {
+        let good = json!({"tool": "t"});
+        let post = &document()["paths"]["/v1/executions"]["post"];
+        let schema = &post["requestBody"]["content"]["application/json"]["schema"];
+        let validator = validator(schema.clone());
+        let ms = json!({"first_chunk_ms": 1, "inactivity_ms": null});
+        let taken = [
+            ("policy", json!("block")),
+            ("policy", json!({"name": "drop", "max_chunks": 1})),
+            ("start", json!({"after_subscribers": 1, "deadline_ms": 1})),
+            ("hold", json!({"until_read_ms": 1})),
+            ("timeouts", ms),
+            ("retention_ms", json!(0)),
+        ];
+        for (name, value) in taken {
+            let mut body = good.clone();
+            body[name] = value;
+            assert!(validator.is_valid(&body), "{body}");
+            assert!(execute::execute(body.to_string().as_bytes(), None).is_ok(), "{body}");
+        }
+        for (path, body) in bad_bodies(execute::EXECUTE, &good) {
+            assert!(!validator.is_valid(&body), "{path}: {body}");
+        }
+    }
+}

@@ -1,0 +1,301 @@
+//! Parameters of requests, out of their query strings and heads, each read by its field.
+
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use crate::base::ExecutionId;
+use crate::endpoint::fields::{Field, POLICIES, Preset, Shape, policy_named};
+use crate::endpoint::{ApiError, Follow, MetricsFormat, StreamFormat, Wishes};
+use crate::engine::{Coalesce, From, Kind, Kinds};
+use crate::limits;
+use crate::wire::http1::{Headers, Query, Status, negotiate};
+use crate::wire::sse::{CursorError, parse_cursors};
+use crate::wire::{ndjson, sse};
+
+/// How a stream is followed; of everything that is one.
+pub(super) const WISHES: &[Field] = &[
+    Field::new(
+        "policy",
+        Shape::Choice(POLICIES),
+        "What happens when the subscriber lags; absent: what the execution or its tool says.",
+    ),
+    Field::new(
+        "max_chunks",
+        Shape::Number { min: 1, max: u32::MAX as u64 },
+        "How far it may lag, in chunks; absent: what the policy says.",
+    ),
+    Field::new(
+        "max_bytes",
+        Shape::Number { min: 1, max: u64::MAX },
+        "How far it may lag, in bytes; absent: only chunks count.",
+    ),
+    KIND,
+    Field::new(
+        "coalesce_us",
+        Shape::Number { min: 0, max: limits::COALESCE_DELAY_MAX.as_micros() as u64 },
+        "So long a chunk may wait for company, in microseconds.",
+    ),
+    Field::new(
+        "coalesce_bytes",
+        Shape::Number { min: 1, max: u64::MAX },
+        "So many bytes are company enough.",
+    ),
+    Field::new(
+        "acks",
+        Shape::Number { min: 1, max: u32::MAX as u64 },
+        "Nothing is sent beyond the last acknowledged chunk and so many more.",
+    ),
+];
+const KIND: Field =
+    Field::new("kinds", Shape::Kinds, "Chunks of these kinds only; absent: of every kind.");
+pub(super) const KINDS: &[Field] = &[KIND];
+
+const FORMATS: &[&str] = &["sse", "ndjson"];
+pub(super) const FORMAT: &[Field] =
+    &[Field::new("format", Shape::Choice(FORMATS), "As what it comes; absent: by Accept.")];
+/// Of a request whose answer may be a stream.
+pub(super) const STREAM: &[Field] = &[Field::new(
+    "stream",
+    Shape::Choice(FORMATS),
+    "The answer is the stream itself, from its start; the other parameters are about it.",
+)];
+pub(super) const FROM: &[Field] = &[Field::new(
+    "from",
+    Shape::Either(&[Shape::Choice(FROM_NAMES), Shape::Number { min: 1, max: u64::MAX }]),
+    "The first chunk wanted: the first of all, the next one that there is, or by its number.",
+)
+.or(Preset::Text("start"))];
+/// Of a stream of several executions.
+pub(super) const FROM_ALL: &[Field] = &[Field::new(
+    "from",
+    Shape::Choice(FROM_NAMES),
+    "Where each begins: with its first chunk, or with the next one that there is.",
+)
+.or(Preset::Text("start"))];
+const FROM_NAMES: &[&str] = &["start", "live"];
+pub(super) const EXECUTIONS: &[Field] =
+    &[Field::new("executions", Shape::Executions, "Which executions.").required()];
+pub(super) const WAIT: &[Field] = &[Field::new(
+    "wait_s",
+    Shape::Number { min: 0, max: limits::RESULT_WAIT_MAX.as_secs() },
+    "How long to wait for the end, in seconds.",
+)
+.or(Preset::Number(limits::RESULT_WAIT_DEFAULT.as_secs()))];
+
+/// Of requests that go on with a stream.
+pub(super) const LAST_EVENT_ID: &[Field] = &[Field::new(
+    "Last-Event-ID",
+    Shape::Cursors,
+    "The id of the last event seen: the stream goes on behind it, whatever `from` says.",
+)];
+
+/// The parameters of one request, all of them known.
+#[derive(Debug)]
+pub(super) struct Parameters<'a> {
+    query: Query<'a>,
+    groups: &'static [&'static [Field]],
+    headers: Headers<'a>,
+}
+
+impl<'a> Parameters<'a> {
+    /// Reads a query string in which only the fields of `groups` may be.
+    pub fn read(
+        query: &'a str,
+        headers: Headers<'a>,
+        groups: &'static [&'static [Field]],
+    ) -> Result<Parameters<'a>, ApiError> {
+        let query = Query::parse(query)?;
+        let fields = groups.iter().copied().flatten();
+        let names: SmallVec<[&str; 16]> = fields.map(|field| field.name).collect();
+        query.refuse_others(&names)?;
+        Ok(Parameters { query, groups, headers })
+    }
+
+    fn shape(&self, name: &str) -> &'static Shape {
+        let mut fields = self.groups.iter().copied().flatten();
+        &fields.find(|field| field.name == name).expect("what is read has a field").shape
+    }
+
+    fn number(&self, name: &str) -> Result<Option<u64>, ApiError> {
+        let (min, max) = self.shape(name).number().expect("it is read as its field says");
+        Ok(self.query.number(name, min..=max)?)
+    }
+
+    fn choice(&self, name: &str) -> Result<Option<&'static str>, ApiError> {
+        let choices = self.shape(name).choices().expect("it is read as its field says");
+        Ok(self.query.choice(name, choices)?)
+    }
+
+    pub fn kinds(&self) -> Result<Kinds, ApiError> {
+        if self.query.all("kinds").next().is_none() {
+            return Ok(Kinds::ALL);
+        }
+        let kinds: Result<Kinds, _> = self.query.list("kinds").map(str::parse::<Kind>).collect();
+        match kinds {
+            Ok(kinds) if kinds.is_empty() => Err(invalid("kinds", "it names no kind")),
+            Ok(kinds) => Ok(kinds),
+            Err(error) => Err(invalid("kinds", &error.to_string())),
+        }
+    }
+
+    pub fn wait(&self) -> Result<Duration, ApiError> {
+        let seconds = self.number("wait_s")?;
+        Ok(seconds.map_or(limits::RESULT_WAIT_DEFAULT, Duration::from_secs))
+    }
+
+    pub fn wishes(&self) -> Result<Wishes, ApiError> {
+        let delay = self.number("coalesce_us")?.map(Duration::from_micros);
+        let bytes = self.number("coalesce_bytes")?;
+        let coalesce = (delay.is_some() || bytes.is_some()).then(|| Coalesce {
+            delay_max: delay.unwrap_or(limits::COALESCE_DELAY_MAX),
+            bytes_max: bytes.unwrap_or(limits::COALESCE_BYTES_DEFAULT),
+        });
+        Ok(Wishes {
+            policy: self.choice("policy")?.map(policy_named),
+            limit_chunks: self.number("max_chunks")?.map(|chunks| chunks as u32),
+            limit_bytes: self.number("max_bytes")?,
+            kinds: self.kinds()?,
+            coalesce,
+            ack_window: self.number("acks")?.map(|window| window as u32),
+        })
+    }
+
+    /// The stream that is to be the answer of a request which could have another.
+    pub fn stream(&self) -> Result<Option<(StreamFormat, Wishes)>, ApiError> {
+        if let Some(format) = self.choice("stream")? {
+            return Ok(Some((format_named(format), self.wishes()?)));
+        }
+        let is_there = |field: &&Field| self.query.all(field.name).next().is_some();
+        match WISHES.iter().find(is_there) {
+            Some(field) => Err(invalid(field.name, "it is about a stream, and `stream` is absent")),
+            None => Ok(None),
+        }
+    }
+
+    /// One execution, to be followed.
+    pub fn follow(&self, execution: ExecutionId) -> Result<Follow, ApiError> {
+        let from = match self.query.text("from")? {
+            None | Some("start") => From::Start,
+            Some("live") => From::Live,
+            Some(_) => match self.number("from") {
+                Ok(seq) => From::Seq { seq: seq.expect("it is there"), seen: None },
+                Err(_) => {
+                    return Err(invalid(
+                        "from",
+                        "it is neither start, live nor a number from 1 on",
+                    ));
+                }
+            },
+        };
+        self.follow_all(&[execution], from)
+    }
+
+    /// Several, to be followed together.
+    pub fn follow_listed(&self) -> Result<Follow, ApiError> {
+        let mut executions: SmallVec<[ExecutionId; 8]> = SmallVec::new();
+        for text in self.query.list("executions") {
+            let id: ExecutionId =
+                text.parse().map_err(|_| invalid("executions", "it is not a list of ids"))?;
+            if executions.contains(&id) {
+                return Err(invalid("executions", "it names one twice"));
+            }
+            if executions.len() == limits::STREAM_CURSORS_MAX {
+                let most = limits::STREAM_CURSORS_MAX;
+                let problem = format!("it names more than {most}");
+                return Err(invalid("executions", &problem).limit(most as u64));
+            }
+            executions.push(id);
+        }
+        if executions.is_empty() {
+            let text = "executions: it is missing";
+            let error = ApiError::new(Status::BAD_REQUEST, "missing_parameter", text);
+            return Err(error.field("executions"));
+        }
+        let from = match self.choice("from")? {
+            Some("live") => From::Live,
+            _ => From::Start,
+        };
+        Ok(Follow { is_combined: true, ..self.follow_all(&executions, from)? })
+    }
+
+    fn follow_all(&self, executions: &[ExecutionId], from: From) -> Result<Follow, ApiError> {
+        let last_event_id = self.headers.only("last-event-id")?;
+        let places = match last_event_id {
+            Some(text) => resume(text, executions)?,
+            None => executions.iter().map(|id| (*id, from)).collect(),
+        };
+        Ok(Follow {
+            executions: places,
+            is_combined: false,
+            resumes: last_event_id.is_some(),
+            format: self.format()?,
+            wishes: self.wishes()?,
+        })
+    }
+
+    /// As what a stream comes.
+    fn format(&self) -> Result<StreamFormat, ApiError> {
+        if let Some(format) = self.choice("format")? {
+            return Ok(format_named(format));
+        }
+        let offered = [sse::MEDIA_TYPE, ndjson::MEDIA_TYPE];
+        match negotiate(self.headers.texts("accept"), &offered) {
+            Some(sse::MEDIA_TYPE) => Ok(StreamFormat::Sse),
+            Some(_) => Ok(StreamFormat::Ndjson),
+            None => {
+                let text = format!("there is {} and {}", offered[0], offered[1]);
+                let error = ApiError::new(Status::NOT_ACCEPTABLE, "not_acceptable", text);
+                Err(error.field("accept"))
+            }
+        }
+    }
+
+    /// As what metrics come: who likes neither gets the older one.
+    pub fn metrics_format(&self) -> MetricsFormat {
+        match negotiate(self.headers.texts("accept"), METRICS_TYPES) {
+            Some("application/openmetrics-text") => MetricsFormat::OpenMetrics,
+            _ => MetricsFormat::Prometheus,
+        }
+    }
+}
+
+/// What metrics can be; the first is for who likes both as much.
+pub(super) const METRICS_TYPES: &[&str] = &["text/plain", "application/openmetrics-text"];
+
+/// Where each execution goes on, by the id of the event that was seen last.
+fn resume(
+    text: &str,
+    executions: &[ExecutionId],
+) -> Result<SmallVec<[(ExecutionId, From); 1]>, ApiError> {
+    let invalid = |error: CursorError| {
+        let error = ApiError::new(Status::BAD_REQUEST, "invalid_cursor", error.to_string());
+        error.field("last-event-id")
+    };
+    let cursors = parse_cursors(text).map_err(invalid)?;
+    let seen = cursors.of(executions).map_err(invalid)?;
+    let place = |(id, seen): (&ExecutionId, _)| Some((*id, behind(seen)?));
+    let places: Option<_> = executions.iter().zip(seen).map(place).collect();
+    places.ok_or_else(|| invalid(CursorError::BadNumber))
+}
+
+/// The place behind a cursor.
+fn behind(seq: u64) -> Option<From> {
+    match seq {
+        0 => Some(From::Start),
+        _ => Some(From::Seq { seq: seq.checked_add(1)?, seen: None }),
+    }
+}
+
+fn format_named(name: &str) -> StreamFormat {
+    match name {
+        "ndjson" => StreamFormat::Ndjson,
+        _ => StreamFormat::Sse,
+    }
+}
+
+/// A parameter is not what it may be.
+fn invalid(field: &str, problem: &str) -> ApiError {
+    let text = format!("{field}: {problem}");
+    ApiError::new(Status::BAD_REQUEST, "invalid_parameter", text).field(field)
+}

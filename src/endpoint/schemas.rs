@@ -1,0 +1,296 @@
+//! What answers look like, as JSON Schema: the `components` of `/openapi.json`. Tests hold the
+//! documents and the events against it.
+
+use serde_json::{Map, Value, json};
+
+use crate::endpoint::fields::{POLICIES, Shape};
+use crate::engine::Kind;
+
+/// All of them, by name.
+pub(super) fn all() -> Map<String, Value> {
+    [
+        ("Error", error()),
+        ("Tools", list("tools", &tool())),
+        ("Created", created()),
+        ("State", object(&[("execution", id()), ("state", state())], &[])),
+        ("Executions", list("executions", &execution_line())),
+        ("Execution", execution()),
+        ("Subscriber", subscriber()),
+        ("Result", result()),
+        ("Progress", progress()),
+        ("TokenProgress", token_progress(true)),
+        ("AllProgress", list("progress", &token_progress(false))),
+        ("Health", object(&[("status", text())], &[])),
+        ("Description", json!({"type": "object", "description": "An OpenAPI document."})),
+        ("Exit", exit()),
+        ("Event", event()),
+    ]
+    .into_iter()
+    .map(|(name, schema)| (name.to_owned(), schema))
+    .collect()
+}
+
+/// An object with all of `always`, perhaps some of `perhaps`, and nothing else.
+fn object(always: &[(&str, Value)], perhaps: &[(&str, Value)]) -> Value {
+    let fields = always.iter().chain(perhaps);
+    let properties: Map<String, Value> =
+        fields.map(|(name, schema)| ((*name).to_owned(), schema.clone())).collect();
+    let required: Vec<Value> = always.iter().map(|(name, _)| (*name).into()).collect();
+    json!({
+        "type": "object",
+        "properties": properties,
+        "required": required,
+        "additionalProperties": false,
+    })
+}
+
+fn list(name: &str, of: &Value) -> Value {
+    object(&[(name, array(of))], &[])
+}
+
+fn array(of: &Value) -> Value {
+    json!({"type": "array", "items": of})
+}
+
+fn reference(name: &str) -> Value {
+    json!({"$ref": format!("#/components/schemas/{name}")})
+}
+
+fn text() -> Value {
+    json!({"type": "string"})
+}
+
+fn count() -> Value {
+    json!({"type": "integer", "minimum": 0})
+}
+
+fn number() -> Value {
+    json!({"type": "number"})
+}
+
+fn flag() -> Value {
+    json!({"type": "boolean"})
+}
+
+fn choice(names: &[&str]) -> Value {
+    json!({"type": "string", "enum": names})
+}
+
+fn id() -> Value {
+    Shape::Execution.schema()
+}
+
+fn token() -> Value {
+    Shape::Token.schema()
+}
+
+fn policy() -> Value {
+    choice(POLICIES)
+}
+
+fn encoding() -> Value {
+    choice(&["text", "base64"])
+}
+
+fn state() -> Value {
+    choice(&["queued", "running", "draining", "completed", "failed", "cancelled", "timed_out"])
+}
+
+fn bounds() -> Value {
+    object(&[("chunks", count())], &[("bytes", count())])
+}
+
+fn error() -> Value {
+    let error =
+        object(&[("code", text()), ("message", text())], &[("field", text()), ("limit", count())]);
+    object(&[("error", error)], &[])
+}
+
+fn tool() -> Value {
+    let ms = json!({"type": ["integer", "null"], "minimum": 0});
+    let timeouts = object(
+        &[("first_chunk_ms", ms.clone()), ("inactivity_ms", ms.clone()), ("total_ms", ms.clone())],
+        &[],
+    );
+    let subscribers =
+        object(&[("policy", policy()), ("limit_chunks", ms.clone()), ("limit_bytes", ms)], &[]);
+    // A tool may come to say more of itself.
+    json!({
+        "type": "object",
+        "properties": {
+            "name": text(),
+            "description": text(),
+            "input_schema": {"type": "object"},
+            "timeouts": timeouts,
+            "subscribers": subscribers,
+        },
+        "required": ["name", "description", "input_schema"],
+    })
+}
+
+fn created() -> Value {
+    let names = ["self", "events", "result", "output"];
+    let links = object(&names.map(|name| (name, text())), &[("progress", text())]);
+    object(
+        &[("execution", id()), ("tool", text()), ("state", state()), ("links", links)],
+        &[("token", token())],
+    )
+}
+
+fn execution_line() -> Value {
+    object(
+        &[
+            ("execution", id()),
+            ("tool", text()),
+            ("state", state()),
+            ("chunks", count()),
+            ("bytes", count()),
+            ("subscribers", count()),
+            ("age_ms", count()),
+        ],
+        &[],
+    )
+}
+
+fn execution() -> Value {
+    object(
+        &[
+            ("execution", id()),
+            ("tool", text()),
+            ("state", state()),
+            ("chunks", count()),
+            ("bytes", count()),
+            ("head_seq", count()),
+            ("tail_seq", count()),
+            ("held_back", flag()),
+            ("held_back_by", array(&Shape::Subscriber.schema())),
+            ("age_ms", count()),
+            ("subscribers", array(&reference("Subscriber"))),
+        ],
+        &[
+            ("token", token()),
+            ("progress", reference("Progress")),
+            ("total_chunks", count()),
+            ("error", text()),
+            ("exit", reference("Exit")),
+        ],
+    )
+}
+
+fn subscriber() -> Value {
+    object(
+        &[
+            ("subscriber", Shape::Subscriber.schema()),
+            ("place", choice(&["local", "remote"])),
+            ("policy", policy()),
+            ("limits", bounds()),
+            ("next_seq", count()),
+            ("lag_chunks", count()),
+            ("lag_bytes", count()),
+            ("missed_chunks", count()),
+            ("missed_bytes", count()),
+            ("holds_back", flag()),
+            ("lost", flag()),
+            ("age_ms", count()),
+        ],
+        &[],
+    )
+}
+
+fn result() -> Value {
+    object(
+        &[
+            ("execution", id()),
+            ("state", state()),
+            ("chunks", count()),
+            ("bytes", count()),
+            ("complete", flag()),
+            ("encoding", encoding()),
+            ("data", text()),
+        ],
+        &[("exit", reference("Exit")), ("error", text())],
+    )
+}
+
+/// How far a tool is, in numbers and in words.
+fn progress_fields() -> Vec<(&'static str, Value)> {
+    vec![
+        ("total", number()),
+        ("percentage", json!({"type": "number", "minimum": 0, "maximum": 100})),
+        ("message", text()),
+        ("context", json!({"description": "What else the tool said."})),
+    ]
+}
+
+fn progress() -> Value {
+    object(&[("progress", number())], &progress_fields())
+}
+
+fn token_progress(has_state: bool) -> Value {
+    let mut always = vec![("token", token()), ("execution", id())];
+    if has_state {
+        always.push(("state", state()));
+    }
+    object(&always, &[("progress", reference("Progress"))])
+}
+
+fn exit() -> Value {
+    let whole = || json!({"type": "integer"});
+    json!({"oneOf": [object(&[("code", whole())], &[]), object(&[("signal", whole())], &[])]})
+}
+
+/// What a subscriber is told: `wire/events.rs`.
+fn event() -> Value {
+    let named = |name: &str, always: &[(&str, Value)], perhaps: &[(&str, Value)]| {
+        let mut fields = vec![("event", json!({ "const": name })), ("execution", id())];
+        fields.extend_from_slice(always);
+        object(&fields, perhaps)
+    };
+    let kinds: Vec<&str> = Kind::ALL.iter().map(|kind| kind.name()).collect();
+    let started = [
+        ("subscriber", Shape::Subscriber.schema()),
+        ("tool", text()),
+        ("policy", policy()),
+        ("limits", bounds()),
+        ("from_seq", count()),
+    ];
+    let chunk = [
+        ("seq", count()),
+        ("kind", choice(&kinds)),
+        ("offset", count()),
+        ("encoding", encoding()),
+        ("data", text()),
+        ("timestamp_us", count()),
+        ("mono_ns", count()),
+    ];
+    let gap = [
+        ("from_seq", count()),
+        ("to_seq", count()),
+        ("chunk_count", count()),
+        ("byte_count", count()),
+        ("reason", text()),
+    ];
+    let end = [
+        ("state", choice(&["completed", "failed", "cancelled", "timed_out", "detached"])),
+        ("chunks", count()),
+        ("bytes", count()),
+        ("missed_chunks", count()),
+        ("missed_bytes", count()),
+        ("duration_us", count()),
+    ];
+    let of_end = [
+        ("reason", text()),
+        ("resume_from", count()),
+        ("exit", reference("Exit")),
+        ("error", text()),
+    ];
+    let mut of_progress = progress_fields();
+    of_progress.push(("token", token()));
+    json!({"oneOf": [
+        named("started", &started, &[("token", token())]),
+        named("chunk", &chunk, &[("total_chunks", count()), ("key", count())]),
+        named("gap", &gap, &[]),
+        named("progress", &[("progress", number())], &of_progress),
+        named("end", &end, &of_end),
+    ]})
+}
