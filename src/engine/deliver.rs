@@ -8,7 +8,7 @@ use crate::base::planted::{Planted, planted};
 use crate::base::{Handle, SubscriberId};
 use crate::engine::Engine;
 use crate::engine::action::{Action, DetachReason};
-use crate::engine::chunk::{Gap, GapReason, Kinds, Totals};
+use crate::engine::chunk::{Gap, GapReason, Totals};
 use crate::engine::event::{ChunkFacts, Place};
 use crate::engine::execution::Producer;
 use crate::engine::gate::Gate;
@@ -180,11 +180,13 @@ impl Engine {
             }
             e.turn = if e.turn + 1 < count { e.turn + 1 } else { 0 };
             if e.outcome.is_none() && !e.gated() {
-                let (tail_seq, until_seq) = (e.log.tail_seq(), e.log.head_seq() + 1);
-                let through_head = e.log.totals_through_head(Kinds::ALL);
-                if let Some(from_seq) = e.locals.advance(tail_seq, until_seq, through_head) {
+                if let Some((from_seq, until_seq)) = e.locals.advance(&e.log) {
                     self.fan_out = FanOut { execution, from_seq, until_seq, filters: false };
                     self.abreast_from = Some(e.turn);
+                    if until_seq <= e.log.head_seq() {
+                        e.dirty = true; // The rest has its turn later.
+                        self.dirty.push_back(execution);
+                    }
                     return Begun::Delivery;
                 }
             }
@@ -201,25 +203,34 @@ impl Engine {
         let Some(e) = self.executions.get_mut(execution) else { return Walk::Done };
         let ended = e.outcome.is_some();
         let count = e.locals.len() as u32;
-        let (from_seqs, end_seq) = (e.log.tail_seq().., e.log.head_seq() + 1);
-        let through_head = e.log.totals_through_head(Kinds::ALL);
+        let (tail_seq, end_seq) = (e.log.tail_seq(), e.log.head_seq() + 1);
         // Only who has nothing else coming may be left behind by the walk right away.
         let progress_to_tell = if ended { u64::MAX } else { e.progress_to_tell };
         self.recipients.clear();
         self.abreast_from = None;
         let locals = e.locals.apart();
+        // What was gathered for, and where that takes who takes whatever comes.
         let mut gathered = (0, 0);
+        let (mut plain_from, mut plain_end) = (0, Cursor::new(0, Totals::ZERO));
         let mut filters = false;
         while scan.remaining > 0 {
             let local = &mut locals[scan.at as usize];
             let next_seq = local.cursor.next_seq;
-            let given = if local.takes_all(end_seq) && from_seqs.contains(&next_seq) {
-                let range = (next_seq, end_seq);
+            let is_cut;
+            let given = if local.takes_all(end_seq) && next_seq >= tail_seq {
+                if plain_from != next_seq {
+                    plain_from = next_seq;
+                    let until_seq = e.log.delivery_end(next_seq);
+                    let bytes = e.log.bytes_before(until_seq);
+                    plain_end = Cursor::new(until_seq, Totals { chunks: until_seq - 1, bytes });
+                }
+                let range = (next_seq, plain_end.next_seq);
                 if !self.recipients.is_empty() && range != gathered {
                     break;
                 }
-                local.cursor = Cursor::new(end_seq, through_head);
+                local.cursor = plain_end;
                 local.fresh = false;
+                is_cut = range.1 < end_seq;
                 range
             } else if local.gone || local.connection == Connection::Lost {
                 scan.advance(count); // Nobody hears it now, not even of the end.
@@ -228,8 +239,9 @@ impl Engine {
                 break; // Those that were gathered first; the slow way needs a walk of its own.
             } else {
                 match local.next(&e.log, ended) {
-                    Next::Deliver { from_seq, until_seq } => {
+                    Next::Deliver { from_seq, until_seq, is_cut: has_rest } => {
                         filters = !local.terms.kinds.is_all();
+                        is_cut = has_rest;
                         (from_seq, until_seq)
                     }
                     // The one behind it is asked by a walk of its own.
@@ -239,8 +251,12 @@ impl Engine {
             gathered = given;
             self.recipients.push(local.id);
             let has_more = given.1 < end_seq || local.progress_told < progress_to_tell;
-            if has_more {
+            if has_more && !is_cut {
                 break; // It is asked again, after this.
+            }
+            if is_cut && !e.dirty {
+                e.dirty = true; // The rest has its turn when all others have had theirs.
+                self.dirty.push_back(execution);
             }
             scan.advance(count);
         }
@@ -250,8 +266,9 @@ impl Engine {
         let (from_seq, until_seq) = gathered;
         if scan.remaining == 0 && !ended && !e.gated() && !e.removed {
             self.scan = None; // Nothing follows from the end of this walk.
-            if self.recipients.len() == count as usize {
-                e.locals.align(end_seq, through_head);
+            // Of progress nobody was told who was given only a part.
+            if until_seq == end_seq && self.recipients.len() == count as usize {
+                e.locals.align();
             }
         }
         self.fan_out = FanOut { execution, from_seq, until_seq, filters };

@@ -197,7 +197,7 @@ impl Execution {
             let chunks = u64::from(limit.chunks) + u64::from(planted(Planted::CreditOffByOne));
             gate.credit_seq = gate.credit_seq.min(next_seq.saturating_add(chunks));
             if limit.bytes != u64::MAX {
-                let bytes_before = self.total_bytes_before(next_seq);
+                let bytes_before = self.log.bytes_before(next_seq);
                 gate.credit_bytes = gate.credit_bytes.min(bytes_before.saturating_add(limit.bytes));
             }
         }
@@ -207,21 +207,11 @@ impl Execution {
             let credit_seq = remote.next_seq.saturating_add(limit.chunks.into());
             gate.credit_seq = gate.credit_seq.min(credit_seq);
             if limit.bytes != u64::MAX {
-                let bytes_before = self.total_bytes_before(remote.next_seq);
+                let bytes_before = self.log.bytes_before(remote.next_seq);
                 gate.credit_bytes = gate.credit_bytes.min(bytes_before.saturating_add(limit.bytes));
             }
         }
         gate
-    }
-
-    fn total_bytes_before(&self, next_seq: u64) -> u64 {
-        if next_seq <= self.log.tail_seq() {
-            self.log.totals_before_tail(crate::engine::Kinds::ALL).bytes
-        } else if next_seq > self.log.head_seq() {
-            self.log.total_bytes()
-        } else {
-            self.log.meta(next_seq - 1).total_bytes
-        }
     }
 
     /// The slowest gating cursor; `None` if nobody gates.

@@ -11,7 +11,8 @@
 
 use crate::base::SubscriberId;
 use crate::engine::chunk::Totals;
-use crate::engine::policy::Cursor;
+use crate::engine::log::ChunkLog;
+use crate::engine::policy::{Cursor, Log};
 use crate::engine::subscriber::Local;
 
 /// See the module's text.
@@ -75,26 +76,31 @@ impl Locals {
         there.map(move |local| (local, abreast_seq.unwrap_or(local.cursor.next_seq)))
     }
 
-    /// Moves all of them over what is pending, if they are abreast and may be given that at once:
-    /// what begins at chunk `tail_seq` or later and ends before `end_seq`. Where it begins.
+    /// Moves all of them over what is pending, if they are abreast and may be given that at once;
+    /// or over as much of it as one delivery takes. What they are given: a first chunk, and one
+    /// past the last.
     #[inline]
-    pub fn advance(&mut self, tail_seq: u64, end_seq: u64, seen: Totals) -> Option<u64> {
+    pub fn advance(&mut self, log: &ChunkLog) -> Option<(u64, u64)> {
         let abreast = self.abreast.as_mut()?;
         let from_seq = abreast.next_seq;
         // Nothing pending wraps around to a very large number.
-        let pending = end_seq.wrapping_sub(from_seq);
-        if pending.wrapping_sub(1) >= abreast.plain_chunks || from_seq < tail_seq {
+        let pending = (log.head_seq() + 1).wrapping_sub(from_seq);
+        if pending.wrapping_sub(1) >= abreast.plain_chunks || from_seq < log.tail_seq() {
             return None;
         }
-        abreast.next_seq = end_seq;
-        abreast.seen = seen;
-        Some(from_seq)
+        let until_seq = log.delivery_end(from_seq);
+        abreast.next_seq = until_seq;
+        abreast.seen = Totals { chunks: until_seq - 1, bytes: log.bytes_before(until_seq) };
+        Some((from_seq, until_seq))
     }
 
-    /// Brings them abreast, if each has been given everything before `next_seq` and takes whatever
-    /// comes.
-    pub fn align(&mut self, next_seq: u64, seen: Totals) {
-        let cursor = Cursor::new(next_seq, seen);
+    /// Brings them abreast, if each has been given everything before the same chunk and takes
+    /// whatever comes.
+    pub fn align(&mut self) {
+        let Some(&Local { cursor, .. }) = self.list.first() else { return };
+        if cursor.is_tripped() {
+            return;
+        }
         let mut plain_chunks = u64::MAX;
         for local in &self.list {
             if local.plain_chunks == 0 || local.cursor != cursor {
@@ -106,7 +112,7 @@ impl Locals {
         for _ in 0..2 {
             self.names.extend(self.list.iter().map(|local| local.id));
         }
-        self.abreast = Some(Abreast { next_seq, seen, plain_chunks });
+        self.abreast = Some(Abreast { next_seq: cursor.next_seq, seen: cursor.seen, plain_chunks });
     }
 
     /// Who was abreast last, beginning with the one at `first`.

@@ -11,6 +11,7 @@
 use crate::engine::chunk::{KindTotals, Kinds, Meta, Totals};
 use crate::engine::event::ChunkFacts;
 use crate::engine::policy::Log;
+use crate::limits;
 
 /// What is known of the chunks that a ring holds.
 #[derive(Debug)]
@@ -71,6 +72,42 @@ impl ChunkLog {
     #[inline]
     pub fn total_bytes(&self) -> u64 {
         self.total_bytes
+    }
+
+    /// Payload bytes of all chunks before `seq`, as far as they are held; at most those through the
+    /// head.
+    #[inline]
+    pub fn bytes_before(&self, seq: u64) -> u64 {
+        if seq > self.head_seq {
+            self.total_bytes
+        } else if seq <= self.tail_seq {
+            self.before_tail.of(Kinds::ALL).bytes
+        } else {
+            self.meta(seq - 1).total_bytes
+        }
+    }
+
+    /// One past the last chunk that can be given at once together with chunk `from_seq`, which is
+    /// held: see [`limits::DELIVERY_CHUNKS_MAX`] and [`limits::DELIVERY_BYTES_MAX`].
+    #[inline]
+    pub fn delivery_end(&self, from_seq: u64) -> u64 {
+        if from_seq == self.head_seq { from_seq + 1 } else { self.delivery_end_of_many(from_seq) }
+    }
+
+    fn delivery_end_of_many(&self, from_seq: u64) -> u64 {
+        let through_first = self.meta(from_seq).total_bytes;
+        let fits = |seq| self.meta(seq).total_bytes - through_first <= limits::DELIVERY_BYTES_MAX;
+        let last_seq = self.head_seq.min(from_seq + u64::from(limits::DELIVERY_CHUNKS_MAX) - 1);
+        if fits(last_seq) {
+            return last_seq + 1;
+        }
+        // The first that does not fit is in `low..=high`.
+        let (mut low, mut high) = (from_seq + 1, last_seq);
+        while low < high {
+            let middle = low.midpoint(high);
+            if fits(middle) { low = middle + 1 } else { high = middle }
+        }
+        low
     }
 
     /// All chunks ever published, by kind. O(chunks held).

@@ -42,6 +42,8 @@ mod timers;
 pub mod wheel;
 
 #[cfg(test)]
+mod delivery_tests;
+#[cfg(test)]
 mod found_tests;
 #[cfg(test)]
 mod resume_tests;

@@ -77,7 +77,7 @@ fn nothing_that_is_said_breaks_anything_later() {
     let mut random = Random::new(7);
     let mut granted_count = 0;
     let mut world = World::new(4, 4);
-    for round in 0..1_000 {
+    for round in 0..300 {
         let id = written(&mut world);
         world.take();
         let mut number = || match random.below(4) {
@@ -126,5 +126,5 @@ fn nothing_that_is_said_breaks_anything_later() {
         assert_eq!(end.missed, missed, "round {round}: {from:?}");
         assert!(end.given.chunks <= 23, "round {round}: {from:?}, {end:?}");
     }
-    assert!(granted_count > 200, "{granted_count}");
+    assert!(granted_count > 60, "{granted_count}");
 }

@@ -70,9 +70,11 @@ pub(super) enum Next {
     Nothing,
     /// Its chunks wait for company; wake it after this delay at the latest.
     Coalesce,
+    /// With `is_cut` there is more for it than one delivery takes.
     Deliver {
         from_seq: u64,
         until_seq: u64,
+        is_cut: bool,
     },
     Gap(Gap),
     Disconnect,
@@ -132,7 +134,9 @@ impl Local {
     #[inline]
     fn give(&mut self, until_seq: u64, log: &ChunkLog, ended: bool) -> Next {
         let from_seq = self.cursor.next_seq;
-        let mut until_seq = until_seq;
+        let delivery_end = log.delivery_end(from_seq);
+        let is_cut = delivery_end < until_seq;
+        let mut until_seq = until_seq.min(delivery_end);
         if self.acked_until_seq != u64::MAX {
             until_seq = self.reach_of_window(until_seq, log);
         }
@@ -158,7 +162,8 @@ impl Local {
         }
         self.cursor.give(self.terms.kinds, until_seq, log);
         self.fresh = false;
-        Next::Deliver { from_seq, until_seq }
+        let is_cut = is_cut && until_seq == delivery_end;
+        Next::Deliver { from_seq, until_seq, is_cut }
     }
 
     /// How far its window of acknowledgements takes it, at most to `until_seq`. Of chunks that it

@@ -180,8 +180,8 @@ impl fmt::Display for CursorError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = match self {
             CursorError::Malformed => {
-                "a cursor is EXECUTION:SEQ:BYTES or EXECUTION:SEQ:BYTES:CHUNKS, with commas between \
-                 several"
+                "a cursor is EXECUTION:SEQ:BYTES or EXECUTION:SEQ:BYTES:CHUNKS, with commas \
+                 between several"
             }
             CursorError::BadNumber => "the numbers of a cursor have at most 64 bits",
             CursorError::Repeated => "a cursor names an execution twice",
