@@ -25,6 +25,7 @@ mod config;
 mod delivery;
 mod feed;
 mod handle;
+mod log;
 mod memory;
 mod produce;
 mod reader;
@@ -48,6 +49,7 @@ pub use config::{MemoryWatch, ShardConfig};
 pub use delivery::{Chunk, Delivery, Ended, Reported, outcome_of};
 pub use feed::PublishError;
 pub use handle::{CallError, HandleError, ShardHandle, ShardThread};
+pub use log::Log;
 pub use memory::{MemoryStatus, Shortage};
 pub use reader::Subscriber;
 
