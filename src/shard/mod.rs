@@ -27,6 +27,8 @@ mod feed;
 mod handle;
 mod log;
 mod memory;
+#[cfg(feature = "server")]
+pub mod metrics;
 mod produce;
 mod reader;
 mod run;
@@ -34,6 +36,8 @@ mod secrets;
 
 #[cfg(test)]
 mod memory_tests;
+#[cfg(all(test, feature = "server"))]
+mod metrics_tests;
 #[cfg(test)]
 mod tests;
 
