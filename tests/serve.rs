@@ -126,6 +126,26 @@ fn it_says_what_it_found_then_listens_and_ends_in_order() {
     }
 }
 
+/// Whether the second comes before the first has done its work, nobody knows.
+#[test]
+fn a_second_signal_is_no_failure_either() {
+    for _ in 0..5 {
+        let mut server = Server::start(&["--drain-deadline-s", "3600"]);
+        server.until("listening");
+        server.signal("TERM");
+        server.signal("INT");
+        let mut last = Value::Null;
+        while let Some(record) = server.next() {
+            last = record["event"].clone();
+        }
+        assert!(
+            ["stopped", "stopping", "stopped_at_once"].iter().any(|end| last == *end),
+            "{last}"
+        );
+        assert_eq!(server.end().0, Some(0));
+    }
+}
+
 #[test]
 fn it_listens_on_several_addresses_and_unix_sockets() {
     let path = File::new("socket", "");
@@ -159,6 +179,7 @@ fn fewer_descriptors_are_fewer_connections_and_it_says_so() {
     assert_eq!((&bill["event"], &bill["level"]), (&"bill".into(), &"warn".into()));
     let report = bill["report"].as_str().unwrap();
     assert!(report.contains("300 allowed"), "{report}");
+    assert_eq!(bill["connections_max"], 75);
     assert!(report.contains("75 for connections instead of 16384"), "{report}");
     server.signal("TERM");
     server.until("stopped");
@@ -198,6 +219,7 @@ fn what_is_wrong_is_refused_with_its_name_and_place() {
         (&["--listen", "localhost:1"], "ADDRESS:PORT"),
         (&["--allow-commands=yes"], "--allow-commands yes: must be true or false"),
         (&["--config", "/nowhere/at/all"], "--config /nowhere/at/all: "),
+        (&["--cpus", "0,0"], "--cpus 0,0: core 0 is there twice"),
         (&["more"], "more"),
     ] {
         let said = refusal(arguments, 2);

@@ -6,6 +6,7 @@
 //! `shard/log.rs`. The tests are at the end of this file.
 
 use std::fmt::{self, Write as _};
+use std::io::Write as _;
 use std::str::FromStr;
 
 use crate::limits::{LOG_FIELDS_MAX, LOG_TEXT_BYTES_MAX};
@@ -117,8 +118,7 @@ impl fmt::Write for ShortText {
             return Ok(());
         }
         self.append(&text[..text.floor_char_boundary(room_bytes)]);
-        self.length =
-            self.as_str().floor_char_boundary(LOG_TEXT_BYTES_MAX - MARK.len()) as u8;
+        self.length = self.as_str().floor_char_boundary(LOG_TEXT_BYTES_MAX - MARK.len()) as u8;
         self.append(MARK);
         self.is_cut = true;
         Err(fmt::Error) // Whoever is being shown may stop.
@@ -218,7 +218,7 @@ impl<'a> Line<'a> {
         match format {
             LogFormat::Text => {
                 write_time(out, wall_us);
-                out.extend_from_slice(format!(" {level:<5} ").as_bytes());
+                append(out, format_args!(" {level:<5} "));
                 write_word(out, event);
             }
             LogFormat::Json => {
@@ -236,7 +236,7 @@ impl<'a> Line<'a> {
     /// Adds a number.
     pub fn number(&mut self, name: &str, number: u64) {
         self.name(name);
-        self.out.extend_from_slice(number.to_string().as_bytes());
+        append(self.out, format_args!("{number}"));
     }
 
     /// Adds a text, whole.
@@ -300,7 +300,11 @@ fn write_quoted(out: &mut Vec<u8>, text: &str) {
 }
 
 fn write_escape(out: &mut Vec<u8>, c: char) {
-    out.extend_from_slice(format!("\\u{:04x}", u32::from(c)).as_bytes());
+    append(out, format_args!("\\u{:04x}", u32::from(c)));
+}
+
+fn append(out: &mut Vec<u8>, text: fmt::Arguments<'_>) {
+    out.write_fmt(text).expect("memory takes everything");
 }
 
 /// RFC 3339 in UTC, with microseconds.
@@ -309,8 +313,8 @@ fn write_time(out: &mut Vec<u8>, wall_us: u64) {
     let (days, second) = (seconds / 86_400, seconds % 86_400);
     let (year, month, day) = date_of(days);
     let (hour, minute, second) = (second / 3_600, second / 60 % 60, second % 60);
-    let text = format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{us:06}Z");
-    out.extend_from_slice(text.as_bytes());
+    append(out, format_args!("{year:04}-{month:02}-{day:02}T"));
+    append(out, format_args!("{hour:02}:{minute:02}:{second:02}.{us:06}Z"));
 }
 
 /// Year, month and day of so many days after 1970-01-01. Years are counted from March, so that the

@@ -199,7 +199,10 @@ fn announce(settings: &Settings, bill: &Bill, log: &Log, server: &Server) {
         });
     }
     let level = if bill.is_shrunk() { Level::Warn } else { Level::Info };
-    tell(log, level, "bill", |line| line.text("report", &bill.to_string()));
+    tell(log, level, "bill", |line| {
+        line.number("connections_max", u64::from(bill.connections_max));
+        line.text("report", &bill.to_string());
+    });
     for address in server.addresses() {
         let tcp = match address {
             ListenAddress::Tcp(tcp) => Some(tcp),

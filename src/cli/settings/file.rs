@@ -13,7 +13,8 @@ use super::{CliError, Settings, TABLE, place_of};
 
 impl Settings {
     pub(super) fn read_file(&mut self, path: &Path) -> Result<(), CliError> {
-        let problem = |text: String| CliError::Usage(format!("--config {}: {text}", path.display()));
+        let problem =
+            |text: String| CliError::Usage(format!("--config {}: {text}", path.display()));
         let file = File::open(path).map_err(|error| problem(error.to_string()))?;
         let mut bytes = Vec::new();
         let limit = CONFIG_FILE_BYTES_MAX as u64 + 1;

@@ -91,7 +91,7 @@ settings! {
         Number(limits::DRAIN_DEADLINE.as_secs());
     /// How the log is written, on standard error.
     log: LogFormat = LogFormat::Text;
-    /// What is written: this, and what matters more.
+    /// What is written: error, warn, info or debug, and what matters more.
     log_level: Level = Level::Info;
     /// Have run_command, too: whoever reaches the server may run any program as its user.
     allow_commands: bool = false;

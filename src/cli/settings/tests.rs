@@ -55,7 +55,10 @@ fn what_is_printed_reads_back_as_the_same() {
 #[test]
 fn an_unknown_name_is_told_with_its_line_and_the_nearest() {
     for (text, expected) in [
-        ("spin_us = 1\n\nspin_uss = 2", "line 3: \"spin_uss\": there is no such setting; is `spin_us` meant?"),
+        (
+            "spin_us = 1\n\nspin_uss = 2",
+            "line 3: \"spin_uss\": there is no such setting; is `spin_us` meant?",
+        ),
         ("spin-us = 1", "line 1: \"spin-us\": there is no such setting; is `spin_us` meant?"),
         ("Listen = []", "line 1: \"Listen\": there is no such setting; is `listen` meant?"),
         ("# a\n[server]\nlisten = []", "line 2: \"server\": there is no such setting"),
@@ -64,7 +67,10 @@ fn an_unknown_name_is_told_with_its_line_and_the_nearest() {
         assert_eq!(from_toml(text).unwrap_err(), expected, "{text}");
     }
     let error = find_flag("retention").unwrap_err().to_string();
-    assert!(error.contains("--retention: ") && error.contains("is --retention-s meant?"), "{error}");
+    assert!(
+        error.contains("--retention: ") && error.contains("is --retention-s meant?"),
+        "{error}"
+    );
     assert!(find_flag("print-confg").unwrap_err().to_string().contains("--print-config"));
     assert_eq!(find_flag("allow-commands").unwrap(), ("allow_commands", true));
     assert_eq!(find_flag("spin_us").unwrap(), ("spin_us", false));
