@@ -17,6 +17,8 @@ pub const BUSY_RETRY_AFTER: Duration = Duration::from_millis(250);
 pub const SUBSCRIBERS_PER_EXECUTION_MAX: u32 = 10_240;
 /// Subscribers of one shard.
 pub const SUBSCRIBERS_MAX: u32 = 16_384;
+/// The most that `subscribers_max` can be set to.
+pub const SUBSCRIBERS_CEILING: u32 = 1 << 20;
 /// Subscribers of one execution that live on other threads: the gate scans their cursors.
 pub const READERS_PER_EXECUTION_MAX: u32 = 64;
 /// Chunk kinds: running totals are kept for each.
@@ -163,6 +165,29 @@ pub const TOOL_THREADS_MAX: usize = 16;
 /// Tools that may wait for a thread.
 pub const TOOL_QUEUE_MAX: usize = 1_024;
 
+// --- Server --------------------------------------------------------------------------------------
+
+/// Shards of one server. (An execution's id has room for more.)
+pub const SHARDS_MAX: usize = 64;
+/// How long a server that was told to stop waits for what still runs.
+pub const DRAIN_DEADLINE: Duration = Duration::from_secs(10);
+/// The longest file of settings.
+pub const CONFIG_FILE_BYTES_MAX: usize = 256 << 10;
+/// Names that a setting can list.
+pub const SETTING_ITEMS_MAX: usize = 256;
+/// The longest duration that can be set, in seconds: a year.
+pub const SETTING_SECONDS_MAX: u64 = 365 * 24 * 3_600;
+/// Threads for tools of one shard, at most.
+pub const TOOL_THREADS_CEILING: usize = 1_024;
+/// The most that rings can be allowed to take, of one shard: address space is reserved for it.
+pub const RINGS_BYTES_CEILING: u64 = 1 << 40;
+/// Descriptors of the process: standard streams, signals, files of the kernel, and some to spare.
+pub const DESCRIPTORS_OF_PROCESS: u64 = 32;
+/// Descriptors of one shard: its reactor, the arenas of its rings, doors, and some to spare.
+pub const DESCRIPTORS_PER_SHARD: u64 = 64;
+/// Descriptors that one tool has open: the pipes of a command, the files of a search.
+pub const DESCRIPTORS_PER_TOOL_THREAD: u64 = 8;
+
 // --- Tools that come with the program ------------------------------------------------------------
 
 /// The longest regular expression, and the longest glob, that a search takes.
@@ -202,6 +227,16 @@ pub const FLIGHT_EVENTS_MAX: usize = 1_024;
 pub const HISTOGRAM_DURATION_MAX: Duration = Duration::from_secs(60);
 /// Decimal digits that a histogram keeps of each value.
 pub const HISTOGRAM_DIGITS: u8 = 3;
+/// Records that may wait to be written to the log; one more is dropped, and counted.
+pub const LOG_RECORDS_MAX: usize = 512;
+/// Numbers and texts of one record.
+pub const LOG_FIELDS_MAX: usize = 8;
+/// Each text of a record; a longer one is cut, and shows it.
+pub const LOG_TEXT_BYTES_MAX: usize = 64;
+/// What is written at once, and a bit.
+pub const LOG_BATCH_BYTES: usize = 64 << 10;
+/// How long the end of the program waits for the log to be written.
+pub const LOG_CLOSE_WAIT: Duration = Duration::from_secs(1);
 
 // --- Reactor -------------------------------------------------------------------------------------
 
@@ -374,6 +409,13 @@ const _: () = {
     assert!(PROGRESS_CONTEXT_BYTES_MAX.is_multiple_of(8));
     assert!(EXECUTIONS_CEILING <= 1 << 24); // An id prints 24 bits of index.
     assert!(EXECUTIONS_MAX <= EXECUTIONS_CEILING);
+    assert!(SUBSCRIBERS_MAX <= SUBSCRIBERS_CEILING);
+    assert!(SUBSCRIBERS_CEILING <= 1 << 24); // An id prints 24 bits of index.
+    assert!(SHARDS_MAX <= 1 << 8); // An id prints 8 bits of shard.
+    assert!(TOOL_THREADS_MAX <= TOOL_THREADS_CEILING);
+    assert!(RINGS_BYTES_MAX <= RINGS_BYTES_CEILING);
+    assert!(LOG_TEXT_BYTES_MAX >= 8 && LOG_TEXT_BYTES_MAX < 1 << 8); // A length is a byte.
+    assert!(LOG_FIELDS_MAX < 1 << 8);
     assert!(RINGS_PREALLOC_BYTES <= RINGS_BYTES_MAX);
     assert!(DROP_LIMIT_CHUNKS < RING_CLASS_BYTES[0] / 256); // The smallest ring has 16 slots.
     assert!(REACTOR_OPERATIONS_MAX < 1 << 24); // A completion names 24 bits of slot.

@@ -13,8 +13,9 @@ use std::time::Duration;
 
 use streamdoor::engine::{Hold, Kind, Policy, Start, SubscribeSpec};
 use streamdoor::reactor::readings::KernelFiles;
-use streamdoor::shard::{Delivery, ExecuteOptions, Shard, ShardConfig};
+use streamdoor::shard::{Delivery, ExecuteOptions, Log, Shard, ShardConfig};
 use streamdoor::tool::{Context, EmitError, Prepared, Step, Tool, ToolSpec, Work};
+use streamdoor::trace::{Level, LogFormat};
 use streamdoor::wire::events::{self, Event};
 #[cfg(feature = "server")]
 use streamdoor::wire::http1;
@@ -92,6 +93,29 @@ fn nothing_allocates_on_the_chunk_path() {
     fed_by_hand_nothing_allocates();
     across_threads_nothing_allocates();
     looking_at_memory_allocates_nothing();
+    logging_allocates_nothing();
+}
+
+/// Neither who pushes a record, or drops it, nor who writes it.
+fn logging_allocates_nothing() {
+    let log = Log::start(LogFormat::Json, Level::Info, std::io::sink()).unwrap();
+    let push = |count: u64| {
+        for number in 0..count {
+            log.record(number, Level::Info, "numbered", |record| {
+                record.number("number", number).show("peer", &std::net::Ipv4Addr::LOCALHOST);
+            });
+        }
+    };
+    push(10_000); // The thread begins, and waits for more.
+    while !sleeps("log") {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    at_chunk(FIRST_COUNTED);
+    push(100_000);
+    at_chunk(LAST_COUNTED);
+    println!("the log: {} of 110000 records dropped", log.dropped_total());
+    assert_none("the log");
+    assert!(log.close());
 }
 
 /// What the process's watch does each second, beside all shards.

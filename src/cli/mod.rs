@@ -7,7 +7,11 @@ mod options;
 mod progress;
 mod results;
 mod run;
+#[cfg(feature = "server")]
+mod serve;
 mod session;
+#[cfg(feature = "server")]
+mod settings;
 mod signals;
 mod terminal;
 mod tools;
@@ -27,6 +31,7 @@ Usage: streamdoor COMMAND [OPTIONS]
 
 Commands:
   run       run a tool, and show its results as they come
+  serve     let clients run tools and follow them, over HTTP
   tools     the tools there are, and what they take
   demo      several subscribers on one slow tool, or on a file, with their latencies
 
@@ -102,6 +107,8 @@ pub fn run() -> Result<(), CliError> {
             Some("run") => run::run(parser),
             Some("tools") => tools::run(parser),
             Some("demo") => demo::run(parser),
+            #[cfg(feature = "server")]
+            Some("serve") => serve::run(parser),
             Some("help") => {
                 say!("{}", HELP.trim_end());
                 Ok(())

@@ -1,5 +1,5 @@
-//! Ctrl-C and `kill`: the first stops the execution, which still ends in order and is reported;
-//! the second ends the program.
+//! Ctrl-C and `kill`: the first asks for an end in order, the second ends the program. Of a command
+//! that runs a tool the first stops the execution, which is still reported.
 
 use std::io::Read;
 use std::os::unix::net::UnixStream;
@@ -14,6 +14,19 @@ use super::session::Canceller;
 
 /// From now on SIGINT and SIGTERM stop the execution of `canceller`.
 pub fn cancel_on_interrupt(canceller: Canceller) -> Result<(), CliError> {
+    let give_up = || {
+        note!("\nstreamdoor: interrupted again");
+        exit(1);
+    };
+    on_interrupt(move || canceller.cancel(), give_up)
+}
+
+/// From now on the first SIGINT or SIGTERM calls `first`, and the second `second`, on a thread of
+/// their own.
+pub fn on_interrupt(
+    first: impl FnOnce() + Send + 'static,
+    second: impl FnOnce() + Send + 'static,
+) -> Result<(), CliError> {
     let failed = |error| {
         CliError::Environment(format!("signals can not be waited for on a thread: {error}"))
     };
@@ -24,11 +37,10 @@ pub fn cancel_on_interrupt(canceller: Canceller) -> Result<(), CliError> {
     let wait = move || {
         let mut byte = [0];
         if receiver.read_exact(&mut byte).is_ok() {
-            canceller.cancel();
+            first();
         }
         if receiver.read_exact(&mut byte).is_ok() {
-            note!("\nstreamdoor: interrupted again");
-            exit(1);
+            second();
         }
     };
     std::thread::Builder::new().name("signals".to_owned()).spawn(wait).map_err(failed)?;

@@ -26,7 +26,10 @@ mod delivery;
 mod events;
 mod feed;
 mod handle;
+mod log;
 mod memory;
+#[cfg(feature = "server")]
+pub mod metrics;
 mod produce;
 mod reader;
 mod run;
@@ -36,6 +39,8 @@ mod serve;
 
 #[cfg(test)]
 mod memory_tests;
+#[cfg(all(test, feature = "server"))]
+mod metrics_tests;
 #[cfg(test)]
 mod tests;
 
@@ -52,6 +57,7 @@ pub use delivery::{Chunk, Delivery, Ended, Reported, outcome_of};
 pub use events::Names;
 pub use feed::PublishError;
 pub use handle::{CallError, HandleError, ShardHandle, ShardThread};
+pub use log::Log;
 pub use memory::{MemoryStatus, Shortage};
 pub use reader::Subscriber;
 #[cfg(feature = "server")]

@@ -1,10 +1,13 @@
 //! Stratum 0: what a shard knows about itself. [`counters`] how often, [`flight`] what last,
-//! [`histogram`] how long. Recording never allocates, locks, reads a clock or makes a syscall.
+//! [`histogram`] how long, [`log`] what an operator is told. Recording never allocates, locks, reads
+//! a clock or makes a syscall.
 
 pub mod counters;
 pub mod flight;
 pub mod histogram;
+pub mod log;
 
 pub use counters::Counters;
 pub use flight::{Code, FlightRecorder};
 pub use histogram::{Histogram, Summary};
+pub use log::{Level, LogFormat, Record};

@@ -1,0 +1,151 @@
+//! What a server may take of the machine: descriptors and memory, added up before it starts.
+
+use std::fmt;
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use streamdoor::limits;
+use streamdoor::trace::Record;
+
+use super::CliError;
+use super::settings::Settings;
+
+/// How many descriptors the process may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Allowance {
+    /// Now.
+    pub allowed: u64,
+    /// And before it was raised.
+    pub before: u64,
+}
+
+impl Allowance {
+    /// Raises what may be had as far as that goes without asking anybody.
+    pub fn raise() -> Allowance {
+        let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+        let before = current.unwrap_or(u64::MAX);
+        let raised = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
+        let allowed = raised.map_or(before, |()| maximum.unwrap_or(u64::MAX));
+        Allowance { allowed, before }
+    }
+}
+
+/// What the settings cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bill {
+    /// How many descriptors there may be.
+    pub allowance: Allowance,
+    /// Descriptors for everything but connections.
+    pub own_descriptors: u64,
+    /// Connections that were asked for.
+    pub connections_wanted: u32,
+    /// Connections that there can be.
+    pub connections_max: u32,
+    /// Memory of rings that is bought at once.
+    pub rings_at_start_bytes: u64,
+    /// Memory of rings, at most.
+    pub rings_at_most_bytes: u64,
+    /// Buffers for what is received, and for the log.
+    pub buffers_bytes: u64,
+}
+
+impl Bill {
+    /// Adds it up; connections are as many as descriptors are left for.
+    ///
+    /// # Errors
+    /// If there is none left.
+    pub fn new(settings: &Settings, allowance: Allowance) -> Result<Bill, CliError> {
+        let shards = settings.shard_count() as u64;
+        let listeners = settings.listen.len() as u64;
+        let tools = settings.tool_threads_max.0 * limits::DESCRIPTORS_PER_TOOL_THREAD;
+        let own_descriptors = limits::DESCRIPTORS_OF_PROCESS
+            + shards * (limits::DESCRIPTORS_PER_SHARD + listeners + tools);
+        let connections_wanted = settings.connections_max.0 as u32; // Its type keeps it in range.
+        let left = allowance.allowed.saturating_sub(own_descriptors);
+        let connections_max = u64::from(connections_wanted).min(left) as u32;
+        if u64::from(connections_max) < shards {
+            let allowed = allowance.allowed;
+            let text = format!(
+                "the process may have {allowed} descriptors, and needs {own_descriptors} without \
+                 any connection: raise its limit (`ulimit -n`), or lower tool_threads_max or cpus"
+            );
+            return Err(CliError::Environment(text));
+        }
+        let received_bytes =
+            u64::from(limits::RECEIVE_BUFFERS) * u64::from(limits::RECEIVE_BUFFER_BYTES);
+        let log_bytes = (limits::LOG_RECORDS_MAX * size_of::<Record>()) as u64;
+        Ok(Bill {
+            allowance,
+            own_descriptors,
+            connections_wanted,
+            connections_max,
+            rings_at_start_bytes: shards * settings.prealloc_bytes.0,
+            rings_at_most_bytes: shards * settings.rings_bytes_max.0,
+            buffers_bytes: shards * received_bytes + log_bytes,
+        })
+    }
+
+    /// Are there fewer connections than were asked for?
+    pub fn is_shrunk(&self) -> bool {
+        self.connections_max < self.connections_wanted
+    }
+}
+
+impl fmt::Display for Bill {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Bill { allowance, own_descriptors, connections_max, .. } = *self;
+        write!(out, "descriptors: {} allowed", allowance.allowed)?;
+        if allowance.before < allowance.allowed {
+            write!(out, " (raised from {})", allowance.before)?;
+        }
+        write!(out, ", {own_descriptors} for shards and tools, {connections_max} for connections")?;
+        if self.is_shrunk() {
+            write!(out, " instead of {}", self.connections_wanted)?;
+        }
+        let mib = |bytes: u64| bytes.div_ceil(1 << 20);
+        write!(
+            out,
+            "; memory: rings {} MiB now and {} MiB at most, buffers {} MiB",
+            mib(self.rings_at_start_bytes),
+            mib(self.rings_at_most_bytes),
+            mib(self.buffers_bytes)
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OWN: u64 = 32 + 64 + 1 + 16 * 8;
+
+    fn bill(allowed: u64) -> Result<Bill, CliError> {
+        Bill::new(&Settings::default(), Allowance { allowed, before: 1_024 })
+    }
+
+    #[test]
+    fn connections_are_what_descriptors_are_left_for() {
+        let ample = bill(1 << 20).unwrap();
+        assert_eq!((ample.own_descriptors, ample.is_shrunk()), (OWN, false));
+        assert_eq!(ample.connections_max, limits::CONNECTIONS_MAX);
+        assert!(ample.to_string().contains("raised from 1024"), "{ample}");
+        let short = bill(1_024).unwrap();
+        assert_eq!(u64::from(short.connections_max), 1_024 - OWN);
+        let text = short.to_string();
+        assert!(text.contains("799 for connections instead of 16384"), "{text}");
+        assert!(!text.contains("raised"), "{text}");
+        assert_eq!(bill(OWN + 1).unwrap().connections_max, 1);
+        let none = bill(OWN).unwrap_err().to_string();
+        assert!(none.contains("225 descriptors") && none.contains("ulimit -n"), "{none}");
+    }
+
+    #[test]
+    fn every_shard_costs_the_same() {
+        let mut settings = Settings::default();
+        settings.cpus.0 = vec![0, 1];
+        let allowance = Allowance { allowed: u64::MAX, before: u64::MAX };
+        let two = Bill::new(&settings, allowance).unwrap();
+        let one = bill(u64::MAX).unwrap();
+        assert_eq!(two.rings_at_most_bytes, 2 * one.rings_at_most_bytes);
+        assert_eq!(two.own_descriptors - one.own_descriptors, OWN - 32);
+    }
+}

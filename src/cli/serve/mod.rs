@@ -1,0 +1,230 @@
+//! `streamdoor serve`: a server, from its settings to its end in order.
+//!
+//! Everything that it tells goes into its log, on standard error: what it found and where it
+//! listens, once it does; and what became of it. Standard output is used for `--print-config` and
+//! `--help` alone.
+
+mod bill;
+mod stand_in;
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::process::exit;
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use lexopt::prelude::*;
+use streamdoor::engine::EngineLimits;
+use streamdoor::memory::RingPoolConfig;
+use streamdoor::reactor::{Clock, ListenAddress, OpenError};
+use streamdoor::shard::{Log, Shard, ShardConfig};
+use streamdoor::trace::Level;
+use streamdoor::trace::log::Line;
+
+use super::console::say;
+use super::settings::{self, Settings};
+use super::signals::on_interrupt;
+use super::{CliError, settings::find_flag};
+use bill::{Allowance, Bill};
+use stand_in::{Server, ServerConfig, ServerError};
+
+const HELP_HEAD: &str = "\
+streamdoor serve: let clients run tools and follow them, over HTTP
+
+Usage: streamdoor serve [OPTIONS]
+
+  --config FILE                   settings from a file of TOML: the names below, with _ for -
+  --print-config                  print the settings as such a file, and end
+  -h, --help                      this text
+
+Settings, which win over those of the file:
+";
+
+const HELP_TAIL: &str = "
+SIGTERM and Ctrl-C stop it in order: nobody is accepted any more, subscribers go on until their
+executions end or the deadline passes, and then are told so. A second one ends it at once.
+
+Exit codes: 0 stopped, 1 failed, 2 bad usage, 3 the environment lacks something.
+";
+
+enum Command {
+    Help,
+    PrintConfig(Settings),
+    Serve(Settings),
+}
+
+fn command(mut parser: lexopt::Parser) -> Result<Command, CliError> {
+    let (mut file, mut is_print, mut words) = (None, false, Vec::new());
+    while let Some(argument) = parser.next()? {
+        match argument {
+            Short('h') | Long("help") => return Ok(Command::Help),
+            Long("config") if file.is_some() => {
+                return Err(CliError::Usage("--config: one file only".to_owned()));
+            }
+            Long("config") => file = Some(PathBuf::from(parser.value()?)),
+            Long("print-config" | "print_config") => is_print = true,
+            Long(flag) => {
+                let (name, is_switch) = find_flag(flag)?;
+                let word = match is_switch {
+                    true => parser.optional_value().unwrap_or_else(|| "true".into()),
+                    false => parser.value()?,
+                };
+                words.push((name.to_owned(), word.string()?));
+            }
+            other => return Err(other.unexpected().into()),
+        }
+    }
+    let settings = Settings::new(file.as_deref(), &words)?;
+    Ok(if is_print { Command::PrintConfig(settings) } else { Command::Serve(settings) })
+}
+
+/// Carries out `streamdoor serve`.
+pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
+    match command(parser)? {
+        Command::Help => say!("{HELP_HEAD}{}{}", settings::help(), HELP_TAIL.trim_end()),
+        Command::PrintConfig(settings) => say!("{}", settings.to_toml()),
+        Command::Serve(settings) => serve(&settings)?,
+    }
+    Ok(())
+}
+
+fn serve(settings: &Settings) -> Result<(), CliError> {
+    let bill = Bill::new(settings, Allowance::raise())?;
+    let started = Log::start(settings.log, settings.log_level, io::stderr());
+    let log = started.map_err(|error| CliError::Environment(format!("the log: {error}")))?;
+    let (sender, stop) = channel();
+    let at_once = log.clone();
+    on_interrupt(
+        move || {
+            let _ = sender.send(()); // If nobody waits any more, it is ending already.
+        },
+        move || {
+            tell(&at_once, Level::Warn, "stopped_at_once", |_| {});
+            at_once.close();
+            exit(0);
+        },
+    )?;
+    let served = serve_until(settings, &bill, &log, || {
+        let _ = stop.recv(); // The sender is kept by the thread that waits for signals.
+    });
+    log.close();
+    served
+}
+
+/// Serves until `wait` returns, and ends in order.
+fn serve_until(
+    settings: &Settings,
+    bill: &Bill,
+    log: &Log,
+    wait: impl FnOnce(),
+) -> Result<(), CliError> {
+    let server = start(settings, bill, log)?;
+    announce(settings, bill, log, &server);
+    wait();
+    let deadline = Duration::from_secs(settings.drain_deadline_s.0);
+    tell(log, Level::Info, "stopping", |line| line.number("deadline_s", deadline.as_secs()));
+    server.drain(deadline);
+    tell(log, Level::Info, "stopped", |_| {});
+    Ok(())
+}
+
+/// The one place where settings meet the server.
+fn start(settings: &Settings, bill: &Bill, log: &Log) -> Result<Server, CliError> {
+    let config = ServerConfig {
+        shards: shards(settings),
+        listen: settings.listen.clone(),
+        connections_max: bill.connections_max,
+        retention: Duration::from_secs(settings.retention_s.0),
+        block_deadline: Duration::from_secs(settings.block_deadline_s.0),
+        log: log.clone(),
+    };
+    let commands = settings.commands();
+    let set_up_tools = move |shard: &mut Shard| {
+        if let Some(policy) = &commands {
+            shard.tools_mut().allow_commands(policy.clone());
+        }
+    };
+    Server::start(config, Arc::new(set_up_tools)).map_err(|error| {
+        let text = format!("the server did not start: {error}");
+        match error {
+            ServerError::Shard(error)
+                if error.get_ref().is_some_and(|inner| inner.is::<OpenError>()) =>
+            {
+                CliError::Environment(text)
+            }
+            ServerError::Shard(_) | ServerError::Listen(_) => CliError::Failed(text),
+        }
+    })
+}
+
+fn shards(settings: &Settings) -> Vec<ShardConfig> {
+    let one = |shard: usize| ShardConfig {
+        engine: EngineLimits {
+            shard: shard as u8, // There are at most `limits::SHARDS_MAX`.
+            executions_max: settings.executions_max.0 as u32,
+            subscribers_max: settings.subscribers_max.0 as u32,
+            ..EngineLimits::default()
+        },
+        rings: RingPoolConfig {
+            prealloc_bytes: settings.prealloc_bytes.0,
+            bytes_max: settings.rings_bytes_max.0,
+        },
+        reactor: settings.reactor,
+        idle: settings.idle,
+        spin: Duration::from_micros(settings.spin_us.0),
+        cpu: settings.cpus.0.get(shard).copied(),
+        tool_threads_max: settings.tool_threads_max.0 as usize,
+        ..ShardConfig::default()
+    };
+    (0..settings.shard_count()).map(one).collect()
+}
+
+/// Says what was found, what it takes, and, last of all, where it listens.
+fn announce(settings: &Settings, bill: &Bill, log: &Log, server: &Server) {
+    tell(log, Level::Info, "started", |line| {
+        line.text("version", env!("CARGO_PKG_VERSION"));
+        line.number("pid", u64::from(std::process::id()));
+    });
+    for (shard, report) in server.reports().iter().enumerate() {
+        tell(log, Level::Info, "shard", |line| {
+            line.number("shard", shard as u64);
+            match settings.cpus.0.get(shard) {
+                Some(cpu) => line.number("cpu", *cpu as u64),
+                None => line.text("cpu", "any"),
+            }
+            line.text("idle", &settings.idle.to_string());
+            line.text("report", &report.to_string());
+        });
+    }
+    let level = if bill.is_shrunk() { Level::Warn } else { Level::Info };
+    tell(log, level, "bill", |line| {
+        line.number("connections_max", u64::from(bill.connections_max));
+        line.text("report", &bill.to_string());
+    });
+    for address in server.addresses() {
+        let tcp = match address {
+            ListenAddress::Tcp(tcp) => Some(tcp),
+            ListenAddress::Unix(_) => None,
+        };
+        if tcp.is_some_and(|tcp| !tcp.ip().is_loopback()) {
+            let report = "other machines can reach this address, and nobody is asked who they are";
+            tell(log, Level::Warn, "open_to_others", |line| {
+                line.text("address", &address.to_string());
+                line.text("report", report);
+            });
+        }
+        tell(log, Level::Info, "listening", |line| line.text("address", &shown(address)));
+    }
+}
+
+/// As somebody would give it to curl.
+fn shown(address: &dyn fmt::Display) -> String {
+    let text = address.to_string();
+    if text.starts_with("unix:") { text } else { format!("http://{text}") }
+}
+
+fn tell(log: &Log, level: Level, event: &str, fill: impl FnOnce(&mut Line<'_>)) {
+    log.announce(Clock::wall_us(), level, event, fill);
+}

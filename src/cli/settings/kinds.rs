@@ -1,0 +1,260 @@
+//! Kinds of settings: how each is read from a word and from TOML, and written.
+
+use std::fmt;
+use std::str::FromStr;
+
+use streamdoor::limits::{SETTING_ITEMS_MAX, SHARDS_MAX};
+use streamdoor::reactor::{Choice, Idle, ListenAddress};
+use streamdoor::trace::{Level, LogFormat};
+use toml::de::DeValue;
+
+/// A value that can be set. Problems are said without the setting's name.
+pub trait Setting {
+    /// What stands for it in the help text; nothing if it can be given without a value.
+    fn placeholder(&self) -> String;
+    /// From a word of the command line; a list gets one more.
+    fn read_word(&mut self, word: &str) -> Result<(), String>;
+    /// From a value of TOML; a list is replaced.
+    fn read_toml(&mut self, value: &DeValue<'_>) -> Result<(), String>;
+    /// As TOML.
+    fn to_toml(&self) -> String;
+    /// Empties a list.
+    fn clear(&mut self) {}
+    /// Can it be given without a value?
+    fn is_switch(&self) -> bool {
+        false
+    }
+}
+
+/// A whole number from `MIN` to `MAX`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Number<const MIN: u64, const MAX: u64>(pub u64);
+
+impl<const MIN: u64, const MAX: u64> Number<MIN, MAX> {
+    fn set(&mut self, number: Option<u64>, given: &str) -> Result<(), String> {
+        let number = number.filter(|number| (MIN..=MAX).contains(number));
+        let problem = || format!("must be a whole number from {MIN} to {MAX}, not {given}");
+        self.0 = number.ok_or_else(problem)?;
+        Ok(())
+    }
+}
+
+impl<const MIN: u64, const MAX: u64> Setting for Number<MIN, MAX> {
+    fn placeholder(&self) -> String {
+        "N".to_owned()
+    }
+
+    fn read_word(&mut self, word: &str) -> Result<(), String> {
+        let is_number = !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_digit());
+        self.set(word.parse().ok().filter(|_| is_number), word)
+    }
+
+    fn read_toml(&mut self, value: &DeValue<'_>) -> Result<(), String> {
+        let number = value.as_integer();
+        let number = number.and_then(|text| u64::from_str_radix(text.as_str(), text.radix()).ok());
+        self.set(number, &shown(value))
+    }
+
+    fn to_toml(&self) -> String {
+        self.0.to_string()
+    }
+}
+
+impl Setting for bool {
+    fn placeholder(&self) -> String {
+        String::new()
+    }
+
+    fn read_word(&mut self, word: &str) -> Result<(), String> {
+        *self = word.parse().map_err(|_| "must be true or false".to_owned())?;
+        Ok(())
+    }
+
+    fn read_toml(&mut self, value: &DeValue<'_>) -> Result<(), String> {
+        let problem = || format!("must be true or false, not {}", shown(value));
+        *self = value.as_bool().ok_or_else(problem)?;
+        Ok(())
+    }
+
+    fn to_toml(&self) -> String {
+        self.to_string()
+    }
+
+    fn is_switch(&self) -> bool {
+        true
+    }
+}
+
+macro_rules! words {
+    ($($kind:ty: $placeholder:expr;)+) => {$(
+        impl Setting for $kind {
+            fn placeholder(&self) -> String {
+                $placeholder.to_owned()
+            }
+
+            fn read_word(&mut self, word: &str) -> Result<(), String> {
+                *self = item(word)?;
+                Ok(())
+            }
+
+            fn read_toml(&mut self, value: &DeValue<'_>) -> Result<(), String> {
+                self.read_word(text_of(value)?)
+            }
+
+            fn to_toml(&self) -> String {
+                quoted(&self.to_string())
+            }
+        }
+    )+};
+}
+
+words! {
+    Choice: "auto|uring|mio";
+    Idle: "spin|backoff|block";
+    LogFormat: LogFormat::WORDS.join("|");
+    Level: "LEVEL";
+}
+
+/// The cores of the shards, in their order; none: one shard that is bound to none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cpus(pub Vec<usize>);
+
+impl fmt::Display for Cpus {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let numbers: Vec<String> = self.0.iter().map(usize::to_string).collect();
+        out.write_str(&numbers.join(","))
+    }
+}
+
+impl FromStr for Cpus {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Cpus, String> {
+        let problem = || format!("must be numbers of cores, as 0,1 or 0-3, not {text:?}");
+        let mut cpus = Vec::new();
+        if text.is_empty() {
+            return Ok(Cpus(cpus));
+        }
+        for part in text.split(',') {
+            let (first, last) = part.split_once('-').unwrap_or((part, part));
+            let first: usize = first.trim().parse().map_err(|_| problem())?;
+            let last: usize = last.trim().parse().map_err(|_| problem())?;
+            if first > last {
+                return Err(problem());
+            }
+            for cpu in first..=last {
+                if cpus.contains(&cpu) {
+                    return Err(format!("core {cpu} is there twice"));
+                }
+                if cpus.len() == SHARDS_MAX {
+                    return Err(format!("at most {SHARDS_MAX} cores can be used"));
+                }
+                cpus.push(cpu);
+            }
+        }
+        Ok(Cpus(cpus))
+    }
+}
+
+words! { Cpus: "LIST"; }
+
+macro_rules! lists {
+    ($($kind:ty: $placeholder:literal;)+) => {$(
+        impl Setting for Vec<$kind> {
+            fn placeholder(&self) -> String {
+                $placeholder.to_owned()
+            }
+
+            fn read_word(&mut self, word: &str) -> Result<(), String> {
+                if self.len() == SETTING_ITEMS_MAX {
+                    return Err(format!("at most {SETTING_ITEMS_MAX} can be given"));
+                }
+                if word.is_empty() {
+                    return Err("must not be empty".to_owned());
+                }
+                self.push(item(word)?);
+                Ok(())
+            }
+
+            fn read_toml(&mut self, value: &DeValue<'_>) -> Result<(), String> {
+                self.clear();
+                match value.as_array() {
+                    Some(items) => {
+                        items.iter().try_for_each(|item| self.read_word(text_of(item.get_ref())?))
+                    }
+                    None => self.read_word(text_of(value)?),
+                }
+            }
+
+            fn to_toml(&self) -> String {
+                let items: Vec<String> = self.iter().map(|item| quoted(&item.to_string())).collect();
+                format!("[{}]", items.join(", "))
+            }
+
+            fn clear(&mut self) {
+                Vec::clear(self);
+            }
+        }
+    )+};
+}
+
+lists! {
+    ListenAddress: "ADDRESS";
+    String: "PROGRAM";
+}
+
+fn item<T>(word: &str) -> Result<T, String>
+where
+    T: FromStr,
+    T::Err: fmt::Display,
+{
+    word.parse().map_err(|error: T::Err| error.to_string())
+}
+
+fn text_of<'a>(value: &'a DeValue<'_>) -> Result<&'a str, String> {
+    value.as_str().ok_or_else(|| format!("must be a text in quotes, not {}", shown(value)))
+}
+
+/// What somebody wrote, short enough for an error.
+fn shown(value: &DeValue<'_>) -> String {
+    const CHARS_MAX: usize = 64;
+    let text = match value {
+        DeValue::String(text) => quoted(text),
+        DeValue::Integer(number) => number.to_string(),
+        DeValue::Float(number) => number.to_string(),
+        DeValue::Boolean(value) => value.to_string(),
+        DeValue::Datetime(date) => date.to_string(),
+        DeValue::Array(_) => "a list".to_owned(),
+        DeValue::Table(_) => "a table".to_owned(),
+    };
+    text.chars().take(CHARS_MAX).collect()
+}
+
+/// A basic string of TOML: a string of JSON, in which DEL has to be escaped, too.
+fn quoted(text: &str) -> String {
+    serde_json::Value::from(text).to_string().replace('\u{7F}', "\\u007F")
+}
+
+/// The name that needs the fewest letters put in, taken out or changed; none if it is another word
+/// altogether.
+pub fn nearest<'a>(given: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    const LETTERS_MAX: usize = 64;
+    let given: Vec<char> = given.chars().take(LETTERS_MAX).collect();
+    let (distance, name) = names.map(|name| (distance(&given, name), name)).min()?;
+    (distance <= 1 + name.len() / 3).then_some(name)
+}
+
+/// Levenshtein's.
+fn distance(given: &[char], name: &str) -> usize {
+    let mut row: Vec<usize> = (0..=given.len()).collect();
+    for (line, letter) in name.chars().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = line + 1;
+        for column in 0..given.len() {
+            let above = row[column + 1];
+            let changed = diagonal + usize::from(given[column] != letter);
+            row[column + 1] = changed.min(above + 1).min(row[column] + 1);
+            diagonal = above;
+        }
+    }
+    row[given.len()]
+}

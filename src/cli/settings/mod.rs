@@ -1,0 +1,220 @@
+//! The settings of the server: one table, from which the command line, the file, the help text and
+//! `--print-config` come.
+//!
+//! A setting has one name everywhere: `spin_us` in the file is `--spin-us` on the command line (and
+//! `--spin_us` is the same). What stands on the command line wins over the file. The kinds of
+//! values are in `kinds.rs`, reading and writing a file in `file.rs`.
+
+mod file;
+mod kinds;
+
+use std::path::Path;
+
+use streamdoor::limits;
+use streamdoor::reactor::{Choice, Idle, ListenAddress};
+use streamdoor::tool::CommandPolicy;
+use streamdoor::trace::{Level, LogFormat};
+
+use super::CliError;
+pub use kinds::{Cpus, Number};
+use kinds::{Setting, nearest};
+
+macro_rules! settings {
+    ($($(#[doc = $text:literal])+ $name:ident: $kind:ty = $default:expr;)+) => {
+        /// What the server is told.
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub struct Settings {
+            $($(#[doc = $text])+ pub $name: $kind,)+
+        }
+
+        impl Default for Settings {
+            fn default() -> Settings {
+                Settings { $($name: $default,)+ }
+            }
+        }
+
+        /// Name and text of each, in their order.
+        const TABLE: &[(&str, &[&str])] = &[$((stringify!($name), &[$($text),+])),+];
+
+        impl Settings {
+            /// The values, in the order of [`TABLE`].
+            fn values(&self) -> [&dyn Setting; TABLE.len()] {
+                [$(&self.$name),+]
+            }
+
+            /// The same, to be changed.
+            fn values_mut(&mut self) -> [&mut dyn Setting; TABLE.len()] {
+                [$(&mut self.$name),+]
+            }
+        }
+    };
+}
+
+type Seconds = Number<1, { limits::SETTING_SECONDS_MAX }>;
+const MILLION: u64 = 1_000_000;
+
+settings! {
+    /// Where to listen; may be repeated. ADDRESS:PORT, [IPV6]:PORT or unix:PATH. Port 0: the
+    /// kernel chooses.
+    listen: Vec<ListenAddress> = vec!["127.0.0.1:8808".parse().expect("it is an address")];
+    /// The cores, each with a shard of its own: 0,1 or 0-3. None: one shard, on any core.
+    cpus: Cpus = Cpus::default();
+    /// The way to the kernel. auto: io_uring where it works, else mio.
+    reactor: Choice = Choice::Auto;
+    /// What a shard does when there is nothing to do. backoff: poll a while, then block.
+    idle: Idle = Idle::Backoff;
+    /// How long backoff polls, in microseconds.
+    spin_us: Number<0, MILLION> = Number(limits::SPIN_DEFAULT.as_micros() as u64);
+    /// The most that the rings of one shard take, in bytes; less under a memory limit.
+    rings_bytes_max: Number<{ 1 << 20 }, { limits::RINGS_BYTES_CEILING }> =
+        Number(limits::RINGS_BYTES_MAX);
+    /// How much of this is bought at the start.
+    prealloc_bytes: Number<0, { limits::RINGS_BYTES_CEILING }> =
+        Number(limits::RINGS_PREALLOC_BYTES);
+    /// Executions of one shard, running and retained together.
+    executions_max: Number<1, { limits::EXECUTIONS_CEILING as u64 }> =
+        Number(limits::EXECUTIONS_MAX as u64);
+    /// Subscribers of one shard.
+    subscribers_max: Number<1, { limits::SUBSCRIBERS_CEILING as u64 }> =
+        Number(limits::SUBSCRIBERS_MAX as u64);
+    /// Connections of all shards together; fewer if there are not enough descriptors.
+    connections_max: Number<1, { (1 << 24) - 1 }> = Number(limits::CONNECTIONS_MAX as u64);
+    /// Threads of one shard for tools that block.
+    tool_threads_max: Number<1, { limits::TOOL_THREADS_CEILING as u64 }> =
+        Number(limits::TOOL_THREADS_MAX as u64);
+    /// How long an ended execution can still be read, in seconds, if nobody says otherwise.
+    retention_s: Seconds = Number(limits::RETENTION.as_secs());
+    /// How long a block subscriber may hold a producer back, in seconds, if nobody says otherwise.
+    block_deadline_s: Seconds = Number(limits::BLOCK_DEADLINE.as_secs());
+    /// How long the server waits for what still runs when it was told to stop, in seconds.
+    drain_deadline_s: Number<0, { limits::SETTING_SECONDS_MAX }> =
+        Number(limits::DRAIN_DEADLINE.as_secs());
+    /// How the log is written, on standard error.
+    log: LogFormat = LogFormat::Text;
+    /// What is written: error, warn, info or debug, and what matters more.
+    log_level: Level = Level::Info;
+    /// Have run_command, too: whoever reaches the server may run any program as its user.
+    allow_commands: bool = false;
+    /// Have run_command, for this program alone; may be repeated.
+    allow_only_commands: Vec<String> = Vec::new();
+}
+
+impl Settings {
+    /// From a file, if there is one, and words of the command line: names and values, in order.
+    ///
+    /// # Errors
+    /// The first that is wrong, with its place.
+    pub fn new(file: Option<&Path>, words: &[(String, String)]) -> Result<Settings, CliError> {
+        let mut settings = Settings::default();
+        if let Some(path) = file {
+            settings.read_file(path)?;
+        }
+        for (at, (name, word)) in words.iter().enumerate() {
+            let place = place_of(name).expect("names were looked up before");
+            let mut values = settings.values_mut();
+            let value = &mut values[place];
+            if words[..at].iter().all(|(earlier, _)| earlier != name) {
+                value.clear(); // The command line's list takes the place of the file's.
+            }
+            value
+                .read_word(word)
+                .map_err(|error| CliError::Usage(format!("--{} {word}: {error}", flag_of(name))))?;
+        }
+        settings.settle()?;
+        Ok(settings)
+    }
+
+    /// Looks at what no value says alone.
+    fn settle(&mut self) -> Result<(), CliError> {
+        let usage = |text: String| Err(CliError::Usage(text));
+        if self.allow_commands && !self.allow_only_commands.is_empty() {
+            let text = "allow_commands and allow_only_commands contradict each other";
+            return usage(text.to_owned());
+        }
+        let listeners_max = limits::LISTENERS_MAX as usize;
+        if self.listen.is_empty() || self.listen.len() > listeners_max {
+            return usage(format!("listen: 1 to {listeners_max} addresses are needed"));
+        }
+        for (at, address) in self.listen.iter().enumerate() {
+            let is_chosen = matches!(address, ListenAddress::Tcp(tcp) if tcp.port() == 0);
+            if !is_chosen && self.listen[..at].contains(address) {
+                return usage(format!("listen: {address} is there twice"));
+            }
+        }
+        self.prealloc_bytes.0 = self.prealloc_bytes.0.min(self.rings_bytes_max.0);
+        Ok(())
+    }
+
+    /// Shards that there will be.
+    pub fn shard_count(&self) -> usize {
+        self.cpus.0.len().max(1)
+    }
+
+    /// Which commands may be run; `None`: none.
+    pub fn commands(&self) -> Option<CommandPolicy> {
+        match (self.allow_commands, self.allow_only_commands.is_empty()) {
+            (true, _) => Some(CommandPolicy::Any),
+            (false, false) => Some(CommandPolicy::Only(self.allow_only_commands.clone())),
+            (false, true) => None,
+        }
+    }
+}
+
+/// `spin-us` of `spin_us`.
+fn flag_of(name: &str) -> String {
+    name.replace('_', "-")
+}
+
+fn place_of(name: &str) -> Option<usize> {
+    TABLE.iter().position(|(known, _)| *known == name)
+}
+
+/// A setting of that name on the command line: its name in the table, and whether it can stand
+/// there without a value.
+///
+/// # Errors
+/// If there is none, with the nearest that there is.
+pub fn find_flag(flag: &str) -> Result<(&'static str, bool), CliError> {
+    let name = flag.replace('-', "_");
+    match place_of(&name) {
+        Some(place) => Ok((TABLE[place].0, Settings::default().values()[place].is_switch())),
+        None => {
+            let others = ["config", "print_config", "help"];
+            let names = TABLE.iter().map(|(name, _)| *name).chain(others);
+            let hint = nearest(&name, names).map(|name| format!("; is --{} meant?", flag_of(name)));
+            let hint = hint.unwrap_or_default();
+            Err(CliError::Usage(format!("--{flag}: there is no such setting{hint}")))
+        }
+    }
+}
+
+/// The part of the help text that is about settings.
+pub fn help() -> String {
+    const COLUMN: usize = 34;
+    let defaults = Settings::default();
+    let mut out = String::new();
+    for ((name, text), value) in TABLE.iter().zip(defaults.values()) {
+        let flag = format!("  --{} {}", flag_of(name), value.placeholder());
+        let default = match value.to_toml() {
+            none if none == "[]" || none == "\"\"" => String::new(),
+            toml => format!(" [{}]", toml.trim_matches(['[', ']']).replace('"', "")),
+        };
+        let text = text.iter().map(|line| line.trim()).collect::<Vec<_>>().join(" ") + &default;
+        let mut line = format!("{:COLUMN$}", flag.trim_end().to_owned() + "  ");
+        for word in text.split(' ') {
+            if line.chars().count() + word.chars().count() > 99 {
+                out += line.trim_end();
+                out.push('\n');
+                line = " ".repeat(COLUMN);
+            }
+            line += word;
+            line.push(' ');
+        }
+        out += line.trim_end();
+        out.push('\n');
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests;

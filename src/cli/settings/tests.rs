@@ -1,0 +1,156 @@
+//! Settings come from the file and the command line, and go back into a file.
+
+use super::*;
+
+fn from_toml(text: &str) -> Result<Settings, String> {
+    let mut settings = Settings::default();
+    settings.read_toml(text).map(|()| settings)
+}
+
+fn from_words(words: &[(&str, &str)]) -> Result<Settings, String> {
+    let words: Vec<(String, String)> = words
+        .iter()
+        .map(|(flag, word)| (find_flag(flag).unwrap().0.to_owned(), (*word).to_owned()))
+        .collect();
+    Settings::new(None, &words).map_err(|error| error.to_string())
+}
+
+/// Each setting with a value that is not its default.
+const OTHERS: &[(&str, &str)] = &[
+    ("listen", "[::1]:80"),
+    ("cpus", "3,0-1"),
+    ("reactor", "mio"),
+    ("idle", "block"),
+    ("spin-us", "7"),
+    ("rings-bytes-max", "33554432"),
+    ("prealloc-bytes", "4096"),
+    ("executions-max", "10000"),
+    ("subscribers-max", "20000"),
+    ("connections-max", "12"),
+    ("tool-threads-max", "3"),
+    ("retention-s", "1"),
+    ("block-deadline-s", "2"),
+    ("drain-deadline-s", "0"),
+    ("log", "json"),
+    ("log-level", "debug"),
+    ("allow-commands", "true"),
+];
+
+#[test]
+fn what_is_printed_reads_back_as_the_same() {
+    let mut changed = from_words(OTHERS).unwrap();
+    assert_eq!(from_toml(&changed.to_toml()), Ok(changed.clone()));
+    let defaults = Settings::default();
+    assert_eq!(from_toml(&defaults.to_toml()), Ok(defaults.clone()));
+    for (place, (one, other)) in defaults.values().iter().zip(changed.values()).enumerate() {
+        let name = TABLE[place].0;
+        assert_eq!(one.to_toml() == other.to_toml(), name == "allow_only_commands", "{name}");
+    }
+    let odd = "a \"b\" \\ \n \u{7F}\u{1} é '''";
+    changed.allow_only_commands = vec![odd.to_owned(), "ls".to_owned()];
+    changed.listen = vec![ListenAddress::Unix(odd.into())];
+    assert_eq!(from_toml(&changed.to_toml()), Ok(changed));
+}
+
+#[test]
+fn an_unknown_name_is_told_with_its_line_and_the_nearest() {
+    for (text, expected) in [
+        (
+            "spin_us = 1\n\nspin_uss = 2",
+            "line 3: \"spin_uss\": there is no such setting; is `spin_us` meant?",
+        ),
+        ("spin-us = 1", "line 1: \"spin-us\": there is no such setting; is `spin_us` meant?"),
+        ("Listen = []", "line 1: \"Listen\": there is no such setting; is `listen` meant?"),
+        ("# a\n[server]\nlisten = []", "line 2: \"server\": there is no such setting"),
+        ("zzzzzzzz = 1", "line 1: \"zzzzzzzz\": there is no such setting"),
+    ] {
+        assert_eq!(from_toml(text).unwrap_err(), expected, "{text}");
+    }
+    let error = find_flag("retention").unwrap_err().to_string();
+    assert!(
+        error.contains("--retention: ") && error.contains("is --retention-s meant?"),
+        "{error}"
+    );
+    assert!(find_flag("print-confg").unwrap_err().to_string().contains("--print-config"));
+    assert_eq!(find_flag("allow-commands").unwrap(), ("allow_commands", true));
+    assert_eq!(find_flag("spin_us").unwrap(), ("spin_us", false));
+}
+
+#[test]
+fn a_wrong_value_is_told_with_its_name_and_line() {
+    for (text, expected) in [
+        ("\nspin_us = -1", "line 2: spin_us: must be a whole number from 0 to 1000000, not -1"),
+        ("spin_us = 1000001", "line 1: spin_us: must be a whole number"),
+        ("spin_us = 1.0", "line 1: spin_us: must be a whole number"),
+        ("spin_us = \"1\"", "line 1: spin_us: must be a whole number"),
+        ("spin_us = 99999999999999999999", "line 1: spin_us: must be a whole number"),
+        ("executions_max = 0", "line 1: executions_max: must be a whole number from 1 to"),
+        ("log = true", "line 1: log: must be a text in quotes, not true"),
+        ("log = \"xml\"", "line 1: log: must be one of text, json"),
+        ("idle = \"sleep\"", "line 1: idle: "),
+        ("allow_commands = 1", "line 1: allow_commands: must be true or false, not 1"),
+        ("listen = [\n\"127.0.0.1:1\",\n 3]", "line 1: listen: must be a text in quotes, not 3"),
+        ("listen = \"localhost\"", "line 1: listen: listen address \"localhost\""),
+        ("cpus = \"0,x\"", "line 1: cpus: must be numbers of cores"),
+        ("cpus = \"0-2,1\"", "line 1: cpus: core 1 is there twice"),
+        ("cpus = \"0-9999999999\"", "line 1: cpus: at most 64 cores"),
+        ("cpus = \"3-1\"", "line 1: cpus: must be numbers of cores"),
+        ("a = 1\na = 2", "line 2: "),
+        ("= 1", "line 1: "),
+        ("log = \"text", "line 1: "),
+    ] {
+        let error = from_toml(text).unwrap_err();
+        assert!(error.starts_with(expected), "{text}: {error}");
+    }
+    let error = from_words(&[("spin-us", "+1")]).unwrap_err();
+    assert!(error.starts_with("--spin-us +1: must be a whole number"), "{error}");
+}
+
+#[test]
+fn the_command_line_wins_over_the_file() {
+    let path = std::env::temp_dir().join(format!("streamdoor-settings-{}", std::process::id()));
+    let text = "listen = [\"127.0.0.1:1\", \"127.0.0.1:2\"]\nspin_us = 5\nallow_commands = true\n";
+    std::fs::write(&path, text).unwrap();
+    let words = [("listen", "unix:/a"), ("listen", "unix:/b"), ("allow_commands", "false")];
+    let words = words.map(|(name, word)| (name.to_owned(), word.to_owned()));
+    let settings = Settings::new(Some(&path), &words).unwrap();
+    std::fs::write(&path, [0xFF]).unwrap();
+    let not_text = Settings::new(Some(&path), &[]).unwrap_err().to_string();
+    std::fs::remove_file(&path).unwrap();
+    let listen: Vec<String> = settings.listen.iter().map(ListenAddress::to_string).collect();
+    assert_eq!(listen, ["unix:/a", "unix:/b"]);
+    assert_eq!(settings.spin_us.0, 5);
+    assert_eq!(settings.commands(), None);
+    assert!(not_text.contains("line 1: is not UTF-8"), "{not_text}");
+    let missing = Settings::new(Some(&path), &[]).unwrap_err().to_string();
+    assert!(missing.contains(path.to_str().unwrap()), "{missing}");
+}
+
+#[test]
+fn what_contradicts_itself_is_refused() {
+    for (words, expected) in [
+        (vec![("listen", "127.0.0.1:1"), ("listen", "127.0.0.1:1")], "127.0.0.1:1 is there twice"),
+        (vec![("allow-commands", "true"), ("allow-only-commands", "ls")], "contradict"),
+        (vec![("listen", "127.0.0.1:0"); 17], "1 to 16 addresses"),
+    ] {
+        let error = from_words(&words).unwrap_err();
+        assert!(error.contains(expected), "{error}");
+    }
+    assert!(from_words(&[("listen", "127.0.0.1:0"), ("listen", "127.0.0.1:0")]).is_ok());
+    let only = from_words(&[("allow-only-commands", "ls")]).unwrap();
+    assert_eq!(only.commands(), Some(CommandPolicy::Only(vec!["ls".to_owned()])));
+    let small = from_words(&[("rings-bytes-max", "1048576")]).unwrap();
+    assert_eq!(small.prealloc_bytes.0, 1 << 20);
+}
+
+#[test]
+fn the_help_text_tells_every_setting_with_its_default() {
+    let help = help();
+    for (name, _) in TABLE {
+        assert!(help.contains(&format!("  --{}", flag_of(name))), "{name}");
+    }
+    for expected in ["[127.0.0.1:8808]", "auto|uring|mio", "[backoff]", "[60]", "[false]"] {
+        assert!(help.contains(expected), "{expected} in\n{help}");
+    }
+    assert!(help.lines().all(|line| line.chars().count() <= 100), "{help}");
+}

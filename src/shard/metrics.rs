@@ -1,0 +1,325 @@
+//! What a server tells of itself in numbers: OpenMetrics 1.0, or Prometheus' older text 0.0.4.
+//!
+//! The shards count in plain numbers and copy them out between two turns ([`ShardMetrics`]); here
+//! they become text, off the chunk path. The library `prometheus-client` writes OpenMetrics; the
+//! older format is the same lines without those that it does not know, and with counters called by
+//! their whole names. All names begin with `streamdoor_`, have their unit at the end, and counters
+//! `_total` behind it. The label `shard` says whose they are.
+//!
+//! Tests: `metrics_tests.rs`, with a strict reader.
+
+use std::fmt;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, text};
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::metrics::info::Info;
+use prometheus_client::registry::{Registry, Unit};
+
+use crate::endpoint::MetricsFormat;
+use crate::memory::{Pressure, RingPoolUsage};
+use crate::reactor;
+use crate::trace::Counters;
+
+/// The numbers of one shard at one moment.
+#[derive(Clone, Debug)]
+pub struct ShardMetrics {
+    /// Which shard.
+    pub shard: u32,
+    /// What its loop and its engine counted.
+    pub counters: Counters,
+    /// What its reactor counted.
+    pub reactor: reactor::Counters,
+    /// What its rings take.
+    pub rings: RingPoolUsage,
+    /// What they may take.
+    pub rings_bytes_max: u64,
+    /// How short memory is.
+    pub pressure: Pressure,
+    /// How many executions there are.
+    pub executions: ExecutionCounts,
+    /// Subscribers there now.
+    pub subscribers: u64,
+    /// Connections there now.
+    pub connections: u64,
+    /// Of these, streams.
+    pub streams: u64,
+    /// Bytes that connections wait to send: what the kernel did not take.
+    pub waiting_bytes: u64,
+    /// Chunks that were sent as they had been encoded for somebody else.
+    pub frames_shared: u64,
+    /// Chunks that were encoded, once for each format, and again when they are needed again.
+    pub frames_encoded: u64,
+}
+
+/// Executions by where they are in their lives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ExecutionCounts {
+    /// They wait for a ring.
+    pub queued: u64,
+    /// They run, or wait for subscribers.
+    pub running: u64,
+    /// Their tools have ended; `block` subscribers still read.
+    pub draining: u64,
+    /// They have ended, each way, and can still be read.
+    pub completed: u64,
+    #[expect(missing_docs, reason = "as above")]
+    pub failed: u64,
+    #[expect(missing_docs, reason = "as above")]
+    pub cancelled: u64,
+    #[expect(missing_docs, reason = "as above")]
+    pub timed_out: u64,
+}
+
+/// The numbers of the process at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProcessMetrics {
+    /// Connections that may be there at once.
+    pub connections_max: u64,
+    /// Records that the log had no room for.
+    pub log_records_dropped: u64,
+}
+
+impl MetricsFormat {
+    /// How a response says what it is.
+    pub fn media_type(self) -> &'static str {
+        match self {
+            MetricsFormat::OpenMetrics => {
+                "application/openmetrics-text; version=1.0.0; charset=utf-8"
+            }
+            MetricsFormat::Prometheus => "text/plain; version=0.0.4; charset=utf-8",
+        }
+    }
+}
+
+/// All numbers as text.
+pub fn render(
+    format: MetricsFormat,
+    shards: Vec<ShardMetrics>,
+    process: ProcessMetrics,
+) -> Vec<u8> {
+    let mut registry = Registry::with_prefix("streamdoor");
+    let version = Info::new(vec![("version", env!("CARGO_PKG_VERSION"))]);
+    registry.register("build", "The program", version);
+    registry.register_collector(Box::new(Snapshot { shards, process }));
+    let mut open_metrics = String::new();
+    text::encode(&mut open_metrics, &registry).expect("a string takes everything");
+    match format {
+        MetricsFormat::OpenMetrics => open_metrics.into_bytes(),
+        MetricsFormat::Prometheus => older(&open_metrics).into_bytes(),
+    }
+}
+
+/// OpenMetrics as Prometheus wrote it before: no units, no end, and the metadata of counters and of
+/// information bear the names of their samples.
+fn older(open_metrics: &str) -> String {
+    let mut out = String::with_capacity(open_metrics.len());
+    let mut help = "";
+    for line in open_metrics.lines() {
+        if let Some(text) = line.strip_prefix("# HELP ") {
+            help = text; // Its name depends on the type, which is told next.
+        } else if let Some(text) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = text.split_once(' ').expect("a type has a name");
+            let (_, sentence) = help.split_once(' ').expect("a sentence has a name");
+            let (ending, kind) = match kind {
+                "counter" => ("_total", "counter"),
+                "info" => ("_info", "gauge"),
+                other => ("", other),
+            };
+            out.push_str(&format!("# HELP {name}{ending} {sentence}\n"));
+            out.push_str(&format!("# TYPE {name}{ending} {kind}\n"));
+        } else if !line.starts_with('#') {
+            out.push_str(line);
+            out.push('\n');
+        }
+    }
+    out
+}
+
+#[derive(Debug)]
+struct Snapshot {
+    shards: Vec<ShardMetrics>,
+    process: ProcessMetrics,
+}
+
+impl Collector for Snapshot {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let mut families = Families { shards: &self.shards, encoder };
+        for (place, (name, text)) in Counters::NAMES.iter().zip(Counters::TEXTS).enumerate() {
+            let value = |shard: &ShardMetrics| shard.counters.iter().nth(place).expect("named").1;
+            families.counter(name, text, value)?;
+        }
+        families.reactor()?;
+        families.sockets()?;
+        families.connections()?;
+        families.rings()?;
+        families.executions()?;
+        families.process(&self.process)
+    }
+}
+
+/// Whoever writes one family after another.
+struct Families<'a, 'b> {
+    shards: &'a [ShardMetrics],
+    encoder: DescriptorEncoder<'b>,
+}
+
+type Value = fn(&ShardMetrics) -> u64;
+
+impl Families<'_, '_> {
+    fn reactor(&mut self) -> fmt::Result {
+        // Each is taken by its name, so that a new one is missed by the compiler.
+        macro_rules! counters {
+            ($($field:ident: $name:literal, $text:literal;)+) => {{
+                let _all = |counters: reactor::Counters| {
+                    let reactor::Counters { sockets: _, $($field: _,)+ } = counters;
+                };
+                $(self.counter($name, $text, |shard| shard.reactor.$field)?;)+
+            }};
+        }
+        counters! {
+            submitted_count: "reactor_submitted", "Reads and writes accepted.";
+            completed_count: "reactor_completed", "Reads and writes that ended.";
+            cancelled_count: "reactor_cancelled", "Of these, cancelled.";
+            retried_count: "reactor_retried", "Tries repeated because the kernel said so.";
+            stale_count: "reactor_stale", "Answers of the kernel that belong to nothing any more.";
+            overflow_count: "reactor_overflows", "Times that the completion queue was too short.";
+            entered_count: "reactor_entries", "Times that the kernel was entered.";
+            blocked_count: "reactor_waits", "Of these, to wait.";
+            woken_count: "reactor_wakes", "Wake-ups of other threads that were seen.";
+        }
+        Ok(())
+    }
+
+    fn sockets(&mut self) -> fmt::Result {
+        macro_rules! counters {
+            ($($field:ident: $name:literal, $text:literal;)+) => {{
+                let _all = |counters: reactor::SocketCounters| {
+                    let reactor::SocketCounters { $($field: _,)+ } = counters;
+                };
+                $(self.counter($name, $text, |shard| shard.reactor.sockets.$field)?;)+
+            }};
+        }
+        counters! {
+            accepted_count: "connections_accepted", "Connections that came.";
+            aborted_count: "connections_aborted", "Connections gone before they were taken.";
+            closed_count: "connections_closed", "Connections closed here.";
+            paused_count: "listener_pauses", "Times that nobody could be accepted.";
+            exhausted_count: "listener_exhaustions", "Of these, for want of a descriptor.";
+            cut_count: "sends_cut", "Sends of which the kernel did not take all.";
+            sent_bytes: "bytes_sent", "Bytes sent.";
+            received_bytes: "bytes_received", "Bytes received.";
+            starved_count: "receives_starved", "Receives that waited for a buffer.";
+        }
+        Ok(())
+    }
+
+    fn connections(&mut self) -> fmt::Result {
+        let text = "Chunks sent as they were encoded for somebody else.";
+        self.counter("frames_shared", text, |shard| shard.frames_shared)?;
+        let text = "Chunks encoded, once for each format, or again.";
+        self.counter("frames_encoded", text, |shard| shard.frames_encoded)?;
+        self.gauge("connections", "Connections there now.", |shard| shard.connections)?;
+        self.gauge("streams", "Connections that follow executions now.", |shard| shard.streams)?;
+        let text = "Bytes that wait because the kernel did not take them.";
+        self.gauge("bytes_waiting", text, |shard| shard.waiting_bytes)?;
+        self.gauge("subscribers", "Subscribers there now.", |shard| shard.subscribers)
+    }
+
+    fn rings(&mut self) -> fmt::Result {
+        macro_rules! usage {
+            ($($field:ident: $kind:ident $name:literal, $text:literal;)+) => {{
+                let _all = |usage: RingPoolUsage| {
+                    let RingPoolUsage { $($field: _,)+ } = usage;
+                };
+                $(self.$kind($name, $text, |shard| shard.rings.$field.into())?;)+
+            }};
+        }
+        usage! {
+            leased_count: gauge "rings_leased", "Rings in use.";
+            leased_bytes: gauge "rings_bytes_leased", "Bytes of rings in use.";
+            committed_bytes: gauge "rings_bytes_committed", "Bytes of rings bought, used or idle.";
+            reserved_bytes: gauge "rings_bytes_reserved", "Address space for rings.";
+            leases_total: counter "ring_leases", "Rings leased.";
+            purchases_total: counter "ring_purchases", "Purchases of memory for rings.";
+            released_bytes_total: counter "rings_bytes_released", "Ring memory given back.";
+        }
+        let text = "Bytes that all rings may take now.";
+        self.gauge("rings_bytes_allowed", text, |shard| shard.rings_bytes_max)?;
+        let text = "How short memory is: 0 normal, 1 elevated, 2 critical, 3 survival.";
+        self.gauge("memory_pressure_level", text, |shard| shard.pressure as u64)
+    }
+
+    fn executions(&mut self) -> fmt::Result {
+        const STATES: [(&str, Value); 7] = [
+            ("queued", |shard| shard.executions.queued),
+            ("running", |shard| shard.executions.running),
+            ("draining", |shard| shard.executions.draining),
+            ("completed", |shard| shard.executions.completed),
+            ("failed", |shard| shard.executions.failed),
+            ("cancelled", |shard| shard.executions.cancelled),
+            ("timed_out", |shard| shard.executions.timed_out),
+        ];
+        if self.shards.is_empty() {
+            return Ok(());
+        }
+        let none = ConstGauge::new(0_u64);
+        let text = "Executions that can be found now, by state.";
+        let kind = none.metric_type();
+        let mut family = self.encoder.encode_descriptor("executions", text, None, kind)?;
+        for shard in self.shards {
+            for (state, value) in STATES {
+                let labels = [("shard", shard.shard.to_string()), ("state", state.to_owned())];
+                ConstGauge::new(value(shard)).encode(family.encode_family(&labels)?)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn process(&mut self, process: &ProcessMetrics) -> fmt::Result {
+        let ProcessMetrics { connections_max, log_records_dropped } = *process;
+        let allowed = ConstGauge::new(connections_max);
+        let text = "Connections that may be there at once.";
+        let kind = allowed.metric_type();
+        let name = "connections_allowed";
+        allowed.encode(self.encoder.encode_descriptor(name, text, None, kind)?)?;
+        let dropped = ConstCounter::new(log_records_dropped);
+        let text = "Records that the log had no room for.";
+        let kind = dropped.metric_type();
+        dropped.encode(self.encoder.encode_descriptor("log_records_dropped", text, None, kind)?)
+    }
+
+    fn counter(
+        &mut self,
+        name: &str,
+        text: &str,
+        value: impl Fn(&ShardMetrics) -> u64,
+    ) -> fmt::Result {
+        self.family(name, text, |shard| ConstCounter::new(value(shard)))
+    }
+
+    fn gauge(&mut self, name: &str, text: &str, value: Value) -> fmt::Result {
+        self.family(name, text, |shard| ConstGauge::new(value(shard)))
+    }
+
+    /// One family: a sample of each shard. `bytes` in its name is its unit, and goes to its end.
+    fn family<M: EncodeMetric>(
+        &mut self,
+        name: &str,
+        text: &str,
+        metric: impl Fn(&ShardMetrics) -> M,
+    ) -> fmt::Result {
+        let Some(first) = self.shards.first() else { return Ok(()) };
+        let words = name.split('_').filter(|word| *word != "bytes");
+        let base = words.collect::<Vec<_>>().join("_");
+        let unit = (base.len() < name.len()).then_some(&Unit::Bytes);
+        let kind = metric(first).metric_type();
+        let mut family = self.encoder.encode_descriptor(&base, text.trim(), unit, kind)?;
+        for shard in self.shards {
+            let labels = [("shard", shard.shard)];
+            metric(shard).encode(family.encode_family(&labels)?)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,199 @@
+//! Metrics, read by a strict reader of both formats.
+
+use std::collections::BTreeMap;
+
+use super::metrics::{ExecutionCounts, ProcessMetrics, ShardMetrics, render};
+use crate::endpoint::MetricsFormat;
+use crate::memory::{Pressure, RingPoolUsage};
+use crate::reactor::{Counters as ReactorCounters, SocketCounters};
+use crate::trace::Counters;
+
+/// Family by name: its type, its unit, and its samples by what stands before their values.
+type Families = BTreeMap<String, Family>;
+
+#[derive(Debug, Default)]
+struct Family {
+    kind: String,
+    unit: Option<String>,
+    samples: BTreeMap<String, u64>,
+}
+
+fn is_name(text: &str) -> bool {
+    let is_inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+    text.starts_with(|c: char| c.is_ascii_lowercase())
+        && text.chars().all(is_inner)
+        && !text.contains("__")
+}
+
+/// `{a="b",c="d"}` with plain values.
+fn check_labels(text: &str) {
+    let inner = text.strip_prefix('{').and_then(|text| text.strip_suffix('}'));
+    let mut names = Vec::new();
+    for label in inner.expect("labels are in braces").split(',') {
+        let (name, value) = label.split_once('=').expect("a label has a value");
+        assert!(is_name(name), "{text}");
+        let value = value.strip_prefix('"').and_then(|value| value.strip_suffix('"'));
+        let value = value.expect("a value is quoted");
+        assert!(!value.is_empty() && !value.contains(['"', '\\', '\n', '{', '}']), "{text}");
+        assert!(!names.contains(&name), "{text}");
+        names.push(name);
+    }
+}
+
+fn read(text: &str, format: MetricsFormat) -> Families {
+    let is_open = format == MetricsFormat::OpenMetrics;
+    let mut families = Families::new();
+    let mut current: Option<String> = None;
+    let body = match is_open {
+        true => text.strip_suffix("# EOF\n").expect("it says where it ends"),
+        false => text,
+    };
+    assert!(body.ends_with('\n') && !body.contains('\r') && !body.contains("EOF"));
+    for line in body.lines() {
+        if let Some(rest) = line.strip_prefix("# ") {
+            let (word, rest) = rest.split_once(' ').unwrap();
+            let (name, about) = rest.split_once(' ').unwrap();
+            assert!(is_name(name), "{line}");
+            if word == "HELP" {
+                assert!(!about.is_empty() && !about.starts_with(' ') && about.ends_with('.'));
+                assert!(families.insert(name.to_owned(), Family::default()).is_none(), "{line}");
+                current = Some(name.to_owned());
+                continue;
+            }
+            assert_eq!(current.as_deref(), Some(name), "{line}");
+            let family = families.get_mut(name).unwrap();
+            assert!(family.samples.is_empty(), "{line}");
+            match word {
+                "TYPE" => family.kind = about.to_owned(),
+                "UNIT" => {
+                    assert!(is_open && name.ends_with(&format!("_{about}")), "{line}");
+                    family.unit = Some(about.to_owned());
+                }
+                _ => panic!("{line}"),
+            }
+            continue;
+        }
+        let name = current.as_deref().expect("a family has a name first");
+        let family = families.get_mut(name).unwrap();
+        let suffix = match (&*family.kind, is_open) {
+            ("counter", true) => "_total",
+            ("info", true) => "_info",
+            ("counter", false) => {
+                assert!(name.ends_with("_total"), "{line}");
+                ""
+            }
+            ("gauge", _) => "",
+            (other, _) => panic!("{line}: {other}"),
+        };
+        let rest = line.strip_prefix(name).and_then(|rest| rest.strip_prefix(suffix));
+        let (labels, value) = rest.expect("a sample bears its name").split_once(' ').unwrap();
+        if !labels.is_empty() {
+            check_labels(labels);
+        }
+        let value = value.parse().unwrap_or_else(|_| panic!("{line}"));
+        assert!(family.samples.insert(labels.to_owned(), value).is_none(), "{line}");
+    }
+    for (name, family) in &families {
+        assert!(!family.samples.is_empty(), "{name}");
+        assert_eq!(family.unit.is_some(), is_open && name.contains("bytes"), "{name}");
+        assert!(name.starts_with("streamdoor_"), "{name}");
+    }
+    families
+}
+
+fn shard(number: u32) -> ShardMetrics {
+    let sockets = SocketCounters { sent_bytes: 77, exhausted_count: 5, ..Default::default() };
+    ShardMetrics {
+        shard: number,
+        counters: Counters {
+            chunks_published: 10 + u64::from(number),
+            bytes_published: u64::MAX,
+            ..Counters::default()
+        },
+        reactor: ReactorCounters { entered_count: 4, sockets, ..Default::default() },
+        rings: RingPoolUsage { leased_count: 3, leased_bytes: 48 << 10, ..Default::default() },
+        rings_bytes_max: 1 << 20,
+        pressure: Pressure::Critical,
+        executions: ExecutionCounts { running: 2, timed_out: 1, ..Default::default() },
+        subscribers: 6,
+        connections: 9,
+        streams: 8,
+        waiting_bytes: 12,
+        frames_shared: 31,
+        frames_encoded: 2,
+    }
+}
+
+fn rendered(format: MetricsFormat) -> String {
+    let process = ProcessMetrics { connections_max: 1_000, log_records_dropped: 7 };
+    String::from_utf8(render(format, vec![shard(0), shard(1)], process)).unwrap()
+}
+
+#[test]
+fn both_formats_pass_a_strict_reader_and_say_the_same() {
+    let newer = read(&rendered(MetricsFormat::OpenMetrics), MetricsFormat::OpenMetrics);
+    let older = read(&rendered(MetricsFormat::Prometheus), MetricsFormat::Prometheus);
+    assert_eq!(newer.len(), older.len());
+    for (name, family) in &newer {
+        let ending = match &*family.kind {
+            "counter" => "_total",
+            "info" => "_info",
+            _ => "",
+        };
+        assert_eq!(family.samples, older[&format!("{name}{ending}")].samples, "{name}");
+    }
+}
+
+#[test]
+fn every_number_stands_under_its_name_unit_and_shard() {
+    let families = read(&rendered(MetricsFormat::OpenMetrics), MetricsFormat::OpenMetrics);
+    let value = |name: &str, labels: &str| families[&format!("streamdoor_{name}")].samples[labels];
+    assert_eq!(value("chunks_published", "{shard=\"0\"}"), 10);
+    assert_eq!(value("chunks_published", "{shard=\"1\"}"), 11);
+    assert_eq!(value("published_bytes", "{shard=\"0\"}"), u64::MAX);
+    assert_eq!(value("sent_bytes", "{shard=\"1\"}"), 77);
+    assert_eq!(value("rings_leased_bytes", "{shard=\"1\"}"), 48 << 10);
+    assert_eq!(value("rings_leased", "{shard=\"1\"}"), 3);
+    assert_eq!(value("listener_exhaustions", "{shard=\"0\"}"), 5);
+    assert_eq!(value("reactor_entries", "{shard=\"0\"}"), 4);
+    assert_eq!(value("memory_pressure_level", "{shard=\"0\"}"), 2);
+    assert_eq!(value("executions", "{shard=\"0\",state=\"running\"}"), 2);
+    assert_eq!(value("executions", "{shard=\"1\",state=\"timed_out\"}"), 1);
+    assert_eq!(value("frames_shared", "{shard=\"0\"}"), 31);
+    assert_eq!(value("frames_encoded", "{shard=\"0\"}"), 2);
+    assert_eq!(value("connections", "{shard=\"0\"}"), 9);
+    assert_eq!(value("log_records_dropped", ""), 7);
+    assert_eq!(value("connections_allowed", ""), 1_000);
+    let version = concat!("{version=\"", env!("CARGO_PKG_VERSION"), "\"}");
+    assert_eq!(value("build", version), 1);
+    // Every counter of a shard is there.
+    let counter_count = families.values().filter(|family| family.kind == "counter").count();
+    assert!(counter_count > Counters::NAMES.len());
+}
+
+#[test]
+fn without_shards_there_is_still_a_right_text() {
+    for format in [MetricsFormat::OpenMetrics, MetricsFormat::Prometheus] {
+        let text = render(format, Vec::new(), ProcessMetrics::default());
+        let text = String::from_utf8(text).unwrap();
+        assert!(text.contains("streamdoor_build_info{"), "{text}");
+        assert!(read(&text, format).len() > 2);
+    }
+}
+
+#[test]
+fn promtool_finds_nothing_wrong() {
+    use std::io::Write;
+    use std::process::{Command, Stdio};
+    let mut command = Command::new("promtool");
+    command.args(["check", "metrics"]).stdin(Stdio::piped()).stderr(Stdio::piped());
+    let Ok(mut child) = command.stdout(Stdio::piped()).spawn() else {
+        println!("not run: promtool (of Prometheus) is not installed");
+        return;
+    };
+    let text = rendered(MetricsFormat::Prometheus);
+    child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    assert!(output.status.success() && said.is_empty(), "{}", String::from_utf8_lossy(&said));
+}

@@ -1,0 +1,441 @@
+//! Records of the log, and how they are written: as text, or as JSON, one line each.
+//!
+//! A record is a value of fixed size: it is made and handed on without allocating anything. Its
+//! texts may come from anybody: control characters are escaped in both formats, so that a line is
+//! one line and no terminal takes orders from it. What carries records to where they are written is
+//! `shard/log.rs`. The tests are at the end of this file.
+
+use std::fmt::{self, Write as _};
+use std::io::Write as _;
+use std::str::FromStr;
+
+use crate::limits::{LOG_FIELDS_MAX, LOG_TEXT_BYTES_MAX};
+
+macro_rules! words {
+    ($($(#[$text:meta])+ $type:ident {
+        $($(#[$about:meta])+ $variant:ident = $word:literal,)+
+    })+) => {
+        $(
+            $(#[$text])+
+            #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+            pub enum $type {
+                $($(#[$about])+ $variant,)+
+            }
+
+            impl $type {
+                /// How each is written, in their order.
+                pub const WORDS: &[&str] = &[$($word),+];
+            }
+
+            impl fmt::Display for $type {
+                fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+                    out.pad($type::WORDS[*self as usize])
+                }
+            }
+
+            impl FromStr for $type {
+                type Err = WordError;
+                fn from_str(text: &str) -> Result<$type, WordError> {
+                    match text {
+                        $($word => Ok($type::$variant),)+
+                        _ => Err(WordError { expected: $type::WORDS }),
+                    }
+                }
+            }
+        )+
+    };
+}
+
+words! {
+    /// How much it matters: the least first.
+    Level {
+        /// Something was lost, or does not work.
+        Error = "error",
+        /// Something is not as it should be, and goes on.
+        Warn = "warn",
+        /// What an operator wants to know.
+        #[default]
+        Info = "info",
+        /// What somebody wants to know who looks for something.
+        Debug = "debug",
+    }
+    /// How records are written.
+    LogFormat {
+        /// For people: time, level, event, `name=value`.
+        #[default]
+        Text = "text",
+        /// For programs: an object a line.
+        Json = "json",
+    }
+}
+
+/// A word that is none of those expected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WordError {
+    expected: &'static [&'static str],
+}
+
+impl fmt::Display for WordError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "must be one of {}", self.expected.join(", "))
+    }
+}
+
+impl std::error::Error for WordError {}
+
+/// A text of at most [`LOG_TEXT_BYTES_MAX`]; of a longer one the beginning and `…`.
+#[derive(Clone, Copy)]
+struct ShortText {
+    bytes: [u8; LOG_TEXT_BYTES_MAX],
+    length: u8,
+    is_cut: bool,
+}
+
+impl ShortText {
+    const EMPTY: ShortText = ShortText { bytes: [0; LOG_TEXT_BYTES_MAX], length: 0, is_cut: false };
+
+    fn as_str(&self) -> &str {
+        let bytes = &self.bytes[..usize::from(self.length)];
+        std::str::from_utf8(bytes).expect("only whole characters are put in")
+    }
+
+    fn append(&mut self, text: &str) {
+        let at = usize::from(self.length);
+        self.bytes[at..at + text.len()].copy_from_slice(text.as_bytes());
+        self.length = (at + text.len()) as u8;
+    }
+}
+
+impl fmt::Write for ShortText {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        const MARK: &str = "…";
+        if self.is_cut {
+            return Err(fmt::Error);
+        }
+        let room_bytes = LOG_TEXT_BYTES_MAX - usize::from(self.length);
+        if text.len() <= room_bytes {
+            self.append(text);
+            return Ok(());
+        }
+        self.append(&text[..text.floor_char_boundary(room_bytes)]);
+        self.length = self.as_str().floor_char_boundary(LOG_TEXT_BYTES_MAX - MARK.len()) as u8;
+        self.append(MARK);
+        self.is_cut = true;
+        Err(fmt::Error) // Whoever is being shown may stop.
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Value {
+    Number(u64),
+    Text(ShortText),
+}
+
+/// What happened, when, and up to [`LOG_FIELDS_MAX`] numbers and texts.
+#[derive(Clone, Copy)]
+pub struct Record {
+    wall_us: u64,
+    level: Level,
+    event: &'static str,
+    field_count: u8,
+    fields: [(&'static str, Value); LOG_FIELDS_MAX],
+}
+
+impl Record {
+    /// `event` happened, so many microseconds after 1970.
+    pub fn new(wall_us: u64, level: Level, event: &'static str) -> Record {
+        let fields = [("", Value::Number(0)); LOG_FIELDS_MAX];
+        Record { wall_us, level, event, field_count: 0, fields }
+    }
+
+    /// How much it matters.
+    pub fn level(&self) -> Level {
+        self.level
+    }
+
+    /// Adds a number.
+    ///
+    /// # Panics
+    /// As [`Record::show`].
+    pub fn number(&mut self, name: &'static str, number: u64) -> &mut Record {
+        self.add(name, Value::Number(number))
+    }
+
+    /// Adds a text: what `shown` is printed as, as far as [`LOG_TEXT_BYTES_MAX`] reach.
+    ///
+    /// # Panics
+    /// If the record has [`LOG_FIELDS_MAX`] fields.
+    pub fn show(&mut self, name: &'static str, shown: &dyn fmt::Display) -> &mut Record {
+        let mut text = ShortText::EMPTY;
+        let _ = write!(text, "{shown}"); // An error says that it was cut.
+        self.add(name, Value::Text(text))
+    }
+
+    fn add(&mut self, name: &'static str, value: Value) -> &mut Record {
+        assert!(usize::from(self.field_count) < LOG_FIELDS_MAX);
+        self.fields[usize::from(self.field_count)] = (name, value);
+        self.field_count += 1;
+        self
+    }
+
+    /// Appends it as one line.
+    pub fn write_line(&self, format: LogFormat, out: &mut Vec<u8>) {
+        let mut line = Line::begin(format, out, self.wall_us, self.level, self.event);
+        for (name, value) in &self.fields[..usize::from(self.field_count)] {
+            match value {
+                Value::Number(number) => line.number(name, *number),
+                Value::Text(text) => line.text(name, text.as_str()),
+            }
+        }
+        line.end();
+    }
+}
+
+impl fmt::Debug for Record {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut line = Vec::new();
+        self.write_line(LogFormat::Text, &mut line);
+        out.write_str(String::from_utf8_lossy(&line).trim_end())
+    }
+}
+
+/// One line that is being written: for whoever has longer texts than a [`Record`] takes, and may
+/// allocate.
+pub struct Line<'a> {
+    format: LogFormat,
+    out: &'a mut Vec<u8>,
+}
+
+impl<'a> Line<'a> {
+    /// Begins a line at the end of `out`.
+    pub fn begin(
+        format: LogFormat,
+        out: &'a mut Vec<u8>,
+        wall_us: u64,
+        level: Level,
+        event: &str,
+    ) -> Line<'a> {
+        match format {
+            LogFormat::Text => {
+                write_time(out, wall_us);
+                append(out, format_args!(" {level:<5} "));
+                write_word(out, event);
+            }
+            LogFormat::Json => {
+                out.extend_from_slice(b"{\"time\":\"");
+                write_time(out, wall_us);
+                out.extend_from_slice(b"\",\"level\":");
+                write_quoted(out, Level::WORDS[level as usize]);
+                out.extend_from_slice(b",\"event\":");
+                write_quoted(out, event);
+            }
+        }
+        Line { format, out }
+    }
+
+    /// Adds a number.
+    pub fn number(&mut self, name: &str, number: u64) {
+        self.name(name);
+        append(self.out, format_args!("{number}"));
+    }
+
+    /// Adds a text, whole.
+    pub fn text(&mut self, name: &str, text: &str) {
+        self.name(name);
+        match self.format {
+            LogFormat::Text => write_word(self.out, text),
+            LogFormat::Json => write_quoted(self.out, text),
+        }
+    }
+
+    /// Ends the line.
+    pub fn end(self) {
+        self.out.extend_from_slice(match self.format {
+            LogFormat::Text => b"\n",
+            LogFormat::Json => b"}\n",
+        });
+    }
+
+    fn name(&mut self, name: &str) {
+        match self.format {
+            LogFormat::Text => {
+                self.out.push(b' ');
+                write_word(self.out, name);
+                self.out.push(b'=');
+            }
+            LogFormat::Json => {
+                self.out.push(b',');
+                write_quoted(self.out, name);
+                self.out.push(b':');
+            }
+        }
+    }
+}
+
+/// As it is, if it is one plain word; else quoted.
+fn write_word(out: &mut Vec<u8>, text: &str) {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.,:;/@+*%()[]".contains(&byte);
+    match !text.is_empty() && text.bytes().all(is_plain) {
+        true => out.extend_from_slice(text.as_bytes()),
+        false => write_quoted(out, text),
+    }
+}
+
+/// A string of JSON, in which nothing moves a cursor, ends a line or turns the direction of a text.
+fn write_quoted(out: &mut Vec<u8>, text: &str) {
+    out.push(b'"');
+    for c in text.chars() {
+        match c {
+            '"' => out.extend_from_slice(b"\\\""),
+            '\\' => out.extend_from_slice(b"\\\\"),
+            '\n' => out.extend_from_slice(b"\\n"),
+            '\r' => out.extend_from_slice(b"\\r"),
+            '\t' => out.extend_from_slice(b"\\t"),
+            '\u{2028}'..='\u{202E}' | '\u{2066}'..='\u{2069}' => write_escape(out, c),
+            c if c.is_control() => write_escape(out, c),
+            c => out.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes()),
+        }
+    }
+    out.push(b'"');
+}
+
+fn write_escape(out: &mut Vec<u8>, c: char) {
+    append(out, format_args!("\\u{:04x}", u32::from(c)));
+}
+
+fn append(out: &mut Vec<u8>, text: fmt::Arguments<'_>) {
+    out.write_fmt(text).expect("memory takes everything");
+}
+
+/// RFC 3339 in UTC, with microseconds.
+fn write_time(out: &mut Vec<u8>, wall_us: u64) {
+    let (seconds, us) = (wall_us / 1_000_000, wall_us % 1_000_000);
+    let (days, second) = (seconds / 86_400, seconds % 86_400);
+    let (year, month, day) = date_of(days);
+    let (hour, minute, second) = (second / 3_600, second / 60 % 60, second % 60);
+    append(out, format_args!("{year:04}-{month:02}-{day:02}T"));
+    append(out, format_args!("{hour:02}:{minute:02}:{second:02}.{us:06}Z"));
+}
+
+/// Year, month and day of so many days after 1970-01-01. Years are counted from March, so that the
+/// leap day is their last, in cycles of 400 years.
+fn date_of(days: u64) -> (u64, u64, u64) {
+    const CYCLE_DAYS: u64 = 146_097;
+    let days = days + 719_468; // From 0000-03-01.
+    let (cycle, day) = (days / CYCLE_DAYS, days % CYCLE_DAYS);
+    let year = (day - day / 1_460 + day / 36_524 - day / (CYCLE_DAYS - 1)) / 365;
+    let day_of_year = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day_of_year + 2) / 153;
+    let day_of_month = day_of_year - (153 * month + 2) / 5 + 1;
+    let (month, is_next_year) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
+    (400 * cycle + year + is_next_year, month, day_of_month)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(record: &Record, format: LogFormat) -> String {
+        let mut out = Vec::new();
+        record.write_line(format, &mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn a_record_is_one_line_in_both_formats() {
+        let mut record = Record::new(1_795_324_842_000_123, Level::Warn, "connection_refused");
+        record.number("shard", 3).show("peer", &"127.0.0.1:5000").show("why", &"no \"room\"");
+        assert_eq!(
+            line(&record, LogFormat::Text),
+            "2026-11-22T05:20:42.000123Z warn  connection_refused shard=3 peer=127.0.0.1:5000 \
+             why=\"no \\\"room\\\"\"\n"
+        );
+        assert_eq!(
+            line(&record, LogFormat::Json),
+            "{\"time\":\"2026-11-22T05:20:42.000123Z\",\"level\":\"warn\",\
+             \"event\":\"connection_refused\",\"shard\":3,\"peer\":\"127.0.0.1:5000\",\
+             \"why\":\"no \\\"room\\\"\"}\n"
+        );
+    }
+
+    #[test]
+    fn every_text_comes_back_from_json_and_none_leaves_its_line() {
+        let mut texts = vec!["".to_owned(), "a b".to_owned(), "\\".to_owned(), "é😀".to_owned()];
+        texts.extend((0..0x100).chain(0x2000..0x2100).filter_map(char::from_u32).map(String::from));
+        for text in &texts {
+            let mut record = Record::new(0, Level::Info, "e");
+            record.show("text", text);
+            let json = line(&record, LogFormat::Json);
+            let value: serde_json::Value = serde_json::from_str(&json).unwrap();
+            assert_eq!(value["text"], **text);
+            for line in [json, line(&record, LogFormat::Text)] {
+                let line = line.strip_suffix('\n').unwrap();
+                assert!(!line.chars().any(char::is_control), "{line:?}");
+                assert!(!line.contains(['\u{2028}', '\u{2029}', '\u{202E}']), "{line:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_long_text_is_cut_between_two_characters_and_shows_it() {
+        for (text, kept) in [
+            ("a".repeat(64), "a".repeat(64)),
+            ("a".repeat(65), "a".repeat(61) + "…"),
+            ("é".repeat(32), "é".repeat(32)),
+            ("é".repeat(33), "é".repeat(30) + "…"),
+            ("a".to_owned() + &"😀".repeat(16), "a".to_owned() + &"😀".repeat(15) + "…"),
+        ] {
+            let mut record = Record::new(0, Level::Info, "e");
+            record.show("text", &text).show("whole", &format_args!("{} {}", 1, 2));
+            let value: serde_json::Value =
+                serde_json::from_str(&line(&record, LogFormat::Json)).unwrap();
+            assert_eq!(value["text"], kept, "{text}");
+            assert_eq!(value["whole"], "1 2");
+        }
+        let mut text = ShortText::EMPTY; // Piece by piece, by somebody who does not stop.
+        for _ in 0..100 {
+            let _ = text.write_str("12345");
+        }
+        assert_eq!(text.as_str(), "12345".repeat(13)[..61].to_owned() + "…");
+    }
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        let shown = |seconds: u64| {
+            let mut out = Vec::new();
+            write_time(&mut out, seconds * 1_000_000);
+            String::from_utf8(out).unwrap()
+        };
+        for (seconds, date) in [
+            (0, "1970-01-01T00:00:00"),
+            (951_782_399, "2000-02-28T23:59:59"),
+            (951_782_400, "2000-02-29T00:00:00"),
+            (951_868_800, "2000-03-01T00:00:00"),
+            (4_107_542_400, "2100-03-01T00:00:00"),
+            (1_735_689_599, "2024-12-31T23:59:59"),
+        ] {
+            assert_eq!(shown(seconds), format!("{date}.000000Z"));
+        }
+        let mut last = date_of(0);
+        for days in 1..200_000 {
+            let date = date_of(days);
+            let (year, month, day) = last;
+            let expected = [(year, month, day + 1), (year, month + 1, 1), (year + 1, 1, 1)];
+            assert!(expected.contains(&date), "{last:?} {date:?}");
+            last = date;
+        }
+    }
+
+    #[test]
+    fn levels_and_formats_are_words() {
+        assert!(Level::Error < Level::Debug);
+        for word in Level::WORDS {
+            assert_eq!(word.parse::<Level>().unwrap().to_string(), *word);
+        }
+        for word in LogFormat::WORDS {
+            assert_eq!(word.parse::<LogFormat>().unwrap().to_string(), *word);
+        }
+        let error = "loud".parse::<Level>().unwrap_err().to_string();
+        assert_eq!(error, "must be one of error, warn, info, debug");
+    }
+}
