@@ -348,8 +348,6 @@ pub const SEND_STALL: Duration = Duration::from_secs(300);
 pub const LINGER: Duration = Duration::from_secs(2);
 /// How often a server that drains looks whether it has.
 pub const DRAIN_LOOK: Duration = Duration::from_millis(5);
-/// Threads of one server: an id has a byte for which.
-pub const SHARDS_MAX: usize = 64;
 /// How long a browser waits before it comes back, at least; with up to as much again on top.
 pub const RETRY: Duration = Duration::from_millis(500);
 

@@ -7,10 +7,10 @@ use smallvec::SmallVec;
 use crate::base::ExecutionId;
 use crate::endpoint::fields::{Field, POLICIES, Preset, Shape, policy_named};
 use crate::endpoint::{ApiError, Follow, MetricsFormat, StreamFormat, Wishes};
-use crate::engine::{Coalesce, From, Kind, Kinds};
+use crate::engine::{Coalesce, From, Kind, Kinds, Totals};
 use crate::limits;
 use crate::wire::http1::{Headers, Query, Status, negotiate};
-use crate::wire::sse::{CursorError, parse_cursors};
+use crate::wire::sse::{CursorError, Reached, Seen, parse_cursors};
 use crate::wire::{ndjson, sse};
 
 /// How a stream is followed; of everything that is one.
@@ -274,17 +274,15 @@ fn resume(
     };
     let cursors = parse_cursors(text).map_err(invalid)?;
     let seen = cursors.of(executions).map_err(invalid)?;
-    let place = |(id, seen): (&ExecutionId, _)| Some((*id, behind(seen)?));
+    let place = |(id, reached): (&ExecutionId, Reached)| Some((*id, behind(reached)?));
     let places: Option<_> = executions.iter().zip(seen).map(place).collect();
     places.ok_or_else(|| invalid(CursorError::BadNumber))
 }
 
 /// The place behind a cursor.
-fn behind(seq: u64) -> Option<From> {
-    match seq {
-        0 => Some(From::Start),
-        _ => Some(From::Seq { seq: seq.checked_add(1)?, seen: None }),
-    }
+fn behind(reached: Reached) -> Option<From> {
+    let seen = reached.seen.map(|Seen { chunks, bytes }| Totals { chunks, bytes });
+    Some(From::Seq { seq: reached.seq.checked_add(1)?, seen })
 }
 
 fn format_named(name: &str) -> StreamFormat {

@@ -9,7 +9,7 @@
 //! Reading order: `run.rs` (one run from beginning to end), `model.rs` (what is known of an
 //! execution), `follower.rs`, `ending.rs` and `expect.rs` (the oracle), then the actors:
 //! `caller.rs`, `producer.rs`, `thread.rs`, `joins.rs`, `watcher.rs`, `shortage.rs`; `between.rs`
-//! is what happens in the middle of their steps.
+//! is what happens in the middle of their steps. `server/` has the whole server in the same world.
 
 mod between;
 mod caller;
@@ -27,6 +27,8 @@ mod producer;
 pub mod reactor;
 mod run;
 mod scene;
+#[cfg(feature = "server")]
+pub mod server;
 mod shortage;
 mod socket;
 mod thread;

@@ -300,7 +300,10 @@ impl Follower {
                 let sum = self.script.sum(&self.kinds, from_seq, to_seq);
                 let told = Totals { chunks: number("chunk_count")?, bytes: number("byte_count")? };
                 must(told == sum, "it counts wrong")?;
-                must(self.policy != Policy::Block || event["reason"] == "late", "`block` lost one")?;
+                must(
+                    self.policy != Policy::Block || event["reason"] == "late",
+                    "`block` lost one",
+                )?;
                 self.missed = self.missed + told;
                 seen.gaps += 1;
                 if self.acknowledges {

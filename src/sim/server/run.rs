@@ -144,7 +144,8 @@ impl Run {
         for step in 0..STEPS {
             self.act().map_err(|text| format!("step {step}: {text}"))?;
             self.turn();
-            self.pass(1 << self.random.between(8, 24));
+            let pause = 1 << self.random.between(8, 24);
+            self.pass(pause);
             self.shard.audit();
         }
         self.calm_down()?;
@@ -198,9 +199,9 @@ impl Run {
             follower.connect(&self.world, &self.address);
             return Ok(());
         }
-        follower.step(&self.world, &mut self.random, &mut self.seen).map_err(|text| {
-            format!("follower {at} of execution {}: {text}", follower.execution)
-        })?;
+        follower
+            .step(&self.world, &mut self.random, &mut self.seen)
+            .map_err(|text| format!("follower {at} of execution {}: {text}", follower.execution))?;
         if let Some(request) = follower.acknowledgement() {
             self.send(&request, Kind::Ask(&[204, 404, 409]));
         }

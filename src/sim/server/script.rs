@@ -28,7 +28,10 @@ impl Script {
     pub fn draw(random: &mut Random) -> Script {
         Script {
             seed: random.below(1 << 50),
-            chunk_count: random.below(1 << random.between(1, 9)),
+            chunk_count: {
+                let most = 1 << random.between(1, 9);
+                random.below(most)
+            },
             chunk_bytes_max: 1 << random.between(0, 10),
             fails: random.chance(1, 6),
         }
@@ -46,7 +49,7 @@ impl Script {
         let mut bytes = vec![0; length];
         random.fill(&mut bytes);
         match random.below(4) {
-            0 => {} // Hardly ever UTF-8.
+            0 => {}                                               // Hardly ever UTF-8.
             1 => bytes.iter_mut().for_each(|byte| *byte &= 0x1f), // Control characters alone.
             _ => bytes.iter_mut().for_each(|byte| *byte = b' ' + *byte % 95),
         }
@@ -78,7 +81,8 @@ impl Script {
 pub(super) fn spec() -> ToolSpec {
     let number = json!({"type": "integer", "minimum": 0});
     let names = ["seed", "chunks", "chunk_bytes", "fails"];
-    let properties: Value = names.map(|name| (name.to_owned(), number.clone())).into_iter().collect();
+    let properties: Value =
+        names.map(|name| (name.to_owned(), number.clone())).into_iter().collect();
     ToolSpec {
         arguments: json!({"type": "object", "properties": properties, "required": names}),
         timeouts: Timeouts::NONE,
@@ -130,7 +134,8 @@ impl Tool for Player {
         match self.pace.below(4) {
             0 => Step::Again,
             _ => {
-                let pause = Duration::from_micros(self.pace.below(1 << self.pace.between(1, 16)));
+                let most = 1 << self.pace.between(1, 16);
+                let pause = Duration::from_micros(self.pace.below(most));
                 Step::Sleep(context.now() + pause)
             }
         }
