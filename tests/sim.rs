@@ -153,3 +153,54 @@ fn every_seed_is_large_enough_to_mean_something() {
         assert!(summary.subscriber_count >= 32, "SEED={seed}");
     }
 }
+
+/// The whole server, in as many seeds.
+#[cfg(feature = "server")]
+#[test]
+fn server_campaign() {
+    use streamdoor::sim::server::run_server_seed;
+    let verbose = number("SIM_VERBOSE").is_some();
+    if let Some(seed) = number("SIM_SEED") {
+        let summary = run_server_seed(seed, verbose).unwrap_or_else(|text| panic!("{text}"));
+        println!("{summary:#?}");
+        return;
+    }
+    let count = number("SIM_SEEDS").unwrap_or(SEEDS_BY_DEFAULT);
+    let first = number("SIM_FIRST_SEED").unwrap_or(1);
+    let next = Mutex::new(first);
+    let happened: Mutex<Vec<(&str, u64)>> = Mutex::default();
+    let failures: Mutex<Vec<String>> = Mutex::default();
+    let work = || {
+        loop {
+            let seed = {
+                let mut next = next.lock().unwrap();
+                *next += 1;
+                *next - 1
+            };
+            if seed >= first + count || failures.lock().unwrap().len() >= FAILURES_MAX {
+                return;
+            }
+            match run_server_seed(seed, verbose) {
+                Err(text) => failures.lock().unwrap().push(text),
+                Ok(summary) => {
+                    let mut happened = happened.lock().unwrap();
+                    if happened.is_empty() {
+                        *happened = summary.happened;
+                    } else {
+                        happened.iter_mut().zip(summary.happened).for_each(|(a, b)| a.1 += b.1);
+                    }
+                }
+            }
+        }
+    };
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
+    let (happened, failures) = (happened.into_inner().unwrap(), failures.into_inner().unwrap());
+    println!("{count} seeds of the server, each twice: {happened:?}");
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    if count >= SEEDS_FOR_COVERAGE {
+        let missing: Vec<&str> =
+            happened.iter().filter(|(_, count)| *count == 0).map(|(name, _)| *name).collect();
+        assert!(missing.is_empty(), "never happened in {count} seeds: {missing:?}");
+    }
+}

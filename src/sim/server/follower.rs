@@ -41,8 +41,9 @@ pub(super) struct Follower {
     missed: Totals,
     has_started: bool,
     has_ended: bool,
+    /// It was told of the end.
+    has_all: bool,
     is_detached: bool,
-    cut_count: u32,
     /// All is said.
     pub is_done: bool,
     pub output: Vec<u8>,
@@ -65,7 +66,13 @@ const NAMES: [(Kind, &str); 3] =
     [(Kind::Output, "output"), (Kind::Log, "log"), (Kind::Json, "json")];
 
 impl Follower {
-    pub fn new(execution: usize, id: &str, script: Script, random: &mut Random) -> Follower {
+    pub fn new(
+        execution: usize,
+        id: &str,
+        script: Script,
+        acknowledges: bool,
+        random: &mut Random,
+    ) -> Follower {
         let policy = Policy::ALL[random.below(Policy::ALL.len() as u64) as usize];
         let mut kinds = Vec::new();
         if random.chance(1, 3) {
@@ -93,11 +100,11 @@ impl Follower {
             missed: Totals::ZERO,
             has_started: false,
             has_ended: false,
+            has_all: false,
             is_detached: false,
-            cut_count: 0,
             is_done: false,
             output: Vec::new(),
-            acknowledges: !is_output && random.chance(1, 6),
+            acknowledges: acknowledges && !is_output,
             to_acknowledge: None,
             subscriber: SubscriberName::new(),
         }
@@ -159,6 +166,7 @@ impl Follower {
         let body = std::mem::take(&mut exchange.body);
         match status {
             None => {}
+            Some(200) if self.has_all => return Err("it is told again what it has".into()),
             Some(200) => self.read(&body, seen)?,
             Some(204) => {
                 seen.seen_to_end += 1;
@@ -191,8 +199,12 @@ impl Follower {
         if outcome == Outcome::Complete && exchange.status == Some(200) && !self.has_ended {
             return Err("the body is complete, and there was no end".into());
         }
-        if self.has_ended && !self.is_detached {
-            self.is_done = true;
+        // Who is detached again and again without a chunk would come back for ever.
+        let gets_nowhere = self.is_detached && self.given == Totals::ZERO;
+        if gets_nowhere || (self.has_ended && !self.is_detached) {
+            let is_browser = matches!(self.format, Format::Sse(_)) && !gets_nowhere;
+            self.is_done = !is_browser || self.told_seq.is_none_or(|seq| seq % 4 != 0);
+            self.has_all = true; // A browser comes back all the same.
         }
         Ok(())
     }
@@ -358,18 +370,28 @@ impl Follower {
         Ok(())
     }
 
-    /// Cuts its connection. Whoever has no cursor to come back with is done.
-    pub fn cut(&mut self, world: &SimWorld, random: &mut Random) {
-        if let Some(mut exchange) = self.exchange.take() {
-            exchange.leave(world, random);
-            self.cut_count += 1;
-        }
+    /// What it is doing, for who asks why.
+    pub fn describe(&self) -> String {
+        let Follower { execution, policy, told_seq, has_started, has_ended, .. } = self;
+        let status = self.exchange.as_ref().map(|exchange| exchange.status);
+        format!(
+            "a follower of execution {execution} ({:?}) under {policy}, acknowledging: {}, at \
+             {told_seq:?}, started: {has_started}, ended: {has_ended}, connection: {status:?}",
+            self.script, self.acknowledges
+        )
+    }
+
+    /// Cuts its connection, if there is one. Whoever has no cursor to come back with is done.
+    pub fn cut(&mut self, world: &SimWorld, random: &mut Random) -> bool {
+        let Some(mut exchange) = self.exchange.take() else { return false };
+        exchange.leave(world, random);
         if let Format::Output = self.format {
             self.is_done = true;
         }
         if let (Format::Ndjson(_), None) | (Format::Sse(_), None) = (&self.format, self.told_seq) {
             self.is_done = true;
         }
+        true
     }
 
     /// The request that acknowledges what it was told.

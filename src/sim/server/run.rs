@@ -93,6 +93,7 @@ struct Run {
     refused: u64,
     cut_chance: u64,
     is_slow: bool,
+    acknowledges: bool,
     verbose: bool,
 }
 
@@ -101,6 +102,8 @@ impl Run {
         let mut random = Random::new(seed);
         let faults = if random.chance(1, 4) { SimFaults::NONE } else { SimFaults::ALL };
         let world = SimWorld::new(random.next_u64(), faults);
+        // Who acknowledges needs a place for that, also when streams have many.
+        let acknowledges = random.chance(1, 2);
         let config = ShardConfig {
             engine: EngineLimits {
                 executions_max: EXECUTIONS_MAX,
@@ -110,7 +113,7 @@ impl Run {
             },
             rings: RingPoolConfig { prealloc_bytes: 0, bytes_max: 1 << 20 },
             sockets: Some(SocketLimits {
-                connections_max: random.between(4, 40) as u32,
+                connections_max: if acknowledges { 128 } else { random.between(4, 40) as u32 },
                 ..SocketLimits::default()
             }),
             seed: Some(random.next_u64()),
@@ -125,6 +128,7 @@ impl Run {
         Run {
             cut_chance: if random.chance(1, 3) { 0 } else { random.between(1, 40) },
             is_slow: random.chance(1, 2),
+            acknowledges,
             random,
             world,
             shard,
@@ -180,8 +184,7 @@ impl Run {
         self.finish_errands()?;
         for at in 0..self.followers.len() {
             if self.random.chance(self.cut_chance, 1_000) {
-                self.followers[at].cut(&self.world, &mut self.random);
-                self.cuts += 1;
+                self.cuts += u64::from(self.followers[at].cut(&self.world, &mut self.random));
             }
             if !self.is_slow || self.random.chance(1, 4) {
                 self.visit(at)?;
@@ -300,7 +303,9 @@ impl Run {
         let newest = self.executions.len().min(4) as u64;
         let at = self.executions.len() - 1 - self.random.below(newest) as usize;
         let execution = &self.executions[at];
-        let follower = Follower::new(at, &execution.id, execution.script, &mut self.random);
+        let acknowledges = self.acknowledges && self.random.chance(1, 4);
+        let (id, script) = (&execution.id, execution.script);
+        let follower = Follower::new(at, id, script, acknowledges, &mut self.random);
         self.followers.push(follower);
     }
 
@@ -349,8 +354,9 @@ impl Run {
                 break;
             }
             if round == CALM_ROUNDS_MAX {
-                let open = self.followers.iter().position(|follower| !follower.is_done);
-                return Err(format!("calm: follower {open:?} never comes to the end"));
+                let open = self.followers.iter().find(|follower| !follower.is_done);
+                let open = open.map(Follower::describe);
+                return Err(format!("calm: {open:?} never comes to the end"));
             }
         }
         for seconds in [1, 120, 600] {
@@ -360,7 +366,9 @@ impl Run {
         if self.shard.connection_count() > 0 {
             return Err("connections are left over".into());
         }
-        self.pass((limits::RETENTION + limits::BLOCK_DEADLINE).as_nanos() as u64 * 2);
+        for _ in 0..100 {
+            self.pass((limits::RETENTION + limits::BLOCK_DEADLINE).as_nanos() as u64);
+        }
         if self.shard.execution_count() > 0 || self.shard.ring_usage().leased_count > 0 {
             return Err(format!("something is left over: {:?}", self.shard));
         }
