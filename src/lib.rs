@@ -64,7 +64,8 @@
 //!   engine  memory   wire         1  moves numbers │ holds bytes │ spells both for the outside
 //!      │      │
 //!    tool   reactor               2  what runs            │ talks to the kernel, owns the clock
-//!      └──┬───┘
+//!      └──┬───┘       endpoint    4  bytes of a connection ↔ calls and answers
+//!         ├───────────────┘
 //!       shard                     5  the loop, where everything meets
 //!         │
 //!        sim                      6  a seeded world in which all of it runs
@@ -106,7 +107,8 @@
 //!
 //! # Invariants (most are about what is absent)
 //!
-//! - A1 `engine` and `wire` contain no syscall, clock, thread, OS randomness or `unsafe`.
+//! - A1 `engine`, `wire` and `endpoint` contain no syscall, clock, thread, OS randomness or
+//!   `unsafe`.
 //! - A2 Only [`wire`] spells events for the outside; the engine knows no JSON, no HTTP, no MCP.
 //! - A3 After start the path publish → deliver allocates nothing: `tests/allocations.rs`. Exempt
 //!   are a tool's own work, opening and ending executions, attaching and detaching subscribers.

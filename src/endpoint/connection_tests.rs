@@ -5,6 +5,7 @@ use serde_json::json;
 use super::call_tests::id;
 use super::exchange::{DATE, Exchange, exchange, exchanged, get, post, responses, with};
 use super::*;
+use crate::base::Random;
 use crate::limits;
 use crate::wire::http1::{Method, Status};
 
@@ -268,4 +269,43 @@ fn answers_are_spelled_so() {
                     content-type: application/json\r\ncache-control: no-store\r\n\
                     location: /v1/executions/x\r\ncontent-length: 8\r\n\r\n{\"a\":1}\n";
     assert_eq!(String::from_utf8(out).unwrap(), expected);
+}
+
+/// Requests with something wrong in them, behind each other, cut anywhere.
+#[test]
+fn whatever_comes_has_the_same_answers_however_it_is_cut() {
+    let good = [
+        get("/v1/tools"),
+        get(&format!("/v1/executions/{}/events?policy=block&max_chunks=5", id(1))),
+        post("/v1/executions", r#"{"tool":"t","policy":{"name":"drop"}}"#),
+        with("POST", "/v1/executions", &format!("{EXPECT}Transfer-Encoding: chunked\r\n"))
+            + "c\r\n{\"tool\":\"t\"}\r\n0\r\n\r\n",
+        old("/healthz", "Connection: keep-alive\r\n"),
+    ];
+    let odd = b"\r\n :;,/?&=%+{}[]\"\\0aZ\x00\xff";
+    let mut random = Random::new(1);
+    let (mut call_count, mut closed_count) = (0, 0);
+    for round in 0..3_000 {
+        let mut bytes = Vec::new();
+        for _ in 0..random.between(1, 4) {
+            bytes.extend_from_slice(good[random.below(good.len() as u64) as usize].as_bytes());
+        }
+        for _ in 0..random.below(3) {
+            let at = random.below(bytes.len() as u64) as usize;
+            let byte = odd[random.below(odd.len() as u64) as usize];
+            match random.below(3) {
+                0 => bytes[at] = byte,
+                1 => bytes.insert(at, byte),
+                _ => drop(bytes.remove(at)),
+            }
+        }
+        let mut cuts: Vec<usize> =
+            (0..random.below(9)).map(|_| random.below(bytes.len() as u64) as usize).collect();
+        cuts.sort_unstable();
+        let whole = exchange(&bytes, &[], false);
+        assert_eq!(exchange(&bytes, &cuts, false), whole, "round {round}");
+        call_count += whole.calls.len();
+        closed_count += usize::from(whole.is_closed);
+    }
+    assert!(call_count > 1_000 && closed_count > 300, "{call_count} {closed_count}");
 }

@@ -186,7 +186,8 @@ fn numbers(progress: &Progress, (message, context): Texts<'_>) -> Value {
     let mut document = Document::default();
     document.add("progress", float(progress.progress));
     document.add_if("total", progress.total.map(float));
-    document.add_if("percentage", progress.percentage().map(float));
+    let percentage = progress.percentage().filter(|percentage| percentage.is_finite());
+    document.add_if("percentage", percentage.map(|percentage| float(percentage.min(100.0))));
     document.add_if("message", message);
     // What is not JSON is told as the text that it is.
     let parsed = |context: &str| -> Value {

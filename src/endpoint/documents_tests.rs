@@ -186,6 +186,9 @@ fn a_token_tells_how_far_it_is() {
     let status = Status { progress: Some(unknown), ..bare() };
     let told = progress(token(), &status, (None, None));
     assert_eq!(told["progress"].to_string(), "{\"progress\":0.1}");
+    let vast = Progress { progress: 1e300, total: Some(5e-324), report_count: 1 };
+    let status = Status { progress: Some(vast), ..bare() };
+    assert_eq!(progress(token(), &status, (None, None))["progress"].get("percentage"), None);
 }
 
 #[test]

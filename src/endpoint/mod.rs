@@ -1,11 +1,21 @@
 //! Stratum 4: what stands at the end of a connection. Bytes in, calls out; answers in, bytes out.
 //!
 //! Machines without a syscall, a clock or a socket: the shard moves the bytes and carries out the
-//! calls. Reading order: [`Call`], which is all that a client can ask for.
+//! calls. Reading order: [`Call`], which is all that a client can ask for; `routes.rs`, the table
+//! of how it asks; [`HttpConnection`]; [`documents`], what it is told.
+//!
+//! Requests are read by tables of fields (`fields.rs`), and `/openapi.json` is written from the
+//! same ones: there is no second place that says what is allowed. What is not known is refused,
+//! with a name and a limit ([`ApiError`]); nothing is guessed.
+//!
+//! Tests: `call_tests.rs`, `refusal_tests.rs` and `bounds_tests.rs` (tables of requests, each cut
+//! everywhere), `connection_tests.rs`, `documents_tests.rs`, `openapi_tests.rs`.
 #![forbid(unsafe_code)]
 
 mod answer;
 mod body;
+#[cfg(test)]
+mod bounds_tests;
 mod call;
 #[cfg(test)]
 mod call_tests;

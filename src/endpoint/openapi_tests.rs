@@ -95,9 +95,9 @@ fn every_reference_leads_somewhere_and_every_schema_is_of_use() {
 mod checked {
     use serde_json::json;
 
+    use super::super::bounds_tests::bad_bodies;
     use super::super::call_tests::{id, token};
     use super::super::documents_tests::{bare, full, subscribers};
-    use super::super::refusal_tests::bad_bodies;
     use super::super::{ApiError, documents, execute};
     use super::*;
     use crate::base::Instant;
