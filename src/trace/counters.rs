@@ -41,17 +41,17 @@ macro_rules! counters {
 counters! {
     /// Chunks that producers published.
     chunks_published,
-    /// Payload bytes of these.
+    /// Payload bytes that producers published.
     bytes_published,
     /// Chunks given to subscribers.
     chunks_delivered,
-    /// Payload bytes of these.
+    /// Payload bytes given to subscribers.
     bytes_delivered,
     /// Gaps given to subscribers.
     gaps_delivered,
-    /// Chunks that these gaps stand for.
+    /// Chunks that gaps given to subscribers stand for.
     chunks_missed,
-    /// Payload bytes of these.
+    /// Payload bytes that gaps given to subscribers stand for.
     bytes_missed,
     /// Ends given to subscribers of any kind.
     ends_delivered,
