@@ -215,16 +215,25 @@ mod tests {
 
     /// A reader of the log that can stop reading.
     #[derive(Clone, Default)]
-    struct Reader(Arc<(Mutex<(bool, Vec<u8>)>, Condvar)>);
+    struct Reader {
+        read: Arc<Mutex<Read>>,
+        changed: Arc<Condvar>,
+    }
+
+    #[derive(Default)]
+    struct Read {
+        is_stopped: bool,
+        bytes: Vec<u8>,
+    }
 
     impl Reader {
         fn set_stopped(&self, is_stopped: bool) {
-            self.0.0.lock().unwrap().0 = is_stopped;
-            self.0.1.notify_all();
+            self.read.lock().unwrap().is_stopped = is_stopped;
+            self.changed.notify_all();
         }
 
         fn lines(&self) -> Vec<serde_json::Value> {
-            let bytes = self.0.0.lock().unwrap().1.clone();
+            let bytes = self.read.lock().unwrap().bytes.clone();
             let text = String::from_utf8(bytes).unwrap();
             text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
         }
@@ -232,9 +241,9 @@ mod tests {
 
     impl Write for Reader {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            let lock = self.0.0.lock().unwrap();
-            let mut lock = self.0.1.wait_while(lock, |(is_stopped, _)| *is_stopped).unwrap();
-            lock.1.extend_from_slice(bytes);
+            let read = self.read.lock().unwrap();
+            let mut read = self.changed.wait_while(read, |read| read.is_stopped).unwrap();
+            read.bytes.extend_from_slice(bytes);
             Ok(bytes.len())
         }
         fn flush(&mut self) -> io::Result<()> {

@@ -181,12 +181,12 @@ impl Families<'_, '_> {
         counters! {
             submitted_count: "reactor_submitted", "Reads and writes accepted.";
             completed_count: "reactor_completed", "Reads and writes that ended.";
-            cancelled_count: "reactor_cancelled", "Of these, cancelled.";
+            cancelled_count: "reactor_cancelled", "Reads and writes that were cancelled.";
             retried_count: "reactor_retried", "Tries repeated because the kernel said so.";
             stale_count: "reactor_stale", "Answers of the kernel that belong to nothing any more.";
             overflow_count: "reactor_overflows", "Times that the completion queue was too short.";
             entered_count: "reactor_entries", "Times that the kernel was entered.";
-            blocked_count: "reactor_waits", "Of these, to wait.";
+            blocked_count: "reactor_waits", "Times that the kernel was entered to wait.";
             woken_count: "reactor_wakes", "Wake-ups of other threads that were seen.";
         }
         Ok(())
@@ -206,7 +206,7 @@ impl Families<'_, '_> {
             aborted_count: "connections_aborted", "Connections gone before they were taken.";
             closed_count: "connections_closed", "Connections closed here.";
             paused_count: "listener_pauses", "Times that nobody could be accepted.";
-            exhausted_count: "listener_exhaustions", "Of these, for want of a descriptor.";
+            exhausted_count: "listener_exhaustions", "Pauses for want of a descriptor.";
             cut_count: "sends_cut", "Sends of which the kernel did not take all.";
             sent_bytes: "bytes_sent", "Bytes sent.";
             received_bytes: "bytes_received", "Bytes received.";
@@ -231,7 +231,8 @@ impl Families<'_, '_> {
         macro_rules! usage {
             ($($field:ident: $kind:ident $name:literal, $text:literal;)+) => {{
                 let _all = |usage: RingPoolUsage| {
-                    let RingPoolUsage { $($field: _,)+ } = usage;
+                    // What was released the shard counts, too.
+                    let RingPoolUsage { released_bytes_total: _, $($field: _,)+ } = usage;
                 };
                 $(self.$kind($name, $text, |shard| shard.rings.$field.into())?;)+
             }};
@@ -243,7 +244,6 @@ impl Families<'_, '_> {
             reserved_bytes: gauge "rings_bytes_reserved", "Address space for rings.";
             leases_total: counter "ring_leases", "Rings leased.";
             purchases_total: counter "ring_purchases", "Purchases of memory for rings.";
-            released_bytes_total: counter "rings_bytes_released", "Ring memory given back.";
         }
         let text = "Bytes that all rings may take now.";
         self.gauge("rings_bytes_allowed", text, |shard| shard.rings_bytes_max)?;

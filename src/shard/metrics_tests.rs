@@ -93,6 +93,10 @@ fn read(text: &str, format: MetricsFormat) -> Families {
         let value = value.parse().unwrap_or_else(|_| panic!("{line}"));
         assert!(family.samples.insert(labels.to_owned(), value).is_none(), "{line}");
     }
+    let texts = text.lines().filter_map(|line| line.strip_prefix("# HELP ")?.split_once(' '));
+    let mut texts: Vec<&str> = texts.map(|(_, text)| text).collect();
+    texts.sort_unstable();
+    assert!(texts.windows(2).all(|pair| pair[0] != pair[1]), "{texts:?}");
     for (name, family) in &families {
         assert!(!family.samples.is_empty(), "{name}");
         assert_eq!(family.unit.is_some(), is_open && name.contains("bytes"), "{name}");

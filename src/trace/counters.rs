@@ -41,11 +41,11 @@ macro_rules! counters {
 counters! {
     /// Chunks that producers published.
     chunks_published,
-    /// Payload bytes of these.
+    /// Payload bytes that producers published.
     bytes_published,
     /// Chunks given to subscribers.
     chunks_delivered,
-    /// Payload bytes of these.
+    /// Payload bytes given to subscribers.
     bytes_delivered,
     /// Chunks encoded for connections, once for each format.
     frames_encoded,
@@ -55,9 +55,9 @@ counters! {
     sends,
     /// Gaps given to subscribers.
     gaps_delivered,
-    /// Chunks that these gaps stand for.
+    /// Chunks that gaps given to subscribers stand for.
     chunks_missed,
-    /// Payload bytes of these.
+    /// Payload bytes that gaps given to subscribers stand for.
     bytes_missed,
     /// Ends given to subscribers of any kind.
     ends_delivered,

@@ -50,13 +50,54 @@ impl<const MIN: u64, const MAX: u64> Setting for Number<MIN, MAX> {
     }
 
     fn read_toml(&mut self, value: &DeValue<'_>) -> Result<(), String> {
-        let number = value.as_integer();
-        let number = number.and_then(|text| u64::from_str_radix(text.as_str(), text.radix()).ok());
-        self.set(number, &shown(value))
+        self.set(whole_number(value), &shown(value))
     }
 
     fn to_toml(&self) -> String {
         self.0.to_string()
+    }
+}
+
+/// A number of bytes from `MIN` to `MAX`, also as a text with KiB, MiB, GiB or TiB behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bytes<const MIN: u64, const MAX: u64>(pub u64);
+
+const UNITS: [(&str, u64); 4] =
+    [("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
+
+impl<const MIN: u64, const MAX: u64> Setting for Bytes<MIN, MAX> {
+    fn placeholder(&self) -> String {
+        "BYTES".to_owned()
+    }
+
+    fn read_word(&mut self, word: &str) -> Result<(), String> {
+        let unit = UNITS.iter().find_map(|(name, bytes)| Some((word.strip_suffix(name)?, *bytes)));
+        let (number, unit_bytes) = unit.unwrap_or((word, 1));
+        let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+        let number: Option<u64> = number.parse().ok().filter(|_| is_number);
+        let bytes = number.and_then(|number| number.checked_mul(unit_bytes));
+        let problem =
+            || format!("must be {MIN} to {MAX} bytes, as 65536, 64KiB or 16MiB, not {word:?}");
+        self.0 = bytes.filter(|bytes| (MIN..=MAX).contains(bytes)).ok_or_else(problem)?;
+        Ok(())
+    }
+
+    fn read_toml(&mut self, value: &DeValue<'_>) -> Result<(), String> {
+        match value {
+            DeValue::String(text) => self.read_word(text),
+            other => match whole_number(other) {
+                Some(number) => self.read_word(&number.to_string()),
+                None => self.read_word(&shown(other)),
+            },
+        }
+    }
+
+    fn to_toml(&self) -> String {
+        let is_whole = |bytes: u64| self.0 > 0 && self.0.is_multiple_of(bytes);
+        match UNITS.iter().find(|(_, bytes)| is_whole(*bytes)) {
+            Some((name, bytes)) => quoted(&format!("{}{name}", self.0 / bytes)),
+            None => self.0.to_string(),
+        }
     }
 }
 
@@ -186,8 +227,8 @@ macro_rules! lists {
             }
 
             fn to_toml(&self) -> String {
-                let items: Vec<String> = self.iter().map(|item| quoted(&item.to_string())).collect();
-                format!("[{}]", items.join(", "))
+                let items = self.iter().map(|item| quoted(&item.to_string()));
+                format!("[{}]", items.collect::<Vec<_>>().join(", "))
             }
 
             fn clear(&mut self) {
@@ -208,6 +249,11 @@ where
     T::Err: fmt::Display,
 {
     word.parse().map_err(|error: T::Err| error.to_string())
+}
+
+fn whole_number(value: &DeValue<'_>) -> Option<u64> {
+    let number = value.as_integer()?;
+    u64::from_str_radix(number.as_str(), number.radix()).ok()
 }
 
 fn text_of<'a>(value: &'a DeValue<'_>) -> Result<&'a str, String> {

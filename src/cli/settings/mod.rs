@@ -16,7 +16,7 @@ use streamdoor::tool::CommandPolicy;
 use streamdoor::trace::{Level, LogFormat};
 
 use super::CliError;
-pub use kinds::{Cpus, Number};
+pub use kinds::{Bytes, Cpus, Number};
 use kinds::{Setting, nearest};
 
 macro_rules! settings {
@@ -65,12 +65,12 @@ settings! {
     idle: Idle = Idle::Backoff;
     /// How long backoff polls, in microseconds.
     spin_us: Number<0, MILLION> = Number(limits::SPIN_DEFAULT.as_micros() as u64);
-    /// The most that the rings of one shard take, in bytes; less under a memory limit.
-    rings_bytes_max: Number<{ 1 << 20 }, { limits::RINGS_BYTES_CEILING }> =
-        Number(limits::RINGS_BYTES_MAX);
+    /// The most that the rings of one shard take; less under a memory limit.
+    rings_bytes_max: Bytes<{ 1 << 20 }, { limits::RINGS_BYTES_CEILING }> =
+        Bytes(limits::RINGS_BYTES_MAX);
     /// How much of this is bought at the start.
-    prealloc_bytes: Number<0, { limits::RINGS_BYTES_CEILING }> =
-        Number(limits::RINGS_PREALLOC_BYTES);
+    prealloc_bytes: Bytes<0, { limits::RINGS_BYTES_CEILING }> =
+        Bytes(limits::RINGS_PREALLOC_BYTES);
     /// Executions of one shard, running and retained together.
     executions_max: Number<1, { limits::EXECUTIONS_CEILING as u64 }> =
         Number(limits::EXECUTIONS_MAX as u64);

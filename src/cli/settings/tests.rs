@@ -84,6 +84,11 @@ fn a_wrong_value_is_told_with_its_name_and_line() {
         ("spin_us = 1.0", "line 1: spin_us: must be a whole number"),
         ("spin_us = \"1\"", "line 1: spin_us: must be a whole number"),
         ("spin_us = 99999999999999999999", "line 1: spin_us: must be a whole number"),
+        ("rings_bytes_max = 1000", "line 1: rings_bytes_max: must be 1048576 to "),
+        ("rings_bytes_max = \"1000MB\"", "line 1: rings_bytes_max: must be 1048576 to "),
+        ("rings_bytes_max = \"MiB\"", "line 1: rings_bytes_max: must be "),
+        ("rings_bytes_max = \"99999999TiB\"", "line 1: rings_bytes_max: must be "),
+        ("rings_bytes_max = 1e9", "line 1: rings_bytes_max: must be "),
         ("executions_max = 0", "line 1: executions_max: must be a whole number from 1 to"),
         ("log = true", "line 1: log: must be a text in quotes, not true"),
         ("log = \"xml\"", "line 1: log: must be one of text, json"),
@@ -104,6 +109,25 @@ fn a_wrong_value_is_told_with_its_name_and_line() {
     }
     let error = from_words(&[("spin-us", "+1")]).unwrap_err();
     assert!(error.starts_with("--spin-us +1: must be a whole number"), "{error}");
+}
+
+#[test]
+fn bytes_have_units() {
+    for (text, bytes, printed) in [
+        ("0", 0, "0"),
+        ("4096", 4_096, "\"4KiB\""),
+        ("\"4097\"", 4_097, "4097"),
+        ("\"16MiB\"", 16 << 20, "\"16MiB\""),
+        ("0x100000", 1 << 20, "\"1MiB\""),
+        ("1_000", 1_000, "1000"),
+        ("\"3072MiB\"", 3 << 30, "\"3GiB\""),
+    ] {
+        let settings = from_toml(&format!("prealloc_bytes = {text}")).unwrap();
+        assert_eq!(settings.prealloc_bytes.0, bytes, "{text}");
+        assert_eq!(settings.prealloc_bytes.to_toml(), printed);
+    }
+    let words = from_words(&[("prealloc-bytes", "1MiB"), ("rings-bytes-max", "2GiB")]).unwrap();
+    assert_eq!((words.prealloc_bytes.0, words.rings_bytes_max.0), (1 << 20, 2 << 30));
 }
 
 #[test]
