@@ -87,6 +87,7 @@ impl Engine {
                     connection: Connection::Up,
                     fresh: true,
                     flush: false,
+                    replays: spec.replays && spec.policy == Policy::Block,
                     gone: false,
                     progress_told: 0,
                     acked_until_seq,

@@ -34,6 +34,8 @@ mod secrets;
 #[cfg(test)]
 mod memory_tests;
 #[cfg(test)]
+mod replay_tests;
+#[cfg(test)]
 mod tests;
 
 use std::cell::RefCell;
