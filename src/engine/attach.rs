@@ -21,6 +21,7 @@ impl Engine {
             Ok(subscribed) => {
                 self.counters.subscribers_attached += 1;
                 self.attached(subscribed.execution);
+                self.take_over(subscribed, spec);
             }
             Err(_) => self.counters.subscribers_refused += 1,
         }

@@ -267,7 +267,8 @@ pub struct SubscribeSpec {
     pub demand: u32,
     /// What it was given last may be lost on its way, and it then comes back for it: under `block`
     /// the newest chunks before where it stands are not overwritten either, up to half of the ring.
-    /// With acknowledgements these are the chunks that it has not acknowledged. On another thread
+    /// With acknowledgements these are the chunks that it has not acknowledged. If it comes back
+    /// with [`From::Seq`] and the same terms, it takes the place of the lost one. On another thread
     /// nothing is lost.
     pub replays: bool,
 }

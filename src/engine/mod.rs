@@ -37,6 +37,7 @@ mod log;
 pub mod policy;
 mod progress;
 mod reserve;
+mod resume;
 mod status;
 mod subscriber;
 mod timers;
