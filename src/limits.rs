@@ -72,6 +72,8 @@ pub const WHEEL_TICK_SHIFT: u32 = 14;
 
 /// Sizes of the windows that rings are made of, whole: header, descriptors and data.
 pub const RING_CLASS_BYTES: [u32; 5] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
+/// The payload of each chunk in a ring begins at a multiple of this.
+pub const CHUNK_ALIGN_BYTES: u64 = 8;
 /// What a tool gets that declares no need.
 pub const RING_NEED_BYTES_DEFAULT: u32 = 16 << 10;
 /// Ring memory touched at start.

@@ -21,6 +21,7 @@ impl Engine {
             Ok(subscribed) => {
                 self.counters.subscribers_attached += 1;
                 self.attached(subscribed.execution);
+                self.take_over(subscribed, spec);
             }
             Err(_) => self.counters.subscribers_refused += 1,
         }
@@ -87,6 +88,7 @@ impl Engine {
                     connection: Connection::Up,
                     fresh: true,
                     flush: false,
+                    replays: spec.replays && spec.policy == Policy::Block,
                     gone: false,
                     progress_told: 0,
                     acked_until_seq,

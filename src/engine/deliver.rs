@@ -433,7 +433,7 @@ impl Engine {
         if e.ring.is_none() {
             return false;
         }
-        let gate = e.allowed();
+        let gate = e.move_reserve();
         if gate == e.gate {
             return false;
         }

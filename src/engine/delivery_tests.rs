@@ -6,8 +6,12 @@ use super::*;
 use crate::base::{ExecutionId, Random};
 use crate::limits::{DELIVERY_BYTES_MAX, DELIVERY_CHUNKS_MAX};
 
-const RING: RingFacts =
-    RingFacts { slot_count: 1 << 10, chunks_max: 896, chunk_bytes_max: 1 << 17 };
+const RING: RingFacts = RingFacts {
+    slot_count: 1 << 10,
+    chunks_max: 896,
+    chunk_bytes_max: 1 << 17,
+    data_bytes: 1 << 19,
+};
 
 /// An engine with one execution, and what its subscribers were given.
 struct World {

@@ -215,6 +215,8 @@ pub struct RingFacts {
     pub chunks_max: u32,
     /// Longest payload of one chunk.
     pub chunk_bytes_max: u32,
+    /// All of the area for payloads.
+    pub data_bytes: u32,
 }
 
 /// One chunk, as it was published.
@@ -263,6 +265,12 @@ pub struct SubscribeSpec {
     pub place: Place,
     /// How many chunks it can take now (`u32::MAX`: any number).
     pub demand: u32,
+    /// What it was given last may be lost on its way, and it then comes back for it: under `block`
+    /// the newest chunks before where it stands are not overwritten either, up to half of the ring.
+    /// With acknowledgements these are the chunks that it has not acknowledged. If it comes back
+    /// with [`From::Seq`] and the same terms, it takes the place of the lost one. On another thread
+    /// nothing is lost.
+    pub replays: bool,
 }
 
 impl Default for SubscribeSpec {
@@ -278,6 +286,7 @@ impl Default for SubscribeSpec {
             coalesce: None,
             place: Place::Local,
             demand: u32::MAX,
+            replays: false,
         }
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! Invariants ([`Execution::audit`]):
 //! - E1: the log only grows while the producer is active.
-//! - E2: the gate is at or before every gating cursor; it moves back only when a reader comes.
+//! - E2: the gate is at or before every gating cursor, and before what is kept for those who may
+//!   come back; it moves back only when a reader comes.
 //! - E3: an outcome is decided once.
 //! - E4: a timer is armed only in the states that it belongs to.
 
@@ -16,6 +17,7 @@ use crate::engine::locals::Locals;
 use crate::engine::log::ChunkLog;
 use crate::engine::policy::{Log, Policy};
 use crate::engine::progress::Tracker;
+use crate::engine::reserve::Reserve;
 use crate::engine::subscriber::Remote;
 use crate::engine::wheel::TimerId;
 use crate::limits;
@@ -60,6 +62,8 @@ pub(super) struct Execution {
     pub turn: u32,
     /// What the producer was last allowed.
     pub gate: Gate,
+    /// What is kept for subscribers that replay.
+    pub reserve: Reserve,
     /// Since when the producer waits for the gate to move, if it does.
     pub gated_at: Option<Instant>,
     /// When the producer was last heard of. Time for which it was held back is not counted: what
@@ -118,6 +122,7 @@ impl Execution {
             removed: false,
             turn: 0,
             gate: Gate::OPEN,
+            reserve: Reserve::default(),
             gated_at: None,
             heard_at: now,
             heard: false,
@@ -188,12 +193,19 @@ impl Execution {
         (locals + remotes) as u32
     }
 
-    /// What the gating subscribers allow the producer now.
-    pub fn allowed(&self) -> Gate {
+    /// What the gating subscribers allow the producer now. `reserve` is moved to where they stand.
+    pub fn allowed(&self, reserve: &mut Reserve) -> Gate {
         let mut gate = if self.holds() { Gate::HELD } else { Gate::OPEN };
+        let (mut replay_seq, mut unacked_seq) = (u64::MAX, u64::MAX);
         for (local, next_seq) in self.locals.positions().filter(|(local, _)| local.gates()) {
             let limit = local.terms.limit;
-            gate.gate_seq = gate.gate_seq.min(next_seq);
+            gate.read_seq = gate.read_seq.min(next_seq);
+            if local.replays {
+                replay_seq = replay_seq.min(next_seq);
+                unacked_seq = unacked_seq.min(local.unacked_seq());
+            } else {
+                gate.gate_seq = gate.gate_seq.min(next_seq);
+            }
             let chunks = u64::from(limit.chunks) + u64::from(planted(Planted::CreditOffByOne));
             gate.credit_seq = gate.credit_seq.min(next_seq.saturating_add(chunks));
             if limit.bytes != u64::MAX {
@@ -204,6 +216,7 @@ impl Execution {
         for remote in self.remotes.iter().filter(|remote| remote.gates()) {
             let limit = remote.terms.limit;
             gate.gate_seq = gate.gate_seq.min(remote.next_seq);
+            gate.read_seq = gate.read_seq.min(remote.next_seq);
             let credit_seq = remote.next_seq.saturating_add(limit.chunks.into());
             gate.credit_seq = gate.credit_seq.min(credit_seq);
             if limit.bytes != u64::MAX {
@@ -211,6 +224,18 @@ impl Execution {
                 gate.credit_bytes = gate.credit_bytes.min(bytes_before.saturating_add(limit.bytes));
             }
         }
+        if replay_seq != u64::MAX {
+            let reserved_seq = reserve.before(replay_seq, &self.log);
+            gate.gate_seq = gate.gate_seq.min(reserved_seq.max(unacked_seq).min(replay_seq));
+        }
+        gate
+    }
+
+    /// The same, and remembers how far the reserve is.
+    pub fn move_reserve(&mut self) -> Gate {
+        let mut reserve = self.reserve;
+        let gate = self.allowed(&mut reserve);
+        self.reserve = reserve;
         gate
     }
 
@@ -272,7 +297,7 @@ impl Execution {
             assert!(matches!(self.state, State::Queued | State::Running));
             assert!(self.timers.retention.is_none());
         }
-        let gate = self.allowed();
+        let gate = self.allowed(&mut { self.reserve });
         assert!(self.gate.gate_seq <= gate.gate_seq || self.closed() || self.ring.is_none());
         self.locals.audit(self.progress_to_tell);
         for (local, next_seq) in self.locals.positions() {

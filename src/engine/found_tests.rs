@@ -26,7 +26,8 @@ fn a_burst_is_within_every_limit_also_of_bytes_and_of_who_waits_for_company() {
 #[test]
 fn a_limit_that_a_smaller_ring_cuts_is_also_the_burst_and_the_trip() {
     let mut world = World::new(4, 0);
-    let expected = RingFacts { slot_count: 256, chunks_max: 224, chunk_bytes_max: 512 };
+    let expected =
+        RingFacts { slot_count: 256, chunks_max: 224, chunk_bytes_max: 512, data_bytes: 2_048 };
     let id = world.open(OpenSpec::new(expected)).unwrap();
     let spec = SubscribeSpec { limit_chunks: Some(200), demand: 0, ..with(Policy::Disconnect) };
     world.subscribe(id, spec).unwrap();

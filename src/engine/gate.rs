@@ -9,12 +9,19 @@ pub struct Gate {
     pub credit_seq: u64,
     /// Payload bytes of all chunks together, at most (one chunk always may).
     pub credit_bytes: u64,
+    /// All readers that gate have read everything before this chunk. Some may come back for a part
+    /// of it: `gate_seq` can be smaller.
+    pub read_seq: u64,
 }
 
 impl Gate {
     /// Nobody gates.
-    pub const OPEN: Gate =
-        Gate { gate_seq: u64::MAX, credit_seq: u64::MAX, credit_bytes: u64::MAX };
+    pub const OPEN: Gate = Gate {
+        gate_seq: u64::MAX,
+        credit_seq: u64::MAX,
+        credit_bytes: u64::MAX,
+        read_seq: u64::MAX,
+    };
     /// Nothing may be overwritten.
     pub(super) const HELD: Gate = Gate { gate_seq: 1, ..Gate::OPEN };
 
@@ -27,6 +34,6 @@ impl Gate {
         }
         self.credit_bytes == u64::MAX
             || total_bytes.saturating_add(length as u64) <= self.credit_bytes
-            || self.gate_seq > head_seq // Whoever gates has read everything.
+            || self.read_seq > head_seq // Whoever gates has read everything.
     }
 }

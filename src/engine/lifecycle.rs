@@ -13,6 +13,7 @@ use crate::engine::action::{
 use crate::engine::event::{Hold, OpenSpec, ProducerEnd, RingFacts, Start};
 use crate::engine::execution::{Execution, Producer, Timers};
 use crate::engine::log::ChunkLog;
+use crate::engine::reserve::Reserve;
 use crate::engine::timers::Timer;
 use crate::engine::{Engine, Exit, Log};
 use crate::limits;
@@ -128,7 +129,8 @@ impl Engine {
         }
         e.trip_seq = e.next_trip_seq();
         e.burst_chunks = e.smallest_burst();
-        e.gate = e.allowed();
+        e.reserve = Reserve::of(ring);
+        e.gate = e.move_reserve();
         let gate = e.gate;
         self.set_gate(execution, gate);
         self.start_if_due(execution);

@@ -143,7 +143,8 @@ mod tests {
         RingFacts, SubscribeSpec,
     };
 
-    const RING: RingFacts = RingFacts { slot_count: 64, chunks_max: 56, chunk_bytes_max: 512 };
+    const RING: RingFacts =
+        RingFacts { slot_count: 64, chunks_max: 56, chunk_bytes_max: 512, data_bytes: 2_048 };
 
     fn next_reply(engine: &mut Engine) -> Reply {
         let Some(Action::Reply(reply)) = engine.next_action() else { panic!("no answer") };

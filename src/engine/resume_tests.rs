@@ -128,3 +128,132 @@ fn nothing_that_is_said_breaks_anything_later() {
     }
     assert!(granted_count > 60, "{granted_count}");
 }
+
+fn replaying(from: From) -> SubscribeSpec {
+    SubscribeSpec { from, replays: true, ..with(Policy::Block) }
+}
+
+fn forgotten(world: &mut World) -> Vec<SubscriberId> {
+    let forgotten = world.take().into_iter().filter_map(|action| match action {
+        Action::Forget(subscriber) => Some(subscriber),
+        _ => None,
+    });
+    forgotten.collect()
+}
+
+fn at(seq: u64) -> From {
+    From::Seq { seq, seen: None }
+}
+
+#[test]
+fn who_comes_back_takes_the_nearest_place_that_is_lost() {
+    let mut world = World::new(4, 4);
+    let id = world.open(OpenSpec::new(RING)).unwrap();
+    let lost: Vec<SubscriberId> = [6, 4, 9]
+        .into_iter()
+        .map(|end_seq| {
+            let spec = SubscribeSpec { demand: end_seq - 1, ..replaying(From::Start) };
+            world.subscribe(id, spec).unwrap()
+        })
+        .collect();
+    let there = world.subscribe(id, replaying(From::Start)).unwrap();
+    for _ in 0..10 {
+        world.publish(id, 8);
+    }
+    lost.iter().for_each(|&each| world.handle(Event::Lost(each)));
+    world.take();
+    // Not behind all of them, not with other terms, and not who says nothing of coming back.
+    let others = [
+        replaying(at(10)),
+        replaying(From::Start),
+        SubscribeSpec { limit_chunks: Some(3), ..replaying(at(5)) },
+        SubscribeSpec { replays: false, ..replaying(at(5)) },
+        SubscribeSpec { policy: Policy::Buffer, ..replaying(at(5)) },
+        SubscribeSpec { place: Place::Remote, ..replaying(at(5)) },
+    ];
+    for other in others {
+        world.subscribe(id, other).unwrap();
+        assert_eq!(forgotten(&mut world), [], "{other:?}");
+    }
+    world.subscribe(id, replaying(at(5))).unwrap();
+    assert_eq!(forgotten(&mut world), [lost[0]]);
+    world.subscribe(id, replaying(at(4))).unwrap();
+    assert_eq!(forgotten(&mut world), [lost[1]]);
+    world.subscribe(id, replaying(at(4))).unwrap();
+    assert_eq!(forgotten(&mut world), [lost[2]]);
+    world.subscribe(id, replaying(at(4))).unwrap();
+    assert_eq!(forgotten(&mut world), []);
+    assert_eq!(world.engine.counters().subscribers_resumed, 3);
+    assert!(world.engine.terms(there).is_some());
+}
+
+#[test]
+fn a_place_that_is_taken_over_is_held_all_the_time() {
+    let mut world = World::new(4, 4);
+    let id = world.open(OpenSpec::new(RING)).unwrap();
+    let lost = world.subscribe(id, replaying(From::Start)).unwrap();
+    for _ in 0..10 {
+        world.publish(id, 8);
+    }
+    world.handle(Event::Lost(lost));
+    world.handle(Event::Gated(id.slot));
+    let gates = |world: &mut World| -> Vec<u64> {
+        let gates = world.take().into_iter().filter_map(|action| match action {
+            Action::SetGate(_, gate) => Some(gate.gate_seq),
+            _ => None,
+        });
+        gates.collect()
+    };
+    assert_eq!(gates(&mut world).last(), Some(&3)); // Half of the slots, before chunk 11.
+    world.subscribe(id, replaying(at(5))).unwrap();
+    // Five to ten are given once more, and meanwhile nothing from the third on is given up.
+    assert!(gates(&mut world).into_iter().all(|gate_seq| gate_seq <= 3));
+    world.handle(Event::Gated(id.slot));
+    assert!(gates(&mut world).into_iter().all(|gate_seq| gate_seq == 3));
+    world.pass(crate::limits::RECONNECT_GRACE * 2);
+    assert_eq!(world.ends(), []);
+}
+
+#[test]
+fn with_acknowledgements_only_what_is_not_acknowledged_is_kept() {
+    let mut world = World::new(4, 4);
+    let id = world.open(OpenSpec::new(RING)).unwrap();
+    let spec = SubscribeSpec { ack_window: Some(20), ..replaying(From::Start) };
+    let subscriber = world.subscribe(id, spec).unwrap();
+    for _ in 0..10 {
+        world.publish(id, 8);
+    }
+    let gate_seq = |world: &mut World| {
+        world.take();
+        world.handle(Event::Gated(id.slot));
+        world.take().into_iter().find_map(|action| match action {
+            Action::SetGate(_, gate) => Some((gate.gate_seq, gate.read_seq)),
+            _ => None,
+        })
+    };
+    assert_eq!(gate_seq(&mut world), Some((3, 11)));
+    world.ask(Event::Acknowledge(subscriber, 7));
+    assert_eq!(gate_seq(&mut world), Some((8, 11)));
+    world.ask(Event::Acknowledge(subscriber, 10));
+    assert_eq!(gate_seq(&mut world), Some((11, 11)));
+}
+
+#[test]
+fn who_reads_on_is_no_stalled_reader_also_while_its_reserve_still_grows() {
+    let mut world = World::new(4, 4);
+    let id = world.open(OpenSpec::new(RING)).unwrap();
+    let slow = SubscribeSpec { demand: 0, ..replaying(From::Start) };
+    let slow = world.subscribe(id, slow).unwrap();
+    for _ in 0..14 {
+        world.publish(id, 8);
+    }
+    world.handle(Event::Gated(id.slot));
+    for _ in 0..8 {
+        world.pass(crate::limits::BLOCK_DEADLINE / 2);
+        world.handle(Event::Demand(slow, 1));
+        world.handle(Event::Gated(id.slot)); // It tries again, and still can not.
+    }
+    assert_eq!(world.ends(), []);
+    world.pass(crate::limits::BLOCK_DEADLINE * 2);
+    assert_eq!(world.ends().len(), 1);
+}

@@ -31,6 +31,8 @@ pub(super) struct Local {
     pub coalesces: bool,
     /// Coalescing has waited long enough for what is there.
     pub flush: bool,
+    /// It may come back for what it was given last.
+    pub replays: bool,
     /// It was removed; the place is taken back after the present scan.
     pub gone: bool,
     /// Which progress report it was told last.
@@ -257,6 +259,15 @@ impl Local {
     /// Does it hold its producer back?
     pub fn gates(&self) -> bool {
         self.terms.policy == Policy::Block && !self.gone
+    }
+
+    /// With acknowledgements: the first chunk that it may still come back for; else the first of
+    /// all.
+    pub fn unacked_seq(&self) -> u64 {
+        match self.detail.ack_window {
+            Some(_) => self.detail.acked_seq + 1,
+            None => 1,
+        }
     }
 
     /// Is its connection broken?

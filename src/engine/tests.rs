@@ -7,7 +7,7 @@ use super::*;
 use crate::base::ExecutionId;
 
 pub(super) const RING: RingFacts =
-    RingFacts { slot_count: 16, chunks_max: 14, chunk_bytes_max: 512 };
+    RingFacts { slot_count: 16, chunks_max: 14, chunk_bytes_max: 512, data_bytes: 2_048 };
 
 pub(super) struct World {
     pub engine: Engine,

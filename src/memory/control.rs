@@ -28,6 +28,7 @@ const GATE_SEQ: usize = 0;
 const CREDIT_SEQ: usize = 1;
 const CREDIT_BYTES: usize = 2;
 const GATE_EPOCH: usize = 3;
+const READ_SEQ: usize = 4;
 const ATTENTION: usize = 16;
 const CHUNKS_EXPECTED: usize = 17; // One more than expected; 0: nobody said.
 const VERDICT: usize = 32;
@@ -154,10 +155,12 @@ impl ControlPage {
 
     /// Chunks from `gate_seq` on must not be overwritten, chunks from `credit_seq` on not be
     /// published, and all payload bytes together not pass `credit_bytes`; `u64::MAX`: no bound.
-    /// Each of the three holds for itself: a torn look at them is as good as two looks.
-    pub fn set_gate(&self, gate_seq: u64, credit_seq: u64, credit_bytes: u64) {
+    /// Everything before `read_seq` was read. Each of the four holds for itself: a torn look at them
+    /// is as good as two looks.
+    pub fn set_gate(&self, gate_seq: u64, credit_seq: u64, credit_bytes: u64, read_seq: u64) {
         self.segment.word(CREDIT_SEQ).store(credit_seq, Ordering::Relaxed);
         self.segment.word(CREDIT_BYTES).store(credit_bytes, Ordering::Relaxed);
+        self.segment.word(READ_SEQ).store(read_seq, Ordering::Relaxed);
         self.segment.word(GATE_SEQ).store(gate_seq, Ordering::Release); // control:gate
         let epoch = self.segment.word(GATE_EPOCH);
         let next = epoch.load(Ordering::Relaxed).wrapping_add(1);
@@ -222,12 +225,14 @@ impl ControlPage {
 }
 
 impl ControlView {
-    /// What the producer is allowed: (gate_seq, credit_seq, credit_bytes).
+    /// What the producer is allowed: (gate_seq, credit_seq, credit_bytes, read_seq).
     #[inline]
-    pub fn gate(&self) -> (u64, u64, u64) {
+    pub fn gate(&self) -> (u64, u64, u64, u64) {
         let gate_seq = load_acquire(self.segment.word(GATE_SEQ)); // control:gate
         let credit_seq = self.segment.word(CREDIT_SEQ).load(Ordering::Relaxed);
-        (gate_seq, credit_seq, self.segment.word(CREDIT_BYTES).load(Ordering::Relaxed))
+        let credit_bytes = self.segment.word(CREDIT_BYTES).load(Ordering::Relaxed);
+        let read_seq = self.segment.word(READ_SEQ).load(Ordering::Relaxed);
+        (gate_seq, credit_seq, credit_bytes, read_seq)
     }
 
     /// Changes whenever the gate was set: to be read before the gate, for

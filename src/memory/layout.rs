@@ -15,7 +15,7 @@
 //! Groups that different cores write or poll are 128 bytes apart (adjacent-line prefetch).
 
 use crate::base::Instant;
-use crate::limits::KINDS_MAX;
+use crate::limits::{CHUNK_ALIGN_BYTES, KINDS_MAX};
 
 /// "sdring" and a guard against a byte order that is not ours.
 pub(super) const MAGIC: u64 = 0x0102_676e_6972_6473;
@@ -27,7 +27,7 @@ pub(super) const HEADER_WORDS: usize = 128;
 /// Words of one descriptor: one cache line.
 pub(super) const DESCRIPTOR_WORDS: usize = 8;
 /// Every payload starts on a multiple of this.
-pub(super) const PAYLOAD_ALIGN: u32 = 8;
+pub(super) const PAYLOAD_ALIGN: u32 = CHUNK_ALIGN_BYTES as u32;
 /// A claim takes at most one of this many parts of the ring more than it needs.
 pub(super) const CLAIM_PARTS: u32 = 8;
 

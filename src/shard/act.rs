@@ -475,5 +475,6 @@ pub(super) fn facts_of(geometry: Geometry) -> RingFacts {
         slot_count: geometry.slot_count(),
         chunks_max: geometry.capacity_chunks(),
         chunk_bytes_max: geometry.length_max(),
+        data_bytes: geometry.data_bytes(),
     }
 }

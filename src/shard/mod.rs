@@ -42,6 +42,8 @@ mod memory_tests;
 #[cfg(all(test, feature = "server"))]
 mod metrics_tests;
 #[cfg(test)]
+mod replay_tests;
+#[cfg(test)]
 mod tests;
 
 use std::cell::RefCell;

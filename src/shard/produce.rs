@@ -26,8 +26,8 @@ impl Run {
 
     /// Tells a producer on another thread what it is allowed, and wakes it if it waits for that.
     pub fn publish_gate(&self) {
-        let Gate { gate_seq, credit_seq, credit_bytes } = self.allowed();
-        self.control.set_gate(gate_seq, credit_seq, credit_bytes);
+        let Gate { gate_seq, credit_seq, credit_bytes, read_seq } = self.allowed();
+        self.control.set_gate(gate_seq, credit_seq, credit_bytes, read_seq);
         if self.exchange.is_gated() {
             self.exchange.set_gated(false);
             self.control.wake_producer();

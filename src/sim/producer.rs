@@ -127,6 +127,7 @@ pub(super) fn ring_of(chunk_bytes_max: u32) -> RingFacts {
         slot_count: geometry.slot_count(),
         chunks_max: geometry.capacity_chunks(),
         chunk_bytes_max,
+        data_bytes: geometry.data_bytes(),
     }
 }
 

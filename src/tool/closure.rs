@@ -183,8 +183,8 @@ impl Output {
     }
 
     fn write_within_gate(&mut self, header: ChunkHeader, payload: &[u8]) -> Result<u64, SendError> {
-        let (gate_seq, credit_seq, credit_bytes) = self.control.gate();
-        let gate = Gate { gate_seq, credit_seq, credit_bytes };
+        let (gate_seq, credit_seq, credit_bytes, read_seq) = self.control.gate();
+        let gate = Gate { gate_seq, credit_seq, credit_bytes, read_seq };
         let chunk_bytes_max = self.chunk_bytes_max();
         if payload.len() > chunk_bytes_max as usize {
             return Err(SendError::TooLarge { chunk_bytes_max });

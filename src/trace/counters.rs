@@ -85,6 +85,8 @@ counters! {
     producers_paused,
     /// Subscribers attached.
     subscribers_attached,
+    /// Subscribers that took the place of one whose connection had broken.
+    subscribers_resumed,
     /// Subscribers refused because a limit was reached.
     subscribers_refused,
     /// Subscribers that left by themselves.

@@ -1,0 +1,145 @@
+//! What is kept for readers that may come back: the newest chunks before where they stand.
+//!
+//! What was given to a connection last may be lost on its way when it breaks. So the gate of a
+//! subscriber that replays trails its cursor: by half of the ring's slots and half of its payload
+//! area at most, so that the producer can always go on when everybody has read everything.
+//!
+//! Invariants:
+//! - V1: what is reserved before a cursor only ever begins later as the cursor moves on.
+//! - V2: behind the reserve there is always room for one more chunk, however long. For beside the
+//!   reserve that takes a slot, the chunk itself, and what may have to be left empty at the end of
+//!   the area, which is less than the chunk: see [`Reserve::of`].
+
+use crate::engine::event::RingFacts;
+use crate::engine::log::ChunkLog;
+use crate::engine::policy::Log;
+use crate::limits;
+
+/// The chunks from `from_seq` to before `next_seq`. Moves on in O(1) per chunk.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Reserve {
+    from_seq: u64,
+    next_seq: u64,
+    /// What they take in the payload area.
+    bytes: u64,
+    chunks_max: u64,
+    bytes_max: u64,
+}
+
+fn padded(length: u32) -> u64 {
+    u64::from(length).next_multiple_of(limits::CHUNK_ALIGN_BYTES)
+}
+
+impl Reserve {
+    /// Nothing yet, of a ring like this.
+    pub fn of(ring: RingFacts) -> Reserve {
+        let data_bytes = u64::from(ring.data_bytes);
+        let longest = padded(ring.chunk_bytes_max);
+        let bytes_max = (data_bytes / 2).min(data_bytes.saturating_sub(2 * longest));
+        let chunks_max = u64::from(ring.slot_count / 2);
+        assert!(chunks_max < u64::from(ring.slot_count)); // V2
+        assert!(bytes_max == 0 || bytes_max + 2 * longest <= data_bytes); // V2
+        Reserve { from_seq: 0, next_seq: 0, bytes: 0, chunks_max, bytes_max }
+    }
+
+    /// The first chunk that is kept for who stands before `next_seq`.
+    pub fn before(&mut self, next_seq: u64, log: &ChunkLog) -> u64 {
+        if next_seq < self.next_seq || self.from_seq < log.tail_seq() {
+            self.begin_before(next_seq, log);
+        }
+        while self.next_seq < next_seq {
+            self.bytes += padded(log.meta(self.next_seq).length);
+            self.next_seq += 1;
+            while !self.fits() {
+                self.bytes -= padded(log.meta(self.from_seq).length);
+                self.from_seq += 1;
+            }
+        }
+        self.from_seq
+    }
+
+    fn fits(&self) -> bool {
+        self.next_seq - self.from_seq <= self.chunks_max && self.bytes <= self.bytes_max
+    }
+
+    /// Somebody stands further back than anybody before, or chunks are gone that were looked at
+    /// last: from where that is, back to what fits.
+    fn begin_before(&mut self, next_seq: u64, log: &ChunkLog) {
+        *self = Reserve { from_seq: next_seq, next_seq, bytes: 0, ..*self };
+        while self.from_seq > log.tail_seq() {
+            let length = padded(log.meta(self.from_seq - 1).length);
+            let chunks = self.next_seq - self.from_seq;
+            if chunks == self.chunks_max || self.bytes + length > self.bytes_max {
+                return;
+            }
+            self.bytes += length;
+            self.from_seq -= 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::Random;
+    use crate::engine::chunk::Kind;
+    use crate::engine::event::ChunkFacts;
+
+    const RING: RingFacts =
+        RingFacts { slot_count: 16, chunks_max: 14, chunk_bytes_max: 512, data_bytes: 2_048 };
+
+    /// What is said of the reserve, said once more.
+    fn expected(next_seq: u64, log: &ChunkLog) -> u64 {
+        let fits = |from_seq: u64| {
+            let bytes: u64 = (from_seq..next_seq).map(|seq| padded(log.meta(seq).length)).sum();
+            next_seq - from_seq <= 8 && bytes <= 1_024
+        };
+        let tail_seq = log.tail_seq().min(next_seq);
+        (tail_seq..=next_seq).find(|&seq| fits(seq)).expect("nothing always fits")
+    }
+
+    #[test]
+    fn it_is_the_newest_chunks_that_fit_wherever_one_stands() {
+        let mut random = Random::new(5);
+        for _ in 0..50 {
+            let mut log = ChunkLog::new(16);
+            let mut reserve = Reserve::of(RING);
+            let (mut next_seq, mut before) = (1, 0);
+            for _ in 0..200 {
+                let bits = random.between(0, 9);
+                let length = random.between(0, 1 << bits) as u32;
+                let tail_seq = log.tail_seq().max((log.head_seq() + 2).saturating_sub(14));
+                log.push(ChunkFacts { length, kind: Kind::Output, key: 0, tail_seq });
+                if random.chance(1, 3) {
+                    next_seq = random.between(next_seq.max(log.tail_seq()), log.head_seq() + 1);
+                }
+                if random.chance(1, 20) {
+                    next_seq = random.between(log.tail_seq(), log.head_seq() + 1); // Another one.
+                    before = 0;
+                }
+                if next_seq < log.tail_seq() {
+                    continue;
+                }
+                let from_seq = reserve.before(next_seq, &log);
+                assert_eq!(from_seq, expected(next_seq, &log));
+                assert!(from_seq >= before); // V1
+                before = from_seq;
+            }
+        }
+    }
+
+    #[test]
+    fn who_stands_before_what_is_held_reserves_nothing() {
+        let mut log = ChunkLog::new(16);
+        for seq in 1..=20u64 {
+            let tail_seq = seq.saturating_sub(5).max(1);
+            log.push(ChunkFacts { length: 1, kind: Kind::Output, key: 0, tail_seq });
+        }
+        let mut reserve = Reserve::of(RING);
+        assert_eq!(reserve.before(3, &log), 3);
+        assert_eq!(reserve.before(15, &log), 15);
+        assert_eq!(reserve.before(18, &log), 15);
+        assert_eq!(reserve.before(21, &log), 15);
+        assert_eq!(reserve.before(3, &log), 3);
+    }
+}
