@@ -126,6 +126,11 @@ impl Engine {
         self.reply(Reply::Inspected(status.ok_or(NotFound)));
     }
 
+    /// Where each execution is in its life, and how many subscribers it has.
+    pub fn census(&self) -> impl Iterator<Item = (State, u32)> {
+        self.executions.iter().map(|(_, e)| (e.state, e.subscriber_count()))
+    }
+
     /// How each subscriber of an execution stands.
     ///
     /// # Errors

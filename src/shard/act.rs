@@ -259,6 +259,8 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     fn end(&mut self, subscriber: SubscriberId, execution: Handle, end: End) {
+        #[cfg(feature = "server")]
+        self.log_detached(subscriber, execution, &end);
         // Its place is free from here on, also for the closure that this very word calls.
         let sink = std::mem::replace(&mut self.sinks[subscriber.0.index as usize], NO_SINK);
         let run = self.runs[execution.index as usize].as_ref();
@@ -417,7 +419,10 @@ impl<R: Reactor + 'static> Shard<R> {
         run.error = verdict.error.clone();
         run.knock();
         #[cfg(feature = "server")]
-        self.note_ended(execution);
+        {
+            self.note_ended(execution);
+            self.log_ended(execution, verdict);
+        }
         self.record(Code::ExecutionEnded, u64::from(execution.index), u64::from(code));
     }
 

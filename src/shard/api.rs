@@ -17,7 +17,6 @@ use crate::engine::{
     Progress, ProgressSource, Reply, Status, SubscribeError, SubscribeSpec, Subscribed,
     SubscriberStatus, Timeouts,
 };
-use crate::limits;
 use crate::memory::{ControlPage, Desk, Exchange, ReaderPage, RingPoolUsage};
 use crate::reactor::Reactor;
 use crate::tool::{Job, Prepared, StartError, ToolSpec};
@@ -133,8 +132,8 @@ impl<R: Reactor + 'static> Shard<R> {
         let mut spec = OpenSpec::new(ring);
         spec.start = options.start;
         spec.hold = options.hold;
-        spec.retention = options.retention.unwrap_or(limits::RETENTION);
-        spec.block_deadline = options.block_deadline.unwrap_or(limits::BLOCK_DEADLINE);
+        spec.retention = options.retention.unwrap_or(self.retention);
+        spec.block_deadline = options.block_deadline.unwrap_or(self.block_deadline);
         spec.on_stall = options.on_stall;
         spec.timeouts = options.timeouts.unwrap_or(timeouts);
         spec.progress = options.progress.unwrap_or(progress);

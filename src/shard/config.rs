@@ -26,6 +26,13 @@ pub struct ShardConfig {
     /// What sockets are to have, if it will listen: their memory is bought at once then, and a way
     /// to the kernel is chosen that has them.
     pub sockets: Option<SocketLimits>,
+    /// How long an execution can be read after its end, unless it says otherwise.
+    pub retention: Duration,
+    /// How long a `block` subscriber may hold a producer back, unless its execution says otherwise.
+    pub block_deadline: Duration,
+    /// Where it tells what happens; nowhere by default.
+    #[cfg(feature = "server")]
+    pub log: super::Log,
     /// Threads for tools that block.
     pub tool_threads_max: usize,
     /// Who says how short memory is.
@@ -62,6 +69,10 @@ impl Default for ShardConfig {
             spin: limits::SPIN_DEFAULT,
             cpu: None,
             sockets: None,
+            retention: limits::RETENTION,
+            block_deadline: limits::BLOCK_DEADLINE,
+            #[cfg(feature = "server")]
+            log: super::Log::off(),
             tool_threads_max: limits::TOOL_THREADS_MAX,
             memory: MemoryWatch::default(),
             seed: None,

@@ -151,6 +151,8 @@ impl Shard<AnyReactor> {
             }
         }
         self.shut_down();
+        #[cfg(feature = "server")]
+        self.close_connections();
     }
 }
 

@@ -47,10 +47,6 @@ pub struct ShardMetrics {
     pub streams: u64,
     /// Bytes that connections wait to send: what the kernel did not take.
     pub waiting_bytes: u64,
-    /// Chunks that were sent as they had been encoded for somebody else.
-    pub frames_shared: u64,
-    /// Chunks that were encoded, once for each format, and again when they are needed again.
-    pub frames_encoded: u64,
 }
 
 /// Executions by where they are in their lives.
@@ -216,10 +212,6 @@ impl Families<'_, '_> {
     }
 
     fn connections(&mut self) -> fmt::Result {
-        let text = "Chunks sent as they were encoded for somebody else.";
-        self.counter("frames_shared", text, |shard| shard.frames_shared)?;
-        let text = "Chunks encoded, once for each format, or again.";
-        self.counter("frames_encoded", text, |shard| shard.frames_encoded)?;
         self.gauge("connections", "Connections there now.", |shard| shard.connections)?;
         self.gauge("streams", "Connections that follow executions now.", |shard| shard.streams)?;
         let text = "Bytes that wait because the kernel did not take them.";

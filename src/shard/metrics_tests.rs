@@ -112,6 +112,8 @@ fn shard(number: u32) -> ShardMetrics {
         counters: Counters {
             chunks_published: 10 + u64::from(number),
             bytes_published: u64::MAX,
+            frames_reused: 31,
+            frames_encoded: 2,
             ..Counters::default()
         },
         reactor: ReactorCounters { entered_count: 4, sockets, ..Default::default() },
@@ -123,8 +125,6 @@ fn shard(number: u32) -> ShardMetrics {
         connections: 9,
         streams: 8,
         waiting_bytes: 12,
-        frames_shared: 31,
-        frames_encoded: 2,
     }
 }
 
@@ -163,7 +163,7 @@ fn every_number_stands_under_its_name_unit_and_shard() {
     assert_eq!(value("memory_pressure_level", "{shard=\"0\"}"), 2);
     assert_eq!(value("executions", "{shard=\"0\",state=\"running\"}"), 2);
     assert_eq!(value("executions", "{shard=\"1\",state=\"timed_out\"}"), 1);
-    assert_eq!(value("frames_shared", "{shard=\"0\"}"), 31);
+    assert_eq!(value("frames_reused", "{shard=\"0\"}"), 31);
     assert_eq!(value("frames_encoded", "{shard=\"0\"}"), 2);
     assert_eq!(value("connections", "{shard=\"0\"}"), 9);
     assert_eq!(value("log_records_dropped", ""), 7);

@@ -52,6 +52,7 @@ use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender};
+use std::time::Duration;
 
 pub use api::{ExecuteError, ExecuteOptions, Polled};
 pub use config::{MemoryWatch, ShardConfig};
@@ -129,6 +130,10 @@ pub struct Shard<R: Reactor + 'static = AnyReactor> {
     /// What was said to the progress that was polled last.
     last_texts: Texts,
     jobs: VecDeque<Box<Job>>,
+    retention: Duration,
+    block_deadline: Duration,
+    #[cfg(feature = "server")]
+    log: Log,
     /// Connections, once it listens.
     #[cfg(feature = "server")]
     socket_limits: crate::reactor::SocketLimits,
@@ -277,6 +282,10 @@ impl<R: Reactor + 'static> Shard<R> {
             last_error: None,
             last_texts: Texts::default(),
             jobs: VecDeque::new(),
+            retention: config.retention,
+            block_deadline: config.block_deadline,
+            #[cfg(feature = "server")]
+            log: config.log,
             #[cfg(feature = "server")]
             socket_limits: config.sockets.unwrap_or_default(),
             #[cfg(feature = "server")]

@@ -5,7 +5,6 @@
 //! `--help` alone.
 
 mod bill;
-mod stand_in;
 
 use std::fmt;
 use std::io;
@@ -19,7 +18,7 @@ use lexopt::prelude::*;
 use streamdoor::engine::EngineLimits;
 use streamdoor::memory::RingPoolConfig;
 use streamdoor::reactor::{Clock, ListenAddress, OpenError};
-use streamdoor::shard::{Log, Shard, ShardConfig};
+use streamdoor::shard::{Log, Server, ServerConfig, ServerError, Shard, ShardConfig};
 use streamdoor::trace::Level;
 use streamdoor::trace::log::Line;
 
@@ -28,7 +27,6 @@ use super::settings::{self, Settings};
 use super::signals::on_interrupt;
 use super::{CliError, settings::find_flag};
 use bill::{Allowance, Bill};
-use stand_in::{Server, ServerConfig, ServerError};
 
 const HELP_HEAD: &str = "\
 streamdoor serve: let clients run tools and follow them, over HTTP
@@ -43,8 +41,9 @@ Settings, which win over those of the file:
 ";
 
 const HELP_TAIL: &str = "
-SIGTERM and Ctrl-C stop it in order: nobody is accepted any more, subscribers go on until their
-executions end or the deadline passes, and then are told so. A second one ends it at once.
+SIGTERM and Ctrl-C stop it in order: nobody is accepted any more, what runs is stopped, subscribers
+are told `detached: shutdown`, and what was said is still sent, until the deadline passes. A second
+one ends it at once.
 
 Exit codes: 0 stopped, 1 failed, 2 bad usage, 3 the environment lacks something.
 ";
@@ -133,12 +132,9 @@ fn serve_until(
 /// The one place where settings meet the server.
 fn start(settings: &Settings, bill: &Bill, log: &Log) -> Result<Server, CliError> {
     let config = ServerConfig {
-        shards: shards(settings),
+        shards: shards(settings, log),
         listen: settings.listen.clone(),
         connections_max: bill.connections_max,
-        retention: Duration::from_secs(settings.retention_s.0),
-        block_deadline: Duration::from_secs(settings.block_deadline_s.0),
-        log: log.clone(),
     };
     let commands = settings.commands();
     let set_up_tools = move |shard: &mut Shard| {
@@ -154,12 +150,12 @@ fn start(settings: &Settings, bill: &Bill, log: &Log) -> Result<Server, CliError
             {
                 CliError::Environment(text)
             }
-            ServerError::Shard(_) | ServerError::Listen(_) => CliError::Failed(text),
+            _ => CliError::Failed(text),
         }
     })
 }
 
-fn shards(settings: &Settings) -> Vec<ShardConfig> {
+fn shards(settings: &Settings, log: &Log) -> Vec<ShardConfig> {
     let one = |shard: usize| ShardConfig {
         engine: EngineLimits {
             shard: shard as u8, // There are at most `limits::SHARDS_MAX`.
@@ -175,6 +171,9 @@ fn shards(settings: &Settings) -> Vec<ShardConfig> {
         idle: settings.idle,
         spin: Duration::from_micros(settings.spin_us.0),
         cpu: settings.cpus.0.get(shard).copied(),
+        retention: Duration::from_secs(settings.retention_s.0),
+        block_deadline: Duration::from_secs(settings.block_deadline_s.0),
+        log: log.clone(),
         tool_threads_max: settings.tool_threads_max.0 as usize,
         ..ShardConfig::default()
     };

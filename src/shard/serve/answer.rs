@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::super::{ExecuteError, ExecuteOptions, Shard};
 use super::connection::{Doing, Timer};
 use crate::base::ExecutionId;
-use crate::endpoint::{Answer, ApiError, Call, Execute, MetricsFormat, documents};
+use crate::endpoint::{Answer, ApiError, Call, Execute, documents};
 use crate::engine::{CancelError, Start, State, Status as ExecutionStatus};
 use crate::limits;
 use crate::reactor::{ConnectionId, Reactor};
@@ -24,7 +24,7 @@ impl<R: Reactor + 'static> Shard<R> {
             Call::Follow(follow) => self.follow(id, &follow),
             Call::Output(execution, kinds) => self.send_output(id, execution, kinds),
             Call::Result(execution, wait) => self.await_result(id, execution, wait),
-            Call::Executions | Call::AllProgress => self.gather(id, call),
+            Call::Executions | Call::AllProgress | Call::Metrics(_) => self.gather(id, call),
             other => {
                 let answer = self.answer_now(&other).unwrap_or_else(|e| Answer::error(&e));
                 self.answer(id, &answer)
@@ -52,13 +52,13 @@ impl<R: Reactor + 'static> Shard<R> {
                 let status = self.inspect(id)?;
                 documents::progress(*token, &status, self.engine.progress_texts(id.slot))
             }
-            Call::Metrics(format) => return Ok(self.metrics_answer(*format)),
             Call::Ready => documents::health("ready"),
             Call::Execute(_)
             | Call::Follow(_)
             | Call::Output(..)
             | Call::Result(..)
             | Call::Executions
+            | Call::Metrics(_)
             | Call::AllProgress => unreachable!("answered elsewhere"),
         };
         Ok(Answer::json(Status::OK, &document))
@@ -120,6 +120,7 @@ impl<R: Reactor + 'static> Shard<R> {
             Err(error) => return self.answer_error(id, &refusal(error)),
         };
         self.run_mut(execution.slot).policy = execute.policy;
+        self.log_started(id, execution, &execute.tool);
         if let Some((format, wishes)) = execute.stream {
             let is_refused = self.follow_new(id, execution, format, wishes);
             if is_refused {
@@ -143,7 +144,7 @@ impl<R: Reactor + 'static> Shard<R> {
                 let serve = self.serve.as_mut().expect("it has connections");
                 serve.waiting.push((execution, id));
                 let connection = serve.connection(id).expect("its request is being answered");
-                connection.doing = Doing::Result(execution);
+                connection.doing = Doing::Result;
                 serve.set_timer(id, Some((Timer::Result, now + wait)));
                 false
             }
@@ -212,11 +213,6 @@ impl<R: Reactor + 'static> Shard<R> {
     /// As [`Shard::answer`], of what went wrong.
     pub(super) fn answer_error(&mut self, id: ConnectionId, error: &ApiError) -> bool {
         self.answer(id, &Answer::error(error))
-    }
-
-    fn metrics_answer(&mut self, format: MetricsFormat) -> Answer {
-        let _ = format;
-        Answer::empty(Status::NOT_IMPLEMENTED)
     }
 }
 

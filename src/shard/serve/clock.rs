@@ -68,7 +68,7 @@ impl<R: Reactor + 'static> Shard<R> {
             (Doing::Requests, Due::Rest) => Some((Timer::Request, limits::REQUEST_DEADLINE)),
             (Doing::Requests, Due::Answer | Due::Nothing) | (Doing::Elsewhere, _) => None,
             // Set by who began it.
-            (Doing::Result(_) | Doing::Stream | Doing::Closing, _) => return,
+            (Doing::Result | Doing::Stream | Doing::Closing, _) => return,
         };
         let wanted = wanted.map(|(timer, after)| (timer, now + after));
         serve.set_timer(id, wanted);

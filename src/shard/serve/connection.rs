@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 
 use super::frames::Frames;
 use super::stream::Stream;
-use crate::base::{ExecutionId, Instant};
+use crate::base::Instant;
 use crate::endpoint::HttpConnection;
 use crate::engine::wheel::TimerId;
 use crate::limits;
@@ -43,8 +43,8 @@ impl Piece {
 pub(super) enum Doing {
     /// It reads requests.
     Requests,
-    /// Its request is answered when this execution has ended, or the timer fires.
-    Result(ExecutionId),
+    /// Its request is answered when an execution has ended, or the timer fires.
+    Result,
     /// Its request was sent to another shard.
     Elsewhere,
     /// It is given an execution, or several.

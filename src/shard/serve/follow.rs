@@ -87,7 +87,8 @@ impl<R: Reactor + 'static> Shard<R> {
     fn was_seen_to_end(&mut self, execution: ExecutionId, from: From) -> bool {
         let From::Seq { seq, .. } = from else { return false };
         let status = self.inspect(execution);
-        status.is_ok_and(|s| matches!(s.state, State::Ended(_)) && seq > s.head_seq + 1)
+        let is_over = |state| matches!(state, State::Draining | State::Ended(_));
+        status.is_ok_and(|status| is_over(status.state) && seq > status.head_seq + 1)
     }
 
     /// What is agreed, with what applies to this execution where the client does not say.
@@ -102,7 +103,9 @@ impl<R: Reactor + 'static> Shard<R> {
                 limit_bytes: default.limit_bytes,
             }))
         });
-        wishes.spec(default.unwrap_or_default(), from)
+        let spec = wishes.spec(default.unwrap_or_default(), from);
+        // What was sent last may be lost with the connection: the client comes back for it.
+        SubscribeSpec { replays: spec.policy == Policy::Block, ..spec }
     }
 
     /// Nothing is given to it before its answer is begun: there is no pump in between.
@@ -150,7 +153,6 @@ impl<R: Reactor + 'static> Shard<R> {
             return true;
         }
         let followed = attached.iter().map(|(execution, subscribed)| Followed {
-            id: *execution,
             name: execution.to_string().into(),
             subscriber: Some(subscribed.subscriber),
             kinds: subscribed.terms.kinds,

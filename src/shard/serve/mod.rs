@@ -25,6 +25,7 @@ mod peers;
 mod receive;
 mod server;
 mod stream;
+mod tell;
 
 pub(super) use deliver::Giving;
 pub use server::{Server, ServerConfig, ServerError, SetUp};
@@ -146,7 +147,7 @@ impl Serve {
         let connection = self.connections[id.0.index as usize].take()?;
         self.connection_count -= 1;
         match connection.doing {
-            Doing::Result(_) => self.waiting.retain(|(_, waiting)| *waiting != id),
+            Doing::Result => self.waiting.retain(|(_, waiting)| *waiting != id),
             Doing::Elsewhere => self.gatherings.retain(|gathering| !gathering.is_for(id)),
             Doing::Requests | Doing::Stream | Doing::Closing => {}
         }

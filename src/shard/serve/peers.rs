@@ -3,9 +3,11 @@
 use serde_json::Value;
 
 use super::super::handle::{Command, Mailbox};
+use super::super::metrics::{self, ExecutionCounts, ProcessMetrics, ShardMetrics};
 use super::super::{Shard, ShardHandle};
 use super::connection::Doing;
-use crate::endpoint::{Answer, ApiError, Call, documents};
+use crate::endpoint::{Answer, ApiError, Call, MetricsFormat, documents};
+use crate::engine::{Outcome, State};
 use crate::limits;
 use crate::reactor::{ConnectionId, Reactor};
 use crate::wire::http1::Status;
@@ -14,8 +16,18 @@ use crate::wire::http1::Status;
 #[derive(Debug)]
 pub(super) struct Gathering {
     id: ConnectionId,
-    parts: Vec<Value>,
+    format: Option<MetricsFormat>,
+    parts: Vec<Part>,
     missing_count: usize,
+}
+
+/// What one shard has to say.
+#[derive(Debug)]
+enum Part {
+    /// A document with one list, to which those of others are joined.
+    List(Value),
+    /// Its numbers.
+    Metrics(Box<ShardMetrics>),
 }
 
 impl Gathering {
@@ -54,9 +66,13 @@ impl<R: Reactor + 'static> Shard<R> {
                 ApiError::new(Status::SERVICE_UNAVAILABLE, "busy", "a shard takes no calls");
             return self.answer_error(id, &error.retry_after(limits::BUSY_RETRY_AFTER));
         }
-        let gathering = Gathering { id, parts: vec![own_part], missing_count: asked_count };
+        let format = match call {
+            Call::Metrics(format) => Some(format),
+            _ => None,
+        };
+        let gathering = Gathering { id, format, parts: vec![own_part], missing_count: asked_count };
         if asked_count == 0 {
-            return self.answer_gathered(&gathering);
+            return self.answer_gathered(gathering);
         }
         let serve = self.serve.as_mut().expect("it has connections");
         serve.connection(id).expect("its request is being answered").doing = Doing::Elsewhere;
@@ -65,21 +81,22 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     /// What this shard has to say.
-    fn part_of(&mut self, call: &Call) -> Value {
+    fn part_of(&mut self, call: &Call) -> Part {
         match call {
-            Call::Executions => self.list_executions(),
+            Call::Executions => Part::List(self.list_executions()),
+            Call::Metrics(_) => Part::Metrics(Box::new(self.metrics())),
             Call::AllProgress => {
                 let engine = &self.engine;
-                documents::all_progress(engine.tokens().map(|(token, id, progress)| {
+                Part::List(documents::all_progress(engine.tokens().map(|(token, id, progress)| {
                     (token, id, progress, engine.progress_texts(id.slot))
-                }))
+                })))
             }
             _ => unreachable!("no other call is asked of all"),
         }
     }
 
     /// Another shard has answered.
-    fn take_part(&mut self, id: ConnectionId, part: Value) {
+    fn take_part(&mut self, id: ConnectionId, part: Part) {
         let Some(serve) = &mut self.serve else { return };
         let Some(at) = serve.gatherings.iter().position(|gathering| gathering.id == id) else {
             return; // Who asked has gone.
@@ -93,22 +110,81 @@ impl<R: Reactor + 'static> Shard<R> {
         let gathering = serve.gatherings.swap_remove(at);
         if let Some(connection) = serve.connection(id) {
             connection.doing = Doing::Requests;
-            self.answer_gathered(&gathering);
+            self.answer_gathered(gathering);
             self.serve.as_mut().expect("as above").answered.push(id);
         }
     }
 
-    fn answer_gathered(&mut self, gathering: &Gathering) -> bool {
-        let mut all = Vec::new();
-        let mut name = String::new();
-        for part in &gathering.parts {
-            for (key, value) in part.as_object().expect("ours are objects") {
-                name.clone_from(key);
-                all.extend(value.as_array().expect("of one list").iter().cloned());
+    fn answer_gathered(&mut self, gathering: Gathering) -> bool {
+        let (mut name, mut list, mut shards) = (String::new(), Vec::new(), Vec::new());
+        for part in gathering.parts {
+            match part {
+                Part::Metrics(metrics) => shards.push(*metrics),
+                Part::List(Value::Object(members)) => {
+                    for (key, value) in members {
+                        let Value::Array(items) = value else { unreachable!("ours are lists") };
+                        list.extend(items);
+                        name = key;
+                    }
+                }
+                Part::List(_) => unreachable!("ours are objects"),
             }
         }
-        let document = Value::from_iter([(name, Value::from(all))]);
-        self.answer(gathering.id, &Answer::json(Status::OK, &document))
+        let answer = match gathering.format {
+            Some(format) => {
+                shards.sort_by_key(|shard| shard.shard);
+                let text = metrics::render(format, shards, self.process_metrics());
+                Answer::text(Status::OK, format.media_type(), text)
+            }
+            None => Answer::json(Status::OK, &Value::from_iter([(name, Value::from(list))])),
+        };
+        self.answer(gathering.id, &answer)
+    }
+
+    /// The numbers of this shard.
+    fn metrics(&self) -> ShardMetrics {
+        let memory = self.memory();
+        let (mut executions, mut subscribers) = (ExecutionCounts::default(), 0);
+        for (state, subscriber_count) in self.engine.census() {
+            let count = match state {
+                State::Queued => &mut executions.queued,
+                State::Running => &mut executions.running,
+                State::Draining => &mut executions.draining,
+                State::Ended(Outcome::Completed) => &mut executions.completed,
+                State::Ended(Outcome::Failed) => &mut executions.failed,
+                State::Ended(Outcome::Cancelled) => &mut executions.cancelled,
+                State::Ended(Outcome::TimedOut) => &mut executions.timed_out,
+            };
+            *count += 1;
+            subscribers += u64::from(subscriber_count);
+        }
+        let connections = self.serve.iter().flat_map(|serve| serve.connections.iter().flatten());
+        let (mut streams, mut waiting_bytes) = (0, 0);
+        for connection in connections {
+            streams += u64::from(connection.stream.is_some());
+            waiting_bytes += connection.own_bytes() as u64;
+        }
+        ShardMetrics {
+            shard: self.own_index() as u32,
+            counters: self.counters(),
+            reactor: self.reactor.counters().clone(),
+            rings: memory.usage,
+            rings_bytes_max: memory.rings_bytes_max,
+            pressure: memory.pressure,
+            executions,
+            subscribers,
+            connections: self.connection_count().into(),
+            streams,
+            waiting_bytes,
+        }
+    }
+
+    fn process_metrics(&self) -> ProcessMetrics {
+        let shard_count = self.peers.len().max(1) as u64;
+        ProcessMetrics {
+            connections_max: u64::from(self.socket_limits.connections_max) * shard_count,
+            log_records_dropped: self.log.dropped_total(),
+        }
     }
 }
 

@@ -21,6 +21,7 @@ impl<R: Reactor + 'static> Shard<R> {
             match event {
                 SocketEvent::Accepted { connection, peer, .. } => {
                     serve.accept(connection, peer, self.now);
+                    self.log_connection("connection_accepted", peer);
                 }
                 SocketEvent::Received { connection: id, bytes } => {
                     let date = serve.date;
@@ -90,7 +91,7 @@ impl<R: Reactor + 'static> Shard<R> {
             // Who closes its side of a stream has gone, as browsers and curl go.
             _ if is_broken => self.drop_connection(id),
             Doing::Requests => self.converse(id, |http, date, out| http.end_input(date, out)),
-            Doing::Result(_) | Doing::Elsewhere | Doing::Stream | Doing::Closing => {
+            Doing::Result | Doing::Elsewhere | Doing::Stream | Doing::Closing => {
                 self.drop_connection(id);
             }
         }
@@ -101,10 +102,11 @@ impl<R: Reactor + 'static> Shard<R> {
     pub(super) fn drop_connection(&mut self, id: ConnectionId) {
         let Some(serve) = &mut self.serve else { return };
         let Some(mut connection) = serve.forget(id) else { return };
-        let stream = connection.stream.take();
+        let (stream, peer) = (connection.stream.take(), connection.peer);
         let is_output = stream.as_ref().is_some_and(|s| s.encoding == Encoding::Output);
         connection.recycle(&mut serve.spare);
         self.reactor.close(id);
+        self.log_connection("connection_closed", peer);
         for followed in stream.iter().flat_map(|stream| &stream.followed) {
             match followed.subscriber {
                 // Nobody comes back for the rest of a file.

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::connection::Connection;
 use super::frames::{Encoding, Frame};
-use crate::base::{ExecutionId, SubscriberId};
+use crate::base::SubscriberId;
 use crate::endpoint::StreamBody;
 use crate::engine::{Kinds, Totals};
 use crate::shard::Chunk;
@@ -29,8 +29,7 @@ pub(super) struct Stream {
 /// An execution that is followed.
 #[derive(Debug)]
 pub(super) struct Followed {
-    pub id: ExecutionId,
-    /// As it is printed.
+    /// Which, as it is printed.
     pub name: Box<str>,
     /// `None`: it has ended for this connection.
     pub subscriber: Option<SubscriberId>,

@@ -1,0 +1,61 @@
+//! What the log is told: who came and went, what ran, who was let go.
+
+use super::super::Shard;
+use crate::base::{ExecutionId, Handle, SubscriberId};
+use crate::engine::{End, EndState, Verdict};
+use crate::reactor::{ConnectionId, Peer, Reactor};
+use crate::trace::Level;
+
+impl<R: Reactor + 'static> Shard<R> {
+    fn wall_us(&self) -> u64 {
+        self.anchor.wall_us_at(self.now.nanos())
+    }
+
+    /// Somebody has connected, or has gone.
+    pub(super) fn log_connection(&self, event: &'static str, peer: Peer) {
+        self.log.record(self.wall_us(), Level::Debug, event, |record| {
+            record.number("shard", self.own_index() as u64).show("peer", &peer);
+        });
+    }
+
+    /// A client has had a tool run.
+    pub(super) fn log_started(&mut self, id: ConnectionId, execution: ExecutionId, tool: &str) {
+        let peer = self.serve.as_mut().and_then(|serve| Some(serve.connection(id)?.peer));
+        self.log.record(self.wall_us(), Level::Info, "execution_started", |record| {
+            record.show("execution", &execution).show("tool", &tool);
+            if let Some(peer) = peer {
+                record.show("peer", &peer);
+            }
+        });
+    }
+
+    /// An execution is over.
+    pub(in crate::shard) fn log_ended(&self, execution: Handle, verdict: &Verdict) {
+        let run = self.runs[execution.index as usize].as_ref();
+        let Some(id) = run.map(|run| run.id) else { return };
+        self.log.record(self.wall_us(), Level::Info, "execution_ended", |record| {
+            record.show("execution", &id).show("state", &verdict.outcome);
+            record.number("chunks", verdict.head_seq);
+            if let Some(error) = &verdict.error {
+                record.show("error", error);
+            }
+        });
+    }
+
+    /// A subscriber was let go before its execution's end.
+    pub(in crate::shard) fn log_detached(
+        &self,
+        subscriber: SubscriberId,
+        execution: Handle,
+        end: &End,
+    ) {
+        let EndState::Detached { reason, resume_from } = end.state else { return };
+        let run = self.runs[execution.index as usize].as_ref();
+        let Some(id) = run.map(|run| run.id) else { return };
+        self.log.record(self.wall_us(), Level::Warn, "subscriber_detached", |record| {
+            record.show("execution", &id).show("subscriber", &subscriber);
+            record.show("reason", &reason.name()).number("resume_from", resume_from);
+            record.number("chunks", end.given.chunks).number("missed_chunks", end.missed.chunks);
+        });
+    }
+}
