@@ -12,7 +12,7 @@
 //! - H4: behind an answer that leaves bytes of its request unread the connection is closed.
 
 use crate::endpoint::answer::{Answer, Manner};
-use crate::endpoint::routes::{Asked, ask};
+use crate::endpoint::ask::{Asked, ask};
 use crate::endpoint::{ApiError, Call};
 use crate::limits;
 use crate::wire::http1::{

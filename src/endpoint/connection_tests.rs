@@ -124,6 +124,13 @@ fn the_end_of_input_behind_a_call_does_not_lose_its_answer() {
     let answers = responses(&[Method::Get; 2], &out, true);
     assert_eq!(answers[0].header("connection"), None);
     assert_eq!(answers[1].header("connection"), Some("close"));
+    // With nothing behind it.
+    let (mut connection, mut out) = (HttpConnection::new(), Vec::new());
+    connection.receive(get("/v1/tools").as_bytes(), &DATE, &mut out);
+    assert_eq!(connection.end_input(&DATE, &mut out), Step::Wait);
+    connection.answer(&Answer::empty(Status::NO_CONTENT), &DATE, &mut out);
+    assert_eq!(connection.due(), Due::Nothing);
+    assert_eq!(responses(&[Method::Get], &out, true)[0].header("connection"), Some("close"));
 }
 
 const EXPECT: &str = "Expect: 100-continue\r\nContent-Type: application/json\r\n";

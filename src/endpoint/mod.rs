@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 mod answer;
+mod ask;
 mod body;
 #[cfg(test)]
 mod bounds_tests;

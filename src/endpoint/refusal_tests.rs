@@ -202,6 +202,9 @@ fn bodies_of_other_types_or_lengths_are_refused() {
     let twice = "Content-Type: application/json\r\n".repeat(2);
     let request = with("POST", "/v1/executions", &format!("{twice}{length}")) + body;
     assert_refused(&request, (400, "invalid_header", Some("content-type"), None));
+    let zipped = format!("Content-Type: application/json\r\nContent-Encoding: gzip\r\n{length}");
+    let encoding = (415, "unsupported_media_type", Some("content-encoding"), None);
+    assert_refused(&(with("POST", "/v1/executions", &zipped) + body), encoding);
     let none = with("POST", "/v1/executions", "Content-Type: application/json\r\n");
     assert_refused(&none, (411, "length_required", None, None));
     let acks = format!("/v1/executions/{}/subscribers/s1.1/acks", id(1));

@@ -1,0 +1,166 @@
+//! What a request asks for: its route is found, its head and then its body are read.
+
+use std::borrow::Cow;
+
+use smallvec::SmallVec;
+
+use crate::base::{ExecutionId, ProgressToken, SubscriberId};
+use crate::endpoint::answer::{Answer, JSON};
+use crate::endpoint::parameters::Parameters;
+use crate::endpoint::routes::{ROUTES, Route};
+use crate::endpoint::{ApiError, Call, StreamFormat, Wishes, execute};
+use crate::engine::NotFound;
+use crate::limits;
+use crate::wire::http1::{DecodeError, Method, RequestHead, Status, is_media_type};
+
+/// What is known behind the head of a request.
+#[derive(Debug, PartialEq)]
+pub(super) enum Asked {
+    /// All of it.
+    Call(Call),
+    /// The answer.
+    Here(Answer),
+    /// What to run is in the body; perhaps the answer is a stream.
+    Execute(Option<(StreamFormat, Wishes)>),
+    /// How far the acknowledgement goes is in the body.
+    Acknowledge(ExecutionId, SubscriberId),
+}
+
+/// The head of a request, with the parts of its path that have names, in their order.
+pub(super) struct Request<'a> {
+    path: Segments<'a>,
+    pub parameters: Parameters<'a>,
+}
+
+type Segments<'a> = SmallVec<[Cow<'a, str>; 8]>;
+
+/// What a request asks for, as far as its head says it, and how long its body may be.
+pub(super) fn ask(head: &RequestHead<'_>) -> (Asked, u64) {
+    let error = |error: ApiError| Asked::Here(Answer::error(&error));
+    // Of a request that is refused the body is dropped, so that the next one can be read.
+    let dropped_max = limits::HTTP_BODY_BYTES_MAX;
+    if head.target.path == "*" {
+        return (Asked::Here(allow(Answer::empty(Status::NO_CONTENT), ROUTES)), dropped_max);
+    }
+    let segments: Result<Segments<'_>, DecodeError> =
+        head.target.segments().take(SEGMENTS_MAX + 1).collect();
+    let segments = match segments {
+        Ok(segments) => segments,
+        Err(fault) => {
+            let text = format!("the path: {fault}");
+            let fault = ApiError::new(Status::BAD_REQUEST, "malformed_path", text);
+            return (error(fault), dropped_max);
+        }
+    };
+    let here = || ROUTES.iter().filter(|route| is_at(route.path, &segments));
+    if here().next().is_none() {
+        let text = "there is nothing at this path; /openapi.json says what there is";
+        return (error(ApiError::new(Status::NOT_FOUND, "unknown_path", text)), dropped_max);
+    }
+    if head.method == Method::Options {
+        return (Asked::Here(allow(Answer::empty(Status::NO_CONTENT), here())), dropped_max);
+    }
+    let method = if head.method == Method::Head { Method::Get } else { head.method };
+    let Some(route) = here().find(|route| route.method == method) else {
+        let text = format!("{} is not allowed here", head.method);
+        let error = ApiError::new(Status::METHOD_NOT_ALLOWED, "method_not_allowed", text);
+        return (Asked::Here(allow(Answer::error(&error), here())), dropped_max);
+    };
+    let bytes_max = route.body.as_ref().map_or(0, |body| body.bytes_max);
+    match route.begin(head, &segments) {
+        Ok(asked) => (asked, bytes_max),
+        Err(fault) => (error(fault), bytes_max),
+    }
+}
+
+/// No path has more parts.
+const SEGMENTS_MAX: usize = 8;
+
+fn is_at(path: &str, segments: &Segments<'_>) -> bool {
+    let mut parts = path[1..].split('/');
+    let is_it = |part: &str, segment: &str| match part.starts_with('{') {
+        true => !segment.is_empty(),
+        false => part == segment,
+    };
+    let are_equal =
+        segments.iter().all(|segment| parts.next().is_some_and(|part| is_it(part, segment)));
+    are_equal && parts.next().is_none()
+}
+
+/// With the methods that the routes of a path have.
+fn allow<'r>(answer: Answer, routes: impl IntoIterator<Item = &'r Route>) -> Answer {
+    let mut has = [false; Method::ALL.len()];
+    let mut add = |method: Method| has[method as usize] = true;
+    add(Method::Options);
+    for route in routes {
+        add(route.method);
+        if route.method == Method::Get {
+            add(Method::Head);
+        }
+    }
+    let methods = Method::ALL.into_iter().filter(|method| has[*method as usize]);
+    let names: Vec<&str> = methods.map(Method::name).collect();
+    answer.allowing(names.join(", "))
+}
+
+impl Route {
+    fn begin(&self, head: &RequestHead<'_>, segments: &Segments<'_>) -> Result<Asked, ApiError> {
+        let named = self.path[1..].split('/').zip(segments);
+        let path = named.filter(|(part, _)| part.starts_with('{')).map(|(_, value)| value.clone());
+        let parameters = Parameters::read(head.target.query, head.headers, self.query)?;
+        let asked = (self.begin)(&Request { path: path.collect(), parameters })?;
+        if self.body.is_some() {
+            check_body(head)?;
+        }
+        Ok(asked)
+    }
+}
+
+/// There is a body, of JSON as it is.
+fn check_body(head: &RequestHead<'_>) -> Result<(), ApiError> {
+    head.require_body()?;
+    let unsupported = |field: &str, text: String| {
+        let code = "unsupported_media_type";
+        ApiError::new(Status::UNSUPPORTED_MEDIA_TYPE, code, format!("{field}: {text}")).field(field)
+    };
+    let media_type = head.headers.only("content-type")?;
+    if !media_type.is_some_and(|media_type| is_media_type(media_type, JSON)) {
+        return Err(unsupported("content-type", format!("a body here is {JSON}")));
+    }
+    match head.headers.only("content-encoding")? {
+        None | Some("identity") => Ok(()),
+        Some(_) => Err(unsupported("content-encoding", "a body here has none".to_owned())),
+    }
+}
+
+impl Request<'_> {
+    /// What is no id is the id of nothing.
+    pub fn execution(&self) -> Result<ExecutionId, ApiError> {
+        Ok(self.path[0].parse().map_err(|_| NotFound)?)
+    }
+
+    pub fn subscriber(&self) -> Result<SubscriberId, ApiError> {
+        Ok(self.path[1].parse().map_err(|_| NotFound)?)
+    }
+
+    pub fn token(&self) -> Result<ProgressToken, ApiError> {
+        Ok(self.path[0].parse().map_err(|_| NotFound)?)
+    }
+}
+
+impl Asked {
+    /// The call, or the answer if there is one already, now that the body is there.
+    pub fn complete(self, body: &[u8]) -> Result<Call, Answer> {
+        let call = match self {
+            Asked::Call(call) => return Ok(call),
+            Asked::Here(answer) => return Err(answer),
+            Asked::Execute(stream) => {
+                execute::execute(body, stream).map(|execute| Call::Execute(execute.into()))
+            }
+            Asked::Acknowledge(id, subscriber) => {
+                execute::acknowledge(body).map(|seq| Call::Acknowledge(id, subscriber, seq))
+            }
+        };
+        call.map_err(|error| Answer::error(&error))
+    }
+}
