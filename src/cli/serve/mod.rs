@@ -43,8 +43,9 @@ Settings, which win over those of the file:
 ";
 
 const HELP_TAIL: &str = "
-SIGTERM and Ctrl-C stop it in order: nobody is accepted any more, subscribers go on until their
-executions end or the deadline passes, and then are told so. A second one ends it at once.
+SIGTERM and Ctrl-C stop it in order: nobody is accepted any more, what runs is stopped, subscribers
+are told so (`detached: shutdown`), and what was said before is still sent, until the deadline.
+A second one ends it at once.
 
 Exit codes: 0 stopped, 1 failed, 2 bad usage, 3 the environment lacks something.
 ";
