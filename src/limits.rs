@@ -171,7 +171,7 @@ pub const TOOL_QUEUE_MAX: usize = 1_024;
 
 /// Shards of one server. (An execution's id has room for more.)
 pub const SHARDS_MAX: usize = 64;
-/// How long a server that was told to stop waits for what still runs.
+/// How long a server that was told to stop waits until everything was sent.
 pub const DRAIN_DEADLINE: Duration = Duration::from_secs(10);
 /// The longest file of settings.
 pub const CONFIG_FILE_BYTES_MAX: usize = 256 << 10;

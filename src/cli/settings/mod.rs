@@ -86,7 +86,7 @@ settings! {
     retention_s: Seconds = Number(limits::RETENTION.as_secs());
     /// How long a block subscriber may hold a producer back, in seconds, if nobody says otherwise.
     block_deadline_s: Seconds = Number(limits::BLOCK_DEADLINE.as_secs());
-    /// How long the server waits for what still runs when it was told to stop, in seconds.
+    /// How long the server, told to stop, waits until everything was sent, in seconds.
     drain_deadline_s: Number<0, { limits::SETTING_SECONDS_MAX }> =
         Number(limits::DRAIN_DEADLINE.as_secs());
     /// How the log is written, on standard error.
