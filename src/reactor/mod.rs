@@ -8,7 +8,7 @@
 //! Reading order: this file (the contract), [`operation`] (what goes in and comes out),
 //! [`waker`], [`polled`] (the simpler backend), [`uring`], [`probe`] (which of the two), [`idle`]
 //! (when to poll and when to block). Then sockets: [`socket`] (their values), `socket_calls.rs` and
-//! `listener.rs` (what both backends share), `polled_net.rs`, `uring_net.rs`, `uring_buffers.rs`.
+//! `listener.rs` (what both backends share), `polled_net.rs`, `uring_net.rs` (with `uring_net/`), `uring_buffers.rs`.
 //! Beside all that, [`watch`] looks after the machine's memory.
 //! Tests: `tests/reactor/` runs one list against all three.
 
@@ -36,8 +36,6 @@ pub mod watch;
 
 #[cfg(test)]
 mod kinds_test;
-#[cfg(test)]
-mod uring_net_tests;
 
 pub use buffer::Buffer;
 pub use clock::Clock;

@@ -2,11 +2,17 @@
 //!
 //! Descriptors are blocking ones (the kernel waits by itself only for these), sends say
 //! MSG_DONTWAIT. Like `uring_table.rs` this builds entries and takes answers; the ring is in
-//! `uring.rs`.
+//! `uring.rs`. Here: the state, the way of entries and answers, what the owner calls;
+//! `uring_net/` has what goes on in between.
 //! Invariants:
 //! - N1 what is `Armed` has exactly one entry with the kernel, what is `Owed` stands in `owed`.
 //! - N2 a place, and its descriptor, is free again only when nothing of it is armed.
 //! - N3 a connection that is paused holds what raced with the pause in memory of its own.
+
+mod accept;
+mod receive;
+#[cfg(test)]
+mod tests;
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -15,9 +21,8 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use io_uring::{cqueue, opcode, squeue, types};
 
 use crate::base::{Handle, Instant, Pool};
-use crate::limits::LISTENER_PAUSE;
 use crate::reactor::listener::Listener;
-use crate::reactor::socket_calls::{self as calls, AcceptRefusal};
+use crate::reactor::socket_calls as calls;
 use crate::reactor::uring_buffers::{GROUP, ReceiveBuffers};
 use crate::reactor::uring_table::{PURPOSE_SHIFT, Purpose, user_data};
 use crate::reactor::{
@@ -195,189 +200,6 @@ impl UringNet {
         }
     }
 
-    fn on_accept(
-        &mut self,
-        handle: Handle,
-        result: i32,
-        has_more: bool,
-        counters: &mut SocketCounters,
-    ) {
-        let arrived = calls::adopt_answer(result);
-        let Some(slot) = self.listeners.get_mut(handle) else { return };
-        if !has_more {
-            slot.accept = Flight::Idle;
-        }
-        if slot.is_closing {
-            // What came too late shares the fate of the kernel's queue.
-            if !has_more {
-                self.listeners.remove(handle);
-            }
-            return;
-        }
-        match arrived {
-            Ok(fd) => {
-                self.arrivals.push_back((handle, fd));
-                self.settle_arrivals(counters);
-            }
-            Err(IoError(libc::ECANCELED)) => {}
-            Err(error) => match AcceptRefusal::of(error) {
-                AcceptRefusal::Nobody => {}
-                AcceptRefusal::Gone => counters.aborted_count += 1,
-                AcceptRefusal::Exhausted => {
-                    self.pause(handle, counters);
-                    counters.exhausted_count += u64::from(calls::is_out_of_descriptors(error));
-                    let again = Clock::now() + LISTENER_PAUSE;
-                    self.retry_at = Some(self.retry_at.map_or(again, |at| at.min(again)));
-                }
-            },
-        }
-        if self.connections.count() == self.connections.capacity() {
-            self.pause(handle, counters); // Until one is closed.
-        }
-        self.want_accept(handle);
-    }
-
-    fn want_accept(&mut self, handle: Handle) {
-        let Some(slot) = self.listeners.get_mut(handle) else { return };
-        if slot.accept == Flight::Idle && !slot.is_paused && !slot.is_closing {
-            slot.accept = Flight::Owed;
-            self.owed.push_back((Purpose::Accept, handle));
-        }
-    }
-
-    fn pause(&mut self, handle: Handle, counters: &mut SocketCounters) {
-        let Some(slot) = self.listeners.get_mut(handle) else { return };
-        if std::mem::replace(&mut slot.is_paused, true) {
-            return;
-        }
-        counters.paused_count += 1;
-        match slot.accept {
-            Flight::Armed => self.owed.push_back((Purpose::CancelAccept, handle)),
-            Flight::Idle | Flight::Owed => slot.accept = Flight::Idle,
-        }
-    }
-
-    fn resume_listeners(&mut self) {
-        self.retry_at = None;
-        for index in 0..self.listeners.capacity() {
-            let Some(slot) = self.listeners.at_mut(index) else { continue };
-            if std::mem::take(&mut slot.is_paused) {
-                let handle = self.listeners.handle_at(index).expect("the slot is taken");
-                self.want_accept(handle);
-            }
-        }
-    }
-
-    /// Gives places to those who were accepted.
-    fn settle_arrivals(&mut self, counters: &mut SocketCounters) {
-        while self.connections.count() < self.connections.capacity() {
-            let Some((listener, fd)) = self.arrivals.pop_front() else { return };
-            match self.adopt(listener, fd) {
-                Ok((connection, peer)) => {
-                    counters.accepted_count += 1;
-                    let happening = Happening::Accepted(ListenerId(listener), connection, peer);
-                    self.events.push_back(happening);
-                }
-                Err(_) => counters.aborted_count += 1,
-            }
-        }
-    }
-
-    /// Makes a connection of a descriptor; an error if its peer has gone.
-    fn adopt(&mut self, listener: Handle, fd: OwnedFd) -> Result<(ConnectionId, Peer), IoError> {
-        let peer = calls::peer(fd.as_raw_fd())?;
-        if self.listeners.get(listener).is_some_and(|slot| slot.listener.is_unix()) {
-            calls::set_send_buffer(fd.as_raw_fd())?;
-        }
-        let slot = Connection {
-            fd,
-            receive: Flight::Owed,
-            writable: Flight::Idle,
-            is_receiving: true,
-            has_ended: false,
-            is_cut: false,
-            is_closing: false,
-            broken: None,
-            held: Vec::new(),
-            held_end: None,
-        };
-        let handle = self.connections.insert(slot).map_err(|_| IoError(libc::EMFILE))?;
-        self.owed.push_back((Purpose::Receive, handle));
-        Ok((ConnectionId(handle), peer))
-    }
-
-    fn on_receive(
-        &mut self,
-        handle: Handle,
-        result: i32,
-        flags: u32,
-        counters: &mut SocketCounters,
-    ) {
-        let buffer = cqueue::buffer_select(flags).filter(|number| self.buffers.take(*number));
-        let is_over = !cqueue::more(flags);
-        let slot = self.connections.get_mut(handle);
-        let id = ConnectionId(handle);
-        let mut is_kept = false;
-        if let Some(slot) = slot {
-            if is_over {
-                slot.receive = Flight::Idle;
-            }
-            match (u32::try_from(result), buffer) {
-                _ if slot.is_closing => {}
-                (Ok(0), _) => {
-                    slot.has_ended = true;
-                    self.events.push_back(Happening::Ended(id, None));
-                }
-                (Ok(size_bytes), Some(buffer)) => {
-                    is_kept = true;
-                    counters.received_bytes += u64::from(size_bytes);
-                    self.events.push_back(Happening::Received { id, buffer, size_bytes });
-                }
-                (Ok(_), None) => {
-                    slot.has_ended = true; // Bytes in no buffer of ours: nothing can be trusted.
-                    self.events.push_back(Happening::Ended(id, Some(IoError(libc::EIO))));
-                }
-                (Err(_), _) => match -result {
-                    libc::ENOBUFS => counters.starved_count += 1,
-                    libc::ECANCELED | libc::EINTR | libc::EAGAIN => {}
-                    code => {
-                        slot.has_ended = true;
-                        self.events.push_back(Happening::Ended(id, Some(IoError(code))));
-                    }
-                },
-            }
-        }
-        if let (false, Some(number)) = (is_kept, buffer) {
-            self.give_back(number);
-        }
-        if is_over {
-            self.want_receive(handle);
-            self.free_if_over(handle, counters);
-        }
-    }
-
-    /// Starts receiving if that is wanted and not going on.
-    fn want_receive(&mut self, handle: Handle) {
-        let Some(slot) = self.connections.get_mut(handle) else { return };
-        let is_wanted = slot.is_receiving && !slot.has_ended && !slot.is_closing;
-        if !is_wanted || slot.receive != Flight::Idle {
-            return;
-        }
-        if self.buffers.has_free() {
-            slot.receive = Flight::Owed;
-            self.owed.push_back((Purpose::Receive, handle));
-        } else {
-            self.starved.push_back(handle); // Until one is given back.
-        }
-    }
-
-    fn give_back(&mut self, number: u16) {
-        self.buffers.give_back(number);
-        while let Some(handle) = self.starved.pop_front() {
-            self.want_receive(handle);
-        }
-    }
-
     fn on_writable(&mut self, handle: Handle, counters: &mut SocketCounters) {
         let Some(slot) = self.connections.get_mut(handle) else { return };
         slot.writable = Flight::Idle;
@@ -401,31 +223,6 @@ impl UringNet {
         if self.arrivals.is_empty() {
             self.resume_listeners();
         }
-    }
-
-    /// Whether bytes that arrived go to the owner now. Else they are held or nobody's.
-    fn keep(&mut self, id: ConnectionId, buffer: u16, size_bytes: u32) -> bool {
-        match live(&mut self.connections, id) {
-            Some(slot) if slot.is_receiving && slot.held.is_empty() => return true,
-            Some(slot) => {
-                slot.held.extend_from_slice(self.buffers.bytes(buffer, size_bytes));
-                if slot.is_receiving {
-                    self.events.push_front(Happening::Held(id)); // In order: behind the older.
-                }
-            }
-            None => {}
-        }
-        self.give_back(buffer);
-        false
-    }
-
-    fn lend_held(&mut self, id: ConnectionId) -> bool {
-        let Some(slot) = live(&mut self.connections, id) else { return false };
-        if !slot.is_receiving || slot.held.is_empty() {
-            return false;
-        }
-        self.lent = Lent::Held(id, std::mem::take(&mut slot.held));
-        true
     }
 
     /// Closes everything: for the end.
