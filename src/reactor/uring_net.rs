@@ -7,10 +7,12 @@
 //! Invariants:
 //! - N1 what is `Armed` has exactly one entry with the kernel, what is `Owed` stands in `owed`.
 //! - N2 a place, and its descriptor, is free again only when nothing of it is armed.
+//!   What is released is closed to its owner from then on, and leaves then, too.
 //! - N3 a connection that is paused holds what raced with the pause in memory of its own.
 
 mod accept;
 mod receive;
+mod release;
 #[cfg(test)]
 mod tests;
 
@@ -21,13 +23,14 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use io_uring::{cqueue, opcode, squeue, types};
 
 use crate::base::{Handle, Instant, Pool};
-use crate::reactor::listener::Listener;
+use crate::reactor::listener::{self, Listener};
+use crate::reactor::released::Past;
 use crate::reactor::socket_calls as calls;
 use crate::reactor::uring_buffers::{GROUP, ReceiveBuffers};
 use crate::reactor::uring_table::{PURPOSE_SHIFT, Purpose, user_data};
 use crate::reactor::{
-    Clock, ConnectionId, IoError, ListenAddress, ListenError, ListenOptions, ListenerId, Net, Peer,
-    SendError, SocketCounters, SocketEvent, SocketLimits,
+    AdoptError, Clock, ConnectionId, IoError, ListenAddress, ListenError, ListenOptions,
+    ListenerId, Net, Peer, ReleasedSocket, SendError, SocketCounters, SocketEvent, SocketLimits,
 };
 
 /// Where an accept, a receive or a wait for writability stands.
@@ -49,16 +52,33 @@ struct ListenerSlot {
 
 struct Connection {
     fd: OwnedFd,
+    past: Past,
     receive: Flight,
     writable: Flight,
     is_receiving: bool,
-    has_ended: bool,
     is_cut: bool,
     is_closing: bool,
-    broken: Option<IoError>,
+    is_releasing: bool,
     /// What arrived while the owner did not want it: N3.
     held: Vec<u8>,
     held_end: Option<Option<IoError>>,
+}
+
+impl Connection {
+    fn new(fd: OwnedFd, past: Past) -> Connection {
+        Connection {
+            fd,
+            past,
+            receive: Flight::Idle,
+            writable: Flight::Idle,
+            is_receiving: true,
+            is_cut: false,
+            is_closing: false,
+            is_releasing: false,
+            held: Vec::new(),
+            held_end: None,
+        }
+    }
 }
 
 /// What each of 10,000 idle subscribers costs here.
@@ -75,6 +95,8 @@ enum Happening {
     Held(ConnectionId),
     Ended(ConnectionId, Option<IoError>),
     Writable(ConnectionId),
+    /// Everything of it stands before this.
+    Released(ConnectionId),
 }
 
 /// What the owner looks at until its next call.
@@ -203,25 +225,49 @@ impl UringNet {
     fn on_writable(&mut self, handle: Handle, counters: &mut SocketCounters) {
         let Some(slot) = self.connections.get_mut(handle) else { return };
         slot.writable = Flight::Idle;
-        if slot.is_closing {
-            self.free_if_over(handle, counters);
-        } else if std::mem::take(&mut slot.is_cut) {
+        let is_ours = !slot.is_closing && !slot.is_releasing;
+        if is_ours && std::mem::take(&mut slot.is_cut) {
             self.events.push_back(Happening::Writable(ConnectionId(handle)));
+        }
+        self.settle(handle, counters);
+    }
+
+    /// What was wanted of a connection that is to be closed or released, once the kernel has
+    /// answered everything: N2.
+    fn settle(&mut self, handle: Handle, counters: &mut SocketCounters) {
+        let Some(slot) = self.connections.get(handle) else { return };
+        if slot.receive == Flight::Armed || slot.writable == Flight::Armed {
+            return;
+        }
+        if slot.is_closing {
+            self.connections.remove(handle);
+            self.closing_count -= 1;
+            self.offer_place(counters);
+        } else if slot.is_releasing {
+            self.events.push_back(Happening::Released(ConnectionId(handle)));
         }
     }
 
-    /// Frees the place of a closed connection if the kernel has answered everything: N2.
-    fn free_if_over(&mut self, handle: Handle, counters: &mut SocketCounters) {
-        let Some(slot) = self.connections.get(handle) else { return };
-        let is_armed = slot.receive == Flight::Armed || slot.writable == Flight::Armed;
-        if !slot.is_closing || is_armed {
-            return;
-        }
-        self.connections.remove(handle);
-        self.closing_count -= 1;
+    /// A place is free: for those who were accepted already, then for others.
+    fn offer_place(&mut self, counters: &mut SocketCounters) {
         self.settle_arrivals(counters);
         if self.arrivals.is_empty() {
             self.resume_listeners();
+        }
+    }
+
+    /// Takes back what the kernel has of a connection, or will get: the answers tell when it is
+    /// done.
+    fn call_back(&mut self, handle: Handle) {
+        let Some(slot) = self.connections.get_mut(handle) else { return };
+        for (flight, cancel) in [
+            (&mut slot.receive, Purpose::CancelReceive),
+            (&mut slot.writable, Purpose::CancelWritable),
+        ] {
+            match *flight {
+                Flight::Armed => self.owed.push_back((cancel, handle)),
+                Flight::Owed | Flight::Idle => *flight = Flight::Idle,
+            }
         }
     }
 
@@ -247,15 +293,10 @@ impl Net for UringNet {
         address: &ListenAddress,
         options: ListenOptions,
     ) -> Result<ListenerId, ListenError> {
-        let listeners_max = self.listeners.capacity();
-        if self.listeners.count() == listeners_max {
-            return Err(ListenError::TooMany { listeners_max });
-        }
-        let listener = Listener::open(address, options, true)?;
         let accept = Flight::Owed;
-        let slot = ListenerSlot { listener, accept, is_paused: false, is_closing: false };
-        let inserted = self.listeners.insert(slot);
-        let handle = inserted.map_err(|_| ListenError::TooMany { listeners_max })?;
+        let slot =
+            |listener| ListenerSlot { listener, accept, is_paused: false, is_closing: false };
+        let handle = listener::open_into(&mut self.listeners, address, options, true, slot)?;
         self.owed.push_back((Purpose::Accept, handle));
         Ok(ListenerId(handle))
     }
@@ -276,7 +317,7 @@ impl Net for UringNet {
     }
 
     fn set_receiving(&mut self, id: ConnectionId, is_receiving: bool) {
-        let Some(slot) = live(&mut self.connections, id) else { return };
+        let Some(slot) = owned(&mut self.connections, id) else { return };
         slot.is_receiving = is_receiving;
         if !is_receiving {
             match slot.receive {
@@ -300,8 +341,8 @@ impl Net for UringNet {
         slices: &[IoSlice<'_>],
         counters: &mut SocketCounters,
     ) -> Result<usize, SendError> {
-        let slot = live(&mut self.connections, id).ok_or(SendError::Unknown)?;
-        if let Some(error) = slot.broken {
+        let slot = owned(&mut self.connections, id).ok_or(SendError::Unknown)?;
+        if let Some(error) = slot.past.broken {
             return Err(SendError::Broken(error));
         }
         if slot.is_cut {
@@ -309,7 +350,7 @@ impl Net for UringNet {
         }
         let (sent_bytes, error) = calls::send(slot.fd.as_raw_fd(), slices);
         counters.sent_bytes += sent_bytes as u64;
-        slot.broken = error;
+        slot.past.broken = error;
         match error {
             Some(error) if sent_bytes == 0 => return Err(SendError::Broken(error)),
             Some(_) => self.events.push_back(Happening::Writable(id)), // "Again" tells the error.
@@ -327,7 +368,7 @@ impl Net for UringNet {
     }
 
     fn finish(&mut self, id: ConnectionId) {
-        if let Some(slot) = live(&mut self.connections, id) {
+        if let Some(slot) = owned(&mut self.connections, id) {
             calls::shutdown(&slot.fd, libc::SHUT_WR);
         }
     }
@@ -339,19 +380,23 @@ impl Net for UringNet {
         self.closing_count += 1;
         counters.closed_count += 1;
         calls::shutdown(&slot.fd, libc::SHUT_RDWR); // Ends what is in flight, mostly.
-        for (flight, cancel) in [
-            (&mut slot.receive, Purpose::CancelReceive),
-            (&mut slot.writable, Purpose::CancelWritable),
-        ] {
-            match *flight {
-                Flight::Armed => self.owed.push_back((cancel, id.0)),
-                Flight::Owed | Flight::Idle => *flight = Flight::Idle,
-            }
-        }
-        self.free_if_over(id.0, counters);
+        self.call_back(id.0);
+        self.settle(id.0, counters);
     }
 
-    fn next_event(&mut self, _: &mut SocketCounters) -> Option<SocketEvent<'_>> {
+    fn release(&mut self, id: ConnectionId, counters: &mut SocketCounters) {
+        self.start_release(id, counters);
+    }
+
+    fn adopt(
+        &mut self,
+        socket: ReleasedSocket,
+        counters: &mut SocketCounters,
+    ) -> Result<ConnectionId, AdoptError> {
+        self.take_in(socket, counters)
+    }
+
+    fn next_event(&mut self, counters: &mut SocketCounters) -> Option<SocketEvent<'_>> {
         if let Lent::Buffer(number) = std::mem::replace(&mut self.lent, Lent::Nothing) {
             self.give_back(number);
         }
@@ -361,7 +406,7 @@ impl Net for UringNet {
                     return Some(SocketEvent::Accepted { listener, connection, peer });
                 }
                 Happening::Writable(connection) => {
-                    if live(&mut self.connections, connection).is_some() {
+                    if owned(&mut self.connections, connection).is_some() {
                         return Some(SocketEvent::Writable { connection });
                     }
                 }
@@ -388,6 +433,11 @@ impl Net for UringNet {
                     }
                     slot.held_end = Some(error);
                 }
+                Happening::Released(id) => {
+                    if let Some(socket) = self.let_go(id, counters) {
+                        return Some(SocketEvent::Released { connection: id, socket });
+                    }
+                }
             }
         }
         let Lent::Held(connection, bytes) = &self.lent else { return None };
@@ -399,8 +449,14 @@ impl Net for UringNet {
     }
 }
 
+/// A connection that is told of.
 fn live(connections: &mut Pool<Connection>, id: ConnectionId) -> Option<&mut Connection> {
     connections.get_mut(id.0).filter(|slot| !slot.is_closing)
+}
+
+/// A connection that the owner may use: live, and not on its way out.
+fn owned(connections: &mut Pool<Connection>, id: ConnectionId) -> Option<&mut Connection> {
+    live(connections, id).filter(|slot| !slot.is_releasing)
 }
 
 /// From owed to armed; None if it is not owed any more.

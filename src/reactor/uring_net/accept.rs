@@ -5,6 +5,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use super::{Connection, Flight, Happening, UringNet};
 use crate::base::Handle;
 use crate::limits::LISTENER_PAUSE;
+use crate::reactor::released::Past;
 use crate::reactor::socket_calls::{self as calls, AcceptRefusal};
 use crate::reactor::uring_table::Purpose;
 use crate::reactor::{Clock, ConnectionId, IoError, ListenerId, Peer, SocketCounters};
@@ -87,7 +88,7 @@ impl UringNet {
     pub(super) fn settle_arrivals(&mut self, counters: &mut SocketCounters) {
         while self.connections.count() < self.connections.capacity() {
             let Some((listener, fd)) = self.arrivals.pop_front() else { return };
-            match self.adopt(listener, fd) {
+            match self.settle_in(listener, fd) {
                 Ok((connection, peer)) => {
                     counters.accepted_count += 1;
                     let happening = Happening::Accepted(ListenerId(listener), connection, peer);
@@ -99,25 +100,18 @@ impl UringNet {
     }
 
     /// Makes a connection of a descriptor; an error if its peer has gone.
-    fn adopt(&mut self, listener: Handle, fd: OwnedFd) -> Result<(ConnectionId, Peer), IoError> {
+    fn settle_in(
+        &mut self,
+        listener: Handle,
+        fd: OwnedFd,
+    ) -> Result<(ConnectionId, Peer), IoError> {
         let peer = calls::peer(fd.as_raw_fd())?;
         if self.listeners.get(listener).is_some_and(|slot| slot.listener.is_unix()) {
             calls::set_send_buffer(fd.as_raw_fd())?;
         }
-        let slot = Connection {
-            fd,
-            receive: Flight::Owed,
-            writable: Flight::Idle,
-            is_receiving: true,
-            has_ended: false,
-            is_cut: false,
-            is_closing: false,
-            broken: None,
-            held: Vec::new(),
-            held_end: None,
-        };
+        let slot = Connection::new(fd, Past::none(peer));
         let handle = self.connections.insert(slot).map_err(|_| IoError(libc::EMFILE))?;
-        self.owed.push_back((Purpose::Receive, handle));
+        self.want_receive(handle);
         Ok((ConnectionId(handle), peer))
     }
 }

@@ -27,7 +27,7 @@ impl UringNet {
             match (u32::try_from(result), buffer) {
                 _ if slot.is_closing => {}
                 (Ok(0), _) => {
-                    slot.has_ended = true;
+                    slot.past.has_ended = true;
                     self.events.push_back(Happening::Ended(id, None));
                 }
                 (Ok(size_bytes), Some(buffer)) => {
@@ -36,14 +36,14 @@ impl UringNet {
                     self.events.push_back(Happening::Received { id, buffer, size_bytes });
                 }
                 (Ok(_), None) => {
-                    slot.has_ended = true; // Bytes in no buffer of ours: nothing can be trusted.
+                    slot.past.has_ended = true; // Bytes in no buffer of ours: nothing can be trusted.
                     self.events.push_back(Happening::Ended(id, Some(IoError(libc::EIO))));
                 }
                 (Err(_), _) => match -result {
                     libc::ENOBUFS => counters.starved_count += 1,
                     libc::ECANCELED | libc::EINTR | libc::EAGAIN => {}
                     code => {
-                        slot.has_ended = true;
+                        slot.past.has_ended = true;
                         self.events.push_back(Happening::Ended(id, Some(IoError(code))));
                     }
                 },
@@ -54,15 +54,15 @@ impl UringNet {
         }
         if is_over {
             self.want_receive(handle);
-            self.free_if_over(handle, counters);
+            self.settle(handle, counters);
         }
     }
 
     /// Starts receiving if that is wanted and not going on.
     pub(super) fn want_receive(&mut self, handle: Handle) {
         let Some(slot) = self.connections.get_mut(handle) else { return };
-        let is_wanted = slot.is_receiving && !slot.has_ended && !slot.is_closing;
-        if !is_wanted || slot.receive != Flight::Idle {
+        let is_over = slot.past.has_ended || slot.is_closing || slot.is_releasing;
+        if is_over || !slot.is_receiving || slot.receive != Flight::Idle {
             return;
         }
         if self.buffers.has_free() {
