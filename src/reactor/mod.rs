@@ -135,7 +135,7 @@ use crate::base::Instant;
 ///   not told again, and sends that were broken stay broken. Whoever can not be adopted is given
 ///   back; a [`ReleasedSocket`] that is dropped is closed, as by [`Reactor::close`].
 /// - **R25 wake another.** [`Reactor::wake`] does what [`Waker::wake`] does, with this reactor's
-///   means: it may ring as late as at this reactor's next poll or wait, or its end.
+///   means: the other one may sleep until this one polls, blocks or is dropped.
 pub trait Reactor {
     /// The time, read now: one turn reads it once and hands it down.
     fn now(&mut self) -> Instant;

@@ -193,7 +193,7 @@ impl UringNet {
                 self.connections.get(handle).filter(|slot| slot.writable == Flight::Armed)?;
                 cancel(Purpose::Writable)
             }
-            Purpose::Work | Purpose::Cancel | Purpose::Wake => unreachable!("of the table"),
+            _ => unreachable!("of the table"),
         };
         Some(entry.user_data(user_data(purpose, handle)))
     }
@@ -218,7 +218,7 @@ impl UringNet {
                     self.owed.push_back((purpose, handle));
                 }
             }
-            Purpose::Work | Purpose::Cancel | Purpose::Wake => unreachable!("of the table"),
+            _ => unreachable!("of the table"),
         }
     }
 
