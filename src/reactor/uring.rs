@@ -474,6 +474,33 @@ mod tests {
     }
 
     #[test]
+    fn a_message_ends_a_wait_without_the_doorbell() {
+        let Some(mut waking) = reactor(4, 4, 16) else { return };
+        let (tell, told) = std::sync::mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            let mut sleeper = UringReactor::new(4).unwrap();
+            tell.send(sleeper.waker()).unwrap();
+            sleeper.wait(None);
+            assert_eq!(sleeper.poll(), 1);
+            sleeper.table.is_wake_armed
+        });
+        let waker = told.recv().unwrap();
+        while !waker.is_blocked() {
+            std::thread::yield_now();
+        }
+        waking.wake(&waker);
+        while waking.table.rung.count() > 0 {
+            waking.poll();
+        }
+        let is_armed = thread.join().unwrap();
+        assert_eq!(waking.counters().message_count, 1);
+        match waking.table.can_ring {
+            true => assert!(is_armed, "the doorbell was read"),
+            false => println!("not run: this kernel sends no messages between rings"),
+        }
+    }
+
+    #[test]
     fn the_kernel_gives_everything_back_at_the_end() {
         let Some(mut reactor) = reactor(4, 4, 16) else { return };
         let (reader, _writer) = std::io::pipe().unwrap();

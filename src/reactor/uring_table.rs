@@ -112,7 +112,7 @@ pub struct Table {
     /// Whom a message is to wake, until the kernel has answered it.
     pub rung: Pool<Waker>,
     /// False once the kernel refused a message for reasons that stay.
-    can_ring: bool,
+    pub can_ring: bool,
 }
 
 impl Table {

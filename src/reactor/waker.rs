@@ -66,6 +66,11 @@ impl Waker {
         self.shared.state.swap(NOTIFIED, Ordering::AcqRel) == BLOCKED
     }
 
+    #[cfg(test)]
+    pub(super) fn is_blocked(&self) -> bool {
+        self.shared.state.load(Ordering::Acquire) == BLOCKED
+    }
+
     /// The second half.
     pub(super) fn ring(&self) {
         self.shared.ring();

@@ -49,6 +49,7 @@ pub fn a_request_that_is_cut_by_a_move_arrives_whole<W: Network>(world: &W, seed
             assert!(new.send_all(world, id, &client, b"200 OK") == b"200 OK");
             assert_eq!((old.reactor.connection_count(), new.reactor.connection_count()), (0, 1));
             new.close(id);
+            new.turn(); // Its place is free when the kernel has answered.
         }
         let counts = |server: &Server<W::R>| {
             let counters = &server.reactor.counters().sockets;
@@ -138,6 +139,7 @@ pub fn an_end_that_meets_a_move_is_told_once<W: Network>(world: &W, seed: u64) {
             assert_eq!(new.seen(id).bytes, b"last words", "round {round}");
             assert!(new.send_all(world, id, &client, b"bye") == b"bye");
             new.close(id);
+            new.turn();
         }
     }
 }
@@ -180,6 +182,7 @@ pub fn a_reset_that_meets_a_move_ends_it_where_it_is<W: Network>(world: &W, seed
         });
         assert!(matches!(error, Some(SendError::Broken(_))), "{error:?}");
         new.close(id);
+        new.turn();
     }
 }
 
