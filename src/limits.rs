@@ -244,6 +244,8 @@ pub const LOG_CLOSE_WAIT: Duration = Duration::from_secs(1);
 
 /// Entries of io_uring's submission queue: what one system call can submit.
 pub const URING_SUBMISSIONS: u32 = 256;
+/// Messages that wake other reactors, on their way at once; beyond, an eventfd is written to.
+pub const URING_MESSAGES_MAX: u32 = 64;
 /// A poll of the mio backend looks into epoll on nth call only: a system call is 0.12 µs,
 /// the rest of an idle turn a quarter of that.
 pub const REACTOR_POLLS_PER_LOOK: u32 = 8;

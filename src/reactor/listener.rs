@@ -13,6 +13,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use crate::base::{Handle, Pool};
 use crate::limits::LISTEN_BACKLOG;
 use crate::reactor::socket_calls::{self as calls, RawAddress};
 use crate::reactor::{IoError, ListenAddress, ListenError, ListenOptions};
@@ -63,6 +64,26 @@ impl Listener {
     pub fn is_unix(&self) -> bool {
         matches!(self.address, ListenAddress::Unix(_))
     }
+}
+
+/// Opens a listener and keeps it in `slots`, as `make` makes a slot of it.
+///
+/// # Errors
+/// [`ListenError`]; nothing is left behind then.
+pub fn open_into<T>(
+    slots: &mut Pool<T>,
+    address: &ListenAddress,
+    options: ListenOptions,
+    is_blocking: bool,
+    make: impl FnOnce(Listener) -> T,
+) -> Result<Handle, ListenError> {
+    let listeners_max = slots.capacity();
+    let too_many = ListenError::TooMany { listeners_max };
+    if slots.count() == listeners_max {
+        return Err(too_many);
+    }
+    let slot = make(Listener::open(address, options, is_blocking)?);
+    slots.insert(slot).map_err(|_| too_many)
 }
 
 impl Drop for Listener {

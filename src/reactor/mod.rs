@@ -7,8 +7,8 @@
 //!
 //! Reading order: this file (the contract), [`operation`] (what goes in and comes out),
 //! [`waker`], [`polled`] (the simpler backend), [`uring`], [`probe`] (which of the two), [`idle`]
-//! (when to poll and when to block). Then sockets: [`socket`] (their values), `socket_calls.rs` and
-//! `listener.rs` (what both backends share), `polled_net.rs`, `uring_net.rs`, `uring_buffers.rs`.
+//! (when to poll and when to block). Then sockets: [`socket`] (their values), [`released`] (on their
+//! way to another reactor), `socket_calls.rs` and `listener.rs` (what both backends share), `polled_net.rs`, `uring_net.rs` (with `uring_net/`), `uring_buffers.rs`.
 //! Beside all that, [`watch`] looks after the machine's memory.
 //! Tests: `tests/reactor/` runs one list against all three.
 
@@ -22,6 +22,7 @@ mod polled_net;
 pub mod probe;
 mod random;
 pub mod readings;
+pub mod released;
 pub mod socket;
 mod socket_calls;
 pub mod thread;
@@ -36,8 +37,6 @@ pub mod watch;
 
 #[cfg(test)]
 mod kinds_test;
-#[cfg(test)]
-mod uring_net_tests;
 
 pub use buffer::Buffer;
 pub use clock::Clock;
@@ -46,6 +45,7 @@ pub use operation::{Completion, Counters, IoError, Operation, SubmitError};
 pub use polled::PolledReactor;
 pub use probe::{AnyReactor, Choice, OpenError, Report, open, open_with_sockets};
 pub use random::random_bytes;
+pub use released::{AdoptError, ReleasedSocket};
 pub use socket::{
     ConnectionId, ListenAddress, ListenError, ListenOptions, ListenerId, Peer, SendError,
     SocketCounters, SocketEvent, SocketLimits,
@@ -94,7 +94,7 @@ use crate::base::Instant;
 ///   descriptor are never changed: others may share it.
 /// - **R14 clock.** [`Reactor::now`] never goes back and is the same clock as the deadlines.
 ///
-/// Sockets, held to the same list by `tests/reactor/sockets*.rs`:
+/// Sockets, held to the same list by `tests/reactor/`:
 ///
 /// - **R15 names.** A [`ConnectionId`] or [`ListenerId`] that was closed, or never given, names
 ///   nothing: sends say so, everything else does nothing. No event tells of it any more, but a
@@ -123,6 +123,19 @@ use crate::base::Instant;
 ///   peer sends into the closed connection (so let it finish first). The descriptor and the place
 ///   are free again when the kernel has answered everything that was in flight.
 /// - **R22 nothing else.** A reactor without sockets does no work for them.
+/// - **R23 release.** After [`Reactor::release`] nothing is received any more but what is under way:
+///   it is told, also during a pause, and an end that was found. Then one
+///   [`SocketEvent::Released`] gives the socket away, and name and place are free. What is still
+///   in the kernel waits for who adopts it: each byte, and the end, is told once by one of the two.
+///   Until that event the owner can only close the connection, after which there is none; to
+///   sends, and all else, the name is nothing, and no [`SocketEvent::Writable`] comes: the
+///   next owner just tries.
+/// - **R24 adopt.** [`Reactor::adopt`] makes a released socket one of this reactor's, under a new
+///   name, without an event. It receives at once and sends at once; an end that was told before is
+///   not told again, and sends that were broken stay broken. Whoever can not be adopted is given
+///   back; a [`ReleasedSocket`] that is dropped is closed, as by [`Reactor::close`].
+/// - **R25 wake another.** [`Reactor::wake`] does what [`Waker::wake`] does, with this reactor's
+///   means: the other one may sleep until this one polls, blocks or is dropped.
 pub trait Reactor {
     /// The time, read now: one turn reads it once and hands it down.
     fn now(&mut self) -> Instant;
@@ -132,6 +145,11 @@ pub trait Reactor {
 
     /// A handle that ends the present or next [`Reactor::wait`], from any thread.
     fn waker(&self) -> Waker;
+
+    /// Wakes another reactor, with this one's next system call if that is cheaper (R25).
+    fn wake(&mut self, waker: &Waker) {
+        waker.wake();
+    }
 
     /// Starts `operation`.
     ///
@@ -232,13 +250,32 @@ pub trait Reactor {
         }
     }
 
+    /// Gives the socket away: [`SocketEvent::Released`] follows what was received (R23).
+    fn release(&mut self, connection: ConnectionId) {
+        if let Some((net, counters)) = self.net_mut() {
+            net.release(connection, counters);
+        }
+    }
+
+    /// Takes a socket that another reactor, or this one, has released (R24).
+    ///
+    /// # Errors
+    /// [`AdoptError`], which gives it back.
+    fn adopt(&mut self, socket: ReleasedSocket) -> Result<ConnectionId, AdoptError> {
+        if let Err(error) = self.open_sockets(SocketLimits::default()) {
+            return Err(AdoptError::without_sockets(socket, &error));
+        }
+        let (net, counters) = self.net_mut().expect("just opened");
+        net.adopt(socket, counters)
+    }
+
     /// The next event of a socket, if one is waiting.
     fn next_socket_event(&mut self) -> Option<SocketEvent<'_>> {
         let (net, counters) = self.net_mut()?;
         net.next_event(counters)
     }
 
-    /// Connections that were told of and are not closed.
+    /// Connections that were told of, or adopted, and are neither closed nor given away.
     fn connection_count(&self) -> usize {
         self.net().map_or(0, |net| net.connection_count())
     }
@@ -264,6 +301,12 @@ pub trait Net {
     ) -> Result<usize, SendError>;
     fn finish(&mut self, connection: ConnectionId);
     fn close(&mut self, connection: ConnectionId, counters: &mut SocketCounters);
+    fn release(&mut self, connection: ConnectionId, counters: &mut SocketCounters);
+    fn adopt(
+        &mut self,
+        socket: ReleasedSocket,
+        counters: &mut SocketCounters,
+    ) -> Result<ConnectionId, AdoptError>;
     fn next_event(&mut self, counters: &mut SocketCounters) -> Option<SocketEvent<'_>>;
     fn connection_count(&self) -> usize;
 }

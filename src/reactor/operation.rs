@@ -130,6 +130,8 @@ pub struct Counters {
     pub blocked_count: u64,
     /// Wake-ups that a poll has seen.
     pub woken_count: u64,
+    /// Messages to reactors that were blocked, to wake them.
+    pub message_count: u64,
     /// Of sockets.
     pub sockets: SocketCounters,
 }

@@ -16,11 +16,12 @@ use mio::{Interest, Registry, Token};
 
 use crate::base::{Handle, Instant, Pool};
 use crate::limits::{LISTENER_PAUSE, RECEIVE_SCRATCH_BYTES};
-use crate::reactor::listener::Listener;
+use crate::reactor::listener::{self, Listener};
+use crate::reactor::released::Past;
 use crate::reactor::socket_calls::{self as calls, AcceptRefusal};
 use crate::reactor::{
-    Clock, ConnectionId, IoError, ListenAddress, ListenError, ListenOptions, ListenerId, Net, Peer,
-    SendError, SocketCounters, SocketEvent, SocketLimits,
+    AdoptError, Clock, ConnectionId, IoError, ListenAddress, ListenError, ListenOptions,
+    ListenerId, Net, Peer, ReleasedSocket, SendError, SocketCounters, SocketEvent, SocketLimits,
 };
 
 /// Set in the low half of a token: a socket, not a descriptor number, which is never negative.
@@ -43,14 +44,30 @@ struct ListenerSlot {
 
 struct Connection {
     fd: OwnedFd,
+    past: Past,
+    /// Out of epoll already; to be given away when its turn comes.
+    is_releasing: bool,
     is_touched: bool,
     is_receiving: bool,
     may_receive: bool,
-    has_ended: bool,
     /// A send moved less than asked; no more are tried.
     is_cut: bool,
     may_send: bool,
-    broken: Option<IoError>,
+}
+
+impl Connection {
+    fn new(fd: OwnedFd, past: Past) -> Connection {
+        Connection {
+            fd,
+            past,
+            is_releasing: false,
+            is_touched: false,
+            is_receiving: true,
+            may_receive: true, // Mostly the request is there already.
+            is_cut: false,
+            may_send: false,
+        }
+    }
 }
 
 /// What each of 10,000 idle subscribers costs here.
@@ -67,6 +84,7 @@ enum Happening {
     Received(ConnectionId, usize),
     Ended(ConnectionId, Option<IoError>),
     Writable(ConnectionId),
+    Released(ConnectionId, ReleasedSocket),
 }
 
 /// Listeners and connections of a [`crate::reactor::PolledReactor`].
@@ -137,7 +155,7 @@ impl PolledNet {
     /// Puts the connection where it is tried, if there is something to try.
     fn touch(&mut self, handle: Handle) {
         let Some(slot) = self.connections.get_mut(handle) else { return };
-        let can_receive = slot.may_receive && slot.is_receiving && !slot.has_ended;
+        let can_receive = slot.may_receive && slot.is_receiving && !slot.past.has_ended;
         let can_send = slot.is_cut && slot.may_send;
         if (can_receive || can_send) && !slot.is_touched {
             slot.is_touched = true;
@@ -151,6 +169,11 @@ impl PolledNet {
             slot.is_touched = true;
             self.touched.push_back(Touched::Listener(handle));
         }
+    }
+
+    /// A connection that the owner may use: not closed, and not on its way out.
+    fn owned(&mut self, id: ConnectionId) -> Option<&mut Connection> {
+        self.connections.get_mut(id.0).filter(|slot| !slot.is_releasing)
     }
 
     fn accept(&mut self, handle: Handle, counters: &mut SocketCounters) -> Option<Happening> {
@@ -177,7 +200,7 @@ impl PolledNet {
             }
         };
         self.touch_listener(handle); // There may be more.
-        match self.adopt(fd, is_unix) {
+        match self.settle_in(fd, is_unix) {
             Ok((connection, peer)) => {
                 counters.accepted_count += 1;
                 Some(Happening::Accepted(ListenerId(handle), connection, peer))
@@ -190,31 +213,29 @@ impl PolledNet {
     }
 
     /// Makes a connection of a descriptor; an error if its peer has gone.
-    fn adopt(&mut self, fd: OwnedFd, is_unix: bool) -> Result<(ConnectionId, Peer), IoError> {
+    fn settle_in(&mut self, fd: OwnedFd, is_unix: bool) -> Result<(ConnectionId, Peer), IoError> {
         let peer = calls::peer(fd.as_raw_fd())?;
         if is_unix {
             calls::set_send_buffer(fd.as_raw_fd())?;
         }
-        let raw = fd.as_raw_fd();
-        let slot = Connection {
-            fd,
-            is_touched: false,
-            is_receiving: true,
-            may_receive: true, // Mostly the request is there already.
-            has_ended: false,
-            is_cut: false,
-            may_send: false,
-            broken: None,
-        };
-        let handle = self.connections.insert(slot).map_err(|_| IoError(libc::EMFILE))?;
+        let connection =
+            self.insert(Connection::new(fd, Past::none(peer))).map_err(|(_, error)| error)?;
+        Ok((connection, peer))
+    }
+
+    /// Gives a connection a place and has epoll watch it. Gives it back with the reason if not.
+    fn insert(&mut self, slot: Connection) -> Result<ConnectionId, (Connection, IoError)> {
+        let raw = slot.fd.as_raw_fd();
+        let inserted = self.connections.insert(slot);
+        let handle = inserted.map_err(|slot| (slot, IoError(libc::EMFILE)))?;
         let both = Interest::READABLE | Interest::WRITABLE;
         let token = token(handle, SOCKET_BIT);
         if let Err(error) = self.registry.register(&mut SourceFd(&raw), token, both) {
-            self.connections.remove(handle);
-            return Err(code(&error));
+            let slot = self.connections.remove(handle).expect("just inserted");
+            return Err((slot, code(&error)));
         }
         self.touch(handle);
-        Ok((ConnectionId(handle), peer))
+        Ok(ConnectionId(handle))
     }
 
     fn pause(&mut self, handle: Handle, error: IoError, counters: &mut SocketCounters) {
@@ -245,13 +266,19 @@ impl PolledNet {
         let slot = self.connections.get_mut(handle)?;
         slot.is_touched = false;
         let id = ConnectionId(handle);
+        if slot.is_releasing {
+            let slot = self.connections.remove(handle)?;
+            counters.released_count += 1;
+            self.resume_listeners();
+            return Some(Happening::Released(id, ReleasedSocket::of_kernel(slot.fd, slot.past)));
+        }
         if slot.is_cut && slot.may_send {
             slot.is_cut = false;
             slot.may_send = false;
             self.touch(handle);
             return Some(Happening::Writable(id));
         }
-        if !slot.may_receive || !slot.is_receiving || slot.has_ended {
+        if !slot.may_receive || !slot.is_receiving || slot.past.has_ended {
             return None;
         }
         match calls::receive(slot.fd.as_raw_fd(), &mut self.scratch) {
@@ -260,11 +287,11 @@ impl PolledNet {
                 None
             }
             Ok(0) => {
-                slot.has_ended = true;
+                slot.past.has_ended = true;
                 Some(Happening::Ended(id, None))
             }
             Err(error) => {
-                slot.has_ended = true;
+                slot.past.has_ended = true;
                 Some(Happening::Ended(id, Some(error)))
             }
             Ok(size_bytes) => {
@@ -283,14 +310,8 @@ impl Net for PolledNet {
         address: &ListenAddress,
         options: ListenOptions,
     ) -> Result<ListenerId, ListenError> {
-        let listeners_max = self.listeners.capacity();
-        if self.listeners.count() == listeners_max {
-            return Err(ListenError::TooMany { listeners_max });
-        }
-        let listener = Listener::open(address, options, false)?;
-        let slot = ListenerSlot { listener, is_touched: true, is_paused: false };
-        let inserted = self.listeners.insert(slot);
-        let handle = inserted.map_err(|_| ListenError::TooMany { listeners_max })?;
+        let slot = |listener| ListenerSlot { listener, is_touched: true, is_paused: false };
+        let handle = listener::open_into(&mut self.listeners, address, options, false, slot)?;
         let fd = self.listeners.get(handle).expect("just inserted").listener.fd();
         let token = token(handle, SOCKET_BIT | LISTENER_BIT);
         if let Err(error) = self.registry.register(&mut SourceFd(&fd), token, Interest::READABLE) {
@@ -313,7 +334,7 @@ impl Net for PolledNet {
     }
 
     fn set_receiving(&mut self, id: ConnectionId, is_receiving: bool) {
-        if let Some(slot) = self.connections.get_mut(id.0) {
+        if let Some(slot) = self.owned(id) {
             slot.is_receiving = is_receiving;
             self.touch(id.0);
         }
@@ -325,8 +346,8 @@ impl Net for PolledNet {
         slices: &[IoSlice<'_>],
         counters: &mut SocketCounters,
     ) -> Result<usize, SendError> {
-        let slot = self.connections.get_mut(id.0).ok_or(SendError::Unknown)?;
-        if let Some(error) = slot.broken {
+        let slot = self.owned(id).ok_or(SendError::Unknown)?;
+        if let Some(error) = slot.past.broken {
             return Err(SendError::Broken(error));
         }
         if slot.is_cut {
@@ -334,7 +355,7 @@ impl Net for PolledNet {
         }
         let (sent_bytes, error) = calls::send(slot.fd.as_raw_fd(), slices);
         counters.sent_bytes += sent_bytes as u64;
-        slot.broken = error;
+        slot.past.broken = error;
         if let (0, Some(error)) = (sent_bytes, error) {
             return Err(SendError::Broken(error));
         }
@@ -348,7 +369,7 @@ impl Net for PolledNet {
     }
 
     fn finish(&mut self, id: ConnectionId) {
-        if let Some(slot) = self.connections.get(id.0) {
+        if let Some(slot) = self.owned(id) {
             calls::shutdown(&slot.fd, libc::SHUT_WR);
         }
     }
@@ -360,6 +381,31 @@ impl Net for PolledNet {
         calls::shutdown(&slot.fd, libc::SHUT_RDWR);
         drop(slot);
         self.resume_listeners();
+    }
+
+    fn release(&mut self, id: ConnectionId, _: &mut SocketCounters) {
+        // Bytes are received when they are asked for, so none are under way.
+        let Some(slot) = self.owned(id) else { return };
+        slot.is_releasing = true;
+        let fd = slot.fd.as_raw_fd();
+        if !std::mem::replace(&mut slot.is_touched, true) {
+            self.touched.push_back(Touched::Connection(id.0));
+        }
+        let _ = self.registry.deregister(&mut SourceFd(&fd));
+    }
+
+    fn adopt(
+        &mut self,
+        socket: ReleasedSocket,
+        counters: &mut SocketCounters,
+    ) -> Result<ConnectionId, AdoptError> {
+        let (fd, past) = socket.find_place(&self.connections)?.into_kernel()?;
+        let inserted = self.insert(Connection::new(fd, past));
+        counters.adopted_count += u64::from(inserted.is_ok());
+        inserted.map_err(|(slot, error)| {
+            let socket = ReleasedSocket::of_kernel(slot.fd, slot.past);
+            AdoptError::Refused { socket, error }
+        })
     }
 
     fn next_event(&mut self, counters: &mut SocketCounters) -> Option<SocketEvent<'_>> {
@@ -381,6 +427,7 @@ impl Net for PolledNet {
             }
             Happening::Ended(connection, error) => SocketEvent::Ended { connection, error },
             Happening::Writable(connection) => SocketEvent::Writable { connection },
+            Happening::Released(connection, socket) => SocketEvent::Released { connection, socket },
         })
     }
 

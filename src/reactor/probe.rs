@@ -187,6 +187,10 @@ impl Reactor for AnyReactor {
         dispatch!(self, reactor => reactor.waker())
     }
 
+    fn wake(&mut self, waker: &Waker) {
+        dispatch!(self, reactor => reactor.wake(waker))
+    }
+
     #[inline]
     fn submit(&mut self, operation: Operation) -> Result<(), SubmitError> {
         dispatch!(self, reactor => reactor.submit(operation))

@@ -10,7 +10,7 @@ use std::str::FromStr;
 
 use crate::base::Handle;
 use crate::limits::{CONNECTIONS_MAX, LISTENERS_MAX};
-use crate::reactor::IoError;
+use crate::reactor::{IoError, ReleasedSocket};
 
 /// One connection of one reactor. After [`crate::reactor::Reactor::close`] it names nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -119,7 +119,7 @@ impl Default for SocketLimits {
 }
 
 /// What happened to a socket. The bytes are valid until the next call.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum SocketEvent<'a> {
     /// Somebody connected. From now on the connection is the caller's, to be closed by it.
     Accepted {
@@ -148,6 +148,13 @@ pub enum SocketEvent<'a> {
     Writable {
         /// On which.
         connection: ConnectionId,
+    },
+    /// Everything was told that was received before: the socket is nobody's now.
+    Released {
+        /// As which it was known here. It names nothing any more.
+        connection: ConnectionId,
+        /// For another reactor. Closed if it is dropped.
+        socket: ReleasedSocket,
     },
 }
 
@@ -266,6 +273,10 @@ pub struct SocketCounters {
     pub aborted_count: u64,
     /// Connections that their owner closed.
     pub closed_count: u64,
+    /// Connections that were given away.
+    pub released_count: u64,
+    /// Connections that were taken from another reactor.
+    pub adopted_count: u64,
     /// Times that a listener paused: no descriptor, no memory, or no free place.
     pub paused_count: u64,
     /// Of these, because the process or the machine had no descriptor left.

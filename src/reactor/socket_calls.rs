@@ -124,9 +124,10 @@ pub fn listen(fd: RawFd, backlog: u32) -> Result<(), IoError> {
     checked(unsafe { libc::listen(fd, backlog as libc::c_int) }).map(drop)
 }
 
-/// Takes the next connection of a non-blocking listener; the new one does not block either.
+/// Takes the next connection of a non-blocking listener. The new one is a blocking one: calls here
+/// say MSG_DONTWAIT, and io_uring, to which it may move, waits by itself only for these.
 pub fn accept(fd: RawFd) -> Result<OwnedFd, IoError> {
-    let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    let flags = libc::SOCK_CLOEXEC;
     let none = std::ptr::null_mut::<libc::sockaddr>();
     // SAFETY: no address is asked for, so nothing is written.
     let fd = checked(unsafe { libc::accept4(fd, none, std::ptr::null_mut(), flags) })?;

@@ -12,14 +12,17 @@
 //! - U3 the completion queue has room for an answer and a cancel of every slot; should it
 //!   overflow anyhow, the kernel keeps the rest (NODROP) and a flag makes the next poll fetch it.
 
-use std::io::{self};
+use std::io;
 use std::marker::PhantomData;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use io_uring::{IoUring, opcode, types};
 
 use crate::base::{Instant, Pool};
-use crate::limits::{REACTOR_DROP_ROUND, REACTOR_DROP_ROUNDS_MAX, URING_SUBMISSIONS};
+use crate::limits::{
+    REACTOR_DROP_ROUND, REACTOR_DROP_ROUNDS_MAX, URING_MESSAGES_MAX, URING_SUBMISSIONS,
+};
 use crate::reactor::uring_buffers::ReceiveBuffers;
 use crate::reactor::uring_net::UringNet;
 use crate::reactor::uring_setup::{make_ring, prove_receive};
@@ -51,8 +54,8 @@ impl UringReactor {
     /// # Errors
     /// [`UringError`]: use the other backend.
     pub fn new(operations_max: u32) -> Result<UringReactor, UringError> {
-        // Work, cancel and the doorbell: U3.
-        let completions = (2 * operations_max + 1).next_power_of_two();
+        // Work, cancel, the doorbell and messages to others: U3.
+        let completions = (2 * operations_max + 1 + URING_MESSAGES_MAX).next_power_of_two();
         let submissions = URING_SUBMISSIONS.min(operations_max.next_power_of_two());
         let flavors = &Flavor::BEST_FIRST;
         UringReactor::with_queues(operations_max, submissions, completions, flavors)
@@ -66,8 +69,9 @@ impl UringReactor {
     ) -> Result<UringReactor, UringError> {
         assert!(operations_max > 0);
         assert!(operations_max < 1 << PURPOSE_SHIFT);
-        let listener = WakeListener::with_doorbell().map_err(UringError::Other)?;
         let (ring, flavor) = make_ring(submissions, completions, flavors)?;
+        let listener = share(&ring).and_then(|ring| WakeListener::with_ring(Some(ring)));
+        let listener = listener.map_err(UringError::Other)?;
         thread::block_sigpipe();
         let table = Table::new(operations_max);
         Ok(UringReactor { ring, flavor, table, net: None, listener, one_thread: PhantomData })
@@ -85,7 +89,8 @@ impl UringReactor {
             let Some((purpose, handle)) = self.table.owed.pop_front() else { return };
             let Some(entry) = self.table.entry(purpose, handle) else { continue };
             // SAFETY: the entry points into the buffer of a slot, which keeps it unmoved in memory
-            // and untouched until the answer to this very entry (U2); drop waits for it.
+            // and untouched until the answer to this very entry (U2); drop waits for it. Or it is
+            // a message, which points to nothing.
             unsafe { queue.push(&entry) }.expect("not full");
         }
     }
@@ -227,6 +232,12 @@ impl Reactor for UringReactor {
         self.listener.waker()
     }
 
+    fn wake(&mut self, waker: &Waker) {
+        if waker.notify() && !self.table.ring(waker) {
+            waker.ring();
+        }
+    }
+
     fn submit(&mut self, operation: Operation) -> Result<(), SubmitError> {
         self.table.submit(operation)
     }
@@ -319,9 +330,20 @@ impl UringReactor {
     }
 }
 
+/// Another descriptor of the ring, for those who send messages to it: its number stays ours as long
+/// as one of them is left.
+fn share(ring: &IoUring) -> io::Result<OwnedFd> {
+    // SAFETY: open as long as the ring, which outlives this call.
+    let borrowed = unsafe { BorrowedFd::borrow_raw(ring.as_raw_fd()) };
+    borrowed.try_clone_to_owned()
+}
+
 impl Drop for UringReactor {
     /// R12: the kernel writes into our buffers until it has answered.
     fn drop(&mut self) {
+        for (_, waker) in self.table.rung.iter() {
+            waker.ring(); // R25: whatever becomes of the message.
+        }
         let is_reaped = self.reap_all();
         match self.net.take() {
             Some(net) if is_reaped => net.buffers.unregister(&self.ring),
@@ -340,7 +362,6 @@ mod tests {
     use crate::reactor::IoError;
     use std::fs::File;
     use std::io::Write;
-    use std::os::fd::AsRawFd;
 
     fn reactor(operations_max: u32, submissions: u32, completions: u32) -> Option<UringReactor> {
         let flavors = &Flavor::BEST_FIRST;
@@ -450,6 +471,33 @@ mod tests {
         assert_eq!(reactor.poll(), 0); // The kernel finds nothing to cancel, nor do we.
         assert_eq!(reactor.poll(), 0);
         assert_eq!(reactor.operation_count(), 0);
+    }
+
+    #[test]
+    fn a_message_ends_a_wait_without_the_doorbell() {
+        let Some(mut waking) = reactor(4, 4, 16) else { return };
+        let (tell, told) = std::sync::mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            let mut sleeper = UringReactor::new(4).unwrap();
+            tell.send(sleeper.waker()).unwrap();
+            sleeper.wait(None);
+            assert_eq!(sleeper.poll(), 1);
+            sleeper.table.is_wake_armed
+        });
+        let waker = told.recv().unwrap();
+        while !waker.is_blocked() {
+            std::thread::yield_now();
+        }
+        waking.wake(&waker);
+        while waking.table.rung.count() > 0 {
+            waking.poll();
+        }
+        let is_armed = thread.join().unwrap();
+        assert_eq!(waking.counters().message_count, 1);
+        match waking.table.can_ring {
+            true => assert!(is_armed, "the doorbell was read"),
+            false => println!("not run: this kernel sends no messages between rings"),
+        }
     }
 
     #[test]

@@ -2,11 +2,19 @@
 //!
 //! Descriptors are blocking ones (the kernel waits by itself only for these), sends say
 //! MSG_DONTWAIT. Like `uring_table.rs` this builds entries and takes answers; the ring is in
-//! `uring.rs`.
+//! `uring.rs`. Here: the state, the way of entries and answers, what the owner calls;
+//! `uring_net/` has what goes on in between.
 //! Invariants:
 //! - N1 what is `Armed` has exactly one entry with the kernel, what is `Owed` stands in `owed`.
 //! - N2 a place, and its descriptor, is free again only when nothing of it is armed.
+//!   What is released is closed to its owner from then on, and leaves then, too.
 //! - N3 a connection that is paused holds what raced with the pause in memory of its own.
+
+mod accept;
+mod receive;
+mod release;
+#[cfg(test)]
+mod tests;
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -15,14 +23,14 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use io_uring::{cqueue, opcode, squeue, types};
 
 use crate::base::{Handle, Instant, Pool};
-use crate::limits::LISTENER_PAUSE;
-use crate::reactor::listener::Listener;
-use crate::reactor::socket_calls::{self as calls, AcceptRefusal};
+use crate::reactor::listener::{self, Listener};
+use crate::reactor::released::Past;
+use crate::reactor::socket_calls as calls;
 use crate::reactor::uring_buffers::{GROUP, ReceiveBuffers};
 use crate::reactor::uring_table::{PURPOSE_SHIFT, Purpose, user_data};
 use crate::reactor::{
-    Clock, ConnectionId, IoError, ListenAddress, ListenError, ListenOptions, ListenerId, Net, Peer,
-    SendError, SocketCounters, SocketEvent, SocketLimits,
+    AdoptError, Clock, ConnectionId, IoError, ListenAddress, ListenError, ListenOptions,
+    ListenerId, Net, Peer, ReleasedSocket, SendError, SocketCounters, SocketEvent, SocketLimits,
 };
 
 /// Where an accept, a receive or a wait for writability stands.
@@ -44,16 +52,33 @@ struct ListenerSlot {
 
 struct Connection {
     fd: OwnedFd,
+    past: Past,
     receive: Flight,
     writable: Flight,
     is_receiving: bool,
-    has_ended: bool,
     is_cut: bool,
     is_closing: bool,
-    broken: Option<IoError>,
+    is_releasing: bool,
     /// What arrived while the owner did not want it: N3.
     held: Vec<u8>,
     held_end: Option<Option<IoError>>,
+}
+
+impl Connection {
+    fn new(fd: OwnedFd, past: Past) -> Connection {
+        Connection {
+            fd,
+            past,
+            receive: Flight::Idle,
+            writable: Flight::Idle,
+            is_receiving: true,
+            is_cut: false,
+            is_closing: false,
+            is_releasing: false,
+            held: Vec::new(),
+            held_end: None,
+        }
+    }
 }
 
 /// What each of 10,000 idle subscribers costs here.
@@ -70,6 +95,8 @@ enum Happening {
     Held(ConnectionId),
     Ended(ConnectionId, Option<IoError>),
     Writable(ConnectionId),
+    /// Everything of it stands before this.
+    Released(ConnectionId),
 }
 
 /// What the owner looks at until its next call.
@@ -166,7 +193,7 @@ impl UringNet {
                 self.connections.get(handle).filter(|slot| slot.writable == Flight::Armed)?;
                 cancel(Purpose::Writable)
             }
-            Purpose::Work | Purpose::Cancel | Purpose::Wake => unreachable!("of the table"),
+            _ => unreachable!("of the table"),
         };
         Some(entry.user_data(user_data(purpose, handle)))
     }
@@ -191,241 +218,57 @@ impl UringNet {
                     self.owed.push_back((purpose, handle));
                 }
             }
-            Purpose::Work | Purpose::Cancel | Purpose::Wake => unreachable!("of the table"),
-        }
-    }
-
-    fn on_accept(
-        &mut self,
-        handle: Handle,
-        result: i32,
-        has_more: bool,
-        counters: &mut SocketCounters,
-    ) {
-        let arrived = calls::adopt_answer(result);
-        let Some(slot) = self.listeners.get_mut(handle) else { return };
-        if !has_more {
-            slot.accept = Flight::Idle;
-        }
-        if slot.is_closing {
-            // What came too late shares the fate of the kernel's queue.
-            if !has_more {
-                self.listeners.remove(handle);
-            }
-            return;
-        }
-        match arrived {
-            Ok(fd) => {
-                self.arrivals.push_back((handle, fd));
-                self.settle_arrivals(counters);
-            }
-            Err(IoError(libc::ECANCELED)) => {}
-            Err(error) => match AcceptRefusal::of(error) {
-                AcceptRefusal::Nobody => {}
-                AcceptRefusal::Gone => counters.aborted_count += 1,
-                AcceptRefusal::Exhausted => {
-                    self.pause(handle, counters);
-                    counters.exhausted_count += u64::from(calls::is_out_of_descriptors(error));
-                    let again = Clock::now() + LISTENER_PAUSE;
-                    self.retry_at = Some(self.retry_at.map_or(again, |at| at.min(again)));
-                }
-            },
-        }
-        if self.connections.count() == self.connections.capacity() {
-            self.pause(handle, counters); // Until one is closed.
-        }
-        self.want_accept(handle);
-    }
-
-    fn want_accept(&mut self, handle: Handle) {
-        let Some(slot) = self.listeners.get_mut(handle) else { return };
-        if slot.accept == Flight::Idle && !slot.is_paused && !slot.is_closing {
-            slot.accept = Flight::Owed;
-            self.owed.push_back((Purpose::Accept, handle));
-        }
-    }
-
-    fn pause(&mut self, handle: Handle, counters: &mut SocketCounters) {
-        let Some(slot) = self.listeners.get_mut(handle) else { return };
-        if std::mem::replace(&mut slot.is_paused, true) {
-            return;
-        }
-        counters.paused_count += 1;
-        match slot.accept {
-            Flight::Armed => self.owed.push_back((Purpose::CancelAccept, handle)),
-            Flight::Idle | Flight::Owed => slot.accept = Flight::Idle,
-        }
-    }
-
-    fn resume_listeners(&mut self) {
-        self.retry_at = None;
-        for index in 0..self.listeners.capacity() {
-            let Some(slot) = self.listeners.at_mut(index) else { continue };
-            if std::mem::take(&mut slot.is_paused) {
-                let handle = self.listeners.handle_at(index).expect("the slot is taken");
-                self.want_accept(handle);
-            }
-        }
-    }
-
-    /// Gives places to those who were accepted.
-    fn settle_arrivals(&mut self, counters: &mut SocketCounters) {
-        while self.connections.count() < self.connections.capacity() {
-            let Some((listener, fd)) = self.arrivals.pop_front() else { return };
-            match self.adopt(listener, fd) {
-                Ok((connection, peer)) => {
-                    counters.accepted_count += 1;
-                    let happening = Happening::Accepted(ListenerId(listener), connection, peer);
-                    self.events.push_back(happening);
-                }
-                Err(_) => counters.aborted_count += 1,
-            }
-        }
-    }
-
-    /// Makes a connection of a descriptor; an error if its peer has gone.
-    fn adopt(&mut self, listener: Handle, fd: OwnedFd) -> Result<(ConnectionId, Peer), IoError> {
-        let peer = calls::peer(fd.as_raw_fd())?;
-        if self.listeners.get(listener).is_some_and(|slot| slot.listener.is_unix()) {
-            calls::set_send_buffer(fd.as_raw_fd())?;
-        }
-        let slot = Connection {
-            fd,
-            receive: Flight::Owed,
-            writable: Flight::Idle,
-            is_receiving: true,
-            has_ended: false,
-            is_cut: false,
-            is_closing: false,
-            broken: None,
-            held: Vec::new(),
-            held_end: None,
-        };
-        let handle = self.connections.insert(slot).map_err(|_| IoError(libc::EMFILE))?;
-        self.owed.push_back((Purpose::Receive, handle));
-        Ok((ConnectionId(handle), peer))
-    }
-
-    fn on_receive(
-        &mut self,
-        handle: Handle,
-        result: i32,
-        flags: u32,
-        counters: &mut SocketCounters,
-    ) {
-        let buffer = cqueue::buffer_select(flags).filter(|number| self.buffers.take(*number));
-        let is_over = !cqueue::more(flags);
-        let slot = self.connections.get_mut(handle);
-        let id = ConnectionId(handle);
-        let mut is_kept = false;
-        if let Some(slot) = slot {
-            if is_over {
-                slot.receive = Flight::Idle;
-            }
-            match (u32::try_from(result), buffer) {
-                _ if slot.is_closing => {}
-                (Ok(0), _) => {
-                    slot.has_ended = true;
-                    self.events.push_back(Happening::Ended(id, None));
-                }
-                (Ok(size_bytes), Some(buffer)) => {
-                    is_kept = true;
-                    counters.received_bytes += u64::from(size_bytes);
-                    self.events.push_back(Happening::Received { id, buffer, size_bytes });
-                }
-                (Ok(_), None) => {
-                    slot.has_ended = true; // Bytes in no buffer of ours: nothing can be trusted.
-                    self.events.push_back(Happening::Ended(id, Some(IoError(libc::EIO))));
-                }
-                (Err(_), _) => match -result {
-                    libc::ENOBUFS => counters.starved_count += 1,
-                    libc::ECANCELED | libc::EINTR | libc::EAGAIN => {}
-                    code => {
-                        slot.has_ended = true;
-                        self.events.push_back(Happening::Ended(id, Some(IoError(code))));
-                    }
-                },
-            }
-        }
-        if let (false, Some(number)) = (is_kept, buffer) {
-            self.give_back(number);
-        }
-        if is_over {
-            self.want_receive(handle);
-            self.free_if_over(handle, counters);
-        }
-    }
-
-    /// Starts receiving if that is wanted and not going on.
-    fn want_receive(&mut self, handle: Handle) {
-        let Some(slot) = self.connections.get_mut(handle) else { return };
-        let is_wanted = slot.is_receiving && !slot.has_ended && !slot.is_closing;
-        if !is_wanted || slot.receive != Flight::Idle {
-            return;
-        }
-        if self.buffers.has_free() {
-            slot.receive = Flight::Owed;
-            self.owed.push_back((Purpose::Receive, handle));
-        } else {
-            self.starved.push_back(handle); // Until one is given back.
-        }
-    }
-
-    fn give_back(&mut self, number: u16) {
-        self.buffers.give_back(number);
-        while let Some(handle) = self.starved.pop_front() {
-            self.want_receive(handle);
+            _ => unreachable!("of the table"),
         }
     }
 
     fn on_writable(&mut self, handle: Handle, counters: &mut SocketCounters) {
         let Some(slot) = self.connections.get_mut(handle) else { return };
         slot.writable = Flight::Idle;
-        if slot.is_closing {
-            self.free_if_over(handle, counters);
-        } else if std::mem::take(&mut slot.is_cut) {
+        let is_ours = !slot.is_closing && !slot.is_releasing;
+        if is_ours && std::mem::take(&mut slot.is_cut) {
             self.events.push_back(Happening::Writable(ConnectionId(handle)));
+        }
+        self.settle(handle, counters);
+    }
+
+    /// What was wanted of a connection that is to be closed or released, once the kernel has
+    /// answered everything: N2.
+    fn settle(&mut self, handle: Handle, counters: &mut SocketCounters) {
+        let Some(slot) = self.connections.get(handle) else { return };
+        if slot.receive == Flight::Armed || slot.writable == Flight::Armed {
+            return;
+        }
+        if slot.is_closing {
+            self.connections.remove(handle);
+            self.closing_count -= 1;
+            self.offer_place(counters);
+        } else if slot.is_releasing {
+            self.events.push_back(Happening::Released(ConnectionId(handle)));
         }
     }
 
-    /// Frees the place of a closed connection if the kernel has answered everything: N2.
-    fn free_if_over(&mut self, handle: Handle, counters: &mut SocketCounters) {
-        let Some(slot) = self.connections.get(handle) else { return };
-        let is_armed = slot.receive == Flight::Armed || slot.writable == Flight::Armed;
-        if !slot.is_closing || is_armed {
-            return;
-        }
-        self.connections.remove(handle);
-        self.closing_count -= 1;
+    /// A place is free: for those who were accepted already, then for others.
+    fn offer_place(&mut self, counters: &mut SocketCounters) {
         self.settle_arrivals(counters);
         if self.arrivals.is_empty() {
             self.resume_listeners();
         }
     }
 
-    /// Whether bytes that arrived go to the owner now. Else they are held or nobody's.
-    fn keep(&mut self, id: ConnectionId, buffer: u16, size_bytes: u32) -> bool {
-        match live(&mut self.connections, id) {
-            Some(slot) if slot.is_receiving && slot.held.is_empty() => return true,
-            Some(slot) => {
-                slot.held.extend_from_slice(self.buffers.bytes(buffer, size_bytes));
-                if slot.is_receiving {
-                    self.events.push_front(Happening::Held(id)); // In order: behind the older.
-                }
+    /// Takes back what the kernel has of a connection, or will get: the answers tell when it is
+    /// done.
+    fn call_back(&mut self, handle: Handle) {
+        let Some(slot) = self.connections.get_mut(handle) else { return };
+        for (flight, cancel) in [
+            (&mut slot.receive, Purpose::CancelReceive),
+            (&mut slot.writable, Purpose::CancelWritable),
+        ] {
+            match *flight {
+                Flight::Armed => self.owed.push_back((cancel, handle)),
+                Flight::Owed | Flight::Idle => *flight = Flight::Idle,
             }
-            None => {}
         }
-        self.give_back(buffer);
-        false
-    }
-
-    fn lend_held(&mut self, id: ConnectionId) -> bool {
-        let Some(slot) = live(&mut self.connections, id) else { return false };
-        if !slot.is_receiving || slot.held.is_empty() {
-            return false;
-        }
-        self.lent = Lent::Held(id, std::mem::take(&mut slot.held));
-        true
     }
 
     /// Closes everything: for the end.
@@ -450,15 +293,10 @@ impl Net for UringNet {
         address: &ListenAddress,
         options: ListenOptions,
     ) -> Result<ListenerId, ListenError> {
-        let listeners_max = self.listeners.capacity();
-        if self.listeners.count() == listeners_max {
-            return Err(ListenError::TooMany { listeners_max });
-        }
-        let listener = Listener::open(address, options, true)?;
         let accept = Flight::Owed;
-        let slot = ListenerSlot { listener, accept, is_paused: false, is_closing: false };
-        let inserted = self.listeners.insert(slot);
-        let handle = inserted.map_err(|_| ListenError::TooMany { listeners_max })?;
+        let slot =
+            |listener| ListenerSlot { listener, accept, is_paused: false, is_closing: false };
+        let handle = listener::open_into(&mut self.listeners, address, options, true, slot)?;
         self.owed.push_back((Purpose::Accept, handle));
         Ok(ListenerId(handle))
     }
@@ -479,7 +317,7 @@ impl Net for UringNet {
     }
 
     fn set_receiving(&mut self, id: ConnectionId, is_receiving: bool) {
-        let Some(slot) = live(&mut self.connections, id) else { return };
+        let Some(slot) = owned(&mut self.connections, id) else { return };
         slot.is_receiving = is_receiving;
         if !is_receiving {
             match slot.receive {
@@ -503,8 +341,8 @@ impl Net for UringNet {
         slices: &[IoSlice<'_>],
         counters: &mut SocketCounters,
     ) -> Result<usize, SendError> {
-        let slot = live(&mut self.connections, id).ok_or(SendError::Unknown)?;
-        if let Some(error) = slot.broken {
+        let slot = owned(&mut self.connections, id).ok_or(SendError::Unknown)?;
+        if let Some(error) = slot.past.broken {
             return Err(SendError::Broken(error));
         }
         if slot.is_cut {
@@ -512,7 +350,7 @@ impl Net for UringNet {
         }
         let (sent_bytes, error) = calls::send(slot.fd.as_raw_fd(), slices);
         counters.sent_bytes += sent_bytes as u64;
-        slot.broken = error;
+        slot.past.broken = error;
         match error {
             Some(error) if sent_bytes == 0 => return Err(SendError::Broken(error)),
             Some(_) => self.events.push_back(Happening::Writable(id)), // "Again" tells the error.
@@ -530,7 +368,7 @@ impl Net for UringNet {
     }
 
     fn finish(&mut self, id: ConnectionId) {
-        if let Some(slot) = live(&mut self.connections, id) {
+        if let Some(slot) = owned(&mut self.connections, id) {
             calls::shutdown(&slot.fd, libc::SHUT_WR);
         }
     }
@@ -542,19 +380,23 @@ impl Net for UringNet {
         self.closing_count += 1;
         counters.closed_count += 1;
         calls::shutdown(&slot.fd, libc::SHUT_RDWR); // Ends what is in flight, mostly.
-        for (flight, cancel) in [
-            (&mut slot.receive, Purpose::CancelReceive),
-            (&mut slot.writable, Purpose::CancelWritable),
-        ] {
-            match *flight {
-                Flight::Armed => self.owed.push_back((cancel, id.0)),
-                Flight::Owed | Flight::Idle => *flight = Flight::Idle,
-            }
-        }
-        self.free_if_over(id.0, counters);
+        self.call_back(id.0);
+        self.settle(id.0, counters);
     }
 
-    fn next_event(&mut self, _: &mut SocketCounters) -> Option<SocketEvent<'_>> {
+    fn release(&mut self, id: ConnectionId, counters: &mut SocketCounters) {
+        self.start_release(id, counters);
+    }
+
+    fn adopt(
+        &mut self,
+        socket: ReleasedSocket,
+        counters: &mut SocketCounters,
+    ) -> Result<ConnectionId, AdoptError> {
+        self.take_in(socket, counters)
+    }
+
+    fn next_event(&mut self, counters: &mut SocketCounters) -> Option<SocketEvent<'_>> {
         if let Lent::Buffer(number) = std::mem::replace(&mut self.lent, Lent::Nothing) {
             self.give_back(number);
         }
@@ -564,7 +406,7 @@ impl Net for UringNet {
                     return Some(SocketEvent::Accepted { listener, connection, peer });
                 }
                 Happening::Writable(connection) => {
-                    if live(&mut self.connections, connection).is_some() {
+                    if owned(&mut self.connections, connection).is_some() {
                         return Some(SocketEvent::Writable { connection });
                     }
                 }
@@ -591,6 +433,11 @@ impl Net for UringNet {
                     }
                     slot.held_end = Some(error);
                 }
+                Happening::Released(id) => {
+                    if let Some(socket) = self.let_go(id, counters) {
+                        return Some(SocketEvent::Released { connection: id, socket });
+                    }
+                }
             }
         }
         let Lent::Held(connection, bytes) = &self.lent else { return None };
@@ -602,8 +449,14 @@ impl Net for UringNet {
     }
 }
 
+/// A connection that is told of.
 fn live(connections: &mut Pool<Connection>, id: ConnectionId) -> Option<&mut Connection> {
     connections.get_mut(id.0).filter(|slot| !slot.is_closing)
+}
+
+/// A connection that the owner may use: live, and not on its way out.
+fn owned(connections: &mut Pool<Connection>, id: ConnectionId) -> Option<&mut Connection> {
+    live(connections, id).filter(|slot| !slot.is_releasing)
 }
 
 /// From owed to armed; None if it is not owed any more.

@@ -9,10 +9,10 @@ use std::os::fd::RawFd;
 use io_uring::{opcode, squeue, types};
 
 use crate::base::{Handle, Pool};
-use crate::limits::DESCRIPTORS_KNOWN_MAX;
+use crate::limits::{DESCRIPTORS_KNOWN_MAX, URING_MESSAGES_MAX};
 use crate::reactor::operation::{Request, Transfer};
 use crate::reactor::transfer::is_terminal;
-use crate::reactor::{Buffer, Completion, Counters, IoError, Operation, SubmitError};
+use crate::reactor::{Buffer, Completion, Counters, IoError, Operation, SubmitError, Waker};
 
 /// What an entry is for; with slot and generation it makes the 64 bits that come back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,18 +23,22 @@ pub enum Purpose {
     Cancel = 1,
     /// The doorbell.
     Wake = 2,
+    /// A message that wakes another reactor.
+    Ring = 3,
+    /// Such a message, come here: it has done its work by ending the wait.
+    Rung = 4,
     /// A listener's accepts. From here on all are of `uring_net.rs`.
-    Accept = 3,
+    Accept = 5,
     /// A connection's receives.
-    Receive = 4,
+    Receive = 6,
     /// A connection's wait for writability.
-    Writable = 5,
+    Writable = 7,
     /// The cancel of [`Purpose::Accept`].
-    CancelAccept = 6,
+    CancelAccept = 8,
     /// The cancel of [`Purpose::Receive`].
-    CancelReceive = 7,
+    CancelReceive = 9,
     /// The cancel of [`Purpose::Writable`].
-    CancelWritable = 8,
+    CancelWritable = 10,
 }
 
 impl Purpose {
@@ -59,12 +63,14 @@ pub fn parse_user_data(bits: u64) -> Option<(Purpose, Handle)> {
         0 => Purpose::Work,
         1 => Purpose::Cancel,
         2 => Purpose::Wake,
-        3 => Purpose::Accept,
-        4 => Purpose::Receive,
-        5 => Purpose::Writable,
-        6 => Purpose::CancelAccept,
-        7 => Purpose::CancelReceive,
-        8 => Purpose::CancelWritable,
+        3 => Purpose::Ring,
+        4 => Purpose::Rung,
+        5 => Purpose::Accept,
+        6 => Purpose::Receive,
+        7 => Purpose::Writable,
+        8 => Purpose::CancelAccept,
+        9 => Purpose::CancelReceive,
+        10 => Purpose::CancelWritable,
         _ => return None,
     };
     Some((purpose, Handle { index: low & ((1 << PURPOSE_SHIFT) - 1), generation }))
@@ -94,7 +100,8 @@ pub struct Slot {
 /// Everything but the ring.
 pub struct Table {
     pub slots: Pool<Slot>,
-    /// Slots with an entry to push: at most one mention each for work, one for its cancel.
+    /// Slots with an entry to push, at most one mention each for work and one for its cancel, and
+    /// messages.
     pub owed: VecDeque<(Purpose, Handle)>,
     pub ready: VecDeque<Completion>,
     pub counters: Counters,
@@ -102,6 +109,10 @@ pub struct Table {
     pub terminals: Vec<Option<bool>>,
     pub wake_buffer: Buffer,
     pub is_wake_armed: bool,
+    /// Whom a message is to wake, until the kernel has answered it.
+    pub rung: Pool<Waker>,
+    /// False once the kernel refused a message for reasons that stay.
+    pub can_ring: bool,
 }
 
 impl Table {
@@ -116,6 +127,8 @@ impl Table {
             terminals: Vec::new(),
             wake_buffer: Buffer::zeroed(8),
             is_wake_armed: false,
+            rung: Pool::new(URING_MESSAGES_MAX),
+            can_ring: true,
         }
     }
 
@@ -152,11 +165,38 @@ impl Table {
             let is_owed = slot.phase == Phase::Owed;
             let handle = self.slots.handle_at(index).expect("the slot is taken");
             if is_owed {
-                self.owed.retain(|(_, owed)| *owed != handle);
+                self.owed.retain(|owed| *owed != (Purpose::Work, handle));
                 self.finish(handle, Err(IoError::CANCELLED));
             } else {
                 self.owed.push_back((Purpose::Cancel, handle));
             }
+        }
+    }
+
+    /// Sends a message to the reactor of `waker`, which blocks; false if only its doorbell is left.
+    pub fn ring(&mut self, waker: &Waker) -> bool {
+        if !self.can_ring || waker.ring_fd().is_none() {
+            return false;
+        }
+        let Ok(handle) = self.rung.insert(waker.clone()) else { return false };
+        self.owed.push_back((Purpose::Ring, handle));
+        self.counters.message_count += 1;
+        true
+    }
+
+    /// The kernel's answer to a message: refused, it becomes a ring at the door.
+    fn on_rung(&mut self, handle: Handle, result: i32) {
+        let Some(waker) = self.rung.remove(handle) else {
+            self.counters.stale_count += 1;
+            return;
+        };
+        if result < 0 {
+            waker.ring();
+            // Of the kernel (5.18 is the first that can) or a filter, not of the other ring.
+            self.can_ring &= !matches!(
+                -result,
+                libc::EINVAL | libc::EOPNOTSUPP | libc::ENOSYS | libc::EPERM | libc::EACCES
+            );
         }
     }
 
@@ -168,8 +208,13 @@ impl Table {
 
     /// The entry that is owed; None if the operation is over.
     pub fn entry(&mut self, purpose: Purpose, handle: Handle) -> Option<squeue::Entry> {
-        let slot = self.slots.get_mut(handle)?;
         let bits = user_data(purpose, handle);
+        if purpose == Purpose::Ring {
+            let fd = types::Fd(self.rung.get(handle)?.ring_fd()?);
+            let there = user_data(Purpose::Rung, NOBODY);
+            return Some(opcode::MsgRingData::new(fd, 0, there, None).build().user_data(bits));
+        }
+        let slot = self.slots.get_mut(handle)?;
         if purpose == Purpose::Cancel {
             let target = user_data(Purpose::Work, handle);
             return Some(opcode::AsyncCancel::new(target).build().user_data(bits));
@@ -220,6 +265,8 @@ impl Table {
                     self.owed.push_back((Purpose::Cancel, handle));
                 }
             }
+            Purpose::Ring => self.on_rung(handle, result),
+            Purpose::Rung => {}
             _ => self.counters.stale_count += 1, // Of sockets, which there are none of.
         }
     }
@@ -269,6 +316,7 @@ fn write_flags(terminals: &mut Vec<Option<bool>>, fd: RawFd) -> squeue::Flags {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::reactor::waker::WakeListener;
 
     #[test]
     fn names_of_slots_survive_the_way_through_the_kernel() {
@@ -312,6 +360,35 @@ mod tests {
         table.on_answer(name, 3);
         assert_eq!(table.ready.pop_front().unwrap().result, Ok(3));
         assert_eq!(table.counters.retried_count, 2);
+    }
+
+    #[test]
+    fn a_message_that_is_refused_rings_at_the_door_instead() {
+        let null = || std::fs::File::open("/dev/null").unwrap().into();
+        for (answer, stays) in [(0, true), (-libc::EOVERFLOW, true), (-libc::EINVAL, false)] {
+            let mut table = Table::new(2);
+            let sleeper = WakeListener::with_ring(Some(null())).unwrap();
+            assert!(sleeper.try_block());
+            assert!(sleeper.waker().notify() && table.ring(&sleeper.waker()));
+            let (opcode, name) = push(&mut table);
+            assert_eq!(opcode, opcode::MsgRingData::CODE);
+            table.on_answer(name, answer);
+            assert_eq!(is_readable(sleeper.doorbell_fd()), answer != 0);
+            assert_eq!(table.rung.count(), 0);
+            assert_eq!(table.ring(&sleeper.waker()), stays);
+            table.on_answer(name, answer); // Once more: nobody's.
+            assert_eq!(table.counters.stale_count, 1);
+        }
+        let mut table = Table::new(2);
+        let without = WakeListener::with_doorbell().unwrap();
+        assert!(!table.ring(&without.waker())); // A reactor without an io_uring.
+    }
+
+    fn is_readable(fd: RawFd) -> bool {
+        let mut entry = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        // SAFETY: one valid entry, to be read and written during the call.
+        let ready_count = unsafe { libc::poll(&mut entry, 1, 0) };
+        ready_count == 1
     }
 
     #[test]

@@ -22,7 +22,8 @@
 //!   not needed as long as both sides use this word; a plain load instead of a swap in `wake`
 //!   would need it. The orderings are AcqRel, and stronger ones would cost the same on x86.
 //!
-//! A late ring (its thread was woken by something else first) leaves a count in the eventfd:
+//! Between two io_uring reactors the ring may be a message from one to the other, which costs no
+//! system call of its own: `uring_table.rs`. A late ring (its thread was woken by something else first) leaves a count in the eventfd:
 //! backends take it for what it is and wait on. [`Waker::wake`] is a swap and a `write(2)`, hence
 //! fit for signal handlers that save errno.
 
@@ -41,6 +42,8 @@ struct Shared {
     state: AtomicU32,
     /// None where nobody ever blocks: in the simulator.
     doorbell: Option<File>,
+    /// Where an io_uring reactor blocks: others may ring there instead.
+    ring: Option<OwnedFd>,
 }
 
 /// Wakes one reactor. Outlives it without harm.
@@ -52,10 +55,30 @@ pub struct Waker {
 impl Waker {
     /// Makes the reactor's present or next `wait` return, and its next `poll` count one more.
     pub fn wake(&self) {
-        let before = self.shared.state.swap(NOTIFIED, Ordering::AcqRel);
-        if before == BLOCKED {
-            self.shared.ring();
+        if self.notify() {
+            self.ring();
         }
+    }
+
+    /// The first half of a wake: if true, who called it has to see that something rings.
+    #[must_use]
+    pub(super) fn notify(&self) -> bool {
+        self.shared.state.swap(NOTIFIED, Ordering::AcqRel) == BLOCKED
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_blocked(&self) -> bool {
+        self.shared.state.load(Ordering::Acquire) == BLOCKED
+    }
+
+    /// The second half.
+    pub(super) fn ring(&self) {
+        self.shared.ring();
+    }
+
+    /// The io_uring that it blocks in; open as long as this waker lives.
+    pub(super) fn ring_fd(&self) -> Option<RawFd> {
+        self.shared.ring.as_ref().map(AsRawFd::as_raw_fd)
     }
 }
 
@@ -85,6 +108,14 @@ impl WakeListener {
     /// # Errors
     /// What `eventfd(2)` answers: no descriptor or no memory left.
     pub fn with_doorbell() -> std::io::Result<WakeListener> {
+        WakeListener::with_ring(None)
+    }
+
+    /// As above, for one that blocks in this io_uring.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn with_ring(ring: Option<OwnedFd>) -> std::io::Result<WakeListener> {
         // SAFETY: takes two numbers. Blocking, because io_uring gives up on non-blocking files.
         let raw = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
         if raw < 0 {
@@ -92,16 +123,17 @@ impl WakeListener {
         }
         // SAFETY: just made, and nobody else knows it.
         let owned = unsafe { OwnedFd::from_raw_fd(raw) };
-        Ok(WakeListener::new(Some(File::from(owned))))
+        Ok(WakeListener::new(Some(File::from(owned)), ring))
     }
 
     /// For a world where nobody blocks.
     pub fn without_doorbell() -> WakeListener {
-        WakeListener::new(None)
+        WakeListener::new(None, None)
     }
 
-    fn new(doorbell: Option<File>) -> WakeListener {
-        WakeListener { shared: Arc::new(Shared { state: AtomicU32::new(POLLING), doorbell }) }
+    fn new(doorbell: Option<File>, ring: Option<OwnedFd>) -> WakeListener {
+        let state = AtomicU32::new(POLLING);
+        WakeListener { shared: Arc::new(Shared { state, doorbell, ring }) }
     }
 
     /// A handle for others.

@@ -5,8 +5,10 @@
 //! byte sent to somebody who has closed, is a reset, and a reset throws away what was under way.
 //! Invariant: a stream's number is never used twice.
 
+use std::cell::RefMut;
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex};
 
 use crate::base::Random;
 use crate::reactor::{IoError, ListenAddress, ListenError, ListenOptions, Peer};
@@ -31,6 +33,27 @@ pub(super) struct Network {
     accepted_count: usize,
     /// How many connections the process has descriptors for.
     accepted_max: Option<usize>,
+    /// Streams whose socket was dropped on its way from one reactor to another.
+    dropped: Dropped,
+}
+
+/// Sockets may cross threads, the world does not: what is dropped leaves its number here.
+type Dropped = Arc<Mutex<Vec<usize>>>;
+
+/// The server's end of a stream while it is no reactor's. Closes it when it is dropped.
+#[derive(Debug)]
+pub(super) struct SimSocket {
+    stream: usize,
+    dropped: Dropped,
+    is_adopted: bool,
+}
+
+impl Drop for SimSocket {
+    fn drop(&mut self) {
+        if !self.is_adopted {
+            self.dropped.lock().expect("nobody panics with it").push(self.stream);
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -191,6 +214,30 @@ impl Network {
         self.accepted_count -= 1;
     }
 
+    /// The server's end, for another reactor of this world.
+    pub fn let_go(&mut self, index: usize) -> SimSocket {
+        SimSocket { stream: index, dropped: Arc::clone(&self.dropped), is_adopted: false }
+    }
+
+    /// Whether it is a socket of this world.
+    pub fn knows(&self, socket: &SimSocket) -> bool {
+        Arc::ptr_eq(&self.dropped, &socket.dropped)
+    }
+
+    /// Its stream.
+    pub fn take_in(&mut self, mut socket: SimSocket) -> usize {
+        socket.is_adopted = true;
+        socket.stream
+    }
+
+    /// Closes what was dropped on its way.
+    pub fn close_dropped(&mut self) {
+        let dropped = std::mem::take(&mut *self.dropped.lock().expect("nobody panics with it"));
+        for index in dropped {
+            self.close(index);
+        }
+    }
+
     fn connect(&mut self, address: &ListenAddress, random: &mut Random) -> Result<usize, IoError> {
         let matches = |listener: &&mut Listener| listener.address == *address;
         let mut listeners: Vec<_> = self.listeners.iter_mut().flatten().filter(matches).collect();
@@ -218,6 +265,12 @@ impl Network {
 
 /// What actors at the client's end do.
 impl SimWorld {
+    fn network(&self) -> RefMut<'_, Network> {
+        let mut network = RefMut::map(self.world.borrow_mut(), |world| &mut world.network);
+        network.close_dropped();
+        network
+    }
+
     /// Connects to a listener; it need not have accepted yet.
     ///
     /// # Errors
@@ -237,7 +290,7 @@ impl SimWorld {
     /// # Errors
     /// EAGAIN if nothing fits; ECONNRESET once and EPIPE after it if the server has gone.
     pub fn client_send(&self, client: SimClient, bytes: &[u8]) -> Result<usize, IoError> {
-        let stream = &mut self.world.borrow_mut().network.streams[client.0];
+        let stream = &mut self.network().streams[client.0];
         stream.check(CLIENT)?;
         let count = stream.up.write(bytes)?;
         if stream.up.is_reader_gone && count > 0 {
@@ -251,19 +304,19 @@ impl SimWorld {
     /// # Errors
     /// EAGAIN if nothing is there; as [`SimWorld::client_send`].
     pub fn client_receive(&self, client: SimClient, into: &mut [u8]) -> Result<usize, IoError> {
-        let stream = &mut self.world.borrow_mut().network.streams[client.0];
+        let stream = &mut self.network().streams[client.0];
         stream.check(CLIENT)?;
         stream.down.read(into)
     }
 
     /// Sends no more.
     pub fn client_finish(&self, client: SimClient) {
-        self.world.borrow_mut().network.streams[client.0].up.is_finished = true;
+        self.network().streams[client.0].up.is_finished = true;
     }
 
     /// Ends both directions: a reset if bytes are unread.
     pub fn client_close(&self, client: SimClient) {
-        let stream = &mut self.world.borrow_mut().network.streams[client.0];
+        let stream = &mut self.network().streams[client.0];
         if stream.down.bytes.is_empty() {
             stream.up.is_finished = true;
             stream.down.is_reader_gone = true;
@@ -274,7 +327,7 @@ impl SimWorld {
 
     /// Ends both directions at once, and throws away what is under way.
     pub fn client_reset(&self, client: SimClient) {
-        self.world.borrow_mut().network.streams[client.0].reset();
+        self.network().streams[client.0].reset();
     }
 
     /// From now on the process has descriptors for so many connections.

@@ -19,9 +19,9 @@ use crate::base::{Handle, Instant, Pool};
 use crate::reactor::operation::Request;
 use crate::reactor::waker::WakeListener;
 use crate::reactor::{
-    Completion, ConnectionId, Counters, IoError, ListenAddress, ListenError, ListenOptions,
-    ListenerId, Net, Operation, Reactor, SendError, SocketCounters, SocketEvent, SocketLimits,
-    SubmitError, Waker,
+    AdoptError, Completion, ConnectionId, Counters, IoError, ListenAddress, ListenError,
+    ListenOptions, ListenerId, Net, Operation, Reactor, ReleasedSocket, SendError, SocketCounters,
+    SocketEvent, SocketLimits, SubmitError, Waker,
 };
 use crate::sim::socket::SimNet;
 use crate::sim::world::{EAGAIN, SimWorld, WALL_ORIGIN_US, World};
@@ -283,8 +283,20 @@ impl Net for Sockets {
         self.net.close(&mut self.world.world.borrow_mut(), connection, counters);
     }
 
-    fn next_event(&mut self, _: &mut SocketCounters) -> Option<SocketEvent<'_>> {
-        self.net.next_event()
+    fn release(&mut self, connection: ConnectionId, _: &mut SocketCounters) {
+        self.net.release(&mut self.world.world.borrow_mut(), connection);
+    }
+
+    fn adopt(
+        &mut self,
+        socket: ReleasedSocket,
+        counters: &mut SocketCounters,
+    ) -> Result<ConnectionId, AdoptError> {
+        self.net.adopt(&mut self.world.world.borrow_mut(), socket, counters)
+    }
+
+    fn next_event(&mut self, counters: &mut SocketCounters) -> Option<SocketEvent<'_>> {
+        self.net.next_event(&mut self.world.world.borrow_mut(), counters)
     }
 
     fn connection_count(&self) -> usize {

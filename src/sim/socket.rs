@@ -3,7 +3,7 @@
 //! How they map to the contract: receives are short and late, sends are cut at any length (at none
 //! too), EINTR and EAGAIN cost time, a pause may come when bytes are on their way (they are held),
 //! events of different connections overtake each other, and places of closed connections stay taken
-//! for a while. Invariant: S2 one event at a time of each kind and connection is under way.
+//! for a while. Of a connection that is released bytes come until it is let go. Invariant: S2 one event at a time of each kind and connection is under way.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -11,9 +11,10 @@ use std::time::Duration;
 
 use crate::base::{Handle, Instant, Pool};
 use crate::limits::LISTENER_PAUSE;
+use crate::reactor::released::{Carried, Past};
 use crate::reactor::{
-    ConnectionId, IoError, ListenAddress, ListenError, ListenOptions, ListenerId, Peer, SendError,
-    SocketCounters, SocketEvent, SocketLimits,
+    AdoptError, ConnectionId, IoError, ListenAddress, ListenError, ListenOptions, ListenerId, Peer,
+    ReleasedSocket, SendError, SocketCounters, SocketEvent, SocketLimits,
 };
 use crate::sim::network::STREAM_BYTES_MAX;
 use crate::sim::world::{EAGAIN, World};
@@ -31,12 +32,14 @@ struct Listener {
 #[derive(Debug)]
 struct Connection {
     stream: usize,
+    past: Past,
     receives_at: Option<Instant>,
     writes_at: Option<Instant>,
     is_receiving: bool,
-    has_ended: bool,
     is_cut: bool,
-    broken: Option<IoError>,
+    /// To be given away; nothing is under way any more at that time.
+    releases_at: Option<Instant>,
+    is_released: bool,
     /// Told while the owner did not listen.
     held: VecDeque<Happening>,
     /// Closed; free at that time.
@@ -49,6 +52,7 @@ enum Happening {
     Received(ConnectionId, Vec<u8>),
     Ended(ConnectionId, Option<IoError>),
     Writable(ConnectionId),
+    Released(ConnectionId),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -56,6 +60,7 @@ enum Due {
     Accept(Handle),
     Receive(Handle),
     Write(Handle),
+    Release(Handle),
 }
 
 /// Listeners and connections of one simulated reactor.
@@ -119,7 +124,8 @@ impl SimNet {
     pub fn next_happening(&self) -> Option<Instant> {
         let listeners = self.listeners.iter().filter_map(|(_, slot)| slot.looks_at);
         let connections = self.connections.iter().flat_map(|(_, slot)| {
-            [slot.receives_at, slot.writes_at, slot.frees_at].into_iter().flatten()
+            let times = [slot.receives_at, slot.writes_at, slot.releases_at, slot.frees_at];
+            times.into_iter().flatten()
         });
         listeners.chain(connections).chain(self.retry_at).min()
     }
@@ -129,6 +135,7 @@ impl SimNet {
         if self.retry_at.is_some_and(|at| at <= world.now) {
             self.resume_listeners();
         }
+        world.network.close_dropped();
         self.free(world.now);
         let mut due = Vec::new();
         for index in 0..self.listeners.capacity() {
@@ -143,14 +150,14 @@ impl SimNet {
         for index in 0..self.connections.capacity() {
             let Some(slot) = self.connections.at_mut(index) else { continue };
             slot.plan(world);
-            let (receives_at, writes_at) = (slot.receives_at, slot.writes_at);
+            let times = [slot.receives_at, slot.writes_at, slot.releases_at];
             let handle = self.connections.handle_at(index).expect("taken");
-            if receives_at.is_some_and(|at| at <= world.now) {
-                due.push(Due::Receive(handle));
-            }
-            if writes_at.is_some_and(|at| at <= world.now) {
-                due.push(Due::Write(handle));
-            }
+            let kinds = [Due::Receive(handle), Due::Write(handle), Due::Release(handle)];
+            let pairs = times.into_iter().zip(kinds);
+            let now = world.now;
+            due.extend(
+                pairs.filter_map(|(at, kind)| at.is_some_and(|at| at <= now).then_some(kind)),
+            );
         }
         if world.faults.is_shuffled {
             for last in (1..due.len()).rev() {
@@ -176,6 +183,9 @@ impl SimNet {
             }
             Due::Receive(handle) => {
                 let slot = self.connections.get_mut(handle).expect("due");
+                if slot.is_released {
+                    return; // In the same moment: the bytes are for who adopts it.
+                }
                 slot.receives_at = again;
                 if !is_later {
                     let happening = slot.receive(world, ConnectionId(handle), counters);
@@ -188,6 +198,15 @@ impl SimNet {
                 if !is_later {
                     slot.is_cut = false;
                     self.events.push_back(Happening::Writable(ConnectionId(handle)));
+                }
+            }
+            Due::Release(handle) => {
+                let slot = self.connections.get_mut(handle).expect("due");
+                slot.releases_at = again;
+                if !is_later {
+                    slot.is_released = true;
+                    slot.receives_at = None;
+                    self.events.push_back(Happening::Released(ConnectionId(handle)));
                 }
             }
         }
@@ -203,17 +222,7 @@ impl SimNet {
         match world.network.accept(slot.index) {
             Ok((stream, peer)) => {
                 counters.accepted_count += 1;
-                let connection = Connection {
-                    stream,
-                    receives_at: None,
-                    writes_at: None,
-                    is_receiving: true,
-                    has_ended: false,
-                    is_cut: false,
-                    broken: None,
-                    held: VecDeque::new(),
-                    frees_at: None,
-                };
+                let connection = Connection::new(stream, Past::none(peer));
                 let id = self.connections.insert(connection).expect("there is a place");
                 let id = ConnectionId(id);
                 self.events.push_back(Happening::Accepted(ListenerId(handle), id, peer));
@@ -254,8 +263,13 @@ impl SimNet {
         self.connections.get_mut(id.0).filter(|slot| slot.frees_at.is_none())
     }
 
+    /// A connection that the owner may use: live, and not on its way out.
+    fn owned(&mut self, id: ConnectionId) -> Option<&mut Connection> {
+        self.live(id).filter(|slot| !slot.is_releasing())
+    }
+
     pub fn set_receiving(&mut self, id: ConnectionId, is_receiving: bool) {
-        let Some(slot) = self.live(id) else { return };
+        let Some(slot) = self.owned(id) else { return };
         slot.is_receiving = is_receiving;
         if is_receiving && !slot.held.is_empty() {
             // The older first: what stands in the queue comes behind what is held.
@@ -276,8 +290,8 @@ impl SimNet {
         slices: &[IoSlice<'_>],
         counters: &mut SocketCounters,
     ) -> Result<usize, SendError> {
-        let slot = self.live(id).ok_or(SendError::Unknown)?;
-        if let Some(error) = slot.broken {
+        let slot = self.owned(id).ok_or(SendError::Unknown)?;
+        if let Some(error) = slot.past.broken {
             return Err(SendError::Broken(error));
         }
         if slot.is_cut {
@@ -296,7 +310,7 @@ impl SimNet {
             Ok(sent_bytes) => sent_bytes,
             Err(EAGAIN) => 0,
             Err(error) => {
-                slot.broken = Some(error);
+                slot.past.broken = Some(error);
                 return Err(SendError::Broken(error));
             }
         };
@@ -309,7 +323,7 @@ impl SimNet {
     }
 
     pub fn finish(&mut self, world: &mut World, id: ConnectionId) {
-        if let Some(slot) = self.live(id) {
+        if let Some(slot) = self.owned(id) {
             world.network.finish(slot.stream);
         }
     }
@@ -320,10 +334,52 @@ impl SimNet {
         slot.frees_at = Some(frees_at);
         slot.receives_at = None;
         slot.writes_at = None;
+        slot.releases_at = None;
         slot.held.clear();
         world.network.close(slot.stream);
         self.closing_count += 1;
         counters.closed_count += 1;
+    }
+
+    pub fn release(&mut self, world: &mut World, id: ConnectionId) {
+        self.set_receiving(id, true); // The end of a pause: what was held is told.
+        let releases_at = world.now + world.delay();
+        let Some(slot) = self.owned(id) else { return };
+        slot.releases_at = Some(releases_at); // Until then bytes may still come.
+        slot.is_cut = false;
+        slot.writes_at = None;
+    }
+
+    fn let_go(
+        &mut self,
+        world: &mut World,
+        id: ConnectionId,
+        counters: &mut SocketCounters,
+    ) -> ReleasedSocket {
+        let slot = self.connections.remove(id.0).expect("it is live");
+        counters.released_count += 1;
+        self.resume_listeners();
+        let carried = Carried::Simulated(Box::new(world.network.let_go(slot.stream)));
+        ReleasedSocket { carried, past: slot.past }
+    }
+
+    pub fn adopt(
+        &mut self,
+        world: &mut World,
+        socket: ReleasedSocket,
+        counters: &mut SocketCounters,
+    ) -> Result<ConnectionId, AdoptError> {
+        let ReleasedSocket { carried, past } = socket.find_place(&self.connections)?;
+        let foreign = |carried| AdoptError::Foreign { socket: ReleasedSocket { carried, past } };
+        let Carried::Simulated(any) = carried else { return Err(foreign(carried)) };
+        let socket = any.downcast().map_err(|any| foreign(Carried::Simulated(any)))?;
+        if !world.network.knows(&socket) {
+            return Err(foreign(Carried::Simulated(socket)));
+        }
+        let stream = world.network.take_in(*socket);
+        let inserted = self.connections.insert(Connection::new(stream, past));
+        counters.adopted_count += 1;
+        Ok(ConnectionId(inserted.expect("there is a place")))
     }
 
     pub fn close_all(&mut self, world: &mut World, counters: &mut SocketCounters) {
@@ -339,7 +395,11 @@ impl SimNet {
         }
     }
 
-    pub fn next_event(&mut self) -> Option<SocketEvent<'_>> {
+    pub fn next_event(
+        &mut self,
+        world: &mut World,
+        counters: &mut SocketCounters,
+    ) -> Option<SocketEvent<'_>> {
         loop {
             let event = self.events.pop_front()?;
             if let Happening::Accepted(listener, connection, peer) = event {
@@ -347,6 +407,9 @@ impl SimNet {
             }
             let is_written = matches!(event, Happening::Writable(_));
             let Some(slot) = self.live(event.connection()) else { continue };
+            if is_written && slot.is_releasing() {
+                continue;
+            }
             if !slot.is_receiving && !is_written {
                 slot.held.push_back(event);
                 continue;
@@ -358,6 +421,10 @@ impl SimNet {
                 }
                 Happening::Ended(connection, error) => SocketEvent::Ended { connection, error },
                 Happening::Writable(connection) => SocketEvent::Writable { connection },
+                Happening::Released(connection) => {
+                    let socket = self.let_go(world, connection, counters);
+                    SocketEvent::Released { connection, socket }
+                }
                 Happening::Accepted(..) => unreachable!("returned above"),
             });
         }
@@ -370,7 +437,8 @@ impl Happening {
             Happening::Accepted(_, id, _)
             | Happening::Received(id, _)
             | Happening::Ended(id, _)
-            | Happening::Writable(id) => *id,
+            | Happening::Writable(id)
+            | Happening::Released(id) => *id,
         }
     }
 
@@ -380,12 +448,32 @@ impl Happening {
 }
 
 impl Connection {
+    fn new(stream: usize, past: Past) -> Connection {
+        Connection {
+            stream,
+            past,
+            receives_at: None,
+            writes_at: None,
+            is_receiving: true,
+            is_cut: false,
+            releases_at: None,
+            is_released: false,
+            held: VecDeque::new(),
+            frees_at: None,
+        }
+    }
+
+    /// Whether its owner has asked for its release.
+    fn is_releasing(&self) -> bool {
+        self.releases_at.is_some() || self.is_released
+    }
+
     /// Sets the times at which the kernel looks.
     fn plan(&mut self, world: &mut World) {
-        if self.frees_at.is_some() {
+        if self.frees_at.is_some() || self.is_released {
             return;
         }
-        let is_asked = self.is_receiving && !self.has_ended;
+        let is_asked = self.is_receiving && !self.past.has_ended;
         if self.receives_at.is_none() && is_asked && world.network.is_readable(self.stream) {
             self.receives_at = Some(world.now + world.delay());
         }
@@ -408,7 +496,7 @@ impl Connection {
         match world.network.receive(self.stream, &mut bytes) {
             Err(EAGAIN) => None,
             Ok(0) => {
-                self.has_ended = true;
+                self.past.has_ended = true;
                 Some(Happening::Ended(id, None))
             }
             Ok(count) => {
@@ -417,7 +505,7 @@ impl Connection {
                 Some(Happening::Received(id, bytes))
             }
             Err(error) => {
-                self.has_ended = true;
+                self.past.has_ended = true;
                 Some(Happening::Ended(id, Some(error)))
             }
         }

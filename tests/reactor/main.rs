@@ -1,5 +1,5 @@
 //! One conformance list for `streamdoor::reactor::Reactor`, run against io_uring, mio and the
-//! simulator. R1 to R22 are the numbers of the contract on top of the trait. What only real
+//! simulator. R1 to R25 are the numbers of the contract on top of the trait. What only real
 //! descriptors have (terminals, files, flags) is tested beside the backends.
 //!
 //! `SEED=n cargo test --test reactor` runs one seed instead of all.
@@ -9,17 +9,21 @@ mod cancels;
 mod exhaustion;
 mod listeners;
 mod lives;
+mod moves;
 mod network;
 mod sockets;
+mod threads;
 mod transfers;
 mod waits;
 mod worlds;
 
 use std::sync::{PoisonError, RwLock};
 
-use streamdoor::reactor::{Clock, PolledReactor, Reactor, UringReactor};
+use streamdoor::reactor::{AdoptError, Clock, PolledReactor, Reactor, UringReactor};
+use streamdoor::sim::reactor::SimReactor;
 use streamdoor::sim::world::{SimFaults, SimWorld};
 
+use network::{Kind, Server};
 use worlds::{Real, World};
 
 /// Tests that count or limit the descriptors of the process run alone.
@@ -134,6 +138,60 @@ conformance! {
     listeners::a_dropped_reactor_ends_its_connections
     exhaustion::out_of_descriptors_listeners_pause_and_nobody_is_dropped
     listeners::nothing_can_be_done_with_names_that_were_never_given
+    moves::a_request_that_is_cut_by_a_move_arrives_whole
+    moves::a_cut_send_goes_on_where_the_connection_went
+    moves::a_connection_that_moves_outlives_its_listener
+    moves::an_end_that_meets_a_move_is_told_once
+    moves::a_reset_that_meets_a_move_ends_it_where_it_is
+    moves::a_send_that_was_broken_stays_broken_after_a_move
+    moves::a_full_reactor_gives_the_socket_back
+    moves::a_place_that_was_given_away_is_the_next_ones
+    moves::a_name_that_was_released_is_nothing_and_never_comes_back
+    moves::a_close_during_a_release_is_the_end
+    moves::a_thousand_moves_lose_no_byte
+    moves::a_dropped_reactor_or_socket_ends_what_was_on_its_way
+    waits::a_wake_through_another_reactor_is_as_good
+}
+
+macro_rules! conformance_of_threads {
+    ($($test:ident)*) => {
+        mod uring_threads {
+            $(#[test] fn $test() {
+                crate::run_uring(stringify!($test), crate::threads::$test);
+            })*
+        }
+        mod mio_threads {
+            $(#[test] fn $test() {
+                crate::run_mio(stringify!($test), crate::threads::$test);
+            })*
+        }
+    };
+}
+
+conformance_of_threads! {
+    wakes_between_threads_are_never_lost
+    a_wake_outlives_who_gave_it
+    a_connection_moves_between_threads_and_loses_nothing
+}
+
+#[test]
+fn a_socket_is_adopted_in_its_own_world_alone() {
+    let world = SimWorld::new(1, SimFaults::NONE);
+    let mut server = Server::new(&world, Kind::Tcp, 4);
+    let (client, id) = server.meet(&world);
+    let (seen, socket) = server.release(id);
+    let mut polled = PolledReactor::new(1).unwrap();
+    let error = polled.adopt(socket).unwrap_err();
+    assert!(matches!(error, AdoptError::Foreign { .. }), "{error:?}");
+    let mut elsewhere = SimReactor::new(&SimWorld::new(1, SimFaults::NONE), 1);
+    let error = elsewhere.adopt(error.into_socket()).unwrap_err();
+    assert!(error.to_string().contains("another world"), "{error}");
+    let id = server.adopt(seen, error.into_socket());
+    assert_eq!(server.send_all(&world, id, &client, b"home"), b"home");
+    let mut real = Server::new(&Real { make: |_| PolledReactor::new(1).unwrap() }, Kind::Tcp, 4);
+    let (_client, id) = real.meet(&Real { make: |_| PolledReactor::new(1).unwrap() });
+    let (_, socket) = real.release(id);
+    assert!(matches!(server.reactor.adopt(socket), Err(AdoptError::Foreign { .. })));
 }
 
 #[test]

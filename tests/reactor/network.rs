@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use streamdoor::reactor::{
-    ConnectionId, IoError, ListenAddress, ListenOptions, ListenerId, Peer, Reactor, SocketEvent,
-    SocketLimits,
+    ConnectionId, IoError, ListenAddress, ListenOptions, ListenerId, Peer, Reactor, ReleasedSocket,
+    SocketEvent, SocketLimits,
 };
 use streamdoor::sim::network::SimClient;
 use streamdoor::sim::world::SimWorld;
@@ -223,22 +223,40 @@ pub struct Server<R> {
     pub seen: BTreeMap<ConnectionId, Seen>,
     /// In the order in which they were told.
     pub order: Vec<ConnectionId>,
+    /// What was given away, with all that was told before.
+    pub gone: Vec<(ConnectionId, Seen, ReleasedSocket)>,
 }
 
 impl<R: Reactor> Server<R> {
     pub fn new<W: Network<R = R>>(world: &W, kind: Kind, connections_max: u32) -> Server<R> {
-        let mut reactor = world.reactor(8);
+        Server::of(world, world.reactor(8), kind, connections_max)
+    }
+
+    pub fn of<W: Network<R = R>>(
+        world: &W,
+        mut reactor: R,
+        kind: Kind,
+        connections_max: u32,
+    ) -> Server<R> {
         reactor.open_sockets(SocketLimits { connections_max, listeners_max: 2 }).unwrap();
         let wanted = world.address(kind);
         let listener = reactor.listen(&wanted, ListenOptions::default()).unwrap();
         let address = reactor.listen_address(listener).unwrap();
-        Server { reactor, listener, address, seen: BTreeMap::new(), order: Vec::new() }
+        let (seen, order, gone) = Default::default();
+        Server { reactor, listener, address, seen, order, gone }
     }
 
     /// Waits a little and takes what there is.
     pub fn turn(&mut self) {
         let until = self.reactor.now() + Duration::from_millis(1);
         self.reactor.wait(Some(until));
+        self.reactor.poll();
+        self.take();
+    }
+
+    /// Blocks until there is something, a wake-up too, and takes it.
+    pub fn turn_until_woken(&mut self) {
+        self.reactor.wait(None);
         self.reactor.poll();
         self.take();
     }
@@ -266,6 +284,14 @@ impl<R: Reactor> Server<R> {
                     let seen = self.seen.get_mut(&connection).expect("told of before");
                     seen.writable_count += 1;
                 }
+                SocketEvent::Released { connection, socket } => {
+                    let seen = self.seen.remove(&connection).expect("told of before");
+                    assert_eq!(
+                        (socket.peer(), socket.has_ended()),
+                        (seen.peer, seen.end.is_some())
+                    );
+                    self.gone.push((connection, seen, socket));
+                }
             }
         }
     }
@@ -287,6 +313,26 @@ impl<R: Reactor> Server<R> {
         let count = self.order.len();
         self.until("accepted", |server| server.order.len() > count);
         (client, self.order[count])
+    }
+
+    /// Releases a connection and waits for it: what was told of it, and the socket.
+    pub fn release(&mut self, id: ConnectionId) -> (Seen, ReleasedSocket) {
+        self.reactor.release(id);
+        self.until_released(id)
+    }
+
+    pub fn until_released(&mut self, id: ConnectionId) -> (Seen, ReleasedSocket) {
+        self.until("released", |server| server.gone.iter().any(|(gone, ..)| *gone == id));
+        let at = self.gone.iter().position(|(gone, ..)| *gone == id).unwrap();
+        let (_, seen, socket) = self.gone.remove(at);
+        (seen, socket)
+    }
+
+    /// Adopts a connection, which then goes on where `seen` ends.
+    pub fn adopt(&mut self, seen: Seen, socket: ReleasedSocket) -> ConnectionId {
+        let id = self.reactor.adopt(socket).unwrap();
+        assert!(self.seen.insert(id, seen).is_none(), "a name came twice");
+        id
     }
 
     pub fn seen(&self, id: ConnectionId) -> &Seen {

@@ -138,3 +138,25 @@ pub fn time_never_goes_back<W: World>(world: &W, _seed: u64) {
         }
     }
 }
+
+pub fn a_wake_through_another_reactor_is_as_good<W: World>(world: &W, _seed: u64) {
+    let mut sleeper = world.reactor(4);
+    let mut waking = world.reactor(4);
+    let waker = sleeper.waker();
+    for _ in 0..3 {
+        for _ in 0..1_000 {
+            waking.wake(&waker);
+        }
+        waking.poll();
+        sleeper.wait(None);
+        assert_eq!(sleeper.poll(), 1);
+        assert_eq!(poll_all(&mut sleeper), 0);
+    }
+    let own = waking.waker();
+    waking.wake(&own);
+    waking.wait(None);
+    assert_eq!(waking.poll(), 1);
+    drop(sleeper);
+    waking.wake(&waker); // Nobody's: no harm.
+    assert_eq!(poll_all(&mut waking), 0);
+}

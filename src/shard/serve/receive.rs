@@ -40,6 +40,7 @@ impl<R: Reactor + 'static> Shard<R> {
                         connection.is_blocked = false;
                     }
                 }
+                SocketEvent::Released { socket, .. } => drop(socket), // Nobody asks for it yet.
             }
         }
     }

@@ -1,0 +1,151 @@
+//! A socket on its way from one reactor to another.
+//!
+//! Nobody's while it travels: it may cross threads, and is closed if it is dropped. Inside is the
+//! kernel's descriptor, or what the simulator has instead. Absent: bytes. What was received is told
+//! before the socket is given away, so nothing has to travel with it.
+
+use std::any::Any;
+use std::fmt;
+use std::os::fd::OwnedFd;
+
+use crate::base::Pool;
+use crate::reactor::{IoError, Peer};
+
+/// A connection that [`crate::reactor::Reactor::release`] gave away, for
+/// [`crate::reactor::Reactor::adopt`].
+#[derive(Debug)]
+pub struct ReleasedSocket {
+    pub(crate) carried: Carried,
+    pub(crate) past: Past,
+}
+
+/// What the kernel does not say twice.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Past {
+    pub peer: Peer,
+    /// The end was told.
+    pub has_ended: bool,
+    /// Why no send will move anything.
+    pub broken: Option<IoError>,
+}
+
+impl Past {
+    /// Of a new connection.
+    pub fn none(peer: Peer) -> Past {
+        Past { peer, has_ended: false, broken: None }
+    }
+}
+
+/// The socket itself.
+#[derive(Debug)]
+pub(crate) enum Carried {
+    /// A blocking one, of which nothing is in flight and which no epoll knows.
+    Kernel(OwnedFd),
+    /// Of `sim`, which closes it when it is dropped.
+    Simulated(Box<dyn Any + Send>),
+}
+
+impl ReleasedSocket {
+    /// Who is at the other end, as the kernel said when they connected.
+    pub fn peer(&self) -> Peer {
+        self.past.peer
+    }
+
+    /// Whether its end was told: then nobody is told again.
+    pub fn has_ended(&self) -> bool {
+        self.past.has_ended
+    }
+}
+
+impl ReleasedSocket {
+    pub(crate) fn of_kernel(fd: OwnedFd, past: Past) -> ReleasedSocket {
+        ReleasedSocket { carried: Carried::Kernel(fd), past }
+    }
+
+    /// Goes on if there is a place among `connections`.
+    pub(crate) fn find_place<T>(self, connections: &Pool<T>) -> Result<ReleasedSocket, AdoptError> {
+        let connections_max = connections.capacity();
+        match connections.count() < connections_max {
+            true => Ok(self),
+            false => Err(AdoptError::Full { socket: self, connections_max }),
+        }
+    }
+
+    /// For a real reactor.
+    pub(crate) fn into_kernel(self) -> Result<(OwnedFd, Past), AdoptError> {
+        match self.carried {
+            Carried::Kernel(fd) => Ok((fd, self.past)),
+            carried @ Carried::Simulated(_) => {
+                Err(AdoptError::Foreign { socket: ReleasedSocket { carried, past: self.past } })
+            }
+        }
+    }
+}
+
+/// Why a reactor does not take a socket. It is given back: [`AdoptError::into_socket`].
+#[derive(Debug)]
+pub enum AdoptError {
+    /// Close a connection first, or give it to another reactor.
+    Full {
+        /// Still open.
+        socket: ReleasedSocket,
+        /// The limit of this reactor.
+        connections_max: u32,
+    },
+    /// Give it back to the reactor that it comes from: simulated sockets stay in their world.
+    Foreign {
+        /// Still open.
+        socket: ReleasedSocket,
+    },
+    /// Out of memory, mostly: later, or another reactor.
+    Refused {
+        /// Still open.
+        socket: ReleasedSocket,
+        /// What the kernel said.
+        error: IoError,
+    },
+}
+
+impl AdoptError {
+    /// The socket again, as it was.
+    pub fn into_socket(self) -> ReleasedSocket {
+        match self {
+            AdoptError::Full { socket, .. }
+            | AdoptError::Foreign { socket }
+            | AdoptError::Refused { socket, .. } => socket,
+        }
+    }
+
+    /// There are no sockets at all.
+    pub(crate) fn without_sockets(socket: ReleasedSocket, error: &std::io::Error) -> AdoptError {
+        let error = IoError(error.raw_os_error().unwrap_or(libc::EIO));
+        AdoptError::Refused { socket, error }
+    }
+}
+
+impl fmt::Display for AdoptError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            AdoptError::Full { socket, connections_max } => write!(
+                f,
+                "the connection of {} finds no place: a shard has at most {connections_max}",
+                socket.past.peer
+            ),
+            AdoptError::Foreign { socket } => {
+                write!(f, "the connection of {} is of another world", socket.past.peer)
+            }
+            AdoptError::Refused { socket, error } => {
+                write!(f, "the connection of {} was not taken: {error}", socket.past.peer)
+            }
+        }
+    }
+}
+
+impl std::error::Error for AdoptError {}
+
+/// Sockets cross threads.
+const _: () = {
+    const fn is_send<T: Send>() {}
+    is_send::<ReleasedSocket>();
+    is_send::<AdoptError>();
+};

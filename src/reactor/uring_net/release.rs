@@ -1,0 +1,46 @@
+//! Connections that move to another reactor, and those that come from one.
+
+use super::{Connection, UringNet, live, owned};
+use crate::reactor::{AdoptError, ConnectionId, Net, ReleasedSocket, SocketCounters};
+
+impl UringNet {
+    /// Ends receiving; the rest follows from the kernel's answers.
+    pub(super) fn start_release(&mut self, id: ConnectionId, counters: &mut SocketCounters) {
+        self.set_receiving(id, true); // The end of a pause: what was held is told.
+        let Some(slot) = owned(&mut self.connections, id) else { return };
+        slot.is_releasing = true;
+        self.call_back(id.0);
+        self.settle(id.0, counters);
+    }
+
+    /// The socket, now that nothing of it is here any more; None if it was closed meanwhile.
+    pub(super) fn let_go(
+        &mut self,
+        id: ConnectionId,
+        counters: &mut SocketCounters,
+    ) -> Option<ReleasedSocket> {
+        let slot = live(&mut self.connections, id)?;
+        assert!(slot.is_releasing && slot.held.is_empty()); // `Held` stands before `Released`.
+        let slot = self.connections.remove(id.0)?;
+        counters.released_count += 1;
+        self.offer_place(counters);
+        Some(ReleasedSocket::of_kernel(slot.fd, slot.past))
+    }
+
+    pub(super) fn take_in(
+        &mut self,
+        socket: ReleasedSocket,
+        counters: &mut SocketCounters,
+    ) -> Result<ConnectionId, AdoptError> {
+        let connections_max = self.connections.capacity();
+        let (fd, past) = socket.find_place(&self.connections)?.into_kernel()?;
+        let inserted = self.connections.insert(Connection::new(fd, past));
+        let handle = inserted.map_err(|slot| {
+            let socket = ReleasedSocket::of_kernel(slot.fd, slot.past);
+            AdoptError::Full { socket, connections_max }
+        })?;
+        counters.adopted_count += 1;
+        self.want_receive(handle);
+        Ok(ConnectionId(handle))
+    }
+}
