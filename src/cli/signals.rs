@@ -10,10 +10,9 @@ use signal_hook::low_level::pipe;
 
 use super::CliError;
 use super::console::note;
-use super::session::Canceller;
 
-/// From now on SIGINT and SIGTERM stop the execution of `canceller`.
-pub fn cancel_on_interrupt(canceller: Canceller) -> Result<(), CliError> {
+/// From now on the first SIGINT or SIGTERM calls `stop`, on a thread.
+pub fn on_interrupt(stop: impl FnOnce() + Send + 'static) -> Result<(), CliError> {
     let failed = |error| {
         CliError::Environment(format!("signals can not be waited for on a thread: {error}"))
     };
@@ -24,7 +23,7 @@ pub fn cancel_on_interrupt(canceller: Canceller) -> Result<(), CliError> {
     let wait = move || {
         let mut byte = [0];
         if receiver.read_exact(&mut byte).is_ok() {
-            canceller.cancel();
+            stop();
         }
         if receiver.read_exact(&mut byte).is_ok() {
             note!("\nstreamdoor: interrupted again");

@@ -17,10 +17,12 @@ pub(super) struct Backoff {
 }
 
 impl Backoff {
-    /// At most so many attempts in a row.
-    pub fn new(seed: u64, attempts_max: u32) -> Backoff {
-        let (random, retry) = (Random::new(seed), limits::CLIENT_RETRY_DEFAULT);
-        Backoff { random, retry, attempts: 0, attempts_max }
+    /// At most so many attempts in a row; the first waits for `retry`.
+    pub fn new(seed: u64, retry: Duration, attempts_max: u32) -> Backoff {
+        let random = Random::new(seed);
+        let mut backoff = Backoff { random, retry, attempts: 0, attempts_max };
+        backoff.set_retry(retry);
+        backoff
     }
 
     /// The server said how long to wait.
@@ -58,11 +60,11 @@ mod tests {
 
     #[test]
     fn waits_double_up_to_the_longest_and_attempts_end() {
-        let mut backoff = Backoff::new(1, 70);
-        backoff.set_retry(Duration::from_millis(100));
+        let mut backoff = Backoff::new(1, Duration::from_millis(100), 70);
         for attempt in 0..70u32 {
             let wait = backoff.next(Duration::ZERO).unwrap();
-            let planned = Duration::from_millis(100 << attempt.min(20)).min(limits::CLIENT_RETRY_MAX);
+            let planned = Duration::from_millis(100 << attempt.min(20));
+            let planned = planned.min(limits::CLIENT_RETRY_MAX);
             assert!(wait >= planned && wait <= planned.mul_f64(1.5), "{attempt}: {wait:?}");
         }
         assert_eq!(backoff.next(Duration::ZERO), None);
@@ -72,8 +74,7 @@ mod tests {
 
     #[test]
     fn what_a_server_wants_has_bounds() {
-        let mut backoff = Backoff::new(1, 3);
-        backoff.set_retry(Duration::MAX);
+        let mut backoff = Backoff::new(1, Duration::MAX, 3);
         assert!(backoff.next(Duration::MAX).unwrap() <= limits::CLIENT_RETRY_MAX.mul_f64(1.5));
         backoff.set_retry(Duration::ZERO);
         backoff.reset();
@@ -83,7 +84,8 @@ mod tests {
 
     #[test]
     fn two_clients_do_not_wait_the_same() {
-        let wait = |seed| Backoff::new(seed, 1).next(Duration::ZERO).unwrap();
+        let second = Duration::from_secs(1);
+        let wait = |seed| Backoff::new(seed, second, 1).next(Duration::ZERO).unwrap();
         let waits: Vec<Duration> = (0..100).map(wait).collect();
         let distinct = waits.iter().filter(|wait| **wait != waits[0]).count();
         assert!(distinct > 90);

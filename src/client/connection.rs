@@ -153,11 +153,7 @@ impl Connection {
     }
 
     /// Waits for the next bytes of the body, and appends all that are there. Will there be more?
-    pub fn receive(
-        &mut self,
-        patience: Patience,
-        out: &mut Vec<u8>,
-    ) -> Result<bool, ClientError> {
+    pub fn receive(&mut self, patience: Patience, out: &mut Vec<u8>) -> Result<bool, ClientError> {
         let before_bytes = out.len();
         loop {
             let mut input = &self.buffer[self.at..self.filled];

@@ -1,12 +1,14 @@
 //! What a server says of tools and executions, as values.
 
+use std::time::Duration;
+
 use serde_json::Value;
 
 use super::error::ClientError;
 use super::event::{Progress, exit_if, outcome, progress};
 use super::fields::Fields;
 use crate::base::{ExecutionId, ProgressToken};
-use crate::engine::{Exit, LagLimit, Policy, State};
+use crate::engine::{Exit, LagLimit, Policy, State, Timeouts};
 use crate::wire::base64;
 
 /// A tool of the server.
@@ -18,6 +20,8 @@ pub struct Tool {
     pub description: String,
     /// The JSON schema of its arguments.
     pub arguments: Value,
+    /// How long it may be silent, and may take, unless an execution says otherwise.
+    pub timeouts: Timeouts,
 }
 
 /// An execution that was created.
@@ -184,8 +188,18 @@ impl Tool {
             name: fields.text("name")?,
             description: fields.text("description")?,
             arguments: fields.take("input_schema").unwrap_or(Value::Null),
+            timeouts: timeouts(fields.object("timeouts")?)?,
         })
     }
+}
+
+fn timeouts(mut fields: Fields) -> Result<Timeouts, ClientError> {
+    let mut ms = |name| fields.number_if(name);
+    Ok(Timeouts {
+        first_chunk: ms("first_chunk_ms")?.map(Duration::from_millis),
+        inactivity: ms("inactivity_ms")?.map(Duration::from_millis),
+        total: ms("total_ms")?.map(Duration::from_millis),
+    })
 }
 
 impl Created {

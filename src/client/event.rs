@@ -162,9 +162,8 @@ fn gap(fields: &mut Fields) -> Result<Gap, ClientError> {
         to_seq: seq(fields, "to_seq")?,
         chunk_count: fields.number("chunk_count")?,
         byte_count: fields.number("byte_count")?,
-        reason: fields.named("reason", |name| {
-            REASONS.into_iter().find(|reason| reason.name() == name)
-        })?,
+        reason: fields
+            .named("reason", |name| REASONS.into_iter().find(|reason| reason.name() == name))?,
     };
     if gap.to_seq < gap.from_seq {
         return Err(fields.wrong("to_seq", "behind `from_seq`"));

@@ -101,8 +101,7 @@ fn every_end_comes_through() {
     let execution = &id().to_string();
     let outcomes = [Outcome::Completed, Outcome::Failed, Outcome::Cancelled, Outcome::TimedOut];
     let ended = outcomes.map(EndState::Ended);
-    let detached =
-        DetachReason::ALL.map(|reason| EndState::Detached { reason, resume_from: 6 });
+    let detached = DetachReason::ALL.map(|reason| EndState::Detached { reason, resume_from: 6 });
     for (at, state) in ended.into_iter().chain(detached).enumerate() {
         let exits = [None, Some(Exit::Code(-3)), Some(Exit::Signal(9))];
         let exit = exits[at % exits.len()];

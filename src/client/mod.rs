@@ -233,11 +233,7 @@ impl Client {
     ///
     /// # Errors
     /// [`ClientError`].
-    pub fn unsubscribe(
-        &self,
-        execution: ExecutionId,
-        subscriber: &str,
-    ) -> Result<(), ClientError> {
+    pub fn unsubscribe(&self, execution: ExecutionId, subscriber: &str) -> Result<(), ClientError> {
         let target = subscriber_path(execution, subscriber);
         self.ask(&Request::new(Method::Delete, target), Duration::ZERO)?;
         Ok(())

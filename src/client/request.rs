@@ -46,6 +46,9 @@ pub struct FollowOptions {
     pub wishes: Wishes,
     /// How often in a row to connect again when the connection breaks; 0: never.
     pub reconnects_max: u32,
+    /// How long to wait before the first of these attempts, unless the server says another time;
+    /// each further one waits twice as long.
+    pub retry: Duration,
     /// A connection on which nothing comes for so long, not even a sign of life, is broken.
     pub silence_max: Duration,
 }
@@ -58,6 +61,7 @@ impl Default for FollowOptions {
             format: StreamFormat::Sse,
             wishes: Wishes::default(),
             reconnects_max: limits::CLIENT_RECONNECTS_MAX,
+            retry: limits::CLIENT_RETRY_DEFAULT,
             silence_max: limits::CLIENT_SILENCE_MAX,
         }
     }

@@ -3,13 +3,13 @@
 use std::ops::ControlFlow;
 use std::time::Duration;
 
+use super::Client;
 use super::backoff::Backoff;
 use super::connection::{Connection, Patience};
 use super::error::{ClientError, Cut};
 use super::event::{Ended, Event, Progress, Started};
 use super::order::Order;
 use super::request::{self, FollowOptions};
-use super::Client;
 use crate::base::{ExecutionId, Instant};
 use crate::endpoint::StreamFormat;
 use crate::limits;
@@ -77,7 +77,7 @@ impl Stream {
         let seed = Clock::now().nanos() ^ u64::from(std::process::id()).rotate_left(32);
         Stream {
             order: Order::new(options.wishes.kinds.is_all(), options.after),
-            backoff: Backoff::new(seed, options.reconnects_max),
+            backoff: Backoff::new(seed, options.retry, options.reconnects_max),
             is_over: connection.is_none(),
             link: connection.map(|connection| Link::new(connection, options.format)),
             client,
@@ -241,7 +241,9 @@ impl Stream {
                 self.link = Some(Link::new(connection, self.options.format));
                 Ok(())
             }
-            Ok(None) => Err(ClientError::protocol("there is nothing more, but the end was not told")),
+            Ok(None) => {
+                Err(ClientError::protocol("there is nothing more, but the end was not told"))
+            }
             Err(error) if error.is_transient() => {
                 self.cut = Some(error);
                 Ok(())

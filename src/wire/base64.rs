@@ -131,8 +131,26 @@ pub(super) mod tests {
     #[test]
     fn what_nobody_writes_is_not_read() {
         let table = [
-            "Z", "Zg", "Zg=", "Zg===", "=", "==", "===", "====", "Z===", "Zm9=v", "Zg==Zg==", "Zh==",
-            "Zm9", "Zm8==", "Zm9vZ", "Zm 9v", "Zm9v\n", "Zm-_", "Zm9\u{e9}", "Zm9v====",
+            "Z",
+            "Zg",
+            "Zg=",
+            "Zg===",
+            "=",
+            "==",
+            "===",
+            "====",
+            "Z===",
+            "Zm9=v",
+            "Zg==Zg==",
+            "Zh==",
+            "Zm9",
+            "Zm8==",
+            "Zm9vZ",
+            "Zm 9v",
+            "Zm9v\n",
+            "Zm-_",
+            "Zm9\u{e9}",
+            "Zm9v====",
         ];
         for text in table {
             assert_eq!(read(text), None, "{text:?}");

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::json;
 use streamdoor::base::ExecutionId;
 use streamdoor::client::{Awaited, Client, ClientError, Cut, ExecuteOptions};
-use streamdoor::engine::{Exit, Outcome, Policy, State};
+use streamdoor::engine::{Exit, Outcome, Policy, State, Timeouts};
 
 use crate::server::{ID, Reply, Server, json as answer, response};
 
@@ -30,11 +30,13 @@ fn first_line(server: &Server) -> String {
 #[test]
 fn tools_and_executions_are_listed() {
     let text = r#"{"tools": [{"name": "t", "description": "T.", "input_schema": {"type": "object"},
-                   "timeouts": {}}]}"#;
+                   "timeouts": {"first_chunk_ms": 5, "inactivity_ms": null}}]}"#;
     let (server, client) = always(answer(200, text));
     let tools = client.tools().unwrap();
     assert_eq!((tools[0].name.as_str(), tools[0].description.as_str()), ("t", "T."));
     assert_eq!(tools[0].arguments, json!({"type": "object"}));
+    let first_chunk = Some(Duration::from_millis(5));
+    assert_eq!(tools[0].timeouts, Timeouts { first_chunk, ..Timeouts::NONE });
     assert_eq!(first_line(&server), "GET /v1/tools HTTP/1.1");
 
     let text = format!(
@@ -69,7 +71,10 @@ fn an_execution_is_inspected() {
     let (server, client) = always(answer(200, &text));
     let status = client.inspect(id()).unwrap();
     assert_eq!(first_line(&server), format!("GET /v1/executions/{ID} HTTP/1.1"));
-    assert_eq!((status.state, status.held_back_by.as_slice()), (State::Running, &["s0.1".into()][..]));
+    assert_eq!(
+        (status.state, status.held_back_by.as_slice()),
+        (State::Running, &["s0.1".into()][..])
+    );
     assert_eq!((status.head_seq, status.tail_seq, status.total_chunks), (3, 4, None));
     assert_eq!(status.exit, Some(Exit::Signal(9)));
     assert_eq!(status.progress.unwrap().context.as_deref(), Some("[1]"));

@@ -23,7 +23,8 @@ fn id() -> ExecutionId {
 }
 
 fn options(format: StreamFormat, reconnects_max: u32) -> FollowOptions {
-    FollowOptions { format, reconnects_max, ..FollowOptions::default() }
+    let retry = Duration::from_millis(1);
+    FollowOptions { format, reconnects_max, retry, ..FollowOptions::default() }
 }
 
 fn follow(server: &Server, options: FollowOptions) -> Result<Vec<Event>, ClientError> {
@@ -46,9 +47,8 @@ fn check(events: &[Event]) {
         }
     }
     let names: Vec<&str> = events.iter().map(Event::name).collect();
-    let expected = [
-        "started", "chunk", "chunk", "chunk", "progress", "chunk", "gap", "chunk", "chunk", "end",
-    ];
+    let expected =
+        ["started", "chunk", "chunk", "chunk", "progress", "chunk", "gap", "chunk", "chunk", "end"];
     assert_eq!(names, expected);
     assert_eq!(told, [1, 2, 3, 4, 5, 7, 8, 9]);
 }
@@ -79,7 +79,6 @@ fn a_stream_that_is_cut_at_any_byte_is_whole_and_without_repeats() {
     for format in FORMATS {
         let head_bytes = stream_head(format).len();
         cut_everywhere(format, |server, cut_at| {
-            // NDJSON has no `retry:`.
             let client = Client::new(&server.url).unwrap();
             let stream = match client.follow(id(), options(format, 3)) {
                 Ok(stream) => stream,
@@ -271,7 +270,7 @@ fn told(tell_all: impl Fn(&mut Vec<u8>)) -> Result<Vec<Event>, ClientError> {
 #[test]
 fn what_is_not_right_is_not_passed_on() {
     let sse = StreamFormat::Sse;
-    let ended = |given| end(events::EndState::Ended("completed"), 1..given + 1);
+    let ended = |given: u64| end(events::EndState::Ended("completed"), 1..given + 1);
     let first = data(1);
     let begin = |out: &mut Vec<u8>| {
         tell(out, sse, Some(0), &started(1));
