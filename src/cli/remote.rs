@@ -96,7 +96,7 @@ pub fn follow(
         begun,
     };
     let began = Clock::now();
-    let ended = follower.to_the_end();
+    let ended = follower.take_all();
     let took = Clock::now().since(began);
     let unwritten = follower.sink.close();
     let Some(ended) = ended? else {
@@ -127,12 +127,15 @@ struct Follower<F> {
 
 impl<F: FnMut(&Started)> Follower<F> {
     /// Takes everything; `None` if there is no end, because nobody wants it.
-    fn to_the_end(&mut self) -> Result<Option<Ended>, CliError> {
+    fn take_all(&mut self) -> Result<Option<Ended>, CliError> {
         loop {
             let event = match self.stream.poll() {
                 Some(event) => event,
                 None => {
                     self.sink.flush();
+                    if self.sink.has_failed() {
+                        return Ok(None);
+                    }
                     match self.stream.next() {
                         Some(event) => event,
                         None => return Ok(None),

@@ -194,7 +194,8 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_named() {
-        let table: &[(fn(&mut Fields) -> Option<ClientError>, &str)] = &[
+        type Read = fn(&mut Fields) -> Option<ClientError>;
+        let table: &[(Read, &str)] = &[
             (|f| f.text("none").err(), "`none` of a thing is missing"),
             (|f| f.text("number").err(), "`number` of a thing is not a string"),
             (|f| f.number("minus").err(), "`minus` of a thing is not a whole number of 64 bits"),

@@ -14,7 +14,7 @@ use crate::engine::{EndState, Gap, Totals};
 pub(super) struct Order {
     /// All kinds are followed.
     is_whole: bool,
-    /// The last chunk given or told of; `None` before anything was agreed.
+    /// The last chunk given or told of; `None` until the server has said where it begins.
     told_seq: Option<u64>,
     /// Payload bytes up to `told_seq`, where its chunk was given.
     told_bytes: Option<u64>,
@@ -25,7 +25,7 @@ pub(super) struct Order {
 }
 
 impl Order {
-    /// Nothing is told yet, or everything up to `after`.
+    /// Everything behind `after` is owed to us; `None`: from wherever the server begins.
     pub fn new(is_whole: bool, after: Option<u64>) -> Order {
         Order {
             is_whole,

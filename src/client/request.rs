@@ -67,6 +67,18 @@ impl Default for FollowOptions {
     }
 }
 
+impl FollowOptions {
+    /// The chunk behind which everything is owed to us, if that is known in advance.
+    pub(super) fn begin_after(&self) -> Option<u64> {
+        match (self.after, self.from) {
+            (Some(seq), _) => Some(seq),
+            (None, From::Start) => Some(0),
+            (None, From::Seq { seq, .. }) => Some(seq.saturating_sub(1)),
+            (None, From::Live) => None,
+        }
+    }
+}
+
 /// A request.
 #[derive(Clone, Debug)]
 pub(super) struct Request {

@@ -76,7 +76,7 @@ impl Stream {
     ) -> Stream {
         let seed = Clock::now().nanos() ^ u64::from(std::process::id()).rotate_left(32);
         Stream {
-            order: Order::new(options.wishes.kinds.is_all(), options.after),
+            order: Order::new(options.wishes.kinds.is_all(), options.begin_after()),
             backoff: Backoff::new(seed, options.retry, options.reconnects_max),
             is_over: connection.is_none(),
             link: connection.map(|connection| Link::new(connection, options.format)),
@@ -233,7 +233,11 @@ impl Stream {
             return Err(ClientError::Broken { attempts, cause: Box::new(cause) });
         };
         std::thread::sleep(wait);
-        let request = request::follow(execution, self.order.told_seq(), &self.options);
+        let after = match self.started {
+            Some(_) => self.order.told_seq(),
+            None => self.options.after, // As if there had been no connection yet.
+        };
+        let request = request::follow(execution, after, &self.options);
         match self.client.open(&request, self.options.format) {
             Ok(Some(connection)) => {
                 self.order.resume();

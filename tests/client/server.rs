@@ -21,6 +21,18 @@ pub struct Server {
     pub requests: Receiver<String>,
 }
 
+/// Ends a server.
+const STOP: &str = "STOP\r\n\r\n";
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let address = self.url.strip_prefix("http://").unwrap();
+        if let Ok(mut stream) = TcpStream::connect(address) {
+            let _ = stream.write_all(STOP.as_bytes()); // It has stopped by itself.
+        }
+    }
+}
+
 /// What a server does after a request.
 pub enum Reply {
     /// It sends this, and closes the connection.
@@ -44,6 +56,9 @@ impl Server {
                 let mut stream = stream.unwrap();
                 drop(kept.take());
                 while let Some(request) = request(&mut stream) {
+                    if request == STOP {
+                        return;
+                    }
                     let reply = answer(count, &request);
                     count += 1;
                     if sender.send(request).is_err() {

@@ -55,7 +55,7 @@ fn check(events: &[Event]) {
 
 /// Follows the script once for each byte at which the first connection can be cut.
 fn cut_everywhere(format: StreamFormat, run: impl Fn(&Server, usize) + Sync) {
-    const THREADS: usize = 16; // They wait most of the time.
+    const THREADS: usize = 32; // They wait most of the time.
     let length = script(format, 0).len();
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
