@@ -68,7 +68,7 @@
 //!         ├───────────────┘
 //!       shard                     5  the loop, where everything meets
 //!         │
-//!        sim                      6  a seeded world in which all of it runs
+//!    sim   client                 6  a seeded world in which all of it runs │ who asks from outside
 //! ```
 //!
 //! Three sentences to remember: *engine moves numbers, memory holds bytes, reactor talks to the
@@ -126,6 +126,8 @@
 compile_error!("streamdoor runs on Linux only: memfd seals, futexes and io_uring are its ground");
 
 pub mod base;
+#[cfg(feature = "server")]
+pub mod client;
 #[cfg(feature = "server")]
 pub mod endpoint;
 pub mod engine;

@@ -370,6 +370,42 @@ const _: () = {
     assert!(RESULT_WAIT_DEFAULT.as_secs() <= RESULT_WAIT_MAX.as_secs());
 };
 
+// --- Client --------------------------------------------------------------------------------------
+
+/// How long a server may take to accept a connection.
+pub const CLIENT_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long it may take over an answer, or over the beginning of a stream.
+pub const CLIENT_ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+/// A longer answer is refused; streams have no end, but limits for each event.
+pub const CLIENT_ANSWER_BYTES_MAX: u64 = 16 << 20;
+/// A stream on which nothing comes for so long is cut: three signs of life are missing.
+pub const CLIENT_SILENCE_MAX: Duration = Duration::from_secs(45);
+/// How long the server can be asked to wait for the end of an execution.
+pub const CLIENT_RESULT_WAIT_S_MAX: u32 = 60;
+/// Attempts in a row to take up a stream again. With the waits between them: some two minutes,
+/// longer than [`RECONNECT_GRACE`] and [`RETENTION`].
+pub const CLIENT_RECONNECTS_MAX: u32 = 8;
+/// The wait before the first of these attempts, unless the server says another.
+pub const CLIENT_RETRY_DEFAULT: Duration = Duration::from_secs(1);
+/// No server can make a client come back faster ...
+pub const CLIENT_RETRY_MIN: Duration = Duration::from_millis(10);
+/// ... or wait longer.
+pub const CLIENT_RETRY_MAX: Duration = Duration::from_secs(30);
+/// A connection that lasted for so long was a good one, even if nothing came.
+pub const CLIENT_CALM: Duration = Duration::from_secs(30);
+/// One receive of a client, at most.
+pub const CLIENT_RECEIVE_BYTES: usize = 64 << 10;
+/// Characters of a server's error message that are shown.
+pub const CLIENT_MESSAGE_CHARS_MAX: usize = 1_024;
+
+const _: () = {
+    // All that a ring holds fits into an answer, escaped.
+    let ring_bytes = RING_CLASS_BYTES[RING_CLASS_BYTES.len() - 1] as u64;
+    assert!(6 * ring_bytes <= CLIENT_ANSWER_BYTES_MAX / 2);
+    assert!(CLIENT_RETRY_MIN.as_nanos() < CLIENT_RETRY_DEFAULT.as_nanos());
+    assert!(CLIENT_RETRY_DEFAULT.as_nanos() < CLIENT_RETRY_MAX.as_nanos());
+};
+
 // --- Sockets -------------------------------------------------------------------------------------
 
 /// Connections of one shard, unless the server's bill of descriptors says otherwise.

@@ -1,11 +1,36 @@
 //! Arguments of a tool from the command line: `--arg key=value` and `--args-json`.
 
+use lexopt::ValueExt;
 use serde_json::{Map, Value};
 
 use super::CliError;
 
+/// What the options say.
+#[derive(Clone, Debug, Default)]
+pub struct Arguments {
+    pairs: Vec<(String, String)>,
+    fields: Map<String, Value>,
+}
+
+impl Arguments {
+    /// Takes the value of the option `--name`, if it is one of these.
+    pub fn take(&mut self, name: &str, parser: &mut lexopt::Parser) -> Result<bool, CliError> {
+        match name {
+            "arg" => self.pairs.push(pair(&parser.value()?.string()?)?),
+            "args-json" => self.fields.extend(object(&parser.value()?.string()?)?),
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// What the tool is given whose arguments are described by `schema`.
+    pub fn merged(self, schema: &Value) -> Value {
+        merged(self.fields, self.pairs, schema)
+    }
+}
+
 /// `key=value`.
-pub fn pair(text: &str) -> Result<(String, String), CliError> {
+fn pair(text: &str) -> Result<(String, String), CliError> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
         _ => Err(CliError::Usage(format!("--arg {text}: must be KEY=VALUE"))),
@@ -13,7 +38,7 @@ pub fn pair(text: &str) -> Result<(String, String), CliError> {
 }
 
 /// A JSON object.
-pub fn object(text: &str) -> Result<Map<String, Value>, CliError> {
+fn object(text: &str) -> Result<Map<String, Value>, CliError> {
     match serde_json::from_str(text) {
         Ok(Value::Object(fields)) => Ok(fields),
         Ok(_) => Err(CliError::Usage("--args-json: must be a JSON object".to_owned())),
@@ -22,11 +47,7 @@ pub fn object(text: &str) -> Result<Map<String, Value>, CliError> {
 }
 
 /// What the tool is given: `fields`, and the pairs over them, of two for one key the last.
-pub fn merged(
-    mut fields: Map<String, Value>,
-    pairs: Vec<(String, String)>,
-    schema: &Value,
-) -> Value {
+fn merged(mut fields: Map<String, Value>, pairs: Vec<(String, String)>, schema: &Value) -> Value {
     for (key, text) in pairs {
         let value = value(&schema["properties"][&key], text);
         fields.insert(key, value);

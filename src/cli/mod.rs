@@ -1,10 +1,13 @@
 //! Subcommands, and what they have in common: usage texts, errors, exit codes.
 
 mod arguments;
+mod call;
 mod console;
 mod demo;
 mod options;
+mod output;
 mod progress;
+mod remote;
 mod results;
 mod run;
 #[cfg(feature = "server")]
@@ -13,9 +16,11 @@ mod session;
 #[cfg(feature = "server")]
 mod settings;
 mod signals;
+mod sink;
 mod terminal;
 mod tools;
 mod view;
+mod watch;
 
 use std::fmt;
 use std::process::ExitCode;
@@ -34,12 +39,15 @@ Commands:
   serve     let clients run tools and follow them, over HTTP
   tools     the tools there are, and what they take
   demo      several subscribers on one slow tool, or on a file, with their latencies
+  call      run a tool of a server, and show its results as they come
+  watch     what a server runs, or one execution of it
 
 Options:
   -h, --help       this text; `streamdoor COMMAND --help` for a command's
   -V, --version    the version
 
-Exit codes: 0 done, 1 failed, 2 bad usage, 3 the environment lacks something.
+Exit codes: 0 done, 1 failed, 2 bad usage, 3 the environment lacks something, or the server cannot
+be reached.
 ";
 
 /// Why a command did not do what it was asked to.
@@ -109,6 +117,8 @@ pub fn run() -> Result<(), CliError> {
             Some("demo") => demo::run(parser),
             #[cfg(feature = "server")]
             Some("serve") => serve::run(parser),
+            Some("call") => call::run(parser),
+            Some("watch") => watch::run(parser),
             Some("help") => {
                 say!("{}", HELP.trim_end());
                 Ok(())

@@ -3,7 +3,7 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use streamdoor::engine::Policy;
+use streamdoor::engine::{Policy, Timeouts};
 use streamdoor::limits;
 use streamdoor::reactor::{Choice, Idle};
 
@@ -45,6 +45,38 @@ impl Common {
             _ => return Err(lexopt::Error::UnexpectedOption(format!("--{name}")).into()),
         }
         Ok(())
+    }
+}
+
+/// How long a tool may be silent, and may take, where the options say so.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TimeoutOptions {
+    first_chunk: Option<TimeLimit>,
+    inactivity: Option<TimeLimit>,
+    total: Option<TimeLimit>,
+}
+
+impl TimeoutOptions {
+    /// Takes the value of the option `--name`, if it is one of these.
+    pub fn take(&mut self, name: &str, parser: &mut lexopt::Parser) -> Result<bool, CliError> {
+        let limit = match name {
+            "first-chunk-timeout" => &mut self.first_chunk,
+            "inactivity-timeout" => &mut self.inactivity,
+            "timeout" => &mut self.total,
+            _ => return Ok(false),
+        };
+        *limit = Some(parsed(name, parser)?);
+        Ok(true)
+    }
+
+    /// What applies to a tool that declares `declared`.
+    pub fn over(self, declared: Timeouts) -> Timeouts {
+        let chosen = |limit: Option<TimeLimit>, or| limit.map_or(or, |TimeLimit(limit)| limit);
+        Timeouts {
+            first_chunk: chosen(self.first_chunk, declared.first_chunk),
+            inactivity: chosen(self.inactivity, declared.inactivity),
+            total: chosen(self.total, declared.total),
+        }
     }
 }
 

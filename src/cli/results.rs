@@ -90,18 +90,22 @@ pub fn table(all: &[Results], label: &str, took: Duration) -> String {
 
 /// Failed if the execution did, or if a subscriber was let go before its end.
 pub fn verdict(all: &[Results]) -> Result<(), CliError> {
-    let completed = EndState::Ended(Outcome::Completed);
-    let Some(at) = all.iter().position(|results| results.end.state != completed) else {
-        return Ok(());
-    };
-    let Results { end, error, .. } = &all[at];
-    let text = match (end.state, error) {
-        (EndState::Detached { .. }, _) => format!("subscriber {} was {}", at + 1, end.state),
-        (_, Some(error)) => error.clone(),
+    let verdicts = all.iter().enumerate().map(|(at, results)| {
+        let who = format!("subscriber {}", at + 1);
+        verdict_of(&who, results.end.state, results.error.as_deref())
+    });
+    verdicts.collect()
+}
+
+/// The same of one subscriber.
+pub fn verdict_of(who: &str, state: EndState, error: Option<&str>) -> Result<(), CliError> {
+    Err(CliError::Failed(match (state, error) {
+        (EndState::Ended(Outcome::Completed), _) => return Ok(()),
+        (EndState::Detached { .. }, _) => format!("{who} was {state}"),
+        (_, Some(error)) => error.to_owned(),
         (EndState::Ended(Outcome::TimedOut), None) => "the execution timed out".to_owned(),
         (state, None) => format!("the execution was {state}"),
-    };
-    Err(CliError::Failed(text))
+    }))
 }
 
 /// The most memory this process ever had, in KiB; `None` where the kernel does not say.

@@ -1,26 +1,24 @@
 //! `streamdoor run`: a tool, from the command line. Its results come as it makes them; then the
 //! table of what each subscriber saw.
 
-use std::fs::File;
-use std::io::{self, ErrorKind, IsTerminal};
-use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::io::{self, IsTerminal};
 use std::time::Duration;
 
 use lexopt::prelude::*;
-use serde_json::{Map, Value as Json};
-use streamdoor::engine::{SubscribeSpec, Timeouts};
+use streamdoor::engine::SubscribeSpec;
 use streamdoor::shard::ExecuteOptions;
 use streamdoor::tool::SubscribeDefaults;
 
-use super::console::{note, say};
-use super::options::{Common, TimeLimit};
-use super::progress::{Meter, Style};
-use super::results::{self, Results};
+use super::CliError;
+use super::arguments::Arguments;
+use super::console::say;
+use super::options::{Common, TimeoutOptions};
+use super::output::OutputOptions;
+use super::progress::Meter;
+use super::results;
 use super::session::{self, Session, Watcher};
-use super::signals::cancel_on_interrupt;
-use super::view::{Counter, View, Writer};
-use super::{CliError, arguments, parsed};
+use super::signals::stop_on_interrupt;
+use super::view::{Counter, Writer};
 
 const HELP: &str = "\
 streamdoor run: run a tool, and show its results as they come
@@ -34,7 +32,8 @@ Arguments of the tool (`streamdoor tools TOOL` lists them):
 
 Results:
   --format F          raw: the bytes, as they are
-                      ndjson: all events, one JSON object a line
+                      ndjson (or json): all events, one JSON object a line
+                      text: what a terminal can show of them
                       table: no chunks, only the table at the end
   --out FILE|-        write them to FILE, or to standard output
   --hash              print the SHA-256 of what each subscriber was given
@@ -67,86 +66,37 @@ something.
 /// back, and that is meant; so the deadline for readers that hold it back is out of the way.
 const BLOCK_DEADLINE: Duration = Duration::from_secs(365 * 24 * 3_600);
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Format {
-    Raw,
-    Ndjson,
-    Table,
-}
-
-impl std::str::FromStr for Format {
-    type Err = &'static str;
-    fn from_str(text: &str) -> Result<Format, &'static str> {
-        match text {
-            "raw" => Ok(Format::Raw),
-            "ndjson" => Ok(Format::Ndjson),
-            "table" => Ok(Format::Table),
-            _ => Err("must be raw, ndjson or table"),
-        }
-    }
-}
-
-/// Where chunks go.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Place {
-    Nowhere,
-    Stdout,
-    File(PathBuf),
-}
-
 #[derive(Debug)]
 struct Options {
     tool: String,
-    pairs: Vec<(String, String)>,
-    fields: Map<String, Json>,
+    arguments: Arguments,
     allow_commands: bool,
-    out: Option<PathBuf>,
-    format: Option<Format>,
-    hash: bool,
-    progress: bool,
-    first_chunk: Option<TimeLimit>,
-    inactivity: Option<TimeLimit>,
-    total: Option<TimeLimit>,
+    output: OutputOptions,
+    timeouts: TimeoutOptions,
     common: Common,
 }
 
 fn options(mut parser: lexopt::Parser) -> Result<Option<Options>, CliError> {
     let mut options = Options {
         tool: String::new(),
-        pairs: Vec::new(),
-        fields: Map::new(),
+        arguments: Arguments::default(),
         allow_commands: false,
-        out: None,
-        format: None,
-        hash: false,
-        progress: false,
-        first_chunk: None,
-        inactivity: None,
-        total: None,
+        output: OutputOptions::default(),
+        timeouts: TimeoutOptions::default(),
         common: Common::new(1),
     };
     while let Some(argument) = parser.next()? {
         match argument {
             Short('h') | Long("help") => return Ok(None),
-            Long("arg") => options.pairs.push(arguments::pair(&parser.value()?.string()?)?),
-            Long("args-json") => {
-                options.fields.extend(arguments::object(&parser.value()?.string()?)?);
-            }
             Long("allow-commands") => options.allow_commands = true,
-            Long("out") => options.out = Some(PathBuf::from(parser.value()?)),
-            Long("format") => options.format = Some(parsed("format", &mut parser)?),
-            Long("hash") => options.hash = true,
-            Long("progress") => options.progress = true,
-            Long("first-chunk-timeout") => {
-                options.first_chunk = Some(parsed("first-chunk-timeout", &mut parser)?);
-            }
-            Long("inactivity-timeout") => {
-                options.inactivity = Some(parsed("inactivity-timeout", &mut parser)?);
-            }
-            Long("timeout") => options.total = Some(parsed("timeout", &mut parser)?),
-            Long(other) => {
-                let other = other.to_owned();
-                options.common.take(&other, &mut parser)?;
+            Long(name) => {
+                let name = name.to_owned();
+                let is_taken = options.arguments.take(&name, &mut parser)?
+                    || options.output.take(&name, &mut parser)?
+                    || options.timeouts.take(&name, &mut parser)?;
+                if !is_taken {
+                    options.common.take(&name, &mut parser)?;
+                }
             }
             Value(name) if options.tool.is_empty() => options.tool = name.string()?,
             other => return Err(other.unexpected().into()),
@@ -159,37 +109,6 @@ fn options(mut parser: lexopt::Parser) -> Result<Option<Options>, CliError> {
 }
 
 impl Options {
-    /// Where chunks go, and how; see the help text.
-    fn view(&self, stdout_is_terminal: bool) -> Result<(Place, View), CliError> {
-        let place = match &self.out {
-            Some(path) if path == Path::new("-") => Some(Place::Stdout),
-            Some(path) => Some(Place::File(path.clone())),
-            None => None,
-        };
-        match (self.format, place) {
-            (Some(Format::Table), Some(Place::Stdout)) => {
-                let text = "--out -: --format table writes no chunks to standard output";
-                Err(CliError::Usage(text.to_owned()))
-            }
-            (Some(Format::Table), place) => Ok((place.unwrap_or(Place::Nowhere), View::Raw)),
-            (Some(Format::Ndjson), place) => Ok((place.unwrap_or(Place::Stdout), View::Ndjson)),
-            (Some(Format::Raw), place) => Ok((place.unwrap_or(Place::Stdout), View::Raw)),
-            (None, Some(place)) => Ok((place, View::Raw)),
-            (None, None) if self.hash => Ok((Place::Nowhere, View::Raw)),
-            (None, None) if stdout_is_terminal => Ok((Place::Stdout, View::Terminal)),
-            (None, None) => Ok((Place::Stdout, View::Raw)),
-        }
-    }
-
-    fn timeouts(&self, declared: Timeouts) -> Timeouts {
-        let chosen = |limit: Option<TimeLimit>, or| limit.map_or(or, |TimeLimit(limit)| limit);
-        Timeouts {
-            first_chunk: chosen(self.first_chunk, declared.first_chunk),
-            inactivity: chosen(self.inactivity, declared.inactivity),
-            total: chosen(self.total, declared.total),
-        }
-    }
-
     fn subscribe_spec(&self, declared: SubscribeDefaults) -> SubscribeSpec {
         let policy = self.common.policy.unwrap_or(declared.policy);
         // The tool's limits are meant for the tool's policy.
@@ -201,14 +120,6 @@ impl Options {
             ..Default::default()
         }
     }
-
-    fn style(&self) -> Style {
-        match (io::stderr().is_terminal(), self.progress) {
-            (true, _) => Style::Bar,
-            (false, true) => Style::Lines,
-            (false, false) => Style::Off,
-        }
-    }
 }
 
 /// Carries out `streamdoor run`.
@@ -217,98 +128,34 @@ pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
         say!("{}", HELP.trim_end());
         return Ok(());
     };
-    let (place, view) = options.view(io::stdout().is_terminal())?;
+    let (place, view) = options.output.view(io::stdout().is_terminal())?;
     let tools = session::tools(options.allow_commands);
     let spec = session::spec(&tools, &options.tool)?;
-    let (fields, pairs) = (std::mem::take(&mut options.fields), std::mem::take(&mut options.pairs));
-    let arguments = arguments::merged(fields, pairs, &spec.arguments);
+    let arguments = std::mem::take(&mut options.arguments).merged(&spec.arguments);
     let prepared = session::prepare(&tools, &options.tool, &arguments)?;
     let execute_options = ExecuteOptions {
-        timeouts: Some(options.timeouts(prepared.timeouts)),
+        timeouts: Some(options.timeouts.over(prepared.timeouts)),
         block_deadline: Some(BLOCK_DEADLINE),
         ..Default::default()
     };
     let subscribe_spec = options.subscribe_spec(spec.subscribers);
     // Last of all what can not be taken back: an older file of that name is gone now.
-    let file = open(&place)?;
+    let file = place.open()?;
     let Common { subscribers, reactor, idle, .. } = options.common;
     let session = Session::open((reactor, idle), prepared, subscribers, execute_options)?;
-    cancel_on_interrupt(session.canceller())?;
+    let canceller = session.canceller();
+    stop_on_interrupt(move || canceller.cancel())?;
     let writer = Writer::new(
         (options.tool.clone(), session.names()),
-        Meter::new(options.style()),
+        Meter::new(options.output.style()),
         session.canceller(),
         file.map(|file| (file, view)),
     );
     let mut watchers: Vec<Box<dyn Watcher>> = vec![Box::new(writer)];
     watchers.resize_with(subscribers, || Box::new(Counter));
     let head = format!("{} {}; {}", options.tool, session.id(), session.report());
-    let (results, took) = session.follow(subscribe_spec, watchers, options.hash)?;
-    report(&results, &format!("{head}\n{}", results::table(&results, "ended", took)), &place)
-}
-
-fn open(place: &Place) -> Result<Option<File>, CliError> {
-    match place {
-        Place::Nowhere => Ok(None),
-        // Not through the standard library's own buffer: it looks for line ends in all of it.
-        Place::Stdout => match io::stdout().as_fd().try_clone_to_owned() {
-            Ok(descriptor) => Ok(Some(File::from(descriptor))),
-            Err(error) => Err(CliError::Failed(format!("standard output: {error}"))),
-        },
-        Place::File(path) => match File::create(path) {
-            Ok(file) => Ok(Some(file)),
-            Err(error) => Err(CliError::Failed(format!("--out {}: {error}", path.display()))),
-        },
-    }
-}
-
-/// Prints the table, and judges. Who reads standard output and has left wants no table either.
-fn report(results: &[Results], table: &str, place: &Place) -> Result<(), CliError> {
+    let (results, took) = session.follow(subscribe_spec, watchers, options.output.hash)?;
     let unwritten = results.iter().find_map(|results| results.output.as_ref().err());
-    if unwritten.is_some_and(|error| error.kind() == ErrorKind::BrokenPipe) {
-        return Ok(());
-    }
-    match place {
-        Place::Stdout => note!("{table}"),
-        Place::Nowhere | Place::File(_) => say!("{table}"),
-    }
-    match (unwritten, place) {
-        (Some(error), Place::File(path)) => {
-            Err(CliError::Failed(format!("--out {}: {error}", path.display())))
-        }
-        (Some(error), _) => Err(CliError::Failed(format!("standard output: {error}"))),
-        (None, _) => results::verdict(results),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn view(arguments: &[&str], stdout_is_terminal: bool) -> Option<(Place, View)> {
-        let arguments = [&["tool"], arguments].concat();
-        let parser = lexopt::Parser::from_args(arguments);
-        options(parser).unwrap().unwrap().view(stdout_is_terminal).ok()
-    }
-
-    #[test]
-    fn chunks_go_where_a_user_expects_them() {
-        let file = || Place::File(PathBuf::from("file"));
-        assert_eq!(view(&[], true), Some((Place::Stdout, View::Terminal)));
-        for is_terminal in [false, true] {
-            let view = |arguments: &[&str]| view(arguments, is_terminal);
-            assert_eq!(view(&["--hash"]), Some((Place::Nowhere, View::Raw)));
-            assert_eq!(view(&["--out", "file"]), Some((file(), View::Raw)));
-            assert_eq!(view(&["--hash", "--out", "-"]), Some((Place::Stdout, View::Raw)));
-            assert_eq!(view(&["--format", "raw"]), Some((Place::Stdout, View::Raw)));
-            assert_eq!(view(&["--format", "ndjson"]), Some((Place::Stdout, View::Ndjson)));
-            let ndjson = ["--format", "ndjson", "--out", "file"];
-            assert_eq!(view(&ndjson), Some((file(), View::Ndjson)));
-            assert_eq!(view(&["--format", "table"]), Some((Place::Nowhere, View::Raw)));
-            let table = ["--format", "table", "--out", "file"];
-            assert_eq!(view(&table), Some((file(), View::Raw)));
-            assert_eq!(view(&["--format", "table", "--out", "-"]), None);
-        }
-        assert_eq!(view(&[], false), Some((Place::Stdout, View::Raw)));
-    }
+    let last_words = format!("{head}\n{}", results::table(&results, "ended", took));
+    place.conclude(unwritten, &last_words, results::verdict(&results))
 }

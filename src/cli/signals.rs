@@ -10,15 +10,14 @@ use signal_hook::low_level::pipe;
 
 use super::CliError;
 use super::console::note;
-use super::session::Canceller;
 
-/// From now on SIGINT and SIGTERM stop the execution of `canceller`.
-pub fn cancel_on_interrupt(canceller: Canceller) -> Result<(), CliError> {
+/// From now on the first SIGINT or SIGTERM calls `stop`, on a thread; the second ends the process.
+pub fn stop_on_interrupt(stop: impl FnOnce() + Send + 'static) -> Result<(), CliError> {
     let give_up = || {
         note!("\nstreamdoor: interrupted again");
         exit(1);
     };
-    on_interrupt(move || canceller.cancel(), give_up)
+    on_interrupt(stop, give_up)
 }
 
 /// From now on the first SIGINT or SIGTERM calls `first`, and the second `second`, on a thread of

@@ -2,7 +2,7 @@
 //! shown as `^[` and the like and do nothing, and chunks that are not text are only counted.
 
 use streamdoor::engine::Kind;
-use streamdoor::shard::{Chunk, Delivery};
+use streamdoor::wire::events::{Chunk, Event};
 
 /// What was shown so far.
 #[derive(Default)]
@@ -18,28 +18,31 @@ impl TerminalText {
         self.is_within_line
     }
 
-    /// Appends what is shown of a delivery.
-    pub fn show(&mut self, delivery: &Delivery<'_>, out: &mut Vec<u8>) {
-        match delivery {
-            Delivery::Chunk(chunk) => self.chunk(chunk, out),
-            Delivery::Gap(gap) => {
+    /// Appends what is shown of an event. `more`: it is a chunk, and the next one continues it.
+    pub fn show(&mut self, event: &Event<'_>, more: bool, out: &mut Vec<u8>) {
+        match event {
+            Event::Chunk(chunk) => self.chunk(chunk, more, out),
+            Event::Gap(gap) => {
                 let (count, from, to) = (gap.chunk_count, gap.from_seq, gap.to_seq);
                 let text = format!("[missed {count} chunks, {from} to {to} ({})]", gap.reason);
                 self.own_line(&text, out);
             }
-            Delivery::Progress(_) => {}
-            Delivery::End(_) => self.end_line(out),
+            Event::Started(_) | Event::Progress(_) => {}
+            Event::End(_) => self.end_line(out),
         }
     }
 
-    fn chunk(&mut self, chunk: &Chunk<'_>, out: &mut Vec<u8>) {
+    fn chunk(&mut self, chunk: &Chunk<'_>, more: bool, out: &mut Vec<u8>) {
         if chunk.data.contains(&0) {
             self.carried.clear();
             let text = format!("[chunk {}: {} bytes, binary]", chunk.seq, chunk.data.len());
             return self.own_line(&text, out);
         }
         self.data(chunk.data, out);
-        if !chunk.more && (is_record(chunk.kind) || is_message(chunk)) {
+        let kind = chunk.kind.parse().unwrap_or(Kind::Output);
+        // A result without any line end is a line of its own, and no piece of a file.
+        let is_message = kind == Kind::Output && !chunk.data.contains(&b'\n');
+        if !more && (is_record(kind) || is_message) {
             self.end_line(out);
         }
     }
@@ -96,11 +99,6 @@ fn is_record(kind: Kind) -> bool {
         | Kind::ToolArguments
         | Kind::Custom => false,
     }
-}
-
-/// A result without any line end is a line of its own, and no piece of a file.
-fn is_message(chunk: &Chunk<'_>) -> bool {
-    chunk.kind == Kind::Output && !chunk.data.contains(&b'\n')
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! What a subscriber is given, as the events that every wire spells.
 
-use super::{Chunk, Delivery, Ended, Reported};
+use super::{Chunk, Delivery, Reported};
 use crate::base::{ExecutionId, ProgressToken, SubscriberId};
-use crate::engine::{EndState, Exit, Terms};
+use crate::engine::{End, EndState, Exit, Gap, LagLimit, Terms};
 use crate::wire::events::{self, Event};
 
 /// What stands in every event of an execution, as text.
@@ -36,10 +36,7 @@ impl Names {
             tool,
             token: self.token.as_deref(),
             policy: terms.policy.name(),
-            limits: events::Limits {
-                chunks: terms.limit.chunks,
-                bytes: (terms.limit.bytes != u64::MAX).then_some(terms.limit.bytes),
-            },
+            limits: of_limit(terms.limit),
             from_seq,
         };
         write(&Event::Started(started));
@@ -52,16 +49,9 @@ impl<'a> Delivery<'a> {
         let execution = names.execution.as_str();
         match self {
             Delivery::Chunk(chunk) => Event::Chunk(chunk.event(execution)),
-            Delivery::Gap(gap) => Event::Gap(events::Gap {
-                execution,
-                from_seq: gap.from_seq,
-                to_seq: gap.to_seq,
-                chunk_count: gap.chunk_count,
-                byte_count: gap.byte_count,
-                reason: gap.reason.name(),
-            }),
+            Delivery::Gap(gap) => Event::Gap(of_gap(execution, gap)),
             Delivery::Progress(reported) => Event::Progress(of_progress(names, reported)),
-            Delivery::End(ended) => Event::End(of_end(execution, ended)),
+            Delivery::End(ended) => Event::End(of_end(execution, &ended.end, ended.error)),
         }
     }
 }
@@ -84,6 +74,22 @@ impl<'a> Chunk<'a> {
     }
 }
 
+pub(crate) fn of_limit(limit: LagLimit) -> events::Limits {
+    let bytes = (limit.bytes != u64::MAX).then_some(limit.bytes);
+    events::Limits { chunks: limit.chunks, bytes }
+}
+
+pub(crate) fn of_gap<'a>(execution: &'a str, gap: &Gap) -> events::Gap<'a> {
+    events::Gap {
+        execution,
+        from_seq: gap.from_seq,
+        to_seq: gap.to_seq,
+        chunk_count: gap.chunk_count,
+        byte_count: gap.byte_count,
+        reason: gap.reason.name(),
+    }
+}
+
 fn of_progress<'a>(names: &'a Names, reported: &Reported<'a>) -> events::Progress<'a> {
     events::Progress {
         execution: &names.execution,
@@ -96,8 +102,7 @@ fn of_progress<'a>(names: &'a Names, reported: &Reported<'a>) -> events::Progres
     }
 }
 
-fn of_end<'a>(execution: &'a str, ended: &Ended<'a>) -> events::End<'a> {
-    let end = &ended.end;
+pub(crate) fn of_end<'a>(execution: &'a str, end: &End, error: Option<&'a str>) -> events::End<'a> {
     events::End {
         execution,
         state: match end.state {
@@ -115,6 +120,6 @@ fn of_end<'a>(execution: &'a str, ended: &Ended<'a>) -> events::End<'a> {
             Exit::Code(code) => events::Exit::Code(code),
             Exit::Signal(signal) => events::Exit::Signal(signal),
         }),
-        error: ended.error,
+        error,
     }
 }

@@ -184,6 +184,7 @@ impl Families<'_, '_> {
             entered_count: "reactor_entries", "Times that the kernel was entered.";
             blocked_count: "reactor_waits", "Times that the kernel was entered to wait.";
             woken_count: "reactor_wakes", "Wake-ups of other threads that were seen.";
+            message_count: "reactor_messages", "Messages to other reactors that were blocked.";
         }
         Ok(())
     }
@@ -201,6 +202,8 @@ impl Families<'_, '_> {
             accepted_count: "connections_accepted", "Connections that came.";
             aborted_count: "connections_aborted", "Connections gone before they were taken.";
             closed_count: "connections_closed", "Connections closed here.";
+            released_count: "connections_released", "Connections given to another shard.";
+            adopted_count: "connections_adopted", "Connections taken from another shard.";
             paused_count: "listener_pauses", "Times that nobody could be accepted.";
             exhausted_count: "listener_exhaustions", "Pauses for want of a descriptor.";
             cut_count: "sends_cut", "Sends of which the kernel did not take all.";

@@ -23,7 +23,7 @@ mod act;
 mod api;
 mod config;
 mod delivery;
-mod events;
+pub(crate) mod events;
 mod feed;
 mod handle;
 mod log;

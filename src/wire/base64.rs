@@ -27,6 +27,47 @@ pub(crate) fn write(out: &mut Vec<u8>, data: &[u8]) {
     }
 }
 
+/// What `text` is in base 64; `None` if it is not as [`write`] writes it: foreign characters, a
+/// wrong length, or bits behind the last byte that are not 0.
+#[cfg(any(test, feature = "server"))]
+pub(crate) fn read(text: &str) -> Option<Vec<u8>> {
+    let (texts, rest) = text.as_bytes().as_chunks::<4>();
+    let padding = text.bytes().rev().take(2).take_while(|&byte| byte == PADDING).count();
+    let mut data = Vec::with_capacity(texts.len() * 3);
+    for (at, text) in texts.iter().enumerate() {
+        let padding = if at + 1 == texts.len() { padding } else { 0 };
+        let (digits, _) = text.split_at(4 - padding);
+        let mut bits = 0;
+        let mut valid = true;
+        for byte in digits {
+            let value = VALUES[usize::from(*byte)];
+            valid &= value != NO_VALUE;
+            bits = bits << 6 | u32::from(value);
+        }
+        let [_, bytes @ ..] = (bits << (6 * padding)).to_be_bytes();
+        let (bytes, spare) = bytes.split_at(3 - padding);
+        if !valid || spare.iter().any(|&byte| byte != 0) {
+            return None;
+        }
+        data.extend_from_slice(bytes);
+    }
+    rest.is_empty().then_some(data)
+}
+
+/// What each byte is as a digit.
+#[cfg(any(test, feature = "server"))]
+const VALUES: [u8; 256] = {
+    let mut values = [NO_VALUE; 256];
+    let mut value = 0;
+    while value < DIGITS.len() {
+        values[DIGITS[value] as usize] = value as u8;
+        value += 1;
+    }
+    values
+};
+#[cfg(any(test, feature = "server"))]
+const NO_VALUE: u8 = 64;
+
 /// The digit of the lowest six bits.
 #[inline]
 fn digit(bits: u32) -> u8 {
@@ -83,6 +124,36 @@ pub(super) mod tests {
             let mut data = vec![0; length];
             random.fill(&mut data);
             assert_eq!(decoded(&encoded(&data)), data);
+            assert_eq!(read(&encoded(&data)), Some(data));
+        }
+    }
+
+    #[test]
+    fn what_nobody_writes_is_not_read() {
+        let table = [
+            "Z",
+            "Zg",
+            "Zg=",
+            "Zg===",
+            "=",
+            "==",
+            "===",
+            "====",
+            "Z===",
+            "Zm9=v",
+            "Zg==Zg==",
+            "Zh==",
+            "Zm9",
+            "Zm8==",
+            "Zm9vZ",
+            "Zm 9v",
+            "Zm9v\n",
+            "Zm-_",
+            "Zm9\u{e9}",
+            "Zm9v====",
+        ];
+        for text in table {
+            assert_eq!(read(text), None, "{text:?}");
         }
     }
 }

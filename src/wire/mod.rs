@@ -13,7 +13,7 @@
 //! Tests: beside each file; `tests/allocations.rs`; `tests/run.rs` parses what a program printed.
 #![forbid(unsafe_code)]
 
-mod base64;
+pub(crate) mod base64;
 pub mod events;
 #[cfg(test)]
 mod events_tests;

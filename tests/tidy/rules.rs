@@ -16,6 +16,7 @@ pub const STRATA: &[(&str, u32)] = &[
     ("endpoint", 4),
     ("shard", 5),
     ("sim", 6),
+    ("client", 6),
     ("cli", 7), // Of the program, not of the library.
 ];
 /// Allowed although the numbers are equal.

@@ -1,0 +1,177 @@
+//! `streamdoor call`: a tool of a server, as `streamdoor run` runs one here.
+
+use std::process::exit;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use lexopt::prelude::*;
+use streamdoor::base::ExecutionId;
+use streamdoor::client::{Client, ExecuteOptions, Started, Tool};
+
+use super::CliError;
+use super::arguments::Arguments;
+use super::console::{note, say};
+use super::options::TimeoutOptions;
+use super::output::OutputOptions;
+use super::remote::{self, FollowArguments};
+use super::signals::stop_on_interrupt;
+
+const HELP: &str = "\
+streamdoor call: run a tool of a server, and show its results as they come
+
+Usage: streamdoor call [OPTIONS] URL TOOL
+
+URL is http://HOST:PORT or unix:PATH, where `streamdoor serve` listens.
+
+Arguments of the tool:
+  --arg KEY=VALUE     one of them; where the tool wants a string, VALUE is one, else JSON
+  --args-json JSON    several as a JSON object; --arg goes over them
+
+Results:
+  --format F          raw: the bytes, as they are
+                      ndjson (or json): all events, one JSON object a line
+                      text: what a terminal can show of them
+                      table: no chunks, only the sums at the end
+  --out FILE|-        write them to FILE, or to standard output
+  --hash              print the SHA-256 of what came
+  --progress          print how far it is, also where standard error is no terminal
+
+  Without --format and --out, a terminal shows what is text in the chunks; a pipe is given the bytes
+  (raw); with --hash there are only the sums. With --out alone, the format is raw. The sums are on
+  standard error where chunks are on standard output.
+
+How it is followed:
+  --policy P          what happens when we lag: drop, drop_oldest, buffer, block,
+                      conflate, disconnect                        [what the tool says]
+  --max-chunks N, --max-bytes N
+                      how far we may lag                          [what the policy says]
+  --kinds LIST        only chunks of these kinds: stdout,stderr   [all]
+  --coalesce T        chunks may wait so long for company: 500us, 2ms
+  --reconnects N      how often in a row to come back when the connection breaks; 0: never  [8]
+  --first-chunk-timeout T, --inactivity-timeout T, --timeout T
+                      how long until the first chunk, between chunks, and in all:
+                      500ms, 30s, 2m, 1h, or none                 [what the tool says]
+  -h, --help          this text
+
+A connection that breaks is taken up again where it broke: nothing comes twice, and what is lost is
+told. Ctrl-C (or SIGTERM) cancels the execution, and the sums are still printed; a second one ends
+the program. If who reads the results goes away (`| head -1`), the execution is cancelled and that
+is no failure.
+
+Exit codes: 0 completed, 1 failed, cancelled, timed out or detached, 2 bad usage, 3 the server
+cannot be reached.
+";
+
+#[derive(Debug, Default)]
+struct Options {
+    url: String,
+    tool: String,
+    arguments: Arguments,
+    output: OutputOptions,
+    timeouts: Option<TimeoutOptions>,
+    follow: FollowArguments,
+}
+
+fn options(mut parser: lexopt::Parser) -> Result<Option<Options>, CliError> {
+    let mut options = Options::default();
+    let mut timeouts = TimeoutOptions::default();
+    while let Some(argument) = parser.next()? {
+        match argument {
+            Short('h') | Long("help") => return Ok(None),
+            Long(name) => {
+                let name = name.to_owned();
+                if timeouts.take(&name, &mut parser)? {
+                    options.timeouts = Some(timeouts);
+                } else if !(options.arguments.take(&name, &mut parser)?
+                    || options.output.take(&name, &mut parser)?
+                    || options.follow.take(&name, &mut parser)?)
+                {
+                    return Err(lexopt::Error::UnexpectedOption(format!("--{name}")).into());
+                }
+            }
+            Value(url) if options.url.is_empty() => options.url = url.string()?,
+            Value(tool) if options.tool.is_empty() => options.tool = tool.string()?,
+            other => return Err(other.unexpected().into()),
+        }
+    }
+    match (options.url.as_str(), options.tool.as_str()) {
+        ("", _) => Err(CliError::Usage("which server? http://HOST:PORT or unix:PATH".to_owned())),
+        (_, "") => Err(CliError::Usage("which tool?".to_owned())),
+        _ => Ok(Some(options)),
+    }
+}
+
+/// Carries out `streamdoor call`.
+pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
+    let Some(options) = options(parser)? else {
+        say!("{}", HELP.trim_end());
+        return Ok(());
+    };
+    options.output.view(false)?; // What is wrong with it is said before anything is done.
+    let client = remote::client(&options.url)?;
+    let tool = tool(&client, &options.tool)?;
+    let arguments = options.arguments.merged(&tool.arguments);
+    let timeouts = options.timeouts.map(|timeouts| timeouts.over(tool.timeouts));
+    let execute = ExecuteOptions { timeouts, ..ExecuteOptions::default() };
+    let (place, sink) = remote::sink(&options.output)?;
+    let stream = client
+        .call(&tool.name, &arguments, &execute, options.follow.options())
+        .map_err(remote::failure)?;
+    let interrupt = Arc::new(Interrupt { client, state: Mutex::default() });
+    let at_interrupt = Arc::clone(&interrupt);
+    stop_on_interrupt(move || at_interrupt.interrupted())?;
+    let begun = |started: &Started| interrupt.begun(started.execution);
+    let unwanted = || interrupt.interrupted();
+    remote::follow(stream, &options.output, &place, sink, begun, unwanted)
+}
+
+/// The tool of that name, or which there are.
+fn tool(client: &Client, name: &str) -> Result<Tool, CliError> {
+    let mut tools = client.tools().map_err(remote::failure)?;
+    match tools.iter().position(|tool| tool.name == name) {
+        Some(at) => Ok(tools.swap_remove(at)),
+        None => {
+            let known: Vec<String> =
+                tools.iter().map(|tool| remote::printable(&tool.name)).collect();
+            let known = known.join(", ");
+            Err(CliError::Call(format!("no tool is called {name}; the server has: {known}")))
+        }
+    }
+}
+
+/// Cancels the execution when somebody wants it: perhaps before it is known which it is.
+struct Interrupt {
+    client: Client,
+    state: Mutex<InterruptState>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct InterruptState {
+    execution: Option<ExecutionId>,
+    is_wanted: bool,
+    /// That was done already.
+    is_cancelled: bool,
+}
+
+impl Interrupt {
+    fn change(&self, change: impl FnOnce(&mut InterruptState)) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut state);
+        let InterruptState { execution, is_wanted, is_cancelled } = *state;
+        state.is_cancelled |= is_wanted && execution.is_some();
+        drop(state); // Cancelling takes its time.
+        if let (Some(execution), true, false) = (execution, is_wanted, is_cancelled)
+            && let Err(error) = self.client.cancel(execution)
+        {
+            note!("streamdoor: the execution was not cancelled: {error}");
+            exit(1);
+        }
+    }
+
+    fn begun(&self, execution: ExecutionId) {
+        self.change(|state| state.execution = Some(execution));
+    }
+
+    fn interrupted(&self) {
+        self.change(|state| state.is_wanted = true);
+    }
+}

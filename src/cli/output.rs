@@ -1,0 +1,180 @@
+//! Where results go, and in which form: options that `run`, `call` and `watch` have in common.
+
+use std::fs::File;
+use std::io::{self, ErrorKind, IsTerminal};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+
+use super::console::{note, say};
+use super::progress::Style;
+use super::sink::View;
+use super::{CliError, parsed};
+
+/// How chunks are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Format {
+    Raw,
+    Ndjson,
+    Text,
+    Table,
+}
+
+impl std::str::FromStr for Format {
+    type Err = &'static str;
+    fn from_str(text: &str) -> Result<Format, &'static str> {
+        match text {
+            "raw" => Ok(Format::Raw),
+            "ndjson" | "json" => Ok(Format::Ndjson),
+            "text" => Ok(Format::Text),
+            "table" => Ok(Format::Table),
+            _ => Err("must be raw, ndjson (or json), text or table"),
+        }
+    }
+}
+
+/// Where chunks go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Nobody wants them.
+    Nowhere,
+    /// To standard output.
+    Stdout,
+    /// Into a file.
+    File(PathBuf),
+}
+
+/// What the options say.
+#[derive(Clone, Debug, Default)]
+pub struct OutputOptions {
+    out: Option<PathBuf>,
+    format: Option<Format>,
+    /// The SHA-256 of the results is wanted.
+    pub hash: bool,
+    progress: bool,
+}
+
+impl OutputOptions {
+    /// Takes the option `--name` with its value, if it is one of these.
+    pub fn take(&mut self, name: &str, parser: &mut lexopt::Parser) -> Result<bool, CliError> {
+        match name {
+            "out" => self.out = Some(PathBuf::from(parser.value()?)),
+            "format" => self.format = Some(parsed(name, parser)?),
+            "hash" => self.hash = true,
+            "progress" => self.progress = true,
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// Where chunks go, and how; see the help texts.
+    pub fn view(&self, stdout_is_terminal: bool) -> Result<(Place, View), CliError> {
+        let place = match &self.out {
+            Some(path) if path == Path::new("-") => Some(Place::Stdout),
+            Some(path) => Some(Place::File(path.clone())),
+            None => None,
+        };
+        match (self.format, place) {
+            (Some(Format::Table), Some(Place::Stdout)) => {
+                let text = "--out -: --format table writes no chunks to standard output";
+                Err(CliError::Usage(text.to_owned()))
+            }
+            (Some(Format::Table), place) => Ok((place.unwrap_or(Place::Nowhere), View::Raw)),
+            (Some(Format::Ndjson), place) => Ok((place.unwrap_or(Place::Stdout), View::Ndjson)),
+            (Some(Format::Text), place) => Ok((place.unwrap_or(Place::Stdout), View::Terminal)),
+            (Some(Format::Raw), place) => Ok((place.unwrap_or(Place::Stdout), View::Raw)),
+            (None, Some(place)) => Ok((place, View::Raw)),
+            (None, None) if self.hash => Ok((Place::Nowhere, View::Raw)),
+            (None, None) if stdout_is_terminal => Ok((Place::Stdout, View::Terminal)),
+            (None, None) => Ok((Place::Stdout, View::Raw)),
+        }
+    }
+
+    /// How progress is shown.
+    pub fn style(&self) -> Style {
+        match (io::stderr().is_terminal(), self.progress) {
+            (true, _) => Style::Bar,
+            (false, true) => Style::Lines,
+            (false, false) => Style::Off,
+        }
+    }
+}
+
+impl Place {
+    /// Opens it. A file's old content is gone then.
+    pub fn open(&self) -> Result<Option<File>, CliError> {
+        match self {
+            Place::Nowhere => Ok(None),
+            // Not through the standard library's own buffer: it looks for line ends in all of it.
+            Place::Stdout => match io::stdout().as_fd().try_clone_to_owned() {
+                Ok(descriptor) => Ok(Some(File::from(descriptor))),
+                Err(error) => Err(CliError::Failed(format!("standard output: {error}"))),
+            },
+            Place::File(path) => match File::create(path) {
+                Ok(file) => Ok(Some(file)),
+                Err(error) => Err(CliError::Failed(format!("--out {}: {error}", path.display()))),
+            },
+        }
+    }
+
+    /// Prints what is to be said at the end, and judges. Who reads standard output and has left
+    /// wants to hear nothing more.
+    pub fn conclude(
+        &self,
+        unwritten: Option<&io::Error>,
+        last_words: &str,
+        verdict: Result<(), CliError>,
+    ) -> Result<(), CliError> {
+        if unwritten.is_some_and(|error| error.kind() == ErrorKind::BrokenPipe) {
+            return Ok(());
+        }
+        match self {
+            Place::Stdout => note!("{last_words}"),
+            Place::Nowhere | Place::File(_) => say!("{last_words}"),
+        }
+        match (unwritten, self) {
+            (Some(error), Place::File(path)) => {
+                Err(CliError::Failed(format!("--out {}: {error}", path.display())))
+            }
+            (Some(error), _) => Err(CliError::Failed(format!("standard output: {error}"))),
+            (None, _) => verdict,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn view(arguments: &[&str], stdout_is_terminal: bool) -> Option<(Place, View)> {
+        let mut parser = lexopt::Parser::from_args(arguments);
+        let mut options = OutputOptions::default();
+        while let Some(argument) = parser.next().unwrap() {
+            let lexopt::Arg::Long(name) = argument else { panic!("{argument:?}") };
+            let name = name.to_owned();
+            assert!(options.take(&name, &mut parser).unwrap());
+        }
+        options.view(stdout_is_terminal).ok()
+    }
+
+    #[test]
+    fn chunks_go_where_a_user_expects_them() {
+        let file = || Place::File(PathBuf::from("file"));
+        assert_eq!(view(&[], true), Some((Place::Stdout, View::Terminal)));
+        for is_terminal in [false, true] {
+            let view = |arguments: &[&str]| view(arguments, is_terminal);
+            assert_eq!(view(&["--hash"]), Some((Place::Nowhere, View::Raw)));
+            assert_eq!(view(&["--out", "file"]), Some((file(), View::Raw)));
+            assert_eq!(view(&["--hash", "--out", "-"]), Some((Place::Stdout, View::Raw)));
+            assert_eq!(view(&["--format", "raw"]), Some((Place::Stdout, View::Raw)));
+            assert_eq!(view(&["--format", "ndjson"]), Some((Place::Stdout, View::Ndjson)));
+            assert_eq!(view(&["--format", "text"]), Some((Place::Stdout, View::Terminal)));
+            let ndjson = ["--format", "json", "--out", "file"];
+            assert_eq!(view(&ndjson), Some((file(), View::Ndjson)));
+            assert_eq!(view(&["--format", "table"]), Some((Place::Nowhere, View::Raw)));
+            let table = ["--format", "table", "--out", "file"];
+            assert_eq!(view(&table), Some((file(), View::Raw)));
+            assert_eq!(view(&["--format", "table", "--out", "-"]), None);
+        }
+        assert_eq!(view(&[], false), Some((Place::Stdout, View::Raw)));
+    }
+}

@@ -1,0 +1,203 @@
+//! Following an execution of a server: what `call` and `watch` have in common.
+
+use std::io;
+use std::time::Duration;
+
+use streamdoor::base::{ExecutionId, Instant};
+use streamdoor::client::{Client, ClientError, Ended, Event, FollowOptions, Started, Stream};
+use streamdoor::endpoint::Wishes;
+use streamdoor::engine::{Coalesce, Kind, Kinds};
+use streamdoor::reactor::Clock;
+use streamdoor::shard::Names;
+
+use super::options::TimeLimit;
+use super::output::{OutputOptions, Place};
+use super::progress::Meter;
+use super::results::{self, Checksum};
+use super::sink::Sink;
+use super::{CliError, parsed};
+
+/// What the options say of how a stream is followed.
+#[derive(Clone, Debug, Default)]
+pub struct FollowArguments {
+    wishes: Wishes,
+    reconnects_max: Option<u32>,
+}
+
+/// `stdout,stderr`
+struct KindList(Kinds);
+
+impl std::str::FromStr for KindList {
+    type Err = streamdoor::engine::UnknownKind;
+    fn from_str(text: &str) -> Result<KindList, Self::Err> {
+        Ok(KindList(text.split(',').map(str::parse::<Kind>).collect::<Result<_, _>>()?))
+    }
+}
+
+impl FollowArguments {
+    /// Takes the value of the option `--name`, if it is one of these.
+    pub fn take(&mut self, name: &str, parser: &mut lexopt::Parser) -> Result<bool, CliError> {
+        match name {
+            "policy" => self.wishes.policy = Some(parsed(name, parser)?),
+            "max-chunks" => self.wishes.limit_chunks = Some(parsed(name, parser)?),
+            "max-bytes" => self.wishes.limit_bytes = Some(parsed(name, parser)?),
+            "kinds" => self.wishes.kinds = parsed::<KindList>(name, parser)?.0,
+            "coalesce" => {
+                let TimeLimit(delay) = parsed(name, parser)?;
+                let coalesce = |delay_max| Coalesce { delay_max, bytes_max: u64::MAX };
+                self.wishes.coalesce = delay.map(coalesce);
+            }
+            "reconnects" => self.reconnects_max = Some(parsed(name, parser)?),
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// As the client wants it.
+    pub fn options(&self) -> FollowOptions {
+        let default = FollowOptions::default();
+        let reconnects_max = self.reconnects_max.unwrap_or(default.reconnects_max);
+        FollowOptions { wishes: self.wishes, reconnects_max, ..default }
+    }
+}
+
+/// The client of a server.
+pub fn client(url: &str) -> Result<Client, CliError> {
+    Client::new(url).map_err(|error| CliError::Usage(format!("{url}: {error}")))
+}
+
+/// As whose fault an error counts.
+pub fn failure(error: ClientError) -> CliError {
+    let text = error.to_string();
+    match error {
+        ClientError::Unreachable { .. } => CliError::Environment(text),
+        ClientError::Refused(refused) if matches!(refused.status.code(), 400..=422) => {
+            CliError::Call(text)
+        }
+        _ => CliError::Failed(text),
+    }
+}
+
+/// Follows `stream` to its end, and says how it ended. Once the execution is known, `begun` is
+/// told; `unwanted`, when nobody reads the results any more, and then no more is followed.
+pub fn follow(
+    stream: Stream,
+    output: &OutputOptions,
+    place: &Place,
+    sink: Sink,
+    begun: impl FnMut(&Started),
+    unwanted: impl FnOnce(),
+) -> Result<(), CliError> {
+    let mut follower = Follower {
+        stream,
+        sink,
+        names: Names { execution: String::new(), token: None },
+        checksum: Checksum::new(output.hash),
+        begun,
+    };
+    let began = Clock::now();
+    let ended = follower.take_all();
+    let took = Clock::now().since(began);
+    let unwritten = follower.sink.close();
+    let Some(ended) = ended? else {
+        return match unwritten {
+            Err(error) => {
+                unwanted();
+                place.conclude(Some(&error), "no longer followed", Ok(()))
+            }
+            Ok(()) => Ok(()), // There was nothing to come.
+        };
+    };
+    let mut words = last_words(&ended, follower.stream.reconnects(), took);
+    if let Some(sha256) = follower.checksum.finish() {
+        words.push_str(&format!("\n{} bytes, sha256 {sha256}", ended.end.given.bytes));
+    }
+    let error = ended.error.as_deref().map(printable);
+    let verdict = results::verdict_of("the subscriber", ended.end.state, error.as_deref());
+    place.conclude(unwritten.as_ref().err(), &words, verdict)
+}
+
+struct Follower<F> {
+    stream: Stream,
+    sink: Sink,
+    names: Names,
+    checksum: Checksum,
+    begun: F,
+}
+
+impl<F: FnMut(&Started)> Follower<F> {
+    /// Takes everything; `None` if there is no end, because nobody wants it.
+    fn take_all(&mut self) -> Result<Option<Ended>, CliError> {
+        loop {
+            let event = match self.stream.poll() {
+                Some(event) => event,
+                None => {
+                    self.sink.flush();
+                    if self.sink.has_failed() {
+                        return Ok(None);
+                    }
+                    match self.stream.next() {
+                        Some(event) => event,
+                        None => return Ok(None),
+                    }
+                }
+            };
+            let event = event.map_err(failure)?;
+            self.take(&event, Clock::now());
+            match event {
+                Event::End(ended) => return Ok(Some(ended)),
+                _ if self.sink.has_failed() => return Ok(None),
+                _ => {}
+            }
+        }
+    }
+
+    fn take(&mut self, event: &Event, now: Instant) {
+        match event {
+            Event::Started(started) => {
+                let token = started.token.map(|token| token.to_string());
+                self.names = Names { execution: started.execution.to_string(), token };
+                (self.begun)(started);
+            }
+            Event::Chunk(chunk) => self.checksum.update(&chunk.data),
+            _ => {}
+        }
+        self.sink.take(&event.spelled(&self.names), false, now);
+    }
+}
+
+/// `completed: 10 chunks, 1000 bytes in 2.00 s`
+fn last_words(ended: &Ended, reconnects: u64, took: Duration) -> String {
+    let end = &ended.end;
+    let seconds = took.as_secs_f64();
+    let (chunks, bytes) = (end.given.chunks, end.given.bytes);
+    let mut text = format!("{}: {chunks} chunks, {bytes} bytes in {seconds:.2} s", end.state);
+    if end.missed.chunks > 0 {
+        text.push_str(&format!(", {} chunks missed", end.missed.chunks));
+    }
+    if reconnects > 0 {
+        text.push_str(&format!(", the connection broke {reconnects} times"));
+    }
+    if let Some(exit) = end.exit {
+        text.push_str(&format!(", {exit}"));
+    }
+    text
+}
+
+/// What a server says, fit for a terminal.
+pub fn printable(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).collect()
+}
+
+/// Where results go, opened: the last thing before something is asked for.
+pub fn sink(output: &OutputOptions) -> Result<(Place, Sink), CliError> {
+    let (place, view) = output.view(io::IsTerminal::is_terminal(&io::stdout()))?;
+    let file = place.open()?;
+    let sink = Sink::new(Meter::new(output.style()), file.map(|file| (file, view)));
+    Ok((place, sink))
+}
+
+/// The id of an execution, or a usage error.
+pub fn execution(text: &str) -> Result<ExecutionId, CliError> {
+    text.parse().map_err(|error| CliError::Usage(format!("{text}: {error}")))
+}

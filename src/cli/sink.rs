@@ -1,0 +1,107 @@
+//! What becomes of events: bytes, lines of JSON, or what a terminal can show; and how far the tool
+//! is, beside them.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+
+use streamdoor::base::Instant;
+use streamdoor::wire::events::Event;
+
+use super::progress::Meter;
+use super::terminal::TerminalText;
+
+/// Written at once while there is more to come.
+const BUFFER_BYTES: usize = 64 << 10;
+
+/// How chunks are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum View {
+    /// Their bytes, and nothing else.
+    Raw,
+    /// Everything that the subscriber is told, an event a line.
+    Ndjson,
+    /// What a terminal can show of them.
+    Terminal,
+}
+
+/// Takes events. After the first error it writes nothing.
+pub struct Sink {
+    meter: Meter,
+    /// Where to, and how; `None`: nowhere.
+    output: Option<(BufWriter<File>, View)>,
+    scratch: Vec<u8>,
+    text: TerminalText,
+    error: Option<io::Error>,
+}
+
+impl Sink {
+    /// Writes to `output`, as its view has it.
+    pub fn new(meter: Meter, output: Option<(File, View)>) -> Sink {
+        let buffered = |file| BufWriter::with_capacity(BUFFER_BYTES, file);
+        Sink {
+            meter,
+            output: output.map(|(file, view)| (buffered(file), view)),
+            scratch: Vec::new(),
+            text: TerminalText::default(),
+            error: None,
+        }
+    }
+
+    /// Nobody sees what would still come.
+    pub fn has_failed(&self) -> bool {
+        self.error.is_some()
+    }
+
+    /// Takes an event. `more`: it is a chunk, and the next one continues it.
+    pub fn take(&mut self, event: &Event<'_>, more: bool, now: Instant) {
+        self.write(event, more);
+        match event {
+            Event::Chunk(chunk) => self.meter.count(chunk, now),
+            Event::Progress(progress) => self.meter.report(progress, now),
+            Event::End(_) => self.meter.finish(now),
+            Event::Started(_) | Event::Gap(_) => {}
+        }
+    }
+
+    /// There is nothing more to take at this moment.
+    pub fn flush(&mut self) {
+        self.attempt(BufWriter::flush);
+    }
+
+    /// Nothing more comes. What went wrong, if anything did.
+    pub fn close(&mut self) -> io::Result<()> {
+        self.meter.erase();
+        self.flush();
+        self.error.take().map_or(Ok(()), Err)
+    }
+
+    fn attempt(&mut self, write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) {
+        let Some((file, _)) = &mut self.output else { return };
+        if self.error.is_none() {
+            self.error = write(file).err();
+        }
+    }
+
+    fn write(&mut self, event: &Event<'_>, more: bool) {
+        let Some((_, view)) = self.output else { return };
+        let mut scratch = std::mem::take(&mut self.scratch);
+        scratch.clear();
+        match (view, event) {
+            (View::Raw, Event::Chunk(chunk)) => self.attempt(|file| file.write_all(chunk.data)),
+            (View::Raw, _) => {}
+            (View::Ndjson, _) => {
+                event.write_line(&mut scratch);
+                self.attempt(|file| file.write_all(&scratch));
+            }
+            (View::Terminal, _) => {
+                self.text.show(event, more, &mut scratch);
+                if !scratch.is_empty() {
+                    self.meter.erase();
+                    self.attempt(|file| file.write_all(&scratch).and_then(|()| file.flush()));
+                    self.meter.hold(self.text.is_within_line());
+                }
+            }
+        }
+        self.scratch = scratch;
+    }
+}

@@ -1,0 +1,252 @@
+//! `streamdoor watch`: what a server runs and how far it is; or one execution, followed.
+
+use std::fmt::Write;
+use std::io::{self, IsTerminal};
+use std::time::Duration;
+
+use lexopt::prelude::*;
+use streamdoor::client::{Client, Progress, ProgressOf, Summary};
+use streamdoor::engine::{From, State};
+
+use super::console::say;
+use super::options::TimeLimit;
+use super::output::OutputOptions;
+use super::remote::{self, FollowArguments, printable};
+use super::{CliError, parsed};
+
+const HELP: &str = "\
+streamdoor watch: what a server runs, or one execution of it
+
+Usage: streamdoor watch [OPTIONS] URL               which executions there are, and how far they are
+       streamdoor watch [OPTIONS] URL EXECUTION     the results of one, as they come
+
+URL is http://HOST:PORT or unix:PATH, where `streamdoor serve` listens.
+
+The list is renewed on a terminal, until Ctrl-C; elsewhere it is printed once.
+  --interval T        how often it is renewed                     [1s]
+  --once              print it once on a terminal, too
+
+One execution:
+  --from F            start: with the first chunk; live: with the next one; or a chunk's number
+                                                                  [start]
+  --policy P          what happens when we lag: drop, drop_oldest, buffer, block,
+                      conflate, disconnect                        [what the execution says]
+  --max-chunks N, --max-bytes N
+                      how far we may lag                          [what the policy says]
+  --kinds LIST        only chunks of these kinds: stdout,stderr   [all]
+  --coalesce T        chunks may wait so long for company: 500us, 2ms
+  --reconnects N      how often in a row to come back when the connection breaks; 0: never  [8]
+  --format F, --out FILE|-, --hash, --progress
+                      as `streamdoor call --help` says
+  -h, --help          this text
+
+Ctrl-C ends the program, not the execution.
+
+Exit codes: 0 completed, 1 failed, cancelled, timed out or detached, 2 bad usage, 3 the server
+cannot be reached.
+";
+
+/// Back to the first place of the terminal, and nothing behind it.
+const CLEAR: &str = "\x1b[H\x1b[J";
+const INTERVAL_DEFAULT: Duration = Duration::from_secs(1);
+
+#[derive(Debug)]
+struct Options {
+    url: String,
+    execution: Option<String>,
+    interval: Duration,
+    once: bool,
+    from: Begin,
+    output: OutputOptions,
+    follow: FollowArguments,
+}
+
+/// Where to begin.
+#[derive(Clone, Copy, Debug, Default)]
+struct Begin(From);
+
+impl std::str::FromStr for Begin {
+    type Err = &'static str;
+    fn from_str(text: &str) -> Result<Begin, &'static str> {
+        Ok(Begin(match text {
+            "start" => From::Start,
+            "live" => From::Live,
+            _ => match text.parse() {
+                Ok(seq) if seq > 0 => From::Seq { seq, seen: None },
+                _ => return Err("must be start, live or the number of a chunk"),
+            },
+        }))
+    }
+}
+
+fn options(mut parser: lexopt::Parser) -> Result<Option<Options>, CliError> {
+    let mut options = Options {
+        url: String::new(),
+        execution: None,
+        interval: INTERVAL_DEFAULT,
+        once: false,
+        from: Begin::default(),
+        output: OutputOptions::default(),
+        follow: FollowArguments::default(),
+    };
+    while let Some(argument) = parser.next()? {
+        match argument {
+            Short('h') | Long("help") => return Ok(None),
+            Long("once") => options.once = true,
+            Long("from") => options.from = parsed("from", &mut parser)?,
+            Long("interval") => match parsed("interval", &mut parser)? {
+                TimeLimit(Some(interval)) => options.interval = interval,
+                TimeLimit(None) => options.once = true,
+            },
+            Long(name) => {
+                let name = name.to_owned();
+                if !(options.output.take(&name, &mut parser)?
+                    || options.follow.take(&name, &mut parser)?)
+                {
+                    return Err(lexopt::Error::UnexpectedOption(format!("--{name}")).into());
+                }
+            }
+            Value(url) if options.url.is_empty() => options.url = url.string()?,
+            Value(id) if options.execution.is_none() => options.execution = Some(id.string()?),
+            other => return Err(other.unexpected().into()),
+        }
+    }
+    match options.url.as_str() {
+        "" => Err(CliError::Usage("which server? http://HOST:PORT or unix:PATH".to_owned())),
+        _ => Ok(Some(options)),
+    }
+}
+
+/// Carries out `streamdoor watch`.
+pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
+    let Some(options) = options(parser)? else {
+        say!("{}", HELP.trim_end());
+        return Ok(());
+    };
+    let client = remote::client(&options.url)?;
+    match &options.execution {
+        None => list(&client, &options),
+        Some(id) => follow(&client, id, &options),
+    }
+}
+
+fn follow(client: &Client, id: &str, options: &Options) -> Result<(), CliError> {
+    let id = remote::execution(id)?;
+    let mut follow = options.follow.options();
+    follow.from = options.from.0;
+    let stream = client.follow(id, follow).map_err(remote::failure)?;
+    let (place, sink) = remote::sink(&options.output)?;
+    remote::follow(stream, &options.output, &place, sink, |_| {}, || {})
+}
+
+fn list(client: &Client, options: &Options) -> Result<(), CliError> {
+    let is_renewed = io::stdout().is_terminal() && !options.once;
+    loop {
+        let executions = client.executions().map_err(remote::failure)?;
+        let progress = client.progress().map_err(remote::failure)?;
+        let table = table(&executions, &progress);
+        if !is_renewed {
+            say!("{table}");
+            return Ok(());
+        }
+        say!("{CLEAR}{}\n{table}", client.address());
+        std::thread::sleep(options.interval);
+    }
+}
+
+/// Columns as wide as what stands in them.
+fn table(executions: &[Summary], progress: &[ProgressOf]) -> String {
+    const TITLES: [&str; 8] =
+        ["execution", "tool", "state", "chunks", "bytes", "subscribers", "age", "progress"];
+    let rows = executions.iter().map(|summary| {
+        let of = progress.iter().find(|progress| progress.execution == summary.execution);
+        [
+            summary.execution.to_string(),
+            printable(&summary.tool),
+            state(summary.state).to_owned(),
+            summary.chunks.to_string(),
+            summary.bytes.to_string(),
+            summary.subscribers.to_string(),
+            format!("{:.1} s", summary.age_ms as f64 / 1_000.0),
+            of.and_then(|of| of.progress.as_ref()).map_or_else(String::new, in_words),
+        ]
+    });
+    let rows: Vec<[String; 8]> = std::iter::once(TITLES.map(str::to_owned)).chain(rows).collect();
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
+    let widths: [usize; 8] = std::array::from_fn(|column| width(column).unwrap_or(0));
+    let mut text = String::new();
+    for row in &rows {
+        let mut line = String::new();
+        for (column, (cell, width)) in row.iter().zip(widths).enumerate() {
+            let _ = match column {
+                3..=6 => write!(line, "{cell:>width$}  "), // Numbers.
+                _ => write!(line, "{cell:<width$}  "),
+            };
+        }
+        let _ = writeln!(text, "{}", line.trim_end());
+    }
+    text.truncate(text.trim_end().len());
+    text
+}
+
+fn state(state: State) -> &'static str {
+    match state {
+        State::Queued => "queued",
+        State::Running => "running",
+        State::Draining => "draining",
+        State::Ended(outcome) => outcome.name(),
+    }
+}
+
+/// `30 % (3 of 10) reading`
+fn in_words(progress: &Progress) -> String {
+    let mut text = match progress.total.filter(|total| *total > 0.0) {
+        Some(total) => {
+            let percentage = (100.0 * progress.progress / total).clamp(0.0, 100.0);
+            format!("{percentage:.0} % ({} of {total})", progress.progress)
+        }
+        None => progress.progress.to_string(),
+    };
+    if let Some(message) = &progress.message {
+        text.push(' ');
+        text.push_str(&printable(message));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use streamdoor::engine::Outcome;
+
+    #[test]
+    fn executions_are_listed_with_their_progress() {
+        let id = |digit: &str| digit.repeat(26).parse().unwrap();
+        let summary = |digit: &str, tool: &str, state| Summary {
+            execution: id(digit),
+            tool: tool.to_owned(),
+            state,
+            chunks: 12,
+            bytes: 3_456,
+            subscribers: 1,
+            age_ms: 1_250,
+        };
+        let executions = [
+            summary("0", "search_files", State::Running),
+            summary("1", "a\x1b[2Jb", State::Ended(Outcome::TimedOut)),
+        ];
+        let (total, message, context) = (Some(10.0), Some("read\ning".to_owned()), None);
+        let progress = Progress { progress: 3.0, total, message, context };
+        let progress = [ProgressOf { execution: id("0"), token: None, progress: Some(progress) }];
+        let zeros = "0".repeat(26);
+        let ones = "1".repeat(26);
+        let expected = format!(
+            "execution                   tool          state      chunks  bytes  subscribers    age  \
+             progress\n\
+             {zeros}  search_files  running        12   3456            1  1.2 s  \
+             30 % (3 of 10) reading\n\
+             {ones}  a[2Jb         timed_out      12   3456            1  1.2 s"
+        );
+        assert_eq!(table(&executions, &progress), expected);
+    }
+}

@@ -1,0 +1,93 @@
+//! How long to wait before connecting again.
+
+use std::time::Duration;
+
+use crate::base::Random;
+use crate::limits;
+
+/// Attempts in a row, and the waits before them: each up to half as long again as planned, so that
+/// those who were cut off together do not come back together, and twice as long as the one before.
+#[derive(Debug)]
+pub(super) struct Backoff {
+    random: Random,
+    /// What the server wants.
+    retry: Duration,
+    attempts: u32,
+    attempts_max: u32,
+}
+
+impl Backoff {
+    /// At most so many attempts in a row; the first waits for `retry`.
+    pub fn new(seed: u64, retry: Duration, attempts_max: u32) -> Backoff {
+        let random = Random::new(seed);
+        let mut backoff = Backoff { random, retry, attempts: 0, attempts_max };
+        backoff.set_retry(retry);
+        backoff
+    }
+
+    /// The server said how long to wait.
+    pub fn set_retry(&mut self, retry: Duration) {
+        self.retry = retry.clamp(limits::CLIENT_RETRY_MIN, limits::CLIENT_RETRY_MAX);
+    }
+
+    /// Things go well.
+    pub fn reset(&mut self) {
+        self.attempts = 0;
+    }
+
+    /// How many attempts were made in a row.
+    pub fn attempts(&self) -> u32 {
+        self.attempts
+    }
+
+    /// The wait before the next attempt, at least `wait_min`; `None`: there is none.
+    pub fn next(&mut self, wait_min: Duration) -> Option<Duration> {
+        if self.attempts == self.attempts_max {
+            return None;
+        }
+        let factor = 1u32.checked_shl(self.attempts).unwrap_or(u32::MAX);
+        self.attempts += 1;
+        let longest = limits::CLIENT_RETRY_MAX;
+        let planned = self.retry.saturating_mul(factor).min(longest);
+        let wait = planned.max(wait_min.min(longest));
+        Some(wait.mul_f64(1.0 + self.random.unit() / 2.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_double_up_to_the_longest_and_attempts_end() {
+        let mut backoff = Backoff::new(1, Duration::from_millis(100), 70);
+        for attempt in 0..70u32 {
+            let wait = backoff.next(Duration::ZERO).unwrap();
+            let planned = Duration::from_millis(100 << attempt.min(20));
+            let planned = planned.min(limits::CLIENT_RETRY_MAX);
+            assert!(wait >= planned && wait <= planned.mul_f64(1.5), "{attempt}: {wait:?}");
+        }
+        assert_eq!(backoff.next(Duration::ZERO), None);
+        backoff.reset();
+        assert!(backoff.next(Duration::ZERO).unwrap() < Duration::from_millis(151));
+    }
+
+    #[test]
+    fn what_a_server_wants_has_bounds() {
+        let mut backoff = Backoff::new(1, Duration::MAX, 3);
+        assert!(backoff.next(Duration::MAX).unwrap() <= limits::CLIENT_RETRY_MAX.mul_f64(1.5));
+        backoff.set_retry(Duration::ZERO);
+        backoff.reset();
+        assert!(backoff.next(Duration::ZERO).unwrap() >= limits::CLIENT_RETRY_MIN);
+        assert!(backoff.next(Duration::from_secs(7)).unwrap() >= Duration::from_secs(7));
+    }
+
+    #[test]
+    fn two_clients_do_not_wait_the_same() {
+        let second = Duration::from_secs(1);
+        let wait = |seed| Backoff::new(seed, second, 1).next(Duration::ZERO).unwrap();
+        let waits: Vec<Duration> = (0..100).map(wait).collect();
+        let distinct = waits.iter().filter(|wait| **wait != waits[0]).count();
+        assert!(distinct > 90);
+    }
+}

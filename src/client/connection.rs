@@ -1,0 +1,265 @@
+//! One connection to a server: a request goes out, the parts of its response come in.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use super::address::Address;
+use super::error::{ClientError, Cut};
+use crate::base::Instant;
+use crate::limits;
+use crate::reactor::Clock;
+use crate::wire::http1::{Method, ResponseInfo, ResponsePart, ResponseReader, Status};
+
+/// A connection, and what has come on it.
+#[derive(Debug)]
+pub(super) struct Connection {
+    socket: Socket,
+    reader: ResponseReader,
+    buffer: Box<[u8]>,
+    /// What of the buffer is received and not yet read.
+    at: usize,
+    filled: usize,
+    /// Something has come since the last request.
+    is_answered: bool,
+    /// As the kernel was told last.
+    read_timeout: Option<Duration>,
+}
+
+#[derive(Debug)]
+enum Socket {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+/// How long to wait for bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Patience {
+    /// For the whole answer.
+    Until(Instant, Duration),
+    /// For a sign of life, again and again.
+    Silence(Duration),
+}
+
+/// What matters of a response's head.
+#[derive(Clone, Debug)]
+pub(super) struct Head {
+    pub status: Status,
+    pub media_type: String,
+    pub retry_after: Option<Duration>,
+    pub keeps_alive: bool,
+}
+
+impl Patience {
+    pub fn for_answer(time: Duration) -> Patience {
+        Patience::Until(Clock::now() + time, time)
+    }
+
+    fn left(self) -> Result<Duration, Cut> {
+        match self {
+            Patience::Silence(time) => Ok(time),
+            Patience::Until(deadline, time) => match deadline.since(Clock::now()) {
+                Duration::ZERO => Err(Cut::Silent(time)),
+                left => Ok(left),
+            },
+        }
+    }
+
+    /// What was waited for did not come.
+    fn exhausted(self) -> Cut {
+        let (Patience::Until(_, time) | Patience::Silence(time)) = self;
+        Cut::Silent(time)
+    }
+}
+
+impl Connection {
+    /// Connects.
+    pub fn open(address: &Address) -> Result<Connection, ClientError> {
+        let connected = match address {
+            Address::Tcp { host, port } => connect_tcp(host, *port).map(Socket::Tcp),
+            Address::Unix(path) => UnixStream::connect(path).map(Socket::Unix),
+        };
+        let set_up = connected.and_then(|socket| {
+            socket.set_write_timeout(limits::CLIENT_ANSWER_TIMEOUT)?;
+            Ok(socket)
+        });
+        match set_up {
+            Ok(socket) => Ok(Connection {
+                socket,
+                reader: ResponseReader::new(),
+                buffer: vec![0; limits::CLIENT_RECEIVE_BYTES].into_boxed_slice(),
+                at: 0,
+                filled: 0,
+                is_answered: false,
+                read_timeout: None,
+            }),
+            Err(error) => Err(ClientError::Unreachable { address: address.to_string(), error }),
+        }
+    }
+
+    /// Has anything come since the last request? If not, the server may have closed the connection
+    /// before the request reached it.
+    pub fn is_answered(&self) -> bool {
+        self.is_answered
+    }
+
+    /// Nothing is left over of the last answer.
+    pub fn is_clean(&self) -> bool {
+        self.at == self.filled
+    }
+
+    /// Sends a request, and reads the head of its response.
+    pub fn ask(
+        &mut self,
+        method: Method,
+        request: &[u8],
+        patience: Patience,
+    ) -> Result<Head, ClientError> {
+        self.is_answered = false;
+        self.reader.expect(method);
+        let sent = self.socket.write_all(request);
+        match (self.head(patience), sent) {
+            // A server may say no to what is too long before it has come, and close.
+            (Ok(head), _) => Ok(head),
+            (Err(ClientError::Cut(_)), Err(error)) => Err(Cut::Failed(error).into()),
+            (Err(error), _) => Err(error),
+        }
+    }
+
+    fn head(&mut self, patience: Patience) -> Result<Head, ClientError> {
+        loop {
+            let mut input = &self.buffer[self.at..self.filled];
+            let part = self.reader.read(&mut input)?;
+            self.at = self.filled - input.len();
+            match part {
+                Some(ResponsePart::Head(info)) => return Ok(Head::of(&info)),
+                Some(_) => return Err(ClientError::protocol("a response has no head")),
+                None => {}
+            }
+            if self.fill(patience)? == 0 {
+                self.reader.finish()?;
+                return Err(Cut::Closed.into());
+            }
+        }
+    }
+
+    /// Reads all of a body that is not without end.
+    pub fn body(&mut self, patience: Patience) -> Result<Vec<u8>, ClientError> {
+        self.reader.limit_body(limits::CLIENT_ANSWER_BYTES_MAX);
+        let mut body = Vec::new();
+        while self.receive(patience, &mut body)? {}
+        Ok(body)
+    }
+
+    /// Waits for the next bytes of the body, and appends all that are there. Will there be more?
+    pub fn receive(&mut self, patience: Patience, out: &mut Vec<u8>) -> Result<bool, ClientError> {
+        let before_bytes = out.len();
+        loop {
+            let mut input = &self.buffer[self.at..self.filled];
+            let is_over = loop {
+                match self.reader.read(&mut input)? {
+                    Some(ResponsePart::Body(piece)) => out.extend_from_slice(piece),
+                    Some(ResponsePart::End) => break true,
+                    Some(ResponsePart::Head(_)) => {
+                        return Err(ClientError::protocol("a response came within another"));
+                    }
+                    None => break false,
+                }
+            };
+            self.at = self.filled - input.len();
+            if is_over || out.len() > before_bytes {
+                return Ok(!is_over);
+            }
+            if self.fill(patience)? == 0 {
+                return match self.reader.finish()? {
+                    Some(_) => Ok(false),
+                    None => Err(Cut::Closed.into()),
+                };
+            }
+        }
+    }
+
+    /// Waits for bytes; 0 if there will be no more.
+    fn fill(&mut self, patience: Patience) -> Result<usize, ClientError> {
+        loop {
+            let left = patience.left()?;
+            if self.read_timeout != Some(left) {
+                self.socket.set_read_timeout(left).map_err(Cut::Failed)?;
+                self.read_timeout = Some(left);
+            }
+            match self.socket.read(&mut self.buffer) {
+                Ok(count) => {
+                    (self.at, self.filled) = (0, count);
+                    self.is_answered |= count > 0;
+                    return Ok(count);
+                }
+                Err(error) => match error.kind() {
+                    ErrorKind::Interrupted => {}
+                    ErrorKind::WouldBlock | ErrorKind::TimedOut => {
+                        return Err(patience.exhausted().into());
+                    }
+                    _ => return Err(Cut::Failed(error).into()),
+                },
+            }
+        }
+    }
+}
+
+/// Tries all addresses of a name.
+fn connect_tcp(host: &str, port: u16) -> io::Result<TcpStream> {
+    let mut failure = io::Error::new(ErrorKind::NotFound, "the host has no address");
+    for address in (host, port).to_socket_addrs()? {
+        match TcpStream::connect_timeout(&address, limits::CLIENT_CONNECT_TIMEOUT) {
+            Ok(stream) => {
+                stream.set_nodelay(true)?;
+                return Ok(stream);
+            }
+            Err(error) => failure = error,
+        }
+    }
+    Err(failure)
+}
+
+impl Socket {
+    fn set_read_timeout(&self, time: Duration) -> io::Result<()> {
+        match self {
+            Socket::Tcp(stream) => stream.set_read_timeout(Some(time)),
+            Socket::Unix(stream) => stream.set_read_timeout(Some(time)),
+        }
+    }
+
+    fn set_write_timeout(&self, time: Duration) -> io::Result<()> {
+        match self {
+            Socket::Tcp(stream) => stream.set_write_timeout(Some(time)),
+            Socket::Unix(stream) => stream.set_write_timeout(Some(time)),
+        }
+    }
+
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Socket::Tcp(stream) => stream.read(buffer),
+            Socket::Unix(stream) => stream.read(buffer),
+        }
+    }
+
+    fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match self {
+            Socket::Tcp(stream) => stream.write_all(bytes),
+            Socket::Unix(stream) => stream.write_all(bytes),
+        }
+    }
+}
+
+impl Head {
+    fn of(info: &ResponseInfo<'_>) -> Head {
+        let text = |name| info.headers.texts(name).next().unwrap_or("");
+        let retry_after = text("retry-after").parse().ok().map(Duration::from_secs);
+        Head {
+            status: info.status,
+            media_type: text("content-type").to_owned(),
+            retry_after,
+            keeps_alive: info.keeps_alive,
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! Events survive the wire, and what is none is refused with the name of the field.
+
+use serde_json::{Value, json};
+
+use super::event::Event;
+use crate::base::{ExecutionId, Handle, Random};
+use crate::engine::{
+    DetachReason, EndState, Exit, Gap, GapReason, Kind, LagLimit, Outcome, Policy, Totals,
+};
+use crate::wire::events;
+
+fn id() -> ExecutionId {
+    ExecutionId { shard: 1, slot: Handle { index: 2, generation: 3 }, nonce: 4 }
+}
+
+/// What is read of an event that the server's encoder wrote.
+fn read(event: events::Event<'_>) -> Event {
+    let mut out = Vec::new();
+    event.write_json(&mut out);
+    let (execution, read) = Event::parse(&out).unwrap();
+    assert_eq!(execution, id());
+    assert_eq!(read.name(), event.name());
+    read
+}
+
+fn chunk<'a>(execution: &'a str, data: &'a [u8]) -> events::Chunk<'a> {
+    events::Chunk {
+        execution,
+        seq: 7,
+        total_chunks: Some(9),
+        kind: "stderr",
+        key: Some(3),
+        offset: 50,
+        data,
+        timestamp_us: u64::MAX,
+        mono_ns: 5,
+    }
+}
+
+#[test]
+fn chunks_of_any_bytes_come_through() {
+    let execution = id().to_string();
+    let mut random = Random::new(1);
+    for length in 0..300 {
+        let mut data = vec![0; length];
+        random.fill(&mut data);
+        if length % 2 == 0 {
+            data.iter_mut().for_each(|byte| *byte &= 0x7F); // Text, with all control characters.
+        }
+        let Event::Chunk(read) = read(events::Event::Chunk(chunk(&execution, &data))) else {
+            panic!("it is a chunk")
+        };
+        assert_eq!((read.data, read.seq, read.total_chunks), (data, 7, Some(9)));
+        assert_eq!((read.kind, read.key, read.offset), (Kind::Stderr, Some(3), 50));
+        assert_eq!((read.timestamp_us, read.mono_ns), (u64::MAX, 5));
+    }
+}
+
+#[test]
+fn everything_else_comes_through() {
+    let execution = &id().to_string();
+    let (subscriber, tool, policy) = ("s1.2", "t\n\u{2028}", "drop_oldest");
+    let limits = events::Limits { chunks: 10, bytes: None };
+    let started =
+        events::Started { execution, subscriber, tool, token: None, policy, limits, from_seq: 4 };
+    let Event::Started(read_started) = read(events::Event::Started(started)) else { panic!() };
+    assert_eq!((read_started.execution, read_started.tool.as_str()), (id(), tool));
+    assert_eq!(read_started.policy, Policy::DropOldest);
+    assert_eq!(read_started.limit, LagLimit { chunks: 10, bytes: u64::MAX });
+    assert_eq!((read_started.subscriber.as_str(), read_started.from_seq), (subscriber, 4));
+
+    for reason in [GapReason::Lag, GapReason::Conflated, GapReason::Overtaken, GapReason::Late] {
+        let gap = Gap { from_seq: 2, to_seq: 5, chunk_count: 4, byte_count: 0, reason };
+        let sent = events::Gap {
+            execution,
+            from_seq: 2,
+            to_seq: 5,
+            chunk_count: 4,
+            byte_count: 0,
+            reason: reason.name(),
+        };
+        assert_eq!(read(events::Event::Gap(sent)), Event::Gap(gap));
+    }
+
+    let progress = events::Progress {
+        execution,
+        token: None,
+        progress: 0.1,
+        total: Some(3.0),
+        percentage: Some(3.3),
+        message: Some("m"),
+        context: Some("{\"a\":[1]}"),
+    };
+    let Event::Progress(read_progress) = read(events::Event::Progress(progress)) else { panic!() };
+    assert_eq!((read_progress.progress, read_progress.total), (0.1, Some(3.0)));
+    assert_eq!(read_progress.message.as_deref(), Some("m"));
+    assert_eq!(read_progress.context.as_deref(), Some("{\"a\":[1]}"));
+}
+
+#[test]
+fn every_end_comes_through() {
+    let execution = &id().to_string();
+    let outcomes = [Outcome::Completed, Outcome::Failed, Outcome::Cancelled, Outcome::TimedOut];
+    let ended = outcomes.map(EndState::Ended);
+    let detached = DetachReason::ALL.map(|reason| EndState::Detached { reason, resume_from: 6 });
+    for (at, state) in ended.into_iter().chain(detached).enumerate() {
+        let exits = [None, Some(Exit::Code(-3)), Some(Exit::Signal(9))];
+        let exit = exits[at % exits.len()];
+        let sent = events::End {
+            execution,
+            state: match state {
+                EndState::Ended(outcome) => events::EndState::Ended(outcome.name()),
+                EndState::Detached { reason, resume_from } => {
+                    events::EndState::Detached { reason: reason.name(), resume_from }
+                }
+            },
+            chunks: 1,
+            bytes: 2,
+            missed_chunks: 3,
+            missed_bytes: 4,
+            duration_us: 5,
+            exit: exit.map(|exit| match exit {
+                Exit::Code(code) => events::Exit::Code(code),
+                Exit::Signal(signal) => events::Exit::Signal(signal),
+            }),
+            error: Some("why"),
+        };
+        let Event::End(read) = read(events::Event::End(sent)) else { panic!("it is an end") };
+        assert_eq!((read.end.state, read.end.exit), (state, exit));
+        assert_eq!(read.end.given, Totals { chunks: 1, bytes: 2 });
+        assert_eq!(read.end.missed, Totals { chunks: 3, bytes: 4 });
+        assert_eq!((read.end.duration_us, read.error.as_deref()), (5, Some("why")));
+    }
+}
+
+/// An event with a field changed, or without it; what is wrong with it?
+fn fault(event: &Value, name: &str, value: Value) -> String {
+    let mut event = event.clone();
+    event[name] = value; // `null` is as good as absent.
+    match Event::parse(event.to_string().as_bytes()) {
+        Err(error) => error.to_string(),
+        Ok(_) => String::new(),
+    }
+}
+
+#[test]
+fn what_is_no_event_is_refused_by_name() {
+    let execution = id().to_string();
+    let mut out = Vec::new();
+    events::Event::Chunk(chunk(&execution, b"no base 64")).write_json(&mut out);
+    let chunk: Value = serde_json::from_slice(&out).unwrap();
+    let gap = json!({"event": "gap", "execution": execution, "from_seq": 2, "to_seq": 3,
+                     "chunk_count": 2, "byte_count": 5, "reason": "lag"});
+    let end = json!({"event": "end", "execution": execution, "state": "detached", "chunks": 1,
+                     "reason": "lag", "resume_from": 2, "bytes": 1, "missed_chunks": 0,
+                     "missed_bytes": 0, "duration_us": 1});
+    let table = [
+        (&chunk, "event", json!("chunks")),
+        (&chunk, "event", json!(null)),
+        (&chunk, "execution", json!("x")),
+        (&chunk, "seq", json!(0)),
+        (&chunk, "seq", json!(-1)),
+        (&chunk, "seq", json!(1.5)),
+        (&chunk, "seq", json!("7")),
+        (&chunk, "seq", json!(1e30)),
+        (&chunk, "kind", json!("other")),
+        (&chunk, "key", json!(256)),
+        (&chunk, "offset", json!(u64::MAX)),
+        (&chunk, "encoding", json!("hex")),
+        (&chunk, "encoding", json!("base64")),
+        (&chunk, "data", json!(["data"])),
+        (&chunk, "data", json!(null)),
+        (&chunk, "mono_ns", json!(null)),
+        (&gap, "from_seq", json!(0)),
+        (&gap, "to_seq", json!(1)),
+        (&gap, "chunk_count", json!(3)),
+        (&gap, "reason", json!("because")),
+        (&end, "state", json!("over")),
+        (&end, "reason", json!(null)),
+        (&end, "resume_from", json!(null)),
+        (&end, "exit", json!({})),
+        (&end, "exit", json!({"code": 1, "signal": 2})),
+        (&end, "exit", json!({"code": 1u64 << 40})),
+    ];
+    for (event, name, value) in table {
+        let text = format!("{name} = {value}");
+        let fault = fault(event, name, value);
+        let named = match name {
+            "encoding" if text.contains("base64") => "data", // The one contradicts the other.
+            "exit" if text.contains("1099511627776") => "code",
+            name => name,
+        };
+        assert!(fault.contains(&format!("`{named}`")), "{text}: {fault}");
+    }
+    for event in [&chunk, &gap, &end] {
+        assert_eq!(fault(event, "unknown", json!([1])), "", "newer servers may say more");
+    }
+}

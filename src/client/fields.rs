@@ -1,0 +1,219 @@
+//! JSON objects from a server, read field by field: each with its name and type, or an error that
+//! names it.
+
+use std::str::FromStr;
+
+use serde_json::{Map, Value};
+
+use super::error::{ClientError, printable};
+
+/// The fields of an object. Those that are read are taken out of it; others say nothing to us, and
+/// `null` is as good as absent.
+pub(super) struct Fields {
+    /// What the object is, for errors.
+    of: &'static str,
+    fields: Map<String, Value>,
+}
+
+impl Fields {
+    /// Of a text.
+    pub fn parse(of: &'static str, json: &[u8]) -> Result<Fields, ClientError> {
+        match serde_json::from_slice(json) {
+            Ok(value) => Fields::new(of, value),
+            Err(error) => Err(ClientError::protocol(format!("{of} is not JSON: {error}"))),
+        }
+    }
+
+    /// Of a value.
+    pub fn new(of: &'static str, value: Value) -> Result<Fields, ClientError> {
+        match value {
+            Value::Object(fields) => Ok(Fields { of, fields }),
+            _ => Err(ClientError::protocol(format!("{of} is not a JSON object"))),
+        }
+    }
+
+    pub fn take(&mut self, name: &str) -> Option<Value> {
+        self.fields.swap_remove(name).filter(|value| !value.is_null())
+    }
+
+    /// The error of a field that is not what it has to be.
+    pub fn wrong(&self, name: &str, must: &str) -> ClientError {
+        ClientError::protocol(format!("`{name}` of {} is not {must}", self.of))
+    }
+
+    fn present<T>(&self, name: &str, value: Option<T>) -> Result<T, ClientError> {
+        let of = self.of;
+        value.ok_or_else(|| ClientError::protocol(format!("`{name}` of {of} is missing")))
+    }
+
+    pub fn text_if(&mut self, name: &str) -> Result<Option<String>, ClientError> {
+        match self.take(name) {
+            None => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text)),
+            Some(_) => Err(self.wrong(name, "a string")),
+        }
+    }
+
+    pub fn text(&mut self, name: &str) -> Result<String, ClientError> {
+        let text = self.text_if(name)?;
+        self.present(name, text)
+    }
+
+    pub fn number_if(&mut self, name: &str) -> Result<Option<u64>, ClientError> {
+        match self.take(name) {
+            None => Ok(None),
+            Some(value) => match value.as_u64() {
+                Some(number) => Ok(Some(number)),
+                None => Err(self.wrong(name, "a whole number of 64 bits")),
+            },
+        }
+    }
+
+    pub fn number(&mut self, name: &str) -> Result<u64, ClientError> {
+        let number = self.number_if(name)?;
+        self.present(name, number)
+    }
+
+    pub fn float_if(&mut self, name: &str) -> Result<Option<f64>, ClientError> {
+        match self.take(name) {
+            None => Ok(None),
+            Some(value) => match value.as_f64().filter(|number| number.is_finite()) {
+                Some(number) => Ok(Some(number)),
+                None => Err(self.wrong(name, "a number")),
+            },
+        }
+    }
+
+    pub fn float(&mut self, name: &str) -> Result<f64, ClientError> {
+        let number = self.float_if(name)?;
+        self.present(name, number)
+    }
+
+    /// A number of fewer bits.
+    pub fn small<T: TryFrom<u64>>(&mut self, name: &str) -> Result<T, ClientError> {
+        let number = self.number(name)?;
+        T::try_from(number).map_err(|_| self.wrong(name, "a number that small"))
+    }
+
+    pub fn flag(&mut self, name: &str) -> Result<bool, ClientError> {
+        let flag = match self.take(name) {
+            None => None,
+            Some(Value::Bool(flag)) => Some(flag),
+            Some(_) => return Err(self.wrong(name, "true or false")),
+        };
+        self.present(name, flag)
+    }
+
+    /// What the words of a field mean.
+    pub fn parsed_if<T: FromStr>(&mut self, name: &str) -> Result<Option<T>, ClientError> {
+        self.named_if(name, |text| text.parse().ok())
+    }
+
+    /// The same, of a field that has to be there.
+    pub fn parsed<T: FromStr>(&mut self, name: &str) -> Result<T, ClientError> {
+        let value = self.parsed_if(name)?;
+        self.present(name, value)
+    }
+
+    /// One of several things with names.
+    pub fn named_if<T>(
+        &mut self,
+        name: &str,
+        find: impl FnOnce(&str) -> Option<T>,
+    ) -> Result<Option<T>, ClientError> {
+        let Some(text) = self.text_if(name)? else { return Ok(None) };
+        match find(&text) {
+            Some(value) => Ok(Some(value)),
+            None => {
+                let text = printable(&text);
+                let of = self.of;
+                Err(ClientError::protocol(format!("`{name}` of {of} can not be \"{text}\"")))
+            }
+        }
+    }
+
+    /// The same, of a field that has to be there.
+    pub fn named<T>(
+        &mut self,
+        name: &str,
+        find: impl FnOnce(&str) -> Option<T>,
+    ) -> Result<T, ClientError> {
+        let value = self.named_if(name, find)?;
+        self.present(name, value)
+    }
+
+    pub fn object_if(&mut self, name: &'static str) -> Result<Option<Fields>, ClientError> {
+        self.take(name).map(|value| Fields::new(name, value)).transpose()
+    }
+
+    pub fn object(&mut self, name: &'static str) -> Result<Fields, ClientError> {
+        let object = self.object_if(name)?;
+        self.present(name, object)
+    }
+
+    pub fn list(&mut self, name: &str) -> Result<Vec<Value>, ClientError> {
+        let list = match self.take(name) {
+            None => None,
+            Some(Value::Array(values)) => Some(values),
+            Some(_) => return Err(self.wrong(name, "an array")),
+        };
+        self.present(name, list)
+    }
+
+    /// A list of objects, each read by `read`.
+    pub fn each<T>(
+        &mut self,
+        name: &'static str,
+        read: impl Fn(Fields) -> Result<T, ClientError>,
+    ) -> Result<Vec<T>, ClientError> {
+        self.list(name)?.into_iter().map(|value| read(Fields::new(name, value)?)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fields() -> Fields {
+        let json = br#"{"text": "a", "number": 300, "float": 1.5, "flag": true, "none": null,
+                        "list": [{"at": 1}], "object": {"at": 1}, "minus": -1}"#;
+        Fields::parse("a thing", json).unwrap()
+    }
+
+    #[test]
+    fn fields_have_their_types() {
+        let mut fields = fields();
+        assert_eq!(fields.text("text").unwrap(), "a");
+        assert_eq!(fields.number("number").unwrap(), 300);
+        assert_eq!(fields.float("float").unwrap(), 1.5);
+        assert!(fields.flag("flag").unwrap());
+        assert_eq!(fields.text_if("none").unwrap(), None);
+        assert_eq!(fields.each("list", |mut item| item.number("at")).unwrap(), [1]);
+        assert_eq!(fields.object("object").unwrap().small::<u8>("at").unwrap(), 1);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        type Read = fn(&mut Fields) -> Option<ClientError>;
+        let table: &[(Read, &str)] = &[
+            (|f| f.text("none").err(), "`none` of a thing is missing"),
+            (|f| f.text("number").err(), "`number` of a thing is not a string"),
+            (|f| f.number("minus").err(), "`minus` of a thing is not a whole number of 64 bits"),
+            (|f| f.number("float").err(), "`float` of a thing is not a whole number of 64 bits"),
+            (|f| f.small::<u8>("number").err(), "`number` of a thing is not a number that small"),
+            (|f| f.parsed::<u8>("text").err(), "`text` of a thing can not be \"a\""),
+            (|f| f.object("list").err(), "list is not a JSON object"),
+            (|f| f.list("object").err(), "`object` of a thing is not an array"),
+            (|f| f.flag("text").err(), "`text` of a thing is not true or false"),
+        ];
+        for (read, expected) in table {
+            let error = read(&mut fields()).expect(expected).to_string();
+            assert_eq!(error, format!("the server breaks the rules: {expected}"));
+        }
+        for json in [&b"[]"[..], b"", b"{", b"{\"a\":\"\xFF\"}", b"1e999999"] {
+            assert!(Fields::parse("a thing", json).is_err());
+        }
+        let deep = "[".repeat(100_000);
+        assert!(Fields::parse("a thing", deep.as_bytes()).is_err());
+    }
+}

@@ -1,0 +1,383 @@
+//! What is asked of a server, spelled: first line, headers, query and body.
+
+use std::fmt::{self, Write as _};
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+
+use crate::base::ExecutionId;
+use crate::endpoint::{PolicyWish, StreamFormat, Wishes};
+use crate::engine::{From, Hold, Kind, OnStall, ProgressSource, Start, Timeouts};
+use crate::limits;
+use crate::wire::http1::Method;
+
+/// How an execution is to run; what is `None` is left to the server and to the tool.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ExecuteOptions {
+    /// What its subscribers get that do not say what they want.
+    pub policy: Option<PolicyWish>,
+    /// When it starts.
+    pub start: Option<Start>,
+    /// What its ring does before anybody reads.
+    pub hold: Option<Hold>,
+    /// How long it may be silent, and may take.
+    pub timeouts: Option<Timeouts>,
+    /// How long it can be read after its end.
+    pub retention: Option<Duration>,
+    /// How long a `block` subscriber may hold it back.
+    pub block_deadline: Option<Duration>,
+    /// What happens then.
+    pub on_stall: Option<OnStall>,
+    /// Where its progress comes from.
+    pub progress: Option<ProgressSource>,
+}
+
+/// How an execution is followed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FollowOptions {
+    /// Where to begin. What a subscriber has seen before [`From::Seq`] is not sent.
+    pub from: From,
+    /// Go on behind this chunk; goes over `from`. If the end was told, too, say `head_seq + 1`:
+    /// then nothing comes, and the stream is over at once.
+    pub after: Option<u64>,
+    /// As what events come. They are the same in both.
+    pub format: StreamFormat,
+    /// What happens when we lag, which kinds we want, and so on.
+    pub wishes: Wishes,
+    /// How often in a row to connect again when the connection breaks; 0: never.
+    pub reconnects_max: u32,
+    /// How long to wait before the first of these attempts, unless the server says another time;
+    /// each further one waits twice as long.
+    pub retry: Duration,
+    /// A connection on which nothing comes for so long, not even a sign of life, is broken.
+    pub silence_max: Duration,
+}
+
+impl Default for FollowOptions {
+    fn default() -> FollowOptions {
+        FollowOptions {
+            from: From::Start,
+            after: None,
+            format: StreamFormat::Sse,
+            wishes: Wishes::default(),
+            reconnects_max: limits::CLIENT_RECONNECTS_MAX,
+            retry: limits::CLIENT_RETRY_DEFAULT,
+            silence_max: limits::CLIENT_SILENCE_MAX,
+        }
+    }
+}
+
+impl FollowOptions {
+    /// The chunk behind which everything is owed to us, if that is known in advance.
+    pub(super) fn begin_after(&self) -> Option<u64> {
+        match (self.after, self.from) {
+            (Some(seq), _) => Some(seq),
+            (None, From::Start) => Some(0),
+            (None, From::Seq { seq, .. }) => Some(seq.saturating_sub(1)),
+            (None, From::Live) => None,
+        }
+    }
+}
+
+/// A request.
+#[derive(Clone, Debug)]
+pub(super) struct Request {
+    pub method: Method,
+    pub target: String,
+    pub accept: &'static str,
+    pub last_event_id: Option<String>,
+    pub body: Option<Vec<u8>>,
+}
+
+impl Request {
+    /// For an answer in JSON.
+    pub fn new(method: Method, target: impl Into<String>) -> Request {
+        let (target, accept) = (target.into(), "application/json");
+        Request { method, target, accept, last_event_id: None, body: None }
+    }
+
+    pub fn with_body(self, body: &Value) -> Request {
+        Request { body: Some(body.to_string().into_bytes()), ..self }
+    }
+
+    /// Does it do no more if it is done twice?
+    pub fn is_repeatable(&self) -> bool {
+        self.method != Method::Post || self.target.ends_with("/acks")
+    }
+
+    /// As it is sent to the server of that name.
+    pub fn write(&self, authority: &str, keeps_alive: bool) -> Vec<u8> {
+        let mut head = format!(
+            "{} {} HTTP/1.1\r\nhost: {authority}\r\nuser-agent: streamdoor/{}\r\naccept: {}\r\n",
+            self.method.name(),
+            self.target,
+            env!("CARGO_PKG_VERSION"),
+            self.accept
+        );
+        let mut header = |name: &str, value: &dyn fmt::Display| {
+            let _ = write!(head, "{name}: {value}\r\n"); // A string takes everything.
+        };
+        if let Some(id) = &self.last_event_id {
+            header("last-event-id", id);
+        }
+        if let Some(body) = &self.body {
+            header("content-type", &"application/json");
+            header("content-length", &body.len());
+        }
+        if !keeps_alive {
+            header("connection", &"close");
+        }
+        head.push_str("\r\n");
+        let mut bytes = head.into_bytes();
+        bytes.extend(self.body.iter().flatten());
+        bytes
+    }
+}
+
+/// `GET` of an execution's events.
+pub(super) fn follow(id: ExecutionId, after: Option<u64>, options: &FollowOptions) -> Request {
+    let mut target = format!("/v1/executions/{id}/events?format={}", name_of(options.format));
+    wishes(&mut target, options);
+    Request {
+        accept: options.format.media_type(),
+        last_event_id: after.map(|seq| format!("{id}:{seq}")),
+        ..Request::new(Method::Get, target)
+    }
+}
+
+/// `POST` of a new execution whose answer is its stream.
+pub(super) fn call(body: &Value, options: &FollowOptions) -> Request {
+    let mut target = format!("/v1/executions?stream={}", name_of(options.format));
+    wishes(&mut target, options);
+    let accept = options.format.media_type();
+    Request { accept, ..Request::new(Method::Post, target).with_body(body) }
+}
+
+fn name_of(format: StreamFormat) -> &'static str {
+    match format {
+        StreamFormat::Sse => "sse",
+        StreamFormat::Ndjson => "ndjson",
+    }
+}
+
+fn wishes(target: &mut String, options: &FollowOptions) {
+    let mut add = |name: &str, value: &dyn fmt::Display| {
+        let _ = write!(target, "&{name}={value}");
+    };
+    match options.from {
+        From::Start => {}
+        From::Live => add("from", &"live"),
+        From::Seq { seq, .. } => add("from", &seq),
+    }
+    let wishes = &options.wishes;
+    if let Some(policy) = wishes.policy {
+        add("policy", &policy);
+    }
+    if let Some(chunks) = wishes.limit_chunks {
+        add("max_chunks", &chunks);
+    }
+    if let Some(bytes) = wishes.limit_bytes {
+        add("max_bytes", &bytes);
+    }
+    if !wishes.kinds.is_all() {
+        let kinds = Kind::ALL.into_iter().filter(|kind| wishes.kinds.contains(*kind));
+        add("kinds", &kinds.map(Kind::name).collect::<Vec<_>>().join(","));
+    }
+    if let Some(coalesce) = wishes.coalesce {
+        add("coalesce_us", &coalesce.delay_max.as_micros());
+        if coalesce.bytes_max != u64::MAX {
+            add("coalesce_bytes", &coalesce.bytes_max);
+        }
+    }
+    if let Some(window) = wishes.ack_window {
+        add("acks", &window);
+    }
+}
+
+/// The body that asks for an execution.
+pub(super) fn execute(tool: &str, arguments: &Value, options: &ExecuteOptions) -> Value {
+    let mut body = Map::new();
+    body.insert("tool".to_owned(), tool.into());
+    body.insert("arguments".to_owned(), arguments.clone());
+    let mut set = |name: &str, value: Option<Value>| {
+        if let Some(value) = value {
+            body.insert(name.to_owned(), value);
+        }
+    };
+    set("policy", options.policy.map(policy));
+    set(
+        "start",
+        options.start.map(|start| match start {
+            Start::Now => json!("now"),
+            Start::AfterSubscribers { count, deadline } => {
+                json!({"after_subscribers": count, "deadline_ms": ms(deadline)})
+            }
+        }),
+    );
+    set(
+        "hold",
+        options.hold.map(|hold| match hold {
+            Hold::Newest => json!("newest"),
+            Hold::UntilRead { deadline } => json!({"until_read_ms": ms(deadline)}),
+        }),
+    );
+    set(
+        "timeouts",
+        options.timeouts.map(|timeouts| {
+            json!({
+                "first_chunk_ms": timeouts.first_chunk.map(ms),
+                "inactivity_ms": timeouts.inactivity.map(ms),
+                "total_ms": timeouts.total.map(ms),
+            })
+        }),
+    );
+    set("retention_ms", options.retention.map(|time| ms(time).into()));
+    set("block_deadline_ms", options.block_deadline.map(|time| ms(time).into()));
+    set(
+        "on_stall",
+        options.on_stall.map(|on_stall| match on_stall {
+            OnStall::Detach => json!("detach"),
+            OnStall::Fail => json!("fail"),
+        }),
+    );
+    set(
+        "progress",
+        options.progress.map(|source| match source {
+            ProgressSource::Tool => json!("tool"),
+            ProgressSource::Chunks => json!("chunks"),
+            ProgressSource::Bytes => json!("bytes"),
+        }),
+    );
+    Value::Object(body)
+}
+
+fn policy(wish: PolicyWish) -> Value {
+    let name = wish.policy.name();
+    if wish.limit_chunks.is_none() && wish.limit_bytes.is_none() {
+        return name.into();
+    }
+    let mut object = json!({"name": name});
+    if let Some(chunks) = wish.limit_chunks {
+        object["max_chunks"] = chunks.into();
+    }
+    if let Some(bytes) = wish.limit_bytes {
+        object["max_bytes"] = bytes.into();
+    }
+    object
+}
+
+/// Whole milliseconds; a shorter time is not none at all.
+fn ms(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
+/// A piece of a path, in which nothing ends it.
+pub(super) fn path_piece(text: &str) -> String {
+    let mut piece = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' | b'-' | b'_' | b'~' => piece.push(byte.into()),
+            b'.' if text.len() > 2 => piece.push('.'), // `.` and `..` mean something.
+            _ => {
+                let _ = write!(piece, "%{byte:02X}");
+            }
+        }
+    }
+    piece
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::{Coalesce, Kinds, Policy};
+
+    #[test]
+    fn all_wishes_are_sent_and_nothing_else() {
+        let id: ExecutionId = "0".repeat(26).parse().unwrap();
+        let path = format!("/v1/executions/{id}/events?format=");
+        let request = follow(id, None, &FollowOptions::default());
+        assert_eq!(request.target, format!("{path}sse"));
+        assert_eq!(request.last_event_id, None);
+        let wishes = Wishes {
+            policy: Some(Policy::DropOldest),
+            limit_chunks: Some(7),
+            limit_bytes: Some(9),
+            kinds: Kinds::NONE.with(Kind::Stderr).with(Kind::Stdout),
+            coalesce: Some(Coalesce { delay_max: Duration::from_millis(2), bytes_max: 512 }),
+            ack_window: Some(3),
+        };
+        let options = FollowOptions {
+            from: From::Seq { seq: 5, seen: None },
+            format: StreamFormat::Ndjson,
+            wishes,
+            ..FollowOptions::default()
+        };
+        let request = follow(id, Some(41), &options);
+        let query = "ndjson&from=5&policy=drop_oldest&max_chunks=7&max_bytes=9&kinds=stdout,stderr\
+                     &coalesce_us=2000&coalesce_bytes=512&acks=3";
+        assert_eq!(request.target, format!("{path}{query}"));
+        assert_eq!(request.last_event_id, Some(format!("{id}:41")));
+        assert!(request.is_repeatable());
+        let request = call(&json!({}), &options);
+        assert_eq!(request.target, format!("/v1/executions?stream={query}"));
+        assert!(!request.is_repeatable());
+    }
+
+    #[test]
+    fn a_body_has_what_was_chosen() {
+        let arguments = json!({"a": 1});
+        let body = execute("t", &arguments, &ExecuteOptions::default());
+        assert_eq!(body, json!({"tool": "t", "arguments": {"a": 1}}));
+        let limits = (Some(4), None);
+        let options = ExecuteOptions {
+            policy: Some(PolicyWish {
+                policy: Policy::Block,
+                limit_chunks: limits.0,
+                limit_bytes: limits.1,
+            }),
+            start: Some(Start::AfterSubscribers { count: 2, deadline: Duration::from_secs(3) }),
+            hold: Some(Hold::UntilRead { deadline: Duration::from_nanos(1) }),
+            timeouts: Some(Timeouts { total: Some(Duration::from_secs(9)), ..Timeouts::NONE }),
+            retention: Some(Duration::MAX),
+            block_deadline: Some(Duration::from_millis(5)),
+            on_stall: Some(OnStall::Fail),
+            progress: Some(ProgressSource::Bytes),
+        };
+        let expected = json!({
+            "tool": "t",
+            "arguments": {"a": 1},
+            "policy": {"name": "block", "max_chunks": 4},
+            "start": {"after_subscribers": 2, "deadline_ms": 3_000},
+            "hold": {"until_read_ms": 1},
+            "timeouts": {"first_chunk_ms": null, "inactivity_ms": null, "total_ms": 9_000},
+            "retention_ms": u64::MAX,
+            "block_deadline_ms": 5,
+            "on_stall": "fail",
+            "progress": "bytes",
+        });
+        assert_eq!(execute("t", &arguments, &options), expected);
+    }
+
+    #[test]
+    fn a_request_is_spelled_so() {
+        let request = Request::new(Method::Delete, "/v1/x");
+        let version = env!("CARGO_PKG_VERSION");
+        let head = format!(
+            "DELETE /v1/x HTTP/1.1\r\nhost: a:1\r\nuser-agent: streamdoor/{version}\r\n\
+             accept: application/json\r\n"
+        );
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        assert_eq!(text(request.write("a:1", true)), format!("{head}\r\n"));
+        let request = Request { last_event_id: Some("7".into()), ..request }.with_body(&json!([]));
+        let rest = "last-event-id: 7\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\
+                    connection: close\r\n\r\n[]";
+        assert_eq!(text(request.write("a:1", false)), format!("{head}{rest}"));
+    }
+
+    #[test]
+    fn a_name_cannot_leave_its_place_in_a_path() {
+        assert_eq!(path_piece("s12.3"), "s12.3");
+        assert_eq!(path_piece(".."), "%2E%2E");
+        assert_eq!(path_piece("a/b?c d\r\n"), "a%2Fb%3Fc%20d%0D%0A");
+    }
+}

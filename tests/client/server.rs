@@ -1,0 +1,274 @@
+//! A server that follows a script, and the stream that it tells.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::mpsc::{Receiver, channel};
+
+use streamdoor::endpoint::StreamFormat;
+use streamdoor::wire::events::{self, Event};
+use streamdoor::wire::http1::{
+    BODY_END, CHUNK_END, Framing, ResponseHead, Status, http_date, write_chunk_size,
+};
+use streamdoor::wire::sse;
+
+/// The execution of all scripts.
+pub const ID: &str = "0000000000000000000000000a";
+
+/// A server on a port of its own.
+pub struct Server {
+    pub url: String,
+    /// Each request as it came: head and body.
+    pub requests: Receiver<String>,
+}
+
+/// Ends a server.
+const STOP: &str = "STOP\r\n\r\n";
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let address = self.url.strip_prefix("http://").unwrap();
+        if let Ok(mut stream) = TcpStream::connect(address) {
+            let _ = stream.write_all(STOP.as_bytes()); // It has stopped by itself.
+        }
+    }
+}
+
+/// What a server does after a request.
+pub enum Reply {
+    /// It sends this, and closes the connection.
+    Last(Vec<u8>),
+    /// It sends this, and waits for the next request on the same connection.
+    More(Vec<u8>),
+    /// It sends this, and nothing more, for as long as the client stays.
+    Silence(Vec<u8>),
+}
+
+impl Server {
+    /// Answers requests one after the other; `answer` is given the number of each, from 0.
+    pub fn new(mut answer: impl FnMut(usize, &str) -> Reply + Send + 'static) -> Server {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let (sender, requests) = channel();
+        std::thread::spawn(move || {
+            let mut count = 0;
+            let mut kept = None; // Connections on which nothing more is sent.
+            for stream in listener.incoming() {
+                let mut stream = stream.unwrap();
+                drop(kept.take());
+                while let Some(request) = request(&mut stream) {
+                    if request == STOP {
+                        return;
+                    }
+                    let reply = answer(count, &request);
+                    count += 1;
+                    if sender.send(request).is_err() {
+                        return; // The test is over.
+                    }
+                    match reply {
+                        Reply::More(bytes) => stream.write_all(&bytes).unwrap(),
+                        Reply::Last(bytes) => {
+                            let _ = stream.write_all(&bytes); // The client may have had enough.
+                            let _ = stream.shutdown(Shutdown::Write);
+                            break;
+                        }
+                        Reply::Silence(bytes) => {
+                            stream.write_all(&bytes).unwrap();
+                            kept = Some(stream.try_clone().unwrap());
+                            break;
+                        }
+                    }
+                }
+            }
+        });
+        Server { url, requests }
+    }
+
+    /// What was asked so far.
+    pub fn asked(&self) -> Vec<String> {
+        self.requests.try_iter().collect()
+    }
+}
+
+/// The next request, if there is one.
+fn request(stream: &mut TcpStream) -> Option<String> {
+    let mut bytes = Vec::new();
+    let head_end = loop {
+        if let Some(at) = bytes.windows(4).position(|window| window == b"\r\n\r\n") {
+            break at + 4;
+        }
+        take(stream, &mut bytes)?;
+    };
+    let head = String::from_utf8(bytes[..head_end].to_vec()).unwrap();
+    let body_bytes: usize = header(&head, "content-length").map_or(0, |text| text.parse().unwrap());
+    while bytes.len() < head_end + body_bytes {
+        take(stream, &mut bytes)?;
+    }
+    Some(String::from_utf8(bytes).unwrap())
+}
+
+fn take(stream: &mut TcpStream, bytes: &mut Vec<u8>) -> Option<()> {
+    let mut piece = [0; 4_096];
+    let count = stream.read(&mut piece).ok().filter(|count| *count > 0)?;
+    bytes.extend_from_slice(&piece[..count]);
+    Some(())
+}
+
+/// The value of a header.
+pub fn header<'a>(request: &'a str, name: &str) -> Option<&'a str> {
+    let named = |line: &'a str| line.strip_prefix(name)?.strip_prefix(": ");
+    request.lines().find_map(named)
+}
+
+/// A whole answer.
+pub fn json(code: u16, body: &str) -> Vec<u8> {
+    response(code, "application/json", body.as_bytes())
+}
+
+pub fn response(code: u16, media_type: &str, body: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    let (status, date) = (Status::new(code).unwrap(), http_date(0));
+    let mut head = ResponseHead::begin(&mut out, status, &date);
+    head.header("content-type", media_type).unwrap();
+    head.finish(Framing::Length(body.len() as u64), true);
+    out.extend_from_slice(body);
+    out
+}
+
+/// The head of a stream.
+pub fn stream_head(format: StreamFormat) -> Vec<u8> {
+    let mut out = Vec::new();
+    let date = http_date(0);
+    let mut head = ResponseHead::begin(&mut out, Status::OK, &date);
+    head.header("content-type", format.media_type()).unwrap();
+    head.finish(Framing::Chunked, true);
+    if format == StreamFormat::Sse {
+        let mut retry = Vec::new();
+        sse::write_retry(&mut retry, std::time::Duration::from_millis(1));
+        retry.extend_from_slice(sse::KEEP_ALIVE);
+        body_chunk(&mut out, &retry);
+    }
+    out
+}
+
+pub fn body_chunk(out: &mut Vec<u8>, content: &[u8]) {
+    write_chunk_size(out, content.len());
+    out.extend_from_slice(content);
+    out.extend_from_slice(CHUNK_END);
+}
+
+/// An event as a chunk of a body, with the cursor behind it.
+pub fn tell(out: &mut Vec<u8>, format: StreamFormat, seq: Option<u64>, event: &Event<'_>) {
+    let mut frame = Vec::new();
+    match format {
+        StreamFormat::Ndjson => event.write_line(&mut frame),
+        StreamFormat::Sse => {
+            if let Some(seq) = seq {
+                sse::write_cursors(&mut frame, &[sse::Cursor { execution: ID, seq }]);
+            }
+            sse::write_event(&mut frame, event);
+            frame.extend_from_slice(sse::END);
+        }
+    }
+    body_chunk(out, &frame);
+}
+
+/// What chunk `seq` of the script holds: text, and now and then bytes that are none.
+pub fn data(seq: u64) -> Vec<u8> {
+    match seq % 3 {
+        0 => vec![0xFF, seq as u8, 0],
+        _ => format!("chunk {seq}\r\n\n").into_bytes(),
+    }
+}
+
+/// The last chunk of the script; 5 to 7 are a gap.
+pub const HEAD_SEQ: u64 = 9;
+
+pub fn started(from_seq: u64) -> Event<'static> {
+    Event::Started(events::Started {
+        execution: ID,
+        subscriber: "s0.1",
+        tool: "t",
+        token: None,
+        policy: "drop",
+        limits: events::Limits { chunks: 10, bytes: None },
+        from_seq,
+    })
+}
+
+pub fn chunk(seq: u64, data: &[u8]) -> Event<'_> {
+    Event::Chunk(events::Chunk {
+        execution: ID,
+        seq,
+        total_chunks: None,
+        kind: "output",
+        key: None,
+        offset: (1..seq).map(|seq| self::data(seq).len() as u64).sum(),
+        data,
+        timestamp_us: 0,
+        mono_ns: 0,
+    })
+}
+
+pub fn end(state: events::EndState<'static>, given: impl Iterator<Item = u64>) -> Event<'static> {
+    let lengths: Vec<u64> = given.map(|seq| data(seq).len() as u64).collect();
+    Event::End(events::End {
+        execution: ID,
+        state,
+        chunks: lengths.len() as u64,
+        bytes: lengths.iter().sum(),
+        missed_chunks: 3,
+        missed_bytes: 7,
+        duration_us: 1,
+        exit: None,
+        error: None,
+    })
+}
+
+/// The whole answer to who has been told everything up to `after`: three chunks, progress, a
+/// chunk, a gap, two chunks, and the end.
+pub fn script(format: StreamFormat, after: u64) -> Vec<u8> {
+    let mut out = stream_head(format);
+    tell(&mut out, format, Some(after), &started(after + 1));
+    let mut told = after;
+    for seq in 1..=HEAD_SEQ {
+        if seq == 4 && after < 4 {
+            let progress = Event::Progress(events::Progress {
+                execution: ID,
+                token: None,
+                progress: 3.0,
+                total: None,
+                message: None,
+                context: None,
+            });
+            tell(&mut out, format, Some(told), &progress);
+        }
+        if seq <= after || matches!(seq, 6 | 7) {
+            continue;
+        }
+        told = if seq == 5 { 7 } else { seq };
+        let data = data(seq);
+        let event = match seq {
+            5 => Event::Gap(events::Gap {
+                execution: ID,
+                from_seq: 5,
+                to_seq: 7,
+                chunk_count: 3,
+                byte_count: 7,
+                reason: "lag",
+            }),
+            _ => chunk(seq, &data),
+        };
+        tell(&mut out, format, Some(told), &event);
+    }
+    let given = (after + 1..=HEAD_SEQ).filter(|seq| !(5..=7).contains(seq));
+    let end = end(events::EndState::Ended("completed"), given);
+    tell(&mut out, format, Some(HEAD_SEQ + 1), &end);
+    out.extend_from_slice(BODY_END);
+    out
+}
+
+/// What a request says that its client has been told.
+pub fn after(request: &str) -> u64 {
+    let id = header(request, "last-event-id");
+    id.map_or(0, |id| id.strip_prefix(ID).unwrap()[1..].parse().unwrap())
+}

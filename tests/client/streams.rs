@@ -1,0 +1,350 @@
+//! Streams that break anywhere are whole nevertheless; and those that are not whole are no success.
+
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+use serde_json::json;
+use streamdoor::base::ExecutionId;
+use streamdoor::client::{Client, ClientError, Cut, Event, ExecuteOptions, FollowOptions};
+use streamdoor::endpoint::StreamFormat;
+use streamdoor::engine::{EndState, Outcome};
+use streamdoor::limits;
+use streamdoor::wire::events;
+
+use crate::server::{
+    HEAD_SEQ, ID, Reply, Server, after, body_chunk, chunk, data, end, header, json as answer,
+    response, script, started, stream_head, tell,
+};
+
+const FORMATS: [StreamFormat; 2] = [StreamFormat::Sse, StreamFormat::Ndjson];
+
+fn id() -> ExecutionId {
+    ID.parse().unwrap()
+}
+
+fn options(format: StreamFormat, reconnects_max: u32) -> FollowOptions {
+    let retry = Duration::from_millis(1);
+    FollowOptions { format, reconnects_max, retry, ..FollowOptions::default() }
+}
+
+fn follow(server: &Server, options: FollowOptions) -> Result<Vec<Event>, ClientError> {
+    Client::new(&server.url).unwrap().follow(id(), options)?.collect()
+}
+
+/// Is it what the script tells, each once?
+fn check(events: &[Event]) {
+    let mut told = Vec::new();
+    for event in events {
+        match event {
+            Event::Started(started) => assert_eq!(started.from_seq, 1),
+            Event::Chunk(chunk) => {
+                assert_eq!(chunk.data, data(chunk.seq));
+                told.push(chunk.seq);
+            }
+            Event::Gap(gap) => told.extend([gap.from_seq, gap.to_seq]),
+            Event::Progress(progress) => assert_eq!(progress.progress, 3.0),
+            Event::End(ended) => assert_eq!(ended.end.state, EndState::Ended(Outcome::Completed)),
+        }
+    }
+    let names: Vec<&str> = events.iter().map(Event::name).collect();
+    let expected =
+        ["started", "chunk", "chunk", "chunk", "progress", "chunk", "gap", "chunk", "chunk", "end"];
+    assert_eq!(names, expected);
+    assert_eq!(told, [1, 2, 3, 4, 5, 7, 8, 9]);
+}
+
+/// Follows the script once for each byte at which the first connection can be cut.
+fn cut_everywhere(format: StreamFormat, run: impl Fn(&Server, usize) + Sync) {
+    const THREADS: usize = 32; // They wait most of the time.
+    let length = script(format, 0).len();
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let run = &run;
+            scope.spawn(move || {
+                for cut_at in (thread..length).step_by(THREADS) {
+                    let server = Server::new(move |count, request| {
+                        let mut bytes = script(format, after(request));
+                        bytes.truncate(if count == 0 { cut_at } else { usize::MAX });
+                        Reply::Last(bytes)
+                    });
+                    run(&server, cut_at);
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn a_stream_that_is_cut_at_any_byte_is_whole_and_without_repeats() {
+    for format in FORMATS {
+        let head_bytes = stream_head(format).len();
+        cut_everywhere(format, |server, cut_at| {
+            let client = Client::new(&server.url).unwrap();
+            let stream = match client.follow(id(), options(format, 3)) {
+                Ok(stream) => stream,
+                Err(ClientError::Cut(Cut::Closed)) if cut_at < head_bytes => return,
+                Err(error) => panic!("cut at {cut_at}: {error}"),
+            };
+            let events: Vec<Event> = stream.map(Result::unwrap).collect();
+            check(&events);
+            let asked = server.asked();
+            assert!(asked.len() <= 2, "cut at {cut_at}");
+            assert!(asked.iter().all(|request| request.starts_with("GET /v1/executions/")));
+            assert_eq!(header(&asked[0], "last-event-id"), None);
+        });
+    }
+}
+
+#[test]
+fn a_call_that_is_cut_is_followed_and_never_made_twice() {
+    let format = StreamFormat::Sse;
+    let execute = ExecuteOptions::default();
+    cut_everywhere(format, |server, cut_at| {
+        let client = Client::new(&server.url).unwrap();
+        let stream = client.call("t", &json!({"a": 1}), &execute, options(format, 3));
+        let events: Result<Vec<Event>, ClientError> = stream.and_then(Iterator::collect);
+        let asked = server.asked();
+        assert!(asked[0].starts_with("POST /v1/executions?stream=sse HTTP/1.1\r\n"));
+        assert!(asked[0].ends_with("\r\n\r\n{\"tool\":\"t\",\"arguments\":{\"a\":1}}"));
+        match events {
+            Ok(events) => {
+                check(&events);
+                assert!(asked.len() <= 2 && asked[1..].iter().all(|text| text.starts_with("GET ")));
+            }
+            Err(ClientError::Cut(Cut::Closed) | ClientError::Broken { attempts: 0, .. }) => {
+                let mut with_started = stream_head(format);
+                tell(&mut with_started, format, Some(0), &started(1));
+                assert!(cut_at < with_started.len(), "cut at {cut_at}");
+                assert_eq!(asked.len(), 1);
+            }
+            Err(error) => panic!("cut at {cut_at}: {error}"),
+        }
+    });
+}
+
+#[test]
+fn a_server_that_begins_again_is_not_heard_twice() {
+    let server = Server::new(|count, _| {
+        let mut bytes = script(StreamFormat::Sse, 0);
+        let length = bytes.len();
+        bytes.truncate(if count < 3 { length * (count + 2) / 6 } else { length });
+        Reply::Last(bytes)
+    });
+    let client = Client::new(&server.url).unwrap();
+    let mut stream = client.follow(id(), options(StreamFormat::Sse, 3)).unwrap();
+    let events: Vec<Event> = stream.by_ref().map(Result::unwrap).collect();
+    check(&events);
+    assert_eq!((stream.reconnects(), stream.told_seq()), (3, Some(HEAD_SEQ)));
+    assert!(stream.next().is_none() && stream.poll().is_none());
+}
+
+#[test]
+fn a_stream_without_an_end_is_an_error() {
+    for format in FORMATS {
+        let mut bytes = stream_head(format);
+        tell(&mut bytes, format, Some(0), &started(1));
+        let first = data(1);
+        tell(&mut bytes, format, Some(1), &chunk(1, &first));
+        let cut = bytes.clone();
+        bytes.extend_from_slice(b"0\r\n\r\n"); // As if it were complete.
+        for (bytes, is_complete) in [(cut, false), (bytes, true)] {
+            let server = Server::new(move |_, _| Reply::Last(bytes.clone()));
+            let client = Client::new(&server.url).unwrap();
+            let mut stream = client.follow(id(), options(format, 0)).unwrap();
+            assert_eq!(stream.next().unwrap().unwrap().name(), "started");
+            assert_eq!(stream.next().unwrap().unwrap().name(), "chunk");
+            let Some(Err(ClientError::Broken { attempts: 0, cause })) = stream.next() else {
+                panic!("it is broken")
+            };
+            match *cause {
+                ClientError::Cut(Cut::Unended) => assert!(is_complete),
+                ClientError::Cut(Cut::Closed) => assert!(!is_complete),
+                error => panic!("{error}"),
+            }
+            assert!(stream.next().is_none());
+        }
+    }
+}
+
+#[test]
+fn attempts_have_an_end_and_start_again_when_something_comes() {
+    // One chunk for each connection up to the fourth, then nothing new.
+    let server = Server::new(|count, request| {
+        let (format, after) = (StreamFormat::Sse, after(request));
+        let mut bytes = stream_head(format);
+        tell(&mut bytes, format, Some(after), &started(after + 1));
+        let data = data(after + 1);
+        if count < 4 {
+            tell(&mut bytes, format, Some(after + 1), &chunk(after + 1, &data));
+        }
+        Reply::Last(bytes)
+    });
+    let client = Client::new(&server.url).unwrap();
+    let mut stream = client.follow(id(), options(StreamFormat::Sse, 2)).unwrap();
+    for _ in 0..5 {
+        stream.next().unwrap().unwrap();
+    }
+    let error = stream.next().unwrap().unwrap_err();
+    assert!(matches!(error, ClientError::Broken { attempts: 2, .. }), "{error}");
+    assert_eq!((stream.told_seq(), stream.reconnects()), (Some(4), 5));
+    assert_eq!(server.asked().len(), 6);
+}
+
+#[test]
+fn what_an_answer_without_a_stream_means() {
+    let with = |first_bytes: Vec<u8>, rest: Vec<u8>| {
+        Server::new(move |count, _| {
+            Reply::Last(if count == 0 { first_bytes.clone() } else { rest.clone() })
+        })
+    };
+    let nothing = b"HTTP/1.1 204 No Content\r\n\r\n".to_vec();
+    let gone = answer(404, r#"{"error": {"code": "not_found", "message": "no such\u001b[2J"}}"#);
+    let mut begun = script(StreamFormat::Sse, 0);
+    begun.truncate(begun.len() / 2);
+
+    let server = with(nothing.clone(), vec![]);
+    let finished = FollowOptions { after: Some(HEAD_SEQ + 1), ..FollowOptions::default() };
+    assert_eq!(follow(&server, finished).unwrap(), []);
+    let cursor = format!("{ID}:{}", HEAD_SEQ + 1);
+    assert_eq!(header(&server.asked()[0], "last-event-id"), Some(cursor.as_str()));
+
+    let error = follow(&with(gone.clone(), vec![]), FollowOptions::default()).unwrap_err();
+    let refused = error.refused().unwrap();
+    assert_eq!((refused.status.code(), refused.code.as_str()), (404, "not_found"));
+    assert_eq!(refused.message, "no such[2J", "it cannot command a terminal");
+
+    // In the middle of a stream each of these is an error: the end was not told.
+    let error = follow(&with(begun.clone(), gone), FollowOptions::default()).unwrap_err();
+    assert_eq!(error.refused().unwrap().status.code(), 404);
+    let error = follow(&with(begun, nothing), FollowOptions::default()).unwrap_err();
+    assert!(matches!(error, ClientError::Protocol(_)), "{error}");
+
+    let html = with(response(200, "text/html", b"<p>"), vec![]);
+    let error = follow(&html, FollowOptions::default()).unwrap_err();
+    assert!(error.to_string().contains("200 text/html"), "{error}");
+}
+
+#[test]
+#[allow(clippy::disallowed_methods)] // The time that really passes.
+fn a_server_that_is_busy_is_asked_again_after_what_it_says() {
+    let server = Server::new(|count, request| {
+        let mut bytes = script(StreamFormat::Sse, after(request));
+        match count {
+            0 => bytes.truncate(bytes.len() / 2),
+            1 => bytes = b"HTTP/1.1 503 -\r\nretry-after: 1\r\ncontent-length: 0\r\n\r\n".to_vec(),
+            _ => {}
+        }
+        Reply::Last(bytes)
+    });
+    let began = std::time::Instant::now();
+    check(&follow(&server, FollowOptions::default()).unwrap());
+    assert!(began.elapsed() >= Duration::from_secs(1));
+    assert_eq!(server.asked().len(), 3);
+}
+
+#[test]
+fn silence_is_a_cut() {
+    let server = Server::new(|count, request| {
+        let mut bytes = script(StreamFormat::Sse, after(request));
+        if count > 0 {
+            return Reply::Last(bytes);
+        }
+        bytes.truncate(bytes.len() / 2);
+        Reply::Silence(bytes)
+    });
+    let silence_max = Duration::from_millis(50);
+    let options = FollowOptions { silence_max, ..FollowOptions::default() };
+    check(&follow(&server, options).unwrap());
+    assert_eq!(server.asked().len(), 2);
+}
+
+/// A stream of one connection, as the server tells it.
+fn told(tell_all: impl Fn(&mut Vec<u8>)) -> Result<Vec<Event>, ClientError> {
+    let mut bytes = stream_head(StreamFormat::Sse);
+    tell_all(&mut bytes);
+    bytes.extend_from_slice(b"0\r\n\r\n");
+    let server = Server::new(move |_, _| Reply::Last(bytes.clone()));
+    follow(&server, options(StreamFormat::Sse, 0))
+}
+
+#[test]
+fn what_is_not_right_is_not_passed_on() {
+    let sse = StreamFormat::Sse;
+    let ended = |given: u64| end(events::EndState::Ended("completed"), 1..given + 1);
+    let first = data(1);
+    let begin = |out: &mut Vec<u8>| {
+        tell(out, sse, Some(0), &started(1));
+        tell(out, sse, Some(1), &chunk(1, &first));
+    };
+    let all = told(|out| {
+        begin(out);
+        tell(out, sse, Some(2), &ended(1));
+    });
+    assert_eq!(all.unwrap().len(), 3);
+
+    let third = data(3);
+    let result = told(|out| {
+        begin(out);
+        tell(out, sse, Some(3), &chunk(3, &third));
+    });
+    let hole = |result| match result {
+        Err(ClientError::Hole { expected_seq, found_seq }) => (expected_seq, found_seq),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(hole(result), (2, 3));
+    let result = told(|out| {
+        begin(out);
+        tell(out, sse, Some(3), &ended(1)); // Chunk 2 has got lost before the end.
+    });
+    assert_eq!(hole(result), (2, 3));
+
+    let protocol = |result: Result<Vec<Event>, ClientError>, word: &str| match result {
+        Err(ClientError::Protocol(text)) if text.contains(word) => {}
+        other => panic!("{word}: {other:?}"),
+    };
+    protocol(told(|out| tell(out, sse, Some(1), &chunk(1, &first))), "first event");
+    protocol(told(|out| (0..2).for_each(|_| tell(out, sse, Some(0), &started(1)))), "twice");
+    let result = told(|out| {
+        begin(out);
+        tell(out, sse, Some(2), &ended(2));
+    });
+    protocol(result, "the end tells of");
+    protocol(told(|out| body_chunk(out, b"data: {\n\n")), "JSON");
+    protocol(told(|out| body_chunk(out, b"data: {\"event\":\"end\"}\n\n")), "`execution`");
+    let renamed = told(|out| {
+        let mut frame = b"id: 7\nevent: chunk\ndata: ".to_vec();
+        started(1).write_json(&mut frame);
+        frame.extend_from_slice(b"\n\n");
+        body_chunk(out, &frame);
+    });
+    protocol(renamed, "two names");
+    let foreign = told(|out| {
+        let mut frame = Vec::new();
+        started(1).write_json(&mut frame);
+        let text = String::from_utf8(frame).unwrap().replace(ID, &ID.replace('a', "b"));
+        body_chunk(out, format!("event: started\ndata: {text}\n\n").as_bytes());
+    });
+    protocol(foreign, "another execution");
+    let line = vec![b'x'; limits::STREAM_LINE_BYTES_MAX + 1];
+    protocol(told(|out| body_chunk(out, &line)), "a line has more than");
+}
+
+#[test]
+fn a_closure_can_take_events_and_have_enough_of_them() {
+    let server = Server::new(|_, request| Reply::Last(script(StreamFormat::Sse, after(request))));
+    let client = Client::new(&server.url).unwrap();
+    let stream = || client.follow(id(), FollowOptions::default()).unwrap();
+    let mut events = Vec::new();
+    let ended = stream().run(|event| {
+        events.push(event.clone());
+        ControlFlow::Continue(())
+    });
+    check(&events);
+    assert_eq!(Event::End(ended.unwrap().unwrap()), events.pop().unwrap());
+    let mut count = 0;
+    let ended = stream().run(|_| {
+        count += 1;
+        if count == 3 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    assert_eq!((ended.unwrap(), count), (None, 3));
+}
