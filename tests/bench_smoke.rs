@@ -108,11 +108,14 @@ fn a_server_gives_every_connection_every_chunk_and_latencies_are_in_order() {
         return;
     }
     for (words, deliveries) in [
+        ("--impl floor --connections 1 --idle block", 50.0),
+        ("--impl floor --connections 6 --executions 3 --format ndjson --reactor mio", 51.0 * 2.0),
+        ("--impl floor --connections 16 --size 5000 --idle spin", 50.0 * 16.0),
         ("--connections 1 --idle block", 50.0),
         ("--connections 6 --executions 3 --format ndjson --reactor mio", 51.0 * 2.0),
         ("--connections 16 --size 5000 --idle spin", 50.0 * 16.0),
     ] {
-        let text = text(&format!("serve --smoke --impl floor {words}"));
+        let text = text(&format!("serve --smoke {words}"));
         assert_eq!(number(&text, "deliveries"), deliveries, "1,000 a second for 0.05 s: {text}");
         assert_eq!(number(&text, "missed"), 0.0, "{text}");
         let values = ["p50", "p99", "max", "server-peak"].map(|name| number(&text, name));
@@ -126,7 +129,7 @@ fn a_server_flat_out_counts_deliveries_in_one_line_of_json() {
         assert_eq!(bench("serve --smoke").status.code(), Some(3));
         return;
     }
-    for implementation in ["floor", "floor-64"] {
+    for implementation in ["streamdoor", "floor", "floor-64"] {
         let words = format!("serve --smoke --rate max --connections 3 --impl {implementation}");
         let line: serde_json::Value =
             serde_json::from_str(&text(&format!("{words} --json"))).expect("JSON");
@@ -145,7 +148,7 @@ fn the_latencies_of_a_server_are_written_where_asked() {
     }
     let name = format!("streamdoor-bench-serve-{}", std::process::id());
     let directory = std::env::temp_dir().join(name);
-    text(&format!("serve --smoke --connections 2 --out {}", directory.display()));
+    text(&format!("serve --smoke --impl floor --connections 2 --out {}", directory.display()));
     for ending in ["hgrm", "hlog"] {
         let path = directory.join(format!("serve-floor-sse-2x1-100-1000.{ending}"));
         assert!(path.exists(), "{}", path.display());
@@ -155,7 +158,14 @@ fn the_latencies_of_a_server_are_written_where_asked() {
 
 #[test]
 fn help_is_given_and_bad_usage_exits_with_2() {
-    for words in ["--help", "floor --help", "fanout --help", "serve --help", "floor tcp --help"] {
+    for words in [
+        "--help",
+        "floor --help",
+        "fanout --help",
+        "serve --help",
+        "floor tcp --help",
+        "server --help",
+    ] {
         assert!(text(words).contains("--"), "{words}");
     }
     for words in [

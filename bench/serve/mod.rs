@@ -1,10 +1,11 @@
 //! The command `bench serve`: a streaming server on one cpu, a receiver on another, over TCP.
 //!
-//! The server is a process of its own (`server.rs` starts it): the floor's, a peer's, or ours. The
-//! receiver is this process, the same for all (`client.rs`, and `stream.rs` for one connection).
+//! The server is a process of its own (`server.rs` starts it): ours (`ours.rs`), the floor's, or a
+//! peer's. The receiver is this process, the same for all (`client.rs`, and `stream.rs` for one connection).
 //! What is published and when is the servers' common code, `common/serve`.
 
 mod client;
+pub mod ours;
 mod report;
 mod server;
 mod stream;
@@ -26,7 +27,8 @@ use server::Server;
 /// Descriptors beside those of connections.
 const DESCRIPTORS_OTHER: u64 = 64;
 /// The first is the default.
-const IMPLEMENTATIONS: &[&str] = &["floor", "floor-16", "floor-64", "axum", "axum-threads"];
+const IMPLEMENTATIONS: &[&str] =
+    &["streamdoor", "floor", "floor-16", "floor-64", "axum", "axum-threads"];
 
 const HELP: &str = "\
 bench serve: a streaming server on one cpu, its subscribers on another
@@ -37,7 +39,8 @@ is received or told of in a gap, or the run fails.
 
 Usage: bench serve [options]
 
-  --impl NAME         what is measured (floor):
+  --impl NAME         what is measured (streamdoor):
+                      streamdoor    the library's server, one shard, a tool that keeps the plan
                       floor         the least writer of preformatted events: bench floor tcp
                       floor-16, floor-64
                                     the same, as many events in each write where there is no rate
@@ -94,9 +97,13 @@ fn measure(serve: &Serve) -> Result<Found, Failure> {
     let (program, words) = serve.server_command()?;
     let mut server = Server::start(&program, &words)?;
     pin_thread(serve.client_cpu)?;
-    let targets: Vec<String> = (0..load.executions)
-        .map(|index| format!("/v1/executions/{}/events", execution_name(index)))
-        .collect();
+    let targets = match serve.implementation {
+        "streamdoor" => ours::start_executions(load, server.address)?,
+        _ => {
+            let target = |index| format!("/v1/executions/{}/events", execution_name(index));
+            (0..load.executions).map(target).collect()
+        }
+    };
     let client = Client::connect(load, server.address, &targets)?;
     let before = server.usage()?; // The server still waits, so that everybody is ready.
     let mut received = client.receive()?;
@@ -181,6 +188,7 @@ impl Serve {
             Some(peers) if self.is_axum() => {
                 (Path::new(peers).to_owned(), vec!["sse", "--impl", self.implementation])
             }
+            _ if self.implementation == "streamdoor" => (own_program()?, vec!["server"]),
             _ => (own_program()?, vec!["floor", "tcp"]),
         };
         let words = words.into_iter().map(str::to_owned);
