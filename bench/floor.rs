@@ -3,10 +3,12 @@
 //! [`ring`] is a bare ring with bare cursors, for one thread and for two; [`handover`] is a cache
 //! line that goes back and forth. The command `bench floor` measures both and the clock. No policy,
 //! no end, no second kind of reader, no check of what is read: no implementation that can be used
-//! has less to do.
+//! has less to do. [`tcp`] is the same for streams over TCP, `bench floor tcp`: a server.
 
 pub mod handover;
+mod preformatted;
 pub mod ring;
+pub mod tcp;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -28,6 +30,7 @@ cursor over a bare ring: on one thread and across two, at a rate (latency) and f
 (throughput).
 
 Usage: bench floor [options]
+       bench floor tcp [options]     a bare server, see bench floor tcp --help
 
   --size B            bytes of a payload (100)
   --rate R            chunks per second where latency is measured (10000)
@@ -50,6 +53,10 @@ const OPTIONS_SHARED: [&str; 9] =
 /// # Errors
 /// [`Failure`].
 pub fn command(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure> {
+    let mut arguments = arguments.into_iter().peekable();
+    if arguments.next_if(|word| word == "tcp").is_some() {
+        return tcp::command(arguments);
+    }
     let Some(params) = parse(arguments)? else {
         print(HELP);
         return Ok(());

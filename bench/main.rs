@@ -8,6 +8,7 @@ mod common;
 mod fanout;
 mod floor;
 mod ours;
+mod serve;
 
 use std::process::ExitCode;
 
@@ -20,6 +21,8 @@ Usage: bench <command> [options]
 
   floor     what the machine allows: clock, cache line, a bare ring
   fanout    one producer, N subscribers: latency of an open loop, or throughput
+  serve     a streaming server and its subscribers over TCP: the same of a server
+  server    streamdoor's server as serve starts it
 
 Each command has --help. `tools/bench` runs them interleaved with other crates and compares.
 Exit codes: 0 done, 1 failed, 2 bad usage, 3 this machine lacks something.
@@ -34,6 +37,8 @@ fn main() -> ExitCode {
         match command.as_deref() {
             Some("floor") => floor::command(arguments),
             Some("fanout") => fanout::command(arguments),
+            Some("serve") => serve::command(arguments),
+            Some("server") => serve::ours::command(arguments),
             Some("--help" | "-h" | "help") => {
                 print(HELP);
                 Ok(())

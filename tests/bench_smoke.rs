@@ -1,6 +1,6 @@
 //! The benchmark programs run, at a size that fits into a test, and print what `tools/bench` reads.
 //! Says nothing about speed.
-#![cfg(feature = "cli")]
+#![cfg(all(feature = "cli", feature = "server"))]
 
 use std::process::{Command, Output};
 
@@ -102,8 +102,70 @@ fn histogram_files_are_written_where_asked() {
 }
 
 #[test]
+fn a_server_gives_every_connection_every_chunk_and_latencies_are_in_order() {
+    if !two_cpus() {
+        assert_eq!(bench("serve --smoke").status.code(), Some(3));
+        return;
+    }
+    for (words, deliveries) in [
+        ("--impl floor --connections 1 --idle block", 50.0),
+        ("--impl floor --connections 6 --executions 3 --format ndjson --reactor mio", 51.0 * 2.0),
+        ("--impl floor --connections 16 --size 5000 --idle spin", 50.0 * 16.0),
+        ("--connections 1 --idle block", 50.0),
+        ("--connections 6 --executions 3 --format ndjson --reactor mio", 51.0 * 2.0),
+        ("--connections 16 --size 5000 --idle spin", 50.0 * 16.0),
+    ] {
+        let text = text(&format!("serve --smoke {words}"));
+        assert_eq!(number(&text, "deliveries"), deliveries, "1,000 a second for 0.05 s: {text}");
+        assert_eq!(number(&text, "missed"), 0.0, "{text}");
+        let values = ["p50", "p99", "max", "server-peak"].map(|name| number(&text, name));
+        assert!(values[0] > 0.0 && values[..3].is_sorted() && values[3] > 0.0, "{text}");
+    }
+}
+
+#[test]
+fn a_server_flat_out_counts_deliveries_in_one_line_of_json() {
+    if !two_cpus() {
+        assert_eq!(bench("serve --smoke").status.code(), Some(3));
+        return;
+    }
+    for implementation in ["streamdoor", "floor", "floor-64"] {
+        let words = format!("serve --smoke --rate max --connections 3 --impl {implementation}");
+        let line: serde_json::Value =
+            serde_json::from_str(&text(&format!("{words} --json"))).expect("JSON");
+        assert_eq!(line["impl"], implementation);
+        assert!(line["deliveries_per_s"].as_f64() > Some(0.0), "{line}");
+        assert!(line["server_memory_kib"].as_u64() > Some(0), "{line}");
+        assert_eq!(line["missed_chunks"], 0, "{line}");
+    }
+}
+
+#[test]
+fn the_latencies_of_a_server_are_written_where_asked() {
+    if !two_cpus() {
+        assert_eq!(bench("serve --smoke").status.code(), Some(3));
+        return;
+    }
+    let name = format!("streamdoor-bench-serve-{}", std::process::id());
+    let directory = std::env::temp_dir().join(name);
+    text(&format!("serve --smoke --impl floor --connections 2 --out {}", directory.display()));
+    for ending in ["hgrm", "hlog"] {
+        let path = directory.join(format!("serve-floor-sse-2x1-100-1000.{ending}"));
+        assert!(path.exists(), "{}", path.display());
+    }
+    std::fs::remove_dir_all(&directory).expect("nobody else has this directory");
+}
+
+#[test]
 fn help_is_given_and_bad_usage_exits_with_2() {
-    for words in ["--help", "floor --help", "fanout --help"] {
+    for words in [
+        "--help",
+        "floor --help",
+        "fanout --help",
+        "serve --help",
+        "floor tcp --help",
+        "server --help",
+    ] {
         assert!(text(words).contains("--"), "{words}");
     }
     for words in [
@@ -115,6 +177,11 @@ fn help_is_given_and_bad_usage_exits_with_2() {
         "fanout --rate",
         "floor --rate max",
         "floor --subscribers 2",
+        "floor tcp --size 19",
+        "serve --impl nonsense",
+        "serve --connections 4 --executions 3",
+        "serve --impl axum",
+        "serve --batch 16",
     ] {
         let output = bench(words);
         assert_eq!(output.status.code(), Some(2), "bench {words}");

@@ -44,14 +44,46 @@ pub fn write(
         params.subscribers,
         params.size_bytes
     );
-    let comments = [machine_line(params), load_line(program, params)];
-    create(directory, |directory| fs::create_dir_all(directory))?;
-    let table = directory.join(format!("{name}.hgrm"));
-    create(&table, |path| fs::write(path, percentile_table(histogram)))?;
-    let deliveries_per_s = u64::from(rate) * u64::from(params.subscribers);
-    let start = end - params.duration;
-    let log = interval_log(samples_ns, deliveries_per_s as usize, start, &comments);
-    create(&directory.join(format!("{name}.hlog")), |path| fs::write(path, &log))
+    let record = Record {
+        name: &name,
+        comments: &[machine_line(params), load_line(program, params)],
+        samples_ns,
+        histogram,
+        deliveries_per_s: u64::from(rate) * u64::from(params.subscribers),
+        start: end - params.duration,
+    };
+    record.write(directory)
+}
+
+/// The latencies of one run.
+pub struct Record<'a> {
+    /// Of the files, without what is behind the dot.
+    pub name: &'a str,
+    /// Lines at the head of the interval log.
+    pub comments: &'a [String],
+    /// In the order of deliveries.
+    pub samples_ns: &'a [u32],
+    /// All of `samples_ns`.
+    pub histogram: &'a Histogram<u64>,
+    /// Where intervals are cut.
+    pub deliveries_per_s: u64,
+    /// When the run began.
+    pub start: SystemTime,
+}
+
+impl Record<'_> {
+    /// Writes both files into `directory`, which is made if there is none.
+    ///
+    /// # Errors
+    /// [`Failure::Failed`], which names the path.
+    pub fn write(&self, directory: &Path) -> Result<(), Failure> {
+        create(directory, |directory| fs::create_dir_all(directory))?;
+        let table = directory.join(format!("{}.hgrm", self.name));
+        create(&table, |path| fs::write(path, percentile_table(self.histogram)))?;
+        let deliveries_per_s = self.deliveries_per_s as usize;
+        let log = interval_log(self.samples_ns, deliveries_per_s, self.start, self.comments);
+        create(&directory.join(format!("{}.hlog", self.name)), |path| fs::write(path, &log))
+    }
 }
 
 fn create(path: &Path, make: impl FnOnce(&Path) -> std::io::Result<()>) -> Result<(), Failure> {

@@ -70,12 +70,49 @@ pub fn pin_thread(cpu: usize) -> Result<(), Failure> {
 /// How often this process was put aside by the kernel so far, all threads together. Pinned spinners
 /// never wait, so each is a disturbance by somebody else.
 pub fn preemption_count() -> u64 {
+    usage().ru_nivcsw as u64
+}
+
+/// Seconds of processor time that this process has used so far, user and system.
+pub fn cpu_seconds() -> f64 {
+    let usage = usage();
+    let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
+    seconds(usage.ru_utime) + seconds(usage.ru_stime)
+}
+
+/// The most memory that this process ever had.
+pub fn peak_memory_kib() -> u64 {
+    usage().ru_maxrss as u64
+}
+
+fn usage() -> libc::rusage {
     // SAFETY: plain numbers; all zero is a valid value.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     // SAFETY: `usage` is valid for writes and outlives the call.
     let result = unsafe { libc::getrusage(libc::RUSAGE_SELF, &mut usage) };
     debug_assert_eq!(result, 0, "RUSAGE_SELF and a valid pointer can not fail");
-    usage.ru_nivcsw as u64
+    usage
+}
+
+/// Allows this process as many descriptors as the system lets it have.
+///
+/// # Errors
+/// [`Failure::Environment`] if that is fewer than `count`.
+pub fn allow_descriptors(count: u64) -> Result<(), Failure> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is valid for writes and outlives the call.
+    let result = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
+    debug_assert_eq!(result, 0, "RLIMIT_NOFILE and a valid pointer can not fail");
+    if limit.rlim_cur < count {
+        limit.rlim_cur = limit.rlim_max;
+        // SAFETY: `limit` is valid for reads and outlives the call.
+        unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) };
+    }
+    if limit.rlim_max < count {
+        let text = format!("{count} descriptors are needed, {} are allowed", limit.rlim_max);
+        return Err(Failure::Environment(text));
+    }
+    Ok(())
 }
 
 /// What was measured on: one line, without pinning, which differs from run to run.

@@ -3,7 +3,8 @@
 //! `bench` and the package `bench/peers` compile the same files, so that ours, the floor and every
 //! peer run under the same loop: [`source`] decides when a chunk is due, [`drive`] hands it to an
 //! implementation, [`receive`] is what each subscriber calls, [`report`] and [`files`] print.
-//! [`machine`] is the only file that talks to the kernel. Nothing here knows an implementation.
+//! [`machine`] is the only file that talks to the kernel. [`serve`] is what streaming servers have
+//! in common. Nothing here knows an implementation.
 //!
 //! Tests: in the files, and `tests/bench_smoke.rs` runs the programs.
 
@@ -16,6 +17,7 @@ pub mod machine;
 pub mod params;
 pub mod receive;
 pub mod report;
+pub mod serve;
 pub mod source;
 
 use std::fmt;

@@ -207,22 +207,13 @@ impl Fanout {
                 self.touch = if name == "none" { Touch::None } else { Touch::Copy };
             }
             "seed" => self.seed = number(parser, "--seed", 0, u64::MAX)?,
-            "cpus" => self.set_cpus(&text(parser, "--cpus")?)?,
+            "cpus" => (self.producer_cpu, self.subscribers_cpu) = two_cpus(parser)?,
             "out" => self.out = Some(PathBuf::from(parser.value().map_err(usage)?)),
             "json" => self.json = true,
             "smoke" => self.shrink(),
             _ => return Ok(false),
         }
         Ok(true)
-    }
-
-    fn set_cpus(&mut self, text: &str) -> Result<(), Failure> {
-        let Some((producer, subscribers)) = text.split_once(',') else {
-            return Err(Failure::Usage(format!("--cpus: two numbers like 0,1, not \"{text}\"")));
-        };
-        self.producer_cpu = in_range("--cpus", producer, 0, 1_023)?;
-        self.subscribers_cpu = in_range("--cpus", subscribers, 0, 1_023)?;
-        Ok(())
     }
 
     /// Tiny: for tests. What was asked for in chunks per second is less then.
@@ -307,12 +298,14 @@ pub fn usage(error: lexopt::Error) -> Failure {
     Failure::Usage(error.to_string())
 }
 
-fn text(parser: &mut Parser, option: &str) -> Result<String, Failure> {
+/// The value of `option`.
+pub fn text(parser: &mut Parser, option: &str) -> Result<String, Failure> {
     let value = parser.value().map_err(usage)?;
     value.string().map_err(|_| Failure::Usage(format!("{option}: not UTF-8")))
 }
 
-fn choice(
+/// The value of `option`, which is one of `names`.
+pub fn choice(
     parser: &mut Parser,
     option: &str,
     names: &'static [&'static str],
@@ -323,7 +316,8 @@ fn choice(
     })
 }
 
-fn number<T>(parser: &mut Parser, option: &str, low: T, high: T) -> Result<T, Failure>
+/// The value of `option`, a number from `low` to `high`.
+pub fn number<T>(parser: &mut Parser, option: &str, low: T, high: T) -> Result<T, Failure>
 where
     T: std::str::FromStr + PartialOrd + std::fmt::Display,
 {
@@ -331,7 +325,17 @@ where
     in_range(option, &text, low, high)
 }
 
-fn in_range<T>(option: &str, text: &str, low: T, high: T) -> Result<T, Failure>
+/// The value of `--cpus`, such as 0,1.
+pub fn two_cpus(parser: &mut Parser) -> Result<(usize, usize), Failure> {
+    let text = text(parser, "--cpus")?;
+    let Some((first, second)) = text.split_once(',') else {
+        return Err(Failure::Usage(format!("--cpus: two numbers like 0,1, not \"{text}\"")));
+    };
+    Ok((in_range("--cpus", first, 0, 1_023)?, in_range("--cpus", second, 0, 1_023)?))
+}
+
+/// `text` as a number from `low` to `high`.
+pub fn in_range<T>(option: &str, text: &str, low: T, high: T) -> Result<T, Failure>
 where
     T: std::str::FromStr + PartialOrd + std::fmt::Display,
 {
@@ -341,7 +345,8 @@ where
     })
 }
 
-fn seconds(parser: &mut Parser, option: &str, low: f64) -> Result<Duration, Failure> {
+/// The value of `option`, in seconds.
+pub fn seconds(parser: &mut Parser, option: &str, low: f64) -> Result<Duration, Failure> {
     let value: f64 = number(parser, option, low, SECONDS_MAX)?;
     Ok(Duration::from_secs_f64(value)) // In range, so neither negative nor NaN.
 }

@@ -3,8 +3,9 @@
 //! [`OpenLoop`] plans every send time before the run knows how fast anybody is, and stamps the
 //! payload with the *planned* time: a producer that falls behind makes late chunks, not fewer
 //! samples. Gaps are uniform in [0.5, 1.5] / rate: exact pacing would lock onto the kernel's tick,
-//! exponential gaps would measure queueing of bursts. [`FlatOut`] is as fast as it goes, with one
-//! clock read per batch. Both run on the producer's thread.
+//! exponential gaps would measure queueing of bursts ([`Arrivals`], which servers use, too).
+//! [`FlatOut`] is as fast as it goes, with one clock read per batch. Both run on the producer's
+//! thread.
 
 use std::time::Duration;
 
@@ -50,12 +51,38 @@ fn payload(size_bytes: usize, seed: u64) -> Box<[u8]> {
     bytes
 }
 
-/// Chunks at planned times.
-pub struct OpenLoop {
+/// When chunks are due, after the start of a run: gaps that depend on rate and seed alone.
+#[derive(Clone, Debug)]
+pub struct Arrivals {
     random: Random,
-    payload: Box<[u8]>,
     gap_ns_min: u64,
     gap_ns_span: u64,
+    offset_ns: u64,
+}
+
+impl Arrivals {
+    /// `rate` a second on average.
+    pub fn new(rate: u32, seed: u64) -> Arrivals {
+        assert!(rate > 0);
+        let mean_ns = 1_000_000_000 / u64::from(rate);
+        let random = Random::new(seed);
+        Arrivals { random, gap_ns_min: mean_ns / 2, gap_ns_span: mean_ns + 1, offset_ns: 0 }
+    }
+
+    /// Nanoseconds from the start to the next chunk.
+    #[inline(always)]
+    pub fn next_ns(&mut self) -> u64 {
+        self.offset_ns += self.gap_ns_min + self.random.below(self.gap_ns_span);
+        self.offset_ns
+    }
+}
+
+/// Chunks at planned times.
+pub struct OpenLoop {
+    arrivals: Arrivals,
+    payload: Box<[u8]>,
+    /// What the arrivals count from.
+    origin_ns: u64,
     planned_ns: u64,
     start_ns: u64,
     published_chunks: u64,
@@ -67,13 +94,10 @@ pub struct OpenLoop {
 impl OpenLoop {
     /// `warmup_chunks` and then `counted_chunks`, `rate` a second on average.
     pub fn new(rate: u32, warmup_chunks: u64, counted_chunks: u64, size: usize, seed: u64) -> Self {
-        assert!(rate > 0);
-        let mean_ns = 1_000_000_000 / u64::from(rate);
         OpenLoop {
-            random: Random::new(seed),
+            arrivals: Arrivals::new(rate, seed),
             payload: payload(size, seed),
-            gap_ns_min: mean_ns / 2,
-            gap_ns_span: mean_ns + 1,
+            origin_ns: 0,
             planned_ns: 0,
             start_ns: 0,
             published_chunks: 0,
@@ -91,9 +115,9 @@ impl Source for OpenLoop {
             return None;
         }
         if self.published_chunks == 0 {
-            self.planned_ns = now_ns() + LEAD.as_nanos() as u64;
+            self.origin_ns = now_ns() + LEAD.as_nanos() as u64;
         }
-        self.planned_ns += self.gap_ns_min + self.random.below(self.gap_ns_span);
+        self.planned_ns = self.origin_ns + self.arrivals.next_ns();
         if self.published_chunks == self.warmup_chunks {
             self.start_ns = self.planned_ns;
         }

@@ -3,7 +3,7 @@
 //! A package of its own, so that nobody who builds streamdoor builds these. One file per crate;
 //! each says how the crate is used and why. All are used without loss: where a crate would
 //! overwrite (tokio's `broadcast`), its producer looks how far the slowest receiver is, as rarely
-//! as it can.
+//! as it can. `sse` is another thing: a server that `bench serve` runs.
 
 #[path = "../../common/mod.rs"]
 mod common;
@@ -11,6 +11,8 @@ mod common;
 mod channels;
 mod payload;
 mod ring;
+mod sse;
+mod timer;
 mod tokio_broadcast;
 
 use std::ffi::OsString;
@@ -58,7 +60,7 @@ Usage: peers fanout [options]
                       By value and in place: sizes 16, 64, 100, 256, 1024, 4096, 32768
 ";
 
-const USAGE: &str = "usage: peers fanout [options]\n";
+const USAGE: &str = "usage: peers fanout|sse [options]\n";
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args_os().skip(1);
@@ -68,11 +70,12 @@ fn main() -> ExitCode {
         "peers",
         match command.as_deref() {
             Some("fanout") => fanout(arguments),
+            Some("sse") => sse::command(arguments),
             Some("--help" | "-h" | "help") => {
-                print(&format!("{USAGE}{HELP}"));
+                print(&format!("{USAGE}{HELP}\n{}", sse::HELP));
                 Ok(())
             }
-            _ => Err(Failure::Usage("the only command is fanout".into())),
+            _ => Err(Failure::Usage("the commands are fanout and sse".into())),
         },
     )
 }

@@ -1,0 +1,90 @@
+//! How a server, which is a process of its own, talks with the one that measures it: by lines.
+//!
+//! The server's first line on standard output is `listening ADDRESS`. To each line on its standard
+//! input it answers with a line of JSON, [`Usage`]; when standard input ends it leaves, so a server
+//! never outlives a run. A thread does that, which sleeps while a run is measured.
+
+use std::io::{self, BufRead, Write};
+use std::net::SocketAddr;
+
+use serde_json::{Value, json};
+
+use crate::common::machine::{cpu_seconds, peak_memory_kib, preemption_count};
+
+/// What the first line begins with.
+pub const LISTENING: &str = "listening ";
+
+/// What a server has used so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Usage {
+    /// Seconds of processor time, user and system.
+    pub cpu_s: f64,
+    /// The most memory that it ever had.
+    pub memory_kib: u64,
+    /// How often the kernel ran somebody else instead.
+    pub preemptions: u64,
+}
+
+impl Usage {
+    /// Of this process.
+    pub fn of_this_process() -> Usage {
+        Usage {
+            cpu_s: cpu_seconds(),
+            memory_kib: peak_memory_kib(),
+            preemptions: preemption_count(),
+        }
+    }
+
+    fn to_line(self) -> String {
+        let Usage { cpu_s, memory_kib, preemptions } = self;
+        json!({"cpu_s": cpu_s, "memory_kib": memory_kib, "preemptions": preemptions}).to_string()
+    }
+
+    /// Out of a line that a server wrote; `None` if it is not one.
+    pub fn parse(line: &str) -> Option<Usage> {
+        let value: Value = serde_json::from_str(line).ok()?;
+        Some(Usage {
+            cpu_s: value["cpu_s"].as_f64()?,
+            memory_kib: value["memory_kib"].as_u64()?,
+            preemptions: value["preemptions"].as_u64()?,
+        })
+    }
+}
+
+/// Says where this server listens.
+pub fn announce(address: SocketAddr) {
+    say(&format!("{LISTENING}{address}"));
+}
+
+/// Answers lines from now on, and ends the process when there are no more.
+pub fn answer_standard_input() {
+    std::thread::spawn(|| {
+        for line in io::stdin().lock().lines() {
+            if line.is_err() {
+                break;
+            }
+            say(&Usage::of_this_process().to_line());
+        }
+        std::process::exit(0);
+    });
+}
+
+fn say(line: &str) {
+    let mut out = io::stdout().lock();
+    // Whoever started us has left: standard input ends, too.
+    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn usage_is_a_line_that_is_read_back() {
+        let usage = Usage::of_this_process();
+        assert!(usage.memory_kib > 0);
+        let again = Usage::parse(&usage.to_line()).unwrap();
+        assert_eq!(format!("{again:?}"), format!("{usage:?}"));
+        assert!(Usage::parse("listening 127.0.0.1:1").is_none());
+    }
+}

@@ -1,0 +1,282 @@
+//! What a server is to publish, and for whom: the options that all servers of `bench serve` take.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use lexopt::{Arg, Parser};
+use streamdoor::reactor::{Choice, Idle};
+
+use super::event::Format;
+use super::plan::STAMP_DIGITS;
+use crate::common::machine::cpus_allowed;
+use crate::common::params::{Rate, choice, in_range, number, seconds, text, usage};
+use crate::common::{BATCH_CHUNKS, Failure};
+
+const CONNECTIONS_MAX: u32 = 10_240;
+const SIZE_BYTES_MAX: usize = 64 << 10;
+const RATE_MAX: u32 = 1_000_000;
+const SECONDS_MIN: f64 = 0.001;
+/// 4 bytes each, all touched before a run: 1 GiB.
+const SAMPLES_MAX: u64 = 1 << 28;
+
+/// One run of one server.
+#[derive(Clone, Debug)]
+pub struct Load {
+    /// Connections, each of which follows one execution.
+    pub connections: u32,
+    /// Executions, which divide the connections among them.
+    pub executions: u32,
+    /// Bytes of a payload, stamp included.
+    pub size_bytes: usize,
+    /// Chunks a second, of all executions together.
+    pub rate: Rate,
+    /// Chunks of one write, where there is no rate and the server has a choice.
+    pub batch_chunks: u32,
+    /// How long chunks are counted.
+    pub duration: Duration,
+    /// How long they are not, before that.
+    pub warmup: Duration,
+    /// How events are spelled.
+    pub format: Format,
+    /// What the server does while nothing is due.
+    pub idle: Idle,
+    /// Its way to the kernel, where it has a choice.
+    pub reactor: Choice,
+    /// Of the arrivals.
+    pub seed: u64,
+    /// Where the server is pinned.
+    pub cpu: usize,
+}
+
+/// The options of [`Load::accept`] for `--help`, without those of the cpus.
+pub const LOAD_HELP: &str = "\
+  --connections N     connections, one subscriber each (1)
+  --executions N      executions, each followed by as many of the connections (1)
+  --size B            bytes of a payload, 20 or more (100)
+  --rate R|max        chunks per second of all executions together, planned with jittered gaps; or
+                      as fast as it goes (1000)
+  --duration S        seconds that are counted (5)
+  --warmup S          seconds before that which are not (0.2)
+  --format sse|ndjson how events are spelled (sse)
+  --idle spin|backoff|block
+                      what the server does while nothing is due; in the last 60 µs before something
+                      is, all of them poll (backoff)
+  --reactor auto|uring|mio
+                      the server's way to the kernel (auto)
+  --seed N            of the arrivals (1)
+  --smoke             a tiny run: 1,000 chunks/s or max for 0.05 s, no warm-up
+";
+
+impl Load {
+    /// Defaults, for the cpus of this process.
+    ///
+    /// # Errors
+    /// [`Failure::Environment`] if the kernel names no cpu.
+    pub fn new() -> Result<Load, Failure> {
+        let Some(&cpu) = cpus_allowed().first() else {
+            return Err(Failure::Environment("can not find out which cpus are allowed".into()));
+        };
+        Ok(Load {
+            connections: 1,
+            executions: 1,
+            size_bytes: 100,
+            rate: Rate::PerSecond(1_000),
+            batch_chunks: 1,
+            duration: Duration::from_secs(5),
+            warmup: Duration::from_millis(200),
+            format: Format::Sse,
+            idle: Idle::Backoff,
+            reactor: Choice::Auto,
+            seed: 1,
+            cpu,
+        })
+    }
+
+    /// Parses the options of a server: those of all, and what `other` takes. `None`: help.
+    ///
+    /// # Errors
+    /// [`Failure::Usage`], which names the option and the limit.
+    pub fn parse(
+        arguments: impl IntoIterator<Item = OsString>,
+        mut other: impl FnMut(&str, &mut Parser) -> Result<bool, Failure>,
+    ) -> Result<Option<Load>, Failure> {
+        let mut load = Load::new()?;
+        let mut parser = Parser::from_args(arguments);
+        while let Some(argument) = parser.next().map_err(usage)? {
+            match argument {
+                Arg::Long("help") | Arg::Short('h') => return Ok(None),
+                Arg::Long(name) => {
+                    let name = name.to_owned();
+                    if !load.accept(&name, &mut parser)? && !other(&name, &mut parser)? {
+                        return Err(Failure::Usage(format!("unknown option --{name}")));
+                    }
+                }
+                other => return Err(usage(other.unexpected())),
+            }
+        }
+        load.check()?;
+        Ok(Some(load))
+    }
+
+    /// Takes option `--name` if all servers have it.
+    ///
+    /// # Errors
+    /// See [`Load::parse`].
+    pub fn accept(&mut self, name: &str, parser: &mut Parser) -> Result<bool, Failure> {
+        match name {
+            "connections" => {
+                self.connections = number(parser, "--connections", 1, CONNECTIONS_MAX)?;
+            }
+            "executions" => self.executions = number(parser, "--executions", 1, CONNECTIONS_MAX)?,
+            "size" => self.size_bytes = number(parser, "--size", STAMP_DIGITS, SIZE_BYTES_MAX)?,
+            "rate" => {
+                let text = text(parser, "--rate")?;
+                self.rate = match text.as_str() {
+                    "max" => Rate::Max,
+                    _ => Rate::PerSecond(in_range("--rate", &text, 1, RATE_MAX)?),
+                };
+            }
+            "batch" => self.batch_chunks = number(parser, "--batch", 1, BATCH_CHUNKS)?,
+            "duration" => self.duration = seconds(parser, "--duration", SECONDS_MIN)?,
+            "warmup" => self.warmup = seconds(parser, "--warmup", 0.0)?,
+            "format" => {
+                let name = choice(parser, "--format", &["sse", "ndjson"])?;
+                self.format = if name == "sse" { Format::Sse } else { Format::Ndjson };
+            }
+            "idle" => self.idle = parsed(parser, "--idle")?,
+            "reactor" => self.reactor = parsed(parser, "--reactor")?,
+            "seed" => self.seed = number(parser, "--seed", 0, u64::MAX)?,
+            "cpu" => self.cpu = number(parser, "--cpu", 0, 1_023)?,
+            "smoke" => self.shrink(),
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// Tiny: for tests. What was asked for in chunks per second is less then.
+    fn shrink(&mut self) {
+        if let Rate::PerSecond(rate) = &mut self.rate {
+            *rate = (*rate).min(1_000);
+        }
+        self.duration = Duration::from_millis(50);
+        self.warmup = Duration::ZERO;
+    }
+
+    /// Whether a run can be attempted.
+    ///
+    /// # Errors
+    /// [`Failure::Usage`].
+    pub fn check(&self) -> Result<(), Failure> {
+        if !self.connections.is_multiple_of(self.executions) {
+            return Err(Failure::Usage(format!(
+                "--executions: {} do not divide {} connections among them",
+                self.executions, self.connections
+            )));
+        }
+        let (warmup, counted) = self.chunks();
+        let samples = (warmup + counted) * u64::from(self.followers());
+        if samples > SAMPLES_MAX {
+            return Err(Failure::Usage(format!(
+                "{samples} deliveries are more than the {SAMPLES_MAX} that can be recorded: \
+                 less of --duration, --rate or --connections"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Connections that follow one execution.
+    pub fn followers(&self) -> u32 {
+        self.connections / self.executions
+    }
+
+    /// Chunks of the warm-up, and chunks that are counted: as many of each execution. 0 if there is
+    /// no rate.
+    pub fn chunks(&self) -> (u64, u64) {
+        let Rate::PerSecond(rate) = self.rate else { return (0, 0) };
+        let chunks = |time: Duration| {
+            let chunks = (time.as_secs_f64() * f64::from(rate)).round() as u64;
+            chunks.next_multiple_of(u64::from(self.executions))
+        };
+        (chunks(self.warmup), chunks(self.duration).max(u64::from(self.executions)))
+    }
+
+    /// A number or `max`.
+    pub fn rate_name(&self) -> String {
+        match self.rate {
+            Rate::PerSecond(rate) => rate.to_string(),
+            Rate::Max => "max".into(),
+        }
+    }
+
+    /// The options that make this load.
+    pub fn to_arguments(&self) -> Vec<String> {
+        [
+            ("--connections", self.connections.to_string()),
+            ("--executions", self.executions.to_string()),
+            ("--size", self.size_bytes.to_string()),
+            ("--rate", self.rate_name()),
+            ("--batch", self.batch_chunks.to_string()),
+            ("--duration", self.duration.as_secs_f64().to_string()),
+            ("--warmup", self.warmup.as_secs_f64().to_string()),
+            ("--format", self.format.to_string()),
+            ("--idle", self.idle.to_string()),
+            ("--reactor", self.reactor.to_string()),
+            ("--seed", self.seed.to_string()),
+            ("--cpu", self.cpu.to_string()),
+        ]
+        .into_iter()
+        .flat_map(|(option, value)| [option.to_owned(), value])
+        .collect()
+    }
+}
+
+/// The value of `option`, of a type that explains its own errors.
+fn parsed<T>(parser: &mut Parser, option: &str) -> Result<T, Failure>
+where
+    T: std::str::FromStr<Err: std::fmt::Display>,
+{
+    let text = text(parser, option)?;
+    text.parse().map_err(|error| Failure::Usage(format!("{option}: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(words: &str) -> Result<Option<Load>, Failure> {
+        Load::parse(words.split_whitespace().map(OsString::from), |name, _| Ok(name == "other"))
+    }
+
+    #[test]
+    fn a_load_survives_its_own_arguments() {
+        let words = "--connections 12 --executions 3 --rate 1000 --duration 0.01 --warmup 0.002 \
+                     --format ndjson --idle block --reactor mio --cpu 1 --size 20 --seed 7 --other";
+        let load = parse(words).unwrap().unwrap();
+        let again = parse(&load.to_arguments().join(" ")).unwrap().unwrap();
+        assert_eq!(format!("{load:?}"), format!("{again:?}"));
+        assert_eq!(again.followers(), 4);
+        assert_eq!(again.chunks(), (3, 12)); // Rounded up: 4 of each execution.
+    }
+
+    #[test]
+    fn bad_calls_are_usage_errors_that_name_the_option() {
+        for (words, names) in [
+            ("--connections 0", "--connections"),
+            ("--connections 4 --executions 3", "--executions"),
+            ("--size 19", "--size"),
+            ("--rate 0", "--rate"),
+            ("--batch 65", "--batch"),
+            ("--idle never", "--idle"),
+            ("--reactor kqueue", "--reactor"),
+            ("--format xml", "--format"),
+            ("--nonsense", "--nonsense"),
+            ("stray", "stray"),
+            ("--connections 10240 --rate 100000 --duration 3600", "--duration"),
+        ] {
+            match parse(words) {
+                Err(Failure::Usage(text)) => assert!(text.contains(names), "{words}: {text}"),
+                other => panic!("{words}: {other:?}"),
+            }
+        }
+    }
+}

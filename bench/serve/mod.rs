@@ -1,0 +1,198 @@
+//! The command `bench serve`: a streaming server on one cpu, a receiver on another, over TCP.
+//!
+//! The server is a process of its own (`server.rs` starts it): ours (`ours.rs`), the floor's, or a
+//! peer's. The receiver is this process, the same for all (`client.rs`, and `stream.rs` for one connection).
+//! What is published and when is the servers' common code, `common/serve`.
+
+mod client;
+pub mod ours;
+mod report;
+mod server;
+mod stream;
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use lexopt::{Arg, Parser};
+
+use crate::common::machine::{allow_descriptors, cpus_allowed, pin_thread, wall_time};
+use crate::common::params::{choice, two_cpus, usage};
+use crate::common::serve::child::Usage;
+use crate::common::serve::event::{Format, execution_name};
+use crate::common::serve::load::{LOAD_HELP, Load};
+use crate::common::{Failure, print};
+use client::{Client, Received};
+use server::Server;
+
+/// Descriptors beside those of connections.
+const DESCRIPTORS_OTHER: u64 = 64;
+/// The first is the default.
+const IMPLEMENTATIONS: &[&str] =
+    &["streamdoor", "floor", "floor-16", "floor-64", "axum", "axum-threads"];
+
+const HELP: &str = "\
+bench serve: a streaming server on one cpu, its subscribers on another
+
+Open loop: send times are planned in advance, and latency counts from the planned time to the moment
+at which the receiver, which polls, holds the event; one value per connection and event. Every chunk
+is received or told of in a gap, or the run fails.
+
+Usage: bench serve [options]
+
+  --impl NAME         what is measured (streamdoor):
+                      streamdoor    the library's server, one shard, a tool that keeps the plan
+                      floor         the least writer of preformatted events: bench floor tcp
+                      floor-16, floor-64
+                                    the same, as many events in each write where there is no rate
+                      axum          axum's Sse over tokio's broadcast, current-thread runtime
+                      axum-threads  the same on the multi-thread runtime (both: SSE only)
+  --peers PATH        the program of bench/peers, for axum
+  --cpus A,B          where server and receiver are pinned (the first two allowed)
+  --out DIR           write histogram (.hgrm) and HDR interval log, version 2 (.hlog) there
+  --json              print one line of JSON instead of text
+";
+
+/// One run of `serve`.
+pub struct Serve {
+    /// One of [`IMPLEMENTATIONS`].
+    pub implementation: &'static str,
+    /// What the server is to do.
+    pub load: Load,
+    /// Where the receiver is pinned.
+    pub client_cpu: usize,
+    /// Where `.hgrm` and `.hlog` go.
+    pub out: Option<PathBuf>,
+    /// One JSON line instead of text.
+    pub json: bool,
+    peers: Option<PathBuf>,
+}
+
+/// What a run found.
+pub struct Found {
+    /// By the receiver.
+    pub received: Received,
+    /// By the server, from the last connection on.
+    pub used: Usage,
+}
+
+/// Runs `bench serve` with what follows these words.
+///
+/// # Errors
+/// [`Failure`].
+pub fn command(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure> {
+    let Some(serve) = Serve::parse(arguments)? else {
+        print(&format!("{HELP}{LOAD_HELP}  --help\n"));
+        return Ok(());
+    };
+    let found = measure(&serve)?;
+    report::write_files(&serve, &found, wall_time())?;
+    print(&report::serve_report(&serve, &found));
+    Ok(())
+}
+
+/// Starts the server, receives everything, ends the server.
+fn measure(serve: &Serve) -> Result<Found, Failure> {
+    let load = &serve.load;
+    allow_descriptors(u64::from(load.connections) + DESCRIPTORS_OTHER)?;
+    let (program, words) = serve.server_command()?;
+    let mut server = Server::start(&program, &words)?;
+    pin_thread(serve.client_cpu)?;
+    let targets = match serve.implementation {
+        "streamdoor" => ours::start_executions(load, server.address)?,
+        _ => {
+            let target = |index| format!("/v1/executions/{}/events", execution_name(index));
+            (0..load.executions).map(target).collect()
+        }
+    };
+    let client = Client::connect(load, server.address, &targets)?;
+    let before = server.usage()?; // The server still waits, so that everybody is ready.
+    let mut received = client.receive()?;
+    let after = server.usage()?;
+    let used = Usage {
+        cpu_s: after.cpu_s - before.cpu_s,
+        memory_kib: after.memory_kib,
+        preemptions: after.preemptions - before.preemptions,
+    };
+    received.outcome.preemptions += used.preemptions;
+    Ok(Found { received, used })
+}
+
+impl Serve {
+    fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Option<Serve>, Failure> {
+        let mut load = Load::new()?;
+        let client_cpu = cpus_allowed().get(1).copied().unwrap_or(load.cpu);
+        let (mut out, mut peers, mut json) = (None, None, false);
+        let mut implementation = IMPLEMENTATIONS[0];
+        let mut cpus = (load.cpu, client_cpu);
+        let mut parser = Parser::from_args(arguments);
+        while let Some(argument) = parser.next().map_err(usage)? {
+            match argument {
+                Arg::Long("help") | Arg::Short('h') => return Ok(None),
+                Arg::Long("impl") => {
+                    implementation = choice(&mut parser, "--impl", IMPLEMENTATIONS)?;
+                }
+                Arg::Long("peers") => peers = Some(parser.value().map_err(usage)?.into()),
+                Arg::Long("out") => out = Some(parser.value().map_err(usage)?.into()),
+                Arg::Long("json") => json = true,
+                Arg::Long("cpus") => cpus = two_cpus(&mut parser)?,
+                Arg::Long(name) if !["cpu", "batch"].contains(&name) => {
+                    let name = name.to_owned();
+                    if !load.accept(&name, &mut parser)? {
+                        return Err(Failure::Usage(format!("unknown option --{name}")));
+                    }
+                }
+                other => return Err(usage(other.unexpected())),
+            }
+        }
+        load.cpu = cpus.0;
+        load.batch_chunks = match implementation {
+            "floor-16" => 16,
+            "floor-64" => 64,
+            _ => 1,
+        };
+        load.check()?;
+        let serve = Serve { implementation, load, client_cpu: cpus.1, out, json, peers };
+        serve.check()?;
+        Ok(Some(serve))
+    }
+
+    fn check(&self) -> Result<(), Failure> {
+        if self.is_axum() && self.load.format != Format::Sse {
+            return Err(Failure::Usage("--format: axum has server-sent events only".into()));
+        }
+        if self.is_axum() && self.peers.is_none() {
+            let text = "--impl axum needs --peers, the program that bench/peers builds";
+            return Err(Failure::Usage(text.into()));
+        }
+        if self.load.cpu == self.client_cpu {
+            return Err(Failure::Environment(
+                "two cpus are needed: the receiver polls, and on one cpu the server would wait for \
+                 its time slice"
+                    .into(),
+            ));
+        }
+        Ok(())
+    }
+
+    fn is_axum(&self) -> bool {
+        self.implementation.starts_with("axum")
+    }
+
+    /// The program that is the server, and its arguments.
+    fn server_command(&self) -> Result<(PathBuf, Vec<String>), Failure> {
+        let own_program = || {
+            std::env::current_exe()
+                .map_err(|error| Failure::Environment(format!("where am I? {error}")))
+        };
+        let (program, words) = match &self.peers {
+            Some(peers) if self.is_axum() => {
+                (Path::new(peers).to_owned(), vec!["sse", "--impl", self.implementation])
+            }
+            _ if self.implementation == "streamdoor" => (own_program()?, vec!["server"]),
+            _ => (own_program()?, vec!["floor", "tcp"]),
+        };
+        let words = words.into_iter().map(str::to_owned);
+        let words = words.chain(["--child".to_owned()]).chain(self.load.to_arguments());
+        Ok((program, words.collect()))
+    }
+}

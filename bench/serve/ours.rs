@@ -1,0 +1,266 @@
+//! streamdoor under `bench serve`: its server as a process of its own, with one tool more.
+//!
+//! The server is the library's, one shard with its defaults. The tool ([`Paced`]) publishes what
+//! the plan says when it is due, stamped with that time, so that the load is that of every other
+//! server. An execution starts when all its subscribers are there; the run begins when all have
+//! started.
+
+use std::ffi::OsString;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use streamdoor::base::Instant;
+use streamdoor::engine::Timeouts;
+use streamdoor::limits::BURST_CHUNKS_MAX;
+use streamdoor::reactor::{Idle, ListenAddress};
+use streamdoor::shard::{Server, ServerConfig, ShardConfig};
+use streamdoor::tool::{
+    ArgumentError, Arguments, Context, EmitError, Need, Step, Tool, ToolError, ToolSpec, Work,
+};
+use streamdoor::wire::http1::{Method, ResponsePart, ResponseReader};
+
+use crate::common::machine::{allow_descriptors, now_ns};
+use crate::common::serve::child;
+use crate::common::serve::load::{LOAD_HELP, Load};
+use crate::common::serve::plan::{POLL_NS, Plan, payload, stamp};
+use crate::common::{Failure, print};
+
+const TOOL: &str = "paced";
+/// Descriptors beside those of connections.
+const DESCRIPTORS_OTHER: u64 = 256;
+/// How long an execution waits for its subscribers.
+const ATTACH_MS_MAX: u64 = 60_000;
+/// Between two looks whether all executions have started: far less than the lead of a run.
+const LOOK: Duration = Duration::from_millis(1);
+/// Of a ring: so many chunks with their descriptors, as everybody else's rings hold.
+const RING_CHUNKS: usize = 1_024;
+const RING_BYTES_MAX: usize = 1 << 20;
+
+const HELP: &str = "\
+bench server: streamdoor's server with the tool of `bench serve`
+
+Listens on a port of 127.0.0.1 that the kernel chooses, and prints it. `bench serve` runs it.
+
+Usage: bench server [options]
+
+  --cpu N             where it is pinned (the first allowed)
+  --child             answer each line of standard input with what was used so far, end with it
+";
+
+/// Runs `bench server` with what follows these words.
+///
+/// # Errors
+/// [`Failure`].
+pub fn command(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure> {
+    let mut is_child = false;
+    let load = Load::parse(arguments, |name, _| {
+        is_child |= name == "child";
+        Ok(name == "child")
+    })?;
+    let Some(load) = load else {
+        print(&format!("{HELP}{LOAD_HELP}  --help\n"));
+        return Ok(());
+    };
+    if is_child {
+        child::answer_standard_input();
+    }
+    allow_descriptors(u64::from(load.connections) + DESCRIPTORS_OTHER)?;
+    let mut shard = ShardConfig {
+        reactor: load.reactor,
+        idle: load.idle,
+        cpu: Some(load.cpu),
+        ..Default::default()
+    };
+    let limits = &mut shard.engine;
+    limits.executions_max = limits.executions_max.max(load.executions);
+    limits.subscribers_max = limits.subscribers_max.max(load.connections);
+    let config = ServerConfig {
+        shards: vec![shard],
+        listen: vec![ListenAddress::Tcp(([127, 0, 0, 1], 0).into())],
+        connections_max: load.connections + 16, // And those that start the executions.
+    };
+    let start = Arc::new(StartLine { load, state: Mutex::new((0, None)) });
+    let server = Server::start(
+        config,
+        Arc::new(move |shard| {
+            let start = Arc::clone(&start);
+            let inserted =
+                shard.tools_mut().insert(spec(), move |arguments, _| prepare(&start, arguments));
+            inserted.expect("it is described right");
+        }),
+    );
+    let server = server.map_err(|error| Failure::Environment(error.to_string()))?;
+    let ListenAddress::Tcp(address) = server.addresses()[0] else {
+        unreachable!("it was asked to listen on a port");
+    };
+    child::announce(address);
+    loop {
+        std::thread::park(); // It leaves with its standard input, or is ended by a signal.
+    }
+}
+
+fn spec() -> ToolSpec {
+    ToolSpec {
+        arguments: json!({
+            "type": "object",
+            "properties": {"index": {"type": "integer", "minimum": 0}},
+            "required": ["index"],
+            "additionalProperties": false,
+        }),
+        timeouts: Timeouts::NONE,
+        ..ToolSpec::new(TOOL, "Publishes what a benchmark has planned.")
+    }
+}
+
+fn prepare(start: &Arc<StartLine>, arguments: &Value) -> Result<(Work, Need), ArgumentError> {
+    let load = &start.load;
+    let mut arguments = Arguments::new(arguments)?;
+    let index = arguments.value("index").and_then(|value| u32::try_from(value.as_u64()?).ok());
+    arguments.finish()?;
+    let index = index.filter(|index| *index < load.executions);
+    let index = index.ok_or_else(|| ArgumentError::new("index", "there are not so many"))?;
+    let ring_bytes = (RING_CHUNKS * load.size_bytes.next_multiple_of(256)).min(RING_BYTES_MAX);
+    let need = Need {
+        ring_bytes: ring_bytes.max(16 * load.size_bytes) as u32,
+        chunk_bytes: load.size_bytes as u32,
+        ..Default::default()
+    };
+    let tool = Paced {
+        start: Arc::clone(start),
+        plan: Plan::of_execution(load, index),
+        payload: payload(load.size_bytes),
+        state: State::New,
+        polls_only: load.idle == Idle::Spin,
+    };
+    Ok((Work::Steps(Box::new(tool)), need))
+}
+
+/// Where all executions wait for the last of them.
+struct StartLine {
+    load: Load,
+    /// How many are there, and where the run begins once all are.
+    state: Mutex<(u32, Option<u64>)>,
+}
+
+impl StartLine {
+    fn origin(&self, is_new: bool) -> Option<u64> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.0 += u32::from(is_new);
+        if state.0 == self.load.executions {
+            state.1.get_or_insert_with(|| Plan::origin(now_ns()));
+        }
+        state.1
+    }
+}
+
+/// The tool.
+struct Paced {
+    start: Arc<StartLine>,
+    plan: Plan,
+    payload: Box<[u8]>,
+    state: State,
+    polls_only: bool,
+}
+
+enum State {
+    New,
+    AtStart,
+    /// When the next chunk is due.
+    Running(u64),
+    Over,
+}
+
+impl Tool for Paced {
+    fn step(&mut self, context: &mut Context<'_>) -> Step {
+        let now = context.now();
+        if let State::New | State::AtStart = self.state {
+            let Some(origin_ns) = self.start.origin(matches!(self.state, State::New)) else {
+                self.state = State::AtStart;
+                return Step::Sleep(now + LOOK);
+            };
+            self.plan.begin(origin_ns);
+            self.go_on(now);
+        }
+        for _ in 0..BURST_CHUNKS_MAX {
+            let State::Running(due_ns) = self.state else { return Step::Done };
+            if due_ns > now.nanos() {
+                let sleeps_until = Instant::from_nanos(due_ns.saturating_sub(POLL_NS));
+                let sleeps = !self.polls_only && sleeps_until > now;
+                return if sleeps { Step::Sleep(sleeps_until) } else { Step::Again };
+            }
+            stamp(&mut self.payload, due_ns);
+            match context.emit(&self.payload) {
+                Ok(_) => self.go_on(now),
+                Err(EmitError::Blocked) => return Step::Blocked,
+                Err(EmitError::TooLarge { chunk_bytes_max }) => {
+                    let text = format!("--size: a chunk has at most {chunk_bytes_max} bytes");
+                    return Step::Failed(ToolError::new(text));
+                }
+            }
+        }
+        Step::Again
+    }
+}
+
+impl Paced {
+    fn go_on(&mut self, now: Instant) {
+        self.state = self.plan.next(now.nanos()).map_or(State::Over, State::Running);
+    }
+}
+
+/// Starts all executions of `load`; what to ask for to follow each.
+///
+/// # Errors
+/// [`Failure::Failed`].
+pub fn start_executions(load: &Load, address: SocketAddr) -> Result<Vec<String>, Failure> {
+    (0..load.executions).map(|index| start_execution(load, address, index)).collect()
+}
+
+fn start_execution(load: &Load, address: SocketAddr, index: u32) -> Result<String, Failure> {
+    let start = json!({"after_subscribers": load.followers(), "deadline_ms": ATTACH_MS_MAX});
+    let arguments = json!({"index": index});
+    let body = json!({"tool": TOOL, "arguments": arguments, "policy": "block", "start": start});
+    let answer = post(address, "/v1/executions", &body.to_string())
+        .map_err(|text| Failure::Failed(format!("can not start an execution: {text}")))?;
+    let answer: Option<Value> = serde_json::from_slice(&answer).ok();
+    let id = answer.as_ref().and_then(|answer| answer["execution"].as_str());
+    let id = id.ok_or_else(|| Failure::Failed("an answer names no execution".into()))?;
+    Ok(format!("/v1/executions/{id}/events"))
+}
+
+/// The body of the answer, if that is a success.
+fn post(address: SocketAddr, target: &str, body: &str) -> Result<Vec<u8>, String> {
+    let failed = |error: std::io::Error| error.to_string();
+    let mut socket = TcpStream::connect(address).map_err(failed)?;
+    let length = body.len();
+    let request = format!(
+        "POST {target} HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/json\r\n\
+         content-length: {length}\r\nconnection: close\r\n\r\n{body}"
+    );
+    socket.write_all(request.as_bytes()).map_err(failed)?;
+    let mut reader = ResponseReader::new();
+    reader.expect(Method::Post);
+    let (mut buffer, mut answer, mut is_success) = ([0; 4_096], Vec::new(), false);
+    loop {
+        let count = socket.read(&mut buffer).map_err(failed)?;
+        let mut bytes = &buffer[..count];
+        let mut has_ended = count == 0;
+        while let Some(part) = reader.read(&mut bytes).map_err(|error| error.to_string())? {
+            match part {
+                ResponsePart::Head(head) => is_success = head.status.is_success(),
+                ResponsePart::Body(piece) => answer.extend_from_slice(piece),
+                ResponsePart::End => {
+                    has_ended = true;
+                    break;
+                }
+            }
+        }
+        if has_ended {
+            let text = || String::from_utf8_lossy(&answer).into_owned();
+            return if is_success { Ok(answer) } else { Err(text()) };
+        }
+    }
+}
