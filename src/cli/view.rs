@@ -6,7 +6,6 @@ use std::io;
 use streamdoor::base::Instant;
 use streamdoor::engine::End;
 use streamdoor::shard::{Delivery, Names, Subscriber};
-use streamdoor::wire::events::Event;
 
 use super::progress::Meter;
 use super::session::{Canceller, Watcher};

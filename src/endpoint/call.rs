@@ -132,6 +132,32 @@ pub enum MetricsFormat {
     Prometheus,
 }
 
+impl Call {
+    /// The number of the shard that has to answer; `None` where any can, or none can alone.
+    pub fn home(&self) -> Option<u8> {
+        match self {
+            Call::Inspect(id)
+            | Call::Cancel(id)
+            | Call::Result(id, _)
+            | Call::Output(id, _)
+            | Call::Acknowledge(id, ..)
+            | Call::Unsubscribe(id, _) => Some(id.shard),
+            Call::Progress(token) => Some(token.shard),
+            Call::Follow(follow) => {
+                let mut shards = follow.executions.iter().map(|(id, _)| id.shard);
+                let first = shards.next()?;
+                shards.all(|shard| shard == first).then_some(first)
+            }
+            Call::Tools
+            | Call::Execute(_)
+            | Call::Executions
+            | Call::AllProgress
+            | Call::Metrics(_)
+            | Call::Ready => None,
+        }
+    }
+}
+
 impl Default for Wishes {
     fn default() -> Wishes {
         Wishes {

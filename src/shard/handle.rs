@@ -32,6 +32,9 @@ pub(super) struct ToolDone {
 pub(super) enum Command<R: Reactor + 'static> {
     /// A caller's own code.
     Call(Call<R>),
+    /// A connection moves here.
+    #[cfg(feature = "server")]
+    Arrive(Box<super::serve::Moving>),
     /// A tool's thread has finished.
     ToolDone(Box<ToolDone>),
     /// The loop is to end.
@@ -167,12 +170,23 @@ fn make(config: ShardConfig) -> io::Result<(Shard, Report)> {
 impl<R: Reactor + 'static> Mailbox<R> {
     /// Puts something in and rings; gives it back if that does not go.
     pub fn send(&self, command: Command<R>) -> Result<(), (CallError, Command<R>)> {
+        self.put(command)?;
+        self.bell.waker.wake();
+        Ok(())
+    }
+
+    /// Puts something in; whoever does that has to ring.
+    pub fn put(&self, command: Command<R>) -> Result<(), (CallError, Command<R>)> {
         self.sender.try_send(command).map_err(|error| match error {
             TrySendError::Full(command) => (CallError::Busy, command),
             TrySendError::Disconnected(command) => (CallError::Gone, command),
-        })?;
-        self.bell.waker.wake();
-        Ok(())
+        })
+    }
+
+    /// Where to ring.
+    #[cfg(feature = "server")]
+    pub fn waker(&self) -> &crate::reactor::Waker {
+        &self.bell.waker
     }
 }
 
@@ -190,6 +204,8 @@ impl<R: Reactor + 'static> Shard<R> {
     pub(super) fn obey(&mut self, command: Command<R>) {
         match command {
             Command::Call(call) => call(self),
+            #[cfg(feature = "server")]
+            Command::Arrive(moving) => self.take_in(*moving),
             Command::ToolDone(tool_done) => self.tool_done(*tool_done),
             Command::Stop => self.stopped = true,
         }

@@ -58,6 +58,9 @@ impl<R: Reactor + 'static> Shard<R> {
         let now = self.now;
         let serve = self.serve.as_mut().expect("it has connections");
         let Some(connection) = serve.connection(id) else { return };
+        if let Doing::Moving(_) = connection.doing {
+            return;
+        }
         self.reactor.set_receiving(id, connection.http.wants_bytes());
         let armed = connection.timer.map(|(timer, _)| timer);
         let wanted = match (&connection.doing, connection.http.due()) {
@@ -68,7 +71,7 @@ impl<R: Reactor + 'static> Shard<R> {
             (Doing::Requests, Due::Rest) => Some((Timer::Request, limits::REQUEST_DEADLINE)),
             (Doing::Requests, Due::Answer | Due::Nothing) | (Doing::Elsewhere, _) => None,
             // Set by who began it.
-            (Doing::Result | Doing::Stream | Doing::Closing, _) => return,
+            (Doing::Result | Doing::Stream | Doing::Closing | Doing::Moving(_), _) => return,
         };
         let wanted = wanted.map(|(timer, after)| (timer, now + after));
         serve.set_timer(id, wanted);

@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 use super::frames::Frames;
 use super::stream::Stream;
 use crate::base::Instant;
-use crate::endpoint::HttpConnection;
+use crate::endpoint::{Call, HttpConnection};
 use crate::engine::wheel::TimerId;
 use crate::limits;
 use crate::reactor::{ConnectionId, Peer};
@@ -49,6 +49,8 @@ pub(super) enum Doing {
     Elsewhere,
     /// It is given an execution, or several.
     Stream,
+    /// It goes to the shard of that number, which answers its call.
+    Moving(Box<(usize, Call)>),
     /// What was said last is under way; then it is closed.
     Closing,
 }
@@ -229,6 +231,17 @@ impl Connection {
         self.pieces.clear();
         self.pieces.push(Piece::Own { from: 0, until: rest.len() });
         give_back(std::mem::replace(&mut self.own, rest), spare);
+    }
+
+    /// What is still to be sent of a connection that is blocked, and so has nothing but bytes of its
+    /// own.
+    pub fn unsent(&self) -> Vec<u8> {
+        let mut unsent = Vec::new();
+        for piece in &self.pieces {
+            let Piece::Own { from, until } = piece else { unreachable!("C2") };
+            unsent.extend_from_slice(&self.own[*from..*until]);
+        }
+        unsent
     }
 
     /// Takes its buffer back, when it is gone.

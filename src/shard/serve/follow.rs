@@ -19,6 +19,13 @@ use crate::wire::http1::Status;
 impl<R: Reactor + 'static> Shard<R> {
     /// Answers with a stream; `false` if one was begun, `true` if that was the whole answer.
     pub(super) fn follow(&mut self, id: ConnectionId, follow: &Follow) -> bool {
+        let shard = self.own_index();
+        let is_here = |(id, _): &(ExecutionId, From)| usize::from(id.shard) == shard;
+        if self.peers.len() > 1 && !follow.executions.iter().all(is_here) {
+            let text = "these executions live on different shards: follow each by itself";
+            let error = ApiError::new(Status::CONFLICT, "executions_apart", text);
+            return self.answer_error(id, &error.field("executions"));
+        }
         let mut attached: SmallVec<[(ExecutionId, Subscribed); 1]> = SmallVec::new();
         for &(execution, from) in &follow.executions {
             if follow.resumes && self.was_seen_to_end(execution, from) {

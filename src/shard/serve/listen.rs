@@ -26,17 +26,23 @@ impl<R: Reactor + 'static> Shard<R> {
         address: &ListenAddress,
         options: ListenOptions,
     ) -> Result<ListenAddress, ListenError> {
-        if self.serve.is_none() {
-            let opened = self.reactor.open_sockets(self.socket_limits);
-            opened.map_err(|error| ListenError::without_sockets(address, &error))?;
-            let seed = self.secrets.draw().map_or(0, |secret| secret.nonce);
-            let now = self.reactor.now();
-            self.serve = Some(Box::new(Serve::new(self.socket_limits.connections_max, seed, now)));
-        }
+        let opened = self.open_serve();
+        opened.map_err(|error| ListenError::without_sockets(address, &error))?;
         let listener = self.reactor.listen(address, options)?;
         let serve = self.serve.as_mut().expect("it was just made");
         serve.listeners.push(listener);
         Ok(self.reactor.listen_address(listener).expect("it was just made"))
+    }
+
+    /// Buys what connections need, once.
+    pub(super) fn open_serve(&mut self) -> std::io::Result<()> {
+        if self.serve.is_none() {
+            self.reactor.open_sockets(self.socket_limits)?;
+            let seed = self.secrets.draw().map_or(0, |secret| secret.nonce);
+            let now = self.reactor.now();
+            self.serve = Some(Box::new(Serve::new(self.socket_limits.connections_max, seed, now)));
+        }
+        Ok(())
     }
 
     /// Listens nowhere any more. Who is connected stays so.

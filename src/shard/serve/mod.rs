@@ -21,6 +21,7 @@ mod deliver;
 mod follow;
 mod frames;
 mod listen;
+mod moves;
 mod peers;
 mod receive;
 mod server;
@@ -28,6 +29,7 @@ mod stream;
 mod tell;
 
 pub(super) use deliver::Giving;
+pub(super) use moves::Moving;
 pub use server::{Server, ServerConfig, ServerError, SetUp};
 
 use crate::base::{ExecutionId, Instant, Random, SubscriberId};
@@ -149,7 +151,7 @@ impl Serve {
         match connection.doing {
             Doing::Result => self.waiting.retain(|(_, waiting)| *waiting != id),
             Doing::Elsewhere => self.gatherings.retain(|gathering| !gathering.is_for(id)),
-            Doing::Requests | Doing::Stream | Doing::Closing => {}
+            Doing::Requests | Doing::Stream | Doing::Moving(_) | Doing::Closing => {}
         }
         Some(connection)
     }

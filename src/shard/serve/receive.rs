@@ -40,7 +40,7 @@ impl<R: Reactor + 'static> Shard<R> {
                         connection.is_blocked = false;
                     }
                 }
-                SocketEvent::Released { socket, .. } => drop(socket), // Nobody asks for it yet.
+                SocketEvent::Released { connection: id, socket } => self.send_off(id, socket),
             }
         }
     }
@@ -59,11 +59,15 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     /// Does what the HTTP machine of a connection wants, until it waits.
-    fn take_step(&mut self, id: ConnectionId, mut step: Step) {
+    pub(super) fn take_step(&mut self, id: ConnectionId, mut step: Step) {
         loop {
             match step {
                 Step::Wait => break,
                 Step::Call(call) => {
+                    if let Some(home) = self.home_of(&call) {
+                        self.begin_move(id, call, home);
+                        return;
+                    }
                     if !self.carry_out_call(id, call) {
                         break;
                     }
@@ -92,7 +96,11 @@ impl<R: Reactor + 'static> Shard<R> {
             // Who closes its side of a stream has gone, as browsers and curl go.
             _ if is_broken => self.drop_connection(id),
             Doing::Requests => self.converse(id, |http, date, out| http.end_input(date, out)),
-            Doing::Result | Doing::Elsewhere | Doing::Stream | Doing::Closing => {
+            Doing::Result
+            | Doing::Elsewhere
+            | Doing::Stream
+            | Doing::Moving(_)
+            | Doing::Closing => {
                 self.drop_connection(id);
             }
         }

@@ -1,0 +1,98 @@
+//! Connections that move: a connection goes where the execution lives that its request names. There
+//! it is like any other; nothing crosses cores chunk by chunk.
+//!
+//! The request has been read, and its answer not begun: what moves is the socket, the HTTP machine
+//! with what it has kept, the call, and bytes of earlier answers that the kernel did not take yet.
+
+use super::super::Shard;
+use super::super::handle::Command;
+use super::connection::{Connection, Doing};
+use crate::endpoint::{Answer, ApiError, Call, HttpConnection, Step};
+use crate::limits;
+use crate::reactor::{ConnectionId, Reactor, ReleasedSocket};
+use crate::wire::http1::Status;
+
+/// A connection on its way to another shard.
+pub(in crate::shard) struct Moving {
+    socket: ReleasedSocket,
+    http: HttpConnection,
+    call: Call,
+    /// To be sent before the answer.
+    rest: Vec<u8>,
+}
+
+impl<R: Reactor + 'static> Shard<R> {
+    /// Which other shard has to answer this.
+    pub(super) fn home_of(&self, call: &Call) -> Option<usize> {
+        let home = usize::from(call.home()?);
+        (home != self.own_index() && home < self.peers.len()).then_some(home)
+    }
+
+    /// Lets a connection go there. Its socket comes later: [`Shard::send_off`].
+    pub(super) fn begin_move(&mut self, id: ConnectionId, call: Call, home: usize) {
+        let serve = self.serve.as_mut().expect("it has connections");
+        serve.flush(&mut self.reactor, &mut self.counters, self.now);
+        serve.set_timer(id, None);
+        let Some(connection) = serve.connection(id) else { return };
+        connection.doing = Doing::Moving(Box::new((home, call)));
+        connection.is_blocked = true; // What is left to be sent is not sent from here.
+        self.reactor.release(id);
+    }
+
+    /// The socket of a connection that moves is nobody's now.
+    pub(super) fn send_off(&mut self, id: ConnectionId, socket: ReleasedSocket) {
+        let Some(serve) = &mut self.serve else { return };
+        let Some(connection) = serve.forget(id) else { return };
+        let rest = connection.unsent();
+        let Connection { http, doing, .. } = *connection;
+        let Doing::Moving(to) = doing else { unreachable!("nothing else is released") };
+        let (home, call) = *to;
+        let moving = Box::new(Moving { socket, http, call, rest });
+        let peer = &self.peers[home];
+        match peer.put(Command::Arrive(moving)) {
+            Ok(()) => {
+                let waker = peer.waker().clone();
+                self.reactor.wake(&waker);
+            }
+            Err((_, Command::Arrive(moving))) => self.turn_away(*moving),
+            Err(_) => unreachable!("it comes back as it went"),
+        }
+    }
+
+    /// A connection of another shard arrives, with a call that is to be answered here.
+    pub(in crate::shard) fn take_in(&mut self, moving: Moving) {
+        let call = moving.call.clone();
+        if let Some(id) = self.adopt(moving) {
+            self.take_step(id, Step::Call(call));
+        }
+    }
+
+    /// The other shard takes nothing now: the client is told so from here.
+    fn turn_away(&mut self, moving: Moving) {
+        if let Some(id) = self.adopt(moving) {
+            let error =
+                ApiError::new(Status::SERVICE_UNAVAILABLE, "busy", "a shard takes no calls");
+            self.answer(id, &Answer::error(&error.retry_after(limits::BUSY_RETRY_AFTER)));
+            self.converse(id, |http, date, out| http.resume(date, out));
+        }
+    }
+
+    /// A connection with its answer still to be given; `None` if it finds no place.
+    fn adopt(&mut self, moving: Moving) -> Option<ConnectionId> {
+        let Moving { socket, http, rest, .. } = moving;
+        let peer = socket.peer();
+        if self.open_serve().is_err() {
+            return None;
+        }
+        let Ok(id) = self.reactor.adopt(socket) else {
+            self.log_connection("connection_refused", peer);
+            return None; // The error has the socket: it is closed with it.
+        };
+        let serve = self.serve.as_mut().expect("it was just opened");
+        serve.accept(id, peer, self.now);
+        let connection = serve.writable(id).expect("it was just accepted");
+        connection.http = http;
+        connection.write(|out| out.extend_from_slice(&rest));
+        Some(id)
+    }
+}
