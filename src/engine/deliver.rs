@@ -179,16 +179,17 @@ impl Engine {
                 continue;
             }
             e.turn = if e.turn + 1 < count { e.turn + 1 } else { 0 };
-            if e.outcome.is_none() && !e.gated() {
-                if let Some((from_seq, until_seq)) = e.locals.advance(&e.log) {
-                    self.fan_out = FanOut { execution, from_seq, until_seq, filters: false };
-                    self.abreast_from = Some(e.turn);
-                    if until_seq <= e.log.head_seq() {
-                        e.dirty = true; // The rest has its turn later.
-                        self.dirty.push_back(execution);
-                    }
-                    return Begun::Delivery;
+            if e.outcome.is_none()
+                && !e.gated()
+                && let Some((from_seq, until_seq)) = e.locals.advance(&e.log)
+            {
+                self.fan_out = FanOut { execution, from_seq, until_seq, filters: false };
+                self.abreast_from = Some(e.turn);
+                if until_seq <= e.log.head_seq() {
+                    e.dirty = true; // The rest has its turn later.
+                    self.dirty.push_back(execution);
                 }
+                return Begun::Delivery;
             }
             self.scan = Some(Scan { execution, at: e.turn, remaining: count });
             return Begun::Walk;
@@ -220,9 +221,7 @@ impl Engine {
             let given = if local.takes_all(end_seq) && next_seq >= tail_seq {
                 if plain_from != next_seq {
                     plain_from = next_seq;
-                    let until_seq = e.log.delivery_end(next_seq);
-                    let bytes = e.log.bytes_before(until_seq);
-                    plain_end = Cursor::new(until_seq, Totals { chunks: until_seq - 1, bytes });
+                    plain_end = e.log.cursor_before(e.log.delivery_end(next_seq));
                 }
                 let range = (next_seq, plain_end.next_seq);
                 if !self.recipients.is_empty() && range != gathered {

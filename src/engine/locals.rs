@@ -90,7 +90,7 @@ impl Locals {
         }
         let until_seq = log.delivery_end(from_seq);
         abreast.next_seq = until_seq;
-        abreast.seen = Totals { chunks: until_seq - 1, bytes: log.bytes_before(until_seq) };
+        abreast.seen = log.cursor_before(until_seq).seen;
         Some((from_seq, until_seq))
     }
 

@@ -10,7 +10,7 @@
 
 use crate::engine::chunk::{KindTotals, Kinds, Meta, Totals};
 use crate::engine::event::ChunkFacts;
-use crate::engine::policy::Log;
+use crate::engine::policy::{Cursor, Log};
 use crate::limits;
 
 /// What is known of the chunks that a ring holds.
@@ -85,6 +85,12 @@ impl ChunkLog {
         } else {
             self.meta(seq - 1).total_bytes
         }
+    }
+
+    /// Where one stands that was given everything before `seq`, the last of which is held.
+    #[inline]
+    pub fn cursor_before(&self, seq: u64) -> Cursor {
+        Cursor::new(seq, Totals { chunks: seq - 1, bytes: self.bytes_before(seq) })
     }
 
     /// One past the last chunk that can be given at once together with chunk `from_seq`, which is

@@ -14,7 +14,8 @@
 //! use streamdoor::engine::{Action, Engine, Event, OpenSpec, Reply, RingFacts};
 //!
 //! let mut engine = Engine::new(Default::default(), Instant::ZERO);
-//! let ring = RingFacts { slot_count: 16, chunks_max: 14, chunk_bytes_max: 512, data_bytes: 2_048 };
+//! let ring =
+//!     RingFacts { slot_count: 16, chunks_max: 14, chunk_bytes_max: 512, data_bytes: 2_048 };
 //! engine.handle(Event::Open(OpenSpec::new(ring)), Instant::ZERO);
 //! let Some(Action::Reply(Reply::Opened(Ok(id)))) = engine.next_action() else { panic!() };
 //! let Some(Action::Lease(execution)) = engine.next_action() else { panic!() };

@@ -155,8 +155,8 @@ impl ControlPage {
 
     /// Chunks from `gate_seq` on must not be overwritten, chunks from `credit_seq` on not be
     /// published, and all payload bytes together not pass `credit_bytes`; `u64::MAX`: no bound.
-    /// Everything before `read_seq` was read. Each of the four holds for itself: a torn look at them
-    /// is as good as two looks.
+    /// Everything before `read_seq` was read. Each of the four holds for itself: a torn look at
+    /// them is as good as two looks.
     pub fn set_gate(&self, gate_seq: u64, credit_seq: u64, credit_bytes: u64, read_seq: u64) {
         self.segment.word(CREDIT_SEQ).store(credit_seq, Ordering::Relaxed);
         self.segment.word(CREDIT_BYTES).store(credit_bytes, Ordering::Relaxed);

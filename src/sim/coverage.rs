@@ -133,6 +133,8 @@ const OTHERS: &[&str] = &[
     "from live",
     "from seq",
     "from seq with what was seen",
+    "lost place taken over",
+    "came back for what is kept",
     "connection broke",
     "connection came back",
     "connection came back too late",

@@ -42,6 +42,12 @@ pub(super) struct Follower {
     pub headers_only: bool,
     pub ack_window: Option<u32>,
     pub coalesce: Option<Coalesce>,
+    /// It may come back for what it was given last.
+    pub replays: bool,
+    /// It came back for what had to be kept: there is no gap for it.
+    pub is_promised: bool,
+    /// The first chunk that it was given.
+    pub first_given_seq: Option<u64>,
     /// It is being taken in: the gate is not where it will be.
     pub is_joining: bool,
     /// Everything before it was given, counted in a gap, or is none of its kinds.
@@ -110,6 +116,9 @@ impl Follower {
             headers_only: false,
             ack_window: None,
             coalesce: None,
+            replays: false,
+            is_promised: false,
+            first_given_seq: None,
             is_joining: true,
             next_seq,
             first_seq: subscribed.cursor.next_seq,
@@ -172,6 +181,29 @@ impl Follower {
         lag.chunks <= 1
             || lag.chunks <= u64::from(self.limit_chunks(execution))
                 && lag.bytes <= self.limit_bytes
+    }
+
+    /// The first chunk that it may come back for, if it may at all: half of the slots and half of
+    /// the payload area are kept, and with acknowledgements what it has not acknowledged.
+    pub fn kept_seq(&self, execution: &ExecutionModel) -> Option<u64> {
+        let is_lost = self.lost_at.is_some() && self.is_attached();
+        if !is_lost || !self.replays || !self.kinds.is_all() {
+            return None;
+        }
+        let ring = execution.ring?;
+        let given_from_seq = self.first_given_seq?; // Before that the gate may not stand.
+        let acked_seq = if self.ack_window.is_some() { self.acked_seq } else { 0 };
+        let (mut from_seq, mut bytes) = (self.next_seq, 0);
+        while from_seq > given_from_seq.max(acked_seq + 1) {
+            let chunk = execution.chunk(from_seq - 1).expect("it was given");
+            bytes += u64::from(chunk.length.next_multiple_of(8));
+            let is_full = self.next_seq - from_seq == u64::from(ring.slot_count / 2);
+            if is_full || bytes > u64::from(ring.data_bytes / 2) {
+                break;
+            }
+            from_seq -= 1;
+        }
+        Some(from_seq)
     }
 
     /// Is it told at once of everything there is?
@@ -280,6 +312,7 @@ impl Follower {
             }
         }
         self.count_acknowledgement(seq)?;
+        self.first_given_seq.get_or_insert(seq);
         self.given.count(model.length);
         self.settle(seq, Totals { chunks: 1, bytes: u64::from(model.length) });
         Ok(())
@@ -344,6 +377,9 @@ impl Follower {
 
     fn check_reason(&self, gap: &Gap, execution: &ExecutionModel) -> Result<(), String> {
         let policy = self.policy;
+        if self.is_promised {
+            return Err("all of it had to be kept".into());
+        }
         let fits = match gap.reason {
             // A thread may go on until the gate stands.
             GapReason::Late if policy == Policy::Block => self.given.chunks == 0,

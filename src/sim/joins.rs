@@ -21,6 +21,8 @@ struct Wish {
     spec: SubscribeSpec,
     habitat: Habitat,
     headers_only: bool,
+    /// All that it wants has to be there.
+    is_promised: bool,
 }
 
 impl Sim {
@@ -31,15 +33,23 @@ impl Sim {
         // The newest ones mostly, so that there is something to follow.
         let back = if is_misuse { count } else { count.min(12) };
         let execution = (count - 1 - self.random.below(back)) as usize;
+        let returning = self.draw_returning();
+        let execution = returning.as_ref().map_or(execution, |(execution, _)| *execution);
         let id = self.shared.lock().executions[execution].id;
         let status = self.shard.inspect(id);
-        let wish = self.draw_wish(execution, status.as_ref().ok());
-        let Wish { spec, habitat, headers_only } = wish;
+        let wish = match returning {
+            Some((_, wish)) => wish,
+            None => self.draw_wish(execution, status.as_ref().ok()),
+        };
+        let Wish { spec, habitat, headers_only, is_promised } = wish;
+        self.shared.lock().taken_over = None;
         self.shared.lock().joining = Some(Joining {
             execution,
             habitat,
             ack_window: spec.ack_window.filter(|_| habitat != Habitat::Remote),
             coalesce: spec.coalesce.filter(|_| habitat != Habitat::Remote),
+            replays: spec.replays && habitat != Habitat::Remote && spec.policy == Policy::Block,
+            is_promised,
         });
         let follower = self.shared.lock().followers.len();
         let granted = match habitat {
@@ -56,6 +66,7 @@ impl Sim {
         match granted {
             Ok(seat) => {
                 self.check_granted(follower, &spec, headers_only);
+                self.check_taken_over(&spec, is_promised);
                 let is_slow = self.random.chance(self.plan.slow_readers, 1_000);
                 let stuck_until = Instant::ZERO;
                 self.watchers.push(Watcher {
@@ -65,6 +76,10 @@ impl Sim {
                     stuck_until,
                     rest: Rest::Awake,
                 });
+            }
+            Err(SubscribeError::NoLongerHeld { tail_seq }) if is_promised => {
+                let text = format!("{spec:?} comes back, and what was kept begins at {tail_seq}");
+                self.shared.lock().fail(text);
             }
             Err(error) => self.check_refused(execution, habitat, &spec, error, status.ok()),
         }
@@ -78,6 +93,10 @@ impl Sim {
         let habitat = habitats[pick(random, &plan.places)];
         let policy = Policy::ALL[random.below(6) as usize];
         let mut spec = SubscribeSpec { policy, place: Place::Local, ..Default::default() };
+        spec.replays = random.chance(plan.replays, 1_000);
+        if spec.replays && random.chance(1, 2) {
+            spec.policy = Policy::Block; // Else it means nothing.
+        }
         let ring = status.and_then(|status| status.ring).map_or(14, |ring| ring.chunks_max);
         spec.limit_chunks = match random.below(4) {
             0 => None,
@@ -110,7 +129,67 @@ impl Sim {
         if self.random.chance(plan.misuse, 1_000) {
             self.spoil(&mut spec, head_seq);
         }
-        Wish { spec, habitat, headers_only: self.random.chance(plan.headers_only, 1_000) }
+        let headers_only = self.random.chance(plan.headers_only, 1_000);
+        Wish { spec, habitat, headers_only, is_promised: false }
+    }
+
+    /// Now and then one whose connection broke comes back on another, for a part of what it was
+    /// given: what has to be there, or more than that with word of what it had seen.
+    fn draw_returning(&mut self) -> Option<(usize, Wish)> {
+        if !self.random.chance(1, 2) {
+            return None;
+        }
+        let scene = self.shared.lock();
+        let lost = scene.followers.iter().filter_map(|follower| {
+            let kept_seq = follower.kept_seq(&scene.executions[follower.execution])?;
+            Some((follower, kept_seq))
+        });
+        let lost: Vec<_> = lost.collect();
+        if lost.is_empty() {
+            return None;
+        }
+        let (follower, kept_seq) = lost[self.random.below(lost.len() as u64) as usize];
+        let execution = &scene.executions[follower.execution];
+        let is_promised = self.random.chance(3, 4);
+        let first_seq = if is_promised { kept_seq } else { 1 };
+        let seq = self.random.between(first_seq, follower.next_seq);
+        let seen = (!is_promised).then(|| execution.totals(follower.kinds, 1, seq - 1));
+        let spec = SubscribeSpec {
+            policy: Policy::Block,
+            limit_chunks: Some(follower.limit_chunks(execution)),
+            limit_bytes: (follower.limit_bytes != u64::MAX).then_some(follower.limit_bytes),
+            from: From::Seq { seq, seen },
+            ack_window: follower.ack_window,
+            replays: true,
+            ..Default::default()
+        };
+        let habitat = [Habitat::Closure, Habitat::Polled][self.random.below(2) as usize];
+        Some((follower.execution, Wish { spec, habitat, headers_only: false, is_promised }))
+    }
+
+    /// Who came back on another connection has the place of one whose connection had broken, and
+    /// nobody else has.
+    fn check_taken_over(&mut self, spec: &SubscribeSpec, is_promised: bool) {
+        let mut scene = self.shared.lock();
+        let seq = if let From::Seq { seq, .. } = spec.from { Some(seq) } else { None };
+        if is_promised {
+            scene.coverage.count("came back for what is kept");
+        }
+        let may = spec.replays && spec.policy == Policy::Block;
+        let fits = match (scene.taken_over, seq) {
+            (None, _) => !is_promised,
+            (Some(lost), Some(seq)) => {
+                let lost = &scene.followers[lost];
+                // Others than it wants may lie behind what it was given.
+                let is_behind = seq <= lost.next_seq || !lost.kinds.is_all();
+                may && lost.kinds == spec.kinds && lost.policy == spec.policy && is_behind
+            }
+            (Some(_), None) => false,
+        };
+        if !fits {
+            let text = format!("{spec:?} took the place of {:?}", scene.taken_over);
+            scene.fail(text);
+        }
     }
 
     /// Goes on where another subscriber of the same execution has stopped.

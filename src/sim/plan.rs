@@ -51,6 +51,8 @@ pub(super) struct Plan {
     pub filters: u64,
     pub byte_limits: u64,
     pub acks: u64,
+    /// Subscribers under `block` that come back for what they were given last.
+    pub replays: u64,
     pub coalesces: u64,
     pub headers_only: u64,
     pub progress: u64,
@@ -119,6 +121,7 @@ impl Plan {
             filters: rate(random, 500),
             byte_limits: rate(random, 500),
             acks: rate(random, 300),
+            replays: rate(random, 1_000),
             coalesces: rate(random, 300),
             headers_only: rate(random, 300),
             progress: rate(random, 200),

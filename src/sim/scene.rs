@@ -48,6 +48,8 @@ pub(super) struct Scene {
     /// What is being asked for at this moment.
     pub opening: Option<Opening>,
     pub joining: Option<Joining>,
+    /// Whose place was taken over last.
+    pub taken_over: Option<usize>,
     /// A chunk that is on its way into the shard by hand.
     pub publishing: Option<(usize, u64, ChunkModel)>,
     by_seat: Vec<Option<usize>>,
@@ -72,6 +74,8 @@ pub(super) struct Joining {
     pub habitat: Habitat,
     pub ack_window: Option<u32>,
     pub coalesce: Option<Coalesce>,
+    pub replays: bool,
+    pub is_promised: bool,
 }
 
 /// The scene as its actors hold it.
@@ -109,6 +113,7 @@ impl Scene {
             failure: None,
             opening: None,
             joining: None,
+            taken_over: None,
             publishing: None,
             by_seat: Vec::new(),
             scratch: Vec::new(),
@@ -231,6 +236,8 @@ impl Scene {
             Follower::new(index, joining.execution, joining.habitat, subscribed, self.now);
         follower.ack_window = joining.ack_window;
         follower.coalesce = joining.coalesce;
+        follower.replays = joining.replays;
+        follower.is_promised = joining.is_promised;
         let execution = &mut self.executions[joining.execution];
         let result = follower.begin(execution);
         execution.followers.push(index);
@@ -289,8 +296,14 @@ impl Scene {
         let follower = &mut self.followers[index];
         assert!(follower.subscriber == subscriber);
         let before = follower.gone.replace(gone);
+        let is_taken_over = gone == Gone::Left && follower.lost_at.is_some();
+        follower.has_left |= is_taken_over;
         if before.is_some() {
             self.fail(format!("subscriber {index} is let go twice: {before:?}, {gone:?}"));
+        }
+        if is_taken_over {
+            self.taken_over = Some(index);
+            self.coverage.count("lost place taken over");
         }
     }
 

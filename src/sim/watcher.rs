@@ -42,12 +42,17 @@ impl Sim {
             self.shared.lock().coverage.count("reader stuck");
             return;
         }
-        let is_lost = self.shared.lock().followers[self.watchers[at].follower].lost_at.is_some();
+        let (is_lost, replays) = {
+            let follower = &self.shared.lock().followers[self.watchers[at].follower];
+            (follower.lost_at.is_some(), follower.replays)
+        };
+        // Who may come back on another connection loses this one more often.
+        let breaks = self.plan.connection_breaks.max(if replays { 100 } else { 0 });
         if is_lost {
-            if self.random.chance(1, 4) {
+            if self.random.chance(1, if replays { 16 } else { 4 }) {
                 self.mend(at);
             }
-        } else if self.random.chance(self.plan.connection_breaks, 1_000) {
+        } else if self.random.chance(breaks, 1_000) {
             self.break_connection(at);
         } else if self.random.chance(self.plan.reader_leaves, 1_000) {
             self.unsubscribe(at);
