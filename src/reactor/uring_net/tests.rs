@@ -48,7 +48,9 @@ fn turn(reactor: &mut UringReactor, accepted: &mut Vec<ConnectionId>) -> Vec<(Co
             SocketEvent::Received { connection, bytes } => {
                 received.push((connection, bytes.len() as u64));
             }
-            SocketEvent::Ended { .. } | SocketEvent::Writable { .. } => {}
+            SocketEvent::Ended { .. }
+            | SocketEvent::Writable { .. }
+            | SocketEvent::Released { .. } => {}
         }
     }
     received
@@ -106,4 +108,36 @@ fn receives_that_find_no_buffer_wait_for_one_and_lose_nothing() {
         byte_count += received.iter().map(|(_, count)| count).sum::<u64>();
     }
     assert_eq!(reactor.counters().sockets.received_bytes, 10 * count as u64);
+}
+
+#[test]
+fn every_flavor_takes_its_receive_back_before_a_socket_moves() {
+    for flavor in Flavor::BEST_FIRST {
+        let Some((mut old, address)) = server(64, flavor) else { continue };
+        let Some((mut new, _)) = server(64, flavor) else { continue };
+        let mut client = connect(&address);
+        let mut accepted = Vec::new();
+        while accepted.is_empty() {
+            turn(&mut old, &mut accepted);
+        }
+        turn(&mut old, &mut accepted); // The receive is with the kernel.
+        old.release(accepted[0]);
+        let socket = loop {
+            old.wait(None);
+            old.poll();
+            if let Some(SocketEvent::Released { socket, .. }) = old.next_socket_event() {
+                break socket;
+            }
+        };
+        client.write_all(b"hello").unwrap();
+        let id = new.adopt(socket).unwrap();
+        let received = loop {
+            let received = turn(&mut new, &mut accepted);
+            if !received.is_empty() {
+                break received;
+            }
+        };
+        assert_eq!(received, [(id, 5)], "{flavor}");
+        assert_eq!(old.counters().sockets.received_bytes, 0);
+    }
 }
