@@ -68,7 +68,7 @@
 //!         ├───────────────┘
 //!       shard                     5  the loop, where everything meets
 //!         │
-//!    sim   client                 6  a seeded world in which all of it runs │ who asks from outside
+//!    sim   client                 6  a seeded world for all of it │ asks a server from outside
 //! ```
 //!
 //! Three sentences to remember: *engine moves numbers, memory holds bytes, reactor talks to the

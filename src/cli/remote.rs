@@ -71,9 +71,10 @@ pub fn failure(error: ClientError) -> CliError {
     let text = error.to_string();
     match error {
         ClientError::Unreachable { .. } => CliError::Environment(text),
-        ClientError::Refused(refused) if matches!(refused.status.code(), 400..=422) => {
-            CliError::Call(text)
-        }
+        ClientError::Refused(refused) => match refused.status.code() {
+            400 | 404 | 409..=422 => CliError::Call(text),
+            _ => CliError::Failed(text), // Too much at once, or its own fault.
+        },
         _ => CliError::Failed(text),
     }
 }

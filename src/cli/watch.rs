@@ -241,8 +241,8 @@ mod tests {
         let zeros = "0".repeat(26);
         let ones = "1".repeat(26);
         let expected = format!(
-            "execution                   tool          state      chunks  bytes  subscribers    age  \
-             progress\n\
+            "execution                   tool          state      chunks  bytes  subscribers    \
+             age  progress\n\
              {zeros}  search_files  running        12   3456            1  1.2 s  \
              30 % (3 of 10) reading\n\
              {ones}  a[2Jb         timed_out      12   3456            1  1.2 s"

@@ -60,7 +60,7 @@ use serde_json::Value;
 
 use crate::base::ExecutionId;
 use crate::endpoint::StreamFormat;
-use crate::engine::State;
+use crate::engine::{From, State};
 use crate::limits;
 use crate::wire::http1::{Method, Status as HttpStatus, is_media_type};
 
@@ -134,8 +134,8 @@ impl Client {
         Created::read(answer(value)?)
     }
 
-    /// Runs a tool, and follows it. Until its first event has come, a connection that breaks is an
-    /// error, for the same reason as with [`Client::execute`].
+    /// Runs a tool, and follows it from its start. Until its first event has come, a connection
+    /// that breaks is an error, for the same reason as with [`Client::execute`].
     ///
     /// # Errors
     /// [`ClientError`].
@@ -146,6 +146,7 @@ impl Client {
         options: &ExecuteOptions,
         follow: FollowOptions,
     ) -> Result<Stream, ClientError> {
+        let follow = FollowOptions { from: From::Start, after: None, ..follow };
         let body = request::execute(tool, arguments, options);
         let connection = self.open(&request::call(&body, &follow), follow.format)?;
         Ok(Stream::new(self.clone(), follow, None, connection))

@@ -50,7 +50,8 @@ fn server(mut stream: impl FnMut(&str) -> Reply + Send + 'static) -> Server {
         ("GET", "/v1/progress") => Reply::Last(json(
             200,
             &format!(
-                r#"{{"progress": [{{"execution": "{ID}", "progress": {{"progress": 1, "total": 4}}}}]}}"#
+                r#"{{"progress": [{{"execution": "{ID}",
+                    "progress": {{"progress": 1, "total": 4}}}}]}}"#
             ),
         )),
         ("DELETE", _) => {
@@ -82,7 +83,8 @@ fn a_call_prints_what_comes_and_succeeds() {
     let asked = server.asked();
     assert_eq!(route(&asked[0]), ("GET", "/v1/tools"));
     assert!(asked[1].starts_with("POST /v1/executions?stream=sse&max_chunks=7 HTTP/1.1\r\n"));
-    let body = r#"{"tool":"t","arguments":{"word":"123"},"timeouts":{"first_chunk_ms":null,"inactivity_ms":null,"total_ms":5000}}"#;
+    let body = "{\"tool\":\"t\",\"arguments\":{\"word\":\"123\"},\"timeouts\":\
+                {\"first_chunk_ms\":null,\"inactivity_ms\":null,\"total_ms\":5000}}";
     assert!(asked[1].ends_with(body), "{}", asked[1]);
 }
 
