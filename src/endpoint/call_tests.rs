@@ -9,7 +9,7 @@ use super::exchange::{called, get, post, with};
 use super::*;
 use crate::base::{ExecutionId, Handle, ProgressToken, SubscriberId};
 use crate::engine::{
-    Coalesce, From, Hold, Kind, Kinds, OnStall, Policy, ProgressSource, Start, Timeouts,
+    Coalesce, From, Hold, Kind, Kinds, OnStall, Policy, ProgressSource, Start, Timeouts, Totals,
 };
 use crate::limits;
 
@@ -156,14 +156,19 @@ fn the_format_of_a_stream_is_chosen_by_name_or_by_accept() {
 fn a_stream_goes_on_behind_the_last_event_that_was_seen() {
     let (a, b) = (id(1), id(2));
     let seq = |seq| From::Seq { seq, seen: None };
+    let seen = |seq, chunks, bytes| From::Seq { seq, seen: Some(Totals { chunks, bytes }) };
     let one = format!("/v1/executions/{a}/events?from=live");
     let two = format!("/v1/events?executions={a},{b}");
     let table = [
         (&one, "41".to_owned(), vec![(a, seq(42))]),
         (&one, format!("{a}:41"), vec![(a, seq(42))]),
-        (&one, format!("{a}:0"), vec![(a, From::Start)]),
+        // Not from the start: it comes back, and takes the place that it had.
+        (&one, format!("{a}:0"), vec![(a, seq(1))]),
+        (&one, format!("{a}:0:0"), vec![(a, seen(1, 0, 0))]),
+        (&one, format!("{a}:41:900"), vec![(a, seen(42, 41, 900))]),
+        (&one, format!("{a}:41:900:7"), vec![(a, seen(42, 7, 900))]),
         (&two, format!("{a}:1,{b}:2"), vec![(a, seq(2)), (b, seq(3))]),
-        (&two, format!("{b}:2,{a}:0"), vec![(a, From::Start), (b, seq(3))]),
+        (&two, format!("{b}:2,{a}:0"), vec![(a, seq(1)), (b, seq(3))]),
     ];
     for (target, cursor, places) in table {
         let request = with("GET", target, &format!("last-event-id: {cursor}\r\n"));

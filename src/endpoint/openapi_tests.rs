@@ -194,6 +194,7 @@ mod checked {
                 token: Some(t),
                 progress: 1.0,
                 total: Some(2.0),
+                percentage: Some(50.0),
                 message: Some("m"),
                 context: Some("{}"),
             }),
