@@ -1,7 +1,7 @@
 //! `streamdoor serve` as a process: what it says when it starts, how it stops, how it refuses.
 #![cfg(all(feature = "cli", feature = "server"))]
 
-use std::io::{BufRead, BufReader, Lines, Read};
+use std::io::{BufRead, BufReader, Lines, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 
@@ -102,6 +102,45 @@ impl Drop for File {
     }
 }
 
+/// A whole response, as it came.
+fn get(port: &str, path: &str, accept: &str) -> String {
+    let mut stream = TcpStream::connect(format!("127.0.0.1:{port}")).unwrap();
+    let request = format!(
+        "GET {path} HTTP/1.1\r\nHost: here\r\nAccept: {accept}\r\nConnection: close\r\n\r\n"
+    );
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn metrics_are_those_of_all_shards_whichever_is_asked() {
+    if std::thread::available_parallelism().unwrap().get() < 2 {
+        println!("not run: there is only one core");
+        return;
+    }
+    let mut server = Server::start(&["--cpus", "0,1", "--idle", "block", "--log-level", "debug"]);
+    let listening = server.until("listening").pop().unwrap();
+    let port = listening["address"].as_str().unwrap().rsplit_once(':').unwrap().1.to_owned();
+    for _ in 0..10 {
+        let answer = get(&port, "/metrics", "application/openmetrics-text;version=1.0.0");
+        assert!(answer.contains("application/openmetrics-text; version=1.0.0"), "{answer}");
+        assert!(answer.ends_with("# EOF\n"), "{answer}");
+        for shard in ["0", "1"] {
+            let sample =
+                format!("\nstreamdoor_executions{{shard=\"{shard}\",state=\"running\"}} 0");
+            assert!(answer.contains(&sample), "{sample} in {answer}");
+        }
+    }
+    let opened = server.until("connection_opened").pop().unwrap();
+    assert!(opened["peer"].as_str().unwrap().starts_with("127.0.0.1:"), "{opened}");
+    server.until("connection_closed");
+    server.signal("TERM");
+    server.until("stopped");
+    assert_eq!(server.end().0, Some(0));
+}
+
 #[test]
 fn it_says_what_it_found_then_listens_and_ends_in_order() {
     for signal in ["TERM", "INT"] {
@@ -116,7 +155,9 @@ fn it_says_what_it_found_then_listens_and_ends_in_order() {
         let address = records[3]["address"].as_str().unwrap();
         let address = address.strip_prefix("http://127.0.0.1:").unwrap();
         assert_ne!(address, "0");
-        TcpStream::connect(format!("127.0.0.1:{address}")).unwrap();
+        let answer = get(address, "/metrics", "text/plain");
+        assert!(answer.contains("\nstreamdoor_connections{shard=\"0\"} 1\n"), "{answer}");
+        assert!(answer.contains("version=0.0.4"), "{answer}");
         server.signal(signal);
         let stopping = server.until("stopping").pop().unwrap();
         assert_eq!(stopping["deadline_s"], 10);

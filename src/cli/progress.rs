@@ -221,7 +221,9 @@ mod tests {
     fn reported(progress: f64, total: Option<f64>, message: Option<&str>) -> Meter {
         let mut meter = Meter::new(Style::Bar);
         let execution = "";
-        let report = Progress { execution, token: None, progress, total, message, context: None };
+        let percentage = total.map(|total| 100.0 * progress / total);
+        let (token, context) = (None, None);
+        let report = Progress { execution, token, progress, total, percentage, message, context };
         meter.report(&report, Instant::ZERO);
         meter.count(&chunk(1, None, &[0; 3 << 20]), Instant::ZERO);
         meter

@@ -224,15 +224,11 @@ impl<R: Reactor + 'static> Shard<R> {
                         }
                         #[cfg(feature = "server")]
                         Call::Connection(id) => {
+                            let (reactor, counters) = (&mut self.reactor, &mut self.counters);
+                            let (now, names) = (self.now, &run.names);
+                            let giving = Giving { reactor, counters, now, names };
                             let serve = self.serve.as_mut().expect("it has connections");
-                            let mut giving = Giving {
-                                reactor: &mut self.reactor,
-                                counters: &mut self.counters,
-                                now: self.now,
-                                execution: fan.execution,
-                                names: &run.names,
-                            };
-                            serve.give(*id, *subscriber, &chunk, &mut giving);
+                            serve.give(*id, *subscriber, &chunk, giving);
                         }
                         Call::Nobody => {}
                     }

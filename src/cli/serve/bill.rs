@@ -44,7 +44,7 @@ pub struct Bill {
     pub rings_at_start_bytes: u64,
     /// Memory of rings, at most.
     pub rings_at_most_bytes: u64,
-    /// Buffers for what is received, and for the log.
+    /// Buffers for what is received, for encoded chunks, and for the log.
     pub buffers_bytes: u64,
 }
 
@@ -72,6 +72,7 @@ impl Bill {
         }
         let received_bytes =
             u64::from(limits::RECEIVE_BUFFERS) * u64::from(limits::RECEIVE_BUFFER_BYTES);
+        let shard_bytes = received_bytes + limits::FRAME_CACHE_BYTES as u64;
         let log_bytes = (limits::LOG_RECORDS_MAX * size_of::<Record>()) as u64;
         Ok(Bill {
             allowance,
@@ -80,7 +81,7 @@ impl Bill {
             connections_max,
             rings_at_start_bytes: shards * settings.prealloc_bytes.0,
             rings_at_most_bytes: shards * settings.rings_bytes_max.0,
-            buffers_bytes: shards * received_bytes + log_bytes,
+            buffers_bytes: shards * shard_bytes + log_bytes,
         })
     }
 

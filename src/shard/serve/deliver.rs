@@ -18,7 +18,6 @@ pub(in crate::shard) struct Giving<'a, R> {
     pub reactor: &'a mut R,
     pub counters: &'a mut Counters,
     pub now: Instant,
-    pub execution: Handle,
     pub names: &'a Names,
 }
 
@@ -44,7 +43,7 @@ impl Serve {
         id: ConnectionId,
         subscriber: SubscriberId,
         chunk: &Chunk<'_>,
-        giving: &mut Giving<'_, R>,
+        giving: Giving<'_, R>,
     ) {
         let stream = self.connection(id).and_then(|connection| connection.stream.as_ref());
         let Some(encoding) = stream.map(|stream| stream.encoding) else { return };
@@ -67,12 +66,12 @@ impl Serve {
         &mut self,
         encoding: Encoding,
         chunk: &Chunk<'_>,
-        giving: &mut Giving<'_, R>,
+        giving: Giving<'_, R>,
     ) -> Frame {
         if self.current.iter().all(Option::is_none) {
             self.queued_events += 1;
         }
-        let key = Key { execution: giving.execution, seq: chunk.seq, encoding };
+        let key = Key { execution: chunk.execution.slot, seq: chunk.seq, encoding };
         let frame = match self.frames.find(&key) {
             Some(frame) => {
                 giving.counters.frames_reused += 1;
