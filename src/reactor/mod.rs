@@ -7,8 +7,9 @@
 //!
 //! Reading order: this file (the contract), [`operation`] (what goes in and comes out),
 //! [`waker`], [`polled`] (the simpler backend), [`uring`], [`probe`] (which of the two), [`idle`]
-//! (when to poll and when to block). Then sockets: [`socket`] (their values), [`released`] (on their
-//! way to another reactor), `socket_calls.rs` and `listener.rs` (what both backends share), `polled_net.rs`, `uring_net.rs` (with `uring_net/`), `uring_buffers.rs`.
+//! (when to poll and when to block). Then sockets: [`socket`] (their values), [`released`] (on
+//! their way to another reactor), `socket_calls.rs` and `listener.rs` (what both backends share),
+//! `polled_net.rs`, `uring_net.rs` (with `uring_net/`), `uring_buffers.rs`.
 //! Beside all that, [`watch`] looks after the machine's memory.
 //! Tests: `tests/reactor/` runs one list against all three.
 
@@ -123,8 +124,8 @@ use crate::base::Instant;
 ///   peer sends into the closed connection (so let it finish first). The descriptor and the place
 ///   are free again when the kernel has answered everything that was in flight.
 /// - **R22 nothing else.** A reactor without sockets does no work for them.
-/// - **R23 release.** After [`Reactor::release`] nothing is received any more but what is under way:
-///   it is told, also during a pause, and an end that was found. Then one
+/// - **R23 release.** After [`Reactor::release`] nothing is received any more but what is under
+///   way: it is told, also during a pause, and an end that was found. Then one
 ///   [`SocketEvent::Released`] gives the socket away, and name and place are free. What is still
 ///   in the kernel waits for who adopts it: each byte, and the end, is told once by one of the two.
 ///   Until that event the owner can only close the connection, after which there is none; to

@@ -3,7 +3,8 @@
 //! How they map to the contract: receives are short and late, sends are cut at any length (at none
 //! too), EINTR and EAGAIN cost time, a pause may come when bytes are on their way (they are held),
 //! events of different connections overtake each other, and places of closed connections stay taken
-//! for a while. Of a connection that is released bytes come until it is let go. Invariant: S2 one event at a time of each kind and connection is under way.
+//! for a while. Of a connection that is released bytes come until it is let go. Invariant: S2 one
+//! event at a time of each kind and connection is under way.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;

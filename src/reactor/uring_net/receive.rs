@@ -36,7 +36,8 @@ impl UringNet {
                     self.events.push_back(Happening::Received { id, buffer, size_bytes });
                 }
                 (Ok(_), None) => {
-                    slot.past.has_ended = true; // Bytes in no buffer of ours: nothing can be trusted.
+                    // Bytes in no buffer of ours: nothing can be trusted.
+                    slot.past.has_ended = true;
                     self.events.push_back(Happening::Ended(id, Some(IoError(libc::EIO))));
                 }
                 (Err(_), _) => match -result {
