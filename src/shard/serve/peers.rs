@@ -37,6 +37,15 @@ impl Gathering {
     }
 }
 
+impl<R: Reactor + 'static> Shard<R> {
+    /// Makes shards that are driven by hand one server, in the order of their numbers: as
+    /// [`Shard::set_peers`] does it for others.
+    pub fn introduce(shards: &mut [Shard<R>]) {
+        let peers: Vec<Mailbox<R>> = shards.iter().map(Shard::mailbox).collect();
+        shards.iter_mut().for_each(|shard| shard.peers.clone_from(&peers));
+    }
+}
+
 impl Shard {
     /// Makes the shards of one server known to this one, itself among them, in the order of their
     /// numbers.

@@ -8,14 +8,15 @@ use serde_json::Value;
 use super::exchange::{Exchange, Outcome};
 use super::follower::{Follower, Seen};
 use super::script::{self, Script};
-use crate::base::Random;
+use crate::base::{Instant, Random};
 use crate::engine::EngineLimits;
 use crate::limits;
 use crate::memory::RingPoolConfig;
-use crate::reactor::{ListenAddress, ListenOptions, SocketLimits};
+use crate::reactor::{ListenAddress, ListenOptions, Reactor, SocketLimits};
 use crate::shard::{Shard, ShardConfig};
 use crate::sim::reactor::SimReactor;
 use crate::sim::world::{SimFaults, SimWorld};
+use crate::trace::Counters;
 
 const STEPS: u64 = 1_500;
 const CALM_ROUNDS_MAX: u64 = 4_000;
@@ -30,7 +31,7 @@ pub struct ServerSummary {
     /// What happened how often, by name.
     pub happened: Vec<(&'static str, u64)>,
     /// Sends, frames and everything else that the shard counted.
-    pub counters: crate::trace::Counters,
+    pub counters: Counters,
 }
 
 /// Runs one seed twice.
@@ -82,7 +83,8 @@ struct Execution {
 struct Run {
     random: Random,
     world: SimWorld,
-    shard: Shard<SimReactor>,
+    /// One, or two that share the port: connections move between them.
+    shards: Vec<Shard<SimReactor>>,
     address: ListenAddress,
     executions: Vec<Execution>,
     followers: Vec<Follower>,
@@ -104,8 +106,10 @@ impl Run {
         let world = SimWorld::new(random.next_u64(), faults);
         // Who acknowledges needs a place for that, also when streams have many.
         let acknowledges = random.chance(1, 2);
-        let config = ShardConfig {
+        let shard_count = random.between(1, 2) as u8;
+        let config = |shard: u8, random: &mut Random| ShardConfig {
             engine: EngineLimits {
+                shard,
                 executions_max: EXECUTIONS_MAX,
                 subscribers_max: 64,
                 subscribers_per_execution_max: 16,
@@ -119,19 +123,26 @@ impl Run {
             seed: Some(random.next_u64()),
             ..ShardConfig::default()
         };
-        let reactor = SimReactor::new(&world, 1);
-        let mut shard = Shard::with_reactor(reactor, config).expect("memory for small rings");
-        shard.run_jobs_by_hand();
-        shard.tools_mut().insert(script::spec(), script::prepare).expect("it is right");
-        let any = "127.0.0.1:0".parse().expect("an address");
-        let address = shard.listen(&any, ListenOptions::default()).expect("it listens");
+        let mut address: ListenAddress = "127.0.0.1:0".parse().expect("an address");
+        let mut shards = Vec::new();
+        for index in 0..shard_count {
+            let reactor = SimReactor::new(&world, 1);
+            let config = config(index, &mut random);
+            let mut shard = Shard::with_reactor(reactor, config).expect("memory for small rings");
+            shard.run_jobs_by_hand();
+            shard.tools_mut().insert(script::spec(), script::prepare).expect("it is right");
+            let options = ListenOptions { shares_port: true };
+            address = shard.listen(&address, options).expect("it listens");
+            shards.push(shard);
+        }
+        Shard::introduce(&mut shards);
         Run {
             cut_chance: if random.chance(1, 3) { 0 } else { random.between(1, 40) },
             is_slow: random.chance(1, 2),
             acknowledges,
             random,
             world,
-            shard,
+            shards,
             address,
             executions: Vec::new(),
             followers: Vec::new(),
@@ -150,7 +161,7 @@ impl Run {
             self.turn();
             let pause = 1 << self.random.between(8, 24);
             self.pass(pause);
-            self.shard.audit();
+            self.shards.iter().for_each(Shard::audit);
         }
         self.calm_down()?;
         let seen = self.seen;
@@ -167,8 +178,11 @@ impl Run {
             ("cuts", self.cuts),
             ("errands answered", self.answered),
             ("nonsense refused", self.refused),
+            ("moves", self.moves()),
         ];
-        Ok(ServerSummary { seed, happened, counters: self.shard.counters() })
+        let mut counters = Counters::default();
+        self.shards.iter().for_each(|shard| counters.merge(&shard.counters()));
+        Ok(ServerSummary { seed, happened, counters })
     }
 
     fn act(&mut self) -> Result<(), String> {
@@ -309,21 +323,34 @@ impl Run {
         self.followers.push(follower);
     }
 
+    fn moves(&mut self) -> u64 {
+        let moves =
+            |shard: &mut Shard<SimReactor>| shard.reactor_mut().counters().sockets.adopted_count;
+        self.shards.iter_mut().map(moves).sum()
+    }
+
     fn turn(&mut self) {
         for _ in 0..TURNS_MAX {
-            if !self.shard.turn() {
+            let worked = self.shards.iter_mut().map(Shard::turn).fold(false, |a, b| a | b);
+            if !worked {
                 break;
             }
         }
+    }
+
+    fn next_deadline(&mut self) -> Option<Instant> {
+        self.shards.iter_mut().filter_map(Shard::next_deadline).min()
     }
 
     /// Lets time pass, with a turn whenever the shard or the kernel has something to do.
     fn pass(&mut self, nanos: u64) {
         let until = self.world.now() + Duration::from_nanos(nanos);
         for _ in 0..100 {
-            let due = self.shard.next_deadline().filter(|&due| due <= until);
-            self.world.set_horizon(Some(due.unwrap_or(until)));
-            self.shard.park(Some(due.unwrap_or(until)));
+            let due = self.next_deadline().filter(|&due| due <= until);
+            let horizon = due.unwrap_or(until);
+            self.world.set_horizon(Some(horizon));
+            let asleep = self.random.below(self.shards.len() as u64) as usize;
+            self.shards[asleep].park(Some(horizon)); // The other one may be late for a bit.
             self.world.set_horizon(None);
             self.turn();
             if self.world.now() >= until {
@@ -348,7 +375,7 @@ impl Run {
             }
             self.turn();
             self.pass(1 << (10 + round % 18));
-            self.shard.audit();
+            self.shards.iter().for_each(Shard::audit);
             let is_over = self.followers.iter().all(|follower| follower.is_done);
             if is_over && self.errands.is_empty() {
                 break;
@@ -362,17 +389,20 @@ impl Run {
         for seconds in [1, 120, 600] {
             self.pass(seconds * 1_000_000_000);
         }
-        self.shard.audit();
-        if self.shard.connection_count() > 0 {
+        self.shards.iter().for_each(Shard::audit);
+        if self.shards.iter().any(|shard| shard.connection_count() > 0) {
             return Err("connections are left over".into());
         }
         for _ in 0..100 {
             self.pass((limits::RETENTION + limits::BLOCK_DEADLINE).as_nanos() as u64);
         }
-        if self.shard.execution_count() > 0 || self.shard.ring_usage().leased_count > 0 {
-            return Err(format!("something is left over: {:?}", self.shard));
+        let is_empty = |shard: &Shard<SimReactor>| {
+            shard.execution_count() == 0 && shard.ring_usage().leased_count == 0
+        };
+        if !self.shards.iter().all(is_empty) {
+            return Err(format!("something is left over: {:?}", self.shards));
         }
-        match self.shard.next_deadline() {
+        match self.next_deadline() {
             None => Ok(()),
             Some(_) => Err("a timer is left over".into()),
         }
