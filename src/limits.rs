@@ -336,7 +336,7 @@ pub const FLUSH_BYTES: usize = 64 << 10;
 pub const CARRIES_KEPT: usize = 64;
 /// Such a buffer is kept if it is not larger than this.
 pub const CARRY_KEPT_BYTES_MAX: usize = 256 << 10;
-/// What all connections of one shard wait to send, together: above it who is slowest goes.
+/// What all connections of one shard wait to send, together: who would need more goes.
 pub const CARRIES_BYTES_MAX: usize = 256 << 20;
 /// Events of sockets that one turn looks at.
 pub const SOCKET_EVENTS_PER_TURN: u32 = 1_024;

@@ -89,6 +89,10 @@ pub(super) struct Connection {
     pub takes: bool,
     /// It is in the list of those to be flushed.
     pub is_touched: bool,
+    /// Its next request is looked at when everything was sent: there is much of it.
+    pub is_full: bool,
+    /// Of its own bytes so many are counted as put aside.
+    pub aside_bytes: usize,
     /// After what is to be sent nothing follows.
     pub is_last: bool,
     /// The body was cut off: no end is sent, and what is under way may get lost.
@@ -124,6 +128,8 @@ impl Connection {
             is_blocked: false,
             takes: true,
             is_touched: false,
+            is_full: false,
+            aside_bytes: 0,
             is_last: false,
             is_aborted: false,
             has_ended: false,

@@ -167,6 +167,16 @@ impl Serve {
                     continue;
                 }
             };
+            let aside_bytes = if takes { 0 } else { connection.own_bytes() };
+            self.aside_bytes = self.aside_bytes + aside_bytes - connection.aside_bytes;
+            connection.aside_bytes = aside_bytes;
+            if self.aside_bytes > limits::CARRIES_BYTES_MAX && !takes {
+                self.broken.push(id); // Who would need more than there is goes.
+                continue;
+            }
+            if takes && std::mem::take(&mut connection.is_full) {
+                self.answered.push(id);
+            }
             if takes != connection.takes {
                 connection.takes = takes;
                 let demand = if takes { u32::MAX } else { 0 };

@@ -54,6 +54,8 @@ pub(super) struct Serve {
     /// Since the last flush: how many chunks were queued, and how many bytes of frames.
     queued_events: u32,
     queued_bytes: usize,
+    /// What all connections wait to send.
+    aside_bytes: usize,
     /// Buffers that nobody needs now.
     spare: Vec<Vec<u8>>,
     /// What the engine is to be told: how much a subscriber takes from now on.
@@ -89,6 +91,7 @@ impl Serve {
             touched: Vec::with_capacity(256),
             queued_events: 0,
             queued_bytes: 0,
+            aside_bytes: 0,
             spare: Vec::with_capacity(limits::CARRIES_KEPT),
             demands: Vec::with_capacity(256),
             broken: Vec::new(),
@@ -148,6 +151,7 @@ impl Serve {
         self.set_timer(id, None);
         let connection = self.connections[id.0.index as usize].take()?;
         self.connection_count -= 1;
+        self.aside_bytes -= connection.aside_bytes;
         match connection.doing {
             Doing::Result => self.waiting.retain(|(_, waiting)| *waiting != id),
             Doing::Elsewhere => self.gatherings.retain(|gathering| !gathering.is_for(id)),
@@ -215,6 +219,9 @@ impl Serve {
             assert!(!connection.has_pieces() || connection.is_blocked || connection.is_touched);
         }
         assert_eq!(count, self.connection_count);
+        let connections = self.connections.iter().flatten();
+        let aside_bytes: usize = connections.map(|connection| connection.aside_bytes).sum();
+        assert_eq!(aside_bytes, self.aside_bytes);
         for (_, id) in &self.waiting {
             let connection = self.connections[id.0.index as usize].as_ref();
             assert!(connection.is_some_and(|connection| connection.id == *id));

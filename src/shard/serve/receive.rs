@@ -83,6 +83,10 @@ impl<R: Reactor + 'static> Shard<R> {
             let serve = self.serve.as_mut().expect("it has connections");
             let date = serve.date;
             let Some(connection) = serve.writable(id) else { return };
+            if connection.own_bytes() > limits::HTTP_ANSWERS_BYTES_MAX {
+                connection.is_full = true; // Whoever asks on without reading waits.
+                break;
+            }
             step = connection.converse(|http, out| http.resume(&date, out));
         }
         self.settle_connection(id);
