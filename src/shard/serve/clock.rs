@@ -19,7 +19,13 @@ impl<R: Reactor + 'static> Shard<R> {
             connection.timer = None;
             match timer {
                 Timer::Linger => self.drop_connection(id),
-                Timer::Idle if connection.has_pieces() => self.drop_connection(id), // It takes nothing.
+                Timer::Idle if connection.has_pieces() => {
+                    let until = connection.sent_at + limits::CONNECTION_IDLE;
+                    match until <= now {
+                        true => self.drop_connection(id), // It takes nothing.
+                        false => serve.set_timer(id, Some((Timer::Idle, until))),
+                    }
+                }
                 Timer::Idle | Timer::Request => {
                     self.converse(id, |http, date, out| http.time_out(date, out));
                 }
@@ -64,7 +70,10 @@ impl<R: Reactor + 'static> Shard<R> {
         self.reactor.set_receiving(id, connection.http.wants_bytes());
         let armed = connection.timer.map(|(timer, _)| timer);
         let wanted = match (&connection.doing, connection.http.due()) {
-            (Doing::Requests, _) if connection.is_last => Some((Timer::Linger, limits::LINGER)),
+            // Until everything is sent: then it lingers.
+            (Doing::Requests, _) if connection.is_last => {
+                Some((Timer::Idle, limits::CONNECTION_IDLE))
+            }
             (Doing::Requests, Due::Request) => Some((Timer::Idle, limits::CONNECTION_IDLE)),
             // Its deadline stands from the first byte on.
             (Doing::Requests, Due::Rest) if armed == Some(Timer::Request) => return,

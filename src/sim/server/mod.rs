@@ -12,5 +12,7 @@ mod exchange;
 mod follower;
 mod run;
 mod script;
+#[cfg(test)]
+mod tests;
 
 pub use run::{ServerSummary, run_server_seed};

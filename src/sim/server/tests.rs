@@ -1,0 +1,325 @@
+//! The server's durations and manners, in simulated time.
+
+use std::time::Duration;
+
+use super::script::{self, Script};
+use crate::engine::EngineLimits;
+use crate::limits;
+use crate::memory::RingPoolConfig;
+use crate::reactor::{ListenAddress, ListenOptions};
+use crate::shard::{Shard, ShardConfig};
+use crate::sim::network::SimClient;
+use crate::sim::reactor::SimReactor;
+use crate::sim::world::{EAGAIN, SimFaults, SimWorld};
+
+/// A server of one shard, in a world without faults.
+struct House {
+    world: SimWorld,
+    shard: Shard<SimReactor>,
+    address: ListenAddress,
+}
+
+impl House {
+    fn new() -> House {
+        let world = SimWorld::new(1, SimFaults::NONE);
+        let config = ShardConfig {
+            engine: EngineLimits { executions_max: 8, ..EngineLimits::default() },
+            rings: RingPoolConfig { prealloc_bytes: 0, bytes_max: 1 << 20 },
+            seed: Some(1),
+            ..ShardConfig::default()
+        };
+        let mut shard = Shard::with_reactor(SimReactor::new(&world, 1), config).unwrap();
+        shard.tools_mut().insert(script::spec(), script::prepare).unwrap();
+        let any = "127.0.0.1:0".parse().unwrap();
+        let address = shard.listen(&any, ListenOptions::default()).unwrap();
+        House { world, shard, address }
+    }
+
+    fn turn(&mut self) {
+        while self.shard.turn() {}
+    }
+
+    fn pass(&mut self, duration: Duration) {
+        let until = self.world.now() + duration;
+        while self.world.now() < until {
+            let due = self.shard.next_deadline().filter(|&due| due <= until).unwrap_or(until);
+            self.world.set_horizon(Some(due));
+            self.shard.park(Some(due));
+            self.world.set_horizon(None);
+            self.turn();
+        }
+        self.shard.audit();
+    }
+
+    fn say(&mut self, client: SimClient, text: &str) {
+        assert_eq!(self.world.client_send(client, text.as_bytes()), Ok(text.len()));
+        self.pass(Duration::from_millis(1));
+    }
+
+    /// A new connection that has said this.
+    fn visit(&mut self, text: &str) -> SimClient {
+        let client = self.world.connect(&self.address).unwrap();
+        self.say(client, text);
+        client
+    }
+
+    /// What the client has coming; with `<end>` if the server has finished.
+    fn hear(&mut self, client: SimClient) -> String {
+        let mut heard = Vec::new();
+        let mut buffer = [0; 4_096];
+        loop {
+            match self.world.client_receive(client, &mut buffer) {
+                Ok(0) => {
+                    heard.extend_from_slice(b"<end>");
+                    break;
+                }
+                Ok(count) => heard.extend_from_slice(&buffer[..count]),
+                Err(EAGAIN) => break,
+                Err(error) => {
+                    heard.extend_from_slice(format!("<{error}>").as_bytes());
+                    break;
+                }
+            }
+            self.turn();
+        }
+        String::from_utf8_lossy(&heard).into_owned()
+    }
+
+    /// Runs a script; its name.
+    fn run(&mut self, script: Script, more: &str) -> String {
+        let body = format!("{{\"tool\":\"script\",\"arguments\":{}{more}}}", script.arguments());
+        let length = body.len();
+        let client = self.visit(&format!(
+            "POST /v1/executions HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n\
+             Content-Length: {length}\r\n\r\n{body}"
+        ));
+        let heard = self.hear(client);
+        assert!(heard.starts_with("HTTP/1.1 201"), "{heard}");
+        self.world.client_close(client);
+        let at = heard.find("\"execution\":\"").expect(&heard) + 13;
+        heard[at..at + 26].to_owned()
+    }
+
+    fn get(&mut self, path: &str) -> String {
+        let client = self.visit(&get(path));
+        let heard = self.hear(client);
+        self.world.client_close(client);
+        heard
+    }
+}
+
+fn get(path: &str) -> String {
+    format!("GET {path} HTTP/1.1\r\nHost: h\r\n\r\n")
+}
+
+/// It makes nothing for a long time: its subscribers are idle.
+const NOTHING: &str = ",\"start\":{\"after_subscribers\":99,\"deadline_ms\":3600000}";
+const SHORT: Script = Script { seed: 7, chunk_count: 5, chunk_bytes_max: 8, fails: false };
+
+#[test]
+fn a_request_that_trickles_in_is_given_up_after_its_deadline_and_not_before() {
+    let mut house = House::new();
+    let client = house.visit("GET /v1/tools HT");
+    for _ in 0..9 {
+        house.pass(limits::REQUEST_DEADLINE / 10);
+        house.say(client, "x"); // Each byte is in time, and none of them helps.
+    }
+    assert_eq!(house.hear(client), "");
+    house.pass(limits::REQUEST_DEADLINE / 10);
+    let heard = house.hear(client);
+    assert!(heard.starts_with("HTTP/1.1 408 ") && heard.ends_with("<end>"), "{heard}");
+}
+
+#[test]
+fn a_connection_without_a_request_is_closed_without_a_word() {
+    let mut house = House::new();
+    let client = house.visit("");
+    house.pass(limits::CONNECTION_IDLE - Duration::from_secs(1));
+    assert_eq!(house.hear(client), "");
+    house.pass(Duration::from_secs(2));
+    assert_eq!(house.hear(client), "<end>");
+    let used = house.visit(&get("/healthz"));
+    assert!(house.hear(used).starts_with("HTTP/1.1 200 "));
+    house.pass(limits::CONNECTION_IDLE - Duration::from_secs(1));
+    house.say(used, &get("/healthz"));
+    assert!(house.hear(used).starts_with("HTTP/1.1 200 "), "its time begins anew");
+    house.pass(limits::CONNECTION_IDLE + Duration::from_secs(1));
+    assert_eq!(house.hear(used), "<end>");
+}
+
+#[test]
+fn streams_say_that_they_live_when_they_have_said_nothing_else() {
+    let mut house = House::new();
+    let id = house.run(SHORT, NOTHING);
+    let sse = house.visit(&get(&format!("/v1/executions/{id}/events")));
+    let ndjson = house.visit(&get(&format!("/v1/executions/{id}/events?format=ndjson")));
+    assert!(house.hear(sse).contains("event: started\n"));
+    assert!(house.hear(ndjson).contains("\"event\":\"started\""));
+    house.pass(limits::KEEP_ALIVE * 10);
+    let (sse, ndjson) = (house.hear(sse), house.hear(ndjson));
+    let comments = sse.matches(":\n\n").count();
+    assert!((9..=11).contains(&comments), "{comments} in {sse:?}");
+    assert!(sse.replace(":\n\n", "").chars().all(|c| c == '\r' || c == '\n' || c.is_digit(16)));
+    let blanks = ndjson.matches("1\r\n\n\r\n").count();
+    assert!((9..=11).contains(&blanks), "{blanks} in {ndjson:?}");
+}
+
+#[test]
+fn a_result_is_waited_for_and_no_longer_than_asked() {
+    let mut house = House::new();
+    let id = house.run(SHORT, NOTHING);
+    let client = house.visit(&get(&format!("/v1/executions/{id}/result?wait_s=20")));
+    house.pass(Duration::from_secs(19));
+    assert_eq!(house.hear(client), "");
+    house.pass(Duration::from_secs(2));
+    let heard = house.hear(client);
+    assert!(heard.starts_with("HTTP/1.1 202 ") && heard.contains("\"running\""), "{heard}");
+    house.say(client, &get(&format!("/v1/executions/{id}/result?wait_s=20")));
+    let gone = house.visit(&format!("DELETE /v1/executions/{id} HTTP/1.1\r\nHost: h\r\n\r\n"));
+    assert!(house.hear(gone).starts_with("HTTP/1.1 202 "));
+    let heard = house.hear(client);
+    assert!(heard.starts_with("HTTP/1.1 200 ") && heard.contains("\"cancelled\""), "{heard}");
+    let whole = house.run(SHORT, "");
+    house.pass(Duration::from_secs(5));
+    let heard = house.get(&format!("/v1/executions/{whole}/result"));
+    assert!(heard.contains("\"complete\":true"), "{heard}");
+}
+
+#[test]
+fn a_block_subscriber_that_takes_nothing_is_detached_at_its_deadline() {
+    let mut house = House::new();
+    let big = Script { seed: 3, chunk_count: 400, chunk_bytes_max: 1 << 10, fails: false };
+    let id = house.run(big, ",\"hold\":\"until_read\",\"block_deadline_ms\":20000");
+    let client = house.visit(&get(&format!("/v1/executions/{id}/events?policy=block")));
+    house.pass(Duration::from_secs(15));
+    let heard = house.get(&format!("/v1/executions/{id}"));
+    assert!(heard.contains("\"held_back\":true"), "{heard}");
+    assert!(!heard.contains("\"held_back_by\":[]"), "{heard}");
+    house.pass(Duration::from_secs(10));
+    let heard = house.get(&format!("/v1/executions/{id}"));
+    assert!(heard.contains("\"subscribers\":[]"), "{heard}");
+    house.pass(Duration::from_secs(1));
+    let mut heard = String::new();
+    for _ in 0..200 {
+        heard += &house.hear(client);
+        house.pass(Duration::from_millis(1));
+    }
+    let end = heard.find("event: end\n").expect("it is told why");
+    assert!(heard[end..].contains("\"state\":\"detached\",\"reason\":\"stall\""), "{heard}");
+}
+
+#[test]
+fn the_place_of_a_block_subscriber_is_kept_for_the_grace_and_no_longer() {
+    for is_back in [true, false] {
+        let mut house = House::new();
+        let slow = Script { seed: 11, chunk_count: 500, chunk_bytes_max: 64, fails: false };
+        let id = house.run(slow, ",\"hold\":\"until_read\"");
+        let path = format!("/v1/executions/{id}/events?policy=block");
+        let client = house.visit(&get(&path));
+        let heard = house.hear(client);
+        house.world.client_reset(client);
+        house.pass(limits::RECONNECT_GRACE - Duration::from_secs(1));
+        let status = house.get(&format!("/v1/executions/{id}"));
+        assert!(status.contains("\"lost\":true"), "{status}");
+        let cursor = heard.rsplit("id: ").next().and_then(|rest| rest.lines().next()).unwrap();
+        if is_back {
+            let back = house.visit(&format!(
+                "GET {path} HTTP/1.1\r\nHost: h\r\nLast-Event-ID: {cursor}\r\n\r\n"
+            ));
+            let heard = house.hear(back);
+            assert!(heard.contains("event: started\n"), "{heard}");
+            assert!(!heard.contains("event: gap\n"), "{heard}");
+        } else {
+            house.pass(Duration::from_secs(2));
+        }
+        let status = house.get(&format!("/v1/executions/{id}"));
+        assert!(!status.contains("\"lost\":true"), "{status}");
+    }
+}
+
+#[test]
+fn who_was_told_of_the_end_is_told_that_there_is_no_more() {
+    let mut house = House::new();
+    let id = house.run(SHORT, "");
+    house.pass(Duration::from_secs(2));
+    let path = format!("/v1/executions/{id}/events");
+    let heard = house.get(&path);
+    let cursor = heard.rsplit("id: ").next().and_then(|rest| rest.lines().next()).unwrap();
+    assert!(cursor.starts_with(&format!("{id}:6:")), "{heard}");
+    let again =
+        house.visit(&format!("GET {path} HTTP/1.1\r\nHost: h\r\nLast-Event-ID: {cursor}\r\n\r\n"));
+    assert!(house.hear(again).starts_with("HTTP/1.1 204 "));
+    let old = house.visit(&format!("GET {path} HTTP/1.0\r\n\r\n"));
+    let heard = house.hear(old);
+    assert!(heard.ends_with("}\n\n<end>") && !heard.contains("transfer-encoding"), "{heard}");
+    let head = house.visit(&format!("HEAD {path} HTTP/1.1\r\nHost: h\r\n\r\n"));
+    let heard = house.hear(head);
+    assert!(heard.contains("text/event-stream") && heard.ends_with("\r\n\r\n"), "{heard}");
+}
+
+#[test]
+fn several_executions_come_on_one_connection_and_each_id_says_how_far_all_are() {
+    let mut house = House::new();
+    let (a, b) = (house.run(SHORT, ""), house.run(SHORT, ""));
+    house.pass(Duration::from_secs(2));
+    let heard = house.get(&format!("/v1/events?executions={a},{b}"));
+    assert_eq!(heard.matches("event: end\n").count(), 2, "{heard}");
+    let ids: Vec<&str> = heard.lines().filter_map(|line| line.strip_prefix("id: ")).collect();
+    assert!(ids.iter().all(|id| id.contains(&format!("{a}:")) && id.contains(&format!(",{b}:"))));
+    let last = ids.last().unwrap();
+    let last_is_end = [&a, &b].iter().all(|id| last.contains(&format!("{id}:6:")));
+    assert!(last_is_end, "{last}");
+    assert!(heard.ends_with("0\r\n\r\n"), "{heard}");
+    // Cut behind the end of one: only the other comes again.
+    let middle = format!("{a}:6:0,{b}:2:0");
+    let client = house.visit(&format!(
+        "GET /v1/events?executions={a},{b} HTTP/1.1\r\nHost: h\r\nLast-Event-ID: {middle}\r\n\r\n"
+    ));
+    let heard = house.hear(client);
+    assert_eq!(heard.matches("event: started\n").count(), 1, "{heard}");
+    assert_eq!(heard.matches("event: chunk\n").count(), 3, "{heard}");
+}
+
+#[test]
+fn a_server_that_ends_says_so_and_sends_what_was_said() {
+    let mut house = House::new();
+    let id = house.run(SHORT, NOTHING);
+    let stream = house.visit(&get(&format!("/v1/executions/{id}/events")));
+    let idle = house.visit(&get("/healthz"));
+    assert!(house.hear(stream).contains("event: started\n"));
+    assert!(house.hear(idle).contains("200"));
+    house.shard.drain();
+    house.pass(Duration::from_millis(1));
+    let heard = house.hear(stream);
+    assert!(heard.contains("\"state\":\"detached\",\"reason\":\"shutdown\""), "{heard}");
+    assert_eq!(house.hear(idle), "<end>");
+    assert!(house.world.connect(&house.address).is_err());
+    house.world.client_close(stream);
+    house.pass(limits::CONNECTION_IDLE + limits::LINGER * 2);
+    assert_eq!(house.shard.connection_count(), 0);
+}
+
+#[test]
+fn who_asks_and_does_not_read_is_not_answered_without_end() {
+    let mut house = House::new();
+    for _ in 0..6 {
+        house.run(SHORT, "");
+    }
+    let client = house.world.connect(&house.address).unwrap();
+    let mut sent = 0;
+    // Answers are hundreds of times as long as what asks for them.
+    let question = get("/v1/executions").repeat(64);
+    for _ in 0..400 {
+        if house.world.client_send(client, question.as_bytes()) == Ok(question.len()) {
+            sent += 1;
+        }
+        house.pass(Duration::from_millis(1));
+    }
+    assert!(sent < 100, "it takes questions, and nobody reads the answers: {sent}");
+    let mut heard = 0;
+    for _ in 0..4_000 {
+        heard += house.hear(client).len();
+        house.pass(Duration::from_millis(1));
+    }
+    assert!(heard > 1 << 20, "those that were taken are answered: {heard}");
+}
