@@ -1,8 +1,8 @@
 //! The command `bench serve`: a streaming server on one cpu, a receiver on another, over TCP.
 //!
 //! The server is a process of its own (`server.rs` starts it): ours (`ours.rs`), the floor's, or a
-//! peer's. The receiver is this process, the same for all (`client.rs`, and `stream.rs` for one connection).
-//! What is published and when is the servers' common code, `common/serve`.
+//! peer's. The receiver is this process, the same for all (`client.rs`, and `stream.rs` for one
+//! connection). What is published and when is the servers' common code, `common/serve`.
 
 mod client;
 pub mod ours;

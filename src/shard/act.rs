@@ -97,30 +97,30 @@ impl<R: Reactor + 'static> Shard<R> {
             Action::WakeProducer(execution) => self.make_runnable(execution.index),
             Action::StopProducer(execution) => self.stop_producer(execution),
             Action::Gap(subscriber, execution, gap) => {
-                let sink = &mut self.sinks[subscriber.0.index as usize];
-                #[cfg(feature = "server")]
-                if let (Call::Connection(id), Some(serve)) = (&sink.call, &mut self.serve) {
-                    let run = self.runs[execution.index as usize].as_ref();
-                    serve.tell(*id, subscriber, run, &Delivery::Gap(gap));
-                    return;
-                }
-                let item = || Item::Gap(gap);
-                give(&mut self.calling, subscriber, sink, &Delivery::Gap(gap), item);
+                let to = Addressee {
+                    subscriber,
+                    sink: &mut self.sinks[subscriber.0.index as usize],
+                    calling: &mut self.calling,
+                    run: self.runs[execution.index as usize].as_ref(),
+                    #[cfg(feature = "server")]
+                    serve: self.serve.as_deref_mut(),
+                };
+                to.give(&Delivery::Gap(gap), || Item::Gap(gap));
             }
             Action::Progress(subscriber, execution, progress) => {
                 self.counters.progress_delivered += 1;
                 let (message, context) = self.engine.progress_texts(execution);
-                let sink = &mut self.sinks[subscriber.0.index as usize];
+                let to = Addressee {
+                    subscriber,
+                    sink: &mut self.sinks[subscriber.0.index as usize],
+                    calling: &mut self.calling,
+                    run: self.runs[execution.index as usize].as_ref(),
+                    #[cfg(feature = "server")]
+                    serve: self.serve.as_deref_mut(),
+                };
+                let texts = || [message, context].map(|text| text.map(Box::from));
                 let delivery = Delivery::Progress(Reported { progress, message, context });
-                #[cfg(feature = "server")]
-                if let (Call::Connection(id), Some(serve)) = (&sink.call, &mut self.serve) {
-                    let run = self.runs[execution.index as usize].as_ref();
-                    serve.tell(*id, subscriber, run, &delivery);
-                    return;
-                }
-                let item =
-                    || Item::Progress(progress, [message, context].map(|t| t.map(Box::from)));
-                give(&mut self.calling, subscriber, sink, &delivery, item);
+                to.give(&delivery, || Item::Progress(progress, texts()));
             }
             Action::End(subscriber, execution, end) => self.end(subscriber, execution, end),
             Action::Forget(subscriber) => self.forget(subscriber),
@@ -429,24 +429,35 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 }
 
-/// Gives one subscriber something that is no chunk; `calling` says meanwhile whose closure runs.
-fn give(
-    calling: &mut Option<SubscriberId>,
+/// Who is given something that is no chunk.
+struct Addressee<'a> {
     subscriber: SubscriberId,
-    sink: &mut Sink,
-    delivery: &Delivery<'_>,
-    item: impl FnOnce() -> Item,
-) {
-    match &mut sink.call {
-        Call::Closure(call) => {
-            *calling = Some(subscriber);
-            call(delivery);
-            *calling = None;
+    sink: &'a mut Sink,
+    /// Says meanwhile whose closure runs.
+    calling: &'a mut Option<SubscriberId>,
+    /// What it follows.
+    #[cfg_attr(not(feature = "server"), expect(dead_code, reason = "connections are told of it"))]
+    run: Option<&'a Run>,
+    #[cfg(feature = "server")]
+    serve: Option<&'a mut super::serve::Serve>,
+}
+
+impl Addressee<'_> {
+    fn give(self, delivery: &Delivery<'_>, item: impl FnOnce() -> Item) {
+        match &mut self.sink.call {
+            Call::Closure(call) => {
+                *self.calling = Some(self.subscriber);
+                call(delivery);
+                *self.calling = None;
+            }
+            Call::Polled(inbox) => inbox.borrow_mut().push_back(item()),
+            #[cfg(feature = "server")]
+            Call::Connection(id) => {
+                let serve = self.serve.expect("it has connections");
+                serve.tell(*id, self.subscriber, self.run, delivery);
+            }
+            Call::Nobody => {}
         }
-        Call::Polled(inbox) => inbox.borrow_mut().push_back(item()),
-        #[cfg(feature = "server")]
-        Call::Connection(_) => unreachable!("told by the caller"),
-        Call::Nobody => {}
     }
 }
 

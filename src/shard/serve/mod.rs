@@ -1,13 +1,15 @@
 //! The server: connections in the shard's turn.
 //!
-//! A connection that follows an execution is a subscriber of the shard's own thread, like a closure.
-//! What it is given is queued, and sent at the end of the turn, or earlier when that is enough for
-//! a send: one send for each connection. While the kernel takes no more, the subscriber asks for
-//! nothing (`Demand` 0), and its policy decides in the engine what becomes of it.
+//! A connection that follows an execution is a subscriber of the shard's own thread, like a
+//! closure. What it is given is queued, and sent at the end of the turn, or earlier when that is
+//! enough for a send: one send for each connection. While the kernel takes no more, the subscriber
+//! asks for nothing (`Demand` 0), and its policy decides in the engine what becomes of it.
 //!
 //! Reading order: [`Serve`], the tables; `connection.rs` and `stream.rs`, one of them; `frames.rs`,
-//! what they share; then what the shard does with them: `receive.rs` (bytes in), `answer.rs` (calls),
-//! `follow.rs` (streams), `deliver.rs` (what is given and sent), `clock.rs` (deadlines).
+//! what they share; then what the shard does with them: `receive.rs` (bytes in), `answer.rs`
+//! (calls), `follow.rs` (streams), `deliver.rs` (what is given and sent), `clock.rs` (deadlines),
+//! `moves.rs` and `peers.rs` (other shards), `server.rs` (all of them), `tell.rs` (the log).
+//! Tests: beside `frames.rs`; `sim/server/`, in simulated time; `tests/serve*`, with real clients.
 //!
 //! Invariants ([`Serve::audit`]):
 //! - V1: a connection's place is its place in the reactor, and its generation too.

@@ -159,7 +159,9 @@ fn streams_say_that_they_live_when_they_have_said_nothing_else() {
     let (sse, ndjson) = (house.hear(sse), house.hear(ndjson));
     let comments = sse.matches(":\n\n").count();
     assert!((9..=11).contains(&comments), "{comments} in {sse:?}");
-    assert!(sse.replace(":\n\n", "").chars().all(|c| c == '\r' || c == '\n' || c.is_digit(16)));
+    assert!(
+        sse.replace(":\n\n", "").chars().all(|c| c == '\r' || c == '\n' || c.is_ascii_hexdigit())
+    );
     let blanks = ndjson.matches("1\r\n\n\r\n").count();
     assert!((9..=11).contains(&blanks), "{blanks} in {ndjson:?}");
 }
