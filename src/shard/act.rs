@@ -97,6 +97,8 @@ impl<R: Reactor + 'static> Shard<R> {
             Action::WakeProducer(execution) => self.make_runnable(execution.index),
             Action::StopProducer(execution) => self.stop_producer(execution),
             Action::Gap(subscriber, execution, gap) => {
+                #[cfg(not(feature = "server"))]
+                let _ = execution; // Only a connection is told which.
                 let sink = &mut self.sinks[subscriber.0.index as usize];
                 #[cfg(feature = "server")]
                 if let (Call::Connection(id), Some(serve)) = (&sink.call, &mut self.serve) {

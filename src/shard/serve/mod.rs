@@ -164,6 +164,7 @@ impl Serve {
             self.timers.cancel(armed);
         }
         if let Some((timer, at)) = timer {
+            let at = if timer == Timer::Beat { clock::beat_at(at) } else { at };
             let armed = self.timers.arm(at, (id, timer)).expect("there is one for each connection");
             connection.timer = Some((timer, armed));
         }
