@@ -332,7 +332,10 @@ pub const FRAME_CACHE_FRAMES: usize = 1 << 14;
 pub const FLUSH_EVENTS: u32 = 64;
 /// ... so many bytes of them are enough for a send: what is published meanwhile waits for the next.
 pub const FLUSH_BYTES: usize = 64 << 10;
-/// Buffers for what the kernel did not take that are kept for the next who needs one.
+/// What a connection gets first for bytes of its own: a head, or a few gaps.
+pub const BUFFER_BYTES: usize = 1 << 10;
+/// Buffers of each size, for own bytes and for what the kernel did not take, that are kept for the
+/// next who needs one.
 pub const CARRIES_KEPT: usize = 64;
 /// Such a buffer is kept if it is not larger than this.
 pub const CARRY_KEPT_BYTES_MAX: usize = 256 << 10;
@@ -359,6 +362,7 @@ pub const DRAIN_LOOK: Duration = Duration::from_millis(5);
 pub const RETRY: Duration = Duration::from_millis(500);
 
 const _: () = {
+    assert!(BUFFER_BYTES < FLUSH_BYTES && FLUSH_BYTES <= CARRY_KEPT_BYTES_MAX); // Two sizes.
     assert!(FRAME_CACHE_FRAMES.is_power_of_two()); // A place is a mask.
     assert!(FRAME_CACHE_BYTES >= 2 * FRAME_BYTES_MAX); // One is sent while the next is made.
     assert!(HTTP_FIRST_LINE_BYTES_MAX <= HTTP_HEAD_BYTES_MAX); // Else it could not be reached.

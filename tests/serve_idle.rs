@@ -2,7 +2,6 @@
 //! the time that an idle server takes.
 #![cfg(all(feature = "cli", feature = "server"))]
 
-#[expect(dead_code, reason = "each test uses a part of it")]
 mod served;
 
 use std::io::{ErrorKind, Read};

@@ -15,6 +15,7 @@
 //! - V3: between two turns nothing is queued but for connections that are blocked.
 
 mod answer;
+mod buffers;
 mod clock;
 mod connection;
 mod deliver;
@@ -37,6 +38,7 @@ use crate::engine::wheel::Wheel;
 use crate::limits;
 use crate::reactor::{ConnectionId, ListenerId, Peer};
 use crate::wire::http1::http_date;
+use buffers::Buffers;
 use connection::{Connection, Doing, Timer};
 use frames::{ENCODINGS, Frame, Frames};
 
@@ -55,7 +57,7 @@ pub(super) struct Serve {
     queued_events: u32,
     queued_bytes: usize,
     /// Buffers that nobody needs now.
-    spare: Vec<Vec<u8>>,
+    spare: Buffers,
     /// What the engine is to be told: how much a subscriber takes from now on.
     demands: Vec<(SubscriberId, u32)>,
     /// Connections that turned out to be broken.
@@ -89,7 +91,7 @@ impl Serve {
             touched: Vec::with_capacity(256),
             queued_events: 0,
             queued_bytes: 0,
-            spare: Vec::with_capacity(limits::CARRIES_KEPT),
+            spare: Buffers::new(),
             demands: Vec::with_capacity(256),
             broken: Vec::new(),
             finished: Vec::new(),
