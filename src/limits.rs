@@ -332,8 +332,9 @@ pub const FRAME_CACHE_FRAMES: usize = 1 << 14;
 pub const FLUSH_EVENTS: u32 = 64;
 /// ... so many bytes of them are enough for a send: what is published meanwhile waits for the next.
 pub const FLUSH_BYTES: usize = 64 << 10;
-/// What a connection gets first for bytes of its own: a head, or a few gaps.
-pub const BUFFER_BYTES: usize = 1 << 10;
+/// What a connection gets first for bytes of its own: a head, or the gaps and the progress of one
+/// flush.
+pub const BUFFER_BYTES: usize = 4 << 10;
 /// Buffers of each size, for own bytes and for what the kernel did not take, that are kept for the
 /// next who needs one.
 pub const CARRIES_KEPT: usize = 64;

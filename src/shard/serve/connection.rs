@@ -185,8 +185,9 @@ impl Connection {
 
     /// As [`Connection::borrow_buffer`], for who writes a part of each event itself.
     pub fn borrow_large_buffer(&mut self, spare: &mut Buffers) {
-        if self.own.is_empty() && self.own.capacity() < limits::FLUSH_BYTES {
-            let large = spare.large(limits::FLUSH_BYTES);
+        if self.own.capacity() < limits::FLUSH_BYTES {
+            let mut large = spare.large(limits::FLUSH_BYTES);
+            large.extend_from_slice(&self.own);
             spare.give_back(std::mem::replace(&mut self.own, large));
         }
     }
