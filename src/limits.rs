@@ -332,7 +332,11 @@ pub const FRAME_CACHE_FRAMES: usize = 1 << 14;
 pub const FLUSH_EVENTS: u32 = 64;
 /// ... so many bytes of them are enough for a send: what is published meanwhile waits for the next.
 pub const FLUSH_BYTES: usize = 64 << 10;
-/// Buffers for what the kernel did not take that are kept for the next who needs one.
+/// What a connection gets first for bytes of its own: a head, or the gaps and the progress of one
+/// flush.
+pub const BUFFER_BYTES: usize = 4 << 10;
+/// Buffers of each size, for own bytes and for what the kernel did not take, that are kept for the
+/// next who needs one.
 pub const CARRIES_KEPT: usize = 64;
 /// Such a buffer is kept if it is not larger than this.
 pub const CARRY_KEPT_BYTES_MAX: usize = 256 << 10;
@@ -346,6 +350,9 @@ pub const REQUEST_DEADLINE: Duration = Duration::from_secs(10);
 pub const CONNECTION_IDLE: Duration = Duration::from_secs(60);
 /// A stream says that it lives if it has said nothing else for this long.
 pub const KEEP_ALIVE: Duration = Duration::from_secs(15);
+/// Streams whose time comes within this long say so together: idle ones wake their core 20 times a
+/// second, however many they are.
+pub const KEEP_ALIVE_STEP: Duration = Duration::from_millis(50);
 /// Who takes nothing for so long is gone, whatever its kernel says.
 pub const SEND_STALL: Duration = Duration::from_secs(300);
 /// What was sent last may be under way for so long when a connection is closed.
@@ -356,6 +363,7 @@ pub const DRAIN_LOOK: Duration = Duration::from_millis(5);
 pub const RETRY: Duration = Duration::from_millis(500);
 
 const _: () = {
+    assert!(BUFFER_BYTES < FLUSH_BYTES && FLUSH_BYTES <= CARRY_KEPT_BYTES_MAX); // Two sizes.
     assert!(FRAME_CACHE_FRAMES.is_power_of_two()); // A place is a mask.
     assert!(FRAME_CACHE_BYTES >= 2 * FRAME_BYTES_MAX); // One is sent while the next is made.
     assert!(HTTP_FIRST_LINE_BYTES_MAX <= HTTP_HEAD_BYTES_MAX); // Else it could not be reached.

@@ -163,7 +163,10 @@ pub fn tell(out: &mut Vec<u8>, format: StreamFormat, seq: Option<u64>, event: &E
         StreamFormat::Ndjson => event.write_line(&mut frame),
         StreamFormat::Sse => {
             if let Some(seq) = seq {
-                sse::write_cursors(&mut frame, &[sse::Cursor { execution: ID, seq }]);
+                sse::write_cursors(
+                    &mut frame,
+                    &[sse::Cursor { execution: ID, seq, bytes: 0, chunks: None }],
+                );
             }
             sse::write_event(&mut frame, event);
             frame.extend_from_slice(sse::END);
@@ -237,6 +240,7 @@ pub fn script(format: StreamFormat, after: u64) -> Vec<u8> {
                 token: None,
                 progress: 3.0,
                 total: None,
+                percentage: None,
                 message: None,
                 context: None,
             });

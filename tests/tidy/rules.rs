@@ -37,6 +37,7 @@ const UNSAFE_AT_HOME: &[&str] = &[
     "bench/peers/src/timer.rs", // Since 1.54 tokio takes a descriptor by an unsafe function only.
     "bench/peers/src/tokio_broadcast.rs",
     "tests/allocations.rs", // A global allocator is unsafe by its trait.
+    "tests/serve_allocations.rs",
     "tests/reactor/",
     "tests/ring_process.rs", // Attacks a ring through raw system calls.
 ];

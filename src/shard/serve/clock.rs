@@ -45,7 +45,9 @@ impl<R: Reactor + 'static> Shard<R> {
             self.drop_connection(id);
             return;
         }
-        let is_quiet = silence >= limits::KEEP_ALIVE && !connection.is_blocked;
+        // From half of it on: the first beat comes early, so that streams that began together do
+        // not all beat together ever after.
+        let is_quiet = silence >= limits::KEEP_ALIVE / 2 && !connection.is_blocked;
         let next_at = match is_quiet || connection.is_blocked {
             true => now + limits::KEEP_ALIVE,
             false => connection.sent_at + limits::KEEP_ALIVE,
@@ -91,4 +93,11 @@ impl<R: Reactor + 'static> Shard<R> {
     pub(in crate::shard) fn connection_deadline(&self) -> Option<Instant> {
         self.serve.as_ref()?.next_deadline()
     }
+}
+
+/// The moment from `at` on when streams that are due beat together: each by itself would wake the
+/// core for one send.
+pub(super) fn beat_at(at: Instant) -> Instant {
+    let step_ns = limits::KEEP_ALIVE_STEP.as_nanos() as u64;
+    Instant::from_nanos(at.nanos().saturating_add(step_ns - 1) / step_ns * step_ns)
 }

@@ -12,6 +12,7 @@ use std::io::IoSlice;
 
 use smallvec::SmallVec;
 
+use super::buffers::Buffers;
 use super::frames::Frames;
 use super::stream::Stream;
 use crate::base::Instant;
@@ -24,18 +25,39 @@ use crate::reactor::{ConnectionId, Peer};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Piece {
     /// A range of the connection's own bytes.
-    Own { from: usize, until: usize },
+    Own { from: u32, until: u32 },
     /// A range of the frame cache.
-    Frame { at: u64, length: usize },
+    Frame { at: u64, length: u32 },
 }
+
+const _: () = {
+    assert!(size_of::<Piece>() == 16);
+    assert!(limits::CARRIES_BYTES_MAX < 1 << 31); // A range of own bytes fits.
+};
 
 impl Piece {
     fn len(&self) -> usize {
         match self {
-            Piece::Own { from, until } => until - from,
-            Piece::Frame { length, .. } => *length,
+            Piece::Own { from, until } => (until - from) as usize,
+            Piece::Frame { length, .. } => *length as usize,
         }
     }
+}
+
+/// Idle connections have no more than these two: the head and the beginning, a sign of life.
+type Pieces = SmallVec<[Piece; 2]>;
+
+/// Between two flushes there are no more: `is_flush_due` is asked behind each delivery, and each
+/// event has at most a prefix of the connection's own.
+const PIECES_MAX: usize = 2 * (limits::FLUSH_EVENTS + limits::DELIVERY_CHUNKS_MAX) as usize;
+
+/// Who needs more than two needs as many as there can be sooner or later: bought once, because a
+/// chunk buys nothing.
+fn push(pieces: &mut Pieces, piece: Piece) {
+    if pieces.len() == pieces.capacity() && !pieces.spilled() {
+        pieces.reserve_exact(PIECES_MAX - pieces.len());
+    }
+    pieces.push(piece);
 }
 
 /// What a connection is doing.
@@ -82,7 +104,7 @@ pub(super) struct Connection {
     pub timer: Option<(Timer, TimerId)>,
     /// Its own bytes, those of `pieces`.
     own: Vec<u8>,
-    pieces: SmallVec<[Piece; 2]>,
+    pieces: Pieces,
     /// The kernel takes no more: it says when.
     pub is_blocked: bool,
     /// Who follows through it was said to take what comes.
@@ -159,11 +181,20 @@ impl Connection {
 
     /// A buffer for its own bytes, if it has none.
     #[inline]
-    pub fn borrow_buffer(&mut self, spare: &mut Vec<Vec<u8>>) {
+    pub fn borrow_buffer(&mut self, spare: &mut Buffers) {
         if self.own.capacity() == 0
-            && let Some(buffer) = spare.pop()
+            && let Some(buffer) = spare.small()
         {
             self.own = buffer;
+        }
+    }
+
+    /// As [`Connection::borrow_buffer`], for who writes a part of each event itself.
+    pub fn borrow_large_buffer(&mut self, spare: &mut Buffers) {
+        if self.own.capacity() < limits::FLUSH_BYTES {
+            let mut large = spare.large(limits::FLUSH_BYTES);
+            large.extend_from_slice(&self.own);
+            spare.give_back(std::mem::replace(&mut self.own, large));
         }
     }
 
@@ -172,18 +203,18 @@ impl Connection {
     pub fn push_frame(&mut self, at: u64, length: usize) {
         match self.pieces.last_mut() {
             _ if length == 0 => {}
-            Some(Piece::Frame { at: from, length: before }) if *from + *before as u64 == at => {
-                *before += length;
+            Some(Piece::Frame { at: from, length: before }) if *from + u64::from(*before) == at => {
+                *before += length as u32;
             }
-            _ => self.pieces.push(Piece::Frame { at, length }),
+            _ => push(&mut self.pieces, Piece::Frame { at, length: length as u32 }),
         }
     }
 
     /// The pieces as slices.
     fn slices<'a>(&'a self, frames: &'a Frames) -> impl Iterator<Item = &'a [u8]> {
         self.pieces.iter().map(|piece| match *piece {
-            Piece::Own { from, until } => &self.own[from..until],
-            Piece::Frame { at, length } => frames.bytes(at, length),
+            Piece::Own { from, until } => &self.own[from as usize..until as usize],
+            Piece::Frame { at, length } => frames.bytes(at, length as usize),
         })
     }
 
@@ -192,11 +223,12 @@ impl Connection {
     pub fn flush<E>(
         &mut self,
         frames: &Frames,
-        spare: &mut Vec<Vec<u8>>,
+        spare: &mut Buffers,
         now: Instant,
         send: impl FnOnce(&[IoSlice<'_>]) -> Result<usize, E>,
     ) -> Flushed {
         if self.pieces.is_empty() {
+            spare.give_back(std::mem::take(&mut self.own)); // Nothing came of it.
             return Flushed::All;
         }
         if self.is_blocked {
@@ -204,7 +236,8 @@ impl Connection {
             return Flushed::Cut;
         }
         let total_bytes: usize = self.pieces.iter().map(Piece::len).sum();
-        let slices: SmallVec<[IoSlice<'_>; 16]> = self.slices(frames).map(IoSlice::new).collect();
+        let slices: SmallVec<[IoSlice<'_>; PIECES_MAX]> =
+            self.slices(frames).map(IoSlice::new).collect();
         let Ok(sent_bytes) = send(&slices) else { return Flushed::Broken };
         drop(slices);
         assert!(sent_bytes <= total_bytes);
@@ -217,17 +250,18 @@ impl Connection {
             return Flushed::Cut;
         }
         self.pieces.clear();
-        give_back(std::mem::take(&mut self.own), spare);
+        spare.give_back(std::mem::take(&mut self.own));
         Flushed::All
     }
 
     /// Copies what was not sent: the cache is to be written again.
-    fn put_aside(&mut self, sent_bytes: usize, frames: &Frames, spare: &mut Vec<Vec<u8>>) {
+    fn put_aside(&mut self, sent_bytes: usize, frames: &Frames, spare: &mut Buffers) {
         if let [Piece::Own { from, .. }] = &mut self.pieces[..] {
-            *from += sent_bytes; // It is aside already.
+            *from += sent_bytes as u32; // It is aside already.
             return;
         }
-        let mut rest = spare.pop().unwrap_or_default();
+        let total_bytes: usize = self.pieces.iter().map(Piece::len).sum();
+        let mut rest = spare.large(total_bytes - sent_bytes);
         let mut skip_bytes = sent_bytes;
         for slice in self.slices(frames) {
             let skipped = skip_bytes.min(slice.len());
@@ -235,8 +269,8 @@ impl Connection {
             rest.extend_from_slice(&slice[skipped..]);
         }
         self.pieces.clear();
-        self.pieces.push(Piece::Own { from: 0, until: rest.len() });
-        give_back(std::mem::replace(&mut self.own, rest), spare);
+        self.pieces.push(Piece::Own { from: 0, until: rest.len() as u32 });
+        spare.give_back(std::mem::replace(&mut self.own, rest));
     }
 
     /// What is still to be sent of a connection that is blocked: nothing but bytes of its own.
@@ -244,14 +278,14 @@ impl Connection {
         let mut unsent = Vec::new();
         for piece in &self.pieces {
             let Piece::Own { from, until } = piece else { unreachable!("C2") };
-            unsent.extend_from_slice(&self.own[*from..*until]);
+            unsent.extend_from_slice(&self.own[*from as usize..*until as usize]);
         }
         unsent
     }
 
     /// Takes its buffer back, when it is gone.
-    pub fn recycle(self, spare: &mut Vec<Vec<u8>>) {
-        give_back(self.own, spare);
+    pub fn recycle(self, spare: &mut Buffers) {
+        spare.give_back(self.own);
     }
 
     /// Checks its invariants. For tests.
@@ -263,39 +297,29 @@ impl Connection {
         for piece in &self.pieces {
             match piece {
                 Piece::Own { from, until } => {
-                    assert!(from < until && *until <= self.own.len());
+                    assert!(from < until && *until as usize <= self.own.len());
                     assert!(end.is_none_or(|end| end == *from)); // C1
                     end = Some(*until);
                 }
                 Piece::Frame { .. } => assert!(!self.is_blocked || self.is_touched), // C2
             }
         }
-        assert!(end.is_none_or(|end| end == self.own.len()));
+        assert!(end.is_none_or(|end| end as usize == self.own.len()));
     }
 }
 
-fn append<T>(
-    own: &mut Vec<u8>,
-    pieces: &mut SmallVec<[Piece; 2]>,
-    write: impl FnOnce(&mut Vec<u8>) -> T,
-) -> T {
-    let from = own.len();
+fn append<T>(own: &mut Vec<u8>, pieces: &mut Pieces, write: impl FnOnce(&mut Vec<u8>) -> T) -> T {
+    if own.capacity() == 0 {
+        own.reserve(limits::BUFFER_BYTES); // Once, instead of twice and again.
+    }
+    let from = own.len() as u32;
     let result = write(own);
-    let until = own.len();
+    let until = u32::try_from(own.len()).expect("nobody is told so much");
     assert!(until >= from);
     match pieces.last_mut() {
         _ if from == until => {}
         Some(Piece::Own { until: end, .. }) if *end == from => *end = until,
-        _ => pieces.push(Piece::Own { from, until }),
+        _ => push(pieces, Piece::Own { from, until }),
     }
     result
-}
-
-/// A buffer that is not needed any more.
-fn give_back(mut buffer: Vec<u8>, spare: &mut Vec<Vec<u8>>) {
-    let is_useful = (1..=limits::CARRY_KEPT_BYTES_MAX).contains(&buffer.capacity());
-    if is_useful && spare.len() < limits::CARRIES_KEPT {
-        buffer.clear();
-        spare.push(buffer);
-    }
 }

@@ -46,11 +46,17 @@ impl Serve {
         giving: Giving<'_, R>,
     ) {
         let stream = self.connection(id).and_then(|connection| connection.stream.as_ref());
-        let Some(encoding) = stream.map(|stream| stream.encoding) else { return };
+        let Some((encoding, is_plain)) = stream.map(|stream| (stream.encoding, stream.is_plain()))
+        else {
+            return;
+        };
         let frame = match self.current[encoding as usize] {
             Some(frame) => frame,
             None => self.frame(encoding, chunk, giving),
         };
+        if !is_plain && let Some(connection) = &mut self.connections[id.0.index as usize] {
+            connection.borrow_large_buffer(&mut self.spare);
+        }
         let connection = self.writable(id).expect("it was just there");
         let mut stream = connection.stream.take().expect("as above");
         stream.count(subscriber, chunk);

@@ -17,6 +17,7 @@
 //! - V3: between two turns nothing is queued but for connections that are blocked.
 
 mod answer;
+mod buffers;
 mod clock;
 mod connection;
 mod deliver;
@@ -39,6 +40,7 @@ use crate::engine::wheel::Wheel;
 use crate::limits;
 use crate::reactor::{ConnectionId, ListenerId, Peer};
 use crate::wire::http1::http_date;
+use buffers::Buffers;
 use connection::{Connection, Doing, Timer};
 use frames::{ENCODINGS, Frame, Frames};
 
@@ -59,7 +61,7 @@ pub(super) struct Serve {
     /// What all connections wait to send.
     aside_bytes: usize,
     /// Buffers that nobody needs now.
-    spare: Vec<Vec<u8>>,
+    spare: Buffers,
     /// What the engine is to be told: how much a subscriber takes from now on.
     demands: Vec<(SubscriberId, u32)>,
     /// Connections that turned out to be broken.
@@ -94,7 +96,7 @@ impl Serve {
             queued_events: 0,
             queued_bytes: 0,
             aside_bytes: 0,
-            spare: Vec::with_capacity(limits::CARRIES_KEPT),
+            spare: Buffers::new(),
             demands: Vec::with_capacity(256),
             broken: Vec::new(),
             finished: Vec::new(),
@@ -170,6 +172,7 @@ impl Serve {
             self.timers.cancel(armed);
         }
         if let Some((timer, at)) = timer {
+            let at = if timer == Timer::Beat { clock::beat_at(at) } else { at };
             let armed = self.timers.arm(at, (id, timer)).expect("there is one for each connection");
             connection.timer = Some((timer, armed));
         }

@@ -1,0 +1,99 @@
+//! `streamdoor serve` as a process, for tests that measure it: what it answers, what it takes.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+
+/// A server on a port of the kernel's choice. It ends with this value.
+pub struct Server {
+    child: Child,
+    address: String,
+}
+
+impl Server {
+    pub fn start(arguments: &[&str]) -> Server {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_streamdoor"));
+        command.args(["serve", "--log", "json", "--listen", "127.0.0.1:0"]).args(arguments);
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut log = BufReader::new(child.stderr.take().unwrap()).lines();
+        let address = loop {
+            let line = log.next().expect("it says where it listens, or why not").unwrap();
+            let record: Value = serde_json::from_str(&line).expect(&line);
+            if record["event"] == "listening" {
+                break record["address"].as_str().unwrap().trim_start_matches("http://").to_owned();
+            }
+        };
+        // What it says later is read and dropped: a pipe that is full would hold its log up.
+        std::thread::spawn(move || log.for_each(drop));
+        Server { child, address }
+    }
+
+    pub fn connect(&self) -> TcpStream {
+        TcpStream::connect(&self.address).unwrap()
+    }
+
+    /// The body of the answer to a request, which is a connection of its own.
+    pub fn ask(&self, method: &str, path: &str, body: &str) -> String {
+        let mut stream = self.connect();
+        let length = body.len();
+        write!(
+            stream,
+            "{method} {path} HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\
+             Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
+        )
+        .unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+        assert!(head.starts_with("HTTP/1.1 20"), "{method} {path}: {answer}");
+        body.to_owned()
+    }
+
+    /// Opens an execution: where its events are.
+    pub fn execute(&self, body: &Value) -> String {
+        let created = self.ask("POST", "/v1/executions", &body.to_string());
+        let created: Value = serde_json::from_str(&created).unwrap();
+        created["links"]["events"].as_str().unwrap().to_owned()
+    }
+
+    /// Asks for a stream.
+    pub fn follow(&self, path: &str) -> TcpStream {
+        let mut stream = self.connect();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: here\r\n\r\n").unwrap();
+        stream
+    }
+
+    /// A metric, the sum of all shards.
+    pub fn metric(&self, name: &str) -> u64 {
+        let text = self.ask("GET", "/metrics", "");
+        let samples = text.lines().filter(|line| {
+            line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' ']))
+        });
+        let values = samples.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap());
+        values.reduce(|sum, value| sum + value).unwrap_or_else(|| panic!("no {name} in {text}"))
+    }
+
+    /// Bytes of memory, now (`VmRSS`) or at the most so far (`VmHWM`).
+    pub fn memory_bytes(&self, name: &str) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find(|line| line.starts_with(name)).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
+    }
+
+    /// User and system time so far, in ticks of 10 ms.
+    pub fn ticks(&self) -> u64 {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
+        let behind_name = stat.rsplit_once(") ").unwrap().1;
+        let fields: Vec<&str> = behind_name.split(' ').collect();
+        fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
