@@ -64,6 +64,8 @@ use crate::engine::{From, State};
 use crate::limits;
 use crate::wire::http1::{Method, Status as HttpStatus, is_media_type};
 
+pub use crate::wire::sse::{Reached, Seen};
+
 pub use address::{Address, AddressError};
 pub use documents::{
     Awaited, Created, Output, ProgressOf, Status, SubscriberStatus, Summary, Tool,
