@@ -33,7 +33,8 @@
 //! Absent on purpose: TLS, proxies, redirects, compression, cookies.
 //!
 //! Reading order: [`Client`], [`Stream`], `order.rs` (what is checked of a stream).
-//! Tests: beside each file; `tests/client.rs` against servers that follow a script, and cut.
+//! Tests: beside each file; `tests/client/` against servers that follow a script, and cut;
+//! `tests/client_server/` against real ones.
 #![forbid(unsafe_code)]
 
 mod address;

@@ -142,15 +142,14 @@ impl Order {
     /// Something else came. With a filter it can say that chunks of other kinds have passed.
     pub fn passed(&mut self, id: Option<Reached>) -> Result<(), ClientError> {
         let told = self.told();
-        match id {
-            Some(Reached { seq, .. }) if seq > told && !self.is_whole => {
-                self.told_seq = Some(seq);
-                self.told_bytes = None;
-            }
-            Some(Reached { seq, .. }) if seq == told => {}
-            _ => return Ok(()),
-        }
+        let Some(reached) = id.filter(|id| id.seq == told || (id.seq > told && !self.is_whole))
+        else {
+            return Ok(());
+        };
         let seen = agreed(self.seen, id)?;
+        if reached.seq > told {
+            (self.told_seq, self.told_bytes) = (Some(reached.seq), None);
+        }
         self.know(seen);
         Ok(())
     }
@@ -170,9 +169,9 @@ impl Order {
             )));
         }
         let said = id.filter(|_| is_own).and_then(|reached| reached.seen);
-        // The number of chunks says less here: where it is left out, it is that of the cursor.
-        let in_bytes = |said: Seen| self.seen.is_none_or(|seen| seen.bytes == said.bytes);
-        if !said.is_none_or(in_bytes) {
+        // The end counts as a chunk in its cursor, where that leaves their number out.
+        let agrees = |said: Seen| self.seen.is_none_or(|seen| seen.bytes == said.bytes);
+        if !said.is_none_or(agrees) {
             return Err(ClientError::protocol(
                 "the cursor of the end counts other bytes than came",
             ));
