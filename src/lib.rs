@@ -54,6 +54,13 @@
 //!
 //! Or let [`shard::Shard::spawn`] run it on a thread of its own, and read from any other.
 //!
+//! # Served
+//!
+//! With the feature `server`, `shard::Server` runs several shards at the same addresses, and
+//! whoever speaks HTTP runs tools and follows them, as server-sent events or as lines of JSON;
+//! `streamdoor serve` is that as a program. `client` asks one from outside, and blocks;
+//! `streamdoor call` and `streamdoor watch` are that as programs.
+//!
 //! # The map
 //!
 //! A module imports only from those above it (`tests/tidy.rs` holds the table):
@@ -66,7 +73,7 @@
 //!    tool   reactor               2  what runs            │ talks to the kernel, owns the clock
 //!      └──┬───┘       endpoint    4  bytes of a connection ↔ calls and answers
 //!         ├───────────────┘
-//!       shard                     5  the loop, where everything meets
+//!       shard                     5  the loop, where everything meets; serves connections
 //!         │
 //!    sim   client                 6  a seeded world for all of it │ asks a server from outside
 //! ```
@@ -76,7 +83,7 @@
 //!
 //! Reading order: [`engine::Event`] and [`engine::Action`] (the whole behaviour),
 //! [`engine::policy`], [`memory::writer`] (the protocol of the ring), `shard/mod.rs` (one turn as a
-//! recipe).
+//! recipe); for the server `endpoint::Call` (all that can be asked) and `shard/serve/mod.rs`.
 //!
 //! # Follow one chunk
 //!
@@ -88,6 +95,11 @@
 //! from the ring and calls their closures. A [`shard::Subscriber`] on another thread needs none of
 //! that: it polls the descriptor's cache line, and evaluates the same policy by itself.
 //!
+//! A connection is a subscriber of its shard, with a queue instead of a closure: a chunk is encoded
+//! once for all who follow it in the same way (`shard/serve/frames.rs`), and at the end of the turn
+//! each connection is sent what is queued for it, at once. While the kernel takes no more of it, it
+//! is given nothing, and its policy says what becomes of it.
+//!
 //! # Words
 //!
 //! | word | meaning |
@@ -97,13 +109,16 @@
 //! | ring | the segment of shared memory that holds an execution's newest chunks |
 //! | producer | who writes chunks: a tool on the shard's thread or its own, or by hand |
 //! | subscriber | who reads: a closure, a poll handle, another thread, another process |
-//! | cursor | the next chunk that a subscriber will be given |
+//! | cursor | the next chunk that a subscriber will be given; in an `id:`, the last that it was |
 //! | lag | how far the cursor is behind the head, in chunks and in bytes |
 //! | policy | what happens when a subscriber's lag reaches its limit: [`engine::Policy`] |
 //! | gap | word of exactly what was missed, in its place in the order; loss is never silent |
 //! | end | exactly one per subscriber, after its last chunk |
 //! | shard | one thread: one engine, one reactor, one pool of rings |
 //! | door | a ring opened from another process |
+//! | endpoint | the end of a connection: bytes in, calls out; answers in, bytes out |
+//! | server | shards that listen at the same addresses: `shard::Server` |
+//! | client | who asks a server from outside, over HTTP: `client` |
 //!
 //! # Invariants (most are about what is absent)
 //!

@@ -52,8 +52,6 @@ pub const ATTACH_DEADLINE: Duration = Duration::from_secs(30);
 pub const RECONNECT_GRACE: Duration = Duration::from_secs(10);
 /// How long an ended execution can still be read.
 pub const RETENTION: Duration = Duration::from_secs(60);
-/// Shortest time between two progress reports to one subscriber.
-pub const PROGRESS_INTERVAL: Duration = Duration::from_millis(50);
 /// Longest delay that a subscriber may ask coalescing to add.
 pub const COALESCE_DELAY_MAX: Duration = Duration::from_secs(1);
 /// How long a tool may take until its first chunk or progress report.
@@ -90,12 +88,6 @@ pub const READER_SLEEP_MAX: Duration = Duration::from_millis(5);
 /// Address space is reserved for the most; memory is bought in steps of this size (or one window,
 /// where that is larger), so that one purchase stalls its shard for tens of microseconds only.
 pub const RING_GROWTH_STEP_BYTES: u32 = 128 << 10;
-/// The longest message of a progress report.
-pub const PROGRESS_MESSAGE_BYTES_MAX: usize = 256;
-/// The longest context of a progress report, as JSON.
-pub const PROGRESS_CONTEXT_BYTES_MAX: usize = 1_024;
-/// Progress reports of a tool on a thread that may wait for its shard; then the oldest go.
-pub const PROGRESS_PENDING_MAX: usize = 64;
 /// Idle windows go back to the kernel in steps of this size, one a turn: some 15 µs each, where a
 /// whole megabyte would be 200, and a turn is to stay below [`STALL_THRESHOLD`].
 pub const RING_RELEASE_STEP_BYTES: u32 = 64 << 10;
@@ -104,6 +96,17 @@ pub const WAIT_EITHER_FALLBACK: Duration = Duration::from_millis(1);
 /// A consistent read of several words is tried this often (some 10 µs), then it is "not now": its
 /// writer has lost its core in the middle of a change, or is hostile.
 pub const SEQLOCK_ATTEMPTS_MAX: u32 = 100;
+
+// --- Progress ------------------------------------------------------------------------------------
+
+/// Shortest time between two progress reports to one subscriber.
+pub const PROGRESS_INTERVAL: Duration = Duration::from_millis(50);
+/// The longest message of a progress report.
+pub const PROGRESS_MESSAGE_BYTES_MAX: usize = 256;
+/// The longest context of a progress report, as JSON.
+pub const PROGRESS_CONTEXT_BYTES_MAX: usize = 1_024;
+/// Progress reports of a tool on a thread that may wait for its shard; then the oldest go.
+pub const PROGRESS_PENDING_MAX: usize = 64;
 
 // --- Memory pressure -----------------------------------------------------------------------------
 

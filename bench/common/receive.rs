@@ -16,18 +16,38 @@ use super::source::STAMP_BYTES;
 
 /// One delivery of one chunk to one subscriber.
 pub trait Receive: 'static {
-    /// The subscriber sees `payload` where it lies; under `--touch copy` it copies it out.
-    fn deliver(&self, payload: &[u8]);
-    /// The implementation has already given the subscriber a copy of its own: no second one.
-    fn deliver_owned(&self, payload: &[u8]);
-    /// The subscriber sees no bytes, only the stamp that the implementation carries beside them.
-    fn deliver_stamp(&self, stamp: u64);
+    /// What all receivers have.
+    fn touch(&self) -> &Touch;
     /// Does a subscriber end with a copy of its own?
     fn copies(&self) -> bool;
+    /// What is noted of a delivery, once it is counted.
+    fn record(&self, stamp: u64);
+
+    /// The subscriber sees `payload` where it lies; under `--touch copy` it copies it out.
+    #[inline(always)]
+    fn deliver(&self, payload: &[u8]) {
+        self.record(self.touch().take(payload, self.copies()));
+    }
+    /// The implementation has already given the subscriber a copy of its own: no second one.
+    #[inline(always)]
+    fn deliver_owned(&self, payload: &[u8]) {
+        self.record(self.touch().take(payload, false));
+    }
+    /// The subscriber sees no bytes, only the stamp that the implementation carries beside them.
+    #[inline(always)]
+    fn deliver_stamp(&self, stamp: u64) {
+        self.touch().count(stamp);
+        self.record(stamp);
+    }
     /// Deliveries so far.
-    fn count(&self) -> u64;
+    #[inline(always)]
+    fn count(&self) -> u64 {
+        self.touch().count.get()
+    }
     /// The sum of all stamps seen, wrapping.
-    fn stamp_sum(&self) -> u64;
+    fn stamp_sum(&self) -> u64 {
+        self.touch().stamp_sum.get()
+    }
 }
 
 #[inline(always)]
@@ -36,8 +56,8 @@ fn stamp_of(payload: &[u8]) -> u64 {
     u64::from_le_bytes(*stamp)
 }
 
-/// What both receivers share: the subscriber's own memory, and the proof that all came.
-struct Touch {
+/// The subscriber's own memory, and the proof that all came.
+pub struct Touch {
     buffer: RefCell<Box<[u8]>>,
     count: Cell<u64>,
     stamp_sum: Cell<u64>,
@@ -49,12 +69,12 @@ impl Touch {
         Touch { buffer, count: Cell::new(0), stamp_sum: Cell::new(0) }
     }
 
-    /// Counts, and copies if asked to. Gives the stamp.
+    /// Counts, and copies if asked to, which is known when this is compiled. Gives the stamp.
     #[inline(always)]
-    fn take<const COPY: bool>(&self, payload: &[u8]) -> u64 {
+    fn take(&self, payload: &[u8], copies: bool) -> u64 {
         let stamp = stamp_of(payload);
         self.count(stamp);
-        if COPY {
+        if copies {
             let mut buffer = self.buffer.borrow_mut();
             let room = &mut buffer[..payload.len()];
             room.copy_from_slice(payload);
@@ -92,7 +112,17 @@ impl<const COPY: bool> Latency<COPY> {
         let delivered = (self.touch.count.get() as usize).min(self.samples_ns.len());
         self.samples_ns[..delivered].iter().map(Cell::get).collect()
     }
+}
 
+impl<const COPY: bool> Receive for Latency<COPY> {
+    #[inline(always)]
+    fn touch(&self) -> &Touch {
+        &self.touch
+    }
+    #[inline(always)]
+    fn copies(&self) -> bool {
+        COPY
+    }
     #[inline(always)]
     fn record(&self, stamp: u64) {
         let latency_ns = now_ns().saturating_sub(stamp).min(u64::from(u32::MAX)) as u32;
@@ -100,32 +130,6 @@ impl<const COPY: bool> Latency<COPY> {
         if let Some(sample) = self.samples_ns.get(self.touch.count.get() as usize - 1) {
             sample.set(latency_ns);
         }
-    }
-}
-
-impl<const COPY: bool> Receive for Latency<COPY> {
-    #[inline(always)]
-    fn deliver(&self, payload: &[u8]) {
-        self.record(self.touch.take::<COPY>(payload));
-    }
-    #[inline(always)]
-    fn deliver_owned(&self, payload: &[u8]) {
-        self.record(self.touch.take::<false>(payload));
-    }
-    #[inline(always)]
-    fn deliver_stamp(&self, stamp: u64) {
-        self.touch.count(stamp);
-        self.record(stamp);
-    }
-    fn copies(&self) -> bool {
-        COPY
-    }
-    #[inline(always)]
-    fn count(&self) -> u64 {
-        self.touch.count.get()
-    }
-    fn stamp_sum(&self) -> u64 {
-        self.touch.stamp_sum.get()
     }
 }
 
@@ -143,27 +147,15 @@ impl<const COPY: bool> Counting<COPY> {
 
 impl<const COPY: bool> Receive for Counting<COPY> {
     #[inline(always)]
-    fn deliver(&self, payload: &[u8]) {
-        self.touch.take::<COPY>(payload);
+    fn touch(&self) -> &Touch {
+        &self.touch
     }
     #[inline(always)]
-    fn deliver_owned(&self, payload: &[u8]) {
-        self.touch.take::<false>(payload);
-    }
-    #[inline(always)]
-    fn deliver_stamp(&self, stamp: u64) {
-        self.touch.count(stamp);
-    }
     fn copies(&self) -> bool {
         COPY
     }
     #[inline(always)]
-    fn count(&self) -> u64 {
-        self.touch.count.get()
-    }
-    fn stamp_sum(&self) -> u64 {
-        self.touch.stamp_sum.get()
-    }
+    fn record(&self, _stamp: u64) {}
 }
 
 #[cfg(test)]

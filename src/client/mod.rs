@@ -33,7 +33,8 @@
 //! Absent on purpose: TLS, proxies, redirects, compression, cookies.
 //!
 //! Reading order: [`Client`], [`Stream`], `order.rs` (what is checked of a stream).
-//! Tests: beside each file; `tests/client.rs` against servers that follow a script, and cut.
+//! Tests: beside each file; `tests/client/` against servers that follow a script, and cut;
+//! `tests/client_server/` against real ones.
 #![forbid(unsafe_code)]
 
 mod address;
@@ -63,6 +64,8 @@ use crate::endpoint::StreamFormat;
 use crate::engine::{From, State};
 use crate::limits;
 use crate::wire::http1::{Method, Status as HttpStatus, is_media_type};
+
+pub use crate::wire::sse::{Reached, Seen};
 
 pub use address::{Address, AddressError};
 pub use documents::{

@@ -4,10 +4,14 @@
 //! Where all kinds are followed, chunks and gaps follow each other without a hole up to the end.
 //! With a filter only their order can be seen, and the sums at the end of a stream that was never
 //! cut.
+//!
+//! What was given and told missing is summed up, too: whoever comes back says it, and then the
+//! server can count what is missing in between, also when it has forgotten those chunks.
 
 use super::error::ClientError;
 use super::event::{Chunk, Ended, Started};
 use crate::engine::{EndState, Gap, Totals};
+use crate::wire::sse::{Reached, Seen};
 
 /// What was told so far.
 #[derive(Debug)]
@@ -16,8 +20,13 @@ pub(super) struct Order {
     is_whole: bool,
     /// The last chunk given or told of; `None` until the server has said where it begins.
     told_seq: Option<u64>,
-    /// Payload bytes up to `told_seq`, where its chunk was given.
+    /// Payload bytes of all kinds up to there, if they are known.
     told_bytes: Option<u64>,
+    /// What of the wanted kinds was given or told missing up to there; `None` where neither what
+    /// came nor the server says it.
+    seen: Option<Seen>,
+    /// The execution's end was told, with this cursor.
+    end_seq: Option<u64>,
     /// What the first subscriber was given.
     given: Totals,
     /// The connection was cut: another subscriber, or a part of the first.
@@ -26,19 +35,32 @@ pub(super) struct Order {
 
 impl Order {
     /// Everything behind `after` is owed to us; `None`: from wherever the server begins.
-    pub fn new(is_whole: bool, after: Option<u64>) -> Order {
-        Order {
+    pub fn new(is_whole: bool, after: Option<Reached>) -> Order {
+        let mut order = Order {
             is_whole,
-            told_seq: after,
+            told_seq: after.map(|reached| reached.seq),
             told_bytes: None,
+            seen: None,
+            end_seq: None,
             given: Totals::ZERO,
             is_resumed: false,
-        }
+        };
+        order.know(match after {
+            Some(Reached { seq: 0, .. }) => Some(Seen { chunks: 0, bytes: 0 }),
+            other => other.and_then(|reached| reached.seen),
+        });
+        order
     }
 
-    /// The last chunk given or told of: what to go on behind.
+    /// The last chunk given or told of.
     pub fn told_seq(&self) -> Option<u64> {
         self.told_seq
+    }
+
+    /// What to go on behind, with all that is known of it.
+    pub fn reached(&self) -> Option<Reached> {
+        let seq = self.end_seq.or(self.told_seq)?;
+        Some(Reached { seq, seen: self.seen })
     }
 
     fn told(&self) -> u64 {
@@ -64,8 +86,8 @@ impl Order {
     }
 
     /// Is the chunk new? `id` is how far the server says the stream is with it.
-    pub fn chunk(&mut self, chunk: &Chunk, id: Option<u64>) -> Result<bool, ClientError> {
-        check_id(id, chunk.seq)?;
+    pub fn chunk(&mut self, chunk: &Chunk, id: Option<Reached>) -> Result<bool, ClientError> {
+        check_seq(id, chunk.seq)?;
         if chunk.seq <= self.told() {
             return Ok(false);
         }
@@ -81,16 +103,23 @@ impl Order {
             return Err(ClientError::protocol(format!("chunk {seq} is at a wrong offset")));
         }
         let bytes = chunk.data.len() as u64;
+        let end_offset = chunk.offset + bytes; // It fits: that was checked.
+        let counted = match self.is_whole {
+            true => Some(Seen { chunks: chunk.seq, bytes: end_offset }),
+            false => self.seen.and_then(|seen| plus(seen, 1, bytes)),
+        };
+        let seen = agreed(counted, id)?;
         self.told_seq = Some(chunk.seq);
-        self.told_bytes = Some(chunk.offset + bytes); // It fits: that was checked.
+        self.told_bytes = Some(end_offset);
+        self.know(seen);
         self.given.chunks += 1;
         self.given.bytes += bytes;
         Ok(true)
     }
 
     /// Is the gap new?
-    pub fn gap(&mut self, gap: &Gap, id: Option<u64>) -> Result<bool, ClientError> {
-        check_id(id, gap.to_seq)?;
+    pub fn gap(&mut self, gap: &Gap, id: Option<Reached>) -> Result<bool, ClientError> {
+        check_seq(id, gap.to_seq)?;
         if gap.to_seq <= self.told() {
             return Ok(false);
         }
@@ -98,27 +127,40 @@ impl Order {
             return Err(ClientError::protocol("a gap tells of chunks that were given"));
         }
         self.advance(gap.from_seq)?;
+        let others = gap.to_seq - gap.from_seq; // It is not less: that was checked.
+        if self.is_whole && gap.chunk_count.checked_sub(1) != Some(others) {
+            return Err(ClientError::protocol("a gap tells of fewer chunks than are missing"));
+        }
+        let counted = self.seen.and_then(|seen| plus(seen, gap.chunk_count, gap.byte_count));
+        let seen = agreed(counted, id)?;
         self.told_seq = Some(gap.to_seq);
         self.told_bytes = None;
+        self.know(seen);
         Ok(true)
     }
 
     /// Something else came. With a filter it can say that chunks of other kinds have passed.
-    pub fn passed(&mut self, id: Option<u64>) {
-        if let Some(seq) = id.filter(|seq| !self.is_whole && *seq > self.told()) {
-            self.told_seq = Some(seq);
+    pub fn passed(&mut self, id: Option<Reached>) -> Result<(), ClientError> {
+        let told = self.told();
+        let Some(reached) = id.filter(|id| id.seq == told || (id.seq > told && !self.is_whole))
+        else {
+            return Ok(());
+        };
+        let seen = agreed(self.seen, id)?;
+        if reached.seq > told {
+            (self.told_seq, self.told_bytes) = (Some(reached.seq), None);
         }
+        self.know(seen);
+        Ok(())
     }
 
     /// Was everything told before the end?
-    pub fn end(&self, ended: &Ended, id: Option<u64>) -> Result<(), ClientError> {
-        let behind_seq = match ended.end.state {
-            EndState::Ended(_) => id,
-            EndState::Detached { resume_from, .. } => Some(resume_from),
+    pub fn end(&mut self, ended: &Ended, id: Option<Reached>) -> Result<(), ClientError> {
+        let (is_own, behind_seq) = match ended.end.state {
+            EndState::Ended(_) => (true, id.map_or(self.told().saturating_add(1), |id| id.seq)),
+            EndState::Detached { resume_from, .. } => (false, resume_from),
         };
-        if let Some(seq) = behind_seq {
-            self.advance(seq)?;
-        }
+        self.advance(behind_seq)?;
         let (given, told) = (self.given, ended.end.given);
         if !self.is_resumed && given != told {
             return Err(ClientError::protocol(format!(
@@ -126,7 +168,24 @@ impl Order {
                 given.chunks, given.bytes, told.chunks, told.bytes
             )));
         }
+        let said = id.filter(|_| is_own).and_then(|reached| reached.seen);
+        // The end counts as a chunk in its cursor, where that leaves their number out.
+        let agrees = |said: Seen| self.seen.is_none_or(|seen| seen.bytes == said.bytes);
+        if !said.is_none_or(agrees) {
+            return Err(ClientError::protocol(
+                "the cursor of the end counts other bytes than came",
+            ));
+        }
+        self.end_seq = is_own.then_some(behind_seq);
         Ok(())
+    }
+
+    /// So much was seen up to `told_seq`.
+    fn know(&mut self, seen: Option<Seen>) {
+        self.seen = seen;
+        if self.is_whole {
+            self.told_bytes = seen.map(|seen| seen.bytes);
+        }
     }
 
     /// Nothing is left out before `seq`.
@@ -143,11 +202,29 @@ impl Order {
 }
 
 /// The cursor that comes with an event points behind it.
-fn check_id(id: Option<u64>, seq: u64) -> Result<(), ClientError> {
+fn check_seq(id: Option<Reached>, seq: u64) -> Result<(), ClientError> {
     match id {
-        Some(id) if id != seq => {
-            Err(ClientError::protocol(format!("the cursor of chunk {seq} is {id}")))
+        Some(id) if id.seq != seq => {
+            Err(ClientError::protocol(format!("the cursor of chunk {seq} is {}", id.seq)))
         }
         _ => Ok(()),
     }
+}
+
+/// What was seen: what was counted and what the server says, which must be the same.
+fn agreed(counted: Option<Seen>, id: Option<Reached>) -> Result<Option<Seen>, ClientError> {
+    let said = id.and_then(|reached| reached.seen);
+    match (counted, said) {
+        (Some(counted), Some(said)) if counted != said => Err(ClientError::protocol(format!(
+            "{} chunks of {} bytes came or were told missing, and the cursor counts {} of {}",
+            counted.chunks, counted.bytes, said.chunks, said.bytes
+        ))),
+        _ => Ok(counted.or(said)),
+    }
+}
+
+/// With so many more. `None`: nobody can have seen so much.
+fn plus(seen: Seen, chunks: u64, bytes: u64) -> Option<Seen> {
+    let (chunks, bytes) = (seen.chunks.checked_add(chunks)?, seen.bytes.checked_add(bytes)?);
+    Some(Seen { chunks, bytes })
 }

@@ -7,6 +7,7 @@ use crate::base::{ExecutionId, Handle};
 use crate::engine::{
     DetachReason, End, EndState, Gap, GapReason, Kind, LagLimit, Outcome, Policy, Totals,
 };
+use crate::wire::sse::{Reached, Seen};
 
 fn started(from_seq: u64) -> Started {
     Started {
@@ -49,12 +50,22 @@ fn completed(chunks: u64) -> Ended {
     end(EndState::Ended(Outcome::Completed), chunks)
 }
 
+/// A cursor that does not say what was seen.
+fn at(seq: u64) -> Option<Reached> {
+    Some(Reached { seq, seen: None })
+}
+
+/// One that does.
+fn seen(seq: u64, chunks: u64, bytes: u64) -> Option<Reached> {
+    Some(Reached { seq, seen: Some(Seen { chunks, bytes }) })
+}
+
 /// After `started`, and chunks up to this.
 fn order(is_whole: bool, up_to: u64) -> Order {
-    let mut order = Order::new(is_whole, None);
+    let mut order = Order::new(is_whole, at(0));
     order.started(&started(1)).unwrap();
     for seq in 1..=up_to {
-        assert!(order.chunk(&chunk(seq), Some(seq)).unwrap());
+        assert!(order.chunk(&chunk(seq), at(seq)).unwrap());
     }
     order
 }
@@ -73,13 +84,13 @@ fn is_protocol_error(result: Result<impl std::fmt::Debug, ClientError>) -> bool 
 #[test]
 fn chunks_and_gaps_follow_each_other_without_a_hole() {
     let mut order = order(true, 3);
-    assert!(order.gap(&gap(4, 7), Some(7)).unwrap());
+    assert!(order.gap(&gap(4, 7), at(7)).unwrap());
     assert!(order.chunk(&chunk(8), None).unwrap());
     assert_eq!(order.told_seq(), Some(8));
     assert_eq!(hole(order.chunk(&chunk(10), None)), (9, 10));
     assert_eq!(hole(order.gap(&gap(11, 12), None)), (9, 11));
-    assert_eq!(hole(order.end(&completed(4), Some(10))), (9, 10));
-    assert!(order.end(&completed(4), Some(9)).is_ok());
+    assert_eq!(hole(order.end(&completed(4), at(10))), (9, 10));
+    assert!(order.end(&completed(4), at(9)).is_ok());
     let detached = |resume_from| EndState::Detached { reason: DetachReason::Lag, resume_from };
     assert_eq!(hole(order.end(&end(detached(10), 4), None)), (9, 10));
     assert!(order.end(&end(detached(9), 4), None).is_ok());
@@ -91,11 +102,11 @@ fn what_is_told_again_is_left_out() {
     let mut order = order(true, 5);
     order.resume();
     order.started(&started(3)).unwrap();
-    assert!(!order.chunk(&chunk(3), Some(3)).unwrap());
-    assert!(!order.gap(&gap(4, 5), Some(5)).unwrap());
-    assert!(order.chunk(&chunk(6), Some(6)).unwrap());
-    assert!(is_protocol_error(order.gap(&gap(6, 9), Some(9))));
-    assert!(order.end(&completed(1), Some(7)).is_ok(), "sums are not compared any more");
+    assert!(!order.chunk(&chunk(3), at(3)).unwrap());
+    assert!(!order.gap(&gap(4, 5), at(5)).unwrap());
+    assert!(order.chunk(&chunk(6), at(6)).unwrap());
+    assert!(is_protocol_error(order.gap(&gap(6, 9), at(9))));
+    assert!(order.end(&completed(1), at(7)).is_ok(), "sums are not compared any more");
 }
 
 #[test]
@@ -103,7 +114,7 @@ fn a_connection_that_begins_too_late_is_found_at_once() {
     let mut order = order(true, 5);
     order.resume();
     assert_eq!(hole(order.started(&started(7))), (6, 7));
-    let mut order = Order::new(true, Some(5));
+    let mut order = Order::new(true, at(5));
     assert_eq!(hole(order.started(&started(7))), (6, 7));
     order.started(&started(6)).unwrap();
     assert!(order.chunk(&chunk(6), None).unwrap());
@@ -122,23 +133,23 @@ fn a_stream_may_begin_anywhere() {
 #[test]
 fn with_a_filter_only_the_order_and_the_sums_count() {
     let mut order = order(false, 2);
-    assert!(order.chunk(&chunk(9), Some(9)).unwrap());
-    assert!(!order.chunk(&chunk(5), Some(5)).unwrap());
-    order.passed(Some(20));
+    assert!(order.chunk(&chunk(9), at(9)).unwrap());
+    assert!(!order.chunk(&chunk(5), at(5)).unwrap());
+    order.passed(at(20)).unwrap();
     assert_eq!(order.told_seq(), Some(20));
-    order.passed(Some(3));
+    order.passed(at(3)).unwrap();
     assert_eq!(order.told_seq(), Some(20), "it never goes back");
-    assert!(order.end(&completed(3), Some(31)).is_ok());
-    assert!(is_protocol_error(order.end(&completed(4), Some(31))), "one has got lost");
+    assert!(order.end(&completed(3), at(31)).is_ok());
+    assert!(is_protocol_error(order.end(&completed(4), at(31))), "one has got lost");
 }
 
 #[test]
 fn a_cursor_without_what_it_covers_is_not_believed() {
     let mut order = order(true, 2);
-    order.passed(Some(20));
+    order.passed(at(20)).unwrap();
     assert_eq!(order.told_seq(), Some(2));
-    assert!(is_protocol_error(order.chunk(&chunk(3), Some(4))));
-    assert!(is_protocol_error(order.gap(&gap(3, 4), Some(3))));
+    assert!(is_protocol_error(order.chunk(&chunk(3), at(4))));
+    assert!(is_protocol_error(order.gap(&gap(3, 4), at(3))));
 }
 
 #[test]
@@ -147,22 +158,109 @@ fn offsets_follow_from_what_came_before() {
     for offset in [0, 19, 21] {
         assert!(is_protocol_error(order.chunk(&Chunk { offset, ..chunk(3) }, None)));
     }
-    let mut order = order_with_gap();
-    assert!(order.chunk(&Chunk { offset: 7_777, ..chunk(5) }, None).unwrap());
+    // What a gap tells of counts, too.
+    for (offset, is_right) in [(20, false), (39, false), (40, true), (41, false)] {
+        let mut order = self::order(true, 2);
+        order.gap(&gap(3, 4), None).unwrap();
+        let result = order.chunk(&Chunk { offset, ..chunk(5) }, None);
+        assert_eq!(result.is_ok(), is_right, "{offset}");
+    }
 }
 
-fn order_with_gap() -> Order {
-    let mut order = order(true, 2);
-    order.gap(&gap(3, 4), None).unwrap();
-    order
+#[test]
+fn what_was_seen_is_summed_up_where_the_server_does_not_say_it() {
+    let mut whole = Order::new(true, at(0));
+    assert_eq!(whole.reached(), seen(0, 0, 0));
+    whole.started(&started(1)).unwrap();
+    whole.chunk(&chunk(1), None).unwrap();
+    whole.gap(&gap(2, 4), None).unwrap();
+    assert_eq!(whole.reached(), seen(4, 4, 40));
+    whole.chunk(&chunk(5), None).unwrap();
+    assert!(!whole.chunk(&chunk(3), None).unwrap());
+    assert_eq!(whole.reached(), seen(5, 5, 50), "what is told again counts once");
+    whole.end(&completed(2), None).unwrap();
+    assert_eq!(whole.reached(), seen(6, 5, 50), "behind the end");
+    assert_eq!(whole.told_seq(), Some(5));
+
+    let mut filtered = order(false, 2);
+    filtered.chunk(&chunk(9), None).unwrap();
+    let few = Gap { chunk_count: 2, byte_count: 7, ..gap(10, 19) };
+    filtered.gap(&few, None).unwrap();
+    assert_eq!(filtered.reached(), seen(19, 5, 37));
+    let detached = EndState::Detached { reason: DetachReason::Lag, resume_from: 20 };
+    filtered.end(&end(detached, 3), None).unwrap();
+    assert_eq!(filtered.reached(), seen(19, 5, 37), "a detached one goes on behind that");
+}
+
+#[test]
+fn what_was_seen_before_a_beginning_in_the_middle_is_known_from_the_server_or_the_first_chunk() {
+    let mut live = Order::new(true, None);
+    assert_eq!(live.reached(), None);
+    live.started(&started(7)).unwrap();
+    assert_eq!(live.reached(), at(6));
+    live.gap(&gap(7, 8), None).unwrap();
+    assert_eq!(live.reached(), at(8), "nobody knows what was before the gap");
+    live.chunk(&chunk(9), None).unwrap();
+    assert_eq!(live.reached(), seen(9, 9, 90), "a chunk says where it stands");
+
+    let mut filtered = Order::new(false, None);
+    filtered.started(&started(7)).unwrap();
+    filtered.chunk(&chunk(9), None).unwrap();
+    assert_eq!(filtered.reached(), at(9), "with a filter it does not say how many came before");
+
+    for is_whole in [true, false] {
+        let mut order = Order::new(is_whole, None);
+        order.started(&started(7)).unwrap();
+        order.passed(seen(6, 6, 60)).unwrap();
+        order.gap(&gap(7, 8), None).unwrap();
+        assert_eq!(order.reached(), seen(8, 8, 80));
+        let mut order = Order::new(is_whole, seen(6, 6, 60));
+        order.started(&started(7)).unwrap();
+        order.gap(&gap(7, 8), None).unwrap();
+        assert_eq!(order.reached(), seen(8, 8, 80));
+    }
+}
+
+#[test]
+fn cursors_count_what_came_or_are_not_believed() {
+    for is_whole in [true, false] {
+        let order = || order(is_whole, 2);
+        assert!(order().chunk(&chunk(3), seen(3, 3, 30)).unwrap());
+        assert!(order().gap(&gap(3, 5), seen(5, 5, 50)).unwrap());
+        order().passed(seen(2, 2, 20)).unwrap();
+        order().end(&completed(2), seen(3, 3, 20)).unwrap();
+        assert!(is_protocol_error(order().chunk(&chunk(3), seen(3, 2, 30))));
+        assert!(is_protocol_error(order().chunk(&chunk(3), seen(3, 3, 29))));
+        assert!(is_protocol_error(order().gap(&gap(3, 5), seen(5, 5, 51))));
+        assert!(is_protocol_error(order().passed(seen(2, 2, 21))));
+        assert!(is_protocol_error(order().end(&completed(2), seen(3, 3, 21))));
+        let mut refused = order();
+        assert!(is_protocol_error(refused.gap(&gap(3, 5), seen(5, 4, 50))));
+        assert_eq!(refused.reached(), seen(2, 2, 20), "what was refused changes nothing");
+    }
+    let mut filtered = order(false, 2);
+    filtered.passed(seen(9, 2, 20)).unwrap();
+    assert_eq!(filtered.reached(), seen(9, 2, 20));
+    for chunk_count in [0, 2] {
+        let few = Gap { chunk_count, ..gap(3, 5) };
+        assert!(is_protocol_error(order(true, 2).gap(&few, None)), "of three chunks");
+    }
+}
+
+#[test]
+fn sums_that_nobody_can_have_are_not_known() {
+    let mut order = Order::new(false, seen(5, u64::MAX, u64::MAX));
+    order.started(&started(6)).unwrap();
+    order.gap(&gap(6, 9), None).unwrap();
+    assert_eq!(order.reached(), at(9));
 }
 
 #[test]
 fn the_largest_numbers_are_numbers_too() {
-    let mut order = Order::new(true, Some(u64::MAX - 1));
+    let mut order = Order::new(true, at(u64::MAX - 1));
     order.started(&started(u64::MAX)).unwrap();
     let last = Chunk { offset: 0, ..chunk(u64::MAX) };
-    assert!(order.chunk(&last, Some(u64::MAX)).unwrap());
-    assert!(!order.chunk(&last, Some(u64::MAX)).unwrap());
-    assert!(order.end(&completed(1), Some(u64::MAX)).is_ok());
+    assert!(order.chunk(&last, at(u64::MAX)).unwrap());
+    assert!(!order.chunk(&last, at(u64::MAX)).unwrap());
+    assert!(order.end(&completed(1), at(u64::MAX)).is_ok());
 }

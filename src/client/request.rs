@@ -10,6 +10,7 @@ use crate::endpoint::{PolicyWish, StreamFormat, Wishes};
 use crate::engine::{From, Hold, Kind, OnStall, ProgressSource, Start, Timeouts};
 use crate::limits;
 use crate::wire::http1::Method;
+use crate::wire::sse::Reached;
 
 /// How an execution is to run; what is `None` is left to the server and to the tool.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -37,9 +38,11 @@ pub struct ExecuteOptions {
 pub struct FollowOptions {
     /// Where to begin; a call begins at its start. What [`From::Seq`] has seen before is not sent.
     pub from: From,
-    /// Go on behind this chunk; goes over `from`. If the end was told, too, say `head_seq + 1`:
-    /// then nothing comes, and the stream is over at once.
-    pub after: Option<u64>,
+    /// Go on behind this, which [`Stream::reached`](super::Stream::reached) of another stream with
+    /// the same kinds has said; goes over `from`. With what was seen by then, also chunks that the
+    /// server no longer holds are told of, as a gap; without, it refuses to begin there. Behind
+    /// the end (`head_seq + 1`) nothing comes, and the stream is over at once.
+    pub after: Option<Reached>,
     /// As what events come. They are the same in both.
     pub format: StreamFormat,
     /// What happens when we lag, which kinds we want, and so on.
@@ -68,12 +71,13 @@ impl Default for FollowOptions {
 }
 
 impl FollowOptions {
-    /// The chunk behind which everything is owed to us, if that is known in advance.
-    pub(super) fn begin_after(&self) -> Option<u64> {
+    /// That behind which everything is owed to us, if that is known in advance.
+    pub(super) fn begin_after(&self) -> Option<Reached> {
+        let unseen = |seq| Some(Reached { seq, seen: None });
         match (self.after, self.from) {
-            (Some(seq), _) => Some(seq),
-            (None, From::Start) => Some(0),
-            (None, From::Seq { seq, .. }) => Some(seq.saturating_sub(1)),
+            (Some(reached), _) => Some(reached),
+            (None, From::Start) => unseen(0),
+            (None, From::Seq { seq, .. }) => unseen(seq.saturating_sub(1)),
             (None, From::Live) => None,
         }
     }
@@ -135,12 +139,12 @@ impl Request {
 }
 
 /// `GET` of an execution's events.
-pub(super) fn follow(id: ExecutionId, after: Option<u64>, options: &FollowOptions) -> Request {
+pub(super) fn follow(id: ExecutionId, after: Option<Reached>, options: &FollowOptions) -> Request {
     let mut target = format!("/v1/executions/{id}/events?format={}", name_of(options.format));
     wishes(&mut target, options);
     Request {
         accept: options.format.media_type(),
-        last_event_id: after.map(|seq| format!("{id}:{seq}")),
+        last_event_id: after.map(|reached| reached.spelled(id)),
         ..Request::new(Method::Get, target)
     }
 }
@@ -290,6 +294,7 @@ pub(super) fn path_piece(text: &str) -> String {
 mod tests {
     use super::*;
     use crate::engine::{Coalesce, Kinds, Policy};
+    use crate::wire::sse::Seen;
 
     #[test]
     fn all_wishes_are_sent_and_nothing_else() {
@@ -312,11 +317,12 @@ mod tests {
             wishes,
             ..FollowOptions::default()
         };
-        let request = follow(id, Some(41), &options);
+        let seen = Some(Seen { chunks: 7, bytes: 900 });
+        let request = follow(id, Some(Reached { seq: 41, seen }), &options);
         let query = "ndjson&from=5&policy=drop_oldest&max_chunks=7&max_bytes=9&kinds=stdout,stderr\
                      &coalesce_us=2000&coalesce_bytes=512&acks=3";
         assert_eq!(request.target, format!("{path}{query}"));
-        assert_eq!(request.last_event_id, Some(format!("{id}:41")));
+        assert_eq!(request.last_event_id, Some(format!("{id}:41:900:7")));
         assert!(request.is_repeatable());
         let options = FollowOptions { from: From::Start, ..options };
         let request = call(&json!({}), &options);

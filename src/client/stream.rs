@@ -14,7 +14,8 @@ use crate::base::{ExecutionId, Instant};
 use crate::endpoint::StreamFormat;
 use crate::limits;
 use crate::reactor::Clock;
-use crate::wire::{ndjson, sse};
+use crate::wire::ndjson;
+use crate::wire::sse::{self, Reached};
 
 /// The events of an execution: [`Event::Started`], then everything in order and once, then
 /// [`Event::End`], and nothing more.
@@ -63,7 +64,7 @@ enum Decoder {
 }
 
 /// An event, of which execution, and how far the stream is with it, if that was said.
-type Told = (ExecutionId, Event, Option<u64>);
+type Told = (ExecutionId, Event, Option<Reached>);
 
 impl Stream {
     /// Of an execution, or of one that the first event names; on a connection whose head was read,
@@ -100,9 +101,15 @@ impl Stream {
         self.started.as_ref()
     }
 
-    /// The last chunk that was given or told of: what to go on behind another time.
+    /// The last chunk that was given or told of.
     pub fn told_seq(&self) -> Option<u64> {
         self.order.told_seq()
+    }
+
+    /// How far the stream is: what to go on behind another time, as [`FollowOptions::after`].
+    /// `None` until the server has said where it begins.
+    pub fn reached(&self) -> Option<Reached> {
+        self.order.reached()
     }
 
     /// How often the stream was taken up again.
@@ -196,7 +203,7 @@ impl Stream {
             Event::End(ended) => self.order.end(ended, id).map(|()| true)?,
         };
         match event {
-            Event::Started(_) | Event::Progress(_) => self.order.passed(id),
+            Event::Started(_) | Event::Progress(_) => self.order.passed(id)?,
             _ if is_new => self.backoff.reset(),
             _ => {}
         }
@@ -234,7 +241,7 @@ impl Stream {
         };
         std::thread::sleep(wait);
         let after = match self.started {
-            Some(_) => self.order.told_seq(),
+            Some(_) => self.order.reached(),
             None => self.options.after, // As if there had been no connection yet.
         };
         let request = request::follow(execution, after, &self.options);
@@ -330,8 +337,8 @@ impl Link {
     }
 }
 
-/// The sequence number that an `id:` says.
-fn cursor(id: &str, execution: ExecutionId) -> Result<Option<u64>, ClientError> {
+/// How far an `id:` says that the stream is.
+fn cursor(id: &str, execution: ExecutionId) -> Result<Option<Reached>, ClientError> {
     if id.is_empty() {
         return Ok(None);
     }
@@ -340,7 +347,7 @@ fn cursor(id: &str, execution: ExecutionId) -> Result<Option<u64>, ClientError> 
     };
     let cursors = sse::parse_cursors(id).map_err(wrong)?;
     let reached = cursors.of(&[execution]).map_err(wrong)?.next();
-    Ok(reached.map(|reached| reached.seq))
+    Ok(reached)
 }
 
 impl Decoder {

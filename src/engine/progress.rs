@@ -134,11 +134,7 @@ impl Tracker {
 
     /// What was said with the last report: words, and a context.
     pub fn texts(&self) -> (Option<&str>, Option<&str>) {
-        let text = |text: &'_ String| (!text.is_empty()).then_some(text.len());
-        (
-            text(&self.message).map(|_| self.message.as_str()),
-            text(&self.context).map(|_| self.context.as_str()),
-        )
+        (said(&self.message), said(&self.context))
     }
 
     /// Takes a report; says what it was worth, and whether it would have gone backwards.
@@ -344,6 +340,11 @@ impl Engine {
     pub fn progress_texts(&self, execution: Handle) -> (Option<&str>, Option<&str>) {
         self.executions.get(execution).map_or((None, None), |e| e.tracker.texts())
     }
+}
+
+/// A text, if anything was said.
+fn said(text: &str) -> Option<&str> {
+    (!text.is_empty()).then_some(text)
 }
 
 #[cfg(test)]

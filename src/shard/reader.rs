@@ -352,15 +352,12 @@ impl Subscriber {
             Ready::Gap(gap) => Delivery::Gap(gap),
             Ready::Progress(progress) => {
                 let record = self.record.as_deref();
-                let text = |text: &'_ str| !text.is_empty();
-                let message = record.map(|record| record.message.as_str()).filter(|t| text(t));
-                let context = record.map(|record| record.context.as_str()).filter(|t| text(t));
+                let message = record.map(|record| record.message.as_str());
+                let context = record.map(|record| record.context.as_str());
+                let (message, context) = (message.and_then(said), context.and_then(said));
                 Delivery::Progress(Reported { progress, message, context })
             }
-            Ready::End(end) => {
-                let error = (!self.error.is_empty()).then_some(self.error.as_str());
-                Delivery::End(Ended { end, error })
-            }
+            Ready::End(end) => Delivery::End(Ended { end, error: said(&self.error) }),
         }
     }
 
@@ -669,6 +666,11 @@ impl Subscriber {
         };
         Ready::End(End { state, given, missed: self.missed, duration_us, exit })
     }
+}
+
+/// A text, if anything was said.
+fn said(text: &str) -> Option<&str> {
+    (!text.is_empty()).then_some(text)
 }
 
 impl Drop for Subscriber {

@@ -302,15 +302,42 @@ impl Arguments {
         }
     }
 
-    /// The path of a file that must be there.
+    /// A string that must be there, and goes to where a NUL would end it.
     ///
     /// # Errors
-    /// As [`Arguments::text`]; and if it has a NUL, which no path can have.
+    /// As [`Arguments::text`]; and if it has a NUL.
+    pub fn whole_text(&mut self, field: &str) -> Result<String, ArgumentError> {
+        without_nul(field, self.text(field)?)
+    }
+
+    /// A path that must be there.
+    ///
+    /// # Errors
+    /// As [`Arguments::whole_text`]: no path can have a NUL.
     pub fn path(&mut self, field: &str) -> Result<PathBuf, ArgumentError> {
-        let text = self.text(field)?;
-        match text.contains('\0') {
-            true => Err(ArgumentError::new(field, "has a NUL, which no path can have")),
-            false => Ok(PathBuf::from(text)),
+        self.whole_text(field).map(PathBuf::from)
+    }
+
+    /// A path, if it is there.
+    ///
+    /// # Errors
+    /// If it is empty, not a string, or has a NUL.
+    pub fn optional_path(&mut self, field: &str) -> Result<Option<PathBuf>, ArgumentError> {
+        let text = self.optional_text(field)?.map(|text| without_nul(field, text)).transpose()?;
+        Ok(text.map(PathBuf::from))
+    }
+
+    /// Yes or no; no, if it is not there.
+    ///
+    /// # Errors
+    /// If it is neither.
+    pub fn flag(&mut self, field: &str) -> Result<bool, ArgumentError> {
+        match self.fields.remove(field) {
+            None => Ok(false),
+            Some(Value::Bool(is_set)) => Ok(is_set),
+            Some(other) => {
+                Err(ArgumentError::new(field, format!("must be true or false, not {other}")))
+            }
         }
     }
 
@@ -339,6 +366,14 @@ impl Arguments {
             Some((field, _)) => Err(ArgumentError::new(field, "is unknown")),
             None => Ok(()),
         }
+    }
+}
+
+/// A string that goes to where a NUL would end it: what stands behind that would not be seen.
+pub(super) fn without_nul(field: &str, text: String) -> Result<String, ArgumentError> {
+    match text.contains('\0') {
+        true => Err(ArgumentError::new(field, "must not contain a NUL character")),
+        false => Ok(text),
     }
 }
 

@@ -25,6 +25,7 @@ use serde_json::{Value, json};
 use crate::engine::{Policy, ProgressSource, Timeouts};
 use crate::limits;
 use crate::tool::process::{self, Group, Groups};
+use crate::tool::registry::without_nul;
 use crate::tool::watch::Watch;
 use crate::tool::{
     ArgumentError, Arguments, Need, Output, SubscribeDefaults, ToolError, ToolSpec, Work,
@@ -118,17 +119,9 @@ impl Plan {
             let problem = format!("is `{}`, not one of: {}", argv[0], programs.join(", "));
             return Err(ArgumentError::new("argv.0", problem));
         }
-        let cwd = arguments.optional_text("cwd")?;
-        check_word("cwd", cwd.as_deref().unwrap_or(""))?;
+        let cwd = arguments.optional_path("cwd")?;
         let env = variables(arguments.value("env"))?;
-        let clear_env = match arguments.value("clear_env") {
-            None => false,
-            Some(Value::Bool(clear)) => clear,
-            Some(other) => {
-                let problem = format!("must be true or false, not {other}");
-                return Err(ArgumentError::new("clear_env", problem));
-            }
-        };
+        let clear_env = arguments.flag("clear_env")?;
         let stdin = stdin(arguments.value("stdin"))?;
         arguments.finish()?;
         if *policy != CommandPolicy::Any && (clear_env || !env.is_empty()) {
@@ -143,7 +136,7 @@ impl Plan {
             let problem = format!("and `env` together have {bytes} bytes, above {bytes_max}");
             return Err(ArgumentError::new("argv", problem));
         }
-        Ok(Plan { argv, cwd: cwd.map(PathBuf::from), env, clear_env, stdin })
+        Ok(Plan { argv, cwd, env, clear_env, stdin })
     }
 
     fn run(&self, groups: Arc<Groups>, out: &mut Output) -> Result<(), ToolError> {
@@ -196,14 +189,6 @@ impl Plan {
     }
 }
 
-/// A string that the kernel takes: it ends at the first NUL byte.
-fn check_word(field: &str, word: &str) -> Result<(), ArgumentError> {
-    match word.contains('\0') {
-        true => Err(ArgumentError::new(field, "must not hold a NUL character")),
-        false => Ok(()),
-    }
-}
-
 fn words(value: Option<Value>) -> Result<Vec<String>, ArgumentError> {
     let values = match value {
         Some(Value::Array(values)) => values,
@@ -224,7 +209,7 @@ fn words(value: Option<Value>) -> Result<Vec<String>, ArgumentError> {
         let Value::String(word) = value else {
             return Err(ArgumentError::new(field, format!("must be a string, not {value}")));
         };
-        check_word(&field, &word)?;
+        let word = without_nul(&field, word)?;
         if index == 0 && word.is_empty() {
             return Err(ArgumentError::new(field, "must not be empty"));
         }
@@ -255,8 +240,7 @@ fn variables(value: Option<Value>) -> Result<Vec<(String, String)>, ArgumentErro
         let Value::String(value) = value else {
             return Err(ArgumentError::new(field, format!("must be a string, not {value}")));
         };
-        check_word(&field, &value)?;
-        Ok((name, value))
+        Ok((name, without_nul(&field, value)?))
     };
     fields.into_iter().map(variable).collect()
 }

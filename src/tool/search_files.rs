@@ -88,26 +88,16 @@ pub(super) fn prepare(arguments: &Value, need: Need) -> Result<(Work, Need), Arg
     let root = arguments.path("root")?;
     let pattern = arguments.text("pattern")?;
     let globs = globs(&mut arguments)?;
-    let fixed_strings = switch(&mut arguments, "fixed_strings")?;
-    let ignore_case = switch(&mut arguments, "ignore_case")?;
-    let hidden = switch(&mut arguments, "hidden")?;
-    let no_ignore = switch(&mut arguments, "no_ignore")?;
+    let fixed_strings = arguments.flag("fixed_strings")?;
+    let ignore_case = arguments.flag("ignore_case")?;
+    let hidden = arguments.flag("hidden")?;
+    let no_ignore = arguments.flag("no_ignore")?;
     arguments.finish()?;
     check_pattern(&pattern, fixed_strings)?;
     globs.iter().try_for_each(|glob| check_glob(glob))?;
     let plan = Plan { root, pattern, globs, fixed_strings, ignore_case, hidden, no_ignore };
     let work = Work::Thread(Box::new(move |out| Search::new(plan)?.run(out)));
     Ok((work, Need { ring_bytes: need.ring_bytes.max(RING_BYTES), ..need }))
-}
-
-fn switch(arguments: &mut Arguments, field: &str) -> Result<bool, ArgumentError> {
-    match arguments.value(field) {
-        None => Ok(false),
-        Some(Value::Bool(on)) => Ok(on),
-        Some(other) => {
-            Err(ArgumentError::new(field, format!("must be true or false, not {other}")))
-        }
-    }
 }
 
 fn globs(arguments: &mut Arguments) -> Result<Vec<String>, ArgumentError> {

@@ -163,10 +163,10 @@ pub fn tell(out: &mut Vec<u8>, format: StreamFormat, seq: Option<u64>, event: &E
         StreamFormat::Ndjson => event.write_line(&mut frame),
         StreamFormat::Sse => {
             if let Some(seq) = seq {
-                sse::write_cursors(
-                    &mut frame,
-                    &[sse::Cursor { execution: ID, seq, bytes: 0, chunks: None }],
-                );
+                let is_end = matches!(event, Event::End(_)); // Its cursor has no chunk.
+                let bytes = bytes_before(if is_end { seq } else { seq + 1 });
+                let cursor = sse::Cursor { execution: ID, seq, bytes, chunks: None };
+                sse::write_cursors(&mut frame, &[cursor]);
             }
             sse::write_event(&mut frame, event);
             frame.extend_from_slice(sse::END);
@@ -181,6 +181,11 @@ pub fn data(seq: u64) -> Vec<u8> {
         0 => vec![0xFF, seq as u8, 0],
         _ => format!("chunk {seq}\r\n\n").into_bytes(),
     }
+}
+
+/// What all chunks before `seq` hold.
+pub fn bytes_before(seq: u64) -> u64 {
+    (1..seq).map(|seq| data(seq).len() as u64).sum()
 }
 
 /// The last chunk of the script; 5 to 7 are a gap.
@@ -205,7 +210,7 @@ pub fn chunk(seq: u64, data: &[u8]) -> Event<'_> {
         total_chunks: None,
         kind: "output",
         key: None,
-        offset: (1..seq).map(|seq| self::data(seq).len() as u64).sum(),
+        offset: bytes_before(seq),
         data,
         timestamp_us: 0,
         mono_ns: 0,
@@ -220,7 +225,7 @@ pub fn end(state: events::EndState<'static>, given: impl Iterator<Item = u64>) -
         chunks: lengths.len() as u64,
         bytes: lengths.iter().sum(),
         missed_chunks: 3,
-        missed_bytes: 7,
+        missed_bytes: bytes_before(8) - bytes_before(5),
         duration_us: 1,
         exit: None,
         error: None,
@@ -257,7 +262,7 @@ pub fn script(format: StreamFormat, after: u64) -> Vec<u8> {
                 from_seq: 5,
                 to_seq: 7,
                 chunk_count: 3,
-                byte_count: 7,
+                byte_count: bytes_before(8) - bytes_before(5),
                 reason: "lag",
             }),
             _ => chunk(seq, &data),
@@ -271,8 +276,13 @@ pub fn script(format: StreamFormat, after: u64) -> Vec<u8> {
     out
 }
 
-/// What a request says that its client has been told.
+/// What a request says that its client has been told; and what it had seen by then, if it says so.
+pub fn reached(request: &str) -> Option<sse::Reached> {
+    let cursors = sse::parse_cursors(header(request, "last-event-id")?).unwrap();
+    cursors.of(&[ID.parse().unwrap()]).unwrap().next()
+}
+
+/// The last chunk of that.
 pub fn after(request: &str) -> u64 {
-    let id = header(request, "last-event-id");
-    id.map_or(0, |id| id.strip_prefix(ID).unwrap()[1..].parse().unwrap())
+    reached(request).map_or(0, |reached| reached.seq)
 }

@@ -5,15 +5,17 @@ use std::time::Duration;
 
 use serde_json::json;
 use streamdoor::base::ExecutionId;
-use streamdoor::client::{Client, ClientError, Cut, Event, ExecuteOptions, FollowOptions};
+use streamdoor::client::{
+    Client, ClientError, Cut, Event, ExecuteOptions, FollowOptions, Reached, Seen,
+};
 use streamdoor::endpoint::StreamFormat;
 use streamdoor::engine::{EndState, Outcome};
 use streamdoor::limits;
 use streamdoor::wire::events;
 
 use crate::server::{
-    HEAD_SEQ, ID, Reply, Server, after, body_chunk, chunk, data, end, header, json as answer,
-    response, script, started, stream_head, tell,
+    HEAD_SEQ, ID, Reply, Server, after, body_chunk, bytes_before, chunk, data, end, header,
+    json as answer, reached, response, script, started, stream_head, tell,
 };
 
 const FORMATS: [StreamFormat; 2] = [StreamFormat::Sse, StreamFormat::Ndjson];
@@ -95,8 +97,13 @@ fn a_stream_that_is_cut_at_any_byte_is_whole_and_without_repeats() {
             assert!(asked.iter().all(|request| request.starts_with("GET /v1/executions/")));
             assert_eq!(header(&asked[0], "last-event-id"), None);
             if let Some(again) = asked.get(1) {
-                let goes_on = header(again, "last-event-id").is_some();
-                assert_eq!(goes_on, cut_at >= begun.len(), "cut at {cut_at}");
+                let reached = reached(again);
+                assert_eq!(reached.is_some(), cut_at >= begun.len(), "cut at {cut_at}");
+                // What was seen is said, too: SSE's ids tell it, for NDJSON it is summed up.
+                if let Some(Reached { seq, seen }) = reached {
+                    let seen_expected = Seen { chunks: seq, bytes: bytes_before(seq + 1) };
+                    assert_eq!(seen, Some(seen_expected), "cut at {cut_at}");
+                }
             }
         });
     }
@@ -142,6 +149,8 @@ fn a_server_that_begins_again_is_not_heard_twice() {
     let events: Vec<Event> = stream.by_ref().map(Result::unwrap).collect();
     check(&events);
     assert_eq!((stream.reconnects(), stream.told_seq()), (3, Some(HEAD_SEQ)));
+    let seen = Some(Seen { chunks: HEAD_SEQ, bytes: bytes_before(HEAD_SEQ + 1) });
+    assert_eq!(stream.reached(), Some(Reached { seq: HEAD_SEQ + 1, seen }), "behind the end");
     assert!(stream.next().is_none() && stream.poll().is_none());
 }
 
@@ -209,11 +218,18 @@ fn what_an_answer_without_a_stream_means() {
     let mut begun = script(StreamFormat::Sse, 0);
     begun.truncate(begun.len() / 2);
 
-    let server = with(nothing.clone(), vec![]);
-    let finished = FollowOptions { after: Some(HEAD_SEQ + 1), ..FollowOptions::default() };
-    assert_eq!(follow(&server, finished).unwrap(), []);
-    let cursor = format!("{ID}:{}", HEAD_SEQ + 1);
-    assert_eq!(header(&server.asked()[0], "last-event-id"), Some(cursor.as_str()));
+    let server = with(nothing.clone(), nothing.clone());
+    for (seq, seen, behind) in [
+        (HEAD_SEQ + 1, None, "10"),
+        (HEAD_SEQ + 1, Some(Seen { chunks: HEAD_SEQ, bytes: 70 }), "10:70:9"),
+        (0, Some(Seen { chunks: 0, bytes: 0 }), "0:0"),
+    ] {
+        let after = Some(Reached { seq, seen });
+        let finished = FollowOptions { after, ..FollowOptions::default() };
+        assert_eq!(follow(&server, finished).unwrap(), []);
+        let cursor = format!("{ID}:{behind}");
+        assert_eq!(header(&server.asked()[0], "last-event-id"), Some(cursor.as_str()));
+    }
 
     let error = follow(&with(gone.clone(), vec![]), FollowOptions::default()).unwrap_err();
     let refused = error.refused().unwrap();

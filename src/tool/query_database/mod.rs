@@ -117,8 +117,8 @@ struct Request {
 pub(super) fn prepare(arguments: &Value, need: Need) -> Result<(Work, Need), ArgumentError> {
     let mut arguments = Arguments::new(arguments)?;
     let request = Request {
-        path: PathBuf::from(whole_text(&mut arguments, "path")?),
-        query: whole_text(&mut arguments, "query")?,
+        path: arguments.path("path")?,
+        query: arguments.whole_text("query")?,
         parameters: Parameters::new(arguments.value("parameters"))?,
         batch_rows: arguments.number("batch_size", BATCH_ROWS_DEFAULT, 1..=BATCH_ROWS_MAX)?,
     };
@@ -133,15 +133,6 @@ pub(super) fn prepare(arguments: &Value, need: Need) -> Result<(Work, Need), Arg
     let ring_bytes = ring_bytes.clamp(smallest, largest);
     let work = Work::Thread(Box::new(move |out| stream(&request, out)));
     Ok((work, Need { ring_bytes, ..need }))
-}
-
-/// A string without NUL, which would end it early for SQLite: what stands behind it was not seen.
-fn whole_text(arguments: &mut Arguments, field: &str) -> Result<String, ArgumentError> {
-    let text = arguments.text(field)?;
-    match text.contains('\0') {
-        false => Ok(text),
-        true => Err(ArgumentError::new(field, "must not contain a NUL character")),
-    }
 }
 
 fn stream(request: &Request, out: &mut Output) -> Result<(), ToolError> {

@@ -27,36 +27,47 @@ pub fn everywhere(bytes: &[u8]) -> Vec<usize> {
     (0..bytes.len()).collect()
 }
 
-/// The requests in `bytes`, which come cut at `cuts` and then end.
-pub fn requests(bytes: &[u8], cuts: &[usize]) -> Transcript<Refusal> {
-    let mut reader = RequestReader::new();
-    let mut transcript = Transcript { parts: Vec::new(), end: Ok(()) };
+/// Hands `bytes` to `read` as they come, cut at `cuts`: as long as it finds parts in them, or until
+/// it fails.
+fn feed<E>(
+    bytes: &[u8],
+    cuts: &[usize],
+    mut read: impl FnMut(&mut &[u8]) -> Result<bool, E>,
+) -> Result<(), E> {
     let mut from = 0;
     for &to in cuts.iter().chain([&bytes.len()]) {
         let mut input = &bytes[from..to];
         from = to;
-        loop {
-            match reader.read(&mut input) {
-                Ok(Some(RequestPart::Head(head))) => {
-                    let (path, host) = (head.target.path, head.host.unwrap_or("-"));
-                    let text = format!("{} {path} {host} {:?}", head.method, head.body);
-                    transcript.parts.push(text);
-                }
-                Ok(Some(RequestPart::Body(piece))) => transcript.add_body(piece),
-                Ok(Some(RequestPart::End)) => transcript.parts.push("End".into()),
-                Ok(None) => break assert!(input.is_empty()),
-                Err(refusal) => {
-                    let mut more = &b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"[..];
-                    assert_eq!(reader.read(&mut more), Err(refusal));
-                    assert_eq!(reader.finish(), Err(refusal));
-                    assert!(!reader.keeps_alive());
-                    transcript.end = Err(refusal);
-                    return transcript;
-                }
-            }
-        }
+        while read(&mut input)? {}
+        assert!(input.is_empty());
     }
-    transcript.end = reader.finish();
+    Ok(())
+}
+
+/// The requests in `bytes`, which come cut at `cuts` and then end.
+pub fn requests(bytes: &[u8], cuts: &[usize]) -> Transcript<Refusal> {
+    let mut reader = RequestReader::new();
+    let mut transcript = Transcript { parts: Vec::new(), end: Ok(()) };
+    let fed = feed(bytes, cuts, |input| {
+        match reader.read(input)? {
+            Some(RequestPart::Head(head)) => {
+                let (path, host) = (head.target.path, head.host.unwrap_or("-"));
+                let text = format!("{} {path} {host} {:?}", head.method, head.body);
+                transcript.parts.push(text);
+            }
+            Some(RequestPart::Body(piece)) => transcript.add_body(piece),
+            Some(RequestPart::End) => transcript.parts.push("End".into()),
+            None => return Ok(false),
+        }
+        Ok(true)
+    });
+    if let Err(refusal) = fed {
+        let mut more = &b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"[..];
+        assert_eq!(reader.read(&mut more), Err(refusal));
+        assert_eq!(reader.finish(), Err(refusal));
+        assert!(!reader.keeps_alive());
+    }
+    transcript.end = fed.and_then(|()| reader.finish());
     transcript
 }
 
@@ -65,30 +76,24 @@ pub fn response(method: Method, bytes: &[u8], cuts: &[usize]) -> Transcript<Resp
     let mut reader = ResponseReader::new();
     reader.expect(method);
     let mut transcript = Transcript { parts: Vec::new(), end: Ok(()) };
-    let mut from = 0;
-    for &to in cuts.iter().chain([&bytes.len()]) {
-        let mut input = &bytes[from..to];
-        from = to;
-        loop {
-            match reader.read(&mut input) {
-                Ok(Some(ResponsePart::Head(head))) => {
-                    let alive = if head.keeps_alive { "" } else { " close" };
-                    let text = format!("{} {:?}{alive}", head.status.code(), head.body);
-                    transcript.parts.push(text);
-                }
-                Ok(Some(ResponsePart::Body(piece))) => transcript.add_body(piece),
-                Ok(Some(ResponsePart::End)) => transcript.parts.push("End".into()),
-                Ok(None) => break assert!(input.is_empty()),
-                Err(error) => {
-                    assert_eq!(reader.read(&mut &b"x"[..]), Err(error));
-                    assert_eq!(reader.finish(), Err(error));
-                    transcript.end = Err(error);
-                    return transcript;
-                }
+    let fed = feed(bytes, cuts, |input| {
+        match reader.read(input)? {
+            Some(ResponsePart::Head(head)) => {
+                let alive = if head.keeps_alive { "" } else { " close" };
+                let text = format!("{} {:?}{alive}", head.status.code(), head.body);
+                transcript.parts.push(text);
             }
+            Some(ResponsePart::Body(piece)) => transcript.add_body(piece),
+            Some(ResponsePart::End) => transcript.parts.push("End".into()),
+            None => return Ok(false),
         }
+        Ok(true)
+    });
+    if let Err(error) = fed {
+        assert_eq!(reader.read(&mut &b"x"[..]), Err(error));
+        assert_eq!(reader.finish(), Err(error));
     }
-    match reader.finish() {
+    match fed.and_then(|()| reader.finish()) {
         Ok(None) => {}
         Ok(Some(_)) => transcript.parts.push("End".into()),
         Err(error) => transcript.end = Err(error),

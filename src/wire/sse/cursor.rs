@@ -136,6 +136,18 @@ fn parse_reached(text: &str) -> Result<Reached, CursorError> {
     Ok(Reached { seq, seen })
 }
 
+impl Reached {
+    /// As a `Last-Event-ID` header says it of this execution.
+    pub fn spelled(&self, execution: ExecutionId) -> String {
+        let seq = self.seq;
+        match self.seen {
+            None => format!("{execution}:{seq}"),
+            Some(Seen { chunks, bytes }) if chunks == seq => format!("{execution}:{seq}:{bytes}"),
+            Some(Seen { chunks, bytes }) => format!("{execution}:{seq}:{bytes}:{chunks}"),
+        }
+    }
+}
+
 /// Digits as we write them: no sign, no zeros before others.
 fn parse_number(text: &str) -> Result<u64, CursorError> {
     let is_ours = text.bytes().all(|byte| byte.is_ascii_digit());
@@ -242,6 +254,26 @@ mod tests {
             assert_eq!(parsed.of(&ids).err(), Some(CursorError::Missing));
             ids.truncate(count as usize - 1);
             assert_eq!(parsed.of(&ids).err(), Some(CursorError::Foreign));
+        }
+    }
+
+    #[test]
+    fn what_was_reached_is_said_as_it_was_heard() {
+        let seen = |chunks, bytes| Some(Seen { chunks, bytes });
+        let table = [
+            (0, None, ":0"),
+            (0, seen(0, 0), ":0:0"),
+            (41, None, ":41"),
+            (41, seen(41, 900), ":41:900"),
+            (41, seen(7, 900), ":41:900:7"),
+            (41, seen(0, 0), ":41:0:0"),
+        ];
+        for (seq, seen, behind) in table {
+            let reached = Reached { seq, seen };
+            let text = reached.spelled(id(1));
+            assert_eq!(text, format!("{}{behind}", id(1)));
+            let parsed = parse_cursors(&text).unwrap();
+            assert_eq!(parsed.of(&[id(1)]).unwrap().collect::<Vec<_>>(), [reached]);
         }
     }
 

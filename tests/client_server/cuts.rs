@@ -1,0 +1,129 @@
+//! Connections that break: the stream goes on where it was, or says exactly what was lost.
+
+use serde_json::json;
+use streamdoor::client::{Client, Event, ExecuteOptions, FollowOptions, Reached, Seen};
+use streamdoor::endpoint::{StreamFormat, Wishes};
+use streamdoor::engine::{EndState, Kind, Kinds, Outcome, Policy, Totals};
+
+use crate::proxy::Proxy;
+use crate::world::{FORMATS, World, check, options, totals};
+
+/// More than a small ring holds.
+const CHUNKS: u64 = 300;
+
+fn wishes(policy: Policy, kinds: Kinds) -> Wishes {
+    Wishes { policy: Some(policy), kinds, ..Wishes::default() }
+}
+
+fn some_kinds() -> Kinds {
+    Kinds::NONE.with(Kind::Stderr)
+}
+
+#[test]
+fn a_call_that_is_cut_again_and_again_is_whole() {
+    let world = World::new();
+    for format in FORMATS {
+        for kinds in [Kinds::ALL, some_kinds()] {
+            let wishes = wishes(Policy::Block, kinds);
+            // Each time a bit further than the head and what came before.
+            let cuts = vec![3_000, 700, 20_000, 100, 2_500, 60_000];
+            let proxy = Proxy::new(&world.url(), cuts);
+            let client = Client::new(&proxy.url).unwrap();
+            let execute = ExecuteOptions::default();
+            let arguments = json!({"chunks": CHUNKS});
+            let follow = options(format, wishes);
+            let mut stream = client.call("count", &arguments, &execute, follow).unwrap();
+            let events: Vec<Event> = stream.by_ref().map(Result::unwrap).collect();
+            // The reserve of the ring has all that can get lost.
+            assert_eq!(check(&events, &wishes, CHUNKS), Totals::ZERO);
+            assert!(stream.reconnects() >= 5, "{}", stream.reconnects());
+            let Some(Event::End(ended)) = events.last() else { panic!("no end") };
+            assert_eq!(ended.end.state, EndState::Ended(Outcome::Completed));
+        }
+    }
+}
+
+/// The ring has lost what comes next by the time the client is back: what it had seen tells how
+/// much that is.
+#[test]
+fn what_the_ring_has_overwritten_meanwhile_is_one_gap_that_counts_exactly() {
+    for format in FORMATS {
+        for kinds in [Kinds::ALL, some_kinds()] {
+            let mut world = World::new();
+            let proxy = Proxy::new(&world.url(), vec![]);
+            let client = Client::new(&proxy.url).unwrap();
+            let created = world.client.execute("steps", &json!({}), &ExecuteOptions::default());
+            let execution = created.unwrap().execution;
+            let wishes = wishes(Policy::Drop, kinds);
+            let mut stream = client.follow(execution, options(format, wishes)).unwrap();
+            world.send(6);
+            let mut events = Vec::new();
+            while stream.told_seq() != Some(6) {
+                events.push(stream.next().unwrap().unwrap());
+            }
+            let reached = stream.reached().unwrap();
+            let Totals { chunks, bytes } = totals(&wishes, reached.seq);
+            assert_eq!(reached.seen, Some(Seen { chunks, bytes }));
+
+            proxy.cut();
+            world.send(CHUNKS - 6);
+            world.published(execution, CHUNKS);
+            let status = world.client.inspect(execution).unwrap();
+            assert!(status.tail_seq > reached.seq + 1, "{status:?}");
+
+            // Without what was seen nobody can tell.
+            let unseen = Some(Reached { seen: None, ..reached });
+            let refused = FollowOptions { after: unseen, ..options(format, wishes) };
+            let error = world.client.follow(execution, refused).unwrap_err();
+            let refused = error.refused().unwrap();
+            assert_eq!((refused.status.code(), refused.code.as_str()), (410, "no_longer_held"));
+
+            // With it, another program can go on as well as this stream.
+            let after = FollowOptions { after: Some(reached), ..options(format, wishes) };
+            let other = world.client.follow(execution, after).unwrap();
+            world.complete();
+            let rest: Vec<Event> = other.map(Result::unwrap).collect();
+            let gap = rest.iter().find_map(|event| match event {
+                Event::Gap(gap) => Some(gap),
+                _ => None,
+            });
+            assert_eq!(gap.unwrap().from_seq, reached.seq + 1);
+            events.extend(stream.by_ref().map(Result::unwrap));
+            assert!(stream.reconnects() >= 1);
+            assert!(check(&events, &wishes, CHUNKS).chunks > 0);
+        }
+    }
+}
+
+#[test]
+fn behind_the_end_there_is_nothing_and_before_the_first_chunk_everything() {
+    let world = World::new();
+    for format in FORMATS {
+        for kinds in [Kinds::ALL, some_kinds()] {
+            let wishes = wishes(Policy::Block, kinds);
+            let execute = ExecuteOptions::default();
+            let arguments = json!({"chunks": 7});
+            let follow = options(format, wishes);
+            let mut stream = world.client.call("count", &arguments, &execute, follow).unwrap();
+            let events: Vec<Event> = stream.by_ref().map(Result::unwrap).collect();
+            check(&events, &wishes, 7);
+            let execution = stream.execution().unwrap();
+            let again = |after| {
+                let options = FollowOptions { after: Some(after), ..options(format, wishes) };
+                let stream = world.client.follow(execution, options).unwrap();
+                stream.map(Result::unwrap).collect::<Vec<Event>>()
+            };
+            let reached = stream.reached().unwrap();
+            let Totals { chunks, bytes } = totals(&wishes, 7);
+            assert_eq!(reached.seen, Some(Seen { chunks, bytes }));
+            // The end's own id; without ids and with a filter nobody knows how far it was.
+            if format == StreamFormat::Sse || kinds.is_all() {
+                assert_eq!(reached.seq, 8);
+                assert_eq!(again(reached), []);
+            }
+            for seen in [None, Some(Seen { chunks: 0, bytes: 0 })] {
+                assert_eq!(check(&again(Reached { seq: 0, seen }), &wishes, 7), Totals::ZERO);
+            }
+        }
+    }
+}
