@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use streamdoor::base::Random;
 
-use crate::cut::{CHUNK_BYTES, CHUNKS, CUTS};
+use crate::cut::{BLOCK_ACKNOWLEDGED, CHUNK_BYTES, CHUNKS, CUTS};
 use crate::events::{self, Sum};
 use crate::proxy::{Cuts, Proxy};
 use crate::server::{Scratch, Server, slow, slow_data};
@@ -28,6 +28,7 @@ const PAGE: &str = r#"<!doctype html><meta charset="utf-8"><title>streamdoor</ti
 const events = [];
 let opened = 0;
 let broken = 0;
+let acks = "";
 const report = () => fetch("/report", {
     method: "POST",
     body: JSON.stringify({ events, opened, broken, origin: location.origin }),
@@ -38,6 +39,12 @@ source.onmessage = () => { events.push({ event: "message" }); };
 for (const name of ["started", "chunk", "gap", "progress", "end"]) {
     source.addEventListener(name, (event) => {
         const told = JSON.parse(event.data);
+        if (told.subscriber) acks = `THIS/subscribers/${told.subscriber}/acks`;
+        if (ACKNOWLEDGES && told.seq % 8 === 0) {
+            const headers = { "Content-Type": "application/json" };
+            const body = JSON.stringify({ seq: told.seq });
+            fetch(acks, { method: "POST", headers, body }); // 404 if it is cut off by now.
+        }
         told.id = event.lastEventId;
         events.push(told);
     });
@@ -81,15 +88,16 @@ impl Drop for Browser {
 }
 
 /// What the page was told; nothing if there is no browser.
-fn follow(policy: &str) -> Option<(Sum, Sum)> {
+fn follow(name: &str, query: &str) -> Option<(Sum, Sum)> {
     let server = Server::start(&[]);
     let this = server.execute(&slow(CHUNKS, 1, CHUNK_BYTES));
-    let page = PAGE.replace("STREAM", &format!("{this}/events?policy={policy}"));
+    let page = PAGE.replace("STREAM", &format!("{this}/events?{query}")).replace("THIS", &this);
+    let page = page.replace("ACKNOWLEDGES", &query.contains("acks").to_string());
     // Chromium takes half a head for a whole one, and gives up: behind the head, then.
     let random = Random::new(50);
     let cuts = Cuts { random, left: CUTS, after_bytes: 600, spread_bytes: 12_000, hurries: true };
     let proxy = Proxy::new(&server.address, page, cuts);
-    let browser = Browser::open(&format!("http://{}/", proxy.address), policy);
+    let browser = Browser::open(&format!("http://{}/", proxy.address), name);
     let Some(_browser) = browser else {
         println!("not run: no Chromium (apt-get install chromium)");
         return None;
@@ -114,14 +122,14 @@ fn follow(policy: &str) -> Option<(Sum, Sum)> {
 
 #[test]
 fn under_block_event_source_gets_each_chunk_once() {
-    if let Some((given, missed)) = follow("block") {
+    if let Some((given, missed)) = follow("block", BLOCK_ACKNOWLEDGED) {
         assert_eq!((given.chunks, missed), (CHUNKS, Sum::default()));
     }
 }
 
 #[test]
 fn under_drop_event_source_is_told_of_what_it_missed() {
-    if let Some((given, missed)) = follow("drop") {
+    if let Some((given, missed)) = follow("drop", "policy=drop") {
         assert!(given.chunks > 0 && missed.chunks > 0, "{given:?} {missed:?}");
     }
 }

@@ -246,7 +246,7 @@ fn wrong_questions_have_clear_answers(server: &Server) {
     for (arguments, status, code, field) in [
         (vec![format!("{unknown}/events")], 404, "not_found", None),
         (vec!["/v1/tools?x=1".to_owned()], 400, "unknown_parameter", Some("x")),
-        (vec!["/nowhere".to_owned()], 404, "not_found", None),
+        (vec!["/nowhere".to_owned()], 404, "unknown_path", None),
         (vec!["/v1/tools".to_owned(), "-X".to_owned(), "DELETE".to_owned()], 405, "", None),
     ] {
         let mut arguments = arguments;

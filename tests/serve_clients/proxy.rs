@@ -47,6 +47,8 @@ impl Cuts {
     }
 }
 
+const EMPTY: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+
 impl Proxy {
     pub fn new(server: &str, page: String, cuts: Cuts) -> Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -98,21 +100,22 @@ impl Shared {
             }
         }
         let path = head.split(' ').nth(1)?.to_owned();
+        let length = head.lines().find_map(|line| {
+            let (name, value) = line.split_once(':')?;
+            name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse().unwrap())
+        });
+        let mut body = vec![0; length.unwrap_or(0)];
+        reader.read_exact(&mut body).ok()?;
+        let body = String::from_utf8(body).unwrap();
         if path == "/report" {
-            let length = head.lines().find_map(|line| {
-                let (name, value) = line.split_once(':')?;
-                name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse().unwrap())
-            });
-            let mut body = vec![0; length?];
-            reader.read_exact(&mut body).ok()?;
-            self.reports.lock().unwrap().send(String::from_utf8(body).unwrap()).ok()?;
+            self.reports.lock().unwrap().send(body).ok()?;
+            return client.write_all(EMPTY).ok();
         }
         if path.starts_with("/v1/") {
-            return self.forward(&path, &head, client);
+            return self.forward(&path, &head, &body, client);
         }
         let (status, body) = match path.split('?').next()? {
             "/" => ("200 OK", self.page.as_str()),
-            "/report" => ("200 OK", ""),
             _ => ("404 Not Found", ""),
         };
         let length = body.len();
@@ -124,10 +127,11 @@ impl Shared {
     }
 
     /// Passes an answer on, as far as it may go.
-    fn forward(&self, path: &str, head: &str, mut client: TcpStream) -> Option<()> {
+    fn forward(&self, path: &str, head: &str, body: &str, mut client: TcpStream) -> Option<()> {
         let (cut_at, hurries) = {
             let mut cuts = self.cuts.lock().unwrap();
-            (cuts.next(), cuts.hurries)
+            let cut_at = if path.contains("/events") { cuts.next() } else { None };
+            (cut_at, cuts.hurries)
         };
         // Each fourth comes late: it has to be told what it has missed, or has held others back.
         if cut_at.is_some_and(|bytes| bytes % 4 == 0) {
@@ -135,8 +139,11 @@ impl Shared {
         }
         let mut server = TcpStream::connect(&self.server).ok()?;
         // One answer for each connection: its end is the server's to show.
-        let head = head.replace("keep-alive", "close");
-        server.write_all(head.as_bytes()).ok()?;
+        let head = match head.contains("keep-alive") {
+            true => head.replace("keep-alive", "close"),
+            false => head.replacen("\r\n", "\r\nConnection: close\r\n", 1),
+        };
+        server.write_all(format!("{head}{body}").as_bytes()).ok()?;
         let mut left_bytes = cut_at.unwrap_or(u64::MAX);
         let mut piece = vec![0; 16 << 10];
         let mut is_first = true;
