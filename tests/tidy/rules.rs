@@ -39,7 +39,8 @@ const UNSAFE_AT_HOME: &[&str] = &[
     "tests/allocations.rs", // A global allocator is unsafe by its trait.
     "tests/serve_allocations.rs",
     "tests/reactor/",
-    "tests/ring_process.rs", // Attacks a ring through raw system calls.
+    "tests/serve_clients/refused.rs", // A seccomp filter for a server.
+    "tests/ring_process.rs",          // Attacks a ring through raw system calls.
 ];
 /// Files and folders that may name the standard library's atomics.
 const ATOMICS_AT_HOME: &[&str] =

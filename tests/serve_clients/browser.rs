@@ -1,0 +1,135 @@
+//! `EventSource` in a headless Chromium, through the proxy that cuts: the page writes down what it
+//! was told, and posts it when the browser has given up coming back.
+
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use streamdoor::base::Random;
+
+use crate::cut::{BLOCK_ACKNOWLEDGED, CHUNK_BYTES, CHUNKS, CUTS};
+use crate::events::{self, Sum};
+use crate::proxy::{Cuts, Proxy};
+use crate::server::{Scratch, Server, slow, slow_data};
+
+const BROWSERS: [&str; 5] = [
+    "chromium-headless-shell",
+    "chromium",
+    "chromium-browser",
+    "google-chrome",
+    "google-chrome-stable",
+];
+/// A browser that hangs is no reason to wait for ever.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Follows an execution until `EventSource` is closed, which it does by itself when it comes back
+/// behind the end and is answered 204.
+const PAGE: &str = r#"<!doctype html><meta charset="utf-8"><title>streamdoor</title><script>
+const events = [];
+let opened = 0;
+let broken = 0;
+let acks = "";
+const report = () => fetch("/report", {
+    method: "POST",
+    body: JSON.stringify({ events, opened, broken, origin: location.origin }),
+});
+const source = new EventSource("STREAM");
+source.onopen = () => { opened += 1; };
+source.onmessage = () => { events.push({ event: "message" }); };
+for (const name of ["started", "chunk", "gap", "progress", "end"]) {
+    source.addEventListener(name, (event) => {
+        const told = JSON.parse(event.data);
+        if (told.subscriber) acks = `THIS/subscribers/${told.subscriber}/acks`;
+        if (ACKNOWLEDGES && told.seq % 8 === 0) {
+            const headers = { "Content-Type": "application/json" };
+            const body = JSON.stringify({ seq: told.seq });
+            fetch(acks, { method: "POST", headers, body }); // 404 if it is cut off by now.
+        }
+        told.id = event.lastEventId;
+        events.push(told);
+    });
+}
+source.onerror = () => {
+    if (source.readyState === EventSource.CLOSED) report(); else broken += 1;
+};
+</script>"#;
+
+struct Browser {
+    child: Child,
+    _profile: Scratch,
+}
+
+impl Browser {
+    fn open(url: &str, name: &str) -> Option<Browser> {
+        let profile = Scratch::new(name);
+        for program in BROWSERS {
+            let mut command = Command::new(program);
+            // It sees nothing but our page; its sandbox cannot be had as root.
+            command.args(["--headless", "--no-sandbox", "--disable-gpu", "--no-proxy-server"]);
+            command.args(["--no-first-run", "--disable-background-networking"]);
+            command.args(["--disable-dev-shm-usage", "--disable-extensions"]);
+            // With a debugger's port it stays until it is ended.
+            command.args(["--remote-debugging-port=0"]);
+            command.arg(format!("--user-data-dir={}", profile.path())).arg(url);
+            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+            if let Ok(child) = command.spawn() {
+                return Some(Browser { child, _profile: profile });
+            }
+        }
+        None
+    }
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What the page was told; nothing if there is no browser.
+fn follow(name: &str, query: &str) -> Option<(Sum, Sum)> {
+    let server = Server::start(&[]);
+    let this = server.execute(&slow(CHUNKS, 1, CHUNK_BYTES));
+    let page = PAGE.replace("STREAM", &format!("{this}/events?{query}")).replace("THIS", &this);
+    let page = page.replace("ACKNOWLEDGES", &query.contains("acks").to_string());
+    // Chromium takes half a head for a whole one, and gives up: behind the head, then.
+    let random = Random::new(50);
+    let cuts = Cuts { random, left: CUTS, after_bytes: 600, spread_bytes: 12_000, hurries: true };
+    let proxy = Proxy::new(&server.address, page, cuts);
+    let browser = Browser::open(&format!("http://{}/", proxy.address), name);
+    let Some(_browser) = browser else {
+        println!("not run: no Chromium (apt-get install chromium)");
+        return None;
+    };
+    let report = proxy.reports.recv_timeout(PATIENCE).expect("the page reports");
+    let report: Value = serde_json::from_str(&report).unwrap();
+    let told = report["events"].as_array().unwrap();
+    assert_eq!(proxy.cut_count(), CUTS);
+    // Each connection but the last, which was answered 204, was opened, and each of them ended.
+    assert_eq!((&report["opened"], &report["broken"]), (&json!(CUTS + 1), &json!(CUTS + 1)));
+    let (given, missed) = events::check(told, |seq| slow_data(seq, CHUNKS, CHUNK_BYTES));
+    assert_eq!(given.chunks + missed.chunks, CHUNKS);
+    assert_eq!(given.bytes + missed.bytes, CHUNKS * CHUNK_BYTES);
+    let end = told.last().unwrap();
+    assert_eq!((&end["event"], &end["state"]), (&json!("end"), &json!("completed")));
+    let id = this.rsplit_once('/').unwrap().1;
+    let bytes = CHUNKS * CHUNK_BYTES;
+    assert_eq!(end["id"], format!("{id}:{}:{bytes}", CHUNKS + 1));
+    server.stop();
+    Some((given, missed))
+}
+
+#[test]
+fn under_block_event_source_gets_each_chunk_once() {
+    if let Some((given, missed)) = follow("block", BLOCK_ACKNOWLEDGED) {
+        assert_eq!((given.chunks, missed), (CHUNKS, Sum::default()));
+    }
+}
+
+#[test]
+fn under_drop_event_source_is_told_of_what_it_missed() {
+    if let Some((given, missed)) = follow("drop", "policy=drop") {
+        assert!(given.chunks > 0 && missed.chunks > 0, "{given:?} {missed:?}");
+    }
+}

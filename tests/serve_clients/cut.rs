@@ -1,0 +1,143 @@
+//! A connection that is cut fifty times while a thousand chunks a second are made: under `block`
+//! the exact sequence once, under `drop` what was given and the gaps are all of it.
+//!
+//! What a server has sent may be in any buffer on the way when that is cut, and what a ring keeps
+//! for who comes back is half of it. Only who acknowledges within less than that loses nothing for
+//! certain; who does not is told of what was too much.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
+use serde_json::{Value, json};
+use streamdoor::base::Random;
+use streamdoor::wire::http1::{Method, ResponsePart, ResponseReader};
+use streamdoor::wire::sse::Decoder;
+
+use crate::events::{self, Sum};
+use crate::http;
+use crate::proxy::{Cuts, Proxy};
+use crate::server::{Server, slow, slow_data};
+
+pub const CUTS: usize = 50;
+pub const CHUNKS: u64 = 3_000;
+pub const CHUNK_BYTES: u64 = 100;
+/// `block`, with a window of half of what the ring of these chunks keeps for who comes back.
+pub const BLOCK_ACKNOWLEDGED: &str = "policy=block&acks=16";
+
+/// As a browser does it: dispatches what is whole, remembers the last id, comes back with it, and
+/// stops when it is told that there is no more.
+#[derive(Default)]
+struct Reader {
+    decoder: Decoder,
+    told: Vec<Value>,
+    connections: usize,
+    /// Where to acknowledge, if that was agreed.
+    acknowledges_at: Option<String>,
+    subscriber: String,
+}
+
+impl Reader {
+    /// Follows until it is told to stop.
+    fn follow(&mut self, address: &str, path: &str) {
+        while self.connect(address, path).is_none_or(|status| status == 200) {
+            self.connections += 1;
+            self.decoder.reconnect();
+        }
+    }
+
+    /// One connection, until it breaks. The status of the answer, if that much came.
+    fn connect(&mut self, address: &str, path: &str) -> Option<u16> {
+        let mut stream = TcpStream::connect(address).unwrap();
+        let id = self.decoder.last_id();
+        let last = match id.is_empty() {
+            true => String::new(),
+            false => format!("Last-Event-ID: {id}\r\n"),
+        };
+        let request =
+            format!("GET {path} HTTP/1.1\r\nHost: here\r\nAccept: text/event-stream\r\n{last}\r\n");
+        stream.write_all(request.as_bytes()).ok()?;
+        let mut reader = ResponseReader::new();
+        reader.expect(Method::Get);
+        let mut piece = [0; 4_096];
+        let mut status = None;
+        loop {
+            let Ok(count @ 1..) = stream.read(&mut piece) else { return status };
+            let mut input = &piece[..count];
+            while let Some(part) = reader.read(&mut input).unwrap() {
+                match part {
+                    ResponsePart::Head(head) => status = Some(head.status.code()),
+                    ResponsePart::Body(mut body) => self.read(&mut body, address),
+                    ResponsePart::End => return status,
+                }
+            }
+        }
+    }
+
+    fn read(&mut self, body: &mut &[u8], address: &str) {
+        while let Some(message) = self.decoder.read(body).unwrap() {
+            let event: Value = serde_json::from_str(&message.data()).unwrap();
+            if let Some(subscriber) = event["subscriber"].as_str() {
+                self.subscriber = subscriber.to_owned();
+            }
+            if let (Some(this), Some(seq)) = (&self.acknowledges_at, event["seq"].as_u64())
+                && seq % 8 == 0
+            {
+                let path = format!("{this}/subscribers/{}/acks", self.subscriber);
+                // It may be lost by now: 404.
+                http::ask(address, "POST", &path, Some(&json!({"seq": seq})));
+            }
+            self.told.push(event);
+        }
+    }
+}
+
+/// Were that all chunks, once each, in order, and all that is missing told?
+fn follow_through_cuts(server: &Server, query: &str, seed: u64) -> (Sum, Sum) {
+    let random = Random::new(seed);
+    // Anywhere, also in the head and before it.
+    let cuts = Cuts { random, left: CUTS, after_bytes: 0, spread_bytes: 12_000, hurries: false };
+    let proxy = Proxy::new(&server.address, String::new(), cuts);
+    let this = server.execute(&slow(CHUNKS, 1, CHUNK_BYTES));
+    let acknowledges_at = query.contains("acks").then(|| this.clone());
+    let mut reader = Reader { acknowledges_at, ..Reader::default() };
+    reader.follow(&proxy.address, &format!("{this}/events?{query}"));
+    assert_eq!(proxy.cut_count(), CUTS, "seed {seed}");
+    // The last of them came to its end, and the question for more was answered: no more.
+    assert_eq!(reader.connections, CUTS + 1, "seed {seed}");
+    let (given, missed) = events::check(&reader.told, |seq| slow_data(seq, CHUNKS, CHUNK_BYTES));
+    assert_eq!(given.chunks + missed.chunks, CHUNKS, "seed {seed}");
+    assert_eq!(given.bytes + missed.bytes, CHUNKS * CHUNK_BYTES, "seed {seed}");
+    let ends: Vec<&Value> = reader.told.iter().filter(|event| event["event"] == "end").collect();
+    assert_eq!((ends.len(), &ends[0]["state"]), (1, &"completed".into()), "seed {seed}");
+    (given, missed)
+}
+
+#[test]
+fn under_block_each_chunk_comes_once_to_who_acknowledges() {
+    let server = Server::start(&[]);
+    for seed in 0..2 {
+        let (given, missed) = follow_through_cuts(&server, BLOCK_ACKNOWLEDGED, seed);
+        assert_eq!((given.chunks, missed), (CHUNKS, Sum::default()), "seed {seed}");
+    }
+    server.stop();
+}
+
+#[test]
+fn under_block_what_was_too_much_on_its_way_is_told() {
+    let server = Server::start(&[]);
+    let (given, missed) = follow_through_cuts(&server, "policy=block", 0);
+    println!("given {given:?}, on its way and lost {missed:?}");
+    assert!(given.chunks >= CHUNKS / 2, "{given:?}");
+    server.stop();
+}
+
+#[test]
+fn under_drop_what_is_missing_is_told_to_the_byte() {
+    let server = Server::start(&[]);
+    for seed in 0..2 {
+        let (given, missed) = follow_through_cuts(&server, "policy=drop", seed);
+        // Who comes late by forty chunks is owed ten.
+        assert!(given.chunks > 0 && missed.chunks > 0, "{given:?} {missed:?}, seed {seed}");
+    }
+    server.stop();
+}

@@ -1,0 +1,15 @@
+//! `streamdoor serve` as a process, and those who ask it: curl, a browser, sockets that break.
+#![cfg(all(feature = "cli", feature = "server"))]
+
+mod browser;
+mod checks;
+mod curl;
+mod cut;
+mod events;
+mod http;
+mod proxy;
+mod reactors;
+mod refused;
+mod server;
+mod shards;
+mod stopped;

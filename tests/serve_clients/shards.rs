@@ -1,0 +1,117 @@
+//! Two shards: whichever a connection came to, it can do the same.
+
+use std::io::Write;
+use std::net::TcpStream;
+
+use serde_json::{Value, json};
+use streamdoor::wire::http1::Method;
+
+use crate::server::{Server, slow, slow_data};
+use crate::{events, http};
+
+const CONNECTIONS: u64 = 20;
+
+/// A server with two of them, if there are two cores.
+fn two() -> Option<Server> {
+    if std::thread::available_parallelism().unwrap().get() < 2 {
+        println!("not run: there is only one core");
+        return None;
+    }
+    Some(Server::start(&["--cpus", "0,1", "--log-level", "debug"]))
+}
+
+/// An execution that its first 20 subscribers start.
+fn shared(chunks: u64) -> Value {
+    let mut body = slow(chunks, 1, 80);
+    body["start"] = json!({"after_subscribers": CONNECTIONS});
+    body
+}
+
+/// Did both shards get connections? The kernel spreads them; 40 to one are no accident.
+fn check_spread(server: &Server) {
+    let has = |shard: u64| move |record: &Value| record["shard"] == shard;
+    server.record("connection_accepted", has(0));
+    server.record("connection_accepted", has(1));
+}
+
+#[test]
+fn an_execution_is_followed_through_twenty_others() {
+    let Some(server) = two() else { return };
+    for format in ["sse", "ndjson"] {
+        let this = server.execute(&shared(300));
+        let path = format!("{this}/events?format={format}&policy=block");
+        let request = http::request("GET", &path, None);
+        std::thread::scope(|scope| {
+            for _ in 0..CONNECTIONS {
+                scope.spawn(|| {
+                    let mut stream = TcpStream::connect(&server.address).unwrap();
+                    stream.write_all(request.as_bytes()).unwrap();
+                    let answer = http::answers(&mut stream, &[Method::Get]).remove(0);
+                    let told = events::of(format, &answer.body);
+                    let data = |seq| slow_data(seq, 300, 80);
+                    let (given, _) = events::check_whole(&told, "completed", data);
+                    assert_eq!(given.chunks, 300);
+                });
+            }
+        });
+    }
+    check_spread(&server);
+    server.stop();
+}
+
+#[test]
+fn its_output_is_read_and_it_is_inspected_through_twenty_others() {
+    let Some(server) = two() else { return };
+    let this = server.execute(&shared(200));
+    let whole: Vec<u8> = (1..=200).flat_map(|seq| slow_data(seq, 200, 80)).collect();
+    let output = http::request("GET", &format!("{this}/output"), None);
+    std::thread::scope(|scope| {
+        for _ in 0..CONNECTIONS {
+            scope.spawn(|| {
+                let mut stream = TcpStream::connect(&server.address).unwrap();
+                stream.write_all(output.as_bytes()).unwrap();
+                let answer = http::answers(&mut stream, &[Method::Get]).remove(0);
+                assert!(answer.body == whole);
+                // And on the same connection what became of it: it may have moved for the first.
+                for path in ["", "/result?wait_s=30"] {
+                    let request = http::request("GET", &format!("{this}{path}"), None);
+                    stream.write_all(request.as_bytes()).unwrap();
+                    let document = http::answers(&mut stream, &[Method::Get]).remove(0).json();
+                    assert_eq!(document["chunks"], 200, "{document}");
+                }
+            });
+        }
+    });
+    for _ in 0..CONNECTIONS {
+        let execution = server.get(&this);
+        assert_eq!(
+            (&execution["state"], &execution["bytes"]),
+            (&json!("completed"), &json!(16_000))
+        );
+        let all = server.get("/v1/executions");
+        let id = &execution["execution"];
+        let count = all["executions"].as_array().unwrap().iter().filter(|e| e["execution"] == *id);
+        assert_eq!(count.count(), 1, "{all}");
+        let token = execution["token"].as_str().unwrap();
+        let progress = server.get(&format!("/v1/progress/{token}"));
+        assert_eq!(progress["execution"], *id, "{progress}");
+    }
+    check_spread(&server);
+    server.stop();
+}
+
+#[test]
+fn it_is_cancelled_through_others_than_its_own() {
+    let Some(server) = two() else { return };
+    for _ in 0..CONNECTIONS {
+        let this = server.execute(&slow(1_000_000, 1, 80));
+        let (status, answer) = server.ask("DELETE", &this, None);
+        assert!(matches!(status, 200 | 202), "{answer}");
+        let result = server.get(&format!("{this}/result?wait_s=30"));
+        assert_eq!(result["state"], "cancelled", "{result}");
+        let (status, _) = server.ask("DELETE", &this, None);
+        assert_eq!(status, 200);
+    }
+    check_spread(&server);
+    server.stop();
+}
