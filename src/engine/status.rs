@@ -1,7 +1,7 @@
 //! What an execution is doing, and each of its subscribers: answers to whoever asks, and nothing
 //! that changes anything.
 
-use crate::base::{ExecutionId, Instant, ProgressToken, SubscriberId};
+use crate::base::{ExecutionId, Handle, Instant, ProgressToken, SubscriberId};
 use crate::engine::action::{NotFound, Reply, State};
 use crate::engine::chunk::Totals;
 use crate::engine::event::{Place, RingFacts};
@@ -124,6 +124,11 @@ impl Engine {
             })
         });
         self.reply(Reply::Inspected(status.ok_or(NotFound)));
+    }
+
+    /// Has the execution one subscriber of this thread, and no other?
+    pub fn is_alone(&self, execution: Handle) -> bool {
+        self.executions.get(execution).is_some_and(|e| e.locals.len() == 1 && e.remotes.is_empty())
     }
 
     /// Where each execution is in its life, and how many subscribers it has.

@@ -178,6 +178,8 @@ impl<R: Reactor + 'static> Shard<R> {
         // What nobody wants is not looked at: it may be gone, and nobody is to hear of that.
         let log = self.engine.log(fan.execution).expect("it publishes");
         let filters = self.engine.fan_out().filters;
+        #[cfg(feature = "server")]
+        let is_alone = self.engine.is_alone(fan.execution);
         while fan.next_seq < fan.until_seq {
             if filters {
                 let kind = log.meta(fan.next_seq).kind;
@@ -213,20 +215,14 @@ impl<R: Reactor + 'static> Shard<R> {
                             if is_copied {
                                 self.asked_for_bytes[..data.len()].copy_from_slice(data);
                             }
-                            self.asked_for = Some(AskedFor {
-                                execution: fan.execution,
-                                id: run.id,
-                                chunks_expected: run.chunks_expected,
-                                descriptor,
-                                is_copied,
-                            });
+                            self.asked_for = Some(AskedFor::new(run, descriptor, is_copied));
                             inbox.borrow_mut().push_back(Item::Chunk { seq: chunk.seq });
                         }
                         #[cfg(feature = "server")]
                         Call::Connection(id) => {
                             let (reactor, counters) = (&mut self.reactor, &mut self.counters);
                             let (now, names) = (self.now, &run.names);
-                            let giving = Giving { reactor, counters, now, names };
+                            let giving = Giving { reactor, counters, now, names, is_alone };
                             let serve = self.serve.as_mut().expect("it has connections");
                             serve.give(*id, *subscriber, &chunk, giving);
                         }

@@ -196,6 +196,13 @@ struct AskedFor {
     is_copied: bool,
 }
 
+impl AskedFor {
+    fn new(run: &Run, descriptor: Descriptor, is_copied: bool) -> AskedFor {
+        let Run { handle, id, chunks_expected, .. } = *run;
+        AskedFor { execution: handle, id, chunks_expected, descriptor, is_copied }
+    }
+}
+
 /// What a tool said to its progress: a message, and a context.
 type Texts = [Option<Box<str>>; 2];
 

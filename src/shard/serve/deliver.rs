@@ -19,6 +19,8 @@ pub(in crate::shard) struct Giving<'a, R> {
     pub counters: &'a mut Counters,
     pub now: Instant,
     pub names: &'a Names,
+    /// Nobody else follows the execution.
+    pub is_alone: bool,
 }
 
 impl Serve {
@@ -50,6 +52,10 @@ impl Serve {
         else {
             return;
         };
+        if giving.is_alone {
+            self.give_alone(id, subscriber, chunk, giving);
+            return;
+        }
         let frame = match self.current[encoding as usize] {
             Some(frame) => frame,
             None => self.frame(encoding, chunk, giving),
@@ -65,6 +71,30 @@ impl Serve {
         if let Some(from) = from {
             self.frames.queue(from);
         }
+    }
+
+    /// Writes a chunk that nobody else is given: without the cache, in a buffer that is warm.
+    fn give_alone<R: Reactor>(
+        &mut self,
+        id: ConnectionId,
+        subscriber: SubscriberId,
+        chunk: &Chunk<'_>,
+        giving: Giving<'_, R>,
+    ) {
+        self.queued_events += 1;
+        giving.counters.frames_encoded += 1;
+        if let Some(connection) = &mut self.connections[id.0.index as usize] {
+            connection.borrow_large_buffer(&mut self.spare);
+        }
+        let connection = self.writable(id).expect("it was just there");
+        let mut stream = connection.stream.take().expect("as above");
+        stream.count(subscriber, chunk);
+        let before = connection.own_bytes();
+        let event = chunk.event(&giving.names.execution);
+        connection.write(|out| stream.write_chunk(out, &event));
+        let written = connection.own_bytes() - before;
+        connection.stream = Some(stream);
+        self.queued_bytes += written;
     }
 
     /// The chunk in this encoding: as it was encoded for somebody else, or now.

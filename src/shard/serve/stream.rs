@@ -10,7 +10,7 @@ use crate::base::SubscriberId;
 use crate::endpoint::StreamBody;
 use crate::engine::{Kinds, Totals};
 use crate::shard::Chunk;
-use crate::wire::events::Event;
+use crate::wire::events::{self, Event};
 use crate::wire::http1::{begin_chunk, end_chunk, write_chunk_size};
 use crate::wire::sse;
 
@@ -84,6 +84,19 @@ impl Stream {
         let cursors: SmallVec<[sse::Cursor<'_>; 4]> =
             self.followed.iter().map(Followed::cursor).collect();
         sse::write_cursors(out, &cursors);
+    }
+
+    /// Writes a chunk that it is given alone, and was counted for it.
+    pub fn write_chunk(&self, out: &mut Vec<u8>, chunk: &events::Chunk<'_>) {
+        if self.encoding != Encoding::Output {
+            self.write_event(out, &Event::Chunk(*chunk), true);
+            return;
+        }
+        let open = (self.body == StreamBody::Chunked).then(|| begin_chunk(out));
+        out.extend_from_slice(chunk.data);
+        if let Some(open) = open {
+            end_chunk(out, open);
+        }
     }
 
     /// Writes an event of its own. With `has_id` who comes back goes on behind it.
