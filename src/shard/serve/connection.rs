@@ -1,8 +1,8 @@
 //! One connection of the server: its HTTP machine, what it waits for, and what waits to be sent.
 //!
-//! What is to be sent stands in pieces, in order: ranges of the connection's own bytes (heads, gaps,
-//! progress, ends, and what the kernel did not take) and ranges of the frame cache. A flush sends
-//! all of it in one call; of the frames nothing is left afterwards.
+//! What is to be sent stands in pieces, in order: ranges of the connection's own bytes (heads,
+//! gaps, progress, ends, and what the kernel did not take) and ranges of the frame cache. A flush
+//! sends all of it in one call; of the frames nothing is left afterwards.
 //!
 //! Invariants ([`Connection::audit`]):
 //! - C1: the pieces of own bytes are those bytes, in order, without holes.
@@ -267,8 +267,8 @@ impl Connection {
         spare.give_back(std::mem::replace(&mut self.own, rest));
     }
 
-    /// What is still to be sent of a connection that is blocked, and so has nothing but bytes of its
-    /// own.
+    /// What is still to be sent of a connection that is blocked, and so has nothing but bytes of
+    /// its own.
     pub fn unsent(&self) -> Vec<u8> {
         let mut unsent = Vec::new();
         for piece in &self.pieces {
