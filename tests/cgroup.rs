@@ -1,6 +1,7 @@
 //! A real cgroup with a limit of 64 MiB: the program runs in it, streams more than fits into it,
 //! and its rings stay below a tenth. Where no cgroup can be made (no right to, no memory
 //! controller), the test says that it was not run.
+#![cfg(feature = "cli")]
 
 use std::fs;
 use std::io::Write;

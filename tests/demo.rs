@@ -1,5 +1,6 @@
 //! `streamdoor demo` as a user runs it: what it prints, what it answers to bad usage, and that a
 //! real file reaches every subscriber whole.
+#![cfg(feature = "cli")]
 
 use std::io::Write;
 use std::path::PathBuf;

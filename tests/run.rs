@@ -1,5 +1,6 @@
 //! `streamdoor run` and `streamdoor tools` as a user runs them: what goes where, in which form,
 //! with which exit code; signals, broken pipes, and files of every sort.
+#![cfg(feature = "cli")]
 
 use std::fs::{self, File, Permissions};
 use std::io::{BufRead, BufReader, Read, Write};

@@ -202,7 +202,7 @@ fn a_large_file_reaches_32_subscribers_whole_through_flat_memory() {
     let growth_bytes = most_bytes.saturating_sub(idle_bytes);
     let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
     println!(
-        "memory: idle {:.1} MiB, at most {:.1} MiB, growth {:.1} MiB; {} samples from {:.1} to {:.1}",
+        "memory: idle {:.1} MiB, at most {:.1} MiB, growth {:.1} MiB; {} samples {:.1} to {:.1}",
         mib(idle_bytes),
         mib(most_bytes),
         mib(growth_bytes),

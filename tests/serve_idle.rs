@@ -1,5 +1,5 @@
-//! What those cost who wait: the memory of 10,000 idle streams, what they do to 100 active ones, and
-//! the time that an idle server takes.
+//! What those cost who wait: the memory of 10,000 idle streams, what they do to 100 active ones,
+//! and the time that an idle server takes.
 #![cfg(all(feature = "cli", feature = "server"))]
 
 mod served;

@@ -19,6 +19,14 @@ impl Buffers {
         Buffers { small: kept(), large: kept() }
     }
 
+    /// Sees to it that so many connections can put something aside at once, or as many as are
+    /// provided for. Memory that nobody writes to is none yet.
+    pub fn provide(&mut self, connection_count: usize) {
+        while self.large.len() < connection_count.min(limits::CARRIES_KEPT) {
+            self.large.push(Vec::with_capacity(limits::FLUSH_BYTES));
+        }
+    }
+
     /// One for a few events, if there is one.
     #[inline]
     pub fn small(&mut self) -> Option<Vec<u8>> {
@@ -70,6 +78,20 @@ mod tests {
         assert!(buffers.large(10).capacity() > limits::FLUSH_BYTES);
         assert!(buffers.small().is_some_and(|small| small.is_empty()));
         assert_eq!(buffers.small(), None);
+    }
+
+    #[test]
+    fn as_many_are_there_as_there_are_connections() {
+        let mut buffers = Buffers::new();
+        buffers.provide(3);
+        buffers.provide(2);
+        assert_eq!(buffers.large.len(), 3);
+        let lent = buffers.large(1);
+        buffers.provide(3);
+        buffers.give_back(lent);
+        assert_eq!(buffers.large.len(), 4);
+        buffers.provide(1_000_000);
+        assert_eq!(buffers.large.len(), limits::CARRIES_KEPT);
     }
 
     #[test]

@@ -146,6 +146,7 @@ impl Serve {
         let count = self.connection_count as usize;
         self.touched.reserve(count.saturating_sub(self.touched.len()));
         self.demands.reserve(count.saturating_sub(self.demands.len()));
+        self.spare.provide(count);
         self.set_timer(id, Some((Timer::Idle, now + limits::CONNECTION_IDLE)));
     }
 
