@@ -10,7 +10,7 @@ use streamdoor::client::{Client, Event, FollowOptions};
 use streamdoor::endpoint::{StreamFormat, Wishes};
 use streamdoor::engine::{Kind, Totals};
 use streamdoor::reactor::Idle;
-use streamdoor::shard::{Server, ServerConfig, ShardConfig};
+use streamdoor::shard::{MemoryWatch, Server, ServerConfig, ShardConfig};
 use streamdoor::tool::{Need, Output, ToolError, ToolSpec};
 
 pub const FORMATS: [StreamFormat; 2] = [StreamFormat::Sse, StreamFormat::Ndjson];
@@ -30,7 +30,9 @@ impl World {
     }
 
     pub fn at(address: &str) -> World {
-        let shard = ShardConfig { idle: Idle::Block, ..ShardConfig::default() };
+        // Rings are as large as they are asked for, also while this machine is short of memory.
+        let (idle, memory) = (Idle::Block, MemoryWatch::ByHand);
+        let shard = ShardConfig { idle, memory, ..ShardConfig::default() };
         let config = ServerConfig {
             shards: vec![shard],
             listen: vec![address.parse().unwrap()],
