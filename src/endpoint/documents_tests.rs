@@ -23,6 +23,7 @@ pub fn bare() -> Status {
         id: id(1),
         token: None,
         state: State::Queued,
+        outcome: None,
         head_seq: 0,
         tail_seq: 1,
         totals: Totals::ZERO,
@@ -42,6 +43,7 @@ pub fn full() -> Status {
     Status {
         token: Some(token()),
         state: State::Ended(Outcome::TimedOut),
+        outcome: None,
         head_seq: 9,
         tail_seq: 4,
         totals: Totals { chunks: 9, bytes: 900 },

@@ -8,7 +8,7 @@ use crate::engine::event::{Place, RingFacts};
 use crate::engine::execution::Execution;
 use crate::engine::policy::{Cursor, Log, Terms, lag, totals_before};
 use crate::engine::progress::Progress;
-use crate::engine::{Engine, Exit};
+use crate::engine::{Engine, Exit, Outcome};
 
 /// What an execution is doing.
 #[derive(Clone, Debug, PartialEq, Hash)]
@@ -19,6 +19,8 @@ pub struct Status {
     pub token: Option<ProgressToken>,
     /// Where it is in its life.
     pub state: State,
+    /// How it ended, or will have ended when its subscribers have read what they are owed.
+    pub outcome: Option<Outcome>,
     /// The newest chunk; 0 if there is none.
     pub head_seq: u64,
     /// The oldest chunk held.
@@ -110,6 +112,7 @@ impl Engine {
                 id,
                 token: e.token,
                 state: e.state,
+                outcome: e.outcome,
                 head_seq: e.log.head_seq(),
                 tail_seq: e.log.tail_seq(),
                 totals: Totals { chunks: e.log.head_seq(), bytes: e.log.total_bytes() },

@@ -151,6 +151,12 @@ fn acknowledgements_move_a_window(server: &Server) {
     let into = Scratch::new("window");
     let url = server.url(&format!("{this}/events?policy=block&acks=5&format=ndjson"));
     let mut curl = curl::start(&["-N", &url], into.path());
+    // Its result is there, though somebody has to read it yet.
+    server.wait(&this, |execution| execution["state"] == "draining");
+    for _ in 0..2 {
+        let result = server.get(&format!("{this}/result?wait_s=30"));
+        assert_eq!((&result["state"], &result["chunks"]), (&json!("completed"), &json!(20)));
+    }
     let mut subscriber = String::new();
     // The fourth window is the last: with it comes the end.
     for acknowledged in [0, 5, 10] {

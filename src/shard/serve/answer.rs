@@ -138,7 +138,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let now = self.now;
         match self.inspect(execution) {
             Err(error) => self.answer_error(id, &error.into()),
-            Ok(status) if matches!(status.state, State::Ended(_)) => self.give_result(id, &status),
+            Ok(status) if is_complete(&status) => self.give_result(id, status),
             Ok(status) if wait.is_zero() => self.give_state(id, &status),
             Ok(_) => {
                 let serve = self.serve.as_mut().expect("it has connections");
@@ -151,7 +151,8 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    fn give_result(&mut self, id: ConnectionId, status: &ExecutionStatus) -> bool {
+    fn give_result(&mut self, id: ConnectionId, mut status: ExecutionStatus) -> bool {
+        status.state = status.outcome.map_or(status.state, State::Ended);
         let mut data = Vec::new();
         if let Some(run) = self.runs[status.id.slot.index as usize].as_ref() {
             for seq in status.tail_seq.max(1)..=status.head_seq {
@@ -161,7 +162,7 @@ impl<R: Reactor + 'static> Shard<R> {
                 }
             }
         }
-        self.answer(id, &Answer::json(Status::OK, &documents::result(status, &data)))
+        self.answer(id, &Answer::json(Status::OK, &documents::result(&status, &data)))
     }
 
     fn give_state(&mut self, id: ConnectionId, status: &ExecutionStatus) -> bool {
@@ -194,7 +195,7 @@ impl<R: Reactor + 'static> Shard<R> {
         connection.doing = Doing::Requests;
         match self.inspect(execution) {
             Err(error) => self.answer_error(id, &error.into()),
-            Ok(status) if matches!(status.state, State::Ended(_)) => self.give_result(id, &status),
+            Ok(status) if is_complete(&status) => self.give_result(id, status),
             Ok(status) => self.give_state(id, &status),
         };
         self.serve.as_mut().expect("as above").answered.push(id);
@@ -234,4 +235,9 @@ fn refusal(error: ExecuteError) -> ApiError {
                 .retry_after(limits::BUSY_RETRY_AFTER)
         }
     }
+}
+
+/// Is its result there? Its subscribers may have to read it yet.
+fn is_complete(status: &ExecutionStatus) -> bool {
+    matches!(status.state, State::Draining | State::Ended(_))
 }
