@@ -40,7 +40,7 @@ pub fn run(server: &Server, unix_path: &str) {
 
 fn post(server: &Server, path: &str, body: &Value, more: &[&str]) -> Vec<String> {
     let (url, body) = (server.url(path), body.to_string());
-    let all = ["-N", &JSON[0], &JSON[1], "-d", &body, &url].into_iter().chain(more.iter().copied());
+    let all = ["-N", JSON[0], JSON[1], "-d", &body, &url].into_iter().chain(more.iter().copied());
     all.map(str::to_owned).collect()
 }
 
