@@ -147,7 +147,6 @@ pub fn slow(chunks: u64, delay_ms: u64, chunk_size: u64) -> Value {
 
 /// What a chunk of that holds.
 pub fn slow_data(seq: u64, chunks: u64, chunk_size: u64) -> Vec<u8> {
-    // The end of a longer number stands where a shorter one comes: numbers only grow.
     let mut data = format!("chunk {seq} of {chunks} ").into_bytes();
     data.resize(chunk_size as usize, b'.');
     data

@@ -8,7 +8,7 @@ use crate::curl;
 use crate::events::{self, Sum};
 use crate::server::{Scratch, Server, signal, slow, slow_data};
 
-/// Four to a ring, so that the buffers of two kernels' sides of a connection are full soon.
+/// Large, so that the buffers of both ends of a connection are full soon.
 const CHUNK_BYTES: u64 = 16 << 10;
 
 /// curl, stopped: it must not be left behind like that.
