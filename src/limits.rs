@@ -362,6 +362,8 @@ pub const SEND_STALL: Duration = Duration::from_secs(300);
 pub const LINGER: Duration = Duration::from_secs(2);
 /// How often a server that drains looks whether it has.
 pub const DRAIN_LOOK: Duration = Duration::from_millis(5);
+/// A `block` subscriber that has come back is given the next piece of what it missed after so long.
+pub const RESUME_PACE: Duration = Duration::from_millis(10);
 /// How long a browser waits before it comes back, at least; with up to as much again on top.
 pub const RETRY: Duration = Duration::from_millis(500);
 

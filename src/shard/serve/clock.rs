@@ -2,8 +2,10 @@
 
 use super::super::Shard;
 use super::connection::{Doing, Timer};
+use super::stream::Pace;
 use crate::base::Instant;
 use crate::endpoint::Due;
+use crate::engine::Event;
 use crate::limits;
 use crate::reactor::{ConnectionId, Reactor};
 
@@ -31,7 +33,34 @@ impl<R: Reactor + 'static> Shard<R> {
                 }
                 Timer::Result => self.answer_late(id),
                 Timer::Beat => self.beat(id),
+                Timer::Pace => self.give_next_piece(id),
             }
+        }
+    }
+
+    /// Who came back has had time to read what it was given: the next piece, or all from now on.
+    fn give_next_piece(&mut self, id: ConnectionId) {
+        let now = self.now;
+        let serve = self.serve.as_mut().expect("it has connections");
+        let connection = serve.connection(id).expect("the caller found it");
+        let takes = connection.takes;
+        let Some(stream) = &mut connection.stream else { return };
+        let Some(Pace { chunk_count, until_seq }) = stream.pace else { return };
+        let followed = &stream.followed[0];
+        let Some(subscriber) = followed.subscriber else { return };
+        let has_all = followed.seq >= until_seq;
+        if has_all {
+            stream.pace = None;
+        }
+        let next = match has_all {
+            true => (Timer::Beat, now + limits::KEEP_ALIVE),
+            false => (Timer::Pace, now + limits::RESUME_PACE),
+        };
+        serve.set_timer(id, Some(next));
+        if takes {
+            let demand = if has_all { u32::MAX } else { chunk_count };
+            self.tell(Event::Demand(subscriber, demand));
+            self.pump();
         }
     }
 

@@ -88,6 +88,8 @@ pub(super) enum Timer {
     Result,
     /// A stream says that it lives.
     Beat,
+    /// Who came back is given the next of what it missed.
+    Pace,
     /// What was said last is under way.
     Linger,
 }

@@ -215,9 +215,11 @@ impl Serve {
             }
             if takes != connection.takes {
                 connection.takes = takes;
-                let demand = if takes { u32::MAX } else { 0 };
-                let followed = connection.stream.iter().flat_map(|stream| &stream.followed);
-                self.demands.extend(followed.filter_map(|f| Some((f.subscriber?, demand))));
+                if let Some(stream) = &connection.stream {
+                    let demand = if takes { stream.demand() } else { 0 };
+                    let followed = stream.followed.iter();
+                    self.demands.extend(followed.filter_map(|f| Some((f.subscriber?, demand))));
+                }
             }
             if connection.is_last && (takes || connection.is_aborted) {
                 self.finished.push(id);

@@ -5,11 +5,12 @@ use smallvec::SmallVec;
 use super::super::{Call as SinkCall, Delivery, Ended, Shard, Sink};
 use super::connection::{Doing, Timer};
 use super::frames::Encoding;
-use super::stream::{Followed, Stream};
+use super::stream::{Followed, Pace, Stream};
 use crate::base::{ExecutionId, SubscriberId};
 use crate::endpoint::{Answer, ApiError, Follow, PolicyWish, StreamBody, StreamFormat, Wishes};
 use crate::engine::{
-    Event, From, Kinds, NotFound, Policy, Reply, State, SubscribeError, SubscribeSpec, Subscribed,
+    Event, From, Kinds, NotFound, Policy, Reply, State, Status as ExecutionStatus, SubscribeError,
+    SubscribeSpec, Subscribed,
 };
 use crate::limits;
 use crate::reactor::{ConnectionId, Reactor};
@@ -27,9 +28,16 @@ impl<R: Reactor + 'static> Shard<R> {
             return self.answer_error(id, &error.field("executions"));
         }
         let mut attached: SmallVec<[(ExecutionId, Subscribed); 1]> = SmallVec::new();
+        let mut pace = None;
         for &(execution, from) in &follow.executions {
-            if follow.resumes && self.was_seen_to_end(execution, from) {
-                continue;
+            if let From::Seq { seq, .. } = from
+                && follow.resumes
+                && let Ok(status) = self.inspect(execution)
+            {
+                if was_seen_to_end(&status, seq) {
+                    continue;
+                }
+                pace = pace_of(&status, seq);
             }
             let spec = self.spec_of(execution, &follow.wishes, from);
             match self.attach_connection(execution, spec, id) {
@@ -47,7 +55,28 @@ impl<R: Reactor + 'static> Shard<R> {
             StreamFormat::Sse => Encoding::Sse,
             StreamFormat::Ndjson => Encoding::Ndjson,
         };
-        self.begin(id, encoding, follow.format.media_type(), follow.is_combined, &attached)
+        let media_type = follow.format.media_type();
+        let is_whole = self.begin(id, encoding, media_type, follow.is_combined, &attached);
+        if let (Some(pace), [(_, subscribed)], false) = (pace, &attached[..], is_whole)
+            && subscribed.terms.policy == Policy::Block
+            && subscribed.terms.kinds.is_all()
+            && follow.wishes.ack_window.is_none()
+        {
+            self.set_pace(id, pace, subscribed.subscriber);
+        }
+        is_whole
+    }
+
+    /// Who has come back is given what it missed in pieces.
+    fn set_pace(&mut self, id: ConnectionId, pace: Pace, subscriber: SubscriberId) {
+        let now = self.now;
+        let serve = self.serve.as_mut().expect("it has connections");
+        let connection = serve.connection(id).expect("its stream was just begun");
+        connection.stream.as_mut().expect("as above").pace = Some(pace);
+        let takes = connection.takes;
+        serve.set_timer(id, Some((Timer::Pace, now + limits::RESUME_PACE)));
+        let demand = if takes { pace.chunk_count } else { 0 };
+        self.tell(Event::Demand(subscriber, demand));
     }
 
     /// Answers with the payload of an execution, all of it or, in the end, not.
@@ -88,14 +117,6 @@ impl<R: Reactor + 'static> Shard<R> {
         let executions = SmallVec::from_elem((execution, From::Start), 1);
         let follow = Follow { executions, is_combined: false, resumes: false, format, wishes };
         self.follow(id, &follow)
-    }
-
-    /// Has the client been told of the end already?
-    fn was_seen_to_end(&mut self, execution: ExecutionId, from: From) -> bool {
-        let From::Seq { seq, .. } = from else { return false };
-        let status = self.inspect(execution);
-        let is_over = |state| matches!(state, State::Draining | State::Ended(_));
-        status.is_ok_and(|status| is_over(status.state) && seq > status.head_seq + 1)
     }
 
     /// What is agreed, with what applies to this execution where the client does not say.
@@ -172,6 +193,7 @@ impl<R: Reactor + 'static> Shard<R> {
             is_combined,
             followed: followed.collect(),
             open_count: attached.len() as u32,
+            pace: None,
         });
         if encoding == Encoding::Sse {
             connection.write(|out| stream.write_retry(out, retry));
@@ -233,4 +255,19 @@ impl<R: Reactor + 'static> Shard<R> {
             false => Err(NotFound.into()),
         }
     }
+}
+
+/// Has a client that wants chunk `seq` been told of the end already?
+fn was_seen_to_end(status: &ExecutionStatus, seq: u64) -> bool {
+    let is_over = matches!(status.state, State::Draining | State::Ended(_));
+    is_over && seq > status.head_seq + 1
+}
+
+/// How what is there from chunk `seq` on is given to a `block` subscriber that has come back: half
+/// of what is kept for it at once, so that a cut in the middle of it costs nothing.
+fn pace_of(status: &ExecutionStatus, seq: u64) -> Option<Pace> {
+    let chunk_count = (status.ring?.slot_count / 4).max(1);
+    let until_seq = status.head_seq;
+    let is_more = (until_seq + 1).saturating_sub(seq) > u64::from(chunk_count);
+    is_more.then_some(Pace { chunk_count, until_seq })
 }

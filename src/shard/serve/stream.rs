@@ -24,6 +24,17 @@ pub(super) struct Stream {
     pub followed: SmallVec<[Followed; 1]>,
     /// How many of them have not ended.
     pub open_count: u32,
+    pub pace: Option<Pace>,
+}
+
+/// A `block` subscriber has come back, and what it missed is given to it in pieces: were its
+/// connection cut again with all of that under way, the ring would not hold it any more.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pace {
+    /// So many chunks at once.
+    pub chunk_count: u32,
+    /// Up to here.
+    pub until_seq: u64,
 }
 
 /// An execution that is followed.
@@ -53,6 +64,15 @@ impl Stream {
     #[inline]
     pub fn is_plain(&self) -> bool {
         self.encoding != Encoding::Sse || (!self.is_combined && self.followed[0].kinds.is_all())
+    }
+
+    /// How many chunks its subscribers take, while the kernel takes bytes.
+    #[inline]
+    pub fn demand(&self) -> u32 {
+        match self.pace {
+            None => u32::MAX,
+            Some(_) => 0, // Its timer says when.
+        }
     }
 
     /// Its part of this subscriber.
