@@ -80,10 +80,18 @@ impl Pressure {
         }
     }
 
-    /// What these readings alone say: the worst of all rows.
+    /// What these readings alone say: the worst of the rows about memory, and of those about disks
+    /// where they are one step worse. A disk that is busy while memory is not is somebody's work,
+    /// and no smaller ring helps it.
     pub fn of(readings: &Readings) -> Pressure {
-        let words = THRESHOLDS.iter().filter_map(|row| Some(row.pressure((row.value)(readings)?)));
-        words.max().unwrap_or_default()
+        let worst = |is_disk: bool| {
+            let rows = THRESHOLDS.iter().filter(|row| row.is_disk == is_disk);
+            let words = rows.filter_map(|row| Some(row.pressure((row.value)(readings)?)));
+            words.max().unwrap_or_default()
+        };
+        let (memory, disks) = (worst(false), worst(true));
+        let next = Pressure::ALL.into_iter().find(|&pressure| pressure > memory);
+        memory.max(disks.min(next.unwrap_or(memory)))
     }
 }
 
@@ -101,6 +109,8 @@ pub struct Threshold {
     value: fn(&Readings) -> Option<f32>,
     /// Percent: elevated, critical, survival, each from here on.
     pub percent: [f32; 3],
+    /// It is about disks.
+    is_disk: bool,
 }
 
 impl Threshold {
@@ -117,21 +127,25 @@ pub const THRESHOLDS: [Threshold; 6] = [
         name: "memory some avg10",
         value: |readings| readings.memory_some_avg10,
         percent: limits::PRESSURE_MEMORY_SOME_PERCENT,
+        is_disk: false,
     },
     Threshold {
         name: "memory full avg10",
         value: |readings| readings.memory_full_avg10,
         percent: limits::PRESSURE_MEMORY_FULL_PERCENT,
+        is_disk: false,
     },
     Threshold {
         name: "io some avg10",
         value: |readings| readings.io_some_avg10,
         percent: limits::PRESSURE_IO_SOME_PERCENT,
+        is_disk: true,
     },
     Threshold {
         name: "io full avg10",
         value: |readings| readings.io_full_avg10,
         percent: limits::PRESSURE_IO_FULL_PERCENT,
+        is_disk: true,
     },
     Threshold {
         name: "memory used of the machine",
@@ -140,11 +154,13 @@ pub const THRESHOLDS: [Threshold; 6] = [
             used_percent(total_bytes.saturating_sub(readings.mem_available_bytes?), total_bytes)
         },
         percent: limits::PRESSURE_USED_PERCENT,
+        is_disk: false,
     },
     Threshold {
         name: "memory used of the cgroup",
         value: |readings| used_percent(readings.cgroup_used_bytes?, readings.cgroup_limit_bytes?),
         percent: limits::PRESSURE_USED_PERCENT,
+        is_disk: false,
     },
 ];
 
@@ -235,13 +251,22 @@ mod tests {
         for (row, threshold) in THRESHOLDS.iter().enumerate() {
             assert_eq!(Pressure::of(&reading(row, 0.0)), Pressure::Normal, "{}", threshold.name);
             for (level, percent) in threshold.percent.into_iter().enumerate() {
-                let below = Pressure::of(&reading(row, percent - 0.01));
-                let at = Pressure::of(&reading(row, percent));
+                // Disks are believed one step further than memory.
+                let of = |percent| {
+                    let mut readings = reading(row, percent);
+                    if threshold.is_disk && level > 0 {
+                        let of_memory = limits::PRESSURE_MEMORY_SOME_PERCENT[level - 1];
+                        readings.memory_some_avg10 = Some(of_memory);
+                    }
+                    Pressure::of(&readings)
+                };
+                let (below, at) = (of(percent - 0.01), of(percent));
                 assert_eq!(below, Pressure::ALL[level], "{} {percent}", threshold.name);
                 assert_eq!(at, Pressure::ALL[level + 1], "{} {percent}", threshold.name);
             }
             let all_used = Pressure::of(&reading(row, 100.0));
-            assert_eq!(all_used, Pressure::Survival, "{}", threshold.name);
+            let worst = if threshold.is_disk { Pressure::Elevated } else { Pressure::Survival };
+            assert_eq!(all_used, worst, "{}", threshold.name);
         }
     }
 

@@ -21,7 +21,7 @@ impl<R: Reactor + 'static> Shard<R> {
             match event {
                 SocketEvent::Accepted { connection, peer, .. } => {
                     serve.accept(connection, peer, self.now);
-                    self.log_connection("connection_accepted", peer);
+                    self.log_connection("connection_opened", peer);
                 }
                 SocketEvent::Received { connection: id, bytes } => {
                     let date = serve.date;
