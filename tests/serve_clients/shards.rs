@@ -30,8 +30,8 @@ fn shared(chunks: u64) -> Value {
 /// Did both shards get connections? The kernel spreads them; 40 to one are no accident.
 fn check_spread(server: &Server) {
     let has = |shard: u64| move |record: &Value| record["shard"] == shard;
-    server.record("connection_accepted", has(0));
-    server.record("connection_accepted", has(1));
+    server.record("connection_opened", has(0));
+    server.record("connection_opened", has(1));
 }
 
 #[test]

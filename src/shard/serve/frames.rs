@@ -138,8 +138,10 @@ impl Frames {
         let capacity = self.arena.len() as u64;
         let length = self.scratch.len() as u64;
         let mut at = self.written;
-        if at % capacity + length > capacity {
-            at += capacity - at % capacity; // A frame does not wrap: the rest is padding.
+        // A frame does not wrap, nor does it end where the arena does: who follows the other in
+        // their places also follows it in memory, and both are sent as one. The rest is padding.
+        if at % capacity + length >= capacity {
+            at += capacity - at % capacity;
         }
         if (at + length).saturating_sub(capacity) > self.queued_at {
             return Err(Queued);
@@ -224,6 +226,26 @@ mod tests {
         assert_eq!(frames.bytes(frame.at, frame.length as usize), b"00000005\r\nhello\r\n");
         encode(&mut frames, 8, Encoding::Output, b"");
         assert_eq!(frames.keep(key(8, Encoding::Output)).unwrap().length, 0);
+    }
+
+    #[test]
+    fn frames_that_follow_each_other_are_one_piece_of_memory() {
+        let mut frames = Frames::new(limits::FRAME_CACHE_BYTES);
+        let data = vec![b'x'; 4_096 - CHUNK_HEAD_BYTES - CHUNK_END.len()];
+        let mut end = 0;
+        let mut wrap_count = 0;
+        for seq in 1..10_000 {
+            encode(&mut frames, seq, Encoding::Output, &data);
+            let frame = frames.keep(key(seq, Encoding::Output)).unwrap();
+            assert_eq!(frame.length, 4_096); // So many fill the arena to its last byte.
+            match frame.at == end {
+                true if seq > 1 => _ = frames.bytes(frame.at - 4_096, 2 * 4_096),
+                true => {}
+                false => wrap_count += 1,
+            }
+            end = frame.at + 4_096;
+        }
+        assert!(wrap_count > 3);
     }
 
     #[test]
