@@ -4,13 +4,15 @@
 //!
 //! One test only: the allocator counts for the whole process, and the test harness is part of it.
 
-use std::alloc::{GlobalAlloc, Layout, System};
+mod counting;
+
 use std::cell::Cell;
 use std::path::Path;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use counting::{ALL_THERE, COUNT, COUNT_ENDED, COUNTING, FIRST_COUNTED, LAST_COUNTED, at_chunk};
 use streamdoor::engine::{Hold, Kind, Policy, Start, SubscribeSpec};
 use streamdoor::reactor::readings::KernelFiles;
 use streamdoor::shard::{Delivery, ExecuteOptions, Log, Shard, ShardConfig};
@@ -20,57 +22,6 @@ use streamdoor::wire::events::{self, Event};
 #[cfg(feature = "server")]
 use streamdoor::wire::http1;
 use streamdoor::wire::sse::{self, Cursor};
-
-const FIRST_COUNTED: u64 = 1_000;
-const LAST_COUNTED: u64 = 100_000;
-
-struct CountingAllocator;
-
-static COUNTING: AtomicBool = AtomicBool::new(false);
-static COUNT: AtomicU64 = AtomicU64::new(0);
-static COUNT_ENDED: AtomicBool = AtomicBool::new(false);
-/// The tool on a thread begins when everybody is there, and nobody sets anything up any more.
-static ALL_THERE: AtomicBool = AtomicBool::new(false);
-
-fn count() {
-    if COUNTING.load(Ordering::Relaxed) {
-        COUNT.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-// SAFETY: everything is handed on to the system's allocator as it is.
-unsafe impl GlobalAlloc for CountingAllocator {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: the caller's promise, passed on.
-        unsafe { System.alloc(layout) }
-    }
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        count();
-        // SAFETY: the caller's promise, passed on.
-        unsafe { System.realloc(pointer, layout, size) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: CountingAllocator = CountingAllocator;
-
-/// Called with the number of each chunk that is published.
-fn at_chunk(seq: u64) {
-    if seq == FIRST_COUNTED {
-        COUNT.store(0, Ordering::SeqCst);
-        COUNT_ENDED.store(false, Ordering::SeqCst);
-        COUNTING.store(true, Ordering::SeqCst);
-    }
-    if seq == LAST_COUNTED {
-        COUNTING.store(false, Ordering::SeqCst);
-        COUNT_ENDED.store(true, Ordering::SeqCst);
-    }
-}
 
 fn assert_none(what: &str) {
     assert!(!COUNTING.load(Ordering::SeqCst), "{what}: chunk {LAST_COUNTED} was never published");

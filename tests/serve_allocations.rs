@@ -5,20 +5,20 @@
 //! One test only: the allocator counts for the whole process, and the test harness is part of it.
 #![cfg(feature = "server")]
 
-use std::alloc::{GlobalAlloc, Layout, System};
+mod counting;
+
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use counting::{ALL_THERE, COUNT, COUNT_ENDED, COUNTING, LAST_COUNTED, at_chunk};
 use serde_json::Value;
 use streamdoor::reactor::Choice;
 use streamdoor::shard::{Server, ServerConfig, ServerError, ShardConfig};
 use streamdoor::tool::{Output, ToolError, ToolSpec};
 
-const FIRST_COUNTED: u64 = 1_000;
-const LAST_COUNTED: u64 = 100_000;
 /// Chunks before that are long now and then: what a connection puts aside, and what the kernel
 /// holds for who does not read, is as much as it will ever be before anything is counted.
 const LONG_CHUNK_BYTES: usize = 16 << 10;
@@ -36,53 +36,6 @@ const FOLLOWERS: &[(&str, bool)] = &[
     ("/v1/events?executions=EXECUTION&format=sse&policy=block", false),
     ("/v1/executions/EXECUTION/output", false),
 ];
-
-struct CountingAllocator;
-
-static COUNTING: AtomicBool = AtomicBool::new(false);
-static COUNT: AtomicU64 = AtomicU64::new(0);
-static COUNT_ENDED: AtomicBool = AtomicBool::new(false);
-/// The tool begins when everybody is there, and nobody sets anything up any more.
-static ALL_THERE: AtomicBool = AtomicBool::new(false);
-
-fn count() {
-    if COUNTING.load(Ordering::Relaxed) {
-        COUNT.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-// SAFETY: everything is handed on to the system's allocator as it is.
-unsafe impl GlobalAlloc for CountingAllocator {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
-        // SAFETY: the caller's promise, passed on.
-        unsafe { System.alloc(layout) }
-    }
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise, passed on.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        count();
-        // SAFETY: the caller's promise, passed on.
-        unsafe { System.realloc(pointer, layout, size) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: CountingAllocator = CountingAllocator;
-
-/// Called with the number of each chunk that was published.
-fn at_chunk(seq: u64) {
-    if seq == FIRST_COUNTED {
-        COUNT.store(0, Ordering::SeqCst);
-        COUNTING.store(true, Ordering::SeqCst);
-    }
-    if seq == LAST_COUNTED {
-        COUNTING.store(false, Ordering::SeqCst);
-        COUNT_ENDED.store(true, Ordering::SeqCst);
-    }
-}
 
 /// The tool. It tells how far it is, as those do that know it.
 fn emit(out: &mut Output) -> Result<(), ToolError> {

@@ -22,7 +22,7 @@ use streamdoor::wire::http1::{BODY_END, begin_chunk, end_chunk};
 use super::preformatted::Preformatted;
 use crate::common::machine::{allow_descriptors, now_ns, pin_thread};
 use crate::common::serve::child::{self, Usage};
-use crate::common::serve::load::{LOAD_HELP, Load};
+use crate::common::serve::load::Load;
 use crate::common::serve::plan::{POLL_NS, Plan};
 use crate::common::{Failure, print};
 
@@ -47,18 +47,7 @@ Usage: bench floor tcp [options]
 /// # Errors
 /// [`Failure`].
 pub fn command(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure> {
-    let mut is_child = false;
-    let load = Load::parse(arguments, |name, _| {
-        is_child |= name == "child";
-        Ok(name == "child")
-    })?;
-    let Some(load) = load else {
-        print(&format!("{HELP}{LOAD_HELP}  --help\n"));
-        return Ok(());
-    };
-    if is_child {
-        child::answer_standard_input();
-    }
+    let Some((load, is_child)) = Load::of_server(arguments, HELP)? else { return Ok(()) };
     pin_thread(load.cpu)?;
     allow_descriptors(u64::from(load.connections) + DESCRIPTORS_OTHER)?;
     let (reactor, _) = reactor::open(load.reactor)

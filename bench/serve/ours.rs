@@ -22,11 +22,11 @@ use streamdoor::tool::{
 };
 use streamdoor::wire::http1::{Method, ResponsePart, ResponseReader};
 
+use crate::common::Failure;
 use crate::common::machine::{allow_descriptors, now_ns};
 use crate::common::serve::child;
-use crate::common::serve::load::{LOAD_HELP, Load};
+use crate::common::serve::load::Load;
 use crate::common::serve::plan::{POLL_NS, Plan, payload, stamp};
-use crate::common::{Failure, print};
 
 const TOOL: &str = "paced";
 /// Descriptors beside those of connections.
@@ -55,18 +55,7 @@ Usage: bench server [options]
 /// # Errors
 /// [`Failure`].
 pub fn command(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure> {
-    let mut is_child = false;
-    let load = Load::parse(arguments, |name, _| {
-        is_child |= name == "child";
-        Ok(name == "child")
-    })?;
-    let Some(load) = load else {
-        print(&format!("{HELP}{LOAD_HELP}  --help\n"));
-        return Ok(());
-    };
-    if is_child {
-        child::answer_standard_input();
-    }
+    let Some((load, _)) = Load::of_server(arguments, HELP)? else { return Ok(()) };
     allow_descriptors(u64::from(load.connections) + DESCRIPTORS_OTHER)?;
     let mut shard = ShardConfig {
         reactor: load.reactor,

@@ -69,13 +69,15 @@ mod tests {
         }
         assert_eq!(backoff.next(Duration::ZERO), None);
         backoff.reset();
-        assert!(backoff.next(Duration::ZERO).unwrap() < Duration::from_millis(151));
+        let first_waits = Duration::from_millis(100)..=Duration::from_millis(150);
+        assert!(first_waits.contains(&backoff.next(Duration::ZERO).unwrap()));
     }
 
     #[test]
     fn what_a_server_wants_has_bounds() {
         let mut backoff = Backoff::new(1, Duration::MAX, 3);
-        assert!(backoff.next(Duration::MAX).unwrap() <= limits::CLIENT_RETRY_MAX.mul_f64(1.5));
+        let longest_waits = limits::CLIENT_RETRY_MAX..=limits::CLIENT_RETRY_MAX.mul_f64(1.5);
+        assert!(longest_waits.contains(&backoff.next(Duration::MAX).unwrap()));
         backoff.set_retry(Duration::ZERO);
         backoff.reset();
         assert!(backoff.next(Duration::ZERO).unwrap() >= limits::CLIENT_RETRY_MIN);

@@ -179,7 +179,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let log = self.engine.log(fan.execution).expect("it publishes");
         let filters = self.engine.fan_out().filters;
         #[cfg(feature = "server")]
-        let is_alone = self.engine.is_alone(fan.execution);
+        let is_alone = self.serve.is_some() && self.engine.is_alone(fan.execution);
         while fan.next_seq < fan.until_seq {
             if filters {
                 let kind = log.meta(fan.next_seq).kind;

@@ -76,6 +76,9 @@ pub fn check(events: &[Value], data: impl Fn(u64) -> Vec<u8>) -> (Sum, Sum) {
                 assert!(until > next_seq, "{event}");
                 assert_eq!(event["chunk_count"], until - next_seq, "{event}");
                 assert_eq!(event["byte_count"], bytes, "{event}");
+                // Nothing here asks for `conflate`; the others depend on who was how slow.
+                let reasons = ["lag", "late", "overtaken"];
+                assert!(reasons.iter().any(|reason| event["reason"] == *reason), "{event}");
                 missed.add(until - next_seq, bytes);
                 next_seq = until;
             }

@@ -6,11 +6,12 @@ use std::time::Duration;
 use lexopt::{Arg, Parser};
 use streamdoor::reactor::{Choice, Idle};
 
+use super::child;
 use super::event::Format;
 use super::plan::STAMP_DIGITS;
 use crate::common::machine::cpus_allowed;
 use crate::common::params::{Rate, choice, in_range, number, seconds, text, usage};
-use crate::common::{BATCH_CHUNKS, Failure};
+use crate::common::{BATCH_CHUNKS, Failure, print};
 
 const CONNECTIONS_MAX: u32 = 10_240;
 const SIZE_BYTES_MAX: usize = 64 << 10;
@@ -116,6 +117,31 @@ impl Load {
         }
         load.check()?;
         Ok(Some(load))
+    }
+
+    /// The beginning of every server of `bench serve`: its options, and with `--child` answers to
+    /// its parent from now on. `None`: what was asked for was `help`, and it is printed. With it:
+    /// whether it is a child.
+    ///
+    /// # Errors
+    /// [`Failure`].
+    pub fn of_server(
+        arguments: impl IntoIterator<Item = OsString>,
+        help: &str,
+    ) -> Result<Option<(Load, bool)>, Failure> {
+        let mut is_child = false;
+        let load = Load::parse(arguments, |name, _| {
+            is_child |= name == "child";
+            Ok(name == "child")
+        })?;
+        let Some(load) = load else {
+            print(&format!("{help}{LOAD_HELP}  --help\n"));
+            return Ok(None);
+        };
+        if is_child {
+            child::answer_standard_input();
+        }
+        Ok(Some((load, is_child)))
     }
 
     /// Takes option `--name` if all servers have it.
