@@ -44,7 +44,7 @@ fn nothing_allocates_on_the_chunk_path() {
     fed_by_hand_nothing_allocates();
     looking_at_memory_allocates_nothing();
     logging_allocates_nothing();
-    // Last: its tools' threads outlive it, and one that waits for the first time allocates for that.
+    // Last: its tools' threads outlive it, and one that waits for the first time allocates.
     across_threads_nothing_allocates();
 }
 

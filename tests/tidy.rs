@@ -30,8 +30,11 @@ const TOP_LEVEL: &[&str] = &[
     "target",
 ];
 
+/// The root as cargo names it when it runs this: a program that was built in another checkout
+/// with the same target folder would look there otherwise.
 fn root() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+    let root = std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo says where its package is");
+    PathBuf::from(root)
 }
 
 /// Every Rust file of the repository: its path from the root with slashes, and its text.
