@@ -74,6 +74,9 @@ pub const RING_CLASS_BYTES: [u32; 5] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 
 pub const CHUNK_ALIGN_BYTES: u64 = 8;
 /// What a tool gets that declares no need.
 pub const RING_NEED_BYTES_DEFAULT: u32 = 16 << 10;
+/// What it gets at least where connections follow it: half of the 256 slots, 128 ms of a thousand
+/// chunks a second, may be under way in buffers and be lost there.
+pub const RING_SERVED_BYTES: u32 = 64 << 10;
 /// Ring memory touched at start.
 pub const RINGS_PREALLOC_BYTES: u64 = 16 << 20;
 /// Ring memory of one shard, at most.
@@ -353,9 +356,12 @@ pub const REQUEST_DEADLINE: Duration = Duration::from_secs(10);
 pub const CONNECTION_IDLE: Duration = Duration::from_secs(60);
 /// A stream says that it lives if it has said nothing else for this long.
 pub const KEEP_ALIVE: Duration = Duration::from_secs(15);
-/// Streams whose time comes within this long say so together: idle ones wake their core 20 times a
+/// Streams whose time comes within this long say so together: idle ones wake their core 10 times a
 /// second, however many they are.
-pub const KEEP_ALIVE_STEP: Duration = Duration::from_millis(50);
+pub const KEEP_ALIVE_STEP: Duration = Duration::from_millis(100);
+/// Deadlines of connections that one turn sees to: each may be a send to a cold socket, some 10 µs,
+/// and what is due meanwhile waits for all of them.
+pub const CONNECTION_DEADLINES_PER_TURN: u32 = 8;
 /// Who takes nothing for so long is gone, whatever its kernel says.
 pub const SEND_STALL: Duration = Duration::from_secs(300);
 /// What was sent last may be under way for so long when a connection is closed.

@@ -122,8 +122,10 @@ fn follow(name: &str, query: &str) -> Option<(Sum, Sum)> {
 
 #[test]
 fn under_block_event_source_gets_each_chunk_once() {
-    if let Some((given, missed)) = follow("block", BLOCK_ACKNOWLEDGED) {
-        assert_eq!((given.chunks, missed), (CHUNKS, Sum::default()));
+    for (name, query) in [("acks", BLOCK_ACKNOWLEDGED), ("block", "policy=block")] {
+        if let Some((given, missed)) = follow(name, query) {
+            assert_eq!((given.chunks, missed), (CHUNKS, Sum::default()), "{query}");
+        }
     }
 }
 

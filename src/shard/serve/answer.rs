@@ -115,7 +115,13 @@ impl<R: Reactor + 'static> Shard<R> {
             timeouts: execute.timeouts,
             progress: execute.progress,
         };
-        let execution = match self.execute(&execute.tool, &execute.arguments, options) {
+        let prepared = self.tools.prepare(&execute.tool, &execute.arguments);
+        let opened = prepared.map_err(ExecuteError::Start).and_then(|mut prepared| {
+            let ring_bytes = &mut prepared.need.ring_bytes;
+            *ring_bytes = self.served_ring_bytes().max(*ring_bytes);
+            self.execute_prepared(prepared, options)
+        });
+        let execution = match opened {
             Ok(execution) => execution,
             Err(error) => return self.answer_error(id, &refusal(error)),
         };
@@ -131,6 +137,13 @@ impl<R: Reactor + 'static> Shard<R> {
         let status = self.inspect(execution).expect("it was just opened");
         let document = documents::created(execution, status.token, &execute.tool, status.state);
         self.answer(id, &Answer::created(&document, documents::location(execution)))
+    }
+
+    /// What a ring has at least that connections follow: what was lost on their way is read again
+    /// out of it. While memory is plentiful; after that it is as large as its tool needs.
+    fn served_ring_bytes(&self) -> u32 {
+        let is_plentiful = self.rings.usage().leased_bytes < self.rings.bytes_max() / 2;
+        if is_plentiful { limits::RING_SERVED_BYTES } else { 0 }
     }
 
     /// Answers at the end of the execution, or when the client has waited long enough.

@@ -10,12 +10,12 @@ use crate::limits;
 use crate::reactor::{ConnectionId, Reactor};
 
 impl<R: Reactor + 'static> Shard<R> {
-    /// Fires what is due.
+    /// Fires what is due: some of it, and the rest in the next turns, where chunks come first.
     pub(in crate::shard) fn fire_connection_timers(&mut self) {
         let now = self.now;
-        while let Some(serve) = &mut self.serve
-            && let Some((id, timer)) = serve.timers.pop_expired(now)
-        {
+        for _ in 0..limits::CONNECTION_DEADLINES_PER_TURN {
+            let Some(serve) = &mut self.serve else { return };
+            let Some((id, timer)) = serve.timers.pop_expired(now) else { return };
             self.worked = true;
             let connection = serve.connection(id).expect("who is gone has no timer");
             connection.timer = None;
