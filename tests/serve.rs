@@ -3,6 +3,8 @@
 
 use std::io::{BufRead, BufReader, Lines, Read, Write};
 use std::net::TcpStream;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 
 use serde_json::Value;
@@ -233,13 +235,36 @@ fn fewer_descriptors_are_fewer_connections_and_it_says_so() {
 }
 
 #[test]
+fn other_processes_of_its_user_cannot_look_into_it() {
+    let mut command = Command::new(PROGRAM);
+    command.args(["serve", "--log", "json", "--listen", "127.0.0.1:0"]).current_dir("/");
+    // Root's own would say nothing: they are root's either way.
+    let is_root = std::fs::metadata("/proc/self").unwrap().uid() == 0;
+    if is_root {
+        command.uid(65_534);
+        if Command::new(PROGRAM).arg("--version").uid(65_534).output().is_err() {
+            println!("not run: nobody may not run {PROGRAM}");
+            return;
+        }
+    }
+    let mut server = Server::of(command);
+    server.until("listening");
+    // proc(5): what a process has there is root's if it is not dumpable.
+    let environ = std::fs::metadata(format!("/proc/{}/environ", server.child.id())).unwrap();
+    assert_eq!(environ.uid(), 0);
+    server.signal("TERM");
+    assert_eq!(server.end().0, Some(0));
+}
+
+#[test]
 fn settings_come_from_a_file_and_the_command_line_and_are_printed_as_a_file() {
     let defaults = printed(&["--print-config"]);
     assert!(defaults.contains("\nlisten = [\"127.0.0.1:8808\"]\n"), "{defaults}");
-    let file = File::new("settings", "spin_us = 5 # short\nlog = \"json\"\nallow_commands = true");
+    let file =
+        File::new("settings", "spin_us = 5 # short\nlog = \"json\"\nallow_commands = \"ls\"");
     let arguments = ["--config", file.path(), "--log=text", "--cpus", "0", "--print-config"];
     let effective = printed(&arguments);
-    for line in ["spin_us = 5", "log = \"text\"", "allow_commands = true", "cpus = \"0\""] {
+    for line in ["spin_us = 5", "log = \"text\"", "allow_commands = [\"ls\"]", "cpus = \"0\""] {
         assert!(effective.lines().any(|other| other == line), "{line} in\n{effective}");
     }
     let again = File::new("again", &effective);
@@ -258,7 +283,7 @@ fn what_is_wrong_is_refused_with_its_name_and_place() {
         (&["--idle", "rest"][..], "--idle rest: "),
         (&["--executions-max", "0"], "--executions-max 0: must be a whole number from 1 to"),
         (&["--listen", "localhost:1"], "ADDRESS:PORT"),
-        (&["--allow-commands=yes"], "--allow-commands yes: must be true or false"),
+        (&["--allow-commands="], "--allow-commands : must not be empty"),
         (&["--config", "/nowhere/at/all"], "--config /nowhere/at/all: "),
         (&["--cpus", "0,0"], "--cpus 0,0: core 0 is there twice"),
         (&["more"], "more"),

@@ -158,7 +158,7 @@ impl<R: BufRead> Read for Chunked<R> {
 #[test]
 fn a_large_file_reaches_32_subscribers_whole_through_flat_memory() {
     let file = File::new(1);
-    let server = Server::start(&[]);
+    let server = Server::start(&["--files-root", std::env::temp_dir().to_str().unwrap()]);
     // One small execution before: what is bought once is not growth.
     let warm = json!({"tool": "slow_data_processor", "arguments": {"chunks": 10, "delay_ms": 0}});
     server.ask("POST", "/v1/executions?stream=sse", &warm.to_string());

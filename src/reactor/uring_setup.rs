@@ -1,11 +1,15 @@
 //! Makes a ring with the best flags that this kernel grants, and proves that it works.
+//!
+//! No filter of system calls sees what is asked for through a ring. So it is born disabled, and
+//! told once and for all what may be asked for: what this program asks for.
 
 use std::fmt;
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 
-use io_uring::{IoUring, Probe, cqueue, opcode, types};
+use io_uring::register::Restriction;
+use io_uring::{IoUring, Probe, cqueue, opcode, squeue, types};
 
 use crate::reactor::uring_buffers::{GROUP, ReceiveBuffers};
 
@@ -98,6 +102,7 @@ pub fn make_ring(
     if !missing.is_empty() {
         return Err(UringError::Incomplete { missing });
     }
+    restrict(&ring).map_err(classify)?;
     let ring = prove(ring).map_err(classify)?;
     Ok((ring, flavor))
 }
@@ -105,7 +110,7 @@ pub fn make_ring(
 fn build(submissions: u32, completions: u32, flavors: &[Flavor]) -> io::Result<(IoUring, Flavor)> {
     for &flavor in flavors {
         let mut builder = IoUring::builder();
-        builder.setup_cqsize(completions).setup_submit_all();
+        builder.setup_cqsize(completions).setup_r_disabled().setup_submit_all();
         match flavor {
             Flavor::Deferred => {
                 builder.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag();
@@ -115,7 +120,7 @@ fn build(submissions: u32, completions: u32, flavors: &[Flavor]) -> io::Result<(
             }
             Flavor::Interrupting => {
                 builder = IoUring::builder(); // SUBMIT_ALL is of 5.18, too.
-                builder.setup_cqsize(completions);
+                builder.setup_cqsize(completions).setup_r_disabled();
             }
         }
         match builder.build(submissions) {
@@ -142,6 +147,30 @@ fn missing_parts(ring: &IoUring) -> io::Result<Vec<&'static str>> {
         (probe.is_supported(opcode::AsyncCancel::CODE), "ASYNC_CANCEL"),
     ];
     Ok(parts.iter().filter(|(present, _)| !present).map(|(_, name)| *name).collect())
+}
+
+/// Of `enum io_uring_register_op` in the kernel's `include/uapi/linux/io_uring.h`.
+const REGISTER_PBUF_RING: u8 = 22;
+const UNREGISTER_PBUF_RING: u8 = 23;
+
+/// Allows what is used here and nothing else, for ever; and enables the ring.
+fn restrict(ring: &IoUring) -> io::Result<()> {
+    let flags = squeue::Flags::ASYNC | squeue::Flags::BUFFER_SELECT;
+    let mut allowed = [
+        Restriction::sqe_op(opcode::Nop::CODE),
+        Restriction::sqe_op(opcode::Read::CODE),
+        Restriction::sqe_op(opcode::Write::CODE),
+        Restriction::sqe_op(opcode::PollAdd::CODE),
+        Restriction::sqe_op(opcode::AsyncCancel::CODE),
+        Restriction::sqe_op(opcode::AcceptMulti::CODE),
+        Restriction::sqe_op(opcode::RecvMulti::CODE),
+        Restriction::sqe_op(opcode::MsgRingData::CODE),
+        Restriction::register_op(REGISTER_PBUF_RING),
+        Restriction::register_op(UNREGISTER_PBUF_RING),
+        Restriction::sqe_flags_allowed(flags.bits()),
+    ];
+    ring.submitter().register_restrictions(&mut allowed)?;
+    ring.submitter().register_enable_rings()
 }
 
 /// One NOP there and back: filters may let a ring be made and refuse to let it be entered.
@@ -215,6 +244,33 @@ fn classify(error: io::Error) -> UringError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_this_program_does_not_use_cannot_be_asked_for() {
+        for flavor in Flavor::BEST_FIRST {
+            let Ok((mut ring, _)) = make_ring(8, 16, &[flavor]) else {
+                println!("not run: there is no io_uring here");
+                return;
+            };
+            let nobody = types::Fd(-1);
+            let path = c"/etc/hostname".as_ptr();
+            for entry in [
+                opcode::OpenAt::new(types::Fd(libc::AT_FDCWD), path).build(),
+                opcode::Socket::new(libc::AF_INET, libc::SOCK_STREAM, 0).build(),
+                opcode::Close::new(nobody).build(),
+                opcode::Nop::new().build().flags(squeue::Flags::IO_LINK),
+            ] {
+                // SAFETY: none of them points to memory, but to a text that lives for ever.
+                unsafe { ring.submission().push(&entry) }.unwrap();
+                ring.submit_and_wait(1).unwrap();
+                let result = ring.completion().next().unwrap().result();
+                assert_eq!(result, -libc::EACCES, "{flavor}");
+            }
+            let registered = ring.submitter().register_files_sparse(1).unwrap_err();
+            assert_eq!(registered.raw_os_error(), Some(libc::EACCES));
+            assert!(ring.submitter().register_restrictions(&mut []).is_err(), "once is enough");
+        }
+    }
 
     #[test]
     fn every_reason_is_told_in_words() {

@@ -6,12 +6,13 @@
 //! Both are slowed by backpressure and reached by a cancellation.
 //!
 //! No clock here: `now` comes with each step, and a thread asks its [`Host`]. The kernel is asked
-//! for files by tools on threads, as any program asks, and for processes in `process.rs` alone.
+//! for files by tools on threads, through `files.rs`, and for processes in `process.rs` alone.
 //! Invariants: a tool's panic ends its own execution and nothing else; nothing is published after
 //! a tool was told to stop.
 
 mod closure;
 mod complete;
+mod files;
 #[cfg(feature = "tools")]
 mod generate_timeseries;
 #[cfg(feature = "tools")]
@@ -36,6 +37,9 @@ mod watch;
 
 pub use closure::{Host, OnStop, Output, SendError, StopHook, StopSignal, Stopped};
 pub use complete::Completion;
+pub use files::Files;
+#[cfg(feature = "server")]
+pub use files::Folder;
 pub use registry::{ArgumentError, Arguments, Prepared, SpecError, StartError, Tools};
 #[cfg(feature = "tools")]
 pub use run_command::CommandPolicy;

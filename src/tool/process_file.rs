@@ -2,14 +2,14 @@
 
 use std::fs::File;
 use std::io::{ErrorKind, Read};
-use std::path::PathBuf;
+use std::path::Path;
 
 use serde_json::{Value, json};
 
 use crate::engine::Policy;
 use crate::limits;
 use crate::tool::{
-    ArgumentError, Arguments, Need, Output, SubscribeDefaults, ToolError, ToolSpec, Work,
+    ArgumentError, Arguments, Files, Need, Output, SubscribeDefaults, ToolError, ToolSpec, Work,
 };
 
 const CHUNK_BYTES_DEFAULT: u64 = 32 << 10; // One read of the sift seed.
@@ -41,21 +41,31 @@ pub(super) fn spec() -> ToolSpec {
     }
 }
 
-pub(super) fn prepare(arguments: &Value, need: Need) -> Result<(Work, Need), ArgumentError> {
+pub(super) fn prepare(
+    arguments: &Value,
+    need: Need,
+    files: &Files,
+) -> Result<(Work, Need), ArgumentError> {
     let mut arguments = Arguments::new(arguments)?;
     let path = arguments.path("file_path")?;
     let chunk_bytes = arguments.number("chunk_size", CHUNK_BYTES_DEFAULT, 1..=CHUNK_BYTES_MAX)?;
     arguments.finish()?;
     let largest = *limits::RING_CLASS_BYTES.last().expect("there are classes");
     let ring_bytes = (chunk_bytes as u32 * 8).clamp(limits::RING_NEED_BYTES_DEFAULT, largest);
-    let work = Work::Thread(Box::new(move |out| stream(&path, chunk_bytes as usize, out)));
+    let files = files.clone();
+    let work = Work::Thread(Box::new(move |out| stream(&files, &path, chunk_bytes as usize, out)));
     Ok((work, Need { ring_bytes, ..need }))
 }
 
-fn stream(path: &PathBuf, chunk_bytes: usize, out: &mut Output) -> Result<(), ToolError> {
+fn stream(
+    files: &Files,
+    path: &Path,
+    chunk_bytes: usize,
+    out: &mut Output,
+) -> Result<(), ToolError> {
     let failed =
         |error: std::io::Error| ToolError::new(format!("`file_path` {}: {error}", path.display()));
-    let mut file = File::open(path).map_err(failed)?;
+    let mut file = files.open(path).map_err(failed)?;
     let metadata = file.metadata().map_err(failed)?;
     if metadata.is_dir() {
         return Err(ToolError::new(format!("`file_path` {} is a directory", path.display())));

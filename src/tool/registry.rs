@@ -15,7 +15,9 @@ use crate::tool::query_database;
 use crate::tool::schema::Schema;
 #[cfg(feature = "tools")]
 use crate::tool::{CommandPolicy, generate_timeseries, process, run_command, search_files};
-use crate::tool::{Need, Output, ToolError, ToolSpec, Work, process_file, slow_data_processor};
+use crate::tool::{
+    Files, Need, Output, ToolError, ToolSpec, Work, process_file, slow_data_processor,
+};
 
 /// A tool with its arguments checked, ready to run.
 #[derive(Debug)]
@@ -93,12 +95,16 @@ impl fmt::Display for StartError {
 impl std::error::Error for StartError {}
 
 /// What a tool is to do with these arguments, and what that needs.
-type Prepare = Box<dyn Fn(&Value, Need) -> Result<(Work, Need), ArgumentError> + Send + Sync>;
+type Prepare = Box<dyn Fn(&Value, Need, &Files) -> Result<Plan, ArgumentError> + Send + Sync>;
+/// What is to be done, and what that needs.
+type Plan = (Work, Need);
 
 struct Entry {
     spec: Arc<ToolSpec>,
     schema: Schema,
     prepare: Prepare,
+    /// It is there only where files may be read.
+    reads_files: bool,
 }
 
 /// Why a tool was not added: its description is wrong.
@@ -122,6 +128,7 @@ impl std::error::Error for SpecError {}
 #[derive(Default)]
 pub struct Tools {
     by_name: BTreeMap<String, Entry>,
+    files: Files,
     /// What `run_command` has started. It ends with these tools.
     #[cfg(feature = "tools")]
     commands: Option<process::House>,
@@ -133,21 +140,31 @@ impl Tools {
         Tools::default()
     }
 
-    /// Those that come with the program and may always be used.
+    /// Those that come with the program and may be used by its own user. They read any file:
+    /// [`Tools::allow_files`].
     pub fn built_in() -> Tools {
         let mut tools = Tools::new();
         let added = [
             tools.insert(slow_data_processor::spec(), slow_data_processor::prepare),
-            tools.insert(process_file::spec(), process_file::prepare),
+            tools.insert_reader(process_file::spec(), process_file::prepare),
             #[cfg(feature = "sqlite")]
-            tools.insert(query_database::spec(), query_database::prepare),
+            tools.insert_reader(query_database::spec(), query_database::prepare),
             #[cfg(feature = "tools")]
             tools.insert(generate_timeseries::spec(), generate_timeseries::prepare),
             #[cfg(feature = "tools")]
-            tools.insert(search_files::spec(), search_files::prepare),
+            tools.insert_reader(search_files::spec(), search_files::prepare),
         ];
         added.into_iter().collect::<Result<(), _>>().expect("ours are right");
         tools
+    }
+
+    /// Says which files the built-in tools may read from now on; with [`Files::Nowhere`] those that
+    /// read files do not exist. A command that is not free to be any ([`CommandPolicy::Only`]) runs
+    /// in a folder among them.
+    ///
+    /// [`CommandPolicy::Only`]: crate::tool::Tools::allow_commands
+    pub fn allow_files(&mut self, files: Files) {
+        self.files = files;
     }
 
     /// Adds `run_command`, which is not among those of [`Tools::built_in`]: it lets whoever may run
@@ -157,10 +174,10 @@ impl Tools {
     pub fn allow_commands(&mut self, policy: CommandPolicy) {
         let groups = self.commands.get_or_insert_default().groups();
         let spec = run_command::spec(&policy);
-        self.insert(spec, move |arguments, need| {
-            run_command::prepare(&policy, &groups, arguments, need)
-        })
-        .expect("ours is right");
+        let prepare = move |arguments: &Value, need, files: &Files| {
+            run_command::prepare(&policy, &groups, arguments, need, files)
+        };
+        self.add(spec, Box::new(prepare), false).expect("ours is right");
     }
 
     /// Adds a tool, or replaces the one of that name. `prepare` is called with the arguments of
@@ -173,6 +190,24 @@ impl Tools {
     where
         F: Fn(&Value, Need) -> Result<(Work, Need), ArgumentError> + Send + Sync + 'static,
     {
+        self.add(spec, Box::new(move |arguments, need, _| prepare(arguments, need)), false)
+    }
+
+    /// Adds a tool that reads files.
+    fn insert_reader(
+        &mut self,
+        spec: ToolSpec,
+        prepare: fn(&Value, Need, &Files) -> Result<Plan, ArgumentError>,
+    ) -> Result<(), SpecError> {
+        self.add(spec, Box::new(prepare), true)
+    }
+
+    fn add(
+        &mut self,
+        spec: ToolSpec,
+        prepare: Prepare,
+        reads_files: bool,
+    ) -> Result<(), SpecError> {
         let error = |problem: String| SpecError { tool: spec.name.clone(), problem };
         let is_name_char = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
         let is_name = (1..=limits::TOOL_NAME_CHARS_MAX).contains(&spec.name.len())
@@ -187,7 +222,7 @@ impl Tools {
         }
         let schema = Schema::compile(&spec.arguments).map_err(error)?;
         let name = spec.name.clone();
-        let entry = Entry { spec: Arc::new(spec), schema, prepare: Box::new(prepare) };
+        let entry = Entry { spec: Arc::new(spec), schema, prepare, reads_files };
         self.by_name.insert(name, entry);
         Ok(())
     }
@@ -218,32 +253,41 @@ impl Tools {
     /// # Errors
     /// [`StartError`]; nothing has happened.
     pub fn prepare(&self, name: &str, arguments: &Value) -> Result<Prepared, StartError> {
-        let Some(Entry { spec, schema, prepare }) = self.by_name.get(name) else {
+        let Some(Entry { spec, schema, prepare, .. }) = self.entry(name) else {
             let known = self.specs().map(|spec| spec.name.clone()).collect();
             return Err(StartError::UnknownTool { name: name.to_owned(), known });
         };
         let none = Value::Object(Map::new());
         let arguments = if arguments.is_null() { &none } else { arguments };
         schema.check(arguments).map_err(StartError::Argument)?;
-        let (work, need) = prepare(arguments, spec.need).map_err(StartError::Argument)?;
+        let (work, need) =
+            prepare(arguments, spec.need, &self.files).map_err(StartError::Argument)?;
         let (timeouts, progress) = (spec.timeouts, spec.progress);
         Ok(Prepared { tool: Some(Arc::clone(spec)), work, need, timeouts, progress })
     }
 
     /// What there is to know of a tool.
     pub fn spec(&self, name: &str) -> Option<&Arc<ToolSpec>> {
-        self.by_name.get(name).map(|entry| &entry.spec)
+        self.entry(name).map(|entry| &entry.spec)
     }
 
     /// All of them, by name.
     pub fn specs(&self) -> impl Iterator<Item = &Arc<ToolSpec>> {
-        self.by_name.values().map(|entry| &entry.spec)
+        self.by_name.values().filter(|entry| self.is_there(entry)).map(|entry| &entry.spec)
+    }
+
+    fn entry(&self, name: &str) -> Option<&Entry> {
+        self.by_name.get(name).filter(|entry| self.is_there(entry))
+    }
+
+    fn is_there(&self, entry: &Entry) -> bool {
+        !(entry.reads_files && matches!(self.files, Files::Nowhere))
     }
 }
 
 impl fmt::Debug for Tools {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.debug_list().entries(self.by_name.keys()).finish()
+        out.debug_list().entries(self.specs().map(|spec| &spec.name)).finish()
     }
 }
 

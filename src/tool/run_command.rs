@@ -28,7 +28,7 @@ use crate::tool::process::{self, Group, Groups};
 use crate::tool::registry::without_nul;
 use crate::tool::watch::Watch;
 use crate::tool::{
-    ArgumentError, Arguments, Need, Output, SubscribeDefaults, ToolError, ToolSpec, Work,
+    ArgumentError, Arguments, Files, Need, Output, SubscribeDefaults, ToolError, ToolSpec, Work,
 };
 
 /// Takes a whole read in one chunk.
@@ -40,7 +40,8 @@ pub enum CommandPolicy {
     /// Any, with any environment: whoever may run tools may do what this process may do.
     Any,
     /// Only these: names, which are looked up in this process's own `PATH`, or absolute paths.
-    /// `argv[0]` must be one of them, letter by letter, and `env` must not be given.
+    /// `argv[0]` must be one of them, letter by letter, and `env` must not be given; `cwd` is among
+    /// the files that may be read ([`crate::tool::Tools::allow_files`]).
     Only(Vec<String>),
 }
 
@@ -94,8 +95,9 @@ pub(super) fn prepare(
     groups: &Arc<Groups>,
     arguments: &Value,
     need: Need,
+    files: &Files,
 ) -> Result<(Work, Need), ArgumentError> {
-    let plan = Plan::new(policy, Arguments::new(arguments)?)?;
+    let plan = Plan::new(policy, files, Arguments::new(arguments)?)?;
     let groups = Arc::clone(groups);
     let work = Work::Thread(Box::new(move |out| plan.run(groups, out)));
     Ok((work, Need { ring_bytes: need.ring_bytes.max(RING_BYTES), ..need }))
@@ -105,13 +107,19 @@ pub(super) fn prepare(
 struct Plan {
     argv: Vec<String>,
     cwd: Option<PathBuf>,
+    /// Among which `cwd` is.
+    files: Files,
     env: Vec<(String, String)>,
     clear_env: bool,
     stdin: Option<String>,
 }
 
 impl Plan {
-    fn new(policy: &CommandPolicy, mut arguments: Arguments) -> Result<Plan, ArgumentError> {
+    fn new(
+        policy: &CommandPolicy,
+        files: &Files,
+        mut arguments: Arguments,
+    ) -> Result<Plan, ArgumentError> {
         let argv = words(arguments.value("argv"))?;
         if let CommandPolicy::Only(programs) = policy
             && !programs.contains(&argv[0])
@@ -136,7 +144,11 @@ impl Plan {
             let problem = format!("and `env` together have {bytes} bytes, above {bytes_max}");
             return Err(ArgumentError::new("argv", problem));
         }
-        Ok(Plan { argv, cwd, env, clear_env, stdin })
+        let files = match policy {
+            CommandPolicy::Any => Files::Anywhere,
+            CommandPolicy::Only(_) => files.clone(),
+        };
+        Ok(Plan { argv, cwd, files, env, clear_env, stdin })
     }
 
     fn run(&self, groups: Arc<Groups>, out: &mut Output) -> Result<(), ToolError> {
@@ -154,15 +166,15 @@ impl Plan {
         let mut command = Command::new(&self.argv[0]);
         command.args(&self.argv[1..]).stdout(Stdio::piped()).stderr(Stdio::piped());
         if let Some(cwd) = &self.cwd {
-            let problem = match std::fs::metadata(cwd) {
-                Ok(metadata) if metadata.is_dir() => None,
-                Ok(_) => Some("is not a directory".to_owned()),
-                Err(error) => Some(error.to_string()),
+            let is_folder = |place: PathBuf| match std::fs::metadata(&place)?.is_dir() {
+                true => Ok(place),
+                false => Err(io::Error::other("is not a directory")),
             };
-            if let Some(problem) = problem {
-                return Err(ToolError::new(format!("`cwd` {}: {problem}", cwd.display())));
-            }
-            command.current_dir(cwd);
+            let place =
+                self.files.place(cwd).and_then(is_folder).map_err(|problem| {
+                    ToolError::new(format!("`cwd` {}: {problem}", cwd.display()))
+                })?;
+            command.current_dir(place);
         }
         if self.clear_env {
             command.env_clear();
@@ -264,7 +276,7 @@ mod tests {
     use super::*;
 
     fn field(policy: &CommandPolicy, arguments: Value) -> String {
-        let plan = Plan::new(policy, Arguments::new(&arguments).unwrap());
+        let plan = Plan::new(policy, &Files::Anywhere, Arguments::new(&arguments).unwrap());
         plan.map(|_| ()).unwrap_err().field
     }
 
@@ -300,7 +312,9 @@ mod tests {
         assert_eq!(field(only, json!({"argv": ["ls"], "env": {"PATH": "/tmp"}})), "env");
         assert_eq!(field(only, json!({"argv": ["ls"], "clear_env": true})), "clear_env");
         for name in ["ls", "/bin/cat"] {
-            Plan::new(only, Arguments::new(&json!({"argv": [name]})).unwrap()).map(|_| ()).unwrap();
+            Plan::new(only, &Files::Anywhere, Arguments::new(&json!({"argv": [name]})).unwrap())
+                .map(|_| ())
+                .unwrap();
         }
     }
 }

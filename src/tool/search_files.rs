@@ -16,13 +16,13 @@
 //! What could not be searched is a line of kind `log`, `{"path":"…","problem":"…"}`, and the search
 //! goes on. A file with a NUL byte near its beginning is binary and passed over; where one comes
 //! later the search of that file ends, and says so. `.gitignore` and `.ignore` files count, within
-//! `root` and above it, also outside of a repository; git's own settings do not. Symbolic links are
+//! `root` and above it (where files are confined: within it only), also outside of a repository;
+//! git's own settings do not. Symbolic links are
 //! not followed, and only regular files are opened: no pipe and no device is waited for.
 
 use std::cell::RefCell;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -36,7 +36,8 @@ use crate::engine::Policy;
 use crate::limits;
 use crate::tool::search_report::{Matches, Report, Stoppable};
 use crate::tool::{
-    ArgumentError, Arguments, Need, Output, Stopped, SubscribeDefaults, ToolError, ToolSpec, Work,
+    ArgumentError, Arguments, Files, Need, Output, Stopped, SubscribeDefaults, ToolError, ToolSpec,
+    Work,
 };
 
 /// A file with a NUL byte among its first bytes is passed over.
@@ -83,7 +84,11 @@ pub(super) fn spec() -> ToolSpec {
     }
 }
 
-pub(super) fn prepare(arguments: &Value, need: Need) -> Result<(Work, Need), ArgumentError> {
+pub(super) fn prepare(
+    arguments: &Value,
+    need: Need,
+    files: &Files,
+) -> Result<(Work, Need), ArgumentError> {
     let mut arguments = Arguments::new(arguments)?;
     let root = arguments.path("root")?;
     let pattern = arguments.text("pattern")?;
@@ -96,7 +101,8 @@ pub(super) fn prepare(arguments: &Value, need: Need) -> Result<(Work, Need), Arg
     check_pattern(&pattern, fixed_strings)?;
     globs.iter().try_for_each(|glob| check_glob(glob))?;
     let plan = Plan { root, pattern, globs, fixed_strings, ignore_case, hidden, no_ignore };
-    let work = Work::Thread(Box::new(move |out| Search::new(plan)?.run(out)));
+    let files = files.clone();
+    let work = Work::Thread(Box::new(move |out| Search::new(files, plan)?.run(out)));
     Ok((work, Need { ring_bytes: need.ring_bytes.max(RING_BYTES), ..need }))
 }
 
@@ -164,6 +170,10 @@ struct Plan {
 
 /// What is searched for, and where, compiled.
 struct Search {
+    files: Files,
+    /// As it was given.
+    given: PathBuf,
+    /// Where that is.
     root: PathBuf,
     matcher: RegexMatcher,
     filter: Override,
@@ -187,9 +197,9 @@ impl Plan {
             .map_err(|error| ArgumentError::new("pattern", error.to_string()))
     }
 
-    fn filter(&self) -> Result<Override, ArgumentError> {
+    fn filter(&self, root: &Path) -> Result<Override, ArgumentError> {
         let error = |error: ignore::Error| ArgumentError::new("glob", error.to_string());
-        let mut builder = OverrideBuilder::new(&self.root);
+        let mut builder = OverrideBuilder::new(root);
         for glob in &self.globs {
             builder.add(glob).map_err(error)?;
         }
@@ -198,16 +208,20 @@ impl Plan {
 }
 
 impl Search {
-    fn new(plan: Plan) -> Result<Search, ToolError> {
+    fn new(files: Files, plan: Plan) -> Result<Search, ToolError> {
         let wrong = |error: ArgumentError| ToolError::new(error.to_string());
-        let (matcher, filter) = (plan.matcher().map_err(wrong)?, plan.filter().map_err(wrong)?);
-        let Plan { root, hidden, no_ignore, .. } = plan;
-        Ok(Search { root, matcher, filter, hidden, no_ignore })
+        let matcher = plan.matcher().map_err(wrong)?;
+        let placed = files.place(&plan.root);
+        let root = placed
+            .map_err(|error| ToolError::new(format!("`root` {}: {error}", plan.root.display())))?;
+        let filter = plan.filter(&root).map_err(wrong)?;
+        let Plan { root: given, hidden, no_ignore, .. } = plan;
+        Ok(Search { files, given, root, matcher, filter, hidden, no_ignore })
     }
 
     fn run(&self, out: &mut Output) -> Result<(), ToolError> {
         let failed = |problem: &dyn std::fmt::Display| {
-            ToolError::new(format!("`root` {}: {problem}", self.root.display()))
+            ToolError::new(format!("`root` {}: {problem}", self.given.display()))
         };
         let metadata = std::fs::metadata(&self.root).map_err(|error| failed(&error))?;
         if !metadata.is_dir() {
@@ -222,7 +236,7 @@ impl Search {
             .heap_limit(Some(limits::SEARCH_LINE_BYTES_MAX))
             .binary_detection(BinaryDetection::quit(0))
             .build();
-        let report = RefCell::new(Report::new(out));
+        let report = RefCell::new(Report::new(out, &self.root, &self.given));
         for (entry_count, entry) in (1..).zip(self.walk(&refused)) {
             let mut reporting = report.borrow_mut();
             if reporting.out.is_stopped() {
@@ -271,7 +285,7 @@ impl Search {
         let parents = !above.ancestors().skip(1).any(has_strange_ignore_file);
         WalkBuilder::new(&self.root)
             .hidden(!self.hidden)
-            .parents(!no_ignore && parents)
+            .parents(!no_ignore && parents && !self.files.is_confined())
             .ignore(!no_ignore)
             .git_ignore(!no_ignore)
             .require_git(false)
@@ -304,7 +318,7 @@ impl Search {
         searcher: &mut Searcher,
         report: &RefCell<Report<'_>>,
     ) -> Result<(), Stopped> {
-        let (head, rest) = match open(path) {
+        let (head, rest) = match begin(self.files.open_again(path)) {
             Ok(Some(opened)) => opened,
             Ok(None) => return Ok(()), // Binary.
             Err(error) => return report.borrow_mut().problem(Some(path), &error),
@@ -338,13 +352,8 @@ fn has_strange_ignore_file(folder: &Path) -> bool {
 }
 
 /// The beginning of a file and the rest of it; `None` if it is binary.
-fn open(path: &Path) -> io::Result<Option<(io::Cursor<Vec<u8>>, File)>> {
-    // It was a regular file when the walk saw it. If it is something else now, nobody waits for it.
-    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
-    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::other("is no longer a regular file"));
-    }
+fn begin(opened: io::Result<File>) -> io::Result<Option<(io::Cursor<Vec<u8>>, File)>> {
+    let file = opened?;
     let mut head = Vec::with_capacity(HEAD_BYTES);
     (&file).take(HEAD_BYTES as u64).read_to_end(&mut head)?;
     let is_utf16 = head.starts_with(b"\xff\xfe") || head.starts_with(b"\xfe\xff");
@@ -366,13 +375,14 @@ mod tests {
             let (root, fixed_strings, ignore_case) = (PathBuf::from("/"), false, false);
             let (hidden, no_ignore) = (false, false);
             let plan = Plan { root, pattern, globs, fixed_strings, ignore_case, hidden, no_ignore };
-            let error = Search::new(plan).map(|_| ()).unwrap_err().to_string();
+            let error = Search::new(Files::Anywhere, plan).map(|_| ()).unwrap_err().to_string();
             assert!(error.starts_with("argument `pattern`: "), "{error}");
         }
     }
 
     fn field(arguments: Value) -> (String, String) {
-        let error = prepare(&arguments, Need::default()).map(|_| ()).unwrap_err();
+        let prepared = prepare(&arguments, Need::default(), &Files::Anywhere);
+        let error = prepared.map(|_| ()).unwrap_err();
         (error.field, error.problem)
     }
 

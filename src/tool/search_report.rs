@@ -24,14 +24,17 @@ const BYTES_PER_REPORT: u64 = 16 << 20;
 /// Where lines of JSON go, and how far the search is.
 pub(super) struct Report<'a> {
     pub out: &'a mut Output,
+    /// Where the search is, and as what that was given: so it is shown.
+    root: &'a Path,
+    given: &'a Path,
     line: Vec<u8>,
     /// Files that were looked into.
     pub file_count: u64,
 }
 
-impl Report<'_> {
-    pub fn new(out: &mut Output) -> Report<'_> {
-        Report { out, line: Vec::new(), file_count: 0 }
+impl<'a> Report<'a> {
+    pub fn new(out: &'a mut Output, root: &'a Path, given: &'a Path) -> Report<'a> {
+        Report { out, root, given, line: Vec::new(), file_count: 0 }
     }
 
     pub fn progress(&mut self) {
@@ -52,7 +55,7 @@ impl Report<'_> {
         self.line.clear();
         self.line.push(b'{');
         if let Some(path) = path {
-            write_path(&mut self.line, path);
+            write_path(&mut self.line, &shown(self.root, self.given, path));
             self.line.push(b',');
         }
         self.line.extend_from_slice(b"\"problem\":");
@@ -67,7 +70,7 @@ impl Report<'_> {
         let text = String::from_utf8_lossy(&line[part.clone()]);
         self.line.clear();
         self.line.push(b'{');
-        write_path(&mut self.line, path);
+        write_path(&mut self.line, &shown(self.root, self.given, path));
         write!(self.line, ",\"line\":{number},\"column\":{},\"text\":", at + 1)
             .expect("memory takes everything");
         write_text(&mut self.line, &text);
@@ -105,6 +108,16 @@ fn whole_characters(line: &[u8], part: Range<usize>) -> Range<usize> {
 }
 
 /// `"path":"…"`.
+/// What is below `root` as below `given`.
+fn shown<'a>(root: &Path, given: &Path, path: &'a Path) -> Cow<'a, Path> {
+    match path.strip_prefix(root) {
+        _ if root == given => Cow::Borrowed(path),
+        Ok(rest) if rest.as_os_str().is_empty() => Cow::Owned(given.to_owned()),
+        Ok(rest) => Cow::Owned(given.join(rest)),
+        Err(_) => Cow::Borrowed(path),
+    }
+}
+
 fn write_path(line: &mut Vec<u8>, path: &Path) {
     let text = path.to_string_lossy();
     line.extend_from_slice(b"\"path\":");

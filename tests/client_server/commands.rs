@@ -20,6 +20,8 @@ impl Serve {
     fn start(arguments: &[&str]) -> Serve {
         let mut child = Command::new(PROGRAM)
             .args(["serve", "--log", "json", "--idle", "block", "--listen", "127.0.0.1:0"])
+            .arg("--files-root")
+            .arg(std::env::temp_dir())
             .args(arguments)
             .stderr(Stdio::piped())
             .spawn()

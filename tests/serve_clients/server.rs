@@ -50,6 +50,7 @@ impl Server {
     pub fn try_start(arguments: &[&str]) -> Result<Server, String> {
         let mut command = Command::new(PROGRAM);
         command.args(["serve", "--log", "json", "--idle", "block", "--listen", "127.0.0.1:0"]);
+        command.arg("--files-root").arg(std::env::temp_dir());
         command.args(arguments).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let stderr = BufReader::new(child.stderr.take().unwrap());

@@ -15,10 +15,12 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use lexopt::prelude::*;
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use streamdoor::engine::EngineLimits;
 use streamdoor::memory::RingPoolConfig;
 use streamdoor::reactor::{Clock, ListenAddress, OpenError};
 use streamdoor::shard::{Log, Server, ServerConfig, ServerError, Shard, ShardConfig};
+use streamdoor::tool::Files;
 use streamdoor::trace::Level;
 use streamdoor::trace::log::Line;
 
@@ -90,6 +92,9 @@ pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
 }
 
 fn serve(settings: &Settings) -> Result<(), CliError> {
+    // No core dump holds what was streamed, and no other process of this user looks in.
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)
+        .map_err(|error| CliError::Environment(format!("PR_SET_DUMPABLE: {error}")))?;
     let bill = Bill::new(settings, Allowance::raise())?;
     let started = Log::start(settings.log, settings.log_level, io::stderr());
     let log = started.map_err(|error| CliError::Environment(format!("the log: {error}")))?;
@@ -137,7 +142,9 @@ fn start(settings: &Settings, bill: &Bill, log: &Log) -> Result<Server, CliError
         connections_max: bill.connections_max,
     };
     let commands = settings.commands();
+    let files = files(settings)?;
     let set_up_tools = move |shard: &mut Shard| {
+        shard.tools_mut().allow_files(files.clone());
         if let Some(policy) = &commands {
             shard.tools_mut().allow_commands(policy.clone());
         }
@@ -153,6 +160,13 @@ fn start(settings: &Settings, bill: &Bill, log: &Log) -> Result<Server, CliError
             _ => CliError::Failed(text),
         }
     })
+}
+
+/// What may be read: nothing, or what is below a folder.
+fn files(settings: &Settings) -> Result<Files, CliError> {
+    let Some(root) = &settings.files_root.0 else { return Ok(Files::Nowhere) };
+    let problem = |error| CliError::Environment(format!("files_root {}: {error}", root.display()));
+    Files::below(root).map_err(problem)
 }
 
 fn shards(settings: &Settings, log: &Log) -> Vec<ShardConfig> {

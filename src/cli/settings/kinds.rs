@@ -1,6 +1,7 @@
 //! Kinds of settings: how each is read from a word and from TOML, and written.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use streamdoor::limits::{SETTING_ITEMS_MAX, SHARDS_MAX};
@@ -197,6 +198,25 @@ impl FromStr for Cpus {
 }
 
 words! { Cpus: "LIST"; }
+
+/// A folder, or none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Folder(pub Option<PathBuf>);
+
+impl fmt::Display for Folder {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|path| path.display().fmt(out))
+    }
+}
+
+impl FromStr for Folder {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Folder, String> {
+        Ok(Folder((!text.is_empty()).then(|| PathBuf::from(text))))
+    }
+}
+
+words! { Folder: "DIR"; }
 
 macro_rules! lists {
     ($($kind:ty: $placeholder:literal;)+) => {$(

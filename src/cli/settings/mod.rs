@@ -16,7 +16,7 @@ use streamdoor::tool::CommandPolicy;
 use streamdoor::trace::{Level, LogFormat};
 
 use super::CliError;
-pub use kinds::{Bytes, Cpus, Number};
+pub use kinds::{Bytes, Cpus, Folder, Number};
 use kinds::{Setting, nearest};
 
 macro_rules! settings {
@@ -93,10 +93,10 @@ settings! {
     log: LogFormat = LogFormat::Text;
     /// What is written: error, warn, info or debug, and what matters more.
     log_level: Level = Level::Info;
-    /// Have run_command, too: whoever reaches the server may run any program as its user.
-    allow_commands: bool = false;
-    /// Have run_command, for this program alone; may be repeated.
-    allow_only_commands: Vec<String> = Vec::new();
+    /// Have process_file, search_files and query_database, for what is below this folder.
+    files_root: Folder = Folder::default();
+    /// Have run_command, for this program; may be repeated.
+    allow_commands: Vec<String> = Vec::new();
 }
 
 impl Settings {
@@ -127,10 +127,6 @@ impl Settings {
     /// Looks at what no value says alone.
     fn settle(&mut self) -> Result<(), CliError> {
         let usage = |text: String| Err(CliError::Usage(text));
-        if self.allow_commands && !self.allow_only_commands.is_empty() {
-            let text = "allow_commands and allow_only_commands contradict each other";
-            return usage(text.to_owned());
-        }
         let listeners_max = limits::LISTENERS_MAX as usize;
         if self.listen.is_empty() || self.listen.len() > listeners_max {
             return usage(format!("listen: 1 to {listeners_max} addresses are needed"));
@@ -152,11 +148,8 @@ impl Settings {
 
     /// Which commands may be run; `None`: none.
     pub fn commands(&self) -> Option<CommandPolicy> {
-        match (self.allow_commands, self.allow_only_commands.is_empty()) {
-            (true, _) => Some(CommandPolicy::Any),
-            (false, false) => Some(CommandPolicy::Only(self.allow_only_commands.clone())),
-            (false, true) => None,
-        }
+        let programs = &self.allow_commands;
+        (!programs.is_empty()).then(|| CommandPolicy::Only(programs.clone()))
     }
 }
 

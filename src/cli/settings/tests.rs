@@ -33,7 +33,8 @@ const OTHERS: &[(&str, &str)] = &[
     ("drain-deadline-s", "0"),
     ("log", "json"),
     ("log-level", "debug"),
-    ("allow-commands", "true"),
+    ("files-root", "/usr/share"),
+    ("allow-commands", "ls"),
 ];
 
 #[test]
@@ -44,10 +45,10 @@ fn what_is_printed_reads_back_as_the_same() {
     assert_eq!(from_toml(&defaults.to_toml()), Ok(defaults.clone()));
     for (place, (one, other)) in defaults.values().iter().zip(changed.values()).enumerate() {
         let name = TABLE[place].0;
-        assert_eq!(one.to_toml() == other.to_toml(), name == "allow_only_commands", "{name}");
+        assert_ne!(one.to_toml(), other.to_toml(), "{name}");
     }
     let odd = "a \"b\" \\ \n \u{7F}\u{1} é '''";
-    changed.allow_only_commands = vec![odd.to_owned(), "ls".to_owned()];
+    changed.allow_commands = vec![odd.to_owned(), "ls".to_owned()];
     changed.listen = vec![ListenAddress::Unix(odd.into())];
     assert_eq!(from_toml(&changed.to_toml()), Ok(changed));
 }
@@ -72,7 +73,7 @@ fn an_unknown_name_is_told_with_its_line_and_the_nearest() {
         "{error}"
     );
     assert!(find_flag("print-confg").unwrap_err().to_string().contains("--print-config"));
-    assert_eq!(find_flag("allow-commands").unwrap(), ("allow_commands", true));
+    assert_eq!(find_flag("allow-commands").unwrap(), ("allow_commands", false));
     assert_eq!(find_flag("spin_us").unwrap(), ("spin_us", false));
 }
 
@@ -93,7 +94,7 @@ fn a_wrong_value_is_told_with_its_name_and_line() {
         ("log = true", "line 1: log: must be a text in quotes, not true"),
         ("log = \"xml\"", "line 1: log: must be one of text, json"),
         ("idle = \"sleep\"", "line 1: idle: "),
-        ("allow_commands = 1", "line 1: allow_commands: must be true or false, not 1"),
+        ("allow_commands = true", "line 1: allow_commands: must be a text in quotes, not true"),
         ("listen = [\n\"127.0.0.1:1\",\n 3]", "line 1: listen: must be a text in quotes, not 3"),
         ("listen = \"localhost\"", "line 1: listen: listen address \"localhost\""),
         ("cpus = \"0,x\"", "line 1: cpus: must be numbers of cores"),
@@ -133,9 +134,9 @@ fn bytes_have_units() {
 #[test]
 fn the_command_line_wins_over_the_file() {
     let path = std::env::temp_dir().join(format!("streamdoor-settings-{}", std::process::id()));
-    let text = "listen = [\"127.0.0.1:1\", \"127.0.0.1:2\"]\nspin_us = 5\nallow_commands = true\n";
+    let text = "listen = [\"127.0.0.1:1\", \"127.0.0.1:2\"]\nspin_us = 5\nfiles_root = \"/a\"\n";
     std::fs::write(&path, text).unwrap();
-    let words = [("listen", "unix:/a"), ("listen", "unix:/b"), ("allow_commands", "false")];
+    let words = [("listen", "unix:/a"), ("listen", "unix:/b"), ("files_root", "")];
     let words = words.map(|(name, word)| (name.to_owned(), word.to_owned()));
     let settings = Settings::new(Some(&path), &words).unwrap();
     std::fs::write(&path, [0xFF]).unwrap();
@@ -144,7 +145,7 @@ fn the_command_line_wins_over_the_file() {
     let listen: Vec<String> = settings.listen.iter().map(ListenAddress::to_string).collect();
     assert_eq!(listen, ["unix:/a", "unix:/b"]);
     assert_eq!(settings.spin_us.0, 5);
-    assert_eq!(settings.commands(), None);
+    assert_eq!((settings.commands(), settings.files_root), (None, Folder(None)));
     assert!(not_text.contains("line 1: is not UTF-8"), "{not_text}");
     let missing = Settings::new(Some(&path), &[]).unwrap_err().to_string();
     assert!(missing.contains(path.to_str().unwrap()), "{missing}");
@@ -154,14 +155,13 @@ fn the_command_line_wins_over_the_file() {
 fn what_contradicts_itself_is_refused() {
     for (words, expected) in [
         (vec![("listen", "127.0.0.1:1"), ("listen", "127.0.0.1:1")], "127.0.0.1:1 is there twice"),
-        (vec![("allow-commands", "true"), ("allow-only-commands", "ls")], "contradict"),
         (vec![("listen", "127.0.0.1:0"); 17], "1 to 16 addresses"),
     ] {
         let error = from_words(&words).unwrap_err();
         assert!(error.contains(expected), "{error}");
     }
     assert!(from_words(&[("listen", "127.0.0.1:0"), ("listen", "127.0.0.1:0")]).is_ok());
-    let only = from_words(&[("allow-only-commands", "ls")]).unwrap();
+    let only = from_words(&[("allow-commands", "ls")]).unwrap();
     assert_eq!(only.commands(), Some(CommandPolicy::Only(vec!["ls".to_owned()])));
     let small = from_words(&[("rings-bytes-max", "1048576")]).unwrap();
     assert_eq!(small.prealloc_bytes.0, 1 << 20);

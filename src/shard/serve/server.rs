@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::super::{CallError, Shard, ShardConfig, ShardHandle, ShardThread};
 use crate::limits;
 use crate::reactor::{ListenAddress, ListenError, ListenOptions, Report, SocketLimits};
+use crate::tool::Files;
 
 /// How a server is set up.
 #[derive(Clone, Debug)]
@@ -45,7 +46,8 @@ pub enum ServerError {
     Call(CallError),
 }
 
-/// What makes a shard ready, on its own thread: adding tools, say.
+/// What makes a shard ready, on its own thread: adding tools, say. Because others ask, its tools
+/// read no files until they may: [`crate::tool::Tools::allow_files`].
 pub type SetUp = Arc<dyn Fn(&mut Shard) + Send + Sync>;
 
 impl Server {
@@ -81,7 +83,10 @@ impl Server {
             config.sockets =
                 Some(SocketLimits { connections_max: each_max, ..SocketLimits::default() });
             let set_up = Arc::clone(&set_up);
-            let spawned = Shard::spawn(config, move |shard| set_up(shard));
+            let spawned = Shard::spawn(config, move |shard| {
+                shard.tools_mut().allow_files(Files::Nowhere);
+                set_up(shard);
+            });
             let (thread, report) = spawned.map_err(ServerError::Shard)?;
             server.threads.push(thread);
             server.reports.push(report);

@@ -29,9 +29,9 @@ use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 use rusqlite::limits::Limit;
 use rusqlite::{Batch, Connection, OpenFlags, Statement};
 
-use crate::tool::StopSignal;
 use crate::tool::query_database::QUERY_BYTES_MAX;
 use crate::tool::query_database::failure::Failure;
+use crate::tool::{Files, StopSignal};
 
 /// Values for placeholders, of one query.
 pub(super) const PARAMETERS_MAX: usize = 1_000;
@@ -119,9 +119,10 @@ impl Guard {
     ///
     /// # Errors
     /// What is wrong with the file.
-    pub fn open(path: &Path, stop: StopSignal) -> Result<Guard, Failure> {
+    pub fn open(files: &Files, path: &Path, stop: StopSignal) -> Result<Guard, Failure> {
         let in_words = |error: std::io::Error| Failure::File(error.to_string());
-        let metadata = std::fs::metadata(path).map_err(in_words)?;
+        let path = files.place(path).map_err(in_words)?;
+        let metadata = std::fs::metadata(&path).map_err(in_words)?;
         if metadata.is_dir() {
             return Err(Failure::File("is a directory".to_owned()));
         }
@@ -129,7 +130,10 @@ impl Guard {
             return Err(Failure::File("is not a regular file".to_owned())); // A pipe would block.
         }
         let path = std::path::absolute(path).map_err(in_words)?;
-        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let mut flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        if files.is_confined() {
+            flags |= OpenFlags::SQLITE_OPEN_NOFOLLOW; // Its place has no link on the way.
+        }
         let mut connection = Connection::open_with_flags(path, flags)?;
         harden(&connection)?;
         let mut waited = Duration::ZERO;

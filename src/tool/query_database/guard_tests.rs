@@ -25,7 +25,7 @@ impl Sample {
     }
 
     fn guard(&self) -> Guard {
-        Guard::open(&self.0, StopSignal::default()).unwrap()
+        Guard::open(&Files::Anywhere, &self.0, StopSignal::default()).unwrap()
     }
 
     /// How many rows it gives, or what is wrong.

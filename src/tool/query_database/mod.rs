@@ -31,7 +31,8 @@ use crate::base::Instant;
 use crate::engine::{Kind, Policy, Timeouts};
 use crate::limits;
 use crate::tool::{
-    ArgumentError, Arguments, Need, Output, Stopped, SubscribeDefaults, ToolError, ToolSpec, Work,
+    ArgumentError, Arguments, Files, Need, Output, Stopped, SubscribeDefaults, ToolError, ToolSpec,
+    Work,
 };
 use failure::Failure;
 use guard::Guard;
@@ -114,7 +115,11 @@ struct Request {
     batch_rows: u64,
 }
 
-pub(super) fn prepare(arguments: &Value, need: Need) -> Result<(Work, Need), ArgumentError> {
+pub(super) fn prepare(
+    arguments: &Value,
+    need: Need,
+    files: &Files,
+) -> Result<(Work, Need), ArgumentError> {
     let mut arguments = Arguments::new(arguments)?;
     let request = Request {
         path: arguments.path("path")?,
@@ -131,13 +136,14 @@ pub(super) fn prepare(arguments: &Value, need: Need) -> Result<(Work, Need), Arg
     // A chunk is at most a quarter of its ring.
     let ring_bytes = (request.batch_rows * ROW_BYTES_TYPICAL * 4) as u32;
     let ring_bytes = ring_bytes.clamp(smallest, largest);
-    let work = Work::Thread(Box::new(move |out| stream(&request, out)));
+    let files = files.clone();
+    let work = Work::Thread(Box::new(move |out| stream(&files, &request, out)));
     Ok((work, Need { ring_bytes, ..need }))
 }
 
-fn stream(request: &Request, out: &mut Output) -> Result<(), ToolError> {
-    let result =
-        Guard::open(&request.path, out.stop_signal()).and_then(|guard| query(&guard, request, out));
+fn stream(files: &Files, request: &Request, out: &mut Output) -> Result<(), ToolError> {
+    let result = Guard::open(files, &request.path, out.stop_signal())
+        .and_then(|guard| query(&guard, request, out));
     match result {
         Ok(()) => Ok(()),
         Err(_) if out.is_stopped() => Err(ToolError::Stopped), // It was interrupted.
@@ -263,7 +269,7 @@ mod tests {
             (json!({"path": "a", "query": "SELECT 1", "parameters": [[]]}), "parameters.0"),
             (json!({"path": "a", "query": "SELECT 1", "limit": 1}), "limit"),
         ] {
-            let error = prepare(&arguments, Need::default()).unwrap_err();
+            let error = prepare(&arguments, Need::default(), &Files::Anywhere).unwrap_err();
             assert_eq!(error.field, field, "{error}");
         }
     }
@@ -273,7 +279,7 @@ mod tests {
         let classes = limits::RING_CLASS_BYTES;
         for (batch_size, ring_bytes) in [(1, classes[2]), (100, classes[2]), (10_000, classes[4])] {
             let arguments = json!({"path": "a", "query": "SELECT 1", "batch_size": batch_size});
-            let (_, need) = prepare(&arguments, Need::default()).unwrap();
+            let (_, need) = prepare(&arguments, Need::default(), &Files::Anywhere).unwrap();
             assert_eq!(need.ring_bytes, ring_bytes);
         }
     }
