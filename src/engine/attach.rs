@@ -21,6 +21,9 @@ impl Engine {
             Ok(subscribed) => {
                 self.counters.subscribers_attached += 1;
                 self.attached(subscribed.execution);
+                if spec.place == Place::Remote {
+                    self.report_to_first(subscribed.execution);
+                }
                 self.take_over(subscribed, spec);
             }
             Err(_) => self.counters.subscribers_refused += 1,
@@ -60,7 +63,16 @@ impl Engine {
         match spec.place {
             Place::Remote => {
                 let next_seq = cursor.next_seq;
-                e.remotes.push(Remote { id: subscriber, terms, next_seq, since: now, gone: false });
+                e.remotes.push(Remote {
+                    id: subscriber,
+                    terms,
+                    next_seq,
+                    since: now,
+                    gone: false,
+                    replays: spec.replays && spec.policy == Policy::Block,
+                    acked_seq: spec.ack_window.map(|_| next_seq - 1),
+                    grace_timer: None,
+                });
             }
             Place::Local => {
                 let acked_until_seq = match spec.ack_window {
@@ -116,6 +128,18 @@ impl Engine {
         }
         self.mark_dirty(execution);
         self.start_if_due(execution);
+    }
+
+    /// Progress is left for readers on other threads only while there are any: the first of them
+    /// finds what was said before it came.
+    fn report_to_first(&mut self, execution: Handle) {
+        let e = self.executions.get(execution).expect("it was just subscribed to");
+        if e.remotes.len() == 1
+            && e.progress_to_tell > 0
+            && let Some(progress) = e.tracker.progress()
+        {
+            self.wishes.push_back(Action::Report(execution, progress));
+        }
     }
 
     pub(super) fn unsubscribe(&mut self, subscriber: SubscriberId) {
@@ -208,11 +232,12 @@ impl Engine {
                 }
             }
             Place::Remote => {
-                e.remotes.swap_remove(seat.at as usize);
+                let grace_timer = e.remotes.swap_remove(seat.at as usize).grace_timer;
                 if let Some(moved) = e.remotes.get(seat.at as usize) {
                     let moved = self.seats.get_mut(moved.id.0).expect("a living subscriber");
                     moved.at = seat.at;
                 }
+                self.disarm(grace_timer);
             }
         }
         if !planted(Planted::DetachedStillGates) {
@@ -238,6 +263,10 @@ impl Engine {
     }
 
     pub(super) fn acknowledge(&mut self, subscriber: SubscriberId, seq: u64) {
+        if self.remote_mut(subscriber).is_some() {
+            self.acknowledge_remote(subscriber, seq);
+            return;
+        }
         let result = match self.local_mut(subscriber) {
             None => Err(AcknowledgeError::NotFound),
             Some(local) if local.detail.ack_window.is_none() => Err(AcknowledgeError::NotAsked),
@@ -256,6 +285,32 @@ impl Engine {
         self.reply(Reply::Acknowledged(result));
     }
 
+    /// As far as the shard has said where that one stands.
+    fn acknowledge_remote(&mut self, subscriber: SubscriberId, seq: u64) {
+        let seat = *self.seats.get(subscriber.0).expect("the caller found it");
+        let remote = self.remote_mut(subscriber).expect("as above");
+        let next_seq = remote.next_seq;
+        let result = match &mut remote.acked_seq {
+            None => Err(AcknowledgeError::NotAsked),
+            Some(_) if seq >= next_seq => Err(AcknowledgeError::NotGiven { next_seq }),
+            Some(acked_seq) => {
+                *acked_seq = seq.max(*acked_seq);
+                Ok(())
+            }
+        };
+        self.moved(seat.execution);
+        self.reply(Reply::Acknowledged(result));
+    }
+
+    /// A reader on another thread stands elsewhere: what follows if somebody waits for that.
+    fn moved(&mut self, execution: Handle) {
+        let e = self.executions.get(execution).expect("a seat's execution lives");
+        if e.gated() || e.closed() {
+            self.update_gate(execution);
+            self.settle(execution);
+        }
+    }
+
     #[inline]
     pub(super) fn demand(&mut self, subscriber: SubscriberId, count: u32) {
         let Some(seat) = self.seats.get(subscriber.0).copied() else { return };
@@ -266,6 +321,10 @@ impl Engine {
     }
 
     pub(super) fn lost(&mut self, subscriber: SubscriberId) {
+        if self.remote_mut(subscriber).is_some() {
+            self.lost_remote(subscriber);
+            return;
+        }
         let Some(local) = self.local_mut(subscriber) else { return };
         if local.connection == Connection::Lost {
             return;
@@ -276,6 +335,21 @@ impl Engine {
             let timer = self.arm(limits::RECONNECT_GRACE, Timer::Grace(subscriber));
             let local = self.local_mut(subscriber).expect("it was just found");
             local.detail.grace_timer = Some(timer);
+        } else {
+            self.detach(subscriber, DetachReason::Lost);
+        }
+    }
+
+    /// Nobody reads for it any more. Who may come back for it keeps its place.
+    fn lost_remote(&mut self, subscriber: SubscriberId) {
+        let remote = self.remote_mut(subscriber).expect("the caller found it");
+        if remote.is_lost() {
+            return;
+        }
+        if remote.replays {
+            let timer = self.arm(limits::RECONNECT_GRACE, Timer::Grace(subscriber));
+            let remote = self.remote_mut(subscriber).expect("as above");
+            remote.grace_timer = Some(timer);
         } else {
             self.detach(subscriber, DetachReason::Lost);
         }
@@ -308,10 +382,7 @@ impl Engine {
         let remote = &mut e.remotes[seat.at as usize];
         // A reader may be ahead of what the engine was told of a producer on another thread.
         remote.next_seq = remote.next_seq.max(next_seq.min(end_seq));
-        if e.gated() || e.closed() {
-            self.update_gate(seat.execution);
-            self.settle(seat.execution);
-        }
+        self.moved(seat.execution);
     }
 
     pub(super) fn reader_gone(&mut self, subscriber: SubscriberId) {

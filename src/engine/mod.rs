@@ -75,7 +75,7 @@ use crate::base::{Handle, Instant, Pool, SubscriberId};
 use crate::limits;
 use crate::trace::Counters;
 use execution::Execution;
-use subscriber::Local;
+use subscriber::{Local, Remote};
 use timers::Timer;
 use wheel::Wheel;
 
@@ -321,6 +321,14 @@ impl Engine {
             return None;
         }
         Some(&mut self.executions.get_mut(seat.execution)?.locals.apart()[seat.at as usize])
+    }
+
+    fn remote_mut(&mut self, subscriber: SubscriberId) -> Option<&mut Remote> {
+        let seat = self.seats.get(subscriber.0)?;
+        if seat.place != Place::Remote {
+            return None;
+        }
+        Some(&mut self.executions.get_mut(seat.execution)?.remotes[seat.at as usize])
     }
 
     /// Checks every invariant. For tests: it walks everything.

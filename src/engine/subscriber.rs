@@ -332,9 +332,25 @@ pub(super) struct Remote {
     pub next_seq: u64,
     pub since: Instant,
     pub gone: bool,
+    /// It may come back for what it was given last.
+    pub replays: bool,
+    /// With acknowledgements: it has dealt with everything through this chunk.
+    pub acked_seq: Option<u64>,
+    /// Its connection broke: it keeps its place until this timer fires.
+    pub grace_timer: Option<TimerId>,
 }
 
 impl Remote {
+    /// Is its connection broken?
+    pub fn is_lost(&self) -> bool {
+        self.grace_timer.is_some()
+    }
+
+    /// As [`Local::unacked_seq`].
+    pub fn unacked_seq(&self) -> u64 {
+        self.acked_seq.map_or(1, |acked_seq| acked_seq + 1)
+    }
+
     pub fn gates(&self) -> bool {
         self.terms.policy == Policy::Block && !self.gone
     }

@@ -36,6 +36,7 @@ mod run;
 mod secrets;
 #[cfg(feature = "server")]
 mod serve;
+mod window;
 
 #[cfg(test)]
 mod memory_tests;
@@ -332,6 +333,10 @@ impl<R: Reactor + 'static> Shard<R> {
         }
         self.pump();
         #[cfg(feature = "server")]
+        if self.has_awake_remotes() {
+            self.poll_remotes();
+        }
+        #[cfg(feature = "server")]
         self.flush_connections();
         if !self.published.is_empty() {
             self.wake_readers();
@@ -348,6 +353,8 @@ impl<R: Reactor + 'static> Shard<R> {
     /// strategy decides. `until` bounds it.
     pub fn park(&mut self, until: Option<Instant>) {
         let busy = !self.runnable.is_empty() || self.mailbox_pending;
+        #[cfg(feature = "server")]
+        let busy = busy || self.has_awake_remotes();
         let own = if busy { Some(self.now) } else { self.next_deadline() };
         let deadline = match (own, until) {
             (Some(own), Some(until)) => Some(own.min(until)),
@@ -398,6 +405,8 @@ impl<R: Reactor + 'static> Shard<R> {
             self.dismiss_departed();
         }
         self.look_at_memory();
+        #[cfg(feature = "server")]
+        self.look_at_remotes();
         for at in (0..self.watched.len()).rev() {
             let Some(&index) = self.watched.get(at) else { continue };
             self.sample_readers(index);
