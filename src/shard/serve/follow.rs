@@ -35,41 +35,24 @@ impl<R: Reactor + 'static> Shard<R> {
         follow: &Follow,
         mut parts: Parts,
     ) -> bool {
+        let pace = if follow.resumes { self.look_for_ends(follow, &mut parts) } else { None };
         let mut attached = AllAttached::new();
-        let mut pace = None;
         for (at, &(execution, from)) in follow.executions.iter().enumerate() {
-            let over = Attached::over(from, follow.wishes.kinds);
-            match parts.get_mut(at).and_then(Option::take) {
-                None => {}
-                Some(Part::SeenToEnd) => {
-                    attached.push((execution, over));
-                    continue;
+            let next = match parts.get_mut(at).and_then(Option::take) {
+                Some(Part::Refused(error)) => Err(error),
+                Some(Part::SeenToEnd) => Ok(Attached::over(from, follow.wishes.kinds)),
+                Some(Part::Joined(joined)) => Ok(Attached::There(joined)),
+                None => {
+                    let spec = self.spec_of(execution, &follow.wishes, from);
+                    let result = self.attach_connection(execution, spec, id);
+                    result.map(Attached::Here).map_err(ApiError::from)
                 }
-                Some(Part::Joined(joined)) => {
-                    attached.push((execution, Attached::There(joined)));
-                    continue;
-                }
-                Some(Part::Refused(error)) => {
-                    self.detach_all_of(attached, parts);
-                    return self.answer_error(id, &error);
-                }
-            }
-            if let From::Seq { seq, .. } = from
-                && follow.resumes
-                && let Ok(status) = self.inspect(execution)
-            {
-                if was_seen_to_end(&status, seq) {
-                    attached.push((execution, over));
-                    continue;
-                }
-                pace = pace_of(&status, seq);
-            }
-            let spec = self.spec_of(execution, &follow.wishes, from);
-            match self.attach_connection(execution, spec, id) {
-                Ok(subscribed) => attached.push((execution, Attached::Here(subscribed))),
+            };
+            match next {
+                Ok(next) => attached.push((execution, next)),
                 Err(error) => {
                     self.detach_all_of(attached, parts);
-                    return self.answer_error(id, &ApiError::from(error));
+                    return self.answer_error(id, &error);
                 }
             }
         }
@@ -95,6 +78,25 @@ impl<R: Reactor + 'static> Shard<R> {
             self.set_pace(id, pace, subscribed.subscriber);
         }
         is_whole
+    }
+
+    /// Who comes back may have seen executions of this shard to their ends. Looked for before
+    /// anybody is let in: the engine's wishes are carried out meanwhile. How the last one of the
+    /// others would be given what it has missed.
+    fn look_for_ends(&mut self, follow: &Follow, parts: &mut Parts) -> Option<Pace> {
+        parts.resize_with(follow.executions.len(), || None);
+        let mut pace = None;
+        for (at, &(execution, from)) in follow.executions.iter().enumerate() {
+            if let (From::Seq { seq, .. }, None) = (from, &parts[at])
+                && let Ok(status) = self.inspect(execution)
+            {
+                match was_seen_to_end(&status, seq) {
+                    true => parts[at] = Some(Part::SeenToEnd),
+                    false => pace = pace_of(&status, seq),
+                }
+            }
+        }
+        pace
     }
 
     /// Who has come back is given what it missed in pieces.

@@ -96,6 +96,7 @@ impl Follower {
         };
         let mut head = String::new();
         let has_cursor = self.has_cursor();
+        let says_all = has_cursor && matches!(self.format, Format::Sse(_));
         match &mut self.format {
             Format::Output => {}
             Format::Ndjson(decoder) => {
@@ -113,7 +114,7 @@ impl Follower {
         }
         let request = format!("GET {target} HTTP/1.1\r\nHost: sim\r\n{head}\r\n");
         self.exchange = Exchange::begin(world, address, &request);
-        self.parts.iter_mut().for_each(Oracle::connect);
+        self.parts.iter_mut().for_each(|part| part.connect(says_all));
         self.exchange.is_some()
     }
 
@@ -162,6 +163,9 @@ impl Follower {
             seen.outputs += u64::from(outcome == Outcome::Complete);
             self.is_done = true;
             return self.check_output(outcome);
+        }
+        if self.is_done {
+            return Ok(()); // It was told that there is nothing, or nothing more.
         }
         let have_ended = self.parts.iter().all(|part| part.has_ended || part.is_over);
         if outcome == Outcome::Complete && exchange.status == Some(200) && !have_ended {

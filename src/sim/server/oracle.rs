@@ -77,8 +77,9 @@ impl Oracle {
         }
     }
 
-    /// A new connection begins.
-    pub fn connect(&mut self) {
+    /// A new connection begins; `says_all`: with a cursor that also says that it is over.
+    pub fn connect(&mut self, says_all: bool) {
+        self.is_over &= says_all;
         (self.given, self.missed) = (Totals::ZERO, Totals::ZERO);
         (self.has_started, self.has_ended, self.is_detached) = (false, false, false);
     }
