@@ -254,7 +254,7 @@ impl<R: Reactor + 'static> Shard<R> {
         #[cfg(feature = "server")]
         self.log_detached(subscriber, execution, &end);
         // Its place is free from here on, also for the closure that this very word calls.
-        let sink = std::mem::replace(&mut self.sinks[subscriber.0.index as usize], NO_SINK);
+        let sink = self.take_sink(subscriber);
         let run = self.runs[execution.index as usize].as_ref();
         let run = run.filter(|run| run.handle == execution);
         let error = run.and_then(|run| run.error.clone());
@@ -275,8 +275,16 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
+    fn take_sink(&mut self, subscriber: SubscriberId) -> Sink {
+        let sink = &mut self.sinks[subscriber.0.index as usize];
+        match sink.subscriber == Some(subscriber) {
+            true => std::mem::replace(sink, NO_SINK),
+            false => NO_SINK,
+        }
+    }
+
     fn forget(&mut self, subscriber: SubscriberId) {
-        let sink = std::mem::replace(&mut self.sinks[subscriber.0.index as usize], NO_SINK);
+        let sink = self.take_sink(subscriber);
         if let Call::Polled(inbox) = sink.call {
             inbox.borrow_mut().clear(); // It has left: nothing comes any more.
         }

@@ -226,8 +226,9 @@ impl<R: Reactor + 'static> Shard<R> {
             unreachable!("the answer fits the question");
         };
         let subscribed = result?;
-        let sink = Sink { kinds: subscribed.terms.kinds, call: call(&subscribed) };
-        let index = subscribed.subscriber.0.index;
+        let (subscriber, kinds) = (subscribed.subscriber, subscribed.terms.kinds);
+        let sink = Sink { subscriber: Some(subscriber), kinds, call: call(&subscribed) };
+        let index = subscriber.0.index;
         self.sinks[index as usize] = sink;
         self.record(Code::SubscriberAttached, index.into(), subscribed.execution.index.into());
         Ok(subscribed)

@@ -167,6 +167,8 @@ enum Threads {
 
 /// Who is given what a local subscriber is owed, and which kinds of it.
 struct Sink {
+    /// Whose it is: its place may be somebody else's before its last word is carried out.
+    subscriber: Option<SubscriberId>,
     kinds: Kinds,
     call: Call,
 }
@@ -180,7 +182,7 @@ enum Call {
     Connection(crate::reactor::ConnectionId),
 }
 
-const NO_SINK: Sink = Sink { kinds: Kinds::ALL, call: Call::Nobody };
+const NO_SINK: Sink = Sink { subscriber: None, kinds: Kinds::ALL, call: Call::Nobody };
 
 /// What a polled subscriber has coming.
 type Inbox = Rc<RefCell<VecDeque<Item>>>;

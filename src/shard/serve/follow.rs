@@ -36,6 +36,7 @@ impl<R: Reactor + 'static> Shard<R> {
         mut parts: Parts,
     ) -> bool {
         let pace = if follow.resumes { self.look_for_ends(follow, &mut parts) } else { None };
+        self.pump(); // Last words are carried out before others get the places of those.
         let mut attached = AllAttached::new();
         for (at, &(execution, from)) in follow.executions.iter().enumerate() {
             let next = match parts.get_mut(at).and_then(Option::take) {
@@ -184,8 +185,10 @@ impl<R: Reactor + 'static> Shard<R> {
             unreachable!("the answer fits the question");
         };
         let subscribed = result?;
-        let sink = Sink { kinds: subscribed.terms.kinds, call: SinkCall::Connection(id) };
-        let index = subscribed.subscriber.0.index;
+        let (subscriber, kinds) = (subscribed.subscriber, subscribed.terms.kinds);
+        let call = SinkCall::Connection(id);
+        let index = subscriber.0.index;
+        let sink = Sink { subscriber: Some(subscriber), kinds, call };
         self.sinks[index as usize] = sink;
         self.record(Code::SubscriberAttached, index.into(), subscribed.execution.index.into());
         Ok(subscribed)

@@ -231,15 +231,6 @@ impl Serve {
                 break if remote.subscriber.rest() { State::Dozing } else { State::Awake };
             };
             count += 1;
-            if std::env::var("DBG").is_ok() {
-                match &delivery {
-                    Delivery::Chunk(c) => eprintln!(
-                        "DBG at {at} conn {id:?} chunk {} of {} next {next_seq}",
-                        c.seq, remote.names.execution
-                    ),
-                    d => eprintln!("DBG at {at} conn {id:?} {} {d:?}", remote.names.execution),
-                }
-            }
             self.next_chunk();
             if let Delivery::Chunk(chunk) = &delivery {
                 bytes += chunk.data.len() as u64;
