@@ -114,8 +114,10 @@ impl Reader {
             let (id, subscriber) = (&event["execution"], &started["subscriber"]);
             let (id, subscriber) = (id.as_str().unwrap(), subscriber.as_str().unwrap());
             let path = format!("/v1/executions/{id}/subscribers/{subscriber}/acks");
-            let answer = server.ask("POST", &path, Some(&json!({"seq": seq})));
-            assert_eq!(answer, (204, Value::Null));
+            let (status, answer) = server.ask("POST", &path, Some(&json!({"seq": seq})));
+            // The last ones come behind the end, when there is nobody any more.
+            let is_late = status == 404 && seq + 16 >= CHUNKS;
+            assert!(status == 204 || is_late, "{status} to {seq}: {answer}");
         }
     }
 }
