@@ -62,17 +62,7 @@ impl Engine {
         let e = self.executions.get_mut(id.slot).expect("it was just found");
         match spec.place {
             Place::Remote => {
-                let next_seq = cursor.next_seq;
-                e.remotes.push(Remote {
-                    id: subscriber,
-                    terms,
-                    next_seq,
-                    since: now,
-                    gone: false,
-                    replays: spec.replays && spec.policy == Policy::Block,
-                    acked_seq: spec.ack_window.map(|_| next_seq - 1),
-                    grace_timer: None,
-                });
+                e.remotes.push(Remote::new(subscriber, spec, terms, cursor.next_seq, now));
             }
             Place::Local => {
                 let acked_until_seq = match spec.ack_window {
@@ -128,18 +118,6 @@ impl Engine {
         }
         self.mark_dirty(execution);
         self.start_if_due(execution);
-    }
-
-    /// Progress is left for readers on other threads only while there are any: the first of them
-    /// finds what was said before it came.
-    fn report_to_first(&mut self, execution: Handle) {
-        let e = self.executions.get(execution).expect("it was just subscribed to");
-        if e.remotes.len() == 1
-            && e.progress_to_tell > 0
-            && let Some(progress) = e.tracker.progress()
-        {
-            self.wishes.push_back(Action::Report(execution, progress));
-        }
     }
 
     pub(super) fn unsubscribe(&mut self, subscriber: SubscriberId) {
@@ -285,32 +263,6 @@ impl Engine {
         self.reply(Reply::Acknowledged(result));
     }
 
-    /// As far as the shard has said where that one stands.
-    fn acknowledge_remote(&mut self, subscriber: SubscriberId, seq: u64) {
-        let seat = *self.seats.get(subscriber.0).expect("the caller found it");
-        let remote = self.remote_mut(subscriber).expect("as above");
-        let next_seq = remote.next_seq;
-        let result = match &mut remote.acked_seq {
-            None => Err(AcknowledgeError::NotAsked),
-            Some(_) if seq >= next_seq => Err(AcknowledgeError::NotGiven { next_seq }),
-            Some(acked_seq) => {
-                *acked_seq = seq.max(*acked_seq);
-                Ok(())
-            }
-        };
-        self.moved(seat.execution);
-        self.reply(Reply::Acknowledged(result));
-    }
-
-    /// A reader on another thread stands elsewhere: what follows if somebody waits for that.
-    fn moved(&mut self, execution: Handle) {
-        let e = self.executions.get(execution).expect("a seat's execution lives");
-        if e.gated() || e.closed() {
-            self.update_gate(execution);
-            self.settle(execution);
-        }
-    }
-
     #[inline]
     pub(super) fn demand(&mut self, subscriber: SubscriberId, count: u32) {
         let Some(seat) = self.seats.get(subscriber.0).copied() else { return };
@@ -340,21 +292,6 @@ impl Engine {
         }
     }
 
-    /// Nobody reads for it any more. Who may come back for it keeps its place.
-    fn lost_remote(&mut self, subscriber: SubscriberId) {
-        let remote = self.remote_mut(subscriber).expect("the caller found it");
-        if remote.is_lost() {
-            return;
-        }
-        if remote.replays {
-            let timer = self.arm(limits::RECONNECT_GRACE, Timer::Grace(subscriber));
-            let remote = self.remote_mut(subscriber).expect("as above");
-            remote.grace_timer = Some(timer);
-        } else {
-            self.detach(subscriber, DetachReason::Lost);
-        }
-    }
-
     pub(super) fn reattach(&mut self, subscriber: SubscriberId) {
         let result = match self.local_mut(subscriber) {
             None => Err(NotFound),
@@ -370,29 +307,6 @@ impl Engine {
             }
         };
         self.reply(Reply::Reattached(result));
-    }
-
-    pub(super) fn reader_at(&mut self, subscriber: SubscriberId, next_seq: u64) {
-        let Some(seat) = self.seats.get(subscriber.0).copied() else { return };
-        if seat.place != Place::Remote {
-            return;
-        }
-        let e = self.executions.get_mut(seat.execution).expect("a seat's execution lives");
-        let end_seq = e.log.head_seq() + 1;
-        let remote = &mut e.remotes[seat.at as usize];
-        // A reader may be ahead of what the engine was told of a producer on another thread.
-        remote.next_seq = remote.next_seq.max(next_seq.min(end_seq));
-        self.moved(seat.execution);
-    }
-
-    pub(super) fn reader_gone(&mut self, subscriber: SubscriberId) {
-        if let Some(seat) = self.seats.get(subscriber.0)
-            && seat.place == Place::Remote
-        {
-            self.counters.subscribers_detached_left += 1;
-            self.wishes.push_back(Action::Forget(subscriber));
-            self.remove(subscriber);
-        }
     }
 }
 

@@ -6,8 +6,8 @@
 //! times give the same actions (A7); one thread owns an engine.
 //!
 //! Reading order: [`Event`] and [`Action`], which are its whole behaviour; [`policy`]; then
-//! `lifecycle.rs` (an execution from birth to oblivion), `attach.rs` (a subscriber), `deliver.rs`
-//! (the chunk path), `timers.rs`.
+//! `lifecycle.rs` (an execution from birth to oblivion), `attach.rs` (a subscriber), `afar.rs` (one
+//! of another thread), `deliver.rs` (the chunk path), `timers.rs`.
 //!
 //! ```
 //! use streamdoor::base::Instant;
@@ -25,6 +25,7 @@
 #![forbid(unsafe_code)]
 
 mod action;
+mod afar;
 mod attach;
 mod chunk;
 mod deliver;

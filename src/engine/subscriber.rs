@@ -8,7 +8,7 @@ use crate::base::planted::{Planted, planted};
 use crate::base::{Instant, SubscriberId};
 use crate::engine::action::{DetachReason, End, EndState, Outcome};
 use crate::engine::chunk::{Gap, GapReason, Totals};
-use crate::engine::event::Coalesce;
+use crate::engine::event::{Coalesce, SubscribeSpec};
 use crate::engine::exit::Exit;
 use crate::engine::log::ChunkLog;
 use crate::engine::policy::{Cursor, Log, Owed, Policy, Terms, lag, owed};
@@ -341,6 +341,26 @@ pub(super) struct Remote {
 }
 
 impl Remote {
+    /// As agreed; `next_seq` is the first chunk for it.
+    pub fn new(
+        id: SubscriberId,
+        spec: &SubscribeSpec,
+        terms: Terms,
+        next_seq: u64,
+        since: Instant,
+    ) -> Remote {
+        Remote {
+            id,
+            terms,
+            next_seq,
+            since,
+            gone: false,
+            replays: spec.replays && spec.policy == Policy::Block,
+            acked_seq: spec.ack_window.map(|_| next_seq - 1),
+            grace_timer: None,
+        }
+    }
+
     /// Is its connection broken?
     pub fn is_lost(&self) -> bool {
         self.grace_timer.is_some()
