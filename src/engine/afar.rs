@@ -21,6 +21,12 @@ impl Engine {
         }
     }
 
+    /// The execution that a subscriber of another thread follows; `None` if it is none, or gone.
+    pub fn followed_from_afar(&self, subscriber: SubscriberId) -> Option<Handle> {
+        let seat = self.seats.get(subscriber.0)?;
+        (seat.place == Place::Remote).then_some(seat.execution)
+    }
+
     /// As far as the shard has said where that one stands.
     pub(super) fn acknowledge_remote(&mut self, subscriber: SubscriberId, seq: u64) {
         let seat = *self.seats.get(subscriber.0).expect("the caller found it");

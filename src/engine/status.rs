@@ -58,7 +58,8 @@ pub struct SubscriberStatus {
     pub next_seq: u64,
     /// What the ring holds for it and it has not been given, of its kinds.
     pub lag: Totals,
-    /// What it was told that it missed. Of one on another thread the engine does not know: zero.
+    /// What it was told that it missed. Of one on another thread the engine does not know (zero),
+    /// and its shard says what that one has shown.
     pub missed: Totals,
     /// It is what holds the producer back, or one of those that do.
     pub gates: bool,

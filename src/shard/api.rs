@@ -390,8 +390,11 @@ impl<R: Reactor + 'static> Shard<R> {
         let Reply::Acknowledged(result) = self.ask(Event::Acknowledge(subscriber, seq)) else {
             unreachable!("the answer fits the question");
         };
-        if result.is_ok() {
-            self.runs.iter().flatten().for_each(|run| run.pass_acknowledgement(subscriber, seq));
+        if result.is_ok()
+            && let Some(execution) = self.engine.followed_from_afar(subscriber)
+            && let Some(run) = &self.runs[execution.index as usize]
+        {
+            run.pass_acknowledgement(subscriber, seq);
         }
         self.pump();
         result

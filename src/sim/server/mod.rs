@@ -8,8 +8,12 @@
 //! not there is in a gap, counted to the byte; there is one end, the last, and its sums are right;
 //! whoever comes back with the last `id:` goes on exactly there.
 
+#[cfg(test)]
+mod apart_tests;
 mod exchange;
 mod follower;
+#[cfg(test)]
+mod house;
 mod oracle;
 mod run;
 mod script;
