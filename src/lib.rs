@@ -98,7 +98,8 @@
 //! A connection is a subscriber of its shard, with a queue instead of a closure: a chunk is encoded
 //! once for all who follow it in the same way (`shard/serve/frames.rs`), and at the end of the turn
 //! each connection is sent what is queued for it, at once. While the kernel takes no more of it, it
-//! is given nothing, and its policy says what becomes of it.
+//! is given nothing, and its policy says what becomes of it. If it follows executions of several
+//! shards at once, it is a reader of the others' rings, as a subscriber on another thread is.
 //!
 //! # Words
 //!

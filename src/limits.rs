@@ -319,6 +319,8 @@ pub const HTTP_QUERY_PAIRS_MAX: usize = 64;
 pub const STREAM_CURSORS_MAX: usize = 32;
 /// One of them, as text, with what stands between it and the next: a name and three numbers.
 pub const STREAM_CURSOR_BYTES_MAX: usize = 96;
+/// How long the shards may take to say whether a connection of another one may follow there.
+pub const JOIN_DEADLINE: Duration = Duration::from_secs(5);
 /// A line of SSE or NDJSON that a client takes: the longest chunk, all of it escaped, and a bit.
 pub const STREAM_LINE_BYTES_MAX: usize = 8 << 20;
 /// The data of one event that a client of SSE takes, all lines together.

@@ -1,6 +1,7 @@
 //! Nothing allocates from a tool to the sockets of those who follow it (invariant A3): a counting
 //! allocator over all threads of this process sees 0 allocations from chunk 1,000 to chunk 100,000,
-//! on both backends, for SSE, NDJSON and plain output at once.
+//! on both backends, for SSE, NDJSON and plain output at once, also for those whose connection is
+//! on another shard, because that is where the other execution lives that they follow.
 //!
 //! One test only: the allocator counts for the whole process, and the test harness is part of it.
 #![cfg(feature = "server")]
@@ -15,9 +16,11 @@ use std::time::Duration;
 
 use counting::{ALL_THERE, COUNT, COUNT_ENDED, COUNTING, LAST_COUNTED, at_chunk};
 use serde_json::Value;
+use streamdoor::base::ExecutionId;
 use streamdoor::reactor::Choice;
 use streamdoor::shard::{Server, ServerConfig, ServerError, ShardConfig};
 use streamdoor::tool::{Output, ToolError, ToolSpec};
+use streamdoor::trace::Counters;
 
 /// Chunks before that are long now and then: what a connection puts aside, and what the kernel
 /// holds for who does not read, is as much as it will ever be before anything is counted.
@@ -25,6 +28,8 @@ const LONG_CHUNK_BYTES: usize = 16 << 10;
 const LONG_CHUNKS: u64 = 600;
 const CHUNK_BYTES: usize = 100;
 const EXECUTION_TEXT: &str = "EXECUTION";
+/// One that publishes nothing, on another shard.
+const SILENT_TEXT: &str = "SILENT";
 /// Everybody who follows, with whether they read slowly.
 const FOLLOWERS: &[(&str, bool)] = &[
     ("/v1/executions/EXECUTION/events?format=sse&policy=drop", false),
@@ -35,6 +40,9 @@ const FOLLOWERS: &[(&str, bool)] = &[
     ("/v1/executions/EXECUTION/events?format=ndjson&policy=drop", true),
     ("/v1/events?executions=EXECUTION&format=sse&policy=block", false),
     ("/v1/executions/EXECUTION/output", false),
+    ("/v1/events?executions=SILENT,EXECUTION&format=sse&policy=block", false),
+    ("/v1/events?executions=SILENT,EXECUTION&format=ndjson&policy=block", false),
+    ("/v1/events?executions=SILENT,EXECUTION&format=sse&policy=drop", true),
 ];
 
 /// The tool. It tells how far it is, as those do that know it.
@@ -53,15 +61,26 @@ fn emit(out: &mut Output) -> Result<(), ToolError> {
     Ok(())
 }
 
+/// The other tool: it is there until it is stopped.
+fn be_silent(out: &Output) -> Result<(), ToolError> {
+    while !out.is_stopped() {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
+}
+
 fn started(reactor: Choice) -> Result<Server, ServerError> {
     let config = ServerConfig {
-        shards: vec![ShardConfig { reactor, ..ShardConfig::default() }],
+        shards: vec![ShardConfig { reactor, ..ShardConfig::default() }; 2],
         listen: vec!["127.0.0.1:0".parse().unwrap()],
         connections_max: 100,
     };
     let set_up = |shard: &mut streamdoor::shard::Shard| {
         let spec = ToolSpec::new("emit", "For a test.");
         shard.tools_mut().insert_closure(spec, |_, out| emit(out)).expect("it is described right");
+        let spec = ToolSpec::new("be_silent", "For a test.");
+        let be_silent = |_: &Value, out: &mut Output| be_silent(out);
+        shard.tools_mut().insert_closure(spec, be_silent).expect("it is described right");
     };
     Server::start(config, Arc::new(set_up))
 }
@@ -81,11 +100,12 @@ fn ask(address: &str, request: &str) -> TcpStream {
     stream
 }
 
-/// Opens the execution: its name.
-fn execute(address: &str) -> String {
+/// Opens an execution: its name.
+fn execute(address: &str, tool: &str, after_subscribers: usize) -> String {
     let body = format!(
-        r#"{{"tool": "emit", "start": {{"after_subscribers": {}}}, "timeouts": {{}}}}"#,
-        FOLLOWERS.len(),
+        r#"{{"tool": "{tool}",
+            "start": {{"after_subscribers": {after_subscribers}, "deadline_ms": 3600000}},
+            "timeouts": {{"first_chunk_ms": null, "inactivity_ms": null}}}}"#,
     );
     let length = body.len();
     let mut stream = ask(
@@ -101,6 +121,18 @@ fn execute(address: &str) -> String {
     assert!(head.starts_with("HTTP/1.1 201"), "{answer}");
     let body: Value = serde_json::from_str(body).unwrap();
     body["execution"].as_str().unwrap().to_owned()
+}
+
+/// One that is silent, on the other shard. The kernel spreads connections: sooner or later it is
+/// asked.
+fn execute_elsewhere(address: &str, execution: &str) -> String {
+    let shard_of = |name: &str| name.parse::<ExecutionId>().expect("it is one").shard;
+    loop {
+        let silent = execute(address, "be_silent", 1);
+        if shard_of(&silent) != shard_of(execution) {
+            return silent;
+        }
+    }
 }
 
 /// Reads until the stream ends, without any memory but its buffer: how many bytes came. Who is slow
@@ -132,11 +164,12 @@ fn nothing_allocates(reactor: Choice) {
     };
     COUNT_ENDED.store(false, Ordering::SeqCst);
     let address = server.addresses()[0].to_string();
-    let execution = execute(&address);
+    let execution = execute(&address, "emit", FOLLOWERS.len());
+    let silent = execute_elsewhere(&address, &execution);
     let streams: Vec<_> = FOLLOWERS
         .iter()
         .map(|(path, is_slow)| {
-            let path = path.replace(EXECUTION_TEXT, &execution);
+            let path = path.replace(EXECUTION_TEXT, &execution).replace(SILENT_TEXT, &silent);
             let stream = ask(&address, &format!("GET {path} HTTP/1.1\r\nHost: here\r\n\r\n"));
             (stream, *is_slow)
         })
@@ -157,7 +190,8 @@ fn nothing_allocates(reactor: Choice) {
     }
     ALL_THERE.store(false, Ordering::SeqCst);
     let allocation_count = COUNT.load(Ordering::SeqCst);
-    let counters = server.handles().next().unwrap().counters().unwrap();
+    let mut counters = Counters::default();
+    server.handles().for_each(|shard| counters.merge(&shard.counters().unwrap()));
     println!(
         "{reactor:?}: {allocation_count} allocations; {} chunks delivered, {} sends, {} gaps, {} \
          frames encoded, {} reused",

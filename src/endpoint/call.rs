@@ -144,9 +144,10 @@ impl Call {
             | Call::Unsubscribe(id, _) => Some(id.shard),
             Call::Progress(token) => Some(token.shard),
             Call::Follow(follow) => {
-                let mut shards = follow.executions.iter().map(|(id, _)| id.shard);
-                let first = shards.next()?;
-                shards.all(|shard| shard == first).then_some(first)
+                // Where most of what is followed lives, and of several such where the first does.
+                let shards = || follow.executions.iter().map(|(id, _)| id.shard);
+                let count_of = |shard: u8| shards().filter(|&other| other == shard).count();
+                shards().rev().max_by_key(|&shard| count_of(shard))
             }
             Call::Tools
             | Call::Execute(_)

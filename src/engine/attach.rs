@@ -21,6 +21,9 @@ impl Engine {
             Ok(subscribed) => {
                 self.counters.subscribers_attached += 1;
                 self.attached(subscribed.execution);
+                if spec.place == Place::Remote {
+                    self.report_to_first(subscribed.execution);
+                }
                 self.take_over(subscribed, spec);
             }
             Err(_) => self.counters.subscribers_refused += 1,
@@ -59,8 +62,7 @@ impl Engine {
         let e = self.executions.get_mut(id.slot).expect("it was just found");
         match spec.place {
             Place::Remote => {
-                let next_seq = cursor.next_seq;
-                e.remotes.push(Remote { id: subscriber, terms, next_seq, since: now, gone: false });
+                e.remotes.push(Remote::new(subscriber, spec, terms, cursor.next_seq, now));
             }
             Place::Local => {
                 let acked_until_seq = match spec.ack_window {
@@ -208,11 +210,12 @@ impl Engine {
                 }
             }
             Place::Remote => {
-                e.remotes.swap_remove(seat.at as usize);
+                let grace_timer = e.remotes.swap_remove(seat.at as usize).grace_timer;
                 if let Some(moved) = e.remotes.get(seat.at as usize) {
                     let moved = self.seats.get_mut(moved.id.0).expect("a living subscriber");
                     moved.at = seat.at;
                 }
+                self.disarm(grace_timer);
             }
         }
         if !planted(Planted::DetachedStillGates) {
@@ -238,6 +241,10 @@ impl Engine {
     }
 
     pub(super) fn acknowledge(&mut self, subscriber: SubscriberId, seq: u64) {
+        if self.remote_mut(subscriber).is_some() {
+            self.acknowledge_remote(subscriber, seq);
+            return;
+        }
         let result = match self.local_mut(subscriber) {
             None => Err(AcknowledgeError::NotFound),
             Some(local) if local.detail.ack_window.is_none() => Err(AcknowledgeError::NotAsked),
@@ -266,6 +273,10 @@ impl Engine {
     }
 
     pub(super) fn lost(&mut self, subscriber: SubscriberId) {
+        if self.remote_mut(subscriber).is_some() {
+            self.lost_remote(subscriber);
+            return;
+        }
         let Some(local) = self.local_mut(subscriber) else { return };
         if local.connection == Connection::Lost {
             return;
@@ -296,32 +307,6 @@ impl Engine {
             }
         };
         self.reply(Reply::Reattached(result));
-    }
-
-    pub(super) fn reader_at(&mut self, subscriber: SubscriberId, next_seq: u64) {
-        let Some(seat) = self.seats.get(subscriber.0).copied() else { return };
-        if seat.place != Place::Remote {
-            return;
-        }
-        let e = self.executions.get_mut(seat.execution).expect("a seat's execution lives");
-        let end_seq = e.log.head_seq() + 1;
-        let remote = &mut e.remotes[seat.at as usize];
-        // A reader may be ahead of what the engine was told of a producer on another thread.
-        remote.next_seq = remote.next_seq.max(next_seq.min(end_seq));
-        if e.gated() || e.closed() {
-            self.update_gate(seat.execution);
-            self.settle(seat.execution);
-        }
-    }
-
-    pub(super) fn reader_gone(&mut self, subscriber: SubscriberId) {
-        if let Some(seat) = self.seats.get(subscriber.0)
-            && seat.place == Place::Remote
-        {
-            self.counters.subscribers_detached_left += 1;
-            self.wishes.push_back(Action::Forget(subscriber));
-            self.remove(subscriber);
-        }
     }
 }
 

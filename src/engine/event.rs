@@ -269,7 +269,7 @@ pub struct SubscribeSpec {
     /// the newest chunks before where it stands are not overwritten either, up to half of the ring.
     /// With acknowledgements these are the chunks that it has not acknowledged. If it comes back
     /// with [`From::Seq`] and the same terms, it takes the place of the lost one. On another thread
-    /// nothing is lost.
+    /// this is for who reads for a connection.
     pub replays: bool,
 }
 

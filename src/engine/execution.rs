@@ -215,8 +215,13 @@ impl Execution {
         }
         for remote in self.remotes.iter().filter(|remote| remote.gates()) {
             let limit = remote.terms.limit;
-            gate.gate_seq = gate.gate_seq.min(remote.next_seq);
             gate.read_seq = gate.read_seq.min(remote.next_seq);
+            if remote.replays {
+                replay_seq = replay_seq.min(remote.next_seq);
+                unacked_seq = unacked_seq.min(remote.unacked_seq());
+            } else {
+                gate.gate_seq = gate.gate_seq.min(remote.next_seq);
+            }
             let credit_seq = remote.next_seq.saturating_add(limit.chunks.into());
             gate.credit_seq = gate.credit_seq.min(credit_seq);
             if limit.bytes != u64::MAX {

@@ -6,8 +6,8 @@
 //! times give the same actions (A7); one thread owns an engine.
 //!
 //! Reading order: [`Event`] and [`Action`], which are its whole behaviour; [`policy`]; then
-//! `lifecycle.rs` (an execution from birth to oblivion), `attach.rs` (a subscriber), `deliver.rs`
-//! (the chunk path), `timers.rs`.
+//! `lifecycle.rs` (an execution from birth to oblivion), `attach.rs` (a subscriber), `afar.rs` (one
+//! of another thread), `deliver.rs` (the chunk path), `timers.rs`.
 //!
 //! ```
 //! use streamdoor::base::Instant;
@@ -25,6 +25,7 @@
 #![forbid(unsafe_code)]
 
 mod action;
+mod afar;
 mod attach;
 mod chunk;
 mod deliver;
@@ -75,7 +76,7 @@ use crate::base::{Handle, Instant, Pool, SubscriberId};
 use crate::limits;
 use crate::trace::Counters;
 use execution::Execution;
-use subscriber::Local;
+use subscriber::{Local, Remote};
 use timers::Timer;
 use wheel::Wheel;
 
@@ -321,6 +322,14 @@ impl Engine {
             return None;
         }
         Some(&mut self.executions.get_mut(seat.execution)?.locals.apart()[seat.at as usize])
+    }
+
+    fn remote_mut(&mut self, subscriber: SubscriberId) -> Option<&mut Remote> {
+        let seat = self.seats.get(subscriber.0)?;
+        if seat.place != Place::Remote {
+            return None;
+        }
+        Some(&mut self.executions.get_mut(seat.execution)?.remotes[seat.at as usize])
     }
 
     /// Checks every invariant. For tests: it walks everything.

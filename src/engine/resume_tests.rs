@@ -170,7 +170,7 @@ fn who_comes_back_takes_the_nearest_place_that_is_lost() {
         SubscribeSpec { limit_chunks: Some(3), ..replaying(at(5)) },
         SubscribeSpec { replays: false, ..replaying(at(5)) },
         SubscribeSpec { policy: Policy::Buffer, ..replaying(at(5)) },
-        SubscribeSpec { place: Place::Remote, ..replaying(at(5)) },
+        SubscribeSpec { place: Place::Remote, replays: false, ..replaying(at(5)) },
     ];
     for other in others {
         world.subscribe(id, other).unwrap();
@@ -213,6 +213,94 @@ fn a_place_that_is_taken_over_is_held_all_the_time() {
     assert!(gates(&mut world).into_iter().all(|gate_seq| gate_seq == 3));
     world.pass(crate::limits::RECONNECT_GRACE * 2);
     assert_eq!(world.ends(), []);
+}
+
+fn detached(world: &mut World) -> Vec<(SubscriberId, DetachReason)> {
+    let detached = world.take().into_iter().filter_map(|action| match action {
+        Action::DetachReader(subscriber, _, reason) => Some((subscriber, reason)),
+        _ => None,
+    });
+    detached.collect()
+}
+
+#[test]
+fn a_reader_of_another_thread_is_lost_and_comes_back_as_any_other() {
+    let mut world = World::new(4, 4);
+    let id = world.open(OpenSpec::new(RING)).unwrap();
+    let afar = |from| SubscribeSpec { place: Place::Remote, ..replaying(from) };
+    let first = world.subscribe(id, afar(From::Start)).unwrap();
+    for _ in 0..10 {
+        world.publish(id, 8);
+    }
+    world.handle(Event::ReaderAt(first, 11));
+    world.handle(Event::Lost(first));
+    world.handle(Event::Lost(first));
+    world.handle(Event::Gated(id.slot));
+    let is_gate = |action: &Action| matches!(action, Action::SetGate(..));
+    let told = world.take();
+    let Some(Action::SetGate(_, gate)) = told.iter().rfind(|action| is_gate(action)) else {
+        panic!("{told:?}");
+    };
+    assert_eq!((gate.gate_seq, gate.read_seq), (3, 11)); // Half of the slots, before chunk 11.
+    assert!(world.engine.subscribers(id).unwrap()[0].lost);
+    let second = world.subscribe(id, afar(at(5))).unwrap();
+    assert_eq!(forgotten(&mut world), [first]);
+    world.pass(crate::limits::RECONNECT_GRACE * 2);
+    assert_eq!(detached(&mut world), []);
+    world.handle(Event::ReaderAt(second, 11));
+    world.handle(Event::Lost(second));
+    // From one thread to another, and back.
+    let third = world.subscribe(id, replaying(at(9))).unwrap();
+    assert_eq!(forgotten(&mut world), [second]);
+    world.handle(Event::Lost(third));
+    let fourth = world.subscribe(id, afar(at(9))).unwrap();
+    assert_eq!(forgotten(&mut world), [third]);
+    world.handle(Event::Lost(fourth));
+    world.pass(crate::limits::RECONNECT_GRACE * 2);
+    assert_eq!(detached(&mut world), [(fourth, DetachReason::Lost)]);
+    // Whose place nobody comes back for loses it at once.
+    for spec in [
+        SubscribeSpec { place: Place::Remote, ..with(Policy::Block) },
+        SubscribeSpec { place: Place::Remote, replays: true, ..with(Policy::Drop) },
+    ] {
+        let other = world.subscribe(id, spec).unwrap();
+        world.handle(Event::Lost(other));
+        assert_eq!(detached(&mut world), [(other, DetachReason::Lost)]);
+    }
+    assert_eq!(world.engine.counters().subscribers_resumed, 3);
+}
+
+#[test]
+fn a_reader_of_another_thread_acknowledges_what_it_has_read() {
+    let mut world = World::new(4, 4);
+    let id = world.open(OpenSpec::new(RING)).unwrap();
+    let afar = SubscribeSpec { place: Place::Remote, ..replaying(From::Start) };
+    let silent = world.subscribe(id, afar).unwrap();
+    let spec = SubscribeSpec { ack_window: Some(20), ..afar };
+    let subscriber = world.subscribe(id, spec).unwrap();
+    for _ in 0..10 {
+        world.publish(id, 8);
+    }
+    world.handle(Event::ReaderAt(subscriber, 9));
+    let mut acknowledge = |subscriber, seq| {
+        let reply = world.ask(Event::Acknowledge(subscriber, seq));
+        let Reply::Acknowledged(result) = reply else { panic!("{reply:?}") };
+        result
+    };
+    assert_eq!(acknowledge(subscriber, 8), Ok(()));
+    assert_eq!(acknowledge(subscriber, 3), Ok(())); // It has been told more before.
+    let ahead = Err(AcknowledgeError::NotGiven { next_seq: 9 });
+    assert_eq!(acknowledge(subscriber, 9), ahead);
+    assert_eq!(acknowledge(silent, 1), Err(AcknowledgeError::NotAsked));
+    world.handle(Event::ReaderGone(silent));
+    world.take();
+    world.handle(Event::ReaderAt(subscriber, 11));
+    world.handle(Event::Gated(id.slot));
+    let told = world.take();
+    let gates = told.iter().any(|action| {
+        matches!(action, Action::SetGate(_, gate) if (gate.gate_seq, gate.read_seq) == (9, 11))
+    });
+    assert!(gates, "{told:?}");
 }
 
 #[test]

@@ -58,7 +58,8 @@ pub struct SubscriberStatus {
     pub next_seq: u64,
     /// What the ring holds for it and it has not been given, of its kinds.
     pub lag: Totals,
-    /// What it was told that it missed. Of one on another thread only that one knows: zero.
+    /// What it was told that it missed. Of one on another thread the engine does not know (zero),
+    /// and its shard says what that one has shown.
     pub missed: Totals,
     /// It is what holds the producer back, or one of those that do.
     pub gates: bool,
@@ -91,7 +92,7 @@ impl Execution {
             lag: self.lag_of(&remote.terms, remote.next_seq),
             missed: Totals::ZERO,
             gates: remote.gates() && Some(remote.next_seq) == slowest_seq,
-            lost: false,
+            lost: remote.is_lost(),
             since: remote.since,
         });
         locals.chain(remotes).collect()

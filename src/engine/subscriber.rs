@@ -8,7 +8,7 @@ use crate::base::planted::{Planted, planted};
 use crate::base::{Instant, SubscriberId};
 use crate::engine::action::{DetachReason, End, EndState, Outcome};
 use crate::engine::chunk::{Gap, GapReason, Totals};
-use crate::engine::event::Coalesce;
+use crate::engine::event::{Coalesce, SubscribeSpec};
 use crate::engine::exit::Exit;
 use crate::engine::log::ChunkLog;
 use crate::engine::policy::{Cursor, Log, Owed, Policy, Terms, lag, owed};
@@ -332,9 +332,45 @@ pub(super) struct Remote {
     pub next_seq: u64,
     pub since: Instant,
     pub gone: bool,
+    /// It may come back for what it was given last.
+    pub replays: bool,
+    /// With acknowledgements: it has dealt with everything through this chunk.
+    pub acked_seq: Option<u64>,
+    /// Its connection broke: it keeps its place until this timer fires.
+    pub grace_timer: Option<TimerId>,
 }
 
 impl Remote {
+    /// As agreed; `next_seq` is the first chunk for it.
+    pub fn new(
+        id: SubscriberId,
+        spec: &SubscribeSpec,
+        terms: Terms,
+        next_seq: u64,
+        since: Instant,
+    ) -> Remote {
+        Remote {
+            id,
+            terms,
+            next_seq,
+            since,
+            gone: false,
+            replays: spec.replays && spec.policy == Policy::Block,
+            acked_seq: spec.ack_window.map(|_| next_seq - 1),
+            grace_timer: None,
+        }
+    }
+
+    /// Is its connection broken?
+    pub fn is_lost(&self) -> bool {
+        self.grace_timer.is_some()
+    }
+
+    /// As [`Local::unacked_seq`].
+    pub fn unacked_seq(&self) -> u64 {
+        self.acked_seq.map_or(1, |acked_seq| acked_seq + 1)
+    }
+
     pub fn gates(&self) -> bool {
         self.terms.policy == Policy::Block && !self.gone
     }

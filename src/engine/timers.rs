@@ -178,9 +178,13 @@ impl Engine {
     }
 
     fn grace_over(&mut self, subscriber: SubscriberId) {
-        let local = self.local_mut(subscriber).expect("a timer's subscriber lives");
-        local.detail.grace_timer = None;
-        assert_eq!(local.connection, Connection::Lost);
+        if let Some(remote) = self.remote_mut(subscriber) {
+            remote.grace_timer = None;
+        } else {
+            let local = self.local_mut(subscriber).expect("a timer's subscriber lives");
+            local.detail.grace_timer = None;
+            assert_eq!(local.connection, Connection::Lost);
+        }
         self.detach(subscriber, DetachReason::Lost);
     }
 

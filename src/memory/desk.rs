@@ -3,6 +3,8 @@
 //!
 //! - `desk:detached`: the reason is stored, then the epoch moves; a reader that sees the epoch sees
 //!   the reason. The epoch is what a sleeping reader waits on, beside the head of its ring.
+//! - `desk:acked`: the same, of the last chunk that the reader's client has acknowledged.
+//! - `desk:left`: what the reader has shown of its cursor is shown before it leaves.
 //!
 //! Tests: `shard/reader_tests.rs`, by way of their users.
 
@@ -16,7 +18,18 @@ pub struct Desk {
     /// 0: attached.
     detached: AtomicU64,
     epoch: AtomicU64,
+    acked_seq: AtomicU64,
     left: AtomicU32,
+    dozes: Flag,
+}
+
+/// A reader is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Left {
+    /// It wants no more.
+    Done,
+    /// Its connection broke: it may come back.
+    Lost,
 }
 
 impl Desk {
@@ -61,14 +74,39 @@ impl Desk {
         &self.epoch
     }
 
-    /// The reader is gone.
-    pub fn leave(&self) {
-        self.left.store(1, Ordering::Release);
+    /// Everything through this chunk was dealt with. [`Desk::knock`] has to follow.
+    pub fn acknowledge(&self, seq: u64) {
+        self.acked_seq.store(seq, Ordering::Relaxed); // desk:acked
     }
 
-    /// Is the reader gone?
-    pub fn has_left(&self) -> bool {
-        self.left.load(Ordering::Acquire) != 0
+    /// The last chunk that was acknowledged, as far as the reader was knocked for; 0: none.
+    pub fn acked_seq(&self) -> u64 {
+        self.acked_seq.load(Ordering::Relaxed) // desk:acked
+    }
+
+    /// Set while the reader sleeps in a reactor: for `Exchange::doze` and `Exchange::rouse`.
+    pub fn dozes(&self) -> &Flag {
+        &self.dozes
+    }
+
+    /// The reader is gone. Only the first word of that counts.
+    pub fn leave(&self, how: Left) {
+        let code = match how {
+            Left::Done => 1,
+            Left::Lost => 2,
+        };
+        if self.left.load(Ordering::Relaxed) == 0 {
+            self.left.store(code, Ordering::Release); // desk:left
+        }
+    }
+
+    /// Is the reader gone, and how?
+    pub fn left(&self) -> Option<Left> {
+        match self.left.load(Ordering::Acquire) {
+            0 => None, // desk:left
+            1 => Some(Left::Done),
+            _ => Some(Left::Lost),
+        }
     }
 }
 
@@ -81,6 +119,12 @@ impl Flag {
     #[inline]
     pub fn set(&self) {
         self.0.store(1, Ordering::Release);
+    }
+
+    /// Is it set? Who asks leaves it so.
+    #[inline]
+    pub fn is_set(&self) -> bool {
+        self.0.load(Ordering::Acquire) != 0
     }
 
     /// Was it set since the last time?

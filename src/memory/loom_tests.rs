@@ -218,6 +218,31 @@ fn a_reader_that_falls_asleep_is_seen_or_sees_the_chunk() {
 }
 
 #[test]
+fn a_reader_that_sleeps_in_a_reactor_is_roused_once_or_sees_the_chunk() {
+    explore(3, || {
+        let mut writer = ring(DATA_FIRST, 0);
+        let reader = writer.reader();
+        let exchange = Arc::new(Exchange::new());
+        let desk = Arc::new(Desk::new());
+        let there = (Arc::clone(&exchange), Arc::clone(&desk));
+        let thread = loom::thread::spawn(move || {
+            there.0.doze(there.1.dozes());
+            let is_sleeping = reader.head_seq() == 0;
+            // Who finds something gets up by itself, if nobody was faster.
+            let is_up = !is_sleeping && there.0.rouse(there.1.dozes());
+            (is_sleeping, is_up)
+        });
+        write(&mut writer, 1);
+        full_fence();
+        let is_woken = exchange.has_dozers() && exchange.rouse(desk.dozes());
+        let (is_sleeping, is_up) = thread.join().unwrap();
+        assert!(is_woken || !is_sleeping);
+        assert!(!(is_woken && is_up));
+        assert_eq!(exchange.has_dozers(), !is_woken && !is_up);
+    });
+}
+
+#[test]
 fn a_cursor_that_moves_before_a_sleep_is_sampled_or_the_knock_is_heard() {
     explore(3, || {
         let control = ControlPage::new();

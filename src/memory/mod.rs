@@ -58,7 +58,7 @@ mod pool_tests;
 mod ring_tests;
 
 pub use control::{ControlPage, ControlView, FinalRecord, ProgressRecord, ShortText};
-pub use desk::{Desk, Flag};
+pub use desk::{Desk, Flag, Left};
 pub use door::DoorRing;
 pub use exchange::{Closed, Exchange};
 pub use format::HeaderFault;

@@ -1,4 +1,5 @@
-//! The page of a reader in another thread or process: its cursor, and whether it sleeps.
+//! The page of a reader in another thread or process: its cursor, what it missed, and whether it
+//! sleeps.
 //!
 //! Written by the reader only ([`ReaderPage`]); to the shard it is a hint ([`ReaderPageView`]): an
 //! honest cursor only grows and is at most one beyond the head. A reader with any other is evicted.
@@ -15,6 +16,8 @@ use super::segment::Segment;
 
 const CURSOR: usize = 0;
 const ASLEEP: usize = 1;
+const MISSED_CHUNKS: usize = 2;
+const MISSED_BYTES: usize = 3;
 const PAGE_WORDS: usize = 16; // A pair of cache lines: nobody else's words are near.
 
 /// The reader's side: the one writer of the page.
@@ -55,6 +58,12 @@ impl ReaderPage {
         self.segment.word(CURSOR).store(cursor, Ordering::Release); // page:cursor
     }
 
+    /// So many chunks and bytes it was told that it missed.
+    pub fn set_missed(&self, chunks: u64, bytes: u64) {
+        self.segment.word(MISSED_CHUNKS).store(chunks, Ordering::Relaxed);
+        self.segment.word(MISSED_BYTES).store(bytes, Ordering::Relaxed);
+    }
+
     /// Says that this reader is about to sleep. It then has to look at the head once more: the
     /// fence in here and the one in [`ReaderPageView::is_asleep`]'s contract make it impossible
     /// that this look misses the chunk and the writer misses the flag.
@@ -87,6 +96,13 @@ impl ReaderPageView {
         Ok(cursor.max(tail_seq))
     }
 
+    /// What the reader says that it missed, in chunks and bytes: for people, and perhaps the one
+    /// from before and the other from behind its newest gap.
+    pub fn missed(&self) -> (u64, u64) {
+        let load = |word: usize| self.segment.word(word).load(Ordering::Relaxed);
+        (load(MISSED_CHUNKS), load(MISSED_BYTES))
+    }
+
     /// True if the reader sleeps and has to be woken. To be asked after a publish and one
     /// [`full_fence`] (one for all readers), or the flag can be missed.
     #[inline]
@@ -114,6 +130,8 @@ mod tests {
         assert_eq!(view.sample(1, 0), Ok(1));
         page.set_cursor(5);
         assert_eq!(view.sample(3, 9), Ok(5));
+        page.set_missed(2, 30);
+        assert_eq!(view.missed(), (2, 30));
         assert_eq!(view.sample(7, 9), Ok(7)); // Overtaken: clamped.
         page.set_cursor(10);
         assert_eq!(view.sample(7, 9), Ok(10)); // It has read everything.

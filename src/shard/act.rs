@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use super::delivery::{Chunk, Delivery, Ended, Reported, code_of_outcome};
 use super::run::{Producer, Ring, Run};
 #[cfg(feature = "server")]
-use super::serve::Giving;
+use super::serve::{Giving, Source};
 use super::{AskedFor, Call, Fan, Item, NO_SINK, Shard, Sink};
 use crate::base::planted::{Planted, planted};
 use crate::base::{Handle, SubscriberId};
@@ -224,7 +224,7 @@ impl<R: Reactor + 'static> Shard<R> {
                             let (now, names) = (self.now, &run.names);
                             let giving = Giving { reactor, counters, now, names, is_alone };
                             let serve = self.serve.as_mut().expect("it has connections");
-                            serve.give(*id, *subscriber, &chunk, giving);
+                            serve.give(*id, Source::Here(*subscriber), &chunk, giving);
                         }
                         Call::Nobody => {}
                     }
@@ -254,7 +254,7 @@ impl<R: Reactor + 'static> Shard<R> {
         #[cfg(feature = "server")]
         self.log_detached(subscriber, execution, &end);
         // Its place is free from here on, also for the closure that this very word calls.
-        let sink = std::mem::replace(&mut self.sinks[subscriber.0.index as usize], NO_SINK);
+        let sink = self.take_sink(subscriber);
         let run = self.runs[execution.index as usize].as_ref();
         let run = run.filter(|run| run.handle == execution);
         let error = run.and_then(|run| run.error.clone());
@@ -269,14 +269,22 @@ impl<R: Reactor + 'static> Shard<R> {
             Call::Connection(id) => {
                 let last_word = Delivery::End(Ended { end, error: error.as_deref() });
                 let serve = self.serve.as_mut().expect("it has connections");
-                serve.tell(id, subscriber, run, &last_word);
+                serve.tell_here(id, subscriber, run, &last_word);
             }
             Call::Nobody => {}
         }
     }
 
+    fn take_sink(&mut self, subscriber: SubscriberId) -> Sink {
+        let sink = &mut self.sinks[subscriber.0.index as usize];
+        match sink.subscriber == Some(subscriber) {
+            true => std::mem::replace(sink, NO_SINK),
+            false => NO_SINK,
+        }
+    }
+
     fn forget(&mut self, subscriber: SubscriberId) {
-        let sink = std::mem::replace(&mut self.sinks[subscriber.0.index as usize], NO_SINK);
+        let sink = self.take_sink(subscriber);
         if let Call::Polled(inbox) = sink.call {
             inbox.borrow_mut().clear(); // It has left: nothing comes any more.
         }
@@ -450,7 +458,7 @@ impl Addressee<'_> {
             #[cfg(feature = "server")]
             Call::Connection(id) => {
                 let serve = self.serve.expect("it has connections");
-                serve.tell(*id, self.subscriber, self.run, delivery);
+                serve.tell_here(*id, self.subscriber, self.run, delivery);
             }
             Call::Nobody => {}
         }

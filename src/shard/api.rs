@@ -15,10 +15,10 @@ use crate::base::{ExecutionId, Handle, ProgressToken, SubscriberId};
 use crate::engine::{
     AcknowledgeError, Action, CancelError, End, Event, Gate, NotFound, OpenError, OpenSpec, Place,
     Progress, ProgressSource, Reply, Status, SubscribeError, SubscribeSpec, Subscribed,
-    SubscriberStatus, Timeouts,
+    SubscriberStatus, Timeouts, Totals,
 };
 use crate::memory::{ControlPage, Desk, Exchange, ReaderPage, RingPoolUsage};
-use crate::reactor::Reactor;
+use crate::reactor::{Reactor, Waker};
 use crate::tool::{Job, Prepared, StartError, ToolSpec};
 use crate::trace::Code;
 
@@ -226,8 +226,9 @@ impl<R: Reactor + 'static> Shard<R> {
             unreachable!("the answer fits the question");
         };
         let subscribed = result?;
-        let sink = Sink { kinds: subscribed.terms.kinds, call: call(&subscribed) };
-        let index = subscribed.subscriber.0.index;
+        let (subscriber, kinds) = (subscribed.subscriber, subscribed.terms.kinds);
+        let sink = Sink { subscriber: Some(subscriber), kinds, call: call(&subscribed) };
+        let index = subscriber.0.index;
         self.sinks[index as usize] = sink;
         self.record(Code::SubscriberAttached, index.into(), subscribed.execution.index.into());
         Ok(subscribed)
@@ -242,7 +243,19 @@ impl<R: Reactor + 'static> Shard<R> {
         id: ExecutionId,
         spec: SubscribeSpec,
     ) -> Result<Subscriber, SubscribeError> {
-        let spec = SubscribeSpec { place: Place::Remote, ack_window: None, coalesce: None, ..spec };
+        // Nothing gets lost between threads, and nobody acknowledges what it has read by itself.
+        let spec = SubscribeSpec { ack_window: None, coalesce: None, replays: false, ..spec };
+        self.subscribe_from_afar(id, spec, None)
+    }
+
+    /// A subscriber for another thread, that sleeps in this reactor if it has one.
+    pub(super) fn subscribe_from_afar(
+        &mut self,
+        id: ExecutionId,
+        spec: SubscribeSpec,
+        reactor: Option<Waker>,
+    ) -> Result<Subscriber, SubscribeError> {
+        let spec = SubscribeSpec { place: Place::Remote, ..spec };
         let Reply::Subscribed(result) = self.ask(Event::Subscribe(id, spec)) else {
             unreachable!("the answer fits the question");
         };
@@ -257,9 +270,8 @@ impl<R: Reactor + 'static> Shard<R> {
         };
         let (page, view) = ReaderPage::new(subscribed.cursor.next_seq);
         let desk = Arc::new(Desk::new());
-        let remote =
-            Remote { subscriber: subscribed.subscriber, page: view, desk: Arc::clone(&desk) };
-        run.remotes.push(remote);
+        let (subscriber, theirs) = (subscribed.subscriber, Arc::clone(&desk));
+        run.remotes.push(Remote { subscriber, page: view, desk: theirs, reactor });
         let link = super::reader::Link {
             id,
             reader,
@@ -272,7 +284,7 @@ impl<R: Reactor + 'static> Shard<R> {
             exit: Arc::clone(&run.exit),
         };
         self.pump();
-        Ok(Subscriber::new(link, &subscribed, now))
+        Ok(Subscriber::new(link, &subscribed, spec.ack_window, now))
     }
 
     /// What a polled subscriber is owed next; `None` if that is nothing at this moment, or if it
@@ -378,6 +390,12 @@ impl<R: Reactor + 'static> Shard<R> {
         let Reply::Acknowledged(result) = self.ask(Event::Acknowledge(subscriber, seq)) else {
             unreachable!("the answer fits the question");
         };
+        if result.is_ok()
+            && let Some(execution) = self.engine.followed_from_afar(subscriber)
+            && let Some(run) = &self.runs[execution.index as usize]
+        {
+            run.pass_acknowledgement(subscriber, seq);
+        }
         self.pump();
         result
     }
@@ -399,11 +417,27 @@ impl<R: Reactor + 'static> Shard<R> {
     /// # Errors
     /// [`NotFound`].
     pub fn subscribers(&mut self, id: ExecutionId) -> Result<Vec<SubscriberStatus>, NotFound> {
-        if self.engine.subscribers(id).is_ok() {
-            self.sample_readers(id.slot.index); // Those on other threads may have moved.
+        let mut all = self.engine.subscribers(id)?;
+        if all.iter().any(|status| status.place == Place::Remote) {
+            // Those on other threads may have moved, also beyond what the engine was told of.
+            self.ingest(id.slot.index);
+            self.sample_readers(id.slot.index);
             self.pump();
+            all = self.engine.subscribers(id)?;
+            self.add_missed(id, &mut all);
         }
-        self.engine.subscribers(id)
+        Ok(all)
+    }
+
+    /// What those on other threads say that they missed.
+    fn add_missed(&self, id: ExecutionId, all: &mut [SubscriberStatus]) {
+        let run = self.runs[id.slot.index as usize].as_ref();
+        for remote in run.iter().flat_map(|run| &run.remotes) {
+            if let Some(status) = all.iter_mut().find(|status| status.id == remote.subscriber) {
+                let (chunks, bytes) = remote.page.missed();
+                status.missed = Totals { chunks, bytes };
+            }
+        }
     }
 
     /// What an execution runs; `None` if that has no name, or there is no such execution.

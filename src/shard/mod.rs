@@ -36,6 +36,7 @@ mod run;
 mod secrets;
 #[cfg(feature = "server")]
 mod serve;
+mod window;
 
 #[cfg(test)]
 mod memory_tests;
@@ -166,6 +167,8 @@ enum Threads {
 
 /// Who is given what a local subscriber is owed, and which kinds of it.
 struct Sink {
+    /// Whose it is: its place may be somebody else's before its last word is carried out.
+    subscriber: Option<SubscriberId>,
     kinds: Kinds,
     call: Call,
 }
@@ -179,7 +182,7 @@ enum Call {
     Connection(crate::reactor::ConnectionId),
 }
 
-const NO_SINK: Sink = Sink { kinds: Kinds::ALL, call: Call::Nobody };
+const NO_SINK: Sink = Sink { subscriber: None, kinds: Kinds::ALL, call: Call::Nobody };
 
 /// What a polled subscriber has coming.
 type Inbox = Rc<RefCell<VecDeque<Item>>>;
@@ -332,6 +335,10 @@ impl<R: Reactor + 'static> Shard<R> {
         }
         self.pump();
         #[cfg(feature = "server")]
+        if self.has_awake_remotes() {
+            self.poll_remotes();
+        }
+        #[cfg(feature = "server")]
         self.flush_connections();
         if !self.published.is_empty() {
             self.wake_readers();
@@ -348,6 +355,8 @@ impl<R: Reactor + 'static> Shard<R> {
     /// strategy decides. `until` bounds it.
     pub fn park(&mut self, until: Option<Instant>) {
         let busy = !self.runnable.is_empty() || self.mailbox_pending;
+        #[cfg(feature = "server")]
+        let busy = busy || self.has_awake_remotes();
         let own = if busy { Some(self.now) } else { self.next_deadline() };
         let deadline = match (own, until) {
             (Some(own), Some(until)) => Some(own.min(until)),
@@ -398,6 +407,8 @@ impl<R: Reactor + 'static> Shard<R> {
             self.dismiss_departed();
         }
         self.look_at_memory();
+        #[cfg(feature = "server")]
+        self.look_at_remotes();
         for at in (0..self.watched.len()).rev() {
             let Some(&index) = self.watched.get(at) else { continue };
             self.sample_readers(index);

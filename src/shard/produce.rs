@@ -7,12 +7,12 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::handle::{Command, ToolDone};
-use super::run::{Producer, Ring, Run, ThreadClock, ThreadHost};
+use super::run::{Producer, Remote, Ring, Run, ThreadClock, ThreadHost};
 use super::{Shard, Threads};
-use crate::base::{Handle, SubscriberId};
+use crate::base::Handle;
 use crate::engine::{ChunkFacts, Event, Gate, Kind, ProducerEnd};
 use crate::limits;
-use crate::memory::{Descriptor, Poll, RingWriter};
+use crate::memory::{Descriptor, Left, Poll, RingWriter};
 use crate::reactor::Reactor;
 use crate::tool::{Blocking, Context, Job, Notes, Output, Step, ToolError, Work, panic_error};
 use crate::trace::Code;
@@ -209,10 +209,12 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Wakes readers on other threads that sleep although there are chunks for them.
     pub(super) fn wake_readers(&mut self) {
-        crate::memory::atomic::full_fence(); // exchange:sleep, once for all of this turn's chunks.
+        // exchange:sleep and exchange:doze, once for all of this turn's chunks.
+        crate::memory::atomic::full_fence();
+        let reactor = &mut self.reactor;
         while let Some(index) = self.published.pop() {
             if let Some(run) = &self.runs[index as usize] {
-                run.wake_readers();
+                run.wake_readers(|waker| reactor.wake(waker));
             }
         }
     }
@@ -348,15 +350,29 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Readers on other threads that have left without a word.
     pub(super) fn dismiss_departed(&mut self) {
-        while let Some(subscriber) = self.take_departed() {
-            self.tell(Event::ReaderGone(subscriber));
+        while let Some((mut remote, how, index)) = self.take_departed() {
+            let subscriber = remote.subscriber;
+            match how {
+                Left::Done => self.tell(Event::ReaderGone(subscriber)),
+                Left::Lost => {
+                    // It is not looked at again: this is where it stands.
+                    self.ingest(index);
+                    let run = self.runs[index as usize].as_ref();
+                    let head_seq = run.map_or(u64::MAX, Run::head_seq);
+                    let cursor = remote.page.sample(0, head_seq).expect("a reader of this process");
+                    self.tell(Event::ReaderAt(subscriber, cursor));
+                    self.tell(Event::Lost(subscriber));
+                }
+            }
         }
     }
 
-    fn take_departed(&mut self) -> Option<SubscriberId> {
+    fn take_departed(&mut self) -> Option<(Remote, Left, u32)> {
         for run in self.runs.iter_mut().flatten() {
-            if let Some(at) = run.remotes.iter().position(|remote| remote.desk.has_left()) {
-                return Some(run.remotes.swap_remove(at).subscriber);
+            for (at, remote) in run.remotes.iter().enumerate() {
+                if let Some(how) = remote.desk.left() {
+                    return Some((run.remotes.swap_remove(at), how, run.handle.index));
+                }
             }
         }
         None

@@ -8,7 +8,15 @@
 //! while it may still be looking at its last chunk, and the ring then goes on without it. Who needs
 //! no bytes says so ([`Subscriber::headers_only`]) and pays for none.
 //!
+//! One that reads for a connection of another shard differs in three things. It sleeps in that
+//! shard's reactor ([`Subscriber::rest`]), its connection can break, so that it comes back for what
+//! it was given last ([`Subscriber::keep_its_place`]), and its client may acknowledge (`window.rs`).
+//!
 //! Tests: `tests.rs` beside this file, `tests/threads.rs`, `tests/sim.rs`.
+
+#[cfg(feature = "server")]
+mod afar;
+mod log;
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -16,21 +24,22 @@ use std::time::Duration;
 
 use super::delivery::{Chunk, Delivery, Ended, Reported, detach_of_code, outcome_of_code};
 use super::run::Bell;
+use super::window::Window;
 #[cfg(feature = "planted")]
 use crate::base::planted::{Planted, planted};
 use crate::base::{ExecutionId, Instant, SubscriberId};
-use crate::engine::policy::{self, Cursor, Log, Owed, Policy, Terms};
+use crate::engine::policy::{self, Cursor, Owed, Policy, Terms};
 use crate::engine::{
-    DetachReason, End, EndState, Exit, Gap, GapReason, Kind, Kinds, Meta, Outcome, Progress,
-    Subscribed, Totals,
+    DetachReason, End, EndState, Exit, Gap, GapReason, Kind, Outcome, Progress, Subscribed, Totals,
 };
 use crate::limits;
 use crate::memory::atomic::spin_hint;
 use crate::memory::{
-    ClockAnchor, ControlView, Descriptor, Desk, Exchange, Poll, ProgressRecord, ReadError,
+    ClockAnchor, ControlView, Descriptor, Desk, Exchange, Left, Poll, ProgressRecord, ReadError,
     ReaderPage, RingReader, futex,
 };
 use crate::reactor::Clock;
+use log::{RingLog, sum_of};
 
 /// One sleep; then it looks again whether there really is nothing.
 const WAIT_MAX: Duration = Duration::from_secs(3_600);
@@ -78,74 +87,14 @@ pub struct Subscriber {
     ended: bool,
     /// Under `block` everything is owed: no look at the policy.
     is_plain: bool,
+    window: Option<Window>,
+    /// The time, where it is not the clock's but a shard's: for its last word.
+    now: Option<Instant>,
+    /// What it says when it goes.
+    leaves: Left,
     buffer: Box<[u8]>,
     headers_only: bool,
     error: String,
-}
-
-/// The ring as a policy sees it from here.
-struct RingLog<'a> {
-    reader: &'a RingReader,
-    head_seq: u64,
-    tail_seq: u64,
-    next_seq: u64,
-    seen: Totals,
-}
-
-impl Log for RingLog<'_> {
-    fn head_seq(&self) -> u64 {
-        self.head_seq
-    }
-
-    fn tail_seq(&self) -> u64 {
-        self.tail_seq
-    }
-
-    /// A chunk that was overwritten meanwhile looks empty; who asked finds out afterwards.
-    fn meta(&self, seq: u64) -> Meta {
-        match self.reader.poll(seq) {
-            Poll::Ready(descriptor) => meta_of(&descriptor),
-            _ => Meta::default(),
-        }
-    }
-
-    fn totals_through_head(&self, kinds: Kinds) -> Totals {
-        if kinds.is_all() {
-            let bytes = self.meta(self.head_seq).total_bytes;
-            return Totals { chunks: self.head_seq, bytes };
-        }
-        let mut totals = self.seen;
-        for seq in self.next_seq..=self.head_seq {
-            let meta = self.meta(seq);
-            if kinds.contains(meta.kind) {
-                totals.count(meta.length);
-            }
-        }
-        totals
-    }
-
-    /// Not asked for: what was overtaken is counted by [`Subscriber::skip_overtaken`].
-    fn totals_before_tail(&self, kinds: Kinds) -> Totals {
-        let tail = self.reader.tail_totals();
-        tail.map_or(Totals::ZERO, |tail| sum_of(&tail.kinds, kinds))
-    }
-}
-
-fn meta_of(descriptor: &Descriptor) -> Meta {
-    Meta {
-        total_bytes: descriptor.total_bytes,
-        length: descriptor.length,
-        kind: Kind::new(descriptor.header.kind).unwrap_or_default(),
-        key: descriptor.header.key,
-    }
-}
-
-fn sum_of(totals: &crate::memory::KindTotals, kinds: Kinds) -> Totals {
-    let wanted = Kind::ALL.into_iter().filter(|&kind| kinds.contains(kind));
-    wanted.fold(Totals::ZERO, |sum, kind| {
-        let total = &totals[kind as usize];
-        sum + Totals { chunks: total.count, bytes: total.bytes }
-    })
 }
 
 /// A delivery whose bytes, if it has any, are in the buffer.
@@ -167,7 +116,12 @@ enum Next {
 }
 
 impl Subscriber {
-    pub(super) fn new(link: Link, subscribed: &Subscribed, now: Instant) -> Subscriber {
+    pub(super) fn new(
+        link: Link,
+        subscribed: &Subscribed,
+        ack_window: Option<u32>,
+        now: Instant,
+    ) -> Subscriber {
         let buffer_bytes = link.reader.geometry().length_max() as usize;
         Subscriber {
             id: subscribed.subscriber,
@@ -187,7 +141,10 @@ impl Subscriber {
             record: None,
             reports_seen: u64::MAX,
             ended: false,
-            is_plain: subscribed.terms.policy == Policy::Block,
+            is_plain: subscribed.terms.policy == Policy::Block && ack_window.is_none(),
+            window: ack_window.map(|count| Window::new(count, subscribed.cursor.next_seq)),
+            now: None,
+            leaves: Left::Done,
             buffer: vec![0; buffer_bytes].into_boxed_slice(),
             headers_only: false,
             error: String::new(),
@@ -318,13 +275,16 @@ impl Subscriber {
         }
         self.show_cursor();
         loop {
-            match self.look() {
+            match self.look_within_window() {
                 Next::Chunk(descriptor) => {
                     if !self.is_wanted(&descriptor) {
                         self.cursor.step(None);
                     } else if self.fetch(&descriptor) {
                         self.cursor.step(Some(descriptor.length));
                         self.fresh = false;
+                        if let Some(window) = &mut self.window {
+                            window.tell(descriptor.seq);
+                        }
                         return Some(Ready::Chunk(descriptor));
                     }
                 }
@@ -435,8 +395,10 @@ impl Subscriber {
 
     /// Is there a chunk, a gap, or a knock?
     pub(crate) fn has_news(&self) -> bool {
-        self.cursor.next_seq < self.granted_seq
-            || !matches!(self.link.reader.poll(self.cursor.next_seq), Poll::Pending)
+        let next_seq = self.cursor.next_seq;
+        let is_held = self.window.is_some_and(|window| window.holds(next_seq));
+        next_seq < self.granted_seq
+            || (!is_held && !matches!(self.link.reader.poll(next_seq), Poll::Pending))
             || self.link.desk.epoch() != self.epoch
     }
 
@@ -470,6 +432,24 @@ impl Subscriber {
             self.rung_seq = self.shown_seq;
             self.link.bell.waker.wake();
         }
+    }
+
+    /// What is next in the ring, as the policy and the window of acknowledgements have it.
+    #[inline]
+    fn look_within_window(&mut self) -> Next {
+        let next = self.look();
+        if let (Next::Chunk(descriptor), Some(mut window)) = (&next, self.window)
+            && self.is_wanted(descriptor)
+        {
+            let is_admitted = window.admits(descriptor.seq, self.link.desk.acked_seq());
+            self.window = Some(window);
+            if !is_admitted {
+                self.granted_seq = 0; // What is owed is another question when it goes on.
+                let detached = detach_of_code(self.link.desk.detached());
+                return detached.map_or(Next::Nothing, Next::Detached);
+            }
+        }
+        next
     }
 
     /// What is next in the ring, as the policy has it.
@@ -548,7 +528,8 @@ impl Subscriber {
             None => self.disconnect(),
             Some(Ok(until_seq)) => {
                 // The freshest are owed under these two: one at a time, then ask again.
-                let one = matches!(self.terms.policy, Policy::DropOldest | Policy::Conflate);
+                let one = matches!(self.terms.policy, Policy::DropOldest | Policy::Conflate)
+                    || self.window.is_some();
                 self.granted_seq = if one { next_seq + 1 } else { until_seq };
                 self.look()
             }
@@ -563,9 +544,7 @@ impl Subscriber {
 
     /// It lags too far: it ends itself, and the shard hears that it has left.
     fn disconnect(&mut self) -> Next {
-        self.link.desk.leave();
-        self.link.bell.departed.set();
-        self.link.bell.waker.wake();
+        self.leave(Left::Done);
         Next::Detached(DetachReason::Lag)
     }
 
@@ -606,6 +585,10 @@ impl Subscriber {
     fn gap(&mut self, gap: Gap) -> Next {
         self.fresh = false;
         self.missed = self.missed + Totals { chunks: gap.chunk_count, bytes: gap.byte_count };
+        self.link.page.set_missed(self.missed.chunks, self.missed.bytes);
+        if let Some(window) = &mut self.window {
+            window.tell(gap.to_seq);
+        }
         Next::Gap(gap)
     }
 
@@ -657,9 +640,11 @@ impl Subscriber {
 
     fn finish(&mut self, state: EndState) -> Ready {
         self.ended = true;
+        self.leaves = Left::Done;
         (self.is_plain, self.granted_seq) = (false, 0); // Nothing comes after this.
         let given = self.cursor.seen - self.start - self.missed;
-        let duration_us = Clock::now().since(self.since).as_micros() as u64;
+        let now = self.now.unwrap_or_else(Clock::now);
+        let duration_us = now.since(self.since).as_micros() as u64;
         let exit = match state {
             EndState::Ended(_) => self.link.exit.get().copied(), // Set before the verdict was.
             EndState::Detached { .. } => None,
@@ -673,11 +658,19 @@ fn said(text: &str) -> Option<&str> {
     (!text.is_empty()).then_some(text)
 }
 
-impl Drop for Subscriber {
-    fn drop(&mut self) {
-        self.link.desk.leave();
+impl Subscriber {
+    /// Says so to its shard.
+    fn leave(&self, how: Left) {
+        self.link.exchange.rouse(self.link.desk.dozes()); // Nobody is to wake it for anything.
+        self.link.desk.leave(how);
         self.link.bell.departed.set();
         self.link.bell.waker.wake();
+    }
+}
+
+impl Drop for Subscriber {
+    fn drop(&mut self) {
+        self.leave(self.leaves);
     }
 }
 

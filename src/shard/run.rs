@@ -45,6 +45,19 @@ pub(super) struct Remote {
     pub subscriber: SubscriberId,
     pub page: ReaderPageView,
     pub desk: Arc<Desk>,
+    /// Of the reactor that it sleeps in, if it is one of another shard's connections.
+    pub reactor: Option<Waker>,
+}
+
+impl Remote {
+    /// Ends its sleep in a reactor, if it sleeps in one.
+    fn rouse(&self, exchange: &Exchange, wake: &mut impl FnMut(&Waker)) {
+        if let Some(waker) = &self.reactor
+            && exchange.rouse(self.desk.dozes())
+        {
+            wake(waker);
+        }
+    }
 }
 
 /// One execution of this shard.
@@ -115,6 +128,7 @@ impl Run {
         if self.exchange.has_sleepers() {
             remote.desk.wake();
         }
+        remote.rouse(&self.exchange, &mut Waker::wake);
     }
 
     /// Makes the readers on other threads look: there is something other than chunks.
@@ -124,17 +138,41 @@ impl Run {
         if self.exchange.has_sleepers() {
             self.remotes.iter().for_each(|remote| remote.desk.wake());
         }
+        self.rouse_readers(&mut Waker::wake);
     }
 
-    /// Makes the readers on other threads look, if any of them sleeps: there are chunks.
-    pub fn wake_readers(&self) {
+    /// As [`Run::knock`], for one of them whose client has acknowledged everything through `seq`.
+    pub fn pass_acknowledgement(&self, subscriber: SubscriberId, seq: u64) {
+        let found = self.remotes.iter().find(|remote| remote.subscriber == subscriber);
+        let Some(remote) = found else { return };
+        if seq > remote.desk.acked_seq() {
+            remote.desk.acknowledge(seq);
+            remote.desk.knock();
+            full_fence(); // exchange:doze
+            remote.rouse(&self.exchange, &mut Waker::wake);
+        }
+    }
+
+    /// Makes the readers on other threads look, if any of them sleeps: there are chunks. `wake` is
+    /// for those that sleep in a reactor.
+    pub fn wake_readers(&self, mut wake: impl FnMut(&Waker)) {
         let is_lost = planted(Planted::LostWake);
-        if !self.remotes.is_empty() && self.exchange.has_sleepers() && !is_lost {
+        if self.remotes.is_empty() || is_lost {
+            return;
+        }
+        if self.exchange.has_sleepers() {
             match &self.ring {
                 Ring::None => {}
                 Ring::Here(writer) | Ring::Back(writer) => writer.wake(),
                 Ring::Away(reader) => reader.wake(),
             }
+        }
+        self.rouse_readers(&mut wake);
+    }
+
+    fn rouse_readers(&self, wake: &mut impl FnMut(&Waker)) {
+        if self.exchange.has_dozers() {
+            self.remotes.iter().for_each(|remote| remote.rouse(&self.exchange, wake));
         }
     }
 }

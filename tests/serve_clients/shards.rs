@@ -1,5 +1,7 @@
 //! Two shards: whichever a connection came to, it can do the same.
 
+mod apart;
+
 use std::io::Write;
 use std::net::TcpStream;
 

@@ -84,7 +84,7 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     /// Empty if it has none.
-    fn tool_name(&self, id: ExecutionId) -> String {
+    pub(super) fn tool_name(&self, id: ExecutionId) -> String {
         self.tool_of(id).map(|tool| tool.name.clone()).unwrap_or_default()
     }
 

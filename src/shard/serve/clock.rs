@@ -2,7 +2,7 @@
 
 use super::super::Shard;
 use super::connection::{Doing, Timer};
-use super::stream::Pace;
+use super::stream::{Pace, Source};
 use crate::base::Instant;
 use crate::endpoint::Due;
 use crate::engine::Event;
@@ -13,6 +13,9 @@ impl<R: Reactor + 'static> Shard<R> {
     /// Fires what is due: some of it, and the rest in the next turns, where chunks come first.
     pub(in crate::shard) fn fire_connection_timers(&mut self) {
         let now = self.now;
+        if let Some(serve) = &mut self.serve {
+            serve.remotes.wake_due(now);
+        }
         for _ in 0..limits::CONNECTION_DEADLINES_PER_TURN {
             let Some(serve) = &mut self.serve else { return };
             let Some((id, timer)) = serve.timers.pop_expired(now) else { return };
@@ -32,6 +35,7 @@ impl<R: Reactor + 'static> Shard<R> {
                     self.converse(id, |http, date, out| http.time_out(date, out));
                 }
                 Timer::Result => self.answer_late(id),
+                Timer::Join => self.join_late(id),
                 Timer::Beat => self.beat(id),
                 Timer::Pace => self.give_next_piece(id),
             }
@@ -46,8 +50,8 @@ impl<R: Reactor + 'static> Shard<R> {
         let takes = connection.takes;
         let Some(stream) = &mut connection.stream else { return };
         let Some(Pace { chunk_count, until_seq }) = stream.pace else { return };
-        let followed = &stream.followed[0];
-        let Some(subscriber) = followed.subscriber else { return };
+        let Some(followed) = stream.followed.iter().find(|f| f.source.is_some()) else { return };
+        let Some(Source::Here(subscriber)) = followed.source else { return };
         let has_all = followed.seq >= until_seq;
         if has_all {
             stream.pace = None;
@@ -111,7 +115,8 @@ impl<R: Reactor + 'static> Shard<R> {
             (Doing::Requests, Due::Rest) => Some((Timer::Request, limits::REQUEST_DEADLINE)),
             (Doing::Requests, Due::Answer | Due::Nothing) | (Doing::Elsewhere, _) => None,
             // Set by who began it.
-            (Doing::Result | Doing::Stream | Doing::Closing | Doing::Moving(_), _) => return,
+            (Doing::Result | Doing::Joining | Doing::Stream, _) => return,
+            (Doing::Closing | Doing::Moving(_), _) => return,
         };
         let wanted = wanted.map(|(timer, after)| (timer, now + after));
         serve.set_timer(id, wanted);

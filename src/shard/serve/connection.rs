@@ -69,6 +69,8 @@ pub(super) enum Doing {
     Result,
     /// Its request was sent to another shard.
     Elsewhere,
+    /// What it wants to follow lives on several shards: they are asked for their parts.
+    Joining,
     /// It is given an execution, or several.
     Stream,
     /// It goes to the shard of that number, which answers its call.
@@ -86,6 +88,8 @@ pub(super) enum Timer {
     Request,
     /// A result is waited for.
     Result,
+    /// Other shards are waited for.
+    Join,
     /// A stream says that it lives.
     Beat,
     /// Who came back is given the next of what it missed.

@@ -5,7 +5,7 @@ use super::super::{Chunk, Delivery, Names, Shard};
 use super::Serve;
 use super::connection::{Doing, Flushed, Timer};
 use super::frames::{ENCODINGS, Encoding, Frame, Key};
-use super::stream;
+use super::stream::{self, Source};
 use crate::base::{Handle, Instant, SubscriberId};
 use crate::engine::{EndState, Event, Outcome};
 use crate::limits;
@@ -38,12 +38,12 @@ impl Serve {
         self.queued_events >= limits::FLUSH_EVENTS || self.queued_bytes >= limits::FLUSH_BYTES
     }
 
-    /// Queues a chunk for a subscriber.
+    /// Queues a chunk for a connection that follows this source.
     #[inline]
     pub fn give<R: Reactor>(
         &mut self,
         id: ConnectionId,
-        subscriber: SubscriberId,
+        source: Source,
         chunk: &Chunk<'_>,
         giving: Giving<'_, R>,
     ) {
@@ -53,7 +53,7 @@ impl Serve {
             return;
         };
         if giving.is_alone {
-            self.give_alone(id, subscriber, chunk, giving);
+            self.give_alone(id, source, chunk, giving);
             return;
         }
         let frame = match self.current[encoding as usize] {
@@ -65,7 +65,7 @@ impl Serve {
         }
         let connection = self.writable(id).expect("it was just there");
         let mut stream = connection.stream.take().expect("as above");
-        stream.count(subscriber, chunk);
+        stream.count(source, chunk);
         let from = stream::give(connection, &stream, frame);
         connection.stream = Some(stream);
         if let Some(from) = from {
@@ -77,7 +77,7 @@ impl Serve {
     fn give_alone<R: Reactor>(
         &mut self,
         id: ConnectionId,
-        subscriber: SubscriberId,
+        source: Source,
         chunk: &Chunk<'_>,
         giving: Giving<'_, R>,
     ) {
@@ -88,7 +88,7 @@ impl Serve {
         }
         let connection = self.writable(id).expect("it was just there");
         let mut stream = connection.stream.take().expect("as above");
-        stream.count(subscriber, chunk);
+        stream.count(source, chunk);
         let before = connection.own_bytes();
         let event = chunk.event(&giving.names.execution);
         connection.write(|out| stream.write_chunk(out, &event));
@@ -107,7 +107,8 @@ impl Serve {
         if self.current.iter().all(Option::is_none) {
             self.queued_events += 1;
         }
-        let key = Key { execution: chunk.execution.slot, seq: chunk.seq, encoding };
+        let (shard, execution) = (chunk.execution.shard, chunk.execution.slot);
+        let key = Key { shard, execution, seq: chunk.seq, encoding };
         let frame = match self.frames.find(&key) {
             Some(frame) => {
                 giving.counters.frames_reused += 1;
@@ -134,8 +135,8 @@ impl Serve {
         frame
     }
 
-    /// Writes something that is no chunk to a subscriber of this execution.
-    pub fn tell(
+    /// As [`Serve::tell`], to a subscriber of this shard.
+    pub fn tell_here(
         &mut self,
         id: ConnectionId,
         subscriber: SubscriberId,
@@ -145,10 +146,22 @@ impl Serve {
         let Some(run) = run else {
             unreachable!("an execution is released after its subscribers' ends");
         };
-        let names = &run.names;
+        self.tell(id, Source::Here(subscriber), &run.names, run.head_seq() + 1, delivery);
+    }
+
+    /// Writes something that is no chunk to a connection that follows this source. `end_seq`: one
+    /// past the newest chunk, if this is the execution's own end.
+    pub fn tell(
+        &mut self,
+        id: ConnectionId,
+        source: Source,
+        names: &Names,
+        end_seq: u64,
+        delivery: &Delivery<'_>,
+    ) {
         let Some(connection) = self.writable(id) else { return };
         let Some(mut stream) = connection.stream.take() else { return };
-        let Some(followed) = stream.part(subscriber) else {
+        let Some(followed) = stream.part(source) else {
             connection.stream = Some(stream);
             return;
         };
@@ -160,10 +173,10 @@ impl Serve {
                 followed.seen.bytes += gap.byte_count;
             }
             Delivery::End(ended) => {
-                followed.subscriber = None;
+                followed.source = None;
                 match ended.end.state {
                     // Nobody comes back behind this.
-                    EndState::Ended(_) => followed.seq = run.head_seq() + 1,
+                    EndState::Ended(_) => followed.seq = end_seq,
                     EndState::Detached { .. } => has_id = stream.is_combined,
                 }
                 stream.open_count -= 1;
@@ -217,8 +230,13 @@ impl Serve {
                 connection.takes = takes;
                 if let Some(stream) = &connection.stream {
                     let demand = if takes { stream.demand() } else { 0 };
-                    let followed = stream.followed.iter();
-                    self.demands.extend(followed.filter_map(|f| Some((f.subscriber?, demand))));
+                    for followed in &stream.followed {
+                        match followed.source {
+                            Some(Source::Here(id)) => self.demands.push((id, demand)),
+                            Some(Source::There(at)) if takes => self.remotes.release(at),
+                            Some(Source::There(_)) | None => {}
+                        }
+                    }
                 }
             }
             if connection.is_last && (takes || connection.is_aborted) {
@@ -254,7 +272,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    fn tell_demands(&mut self) {
+    pub(super) fn tell_demands(&mut self) {
         while let Some(serve) = &mut self.serve
             && let Some((subscriber, demand)) = serve.demands.pop()
         {

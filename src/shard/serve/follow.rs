@@ -3,9 +3,11 @@
 use smallvec::SmallVec;
 
 use super::super::{Call as SinkCall, Delivery, Ended, Shard, Sink};
+use super::attached::{AllAttached, Attached};
 use super::connection::{Doing, Timer};
 use super::frames::Encoding;
-use super::stream::{Followed, Pace, Stream};
+use super::join::{Part, Parts};
+use super::stream::{Pace, Source, Stream};
 use crate::base::{ExecutionId, SubscriberId};
 use crate::endpoint::{Answer, ApiError, Follow, PolicyWish, StreamBody, StreamFormat, Wishes};
 use crate::engine::{
@@ -20,35 +22,42 @@ use crate::wire::http1::Status;
 impl<R: Reactor + 'static> Shard<R> {
     /// Answers with a stream; `false` if one was begun, `true` if that was the whole answer.
     pub(super) fn follow(&mut self, id: ConnectionId, follow: &Follow) -> bool {
-        let shard = self.own_index();
-        let is_here = |(id, _): &(ExecutionId, From)| usize::from(id.shard) == shard;
-        if self.peers.len() > 1 && !follow.executions.iter().all(is_here) {
-            let text = "these executions live on different shards: follow each by itself";
-            let error = ApiError::new(Status::CONFLICT, "executions_apart", text);
-            return self.answer_error(id, &error.field("executions"));
+        if follow.executions.iter().any(|(execution, _)| self.is_apart(*execution)) {
+            return self.begin_joining(id, follow);
         }
-        let mut attached: SmallVec<[(ExecutionId, Subscribed); 1]> = SmallVec::new();
-        let mut pace = None;
-        for &(execution, from) in &follow.executions {
-            if let From::Seq { seq, .. } = from
-                && follow.resumes
-                && let Ok(status) = self.inspect(execution)
-            {
-                if was_seen_to_end(&status, seq) {
-                    continue;
+        self.follow_with(id, follow, Parts::new())
+    }
+
+    /// As [`Shard::follow`], with what other shards have said to it.
+    pub(super) fn follow_with(
+        &mut self,
+        id: ConnectionId,
+        follow: &Follow,
+        mut parts: Parts,
+    ) -> bool {
+        let pace = if follow.resumes { self.look_for_ends(follow, &mut parts) } else { None };
+        self.pump(); // Last words are carried out before others get the places of those.
+        let mut attached = AllAttached::new();
+        for (at, &(execution, from)) in follow.executions.iter().enumerate() {
+            let next = match parts.get_mut(at).and_then(Option::take) {
+                Some(Part::Refused(error)) => Err(error),
+                Some(Part::SeenToEnd) => Ok(Attached::over(from, follow.wishes.kinds)),
+                Some(Part::Joined(joined)) => Ok(Attached::There(joined)),
+                None => {
+                    let spec = self.spec_of(execution, &follow.wishes, from);
+                    let result = self.attach_connection(execution, spec, id);
+                    result.map(Attached::Here).map_err(ApiError::from)
                 }
-                pace = pace_of(&status, seq);
-            }
-            let spec = self.spec_of(execution, &follow.wishes, from);
-            match self.attach_connection(execution, spec, id) {
-                Ok(subscribed) => attached.push((execution, subscribed)),
+            };
+            match next {
+                Ok(next) => attached.push((execution, next)),
                 Err(error) => {
-                    self.detach_all_of(&attached);
-                    return self.answer_error(id, &ApiError::from(error));
+                    self.detach_all_of(attached, parts);
+                    return self.answer_error(id, &error);
                 }
             }
         }
-        if attached.is_empty() {
+        if !attached.iter().any(|(_, attached)| attached.is_open()) {
             return self.answer(id, &Answer::empty(Status::NO_CONTENT));
         }
         let encoding = match follow.format {
@@ -56,8 +65,13 @@ impl<R: Reactor + 'static> Shard<R> {
             StreamFormat::Ndjson => Encoding::Ndjson,
         };
         let media_type = follow.format.media_type();
-        let is_whole = self.begin(id, encoding, media_type, follow.is_combined, &attached);
-        if let (Some(pace), [(_, subscribed)], false) = (pace, &attached[..], is_whole)
+        let mut open = attached.iter().filter(|(_, attached)| attached.is_open());
+        let alone = match (open.next(), open.next()) {
+            (Some((_, Attached::Here(subscribed))), None) => Some(*subscribed),
+            _ => None,
+        };
+        let is_whole = self.begin(id, encoding, media_type, follow.is_combined, attached);
+        if let (Some(pace), Some(subscribed), false) = (pace, alone, is_whole)
             && subscribed.terms.policy == Policy::Block
             && subscribed.terms.kinds.is_all()
             && follow.wishes.ack_window.is_none()
@@ -65,6 +79,25 @@ impl<R: Reactor + 'static> Shard<R> {
             self.set_pace(id, pace, subscribed.subscriber);
         }
         is_whole
+    }
+
+    /// Who comes back may have seen executions of this shard to their ends. Looked for before
+    /// anybody is let in: the engine's wishes are carried out meanwhile. How the last one of the
+    /// others would be given what it has missed.
+    fn look_for_ends(&mut self, follow: &Follow, parts: &mut Parts) -> Option<Pace> {
+        parts.resize_with(follow.executions.len(), || None);
+        let mut pace = None;
+        for (at, &(execution, from)) in follow.executions.iter().enumerate() {
+            if let (From::Seq { seq, .. }, None) = (from, &parts[at])
+                && let Ok(status) = self.inspect(execution)
+            {
+                match was_seen_to_end(&status, seq) {
+                    true => parts[at] = Some(Part::SeenToEnd),
+                    false => pace = pace_of(&status, seq),
+                }
+            }
+        }
+        pace
     }
 
     /// Who has come back is given what it missed in pieces.
@@ -99,8 +132,8 @@ impl<R: Reactor + 'static> Shard<R> {
         match self.attach_connection(execution, spec, id) {
             Err(error) => self.answer_error(id, &error.into()),
             Ok(subscribed) => {
-                let attached = [(execution, subscribed)];
-                self.begin(id, Encoding::Output, "application/octet-stream", false, &attached)
+                let attached = SmallVec::from_iter([(execution, Attached::Here(subscribed))]);
+                self.begin(id, Encoding::Output, "application/octet-stream", false, attached)
             }
         }
     }
@@ -120,7 +153,12 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     /// What is agreed, with what applies to this execution where the client does not say.
-    fn spec_of(&self, execution: ExecutionId, wishes: &Wishes, from: From) -> SubscribeSpec {
+    pub(super) fn spec_of(
+        &self,
+        execution: ExecutionId,
+        wishes: &Wishes,
+        from: From,
+    ) -> SubscribeSpec {
         let run = self.runs.get(execution.slot.index as usize).and_then(Option::as_ref);
         let run = run.filter(|run| run.id == execution);
         let default = run.and_then(|run| {
@@ -147,17 +185,13 @@ impl<R: Reactor + 'static> Shard<R> {
             unreachable!("the answer fits the question");
         };
         let subscribed = result?;
-        let sink = Sink { kinds: subscribed.terms.kinds, call: SinkCall::Connection(id) };
-        let index = subscribed.subscriber.0.index;
+        let (subscriber, kinds) = (subscribed.subscriber, subscribed.terms.kinds);
+        let call = SinkCall::Connection(id);
+        let index = subscriber.0.index;
+        let sink = Sink { subscriber: Some(subscriber), kinds, call };
         self.sinks[index as usize] = sink;
         self.record(Code::SubscriberAttached, index.into(), subscribed.execution.index.into());
         Ok(subscribed)
-    }
-
-    fn detach_all_of(&mut self, attached: &[(ExecutionId, Subscribed)]) {
-        for (_, subscribed) in attached {
-            self.ask_at_once(Event::Unsubscribe(subscribed.subscriber));
-        }
     }
 
     /// Writes the head and what comes first.
@@ -167,7 +201,7 @@ impl<R: Reactor + 'static> Shard<R> {
         encoding: Encoding,
         media_type: &str,
         is_combined: bool,
-        attached: &[(ExecutionId, Subscribed)],
+        attached: AllAttached,
     ) -> bool {
         let now = self.now;
         let serve = self.serve.as_mut().expect("it has connections");
@@ -177,46 +211,52 @@ impl<R: Reactor + 'static> Shard<R> {
         let connection = serve.writable(id).expect("its request is being answered");
         let body = connection.converse(|http, out| http.begin_stream(media_type, &date, out));
         if body == StreamBody::None {
-            self.detach_all_of(attached);
+            self.detach_all_of(attached, Parts::new());
             return true;
         }
-        let followed = attached.iter().map(|(execution, subscribed)| Followed {
-            name: execution.to_string().into(),
-            subscriber: Some(subscribed.subscriber),
-            kinds: subscribed.terms.kinds,
-            seq: subscribed.cursor.next_seq - 1,
-            seen: subscribed.cursor.seen,
-        });
-        let stream = Box::new(Stream {
+        let followed = attached.iter().map(|(execution, attached)| attached.followed(*execution));
+        let open_count = attached.iter().filter(|(_, attached)| attached.is_open()).count();
+        let mut stream = Box::new(Stream {
             encoding,
             body,
             is_combined,
             followed: followed.collect(),
-            open_count: attached.len() as u32,
+            open_count: open_count as u32,
             pace: None,
         });
         if encoding == Encoding::Sse {
             connection.write(|out| stream.write_retry(out, retry));
         }
-        for (execution, subscribed) in attached {
-            let run = self.runs[execution.slot.index as usize].as_ref();
-            let run = run.expect("it was just subscribed to");
-            let tool = run.tool.as_ref().map_or("", |tool| tool.name.as_str());
-            let from_seq = subscribed.cursor.next_seq;
-            let (subscriber, terms) = (subscribed.subscriber, &subscribed.terms);
-            run.names.write_started(tool, subscriber, terms, from_seq, |event| {
+        for (execution, attached) in &attached {
+            let Some((subscriber, terms, from_seq)) = attached.agreed() else { continue };
+            let (names, tool) = match attached {
+                Attached::There(joined) => (&joined.names, joined.tool.as_str()),
+                Attached::Here(_) | Attached::Over { .. } => {
+                    let run = self.runs[execution.slot.index as usize].as_ref();
+                    let run = run.expect("it was just subscribed to");
+                    (&run.names, run.tool.as_ref().map_or("", |tool| tool.name.as_str()))
+                }
+            };
+            names.write_started(tool, subscriber, &terms, from_seq, |event| {
                 connection.write(|out| stream.write_event(out, event, true));
             });
         }
+        let takes = connection.takes;
+        for (followed, (_, attached)) in stream.followed.iter_mut().zip(attached) {
+            followed.source = match attached {
+                Attached::There(joined) => Some(serve.remotes.insert(*joined, id)),
+                Attached::Here(subscribed) => {
+                    serve.demands.extend((!takes).then_some((subscribed.subscriber, 0)));
+                    Some(Source::Here(subscribed.subscriber))
+                }
+                Attached::Over { .. } => None,
+            };
+        }
+        let connection = serve.connection(id).expect("as above");
         connection.doing = Doing::Stream;
         connection.stream = Some(stream);
-        let takes = connection.takes;
         serve.set_timer(id, Some((Timer::Beat, now + beat)));
-        if !takes {
-            for (_, subscribed) in attached {
-                self.tell(Event::Demand(subscribed.subscriber, 0));
-            }
-        }
+        self.tell_demands();
         false
     }
 
@@ -238,7 +278,7 @@ impl<R: Reactor + 'static> Shard<R> {
             let delivery = Delivery::End(Ended { end, error: None });
             let run = self.runs[execution.slot.index as usize].as_ref();
             let serve = self.serve.as_mut().expect("it has connections");
-            serve.tell(id, subscriber, run, &delivery);
+            serve.tell_here(id, subscriber, run, &delivery);
         }
         Ok(())
     }
@@ -258,7 +298,7 @@ impl<R: Reactor + 'static> Shard<R> {
 }
 
 /// Has a client that wants chunk `seq` been told of the end already?
-fn was_seen_to_end(status: &ExecutionStatus, seq: u64) -> bool {
+pub(super) fn was_seen_to_end(status: &ExecutionStatus, seq: u64) -> bool {
     let is_over = matches!(status.state, State::Draining | State::Ended(_));
     is_over && seq > status.head_seq + 1
 }

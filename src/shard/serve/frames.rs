@@ -52,6 +52,8 @@ impl Frame {
 /// A chunk in one encoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Key {
+    /// On which shard the execution lives.
+    pub shard: u8,
     pub execution: Handle,
     pub seq: u64,
     pub encoding: Encoding,
@@ -92,7 +94,9 @@ impl Frames {
     }
 
     fn slot(&self, key: &Key) -> usize {
-        let spread = u64::from(key.execution.index) * 0x9e37 + key.encoding as u64 * 0x51ed;
+        let spread = u64::from(key.execution.index) * 0x9e37
+            + u64::from(key.shard) * 0x2545
+            + key.encoding as u64 * 0x51ed;
         (key.seq.wrapping_add(spread) as usize) & (self.table.len() - 1)
     }
 
@@ -188,7 +192,7 @@ mod tests {
     const EXECUTION: &str = "0000000000000000000000000a";
 
     fn key(seq: u64, encoding: Encoding) -> Key {
-        Key { execution: Handle { index: 3, generation: 1 }, seq, encoding }
+        Key { shard: 0, execution: Handle { index: 3, generation: 1 }, seq, encoding }
     }
 
     fn encode(frames: &mut Frames, seq: u64, encoding: Encoding, data: &[u8]) {
@@ -278,6 +282,8 @@ mod tests {
                 found_count += 1;
             }
             assert_eq!(frames.find(&key(seq, Encoding::Sse)), None);
+            let namesake = Key { shard: 1, ..key(seq, Encoding::Ndjson) };
+            assert_eq!(frames.find(&namesake), None);
         }
         assert!(refused_count > 3 && found_count > 1_000, "{refused_count} {found_count}");
     }

@@ -7,26 +7,33 @@
 //!
 //! Reading order: [`Serve`], the tables; `connection.rs` and `stream.rs`, one of them; `frames.rs`,
 //! what they share; then what the shard does with them: `receive.rs` (bytes in), `answer.rs`
-//! (calls), `follow.rs` (streams), `deliver.rs` (what is given and sent), `clock.rs` (deadlines),
-//! `moves.rs` and `peers.rs` (other shards), `server.rs` (all of them), `tell.rs` (the log).
+//! (calls), `follow.rs` and `attached.rs` (streams), `deliver.rs` (what is given and sent),
+//! `clock.rs` (deadlines), `moves.rs` and `peers.rs` (other shards), `server.rs` (all of them),
+//! `tell.rs` (the log).
 //! Tests: beside `frames.rs`; `sim/server/`, in simulated time; `tests/serve*`, with real clients.
 //!
 //! Invariants ([`Serve::audit`]):
 //! - V1: a connection's place is its place in the reactor, and its generation too.
 //! - V2: the engine was told to give a subscriber nothing if and only if its connection is blocked.
 //! - V3: between two turns nothing is queued but for connections that are blocked.
+//!
+//! What a connection follows on another shard it reads from there by itself: `join.rs` (how that
+//! begins) and `remote.rs` (how it goes on), which has invariants of its own.
 
 mod answer;
+mod attached;
 mod buffers;
 mod clock;
 mod connection;
 mod deliver;
 mod follow;
 mod frames;
+mod join;
 mod listen;
 mod moves;
 mod peers;
 mod receive;
+mod remote;
 mod server;
 mod stream;
 mod tell;
@@ -34,6 +41,7 @@ mod tell;
 pub(super) use deliver::Giving;
 pub(super) use moves::Moving;
 pub use server::{Server, ServerConfig, ServerError, SetUp};
+pub(super) use stream::Source;
 
 use crate::base::{ExecutionId, Instant, Random, SubscriberId};
 use crate::engine::wheel::Wheel;
@@ -43,6 +51,7 @@ use crate::wire::http1::http_date;
 use buffers::Buffers;
 use connection::{Connection, Doing, Timer};
 use frames::{ENCODINGS, Frame, Frames};
+use remote::Remotes;
 
 /// Connections and what belongs to them.
 pub(super) struct Serve {
@@ -76,6 +85,10 @@ pub(super) struct Serve {
     ended: Vec<ExecutionId>,
     /// Answers that other shards have a part in.
     gatherings: Vec<peers::Gathering>,
+    /// Streams that other shards have a part in, and have not said yet which.
+    joinings: join::Joinings,
+    /// What connections follow on other shards.
+    remotes: Remotes,
     timers: Wheel<(ConnectionId, Timer)>,
     random: Random,
     date: [u8; 29],
@@ -104,6 +117,8 @@ impl Serve {
             waiting: Vec::new(),
             ended: Vec::new(),
             gatherings: Vec::new(),
+            joinings: join::Joinings::default(),
+            remotes: Remotes::default(),
             timers: Wheel::new(connections_max, now),
             random: Random::new(seed),
             date: http_date(0),
@@ -160,6 +175,7 @@ impl Serve {
         match connection.doing {
             Doing::Result => self.waiting.retain(|(_, waiting)| *waiting != id),
             Doing::Elsewhere => self.gatherings.retain(|gathering| !gathering.is_for(id)),
+            Doing::Joining => self.joinings.abandon(id),
             Doing::Requests | Doing::Stream | Doing::Moving(_) | Doing::Closing => {}
         }
         Some(connection)
@@ -191,7 +207,10 @@ impl Serve {
     /// When its next timer is due.
     #[inline]
     pub fn next_deadline(&self) -> Option<Instant> {
-        self.timers.next_deadline()
+        match (self.timers.next_deadline(), self.remotes.next_deadline()) {
+            (Some(timer), Some(remote)) => Some(timer.min(remote)),
+            (timer, remote) => timer.or(remote),
+        }
     }
 
     /// Is there anything to be sent, or to follow from what was?
@@ -232,5 +251,9 @@ impl Serve {
             let connection = self.connections[id.0.index as usize].as_ref();
             assert!(connection.is_some_and(|connection| connection.id == *id));
         }
+        self.remotes.audit(&self.connections);
+        let connections = self.connections.iter().flatten();
+        let joining = connections.filter(|c| matches!(c.doing, Doing::Joining));
+        self.joinings.audit(joining.count());
     }
 }

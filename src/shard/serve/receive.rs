@@ -3,6 +3,7 @@
 use super::super::Shard;
 use super::connection::Doing;
 use super::frames::Encoding;
+use super::stream::Source;
 use crate::endpoint::{HttpConnection, Step};
 use crate::engine::Event;
 use crate::limits;
@@ -102,6 +103,7 @@ impl<R: Reactor + 'static> Shard<R> {
             Doing::Requests => self.converse(id, |http, date, out| http.end_input(date, out)),
             Doing::Result
             | Doing::Elsewhere
+            | Doing::Joining
             | Doing::Stream
             | Doing::Moving(_)
             | Doing::Closing => {
@@ -121,10 +123,11 @@ impl<R: Reactor + 'static> Shard<R> {
         self.reactor.close(id);
         self.log_connection("connection_closed", peer);
         for followed in stream.iter().flat_map(|stream| &stream.followed) {
-            match followed.subscriber {
+            match followed.source {
                 // Nobody comes back for the rest of a file.
-                Some(subscriber) if is_output => _ = self.unsubscribe(subscriber),
-                Some(subscriber) => self.tell(Event::Lost(subscriber)),
+                Some(Source::Here(subscriber)) if is_output => _ = self.unsubscribe(subscriber),
+                Some(Source::Here(subscriber)) => self.tell(Event::Lost(subscriber)),
+                Some(Source::There(at)) => self.lose_remote(at),
                 None => {}
             }
         }

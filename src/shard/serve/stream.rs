@@ -37,13 +37,22 @@ pub(super) struct Pace {
     pub until_seq: u64,
 }
 
+/// Where what is given comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::shard) enum Source {
+    /// This shard's engine, by way of this subscriber.
+    Here(SubscriberId),
+    /// The ring of another shard, by way of the reader in this place of [`super::remote::Remotes`].
+    There(u32),
+}
+
 /// An execution that is followed.
 #[derive(Debug)]
 pub(super) struct Followed {
     /// Which, as it is printed.
     pub name: Box<str>,
     /// `None`: it has ended for this connection.
-    pub subscriber: Option<SubscriberId>,
+    pub source: Option<Source>,
     pub kinds: Kinds,
     /// The last chunk that it was given or told of; one past the newest after the end.
     pub seq: u64,
@@ -75,16 +84,16 @@ impl Stream {
         }
     }
 
-    /// Its part of this subscriber.
+    /// Its part of this source.
     #[inline]
-    pub fn part(&mut self, subscriber: SubscriberId) -> Option<&mut Followed> {
-        self.followed.iter_mut().find(|followed| followed.subscriber == Some(subscriber))
+    pub fn part(&mut self, source: Source) -> Option<&mut Followed> {
+        self.followed.iter_mut().find(|followed| followed.source == Some(source))
     }
 
     /// Takes note of a chunk that it is given.
     #[inline]
-    pub fn count(&mut self, subscriber: SubscriberId, chunk: &Chunk<'_>) {
-        let followed = self.part(subscriber).expect("who is given a chunk follows");
+    pub fn count(&mut self, source: Source, chunk: &Chunk<'_>) {
+        let followed = self.part(source).expect("who is given a chunk follows");
         assert!(chunk.seq > followed.seq);
         followed.seq = chunk.seq;
         followed.seen.count(chunk.data.len() as u32);

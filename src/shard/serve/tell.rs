@@ -49,9 +49,14 @@ impl<R: Reactor + 'static> Shard<R> {
         execution: Handle,
         end: &End,
     ) {
-        let EndState::Detached { reason, resume_from } = end.state else { return };
         let run = self.runs[execution.index as usize].as_ref();
         let Some(id) = run.map(|run| run.id) else { return };
+        self.log_let_go(id, subscriber, end);
+    }
+
+    /// As [`Shard::log_detached`], of an execution of any shard.
+    pub(super) fn log_let_go(&self, id: ExecutionId, subscriber: SubscriberId, end: &End) {
+        let EndState::Detached { reason, resume_from } = end.state else { return };
         self.log.record(self.wall_us(), Level::Warn, "subscriber_detached", |record| {
             record.show("execution", &id).show("subscriber", &subscriber);
             record.show("reason", &reason.name()).number("resume_from", resume_from);

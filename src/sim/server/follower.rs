@@ -1,60 +1,32 @@
-//! A client that follows one execution and checks every word it is told.
+//! A client that follows one execution, or several on one connection, and checks every word it is
+//! told.
 
 use serde_json::Value;
 
 use super::exchange::{Exchange, Outcome};
+use super::oracle::{NAMES, Oracle, Seen};
 use super::script::Script;
-use crate::base::Random;
-use crate::engine::{Kind, Policy, Totals};
+use crate::base::{ExecutionId, Random};
+use crate::engine::{Policy, Totals};
 use crate::reactor::ListenAddress;
 use crate::sim::world::SimWorld;
 use crate::wire::{ndjson, sse};
 
-/// What happened, for the coverage of many seeds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Seen {
-    pub chunks: u64,
-    pub gaps: u64,
-    pub progress: u64,
-    pub ends: u64,
-    pub detached: u64,
-    pub resumed: u64,
-    pub seen_to_end: u64,
-    pub gone: u64,
-    pub outputs: u64,
-}
-
 /// See the module's text.
 pub(super) struct Follower {
-    pub execution: usize,
-    id: String,
-    script: Script,
-    policy: Policy,
-    kinds: Vec<Kind>,
+    /// What it follows: one execution, or several on one connection.
+    parts: Vec<Oracle>,
+    is_combined: bool,
+    /// They live on several shards.
+    is_apart: bool,
     format: Format,
     exchange: Option<Exchange>,
-    /// The last chunk that it was told of, over all its connections; `None` before the first
-    /// `started`.
-    told_seq: Option<u64>,
-    /// Of this connection.
-    given: Totals,
-    missed: Totals,
-    has_started: bool,
-    has_ended: bool,
-    /// It was told of the end.
+    /// It was told of the end, or gets nowhere.
     has_all: bool,
-    is_detached: bool,
     /// All is said.
     pub is_done: bool,
-    pub output: Vec<u8>,
-    /// What the server calls it, if it has asked for acknowledgements.
-    acknowledges: bool,
-    pub to_acknowledge: Option<(SubscriberName, u64)>,
-    subscriber: SubscriberName,
+    output: Vec<u8>,
 }
-
-/// As it is printed.
-pub(super) type SubscriberName = String;
 
 enum Format {
     Sse(sse::Decoder),
@@ -62,15 +34,11 @@ enum Format {
     Output,
 }
 
-const NAMES: [(Kind, &str); 3] =
-    [(Kind::Output, "output"), (Kind::Log, "log"), (Kind::Json, "json")];
-
 impl Follower {
     pub fn new(
-        execution: usize,
-        id: &str,
-        script: Script,
+        executions: &[(&str, Script)],
         acknowledges: bool,
+        is_combined: bool,
         random: &mut Random,
     ) -> Follower {
         let policy = Policy::ALL[random.below(Policy::ALL.len() as u64) as usize];
@@ -79,34 +47,28 @@ impl Follower {
             kinds.push(NAMES[random.below(3) as usize].0);
         }
         let format = match random.below(5) {
-            0 => Format::Output,
-            1 => Format::Ndjson(ndjson::Decoder::new()),
+            0 if !is_combined => Format::Output,
+            0 | 1 => Format::Ndjson(ndjson::Decoder::new()),
             _ => Format::Sse(sse::Decoder::new()),
         };
         let is_output = matches!(format, Format::Output);
         if is_output {
             kinds.clear();
         }
+        let acknowledges = acknowledges && !is_output;
+        let part = |&(id, script): &(&str, Script)| {
+            Oracle::new(id, script, policy, kinds.clone(), acknowledges)
+        };
+        let shard_of = |id: &str| id.parse::<ExecutionId>().map(|id| id.shard).ok();
         Follower {
-            execution,
-            id: id.to_owned(),
-            script,
-            policy,
-            kinds,
+            parts: executions.iter().map(part).collect(),
+            is_combined,
+            is_apart: executions.iter().any(|(id, _)| shard_of(id) != shard_of(executions[0].0)),
             format,
             exchange: None,
-            told_seq: None,
-            given: Totals::ZERO,
-            missed: Totals::ZERO,
-            has_started: false,
-            has_ended: false,
             has_all: false,
-            is_detached: false,
             is_done: false,
             output: Vec::new(),
-            acknowledges: acknowledges && !is_output,
-            to_acknowledge: None,
-            subscriber: SubscriberName::new(),
         }
     }
 
@@ -114,43 +76,46 @@ impl Follower {
         self.exchange.is_some()
     }
 
-    /// Connects, for the first time or again. `false` if that was not possible.
-    pub fn connect(&mut self, world: &SimWorld, address: &ListenAddress) -> bool {
-        let id = &self.id;
-        let mut request = match &self.format {
-            Format::Output => format!("GET /v1/executions/{id}/output HTTP/1.1\r\n"),
-            _ => format!("GET /v1/executions/{id}/events?policy={} HTTP/1.1\r\n", self.query()),
-        };
-        request += "Host: sim\r\n";
-        if let (Some(_), Format::Sse(decoder)) = (self.told_seq, &mut self.format) {
-            request += &format!("Last-Event-ID: {}\r\n", decoder.last_id());
-            decoder.reconnect();
-        }
-        if let Format::Ndjson(decoder) = &mut self.format {
-            *decoder = ndjson::Decoder::new();
-        }
-        request += "\r\n";
-        self.exchange = Exchange::begin(world, address, &request);
-        (self.given, self.missed) = (Totals::ZERO, Totals::ZERO);
-        (self.has_started, self.has_ended, self.is_detached) = (false, false, false);
-        self.exchange.is_some()
+    /// Has it an event behind which it goes on when it comes back?
+    fn has_cursor(&self) -> bool {
+        let is_told = self.parts.iter().any(|part| part.told_seq.is_some());
+        is_told && (!self.is_combined || matches!(self.format, Format::Sse(_)))
     }
 
-    fn query(&self) -> String {
-        let mut query = self.policy.name().to_owned();
-        if let Format::Ndjson(_) = self.format {
-            query += "&format=ndjson";
-            if let Some(seq) = self.told_seq {
-                query += &format!("&from={}", seq + 1);
+    /// Connects, for the first time or again. `false` if that was not possible.
+    pub fn connect(&mut self, world: &SimWorld, address: &ListenAddress) -> bool {
+        let first = &self.parts[0];
+        let (id, query) = (&first.id, first.query());
+        let mut target = match (&self.format, self.is_combined) {
+            (Format::Output, _) => format!("/v1/executions/{id}/output"),
+            (_, false) => format!("/v1/executions/{id}/events?{query}"),
+            (_, true) => {
+                let ids: Vec<&str> = self.parts.iter().map(|part| part.id.as_str()).collect();
+                format!("/v1/events?executions={}&{query}", ids.join(","))
             }
+        };
+        let mut head = String::new();
+        let has_cursor = self.has_cursor();
+        let says_all = has_cursor && matches!(self.format, Format::Sse(_));
+        match &mut self.format {
+            Format::Output => {}
+            Format::Ndjson(decoder) => {
+                *decoder = ndjson::Decoder::new();
+                target += "&format=ndjson";
+                if let Some(seq) = self.parts[0].told_seq.filter(|_| has_cursor) {
+                    target += &format!("&from={}", seq + 1);
+                }
+            }
+            Format::Sse(decoder) if has_cursor => {
+                head = format!("Last-Event-ID: {}\r\n", decoder.last_id());
+                decoder.reconnect();
+            }
+            Format::Sse(_) => {}
         }
-        for kind in &self.kinds {
-            query += &format!("&kinds={}", kind.name());
-        }
-        if self.acknowledges {
-            query += "&acks=4";
-        }
-        query
+        let request = format!("GET {target} HTTP/1.1\r\nHost: sim\r\n{head}\r\n");
+        self.exchange = Exchange::begin(world, address, &request);
+        self.parts.iter_mut().for_each(|part| part.connect(says_all));
+        self.exchange.is_some()
     }
 
     /// Reads a bit. What the server must not do is an error.
@@ -168,6 +133,9 @@ impl Follower {
             None => {}
             Some(200) if self.has_all => return Err("it is told again what it has".into()),
             Some(200) => self.read(&body, seen)?,
+            Some(204) if !self.parts.iter().all(|part| part.is_over) => {
+                return Err("it is told that there is no more, and has not been told all".into());
+            }
             Some(204) => {
                 seen.seen_to_end += 1;
                 self.is_done = true;
@@ -196,25 +164,34 @@ impl Follower {
             self.is_done = true;
             return self.check_output(outcome);
         }
-        if outcome == Outcome::Complete && exchange.status == Some(200) && !self.has_ended {
+        if self.is_done {
+            return Ok(()); // It was told that there is nothing, or nothing more.
+        }
+        let have_ended = self.parts.iter().all(|part| part.has_ended || part.is_over);
+        if outcome == Outcome::Complete && exchange.status == Some(200) && !have_ended {
             return Err("the body is complete, and there was no end".into());
         }
         // Who is detached again and again without a chunk would come back for ever.
-        let gets_nowhere = self.is_detached && self.given == Totals::ZERO;
-        if gets_nowhere || (self.has_ended && !self.is_detached) {
+        let is_detached = self.parts.iter().any(|part| part.is_detached);
+        let gets_nowhere = is_detached && self.parts.iter().all(|p| p.given == Totals::ZERO);
+        if gets_nowhere || self.parts.iter().all(|part| part.is_over) {
             let is_browser = matches!(self.format, Format::Sse(_)) && !gets_nowhere;
-            self.is_done = !is_browser || self.told_seq.is_none_or(|seq| seq % 4 != 0);
+            self.is_done =
+                !is_browser || self.parts[0].told_seq.is_none_or(|seq| !seq.is_multiple_of(4));
             self.has_all = true; // A browser comes back all the same.
+        } else if !self.has_cursor() {
+            self.is_done = true; // It would begin anew.
         }
         Ok(())
     }
 
     fn check_output(&self, outcome: Outcome) -> Result<(), String> {
+        let script = self.parts[0].script;
         let mut whole = Vec::new();
-        (1..=self.script.chunk_count).for_each(|seq| whole.extend(self.script.chunk(seq).1));
+        (1..=script.chunk_count).for_each(|seq| whole.extend(script.chunk(seq).1));
         let is_right = match outcome {
             _ if self.output.is_empty() => true, // Perhaps it was refused.
-            Outcome::Complete => self.output == whole && !self.script.fails,
+            Outcome::Complete => self.output == whole && !script.fails,
             Outcome::Cut => whole.starts_with(&self.output),
         };
         match is_right {
@@ -247,9 +224,13 @@ impl Follower {
             }
         }
         for (event, id) in events {
-            self.take(&event, seen).map_err(|text| format!("{text}: {event}"))?;
+            let part = self.parts.iter_mut().find(|part| event["execution"] == part.id.as_str());
+            let part = part.ok_or_else(|| format!("another execution: {event}"))?;
+            part.take(&event, seen).map_err(|text| format!("{text}: {event}"))?;
+            seen.apart += u64::from(self.is_apart && event["event"] == "chunk");
+            // Alone, who is detached is told that without an id of its own.
             if let Some(id) = id
-                && !self.is_detached
+                && (self.is_combined || !part.is_detached)
             {
                 self.check_id(&id)?;
             }
@@ -257,138 +238,27 @@ impl Follower {
         Ok(())
     }
 
-    /// The `id:` says where it is.
+    /// The `id:` has one cursor for each.
     fn check_id(&self, id: &str) -> Result<(), String> {
-        let told_seq = self.told_seq.expect("it was told something");
-        let mut expected = format!("{}:{told_seq}:", self.id);
-        if self.has_ended {
-            expected = format!("{}:{}:", self.id, self.script.chunk_count + 1);
-            if !id.starts_with(&expected) {
-                expected = format!("{}:", self.id); // It was cancelled before its last chunk.
-            }
+        let cursors: Vec<&str> = id.split(',').collect();
+        if cursors.len() != self.parts.len() {
+            return Err(format!("id {id} is not of {} executions", self.parts.len()));
         }
-        match id.starts_with(&expected) {
-            true => Ok(()),
-            false => Err(format!("id {id} where {expected} was expected")),
-        }
-    }
-
-    fn take(&mut self, event: &Value, seen: &mut Seen) -> Result<(), String> {
-        let number = |name: &str| event[name].as_u64().ok_or(format!("{name} is missing"));
-        let must = |holds: bool, text: &str| if holds { Ok(()) } else { Err(text.to_owned()) };
-        must(!self.has_ended, "something comes behind the end")?;
-        must(event["execution"] == self.id.as_str(), "another execution")?;
-        let name = event["event"].as_str().unwrap_or("");
-        must((name == "started") != self.has_started, "`started` is the first, and once")?;
-        match name {
-            "started" => {
-                self.has_started = true;
-                let from_seq = number("from_seq")?;
-                match self.told_seq {
-                    None => self.told_seq = Some(from_seq - 1),
-                    Some(seq) => {
-                        seen.resumed += 1;
-                        must(from_seq == seq + 1, "it does not go on where it was")?;
-                    }
-                }
-                self.subscriber = event["subscriber"].as_str().unwrap_or("").to_owned();
-            }
-            "chunk" => {
-                let seq = number("seq")?;
-                self.skip_to(seq)?;
-                let (kind, bytes) = self.script.chunk(seq);
-                must(event["kind"] == kind.name(), "of another kind")?;
-                must(data(event)? == bytes, "other bytes")?;
-                self.given.count(bytes.len() as u32);
-                seen.chunks += 1;
-                if self.acknowledges {
-                    self.to_acknowledge = Some((self.subscriber.clone(), seq));
-                }
-            }
-            "gap" => {
-                let (from_seq, to_seq) = (number("from_seq")?, number("to_seq")?);
-                self.skip_to(from_seq)?;
-                self.told_seq = Some(to_seq);
-                let sum = self.script.sum(&self.kinds, from_seq, to_seq);
-                let told = Totals { chunks: number("chunk_count")?, bytes: number("byte_count")? };
-                must(told == sum, "it counts wrong")?;
-                must(
-                    self.policy != Policy::Block || event["reason"] == "late",
-                    "`block` lost one",
-                )?;
-                self.missed = self.missed + told;
-                seen.gaps += 1;
-                if self.acknowledges {
-                    self.to_acknowledge = Some((self.subscriber.clone(), to_seq));
-                }
-            }
-            "progress" => seen.progress += 1,
-            "end" => self.end(event, seen)?,
-            other => return Err(format!("there is no event {other:?}")),
-        }
-        Ok(())
-    }
-
-    /// Nothing of its kinds may be between the last word and this chunk.
-    fn skip_to(&mut self, seq: u64) -> Result<(), String> {
-        let told_seq = self.told_seq.expect("it was started");
-        if seq <= told_seq {
-            return Err(format!("chunk {seq} comes behind {told_seq}"));
-        }
-        let between = self.script.sum(&self.kinds, told_seq + 1, seq - 1);
-        if between != Totals::ZERO {
-            return Err(format!("nothing is said of {between:?} behind {told_seq}"));
-        }
-        self.told_seq = Some(seq);
-        Ok(())
-    }
-
-    fn end(&mut self, event: &Value, seen: &mut Seen) -> Result<(), String> {
-        self.has_ended = true;
-        seen.ends += 1;
-        let number = |name: &str| event[name].as_u64().ok_or(format!("{name} is missing"));
-        let given = Totals { chunks: number("chunks")?, bytes: number("bytes")? };
-        let missed = Totals { chunks: number("missed_chunks")?, bytes: number("missed_bytes")? };
-        if (given, missed) != (self.given, self.missed) {
-            return Err(format!("its sums are not {:?} and {:?}", self.given, self.missed));
-        }
-        let told_seq = self.told_seq.expect("it was started");
-        match event["state"].as_str() {
-            Some("detached") => {
-                self.is_detached = true;
-                seen.detached += 1;
-            }
-            Some("completed" | "failed") => {
-                let rest = self.script.sum(&self.kinds, told_seq + 1, self.script.chunk_count);
-                if rest != Totals::ZERO {
-                    return Err(format!("nothing was said of {rest:?} behind {told_seq}"));
-                }
-            }
-            Some("cancelled") => {}
-            other => return Err(format!("state {other:?}")),
-        }
-        Ok(())
+        self.parts.iter().zip(cursors).try_for_each(|(part, cursor)| part.check_cursor(cursor))
     }
 
     /// What it is doing, for who asks why.
     pub fn describe(&self) -> String {
-        let Follower { execution, policy, told_seq, has_started, has_ended, .. } = self;
         let status = self.exchange.as_ref().map(|exchange| exchange.status);
-        format!(
-            "a follower of execution {execution} ({:?}) under {policy}, acknowledging: {}, at \
-             {told_seq:?}, started: {has_started}, ended: {has_ended}, connection: {status:?}",
-            self.script, self.acknowledges
-        )
+        let parts: Vec<String> = self.parts.iter().map(Oracle::describe).collect();
+        format!("a follower of [{}], connection: {status:?}", parts.join(", "))
     }
 
     /// Cuts its connection, if there is one. Whoever has no cursor to come back with is done.
     pub fn cut(&mut self, world: &SimWorld, random: &mut Random) -> bool {
         let Some(mut exchange) = self.exchange.take() else { return false };
         exchange.leave(world, random);
-        if let Format::Output = self.format {
-            self.is_done = true;
-        }
-        if let (Format::Ndjson(_), None) | (Format::Sse(_), None) = (&self.format, self.told_seq) {
+        if matches!(self.format, Format::Output) || !self.has_cursor() {
             self.is_done = true;
         }
         true
@@ -396,41 +266,6 @@ impl Follower {
 
     /// The request that acknowledges what it was told.
     pub fn acknowledgement(&mut self) -> Option<String> {
-        let (subscriber, seq) = self.to_acknowledge.take()?;
-        let body = format!("{{\"seq\":{seq}}}");
-        Some(format!(
-            "POST /v1/executions/{}/subscribers/{subscriber}/acks HTTP/1.1\r\nHost: sim\r\n\
-             Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
-            self.id,
-            body.len()
-        ))
+        self.parts.iter_mut().find_map(Oracle::acknowledgement)
     }
-}
-
-/// The bytes of a chunk, out of its event.
-fn data(event: &Value) -> Result<Vec<u8>, String> {
-    let text = event["data"].as_str().ok_or("no data")?;
-    match event["encoding"].as_str() {
-        Some("text") => Ok(text.as_bytes().to_vec()),
-        Some("base64") => Ok(decoded(text)),
-        other => Err(format!("encoding {other:?}")),
-    }
-}
-
-/// Base 64, as an oracle of its own.
-fn decoded(text: &str) -> Vec<u8> {
-    const DIGITS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let digits = text.bytes().filter(|byte| *byte != b'=');
-    let mut bytes = Vec::new();
-    let (mut bits, mut count) = (0u32, 0);
-    for byte in digits {
-        let digit = DIGITS.iter().position(|digit| *digit == byte).unwrap_or(0) as u32;
-        bits = bits << 6 | digit;
-        count += 6;
-        if count >= 8 {
-            count -= 8;
-            bytes.push((bits >> count) as u8);
-        }
-    }
-    bytes
 }

@@ -2,14 +2,19 @@
 //! late, cut and reset; a real shard, its real connections, and clients that believe nothing.
 //!
 //! Reading order: `script.rs` (the tool: everybody can compute what it publishes), `exchange.rs` (a
-//! request and its response), `follower.rs` (a client that follows and checks), `run.rs` (a seed).
+//! request and its response), `follower.rs` and `oracle.rs` (a client that follows and checks), `run.rs` (a seed).
 //!
 //! What every client of a stream holds the server to: its chunks are the tool's, in order; what is
 //! not there is in a gap, counted to the byte; there is one end, the last, and its sums are right;
 //! whoever comes back with the last `id:` goes on exactly there.
 
+#[cfg(test)]
+mod apart_tests;
 mod exchange;
 mod follower;
+#[cfg(test)]
+mod house;
+mod oracle;
 mod run;
 mod script;
 #[cfg(test)]

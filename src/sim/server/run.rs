@@ -6,7 +6,8 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::exchange::{Exchange, Outcome};
-use super::follower::{Follower, Seen};
+use super::follower::Follower;
+use super::oracle::Seen;
 use super::script::{self, Script};
 use crate::base::{Instant, Random};
 use crate::engine::EngineLimits;
@@ -167,6 +168,7 @@ impl Run {
         let seen = self.seen;
         let happened = vec![
             ("chunks", seen.chunks),
+            ("chunks from apart", seen.apart),
             ("gaps", seen.gaps),
             ("progress", seen.progress),
             ("ends", seen.ends),
@@ -218,7 +220,7 @@ impl Run {
         }
         follower
             .step(&self.world, &mut self.random, &mut self.seen)
-            .map_err(|text| format!("follower {at} of execution {}: {text}", follower.execution))?;
+            .map_err(|text| format!("follower {at}: {text}; it is {}", follower.describe()))?;
         if let Some(request) = follower.acknowledgement() {
             self.send(&request, Kind::Ask(&[204, 404, 409]));
         }
@@ -315,12 +317,19 @@ impl Run {
 
     fn follow(&mut self) {
         let newest = self.executions.len().min(4) as u64;
-        let at = self.executions.len() - 1 - self.random.below(newest) as usize;
-        let execution = &self.executions[at];
         let acknowledges = self.acknowledges && self.random.chance(1, 4);
-        let (id, script) = (&execution.id, execution.script);
-        let follower = Follower::new(at, id, script, acknowledges, &mut self.random);
-        self.followers.push(follower);
+        let is_combined = self.random.chance(1, 4);
+        let count = if is_combined { self.random.between(1, newest) } else { 1 };
+        let mut followed: Vec<(&str, Script)> = Vec::new();
+        for _ in 0..count {
+            let at = self.executions.len() - 1 - self.random.below(newest) as usize;
+            let Execution { id, script } = &self.executions[at];
+            if !followed.iter().any(|(other, _)| other == id) {
+                followed.push((id, *script));
+            }
+        }
+        let random = &mut self.random;
+        self.followers.push(Follower::new(&followed, acknowledges, is_combined, random));
     }
 
     fn moves(&mut self) -> u64 {

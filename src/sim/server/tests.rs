@@ -2,119 +2,9 @@
 
 use std::time::Duration;
 
-use super::script::{self, Script};
-use crate::engine::EngineLimits;
+use super::house::{House, NOTHING, SHORT, get};
+use super::script::Script;
 use crate::limits;
-use crate::memory::RingPoolConfig;
-use crate::reactor::{ListenAddress, ListenOptions};
-use crate::shard::{Shard, ShardConfig};
-use crate::sim::network::SimClient;
-use crate::sim::reactor::SimReactor;
-use crate::sim::world::{EAGAIN, SimFaults, SimWorld};
-
-/// A server of one shard, in a world without faults.
-struct House {
-    world: SimWorld,
-    shard: Shard<SimReactor>,
-    address: ListenAddress,
-}
-
-impl House {
-    fn new() -> House {
-        let world = SimWorld::new(1, SimFaults::NONE);
-        let config = ShardConfig {
-            engine: EngineLimits { executions_max: 8, ..EngineLimits::default() },
-            rings: RingPoolConfig { prealloc_bytes: 0, bytes_max: 1 << 20 },
-            seed: Some(1),
-            ..ShardConfig::default()
-        };
-        let mut shard = Shard::with_reactor(SimReactor::new(&world, 1), config).unwrap();
-        shard.tools_mut().insert(script::spec(), script::prepare).unwrap();
-        let any = "127.0.0.1:0".parse().unwrap();
-        let address = shard.listen(&any, ListenOptions::default()).unwrap();
-        House { world, shard, address }
-    }
-
-    fn turn(&mut self) {
-        while self.shard.turn() {}
-    }
-
-    fn pass(&mut self, duration: Duration) {
-        let until = self.world.now() + duration;
-        while self.world.now() < until {
-            let due = self.shard.next_deadline().filter(|&due| due <= until).unwrap_or(until);
-            self.world.set_horizon(Some(due));
-            self.shard.park(Some(due));
-            self.world.set_horizon(None);
-            self.turn();
-        }
-        self.shard.audit();
-    }
-
-    fn say(&mut self, client: SimClient, text: &str) {
-        assert_eq!(self.world.client_send(client, text.as_bytes()), Ok(text.len()));
-        self.pass(Duration::from_millis(1));
-    }
-
-    /// A new connection that has said this.
-    fn visit(&mut self, text: &str) -> SimClient {
-        let client = self.world.connect(&self.address).unwrap();
-        self.say(client, text);
-        client
-    }
-
-    /// What the client has coming; with `<end>` if the server has finished.
-    fn hear(&mut self, client: SimClient) -> String {
-        let mut heard = Vec::new();
-        let mut buffer = [0; 4_096];
-        loop {
-            match self.world.client_receive(client, &mut buffer) {
-                Ok(0) => {
-                    heard.extend_from_slice(b"<end>");
-                    break;
-                }
-                Ok(count) => heard.extend_from_slice(&buffer[..count]),
-                Err(EAGAIN) => break,
-                Err(error) => {
-                    heard.extend_from_slice(format!("<{error}>").as_bytes());
-                    break;
-                }
-            }
-            self.turn();
-        }
-        String::from_utf8_lossy(&heard).into_owned()
-    }
-
-    /// Runs a script; its name.
-    fn run(&mut self, script: Script, more: &str) -> String {
-        let body = format!("{{\"tool\":\"script\",\"arguments\":{}{more}}}", script.arguments());
-        let length = body.len();
-        let client = self.visit(&format!(
-            "POST /v1/executions HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n\
-             Content-Length: {length}\r\n\r\n{body}"
-        ));
-        let heard = self.hear(client);
-        assert!(heard.starts_with("HTTP/1.1 201"), "{heard}");
-        self.world.client_close(client);
-        let at = heard.find("\"execution\":\"").expect(&heard) + 13;
-        heard[at..at + 26].to_owned()
-    }
-
-    fn get(&mut self, path: &str) -> String {
-        let client = self.visit(&get(path));
-        let heard = self.hear(client);
-        self.world.client_close(client);
-        heard
-    }
-}
-
-fn get(path: &str) -> String {
-    format!("GET {path} HTTP/1.1\r\nHost: h\r\n\r\n")
-}
-
-/// It makes nothing for a long time: its subscribers are idle.
-const NOTHING: &str = ",\"start\":{\"after_subscribers\":99,\"deadline_ms\":3600000}";
-const SHORT: Script = Script { seed: 7, chunk_count: 5, chunk_bytes_max: 8, fails: false };
 
 #[test]
 fn a_request_that_trickles_in_is_given_up_after_its_deadline_and_not_before() {
@@ -290,7 +180,7 @@ fn a_server_that_ends_says_so_and_sends_what_was_said() {
     let idle = house.visit(&get("/healthz"));
     assert!(house.hear(stream).contains("event: started\n"));
     assert!(house.hear(idle).contains("200"));
-    house.shard.drain();
+    house.shards[0].drain();
     house.pass(Duration::from_millis(1));
     let heard = house.hear(stream);
     assert!(heard.contains("\"state\":\"detached\",\"reason\":\"shutdown\""), "{heard}");
@@ -298,7 +188,7 @@ fn a_server_that_ends_says_so_and_sends_what_was_said() {
     assert!(house.world.connect(&house.address).is_err());
     house.world.client_close(stream);
     house.pass(limits::CONNECTION_IDLE + limits::LINGER * 2);
-    assert_eq!(house.shard.connection_count(), 0);
+    assert_eq!(house.shards[0].connection_count(), 0);
 }
 
 #[test]

@@ -1,0 +1,93 @@
+//! A subscriber of another thread: it looks after itself, and this is what is heard of it.
+
+use crate::base::{Handle, SubscriberId};
+use crate::engine::Engine;
+use crate::engine::action::{AcknowledgeError, Action, DetachReason, Reply};
+use crate::engine::event::Place;
+use crate::engine::policy::Log;
+use crate::engine::timers::Timer;
+use crate::limits;
+
+impl Engine {
+    /// Progress is left for readers on other threads only while there are any: the first of them
+    /// finds what was said before it came.
+    pub(super) fn report_to_first(&mut self, execution: Handle) {
+        let e = self.executions.get(execution).expect("it was just subscribed to");
+        if e.remotes.len() == 1
+            && e.progress_to_tell > 0
+            && let Some(progress) = e.tracker.progress()
+        {
+            self.wishes.push_back(Action::Report(execution, progress));
+        }
+    }
+
+    /// The execution that a subscriber of another thread follows; `None` if it is none, or gone.
+    pub fn followed_from_afar(&self, subscriber: SubscriberId) -> Option<Handle> {
+        let seat = self.seats.get(subscriber.0)?;
+        (seat.place == Place::Remote).then_some(seat.execution)
+    }
+
+    /// As far as the shard has said where that one stands.
+    pub(super) fn acknowledge_remote(&mut self, subscriber: SubscriberId, seq: u64) {
+        let seat = *self.seats.get(subscriber.0).expect("the caller found it");
+        let remote = self.remote_mut(subscriber).expect("as above");
+        let next_seq = remote.next_seq;
+        let result = match &mut remote.acked_seq {
+            None => Err(AcknowledgeError::NotAsked),
+            Some(_) if seq >= next_seq => Err(AcknowledgeError::NotGiven { next_seq }),
+            Some(acked_seq) => {
+                *acked_seq = seq.max(*acked_seq);
+                Ok(())
+            }
+        };
+        self.moved(seat.execution);
+        self.reply(Reply::Acknowledged(result));
+    }
+
+    /// A reader on another thread stands elsewhere: what follows if somebody waits for that.
+    fn moved(&mut self, execution: Handle) {
+        let e = self.executions.get(execution).expect("a seat's execution lives");
+        if e.gated() || e.closed() {
+            self.update_gate(execution);
+            self.settle(execution);
+        }
+    }
+
+    /// Nobody reads for it any more. Who may come back for it keeps its place.
+    pub(super) fn lost_remote(&mut self, subscriber: SubscriberId) {
+        let remote = self.remote_mut(subscriber).expect("the caller found it");
+        if remote.is_lost() {
+            return;
+        }
+        if remote.replays {
+            let timer = self.arm(limits::RECONNECT_GRACE, Timer::Grace(subscriber));
+            let remote = self.remote_mut(subscriber).expect("as above");
+            remote.grace_timer = Some(timer);
+        } else {
+            self.detach(subscriber, DetachReason::Lost);
+        }
+    }
+
+    pub(super) fn reader_at(&mut self, subscriber: SubscriberId, next_seq: u64) {
+        let Some(seat) = self.seats.get(subscriber.0).copied() else { return };
+        if seat.place != Place::Remote {
+            return;
+        }
+        let e = self.executions.get_mut(seat.execution).expect("a seat's execution lives");
+        let end_seq = e.log.head_seq() + 1;
+        let remote = &mut e.remotes[seat.at as usize];
+        // A reader may be ahead of what the engine was told of a producer on another thread.
+        remote.next_seq = remote.next_seq.max(next_seq.min(end_seq));
+        self.moved(seat.execution);
+    }
+
+    pub(super) fn reader_gone(&mut self, subscriber: SubscriberId) {
+        if let Some(seat) = self.seats.get(subscriber.0)
+            && seat.place == Place::Remote
+        {
+            self.counters.subscribers_detached_left += 1;
+            self.wishes.push_back(Action::Forget(subscriber));
+            self.remove(subscriber);
+        }
+    }
+}

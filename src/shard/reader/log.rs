@@ -1,0 +1,70 @@
+//! The ring as a policy sees it from another thread: what the log is to the engine.
+
+use crate::engine::policy::Log;
+use crate::engine::{Kind, Kinds, Meta, Totals};
+use crate::memory::{Descriptor, Poll, RingReader};
+
+/// The ring as a policy sees it from here.
+pub(super) struct RingLog<'a> {
+    pub reader: &'a RingReader,
+    pub head_seq: u64,
+    pub tail_seq: u64,
+    pub next_seq: u64,
+    pub seen: Totals,
+}
+
+impl Log for RingLog<'_> {
+    fn head_seq(&self) -> u64 {
+        self.head_seq
+    }
+
+    fn tail_seq(&self) -> u64 {
+        self.tail_seq
+    }
+
+    /// A chunk that was overwritten meanwhile looks empty; who asked finds out afterwards.
+    fn meta(&self, seq: u64) -> Meta {
+        match self.reader.poll(seq) {
+            Poll::Ready(descriptor) => meta_of(&descriptor),
+            _ => Meta::default(),
+        }
+    }
+
+    fn totals_through_head(&self, kinds: Kinds) -> Totals {
+        if kinds.is_all() {
+            let bytes = self.meta(self.head_seq).total_bytes;
+            return Totals { chunks: self.head_seq, bytes };
+        }
+        let mut totals = self.seen;
+        for seq in self.next_seq..=self.head_seq {
+            let meta = self.meta(seq);
+            if kinds.contains(meta.kind) {
+                totals.count(meta.length);
+            }
+        }
+        totals
+    }
+
+    /// Not asked for: what was overtaken is counted by [`Subscriber::skip_overtaken`].
+    fn totals_before_tail(&self, kinds: Kinds) -> Totals {
+        let tail = self.reader.tail_totals();
+        tail.map_or(Totals::ZERO, |tail| sum_of(&tail.kinds, kinds))
+    }
+}
+
+fn meta_of(descriptor: &Descriptor) -> Meta {
+    Meta {
+        total_bytes: descriptor.total_bytes,
+        length: descriptor.length,
+        kind: Kind::new(descriptor.header.kind).unwrap_or_default(),
+        key: descriptor.header.key,
+    }
+}
+
+pub(super) fn sum_of(totals: &crate::memory::KindTotals, kinds: Kinds) -> Totals {
+    let wanted = Kind::ALL.into_iter().filter(|&kind| kinds.contains(kind));
+    wanted.fold(Totals::ZERO, |sum, kind| {
+        let total = &totals[kind as usize];
+        sum + Totals { chunks: total.count, bytes: total.bytes }
+    })
+}

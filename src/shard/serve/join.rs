@@ -1,0 +1,256 @@
+//! How a connection begins to follow executions of several shards: it is on one of them, and that
+//! one asks each of the others for readers of its rings, with the wishes of the request. All or
+//! nothing: with one refusal the whole request is refused, and whoever was let in leaves again.
+//!
+//! Asking is a command in the other shard's mailbox, and so is its answer; the connection waits
+//! meanwhile ([`Doing::Joining`]), and may be gone when the answer comes. What is then let go, or
+//! gets lost on its way, is a broken connection to its shard: under `block` its place is kept for
+//! who asks again.
+//!
+//! Invariant: J1: as long as a connection is joining there is one entry for it, with at least one
+//! answer missing, and a timer.
+
+use super::super::handle::Command;
+use super::super::{Names, Shard, Subscriber};
+use super::connection::{Doing, Timer};
+use super::follow::was_seen_to_end;
+use crate::base::ExecutionId;
+use crate::endpoint::{ApiError, Follow, Wishes};
+use crate::engine::{Coalesce, From};
+use crate::limits;
+use crate::reactor::{ConnectionId, Reactor, Waker};
+use crate::wire::http1::Status;
+
+/// A reader that another shard has let in.
+#[derive(Debug)]
+pub(super) struct Joined {
+    pub subscriber: Subscriber,
+    pub names: Names,
+    /// What the execution runs; empty if that has no name.
+    pub tool: String,
+    pub coalesce: Option<Coalesce>,
+}
+
+/// What another shard says to one execution of a request.
+#[derive(Debug)]
+pub(super) enum Part {
+    /// The client has been told of its end before.
+    SeenToEnd,
+    Joined(Box<Joined>),
+    Refused(ApiError),
+}
+
+impl Part {
+    /// It is not wanted after all, and nobody will come back for it.
+    pub fn dismiss(self) {
+        if let Part::Joined(joined) = self {
+            joined.subscriber.unsubscribe();
+        }
+    }
+}
+
+/// What all others have said, by the place of the execution in the request.
+pub(super) type Parts = Vec<Option<Part>>;
+
+/// What a shard is asked.
+struct Question {
+    /// The shard that asks, and what its reactor is woken with.
+    asker: usize,
+    reactor: Waker,
+    ticket: u64,
+    /// With their places in the request.
+    executions: Vec<(usize, ExecutionId, From)>,
+    wishes: Wishes,
+    resumes: bool,
+}
+
+/// A request whose answers are waited for.
+#[derive(Debug)]
+struct Joining {
+    ticket: u64,
+    connection: ConnectionId,
+    follow: Follow,
+    parts: Parts,
+    /// So many shards have not answered.
+    missing_count: usize,
+}
+
+/// All of one shard.
+#[derive(Debug, Default)]
+pub(super) struct Joinings {
+    list: Vec<Joining>,
+    ticket_last: u64,
+}
+
+impl Joinings {
+    fn draw_ticket(&mut self) -> u64 {
+        self.ticket_last += 1;
+        self.ticket_last
+    }
+
+    fn take(&mut self, is_it: impl Fn(&Joining) -> bool) -> Option<Joining> {
+        let at = self.list.iter().position(is_it)?;
+        Some(self.list.swap_remove(at))
+    }
+
+    /// The connection is gone, or waits no longer.
+    pub fn abandon(&mut self, connection: ConnectionId) {
+        drop(self.take(|joining| joining.connection == connection));
+    }
+
+    /// A shard has answered. The request, if it was the last one that was missing.
+    fn add(&mut self, ticket: u64, parts: Vec<(usize, Part)>) -> Option<Joining> {
+        let joining = self.list.iter_mut().find(|joining| joining.ticket == ticket)?;
+        for (at, part) in parts {
+            joining.parts[at] = Some(part);
+        }
+        joining.missing_count -= 1;
+        if joining.missing_count > 0 {
+            return None;
+        }
+        self.take(|joining| joining.ticket == ticket)
+    }
+
+    /// Checks J1, of connections that say of themselves whether they are joining. For tests.
+    ///
+    /// # Panics
+    /// If it does not hold.
+    pub fn audit(&self, joining_count: usize) {
+        assert_eq!(self.list.len(), joining_count);
+        assert!(self.list.iter().all(|joining| joining.missing_count > 0));
+    }
+}
+
+fn busy() -> ApiError {
+    let error = ApiError::new(Status::SERVICE_UNAVAILABLE, "busy", "a shard takes no calls");
+    error.retry_after(limits::BUSY_RETRY_AFTER)
+}
+
+impl<R: Reactor + 'static> Shard<R> {
+    /// Does it live on another shard of this server?
+    pub(super) fn is_apart(&self, execution: ExecutionId) -> bool {
+        let home = usize::from(execution.shard);
+        home != self.own_index() && home < self.peers.len()
+    }
+
+    /// Asks the other shards for their parts of a stream. `true`: it is answered.
+    pub(super) fn begin_joining(&mut self, id: ConnectionId, follow: &Follow) -> bool {
+        let serve = self.serve.as_mut().expect("it has connections");
+        let ticket = serve.joinings.draw_ticket();
+        let mut asked_count = 0;
+        for home in 0..self.peers.len() {
+            let all = follow.executions.iter().enumerate();
+            let executions: Vec<_> = all
+                .filter(|(_, (execution, _))| usize::from(execution.shard) == home)
+                .filter(|(_, (execution, _))| self.is_apart(*execution))
+                .map(|(at, &(execution, from))| (at, execution, from))
+                .collect();
+            if executions.is_empty() {
+                continue;
+            }
+            let (asker, reactor) = (self.own_index(), self.reactor.waker());
+            let (wishes, resumes) = (follow.wishes, follow.resumes);
+            let question = Question { asker, reactor, ticket, executions, wishes, resumes };
+            let command = Command::Call(Box::new(move |shard: &mut Shard<R>| shard.join(question)));
+            if self.peers[home].send(command).is_err() {
+                return self.answer_error(id, &busy()); // Answers of others find nobody.
+            }
+            asked_count += 1;
+        }
+        let until = self.now + limits::JOIN_DEADLINE;
+        let serve = self.serve.as_mut().expect("as above");
+        serve.joinings.list.push(Joining {
+            ticket,
+            connection: id,
+            follow: follow.clone(),
+            parts: follow.executions.iter().map(|_| None).collect(),
+            missing_count: asked_count,
+        });
+        serve.connection(id).expect("its request is being answered").doing = Doing::Joining;
+        serve.set_timer(id, Some((Timer::Join, until)));
+        false
+    }
+
+    /// Another shard asks for readers.
+    fn join(&mut self, question: Question) {
+        if self.bell.departed.take() {
+            self.dismiss_departed(); // Perhaps of the very client that now comes back.
+        }
+        let Question { asker, reactor, ticket, executions, wishes, resumes } = question;
+        let mut parts = Vec::with_capacity(executions.len());
+        for (at, execution, from) in executions {
+            parts.push((at, self.join_one(execution, &wishes, from, resumes, &reactor)));
+        }
+        let answer = Command::Call(Box::new(move |shard: &mut Shard<R>| {
+            shard.take_joined(ticket, parts);
+        }));
+        if let Some(asker) = self.peers.get(asker) {
+            let _ = asker.send(answer); // If it takes nothing, they are let go with it.
+        }
+    }
+
+    fn join_one(
+        &mut self,
+        execution: ExecutionId,
+        wishes: &Wishes,
+        from: From,
+        resumes: bool,
+        reactor: &Waker,
+    ) -> Part {
+        let run = self.runs.get(execution.slot.index as usize).and_then(Option::as_ref);
+        if let Some(run) = run.filter(|run| run.id == execution) {
+            if run.reader().is_none() {
+                let text = "it waits for a ring, on another shard than the others";
+                let error = ApiError::new(Status::SERVICE_UNAVAILABLE, "queued", text);
+                let error = error.field("executions").retry_after(limits::BUSY_RETRY_AFTER);
+                return Part::Refused(error);
+            }
+            // A reader may have seen more than the engine was told of.
+            self.ingest(execution.slot.index);
+        }
+        if let From::Seq { seq, .. } = from
+            && resumes
+            && let Ok(status) = self.inspect(execution)
+            && was_seen_to_end(&status, seq)
+        {
+            return Part::SeenToEnd;
+        }
+        let spec = self.spec_of(execution, wishes, from);
+        let subscriber = match self.subscribe_from_afar(execution, spec, Some(reactor.clone())) {
+            Ok(mut subscriber) => {
+                subscriber.keep_its_place();
+                subscriber
+            }
+            Err(error) => return Part::Refused(error.into()),
+        };
+        let (names, tool) = (self.run_mut(execution.slot).names.clone(), self.tool_name(execution));
+        let coalesce = wishes.coalesce;
+        Part::Joined(Box::new(Joined { subscriber, names, tool, coalesce }))
+    }
+
+    /// Another shard has answered.
+    fn take_joined(&mut self, ticket: u64, parts: Vec<(usize, Part)>) {
+        let Some(serve) = &mut self.serve else { return };
+        let Some(joining) = serve.joinings.add(ticket, parts) else { return };
+        let Joining { connection: id, follow, parts, .. } = joining;
+        serve.connection(id).expect("J1").doing = Doing::Requests;
+        serve.set_timer(id, None);
+        let is_whole = match serve.is_draining {
+            true => self.answer_error(id, &ApiError::shutting_down()),
+            false => self.follow_with(id, &follow, parts),
+        };
+        match is_whole {
+            true => self.serve.as_mut().expect("as above").answered.push(id),
+            false => self.settle_connection(id),
+        }
+    }
+
+    /// The other shards have not answered in time.
+    pub(super) fn join_late(&mut self, id: ConnectionId) {
+        let serve = self.serve.as_mut().expect("it has connections");
+        serve.joinings.abandon(id);
+        serve.connection(id).expect("the caller found it").doing = Doing::Requests;
+        self.answer_error(id, &busy());
+        self.serve.as_mut().expect("as above").answered.push(id);
+    }
+}

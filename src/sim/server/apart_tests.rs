@@ -1,0 +1,202 @@
+//! One connection and executions of two shards: the durations and manners of that, in simulated time.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::house::{House, NOTHING, SHORT, get};
+use super::script::Script;
+use crate::base::ExecutionId;
+use crate::limits;
+
+const LONG: Script = Script { seed: 11, chunk_count: 500, chunk_bytes_max: 64, fails: false };
+const BIG: Script = Script { seed: 3, chunk_count: 400, chunk_bytes_max: 1 << 10, fails: false };
+
+/// Runs a script on that shard; its name. The world spreads connections.
+fn run_on(house: &mut House, shard: u8, script: Script, more: &str) -> String {
+    loop {
+        let id = house.run(script, more);
+        if id.parse::<ExecutionId>().unwrap().shard == shard {
+            return id;
+        }
+        let gone = house.visit(&format!("DELETE /v1/executions/{id} HTTP/1.1\r\nHost: h\r\n\r\n"));
+        assert!(house.hear(gone).starts_with("HTTP/1.1 20"));
+        house.pass(limits::RETENTION + Duration::from_secs(1));
+    }
+}
+
+/// Follows both on the shard of the first.
+fn follow(
+    house: &mut House,
+    ids: [&str; 2],
+    query: &str,
+    head: &str,
+) -> crate::sim::network::SimClient {
+    let [first, second] = ids;
+    house.visit(&format!(
+        "GET /v1/events?executions={first},{second}&{query} HTTP/1.1\r\nHost: h\r\n{head}\r\n"
+    ))
+}
+
+fn last_id(heard: &str) -> &str {
+    heard.rsplit("id: ").next().and_then(|rest| rest.lines().next()).unwrap()
+}
+
+fn events_of(heard: &str, id: &str) -> Vec<Value> {
+    let lines = heard.lines().filter_map(|line| line.strip_prefix("data: "));
+    let events = lines.map(|line| serde_json::from_str::<Value>(line).unwrap());
+    events.filter(|event| event["execution"] == id).collect()
+}
+
+#[test]
+fn a_reader_for_a_connection_that_takes_nothing_is_let_go_at_its_deadline() {
+    let mut house = House::of(2);
+    let silent = run_on(&mut house, 0, SHORT, NOTHING);
+    let held = ",\"hold\":\"until_read\",\"block_deadline_ms\":20000";
+    let big = run_on(&mut house, 1, BIG, held);
+    let client = follow(&mut house, [&silent, &big], "policy=block", "");
+    house.pass(Duration::from_secs(15));
+    let heard = house.get(&format!("/v1/executions/{big}"));
+    assert!(heard.contains("\"held_back\":true"), "{heard}");
+    assert!(!heard.contains("\"held_back_by\":[]"), "{heard}");
+    assert!(heard.contains("\"place\":\"remote\""), "{heard}");
+    house.pass(Duration::from_secs(10));
+    let heard = house.get(&format!("/v1/executions/{big}"));
+    assert!(heard.contains("\"subscribers\":[]"), "{heard}");
+    let mut heard = String::new();
+    for _ in 0..400 {
+        heard += &house.hear(client);
+        house.pass(Duration::from_millis(1));
+    }
+    let end = heard.find("event: end\n").expect("it is told why");
+    assert!(heard[end..].contains("\"state\":\"detached\",\"reason\":\"stall\""), "{heard}");
+    assert_eq!(heard.matches("event: end\n").count(), 1); // The silent one goes on.
+    let heard = house.get(&format!("/v1/executions/{silent}"));
+    assert!(heard.contains("\"place\":\"local\""), "{heard}");
+}
+
+#[test]
+fn its_place_is_kept_for_the_grace_and_no_longer() {
+    for is_back in [true, false] {
+        let mut house = House::of(2);
+        let silent = run_on(&mut house, 0, SHORT, NOTHING);
+        let long = run_on(&mut house, 1, LONG, ",\"hold\":\"until_read\"");
+        let client = follow(&mut house, [&silent, &long], "policy=block", "");
+        let heard = house.hear(client);
+        house.world.client_reset(client);
+        house.pass(limits::RECONNECT_GRACE - Duration::from_secs(1));
+        for id in [&silent, &long] {
+            let status = house.get(&format!("/v1/executions/{id}"));
+            assert!(status.contains("\"lost\":true"), "{status}");
+        }
+        if is_back {
+            let last = format!("Last-Event-ID: {}\r\n", last_id(&heard));
+            let back = follow(&mut house, [&silent, &long], "policy=block", &last);
+            let heard = house.hear(back);
+            assert_eq!(heard.matches("event: started\n").count(), 2, "{heard}");
+            assert!(!heard.contains("event: gap\n"), "{heard}");
+        } else {
+            house.pass(Duration::from_secs(2));
+        }
+        for id in [&silent, &long] {
+            let status = house.get(&format!("/v1/executions/{id}"));
+            assert!(!status.contains("\"lost\":true"), "{status}");
+        }
+    }
+}
+
+#[test]
+fn a_shard_that_does_not_answer_is_not_waited_for_without_end() {
+    let mut house = House::of(2);
+    let silent = run_on(&mut house, 0, SHORT, NOTHING);
+    let long = run_on(&mut house, 1, LONG, ",\"hold\":\"until_read\"");
+    // On a connection that lives on the first shard already.
+    let client = house.visit(&get(&format!("/v1/executions/{silent}")));
+    assert!(house.hear(client).contains("\"running\""));
+    house.absent = Some(1);
+    house.say(client, &get(&format!("/v1/events?executions={silent},{long}&policy=block")));
+    house.pass(limits::JOIN_DEADLINE - Duration::from_secs(1));
+    assert_eq!(house.hear(client), "");
+    house.pass(Duration::from_secs(2));
+    let heard = house.hear(client);
+    assert!(heard.starts_with("HTTP/1.1 503 ") && heard.contains("retry-after"), "{heard}");
+    // Its answer comes late: nobody follows, when the grace for who comes back is over.
+    house.absent = None;
+    house.pass(limits::RECONNECT_GRACE + Duration::from_secs(1));
+    for id in [&silent, &long] {
+        let status = house.get(&format!("/v1/executions/{id}"));
+        assert!(status.contains("\"subscribers\":[]"), "{status}");
+    }
+    // And the connection goes on.
+    house.say(client, &get("/healthz"));
+    assert!(house.hear(client).starts_with("HTTP/1.1 200 "));
+}
+
+#[test]
+fn who_leaves_before_the_answer_leaves_nobody_behind() {
+    let mut house = House::of(2);
+    let silent = run_on(&mut house, 0, SHORT, NOTHING);
+    let long = run_on(&mut house, 1, LONG, ",\"hold\":\"until_read\"");
+    let client = house.visit(&get(&format!("/v1/executions/{silent}")));
+    assert!(house.hear(client).contains("\"running\""));
+    house.absent = Some(1);
+    house.say(client, &get(&format!("/v1/events?executions={silent},{long}&policy=drop")));
+    house.world.client_reset(client);
+    house.pass(Duration::from_millis(10));
+    house.absent = None;
+    house.pass(Duration::from_millis(10));
+    for id in [&silent, &long] {
+        let status = house.get(&format!("/v1/executions/{id}"));
+        assert!(status.contains("\"subscribers\":[]"), "{status}");
+    }
+}
+
+#[test]
+fn chunks_from_another_shard_wait_for_company() {
+    const DELAY: Duration = Duration::from_millis(3);
+    let mut house = House::of(2);
+    let silent = run_on(&mut house, 0, SHORT, NOTHING);
+    let few = Script { chunk_count: 40, ..LONG }; // Fewer than `block` may lag by.
+    let starts = ",\"start\":{\"after_subscribers\":1,\"deadline_ms\":3600000}";
+    for (delay, is_prompt) in [("", true), ("&coalesce_us=3000&coalesce_bytes=1000000", false)] {
+        let id = run_on(&mut house, 1, few, starts);
+        let query = format!("policy=block{delay}");
+        let client = follow(&mut house, [&silent, &id], &query, "");
+        let (mut heard, mut first_at) = (String::new(), None);
+        while !heard.contains("event: end\n") {
+            heard += &house.hear(client);
+            if heard.contains("event: chunk\n") && first_at.is_none() {
+                first_at = Some(house.world.now());
+            }
+            house.pass(Duration::from_micros(100));
+        }
+        let events = events_of(&heard, &id);
+        let chunks = events.iter().filter(|event| event["event"] == "chunk");
+        assert_eq!(chunks.clone().count(), 40);
+        let published = chunks.clone().next().unwrap()["mono_ns"].as_u64().unwrap();
+        let waited_ns = first_at.unwrap().nanos() - published;
+        let last = chunks.last().unwrap()["mono_ns"].as_u64().unwrap();
+        assert!(last > published + DELAY.as_nanos() as u64, "the end comes first");
+        assert_eq!(waited_ns < DELAY.as_nanos() as u64, is_prompt, "{waited_ns} ns");
+    }
+}
+
+#[test]
+fn who_was_told_of_the_end_of_one_is_told_so_with_each_id() {
+    let mut house = House::of(2);
+    let silent = run_on(&mut house, 0, SHORT, NOTHING);
+    let short = run_on(&mut house, 1, SHORT, "");
+    for ids in [[&silent, &short], [&short, &silent]] {
+        let mut last = String::new();
+        for round in 0..3 {
+            let client = follow(&mut house, [ids[0], ids[1]], "policy=drop", &last);
+            house.pass(Duration::from_secs(1));
+            let heard = house.hear(client);
+            let started_count = if round == 0 { 2 } else { 1 };
+            assert_eq!(heard.matches("event: started\n").count(), started_count, "{heard}");
+            assert!(last_id(&heard).contains(&format!("{short}:6:")), "{heard}");
+            last = format!("Last-Event-ID: {}\r\n", last_id(&heard));
+            house.world.client_reset(client);
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! A server in a world without faults, for tests of its manners.
+
+use std::time::Duration;
+
+use super::script::{self, Script};
+use crate::engine::EngineLimits;
+use crate::memory::RingPoolConfig;
+use crate::reactor::{ListenAddress, ListenOptions};
+use crate::shard::{Shard, ShardConfig};
+use crate::sim::network::SimClient;
+use crate::sim::reactor::SimReactor;
+use crate::sim::world::{EAGAIN, SimFaults, SimWorld};
+
+/// It makes nothing for a long time: its subscribers are idle.
+pub(super) const NOTHING: &str = ",\"start\":{\"after_subscribers\":99,\"deadline_ms\":3600000}";
+pub(super) const SHORT: Script =
+    Script { seed: 7, chunk_count: 5, chunk_bytes_max: 8, fails: false };
+
+/// See the module's text.
+pub(super) struct House {
+    pub world: SimWorld,
+    pub shards: Vec<Shard<SimReactor>>,
+    pub address: ListenAddress,
+    /// A shard that has no turn for now.
+    pub absent: Option<usize>,
+}
+
+impl House {
+    /// A server of one shard.
+    pub fn new() -> House {
+        House::of(1)
+    }
+
+    /// A server of so many.
+    pub fn of(shard_count: u8) -> House {
+        let world = SimWorld::new(1, SimFaults::NONE);
+        let mut address: ListenAddress = "127.0.0.1:0".parse().unwrap();
+        let mut shards = Vec::new();
+        for shard in 0..shard_count {
+            let config = ShardConfig {
+                engine: EngineLimits { shard, executions_max: 8, ..EngineLimits::default() },
+                rings: RingPoolConfig { prealloc_bytes: 0, bytes_max: 1 << 20 },
+                seed: Some(1),
+                ..ShardConfig::default()
+            };
+            let mut shard = Shard::with_reactor(SimReactor::new(&world, 1), config).unwrap();
+            shard.tools_mut().insert(script::spec(), script::prepare).unwrap();
+            let options = ListenOptions { shares_port: shard_count > 1 };
+            address = shard.listen(&address, options).unwrap();
+            shards.push(shard);
+        }
+        Shard::introduce(&mut shards);
+        House { world, shards, address, absent: None }
+    }
+
+    fn present(&mut self) -> impl Iterator<Item = &mut Shard<SimReactor>> {
+        let absent = self.absent;
+        let shards = self.shards.iter_mut().enumerate();
+        shards.filter(move |(at, _)| Some(*at) != absent).map(|(_, shard)| shard)
+    }
+
+    pub fn turn(&mut self) {
+        while self.present().map(Shard::turn).fold(false, |a, b| a | b) {}
+    }
+
+    pub fn pass(&mut self, duration: Duration) {
+        let until = self.world.now() + duration;
+        while self.world.now() < until {
+            let due = self.present().filter_map(Shard::next_deadline).min();
+            let due = due.filter(|&due| due <= until).unwrap_or(until);
+            self.world.set_horizon(Some(due));
+            self.present().next().expect("one is there").park(Some(due));
+            self.world.set_horizon(None);
+            self.turn();
+        }
+        self.shards.iter().for_each(Shard::audit);
+    }
+
+    pub fn say(&mut self, client: SimClient, text: &str) {
+        assert_eq!(self.world.client_send(client, text.as_bytes()), Ok(text.len()));
+        self.pass(Duration::from_millis(1));
+    }
+
+    /// A new connection that has said this.
+    pub fn visit(&mut self, text: &str) -> SimClient {
+        let client = self.world.connect(&self.address).unwrap();
+        self.say(client, text);
+        client
+    }
+
+    /// What the client has coming; with `<end>` if the server has finished.
+    pub fn hear(&mut self, client: SimClient) -> String {
+        let mut heard = Vec::new();
+        let mut buffer = [0; 4_096];
+        loop {
+            match self.world.client_receive(client, &mut buffer) {
+                Ok(0) => {
+                    heard.extend_from_slice(b"<end>");
+                    break;
+                }
+                Ok(count) => heard.extend_from_slice(&buffer[..count]),
+                Err(EAGAIN) => break,
+                Err(error) => {
+                    heard.extend_from_slice(format!("<{error}>").as_bytes());
+                    break;
+                }
+            }
+            self.turn();
+        }
+        String::from_utf8_lossy(&heard).into_owned()
+    }
+
+    /// Runs a script; its name.
+    pub fn run(&mut self, script: Script, more: &str) -> String {
+        let body = format!("{{\"tool\":\"script\",\"arguments\":{}{more}}}", script.arguments());
+        let length = body.len();
+        let client = self.visit(&format!(
+            "POST /v1/executions HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n\
+             Content-Length: {length}\r\n\r\n{body}"
+        ));
+        let heard = self.hear(client);
+        assert!(heard.starts_with("HTTP/1.1 201"), "{heard}");
+        self.world.client_close(client);
+        let at = heard.find("\"execution\":\"").expect(&heard) + 13;
+        heard[at..at + 26].to_owned()
+    }
+
+    /// What is answered to this.
+    pub fn get(&mut self, path: &str) -> String {
+        let client = self.visit(&get(path));
+        let heard = self.hear(client);
+        self.world.client_close(client);
+        heard
+    }
+}
+
+/// A request without a body.
+pub(super) fn get(path: &str) -> String {
+    format!("GET {path} HTTP/1.1\r\nHost: h\r\n\r\n")
+}
