@@ -6,7 +6,7 @@ use super::{Link, Subscriber};
 use crate::base::{ExecutionId, Instant};
 use crate::engine::Totals;
 use crate::engine::policy::{self, Cursor};
-use crate::memory::Left;
+use crate::memory::{Left, ProgressRecord, ShortText};
 use crate::shard::Delivery;
 
 impl Subscriber {
@@ -86,6 +86,18 @@ impl Subscriber {
     /// while, for who comes back.
     pub(in crate::shard) fn keep_its_place(&mut self) {
         self.leaves = Left::Lost;
+    }
+
+    /// Buys what the first progress needs.
+    pub(in crate::shard) fn provide(&mut self) {
+        let none = ProgressRecord {
+            progress: 0.0,
+            total: None,
+            reports: 0,
+            message: ShortText::new(""),
+            context: ShortText::new(""),
+        };
+        self.record = Some(Box::new(none));
     }
 
     /// Goes for good.

@@ -27,6 +27,13 @@ impl Buffers {
         }
     }
 
+    /// Sees to it that there is a small one more, for who is told something at any time.
+    pub fn provide_small(&mut self) {
+        if self.small.len() < limits::CARRIES_KEPT {
+            self.small.push(Vec::with_capacity(limits::BUFFER_BYTES));
+        }
+    }
+
     /// One for a few events, if there is one.
     #[inline]
     pub fn small(&mut self) -> Option<Vec<u8>> {

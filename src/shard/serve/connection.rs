@@ -204,6 +204,13 @@ impl Connection {
         }
     }
 
+    /// Has room for as many pieces as there can be from now on.
+    pub fn provide_pieces(&mut self) {
+        if !self.pieces.spilled() {
+            self.pieces.reserve_exact(PIECES_MAX - self.pieces.len());
+        }
+    }
+
     /// A range of the frame cache, to be sent next.
     #[inline]
     pub fn push_frame(&mut self, at: u64, length: usize) {

@@ -253,6 +253,11 @@ impl<R: Reactor + 'static> Shard<R> {
             };
         }
         let connection = serve.connection(id).expect("as above");
+        if stream.followed.iter().any(|f| matches!(f.source, Some(Source::There(_)))) {
+            connection.provide_pieces(); // What is read elsewhere comes in any mixture.
+            serve.spare.provide_small();
+        }
+        let connection = serve.connection(id).expect("as above");
         connection.doing = Doing::Stream;
         connection.stream = Some(stream);
         serve.set_timer(id, Some((Timer::Beat, now + beat)));

@@ -219,6 +219,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let subscriber = match self.subscribe_from_afar(execution, spec, Some(reactor.clone())) {
             Ok(mut subscriber) => {
                 subscriber.keep_its_place();
+                subscriber.provide();
                 subscriber
             }
             Err(error) => return Part::Refused(error.into()),
