@@ -111,10 +111,10 @@ fn what_ends_early_is_refused_and_asks_for_nothing() {
         for end in (0..request.bytes.len()).step_by(step) {
             let mut peer = Peer::new();
             peer.send(&request.bytes[..end]);
-            let before = peer.got().out.len();
-            let was_closed = peer.got().is_closed;
+            let before = peer.got.out.len();
+            let was_closed = peer.got.is_closed;
             peer.end();
-            let got = peer.got();
+            let got = &peer.got;
             assert!(got.is_closed && got.calls.is_empty(), "{} at {end}", request.name);
             assert!(!was_closed || got.out.len() == before, "{} at {end}", request.name);
             let all = statuses(&request.bytes[..end], &got.out, true);

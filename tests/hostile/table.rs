@@ -32,7 +32,9 @@ pub fn requests() -> Vec<Hostile> {
             (Some(content), _, Some(entry)) => {
                 entry.lines.push(content.strip_prefix(' ').unwrap_or(content));
             }
-            (_, Some(values), Some(entry)) => entry.values = values.split(" | ").map(|value| value.trim_matches(' ')).collect(),
+            (_, Some(values), Some(entry)) => {
+                entry.values = values.split(" | ").map(|value| value.trim_matches(' ')).collect()
+            }
             (None, None, _) => entries.push(Entry { head: line, values: vec![], lines: vec![] }),
             _ => panic!("nothing has a name yet: {line}"),
         }
@@ -53,7 +55,8 @@ impl Entry<'_> {
         let (verdict, why) = rest.split_once("; ").expect(self.head);
         assert!(!why.is_empty() && !self.lines.is_empty(), "{name}");
         let (statuses, fate) = verdict.rsplit_once(' ').expect(self.head);
-        let statuses: Vec<u16> = statuses.split(' ').map(|code| code.parse().expect(name)).collect();
+        let statuses: Vec<u16> =
+            statuses.split(' ').map(|code| code.parse().expect(name)).collect();
         let fate = match fate {
             "open" => Fate::Open,
             "closed" => Fate::Closed,

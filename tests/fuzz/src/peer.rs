@@ -20,7 +20,8 @@ pub struct Exchange {
 /// One connection.
 pub struct Peer {
     connection: HttpConnection,
-    got: Exchange,
+    /// What came out so far.
+    pub got: Exchange,
 }
 
 impl Peer {
@@ -40,11 +41,6 @@ impl Peer {
     pub fn end(&mut self) {
         let step = self.connection.end_input(&DATE, &mut self.got.out);
         self.serve(step);
-    }
-
-    /// What came out so far.
-    pub fn got(&self) -> &Exchange {
-        &self.got
     }
 
     /// Does as the shard does: streams are answered with two pieces, everything else with 204.
