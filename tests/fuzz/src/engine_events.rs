@@ -1,5 +1,5 @@
 //! Any events at any times, from a shard that keeps its side of the contract and callers who need
-//! not: an audit behind each action; what a subscriber is told has no holes, and one end.
+//! not: an audit behind each event; what a subscriber is told has no holes, and one end.
 
 use std::time::Duration;
 
@@ -92,7 +92,6 @@ impl World {
             assert!(count < 10_000, "it wishes for ever");
             let Some(action) = self.engine.next_action() else { break };
             self.carry_out(action, draw);
-            self.engine.audit();
         }
         self.engine.audit();
     }

@@ -22,7 +22,7 @@ pub fn check(data: &[u8]) {
     check_id::<SubscriberId>(&text);
     let _ = is_media_type(&text, "application/json");
     let offers = ["text/event-stream", "application/x-ndjson"];
-    let chosen = negotiate([&*text].into_iter(), &offers);
+    let chosen = negotiate([&*text], &offers);
     assert!(chosen.is_none_or(|chosen| offers.contains(&chosen)));
     let line: Vec<u8> = data.iter().copied().filter(|byte| byte.is_ascii_graphic()).collect();
     check_follow(&line);
