@@ -1,5 +1,5 @@
-//! Anything as a chunked body, against a second decoder that is slow and sees all of it at once; and
-//! what our encoder writes is what our decoder reads.
+//! Anything as a chunked body, against a second decoder that is slow and sees all of it at once;
+//! and what our encoder writes is what our decoder reads.
 
 use streamdoor::limits;
 use streamdoor::wire::http1::{

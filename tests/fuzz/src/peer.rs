@@ -1,5 +1,5 @@
-//! A peer of the HTTP machine without a socket: bytes go in, cut anywhere, and every call that comes
-//! out is answered.
+//! A peer of the HTTP machine without a socket: bytes go in, cut anywhere, and every call that
+//! comes out is answered.
 
 use streamdoor::endpoint::{Answer, Call, Due, HttpConnection, Step, StreamBody};
 use streamdoor::wire::http1::Status;

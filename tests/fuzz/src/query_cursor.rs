@@ -1,5 +1,5 @@
-//! Anything as a query string, a list of cursors, an id, a media type: what is read is what would be
-//! written, and every error is one.
+//! Anything as a query string, a list of cursors, an id, a media type: what is read is what would
+//! be written, and every error is one.
 
 use std::fmt::Display;
 use std::str::FromStr;

@@ -1,5 +1,5 @@
-//! Anything as a request, to the reader and then to all of the HTTP machine: what comes out does not
-//! depend on the cuts, and what is accepted is so in one reading only.
+//! Anything as a request, to the reader and then to all of the HTTP machine: what comes out does
+//! not depend on the cuts, and what is accepted is so in one reading only.
 
 use streamdoor::limits;
 use streamdoor::wire::http1::{
