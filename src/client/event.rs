@@ -100,8 +100,12 @@ impl Event {
         }
     }
 
-    /// Reads an event, and of which execution it is.
-    pub(super) fn parse(json: &[u8]) -> Result<(ExecutionId, Event), ClientError> {
+    /// Reads an event, as it stands in a line of NDJSON or in the data of a server-sent event, and
+    /// of which execution it is.
+    ///
+    /// # Errors
+    /// [`ClientError::Protocol`] names the field that is missing or wrong.
+    pub fn parse(json: &[u8]) -> Result<(ExecutionId, Event), ClientError> {
         let mut fields = Fields::parse("an event", json)?;
         let name = fields.text("event")?;
         let execution = fields.parsed("execution")?;

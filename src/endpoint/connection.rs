@@ -350,7 +350,8 @@ impl HttpConnection {
     fn refuse(&mut self, refusal: Refusal, date: &[u8; 29], out: &mut Vec<u8>) -> Step {
         let error = ApiError::from(refusal);
         let State::Body(pending) = std::mem::replace(&mut self.state, State::Closed) else {
-            return self.answer_and_close(&Answer::error(&error), false, date, out);
+            let is_head = self.reader.begins_as_head();
+            return self.answer_and_close(&Answer::error(&error), is_head, date, out);
         };
         let answer = match pending.asked {
             Asked::Here(answer) if refusal == Refusal::BodyTooLong => answer,

@@ -129,6 +129,15 @@ impl Segment {
         unsafe { word.as_ref() }
     }
 
+    /// Writes words as only their owner may, or somebody hostile: for fuzzers.
+    #[cfg(feature = "fuzzing")]
+    #[doc(hidden)]
+    pub fn overwrite(&self, first: usize, words: &[u64]) {
+        for (at, word) in words.iter().enumerate() {
+            self.word(first + at).store(*word, Ordering::Release);
+        }
+    }
+
     /// Eight words, aligned to eight: a cache line.
     #[inline]
     pub(super) fn line(&self, index: usize) -> &[AtomicU64; DESCRIPTOR_WORDS] {

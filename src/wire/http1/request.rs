@@ -37,6 +37,7 @@ pub struct RequestReader {
     /// The beginning of a head that comes in pieces, or the last one that did.
     kept: Vec<u8>,
     keeps_alive: bool,
+    begins_as_head: bool,
 }
 
 #[derive(Debug)]
@@ -67,7 +68,8 @@ impl RequestReader {
     /// For a new connection.
     pub fn new() -> RequestReader {
         let scan = HeadScan::default();
-        RequestReader { state: State::Head, scan, kept: Vec::new(), keeps_alive: true }
+        let (state, kept) = (State::Head, Vec::new());
+        RequestReader { state, scan, kept, keeps_alive: true, begins_as_head: false }
     }
 
     /// The next part; takes what it needs from the front of `input`. `None`: all of `input` is
@@ -147,6 +149,12 @@ impl RequestReader {
         self.keeps_alive && !is_refused && !self.is_in_body()
     }
 
+    /// Does the request that was read last, or is refused, or is not whole yet, begin as one of
+    /// `HEAD`? Then also an answer that refuses it has no body.
+    pub fn begins_as_head(&self) -> bool {
+        self.begins_as_head
+    }
+
     #[cfg(test)]
     pub(crate) fn kept_bytes(&self) -> usize {
         self.kept.capacity()
@@ -156,6 +164,7 @@ impl RequestReader {
         &'a mut self,
         input: &mut &'i [u8],
     ) -> Result<Option<RequestPart<'a>>, Refusal> {
+        self.begins_as_head = begins_as_head(&self.kept, input);
         let head_bytes = match self.scan.feed(input) {
             Ok(Some(head_bytes)) => head_bytes,
             Ok(None) => {
@@ -190,4 +199,14 @@ impl RequestReader {
             }
         }
     }
+}
+
+/// One empty line before the first one does not count. What is behind the byte for which a head is
+/// refused says nothing here: before a `HEAD` there is none.
+fn begins_as_head(kept: &[u8], input: &[u8]) -> bool {
+    let mut first = [0; 7];
+    for (to, from) in first.iter_mut().zip(kept.iter().chain(input)) {
+        *to = *from;
+    }
+    first.strip_prefix(b"\r\n").unwrap_or(&first).starts_with(b"HEAD ")
 }

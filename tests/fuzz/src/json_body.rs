@@ -1,0 +1,128 @@
+//! Anything as a body of the routes that take one: a call that keeps its bounds, or a refusal that
+//! says why.
+
+use std::time::Duration;
+
+use serde_json::Value;
+use streamdoor::endpoint::{Call, Execute};
+use streamdoor::limits;
+use streamdoor::wire::http1::{Method, ResponsePart, ResponseReader};
+
+use super::draw::cuts;
+use super::peer::{Exchange, exchange};
+
+const EXECUTE: &str = "/v1/executions";
+const STREAM: &str = "/v1/executions?stream=ndjson&policy=block";
+const ACKNOWLEDGE: &str = "/v1/executions/00000000000000000000000000/subscribers/s1.1/acks";
+
+/// Sends it, with its length or as chunks, cut in several ways.
+fn posted(target: &str, body: &[u8], is_chunked: bool) -> Exchange {
+    let mut bytes =
+        format!("POST {target} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n")
+            .into_bytes();
+    if is_chunked {
+        bytes.extend_from_slice(b"Transfer-Encoding: chunked\r\n\r\n");
+        for piece in body.chunks(7) {
+            bytes.extend_from_slice(format!("{:x}\r\n", piece.len()).as_bytes());
+            bytes.extend_from_slice(piece);
+            bytes.extend_from_slice(b"\r\n");
+        }
+        bytes.extend_from_slice(b"0\r\n\r\n");
+    } else {
+        let length = body.len();
+        bytes.extend_from_slice(format!("Content-Length: {length}\r\n\r\n").as_bytes());
+        bytes.extend_from_slice(body);
+    }
+    let whole = exchange(&bytes, [], false);
+    let [_, _, some] = cuts(&bytes);
+    assert_eq!(exchange(&bytes, some, false), whole);
+    whole
+}
+
+/// The status and the document of the only answer.
+fn answer(out: &[u8]) -> (u16, Value) {
+    let (mut input, mut reader) = (out, ResponseReader::new());
+    reader.expect(Method::Post);
+    let (mut status, mut body) = (0, Vec::new());
+    loop {
+        match reader.read(&mut input).expect("we can read what we write") {
+            Some(ResponsePart::Head(head)) => status = head.status.code(),
+            Some(ResponsePart::Body(piece)) => body.extend_from_slice(piece),
+            Some(ResponsePart::End) => break,
+            None => panic!("an answer is cut off"),
+        }
+    }
+    assert!(input.is_empty());
+    (status, serde_json::from_slice(&body).expect("an error is JSON"))
+}
+
+/// Refused, in words.
+fn check_refusal(got: &Exchange) {
+    let (status, document) = answer(&got.out);
+    assert!(matches!(status, 400 | 413), "{status} {document}");
+    let error = &document["error"];
+    assert!(error["code"].as_str().is_some_and(|code| !code.is_empty()), "{document}");
+    assert!(error["message"].as_str().is_some_and(|text| !text.is_empty()), "{document}");
+    assert_eq!(got.is_closed, status == 413);
+}
+
+/// What is accepted is what stands there, within its bounds.
+fn check_execute(execute: &Execute, body: &[u8]) {
+    let value: Value = serde_json::from_slice(body).expect("it was accepted as JSON");
+    assert_eq!(value["tool"].as_str(), Some(execute.tool.as_str()));
+    assert!(execute.tool.len() <= limits::TOOL_NAME_CHARS_MAX);
+    assert!(execute.arguments.is_object());
+    assert_eq!(value.get("arguments").unwrap_or(&serde_json::json!({})), &execute.arguments);
+    let bounded = |duration: Option<Duration>| {
+        assert!(duration.is_none_or(|duration| duration <= limits::EXECUTION_DURATION_MAX));
+    };
+    bounded(execute.retention);
+    bounded(execute.block_deadline);
+    if let Some(timeouts) = execute.timeouts {
+        bounded(timeouts.first_chunk);
+        bounded(timeouts.inactivity);
+        bounded(timeouts.total);
+    }
+    let depth = depth(&value);
+    assert!(depth <= limits::JSON_DEPTH_MAX, "{depth} deep");
+}
+
+fn depth(value: &Value) -> u32 {
+    let deepest = |values: &mut dyn Iterator<Item = &Value>| values.map(depth).max().unwrap_or(0);
+    match value {
+        Value::Array(values) => 1 + deepest(&mut values.iter()),
+        Value::Object(members) => 1 + deepest(&mut members.values()),
+        _ => 0,
+    }
+}
+
+/// Checks a body.
+pub fn check(data: &[u8]) {
+    for target in [EXECUTE, STREAM] {
+        let got = posted(target, data, false);
+        match &got.calls[..] {
+            [] => check_refusal(&got),
+            [Call::Execute(execute)] => {
+                assert_eq!(execute.stream.is_some(), target == STREAM);
+                check_execute(execute, data);
+            }
+            calls => panic!("{calls:?}"),
+        }
+    }
+    let by_length = posted(ACKNOWLEDGE, data, false);
+    match &by_length.calls[..] {
+        [] => check_refusal(&by_length),
+        [Call::Acknowledge(_, _, seq)] => {
+            let value: Value = serde_json::from_slice(data).expect("it was accepted as JSON");
+            assert_eq!(value["seq"].as_u64(), Some(*seq));
+            assert_eq!(value.as_object().map(|members| members.len()), Some(1));
+        }
+        calls => panic!("{calls:?}"),
+    }
+    let by_chunks = posted(ACKNOWLEDGE, data, true);
+    assert_eq!(by_chunks.calls, by_length.calls);
+    if data.is_empty() || data.len() as u64 > limits::HTTP_SMALL_BODY_BYTES_MAX {
+        return; // How much was too much is known earlier or later.
+    }
+    assert_eq!(by_chunks.out, by_length.out);
+}

@@ -1,0 +1,34 @@
+//! What has to hold for any bytes: a function a target, which panics if it does not.
+//!
+//! libFuzzer calls them through `targets/`; `tests/corpus.rs` calls them with the kept corpus, so
+//! that what was found once is looked for in every run of the tests.
+
+pub mod chunked_body;
+pub mod draw;
+pub mod engine_events;
+pub mod host_authority;
+pub mod json_body;
+pub mod peer;
+pub mod query_cursor;
+pub mod request_head;
+pub mod ring_reader;
+pub mod sse_decode;
+pub mod sse_round_trip;
+pub mod wheel;
+
+/// What is checked of bytes.
+pub type Check = fn(&[u8]);
+
+/// All of them, by the names of their targets.
+pub const CHECKS: &[(&str, Check)] = &[
+    ("chunked_body", chunked_body::check),
+    ("engine_events", engine_events::check),
+    ("host_authority", host_authority::check),
+    ("json_body", json_body::check),
+    ("query_cursor", query_cursor::check),
+    ("request_head", request_head::check),
+    ("ring_reader", ring_reader::check),
+    ("sse_decode", sse_decode::check),
+    ("sse_round_trip", sse_round_trip::check),
+    ("wheel", wheel::check),
+];

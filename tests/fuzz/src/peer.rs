@@ -1,0 +1,97 @@
+//! A peer of the HTTP machine without a socket: bytes go in, cut anywhere, and every call that
+//! comes out is answered.
+
+use streamdoor::endpoint::{Answer, Call, Due, HttpConnection, Step, StreamBody};
+use streamdoor::wire::http1::Status;
+
+const DATE: [u8; 29] = *b"Sun, 06 Nov 1994 08:49:37 GMT";
+
+/// What became of some bytes.
+#[derive(Debug, PartialEq)]
+pub struct Exchange {
+    /// What was asked for, in order.
+    pub calls: Vec<Call>,
+    /// All answers.
+    pub out: Vec<u8>,
+    /// Is the connection to be closed?
+    pub is_closed: bool,
+}
+
+/// One connection.
+pub struct Peer {
+    connection: HttpConnection,
+    /// What came out so far.
+    pub got: Exchange,
+}
+
+impl Peer {
+    /// Nothing was sent yet.
+    pub fn new() -> Peer {
+        let got = Exchange { calls: Vec::new(), out: Vec::new(), is_closed: false };
+        Peer { connection: HttpConnection::new(), got }
+    }
+
+    /// Sends bytes, at once.
+    pub fn send(&mut self, bytes: &[u8]) {
+        let step = self.connection.receive(bytes, &DATE, &mut self.got.out);
+        self.serve(step);
+    }
+
+    /// Sends no more.
+    pub fn end(&mut self) {
+        let step = self.connection.end_input(&DATE, &mut self.got.out);
+        self.serve(step);
+    }
+
+    /// Does as the shard does: streams are answered with two pieces, everything else with 204.
+    fn serve(&mut self, mut step: Step) {
+        loop {
+            match step {
+                Step::Wait => break assert!(!self.got.is_closed),
+                Step::Close => break self.got.is_closed = true,
+                Step::Call(call) => {
+                    assert!(!self.got.is_closed, "a request behind the end");
+                    assert_eq!(self.connection.due(), Due::Answer);
+                    self.answer(&call);
+                    self.got.calls.push(call);
+                }
+            }
+            step = self.connection.resume(&DATE, &mut self.got.out);
+        }
+        assert_eq!(self.connection.due() == Due::Nothing, self.got.is_closed);
+    }
+
+    fn answer(&mut self, call: &Call) {
+        let out = &mut self.got.out;
+        let media_type = match call {
+            Call::Follow(follow) => follow.format.media_type(),
+            Call::Execute(execute) if execute.stream.is_some() => "text/event-stream",
+            Call::Output(..) => "application/octet-stream",
+            _ => {
+                let answer = Answer::empty(Status::NO_CONTENT);
+                return self.connection.answer(&answer, &DATE, out);
+            }
+        };
+        match self.connection.begin_stream(media_type, &DATE, out) {
+            StreamBody::Chunked => out.extend_from_slice(b"4\r\none,\r\n3\r\ntwo\r\n"),
+            StreamBody::UntilClose => out.extend_from_slice(b"one,two"),
+            StreamBody::None => return,
+        }
+        self.connection.end_stream(out);
+    }
+}
+
+/// What `bytes` become that come cut at `cuts`, and then end if `ends`.
+pub fn exchange(bytes: &[u8], cuts: impl IntoIterator<Item = usize>, ends: bool) -> Exchange {
+    let mut peer = Peer::new();
+    let mut from = 0;
+    for to in cuts {
+        peer.send(&bytes[from..to]);
+        from = to;
+    }
+    peer.send(&bytes[from..]);
+    if ends {
+        peer.end();
+    }
+    peer.got
+}

@@ -1,0 +1,159 @@
+//! 64 clients ask the same again and again over connections that are kept, each time with a number
+//! of its own: every answer has that number, and nobody else's.
+#![cfg(feature = "server")]
+
+use std::collections::HashSet;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use streamdoor::base::{ExecutionId, Random};
+use streamdoor::client::Event;
+use streamdoor::engine::{EndState, Outcome};
+use streamdoor::shard::{Server, ServerConfig, Shard, ShardConfig};
+use streamdoor::tool::{Context, EmitError, Step, Tool, ToolError, ToolSpec, Work};
+use streamdoor::wire::http1::{Method, ResponsePart, ResponseReader};
+use streamdoor::wire::ndjson::Decoder;
+
+const CLIENTS: usize = 64;
+const CALLS: usize = 100_000;
+const SHARDS: usize = 2;
+/// What all nonces begin with: whose it is, is behind that.
+const MARK: &[u8] = b"nonce-";
+/// Of each answer: the nonce comes in so many chunks, as a whole in each.
+const CHUNKS: usize = 2;
+
+/// Says what it was told.
+struct Echo {
+    nonce: Vec<u8>,
+    left: usize,
+}
+
+impl Tool for Echo {
+    fn step(&mut self, context: &mut Context<'_>) -> Step {
+        if self.left == 0 {
+            return Step::Done;
+        }
+        match context.emit(&self.nonce) {
+            Ok(_) => self.left -= 1,
+            Err(EmitError::Blocked) => return Step::Blocked,
+            Err(EmitError::TooLarge { .. }) => return Step::Failed(ToolError::new("too long")),
+        }
+        Step::Again
+    }
+}
+
+fn set_up(shard: &mut Shard) {
+    let spec = ToolSpec::new("echo", "Says what it is told.");
+    let prepare = |arguments: &Value, need| {
+        let nonce = arguments["nonce"].as_str().unwrap_or_default().as_bytes().to_vec();
+        Ok((Work::Steps(Box::new(Echo { nonce, left: CHUNKS })), need))
+    };
+    shard.tools_mut().insert(spec, prepare).expect("it is described right");
+}
+
+/// A connection, and what came on it that was not read yet.
+struct Client {
+    stream: TcpStream,
+    bytes: Vec<u8>,
+}
+
+impl Client {
+    /// Asks once; the body of the answer.
+    fn call(&mut self, nonce: &str) -> Vec<u8> {
+        let body = json!({"tool": "echo", "arguments": {"nonce": nonce}, "retention_ms": 0});
+        let (body, path) = (body.to_string(), "/v1/executions?stream=ndjson&policy=block");
+        let length = body.len();
+        let request = format!(
+            "POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+             Content-Length: {length}\r\n\r\n{body}"
+        );
+        self.stream.write_all(request.as_bytes()).expect("the connection is kept");
+        let (mut reader, mut answer) = (ResponseReader::new(), Vec::new());
+        reader.expect(Method::Post);
+        let mut piece = [0; 4_096];
+        loop {
+            let mut input = &self.bytes[..];
+            let ended = loop {
+                match reader.read(&mut input).expect("an answer") {
+                    Some(ResponsePart::Head(head)) => {
+                        assert_eq!(head.status.code(), 200);
+                        assert!(head.keeps_alive);
+                    }
+                    Some(ResponsePart::Body(piece)) => answer.extend_from_slice(piece),
+                    Some(ResponsePart::End) => break true,
+                    None => break false,
+                }
+            };
+            self.bytes = input.to_vec();
+            if ended {
+                assert!(self.bytes.is_empty(), "more came than was asked for");
+                return answer;
+            }
+            let count = self.stream.read(&mut piece).expect("the connection is kept");
+            assert!(count > 0, "the connection was closed behind {answer:?}");
+            self.bytes.extend_from_slice(&piece[..count]);
+        }
+    }
+}
+
+/// Checks all of an answer; which execution it was.
+fn check(answer: &[u8], nonce: &str) -> ExecutionId {
+    let (mut decoder, mut input) = (Decoder::new(), answer);
+    let (mut events, mut executions) = (Vec::new(), HashSet::new());
+    while let Some(line) = decoder.read(&mut input).expect("lines") {
+        let (execution, event) = Event::parse(line).expect("events");
+        executions.insert(execution);
+        events.push(event);
+    }
+    decoder.finish().expect("the last line has its end");
+    assert_eq!(executions.len(), 1);
+    let [Event::Started(_), chunks @ .., Event::End(end)] = &events[..] else {
+        panic!("{events:?}")
+    };
+    assert_eq!(chunks.len(), CHUNKS);
+    for (at, event) in chunks.iter().enumerate() {
+        let Event::Chunk(chunk) = event else { panic!("{event:?}") };
+        assert_eq!((chunk.seq, chunk.data.as_slice()), (at as u64 + 1, nonce.as_bytes()));
+    }
+    assert_eq!(end.end.state, EndState::Ended(Outcome::Completed));
+    let nonces = answer.windows(MARK.len()).enumerate().filter(|(_, window)| *window == MARK);
+    let count =
+        nonces.inspect(|(at, _)| assert!(answer[*at..].starts_with(nonce.as_bytes()))).count();
+    assert_eq!(count, CHUNKS);
+    executions.into_iter().next().expect("there is one")
+}
+
+#[test]
+fn nobody_is_given_a_byte_of_anybody_else() {
+    let config = ServerConfig {
+        shards: vec![ShardConfig::default(); SHARDS],
+        listen: vec!["127.0.0.1:0".parse().unwrap()],
+        connections_max: 2 * CLIENTS as u32,
+    };
+    let server = Server::start(config, Arc::new(set_up)).unwrap();
+    let address = server.addresses()[0].to_string();
+    let address = address.trim_start_matches("http://");
+    let executions: Vec<ExecutionId> = std::thread::scope(|scope| {
+        let client = |number: usize| {
+            let stream = TcpStream::connect(address).unwrap();
+            stream.set_nodelay(true).unwrap();
+            let mut client = Client { stream, bytes: Vec::new() };
+            let mut random = Random::new(number as u64);
+            let calls = CALLS / CLIENTS + usize::from(number < CALLS % CLIENTS);
+            let each = (0..calls).map(|call| {
+                let nonce = format!("nonce-{number:02}-{call:06}-{:016x}", random.next_u64());
+                check(&client.call(&nonce), &nonce)
+            });
+            each.collect::<Vec<_>>()
+        };
+        let spawn = |number| scope.spawn(move || client(number));
+        let threads: Vec<_> = (0..CLIENTS).map(spawn).collect();
+        threads.into_iter().flat_map(|thread| thread.join().expect("it has said why")).collect()
+    });
+    let all: HashSet<ExecutionId> = executions.iter().copied().collect();
+    assert_eq!((executions.len(), all.len()), (CALLS, CALLS));
+    let shards: HashSet<u8> = all.iter().map(|execution| execution.shard).collect();
+    println!("{CALLS} calls of {CLIENTS} clients, on {} shards", shards.len());
+}
