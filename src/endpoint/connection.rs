@@ -11,6 +11,7 @@
 //! - H3: between requests nothing is kept: an idle connection has no memory of its own.
 //! - H4: behind an answer that leaves bytes of its request unread the connection is closed.
 
+use crate::base::Principal;
 use crate::endpoint::answer::{Answer, Manner};
 use crate::endpoint::ask::{Asked, ask};
 use crate::endpoint::{ApiError, Call};
@@ -40,6 +41,8 @@ pub struct HttpConnection {
     /// What came behind a request that is not answered yet.
     kept: Vec<u8>,
     state: State,
+    /// Who has sent the request that is being read or answered.
+    principal: Principal,
     /// The peer sends no more.
     input_ended: bool,
 }
@@ -116,8 +119,13 @@ impl Default for HttpConnection {
 impl HttpConnection {
     /// A new one, on which nothing has come.
     pub fn new() -> HttpConnection {
-        let reader = RequestReader::new();
-        HttpConnection { reader, kept: Vec::new(), state: State::Head, input_ended: false }
+        HttpConnection {
+            reader: RequestReader::new(),
+            kept: Vec::new(),
+            state: State::Head,
+            principal: Principal::ANYONE,
+            input_ended: false,
+        }
     }
 
     /// Bytes came. Appends to `out` what can be answered here; `date` is
@@ -172,6 +180,11 @@ impl HttpConnection {
     pub fn wants_bytes(&self) -> bool {
         let is_open = !self.input_ended && !matches!(self.state, State::Closed);
         is_open && self.kept.len() < limits::HTTP_PIPELINED_BYTES_MAX
+    }
+
+    /// Who has sent the request that is being answered.
+    pub fn principal(&self) -> Principal {
+        self.principal
     }
 
     /// What it waits for.

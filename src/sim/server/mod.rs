@@ -10,6 +10,10 @@
 
 mod exchange;
 mod follower;
+#[cfg(test)]
+mod house;
+#[cfg(test)]
+mod owner_tests;
 mod run;
 mod script;
 #[cfg(test)]
