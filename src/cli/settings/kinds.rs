@@ -1,8 +1,10 @@
 //! Kinds of settings: how each is read from a word and from TOML, and written.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::str::FromStr;
 
+use streamdoor::endpoint::{HostName, Origin};
 use streamdoor::limits::{SETTING_ITEMS_MAX, SHARDS_MAX};
 use streamdoor::reactor::{Choice, Idle, ListenAddress};
 use streamdoor::trace::{Level, LogFormat};
@@ -196,7 +198,27 @@ impl FromStr for Cpus {
     }
 }
 
-words! { Cpus: "LIST"; }
+/// A file; none if it is empty.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FilePath(pub Option<PathBuf>);
+
+impl fmt::Display for FilePath {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.as_ref().map_or(Ok(()), |path| path.display().fmt(out))
+    }
+}
+
+impl FromStr for FilePath {
+    type Err = std::convert::Infallible;
+    fn from_str(text: &str) -> Result<FilePath, Self::Err> {
+        Ok(FilePath((!text.is_empty()).then(|| text.into())))
+    }
+}
+
+words! {
+    Cpus: "LIST";
+    FilePath: "FILE";
+}
 
 macro_rules! lists {
     ($($kind:ty: $placeholder:literal;)+) => {$(
@@ -239,7 +261,9 @@ macro_rules! lists {
 }
 
 lists! {
+    HostName: "NAME";
     ListenAddress: "ADDRESS";
+    Origin: "ORIGIN";
     String: "PROGRAM";
 }
 

@@ -18,6 +18,10 @@ fn from_words(words: &[(&str, &str)]) -> Result<Settings, String> {
 /// Each setting with a value that is not its default.
 const OTHERS: &[(&str, &str)] = &[
     ("listen", "[::1]:80"),
+    ("allow-host", "app.example"),
+    ("allow-origin", "https://app.example"),
+    ("token-file", "/etc/streamdoor/tokens"),
+    ("ticket-ttl-s", "60"),
     ("cpus", "3,0-1"),
     ("reactor", "mio"),
     ("idle", "block"),

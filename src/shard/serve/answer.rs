@@ -87,7 +87,16 @@ impl<R: Reactor + 'static> Shard<R> {
         let status = self.inspect(id)?;
         let texts = self.engine.progress_texts(id.slot);
         let tool = self.tool_name(id);
-        Ok(documents::execution(&status, &tool, texts, &subscribers, self.now))
+        let ticket = self.ticket_for(id);
+        let ticket = ticket.as_deref();
+        Ok(documents::execution(&status, &tool, texts, &subscribers, ticket, self.now))
+    }
+
+    /// What opens the stream of an execution to its owner, where that takes a ticket.
+    fn ticket_for(&self, id: ExecutionId) -> Option<String> {
+        let run = self.runs.get(id.slot.index as usize)?.as_ref();
+        let owner = run.filter(|run| run.id == id)?.owner;
+        self.access.ticket(owner, id, self.now)
     }
 
     /// Empty if it has none.
@@ -143,7 +152,9 @@ impl<R: Reactor + 'static> Shard<R> {
             return is_refused;
         }
         let status = self.inspect(execution).expect("it was just opened");
-        let document = documents::created(execution, status.token, &execute.tool, status.state);
+        let ticket = self.ticket_for(execution);
+        let (token, tool) = (status.token, &execute.tool);
+        let document = documents::created(execution, token, tool, status.state, ticket.as_deref());
         self.answer(id, &Answer::created(&document, documents::location(execution)))
     }
 
@@ -225,9 +236,9 @@ impl<R: Reactor + 'static> Shard<R> {
     /// Writes a whole answer. Always `true`.
     pub(super) fn answer(&mut self, id: ConnectionId, answer: &Answer) -> bool {
         let serve = self.serve.as_mut().expect("it has connections");
-        let date = serve.date;
+        let around = serve.around(&self.access, self.now);
         if let Some(connection) = serve.writable(id) {
-            connection.converse(|http, out| http.answer(answer, &date, out));
+            connection.converse(|http, out| http.answer(answer, &around, out));
         }
         true
     }

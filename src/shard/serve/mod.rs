@@ -37,6 +37,7 @@ pub(super) use moves::Moving;
 pub use server::{Server, ServerConfig, ServerError, SetUp};
 
 use crate::base::{ExecutionId, Instant, Random, SubscriberId};
+use crate::endpoint::{Access, Surroundings};
 use crate::engine::wheel::Wheel;
 use crate::limits;
 use crate::reactor::{ConnectionId, ListenerId, Peer};
@@ -187,6 +188,11 @@ impl Serve {
             self.date_s = unix_s;
             self.date = http_date(unix_s);
         }
+    }
+
+    /// What the HTTP machines of connections have to know.
+    fn around<'a>(&self, access: &'a Access, now: Instant) -> Surroundings<'a> {
+        Surroundings { date: self.date, now, access }
     }
 
     /// When its next timer is due.

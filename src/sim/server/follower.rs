@@ -121,7 +121,7 @@ impl Follower {
             Format::Output => format!("GET /v1/executions/{id}/output HTTP/1.1\r\n"),
             _ => format!("GET /v1/executions/{id}/events?policy={} HTTP/1.1\r\n", self.query()),
         };
-        request += "Host: sim\r\n";
+        request += "Host: localhost\r\n";
         if let (Some(_), Format::Sse(decoder)) = (self.told_seq, &mut self.format) {
             request += &format!("Last-Event-ID: {}\r\n", decoder.last_id());
             decoder.reconnect();
@@ -399,7 +399,7 @@ impl Follower {
         let (subscriber, seq) = self.to_acknowledge.take()?;
         let body = format!("{{\"seq\":{seq}}}");
         Some(format!(
-            "POST /v1/executions/{}/subscribers/{subscriber}/acks HTTP/1.1\r\nHost: sim\r\n\
+            "POST /v1/executions/{}/subscribers/{subscriber}/acks HTTP/1.1\r\nHost: localhost\r\n\
              Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
             self.id,
             body.len()
