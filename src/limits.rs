@@ -276,7 +276,7 @@ pub const IDLE_GAP_SMOOTHING_SHIFT: u32 = 2;
 
 // --- HTTP, SSE, NDJSON ---------------------------------------------------------------------------
 
-/// Tokens of a server. Each request with one compares it with all of them, some 30 ns each.
+/// Tokens of a server. Each request with one is compared with all of them.
 pub const TOKENS_MAX: usize = 256;
 /// A token has at least so many characters: drawn from 16 different ones alone, 128 bits.
 pub const TOKEN_CHARS_MIN: usize = 32;

@@ -59,8 +59,8 @@ told. Ctrl-C (or SIGTERM) cancels the execution, and the sums are still printed;
 the program. If who reads the results goes away (`| head -1`), the execution is cancelled and that
 is no failure.
 
-Exit codes: 0 completed, 1 failed, cancelled, timed out or detached, 2 bad usage or not let in, 3 the
-server cannot be reached.
+Exit codes: 0 completed, 1 failed, cancelled, timed out or detached, 2 bad usage or not let in,
+3 the server cannot be reached.
 ";
 
 #[derive(Debug, Default)]

@@ -44,8 +44,8 @@ One execution:
 
 Ctrl-C ends the program, not the execution.
 
-Exit codes: 0 completed, 1 failed, cancelled, timed out or detached, 2 bad usage or not let in, 3 the
-server cannot be reached.
+Exit codes: 0 completed, 1 failed, cancelled, timed out or detached, 2 bad usage or not let in,
+3 the server cannot be reached.
 ";
 
 /// Back to the first place of the terminal, and nothing behind it.

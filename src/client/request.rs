@@ -380,7 +380,8 @@ mod tests {
         let text = |bytes| String::from_utf8(bytes).unwrap();
         assert_eq!(text(request.write("a:1", None, true)), format!("{head}\r\n"));
         let request = Request { last_event_id: Some("7".into()), ..request }.with_body(&json!([]));
-        let rest = "authorization: Bearer T\r\nlast-event-id: 7\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\
+        let rest = "authorization: Bearer T\r\nlast-event-id: 7\r\n\
+                    content-type: application/json\r\ncontent-length: 2\r\n\
                     connection: close\r\n\r\n[]";
         assert_eq!(text(request.write("a:1", Some("T"), false)), format!("{head}{rest}"));
     }

@@ -133,8 +133,8 @@ impl HttpConnection {
         }
     }
 
-    /// Bytes came. Appends to `out` what can be answered here. While an answer is due they are kept:
-    /// see [`HttpConnection::wants_bytes`].
+    /// Bytes came. Appends to `out` what can be answered here. While an answer is due they are
+    /// kept: see [`HttpConnection::wants_bytes`].
     pub fn receive(&mut self, bytes: &[u8], around: &Surroundings<'_>, out: &mut Vec<u8>) -> Step {
         match self.state {
             State::Closed => Step::Close,

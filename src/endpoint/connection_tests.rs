@@ -188,7 +188,8 @@ fn what_comes_while_an_answer_is_due_waits_for_it() {
     let mut count = 0;
     while connection.wants_bytes() {
         assert_eq!(connection.receive(one.as_bytes(), &around(), &mut out), Step::Wait);
-        assert_eq!(connection.resume(&around(), &mut out), Step::Wait); // Too early: nothing happens.
+        // Too early: nothing happens.
+        assert_eq!(connection.resume(&around(), &mut out), Step::Wait);
         count += 1;
     }
     assert_eq!(count, limits::HTTP_PIPELINED_BYTES_MAX.div_ceil(one.len()));

@@ -194,7 +194,7 @@ impl fmt::Display for TokenFault {
                 write!(out, "the token stands in line {first_line} already")
             }
             TokenFault::TooMany => write!(out, "there are more than {} tokens", limits::TOKENS_MAX),
-            TokenFault::None => out.write_str("there is no token"),
+            TokenFault::None => out.write_str("there is no token in it"),
         }
     }
 }

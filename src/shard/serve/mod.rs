@@ -7,8 +7,9 @@
 //!
 //! Reading order: [`Serve`], the tables; `connection.rs` and `stream.rs`, one of them; `frames.rs`,
 //! what they share; then what the shard does with them: `receive.rs` (bytes in), `answer.rs`
-//! (calls), `owner.rs` (whose what is), `follow.rs` (streams), `deliver.rs` (what is given and sent), `clock.rs` (deadlines),
-//! `moves.rs` and `peers.rs` (other shards), `server.rs` (all of them), `tell.rs` (the log).
+//! (calls), `owner.rs` (whose what is), `follow.rs` (streams), `deliver.rs` (what is given and
+//! sent), `clock.rs` (deadlines), `moves.rs` and `peers.rs` (other shards), `server.rs` (all of
+//! them), `tell.rs` (the log).
 //! Tests: beside `frames.rs`; `sim/server/`, in simulated time; `tests/serve*`, with real clients.
 //!
 //! Invariants ([`Serve::audit`]):

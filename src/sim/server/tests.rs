@@ -171,7 +171,8 @@ fn several_executions_come_on_one_connection_and_each_id_says_how_far_all_are() 
     // Cut behind the end of one: only the other comes again.
     let middle = format!("{a}:6:0,{b}:2:0");
     let client = house.visit(&format!(
-        "GET /v1/events?executions={a},{b} HTTP/1.1\r\nHost: localhost\r\nLast-Event-ID: {middle}\r\n\r\n"
+        "GET /v1/events?executions={a},{b} HTTP/1.1\r\nHost: localhost\r\n\
+         Last-Event-ID: {middle}\r\n\r\n"
     ));
     let heard = house.hear(client);
     assert_eq!(heard.matches("event: started\n").count(), 1, "{heard}");
