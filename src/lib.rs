@@ -119,6 +119,8 @@
 //! | door | a ring opened from another process |
 //! | endpoint | the end of a connection: bytes in, calls out; answers in, bytes out |
 //! | server | shards that listen at the same addresses: `shard::Server` |
+//! | principal | who asks, by his token; to whom executions belong: `endpoint::Access` |
+//! | ticket | what opens one stream to a page, which cannot send a token |
 //! | client | who asks a server from outside, over HTTP: `client` |
 //!
 //! # Invariants (most are about what is absent)

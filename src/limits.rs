@@ -276,6 +276,24 @@ pub const IDLE_GAP_SMOOTHING_SHIFT: u32 = 2;
 
 // --- HTTP, SSE, NDJSON ---------------------------------------------------------------------------
 
+/// Tokens of a server. Each request with one is compared with all of them.
+pub const TOKENS_MAX: usize = 256;
+/// A token has at least so many characters: drawn from 16 different ones alone, 128 bits.
+pub const TOKEN_CHARS_MIN: usize = 32;
+/// And at most so many.
+pub const TOKEN_CHARS_MAX: usize = 512;
+/// The name of a principal.
+pub const PRINCIPAL_NAME_CHARS_MAX: usize = 64;
+/// A file of tokens, with its comments.
+pub const TOKEN_FILE_BYTES_MAX: usize = 256 << 10;
+/// Origins whose pages may ask. A connection keeps the place of its own in a byte.
+pub const ORIGINS_MAX: usize = 256;
+/// How long a ticket opens a stream. `EventSource` comes back with the address that it was given
+/// first, so this is how long a page can follow across broken connections without asking for a new
+/// one; and how long an address that got into somebody's log is worth something.
+pub const TICKET_TTL: Duration = Duration::from_secs(3_600);
+/// How long a browser need not ask again whether a page may ask.
+pub const PREFLIGHT_MAX_AGE: Duration = Duration::from_secs(600);
 /// The first line of a message, method, target and version together: what Apache takes.
 pub const HTTP_FIRST_LINE_BYTES_MAX: u32 = 8 << 10;
 /// One header with its name.
@@ -388,6 +406,10 @@ const _: () = {
     assert!(STREAM_LINE_BYTES_MAX <= SSE_EVENT_BYTES_MAX);
     assert!(JSON_DEPTH_MAX < 128); // Else it could not be reached.
     assert!(HTTP_SMALL_BODY_BYTES_MAX < HTTP_BODY_BYTES_MAX);
+    assert!(TOKENS_MAX < 1 << 16); // A principal is a number of 16 bits.
+    assert!(TOKENS_MAX * (PRINCIPAL_NAME_CHARS_MAX + TOKEN_CHARS_MAX + 2) < TOKEN_FILE_BYTES_MAX);
+    assert!(TOKEN_CHARS_MAX < HTTP_HEADER_BYTES_MAX as usize);
+    assert!(SETTING_ITEMS_MAX <= ORIGINS_MAX && ORIGINS_MAX <= 1 << 8);
     assert!(RESULT_WAIT_DEFAULT.as_secs() <= RESULT_WAIT_MAX.as_secs());
 };
 

@@ -111,7 +111,7 @@ fn execute(address: &str, tool: &str, after_subscribers: usize) -> String {
     let mut stream = ask(
         address,
         &format!(
-            "POST /v1/executions HTTP/1.1\r\nHost: here\r\nContent-Type: application/json\r\n\
+            "POST /v1/executions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
              Connection: close\r\nContent-Length: {length}\r\n\r\n{body}"
         ),
     );
@@ -170,7 +170,7 @@ fn nothing_allocates(reactor: Choice) {
         .iter()
         .map(|(path, is_slow)| {
             let path = path.replace(EXECUTION_TEXT, &execution).replace(SILENT_TEXT, &silent);
-            let stream = ask(&address, &format!("GET {path} HTTP/1.1\r\nHost: here\r\n\r\n"));
+            let stream = ask(&address, &format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n"));
             (stream, *is_slow)
         })
         .collect();

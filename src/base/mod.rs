@@ -1,15 +1,18 @@
 //! Stratum 0: values that everything else is built from. Pure, no syscall, no clock.
 //!
 //! [`time`] instants and durations as plain numbers; [`id`] names that leave our hands and come
-//! back; [`pool`] fixed tables with generations; [`random`] a seeded generator.
+//! back; [`pool`] fixed tables with generations; [`principal`] who asks; [`random`] a seeded
+//! generator.
 
 pub mod id;
 pub mod planted;
 pub mod pool;
+pub mod principal;
 pub mod random;
 pub mod time;
 
 pub use id::{ExecutionId, ProgressToken, SubscriberId};
 pub use pool::{Handle, Pool};
+pub use principal::Principal;
 pub use random::Random;
 pub use time::Instant;

@@ -21,6 +21,8 @@ streamdoor call: run a tool of a server, and show its results as they come
 Usage: streamdoor call [OPTIONS] URL TOOL
 
 URL is http://HOST:PORT or unix:PATH, where `streamdoor serve` listens.
+  --token-file FILE   who we are, to a server that asks: a file of which nobody else can read
+                      anything, with a token, or lines of PRINCIPAL TOKEN: the first counts
 
 Arguments of the tool:
   --arg KEY=VALUE     one of them; where the tool wants a string, VALUE is one, else JSON
@@ -57,8 +59,8 @@ told. Ctrl-C (or SIGTERM) cancels the execution, and the sums are still printed;
 the program. If who reads the results goes away (`| head -1`), the execution is cancelled and that
 is no failure.
 
-Exit codes: 0 completed, 1 failed, cancelled, timed out or detached, 2 bad usage, 3 the server
-cannot be reached.
+Exit codes: 0 completed, 1 failed, cancelled, timed out or detached, 2 bad usage or not let in,
+3 the server cannot be reached.
 ";
 
 #[derive(Debug, Default)]
@@ -107,7 +109,7 @@ pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
         return Ok(());
     };
     options.output.view(false)?; // What is wrong with it is said before anything is done.
-    let client = remote::client(&options.url)?;
+    let client = options.follow.client(&options.url)?;
     let tool = tool(&client, &options.tool)?;
     let arguments = options.arguments.merged(&tool.arguments);
     let timeouts = options.timeouts.map(|timeouts| timeouts.over(tool.timeouts));

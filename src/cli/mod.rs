@@ -18,6 +18,7 @@ mod settings;
 mod signals;
 mod sink;
 mod terminal;
+mod token_file;
 mod tools;
 mod view;
 mod watch;

@@ -1,11 +1,12 @@
 //! Following an execution of a server: what `call` and `watch` have in common.
 
 use std::io;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use streamdoor::base::{ExecutionId, Instant};
 use streamdoor::client::{Client, ClientError, Ended, Event, FollowOptions, Started, Stream};
-use streamdoor::endpoint::Wishes;
+use streamdoor::endpoint::{Wishes, first_token};
 use streamdoor::engine::{Coalesce, Kind, Kinds};
 use streamdoor::reactor::Clock;
 use streamdoor::shard::Names;
@@ -15,13 +16,14 @@ use super::output::{OutputOptions, Place};
 use super::progress::Meter;
 use super::results::{self, Checksum};
 use super::sink::Sink;
-use super::{CliError, parsed};
+use super::{CliError, parsed, token_file};
 
 /// What the options say of how a stream is followed.
 #[derive(Clone, Debug, Default)]
 pub struct FollowArguments {
     wishes: Wishes,
     reconnects_max: Option<u32>,
+    token_file: Option<PathBuf>,
 }
 
 /// `stdout,stderr`
@@ -47,10 +49,21 @@ impl FollowArguments {
                 let coalesce = |delay_max| Coalesce { delay_max, bytes_max: u64::MAX };
                 self.wishes.coalesce = delay.map(coalesce);
             }
+            "token-file" => self.token_file = Some(parser.value()?.into()),
             "reconnects" => self.reconnects_max = Some(parsed(name, parser)?),
             _ => return Ok(false),
         }
         Ok(true)
+    }
+
+    /// The client of a server, with the token that the file has.
+    pub fn client(&self, url: &str) -> Result<Client, CliError> {
+        let client =
+            Client::new(url).map_err(|error| CliError::Usage(format!("{url}: {error}")))?;
+        let Some(path) = &self.token_file else { return Ok(client) };
+        let text = token_file::read(path)?;
+        let token = first_token(&text).map_err(|error| token_file::problem(path, error))?;
+        client.with_token(token).map_err(|error| token_file::problem(path, error))
     }
 
     /// As the client wants it.
@@ -61,18 +74,14 @@ impl FollowArguments {
     }
 }
 
-/// The client of a server.
-pub fn client(url: &str) -> Result<Client, CliError> {
-    Client::new(url).map_err(|error| CliError::Usage(format!("{url}: {error}")))
-}
-
 /// As whose fault an error counts.
 pub fn failure(error: ClientError) -> CliError {
     let text = error.to_string();
     match error {
         ClientError::Unreachable { .. } => CliError::Environment(text),
         ClientError::Refused(refused) => match refused.status.code() {
-            400 | 404 | 409..=422 => CliError::Call(text),
+            401 => CliError::Call(format!("{text} (--token-file FILE)")),
+            400 | 403 | 404 | 409..=422 => CliError::Call(text),
             _ => CliError::Failed(text), // Too much at once, or its own fault.
         },
         _ => CliError::Failed(text),

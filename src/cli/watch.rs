@@ -21,6 +21,8 @@ Usage: streamdoor watch [OPTIONS] URL               which executions there are, 
        streamdoor watch [OPTIONS] URL EXECUTION     the results of one, as they come
 
 URL is http://HOST:PORT or unix:PATH, where `streamdoor serve` listens.
+  --token-file FILE   who we are, to a server that asks: a file of which nobody else can read
+                      anything, with a token, or lines of PRINCIPAL TOKEN: the first counts
 
 The list is renewed on a terminal, until Ctrl-C; elsewhere it is printed once.
   --interval T        how often it is renewed                     [1s]
@@ -42,8 +44,8 @@ One execution:
 
 Ctrl-C ends the program, not the execution.
 
-Exit codes: 0 completed, 1 failed, cancelled, timed out or detached, 2 bad usage, 3 the server
-cannot be reached.
+Exit codes: 0 completed, 1 failed, cancelled, timed out or detached, 2 bad usage or not let in,
+3 the server cannot be reached.
 ";
 
 /// Back to the first place of the terminal, and nothing behind it.
@@ -123,7 +125,7 @@ pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
         say!("{}", HELP.trim_end());
         return Ok(());
     };
-    let client = remote::client(&options.url)?;
+    let client = options.follow.client(&options.url)?;
     match &options.execution {
         None => list(&client, &options),
         Some(id) => follow(&client, id, &options),

@@ -60,7 +60,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::base::ExecutionId;
-use crate::endpoint::StreamFormat;
+use crate::endpoint::{StreamFormat, TokenFault, check_token};
 use crate::engine::{From, State};
 use crate::limits;
 use crate::wire::http1::{Method, Status as HttpStatus, is_media_type};
@@ -92,6 +92,8 @@ pub struct Client {
 struct Shared {
     address: Address,
     authority: String,
+    /// What is shown with each request.
+    token: Option<Box<str>>,
     /// A connection on which nothing is under way.
     idle: Mutex<Option<Connection>>,
 }
@@ -104,7 +106,24 @@ impl Client {
     pub fn new(url: &str) -> Result<Client, AddressError> {
         let address: Address = url.parse()?;
         let (authority, idle) = (address.authority(), Mutex::new(None));
-        Ok(Client { shared: Arc::new(Shared { address, authority, idle }) })
+        Ok(Client { shared: Arc::new(Shared { address, authority, token: None, idle }) })
+    }
+
+    /// The same, who shows this token with each request. It is sent as it is, so it should not go
+    /// to other machines but through something that encrypts it.
+    ///
+    /// # Errors
+    /// [`TokenFault`]: it is no token that a server could know.
+    pub fn with_token(&self, token: &str) -> Result<Client, TokenFault> {
+        check_token(token)?;
+        let (address, authority) = (self.shared.address.clone(), self.shared.authority.clone());
+        let (token, idle) = (Some(token.into()), Mutex::new(None));
+        Ok(Client { shared: Arc::new(Shared { address, authority, token, idle }) })
+    }
+
+    /// A request, as it is sent.
+    fn spell(&self, request: &Request, keeps_alive: bool) -> Vec<u8> {
+        request.write(&self.shared.authority, self.shared.token.as_deref(), keeps_alive)
     }
 
     /// Where the server is.
@@ -253,7 +272,7 @@ impl Client {
     /// if it is empty.
     fn ask(&self, request: &Request, wait: Duration) -> Result<(HttpStatus, Value), ClientError> {
         let patience = Patience::for_answer(limits::CLIENT_ANSWER_TIMEOUT + wait);
-        let bytes = request.write(&self.shared.authority, true);
+        let bytes = self.spell(request, true);
         let idle = self.idle().take().filter(|_| request.is_repeatable());
         let asked = match idle.map(|idle| self.ask_on(idle, request, &bytes, patience)) {
             // The server has closed it meanwhile: it takes a new one.
@@ -308,7 +327,7 @@ impl Client {
     ) -> Result<Option<Connection>, ClientError> {
         let patience = Patience::for_answer(limits::CLIENT_ANSWER_TIMEOUT);
         let mut connection = Connection::open(&self.shared.address)?;
-        let bytes = request.write(&self.shared.authority, false);
+        let bytes = self.spell(request, false);
         let head = connection.ask(request.method, &bytes, patience)?;
         match head.status {
             HttpStatus::OK if is_media_type(&head.media_type, format.media_type()) => {

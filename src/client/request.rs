@@ -109,8 +109,8 @@ impl Request {
         self.method != Method::Post || self.target.ends_with("/acks")
     }
 
-    /// As it is sent to the server of that name.
-    pub fn write(&self, authority: &str, keeps_alive: bool) -> Vec<u8> {
+    /// As it is sent to the server of that name, with the token that it asks for, if it does.
+    pub fn write(&self, authority: &str, token: Option<&str>, keeps_alive: bool) -> Vec<u8> {
         let mut head = format!(
             "{} {} HTTP/1.1\r\nhost: {authority}\r\nuser-agent: streamdoor/{}\r\naccept: {}\r\n",
             self.method.name(),
@@ -121,6 +121,9 @@ impl Request {
         let mut header = |name: &str, value: &dyn fmt::Display| {
             let _ = write!(head, "{name}: {value}\r\n"); // A string takes everything.
         };
+        if let Some(token) = token {
+            header("authorization", &format_args!("Bearer {token}"));
+        }
         if let Some(id) = &self.last_event_id {
             header("last-event-id", id);
         }
@@ -375,11 +378,12 @@ mod tests {
              accept: application/json\r\n"
         );
         let text = |bytes| String::from_utf8(bytes).unwrap();
-        assert_eq!(text(request.write("a:1", true)), format!("{head}\r\n"));
+        assert_eq!(text(request.write("a:1", None, true)), format!("{head}\r\n"));
         let request = Request { last_event_id: Some("7".into()), ..request }.with_body(&json!([]));
-        let rest = "last-event-id: 7\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\
+        let rest = "authorization: Bearer T\r\nlast-event-id: 7\r\n\
+                    content-type: application/json\r\ncontent-length: 2\r\n\
                     connection: close\r\n\r\n[]";
-        assert_eq!(text(request.write("a:1", false)), format!("{head}{rest}"));
+        assert_eq!(text(request.write("a:1", Some("T"), false)), format!("{head}{rest}"));
     }
 
     #[test]

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::endpoint::ApiError;
+use crate::endpoint::access::OriginPlace;
+use crate::endpoint::{ApiError, Surroundings};
+use crate::limits;
 use crate::wire::http1::{Framing, ResponseHead, Status};
 use crate::wire::write_json;
 
@@ -19,9 +21,22 @@ pub struct Answer {
     /// `None`: it has no body.
     media_type: Option<&'static str>,
     body: Cow<'static, [u8]>,
-    location: Option<String>,
-    allow: Option<String>,
     retry_after: Option<Duration>,
+    beside: Beside,
+}
+
+/// What else the head of an answer says; none says two of these.
+#[derive(Clone, Debug, PartialEq)]
+enum Beside {
+    Nothing,
+    /// Where it is.
+    Location(String),
+    /// Which methods there are.
+    Allow(String),
+    /// What would have to be shown.
+    Challenge(&'static str),
+    /// Which methods a page may use.
+    Preflight(String),
 }
 
 /// What an answer has to know of the request.
@@ -33,6 +48,8 @@ pub(super) struct Manner {
     pub is_old: bool,
     /// There may be another request.
     pub keeps_alive: bool,
+    /// Of which origin the page is that asks, if it is another than ours.
+    pub origin: Option<OriginPlace>,
 }
 
 impl Answer {
@@ -46,7 +63,8 @@ impl Answer {
 
     /// Something was made, and is there.
     pub fn created(document: &Value, location: impl Into<String>) -> Answer {
-        Answer { location: Some(location.into()), ..Answer::json(Status::CREATED, document) }
+        let beside = Beside::Location(location.into());
+        Answer { beside, ..Answer::json(Status::CREATED, document) }
     }
 
     /// Something else than JSON.
@@ -64,9 +82,8 @@ impl Answer {
             status,
             media_type: None,
             body: Cow::Borrowed(&[]),
-            location: None,
-            allow: None,
             retry_after: None,
+            beside: Beside::Nothing,
         }
     }
 
@@ -76,9 +93,22 @@ impl Answer {
         Answer { retry_after, ..Answer::json(error.status, &error.to_json()) }
     }
 
+    /// Nobody was shown to us whom we know. Whether nothing was, or what is wrong, makes no
+    /// difference but in `challenge`.
+    pub(super) fn unauthorized(challenge: &'static str) -> Answer {
+        let text = "a token is needed: Authorization: Bearer TOKEN";
+        let error = ApiError::new(Status::UNAUTHORIZED, "unauthorized", text);
+        Answer { beside: Beside::Challenge(challenge), ..Answer::error(&error) }
+    }
+
+    /// A page may ask, with these methods.
+    pub(super) fn preflight(methods: String) -> Answer {
+        Answer { beside: Beside::Preflight(methods), ..Answer::empty(Status::NO_CONTENT) }
+    }
+
     /// Which methods there are.
     pub(super) fn allowing(self, methods: String) -> Answer {
-        Answer { allow: Some(methods), ..self }
+        Answer { beside: Beside::Allow(methods), ..self }
     }
 
     /// What kind of answer it is.
@@ -91,22 +121,37 @@ impl Answer {
         &self.body
     }
 
-    pub(super) fn write(&self, manner: Manner, date: &[u8; 29], out: &mut Vec<u8>) {
-        let mut head = ResponseHead::begin(out, self.status, date);
+    pub(super) fn write(&self, manner: Manner, around: &Surroundings<'_>, out: &mut Vec<u8>) {
+        let mut head = ResponseHead::begin(out, self.status, &around.date);
         let retry_after = self.retry_after.map(|delay| {
             let seconds = delay.as_secs() + u64::from(delay.subsec_nanos() > 0);
             seconds.max(1).to_string()
         });
         let no_store = self.media_type.map(|_| "no-store");
+        let beside = match &self.beside {
+            Beside::Location(location) => Some(("location", location.as_str())),
+            Beside::Allow(methods) => Some(("allow", methods.as_str())),
+            Beside::Challenge(challenge) => Some(("www-authenticate", *challenge)),
+            Beside::Preflight(methods) => Some(("access-control-allow-methods", methods.as_str())),
+            Beside::Nothing => None,
+        };
+        let (beside_name, beside_value) = beside.unzip();
         for (name, value) in [
             ("content-type", self.media_type),
             ("cache-control", no_store),
-            ("location", self.location.as_deref()),
-            ("allow", self.allow.as_deref()),
+            (beside_name.unwrap_or_default(), beside_value),
             ("retry-after", retry_after.as_deref()),
             ("connection", manner.says_keep_alive()),
         ] {
             if let Some(value) = value {
+                head.header(name, value).expect("ours are one line each");
+            }
+        }
+        manner.write_origin(around, &mut head);
+        if let Beside::Preflight(_) = &self.beside {
+            let max_age_s = limits::PREFLIGHT_MAX_AGE.as_secs().to_string();
+            let headers = ("access-control-allow-headers", HEADERS_OF_PAGES);
+            for (name, value) in [headers, ("access-control-max-age", &max_age_s)] {
                 head.header(name, value).expect("ours are one line each");
             }
         }
@@ -117,7 +162,29 @@ impl Answer {
     }
 }
 
+/// What a page may send beside what it always may.
+const HEADERS_OF_PAGES: &str = "authorization, content-type, last-event-id, x-session-id";
+
 impl Manner {
+    /// Of the last answer on a connection.
+    pub const LAST: Manner =
+        Manner { is_head: false, is_old: false, keeps_alive: false, origin: None };
+
+    /// Lets the page read the answer that asks for it. Its cookies are none of ours, so they are
+    /// not asked for.
+    pub fn write_origin(self, around: &Surroundings<'_>, head: &mut ResponseHead<'_>) {
+        let Some(origin) = self.origin.and_then(|place| around.access.origin(place)) else {
+            return;
+        };
+        for (name, value) in [
+            ("access-control-allow-origin", origin),
+            ("access-control-expose-headers", "location, retry-after"),
+            ("vary", "origin"),
+        ] {
+            head.header(name, value).expect("ours are one line each");
+        }
+    }
+
     /// HTTP/1.0 closes unless both sides say that they do not.
     pub fn says_keep_alive(self) -> Option<&'static str> {
         (self.is_old && self.keeps_alive).then_some("keep-alive")

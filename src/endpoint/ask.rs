@@ -89,6 +89,21 @@ fn is_at(path: &str, segments: &Segments<'_>) -> bool {
 
 /// With the methods that the routes of a path have.
 fn allow<'r>(answer: Answer, routes: impl IntoIterator<Item = &'r Route>) -> Answer {
+    answer.allowing(methods_of(routes))
+}
+
+/// The methods that there are where a request goes; where that is nowhere, all.
+pub(super) fn methods(head: &RequestHead<'_>) -> String {
+    let segments = head.target.segments().take(SEGMENTS_MAX + 1);
+    let segments = segments.collect::<Result<Segments<'_>, DecodeError>>().unwrap_or_default();
+    let here = || ROUTES.iter().filter(|route| is_at(route.path, &segments));
+    match here().next() {
+        Some(_) => methods_of(here()),
+        None => methods_of(ROUTES),
+    }
+}
+
+fn methods_of<'r>(routes: impl IntoIterator<Item = &'r Route>) -> String {
     let mut has = [false; Method::ALL.len()];
     let mut add = |method: Method| has[method as usize] = true;
     add(Method::Options);
@@ -100,7 +115,7 @@ fn allow<'r>(answer: Answer, routes: impl IntoIterator<Item = &'r Route>) -> Ans
     }
     let methods = Method::ALL.into_iter().filter(|method| has[*method as usize]);
     let names: Vec<&str> = methods.map(Method::name).collect();
-    answer.allowing(names.join(", "))
+    names.join(", ")
 }
 
 impl Route {

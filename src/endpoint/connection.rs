@@ -2,7 +2,7 @@
 //!
 //! One request is answered after the other, in their order; what comes behind one that is not
 //! answered yet is kept. What needs nobody else (a refusal, `OPTIONS`, `/healthz`,
-//! `/openapi.json`) is answered here.
+//! `/openapi.json`) is answered here. Who may not come in is told so before anything else.
 //!
 //! Invariants:
 //! - H1: each request gets exactly one answer, and none is begun before the one before is whole.
@@ -11,9 +11,11 @@
 //! - H3: between requests nothing is kept: an idle connection has no memory of its own.
 //! - H4: behind an answer that leaves bytes of its request unread the connection is closed.
 
+use crate::base::Principal;
+use crate::endpoint::access::{Admission, OriginPlace};
 use crate::endpoint::answer::{Answer, Manner};
 use crate::endpoint::ask::{Asked, ask};
-use crate::endpoint::{ApiError, Call};
+use crate::endpoint::{ApiError, Call, Surroundings};
 use crate::limits;
 use crate::wire::http1::{
     BODY_END, CONTINUE, Framing, Method, Refusal, RequestHead, RequestPart, RequestReader,
@@ -23,15 +25,17 @@ use crate::wire::http1::{
 /// One connection. The shard moves its bytes, carries out its calls, and measures its time.
 ///
 /// ```
-/// use streamdoor::endpoint::{Answer, Call, HttpConnection, Step};
+/// use streamdoor::base::Instant;
+/// use streamdoor::endpoint::{Access, Answer, Call, HttpConnection, Step, Surroundings};
 /// use streamdoor::wire::http1::{Status, http_date};
 ///
 /// let (mut connection, mut out) = (HttpConnection::new(), Vec::new());
-/// let date = http_date(784_111_777);
-/// let request = b"GET /v1/tools HTTP/1.1\r\nHost: h\r\n\r\n";
-/// assert_eq!(connection.receive(request, &date, &mut out), Step::Call(Call::Tools));
-/// connection.answer(&Answer::empty(Status::NO_CONTENT), &date, &mut out);
-/// assert_eq!(connection.resume(&date, &mut out), Step::Wait);
+/// let (date, now) = (http_date(784_111_777), Instant::from_nanos(0));
+/// let around = Surroundings { date, now, access: &Access::default() };
+/// let request = b"GET /v1/tools HTTP/1.1\r\nHost: localhost\r\n\r\n";
+/// assert_eq!(connection.receive(request, &around, &mut out), Step::Call(Call::Tools));
+/// connection.answer(&Answer::empty(Status::NO_CONTENT), &around, &mut out);
+/// assert_eq!(connection.resume(&around, &mut out), Step::Wait);
 /// assert!(out.starts_with(b"HTTP/1.1 204 No Content\r\n"));
 /// ```
 #[derive(Debug)]
@@ -40,6 +44,8 @@ pub struct HttpConnection {
     /// What came behind a request that is not answered yet.
     kept: Vec<u8>,
     state: State,
+    /// Who has sent the request that is being read or answered.
+    principal: Principal,
     /// The peer sends no more.
     input_ended: bool,
 }
@@ -98,6 +104,8 @@ enum State {
 #[derive(Debug)]
 struct Pending {
     asked: Asked,
+    principal: Principal,
+    origin: Option<OriginPlace>,
     is_head: bool,
     is_old: bool,
     body: Vec<u8>,
@@ -116,52 +124,56 @@ impl Default for HttpConnection {
 impl HttpConnection {
     /// A new one, on which nothing has come.
     pub fn new() -> HttpConnection {
-        let reader = RequestReader::new();
-        HttpConnection { reader, kept: Vec::new(), state: State::Head, input_ended: false }
+        HttpConnection {
+            reader: RequestReader::new(),
+            kept: Vec::new(),
+            state: State::Head,
+            principal: Principal::ANYONE,
+            input_ended: false,
+        }
     }
 
-    /// Bytes came. Appends to `out` what can be answered here; `date` is
-    /// [`crate::wire::http1::http_date`] of now. While an answer is due they are kept: see
-    /// [`HttpConnection::wants_bytes`].
-    pub fn receive(&mut self, bytes: &[u8], date: &[u8; 29], out: &mut Vec<u8>) -> Step {
+    /// Bytes came. Appends to `out` what can be answered here. While an answer is due they are
+    /// kept: see [`HttpConnection::wants_bytes`].
+    pub fn receive(&mut self, bytes: &[u8], around: &Surroundings<'_>, out: &mut Vec<u8>) -> Step {
         match self.state {
             State::Closed => Step::Close,
             State::Answer(_) | State::Stream(..) => {
                 self.kept.extend_from_slice(bytes);
                 Step::Wait
             }
-            State::Head | State::Body(_) if self.kept.is_empty() => self.run(bytes, date, out),
+            State::Head | State::Body(_) if self.kept.is_empty() => self.run(bytes, around, out),
             State::Head | State::Body(_) => {
                 self.kept.extend_from_slice(bytes);
-                self.resume(date, out)
+                self.resume(around, out)
             }
         }
     }
 
     /// The answer was written: goes on with what was kept. To be called behind each
     /// [`HttpConnection::answer`], [`HttpConnection::end_stream`] and stream without a body.
-    pub fn resume(&mut self, date: &[u8; 29], out: &mut Vec<u8>) -> Step {
+    pub fn resume(&mut self, around: &Surroundings<'_>, out: &mut Vec<u8>) -> Step {
         match self.state {
             State::Closed => Step::Close,
             State::Answer(_) | State::Stream(..) => Step::Wait,
             State::Head | State::Body(_) => {
                 let kept = std::mem::take(&mut self.kept);
-                self.run(&kept, date, out)
+                self.run(&kept, around, out)
             }
         }
     }
 
     /// The peer sends no more. What it has asked for is answered, all of it.
-    pub fn end_input(&mut self, date: &[u8; 29], out: &mut Vec<u8>) -> Step {
+    pub fn end_input(&mut self, around: &Surroundings<'_>, out: &mut Vec<u8>) -> Step {
         self.input_ended = true;
-        self.resume(date, out)
+        self.resume(around, out)
     }
 
     /// What it waits for did not come in time. Within a request that is said, and between requests
     /// the connection is just closed. Our own answers have no deadline here.
-    pub fn time_out(&mut self, date: &[u8; 29], out: &mut Vec<u8>) -> Step {
+    pub fn time_out(&mut self, around: &Surroundings<'_>, out: &mut Vec<u8>) -> Step {
         match self.due() {
-            Due::Rest => self.refuse(Refusal::TooSlow, date, out),
+            Due::Rest => self.refuse(Refusal::TooSlow, around, out),
             Due::Answer => Step::Wait,
             Due::Request | Due::Nothing => self.close(),
         }
@@ -172,6 +184,11 @@ impl HttpConnection {
     pub fn wants_bytes(&self) -> bool {
         let is_open = !self.input_ended && !matches!(self.state, State::Closed);
         is_open && self.kept.len() < limits::HTTP_PIPELINED_BYTES_MAX
+    }
+
+    /// Who has sent the request that is being answered.
+    pub fn principal(&self) -> Principal {
+        self.principal
     }
 
     /// What it waits for.
@@ -188,9 +205,9 @@ impl HttpConnection {
     ///
     /// # Panics
     /// If no answer is due.
-    pub fn answer(&mut self, answer: &Answer, date: &[u8; 29], out: &mut Vec<u8>) {
+    pub fn answer(&mut self, answer: &Answer, around: &Surroundings<'_>, out: &mut Vec<u8>) {
         let manner = self.manner_due();
-        answer.write(manner, date, out);
+        answer.write(manner, around, out);
         self.end_answer(manner);
     }
 
@@ -201,14 +218,14 @@ impl HttpConnection {
     pub fn begin_stream(
         &mut self,
         media_type: &str,
-        date: &[u8; 29],
+        around: &Surroundings<'_>,
         out: &mut Vec<u8>,
     ) -> StreamBody {
         let mut manner = self.manner_due();
         let version = if manner.is_old { Version::Http10 } else { Version::Http11 };
         let framing = Framing::of_stream(version);
         manner.keeps_alive &= framing == Framing::Chunked;
-        let mut head = ResponseHead::begin(out, Status::OK, date);
+        let mut head = ResponseHead::begin(out, Status::OK, &around.date);
         for (name, value) in [
             ("content-type", media_type),
             ("cache-control", "no-cache, no-transform"),
@@ -216,6 +233,7 @@ impl HttpConnection {
         ] {
             head.header(name, value).expect("ours are one line each");
         }
+        manner.write_origin(around, &mut head);
         head.finish(framing, manner.keeps_alive);
         if manner.is_head {
             self.end_answer(manner);
@@ -255,14 +273,15 @@ impl HttpConnection {
     }
 
     /// Reads requests until one needs somebody else, or there are no more.
-    fn run(&mut self, bytes: &[u8], date: &[u8; 29], out: &mut Vec<u8>) -> Step {
+    fn run(&mut self, bytes: &[u8], around: &Surroundings<'_>, out: &mut Vec<u8>) -> Step {
         let answers_start = out.len();
         let mut input = bytes;
         loop {
             match self.reader.read(&mut input) {
                 Ok(Some(RequestPart::Head(head))) => {
-                    let (expects_continue, pending) = (head.expects_continue, Pending::of(&head));
-                    if let Some(step) = self.begin(pending, expects_continue, date, out) {
+                    let (expects_continue, pending) =
+                        (head.expects_continue, Pending::of(&head, around));
+                    if let Some(step) = self.begin(pending, expects_continue, around, out) {
                         return step;
                     }
                 }
@@ -274,7 +293,7 @@ impl HttpConnection {
                 Ok(Some(RequestPart::End)) => {
                     let has_room = out.len() - answers_start < limits::HTTP_ANSWERS_BYTES_MAX;
                     let has_more = !input.is_empty() || !self.input_ended;
-                    match self.end_request(has_room && has_more, date, out) {
+                    match self.end_request(has_room && has_more, around, out) {
                         None => {}
                         Some(Step::Call(call)) => {
                             self.kept = input.to_vec();
@@ -287,10 +306,10 @@ impl HttpConnection {
                 Ok(None) => {
                     return match self.reader.finish() {
                         Ok(()) => self.close(),
-                        Err(refusal) => self.refuse(refusal, date, out),
+                        Err(refusal) => self.refuse(refusal, around, out),
                     };
                 }
-                Err(refusal) => return self.refuse(refusal, date, out),
+                Err(refusal) => return self.refuse(refusal, around, out),
             }
         }
     }
@@ -300,17 +319,18 @@ impl HttpConnection {
         &mut self,
         pending: Pending,
         expects_continue: bool,
-        date: &[u8; 29],
+        around: &Surroundings<'_>,
         out: &mut Vec<u8>,
     ) -> Option<Step> {
         let limited = self.reader.limit_body(pending.body_bytes_max);
+        self.principal = pending.principal;
         if expects_continue && let Asked::Here(answer) = &pending.asked {
             // It asks before it sends the body, and this is what it has to know.
-            return Some(self.answer_and_close(answer, pending.is_head, date, out));
+            return Some(self.answer_and_close(answer, pending.last_manner(), around, out));
         }
         self.state = State::Body(Box::new(pending));
         match limited {
-            Err(refusal) => Some(self.refuse(refusal, date, out)),
+            Err(refusal) => Some(self.refuse(refusal, around, out)),
             Ok(()) if expects_continue => {
                 out.extend_from_slice(CONTINUE);
                 None
@@ -323,14 +343,15 @@ impl HttpConnection {
     fn end_request(
         &mut self,
         may_keep_alive: bool,
-        date: &[u8; 29],
+        around: &Surroundings<'_>,
         out: &mut Vec<u8>,
     ) -> Option<Step> {
         let State::Body(pending) = std::mem::replace(&mut self.state, State::Head) else {
             unreachable!("a request has a head");
         };
-        let Pending { asked, is_head, is_old, body, .. } = *pending;
-        let mut manner = Manner { is_head, is_old, keeps_alive: self.reader.keeps_alive() };
+        let keeps_alive = self.reader.keeps_alive();
+        let mut manner = Manner { keeps_alive, is_old: pending.is_old, ..pending.last_manner() };
+        let Pending { asked, body, .. } = *pending;
         match asked.complete(&body) {
             Ok(call) => {
                 self.state = State::Answer(manner);
@@ -338,7 +359,7 @@ impl HttpConnection {
             }
             Err(answer) => {
                 manner.keeps_alive &= may_keep_alive;
-                answer.write(manner, date, out);
+                answer.write(manner, around, out);
                 self.end_answer(manner);
                 (!manner.keeps_alive).then_some(Step::Close)
             }
@@ -347,12 +368,14 @@ impl HttpConnection {
 
     /// Says why nothing more is read, and closes. A request whose body is too long, and that had
     /// its answer before it, gets that.
-    fn refuse(&mut self, refusal: Refusal, date: &[u8; 29], out: &mut Vec<u8>) -> Step {
+    fn refuse(&mut self, refusal: Refusal, around: &Surroundings<'_>, out: &mut Vec<u8>) -> Step {
         let error = ApiError::from(refusal);
         let State::Body(pending) = std::mem::replace(&mut self.state, State::Closed) else {
             let is_head = self.reader.begins_as_head();
-            return self.answer_and_close(&Answer::error(&error), is_head, date, out);
+            let manner = Manner { is_head, ..Manner::LAST };
+            return self.answer_and_close(&Answer::error(&error), manner, around, out);
         };
+        let manner = pending.last_manner();
         let answer = match pending.asked {
             Asked::Here(answer) if refusal == Refusal::BodyTooLong => answer,
             _ if refusal == Refusal::BodyTooLong => {
@@ -360,17 +383,17 @@ impl HttpConnection {
             }
             _ => Answer::error(&error),
         };
-        self.answer_and_close(&answer, pending.is_head, date, out)
+        self.answer_and_close(&answer, manner, around, out)
     }
 
     fn answer_and_close(
         &mut self,
         answer: &Answer,
-        is_head: bool,
-        date: &[u8; 29],
+        manner: Manner,
+        around: &Surroundings<'_>,
         out: &mut Vec<u8>,
     ) -> Step {
-        answer.write(Manner { is_head, is_old: false, keeps_alive: false }, date, out);
+        answer.write(manner, around, out);
         self.close()
     }
 
@@ -383,11 +406,21 @@ impl HttpConnection {
 }
 
 impl Pending {
-    fn of(head: &RequestHead<'_>) -> Pending {
-        let (asked, body_bytes_max) = ask(head);
+    fn of(head: &RequestHead<'_>, around: &Surroundings<'_>) -> Pending {
+        let Admission { origin, verdict } = around.access.admit(head, around.now);
+        let (principal, (asked, body_bytes_max)) = match verdict {
+            Ok(principal) => (principal, ask(head)),
+            // Its body is dropped, so that the next request can be read.
+            Err(answer) => (Principal::ANYONE, (Asked::Here(answer), limits::HTTP_BODY_BYTES_MAX)),
+        };
         let is_head = head.method == Method::Head;
         let is_old = head.version == Version::Http10;
-        Pending { asked, is_head, is_old, body: Vec::new(), body_bytes_max }
+        Pending { asked, principal, origin, is_head, is_old, body: Vec::new(), body_bytes_max }
+    }
+
+    /// How an answer is written behind which nothing comes.
+    fn last_manner(&self) -> Manner {
+        Manner { is_head: self.is_head, origin: self.origin, ..Manner::LAST }
     }
 
     /// Of a request that is answered already the body is dropped.

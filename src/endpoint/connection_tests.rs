@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::call_tests::id;
-use super::exchange::{DATE, Exchange, exchange, exchanged, get, post, responses, with};
+use super::exchange::{Exchange, around, exchange, exchanged, get, post, responses, with};
 use super::*;
 use crate::base::Random;
 use crate::limits;
@@ -115,20 +115,20 @@ fn a_client_that_closes_is_answered_first() {
 fn the_end_of_input_behind_a_call_does_not_lose_its_answer() {
     let (mut connection, mut out) = (HttpConnection::new(), Vec::new());
     let requests = get("/v1/tools") + &get("/healthz");
-    let step = connection.receive(requests.as_bytes(), &DATE, &mut out);
+    let step = connection.receive(requests.as_bytes(), &around(), &mut out);
     assert_eq!(step, Step::Call(Call::Tools));
-    assert_eq!(connection.end_input(&DATE, &mut out), Step::Wait);
+    assert_eq!(connection.end_input(&around(), &mut out), Step::Wait);
     assert!(!connection.wants_bytes());
-    connection.answer(&Answer::empty(Status::NO_CONTENT), &DATE, &mut out);
-    assert_eq!(connection.resume(&DATE, &mut out), Step::Close);
+    connection.answer(&Answer::empty(Status::NO_CONTENT), &around(), &mut out);
+    assert_eq!(connection.resume(&around(), &mut out), Step::Close);
     let answers = responses(&[Method::Get; 2], &out, true);
     assert_eq!(answers[0].header("connection"), None);
     assert_eq!(answers[1].header("connection"), Some("close"));
     // With nothing behind it.
     let (mut connection, mut out) = (HttpConnection::new(), Vec::new());
-    connection.receive(get("/v1/tools").as_bytes(), &DATE, &mut out);
-    assert_eq!(connection.end_input(&DATE, &mut out), Step::Wait);
-    connection.answer(&Answer::empty(Status::NO_CONTENT), &DATE, &mut out);
+    connection.receive(get("/v1/tools").as_bytes(), &around(), &mut out);
+    assert_eq!(connection.end_input(&around(), &mut out), Step::Wait);
+    connection.answer(&Answer::empty(Status::NO_CONTENT), &around(), &mut out);
     assert_eq!(connection.due(), Due::Nothing);
     assert_eq!(responses(&[Method::Get], &out, true)[0].header("connection"), Some("close"));
 }
@@ -140,10 +140,10 @@ fn a_body_that_is_asked_for_first_is_let_come_or_refused_before_it_does() {
     let length = format!("{EXPECT}Content-Length: {}\r\n", PLAIN.len());
     let head = with("POST", "/v1/executions", &length);
     let (mut connection, mut out) = (HttpConnection::new(), Vec::new());
-    assert_eq!(connection.receive(head.as_bytes(), &DATE, &mut out), Step::Wait);
+    assert_eq!(connection.receive(head.as_bytes(), &around(), &mut out), Step::Wait);
     assert_eq!(out, b"HTTP/1.1 100 Continue\r\n\r\n");
     assert_eq!(connection.due(), Due::Rest);
-    let step = connection.receive(PLAIN.as_bytes(), &DATE, &mut out);
+    let step = connection.receive(PLAIN.as_bytes(), &around(), &mut out);
     assert!(matches!(step, Step::Call(Call::Execute(_))), "{step:?}");
 
     let long = limits::HTTP_BODY_BYTES_MAX + 1;
@@ -183,20 +183,21 @@ fn what_comes_while_an_answer_is_due_waits_for_it() {
     let (mut connection, mut out) = (HttpConnection::new(), Vec::new());
     let one = get("/v1/tools");
     assert_eq!(connection.due(), Due::Request);
-    let step = connection.receive(one.as_bytes(), &DATE, &mut out);
+    let step = connection.receive(one.as_bytes(), &around(), &mut out);
     assert_eq!(step, Step::Call(Call::Tools));
     let mut count = 0;
     while connection.wants_bytes() {
-        assert_eq!(connection.receive(one.as_bytes(), &DATE, &mut out), Step::Wait);
-        assert_eq!(connection.resume(&DATE, &mut out), Step::Wait); // Too early: nothing happens.
+        assert_eq!(connection.receive(one.as_bytes(), &around(), &mut out), Step::Wait);
+        // Too early: nothing happens.
+        assert_eq!(connection.resume(&around(), &mut out), Step::Wait);
         count += 1;
     }
     assert_eq!(count, limits::HTTP_PIPELINED_BYTES_MAX.div_ceil(one.len()));
     assert_eq!(out, b"");
     for left in (0..=count).rev() {
-        connection.answer(&Answer::empty(Status::NO_CONTENT), &DATE, &mut out);
+        connection.answer(&Answer::empty(Status::NO_CONTENT), &around(), &mut out);
         let expected = if left > 0 { Step::Call(Call::Tools) } else { Step::Wait };
-        assert_eq!(connection.resume(&DATE, &mut out), expected);
+        assert_eq!(connection.resume(&around(), &mut out), expected);
     }
     assert_eq!(connection.due(), Due::Request);
     assert_eq!(responses(&vec![Method::Get; count + 1], &out, false).len(), count + 1);
@@ -207,11 +208,11 @@ fn bytes_behind_an_answer_wait_for_those_before_them() {
     let (mut connection, mut out) = (HttpConnection::new(), Vec::new());
     let (one, two) = (get("/v1/tools"), get("/readyz"));
     let (front, back) = two.as_bytes().split_at(9);
-    connection.receive(one.as_bytes(), &DATE, &mut out);
-    connection.receive(front, &DATE, &mut out);
-    connection.answer(&Answer::empty(Status::NO_CONTENT), &DATE, &mut out);
+    connection.receive(one.as_bytes(), &around(), &mut out);
+    connection.receive(front, &around(), &mut out);
+    connection.answer(&Answer::empty(Status::NO_CONTENT), &around(), &mut out);
     // The rest of it comes before `resume` was called.
-    assert_eq!(connection.receive(back, &DATE, &mut out), Step::Call(Call::Ready));
+    assert_eq!(connection.receive(back, &around(), &mut out), Step::Call(Call::Ready));
 }
 
 #[test]
@@ -231,20 +232,20 @@ fn time_out_says_so_within_a_request_only() {
     for at in 0..whole.len() {
         let (mut connection, mut out) = (HttpConnection::new(), Vec::new());
         let front = &whole.as_bytes()[..at];
-        assert_eq!(connection.receive(front, &DATE, &mut out), Step::Wait);
+        assert_eq!(connection.receive(front, &around(), &mut out), Step::Wait);
         let is_idle = at == 0;
         assert_eq!(connection.due(), if is_idle { Due::Request } else { Due::Rest });
-        assert_eq!(connection.time_out(&DATE, &mut out), Step::Close);
+        assert_eq!(connection.time_out(&around(), &mut out), Step::Close);
         assert_eq!(connection.due(), Due::Nothing);
         match is_idle {
             true => assert_eq!(out, b""),
             false => assert_eq!(responses(&[Method::Post], &out, true)[0].status, 408),
         }
-        assert_eq!(connection.receive(whole.as_bytes(), &DATE, &mut Vec::new()), Step::Close);
+        assert_eq!(connection.receive(whole.as_bytes(), &around(), &mut Vec::new()), Step::Close);
     }
     let (mut connection, mut out) = (HttpConnection::new(), Vec::new());
-    connection.receive(whole.as_bytes(), &DATE, &mut out);
-    assert_eq!(connection.time_out(&DATE, &mut out), Step::Wait); // It is our turn.
+    connection.receive(whole.as_bytes(), &around(), &mut out);
+    assert_eq!(connection.time_out(&around(), &mut out), Step::Wait); // It is our turn.
     assert_eq!(out, b"");
 }
 
@@ -254,11 +255,11 @@ fn an_idle_connection_has_no_memory_of_its_own() {
     let fresh = format!("{connection:?}");
     for request in [get("/healthz"), post("/v1/executions", PLAIN), get("/nowhere")] {
         let (front, back) = request.as_bytes().split_at(20);
-        connection.receive(front, &DATE, &mut out);
-        if let Step::Call(_) = connection.receive(back, &DATE, &mut out) {
-            connection.receive(get("/healthz").as_bytes(), &DATE, &mut out);
-            connection.answer(&Answer::empty(Status::NO_CONTENT), &DATE, &mut out);
-            assert_eq!(connection.resume(&DATE, &mut out), Step::Wait);
+        connection.receive(front, &around(), &mut out);
+        if let Step::Call(_) = connection.receive(back, &around(), &mut out) {
+            connection.receive(get("/healthz").as_bytes(), &around(), &mut out);
+            connection.answer(&Answer::empty(Status::NO_CONTENT), &around(), &mut out);
+            assert_eq!(connection.resume(&around(), &mut out), Step::Wait);
         }
         assert_eq!(format!("{connection:?}"), fresh, "{request}");
         assert_eq!(connection.memory_bytes(), 0, "{request}");
@@ -268,10 +269,10 @@ fn an_idle_connection_has_no_memory_of_its_own() {
 #[test]
 fn answers_are_spelled_so() {
     let (mut connection, mut out) = (HttpConnection::new(), Vec::new());
-    connection.receive(post("/v1/executions", PLAIN).as_bytes(), &DATE, &mut out);
+    connection.receive(post("/v1/executions", PLAIN).as_bytes(), &around(), &mut out);
     let answer = Answer::created(&json!({"a": 1}), "/v1/executions/x");
     assert_eq!((answer.status(), answer.body()), (Status::CREATED, &b"{\"a\":1}\n"[..]));
-    connection.answer(&answer, &DATE, &mut out);
+    connection.answer(&answer, &around(), &mut out);
     let expected = "HTTP/1.1 201 Created\r\ndate: Sun, 06 Nov 1994 08:49:37 GMT\r\n\
                     content-type: application/json\r\ncache-control: no-store\r\n\
                     location: /v1/executions/x\r\ncontent-length: 8\r\n\r\n{\"a\":1}\n";

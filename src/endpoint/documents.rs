@@ -32,21 +32,34 @@ pub fn tools<'a>(specs: impl IntoIterator<Item = &'a ToolSpec>) -> Value {
     json!({ "tools": tools })
 }
 
-/// An execution was opened.
-pub fn created(id: ExecutionId, token: Option<ProgressToken>, tool: &str, state: State) -> Value {
-    let this = location(id);
+/// An execution was opened. With `ticket` its stream can be had by who has that.
+pub fn created(
+    id: ExecutionId,
+    token: Option<ProgressToken>,
+    tool: &str,
+    state: State,
+    ticket: Option<&str>,
+) -> Value {
     let mut document = Document::of(id);
     document.add_if("token", token.map(|token| token.to_string()));
     document.add("tool", tool);
     document.add("state", state_name(state));
+    document.add("links", links(id, token, ticket));
+    document.0.into()
+}
+
+/// Where an execution, and what there is of it, can be asked for.
+fn links(id: ExecutionId, token: Option<ProgressToken>, ticket: Option<&str>) -> Value {
+    let this = location(id);
     let mut links = Document::default();
     links.add("self", this.as_str());
-    for name in ["events", "result", "output"] {
+    let shown = ticket.map(|ticket| format!("?ticket={ticket}")).unwrap_or_default();
+    links.add("events", format!("{this}/events{shown}"));
+    for name in ["result", "output"] {
         links.add(name, format!("{this}/{name}"));
     }
     links.add_if("progress", token.map(|token| format!("/v1/progress/{token}")));
-    document.add("links", links.0);
-    document.0.into()
+    links.0.into()
 }
 
 /// Where an execution is in its life, and nothing else.
@@ -56,12 +69,13 @@ pub fn state(id: ExecutionId, state: State) -> Value {
     document.0.into()
 }
 
-/// Everything about one execution.
+/// Everything about one execution. With `ticket` its stream can be had by who has that.
 pub fn execution(
     status: &Status,
     tool: &str,
     texts: Texts<'_>,
     subscribers: &[SubscriberStatus],
+    ticket: Option<&str>,
     now: Instant,
 ) -> Value {
     let mut document = Document::of(status.id);
@@ -83,6 +97,7 @@ pub fn execution(
     document.add("subscribers", subscribers);
     document.add_if("error", status.error.as_deref());
     document.add_if("exit", status.exit.map(exit));
+    document.add("links", links(status.id, status.token, ticket));
     document.0.into()
 }
 

@@ -75,15 +75,28 @@ pub fn subscribers() -> [SubscriberStatus; 2] {
     ]
 }
 
+/// Where the execution of these tests is.
+fn links(token: Option<&str>) -> Value {
+    let this = format!("/v1/executions/{}", id(1));
+    let mut links = json!({
+        "self": this, "events": format!("{this}/events"), "result": format!("{this}/result"),
+        "output": format!("{this}/output"),
+    });
+    if let Some(token) = token {
+        links["progress"] = format!("/v1/progress/{token}").into();
+    }
+    links
+}
+
 #[test]
 fn an_execution_is_told_as_far_as_it_is_known() {
     let (a, t) = (id(1).to_string(), token().to_string());
     let expected = json!({
         "execution": a, "tool": "tool", "state": "queued", "chunks": 0, "bytes": 0,
         "head_seq": 0, "tail_seq": 1, "held_back": false, "held_back_by": [], "age_ms": 1_000,
-        "subscribers": [],
+        "subscribers": [], "links": links(None),
     });
-    assert_eq!(execution(&bare(), "tool", (None, None), &[], NOW), expected);
+    assert_eq!(execution(&bare(), "tool", (None, None), &[], None, NOW), expected);
     let texts = (Some("half"), Some("{\"a\":[1]}"));
     let expected = json!({
         "execution": a, "tool": "tool", "token": t, "state": "timed_out",
@@ -107,12 +120,13 @@ fn an_execution_is_told_as_far_as_it_is_known() {
                 "lost": false, "age_ms": 500,
             },
         ],
-        "error": "too slow", "exit": {"signal": 9},
+        "error": "too slow", "exit": {"signal": 9}, "links": links(Some(&t)),
     });
-    assert_eq!(execution(&full(), "tool", texts, &subscribers(), NOW), expected);
+    assert_eq!(execution(&full(), "tool", texts, &subscribers(), None, NOW), expected);
     // What is called JSON and is none is a text.
-    let told = execution(&full(), "tool", (None, Some("{")), &[], NOW);
+    let told = execution(&full(), "tool", (None, Some("{")), &[], Some("T-1_x"), NOW);
     assert_eq!(told["progress"]["context"], "{");
+    assert_eq!(told["links"]["events"], format!("/v1/executions/{a}/events?ticket=T-1_x"));
 }
 
 #[test]
@@ -138,16 +152,15 @@ fn what_was_created_has_links_to_what_can_be_asked() {
     let this = format!("/v1/executions/{a}");
     assert_eq!(documents::location(id(1)), this);
     let mut expected = json!({
-        "execution": a, "token": t, "tool": "tool", "state": "running",
-        "links": {
-            "self": this, "events": format!("{this}/events"), "result": format!("{this}/result"),
-            "output": format!("{this}/output"), "progress": format!("/v1/progress/{t}"),
-        },
+        "execution": a, "token": t, "tool": "tool", "state": "running", "links": links(Some(&t)),
     });
-    assert_eq!(created(id(1), Some(token()), "tool", State::Running), expected);
+    let created = |token, ticket| created(id(1), token, "tool", State::Running, ticket);
+    assert_eq!(created(Some(token()), None), expected);
     expected.as_object_mut().unwrap().shift_remove("token");
-    expected["links"].as_object_mut().unwrap().shift_remove("progress");
-    assert_eq!(created(id(1), None, "tool", State::Running), expected);
+    expected["links"] = links(None);
+    assert_eq!(created(None, None), expected);
+    expected["links"]["events"] = format!("{this}/events?ticket=T-1_x").into();
+    assert_eq!(created(None, Some("T-1_x")), expected);
 }
 
 #[test]

@@ -1,9 +1,21 @@
 //! For tests: a client that sends bytes, cut anywhere, and a server that answers every call.
 
+use std::sync::LazyLock;
+
 use super::*;
+use crate::base::Instant;
 use crate::wire::http1::{Method, ResponsePart, ResponseReader, Status};
 
 pub const DATE: [u8; 29] = *b"Sun, 06 Nov 1994 08:49:37 GMT";
+
+/// Who may come in: whoever calls the server `h`.
+pub static ACCESS: LazyLock<Access> =
+    LazyLock::new(|| Access::default().with_hosts(vec!["h".parse().unwrap()]));
+
+/// What a connection knows beside its bytes.
+pub fn around() -> Surroundings<'static> {
+    Surroundings { date: DATE, now: Instant::from_nanos(0), access: &ACCESS }
+}
 
 /// What became of some bytes.
 #[derive(Debug, PartialEq)]
@@ -20,12 +32,12 @@ pub fn exchange(bytes: &[u8], cuts: &[usize], ends: bool) -> Exchange {
     let mut got = Exchange { calls: Vec::new(), out: Vec::new(), is_closed: false };
     let mut from = 0;
     for &to in cuts.iter().chain([&bytes.len()]) {
-        let step = connection.receive(&bytes[from..to], &DATE, &mut got.out);
+        let step = connection.receive(&bytes[from..to], &around(), &mut got.out);
         from = to;
         serve(&mut connection, step, &mut got);
     }
     if ends {
-        let step = connection.end_input(&DATE, &mut got.out);
+        let step = connection.end_input(&around(), &mut got.out);
         serve(&mut connection, step, &mut got);
     }
     assert_eq!(connection.due() == Due::Nothing, got.is_closed);
@@ -44,7 +56,7 @@ fn serve(connection: &mut HttpConnection, mut step: Step, got: &mut Exchange) {
                 got.calls.push(call);
             }
         }
-        step = connection.resume(&DATE, &mut got.out);
+        step = connection.resume(&around(), &mut got.out);
     }
 }
 
@@ -53,9 +65,9 @@ fn answer(connection: &mut HttpConnection, call: &Call, out: &mut Vec<u8>) {
         Call::Follow(follow) => follow.format.media_type(),
         Call::Execute(execute) if execute.stream.is_some() => "text/event-stream",
         Call::Output(..) => "application/octet-stream",
-        _ => return connection.answer(&Answer::empty(Status::NO_CONTENT), &DATE, out),
+        _ => return connection.answer(&Answer::empty(Status::NO_CONTENT), &around(), out),
     };
-    match connection.begin_stream(media_type, &DATE, out) {
+    match connection.begin_stream(media_type, &around(), out) {
         StreamBody::Chunked => out.extend_from_slice(b"4\r\none,\r\n3\r\ntwo\r\n"),
         StreamBody::UntilClose => out.extend_from_slice(b"one,two"),
         StreamBody::None => return,

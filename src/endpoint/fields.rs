@@ -33,6 +33,8 @@ pub(super) enum Shape {
     Subscriber,
     /// A progress token.
     Token,
+    /// What opens a stream instead of a token.
+    Ticket,
     /// Several executions, with commas between them.
     Executions,
     /// Several kinds of chunks, with commas between them.
@@ -137,6 +139,7 @@ impl Shape {
             Shape::Execution => json!({"type": "string", "pattern": "^[0-9a-hjkmnp-tv-z]{26}$"}),
             Shape::Token => json!({"type": "string", "pattern": "^[0-9a-hjkmnp-tv-z]{39}$"}),
             Shape::Subscriber => json!({"type": "string", "pattern": "^s[0-9]+\\.[0-9]+$"}),
+            Shape::Ticket => json!({"type": "string", "pattern": "^[0-9A-Za-z_-]{56}$"}),
             Shape::Executions => json!({
                 "type": "array",
                 "items": Shape::Execution.schema(),

@@ -2,7 +2,8 @@
 //!
 //! Machines without a syscall, a clock or a socket: the shard moves the bytes and carries out the
 //! calls. Reading order: [`Call`], which is all that a client can ask for; `routes.rs`, the table
-//! of how it asks; [`HttpConnection`]; [`documents`], what it is told.
+//! of how it asks; `access/`, who may ask at all; [`HttpConnection`]; [`documents`], what it is
+//! told.
 //!
 //! Requests are read by tables of fields (`fields.rs`), and `/openapi.json` is written from the
 //! same ones: there is no second place that says what is allowed. What is not known is refused,
@@ -12,6 +13,7 @@
 //! everywhere), `connection_tests.rs`, `documents_tests.rs`, `openapi_tests.rs`.
 #![forbid(unsafe_code)]
 
+mod access;
 mod answer;
 mod ask;
 mod body;
@@ -39,8 +41,14 @@ mod parameters;
 mod refusal_tests;
 mod routes;
 mod schemas;
+mod surroundings;
 
+pub use access::{
+    Access, HostError, HostName, Origin, OriginError, TokenFault, Tokens, TokensError, check_token,
+    first_token,
+};
 pub use answer::{Answer, JSON};
 pub use call::{Call, Execute, Follow, MetricsFormat, PolicyWish, StreamFormat, Wishes};
 pub use connection::{Due, HttpConnection, Step, StreamBody};
 pub use error::ApiError;
+pub use surroundings::Surroundings;

@@ -36,7 +36,15 @@ fn describe() -> Value {
             "license": {"name": "MIT OR Apache-2.0", "identifier": env!("CARGO_PKG_LICENSE")},
         },
         "paths": paths,
-        "components": {"schemas": schemas::all()},
+        "components": {
+            "schemas": schemas::all(),
+            "securitySchemes": {"bearer": {
+                "type": "http",
+                "scheme": "bearer",
+                "description": "A line of the file of tokens, if the server was given one.",
+            }},
+        },
+        "security": [{"bearer": []}, {}],
     })
 }
 
@@ -70,8 +78,15 @@ fn operation(route: &Route) -> Value {
     for (status, content) in route.answers {
         responses.insert(status.code().to_string(), response(status.reason(), content));
     }
-    let refusal = "Why it was not done.";
-    responses.insert("default".into(), response(refusal, &Content::Json("Error")));
+    let mut refusal = |status: &str, why: &str| {
+        responses.insert(status.into(), response(why, &Content::Json("Error")));
+    };
+    refusal("401", "No token was shown, or one that nobody has.");
+    refusal("403", "The server may not be called so, or not from such a page.");
+    if route.body.is_some() {
+        refusal("415", "The body is not application/json.");
+    }
+    refusal("default", "Why it was not done.");
     operation["responses"] = responses.into();
     operation
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use crate::base::ExecutionId;
+use crate::endpoint::access::TICKET;
 use crate::endpoint::fields::{Field, POLICIES, Preset, Shape, policy_named};
 use crate::endpoint::{ApiError, Follow, MetricsFormat, StreamFormat, Wishes};
 use crate::engine::{Coalesce, From, Kind, Kinds, Totals};
@@ -83,6 +84,12 @@ pub(super) const WAIT: &[Field] = &[Field::new(
 )
 .or(Preset::Number(limits::RESULT_WAIT_DEFAULT.as_secs()))];
 
+/// Of what can be had without a token. It was looked at when the request was let in.
+pub(super) const TICKETS: &[Field] = &[Field::new(
+    TICKET,
+    Shape::Ticket,
+    "Instead of a token, for who cannot send one: as it stands in the links of an execution.",
+)];
 /// Of requests that go on with a stream.
 pub(super) const LAST_EVENT_ID: &[Field] = &[Field::new(
     "Last-Event-ID",

@@ -303,8 +303,8 @@ fn errors_of_the_engine_have_a_status_and_a_code_each() {
         let ApiError { status, code, ref field, limit, .. } = error;
         assert_eq!((status.code(), code, field.as_deref(), limit), said, "{error}");
         let mut out = Vec::new();
-        let manner = super::answer::Manner { is_head: false, is_old: false, keeps_alive: true };
-        super::Answer::error(&error).write(manner, &super::exchange::DATE, &mut out);
+        let manner = super::answer::Manner { keeps_alive: true, ..super::answer::Manner::LAST };
+        super::Answer::error(&error).write(manner, &super::exchange::around(), &mut out);
         let response = super::exchange::responses(&[Method::Get], &out, false).remove(0);
         let header = response.header("retry-after").map(|text| text.parse().unwrap());
         assert_eq!(header, retry_after_s, "{error}");

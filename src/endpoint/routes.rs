@@ -5,7 +5,8 @@ use crate::endpoint::answer::{Answer, JSON};
 use crate::endpoint::ask::{Asked, Request};
 use crate::endpoint::fields::{Field, Shape};
 use crate::endpoint::parameters::{
-    EXECUTIONS, FORMAT, FROM, FROM_ALL, KINDS, LAST_EVENT_ID, METRICS_TYPES, STREAM, WAIT, WISHES,
+    EXECUTIONS, FORMAT, FROM, FROM_ALL, KINDS, LAST_EVENT_ID, METRICS_TYPES, STREAM, TICKETS, WAIT,
+    WISHES,
 };
 use crate::endpoint::{ApiError, Call, documents, execute, openapi};
 use crate::engine::NotFound;
@@ -151,7 +152,7 @@ pub(super) const ROUTES: &[Route] = &[
         path: "/v1/executions/{execution}/events",
         name: "followExecution",
         summary: "Follows an execution; 204 if its end was seen already.",
-        query: &[FORMAT, FROM, WISHES],
+        query: &[FORMAT, FROM, WISHES, TICKETS],
         headers: LAST_EVENT_ID,
         answers: &[(Status::OK, Content::Events), (Status::NO_CONTENT, Content::Empty)],
         begin: |request| {

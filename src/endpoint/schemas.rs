@@ -128,11 +128,14 @@ fn tool() -> Value {
     })
 }
 
-fn created() -> Value {
+fn links() -> Value {
     let names = ["self", "events", "result", "output"];
-    let links = object(&names.map(|name| (name, text())), &[("progress", text())]);
+    object(&names.map(|name| (name, text())), &[("progress", text())])
+}
+
+fn created() -> Value {
     object(
-        &[("execution", id()), ("tool", text()), ("state", state()), ("links", links)],
+        &[("execution", id()), ("tool", text()), ("state", state()), ("links", links())],
         &[("token", token())],
     )
 }
@@ -166,6 +169,7 @@ fn execution() -> Value {
             ("held_back_by", array(&Shape::Subscriber.schema())),
             ("age_ms", count()),
             ("subscribers", array(&reference("Subscriber"))),
+            ("links", links()),
         ],
         &[
             ("token", token()),

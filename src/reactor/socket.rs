@@ -208,6 +208,12 @@ pub enum ListenError {
         /// The limit.
         bytes_max: usize,
     },
+    /// Ask everybody for a token, or choose another address: other machines can reach this one. It
+    /// is not the kernel that says so, but who serves there.
+    Unguarded {
+        /// Which.
+        address: ListenAddress,
+    },
     /// Close one first.
     TooMany {
         /// The limit of this reactor.
@@ -244,6 +250,11 @@ impl fmt::Display for ListenError {
             ListenError::NotHere { address } => {
                 write!(f, "listen on {address}: no such address on this machine")
             }
+            ListenError::Unguarded { address } => write!(
+                f,
+                "listen on {address}: other machines can reach it, and nobody there would be asked \
+                 for a token"
+            ),
             ListenError::NotASocket { path } => {
                 write!(f, "listen on unix:{}: what is there is not a socket", path.display())
             }

@@ -11,7 +11,7 @@ use super::events::Names;
 use super::memory::Shortage;
 use super::run::{Producer, Remote, Ring, Run};
 use super::{AskedFor, Call, Inbox, Item, Shard, Sink, Subscriber, Threads};
-use crate::base::{ExecutionId, Handle, ProgressToken, SubscriberId};
+use crate::base::{ExecutionId, Handle, Principal, ProgressToken, SubscriberId};
 use crate::engine::{
     AcknowledgeError, Action, CancelError, End, Event, Gate, NotFound, OpenError, OpenSpec, Place,
     Progress, ProgressSource, Reply, Status, SubscribeError, SubscribeSpec, Subscribed,
@@ -39,6 +39,8 @@ pub struct ExecuteOptions {
     pub timeouts: Option<Timeouts>,
     /// Where its progress comes from; `None`: what the tool itself declares.
     pub progress: Option<ProgressSource>,
+    /// To whom it belongs: over the network nobody else finds it.
+    pub owner: Principal,
 }
 
 /// Why an execution was not started.
@@ -149,6 +151,8 @@ impl<R: Reactor + 'static> Shard<R> {
         self.runs[id.slot.index as usize] = Some(Run {
             handle: id.slot,
             id,
+            #[cfg(feature = "server")]
+            owner: options.owner,
             tool,
             names: Names::new(id, self.engine.token(id)),
             #[cfg(feature = "server")]

@@ -33,6 +33,9 @@ pub struct ShardConfig {
     /// Where it tells what happens; nowhere by default.
     #[cfg(feature = "server")]
     pub log: super::Log,
+    /// Who may come in, once it listens.
+    #[cfg(feature = "server")]
+    pub access: Arc<crate::endpoint::Access>,
     /// Threads for tools that block.
     pub tool_threads_max: usize,
     /// Who says how short memory is.
@@ -73,6 +76,8 @@ impl Default for ShardConfig {
             block_deadline: limits::BLOCK_DEADLINE,
             #[cfg(feature = "server")]
             log: super::Log::off(),
+            #[cfg(feature = "server")]
+            access: Arc::default(),
             tool_threads_max: limits::TOOL_THREADS_MAX,
             memory: MemoryWatch::default(),
             seed: None,

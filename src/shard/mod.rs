@@ -135,6 +135,9 @@ pub struct Shard<R: Reactor + 'static = AnyReactor> {
     block_deadline: Duration,
     #[cfg(feature = "server")]
     log: Log,
+    /// Who may come in.
+    #[cfg(feature = "server")]
+    access: Arc<crate::endpoint::Access>,
     /// Connections, once it listens.
     #[cfg(feature = "server")]
     socket_limits: crate::reactor::SocketLimits,
@@ -296,6 +299,8 @@ impl<R: Reactor + 'static> Shard<R> {
             block_deadline: config.block_deadline,
             #[cfg(feature = "server")]
             log: config.log,
+            #[cfg(feature = "server")]
+            access: config.access,
             #[cfg(feature = "server")]
             socket_limits: config.sockets.unwrap_or_default(),
             #[cfg(feature = "server")]

@@ -6,6 +6,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use super::delivery::code_of_detach;
 use super::events::Names;
+#[cfg(feature = "server")]
+use crate::base::Principal;
 use crate::base::planted::{Planted, planted};
 use crate::base::{ExecutionId, Handle, Instant, SubscriberId};
 use crate::engine::{DetachReason, Exit, Gate};
@@ -64,6 +66,9 @@ impl Remote {
 pub(super) struct Run {
     pub handle: Handle,
     pub id: ExecutionId,
+    /// To whom it belongs.
+    #[cfg(feature = "server")]
+    pub owner: Principal,
     /// What it runs, if that has a name.
     pub tool: Option<Arc<ToolSpec>>,
     /// How it is called, on every wire.

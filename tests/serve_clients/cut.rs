@@ -53,8 +53,9 @@ impl Reader {
             true => String::new(),
             false => format!("Last-Event-ID: {id}\r\n"),
         };
-        let request =
-            format!("GET {path} HTTP/1.1\r\nHost: here\r\nAccept: text/event-stream\r\n{last}\r\n");
+        let request = format!(
+            "GET {path} HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n{last}\r\n"
+        );
         stream.write_all(request.as_bytes()).ok()?;
         let mut reader = ResponseReader::new();
         reader.expect(Method::Get);

@@ -73,7 +73,7 @@ pub fn request(method: &str, path: &str, body: Option<&Value>) -> String {
         true => String::new(),
         false => format!("Content-Type: application/json\r\nContent-Length: {}\r\n", body.len()),
     };
-    format!("{method} {path} HTTP/1.1\r\nHost: here\r\n{length}\r\n{body}")
+    format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\n{length}\r\n{body}")
 }
 
 /// One request on a connection of its own.

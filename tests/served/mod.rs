@@ -40,7 +40,7 @@ impl Server {
         let length = body.len();
         write!(
             stream,
-            "{method} {path} HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\
+            "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
              Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
         )
         .unwrap();
@@ -61,7 +61,7 @@ impl Server {
     /// Asks for a stream.
     pub fn follow(&self, path: &str) -> TcpStream {
         let mut stream = self.connect();
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: here\r\n\r\n").unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
         stream
     }
 

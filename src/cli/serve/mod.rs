@@ -4,6 +4,7 @@
 //! listens, once it does; and what became of it. Standard output is used for `--print-config` and
 //! `--help` alone.
 
+mod access;
 mod bill;
 
 use std::fmt;
@@ -16,9 +17,10 @@ use std::time::Duration;
 
 use lexopt::prelude::*;
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+use streamdoor::endpoint::Access;
 use streamdoor::engine::EngineLimits;
 use streamdoor::memory::RingPoolConfig;
-use streamdoor::reactor::{Clock, ListenAddress, OpenError};
+use streamdoor::reactor::{Clock, OpenError};
 use streamdoor::shard::{Log, Server, ServerConfig, ServerError, Shard, ShardConfig};
 use streamdoor::tool::Files;
 use streamdoor::trace::Level;
@@ -28,6 +30,7 @@ use super::console::say;
 use super::settings::{self, Settings};
 use super::signals::on_interrupt;
 use super::{CliError, settings::find_flag};
+use access::{access, is_open};
 use bill::{Allowance, Bill};
 
 const HELP_HEAD: &str = "\
@@ -95,6 +98,7 @@ fn serve(settings: &Settings) -> Result<(), CliError> {
     // No core dump holds what was streamed, and no other process of this user looks in.
     set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .map_err(|error| CliError::Environment(format!("PR_SET_DUMPABLE: {error}")))?;
+    let access = access(settings)?;
     let bill = Bill::new(settings, Allowance::raise())?;
     let started = Log::start(settings.log, settings.log_level, io::stderr());
     let log = started.map_err(|error| CliError::Environment(format!("the log: {error}")))?;
@@ -110,7 +114,7 @@ fn serve(settings: &Settings) -> Result<(), CliError> {
             exit(0);
         },
     )?;
-    let served = serve_until(settings, &bill, &log, || {
+    let served = serve_until(settings, &access, &bill, &log, || {
         let _ = stop.recv(); // The sender is kept by the thread that waits for signals.
     });
     log.close();
@@ -120,11 +124,12 @@ fn serve(settings: &Settings) -> Result<(), CliError> {
 /// Serves until `wait` returns, and ends in order.
 fn serve_until(
     settings: &Settings,
+    access: &Arc<Access>,
     bill: &Bill,
     log: &Log,
     wait: impl FnOnce(),
 ) -> Result<(), CliError> {
-    let server = start(settings, bill, log)?;
+    let server = start(settings, access, bill, log)?;
     announce(settings, bill, log, &server);
     wait();
     let deadline = Duration::from_secs(settings.drain_deadline_s.0);
@@ -135,9 +140,14 @@ fn serve_until(
 }
 
 /// The one place where settings meet the server.
-fn start(settings: &Settings, bill: &Bill, log: &Log) -> Result<Server, CliError> {
+fn start(
+    settings: &Settings,
+    access: &Arc<Access>,
+    bill: &Bill,
+    log: &Log,
+) -> Result<Server, CliError> {
     let config = ServerConfig {
-        shards: shards(settings, log),
+        shards: shards(settings, access, log),
         listen: settings.listen.clone(),
         connections_max: bill.connections_max,
     };
@@ -169,7 +179,7 @@ fn files(settings: &Settings) -> Result<Files, CliError> {
     Files::below(root).map_err(problem)
 }
 
-fn shards(settings: &Settings, log: &Log) -> Vec<ShardConfig> {
+fn shards(settings: &Settings, access: &Arc<Access>, log: &Log) -> Vec<ShardConfig> {
     let one = |shard: usize| ShardConfig {
         engine: EngineLimits {
             shard: shard as u8, // There are at most `limits::SHARDS_MAX`.
@@ -188,6 +198,7 @@ fn shards(settings: &Settings, log: &Log) -> Vec<ShardConfig> {
         retention: Duration::from_secs(settings.retention_s.0),
         block_deadline: Duration::from_secs(settings.block_deadline_s.0),
         log: log.clone(),
+        access: Arc::clone(access),
         tool_threads_max: settings.tool_threads_max.0 as usize,
         ..ShardConfig::default()
     };
@@ -217,12 +228,9 @@ fn announce(settings: &Settings, bill: &Bill, log: &Log, server: &Server) {
         line.text("report", &bill.to_string());
     });
     for address in server.addresses() {
-        let tcp = match address {
-            ListenAddress::Tcp(tcp) => Some(tcp),
-            ListenAddress::Unix(_) => None,
-        };
-        if tcp.is_some_and(|tcp| !tcp.ip().is_loopback()) {
-            let report = "other machines can reach this address, and nobody is asked who they are";
+        if is_open(address) {
+            let report = "other machines can reach this address, where tokens and results are \
+                          sent as plain text";
             tell(log, Level::Warn, "open_to_others", |line| {
                 line.text("address", &address.to_string());
                 line.text("report", report);

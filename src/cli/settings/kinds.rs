@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use streamdoor::endpoint::{HostName, Origin};
 use streamdoor::limits::{SETTING_ITEMS_MAX, SHARDS_MAX};
 use streamdoor::reactor::{Choice, Idle, ListenAddress};
 use streamdoor::trace::{Level, LogFormat};
@@ -197,26 +198,27 @@ impl FromStr for Cpus {
     }
 }
 
-words! { Cpus: "LIST"; }
-
-/// A folder, or none.
+/// A file; none if it is empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Folder(pub Option<PathBuf>);
+pub struct FilePath(pub Option<PathBuf>);
 
-impl fmt::Display for Folder {
+impl fmt::Display for FilePath {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|path| path.display().fmt(out))
+        self.0.as_ref().map_or(Ok(()), |path| path.display().fmt(out))
     }
 }
 
-impl FromStr for Folder {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Folder, String> {
-        Ok(Folder((!text.is_empty()).then(|| PathBuf::from(text))))
+impl FromStr for FilePath {
+    type Err = std::convert::Infallible;
+    fn from_str(text: &str) -> Result<FilePath, Self::Err> {
+        Ok(FilePath((!text.is_empty()).then(|| text.into())))
     }
 }
 
-words! { Folder: "DIR"; }
+words! {
+    Cpus: "LIST";
+    FilePath: "PATH";
+}
 
 macro_rules! lists {
     ($($kind:ty: $placeholder:literal;)+) => {$(
@@ -259,7 +261,9 @@ macro_rules! lists {
 }
 
 lists! {
+    HostName: "NAME";
     ListenAddress: "ADDRESS";
+    Origin: "ORIGIN";
     String: "PROGRAM";
 }
 

@@ -10,13 +10,14 @@ mod kinds;
 
 use std::path::Path;
 
+use streamdoor::endpoint::{HostName, Origin};
 use streamdoor::limits;
 use streamdoor::reactor::{Choice, Idle, ListenAddress};
 use streamdoor::tool::CommandPolicy;
 use streamdoor::trace::{Level, LogFormat};
 
 use super::CliError;
-pub use kinds::{Bytes, Cpus, Folder, Number};
+pub use kinds::{Bytes, Cpus, FilePath, Number};
 use kinds::{Setting, nearest};
 
 macro_rules! settings {
@@ -57,6 +58,17 @@ settings! {
     /// Where to listen; may be repeated. ADDRESS:PORT, [IPV6]:PORT or unix:PATH. Port 0: the
     /// kernel chooses.
     listen: Vec<ListenAddress> = vec!["127.0.0.1:8808".parse().expect("it is an address")];
+    /// A name or an address by which it may be called, beside loopback ones and those that it
+    /// listens on; may be repeated.
+    allow_host: Vec<HostName> = Vec::new();
+    /// An origin whose pages may ask and read the answers, as https://example.com; may be
+    /// repeated.
+    allow_origin: Vec<Origin> = Vec::new();
+    /// Ask everybody for a token: lines of PRINCIPAL TOKEN, in a file that nobody else can read.
+    /// Needed to listen where other machines can reach it.
+    token_file: FilePath = FilePath::default();
+    /// How long a ticket in links.events opens its stream, also to who comes back, in seconds.
+    ticket_ttl_s: Seconds = Number(limits::TICKET_TTL.as_secs());
     /// The cores, each with a shard of its own: 0,1 or 0-3. None: one shard, on any core.
     cpus: Cpus = Cpus::default();
     /// The way to the kernel. auto: io_uring where it works, else mio.
@@ -94,7 +106,7 @@ settings! {
     /// What is written: error, warn, info or debug, and what matters more.
     log_level: Level = Level::Info;
     /// Have process_file, search_files and query_database, for what is below this folder.
-    files_root: Folder = Folder::default();
+    files_root: FilePath = FilePath::default();
     /// Have run_command, for this program; may be repeated.
     allow_commands: Vec<String> = Vec::new();
 }

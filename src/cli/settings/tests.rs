@@ -18,6 +18,10 @@ fn from_words(words: &[(&str, &str)]) -> Result<Settings, String> {
 /// Each setting with a value that is not its default.
 const OTHERS: &[(&str, &str)] = &[
     ("listen", "[::1]:80"),
+    ("allow-host", "app.example"),
+    ("allow-origin", "https://app.example"),
+    ("token-file", "/etc/streamdoor/tokens"),
+    ("ticket-ttl-s", "60"),
     ("cpus", "3,0-1"),
     ("reactor", "mio"),
     ("idle", "block"),
@@ -145,7 +149,7 @@ fn the_command_line_wins_over_the_file() {
     let listen: Vec<String> = settings.listen.iter().map(ListenAddress::to_string).collect();
     assert_eq!(listen, ["unix:/a", "unix:/b"]);
     assert_eq!(settings.spin_us.0, 5);
-    assert_eq!((settings.commands(), settings.files_root), (None, Folder(None)));
+    assert_eq!((settings.commands(), settings.files_root), (None, FilePath(None)));
     assert!(not_text.contains("line 1: is not UTF-8"), "{not_text}");
     let missing = Settings::new(Some(&path), &[]).unwrap_err().to_string();
     assert!(missing.contains(path.to_str().unwrap()), "{missing}");

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use super::super::{ExecuteError, ExecuteOptions, Shard};
 use super::connection::{Doing, Timer};
-use crate::base::ExecutionId;
+use crate::base::{ExecutionId, Principal};
 use crate::endpoint::{Answer, ApiError, Call, Execute, documents};
-use crate::engine::{CancelError, Start, State, Status as ExecutionStatus};
+use crate::engine::{CancelError, NotFound, Start, State, Status as ExecutionStatus};
 use crate::limits;
 use crate::reactor::{ConnectionId, Reactor};
 use crate::wire::http1::Status;
@@ -16,15 +16,21 @@ impl<R: Reactor + 'static> Shard<R> {
     /// begun; `true`: it is complete.
     pub(super) fn carry_out_call(&mut self, id: ConnectionId, call: Call) -> bool {
         let is_draining = self.serve.as_ref().is_some_and(|serve| serve.is_draining);
+        let principal = self.principal_of(id);
         match call {
             Call::Execute(_) | Call::Follow(_) | Call::Output(..) | Call::Ready if is_draining => {
                 self.answer_error(id, &ApiError::shutting_down())
             }
-            Call::Execute(execute) => self.run_tool(id, *execute),
+            ref call if !self.is_open_to(call, principal) => {
+                self.answer_error(id, &NotFound.into())
+            }
+            Call::Execute(execute) => self.run_tool(id, *execute, principal),
             Call::Follow(follow) => self.follow(id, &follow),
             Call::Output(execution, kinds) => self.send_output(id, execution, kinds),
             Call::Result(execution, wait) => self.await_result(id, execution, wait),
-            Call::Executions | Call::AllProgress | Call::Metrics(_) => self.gather(id, call),
+            Call::Executions | Call::AllProgress | Call::Metrics(_) => {
+                self.gather(id, call, principal)
+            }
             other => {
                 let answer = self.answer_now(&other).unwrap_or_else(|e| Answer::error(&e));
                 self.answer(id, &answer)
@@ -64,8 +70,9 @@ impl<R: Reactor + 'static> Shard<R> {
         Ok(Answer::json(Status::OK, &document))
     }
 
-    pub(super) fn list_executions(&mut self) -> serde_json::Value {
-        let ids: Vec<ExecutionId> = self.runs.iter().flatten().map(|run| run.id).collect();
+    pub(super) fn list_executions(&mut self, principal: Principal) -> serde_json::Value {
+        let own = self.runs.iter().flatten().filter(|run| run.owner == principal);
+        let ids: Vec<ExecutionId> = own.map(|run| run.id).collect();
         let mut all = Vec::with_capacity(ids.len());
         for id in ids {
             if let Ok(status) = self.inspect(id) {
@@ -80,7 +87,16 @@ impl<R: Reactor + 'static> Shard<R> {
         let status = self.inspect(id)?;
         let texts = self.engine.progress_texts(id.slot);
         let tool = self.tool_name(id);
-        Ok(documents::execution(&status, &tool, texts, &subscribers, self.now))
+        let ticket = self.ticket_for(id);
+        let ticket = ticket.as_deref();
+        Ok(documents::execution(&status, &tool, texts, &subscribers, ticket, self.now))
+    }
+
+    /// What opens the stream of an execution to its owner, where that takes a ticket.
+    fn ticket_for(&self, id: ExecutionId) -> Option<String> {
+        let run = self.runs.get(id.slot.index as usize)?.as_ref();
+        let owner = run.filter(|run| run.id == id)?.owner;
+        self.access.ticket(owner, id, self.now)
     }
 
     /// Empty if it has none.
@@ -98,7 +114,7 @@ impl<R: Reactor + 'static> Shard<R> {
         Ok(Answer::json(status, &documents::state(id, state)))
     }
 
-    fn run_tool(&mut self, id: ConnectionId, execute: Execute) -> bool {
+    fn run_tool(&mut self, id: ConnectionId, execute: Execute, owner: Principal) -> bool {
         // Whoever asks for the stream at once is to miss nothing of it.
         let start = match (execute.start, &execute.stream) {
             (Start::Now, Some(_)) => {
@@ -114,6 +130,7 @@ impl<R: Reactor + 'static> Shard<R> {
             on_stall: execute.on_stall,
             timeouts: execute.timeouts,
             progress: execute.progress,
+            owner,
         };
         let prepared = self.tools.prepare(&execute.tool, &execute.arguments);
         let opened = prepared.map_err(ExecuteError::Start).and_then(|mut prepared| {
@@ -135,7 +152,9 @@ impl<R: Reactor + 'static> Shard<R> {
             return is_refused;
         }
         let status = self.inspect(execution).expect("it was just opened");
-        let document = documents::created(execution, status.token, &execute.tool, status.state);
+        let ticket = self.ticket_for(execution);
+        let (token, tool) = (status.token, &execute.tool);
+        let document = documents::created(execution, token, tool, status.state, ticket.as_deref());
         self.answer(id, &Answer::created(&document, documents::location(execution)))
     }
 
@@ -217,9 +236,9 @@ impl<R: Reactor + 'static> Shard<R> {
     /// Writes a whole answer. Always `true`.
     pub(super) fn answer(&mut self, id: ConnectionId, answer: &Answer) -> bool {
         let serve = self.serve.as_mut().expect("it has connections");
-        let date = serve.date;
+        let around = serve.around(&self.access, self.now);
         if let Some(connection) = serve.writable(id) {
-            connection.converse(|http, out| http.answer(answer, &date, out));
+            connection.converse(|http, out| http.answer(answer, &around, out));
         }
         true
     }

@@ -32,7 +32,7 @@ impl<R: Reactor + 'static> Shard<R> {
                     }
                 }
                 Timer::Idle | Timer::Request => {
-                    self.converse(id, |http, date, out| http.time_out(date, out));
+                    self.converse(id, |http, around, out| http.time_out(around, out));
                 }
                 Timer::Result => self.answer_late(id),
                 Timer::Join => self.join_late(id),

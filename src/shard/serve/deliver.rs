@@ -301,7 +301,7 @@ impl<R: Reactor + 'static> Shard<R> {
             } else if let Some(execution) = serve.ended.pop() {
                 self.answer_waiting(execution);
             } else if let Some(id) = serve.answered.pop() {
-                self.converse(id, |http, date, out| http.resume(date, out));
+                self.converse(id, |http, around, out| http.resume(around, out));
             } else {
                 return;
             }

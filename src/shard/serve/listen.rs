@@ -1,5 +1,7 @@
 //! The beginning and the end of a server: listening, and draining.
 
+use std::sync::Arc;
+
 use super::super::Shard;
 use super::Serve;
 use super::connection::Doing;
@@ -7,7 +9,9 @@ use crate::endpoint::Due;
 use crate::reactor::{ConnectionId, ListenAddress, ListenError, ListenOptions, Reactor};
 
 impl<R: Reactor + 'static> Shard<R> {
-    /// Serves HTTP at this address from now on; returns it, with the port that the kernel chose.
+    /// Serves HTTP at this address from now on; returns it, with the port that the kernel chose. At
+    /// an address that other machines can reach only if everybody is asked for a token:
+    /// [`ShardConfig::access`](super::super::ShardConfig::access).
     ///
     /// # Errors
     /// [`ListenError`]; nothing is left behind then.
@@ -26,6 +30,12 @@ impl<R: Reactor + 'static> Shard<R> {
         address: &ListenAddress,
         options: ListenOptions,
     ) -> Result<ListenAddress, ListenError> {
+        if let ListenAddress::Tcp(tcp) = address {
+            if !tcp.ip().is_loopback() && !self.access.is_guarded() {
+                return Err(ListenError::Unguarded { address: address.clone() });
+            }
+            Arc::make_mut(&mut self.access).add_address(tcp.ip());
+        }
         let opened = self.open_serve();
         opened.map_err(|error| ListenError::without_sockets(address, &error))?;
         let listener = self.reactor.listen(address, options)?;

@@ -7,9 +7,9 @@
 //!
 //! Reading order: [`Serve`], the tables; `connection.rs` and `stream.rs`, one of them; `frames.rs`,
 //! what they share; then what the shard does with them: `receive.rs` (bytes in), `answer.rs`
-//! (calls), `follow.rs` and `attached.rs` (streams), `deliver.rs` (what is given and sent),
-//! `clock.rs` (deadlines), `moves.rs` and `peers.rs` (other shards), `server.rs` (all of them),
-//! `tell.rs` (the log).
+//! (calls), `owner.rs` (whose what is), `follow.rs` and `attached.rs` (streams), `deliver.rs` (what
+//! is given and sent), `clock.rs` (deadlines), `moves.rs` and `peers.rs` (other shards),
+//! `server.rs` (all of them), `tell.rs` (the log).
 //! Tests: beside `frames.rs`; `sim/server/`, in simulated time; `tests/serve*`, with real clients.
 //!
 //! Invariants ([`Serve::audit`]):
@@ -31,6 +31,7 @@ mod frames;
 mod join;
 mod listen;
 mod moves;
+mod owner;
 mod peers;
 mod receive;
 mod remote;
@@ -44,6 +45,7 @@ pub use server::{Server, ServerConfig, ServerError, SetUp};
 pub(super) use stream::Source;
 
 use crate::base::{ExecutionId, Instant, Random, SubscriberId};
+use crate::endpoint::{Access, Surroundings};
 use crate::engine::wheel::Wheel;
 use crate::limits;
 use crate::reactor::{ConnectionId, ListenerId, Peer};
@@ -202,6 +204,11 @@ impl Serve {
             self.date_s = unix_s;
             self.date = http_date(unix_s);
         }
+    }
+
+    /// What the HTTP machines of connections have to know.
+    fn around<'a>(&self, access: &'a Access, now: Instant) -> Surroundings<'a> {
+        Surroundings { date: self.date, now, access }
     }
 
     /// When its next timer is due.

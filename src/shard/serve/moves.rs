@@ -73,7 +73,7 @@ impl<R: Reactor + 'static> Shard<R> {
             let error =
                 ApiError::new(Status::SERVICE_UNAVAILABLE, "busy", "a shard takes no calls");
             self.answer(id, &Answer::error(&error.retry_after(limits::BUSY_RETRY_AFTER)));
-            self.converse(id, |http, date, out| http.resume(date, out));
+            self.converse(id, |http, around, out| http.resume(around, out));
         }
     }
 

@@ -6,6 +6,7 @@ use super::super::handle::{Command, Mailbox};
 use super::super::metrics::{self, ExecutionCounts, ProcessMetrics, ShardMetrics};
 use super::super::{Shard, ShardHandle};
 use super::connection::Doing;
+use crate::base::Principal;
 use crate::endpoint::{Answer, ApiError, Call, MetricsFormat, documents};
 use crate::engine::{Outcome, State};
 use crate::limits;
@@ -66,11 +67,11 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     /// Asks all shards. `true`: it is answered.
-    pub(super) fn gather(&mut self, id: ConnectionId, call: Call) -> bool {
-        let own_part = self.part_of(&call);
+    pub(super) fn gather(&mut self, id: ConnectionId, call: Call, principal: Principal) -> bool {
+        let own_part = self.part_of(&call, principal);
         let asked_count = self.other_peers().count();
         let own = self.own_index();
-        if !self.other_peers().all(|peer| ask_peer(peer, id, own, call.clone())) {
+        if !self.other_peers().all(|peer| ask_peer(peer, id, own, (call.clone(), principal))) {
             let error =
                 ApiError::new(Status::SERVICE_UNAVAILABLE, "busy", "a shard takes no calls");
             return self.answer_error(id, &error.retry_after(limits::BUSY_RETRY_AFTER));
@@ -89,14 +90,15 @@ impl<R: Reactor + 'static> Shard<R> {
         false
     }
 
-    /// What this shard has to say.
-    fn part_of(&mut self, call: &Call) -> Part {
+    /// What this shard has to say to this principal.
+    fn part_of(&mut self, call: &Call, principal: Principal) -> Part {
         match call {
-            Call::Executions => Part::List(self.list_executions()),
+            Call::Executions => Part::List(self.list_executions(principal)),
             Call::Metrics(_) => Part::Metrics(Box::new(self.metrics())),
             Call::AllProgress => {
                 let engine = &self.engine;
-                Part::List(documents::all_progress(engine.tokens().map(|(token, id, progress)| {
+                let own = engine.tokens().filter(|(_, id, _)| self.is_owned(*id, principal));
+                Part::List(documents::all_progress(own.map(|(token, id, progress)| {
                     (token, id, progress, engine.progress_texts(id.slot))
                 })))
             }
@@ -197,15 +199,16 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 }
 
-/// Asks another shard for its part, to be sent to shard `asker`. Did it take the question?
+/// Asks another shard for its part of a call of this principal's, to be sent to shard `asker`. Did
+/// it take the question?
 fn ask_peer<R: Reactor + 'static>(
     peer: &Mailbox<R>,
     id: ConnectionId,
     asker: usize,
-    call: Call,
+    (call, principal): (Call, Principal),
 ) -> bool {
     let question = Command::Call(Box::new(move |shard: &mut Shard<R>| {
-        let part = shard.part_of(&call);
+        let part = shard.part_of(&call, principal);
         let answer = Command::Call(Box::new(move |shard: &mut Shard<R>| {
             shard.take_part(id, part);
         }));

@@ -4,7 +4,7 @@ use super::super::Shard;
 use super::connection::Doing;
 use super::frames::Encoding;
 use super::stream::Source;
-use crate::endpoint::{HttpConnection, Step};
+use crate::endpoint::{HttpConnection, Step, Surroundings};
 use crate::engine::Event;
 use crate::limits;
 use crate::reactor::{ConnectionId, Reactor, SocketEvent};
@@ -25,12 +25,12 @@ impl<R: Reactor + 'static> Shard<R> {
                     self.log_connection("connection_opened", peer);
                 }
                 SocketEvent::Received { connection: id, bytes } => {
-                    let date = serve.date;
+                    let around = serve.around(&self.access, self.now);
                     let Some(connection) = serve.writable(id) else { continue };
                     if let Doing::Closing = connection.doing {
                         continue; // It was told that nothing more is read.
                     }
-                    let step = connection.converse(|http, out| http.receive(bytes, &date, out));
+                    let step = connection.converse(|http, out| http.receive(bytes, &around, out));
                     self.take_step(id, step);
                 }
                 SocketEvent::Ended { connection: id, error } => {
@@ -50,12 +50,12 @@ impl<R: Reactor + 'static> Shard<R> {
     pub(super) fn converse(
         &mut self,
         id: ConnectionId,
-        speak: impl FnOnce(&mut HttpConnection, &[u8; 29], &mut Vec<u8>) -> Step,
+        speak: impl FnOnce(&mut HttpConnection, &Surroundings<'_>, &mut Vec<u8>) -> Step,
     ) {
         let Some(serve) = &mut self.serve else { return };
-        let date = serve.date;
+        let around = serve.around(&self.access, self.now);
         let Some(connection) = serve.writable(id) else { return };
-        let step = connection.converse(|http, out| speak(http, &date, out));
+        let step = connection.converse(|http, out| speak(http, &around, out));
         self.take_step(id, step);
     }
 
@@ -82,13 +82,13 @@ impl<R: Reactor + 'static> Shard<R> {
                 }
             }
             let serve = self.serve.as_mut().expect("it has connections");
-            let date = serve.date;
+            let around = serve.around(&self.access, self.now);
             let Some(connection) = serve.writable(id) else { return };
             if connection.own_bytes() > limits::HTTP_ANSWERS_BYTES_MAX {
                 connection.is_full = true; // Whoever asks on without reading waits.
                 break;
             }
-            step = connection.converse(|http, out| http.resume(&date, out));
+            step = connection.converse(|http, out| http.resume(&around, out));
         }
         self.settle_connection(id);
     }
@@ -100,7 +100,7 @@ impl<R: Reactor + 'static> Shard<R> {
         match connection.doing {
             // Who closes its side of a stream has gone, as browsers and curl go.
             _ if is_broken => self.drop_connection(id),
-            Doing::Requests => self.converse(id, |http, date, out| http.end_input(date, out)),
+            Doing::Requests => self.converse(id, |http, around, out| http.end_input(around, out)),
             Doing::Result
             | Doing::Elsewhere
             | Doing::Joining

@@ -4,7 +4,7 @@ use super::super::Shard;
 use crate::base::{ExecutionId, Handle, SubscriberId};
 use crate::engine::{End, EndState, Verdict};
 use crate::reactor::{ConnectionId, Peer, Reactor};
-use crate::trace::Level;
+use crate::trace::{Level, Record};
 
 impl<R: Reactor + 'static> Shard<R> {
     fn wall_us(&self) -> u64 {
@@ -18,11 +18,21 @@ impl<R: Reactor + 'static> Shard<R> {
         });
     }
 
+    /// To whom an execution belongs, where everybody has to say who he is.
+    fn show_owner(&self, id: ExecutionId, record: &mut Record) {
+        let run = self.runs.get(id.slot.index as usize).and_then(Option::as_ref);
+        let owner = run.filter(|run| run.id == id).map(|run| run.owner);
+        if let Some(name) = owner.and_then(|owner| self.access.name_of(owner)) {
+            record.show("principal", &name);
+        }
+    }
+
     /// A client has had a tool run.
     pub(super) fn log_started(&mut self, id: ConnectionId, execution: ExecutionId, tool: &str) {
         let peer = self.serve.as_mut().and_then(|serve| Some(serve.connection(id)?.peer));
         self.log.record(self.wall_us(), Level::Info, "execution_started", |record| {
             record.show("execution", &execution).show("tool", &tool);
+            self.show_owner(execution, record);
             if let Some(peer) = peer {
                 record.show("peer", &peer);
             }
@@ -35,6 +45,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let Some(id) = run.map(|run| run.id) else { return };
         self.log.record(self.wall_us(), Level::Info, "execution_ended", |record| {
             record.show("execution", &id).show("state", &verdict.outcome);
+            self.show_owner(id, record);
             record.number("chunks", verdict.head_seq);
             if let Some(error) = &verdict.error {
                 record.show("error", error);

@@ -19,7 +19,8 @@ fn run_on(house: &mut House, shard: u8, script: Script, more: &str) -> String {
         if id.parse::<ExecutionId>().unwrap().shard == shard {
             return id;
         }
-        let gone = house.visit(&format!("DELETE /v1/executions/{id} HTTP/1.1\r\nHost: h\r\n\r\n"));
+        let gone =
+            house.visit(&format!("DELETE /v1/executions/{id} HTTP/1.1\r\nHost: localhost\r\n\r\n"));
         assert!(house.hear(gone).starts_with("HTTP/1.1 20"));
         house.pass(limits::RETENTION + Duration::from_secs(1));
     }
@@ -34,7 +35,7 @@ fn follow(
 ) -> crate::sim::network::SimClient {
     let [first, second] = ids;
     house.visit(&format!(
-        "GET /v1/events?executions={first},{second}&{query} HTTP/1.1\r\nHost: h\r\n{head}\r\n"
+        "GET /v1/events?executions={first},{second}&{query} HTTP/1.1\r\nHost: localhost\r\n{head}\r\n"
     ))
 }
 

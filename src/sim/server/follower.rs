@@ -112,7 +112,7 @@ impl Follower {
             }
             Format::Sse(_) => {}
         }
-        let request = format!("GET {target} HTTP/1.1\r\nHost: sim\r\n{head}\r\n");
+        let request = format!("GET {target} HTTP/1.1\r\nHost: localhost\r\n{head}\r\n");
         self.exchange = Exchange::begin(world, address, &request);
         self.parts.iter_mut().for_each(|part| part.connect(says_all));
         self.exchange.is_some()

@@ -115,7 +115,7 @@ impl House {
         let body = format!("{{\"tool\":\"script\",\"arguments\":{}{more}}}", script.arguments());
         let length = body.len();
         let client = self.visit(&format!(
-            "POST /v1/executions HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n\
+            "POST /v1/executions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
              Content-Length: {length}\r\n\r\n{body}"
         ));
         let heard = self.hear(client);
@@ -136,5 +136,5 @@ impl House {
 
 /// A request without a body.
 pub(super) fn get(path: &str) -> String {
-    format!("GET {path} HTTP/1.1\r\nHost: h\r\n\r\n")
+    format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n")
 }

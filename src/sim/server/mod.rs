@@ -15,6 +15,8 @@ mod follower;
 #[cfg(test)]
 mod house;
 mod oracle;
+#[cfg(test)]
+mod owner_tests;
 mod run;
 mod script;
 #[cfg(test)]

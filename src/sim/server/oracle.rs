@@ -228,7 +228,7 @@ impl Oracle {
         let (subscriber, seq) = self.to_acknowledge.take()?;
         let body = format!("{{\"seq\":{seq}}}");
         Some(format!(
-            "POST /v1/executions/{}/subscribers/{subscriber}/acks HTTP/1.1\r\nHost: sim\r\n\
+            "POST /v1/executions/{}/subscribers/{subscriber}/acks HTTP/1.1\r\nHost: localhost\r\n\
              Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
             self.id,
             body.len()

@@ -240,7 +240,7 @@ impl Run {
         let any = self.random.below(self.executions.len().max(1) as u64) as usize;
         let id = self.executions.get(any).map(|execution| execution.id.clone());
         let id = id.unwrap_or_else(|| "0000000000000000000000000a".to_owned());
-        let get = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: sim\r\n\r\n");
+        let get = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
         match self.random.below(12) {
             0 => self.send(&get("/v1/tools"), Kind::Ask(&[200])),
             1 => self.send(&get("/v1/executions"), Kind::Ask(&[200])),
@@ -251,7 +251,8 @@ impl Run {
             }
             4 => self.send(&get("/v1/progress"), Kind::Ask(&[200])),
             5 if self.random.chance(1, 3) => {
-                let request = format!("DELETE /v1/executions/{id} HTTP/1.1\r\nHost: sim\r\n\r\n");
+                let request =
+                    format!("DELETE /v1/executions/{id} HTTP/1.1\r\nHost: localhost\r\n\r\n");
                 self.send(&request, Kind::Ask(&[200, 202, 404]));
             }
             6 => self.send(&get("/v1/events"), Kind::Ask(&[400])),
@@ -264,7 +265,7 @@ impl Run {
                     script.arguments()
                 );
                 let request = format!(
-                    "POST /v1/executions HTTP/1.1\r\nHost: sim\r\n\
+                    "POST /v1/executions HTTP/1.1\r\nHost: localhost\r\n\
                      Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
                     body.len()
                 );

@@ -67,7 +67,8 @@ fn a_result_is_waited_for_and_no_longer_than_asked() {
     let heard = house.hear(client);
     assert!(heard.starts_with("HTTP/1.1 202 ") && heard.contains("\"running\""), "{heard}");
     house.say(client, &get(&format!("/v1/executions/{id}/result?wait_s=20")));
-    let gone = house.visit(&format!("DELETE /v1/executions/{id} HTTP/1.1\r\nHost: h\r\n\r\n"));
+    let gone =
+        house.visit(&format!("DELETE /v1/executions/{id} HTTP/1.1\r\nHost: localhost\r\n\r\n"));
     assert!(house.hear(gone).starts_with("HTTP/1.1 202 "));
     let heard = house.hear(client);
     assert!(heard.starts_with("HTTP/1.1 200 ") && heard.contains("\"cancelled\""), "{heard}");
@@ -116,7 +117,7 @@ fn the_place_of_a_block_subscriber_is_kept_for_the_grace_and_no_longer() {
         let cursor = heard.rsplit("id: ").next().and_then(|rest| rest.lines().next()).unwrap();
         if is_back {
             let back = house.visit(&format!(
-                "GET {path} HTTP/1.1\r\nHost: h\r\nLast-Event-ID: {cursor}\r\n\r\n"
+                "GET {path} HTTP/1.1\r\nHost: localhost\r\nLast-Event-ID: {cursor}\r\n\r\n"
             ));
             let heard = house.hear(back);
             assert!(heard.contains("event: started\n"), "{heard}");
@@ -138,13 +139,14 @@ fn who_was_told_of_the_end_is_told_that_there_is_no_more() {
     let heard = house.get(&path);
     let cursor = heard.rsplit("id: ").next().and_then(|rest| rest.lines().next()).unwrap();
     assert!(cursor.starts_with(&format!("{id}:6:")), "{heard}");
-    let again =
-        house.visit(&format!("GET {path} HTTP/1.1\r\nHost: h\r\nLast-Event-ID: {cursor}\r\n\r\n"));
+    let again = house.visit(&format!(
+        "GET {path} HTTP/1.1\r\nHost: localhost\r\nLast-Event-ID: {cursor}\r\n\r\n"
+    ));
     assert!(house.hear(again).starts_with("HTTP/1.1 204 "));
     let old = house.visit(&format!("GET {path} HTTP/1.0\r\n\r\n"));
     let heard = house.hear(old);
     assert!(heard.ends_with("}\n\n<end>") && !heard.contains("transfer-encoding"), "{heard}");
-    let head = house.visit(&format!("HEAD {path} HTTP/1.1\r\nHost: h\r\n\r\n"));
+    let head = house.visit(&format!("HEAD {path} HTTP/1.1\r\nHost: localhost\r\n\r\n"));
     let heard = house.hear(head);
     assert!(heard.contains("text/event-stream") && heard.ends_with("\r\n\r\n"), "{heard}");
 }
@@ -165,7 +167,8 @@ fn several_executions_come_on_one_connection_and_each_id_says_how_far_all_are() 
     // Cut behind the end of one: only the other comes again.
     let middle = format!("{a}:6:0,{b}:2:0");
     let client = house.visit(&format!(
-        "GET /v1/events?executions={a},{b} HTTP/1.1\r\nHost: h\r\nLast-Event-ID: {middle}\r\n\r\n"
+        "GET /v1/events?executions={a},{b} HTTP/1.1\r\nHost: localhost\r\n\
+         Last-Event-ID: {middle}\r\n\r\n"
     ));
     let heard = house.hear(client);
     assert_eq!(heard.matches("event: started\n").count(), 1, "{heard}");

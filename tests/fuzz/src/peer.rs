@@ -1,7 +1,10 @@
 //! A peer of the HTTP machine without a socket: bytes go in, cut anywhere, and every call that
 //! comes out is answered.
 
-use streamdoor::endpoint::{Answer, Call, Due, HttpConnection, Step, StreamBody};
+use streamdoor::base::Instant;
+use streamdoor::endpoint::{
+    Access, Answer, Call, Due, HttpConnection, Step, StreamBody, Surroundings,
+};
 use streamdoor::wire::http1::Status;
 
 const DATE: [u8; 29] = *b"Sun, 06 Nov 1994 08:49:37 GMT";
@@ -17,9 +20,15 @@ pub struct Exchange {
     pub is_closed: bool,
 }
 
+/// What it has to know beside the bytes.
+fn around(access: &Access) -> Surroundings<'_> {
+    Surroundings { date: DATE, now: Instant::from_nanos(0), access }
+}
+
 /// One connection.
 pub struct Peer {
     connection: HttpConnection,
+    access: Access,
     /// What came out so far.
     pub got: Exchange,
 }
@@ -28,18 +37,18 @@ impl Peer {
     /// Nothing was sent yet.
     pub fn new() -> Peer {
         let got = Exchange { calls: Vec::new(), out: Vec::new(), is_closed: false };
-        Peer { connection: HttpConnection::new(), got }
+        Peer { connection: HttpConnection::new(), access: Access::default(), got }
     }
 
     /// Sends bytes, at once.
     pub fn send(&mut self, bytes: &[u8]) {
-        let step = self.connection.receive(bytes, &DATE, &mut self.got.out);
+        let step = self.connection.receive(bytes, &around(&self.access), &mut self.got.out);
         self.serve(step);
     }
 
     /// Sends no more.
     pub fn end(&mut self) {
-        let step = self.connection.end_input(&DATE, &mut self.got.out);
+        let step = self.connection.end_input(&around(&self.access), &mut self.got.out);
         self.serve(step);
     }
 
@@ -56,23 +65,23 @@ impl Peer {
                     self.got.calls.push(call);
                 }
             }
-            step = self.connection.resume(&DATE, &mut self.got.out);
+            step = self.connection.resume(&around(&self.access), &mut self.got.out);
         }
         assert_eq!(self.connection.due() == Due::Nothing, self.got.is_closed);
     }
 
     fn answer(&mut self, call: &Call) {
-        let out = &mut self.got.out;
+        let (out, around) = (&mut self.got.out, around(&self.access));
         let media_type = match call {
             Call::Follow(follow) => follow.format.media_type(),
             Call::Execute(execute) if execute.stream.is_some() => "text/event-stream",
             Call::Output(..) => "application/octet-stream",
             _ => {
                 let answer = Answer::empty(Status::NO_CONTENT);
-                return self.connection.answer(&answer, &DATE, out);
+                return self.connection.answer(&answer, &around, out);
             }
         };
-        match self.connection.begin_stream(media_type, &DATE, out) {
+        match self.connection.begin_stream(media_type, &around, out) {
             StreamBody::Chunked => out.extend_from_slice(b"4\r\none,\r\n3\r\ntwo\r\n"),
             StreamBody::UntilClose => out.extend_from_slice(b"one,two"),
             StreamBody::None => return,

@@ -66,7 +66,7 @@ impl Reader {
             id => format!("Last-Event-ID: {id}\r\n"),
         };
         self.decoder.reconnect();
-        let request = format!("GET {path} HTTP/1.1\r\nHost: here\r\n{last}\r\n");
+        let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n{last}\r\n");
         stream.write_all(request.as_bytes()).unwrap();
         let mut reader = ResponseReader::new();
         reader.expect(Method::Get);

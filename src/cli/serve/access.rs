@@ -1,0 +1,44 @@
+//! Who may come in, out of the settings.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use streamdoor::endpoint::{Access, Tokens};
+use streamdoor::reactor::{ListenAddress, random_bytes};
+
+use super::super::token_file;
+use super::CliError;
+use super::settings::Settings;
+
+/// As the settings say. The tokens stay in their file, but for their digests.
+///
+/// # Errors
+/// If the file of tokens is not as it must be; or if there is none, and other machines could reach
+/// the server.
+pub fn access(settings: &Settings) -> Result<Arc<Access>, CliError> {
+    let access = Access::default()
+        .with_hosts(settings.allow_host.clone())
+        .with_origins(settings.allow_origin.clone());
+    let Some(path) = &settings.token_file.0 else {
+        return match settings.listen.iter().find(|address| is_open(address)) {
+            None => Ok(Arc::new(access)),
+            Some(address) => Err(CliError::Usage(format!(
+                "listen: other machines can reach {address}, and nobody would be asked who he is: \
+                 give --token-file FILE, with lines of PRINCIPAL TOKEN, or listen on 127.0.0.1, \
+                 [::1] or unix:PATH"
+            ))),
+        };
+    };
+    let text = token_file::read(path)?;
+    let tokens = Tokens::read(&text).map_err(|error| token_file::problem(path, error))?;
+    let mut ticket_key = [0; 32];
+    random_bytes(&mut ticket_key)
+        .map_err(|error| CliError::Environment(format!("randomness for tickets: {error}")))?;
+    let ttl = Duration::from_secs(settings.ticket_ttl_s.0);
+    Ok(Arc::new(access.with_tokens(tokens, ticket_key, ttl)))
+}
+
+/// Can other machines reach it?
+pub fn is_open(address: &ListenAddress) -> bool {
+    matches!(address, ListenAddress::Tcp(tcp) if !tcp.ip().is_loopback())
+}

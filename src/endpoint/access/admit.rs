@@ -1,0 +1,178 @@
+//! The one place where it is decided whether a request is looked at.
+
+use super::hosts::is_same_origin;
+use super::{Access, Guard, OriginPlace};
+use crate::base::{ExecutionId, Instant, Principal};
+use crate::endpoint::ApiError;
+use crate::endpoint::answer::Answer;
+use crate::endpoint::ask;
+use crate::wire::http1::{Header, HeaderFault, Method, Query, RequestHead, Status};
+
+/// What was decided.
+#[derive(Debug)]
+pub(in crate::endpoint) struct Admission {
+    /// Pages of this origin may read the answer, whatever it is.
+    pub origin: Option<OriginPlace>,
+    /// Who asks; or the answer already.
+    pub verdict: Result<Principal, Answer>,
+}
+
+impl Access {
+    /// Decides about a request by its head. Nothing else was looked at yet.
+    pub(in crate::endpoint) fn admit(&self, head: &RequestHead<'_>, now: Instant) -> Admission {
+        let shown = Shown::by(head);
+        let origin = match self.check_source(head, &shown) {
+            Ok(origin) => origin,
+            Err(error) => return Admission { origin: None, verdict: Err(Answer::error(&error)) },
+        };
+        // A browser asks first, and without a token, whether the page may ask.
+        let is_preflight = head.method == Method::Options && shown.asks_for_method;
+        let verdict = match origin.is_some() && is_preflight {
+            true => Err(Answer::preflight(ask::methods(head))),
+            false => self.identify(head, &shown, now),
+        };
+        Admission { origin, verdict }
+    }
+
+    /// By which name are we called, and whose page asks?
+    fn check_source(
+        &self,
+        head: &RequestHead<'_>,
+        shown: &Shown<'_>,
+    ) -> Result<Option<OriginPlace>, ApiError> {
+        // Only HTTP/1.0 can leave it out, which no browser speaks.
+        if let Some(host) = head.host
+            && !self.knows_host(host)
+        {
+            let text = "this server is not called so; --allow-host adds names";
+            return Err(forbidden("host_not_allowed", text, "host"));
+        }
+        let origin = match shown.origin.text("origin")? {
+            None => None,
+            Some(origin) => {
+                let place = self.find_origin(origin);
+                let is_own = || head.host.is_some_and(|host| is_same_origin(origin, host));
+                if place.is_none() && !is_own() {
+                    let text = "pages of this origin may not ask; --allow-origin adds origins";
+                    return Err(forbidden("origin_not_allowed", text, "origin"));
+                }
+                place
+            }
+        };
+        // Not every request of a page has an origin: a picture has none, say.
+        if origin.is_none() && shown.is_cross_site {
+            let text = "pages of other sites may not ask; --allow-origin adds origins";
+            return Err(forbidden("origin_not_allowed", text, "sec-fetch-site"));
+        }
+        Ok(origin)
+    }
+
+    /// Who asks?
+    fn identify(
+        &self,
+        head: &RequestHead<'_>,
+        shown: &Shown<'_>,
+        now: Instant,
+    ) -> Result<Principal, Answer> {
+        let authorization = shown.authorization.text("authorization");
+        let authorization = authorization.map_err(|fault| Answer::error(&fault.into()))?;
+        let Some(guard) = &self.guard else { return Ok(Principal::ANYONE) };
+        match authorization {
+            Some(credentials) => {
+                let owner = bearer(credentials).and_then(|token| guard.tokens.owner_of(token));
+                owner.ok_or_else(|| Answer::unauthorized(WRONG_TOKEN))
+            }
+            None => guard.holder_of(head, now).ok_or_else(|| match has_ticket(head) {
+                true => Answer::unauthorized(WRONG_TOKEN),
+                false => Answer::unauthorized(NO_TOKEN),
+            }),
+        }
+    }
+}
+
+/// RFC 6750, section 3: no error is named to who has shown nothing.
+const NO_TOKEN: &str = "Bearer";
+const WRONG_TOKEN: &str = "Bearer error=\"invalid_token\"";
+
+impl Guard {
+    /// Who has the ticket that this request shows, if that opens what it asks for.
+    fn holder_of(&self, head: &RequestHead<'_>, now: Instant) -> Option<Principal> {
+        if !matches!(head.method, Method::Get | Method::Head) {
+            return None;
+        }
+        // As it stands in links, and in no other spelling.
+        let path = head.target.path.strip_prefix("/v1/executions/")?;
+        let execution: ExecutionId = path.strip_suffix("/events")?.parse().ok()?;
+        let query = Query::parse(head.target.query).ok()?;
+        self.tickets.check(query.text(TICKET).ok()??, execution, now)
+    }
+}
+
+/// The parameter in which a ticket stands.
+pub(in crate::endpoint) const TICKET: &str = "ticket";
+
+fn has_ticket(head: &RequestHead<'_>) -> bool {
+    let query = Query::parse(head.target.query);
+    query.is_ok_and(|query| query.all(TICKET).next().is_some())
+}
+
+/// The token of `Bearer TOKEN`.
+fn bearer(credentials: &str) -> Option<&[u8]> {
+    let (scheme, token) = credentials.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim_start_matches(' ').as_bytes())
+}
+
+/// The headers that count here, found in one pass.
+#[derive(Debug, Default)]
+struct Shown<'a> {
+    origin: Once<'a>,
+    authorization: Once<'a>,
+    is_cross_site: bool,
+    asks_for_method: bool,
+}
+
+/// The value of a header that is there once if at all.
+#[derive(Clone, Copy, Debug, Default)]
+struct Once<'a> {
+    value: Option<&'a [u8]>,
+    is_repeated: bool,
+}
+
+impl<'a> Shown<'a> {
+    fn by(head: &RequestHead<'a>) -> Shown<'a> {
+        let mut shown = Shown::default();
+        for Header { name, value } in head.headers.iter() {
+            let is = |other: &str| name.eq_ignore_ascii_case(other);
+            let once = match name.len() {
+                6 if is("origin") => &mut shown.origin,
+                13 if is("authorization") => &mut shown.authorization,
+                14 if is("sec-fetch-site") => {
+                    shown.is_cross_site |= value.eq_ignore_ascii_case(b"cross-site");
+                    continue;
+                }
+                29 if is("access-control-request-method") => {
+                    shown.asks_for_method = true;
+                    continue;
+                }
+                _ => continue,
+            };
+            once.is_repeated |= once.value.replace(value).is_some();
+        }
+        shown
+    }
+}
+
+impl<'a> Once<'a> {
+    fn text(self, name: &'static str) -> Result<Option<&'a str>, HeaderFault> {
+        let Some(value) = self.value else { return Ok(None) };
+        let text = std::str::from_utf8(value).ok().filter(|text| text.is_ascii());
+        match text {
+            Some(text) if !self.is_repeated => Ok(Some(text)),
+            _ => Err(HeaderFault { name }),
+        }
+    }
+}
+
+fn forbidden(code: &'static str, text: &str, field: &str) -> ApiError {
+    ApiError::new(Status::FORBIDDEN, code, format!("{field}: {text}")).field(field)
+}

@@ -1,0 +1,297 @@
+//! Bearer tokens, and whose each is. They are kept as digests only: who reads our memory does not
+//! read them.
+
+use std::fmt;
+
+use sha2::{Digest, Sha256};
+use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
+
+use crate::base::Principal;
+use crate::limits;
+
+type TokenDigest = [u8; 32];
+
+/// The tokens of all principals.
+#[derive(Clone)]
+pub struct Tokens {
+    /// In the order of the file.
+    digests: Vec<(TokenDigest, Principal)>,
+    /// The first is of principal 1.
+    names: Vec<Box<str>>,
+}
+
+/// What is wrong with a text of tokens. It names the line, and never what stands there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokensError {
+    /// The first is 1.
+    pub line: usize,
+    /// What is wrong there.
+    pub fault: TokenFault,
+}
+
+/// What is wrong with a line of tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TokenFault {
+    /// It is not a principal, white space, and a token.
+    NotTwoWords,
+    /// The principal has characters that no name has, or too many.
+    BadName,
+    /// The token has other characters than a bearer token can have.
+    BadToken,
+    /// The token can be guessed: it is too short.
+    TooShort,
+    /// The token is too long.
+    TooLong,
+    /// The token stands in an earlier line already.
+    Repeated {
+        /// Which.
+        first_line: usize,
+    },
+    /// There are too many tokens.
+    TooMany,
+    /// There is none.
+    None,
+}
+
+impl Tokens {
+    /// Reads lines of `PRINCIPAL TOKEN`. Lines that are empty or begin with `#` say nothing. Who
+    /// has several lines has several tokens: so that an old one can go when the new one is known.
+    ///
+    /// # Errors
+    /// [`TokensError`], for the first line that is wrong.
+    pub fn read(text: &str) -> Result<Tokens, TokensError> {
+        let mut tokens = Tokens { digests: Vec::new(), names: Vec::new() };
+        let mut lines_of: Vec<usize> = Vec::new();
+        for (line, content) in told_lines(text) {
+            let wrong = |fault| TokensError { line, fault };
+            let mut words = content.split_ascii_whitespace();
+            let (Some(name), Some(token), None) = (words.next(), words.next(), words.next()) else {
+                return Err(wrong(TokenFault::NotTwoWords));
+            };
+            check_name(name).and_then(|()| check_token(token)).map_err(wrong)?;
+            let digest: TokenDigest = Sha256::digest(token).into();
+            if let Some(at) = tokens.digests.iter().position(|(known, _)| *known == digest) {
+                return Err(wrong(TokenFault::Repeated { first_line: lines_of[at] }));
+            }
+            if tokens.digests.len() == limits::TOKENS_MAX {
+                return Err(wrong(TokenFault::TooMany));
+            }
+            let principal = tokens.principal_named(name);
+            tokens.digests.push((digest, principal));
+            lines_of.push(line);
+        }
+        match tokens.digests.is_empty() {
+            true => Err(TokensError { line: 1, fault: TokenFault::None }),
+            false => Ok(tokens),
+        }
+    }
+
+    /// The principal of this name, who may be new.
+    fn principal_named(&mut self, name: &str) -> Principal {
+        let known = self.names.iter().position(|known| **known == *name);
+        let place = known.unwrap_or_else(|| {
+            self.names.push(name.into());
+            self.names.len() - 1
+        });
+        Principal(u16::try_from(place + 1).expect("there are not so many tokens"))
+    }
+
+    /// Principals with a token.
+    pub fn principal_count(&self) -> usize {
+        self.names.len()
+    }
+
+    /// How a principal is called.
+    pub(super) fn name_of(&self, principal: Principal) -> Option<&str> {
+        let place = usize::from(principal.0).checked_sub(1)?;
+        self.names.get(place).map(|name| &**name)
+    }
+
+    /// Whose token is this? How long that takes says nothing about the tokens that there are.
+    pub(super) fn owner_of(&self, token: &[u8]) -> Option<Principal> {
+        let digest: TokenDigest = Sha256::digest(token).into();
+        self.find(|known| known.ct_eq(&digest))
+    }
+
+    /// The principal of the one digest that is it. All of them are asked, whichever it is.
+    fn find(&self, mut is_it: impl FnMut(&TokenDigest) -> Choice) -> Option<Principal> {
+        let mut found = Principal::ANYONE.0;
+        for (digest, principal) in &self.digests {
+            found.conditional_assign(&principal.0, is_it(digest));
+        }
+        (found != Principal::ANYONE.0).then_some(Principal(found))
+    }
+}
+
+/// The token that a client is to use: the first of a text of tokens, or the only word of a text
+/// that has nothing else.
+///
+/// # Errors
+/// [`TokensError`], for the line in which it stands.
+pub fn first_token(text: &str) -> Result<&str, TokensError> {
+    let (line, content) =
+        told_lines(text).next().ok_or(TokensError { line: 1, fault: TokenFault::None })?;
+    let words: Vec<&str> = content.split_ascii_whitespace().collect();
+    let token = match words[..] {
+        [token] => Ok(token),
+        [name, token] => check_name(name).map(|()| token),
+        _ => Err(TokenFault::NotTwoWords),
+    };
+    let checked = token.and_then(|token| check_token(token).map(|()| token));
+    checked.map_err(|fault| TokensError { line, fault })
+}
+
+/// Lines that say something, with their numbers.
+fn told_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let lines = (1..).zip(text.lines().map(str::trim));
+    lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'))
+}
+
+fn check_name(name: &str) -> Result<(), TokenFault> {
+    let is_good = |byte: u8| byte.is_ascii_alphanumeric() || b"-._@+".contains(&byte);
+    let is_name = name.len() <= limits::PRINCIPAL_NAME_CHARS_MAX && name.bytes().all(is_good);
+    if is_name { Ok(()) } else { Err(TokenFault::BadName) }
+}
+
+/// Is it what RFC 6750 calls a b64token, and long enough?
+///
+/// # Errors
+/// [`TokenFault`].
+pub fn check_token(token: &str) -> Result<(), TokenFault> {
+    let is_good = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~+/".contains(&byte);
+    let content = token.trim_end_matches('=');
+    if content.is_empty() || !content.bytes().all(is_good) {
+        return Err(TokenFault::BadToken);
+    }
+    match token.len() {
+        length if length < limits::TOKEN_CHARS_MIN => Err(TokenFault::TooShort),
+        length if length > limits::TOKEN_CHARS_MAX => Err(TokenFault::TooLong),
+        _ => Ok(()),
+    }
+}
+
+impl fmt::Debug for Tokens {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "Tokens({} of {:?})", self.digests.len(), self.names)
+    }
+}
+
+impl fmt::Display for TokenFault {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (shortest, longest) = (limits::TOKEN_CHARS_MIN, limits::TOKEN_CHARS_MAX);
+        let name_longest = limits::PRINCIPAL_NAME_CHARS_MAX;
+        match self {
+            TokenFault::NotTwoWords => out.write_str("must be PRINCIPAL TOKEN"),
+            TokenFault::BadName => {
+                write!(out, "the principal must be at most {name_longest} of A-Z a-z 0-9 - . _ @ +")
+            }
+            TokenFault::BadToken => {
+                out.write_str("the token must be of A-Z a-z 0-9 - . _ ~ + /, with = at its end")
+            }
+            TokenFault::TooShort => write!(out, "the token has less than {shortest} characters"),
+            TokenFault::TooLong => write!(out, "the token has more than {longest} characters"),
+            TokenFault::Repeated { first_line } => {
+                write!(out, "the token stands in line {first_line} already")
+            }
+            TokenFault::TooMany => write!(out, "there are more than {} tokens", limits::TOKENS_MAX),
+            TokenFault::None => out.write_str("there is no token in it"),
+        }
+    }
+}
+
+impl fmt::Display for TokensError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.fault {
+            TokenFault::None => self.fault.fmt(out),
+            _ => write!(out, "line {}: {}", self.line, self.fault),
+        }
+    }
+}
+
+impl std::error::Error for TokenFault {}
+impl std::error::Error for TokensError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn token(seed: usize) -> String {
+        format!("{seed:0>31}~")
+    }
+
+    fn tokens(count: usize) -> Tokens {
+        let lines = (0..count).map(|seed| format!("p{seed} {}\n", token(seed)));
+        Tokens::read(&lines.collect::<String>()).unwrap()
+    }
+
+    #[test]
+    fn principals_are_numbered_in_the_order_of_the_file_and_may_have_several_tokens() {
+        let (a, b, c) = (token(1), token(2), token(3));
+        let text = format!("# who\n\n  ann\t{a}  \r\nbob {b}\nann {c}==\n# end");
+        let tokens = Tokens::read(&text).unwrap();
+        assert_eq!(tokens.owner_of(a.as_bytes()), Some(Principal(1)));
+        assert_eq!(tokens.owner_of(b.as_bytes()), Some(Principal(2)));
+        assert_eq!(tokens.owner_of(format!("{c}==").as_bytes()), Some(Principal(1)));
+        for other in ["", &c, &a[1..], &a.to_uppercase().replace('~', "-"), "ann", &token(4)] {
+            assert_eq!(tokens.owner_of(other.as_bytes()), None, "{other}");
+        }
+        assert_eq!(tokens.name_of(Principal(1)), Some("ann"));
+        assert_eq!(tokens.name_of(Principal(2)), Some("bob"));
+        assert_eq!((tokens.name_of(Principal(3)), tokens.name_of(Principal::ANYONE)), (None, None));
+        assert!(!format!("{tokens:?}").contains(&a));
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_its_line_and_without_the_token() {
+        let (a, long) = (token(1), "x".repeat(limits::TOKEN_CHARS_MAX + 1));
+        let many: String = (0..=limits::TOKENS_MAX).map(|i| format!("p {}\n", token(i))).collect();
+        let table = [
+            (format!("#\n{a}"), 2, TokenFault::NotTwoWords),
+            (format!("ann {a} x"), 1, TokenFault::NotTwoWords),
+            (format!("a:b {a}"), 1, TokenFault::BadName),
+            (format!("{} {a}", "x".repeat(65)), 1, TokenFault::BadName),
+            (format!("ann {a}!"), 1, TokenFault::BadToken),
+            (format!("ann =={a}"), 1, TokenFault::BadToken),
+            (format!("ann {}", "=".repeat(40)), 1, TokenFault::BadToken),
+            (format!("ann ä{a}"), 1, TokenFault::BadToken),
+            (format!("ann {}", &a[1..]), 1, TokenFault::TooShort),
+            (format!("ann {long}"), 1, TokenFault::TooLong),
+            (format!("ann {a}\n\nbob {a}"), 3, TokenFault::Repeated { first_line: 1 }),
+            (many, limits::TOKENS_MAX + 1, TokenFault::TooMany),
+            ("# nothing\n\n".to_owned(), 1, TokenFault::None),
+        ];
+        for (text, line, fault) in table {
+            let error = Tokens::read(&text).unwrap_err();
+            assert_eq!(error, TokensError { line, fault }, "{text}");
+            let said = error.to_string();
+            assert!(!said.contains(&a[1..]) && !said.contains("xxx"), "{said}");
+            assert!(fault == TokenFault::None || said.contains(&format!("line {line}:")), "{said}");
+        }
+    }
+
+    #[test]
+    fn all_digests_are_compared_whichever_it_is() {
+        let tokens = tokens(limits::TOKENS_MAX);
+        let last = limits::TOKENS_MAX - 1;
+        for wanted in [Some(0), Some(last / 2), Some(last), None] {
+            let digest = wanted.map(|seed| tokens.digests[seed].0).unwrap_or([0; 32]);
+            let mut compared = Vec::new();
+            let found = tokens.find(|known| {
+                compared.push(*known);
+                known.ct_eq(&digest)
+            });
+            assert_eq!(found, wanted.map(|seed| Principal(seed as u16 + 1)));
+            assert!(compared.iter().eq(tokens.digests.iter().map(|(digest, _)| digest)));
+        }
+    }
+
+    #[test]
+    fn a_client_uses_the_first_token_or_the_only_word() {
+        let (a, b) = (token(1), token(2));
+        assert_eq!(first_token(&format!("# c\nann {a}\nbob {b}\n")), Ok(&*a));
+        assert_eq!(first_token(&format!("\n{b}\n")), Ok(&*b));
+        for (text, line) in [("", 1), ("#\n", 1), ("\nshort", 2), ("a b c", 1)] {
+            assert_eq!(first_token(text).unwrap_err().line, line, "{text}");
+        }
+    }
+}

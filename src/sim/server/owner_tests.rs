@@ -1,0 +1,91 @@
+//! What belongs to somebody else is not there: over HTTP, in simulated time.
+
+use std::time::Duration;
+
+use super::house::House;
+use super::script::Script;
+use crate::base::{ExecutionId, Principal};
+use crate::engine::{Policy, SubscribeSpec};
+use crate::shard::ExecuteOptions;
+
+const SCRIPT: Script = Script { seed: 7, chunk_count: 5, chunk_bytes_max: 8, fails: false };
+
+/// An execution that belongs to somebody, not over HTTP.
+fn run_for(house: &mut House, owner: Principal) -> ExecutionId {
+    let start =
+        crate::engine::Start::AfterSubscribers { count: 99, deadline: Duration::from_secs(3_600) };
+    let options = ExecuteOptions { owner, start, ..ExecuteOptions::default() };
+    let arguments = serde_json::from_str(&SCRIPT.arguments().to_string()).unwrap();
+    house.shards[0].execute("script", &arguments, options).unwrap()
+}
+
+/// The status and the body, without what the head says of the time.
+fn said(house: &mut House, method: &str, path: &str, body: &str) -> (String, String) {
+    let head = match body {
+        "" => String::new(),
+        body => format!("Content-Type: application/json\r\nContent-Length: {}\r\n", body.len()),
+    };
+    let request = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\n{head}\r\n{body}");
+    let client = house.visit(&request);
+    let heard = house.hear(client);
+    house.world.client_close(client);
+    let (head, body) = heard.split_once("\r\n\r\n").expect(&heard);
+    (head[9..12].to_owned(), body.to_owned())
+}
+
+#[test]
+fn what_belongs_to_somebody_else_is_answered_as_what_never_was() {
+    let mut house = House::new();
+    let id = run_for(&mut house, Principal(1));
+    let token = house.shards[0].inspect(id).unwrap().token.unwrap();
+    let spec = SubscribeSpec { policy: Policy::Block, ..SubscribeSpec::default() };
+    let subscriber = house.shards[0].subscribe(id, spec, |_| {}).unwrap();
+    let own = house.run(SCRIPT, ",\"start\":{\"after_subscribers\":9}");
+    let mut never = id;
+    never.nonce ^= 1;
+    let mut no_token = token;
+    no_token.secret ^= 1;
+    let paths = |id: ExecutionId, token| {
+        [
+            ("GET", format!("/v1/executions/{id}"), ""),
+            ("DELETE", format!("/v1/executions/{id}"), ""),
+            ("GET", format!("/v1/executions/{id}/result?wait_s=0"), ""),
+            ("GET", format!("/v1/executions/{id}/output"), ""),
+            ("GET", format!("/v1/executions/{id}/events"), ""),
+            ("GET", format!("/v1/executions/{id}/events?from=99"), ""),
+            ("GET", format!("/v1/events?executions={id}"), ""),
+            ("GET", format!("/v1/events?executions={own},{id}"), ""),
+            ("POST", format!("/v1/executions/{id}/subscribers/{subscriber}/acks"), "{\"seq\":0}"),
+            ("DELETE", format!("/v1/executions/{id}/subscribers/{subscriber}"), ""),
+            ("DELETE", format!("/v1/executions/{own}/subscribers/{subscriber}"), ""),
+            ("GET", format!("/v1/progress/{token}"), ""),
+        ]
+    };
+    let foreign = paths(id, token);
+    for ((method, path, body), (_, unknown, _)) in foreign.iter().zip(&paths(never, no_token)) {
+        let got = said(&mut house, method, path, body);
+        assert_eq!(got.0, "404", "{method} {path}");
+        assert_eq!(got, said(&mut house, method, unknown, body), "{method} {path}");
+    }
+    let cursor = format!("GET /v1/events?executions={own},{id} HTTP/1.1\r\nHost: localhost\r\n");
+    let client = house.visit(&format!("{cursor}Last-Event-ID: {own}:99:0,{id}:6:0\r\n\r\n"));
+    assert!(house.hear(client).starts_with("HTTP/1.1 404 "), "the first would be 409");
+    house.shards[0].subscribers(id).expect("nothing was done to it");
+    assert_eq!(house.shards[0].subscribers(id).unwrap().len(), 1);
+}
+
+#[test]
+fn lists_say_what_is_ones_own() {
+    let mut house = House::new();
+    let foreign = run_for(&mut house, Principal(1)).to_string();
+    for list in ["/v1/executions", "/v1/progress"] {
+        let (_, body) = said(&mut house, "GET", list, "");
+        assert!(body.ends_with(":[]}\n"), "{body}");
+    }
+    let own = house.run(SCRIPT, ",\"start\":{\"after_subscribers\":9}");
+    for list in ["/v1/executions", "/v1/progress"] {
+        let (status, body) = said(&mut house, "GET", list, "");
+        assert_eq!(status, "200");
+        assert!(body.contains(&own) && !body.contains(&foreign), "{body}");
+    }
+}

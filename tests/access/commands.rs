@@ -1,0 +1,209 @@
+//! `streamdoor serve`, `call` and `watch` with files of tokens.
+
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+
+use serde_json::{Value, json};
+use streamdoor::endpoint::Access;
+use streamdoor::reactor::{ListenError, ListenOptions};
+use streamdoor::shard::{Shard, ShardConfig};
+
+use crate::house::{ANN, Asking, BOB, WRONG};
+
+/// A file that is there as long as this value.
+struct File(PathBuf);
+
+impl File {
+    fn new(name: &str, text: &str, mode: u32) -> File {
+        let name = format!("streamdoor-access-{}-{name}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        File(path)
+    }
+
+    fn path(&self) -> &str {
+        self.0.to_str().unwrap()
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn run(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_streamdoor"));
+    command.args(arguments).stdin(Stdio::null()).output().unwrap()
+}
+
+/// What it has said when it ended so.
+fn said(arguments: &[&str], code: i32) -> String {
+    let output = run(arguments);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(code), "{arguments:?}: {said}");
+    assert!(!said.contains(ANN) && !said.contains(BOB), "{said}");
+    said
+}
+
+/// A server that is ended with this value.
+struct Server {
+    child: Child,
+    log: BufReader<std::process::ChildStderr>,
+    read: String,
+}
+
+impl Server {
+    fn start(arguments: &[&str]) -> (Server, String) {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_streamdoor"));
+        command.args(["serve", "--log", "json", "--log-level", "debug", "--idle", "block"]);
+        command.args(["--listen", "127.0.0.1:0"]).args(arguments);
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let log = BufReader::new(child.stderr.take().unwrap());
+        let mut server = Server { child, log, read: String::new() };
+        let listening = server.until("listening");
+        (server, listening["address"].as_str().unwrap().to_owned())
+    }
+
+    /// Reads its log up to an event of that name.
+    fn until(&mut self, event: &str) -> Value {
+        loop {
+            let begin = self.read.len();
+            assert!(self.log.read_line(&mut self.read).unwrap() > 0, "{event} in {}", self.read);
+            let record: Value = serde_json::from_str(&self.read[begin..]).unwrap();
+            if record["event"] == event {
+                return record;
+            }
+        }
+    }
+
+    /// Stops it: all of its log.
+    fn stop(mut self) -> String {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-s", "TERM", &pid]).status().unwrap().success());
+        self.log.read_to_string(&mut self.read).unwrap();
+        assert_eq!(self.child.wait().unwrap().code(), Some(0));
+        std::mem::take(&mut self.read)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill(); // Only if a test has failed is it still there.
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn programs_show_their_token_and_the_log_says_whose_it_was_but_not_which() {
+    let text = format!("# for the tests\nann {ANN}\nbob {BOB}\n");
+    let tokens = File::new("tokens", &text, 0o600);
+    let bare = File::new("bare", &format!("{BOB}\n"), 0o400);
+    let wrong = File::new("wrong", &format!("{WRONG}\n"), 0o600);
+    let (mut server, url) = Server::start(&["--token-file", tokens.path()]);
+    let call = |file: Option<&str>| {
+        let mut arguments = vec!["call", &url, "slow_data_processor", "--arg", "delay_ms=0"];
+        arguments.extend(file.into_iter().flat_map(|file| ["--token-file", file]));
+        run(&arguments)
+    };
+    for (file, name) in [(&tokens, "ann"), (&bare, "bob")] {
+        let output = call(Some(file.path()));
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        for event in ["execution_started", "execution_ended"] {
+            assert_eq!(server.until(event)["principal"], name);
+        }
+        let output = run(&["watch", &url, "--token-file", file.path()]);
+        let listed = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(listed.matches("slow_data_processor").count(), 1, "{listed}");
+    }
+    for output in [call(None), call(Some(wrong.path())), run(&["watch", &url])] {
+        assert_eq!(output.status.code(), Some(2));
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(said.contains("a token is needed") && said.contains("--token-file"), "{said}");
+    }
+    let address = url.strip_prefix("http://").unwrap();
+    let body = json!({"tool": "slow_data_processor", "arguments": {"chunks": 1}});
+    let asking = Asking::new("POST", "/v1/executions").token(ANN).body(&body);
+    let (_, _, created) = asking.answer(address);
+    let created: Value = serde_json::from_str(&created).unwrap();
+    let link = created["links"]["events"].as_str().unwrap();
+    let ticket = link.split_once("ticket=").unwrap().1.to_owned();
+    assert_eq!(Asking::new("GET", link).answer(address).0, 200);
+    assert_eq!(Asking::new("GET", link).token(WRONG).answer(address).0, 401);
+    let log = server.stop();
+    assert!(log.contains("\"principal\":\"ann\""), "{log}");
+    for secret in [ANN, BOB, WRONG, &ticket] {
+        assert!(!log.contains(secret), "{log}");
+    }
+}
+
+#[test]
+fn files_that_others_can_read_or_that_are_wrong_are_refused() {
+    let good = format!("ann {ANN}\n");
+    for mode in [0o644, 0o640, 0o604, 0o660, 0o610] {
+        let file = File::new(&format!("mode-{mode:o}"), &good, mode);
+        let expected = format!("--token-file {}: its mode is {mode:o}", file.path());
+        let mut all = vec![vec!["serve", "--listen", "127.0.0.1:0"]];
+        all.push(vec!["call", "http://127.0.0.1:1", "t"]);
+        all.push(vec!["watch", "http://127.0.0.1:1"]);
+        for mut arguments in all {
+            arguments.extend(["--token-file", file.path()]);
+            let said = said(&arguments, 2);
+            assert!(said.contains(&expected) && said.contains("chmod 600"), "{said}");
+        }
+    }
+    let table = [
+        (format!("{good}\nbob short\n"), "line 3: the token has less than 32 characters"),
+        (format!("{good}bob {ANN}\n"), "line 2: the token stands in line 1 already"),
+        (format!("# {ANN}\n"), "there is no token in it"),
+        (ANN.to_owned(), "line 1: must be PRINCIPAL TOKEN"),
+        ("\u{e9} ".repeat(200_000), "is longer than 262144 bytes"),
+    ];
+    for (at, (text, expected)) in table.into_iter().enumerate() {
+        let file = File::new(&format!("bad-{at}"), &text, 0o600);
+        let arguments = ["serve", "--listen", "127.0.0.1:0", "--token-file", file.path()];
+        let said = said(&arguments, 2);
+        assert!(said.contains(expected) && said.contains(file.path()), "{said}");
+    }
+    let said = said(&["serve", "--token-file", "/nowhere/at/all"], 2);
+    assert!(said.contains("--token-file /nowhere/at/all: "), "{said}");
+}
+
+#[test]
+fn nobody_listens_where_others_can_come_without_asking_them_who_they_are() {
+    for address in ["0.0.0.0:0", "[::]:0", "192.0.2.1:80"] {
+        let said = said(&["serve", "--listen", address], 2);
+        assert!(said.contains(address) && said.contains("--token-file FILE"), "{said}");
+    }
+    let (mut shard, _) = Shard::new(ShardConfig::default()).unwrap();
+    let address = "192.0.2.1:80".parse().unwrap();
+    let error = shard.listen(&address, ListenOptions::default()).unwrap_err();
+    assert_eq!(error, ListenError::Unguarded { address });
+    assert!(!format!("{:?}", Access::default()).is_empty());
+    let unix = File::new("socket", "", 0o600);
+    std::fs::remove_file(unix.path()).unwrap();
+    let (server, _) = Server::start(&["--listen", &format!("unix:{}", unix.path())]);
+    server.stop();
+}
+
+#[test]
+fn names_and_origins_are_added_by_settings() {
+    let arguments = ["--allow-host", "app.example", "--allow-origin", "https://app.example:443"];
+    let (server, url) = Server::start(&arguments);
+    let address = url.strip_prefix("http://").unwrap();
+    let tools = Asking::new("GET", "/v1/tools");
+    let named = |host: &str| Asking { host: Some(host.to_owned()), ..tools.clone() };
+    assert_eq!(named("app.example:8443").answer(address).0, 200);
+    assert_eq!(named("evil.example").answer(address).0, 403);
+    let (status, head, _) = tools.header("Origin: https://app.example").answer(address);
+    assert_eq!(status, 200);
+    assert!(head.contains("access-control-allow-origin: https://app.example"), "{head}");
+    server.stop();
+    for (flag, word) in [("--allow-host", "app.example:80"), ("--allow-origin", "*")] {
+        let said = said(&["serve", flag, word], 2);
+        assert!(said.contains(&format!("{flag} {word}: must be")), "{said}");
+    }
+}

@@ -1,0 +1,209 @@
+//! Every operation of `/openapi.json` by everything that is refused: what is described there is
+//! what there is, so a new route is in it.
+
+use serde_json::{Map, Value, json};
+use streamdoor::base::{ExecutionId, ProgressToken};
+
+use crate::house::{ANN, Asking, BOB, House, PAGE, WRONG};
+
+/// What stands in paths, queries and bodies.
+struct Names {
+    execution: String,
+    token: String,
+    subscriber: String,
+}
+
+impl Names {
+    /// Of an execution, as its owner is told of it.
+    fn of(created: &Value, subscriber: &str) -> Names {
+        let text = |name: &str| created[name].as_str().unwrap().to_owned();
+        Names {
+            execution: text("execution"),
+            token: text("token"),
+            subscriber: subscriber.to_owned(),
+        }
+    }
+
+    /// Of one that never was, but might have been.
+    fn never(&self) -> Names {
+        let mut execution: ExecutionId = self.execution.parse().unwrap();
+        execution.nonce ^= 1 << 40;
+        let mut token: ProgressToken = self.token.parse().unwrap();
+        token.secret ^= 1 << 40;
+        let subscriber = self.subscriber.clone();
+        Names { execution: execution.to_string(), token: token.to_string(), subscriber }
+    }
+
+    fn value(&self, name: &str) -> &str {
+        match name {
+            "execution" | "executions" => &self.execution,
+            "subscriber" => &self.subscriber,
+            "token" => &self.token,
+            other => panic!("what is an example of {other}?"),
+        }
+    }
+}
+
+/// An operation, asked for with these names; and whether it has any.
+fn asking(path: &str, method: &str, operation: &Value, names: &Names) -> (Asking, bool) {
+    let mut parts = Vec::new();
+    let mut is_about_something = false;
+    for part in path.split('/') {
+        match part.strip_prefix('{').and_then(|part| part.strip_suffix('}')) {
+            Some(name) => {
+                is_about_something = true;
+                parts.push(names.value(name));
+            }
+            None => parts.push(part),
+        }
+    }
+    let mut target = parts.join("/");
+    for parameter in operation["parameters"].as_array().into_iter().flatten() {
+        if parameter["required"] == true {
+            is_about_something = true;
+            let name = parameter["name"].as_str().unwrap();
+            target += &format!("?{name}={}", names.value(name));
+        }
+    }
+    let asking = Asking::new(&method.to_uppercase(), &target);
+    let schema = &operation["requestBody"]["content"]["application/json"]["schema"];
+    match schema.is_null() {
+        true => (asking, is_about_something),
+        false => (asking.body(&example(schema)), is_about_something),
+    }
+}
+
+/// The least that a schema allows.
+fn example(schema: &Value) -> Value {
+    match schema["type"].as_str() {
+        Some("object") => {
+            let required = schema["required"].as_array().cloned().unwrap_or_default();
+            let members: Map<String, Value> = required
+                .iter()
+                .map(|name| name.as_str().unwrap())
+                .map(|name| (name.to_owned(), example(&schema["properties"][name])))
+                .collect();
+            members.into()
+        }
+        Some("string") => schema["enum"][0].as_str().unwrap_or("x").into(),
+        Some("integer") => schema["minimum"].clone(),
+        other => panic!("what is an example of {other:?}?"),
+    }
+}
+
+/// Each operation, asked for with these names.
+fn operations(document: &Value, names: &Names) -> Vec<(Asking, bool)> {
+    let mut all = Vec::new();
+    for (path, item) in document["paths"].as_object().unwrap() {
+        for (method, operation) in item.as_object().unwrap() {
+            if method != "parameters" {
+                all.push(asking(path, method, operation, names));
+            }
+        }
+    }
+    assert!(all.len() >= 16, "{} operations", all.len());
+    all
+}
+
+/// It is refused so; it says why, and that it does to no page.
+fn assert_refused(asking: &Asking, address: &str, status: u16, code: &str) {
+    let (got, head, body) = asking.answer(address);
+    assert_eq!(got, status, "{asking:?}: {body}");
+    let document: Value = serde_json::from_str(&body).unwrap();
+    assert_eq!(document["error"]["code"], code, "{asking:?}");
+    assert!(!head.contains("access-control-"), "{asking:?}: {head}");
+    assert_eq!(head.contains("www-authenticate: bearer"), status == 401, "{asking:?}: {head}");
+}
+
+#[test]
+fn every_operation_refuses_everybody_who_may_not_come_in() {
+    for shard_count in [1, 2] {
+        let house = House::new(shard_count);
+        let address = &house.address;
+        let document = house.get(ANN, "/openapi.json");
+        let created = house.execute(ANN);
+        let names = Names::of(&created, "s0.1");
+        for (bare, _) in operations(&document, &names) {
+            let good = bare.token(ANN);
+            let evil = Asking { host: Some("evil.example".to_owned()), ..good.clone() };
+            assert_refused(&evil, address, 403, "host_not_allowed");
+            for origin in ["https://evil.example", "null", "http://127.0.0.1:1"] {
+                let page = good.header(&format!("Origin: {origin}"));
+                assert_refused(&page, address, 403, "origin_not_allowed");
+            }
+            let picture = good.header("Sec-Fetch-Site: cross-site");
+            assert_refused(&picture, address, 403, "origin_not_allowed");
+            assert_refused(&bare, address, 401, "unauthorized");
+            assert_refused(&bare.token(WRONG), address, 401, "unauthorized");
+            assert_refused(&good.token(BOB), address, 400, "invalid_header");
+            if let Some((_, body)) = &bare.body {
+                let body = Some(("text/plain".to_owned(), body.clone()));
+                let plain = Asking { body, ..good.clone() };
+                assert_refused(&plain, address, 415, "unsupported_media_type");
+            }
+        }
+        // None of it has done anything.
+        let listed = house.get(ANN, "/v1/executions");
+        assert_eq!(listed["executions"].as_array().unwrap().len(), 1, "{listed}");
+        let execution = names.execution.as_str();
+        let status = house.get(ANN, &format!("/v1/executions/{execution}"));
+        assert_eq!((&status["state"], &status["subscribers"]), (&json!("running"), &json!([])));
+    }
+}
+
+#[test]
+fn what_belongs_to_somebody_else_is_answered_as_what_never_was() {
+    for shard_count in [1, 2] {
+        let house = House::new(shard_count);
+        let document = house.get(ANN, "/openapi.json");
+        let created = house.execute(ANN);
+        let this = created["links"]["self"].as_str().unwrap();
+        let stream = Asking::new("GET", &format!("{this}/events")).token(ANN).send(&house.address);
+        let subscriber = loop {
+            let status = house.get(ANN, this);
+            if let Some(subscriber) = status["subscribers"][0]["subscriber"].as_str() {
+                break subscriber.to_owned();
+            }
+        };
+        let names = Names::of(&created, &subscriber);
+        let foreign = operations(&document, &names);
+        let unknown = operations(&document, &names.never());
+        let mut checked = 0;
+        for ((foreign, is_about_something), (unknown, _)) in foreign.iter().zip(&unknown) {
+            if *is_about_something {
+                let got = foreign.token(BOB).answer(&house.address);
+                assert_eq!(got.0, 404, "{foreign:?}: {}", got.2);
+                assert_eq!(got, unknown.token(BOB).answer(&house.address), "{foreign:?}");
+                assert_eq!(got, unknown.token(ANN).answer(&house.address), "{foreign:?}");
+                checked += 1;
+            }
+        }
+        assert!(checked >= 9, "{checked}");
+        let status = house.get(ANN, this);
+        assert_eq!(status["subscribers"][0]["subscriber"], subscriber, "nothing was done to it");
+        drop(stream);
+    }
+}
+
+#[test]
+fn a_page_of_a_configured_origin_may_ask_and_is_asked_for_a_token_then() {
+    let house = House::new(1);
+    let document = house.get(ANN, "/openapi.json");
+    let names = Names::of(&house.execute(ANN), "s0.1");
+    for (bare, _) in operations(&document, &names) {
+        let page = bare.header(&format!("Origin: {PAGE}")).header("Sec-Fetch-Site: cross-site");
+        let asked = Asking { method: "OPTIONS".to_owned(), body: None, ..page.clone() };
+        let asked = asked.header(&format!("Access-Control-Request-Method: {}", bare.method));
+        let (status, head, _) = asked.answer(&house.address);
+        assert_eq!(status, 204, "{asked:?}");
+        for line in ["access-control-allow-origin: https://app.example", "vary: origin"] {
+            assert!(head.lines().any(|other| other == line), "{asked:?}: {head}");
+        }
+        assert!(!head.contains("credentials") && !head.contains(": *"), "{head}");
+        let methods = head.lines().find(|line| line.starts_with("access-control-allow-methods"));
+        assert!(methods.unwrap().contains(&bare.method.to_lowercase()), "{asked:?}: {head}");
+        let (status, head, _) = page.answer(&house.address);
+        assert_eq!(status, 401);
+        assert!(head.contains("access-control-allow-origin: https://app.example"), "{head}");
+    }
+}
