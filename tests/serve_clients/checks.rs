@@ -231,7 +231,7 @@ fn a_large_body_waits_for_leave(server: &Server) {
 
 fn unix_sockets_are_served_alike(unix_path: &str) {
     let body = slow(20, 1, 50).to_string();
-    let url = "http://here/v1/executions?stream=sse";
+    let url = "http://localhost/v1/executions?stream=sse";
     let text =
         curl::printed(&["-N", "--unix-socket", unix_path, JSON[0], JSON[1], "-d", &body, url]);
     events::check_whole(&events::of_sse(&text), "completed", |seq| slow_data(seq, 20, 50));
