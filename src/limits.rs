@@ -350,9 +350,27 @@ pub const CARRY_KEPT_BYTES_MAX: usize = 256 << 10;
 pub const CARRIES_BYTES_MAX: usize = 256 << 20;
 /// Events of sockets that one turn looks at.
 pub const SOCKET_EVENTS_PER_TURN: u32 = 1_024;
-/// A request has to be there whole so long after its first byte, however it trickles in.
+/// The head of a request has to be there whole so long after its first byte, however it trickles
+/// in; that of a connection's first request so long after the connection.
 pub const REQUEST_DEADLINE: Duration = Duration::from_secs(10);
-/// A connection without a request is closed after this long.
+/// The body of a request may take this long in any case ...
+pub const REQUEST_BODY_GRACE: Duration = Duration::from_secs(10);
+/// ... and a second more for each so many bytes of it that have come.
+pub const REQUEST_BODY_BYTES_PER_S: u64 = 1 << 10;
+/// Connections of one address (of one /64 of IPv6) to one shard. This machine's own do not count.
+pub const CONNECTIONS_PER_ADDRESS_MAX: u32 = 256;
+/// When so many percent of the places are taken, each new connection costs the place of the one
+/// that has been without a request longest.
+pub const CONNECTIONS_EVICT_PERCENT: u64 = 90;
+/// This part of the places is kept to tell those that there is none for them, ...
+pub const CONNECTIONS_RESERVE_FRACTION: u32 = 64;
+/// ... and so many of them at most.
+pub const CONNECTIONS_RESERVE_MAX: u32 = 256;
+/// When they may try again.
+pub const CONNECTIONS_RETRY_AFTER: Duration = Duration::from_secs(2);
+/// Refused connections are told to the log together, this often at most.
+pub const REFUSALS_LOG_INTERVAL: Duration = Duration::from_secs(1);
+/// A connection between two requests is closed after this long.
 pub const CONNECTION_IDLE: Duration = Duration::from_secs(60);
 /// A stream says that it lives if it has said nothing else for this long.
 pub const KEEP_ALIVE: Duration = Duration::from_secs(15);

@@ -42,6 +42,16 @@ pub struct HttpConnection {
     state: State,
     /// The peer sends no more.
     input_ended: bool,
+    arrival: Arrival,
+}
+
+/// How much has come, for whoever measures its time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Arrival {
+    /// Heads of requests that were whole, ever; after 2^32 it begins anew.
+    pub heads: u32,
+    /// What has come of the body of the last of them; `None` if that is complete.
+    pub body_bytes: Option<u64>,
 }
 
 /// What is to be done next.
@@ -117,7 +127,13 @@ impl HttpConnection {
     /// A new one, on which nothing has come.
     pub fn new() -> HttpConnection {
         let reader = RequestReader::new();
-        HttpConnection { reader, kept: Vec::new(), state: State::Head, input_ended: false }
+        HttpConnection {
+            reader,
+            kept: Vec::new(),
+            state: State::Head,
+            input_ended: false,
+            arrival: Arrival::default(),
+        }
     }
 
     /// Bytes came. Appends to `out` what can be answered here; `date` is
@@ -182,6 +198,16 @@ impl HttpConnection {
             State::Answer(_) | State::Stream(..) => Due::Answer,
             State::Closed => Due::Nothing,
         }
+    }
+
+    /// How much has come.
+    pub fn arrival(&self) -> Arrival {
+        self.arrival
+    }
+
+    /// Says why nothing is read on this connection, whatever was asked. For one that is new.
+    pub fn turn_away(&mut self, error: &ApiError, date: &[u8; 29], out: &mut Vec<u8>) -> Step {
+        self.answer_and_close(&Answer::error(error), false, date, out)
     }
 
     /// A whole answer to the call.
@@ -261,17 +287,23 @@ impl HttpConnection {
         loop {
             match self.reader.read(&mut input) {
                 Ok(Some(RequestPart::Head(head))) => {
+                    let heads = self.arrival.heads.wrapping_add(1);
+                    self.arrival = Arrival { heads, body_bytes: Some(0) };
                     let (expects_continue, pending) = (head.expects_continue, Pending::of(&head));
                     if let Some(step) = self.begin(pending, expects_continue, date, out) {
                         return step;
                     }
                 }
                 Ok(Some(RequestPart::Body(piece))) => {
+                    if let Some(body_bytes) = &mut self.arrival.body_bytes {
+                        *body_bytes += piece.len() as u64;
+                    }
                     if let State::Body(pending) = &mut self.state {
                         pending.take(piece);
                     }
                 }
                 Ok(Some(RequestPart::End)) => {
+                    self.arrival.body_bytes = None;
                     let has_room = out.len() - answers_start < limits::HTTP_ANSWERS_BYTES_MAX;
                     let has_more = !input.is_empty() || !self.input_ended;
                     match self.end_request(has_room && has_more, date, out) {

@@ -42,5 +42,5 @@ mod schemas;
 
 pub use answer::{Answer, JSON};
 pub use call::{Call, Execute, Follow, MetricsFormat, PolicyWish, StreamFormat, Wishes};
-pub use connection::{Due, HttpConnection, Step, StreamBody};
+pub use connection::{Arrival, Due, HttpConnection, Step, StreamBody};
 pub use error::ApiError;

@@ -137,6 +137,8 @@ pub struct Shard<R: Reactor + 'static = AnyReactor> {
     /// Connections, once it listens.
     #[cfg(feature = "server")]
     socket_limits: crate::reactor::SocketLimits,
+    #[cfg(feature = "server")]
+    connections_per_address_max: u32,
     /// All shards of its server, itself among them.
     #[cfg(feature = "server")]
     peers: Vec<handle::Mailbox<R>>,
@@ -295,6 +297,8 @@ impl<R: Reactor + 'static> Shard<R> {
             log: config.log,
             #[cfg(feature = "server")]
             socket_limits: config.sockets.unwrap_or_default(),
+            #[cfg(feature = "server")]
+            connections_per_address_max: config.connections_per_address_max,
             #[cfg(feature = "server")]
             peers: Vec::new(),
             #[cfg(feature = "server")]

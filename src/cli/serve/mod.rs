@@ -174,6 +174,7 @@ fn shards(settings: &Settings, log: &Log) -> Vec<ShardConfig> {
         retention: Duration::from_secs(settings.retention_s.0),
         block_deadline: Duration::from_secs(settings.block_deadline_s.0),
         log: log.clone(),
+        connections_per_address_max: settings.connections_per_address.0 as u32,
         tool_threads_max: settings.tool_threads_max.0 as usize,
         ..ShardConfig::default()
     };

@@ -77,8 +77,13 @@ settings! {
     /// Subscribers of one shard.
     subscribers_max: Number<1, { limits::SUBSCRIBERS_CEILING as u64 }> =
         Number(limits::SUBSCRIBERS_MAX as u64);
-    /// Connections of all shards together; fewer if there are not enough descriptors.
+    /// Connections of all shards together, each of which has its part; fewer if there are not enough
+    /// descriptors. From 90 % on, idle ones make room for new ones.
     connections_max: Number<1, { (1 << 24) - 1 }> = Number(limits::CONNECTIONS_MAX as u64);
+    /// Connections to one shard of one address, or of one /64 of IPv6; this machine's own and Unix
+    /// sockets do not count.
+    connections_per_address: Number<1, { (1 << 24) - 1 }> =
+        Number(limits::CONNECTIONS_PER_ADDRESS_MAX as u64);
     /// Threads of one shard for tools that block.
     tool_threads_max: Number<1, { limits::TOOL_THREADS_CEILING as u64 }> =
         Number(limits::TOOL_THREADS_MAX as u64);

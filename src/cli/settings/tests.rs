@@ -27,6 +27,7 @@ const OTHERS: &[(&str, &str)] = &[
     ("executions-max", "10000"),
     ("subscribers-max", "20000"),
     ("connections-max", "12"),
+    ("connections-per-address", "13"),
     ("tool-threads-max", "3"),
     ("retention-s", "1"),
     ("block-deadline-s", "2"),

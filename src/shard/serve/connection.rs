@@ -82,8 +82,10 @@ pub(super) enum Doing {
 pub(super) enum Timer {
     /// There is no request.
     Idle,
-    /// A request has to be there whole.
+    /// The head of a request has to be there whole.
     Request,
+    /// Its body has to come fast enough.
+    Body,
     /// A result is waited for.
     Result,
     /// A stream says that it lives.
@@ -104,6 +106,10 @@ pub(super) struct Connection {
     /// What it is given.
     pub stream: Option<Box<Stream>>,
     pub timer: Option<(Timer, TimerId)>,
+    /// Heads that had come when the timer was set for a request.
+    pub timed_heads: u32,
+    /// When the body began for which it was set.
+    pub body_from: Instant,
     /// Its own bytes, those of `pieces`.
     own: Vec<u8>,
     pieces: Pieces,
@@ -147,6 +153,8 @@ impl Connection {
             doing: Doing::Requests,
             stream: None,
             timer: None,
+            timed_heads: 0,
+            body_from: now,
             own: Vec::new(),
             pieces: SmallVec::new(),
             is_blocked: false,

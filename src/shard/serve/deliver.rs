@@ -197,7 +197,10 @@ impl Serve {
             });
             let takes = match flushed {
                 Flushed::All => true,
-                Flushed::Cut => false,
+                Flushed::Cut => {
+                    self.waiting_line.leave(index as u32); // It has an answer to take first.
+                    false
+                }
                 Flushed::Broken => {
                     self.broken.push(id);
                     continue;

@@ -36,6 +36,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let Some(connection) = serve.connection(id) else { return };
         connection.doing = Doing::Moving(Box::new((home, call)));
         connection.is_blocked = true; // What is left to be sent is not sent from here.
+        serve.settle_place(id);
         self.reactor.release(id);
     }
 
@@ -54,7 +55,7 @@ impl<R: Reactor + 'static> Shard<R> {
                 let waker = peer.waker().clone();
                 self.reactor.wake(&waker);
             }
-            Err((_, Command::Arrive(moving))) => self.turn_away(*moving),
+            Err((_, Command::Arrive(moving))) => self.send_back(*moving),
             Err(_) => unreachable!("it comes back as it went"),
         }
     }
@@ -68,7 +69,7 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     /// The other shard takes nothing now: the client is told so from here.
-    fn turn_away(&mut self, moving: Moving) {
+    fn send_back(&mut self, moving: Moving) {
         if let Some(id) = self.adopt(moving) {
             let error =
                 ApiError::new(Status::SERVICE_UNAVAILABLE, "busy", "a shard takes no calls");

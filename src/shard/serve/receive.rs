@@ -19,10 +19,7 @@ impl<R: Reactor + 'static> Shard<R> {
             let Some(event) = self.reactor.next_socket_event() else { return };
             self.worked = true;
             match event {
-                SocketEvent::Accepted { connection, peer, .. } => {
-                    serve.accept(connection, peer, self.now);
-                    self.log_connection("connection_opened", peer);
-                }
+                SocketEvent::Accepted { connection, peer, .. } => self.admit(connection, peer),
                 SocketEvent::Received { connection: id, bytes } => {
                     let date = serve.date;
                     let Some(connection) = serve.writable(id) else { continue };
@@ -38,6 +35,7 @@ impl<R: Reactor + 'static> Shard<R> {
                 SocketEvent::Writable { connection: id } => {
                     if let Some(connection) = serve.writable(id) {
                         connection.is_blocked = false;
+                        serve.settle_place(id);
                     }
                 }
                 SocketEvent::Released { connection: id, socket } => self.send_off(id, socket),

@@ -10,6 +10,8 @@
 
 mod exchange;
 mod follower;
+#[cfg(test)]
+mod limits_tests;
 mod run;
 mod script;
 #[cfg(test)]

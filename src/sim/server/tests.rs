@@ -6,27 +6,37 @@ use super::script::{self, Script};
 use crate::engine::EngineLimits;
 use crate::limits;
 use crate::memory::RingPoolConfig;
-use crate::reactor::{ListenAddress, ListenOptions};
+use crate::reactor::{ListenAddress, ListenOptions, SocketLimits};
 use crate::shard::{Shard, ShardConfig};
 use crate::sim::network::SimClient;
 use crate::sim::reactor::SimReactor;
 use crate::sim::world::{EAGAIN, SimFaults, SimWorld};
 
 /// A server of one shard, in a world without faults.
-struct House {
-    world: SimWorld,
-    shard: Shard<SimReactor>,
-    address: ListenAddress,
+pub(super) struct House {
+    pub world: SimWorld,
+    pub shard: Shard<SimReactor>,
+    pub address: ListenAddress,
 }
 
 impl House {
-    fn new() -> House {
+    pub fn new() -> House {
+        House::of(ShardConfig::default())
+    }
+
+    /// With so many places.
+    pub fn with_places(connections_max: u32) -> House {
+        let sockets = SocketLimits { connections_max, ..SocketLimits::default() };
+        House::of(ShardConfig { sockets: Some(sockets), ..ShardConfig::default() })
+    }
+
+    pub fn of(config: ShardConfig) -> House {
         let world = SimWorld::new(1, SimFaults::NONE);
         let config = ShardConfig {
             engine: EngineLimits { executions_max: 8, ..EngineLimits::default() },
             rings: RingPoolConfig { prealloc_bytes: 0, bytes_max: 1 << 20 },
             seed: Some(1),
-            ..ShardConfig::default()
+            ..config
         };
         let mut shard = Shard::with_reactor(SimReactor::new(&world, 1), config).unwrap();
         shard.tools_mut().insert(script::spec(), script::prepare).unwrap();
@@ -35,11 +45,11 @@ impl House {
         House { world, shard, address }
     }
 
-    fn turn(&mut self) {
+    pub fn turn(&mut self) {
         while self.shard.turn() {}
     }
 
-    fn pass(&mut self, duration: Duration) {
+    pub fn pass(&mut self, duration: Duration) {
         let until = self.world.now() + duration;
         while self.world.now() < until {
             let due = self.shard.next_deadline().filter(|&due| due <= until).unwrap_or(until);
@@ -51,20 +61,20 @@ impl House {
         self.shard.audit();
     }
 
-    fn say(&mut self, client: SimClient, text: &str) {
+    pub fn say(&mut self, client: SimClient, text: &str) {
         assert_eq!(self.world.client_send(client, text.as_bytes()), Ok(text.len()));
         self.pass(Duration::from_millis(1));
     }
 
     /// A new connection that has said this.
-    fn visit(&mut self, text: &str) -> SimClient {
+    pub fn visit(&mut self, text: &str) -> SimClient {
         let client = self.world.connect(&self.address).unwrap();
         self.say(client, text);
         client
     }
 
     /// What the client has coming; with `<end>` if the server has finished.
-    fn hear(&mut self, client: SimClient) -> String {
+    pub fn hear(&mut self, client: SimClient) -> String {
         let mut heard = Vec::new();
         let mut buffer = [0; 4_096];
         loop {
@@ -86,7 +96,7 @@ impl House {
     }
 
     /// Runs a script; its name.
-    fn run(&mut self, script: Script, more: &str) -> String {
+    pub fn run(&mut self, script: Script, more: &str) -> String {
         let body = format!("{{\"tool\":\"script\",\"arguments\":{}{more}}}", script.arguments());
         let length = body.len();
         let client = self.visit(&format!(
@@ -100,7 +110,7 @@ impl House {
         heard[at..at + 26].to_owned()
     }
 
-    fn get(&mut self, path: &str) -> String {
+    pub fn get(&mut self, path: &str) -> String {
         let client = self.visit(&get(path));
         let heard = self.hear(client);
         self.world.client_close(client);
@@ -108,44 +118,14 @@ impl House {
     }
 }
 
-fn get(path: &str) -> String {
+pub(super) fn get(path: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nHost: h\r\n\r\n")
 }
 
 /// It makes nothing for a long time: its subscribers are idle.
-const NOTHING: &str = ",\"start\":{\"after_subscribers\":99,\"deadline_ms\":3600000}";
-const SHORT: Script = Script { seed: 7, chunk_count: 5, chunk_bytes_max: 8, fails: false };
-
-#[test]
-fn a_request_that_trickles_in_is_given_up_after_its_deadline_and_not_before() {
-    let mut house = House::new();
-    let client = house.visit("GET /v1/tools HT");
-    for _ in 0..9 {
-        house.pass(limits::REQUEST_DEADLINE / 10);
-        house.say(client, "x"); // Each byte is in time, and none of them helps.
-    }
-    assert_eq!(house.hear(client), "");
-    house.pass(limits::REQUEST_DEADLINE / 10);
-    let heard = house.hear(client);
-    assert!(heard.starts_with("HTTP/1.1 408 ") && heard.ends_with("<end>"), "{heard}");
-}
-
-#[test]
-fn a_connection_without_a_request_is_closed_without_a_word() {
-    let mut house = House::new();
-    let client = house.visit("");
-    house.pass(limits::CONNECTION_IDLE - Duration::from_secs(1));
-    assert_eq!(house.hear(client), "");
-    house.pass(Duration::from_secs(2));
-    assert_eq!(house.hear(client), "<end>");
-    let used = house.visit(&get("/healthz"));
-    assert!(house.hear(used).starts_with("HTTP/1.1 200 "));
-    house.pass(limits::CONNECTION_IDLE - Duration::from_secs(1));
-    house.say(used, &get("/healthz"));
-    assert!(house.hear(used).starts_with("HTTP/1.1 200 "), "its time begins anew");
-    house.pass(limits::CONNECTION_IDLE + Duration::from_secs(1));
-    assert_eq!(house.hear(used), "<end>");
-}
+pub(super) const NOTHING: &str = ",\"start\":{\"after_subscribers\":99,\"deadline_ms\":3600000}";
+pub(super) const SHORT: Script =
+    Script { seed: 7, chunk_count: 5, chunk_bytes_max: 8, fails: false };
 
 #[test]
 fn streams_say_that_they_live_when_they_have_said_nothing_else() {

@@ -1,0 +1,163 @@
+//! Who comes in when there is little room: how many connections an address may have, who makes
+//! place for others, and who is told that there is none.
+//!
+//! Each shard has its part of the places and counts for itself. Up to
+//! [`limits::CONNECTIONS_EVICT_PERCENT`] of them everybody comes in. Above, a new connection takes
+//! the place of the one that has been without a request longest; if there is none (whoever is in a
+//! request or follows a stream stays), it takes one of the places that are left. Some of these are
+//! kept to tell who comes last that there is none for them, so that accepting never stands still.
+
+use super::super::Shard;
+use super::Serve;
+use super::connection::Doing;
+use crate::base::Instant;
+use crate::endpoint::{ApiError, Due};
+use crate::limits;
+use crate::reactor::{ConnectionId, Peer, Reactor};
+use crate::trace::Level;
+use crate::wire::http1::Status;
+
+/// The places of one shard.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Places {
+    /// All there are.
+    max: u32,
+    /// With so many taken somebody has to go first.
+    evict_from: u32,
+    /// With so many taken nobody comes in.
+    turn_away_from: u32,
+}
+
+impl Places {
+    pub fn new(max: u32) -> Places {
+        let percent = limits::CONNECTIONS_EVICT_PERCENT;
+        let evict_from = (u64::from(max) * percent / 100).max(1) as u32;
+        let wanted = max.div_ceil(limits::CONNECTIONS_RESERVE_FRACTION);
+        let reserve = wanted.min(limits::CONNECTIONS_RESERVE_MAX).min(max - 1);
+        let turn_away_from = max - reserve;
+        Places { max, evict_from: evict_from.min(turn_away_from), turn_away_from }
+    }
+}
+
+/// What is to be done with a new connection.
+enum Verdict {
+    Welcome,
+    /// Once this one has gone.
+    Instead(ConnectionId),
+    /// It is told. `true`: and waited for; there is another place for whoever comes next.
+    TurnAway(bool),
+}
+
+/// Refusals that the log has not been told of.
+#[derive(Debug, Default)]
+pub(super) struct Untold {
+    count: u64,
+    /// Not before.
+    next_at: Option<Instant>,
+}
+
+impl Serve {
+    fn judge(&self) -> Verdict {
+        let Places { max, evict_from, turn_away_from } = self.places;
+        let count = self.connection_count;
+        if count < evict_from {
+            return Verdict::Welcome;
+        }
+        // Who has been answered in this very turn stands at the end, with the answer still to be
+        // sent: behind such a one there is nobody else.
+        let first = self.waiting_line.first().and_then(|at| self.connections[at as usize].as_ref());
+        match first.filter(|connection| !connection.has_pieces()) {
+            Some(connection) => Verdict::Instead(connection.id),
+            None if count < turn_away_from => Verdict::Welcome,
+            None => Verdict::TurnAway(count + 1 < max),
+        }
+    }
+
+    /// Puts a connection into the line of those without a request, or takes it out.
+    pub(super) fn settle_place(&mut self, id: ConnectionId) {
+        let Some(connection) = self.connection(id) else { return };
+        let is_between = matches!(connection.doing, Doing::Requests)
+            && connection.http.due() == Due::Request
+            && !connection.is_last
+            && !connection.is_blocked;
+        match is_between {
+            true => self.waiting_line.append(id.0.index),
+            false => self.waiting_line.leave(id.0.index),
+        }
+    }
+}
+
+impl<R: Reactor + 'static> Shard<R> {
+    /// Somebody has connected.
+    pub(super) fn admit(&mut self, id: ConnectionId, peer: Peer) {
+        let Some(serve) = &mut self.serve else { return };
+        if !serve.addresses.has_room(&peer) {
+            self.counters.connections_over_address += 1;
+            self.reactor.close(id);
+            self.log_refused(peer, "its address has too many connections");
+            return;
+        }
+        match serve.judge() {
+            Verdict::Welcome => serve.accept(id, peer, self.now),
+            Verdict::Instead(first) => {
+                self.counters.connections_evicted += 1;
+                self.drop_connection(first);
+                let serve = self.serve.as_mut().expect("as above");
+                serve.accept(id, peer, self.now);
+            }
+            Verdict::TurnAway(waits) => {
+                serve.accept(id, peer, self.now);
+                self.turn_away(id, peer, waits);
+                return;
+            }
+        }
+        self.log_connection("connection_opened", peer);
+    }
+
+    fn turn_away(&mut self, id: ConnectionId, peer: Peer, waits: bool) {
+        self.counters.connections_turned_away += 1;
+        self.log_refused(peer, "there is no place for another connection");
+        let text = "the server has as many connections as it can";
+        let error = ApiError::new(Status::SERVICE_UNAVAILABLE, "too_many_connections", text);
+        let error = error.retry_after(limits::CONNECTIONS_RETRY_AFTER);
+        let serve = self.serve.as_mut().expect("it has connections");
+        serve.connection(id).expect("it was just accepted").is_aborted = !waits;
+        self.converse(id, |http, date, out| http.turn_away(&error, date, out));
+    }
+
+    /// Tells the log of somebody who was refused, together with others if there are many.
+    fn log_refused(&mut self, peer: Peer, reason: &str) {
+        let now = self.now;
+        let serve = self.serve.as_mut().expect("it has connections");
+        serve.untold.count += 1;
+        if serve.untold.next_at.is_some_and(|at| now < at) {
+            return;
+        }
+        let count = std::mem::take(&mut serve.untold.count);
+        serve.untold.next_at = Some(now + limits::REFUSALS_LOG_INTERVAL);
+        let shard = self.own_index() as u64;
+        self.log.record(self.wall_us(), Level::Warn, "connections_refused", |record| {
+            record.number("shard", shard).number("count", count);
+            record.show("last_peer", &peer).show("reason", &reason);
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn some_places_are_kept_and_one_is_always_usable() {
+        for (max, evict_from, turn_away_from) in
+            [(1, 1, 1), (2, 1, 1), (10, 9, 9), (100, 90, 98), (16_384, 14_745, 16_128)]
+        {
+            let places = Places::new(max);
+            assert_eq!((places.evict_from, places.turn_away_from), (evict_from, turn_away_from));
+        }
+        assert_eq!(
+            Places::new(1 << 24).turn_away_from,
+            (1 << 24) - limits::CONNECTIONS_RESERVE_MAX
+        );
+    }
+}
