@@ -31,10 +31,15 @@ impl House {
     }
 
     pub fn of(config: ShardConfig) -> House {
+        House::with_rings(1 << 20, config)
+    }
+
+    /// With so much memory for rings.
+    fn with_rings(bytes_max: u64, config: ShardConfig) -> House {
         let world = SimWorld::new(1, SimFaults::NONE);
         let config = ShardConfig {
             engine: EngineLimits { executions_max: 8, ..EngineLimits::default() },
-            rings: RingPoolConfig { prealloc_bytes: 0, bytes_max: 1 << 20 },
+            rings: RingPoolConfig { prealloc_bytes: 0, bytes_max },
             seed: Some(1),
             ..config
         };
@@ -165,6 +170,21 @@ fn a_result_is_waited_for_and_no_longer_than_asked() {
     house.pass(Duration::from_secs(5));
     let heard = house.get(&format!("/v1/executions/{whole}/result"));
     assert!(heard.contains("\"complete\":true"), "{heard}");
+}
+
+#[test]
+fn who_cancels_an_execution_whose_ring_others_wait_for_is_not_told_that_it_never_was() {
+    let mut house = House::with_rings(256 << 10, ShardConfig::default());
+    let first = house.run(SHORT, NOTHING);
+    let ids: Vec<String> = (0..7).map(|_| house.run(SHORT, NOTHING)).collect();
+    let mut is_queued =
+        |id: &String| house.get(&format!("/v1/executions/{id}")).contains("\"state\":\"queued\"");
+    let last = ids.iter().find(|id| is_queued(id)).expect("there is no ring for all of them");
+    let client = house.visit(&format!("DELETE /v1/executions/{first} HTTP/1.1\r\nHost: h\r\n\r\n"));
+    let heard = house.hear(client);
+    assert!(heard.starts_with("HTTP/1.1 202 ") && heard.contains("\"cancelled\""), "{heard}");
+    let status = house.get(&format!("/v1/executions/{last}"));
+    assert!(status.contains("\"state\":\"running\""), "{status}");
 }
 
 #[test]
