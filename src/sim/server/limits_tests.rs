@@ -168,9 +168,18 @@ fn an_address_has_so_many_connections_and_this_machine_as_many_as_it_likes() {
     assert!(own.into_iter().all(|client| house.is_alive(client)));
 }
 
+fn assert_turned_away(house: &mut House) {
+    let client = house.visit(&get("/healthz"));
+    let heard = house.hear(client);
+    assert!(heard.starts_with("HTTP/1.1 503 ") && heard.contains("retry-after: 2\r\n"), "{heard}");
+    assert!(heard.contains("\"too_many_connections\"") && heard.ends_with("<end>"), "{heard}");
+    house.world.client_close(client);
+    house.pass(STEP);
+}
+
 #[test]
 fn who_has_been_without_a_request_longest_makes_room() {
-    let mut house = House::with_places(10);
+    let mut house = House::with_places(11);
     let id = house.run(SHORT, NOTHING);
     let stream = house.visit(&get(&format!("/v1/executions/{id}/events")));
     assert!(house.hear(stream).contains("event: started"));
@@ -179,8 +188,12 @@ fn who_has_been_without_a_request_longest_makes_room() {
     let body = house.visit(&post(10));
     let idle = [0; 5].map(|_| house.visit(&get("/healthz")));
     idle.iter().for_each(|client| assert!(house.hear(*client).starts_with("HTTP/1.1 200 ")));
-    // Nine of ten places are taken. The first one has another request: now it is the last.
+    // Nine of eleven places are taken, and two are kept. The first one has another request: now it
+    // is the last. Nobody goes who was only just answered.
     assert!(house.is_alive(idle[0]));
+    house.pass(limits::CONNECTIONS_EVICT_IDLE_MIN - STEP * 20);
+    assert_turned_away(&mut house);
+    house.pass(STEP * 30);
     for gone in [1, 2, 3, 4, 0] {
         let new = house.visit("GET /"); // In a request: it stays, too.
         assert_eq!(house.hear(new), "");
@@ -188,11 +201,8 @@ fn who_has_been_without_a_request_longest_makes_room() {
     }
     assert_eq!(house.shard.counters().connections_evicted, 5);
     // Nobody is without a request: whoever comes now is told so.
-    let last = house.visit(&get("/healthz"));
-    let heard = house.hear(last);
-    assert!(heard.starts_with("HTTP/1.1 503 ") && heard.contains("retry-after: 2\r\n"), "{heard}");
-    assert!(heard.contains("\"too_many_connections\""), "{heard}");
-    assert_eq!(house.shard.counters().connections_turned_away, 1);
+    assert_turned_away(&mut house);
+    assert_eq!(house.shard.counters().connections_turned_away, 2);
     // And nobody who was there has noticed.
     house.say(head, "ols HTTP/1.1\r\nHost: h\r\n\r\n");
     assert!(house.hear(head).starts_with("HTTP/1.1 200 "));
@@ -201,6 +211,7 @@ fn who_has_been_without_a_request_longest_makes_room() {
     assert_eq!(house.hear(waits), "");
     assert!(!house.hear(stream).contains("<end>"));
     // A place is free again.
+    house.pass(limits::LINGER + SECOND);
     let new = house.knock();
     assert!(house.is_alive(new));
 }
@@ -208,11 +219,11 @@ fn who_has_been_without_a_request_longest_makes_room() {
 #[test]
 fn many_who_come_to_a_full_house_are_all_told_so_and_then_others_come_in() {
     let mut house = House::with_places(200);
-    let inside: Vec<SimClient> = (0..196).map(|_| house.visit("GET /")).collect();
+    let inside: Vec<SimClient> = (0..195).map(|_| house.visit("GET /")).collect();
     for round in 0..100 {
         let client = house.visit(&get("/healthz"));
         let heard = house.hear(client);
-        // Who does not close its side is waited for; from the fourth on there is no place for that.
+        // Who does not close its side is waited for; from the fifth on there is no place for that.
         assert!(heard.starts_with("HTTP/1.1 503 ") || heard.starts_with('<'), "{round}: {heard}");
     }
     assert_eq!(house.shard.counters().connections_turned_away, 100);
