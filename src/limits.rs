@@ -362,7 +362,9 @@ pub const CONNECTIONS_PER_ADDRESS_MAX: u32 = 256;
 /// When so many percent of the places are taken, each new connection costs the place of the one
 /// that has been without a request longest.
 pub const CONNECTIONS_EVICT_PERCENT: u64 = 90;
-/// This part of the places is kept to tell those that there is none for them, ...
+/// But nobody who has been without one for less than this: its request may be there already.
+pub const CONNECTIONS_EVICT_IDLE_MIN: Duration = Duration::from_secs(1);
+/// This part of the places, and one, is kept to tell those that there is none for them, ...
 pub const CONNECTIONS_RESERVE_FRACTION: u32 = 64;
 /// ... and so many of them at most.
 pub const CONNECTIONS_RESERVE_MAX: u32 = 256;
@@ -370,6 +372,15 @@ pub const CONNECTIONS_RESERVE_MAX: u32 = 256;
 pub const CONNECTIONS_RETRY_AFTER: Duration = Duration::from_secs(2);
 /// Refused connections are told to the log together, this often at most.
 pub const REFUSALS_LOG_INTERVAL: Duration = Duration::from_secs(1);
+/// What is sealed for TLS at once: plain bytes of one portion ...
+pub const TLS_SEAL_BYTES: usize = 128 << 10;
+/// ... what is added to them, for each record of 16 KiB and for what else there is to say, ...
+pub const TLS_OVERHEAD_BYTES: usize = 4 << 10;
+/// ... and what may wait for a peer altogether, that asks for answers in the handshake's protocol
+/// and does not read them.
+pub const TLS_SEALED_BYTES_MAX: usize = 256 << 10;
+/// The longest file of certificates or keys.
+pub const TLS_FILE_BYTES_MAX: u64 = 1 << 20;
 /// A connection between two requests is closed after this long.
 pub const CONNECTION_IDLE: Duration = Duration::from_secs(60);
 /// A stream says that it lives if it has said nothing else for this long.
@@ -394,6 +405,9 @@ pub const RETRY: Duration = Duration::from_millis(500);
 const _: () = {
     assert!(BUFFER_BYTES < FLUSH_BYTES && FLUSH_BYTES <= CARRY_KEPT_BYTES_MAX); // Two sizes.
     assert!(FRAME_CACHE_FRAMES.is_power_of_two()); // A place is a mask.
+    // A portion finds a buffer that is kept, and is no reason to refuse a peer.
+    assert!(TLS_SEAL_BYTES + TLS_OVERHEAD_BYTES <= CARRY_KEPT_BYTES_MAX);
+    assert!(TLS_SEAL_BYTES + TLS_OVERHEAD_BYTES < TLS_SEALED_BYTES_MAX);
     assert!(FRAME_CACHE_BYTES >= 2 * FRAME_BYTES_MAX); // One is sent while the next is made.
     assert!(HTTP_FIRST_LINE_BYTES_MAX <= HTTP_HEAD_BYTES_MAX); // Else it could not be reached.
     assert!(HTTP_HEADER_BYTES_MAX <= HTTP_HEAD_BYTES_MAX);

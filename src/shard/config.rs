@@ -30,6 +30,9 @@ pub struct ShardConfig {
     /// own. A further one is closed at once.
     #[cfg(feature = "server")]
     pub connections_per_address_max: u32,
+    /// With what it shows who it is: then all that comes over TCP is TLS. Unix sockets have none.
+    #[cfg(feature = "tls")]
+    pub tls: Option<super::TlsConfig>,
     /// How long an execution can be read after its end, unless it says otherwise.
     pub retention: Duration,
     /// How long a `block` subscriber may hold a producer back, unless its execution says otherwise.
@@ -75,6 +78,8 @@ impl Default for ShardConfig {
             sockets: None,
             #[cfg(feature = "server")]
             connections_per_address_max: limits::CONNECTIONS_PER_ADDRESS_MAX,
+            #[cfg(feature = "tls")]
+            tls: None,
             retention: limits::RETENTION,
             block_deadline: limits::BLOCK_DEADLINE,
             #[cfg(feature = "server")]

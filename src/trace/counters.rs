@@ -61,6 +61,10 @@ counters! {
     connections_evicted,
     /// Connections closed because no request came.
     connections_idled_out,
+    /// Handshakes of TLS that succeeded.
+    tls_handshakes,
+    /// Connections of TLS that were broken off because of what came on them.
+    tls_refusals,
     /// Requests that were not there in time.
     requests_timed_out,
     /// Gaps given to subscribers.

@@ -6,7 +6,6 @@
 
 mod bill;
 
-use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::process::exit;
@@ -18,6 +17,8 @@ use lexopt::prelude::*;
 use streamdoor::engine::EngineLimits;
 use streamdoor::memory::RingPoolConfig;
 use streamdoor::reactor::{Clock, ListenAddress, OpenError};
+#[cfg(feature = "tls")]
+use streamdoor::shard::TlsConfig;
 use streamdoor::shard::{Log, Server, ServerConfig, ServerError, Shard, ShardConfig};
 use streamdoor::trace::Level;
 use streamdoor::trace::log::Line;
@@ -131,8 +132,24 @@ fn serve_until(
 
 /// The one place where settings meet the server.
 fn start(settings: &Settings, bill: &Bill, log: &Log) -> Result<Server, CliError> {
+    #[allow(unused_mut, reason = "without TLS nothing is added")]
+    let mut shards = shards(settings, log);
+    if let (Some(certificate), Some(key)) = (&settings.tls_cert.0, &settings.tls_key.0) {
+        #[cfg(feature = "tls")]
+        {
+            let read = TlsConfig::from_files(certificate, key);
+            let tls = read.map_err(|error| CliError::Environment(format!("TLS: {error}")))?;
+            shards.iter_mut().for_each(|shard| shard.tls = Some(tls.clone()));
+        }
+        #[cfg(not(feature = "tls"))]
+        {
+            let (certificate, key) = (certificate.display(), key.display());
+            let text = format!("TLS with {certificate} and {key}: this program is built without");
+            return Err(CliError::Environment(text));
+        }
+    }
     let config = ServerConfig {
-        shards: shards(settings, log),
+        shards,
         listen: settings.listen.clone(),
         connections_max: bill.connections_max,
     };
@@ -215,14 +232,18 @@ fn announce(settings: &Settings, bill: &Bill, log: &Log, server: &Server) {
                 line.text("report", report);
             });
         }
-        tell(log, Level::Info, "listening", |line| line.text("address", &shown(address)));
+        let is_tls = settings.tls_cert.0.is_some();
+        tell(log, Level::Info, "listening", |line| line.text("address", &shown(address, is_tls)));
     }
 }
 
 /// As somebody would give it to curl.
-fn shown(address: &dyn fmt::Display) -> String {
-    let text = address.to_string();
-    if text.starts_with("unix:") { text } else { format!("http://{text}") }
+fn shown(address: &ListenAddress, is_tls: bool) -> String {
+    match address {
+        ListenAddress::Tcp(tcp) if is_tls => format!("https://{tcp}"),
+        ListenAddress::Tcp(tcp) => format!("http://{tcp}"),
+        ListenAddress::Unix(_) => address.to_string(),
+    }
 }
 
 fn tell(log: &Log, level: Level, event: &str, fill: impl FnOnce(&mut Line<'_>)) {

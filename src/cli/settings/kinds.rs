@@ -1,6 +1,7 @@
 //! Kinds of settings: how each is read from a word and from TOML, and written.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use streamdoor::limits::{SETTING_ITEMS_MAX, SHARDS_MAX};
@@ -155,6 +156,25 @@ words! {
     LogFormat: LogFormat::WORDS.join("|");
     Level: "LEVEL";
 }
+
+/// A file, or none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FilePath(pub Option<PathBuf>);
+
+impl fmt::Display for FilePath {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|path| write!(out, "{}", path.display()))
+    }
+}
+
+impl FromStr for FilePath {
+    type Err = String;
+    fn from_str(text: &str) -> Result<FilePath, String> {
+        Ok(FilePath((!text.is_empty()).then(|| text.into())))
+    }
+}
+
+words! { FilePath: "FILE"; }
 
 /// The cores of the shards, in their order; none: one shard that is bound to none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

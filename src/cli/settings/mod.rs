@@ -16,7 +16,7 @@ use streamdoor::tool::CommandPolicy;
 use streamdoor::trace::{Level, LogFormat};
 
 use super::CliError;
-pub use kinds::{Bytes, Cpus, Number};
+pub use kinds::{Bytes, Cpus, FilePath, Number};
 use kinds::{Setting, nearest};
 
 macro_rules! settings {
@@ -84,6 +84,11 @@ settings! {
     /// sockets do not count.
     connections_per_address: Number<1, { (1 << 24) - 1 }> =
         Number(limits::CONNECTIONS_PER_ADDRESS_MAX as u64);
+    /// The certificate of the server, in PEM, with those of who vouches for it behind. With it and
+    /// its key, all that comes over TCP is TLS; Unix sockets have none.
+    tls_cert: FilePath = FilePath::default();
+    /// Its private key, in PEM, which others may not be able to read.
+    tls_key: FilePath = FilePath::default();
     /// Threads of one shard for tools that block.
     tool_threads_max: Number<1, { limits::TOOL_THREADS_CEILING as u64 }> =
         Number(limits::TOOL_THREADS_MAX as u64);
@@ -135,6 +140,9 @@ impl Settings {
         if self.allow_commands && !self.allow_only_commands.is_empty() {
             let text = "allow_commands and allow_only_commands contradict each other";
             return usage(text.to_owned());
+        }
+        if self.tls_cert.0.is_some() != self.tls_key.0.is_some() {
+            return usage("tls_cert and tls_key are given together or not at all".to_owned());
         }
         let listeners_max = limits::LISTENERS_MAX as usize;
         if self.listen.is_empty() || self.listen.len() > listeners_max {

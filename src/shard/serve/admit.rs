@@ -4,12 +4,14 @@
 //! Each shard has its part of the places and counts for itself. Up to
 //! [`limits::CONNECTIONS_EVICT_PERCENT`] of them everybody comes in. Above, a new connection takes
 //! the place of the one that has been without a request longest; if there is none (whoever is in a
-//! request or follows a stream stays), it takes one of the places that are left. Some of these are
-//! kept to tell who comes last that there is none for them, so that accepting never stands still.
+//! request or follows a stream stays, and whoever has just come or was just answered), it takes one
+//! of the places that are left. Some of these are kept to tell who comes last that there is none
+//! for them, so that accepting never stands still; of three places or less none is.
 
 use super::super::Shard;
 use super::Serve;
-use super::connection::Doing;
+use super::connection::{Connection, Doing};
+use super::tls::Session;
 use crate::base::Instant;
 use crate::endpoint::{ApiError, Due};
 use crate::limits;
@@ -32,8 +34,8 @@ impl Places {
     pub fn new(max: u32) -> Places {
         let percent = limits::CONNECTIONS_EVICT_PERCENT;
         let evict_from = (u64::from(max) * percent / 100).max(1) as u32;
-        let wanted = max.div_ceil(limits::CONNECTIONS_RESERVE_FRACTION);
-        let reserve = wanted.min(limits::CONNECTIONS_RESERVE_MAX).min(max - 1);
+        let wanted = max.div_ceil(limits::CONNECTIONS_RESERVE_FRACTION) + 1;
+        let reserve = wanted.min(limits::CONNECTIONS_RESERVE_MAX).min(max / 4);
         let turn_away_from = max - reserve;
         Places { max, evict_from: evict_from.min(turn_away_from), turn_away_from }
     }
@@ -57,7 +59,7 @@ pub(super) struct Untold {
 }
 
 impl Serve {
-    fn judge(&self) -> Verdict {
+    fn judge(&self, now: Instant) -> Verdict {
         let Places { max, evict_from, turn_away_from } = self.places;
         let count = self.connection_count;
         if count < evict_from {
@@ -65,8 +67,13 @@ impl Serve {
         }
         // Who has been answered in this very turn stands at the end, with the answer still to be
         // sent: behind such a one there is nobody else.
-        let first = self.waiting_line.first().and_then(|at| self.connections[at as usize].as_ref());
-        match first.filter(|connection| !connection.has_pieces()) {
+        let first =
+            self.waiting_line.first().and_then(|at| self.connections[at as usize].as_deref());
+        let may_go = |connection: &&Connection| {
+            let idle = now.since(connection.idle_from);
+            idle >= limits::CONNECTIONS_EVICT_IDLE_MIN && !connection.has_pieces()
+        };
+        match first.filter(may_go) {
             Some(connection) => Verdict::Instead(connection.id),
             None if count < turn_away_from => Verdict::Welcome,
             None => Verdict::TurnAway(count + 1 < max),
@@ -74,14 +81,17 @@ impl Serve {
     }
 
     /// Puts a connection into the line of those without a request, or takes it out.
-    pub(super) fn settle_place(&mut self, id: ConnectionId) {
+    pub(super) fn settle_place(&mut self, id: ConnectionId, now: Instant) {
         let Some(connection) = self.connection(id) else { return };
         let is_between = matches!(connection.doing, Doing::Requests)
             && connection.http.due() == Due::Request
             && !connection.is_last
             && !connection.is_blocked;
         match is_between {
-            true => self.waiting_line.append(id.0.index),
+            true => {
+                connection.idle_from = now;
+                self.waiting_line.append(id.0.index);
+            }
             false => self.waiting_line.leave(id.0.index),
         }
     }
@@ -97,30 +107,44 @@ impl<R: Reactor + 'static> Shard<R> {
             self.log_refused(peer, "its address has too many connections");
             return;
         }
-        match serve.judge() {
-            Verdict::Welcome => serve.accept(id, peer, self.now),
+        match serve.judge(self.now) {
+            Verdict::Welcome => self.welcome(id, peer),
             Verdict::Instead(first) => {
                 self.counters.connections_evicted += 1;
                 self.drop_connection(first);
-                let serve = self.serve.as_mut().expect("as above");
-                serve.accept(id, peer, self.now);
+                self.welcome(id, peer);
             }
-            Verdict::TurnAway(waits) => {
-                serve.accept(id, peer, self.now);
-                self.turn_away(id, peer, waits);
-                return;
-            }
+            Verdict::TurnAway(waits) => self.turn_away(id, peer, waits),
+        }
+    }
+
+    fn welcome(&mut self, id: ConnectionId, peer: Peer) {
+        let serve = self.serve.as_mut().expect("it has connections");
+        serve.accept(id, peer, self.now);
+        if let (Some(tls), Peer::Tcp(_)) = (&self.tls, peer) {
+            let connection = serve.connection(id).expect("it was just accepted");
+            connection.session = Some(Session::new(tls));
         }
         self.log_connection("connection_opened", peer);
+    }
+
+    /// Is what comes from there TLS?
+    fn has_tls(&self, peer: &Peer) -> bool {
+        self.tls.is_some() && matches!(peer, Peer::Tcp(_))
     }
 
     fn turn_away(&mut self, id: ConnectionId, peer: Peer, waits: bool) {
         self.counters.connections_turned_away += 1;
         self.log_refused(peer, "there is no place for another connection");
+        if self.has_tls(&peer) {
+            self.reactor.close(id); // It could be told behind a handshake only, which costs most.
+            return;
+        }
         let text = "the server has as many connections as it can";
         let error = ApiError::new(Status::SERVICE_UNAVAILABLE, "too_many_connections", text);
         let error = error.retry_after(limits::CONNECTIONS_RETRY_AFTER);
         let serve = self.serve.as_mut().expect("it has connections");
+        serve.accept(id, peer, self.now);
         serve.connection(id).expect("it was just accepted").is_aborted = !waits;
         self.converse(id, |http, date, out| http.turn_away(&error, date, out));
     }
@@ -150,7 +174,7 @@ mod tests {
     #[test]
     fn some_places_are_kept_and_one_is_always_usable() {
         for (max, evict_from, turn_away_from) in
-            [(1, 1, 1), (2, 1, 1), (10, 9, 9), (100, 90, 98), (16_384, 14_745, 16_128)]
+            [(1, 1, 1), (3, 2, 3), (10, 8, 8), (100, 90, 97), (16_384, 14_745, 16_128)]
         {
             let places = Places::new(max);
             assert_eq!((places.evict_from, places.turn_away_from), (evict_from, turn_away_from));

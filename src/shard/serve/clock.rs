@@ -104,7 +104,7 @@ impl<R: Reactor + 'static> Shard<R> {
     pub(super) fn settle_connection(&mut self, id: ConnectionId) {
         let now = self.now;
         let serve = self.serve.as_mut().expect("it has connections");
-        serve.settle_place(id);
+        serve.settle_place(id, now);
         let Some(connection) = serve.connection(id) else { return };
         if let Doing::Moving(_) = connection.doing {
             return;

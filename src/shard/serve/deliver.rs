@@ -206,7 +206,7 @@ impl Serve {
                     continue;
                 }
             };
-            let aside_bytes = if takes { 0 } else { connection.own_bytes() };
+            let aside_bytes = if takes { 0 } else { connection.waiting_bytes() };
             self.aside_bytes = self.aside_bytes + aside_bytes - connection.aside_bytes;
             connection.aside_bytes = aside_bytes;
             if self.aside_bytes > limits::CARRIES_BYTES_MAX && !takes {

@@ -9,7 +9,7 @@
 //! what they share; then what the shard does with them: `admit.rs` (who comes in), `receive.rs`
 //! (bytes in), `answer.rs` (calls), `follow.rs` (streams), `deliver.rs` (what is given and sent),
 //! `clock.rs` (deadlines), `moves.rs` and `peers.rs` (other shards), `server.rs` (all of them),
-//! `tell.rs` (the log).
+//! `tell.rs` (the log), `tls/` (what stands before the HTTP machine where there is TLS).
 //! Tests: beside `frames.rs`; `sim/server/`, in simulated time; `tests/serve*`, with real clients.
 //!
 //! Invariants ([`Serve::audit`]):
@@ -36,10 +36,18 @@ mod receive;
 mod server;
 mod stream;
 mod tell;
+#[cfg(feature = "tls")]
+mod tls;
+#[cfg(not(feature = "tls"))]
+#[path = "tls/absent.rs"]
+mod tls;
 
 pub(super) use deliver::Giving;
 pub(super) use moves::Moving;
 pub use server::{Server, ServerConfig, ServerError, SetUp};
+pub use tls::TlsConfig;
+#[cfg(feature = "tls")]
+pub use tls::TlsError;
 
 use crate::base::{ExecutionId, Instant, Random, SubscriberId};
 use crate::endpoint::Due;

@@ -16,5 +16,7 @@ mod run;
 mod script;
 #[cfg(test)]
 mod tests;
+#[cfg(all(test, feature = "tls"))]
+mod tls_tests;
 
 pub use run::{ServerSummary, run_server_seed};
