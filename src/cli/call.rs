@@ -20,7 +20,8 @@ streamdoor call: run a tool of a server, and show its results as they come
 
 Usage: streamdoor call [OPTIONS] URL TOOL
 
-URL is http://HOST:PORT or unix:PATH, where `streamdoor serve` listens.
+URL is http://HOST:PORT, https://HOST:PORT or unix:PATH, where `streamdoor serve` listens.
+  --cacert FILE       for https: the certificate of the server, or of who vouches for it, in PEM
 
 Arguments of the tool:
   --arg KEY=VALUE     one of them; where the tool wants a string, VALUE is one, else JSON
@@ -94,7 +95,9 @@ fn options(mut parser: lexopt::Parser) -> Result<Option<Options>, CliError> {
         }
     }
     match (options.url.as_str(), options.tool.as_str()) {
-        ("", _) => Err(CliError::Usage("which server? http://HOST:PORT or unix:PATH".to_owned())),
+        ("", _) => {
+            Err(CliError::Usage("which server? http(s)://HOST:PORT or unix:PATH".to_owned()))
+        }
         (_, "") => Err(CliError::Usage("which tool?".to_owned())),
         _ => Ok(Some(options)),
     }
@@ -107,7 +110,7 @@ pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
         return Ok(());
     };
     options.output.view(false)?; // What is wrong with it is said before anything is done.
-    let client = remote::client(&options.url)?;
+    let client = remote::client(&options.url, &options.follow)?;
     let tool = tool(&client, &options.tool)?;
     let arguments = options.arguments.merged(&tool.arguments);
     let timeouts = options.timeouts.map(|timeouts| timeouts.over(tool.timeouts));

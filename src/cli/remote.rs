@@ -1,10 +1,15 @@
 //! Following an execution of a server: what `call` and `watch` have in common.
 
 use std::io;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use streamdoor::base::{ExecutionId, Instant};
-use streamdoor::client::{Client, ClientError, Ended, Event, FollowOptions, Started, Stream};
+#[cfg(feature = "tls")]
+use streamdoor::client::Trust;
+use streamdoor::client::{
+    AddressError, Client, ClientError, Ended, Event, FollowOptions, Started, Stream,
+};
 use streamdoor::endpoint::Wishes;
 use streamdoor::engine::{Coalesce, Kind, Kinds};
 use streamdoor::reactor::Clock;
@@ -22,6 +27,8 @@ use super::{CliError, parsed};
 pub struct FollowArguments {
     wishes: Wishes,
     reconnects_max: Option<u32>,
+    /// Who vouches for the server.
+    cacert: Option<PathBuf>,
 }
 
 /// `stdout,stderr`
@@ -48,6 +55,7 @@ impl FollowArguments {
                 self.wishes.coalesce = delay.map(coalesce);
             }
             "reconnects" => self.reconnects_max = Some(parsed(name, parser)?),
+            "cacert" => self.cacert = Some(parser.value()?.into()),
             _ => return Ok(false),
         }
         Ok(true)
@@ -62,8 +70,24 @@ impl FollowArguments {
 }
 
 /// The client of a server.
-pub fn client(url: &str) -> Result<Client, CliError> {
-    Client::new(url).map_err(|error| CliError::Usage(format!("{url}: {error}")))
+pub fn client(url: &str, arguments: &FollowArguments) -> Result<Client, CliError> {
+    let client = match &arguments.cacert {
+        None => Client::new(url),
+        Some(file) => trusting(url, file)?,
+    };
+    client.map_err(|error| CliError::Usage(format!("{url}: {error}")))
+}
+
+#[cfg(feature = "tls")]
+fn trusting(url: &str, file: &Path) -> Result<Result<Client, AddressError>, CliError> {
+    let trust = Trust::from_file(file);
+    let trust = trust.map_err(|error| CliError::Environment(format!("--cacert {error}")))?;
+    Ok(Client::trusting(url, trust))
+}
+
+#[cfg(not(feature = "tls"))]
+fn trusting(_: &str, _: &Path) -> Result<Result<Client, AddressError>, CliError> {
+    Ok(Err(AddressError::Encrypted))
 }
 
 /// As whose fault an error counts.

@@ -20,7 +20,8 @@ streamdoor watch: what a server runs, or one execution of it
 Usage: streamdoor watch [OPTIONS] URL               which executions there are, and how far they are
        streamdoor watch [OPTIONS] URL EXECUTION     the results of one, as they come
 
-URL is http://HOST:PORT or unix:PATH, where `streamdoor serve` listens.
+URL is http://HOST:PORT, https://HOST:PORT or unix:PATH, where `streamdoor serve` listens.
+  --cacert FILE       for https: the certificate of the server, or of who vouches for it, in PEM
 
 The list is renewed on a terminal, until Ctrl-C; elsewhere it is printed once.
   --interval T        how often it is renewed                     [1s]
@@ -112,7 +113,7 @@ fn options(mut parser: lexopt::Parser) -> Result<Option<Options>, CliError> {
         }
     }
     match options.url.as_str() {
-        "" => Err(CliError::Usage("which server? http://HOST:PORT or unix:PATH".to_owned())),
+        "" => Err(CliError::Usage("which server? http(s)://HOST:PORT or unix:PATH".to_owned())),
         _ => Ok(Some(options)),
     }
 }
@@ -123,7 +124,7 @@ pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
         say!("{}", HELP.trim_end());
         return Ok(());
     };
-    let client = remote::client(&options.url)?;
+    let client = remote::client(&options.url, &options.follow)?;
     match &options.execution {
         None => list(&client, &options),
         Some(id) => follow(&client, id, &options),
