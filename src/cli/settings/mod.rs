@@ -77,8 +77,8 @@ settings! {
     /// Subscribers of one shard.
     subscribers_max: Number<1, { limits::SUBSCRIBERS_CEILING as u64 }> =
         Number(limits::SUBSCRIBERS_MAX as u64);
-    /// Connections of all shards together, each of which has its part; fewer if there are not enough
-    /// descriptors. From 90 % on, idle ones make room for new ones.
+    /// Connections of all shards together, each of which has its part; fewer if there are not
+    /// enough descriptors. From 90 % on, idle ones make room for new ones.
     connections_max: Number<1, { (1 << 24) - 1 }> = Number(limits::CONNECTIONS_MAX as u64);
     /// Connections to one shard of one address, or of one /64 of IPv6; this machine's own and Unix
     /// sockets do not count.

@@ -174,7 +174,7 @@ fn a_result_is_waited_for_and_no_longer_than_asked() {
 
 #[test]
 fn who_cancels_an_execution_whose_ring_others_wait_for_is_not_told_that_it_never_was() {
-    let mut house = House::with_rings(256 << 10, ShardConfig::default());
+    let mut house = House::with_rings(16 << 10, ShardConfig::default());
     let first = house.run(SHORT, NOTHING);
     let ids: Vec<String> = (0..7).map(|_| house.run(SHORT, NOTHING)).collect();
     let mut is_queued =
