@@ -370,9 +370,38 @@ pub const CARRY_KEPT_BYTES_MAX: usize = 256 << 10;
 pub const CARRIES_BYTES_MAX: usize = 256 << 20;
 /// Events of sockets that one turn looks at.
 pub const SOCKET_EVENTS_PER_TURN: u32 = 1_024;
-/// A request has to be there whole so long after its first byte, however it trickles in.
+/// The head of a request has to be there whole so long after its first byte, however it trickles
+/// in; that of a connection's first request so long after the connection.
 pub const REQUEST_DEADLINE: Duration = Duration::from_secs(10);
-/// A connection without a request is closed after this long.
+/// The body of a request may take this long in any case ...
+pub const REQUEST_BODY_GRACE: Duration = Duration::from_secs(10);
+/// ... and a second more for each so many bytes of it that have come.
+pub const REQUEST_BODY_BYTES_PER_S: u64 = 1 << 10;
+/// Connections of one address (of one /64 of IPv6) to one shard. This machine's own do not count.
+pub const CONNECTIONS_PER_ADDRESS_MAX: u32 = 256;
+/// When so many percent of the places are taken, each new connection costs the place of the one
+/// that has been without a request longest.
+pub const CONNECTIONS_EVICT_PERCENT: u64 = 90;
+/// But nobody who has been without one for less than this: its request may be there already.
+pub const CONNECTIONS_EVICT_IDLE_MIN: Duration = Duration::from_secs(1);
+/// This part of the places, and one, is kept to tell those that there is none for them, ...
+pub const CONNECTIONS_RESERVE_FRACTION: u32 = 64;
+/// ... and so many of them at most.
+pub const CONNECTIONS_RESERVE_MAX: u32 = 256;
+/// When they may try again.
+pub const CONNECTIONS_RETRY_AFTER: Duration = Duration::from_secs(2);
+/// Refused connections are told to the log together, this often at most.
+pub const REFUSALS_LOG_INTERVAL: Duration = Duration::from_secs(1);
+/// What is sealed for TLS at once: plain bytes of one portion ...
+pub const TLS_SEAL_BYTES: usize = 128 << 10;
+/// ... what is added to them, for each record of 16 KiB and for what else there is to say, ...
+pub const TLS_OVERHEAD_BYTES: usize = 4 << 10;
+/// ... and what may wait for a peer altogether, that asks for answers in the handshake's protocol
+/// and does not read them.
+pub const TLS_SEALED_BYTES_MAX: usize = 256 << 10;
+/// The longest file of certificates or keys.
+pub const TLS_FILE_BYTES_MAX: u64 = 1 << 20;
+/// A connection between two requests is closed after this long.
 pub const CONNECTION_IDLE: Duration = Duration::from_secs(60);
 /// A stream says that it lives if it has said nothing else for this long.
 pub const KEEP_ALIVE: Duration = Duration::from_secs(15);
@@ -396,6 +425,9 @@ pub const RETRY: Duration = Duration::from_millis(500);
 const _: () = {
     assert!(BUFFER_BYTES < FLUSH_BYTES && FLUSH_BYTES <= CARRY_KEPT_BYTES_MAX); // Two sizes.
     assert!(FRAME_CACHE_FRAMES.is_power_of_two()); // A place is a mask.
+    // A portion finds a buffer that is kept, and is no reason to refuse a peer.
+    assert!(TLS_SEAL_BYTES + TLS_OVERHEAD_BYTES <= CARRY_KEPT_BYTES_MAX);
+    assert!(TLS_SEAL_BYTES + TLS_OVERHEAD_BYTES < TLS_SEALED_BYTES_MAX);
     assert!(FRAME_CACHE_BYTES >= 2 * FRAME_BYTES_MAX); // One is sent while the next is made.
     assert!(HTTP_FIRST_LINE_BYTES_MAX <= HTTP_HEAD_BYTES_MAX); // Else it could not be reached.
     assert!(HTTP_HEADER_BYTES_MAX <= HTTP_HEAD_BYTES_MAX);

@@ -3,86 +3,25 @@
 //! controller), the test says that it was not run.
 #![cfg(feature = "cli")]
 
+mod limited;
+
 use std::fs;
 use std::io::Write;
-use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::time::Duration;
 
+use limited::{Cgroup, LIMIT_BYTES};
 use sha2::{Digest, Sha256};
 use streamdoor::base::Random;
-use streamdoor::memory::readings::{cgroup_places, path_names};
 
-const LIMIT_BYTES: u64 = 64 << 20;
 const PROGRAM: &str = env!("CARGO_BIN_EXE_streamdoor");
 const FILE_BYTES: usize = 100 << 20;
 
-/// A cgroup of the test's own, removed with it.
-struct Cgroup {
-    path: PathBuf,
-}
-
-impl Cgroup {
-    /// Below the one that this process is in, or else below one above that; `None` if nobody lets
-    /// us. Settings of cgroups that are not ours are not touched.
-    fn new() -> Option<Cgroup> {
-        let text = fs::read_to_string("/proc/self/cgroup").ok()?;
-        let places = cgroup_places(&text);
-        let trees = [
-            ("/sys/fs/cgroup/memory", places.memory, "memory.limit_in_bytes"),
-            ("/sys/fs/cgroup", places.unified, "memory.max"),
-            ("/sys/fs/cgroup/unified", places.unified, "memory.max"),
-        ];
-        for (mount, place, limit_file) in trees {
-            let names: Vec<&str> = path_names(place.unwrap_or("/")).collect();
-            for depth in (0..=names.len()).rev() {
-                let parent: PathBuf =
-                    Path::new(mount).join(names[..depth].iter().collect::<PathBuf>());
-                if let Some(cgroup) = Cgroup::below(&parent, limit_file) {
-                    return Some(cgroup);
-                }
-            }
-        }
-        None
-    }
-
-    fn below(parent: &Path, limit_file: &str) -> Option<Cgroup> {
-        if !parent.join("cgroup.procs").exists() {
-            return None; // Not a cgroup: a directory made there would be one of a tmpfs.
-        }
-        let path = parent.join(format!("streamdoor-test-{}", std::process::id()));
-        fs::create_dir(&path).ok()?;
-        let cgroup = Cgroup { path }; // From here on it is removed again.
-        let limit = cgroup.path.join(limit_file);
-        (limit.exists() && fs::write(limit, LIMIT_BYTES.to_string()).is_ok()).then_some(cgroup)
-    }
-
-    /// Runs a program inside: a shell goes there first and becomes it.
-    fn run(&self, program: &str, arguments: &[&str]) -> Output {
-        let script = "echo $$ > \"$1/cgroup.procs\" || exit 99; shift; exec \"$@\"";
-        let mut command = Command::new("sh");
-        command.args(["-c", script, "sh"]).arg(&self.path);
-        command.arg(program).args(arguments);
-        command.output().expect("there is a shell")
-    }
-
-    /// The first number in any of these files.
-    fn number(&self, files: &[&str]) -> Option<u64> {
-        let texts = files.iter().filter_map(|file| fs::read_to_string(self.path.join(file)).ok());
-        texts.filter_map(|text| text.trim().parse().ok()).next()
-    }
-}
-
-impl Drop for Cgroup {
-    fn drop(&mut self) {
-        for _ in 0..100 {
-            if fs::remove_dir(&self.path).is_ok() {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(10)); // The child is still being taken down.
-        }
-        eprintln!("left behind: {}", self.path.display());
-    }
+/// Runs a program inside.
+fn run(cgroup: &Cgroup, program: &str, arguments: &[&str]) -> Output {
+    let launcher = cgroup.launcher();
+    let mut command = Command::new(&launcher[0]);
+    command.args(&launcher[1..]).arg(program).args(arguments);
+    command.output().expect("there is a shell")
 }
 
 /// The number in front of ` MiB` that follows `words`.
@@ -116,10 +55,10 @@ fn the_program_runs_in_64_mib_and_its_rings_in_a_tenth_of_that() {
     // Copied from inside, so that its cache is the cgroup's, and fills it.
     let copy = path.with_extension("copy");
     let (path, copy) = (path.to_str().unwrap(), copy.to_str().unwrap());
-    assert!(cgroup.run("cp", &[path, copy]).status.success());
+    assert!(run(&cgroup, "cp", &[path, copy]).status.success());
     fs::remove_file(path).unwrap();
 
-    let of_file = cgroup.run(PROGRAM, &["demo", "--file", copy, "--subscribers", "4"]);
+    let of_file = run(&cgroup, PROGRAM, &["demo", "--file", copy, "--subscribers", "4"]);
     fs::remove_file(copy).unwrap();
     let text = String::from_utf8_lossy(&of_file.stdout).into_owned();
     let error = String::from_utf8_lossy(&of_file.stderr).into_owned();
@@ -128,7 +67,7 @@ fn the_program_runs_in_64_mib_and_its_rings_in_a_tenth_of_that() {
     assert_small(&text);
 
     let arguments = ["demo", "--chunks", "20000", "--delay-ms", "0", "--policy", "block"];
-    let of_chunks = cgroup.run(PROGRAM, &[&arguments[..], &["--process-ms", "0"]].concat());
+    let of_chunks = run(&cgroup, PROGRAM, &[&arguments[..], &["--process-ms", "0"]].concat());
     let text = String::from_utf8_lossy(&of_chunks.stdout).into_owned();
     assert!(of_chunks.status.success(), "{}: {text}", of_chunks.status);
     assert_eq!(text.matches("completed: 20000 chunks, 0 missed").count(), 3, "{text}");

@@ -3,7 +3,6 @@
 //! server's memory stays flat.
 #![cfg(all(feature = "cli", feature = "server"))]
 
-#[expect(dead_code, reason = "each test uses a part of it")]
 mod served;
 
 use std::io::{BufRead, BufReader, Read, Write};

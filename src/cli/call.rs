@@ -20,9 +20,10 @@ streamdoor call: run a tool of a server, and show its results as they come
 
 Usage: streamdoor call [OPTIONS] URL TOOL
 
-URL is http://HOST:PORT or unix:PATH, where `streamdoor serve` listens.
+URL is http://HOST:PORT, https://HOST:PORT or unix:PATH, where `streamdoor serve` listens.
   --token-file FILE   who we are, to a server that asks: a file of which nobody else can read
                       anything, with a token, or lines of PRINCIPAL TOKEN: the first counts
+  --cacert FILE       for https: the certificate of the server, or of who vouches for it, in PEM
 
 Arguments of the tool:
   --arg KEY=VALUE     one of them; where the tool wants a string, VALUE is one, else JSON
@@ -96,7 +97,9 @@ fn options(mut parser: lexopt::Parser) -> Result<Option<Options>, CliError> {
         }
     }
     match (options.url.as_str(), options.tool.as_str()) {
-        ("", _) => Err(CliError::Usage("which server? http://HOST:PORT or unix:PATH".to_owned())),
+        ("", _) => {
+            Err(CliError::Usage("which server? http(s)://HOST:PORT or unix:PATH".to_owned()))
+        }
         (_, "") => Err(CliError::Usage("which tool?".to_owned())),
         _ => Ok(Some(options)),
     }

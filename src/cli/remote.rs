@@ -1,11 +1,15 @@
 //! Following an execution of a server: what `call` and `watch` have in common.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use streamdoor::base::{ExecutionId, Instant};
-use streamdoor::client::{Client, ClientError, Ended, Event, FollowOptions, Started, Stream};
+#[cfg(feature = "tls")]
+use streamdoor::client::Trust;
+use streamdoor::client::{
+    AddressError, Client, ClientError, Ended, Event, FollowOptions, Started, Stream,
+};
 use streamdoor::endpoint::{Wishes, first_token};
 use streamdoor::engine::{Coalesce, Kind, Kinds};
 use streamdoor::reactor::Clock;
@@ -24,6 +28,8 @@ pub struct FollowArguments {
     wishes: Wishes,
     reconnects_max: Option<u32>,
     token_file: Option<PathBuf>,
+    /// Who vouches for the server.
+    cacert: Option<PathBuf>,
 }
 
 /// `stdout,stderr`
@@ -51,6 +57,7 @@ impl FollowArguments {
             }
             "token-file" => self.token_file = Some(parser.value()?.into()),
             "reconnects" => self.reconnects_max = Some(parsed(name, parser)?),
+            "cacert" => self.cacert = Some(parser.value()?.into()),
             _ => return Ok(false),
         }
         Ok(true)
@@ -58,8 +65,11 @@ impl FollowArguments {
 
     /// The client of a server, with the token that the file has.
     pub fn client(&self, url: &str) -> Result<Client, CliError> {
-        let client =
-            Client::new(url).map_err(|error| CliError::Usage(format!("{url}: {error}")))?;
+        let client = match &self.cacert {
+            None => Client::new(url),
+            Some(file) => trusting(url, file)?,
+        };
+        let client = client.map_err(|error| CliError::Usage(format!("{url}: {error}")))?;
         let Some(path) = &self.token_file else { return Ok(client) };
         let text = token_file::read(path)?;
         let token = first_token(&text).map_err(|error| token_file::problem(path, error))?;
@@ -72,6 +82,18 @@ impl FollowArguments {
         let reconnects_max = self.reconnects_max.unwrap_or(default.reconnects_max);
         FollowOptions { wishes: self.wishes, reconnects_max, ..default }
     }
+}
+
+#[cfg(feature = "tls")]
+fn trusting(url: &str, file: &Path) -> Result<Result<Client, AddressError>, CliError> {
+    let trust = Trust::from_file(file);
+    let trust = trust.map_err(|error| CliError::Environment(format!("--cacert {error}")))?;
+    Ok(Client::trusting(url, trust))
+}
+
+#[cfg(not(feature = "tls"))]
+fn trusting(_: &str, _: &Path) -> Result<Result<Client, AddressError>, CliError> {
+    Ok(Err(AddressError::Encrypted))
 }
 
 /// As whose fault an error counts.

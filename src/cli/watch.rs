@@ -20,9 +20,10 @@ streamdoor watch: what a server runs, or one execution of it
 Usage: streamdoor watch [OPTIONS] URL               which executions there are, and how far they are
        streamdoor watch [OPTIONS] URL EXECUTION     the results of one, as they come
 
-URL is http://HOST:PORT or unix:PATH, where `streamdoor serve` listens.
+URL is http://HOST:PORT, https://HOST:PORT or unix:PATH, where `streamdoor serve` listens.
   --token-file FILE   who we are, to a server that asks: a file of which nobody else can read
                       anything, with a token, or lines of PRINCIPAL TOKEN: the first counts
+  --cacert FILE       for https: the certificate of the server, or of who vouches for it, in PEM
 
 The list is renewed on a terminal, until Ctrl-C; elsewhere it is printed once.
   --interval T        how often it is renewed                     [1s]
@@ -114,7 +115,7 @@ fn options(mut parser: lexopt::Parser) -> Result<Option<Options>, CliError> {
         }
     }
     match options.url.as_str() {
-        "" => Err(CliError::Usage("which server? http://HOST:PORT or unix:PATH".to_owned())),
+        "" => Err(CliError::Usage("which server? http(s)://HOST:PORT or unix:PATH".to_owned())),
         _ => Ok(Some(options)),
     }
 }

@@ -1,4 +1,4 @@
-//! Where a server is: `http://HOST:PORT` or `unix:PATH`.
+//! Where a server is: `http://HOST:PORT`, `https://HOST:PORT` or `unix:PATH`.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -13,6 +13,8 @@ pub enum Address {
         host: String,
         /// From 1 to 65535.
         port: u16,
+        /// It speaks TLS.
+        is_encrypted: bool,
     },
     /// A Unix socket.
     Unix(PathBuf),
@@ -23,7 +25,8 @@ pub enum Address {
 pub enum AddressError {
     /// It begins with neither `http://` nor `unix:`.
     UnknownScheme,
-    /// It asks for encryption.
+    /// It asks for encryption, and nobody said who vouches for the server; or the program is built
+    /// without.
     Encrypted,
     /// There is no host, or one with characters that no host has.
     BadHost,
@@ -40,6 +43,7 @@ pub enum AddressError {
 /// What a Unix socket's address has room for, with the NUL behind it: `sockaddr_un`.
 const UNIX_PATH_BYTES_MAX: usize = 107;
 const HTTP_PORT: u16 = 80;
+const HTTPS_PORT: u16 = 443;
 
 impl FromStr for Address {
     type Err = AddressError;
@@ -52,11 +56,11 @@ impl FromStr for Address {
         let Some((scheme, rest)) = text.split_once("://") else {
             return Err(AddressError::UnknownScheme);
         };
-        match scheme.to_ascii_lowercase().as_str() {
-            "http" => {}
-            "https" => return Err(AddressError::Encrypted),
+        let is_encrypted = match scheme.to_ascii_lowercase().as_str() {
+            "http" => false,
+            "https" => true,
             _ => return Err(AddressError::UnknownScheme),
-        }
+        };
         let authority_end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
         let (authority, behind) = rest.split_at(authority_end);
         if authority.contains('@') {
@@ -67,13 +71,14 @@ impl FromStr for Address {
         }
         let (host, port) = host_and_port(authority)?;
         let port = match port {
+            None if is_encrypted => HTTPS_PORT,
             None => HTTP_PORT,
             Some(digits) if digits.bytes().all(|byte| byte.is_ascii_digit()) => {
                 digits.parse().ok().filter(|port| *port > 0).ok_or(AddressError::BadPort)?
             }
             Some(_) => return Err(AddressError::BadPort),
         };
-        Ok(Address::Tcp { host: host.to_owned(), port })
+        Ok(Address::Tcp { host: host.to_owned(), port, is_encrypted })
     }
 }
 
@@ -103,8 +108,8 @@ impl Address {
     /// What the `Host` header says.
     pub(super) fn authority(&self) -> String {
         match self {
-            Address::Tcp { host, port } if host.contains(':') => format!("[{host}]:{port}"),
-            Address::Tcp { host, port } => format!("{host}:{port}"),
+            Address::Tcp { host, port, .. } if host.contains(':') => format!("[{host}]:{port}"),
+            Address::Tcp { host, port, .. } => format!("{host}:{port}"),
             Address::Unix(_) => "localhost".to_owned(),
         }
     }
@@ -113,6 +118,7 @@ impl Address {
 impl fmt::Display for Address {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Address::Tcp { is_encrypted: true, .. } => write!(out, "https://{}", self.authority()),
             Address::Tcp { .. } => write!(out, "http://{}", self.authority()),
             Address::Unix(path) => write!(out, "unix:{}", path.display()),
         }
@@ -122,9 +128,12 @@ impl fmt::Display for Address {
 impl fmt::Display for AddressError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(match self {
-            AddressError::UnknownScheme => "an address is http://HOST:PORT or unix:PATH",
+            AddressError::UnknownScheme => {
+                "an address is http://HOST:PORT, https://HOST:PORT or unix:PATH"
+            }
             AddressError::Encrypted => {
-                "https is not spoken; encrypt with a proxy or a tunnel, and use http:// to that"
+                "for https it has to be said who vouches for the server: --cacert FILE, Trust; and \
+                 the program has to be built with TLS"
             }
             AddressError::BadHost => "the host is neither a name nor an address",
             AddressError::BadPort => "the port is not a number from 1 to 65535",
@@ -149,13 +158,19 @@ mod tests {
 
     #[test]
     fn addresses_are_what_they_say() {
-        let tcp = |host: &str, port| Address::Tcp { host: host.to_owned(), port };
+        let of = |host: &str, port, is_encrypted| {
+            let host = host.to_owned();
+            Address::Tcp { host, port, is_encrypted }
+        };
+        let tcp = |host: &str, port| of(host, port, false);
         let table = [
             ("http://localhost:8808", tcp("localhost", 8808), "localhost:8808"),
             ("HTTP://127.0.0.1:1/", tcp("127.0.0.1", 1), "127.0.0.1:1"),
             ("http://a-b.c_d", tcp("a-b.c_d", 80), "a-b.c_d:80"),
             ("http://[::1]:8808", tcp("::1", 8808), "[::1]:8808"),
             ("http://[::1]", tcp("::1", 80), "[::1]:80"),
+            ("https://localhost:8808", of("localhost", 8808, true), "localhost:8808"),
+            ("HTTPS://h", of("h", 443, true), "h:443"),
             ("unix:/run/s.sock", Address::Unix("/run/s.sock".into()), "localhost"),
             ("unix:relative", Address::Unix("relative".into()), "localhost"),
         ];
@@ -173,7 +188,6 @@ mod tests {
             ("", AddressError::UnknownScheme),
             ("localhost:8808", AddressError::UnknownScheme),
             ("ftp://localhost", AddressError::UnknownScheme),
-            ("https://localhost:8808", AddressError::Encrypted),
             ("http://", AddressError::BadHost),
             ("http://:8808", AddressError::BadHost),
             ("http://a b:1", AddressError::BadHost),

@@ -31,6 +31,8 @@ pub(super) struct Connection {
 enum Socket {
     Tcp(TcpStream),
     Unix(UnixStream),
+    #[cfg(feature = "tls")]
+    Tls(Box<super::tls::TlsStream>),
 }
 
 /// How long to wait for bytes.
@@ -75,9 +77,11 @@ impl Patience {
 
 impl Connection {
     /// Connects.
-    pub fn open(address: &Address) -> Result<Connection, ClientError> {
+    pub fn open(address: &Address, security: &Security) -> Result<Connection, ClientError> {
         let connected = match address {
-            Address::Tcp { host, port } => connect_tcp(host, *port).map(Socket::Tcp),
+            Address::Tcp { host, port, .. } => {
+                connect_tcp(host, *port).and_then(|stream| security.over(host, stream))
+            }
             Address::Unix(path) => UnixStream::connect(path).map(Socket::Unix),
         };
         let set_up = connected.and_then(|socket| {
@@ -206,6 +210,26 @@ impl Connection {
     }
 }
 
+/// What a connection has beside TCP.
+#[derive(Clone, Debug)]
+pub(super) enum Security {
+    /// Nothing.
+    None,
+    /// TLS, with who is believed.
+    #[cfg(feature = "tls")]
+    Tls(super::tls::Trust),
+}
+
+impl Security {
+    fn over(&self, host: &str, stream: TcpStream) -> io::Result<Socket> {
+        match self {
+            Security::None => Ok(Socket::Tcp(stream)),
+            #[cfg(feature = "tls")]
+            Security::Tls(trust) => Ok(Socket::Tls(Box::new(trust.connect(host, stream)?))),
+        }
+    }
+}
+
 /// Tries all addresses of a name.
 fn connect_tcp(host: &str, port: u16) -> io::Result<TcpStream> {
     let mut failure = io::Error::new(ErrorKind::NotFound, "the host has no address");
@@ -226,6 +250,8 @@ impl Socket {
         match self {
             Socket::Tcp(stream) => stream.set_read_timeout(Some(time)),
             Socket::Unix(stream) => stream.set_read_timeout(Some(time)),
+            #[cfg(feature = "tls")]
+            Socket::Tls(stream) => stream.sock.set_read_timeout(Some(time)),
         }
     }
 
@@ -233,6 +259,8 @@ impl Socket {
         match self {
             Socket::Tcp(stream) => stream.set_write_timeout(Some(time)),
             Socket::Unix(stream) => stream.set_write_timeout(Some(time)),
+            #[cfg(feature = "tls")]
+            Socket::Tls(stream) => stream.sock.set_write_timeout(Some(time)),
         }
     }
 
@@ -240,6 +268,8 @@ impl Socket {
         match self {
             Socket::Tcp(stream) => stream.read(buffer),
             Socket::Unix(stream) => stream.read(buffer),
+            #[cfg(feature = "tls")]
+            Socket::Tls(stream) => stream.read(buffer),
         }
     }
 
@@ -247,6 +277,8 @@ impl Socket {
         match self {
             Socket::Tcp(stream) => stream.write_all(bytes),
             Socket::Unix(stream) => stream.write_all(bytes),
+            #[cfg(feature = "tls")]
+            Socket::Tls(stream) => stream.write_all(bytes).and_then(|()| stream.flush()),
         }
     }
 }

@@ -30,7 +30,7 @@
 //! Whatever a server says is checked: lengths against [`crate::limits`], fields against their
 //! types, numbers against each other.
 //!
-//! Absent on purpose: TLS, proxies, redirects, compression, cookies.
+//! Absent on purpose: proxies, redirects, compression, cookies.
 //!
 //! Reading order: [`Client`], [`Stream`], `order.rs` (what is checked of a stream).
 //! Tests: beside each file; `tests/client/` against servers that follow a script, and cut;
@@ -52,6 +52,8 @@ mod order_tests;
 mod request;
 mod spelled;
 mod stream;
+#[cfg(feature = "tls")]
+mod tls;
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -75,8 +77,10 @@ pub use error::{ClientError, Cut, Refused};
 pub use event::{Chunk, Ended, Event, Progress, Started};
 pub use request::{ExecuteOptions, FollowOptions};
 pub use stream::Stream;
+#[cfg(feature = "tls")]
+pub use tls::{Trust, TrustError};
 
-use connection::{Connection, Head, Patience};
+use connection::{Connection, Head, Patience, Security};
 use documents::answer;
 use error::printable;
 use fields::Fields;
@@ -94,6 +98,7 @@ struct Shared {
     authority: String,
     /// What is shown with each request.
     token: Option<Box<str>>,
+    security: Security,
     /// A connection on which nothing is under way.
     idle: Mutex<Option<Connection>>,
 }
@@ -105,8 +110,29 @@ impl Client {
     /// [`AddressError`].
     pub fn new(url: &str) -> Result<Client, AddressError> {
         let address: Address = url.parse()?;
+        if let Address::Tcp { is_encrypted: true, .. } = address {
+            return Err(AddressError::Encrypted);
+        }
+        Ok(Client::of(address, Security::None))
+    }
+
+    /// Of the server at `https://HOST:PORT`, if it is the one that `trust` vouches for.
+    ///
+    /// # Errors
+    /// [`AddressError`]; also if it is no `https://`, which nobody can vouch for.
+    #[cfg(feature = "tls")]
+    pub fn trusting(url: &str, trust: Trust) -> Result<Client, AddressError> {
+        match url.parse()? {
+            address @ Address::Tcp { is_encrypted: true, .. } => {
+                Ok(Client::of(address, Security::Tls(trust)))
+            }
+            Address::Tcp { .. } | Address::Unix(_) => Err(AddressError::UnknownScheme),
+        }
+    }
+
+    fn of(address: Address, security: Security) -> Client {
         let (authority, idle) = (address.authority(), Mutex::new(None));
-        Ok(Client { shared: Arc::new(Shared { address, authority, token: None, idle }) })
+        Client { shared: Arc::new(Shared { address, authority, token: None, security, idle }) }
     }
 
     /// The same, who shows this token with each request. It is sent as it is, so it should not go
@@ -117,8 +143,9 @@ impl Client {
     pub fn with_token(&self, token: &str) -> Result<Client, TokenFault> {
         check_token(token)?;
         let (address, authority) = (self.shared.address.clone(), self.shared.authority.clone());
+        let security = self.shared.security.clone();
         let (token, idle) = (Some(token.into()), Mutex::new(None));
-        Ok(Client { shared: Arc::new(Shared { address, authority, token, idle }) })
+        Ok(Client { shared: Arc::new(Shared { address, authority, token, security, idle }) })
     }
 
     /// A request, as it is sent.
@@ -277,7 +304,7 @@ impl Client {
         let asked = match idle.map(|idle| self.ask_on(idle, request, &bytes, patience)) {
             // The server has closed it meanwhile: it takes a new one.
             None | Some(Err(Unasked { is_answered: false, .. })) => {
-                let connection = Connection::open(&self.shared.address)?;
+                let connection = Connection::open(&self.shared.address, &self.shared.security)?;
                 self.ask_on(connection, request, &bytes, patience)
             }
             Some(asked) => asked,
@@ -326,7 +353,7 @@ impl Client {
         format: StreamFormat,
     ) -> Result<Option<Connection>, ClientError> {
         let patience = Patience::for_answer(limits::CLIENT_ANSWER_TIMEOUT);
-        let mut connection = Connection::open(&self.shared.address)?;
+        let mut connection = Connection::open(&self.shared.address, &self.shared.security)?;
         let bytes = self.spell(request, false);
         let head = connection.ask(request.method, &bytes, patience)?;
         match head.status {

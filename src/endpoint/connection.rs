@@ -48,6 +48,16 @@ pub struct HttpConnection {
     principal: Principal,
     /// The peer sends no more.
     input_ended: bool,
+    arrival: Arrival,
+}
+
+/// How much has come, for whoever measures its time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Arrival {
+    /// Heads of requests that were whole, ever; after 2^32 it begins anew.
+    pub heads: u32,
+    /// What has come of the body of the last of them; `None` if that is complete.
+    pub body_bytes: Option<u64>,
 }
 
 /// What is to be done next.
@@ -130,6 +140,7 @@ impl HttpConnection {
             state: State::Head,
             principal: Principal::ANYONE,
             input_ended: false,
+            arrival: Arrival::default(),
         }
     }
 
@@ -199,6 +210,21 @@ impl HttpConnection {
             State::Answer(_) | State::Stream(..) => Due::Answer,
             State::Closed => Due::Nothing,
         }
+    }
+
+    /// How much has come.
+    pub fn arrival(&self) -> Arrival {
+        self.arrival
+    }
+
+    /// Says why nothing is read on this connection, whatever was asked. For one that is new.
+    pub fn turn_away(
+        &mut self,
+        error: &ApiError,
+        around: &Surroundings<'_>,
+        out: &mut Vec<u8>,
+    ) -> Step {
+        self.answer_and_close(&Answer::error(error), Manner::LAST, around, out)
     }
 
     /// A whole answer to the call.
@@ -279,6 +305,8 @@ impl HttpConnection {
         loop {
             match self.reader.read(&mut input) {
                 Ok(Some(RequestPart::Head(head))) => {
+                    let heads = self.arrival.heads.wrapping_add(1);
+                    self.arrival = Arrival { heads, body_bytes: Some(0) };
                     let (expects_continue, pending) =
                         (head.expects_continue, Pending::of(&head, around));
                     if let Some(step) = self.begin(pending, expects_continue, around, out) {
@@ -286,11 +314,15 @@ impl HttpConnection {
                     }
                 }
                 Ok(Some(RequestPart::Body(piece))) => {
+                    if let Some(body_bytes) = &mut self.arrival.body_bytes {
+                        *body_bytes += piece.len() as u64;
+                    }
                     if let State::Body(pending) = &mut self.state {
                         pending.take(piece);
                     }
                 }
                 Ok(Some(RequestPart::End)) => {
+                    self.arrival.body_bytes = None;
                     let has_room = out.len() - answers_start < limits::HTTP_ANSWERS_BYTES_MAX;
                     let has_more = !input.is_empty() || !self.input_ended;
                     match self.end_request(has_room && has_more, around, out) {

@@ -49,6 +49,6 @@ pub use access::{
 };
 pub use answer::{Answer, JSON};
 pub use call::{Call, Execute, Follow, MetricsFormat, PolicyWish, StreamFormat, Wishes};
-pub use connection::{Due, HttpConnection, Step, StreamBody};
+pub use connection::{Arrival, Due, HttpConnection, Step, StreamBody};
 pub use error::ApiError;
 pub use surroundings::Surroundings;

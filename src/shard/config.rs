@@ -26,6 +26,13 @@ pub struct ShardConfig {
     /// What sockets are to have, if it will listen: their memory is bought at once then, and a way
     /// to the kernel is chosen that has them.
     pub sockets: Option<SocketLimits>,
+    /// Connections to this shard of one address, or of one /64 of IPv6, unless it is this machine's
+    /// own. A further one is closed at once.
+    #[cfg(feature = "server")]
+    pub connections_per_address_max: u32,
+    /// With what it shows who it is: then all that comes over TCP is TLS. Unix sockets have none.
+    #[cfg(feature = "tls")]
+    pub tls: Option<super::TlsConfig>,
     /// How long an execution can be read after its end, unless it says otherwise.
     pub retention: Duration,
     /// How long a `block` subscriber may hold a producer back, unless its execution says otherwise.
@@ -72,6 +79,10 @@ impl Default for ShardConfig {
             spin: limits::SPIN_DEFAULT,
             cpu: None,
             sockets: None,
+            #[cfg(feature = "server")]
+            connections_per_address_max: limits::CONNECTIONS_PER_ADDRESS_MAX,
+            #[cfg(feature = "tls")]
+            tls: None,
             retention: limits::RETENTION,
             block_deadline: limits::BLOCK_DEADLINE,
             #[cfg(feature = "server")]

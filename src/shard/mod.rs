@@ -66,6 +66,8 @@ pub use memory::{MemoryStatus, Shortage};
 pub use reader::Subscriber;
 #[cfg(feature = "server")]
 pub use serve::{Server, ServerConfig, ServerError, SetUp};
+#[cfg(feature = "tls")]
+pub use serve::{TlsConfig, TlsError};
 
 use crate::base::{ExecutionId, Handle, Instant, SubscriberId};
 use crate::engine::{Action, End, Engine, Event, Gap, Kinds, Progress};
@@ -141,6 +143,13 @@ pub struct Shard<R: Reactor + 'static = AnyReactor> {
     /// Connections, once it listens.
     #[cfg(feature = "server")]
     socket_limits: crate::reactor::SocketLimits,
+    #[cfg(feature = "server")]
+    connections_per_address_max: u32,
+    #[cfg(feature = "server")]
+    tls: Option<serve::TlsConfig>,
+    /// Empty, but for while it is looked at what TLS has opened.
+    #[cfg(feature = "server")]
+    opened: Vec<u8>,
     /// All shards of its server, itself among them.
     #[cfg(feature = "server")]
     peers: Vec<handle::Mailbox<R>>,
@@ -303,6 +312,14 @@ impl<R: Reactor + 'static> Shard<R> {
             access: config.access,
             #[cfg(feature = "server")]
             socket_limits: config.sockets.unwrap_or_default(),
+            #[cfg(feature = "server")]
+            connections_per_address_max: config.connections_per_address_max,
+            #[cfg(feature = "tls")]
+            tls: config.tls,
+            #[cfg(all(feature = "server", not(feature = "tls")))]
+            tls: None,
+            #[cfg(feature = "server")]
+            opened: Vec::new(),
             #[cfg(feature = "server")]
             peers: Vec::new(),
             #[cfg(feature = "server")]

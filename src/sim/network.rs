@@ -7,7 +7,7 @@
 
 use std::cell::RefMut;
 use std::collections::VecDeque;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 
 use crate::base::Random;
@@ -238,7 +238,12 @@ impl Network {
         }
     }
 
-    fn connect(&mut self, address: &ListenAddress, random: &mut Random) -> Result<usize, IoError> {
+    fn connect(
+        &mut self,
+        address: &ListenAddress,
+        from: IpAddr,
+        random: &mut Random,
+    ) -> Result<usize, IoError> {
         let matches = |listener: &&mut Listener| listener.address == *address;
         let mut listeners: Vec<_> = self.listeners.iter_mut().flatten().filter(matches).collect();
         if listeners.is_empty() {
@@ -253,7 +258,7 @@ impl Network {
         let peer = match address {
             ListenAddress::Tcp(_) => {
                 let port = CLIENT_PORT_FIRST + (index % 20_000) as u16;
-                Peer::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
+                Peer::Tcp(SocketAddr::new(from, port))
             }
             ListenAddress::Unix(_) => Peer::Unix { pid: 1 + index as i32, uid: 1_000, gid: 1_000 },
         };
@@ -276,8 +281,20 @@ impl SimWorld {
     /// # Errors
     /// ECONNREFUSED if nobody listens, EAGAIN if too many wait.
     pub fn connect(&self, address: &ListenAddress) -> Result<SimClient, IoError> {
+        self.connect_from(address, Ipv4Addr::LOCALHOST.into())
+    }
+
+    /// As [`SimWorld::connect`], from another address than this machine's own.
+    ///
+    /// # Errors
+    /// As [`SimWorld::connect`].
+    pub fn connect_from(
+        &self,
+        address: &ListenAddress,
+        from: IpAddr,
+    ) -> Result<SimClient, IoError> {
         let world = &mut *self.world.borrow_mut();
-        world.network.connect(address, &mut world.random).map(SimClient)
+        world.network.connect(address, from, &mut world.random).map(SimClient)
     }
 
     /// As the server sees this client.

@@ -53,6 +53,20 @@ counters! {
     frames_reused,
     /// Sends to connections.
     sends,
+    /// Connections closed at once because their address has too many.
+    connections_over_address,
+    /// Connections told 503 because every place was taken.
+    connections_turned_away,
+    /// Connections between two requests that were closed for new ones.
+    connections_evicted,
+    /// Connections closed because no request came.
+    connections_idled_out,
+    /// Handshakes of TLS that succeeded.
+    tls_handshakes,
+    /// Connections of TLS that were broken off because of what came on them.
+    tls_refusals,
+    /// Requests that were not there in time.
+    requests_timed_out,
     /// Gaps given to subscribers.
     gaps_delivered,
     /// Chunks that gaps given to subscribers stand for.

@@ -1,6 +1,6 @@
 //! The same requests over sockets, to the program.
 
-#[expect(dead_code, reason = "others measure it, too")]
+#[allow(dead_code, reason = "others measure it, too")]
 #[path = "../served/mod.rs"]
 mod served;
 

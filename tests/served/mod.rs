@@ -1,4 +1,5 @@
 //! `streamdoor serve` as a process, for tests that measure it: what it answers, what it takes.
+#![allow(dead_code, reason = "not every test needs all of it")]
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -14,20 +15,39 @@ pub struct Server {
 
 impl Server {
     pub fn start(arguments: &[&str]) -> Server {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_streamdoor"));
-        command.args(["serve", "--log", "json", "--listen", "127.0.0.1:0"]).args(arguments);
+        Server::start_by(&[], arguments)
+    }
+
+    /// As the last words of this command, which becomes the server.
+    pub fn start_by(launcher: &[String], arguments: &[&str]) -> Server {
+        let program = env!("CARGO_BIN_EXE_streamdoor").to_owned();
+        let words: Vec<&String> = launcher.iter().chain([&program]).collect();
+        let mut command = Command::new(words[0]);
+        command
+            .args(&words[1..])
+            .args(["serve", "--log", "json", "--listen", "127.0.0.1:0"])
+            .args(arguments);
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let mut log = BufReader::new(child.stderr.take().unwrap()).lines();
         let address = loop {
             let line = log.next().expect("it says where it listens, or why not").unwrap();
             let record: Value = serde_json::from_str(&line).expect(&line);
             if record["event"] == "listening" {
-                break record["address"].as_str().unwrap().trim_start_matches("http://").to_owned();
+                let address = record["address"].as_str().unwrap();
+                break address.split_once("://").unwrap().1.to_owned();
             }
         };
         // What it says later is read and dropped: a pipe that is full would hold its log up.
         std::thread::spawn(move || log.for_each(drop));
         Server { child, address }
+    }
+
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    pub fn process_id(&self) -> u32 {
+        self.child.id()
     }
 
     pub fn connect(&self) -> TcpStream {

@@ -7,7 +7,6 @@
 mod access;
 mod bill;
 
-use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::process::exit;
@@ -20,7 +19,9 @@ use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use streamdoor::endpoint::Access;
 use streamdoor::engine::EngineLimits;
 use streamdoor::memory::RingPoolConfig;
-use streamdoor::reactor::{Clock, OpenError};
+use streamdoor::reactor::{Clock, ListenAddress, OpenError};
+#[cfg(feature = "tls")]
+use streamdoor::shard::TlsConfig;
 use streamdoor::shard::{Log, Server, ServerConfig, ServerError, Shard, ShardConfig};
 use streamdoor::tool::Files;
 use streamdoor::trace::Level;
@@ -146,8 +147,24 @@ fn start(
     bill: &Bill,
     log: &Log,
 ) -> Result<Server, CliError> {
+    #[allow(unused_mut, reason = "without TLS nothing is added")]
+    let mut shards = shards(settings, access, log);
+    if let (Some(certificate), Some(key)) = (&settings.tls_cert.0, &settings.tls_key.0) {
+        #[cfg(feature = "tls")]
+        {
+            let read = TlsConfig::from_files(certificate, key);
+            let tls = read.map_err(|error| CliError::Environment(format!("TLS: {error}")))?;
+            shards.iter_mut().for_each(|shard| shard.tls = Some(tls.clone()));
+        }
+        #[cfg(not(feature = "tls"))]
+        {
+            let (certificate, key) = (certificate.display(), key.display());
+            let text = format!("TLS with {certificate} and {key}: this program is built without");
+            return Err(CliError::Environment(text));
+        }
+    }
     let config = ServerConfig {
-        shards: shards(settings, access, log),
+        shards,
         listen: settings.listen.clone(),
         connections_max: bill.connections_max,
     };
@@ -199,6 +216,7 @@ fn shards(settings: &Settings, access: &Arc<Access>, log: &Log) -> Vec<ShardConf
         block_deadline: Duration::from_secs(settings.block_deadline_s.0),
         log: log.clone(),
         access: Arc::clone(access),
+        connections_per_address_max: settings.connections_per_address.0 as u32,
         tool_threads_max: settings.tool_threads_max.0 as usize,
         ..ShardConfig::default()
     };
@@ -227,8 +245,9 @@ fn announce(settings: &Settings, bill: &Bill, log: &Log, server: &Server) {
         line.number("connections_max", u64::from(bill.connections_max));
         line.text("report", &bill.to_string());
     });
+    let is_tls = settings.tls_cert.0.is_some();
     for address in server.addresses() {
-        if is_open(address) {
+        if is_open(address) && !is_tls {
             let report = "other machines can reach this address, where tokens and results are \
                           sent as plain text";
             tell(log, Level::Warn, "open_to_others", |line| {
@@ -236,14 +255,17 @@ fn announce(settings: &Settings, bill: &Bill, log: &Log, server: &Server) {
                 line.text("report", report);
             });
         }
-        tell(log, Level::Info, "listening", |line| line.text("address", &shown(address)));
+        tell(log, Level::Info, "listening", |line| line.text("address", &shown(address, is_tls)));
     }
 }
 
 /// As somebody would give it to curl.
-fn shown(address: &dyn fmt::Display) -> String {
-    let text = address.to_string();
-    if text.starts_with("unix:") { text } else { format!("http://{text}") }
+fn shown(address: &ListenAddress, is_tls: bool) -> String {
+    match address {
+        ListenAddress::Tcp(tcp) if is_tls => format!("https://{tcp}"),
+        ListenAddress::Tcp(tcp) => format!("http://{tcp}"),
+        ListenAddress::Unix(_) => address.to_string(),
+    }
 }
 
 fn tell(log: &Log, level: Level, event: &str, fill: impl FnOnce(&mut Line<'_>)) {

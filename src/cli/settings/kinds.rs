@@ -198,7 +198,7 @@ impl FromStr for Cpus {
     }
 }
 
-/// A file; none if it is empty.
+/// A file or a folder; none if it is empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FilePath(pub Option<PathBuf>);
 

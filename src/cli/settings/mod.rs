@@ -89,8 +89,18 @@ settings! {
     /// Subscribers of one shard.
     subscribers_max: Number<1, { limits::SUBSCRIBERS_CEILING as u64 }> =
         Number(limits::SUBSCRIBERS_MAX as u64);
-    /// Connections of all shards together; fewer if there are not enough descriptors.
+    /// Connections of all shards together, each of which has its part; fewer if there are not
+    /// enough descriptors. From 90 % on, idle ones make room for new ones.
     connections_max: Number<1, { (1 << 24) - 1 }> = Number(limits::CONNECTIONS_MAX as u64);
+    /// Connections to one shard of one address, or of one /64 of IPv6; this machine's own and Unix
+    /// sockets do not count.
+    connections_per_address: Number<1, { (1 << 24) - 1 }> =
+        Number(limits::CONNECTIONS_PER_ADDRESS_MAX as u64);
+    /// The certificate of the server, in PEM, with those of who vouches for it behind. With it and
+    /// its key, all that comes over TCP is TLS; Unix sockets have none.
+    tls_cert: FilePath = FilePath::default();
+    /// Its private key, in PEM, which others may not be able to read.
+    tls_key: FilePath = FilePath::default();
     /// Threads of one shard for tools that block.
     tool_threads_max: Number<1, { limits::TOOL_THREADS_CEILING as u64 }> =
         Number(limits::TOOL_THREADS_MAX as u64);
@@ -139,6 +149,9 @@ impl Settings {
     /// Looks at what no value says alone.
     fn settle(&mut self) -> Result<(), CliError> {
         let usage = |text: String| Err(CliError::Usage(text));
+        if self.tls_cert.0.is_some() != self.tls_key.0.is_some() {
+            return usage("tls_cert and tls_key are given together or not at all".to_owned());
+        }
         let listeners_max = limits::LISTENERS_MAX as usize;
         if self.listen.is_empty() || self.listen.len() > listeners_max {
             return usage(format!("listen: 1 to {listeners_max} addresses are needed"));

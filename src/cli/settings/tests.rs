@@ -31,6 +31,9 @@ const OTHERS: &[(&str, &str)] = &[
     ("executions-max", "10000"),
     ("subscribers-max", "20000"),
     ("connections-max", "12"),
+    ("connections-per-address", "13"),
+    ("tls-cert", "cert.pem"),
+    ("tls-key", "key \"of\".pem"),
     ("tool-threads-max", "3"),
     ("retention-s", "1"),
     ("block-deadline-s", "2"),
@@ -160,6 +163,8 @@ fn what_contradicts_itself_is_refused() {
     for (words, expected) in [
         (vec![("listen", "127.0.0.1:1"), ("listen", "127.0.0.1:1")], "127.0.0.1:1 is there twice"),
         (vec![("listen", "127.0.0.1:0"); 17], "1 to 16 addresses"),
+        (vec![("tls-cert", "c.pem")], "tls_cert and tls_key are given together"),
+        (vec![("tls-key", "k.pem")], "tls_cert and tls_key are given together"),
     ] {
         let error = from_words(&words).unwrap_err();
         assert!(error.contains(expected), "{error}");

@@ -6,7 +6,7 @@ use super::super::{ExecuteError, ExecuteOptions, Shard};
 use super::connection::{Doing, Timer};
 use crate::base::{ExecutionId, Principal};
 use crate::endpoint::{Answer, ApiError, Call, Execute, documents};
-use crate::engine::{CancelError, NotFound, Start, State, Status as ExecutionStatus};
+use crate::engine::{CancelError, NotFound, Outcome, Start, State, Status as ExecutionStatus};
 use crate::limits;
 use crate::reactor::{ConnectionId, Reactor};
 use crate::wire::http1::Status;
@@ -110,7 +110,8 @@ impl<R: Reactor + 'static> Shard<R> {
             Err(CancelError::Ended(_)) => Status::OK, // As was wished.
             Err(error @ CancelError::NotFound) => return Err(error.into()),
         };
-        let state = self.inspect(id)?.state;
+        // With its ring it may have made room for somebody who waits, and be forgotten already.
+        let state = self.inspect(id).map_or(State::Ended(Outcome::Cancelled), |found| found.state);
         Ok(Answer::json(status, &documents::state(id, state)))
     }
 

@@ -1,7 +1,9 @@
 //! Deadlines of connections. Each has one timer; what it is for follows from what it does.
 
+use std::time::Duration;
+
 use super::super::Shard;
-use super::connection::{Doing, Timer};
+use super::connection::{Connection, Doing, Timer};
 use super::stream::{Pace, Source};
 use crate::base::Instant;
 use crate::endpoint::Due;
@@ -31,7 +33,15 @@ impl<R: Reactor + 'static> Shard<R> {
                         false => serve.set_timer(id, Some((Timer::Idle, until))),
                     }
                 }
-                Timer::Idle | Timer::Request => {
+                Timer::Body if connection.body_until() > now => {
+                    let until = connection.body_until(); // More has come since.
+                    serve.set_timer(id, Some((Timer::Body, until)));
+                }
+                Timer::Idle | Timer::Request | Timer::Body => {
+                    match connection.http.due() {
+                        Due::Rest => self.counters.requests_timed_out += 1,
+                        _ => self.counters.connections_idled_out += 1,
+                    }
                     self.converse(id, |http, around, out| http.time_out(around, out));
                 }
                 Timer::Result => self.answer_late(id),
@@ -98,34 +108,63 @@ impl<R: Reactor + 'static> Shard<R> {
     pub(super) fn settle_connection(&mut self, id: ConnectionId) {
         let now = self.now;
         let serve = self.serve.as_mut().expect("it has connections");
+        serve.settle_place(id, now);
         let Some(connection) = serve.connection(id) else { return };
         if let Doing::Moving(_) = connection.doing {
             return;
         }
         self.reactor.set_receiving(id, connection.http.wants_bytes());
-        let armed = connection.timer.map(|(timer, _)| timer);
-        let wanted = match (&connection.doing, connection.http.due()) {
-            // Until everything is sent: then it lingers.
-            (Doing::Requests, _) if connection.is_last => {
-                Some((Timer::Idle, limits::CONNECTION_IDLE))
-            }
-            (Doing::Requests, Due::Request) => Some((Timer::Idle, limits::CONNECTION_IDLE)),
-            // Its deadline stands from the first byte on.
-            (Doing::Requests, Due::Rest) if armed == Some(Timer::Request) => return,
-            (Doing::Requests, Due::Rest) => Some((Timer::Request, limits::REQUEST_DEADLINE)),
-            (Doing::Requests, Due::Answer | Due::Nothing) | (Doing::Elsewhere, _) => None,
-            // Set by who began it.
-            (Doing::Result | Doing::Joining | Doing::Stream, _) => return,
-            (Doing::Closing | Doing::Moving(_), _) => return,
-        };
-        let wanted = wanted.map(|(timer, after)| (timer, now + after));
-        serve.set_timer(id, wanted);
+        if let Some(wanted) = connection.wanted_timer(now) {
+            serve.set_timer(id, wanted);
+        }
     }
 
     /// When the next timer of a connection is due.
     #[inline]
     pub(in crate::shard) fn connection_deadline(&self) -> Option<Instant> {
         self.serve.as_ref()?.next_deadline()
+    }
+}
+
+impl Connection {
+    /// The timer that goes with what it is doing; `None`: the one that it has.
+    fn wanted_timer(&mut self, now: Instant) -> Option<Option<(Timer, Instant)>> {
+        let arrival = self.http.arrival();
+        // What it is set for, if that is still the same request.
+        let is_same = std::mem::replace(&mut self.timed_heads, arrival.heads) == arrival.heads;
+        let armed = self.timer.map(|(timer, _)| timer).filter(|_| is_same);
+        let idle = Some((Timer::Idle, now + limits::CONNECTION_IDLE));
+        match (&self.doing, self.http.due()) {
+            // Until everything is sent: then it lingers.
+            (Doing::Requests, _) if self.is_last => Some(idle),
+            // The deadline of a head stands from its first byte on, or from the beginning of the
+            // connection; an empty line is no request.
+            (Doing::Requests, Due::Request) if armed == Some(Timer::Request) => None,
+            (Doing::Requests, Due::Request) => Some(idle),
+            (Doing::Requests, Due::Rest) => {
+                let timer = if arrival.body_bytes.is_some() { Timer::Body } else { Timer::Request };
+                if armed == Some(timer) {
+                    return None;
+                }
+                self.body_from = now;
+                let until = match timer {
+                    Timer::Body => self.body_until(),
+                    _ => now + limits::REQUEST_DEADLINE,
+                };
+                Some(Some((timer, until)))
+            }
+            (Doing::Requests, Due::Answer | Due::Nothing) | (Doing::Elsewhere, _) => Some(None),
+            // Set by who began it.
+            (Doing::Result | Doing::Joining | Doing::Stream, _) => None,
+            (Doing::Closing | Doing::Moving(_), _) => None,
+        }
+    }
+
+    /// Until when more of the body has to come: what has come buys time.
+    fn body_until(&self) -> Instant {
+        let body_bytes = self.http.arrival().body_bytes.unwrap_or(0);
+        let bought_ms = body_bytes.saturating_mul(1_000) / limits::REQUEST_BODY_BYTES_PER_S;
+        self.body_from + limits::REQUEST_BODY_GRACE + Duration::from_millis(bought_ms)
     }
 }
 

@@ -15,6 +15,7 @@ use smallvec::SmallVec;
 use super::buffers::Buffers;
 use super::frames::Frames;
 use super::stream::Stream;
+use super::tls::Session;
 use crate::base::Instant;
 use crate::endpoint::{Call, HttpConnection};
 use crate::engine::wheel::TimerId;
@@ -84,8 +85,10 @@ pub(super) enum Doing {
 pub(super) enum Timer {
     /// There is no request.
     Idle,
-    /// A request has to be there whole.
+    /// The head of a request has to be there whole.
     Request,
+    /// Its body has to come fast enough.
+    Body,
     /// A result is waited for.
     Result,
     /// Other shards are waited for.
@@ -104,10 +107,18 @@ pub(super) struct Connection {
     pub id: ConnectionId,
     pub peer: Peer,
     pub http: HttpConnection,
+    /// Between the socket and `http`, if it has TLS.
+    pub session: Option<Box<Session>>,
     pub doing: Doing,
     /// What it is given.
     pub stream: Option<Box<Stream>>,
     pub timer: Option<(Timer, TimerId)>,
+    /// Heads that had come when the timer was set for a request.
+    pub timed_heads: u32,
+    /// When the body began for which it was set.
+    pub body_from: Instant,
+    /// Since when it has no request.
+    pub idle_from: Instant,
     /// Its own bytes, those of `pieces`.
     own: Vec<u8>,
     pieces: Pieces,
@@ -148,9 +159,13 @@ impl Connection {
             id,
             peer,
             http: HttpConnection::new(),
+            session: None,
             doing: Doing::Requests,
             stream: None,
             timer: None,
+            timed_heads: 0,
+            body_from: now,
+            idle_from: now,
             own: Vec::new(),
             pieces: SmallVec::new(),
             is_blocked: false,
@@ -167,7 +182,16 @@ impl Connection {
 
     /// Has it something to send?
     pub fn has_pieces(&self) -> bool {
-        !self.pieces.is_empty()
+        !self.pieces.is_empty() || self.sealed_bytes() > 0
+    }
+
+    fn sealed_bytes(&self) -> usize {
+        self.session.as_ref().map_or(0, |session| session.waiting_bytes())
+    }
+
+    /// Bytes that it waits to send.
+    pub fn waiting_bytes(&self) -> usize {
+        self.own.len() + self.sealed_bytes()
     }
 
     /// Bytes that it has put aside.
@@ -238,8 +262,11 @@ impl Connection {
         frames: &Frames,
         spare: &mut Buffers,
         now: Instant,
-        send: impl FnOnce(&[IoSlice<'_>]) -> Result<usize, E>,
+        mut send: impl FnMut(&[IoSlice<'_>]) -> Result<usize, E>,
     ) -> Flushed {
+        if let Some(session) = self.session.take() {
+            return self.flush_sealed(session, frames, spare, now, send);
+        }
         if self.pieces.is_empty() {
             spare.give_back(std::mem::take(&mut self.own)); // Nothing came of it.
             return Flushed::All;
@@ -267,6 +294,63 @@ impl Connection {
         Flushed::All
     }
 
+    /// As [`Connection::flush`], with TLS: what was sealed and not sent first, then portion after
+    /// portion, and at the very end that it is the end.
+    fn flush_sealed<E>(
+        &mut self,
+        mut session: Box<Session>,
+        frames: &Frames,
+        spare: &mut Buffers,
+        now: Instant,
+        mut send: impl FnMut(&[IoSlice<'_>]) -> Result<usize, E>,
+    ) -> Flushed {
+        let mut sealed_bytes = 0;
+        let flushed = loop {
+            if self.is_blocked {
+                break Flushed::Cut;
+            }
+            let waiting_bytes = session.waiting_bytes();
+            match session.send(spare, &mut send) {
+                Err(_) => break Flushed::Broken,
+                Ok(is_all) => self.is_blocked = !is_all,
+            }
+            if session.waiting_bytes() < waiting_bytes {
+                self.sent_at = now;
+            }
+            if self.is_blocked {
+                break Flushed::Cut;
+            }
+            let portion_bytes = session.seal(self.slices_from(sealed_bytes, frames), spare);
+            sealed_bytes += portion_bytes;
+            let is_end = self.is_last && !self.is_aborted;
+            if portion_bytes == 0 && !(is_end && session.say_goodbye()) {
+                break Flushed::All;
+            }
+        };
+        self.session = Some(session);
+        let total_bytes: usize = self.pieces.iter().map(Piece::len).sum();
+        if sealed_bytes < total_bytes {
+            self.put_aside(sealed_bytes, frames, spare);
+        } else {
+            self.pieces.clear();
+            spare.give_back(std::mem::take(&mut self.own));
+        }
+        flushed
+    }
+
+    /// The pieces as slices, without so many bytes at their front.
+    fn slices_from<'a>(
+        &'a self,
+        mut skip_bytes: usize,
+        frames: &'a Frames,
+    ) -> impl Iterator<Item = &'a [u8]> {
+        self.slices(frames).map(move |slice| {
+            let skipped = skip_bytes.min(slice.len());
+            skip_bytes -= skipped;
+            &slice[skipped..]
+        })
+    }
+
     /// Copies what was not sent: the cache is to be written again.
     fn put_aside(&mut self, sent_bytes: usize, frames: &Frames, spare: &mut Buffers) {
         if let [Piece::Own { from, .. }] = &mut self.pieces[..] {
@@ -275,11 +359,8 @@ impl Connection {
         }
         let total_bytes: usize = self.pieces.iter().map(Piece::len).sum();
         let mut rest = spare.large(total_bytes - sent_bytes);
-        let mut skip_bytes = sent_bytes;
-        for slice in self.slices(frames) {
-            let skipped = skip_bytes.min(slice.len());
-            skip_bytes -= skipped;
-            rest.extend_from_slice(&slice[skipped..]);
+        for slice in self.slices_from(sent_bytes, frames) {
+            rest.extend_from_slice(slice);
         }
         self.pieces.clear();
         self.pieces.push(Piece::Own { from: 0, until: rest.len() as u32 });
@@ -299,6 +380,9 @@ impl Connection {
     /// Takes its buffer back, when it is gone.
     pub fn recycle(self, spare: &mut Buffers) {
         spare.give_back(self.own);
+        if let Some(session) = self.session {
+            session.recycle(spare);
+        }
     }
 
     /// Checks its invariants. For tests.

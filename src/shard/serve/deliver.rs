@@ -210,13 +210,16 @@ impl Serve {
             });
             let takes = match flushed {
                 Flushed::All => true,
-                Flushed::Cut => false,
+                Flushed::Cut => {
+                    self.waiting_line.leave(index as u32); // It has an answer to take first.
+                    false
+                }
                 Flushed::Broken => {
                     self.broken.push(id);
                     continue;
                 }
             };
-            let aside_bytes = if takes { 0 } else { connection.own_bytes() };
+            let aside_bytes = if takes { 0 } else { connection.waiting_bytes() };
             self.aside_bytes = self.aside_bytes + aside_bytes - connection.aside_bytes;
             connection.aside_bytes = aside_bytes;
             if self.aside_bytes > limits::CARRIES_BYTES_MAX && !takes {

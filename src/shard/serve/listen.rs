@@ -50,7 +50,9 @@ impl<R: Reactor + 'static> Shard<R> {
             self.reactor.open_sockets(self.socket_limits)?;
             let seed = self.secrets.draw().map_or(0, |secret| secret.nonce);
             let now = self.reactor.now();
-            self.serve = Some(Box::new(Serve::new(self.socket_limits.connections_max, seed, now)));
+            let connections_max = self.socket_limits.connections_max;
+            let serve = Serve::new(connections_max, self.connections_per_address_max, seed, now);
+            self.serve = Some(Box::new(serve));
         }
         Ok(())
     }

@@ -6,20 +6,25 @@
 //! asks for nothing (`Demand` 0), and its policy decides in the engine what becomes of it.
 //!
 //! Reading order: [`Serve`], the tables; `connection.rs` and `stream.rs`, one of them; `frames.rs`,
-//! what they share; then what the shard does with them: `receive.rs` (bytes in), `answer.rs`
-//! (calls), `owner.rs` (whose what is), `follow.rs` and `attached.rs` (streams), `deliver.rs` (what
-//! is given and sent), `clock.rs` (deadlines), `moves.rs` and `peers.rs` (other shards),
-//! `server.rs` (all of them), `tell.rs` (the log).
+//! what they share; then what the shard does with them: `admit.rs` (who comes in), `receive.rs`
+//! (bytes in), `answer.rs` (calls), `owner.rs` (whose what is), `follow.rs` and `attached.rs`
+//! (streams), `deliver.rs` (what is given and sent), `clock.rs` (deadlines), `moves.rs` and
+//! `peers.rs` (other shards), `server.rs` (all of them), `tell.rs` (the log), `tls/` (what stands
+//! before the HTTP machine where there is TLS).
 //! Tests: beside `frames.rs`; `sim/server/`, in simulated time; `tests/serve*`, with real clients.
 //!
 //! Invariants ([`Serve::audit`]):
 //! - V1: a connection's place is its place in the reactor, and its generation too.
 //! - V2: the engine was told to give a subscriber nothing if and only if its connection is blocked.
 //! - V3: between two turns nothing is queued but for connections that are blocked.
+//! - V4: in the line of those who make room for others stand those who have no request under way,
+//!   and nobody else.
 //!
 //! What a connection follows on another shard it reads from there by itself: `join.rs` (how that
 //! begins) and `remote.rs` (how it goes on), which has invariants of its own.
 
+mod addresses;
+mod admit;
 mod answer;
 mod attached;
 mod buffers;
@@ -29,6 +34,7 @@ mod deliver;
 mod follow;
 mod frames;
 mod join;
+mod line;
 mod listen;
 mod moves;
 mod owner;
@@ -38,14 +44,22 @@ mod remote;
 mod server;
 mod stream;
 mod tell;
+#[cfg(feature = "tls")]
+mod tls;
+#[cfg(not(feature = "tls"))]
+#[path = "tls/absent.rs"]
+mod tls;
 
 pub(super) use deliver::Giving;
 pub(super) use moves::Moving;
 pub use server::{Server, ServerConfig, ServerError, SetUp};
 pub(super) use stream::Source;
+pub use tls::TlsConfig;
+#[cfg(feature = "tls")]
+pub use tls::TlsError;
 
 use crate::base::{ExecutionId, Instant, Random, SubscriberId};
-use crate::endpoint::{Access, Surroundings};
+use crate::endpoint::{Access, Due, Surroundings};
 use crate::engine::wheel::Wheel;
 use crate::limits;
 use crate::reactor::{ConnectionId, ListenerId, Peer};
@@ -92,6 +106,13 @@ pub(super) struct Serve {
     /// What connections follow on other shards.
     remotes: Remotes,
     timers: Wheel<(ConnectionId, Timer)>,
+    /// How many connections there can be.
+    places: admit::Places,
+    /// How many each address has.
+    addresses: addresses::Addresses,
+    /// Who has no request under way.
+    waiting_line: line::Line,
+    untold: admit::Untold,
     random: Random,
     date: [u8; 29],
     date_s: u64,
@@ -100,7 +121,10 @@ pub(super) struct Serve {
 }
 
 impl Serve {
-    pub fn new(connections_max: u32, seed: u64, now: Instant) -> Serve {
+    pub fn new(connections_max: u32, per_address_max: u32, seed: u64, now: Instant) -> Serve {
+        let mut random = Random::new(seed);
+        let addresses =
+            addresses::Addresses::new(connections_max, per_address_max, random.next_u64());
         Serve {
             connections: Vec::new(),
             connection_count: 0,
@@ -122,7 +146,11 @@ impl Serve {
             joinings: join::Joinings::default(),
             remotes: Remotes::default(),
             timers: Wheel::new(connections_max, now),
-            random: Random::new(seed),
+            places: admit::Places::new(connections_max),
+            addresses,
+            waiting_line: line::Line::new(connections_max),
+            untold: admit::Untold::default(),
+            random,
             date: http_date(0),
             date_s: 0,
             is_draining: false,
@@ -159,12 +187,14 @@ impl Serve {
         assert!(self.connections[index].is_none()); // V1
         self.connections[index] = Some(Box::new(Connection::new(id, peer, now)));
         self.connection_count += 1;
+        self.addresses.add(&peer);
+        self.waiting_line.append(id.0.index);
         // Bought here, because a chunk buys nothing.
         let count = self.connection_count as usize;
         self.touched.reserve(count.saturating_sub(self.touched.len()));
         self.demands.reserve(count.saturating_sub(self.demands.len()));
         self.spare.provide(count);
-        self.set_timer(id, Some((Timer::Idle, now + limits::CONNECTION_IDLE)));
+        self.set_timer(id, Some((Timer::Request, now + limits::REQUEST_DEADLINE)));
     }
 
     /// Takes a connection out of the tables. What it was doing is the caller's to end.
@@ -173,6 +203,8 @@ impl Serve {
         self.set_timer(id, None);
         let connection = self.connections[id.0.index as usize].take()?;
         self.connection_count -= 1;
+        self.addresses.remove(&connection.peer);
+        self.waiting_line.leave(id.0.index);
         self.aside_bytes -= connection.aside_bytes;
         match connection.doing {
             Doing::Result => self.waiting.retain(|(_, waiting)| *waiting != id),
@@ -251,6 +283,15 @@ impl Serve {
             assert!(!connection.has_pieces() || connection.is_blocked || connection.is_touched);
         }
         assert_eq!(count, self.connection_count);
+        let waits = |c: &Connection| {
+            matches!(c.doing, Doing::Requests) && c.http.due() == Due::Request && !c.is_last
+        };
+        let mut in_line = vec![false; self.connections.len()];
+        self.waiting_line.iter().for_each(|index| in_line[index as usize] = true);
+        for (is_in_line, connection) in in_line.iter().zip(&self.connections) {
+            let expected = connection.as_deref().is_some_and(|c| waits(c) && !c.is_blocked);
+            assert_eq!(*is_in_line, expected, "{connection:?}"); // V4
+        }
         let connections = self.connections.iter().flatten();
         let aside_bytes: usize = connections.map(|connection| connection.aside_bytes).sum();
         assert_eq!(aside_bytes, self.aside_bytes);

@@ -2,11 +2,13 @@
 //! it is like any other; nothing crosses cores chunk by chunk.
 //!
 //! The request has been read, and its answer not begun: what moves is the socket, the HTTP machine
-//! with what it has kept, the call, and bytes of earlier answers that the kernel did not take yet.
+//! with what it has kept, the session of TLS, the call, and bytes of earlier answers that the kernel
+//! did not take yet.
 
 use super::super::Shard;
 use super::super::handle::Command;
 use super::connection::{Connection, Doing};
+use super::tls::Session;
 use crate::endpoint::{Answer, ApiError, Call, HttpConnection, Step};
 use crate::limits;
 use crate::reactor::{ConnectionId, Reactor, ReleasedSocket};
@@ -16,6 +18,7 @@ use crate::wire::http1::Status;
 pub(in crate::shard) struct Moving {
     socket: ReleasedSocket,
     http: HttpConnection,
+    session: Option<Box<Session>>,
     call: Call,
     /// To be sent before the answer.
     rest: Vec<u8>,
@@ -36,6 +39,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let Some(connection) = serve.connection(id) else { return };
         connection.doing = Doing::Moving(Box::new((home, call)));
         connection.is_blocked = true; // What is left to be sent is not sent from here.
+        serve.settle_place(id, self.now);
         self.reactor.release(id);
     }
 
@@ -44,17 +48,17 @@ impl<R: Reactor + 'static> Shard<R> {
         let Some(serve) = &mut self.serve else { return };
         let Some(connection) = serve.forget(id) else { return };
         let rest = connection.unsent();
-        let Connection { http, doing, .. } = *connection;
+        let Connection { http, session, doing, .. } = *connection;
         let Doing::Moving(to) = doing else { unreachable!("nothing else is released") };
         let (home, call) = *to;
-        let moving = Box::new(Moving { socket, http, call, rest });
+        let moving = Box::new(Moving { socket, http, session, call, rest });
         let peer = &self.peers[home];
         match peer.put(Command::Arrive(moving)) {
             Ok(()) => {
                 let waker = peer.waker().clone();
                 self.reactor.wake(&waker);
             }
-            Err((_, Command::Arrive(moving))) => self.turn_away(*moving),
+            Err((_, Command::Arrive(moving))) => self.send_back(*moving),
             Err(_) => unreachable!("it comes back as it went"),
         }
     }
@@ -68,7 +72,7 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     /// The other shard takes nothing now: the client is told so from here.
-    fn turn_away(&mut self, moving: Moving) {
+    fn send_back(&mut self, moving: Moving) {
         if let Some(id) = self.adopt(moving) {
             let error =
                 ApiError::new(Status::SERVICE_UNAVAILABLE, "busy", "a shard takes no calls");
@@ -79,7 +83,7 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// A connection with its answer still to be given; `None` if it finds no place.
     fn adopt(&mut self, moving: Moving) -> Option<ConnectionId> {
-        let Moving { socket, http, rest, .. } = moving;
+        let Moving { socket, http, session, rest, .. } = moving;
         let peer = socket.peer();
         if self.open_serve().is_err() {
             return None;
@@ -92,6 +96,7 @@ impl<R: Reactor + 'static> Shard<R> {
         serve.accept(id, peer, self.now);
         let connection = serve.writable(id).expect("it was just accepted");
         connection.http = http;
+        connection.session = session;
         connection.write(|out| out.extend_from_slice(&rest));
         Some(id)
     }

@@ -173,7 +173,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let (mut streams, mut waiting_bytes) = (0, 0);
         for connection in connections {
             streams += u64::from(connection.stream.is_some());
-            waiting_bytes += connection.own_bytes() as u64;
+            waiting_bytes += connection.waiting_bytes() as u64;
         }
         ShardMetrics {
             shard: self.own_index() as u32,

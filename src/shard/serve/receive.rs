@@ -4,10 +4,12 @@ use super::super::Shard;
 use super::connection::Doing;
 use super::frames::Encoding;
 use super::stream::Source;
+use super::tls::Opened;
 use crate::endpoint::{HttpConnection, Step, Surroundings};
 use crate::engine::Event;
 use crate::limits;
 use crate::reactor::{ConnectionId, Reactor, SocketEvent};
+use crate::trace::Level;
 
 impl<R: Reactor + 'static> Shard<R> {
     /// Looks at what has happened on sockets.
@@ -20,15 +22,18 @@ impl<R: Reactor + 'static> Shard<R> {
             let Some(event) = self.reactor.next_socket_event() else { return };
             self.worked = true;
             match event {
-                SocketEvent::Accepted { connection, peer, .. } => {
-                    serve.accept(connection, peer, self.now);
-                    self.log_connection("connection_opened", peer);
-                }
+                SocketEvent::Accepted { connection, peer, .. } => self.admit(connection, peer),
                 SocketEvent::Received { connection: id, bytes } => {
                     let around = serve.around(&self.access, self.now);
                     let Some(connection) = serve.writable(id) else { continue };
                     if let Doing::Closing = connection.doing {
                         continue; // It was told that nothing more is read.
+                    }
+                    if let Some(session) = &mut connection.session {
+                        let mut plain = std::mem::take(&mut self.opened);
+                        let opened = session.open(bytes, &mut plain);
+                        self.receive_opened(id, opened, plain);
+                        continue;
                     }
                     let step = connection.converse(|http, out| http.receive(bytes, &around, out));
                     self.take_step(id, step);
@@ -39,10 +44,45 @@ impl<R: Reactor + 'static> Shard<R> {
                 SocketEvent::Writable { connection: id } => {
                     if let Some(connection) = serve.writable(id) {
                         connection.is_blocked = false;
+                        serve.settle_place(id, self.now);
                     }
                 }
                 SocketEvent::Released { connection: id, socket } => self.send_off(id, socket),
             }
+        }
+    }
+
+    /// What TLS has opened of what came.
+    fn receive_opened(&mut self, id: ConnectionId, opened: Opened, mut bytes: Vec<u8>) {
+        if !bytes.is_empty() {
+            self.converse(id, |http, date, out| http.receive(&bytes, date, out));
+            bytes.clear();
+        }
+        self.opened = bytes;
+        match opened {
+            Opened::More => {}
+            Opened::Ready => self.counters.tls_handshakes += 1,
+            Opened::Ended => self.peer_ended(id, false),
+            Opened::Refused(reason) => self.break_off(id, &reason),
+        }
+    }
+
+    /// What has come cannot be believed: the peer is told why, and nothing else.
+    fn break_off(&mut self, id: ConnectionId, reason: &str) {
+        self.counters.tls_refusals += 1;
+        let serve = self.serve.as_mut().expect("it has connections");
+        let Some(connection) = serve.writable(id) else { return };
+        let peer = connection.peer;
+        connection.is_last = true;
+        let is_between = matches!(connection.doing, Doing::Requests);
+        self.log.record(self.wall_us(), Level::Debug, "tls_refused", |record| {
+            record.show("peer", &peer).show("reason", &reason);
+        });
+        if is_between {
+            self.settle_connection(id); // It is closed once that was sent.
+        } else if let Some(serve) = &mut self.serve {
+            serve.flush(&mut self.reactor, &mut self.counters, self.now);
+            self.drop_connection(id);
         }
     }
 
@@ -96,7 +136,12 @@ impl<R: Reactor + 'static> Shard<R> {
     fn peer_ended(&mut self, id: ConnectionId, is_broken: bool) {
         let serve = self.serve.as_mut().expect("it has connections");
         let Some(connection) = serve.connection(id) else { return };
-        connection.has_ended = true;
+        if std::mem::replace(&mut connection.has_ended, true)
+            && matches!(connection.doing, Doing::Requests)
+            && !is_broken
+        {
+            return; // TLS has said so, and now TCP does.
+        }
         match connection.doing {
             // Who closes its side of a stream has gone, as browsers and curl go.
             _ if is_broken => self.drop_connection(id),

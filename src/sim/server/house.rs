@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::script::{self, Script};
 use crate::engine::EngineLimits;
 use crate::memory::RingPoolConfig;
-use crate::reactor::{ListenAddress, ListenOptions};
+use crate::reactor::{ListenAddress, ListenOptions, SocketLimits};
 use crate::shard::{Shard, ShardConfig};
 use crate::sim::network::SimClient;
 use crate::sim::reactor::SimReactor;
@@ -33,15 +33,31 @@ impl House {
 
     /// A server of so many.
     pub fn of(shard_count: u8) -> House {
+        House::with_rings(shard_count, 1 << 20, ShardConfig::default())
+    }
+
+    /// A server of one shard that is set up so.
+    pub fn with(config: ShardConfig) -> House {
+        House::with_rings(1, 1 << 20, config)
+    }
+
+    /// With so many places.
+    pub fn with_places(connections_max: u32) -> House {
+        let sockets = SocketLimits { connections_max, ..SocketLimits::default() };
+        House::with(ShardConfig { sockets: Some(sockets), ..ShardConfig::default() })
+    }
+
+    /// With so much memory for the rings of each shard.
+    pub fn with_rings(shard_count: u8, bytes_max: u64, set_up: ShardConfig) -> House {
         let world = SimWorld::new(1, SimFaults::NONE);
         let mut address: ListenAddress = "127.0.0.1:0".parse().unwrap();
         let mut shards = Vec::new();
         for shard in 0..shard_count {
             let config = ShardConfig {
                 engine: EngineLimits { shard, executions_max: 8, ..EngineLimits::default() },
-                rings: RingPoolConfig { prealloc_bytes: 0, bytes_max: 1 << 20 },
+                rings: RingPoolConfig { prealloc_bytes: 0, bytes_max },
                 seed: Some(1),
-                ..ShardConfig::default()
+                ..set_up.clone()
             };
             let mut shard = Shard::with_reactor(SimReactor::new(&world, 1), config).unwrap();
             shard.tools_mut().insert(script::spec(), script::prepare).unwrap();

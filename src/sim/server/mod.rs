@@ -14,6 +14,8 @@ mod exchange;
 mod follower;
 #[cfg(test)]
 mod house;
+#[cfg(test)]
+mod limits_tests;
 mod oracle;
 #[cfg(test)]
 mod owner_tests;
@@ -21,5 +23,7 @@ mod run;
 mod script;
 #[cfg(test)]
 mod tests;
+#[cfg(all(test, feature = "tls"))]
+mod tls_tests;
 
 pub use run::{ServerSummary, run_server_seed};

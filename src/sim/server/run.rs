@@ -94,6 +94,7 @@ struct Run {
     cuts: u64,
     answered: u64,
     refused: u64,
+    turned_away: u64,
     cut_chance: u64,
     is_slow: bool,
     acknowledges: bool,
@@ -152,6 +153,7 @@ impl Run {
             cuts: 0,
             answered: 0,
             refused: 0,
+            turned_away: 0,
             verbose,
         }
     }
@@ -181,6 +183,7 @@ impl Run {
             ("errands answered", self.answered),
             ("nonsense refused", self.refused),
             ("moves", self.moves()),
+            ("errands turned away", self.turned_away),
         ];
         let mut counters = Counters::default();
         self.shards.iter().for_each(|shard| counters.merge(&shard.counters()));
@@ -292,6 +295,10 @@ impl Run {
             let body = String::from_utf8_lossy(&errand.exchange.body).into_owned();
             if outcome == Outcome::Cut {
                 continue; // The server ends, or it came to a full house.
+            }
+            if status == Some(503) && body.contains("too_many_connections") {
+                self.turned_away += 1;
+                continue;
             }
             let is_right = match (&errand.kind, status) {
                 (Kind::Ask(expected), Some(status)) => expected.contains(&status),

@@ -5,37 +5,7 @@ use std::time::Duration;
 use super::house::{House, NOTHING, SHORT, get};
 use super::script::Script;
 use crate::limits;
-
-#[test]
-fn a_request_that_trickles_in_is_given_up_after_its_deadline_and_not_before() {
-    let mut house = House::new();
-    let client = house.visit("GET /v1/tools HT");
-    for _ in 0..9 {
-        house.pass(limits::REQUEST_DEADLINE / 10);
-        house.say(client, "x"); // Each byte is in time, and none of them helps.
-    }
-    assert_eq!(house.hear(client), "");
-    house.pass(limits::REQUEST_DEADLINE / 10);
-    let heard = house.hear(client);
-    assert!(heard.starts_with("HTTP/1.1 408 ") && heard.ends_with("<end>"), "{heard}");
-}
-
-#[test]
-fn a_connection_without_a_request_is_closed_without_a_word() {
-    let mut house = House::new();
-    let client = house.visit("");
-    house.pass(limits::CONNECTION_IDLE - Duration::from_secs(1));
-    assert_eq!(house.hear(client), "");
-    house.pass(Duration::from_secs(2));
-    assert_eq!(house.hear(client), "<end>");
-    let used = house.visit(&get("/healthz"));
-    assert!(house.hear(used).starts_with("HTTP/1.1 200 "));
-    house.pass(limits::CONNECTION_IDLE - Duration::from_secs(1));
-    house.say(used, &get("/healthz"));
-    assert!(house.hear(used).starts_with("HTTP/1.1 200 "), "its time begins anew");
-    house.pass(limits::CONNECTION_IDLE + Duration::from_secs(1));
-    assert_eq!(house.hear(used), "<end>");
-}
+use crate::shard::ShardConfig;
 
 #[test]
 fn streams_say_that_they_live_when_they_have_said_nothing_else() {
@@ -76,6 +46,22 @@ fn a_result_is_waited_for_and_no_longer_than_asked() {
     house.pass(Duration::from_secs(5));
     let heard = house.get(&format!("/v1/executions/{whole}/result"));
     assert!(heard.contains("\"complete\":true"), "{heard}");
+}
+
+#[test]
+fn who_cancels_an_execution_whose_ring_others_wait_for_is_not_told_that_it_never_was() {
+    let mut house = House::with_rings(1, 16 << 10, ShardConfig::default());
+    let first = house.run(SHORT, NOTHING);
+    let ids: Vec<String> = (0..7).map(|_| house.run(SHORT, NOTHING)).collect();
+    let mut is_queued =
+        |id: &String| house.get(&format!("/v1/executions/{id}")).contains("\"state\":\"queued\"");
+    let last = ids.iter().find(|id| is_queued(id)).expect("there is no ring for all of them");
+    let client =
+        house.visit(&format!("DELETE /v1/executions/{first} HTTP/1.1\r\nHost: localhost\r\n\r\n"));
+    let heard = house.hear(client);
+    assert!(heard.starts_with("HTTP/1.1 202 ") && heard.contains("\"cancelled\""), "{heard}");
+    let status = house.get(&format!("/v1/executions/{last}"));
+    assert!(status.contains("\"state\":\"running\""), "{status}");
 }
 
 #[test]

@@ -1,0 +1,92 @@
+//! TLS for a client: whom it believes, and the connection that comes of it.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, ErrorKind, Read};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+
+use crate::limits;
+
+/// Who has to vouch for a server, or the server itself: certificates. Nobody else is believed, not
+/// even those whom the system trusts.
+#[derive(Clone)]
+pub struct Trust(Arc<ClientConfig>);
+
+/// Why certificates cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TrustError {
+    /// The file.
+    pub file: PathBuf,
+    /// What is wrong with it.
+    pub problem: String,
+}
+
+/// An encrypted connection.
+pub(super) type TlsStream = StreamOwned<ClientConnection, TcpStream>;
+
+impl Trust {
+    /// Believes the certificates of this file, which are in PEM.
+    ///
+    /// # Errors
+    /// [`TrustError`].
+    pub fn from_file(file: &Path) -> Result<Trust, TrustError> {
+        let wrong = |problem: String| TrustError { file: file.to_owned(), problem };
+        let mut text = Vec::new();
+        let opened = File::open(file).map_err(|error| wrong(error.to_string()))?;
+        let read = opened.take(limits::TLS_FILE_BYTES_MAX + 1).read_to_end(&mut text);
+        read.map_err(|error| wrong(error.to_string()))?;
+        if text.len() as u64 > limits::TLS_FILE_BYTES_MAX {
+            return Err(wrong(format!("it is longer than {} bytes", limits::TLS_FILE_BYTES_MAX)));
+        }
+        let mut roots = RootCertStore::empty();
+        for certificate in CertificateDer::pem_slice_iter(&text) {
+            let certificate = certificate.map_err(|error| wrong(error.to_string()))?;
+            roots.add(certificate).map_err(|error| wrong(error.to_string()))?;
+        }
+        if roots.is_empty() {
+            return Err(wrong("there is no certificate in it".to_owned()));
+        }
+        let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
+        let builder = builder.with_safe_default_protocol_versions();
+        let builder = builder.map_err(|error| wrong(error.to_string()))?;
+        let mut config = builder.with_root_certificates(roots).with_no_client_auth();
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(Trust(Arc::new(config)))
+    }
+
+    /// Agrees with the server at the other end on keys, and makes sure that it is this host.
+    pub(super) fn connect(&self, host: &str, mut socket: TcpStream) -> io::Result<TlsStream> {
+        let bad =
+            |error: &dyn fmt::Display| io::Error::new(ErrorKind::InvalidData, error.to_string());
+        let name = ServerName::try_from(host.to_owned()).map_err(|error| bad(&error))?;
+        let config = Arc::clone(&self.0);
+        let mut tls = ClientConnection::new(config, name).map_err(|error| bad(&error))?;
+        socket.set_read_timeout(Some(limits::CLIENT_CONNECT_TIMEOUT))?;
+        socket.set_write_timeout(Some(limits::CLIENT_CONNECT_TIMEOUT))?;
+        while tls.is_handshaking() {
+            tls.complete_io(&mut socket)?;
+        }
+        Ok(StreamOwned::new(tls, socket))
+    }
+}
+
+impl fmt::Debug for Trust {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("Trust")
+    }
+}
+
+impl fmt::Display for TrustError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}: {}", self.file.display(), self.problem)
+    }
+}
+
+impl std::error::Error for TrustError {}

@@ -1,0 +1,187 @@
+//! Who comes in when there is little room: how many connections an address may have, who makes
+//! place for others, and who is told that there is none.
+//!
+//! Each shard has its part of the places and counts for itself. Up to
+//! [`limits::CONNECTIONS_EVICT_PERCENT`] of them everybody comes in. Above, a new connection takes
+//! the place of the one that has been without a request longest; if there is none (whoever is in a
+//! request or follows a stream stays, and whoever has just come or was just answered), it takes one
+//! of the places that are left. Some of these are kept to tell who comes last that there is none
+//! for them, so that accepting never stands still; of three places or less none is.
+
+use super::super::Shard;
+use super::Serve;
+use super::connection::{Connection, Doing};
+use super::tls::Session;
+use crate::base::Instant;
+use crate::endpoint::{ApiError, Due};
+use crate::limits;
+use crate::reactor::{ConnectionId, Peer, Reactor};
+use crate::trace::Level;
+use crate::wire::http1::Status;
+
+/// The places of one shard.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Places {
+    /// All there are.
+    max: u32,
+    /// With so many taken somebody has to go first.
+    evict_from: u32,
+    /// With so many taken nobody comes in.
+    turn_away_from: u32,
+}
+
+impl Places {
+    pub fn new(max: u32) -> Places {
+        let percent = limits::CONNECTIONS_EVICT_PERCENT;
+        let evict_from = (u64::from(max) * percent / 100).max(1) as u32;
+        let wanted = max.div_ceil(limits::CONNECTIONS_RESERVE_FRACTION) + 1;
+        let reserve = wanted.min(limits::CONNECTIONS_RESERVE_MAX).min(max / 4);
+        let turn_away_from = max - reserve;
+        Places { max, evict_from: evict_from.min(turn_away_from), turn_away_from }
+    }
+}
+
+/// What is to be done with a new connection.
+enum Verdict {
+    Welcome,
+    /// Once this one has gone.
+    Instead(ConnectionId),
+    /// It is told. `true`: and waited for; there is another place for whoever comes next.
+    TurnAway(bool),
+}
+
+/// Refusals that the log has not been told of.
+#[derive(Debug, Default)]
+pub(super) struct Untold {
+    count: u64,
+    /// Not before.
+    next_at: Option<Instant>,
+}
+
+impl Serve {
+    fn judge(&self, now: Instant) -> Verdict {
+        let Places { max, evict_from, turn_away_from } = self.places;
+        let count = self.connection_count;
+        if count < evict_from {
+            return Verdict::Welcome;
+        }
+        // Who has been answered in this very turn stands at the end, with the answer still to be
+        // sent: behind such a one there is nobody else.
+        let first =
+            self.waiting_line.first().and_then(|at| self.connections[at as usize].as_deref());
+        let may_go = |connection: &&Connection| {
+            let idle = now.since(connection.idle_from);
+            idle >= limits::CONNECTIONS_EVICT_IDLE_MIN && !connection.has_pieces()
+        };
+        match first.filter(may_go) {
+            Some(connection) => Verdict::Instead(connection.id),
+            None if count < turn_away_from => Verdict::Welcome,
+            None => Verdict::TurnAway(count + 1 < max),
+        }
+    }
+
+    /// Puts a connection into the line of those without a request, or takes it out.
+    pub(super) fn settle_place(&mut self, id: ConnectionId, now: Instant) {
+        let Some(connection) = self.connection(id) else { return };
+        let is_between = matches!(connection.doing, Doing::Requests)
+            && connection.http.due() == Due::Request
+            && !connection.is_last
+            && !connection.is_blocked;
+        match is_between {
+            true => {
+                connection.idle_from = now;
+                self.waiting_line.append(id.0.index);
+            }
+            false => self.waiting_line.leave(id.0.index),
+        }
+    }
+}
+
+impl<R: Reactor + 'static> Shard<R> {
+    /// Somebody has connected.
+    pub(super) fn admit(&mut self, id: ConnectionId, peer: Peer) {
+        let Some(serve) = &mut self.serve else { return };
+        if !serve.addresses.has_room(&peer) {
+            self.counters.connections_over_address += 1;
+            self.reactor.close(id);
+            self.log_refused(peer, "its address has too many connections");
+            return;
+        }
+        match serve.judge(self.now) {
+            Verdict::Welcome => self.welcome(id, peer),
+            Verdict::Instead(first) => {
+                self.counters.connections_evicted += 1;
+                self.drop_connection(first);
+                self.welcome(id, peer);
+            }
+            Verdict::TurnAway(waits) => self.turn_away(id, peer, waits),
+        }
+    }
+
+    fn welcome(&mut self, id: ConnectionId, peer: Peer) {
+        let serve = self.serve.as_mut().expect("it has connections");
+        serve.accept(id, peer, self.now);
+        if let (Some(tls), Peer::Tcp(_)) = (&self.tls, peer) {
+            let connection = serve.connection(id).expect("it was just accepted");
+            connection.session = Some(Session::new(tls));
+        }
+        self.log_connection("connection_opened", peer);
+    }
+
+    /// Is what comes from there TLS?
+    fn has_tls(&self, peer: &Peer) -> bool {
+        self.tls.is_some() && matches!(peer, Peer::Tcp(_))
+    }
+
+    fn turn_away(&mut self, id: ConnectionId, peer: Peer, waits: bool) {
+        self.counters.connections_turned_away += 1;
+        self.log_refused(peer, "there is no place for another connection");
+        if self.has_tls(&peer) {
+            self.reactor.close(id); // It could be told behind a handshake only, which costs most.
+            return;
+        }
+        let text = "the server has as many connections as it can";
+        let error = ApiError::new(Status::SERVICE_UNAVAILABLE, "too_many_connections", text);
+        let error = error.retry_after(limits::CONNECTIONS_RETRY_AFTER);
+        let serve = self.serve.as_mut().expect("it has connections");
+        serve.accept(id, peer, self.now);
+        serve.connection(id).expect("it was just accepted").is_aborted = !waits;
+        self.converse(id, |http, around, out| http.turn_away(&error, around, out));
+    }
+
+    /// Tells the log of somebody who was refused, together with others if there are many.
+    fn log_refused(&mut self, peer: Peer, reason: &str) {
+        let now = self.now;
+        let serve = self.serve.as_mut().expect("it has connections");
+        serve.untold.count += 1;
+        if serve.untold.next_at.is_some_and(|at| now < at) {
+            return;
+        }
+        let count = std::mem::take(&mut serve.untold.count);
+        serve.untold.next_at = Some(now + limits::REFUSALS_LOG_INTERVAL);
+        let shard = self.own_index() as u64;
+        self.log.record(self.wall_us(), Level::Warn, "connections_refused", |record| {
+            record.number("shard", shard).number("count", count);
+            record.show("last_peer", &peer).show("reason", &reason);
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn some_places_are_kept_and_one_is_always_usable() {
+        for (max, evict_from, turn_away_from) in
+            [(1, 1, 1), (3, 2, 3), (10, 8, 8), (100, 90, 97), (16_384, 14_745, 16_128)]
+        {
+            let places = Places::new(max);
+            assert_eq!((places.evict_from, places.turn_away_from), (evict_from, turn_away_from));
+        }
+        assert_eq!(
+            Places::new(1 << 24).turn_away_from,
+            (1 << 24) - limits::CONNECTIONS_RESERVE_MAX
+        );
+    }
+}

@@ -1,0 +1,235 @@
+//! Who has to go and when, to the tick of the wheel, in simulated time: heads and bodies that come
+//! too slowly, connections without requests, addresses with too many, and a house that is full.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use super::house::{House, NOTHING, SHORT, get};
+use crate::limits;
+use crate::shard::ShardConfig;
+use crate::sim::network::SimClient;
+
+/// A turn later than its deadline at most: the wheel rounds up to its tick.
+const TICK: Duration = Duration::from_nanos(1 << limits::WHEEL_TICK_SHIFT);
+const STEP: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+
+impl House {
+    /// A new connection that has said nothing.
+    fn knock(&mut self) -> SimClient {
+        let client = self.world.connect(&self.address).unwrap();
+        self.pass(STEP);
+        client
+    }
+
+    fn knock_from(&mut self, address: &str) -> SimClient {
+        let from: IpAddr = address.parse().unwrap();
+        let client = self.world.connect_from(&self.address, from).unwrap();
+        self.pass(STEP);
+        client
+    }
+
+    /// It was told nothing until `left` has passed, and this a tick later.
+    fn hear_at(&mut self, client: SimClient, left: Duration) -> String {
+        self.pass(left - TICK);
+        assert_eq!(self.hear(client), "", "too early");
+        self.pass(TICK * 2);
+        self.hear(client)
+    }
+
+    fn is_alive(&mut self, client: SimClient) -> bool {
+        self.say(client, &get("/healthz"));
+        self.hear(client).starts_with("HTTP/1.1 200 ")
+    }
+}
+
+fn assert_too_slow(heard: &str) {
+    assert!(heard.starts_with("HTTP/1.1 408 ") && heard.ends_with("<end>"), "{heard}");
+}
+
+/// The head of a request with a body of that length.
+fn post(body_bytes: usize) -> String {
+    format!(
+        "POST /v1/executions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+         Content-Length: {body_bytes}\r\n\r\n"
+    )
+}
+
+#[test]
+fn a_head_that_trickles_in_is_given_up_at_its_deadline_and_not_before() {
+    let mut house = House::new();
+    let client = house.knock();
+    house.pass(SECOND * 4 - STEP);
+    house.say(client, "GET /v1/tools HT"); // The time counts from the connection all the same.
+    for _ in 0..5 {
+        house.pass(SECOND - STEP);
+        house.say(client, "x"); // Each byte is in time, and none of them helps.
+    }
+    let heard = house.hear_at(client, SECOND - STEP);
+    assert_too_slow(&heard);
+    assert_eq!(house.shards[0].counters().requests_timed_out, 1);
+}
+
+#[test]
+fn the_time_of_a_later_head_counts_from_its_own_first_byte() {
+    let mut house = House::new();
+    let client = house.knock();
+    house.pass(SECOND * 9);
+    // One whole and the beginning of the next: that one has ten seconds of its own.
+    house.say(client, &format!("{}GET ", get("/healthz")));
+    assert!(house.hear(client).starts_with("HTTP/1.1 200 "));
+    let heard = house.hear_at(client, limits::REQUEST_DEADLINE - STEP);
+    assert_too_slow(&heard);
+}
+
+#[test]
+fn who_says_nothing_at_first_has_as_long_as_for_a_head_and_between_requests_longer() {
+    let mut house = House::new();
+    let (silent, empty) = (house.knock(), house.knock());
+    house.say(empty, "\r\n"); // An empty line is no request.
+    let used = house.visit(&get("/healthz"));
+    assert!(house.hear(used).starts_with("HTTP/1.1 200 "));
+    assert_eq!(house.hear_at(silent, limits::REQUEST_DEADLINE - STEP * 4), "<end>");
+    house.pass(STEP * 4);
+    assert_eq!(house.hear(empty), "<end>");
+    house.pass(limits::CONNECTION_IDLE - limits::REQUEST_DEADLINE - SECOND);
+    assert!(house.is_alive(used)); // Its time begins anew.
+    assert_eq!(house.hear_at(used, limits::CONNECTION_IDLE - STEP), "<end>");
+    let counters = house.shards[0].counters();
+    assert_eq!((counters.connections_idled_out, counters.requests_timed_out), (3, 0));
+}
+
+#[test]
+fn a_body_may_take_its_time_while_it_comes_fast_enough() {
+    let mut house = House::new();
+    let client = house.visit(&post(40 << 10));
+    let rate = limits::REQUEST_BODY_BYTES_PER_S as usize;
+    // Longer than any deadline, at the slowest rate there is.
+    for _ in 0..35 {
+        house.pass(SECOND - STEP);
+        house.say(client, &" ".repeat(rate));
+    }
+    assert_eq!(house.hear(client), "");
+    // Now it stops: the ten seconds that it has not used are all that is left.
+    let heard = house.hear_at(client, limits::REQUEST_BODY_GRACE - STEP);
+    assert_too_slow(&heard);
+}
+
+#[test]
+fn a_body_that_dribbles_is_given_up_when_what_came_is_used_up() {
+    let mut house = House::new();
+    let client = house.visit(&post(1_000));
+    for _ in 0..8 {
+        house.pass(SECOND - STEP);
+        house.say(client, &" ".repeat(64));
+    }
+    // 512 bytes are worth half a second.
+    let heard = house.hear_at(client, SECOND * 2 + SECOND / 2 - STEP);
+    assert_too_slow(&heard);
+    // Nothing at all: to the tick.
+    let client = house.visit(&post(1_000));
+    let heard = house.hear_at(client, limits::REQUEST_BODY_GRACE - STEP);
+    assert_too_slow(&heard);
+}
+
+#[test]
+fn streams_and_answers_have_no_deadline_of_these() {
+    let mut house = House::new();
+    let id = house.run(SHORT, NOTHING);
+    let stream = house.visit(&get(&format!("/v1/executions/{id}/events")));
+    let waits = house.visit(&get(&format!("/v1/executions/{id}/result?wait_s=60")));
+    house.pass(SECOND * 55);
+    assert!(!house.hear(stream).contains("<end>"));
+    assert_eq!(house.hear(waits), "");
+}
+
+#[test]
+fn an_address_has_so_many_connections_and_this_machine_as_many_as_it_likes() {
+    let config = ShardConfig { connections_per_address_max: 3, ..ShardConfig::default() };
+    let mut house = House::with(config);
+    for (one, same, other) in [
+        ("192.0.2.1", "192.0.2.1", "192.0.2.2"),
+        ("::ffff:192.0.2.3", "192.0.2.3", "192.0.2.4"),
+        ("2001:db8::1", "2001:db8::ffff:1", "2001:db8:0:1::1"),
+    ] {
+        let three = [0; 3].map(|_| house.knock_from(one));
+        let refused_before = house.shards[0].counters().connections_over_address;
+        let fourth = house.knock_from(same);
+        assert!(house.hear(fourth).starts_with('<'), "closed, and not a word");
+        assert_eq!(house.shards[0].counters().connections_over_address, refused_before + 1);
+        let other = house.knock_from(other);
+        assert!(house.is_alive(other) && three.into_iter().all(|client| house.is_alive(client)));
+        house.world.client_close(three[1]);
+        house.pass(STEP);
+        let again = house.knock_from(same);
+        assert!(house.is_alive(again), "there is room again");
+    }
+    let own: Vec<SimClient> = (0..20).map(|_| house.knock()).collect();
+    assert!(own.into_iter().all(|client| house.is_alive(client)));
+}
+
+fn assert_turned_away(house: &mut House) {
+    let client = house.visit(&get("/healthz"));
+    let heard = house.hear(client);
+    assert!(heard.starts_with("HTTP/1.1 503 ") && heard.contains("retry-after: 2\r\n"), "{heard}");
+    assert!(heard.contains("\"too_many_connections\"") && heard.ends_with("<end>"), "{heard}");
+    house.world.client_close(client);
+    house.pass(STEP);
+}
+
+#[test]
+fn who_has_been_without_a_request_longest_makes_room() {
+    let mut house = House::with_places(11);
+    let id = house.run(SHORT, NOTHING);
+    let stream = house.visit(&get(&format!("/v1/executions/{id}/events")));
+    assert!(house.hear(stream).contains("event: started"));
+    let waits = house.visit(&get(&format!("/v1/executions/{id}/result?wait_s=60")));
+    let head = house.visit("GET /v1/to");
+    let body = house.visit(&post(10));
+    let idle = [0; 5].map(|_| house.visit(&get("/healthz")));
+    idle.iter().for_each(|client| assert!(house.hear(*client).starts_with("HTTP/1.1 200 ")));
+    // Nine of eleven places are taken, and two are kept. The first one has another request: now it
+    // is the last. Nobody goes who was only just answered.
+    assert!(house.is_alive(idle[0]));
+    house.pass(limits::CONNECTIONS_EVICT_IDLE_MIN - STEP * 20);
+    assert_turned_away(&mut house);
+    house.pass(STEP * 30);
+    for gone in [1, 2, 3, 4, 0] {
+        let new = house.visit("GET /"); // In a request: it stays, too.
+        assert_eq!(house.hear(new), "");
+        assert!(house.hear(idle[gone]).starts_with('<'), "{gone} had to go");
+    }
+    assert_eq!(house.shards[0].counters().connections_evicted, 5);
+    // Nobody is without a request: whoever comes now is told so.
+    assert_turned_away(&mut house);
+    assert_eq!(house.shards[0].counters().connections_turned_away, 2);
+    // And nobody who was there has noticed.
+    house.say(head, "ols HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    assert!(house.hear(head).starts_with("HTTP/1.1 200 "));
+    house.say(body, "0123456789");
+    assert!(house.hear(body).starts_with("HTTP/1.1 400 "));
+    assert_eq!(house.hear(waits), "");
+    assert!(!house.hear(stream).contains("<end>"));
+    // A place is free again.
+    house.pass(limits::LINGER + SECOND);
+    let new = house.knock();
+    assert!(house.is_alive(new));
+}
+
+#[test]
+fn many_who_come_to_a_full_house_are_all_told_so_and_then_others_come_in() {
+    let mut house = House::with_places(200);
+    let inside: Vec<SimClient> = (0..195).map(|_| house.visit("GET /")).collect();
+    for round in 0..100 {
+        let client = house.visit(&get("/healthz"));
+        let heard = house.hear(client);
+        // Who does not close its side is waited for; from the fifth on there is no place for that.
+        assert!(heard.starts_with("HTTP/1.1 503 ") || heard.starts_with('<'), "{round}: {heard}");
+    }
+    assert_eq!(house.shards[0].counters().connections_turned_away, 100);
+    assert!(inside.iter().all(|client| house.hear(*client).is_empty()));
+    inside.into_iter().for_each(|client| house.world.client_close(client));
+    house.pass(limits::LINGER + SECOND);
+    let client = house.knock();
+    assert!(house.is_alive(client));
+}

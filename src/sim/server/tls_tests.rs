@@ -1,0 +1,193 @@
+//! The whole server with TLS, in simulated time: conversations that are cut at every byte, readers
+//! that are slow, handshakes that do not end.
+
+use std::io::{Read, Write};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rcgen::{CertifiedKey, generate_simple_self_signed};
+use rustls::client::Resumption;
+use rustls::crypto::ring;
+use rustls::{ClientConfig, ClientConnection, RootCertStore};
+
+use super::house::{House, SHORT, get};
+use super::script::Script;
+use crate::limits;
+use crate::shard::{ShardConfig, TlsConfig};
+use crate::sim::network::SimClient;
+use crate::sim::world::EAGAIN;
+
+const STEP: Duration = Duration::from_millis(1);
+
+fn house() -> (House, Arc<ClientConfig>) {
+    static NUMBER: std::sync::Mutex<u32> = std::sync::Mutex::new(0);
+    let made = generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+    let CertifiedKey { cert, signing_key } = made;
+    let mut number = NUMBER.lock().unwrap();
+    *number += 1;
+    let name = format!("streamdoor-tls-{}-{number}", std::process::id());
+    let folder = std::env::temp_dir().join(name);
+    std::fs::create_dir(&folder).unwrap();
+    let (certificate, key) = (folder.join("cert.pem"), folder.join("key.pem"));
+    std::fs::write(&certificate, cert.pem()).unwrap();
+    std::fs::write(&key, signing_key.serialize_pem()).unwrap();
+    let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    std::fs::set_permissions(&key, private).unwrap();
+    let tls = TlsConfig::from_files(&certificate, &key).unwrap();
+    std::fs::remove_dir_all(&folder).unwrap();
+    let mut roots = RootCertStore::empty();
+    roots.add(cert.der().clone()).unwrap();
+    let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
+    let builder = builder.with_safe_default_protocol_versions().unwrap();
+    let mut client = builder.with_root_certificates(roots).with_no_client_auth();
+    client.resumption = Resumption::disabled(); // Each conversation is as long as the others.
+    (House::with(ShardConfig { tls: Some(tls), ..ShardConfig::default() }), Arc::new(client))
+}
+
+/// A client with TLS, and what it has sent and heard.
+struct Caller {
+    socket: SimClient,
+    tls: ClientConnection,
+    sent_bytes: usize,
+    heard: Vec<u8>,
+    has_ended: bool,
+}
+
+impl Caller {
+    fn new(house: &mut House, config: &Arc<ClientConfig>) -> Caller {
+        let socket = house.world.connect(&house.address).unwrap();
+        let tls = ClientConnection::new(Arc::clone(config), "localhost".try_into().unwrap());
+        Caller { socket, tls: tls.unwrap(), sent_bytes: 0, heard: Vec::new(), has_ended: false }
+    }
+
+    /// Sends what there is to be sent, but never more than so many bytes altogether, and reads one
+    /// piece of what has come. Was anything done?
+    fn step(&mut self, house: &mut House, until_bytes: usize) -> bool {
+        let mut flight = Vec::new();
+        while self.tls.wants_write() {
+            self.tls.write_tls(&mut flight).unwrap();
+        }
+        flight.truncate(until_bytes.saturating_sub(self.sent_bytes));
+        let is_sent = !flight.is_empty();
+        if is_sent {
+            assert_eq!(house.world.client_send(self.socket, &flight), Ok(flight.len()));
+            self.sent_bytes += flight.len();
+        }
+        house.pass(STEP);
+        let mut buffer = [0; 4_096];
+        match house.world.client_receive(self.socket, &mut buffer) {
+            Ok(0) => self.has_ended = true,
+            Err(error) => {
+                self.has_ended |= error != EAGAIN;
+                return is_sent;
+            }
+            Ok(count) => {
+                let mut bytes = &buffer[..count];
+                while !bytes.is_empty() {
+                    self.tls.read_tls(&mut bytes).unwrap();
+                    let state = self.tls.process_new_packets().unwrap();
+                    let there = state.plaintext_bytes_to_read() as u64;
+                    self.tls.reader().take(there).read_to_end(&mut self.heard).unwrap();
+                }
+            }
+        }
+        house.turn();
+        !self.has_ended
+    }
+
+    fn say(&mut self, text: &str) {
+        self.tls.writer().write_all(text.as_bytes()).unwrap();
+    }
+
+    fn ask(&mut self, house: &mut House, path: &str) -> String {
+        self.say(&get(path));
+        while self.step(house, usize::MAX) {}
+        String::from_utf8_lossy(&std::mem::take(&mut self.heard)).into_owned()
+    }
+}
+
+/// Runs a script; its name.
+fn run(house: &mut House, config: &Arc<ClientConfig>, script: Script) -> String {
+    let body = format!(
+        "{{\"tool\":\"script\",\"arguments\":{},\"hold\":\"until_read\"}}",
+        script.arguments()
+    );
+    let mut caller = Caller::new(house, config);
+    caller.say(&format!(
+        "POST /v1/executions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+         Content-Length: {}\r\n\r\n{body}",
+        body.len()
+    ));
+    while caller.step(house, usize::MAX) {}
+    let heard = String::from_utf8_lossy(&caller.heard).into_owned();
+    assert!(heard.starts_with("HTTP/1.1 201"), "{heard}");
+    house.world.client_close(caller.socket);
+    let at = heard.find("\"execution\":\"").expect(&heard) + 13;
+    heard[at..at + 26].to_owned()
+}
+
+#[test]
+fn a_stream_comes_whole_also_to_who_reads_slowly() {
+    let (mut house, config) = house();
+    let script = Script { seed: 3, chunk_count: 300, chunk_bytes_max: 1 << 10, fails: false };
+    let id = run(&mut house, &config, script);
+    let mut caller = Caller::new(&mut house, &config);
+    caller.say(&get(&format!("/v1/executions/{id}/events?policy=block&format=ndjson")));
+    for _ in 0..20_000 {
+        caller.step(&mut house, usize::MAX);
+        if caller.heard.ends_with(b"0\r\n\r\n") {
+            break;
+        }
+    }
+    let heard = String::from_utf8_lossy(&caller.heard).into_owned();
+    assert_eq!(heard.matches("\"event\":\"chunk\"").count(), 300);
+    assert!(heard.contains("\"state\":\"completed\"") && !heard.contains("\"event\":\"gap\""));
+    // The connection is kept, and used again.
+    caller.heard.clear();
+    assert!(caller.ask(&mut house, "/healthz").starts_with("HTTP/1.1 200 "));
+    assert_eq!(house.shards[0].counters().tls_handshakes, 2);
+}
+
+#[test]
+fn a_client_that_goes_after_any_byte_leaves_nothing_behind() {
+    let (mut house, config) = house();
+    let id = run(&mut house, &config, SHORT);
+    let path = format!("/v1/executions/{id}/events");
+    let mut whole = Caller::new(&mut house, &config);
+    assert!(whole.ask(&mut house, &path).contains("event: end\n"));
+    house.world.client_close(whole.socket);
+    for until_bytes in 0..whole.sent_bytes {
+        let mut caller = Caller::new(&mut house, &config);
+        caller.say(&get(&path));
+        while caller.step(&mut house, until_bytes) {}
+        assert!(caller.heard.is_empty(), "{until_bytes} of {}", whole.sent_bytes);
+        match until_bytes % 3 {
+            0 => house.world.client_finish(caller.socket),
+            1 => house.world.client_close(caller.socket),
+            _ => house.world.client_reset(caller.socket),
+        }
+        house.pass(STEP);
+    }
+    house.pass(limits::LINGER * 2);
+    assert_eq!(house.shards[0].connection_count(), 0);
+    assert!(Caller::new(&mut house, &config).ask(&mut house, "/healthz").contains("200 OK"));
+}
+
+#[test]
+fn a_handshake_has_as_long_as_a_head_and_both_together_not_longer() {
+    let (mut house, config) = house();
+    let mut slow = Caller::new(&mut house, &config);
+    let mut late = Caller::new(&mut house, &config);
+    late.say("GET /");
+    while slow.step(&mut house, 50) {}
+    while late.step(&mut house, usize::MAX) {}
+    house.pass(limits::REQUEST_DEADLINE - STEP * 60);
+    assert!(!slow.step(&mut house, 50) && !slow.has_ended);
+    house.pass(STEP * 60);
+    while slow.step(&mut house, 50) {}
+    while late.step(&mut house, usize::MAX) {}
+    assert!(slow.has_ended);
+    assert!(late.heard.starts_with(b"HTTP/1.1 408 ") && late.has_ended);
+    let counters = house.shards[0].counters();
+    assert_eq!((counters.connections_idled_out, counters.requests_timed_out), (1, 1));
+}
