@@ -221,6 +221,7 @@ pub(super) enum Security {
 }
 
 impl Security {
+    #[cfg_attr(not(feature = "tls"), expect(unused_variables, reason = "TLS alone asks who it is"))]
     fn over(&self, host: &str, stream: TcpStream) -> io::Result<Socket> {
         match self {
             Security::None => Ok(Socket::Tcp(stream)),

@@ -2,8 +2,8 @@
 //! it is like any other; nothing crosses cores chunk by chunk.
 //!
 //! The request has been read, and its answer not begun: what moves is the socket, the HTTP machine
-//! with what it has kept, the session of TLS, the call, and bytes of earlier answers that the kernel
-//! did not take yet.
+//! with what it has kept, the session of TLS, the call, and bytes of earlier answers that the
+//! kernel did not take yet.
 
 use super::super::Shard;
 use super::super::handle::Command;
