@@ -93,7 +93,8 @@ fn fifty_mebibytes_come_as_they_are() {
     let expected = Sha256::digest(&bytes);
     drop(bytes);
     for reactor in ["uring", "mio"] {
-        let server = identity.serve(&["--reactor", reactor]);
+        let root = identity.folder().to_str().unwrap();
+        let server = identity.serve(&["--reactor", reactor, "--files-root", root]);
         let mut client = identity.connect(&server);
         let execution = client.execute(&json!({
             "tool": "process_file",

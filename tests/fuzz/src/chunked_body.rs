@@ -8,7 +8,7 @@ use streamdoor::wire::http1::{
 
 use super::draw::{Draw, cuts};
 
-const HEAD: &[u8] = b"POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n";
+const HEAD: &[u8] = b"POST / HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n";
 
 /// What the body is, and how many bytes it takes; `None` if its end has not come.
 type Decoded = Result<Option<(Vec<u8>, usize)>, Refusal>;

@@ -181,7 +181,7 @@ fn what_is_no_tls_or_an_old_one_is_told_so_with_an_alert() {
     let (server, _) = configs();
     for (name, bytes, alerts) in [
         ("TLS 1.1", hello_of_tls_1_1(), &[HANDSHAKE_FAILURE, PROTOCOL_VERSION][..]),
-        ("HTTP", b"GET / HTTP/1.1\r\nHost: h\r\n\r\n".to_vec(), &[]),
+        ("HTTP", b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n".to_vec(), &[]),
         ("zeros", vec![0; 100], &[]),
         ("noise", (0..255).collect(), &[]),
         ("a record of nothing", vec![0x17, 3, 3, 0, 1, 0], &[]),
