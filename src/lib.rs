@@ -118,6 +118,7 @@
 //! | shard | one thread: one engine, one reactor, one pool of rings |
 //! | door | a ring opened from another process |
 //! | endpoint | the end of a connection: bytes in, calls out; answers in, bytes out |
+//! | virtual tool | a tool whose work is done by a client: by a worker, which sends its results |
 //! | server | shards that listen at the same addresses: `shard::Server` |
 //! | principal | who asks, by his token; to whom executions belong: `endpoint::Access` |
 //! | ticket | what opens one stream to a page, which cannot send a token |

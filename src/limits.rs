@@ -481,6 +481,61 @@ const _: () = {
     assert!(CLIENT_RETRY_DEFAULT.as_nanos() < CLIENT_RETRY_MAX.as_nanos());
 };
 
+// --- Virtual tools and their workers -------------------------------------------------------------
+
+/// Tools of one principal whose work is done by clients.
+pub const VIRTUAL_TOOLS_PER_PRINCIPAL_MAX: usize = 64;
+/// What `PUT` says of such a tool.
+pub const VIRTUAL_TOOL_BYTES_MAX: u64 = 64 << 10;
+/// The description of such a tool.
+pub const VIRTUAL_DESCRIPTION_BYTES_MAX: u64 = 4 << 10;
+/// Parts of its schema, with everything in its place that it refers to: what one value is checked
+/// by. Schemas that refer to themselves are refused.
+pub const VIRTUAL_SCHEMA_PARTS_MAX: u32 = 2_000;
+/// Arguments of one call, as JSON: they are kept until it has ended.
+pub const VIRTUAL_ARGUMENTS_BYTES_MAX: usize = 256 << 10;
+/// Workers of one principal, connected and lost together.
+pub const WORKERS_PER_PRINCIPAL_MAX: usize = 256;
+/// Calls that one worker has at once.
+pub const CALLS_PER_WORKER_MAX: usize = 16;
+/// Tools that a worker names, if it does not take calls of all.
+pub const WORKER_TOOLS_MAX: usize = VIRTUAL_TOOLS_PER_PRINCIPAL_MAX;
+/// Characters of a session's name.
+pub const SESSION_CHARS_MAX: usize = 128;
+/// How long a worker may be gone before what it was doing has failed.
+pub const WORKER_GRACE: Duration = Duration::from_secs(5);
+/// A worker on whose connection so much waits to be sent is given no more.
+pub const WORKER_UNSENT_BYTES_MAX: usize = 64 << 10;
+/// One part of a result, as JSON.
+pub const PART_BYTES_MAX: u64 = 256 << 10;
+/// The longest text of what went wrong that a worker sends. The first
+/// [`ERROR_TEXT_BYTES_MAX`] bytes are kept.
+pub const PART_ERROR_BYTES_MAX: u64 = 4 << 10;
+/// How long the answer to a part is delayed because there is no room for it; then it is refused.
+pub const PART_WAIT: Duration = Duration::from_secs(2);
+/// What a worker is told to wait then.
+pub const PART_RETRY_AFTER: Duration = Duration::from_secs(1);
+/// A body of many parts on which nothing comes for so long is given up.
+pub const PARTS_INACTIVITY: Duration = Duration::from_secs(60);
+/// Parts of one body that are taken in one turn; those behind them wait for the next.
+pub const PARTS_PER_TURN: u32 = 64;
+/// Longest time that a part may wait for company ...
+pub const GATHER_DELAY_MAX: Duration = COALESCE_DELAY_MAX;
+/// ... and most bytes that gathered parts may have.
+pub const GATHER_BYTES_MAX: u64 = 64 << 10;
+/// How long, where it is not said.
+pub const GATHER_DELAY_DEFAULT: Duration = Duration::from_millis(5);
+/// How many bytes, where it is not said.
+pub const GATHER_BYTES_DEFAULT: u64 = 4 << 10;
+
+const _: () = {
+    assert!(GATHER_BYTES_MAX <= PART_BYTES_MAX); // What is held of a call is a part or less.
+    assert!(PART_BYTES_MAX <= HTTP_BODY_BYTES_MAX);
+    assert!(VIRTUAL_ARGUMENTS_BYTES_MAX as u64 <= HTTP_BODY_BYTES_MAX); // Else it is not reached.
+    assert!(VIRTUAL_DESCRIPTION_BYTES_MAX < VIRTUAL_TOOL_BYTES_MAX);
+    assert!(WORKER_GRACE.as_nanos() < TIMEOUT_INACTIVITY.as_nanos()); // It is what is told first.
+};
+
 // --- Sockets -------------------------------------------------------------------------------------
 
 /// Connections of one shard, unless the server's bill of descriptors says otherwise.

@@ -2,7 +2,6 @@
 //! outside of the folder that is allowed, whatever way it is asked for.
 #![cfg(all(feature = "cli", feature = "server", feature = "sqlite"))]
 
-#[allow(dead_code, reason = "others of these tests need more of it")]
 mod served;
 
 use std::io::{Read, Write};

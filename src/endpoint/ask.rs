@@ -6,11 +6,13 @@ use smallvec::SmallVec;
 
 use crate::base::{ExecutionId, ProgressToken, SubscriberId};
 use crate::endpoint::answer::{Answer, JSON};
+use crate::endpoint::lines::Lines;
 use crate::endpoint::parameters::Parameters;
 use crate::endpoint::routes::{ROUTES, Route};
-use crate::endpoint::{ApiError, Call, StreamFormat, Wishes, execute};
+use crate::endpoint::{ApiError, Call, Deliver, StreamFormat, Wishes, execute, workers};
 use crate::engine::NotFound;
 use crate::limits;
+use crate::tool::is_tool_name;
 use crate::wire::http1::{DecodeError, Method, RequestHead, Status, is_media_type};
 
 /// What is known behind the head of a request.
@@ -24,6 +26,12 @@ pub(super) enum Asked {
     Execute(Option<(StreamFormat, Wishes)>),
     /// How far the acknowledgement goes is in the body.
     Acknowledge(ExecutionId, SubscriberId),
+    /// What is to be known of the tool of this name is in the body.
+    PutVirtualTool(Box<str>),
+    /// What a worker of this name delivers is in the body.
+    Part(Box<str>),
+    /// Much of that comes, as a call for each line: this body is not waited for.
+    Parts(Box<Lines>),
 }
 
 /// The head of a request, with the parts of its path that have names, in their order.
@@ -68,6 +76,7 @@ pub(super) fn ask(head: &RequestHead<'_>) -> (Asked, u64) {
     };
     let bytes_max = route.body.as_ref().map_or(0, |body| body.bytes_max);
     match route.begin(head, &segments) {
+        Ok(asked @ Asked::Parts(_)) => (asked, u64::MAX), // Each of them has its limit.
         Ok(asked) => (asked, bytes_max),
         Err(fault) => (error(fault), bytes_max),
     }
@@ -125,21 +134,22 @@ impl Route {
         let parameters = Parameters::read(head.target.query, head.headers, self.query)?;
         let asked = (self.begin)(&Request { path: path.collect(), parameters })?;
         if self.body.is_some() {
-            check_body(head)?;
+            check_body(head, matches!(asked, Asked::Parts(_)))?;
         }
         Ok(asked)
     }
 }
 
-/// There is a body, of JSON as it is.
-fn check_body(head: &RequestHead<'_>) -> Result<(), ApiError> {
+/// There is a body, of JSON as it is, or of lines of it.
+fn check_body(head: &RequestHead<'_>, has_lines: bool) -> Result<(), ApiError> {
     head.require_body()?;
     let unsupported = |field: &str, text: String| {
         let code = "unsupported_media_type";
         ApiError::new(Status::UNSUPPORTED_MEDIA_TYPE, code, format!("{field}: {text}")).field(field)
     };
     let media_type = head.headers.only("content-type")?;
-    if !media_type.is_some_and(|media_type| is_media_type(media_type, JSON)) {
+    let is_json = media_type.is_some_and(|media_type| is_media_type(media_type, JSON));
+    if !is_json && !has_lines {
         return Err(unsupported("content-type", format!("a body here is {JSON}")));
     }
     match head.headers.only("content-encoding")? {
@@ -156,6 +166,17 @@ impl Request<'_> {
 
     pub fn subscriber(&self) -> Result<SubscriberId, ApiError> {
         Ok(self.path[1].parse().map_err(|_| NotFound)?)
+    }
+
+    pub fn tool_name(&self) -> Result<Box<str>, ApiError> {
+        let name = &self.path[0];
+        if is_tool_name(name) {
+            return Ok(name.as_ref().into());
+        }
+        let chars_max = limits::TOOL_NAME_CHARS_MAX;
+        let text = format!("name: it is not 1 to {chars_max} letters, digits, `_`, `-` and `.`");
+        let error = ApiError::new(Status::BAD_REQUEST, "invalid_parameter", text);
+        Err(error.field("name").limit(chars_max as u64))
     }
 
     pub fn token(&self) -> Result<ProgressToken, ApiError> {
@@ -175,6 +196,12 @@ impl Asked {
             Asked::Acknowledge(id, subscriber) => {
                 execute::acknowledge(body).map(|seq| Call::Acknowledge(id, subscriber, seq))
             }
+            Asked::PutVirtualTool(name) => {
+                workers::put(&name, body).map(|tool| Call::PutVirtualTool(tool.into()))
+            }
+            Asked::Part(session) => workers::part(body)
+                .map(|part| Call::Deliver(Deliver { session, part, is_of_many: false }.into())),
+            Asked::Parts(_) => unreachable!("it is read line by line"),
         };
         call.map_err(|error| Answer::error(&error))
     }

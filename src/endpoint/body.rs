@@ -6,7 +6,7 @@
 use serde_json::{Map, Value};
 
 use crate::endpoint::ApiError;
-use crate::endpoint::fields::Field;
+use crate::endpoint::fields::{Field, Shape};
 use crate::limits;
 use crate::wire::http1::{QueryError, QueryFault, Status};
 
@@ -130,6 +130,40 @@ impl<'v> Members<'v> {
         match value.as_u64().filter(|number| (min..=max).contains(number)) {
             Some(number) => Ok(Some(number)),
             None => Err(self.fault(name, QueryFault::NotANumber(min, max))),
+        }
+    }
+
+    /// A number, whole or not.
+    pub fn real(&self, name: &str) -> Result<Option<f64>, ApiError> {
+        let Some(value) = self.get(name) else { return Ok(None) };
+        match value.as_f64() {
+            Some(number) => Ok(Some(number)),
+            None => Err(self.error(name, "it is not a number")),
+        }
+    }
+
+    /// Yes or no; no, if it is absent.
+    pub fn flag(&self, name: &str) -> Result<bool, ApiError> {
+        match self.get(name) {
+            None => Ok(false),
+            Some(Value::Bool(flag)) => Ok(*flag),
+            Some(_) => Err(self.error(name, "it is neither true nor false")),
+        }
+    }
+
+    /// A text within the bounds of its field.
+    pub fn text(&self, name: &str) -> Result<Option<&'v str>, ApiError> {
+        let Some(value) = self.get(name) else { return Ok(None) };
+        let Shape::Text { bytes_max } = self.field(name).shape else {
+            unreachable!("it is read as its field says");
+        };
+        let is_right = |text: &&str| (1..=bytes_max).contains(&(text.len() as u64));
+        match value.as_str().filter(is_right) {
+            Some(text) => Ok(Some(text)),
+            None => {
+                let problem = format!("it is not a text of 1 to {bytes_max} bytes");
+                Err(self.error(name, &problem).limit(bytes_max))
+            }
         }
     }
 

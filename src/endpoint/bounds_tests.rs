@@ -8,6 +8,7 @@ use super::exchange::{answered, post, with};
 use super::execute;
 use super::fields::{Field, Shape};
 use super::routes::{ROUTES, Route};
+use super::workers;
 
 /// For each field of the query of each route some bad values, and what is bad about them.
 #[test]
@@ -59,6 +60,7 @@ fn bad_values(shape: &Shape) -> Vec<String> {
         }
         Shape::Kinds => texts(&["", ",", "x", "STDOUT", "output,x"]),
         Shape::Executions => texts(&["x", "x,y"]),
+        Shape::ToolNames => texts(&["", ",", "a%20b", "a,a", "%C3%A4"]),
         Shape::Ticket => Vec::new(), // It is looked at before all others: access/matrix_tests.rs.
         Shape::Either(_) => texts(&["", "x", "-1", "0"]),
         other => panic!("no query has {other:?}"),
@@ -76,6 +78,16 @@ fn every_member_of_a_body_has_its_bounds() {
     let acknowledgements = acknowledgements.iter().map(|bad| (acks.as_str(), bad));
     for (target, (path, body)) in executions.chain(acknowledgements) {
         assert_refused_field(&post(target, &body.to_string()), path);
+    }
+    let tool = json!({"description": "d", "input_schema": {"type": "object"}});
+    for (path, body) in bad_bodies(workers::VIRTUAL_TOOL, &tool) {
+        let request = post("/v1/virtual-tools/t", &body.to_string());
+        assert_refused_field(&request.replacen("POST", "PUT", 1), &path);
+    }
+    let part = json!({ "tool_call_id": id(1).to_string() });
+    for (path, body) in bad_bodies(workers::PART, &part) {
+        let request = post("/v1/tool-results/stream", &body.to_string());
+        assert_refused_field(&request.replacen("Host: h", "Host: h\r\nX-Session-ID: s", 1), &path);
     }
 }
 
@@ -99,6 +111,7 @@ pub fn bad_bodies(fields: &'static [Field], good: &Value) -> Vec<(String, Value)
         let inner_good = match field.name {
             "policy" => json!({ "name": "drop" }),
             "start" => json!({ "after_subscribers": 1 }),
+            "progress" => json!({ "progress": 1 }),
             _ => json!({}),
         };
         for (path, inner) in bad_bodies(field.shape.members().unwrap_or(&[]), &inner_good) {
@@ -114,6 +127,12 @@ fn bad_json(shape: &Shape) -> Vec<Value> {
     let has_null = matches!(shape, Shape::Either(shapes)
         if shapes.iter().any(|shape| matches!(shape, Shape::Null)));
     let mut values = vec![json!([]), json!(true), json!(1.5), json!(-1), json!("x\0y")];
+    match shape {
+        Shape::Any => return Vec::new(),
+        Shape::Flag => values.retain(|value| !value.is_boolean()),
+        Shape::Real => values.retain(|value| !value.is_number()),
+        _ => {}
+    }
     if !has_null {
         values.push(Value::Null);
     }

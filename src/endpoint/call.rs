@@ -8,8 +8,10 @@ use smallvec::SmallVec;
 
 use crate::base::{ExecutionId, ProgressToken, SubscriberId};
 use crate::engine::{
-    Coalesce, From, Hold, Kinds, OnStall, Policy, ProgressSource, Start, SubscribeSpec, Timeouts,
+    Coalesce, From, Hold, Kind, Kinds, OnStall, Policy, ProgressSource, Start, SubscribeSpec,
+    Timeouts,
 };
+use crate::tool::{Report, VirtualTool};
 
 /// What a client asks for.
 #[derive(Clone, Debug, PartialEq)]
@@ -42,6 +44,54 @@ pub enum Call {
     Metrics(MetricsFormat),
     /// May clients be sent here?
     Ready,
+    /// Which tools of the client's there are whose work is done by clients.
+    VirtualTools,
+    /// Add one, or replace the one of its name.
+    PutVirtualTool(Box<VirtualTool>),
+    /// Take the one of this name away.
+    DeleteVirtualTool(Box<str>),
+    /// A worker is there, and takes calls.
+    Work(Box<Work>),
+    /// A worker has a part of a result.
+    Deliver(Box<Deliver>),
+}
+
+/// A worker that takes calls.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Work {
+    /// What it calls itself.
+    pub session: Box<str>,
+    /// Of these tools alone; `None`: of all.
+    pub tools: Option<Vec<Box<str>>>,
+}
+
+/// A part of a result, from a worker.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Deliver {
+    /// What the worker calls itself.
+    pub session: Box<str>,
+    /// The part.
+    pub part: Part,
+    /// It is one of several in one body: it is answered with [`HttpConnection::take_part`] if it
+    /// was taken, and with an answer to all of them if not.
+    ///
+    /// [`HttpConnection::take_part`]: crate::endpoint::HttpConnection::take_part
+    pub is_of_many: bool,
+}
+
+/// What a worker says about one call at once, in the order in which it applies.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Part {
+    /// The call, which is called as its execution is.
+    pub call: ExecutionId,
+    /// Which part of it this is, from 1 on; `None`: the next.
+    pub seq: Option<u64>,
+    /// What comes next of the result.
+    pub content: Option<(Kind, Vec<u8>)>,
+    /// How far it is.
+    pub progress: Option<Report>,
+    /// It is the last one: the work is done, or has failed with this text.
+    pub end: Option<Result<(), Box<str>>>,
 }
 
 /// A tool to be run.
@@ -133,7 +183,8 @@ pub enum MetricsFormat {
 }
 
 impl Call {
-    /// The number of the shard that has to answer; `None` where any can, or none can alone.
+    /// The number of the shard that has to answer; `None` where any can, or none can alone, or
+    /// where that depends on who asks.
     pub fn home(&self) -> Option<u8> {
         match self {
             Call::Inspect(id)
@@ -142,6 +193,7 @@ impl Call {
             | Call::Output(id, _)
             | Call::Acknowledge(id, ..)
             | Call::Unsubscribe(id, _) => Some(id.shard),
+            Call::Deliver(deliver) => Some(deliver.part.call.shard),
             Call::Progress(token) => Some(token.shard),
             Call::Follow(follow) => {
                 // Where most of what is followed lives, and of several such where the first does.
@@ -154,7 +206,11 @@ impl Call {
             | Call::Executions
             | Call::AllProgress
             | Call::Metrics(_)
-            | Call::Ready => None,
+            | Call::Ready
+            | Call::VirtualTools
+            | Call::PutVirtualTool(_)
+            | Call::DeleteVirtualTool(_)
+            | Call::Work(_) => None,
         }
     }
 }

@@ -65,7 +65,8 @@ pub struct Arrival {
 pub enum Step {
     /// To wait: for bytes or, while an answer is due, for the answer.
     Wait,
-    /// To carry this out, to answer it, and then to [`HttpConnection::resume`].
+    /// To carry this out, to answer it (a part of a long body that was taken with
+    /// [`HttpConnection::take_part`]), and then to [`HttpConnection::resume`].
     Call(Call),
     /// To send what there is, and to close the connection.
     Close,
@@ -78,6 +79,8 @@ pub enum Due {
     Request,
     /// The rest of one: it should come soon.
     Rest,
+    /// More of a body that may take as long as it likes, if only something comes now and then.
+    Parts,
     /// Our answer.
     Answer,
     /// Nothing: it is to be closed.
@@ -102,6 +105,8 @@ enum State {
     Head,
     /// The rest of a request.
     Body(Box<Pending>),
+    /// What becomes of a part of a long body, of which more may have come or be to come.
+    Part(Box<Pending>),
     /// An answer of ours.
     Answer(Manner),
     /// The end of a stream of ours. `true`: it is chunked.
@@ -118,6 +123,8 @@ struct Pending {
     origin: Option<OriginPlace>,
     is_head: bool,
     is_old: bool,
+    /// Of a long body: there may be a request behind it.
+    may_keep_alive: bool,
     body: Vec<u8>,
     body_bytes_max: u64,
 }
@@ -149,7 +156,7 @@ impl HttpConnection {
     pub fn receive(&mut self, bytes: &[u8], around: &Surroundings<'_>, out: &mut Vec<u8>) -> Step {
         match self.state {
             State::Closed => Step::Close,
-            State::Answer(_) | State::Stream(..) => {
+            State::Answer(_) | State::Stream(..) | State::Part(_) => {
                 self.kept.extend_from_slice(bytes);
                 Step::Wait
             }
@@ -166,8 +173,11 @@ impl HttpConnection {
     pub fn resume(&mut self, around: &Surroundings<'_>, out: &mut Vec<u8>) -> Step {
         match self.state {
             State::Closed => Step::Close,
-            State::Answer(_) | State::Stream(..) => Step::Wait,
+            State::Answer(_) | State::Stream(..) | State::Part(_) => Step::Wait,
             State::Head | State::Body(_) => {
+                if let Some(step) = self.next_part(around, out) {
+                    return step;
+                }
                 let kept = std::mem::take(&mut self.kept);
                 self.run(&kept, around, out)
             }
@@ -184,7 +194,7 @@ impl HttpConnection {
     /// the connection is just closed. Our own answers have no deadline here.
     pub fn time_out(&mut self, around: &Surroundings<'_>, out: &mut Vec<u8>) -> Step {
         match self.due() {
-            Due::Rest => self.refuse(Refusal::TooSlow, around, out),
+            Due::Rest | Due::Parts => self.refuse(Refusal::TooSlow, around, out),
             Due::Answer => Step::Wait,
             Due::Request | Due::Nothing => self.close(),
         }
@@ -193,7 +203,7 @@ impl HttpConnection {
     /// Is there room for more? While there is none, nothing more should be received; what comes all
     /// the same is kept, too.
     pub fn wants_bytes(&self) -> bool {
-        let is_open = !self.input_ended && !matches!(self.state, State::Closed);
+        let is_open = !self.input_ended && !matches!(self.state, State::Closed | State::Part(_));
         is_open && self.kept.len() < limits::HTTP_PIPELINED_BYTES_MAX
     }
 
@@ -204,10 +214,11 @@ impl HttpConnection {
 
     /// What it waits for.
     pub fn due(&self) -> Due {
-        match self.state {
+        match &self.state {
             State::Head if self.reader.is_between_requests() => Due::Request,
+            State::Body(pending) if matches!(pending.asked, Asked::Parts(_)) => Due::Parts,
             State::Head | State::Body(_) => Due::Rest,
-            State::Answer(_) | State::Stream(..) => Due::Answer,
+            State::Answer(_) | State::Stream(..) | State::Part(_) => Due::Answer,
             State::Closed => Due::Nothing,
         }
     }
@@ -235,6 +246,35 @@ impl HttpConnection {
         let manner = self.manner_due();
         answer.write(manner, around, out);
         self.end_answer(manner);
+    }
+
+    /// The part of a long body that was the last call was taken; `is_duplicate`: before.
+    ///
+    /// # Panics
+    /// If no such part is being carried out.
+    pub fn take_part(&mut self, is_duplicate: bool) {
+        let State::Part(mut pending) = std::mem::replace(&mut self.state, State::Closed) else {
+            panic!("no part is being carried out");
+        };
+        let Asked::Parts(lines) = &mut pending.asked else { unreachable!("it is one of many") };
+        lines.count(is_duplicate);
+        self.state = State::Body(pending);
+    }
+
+    /// As [`HttpConnection::answer`], of what went wrong. Where it was a part of a long body, it is
+    /// said which, and nothing more is read.
+    ///
+    /// # Panics
+    /// If no answer is due.
+    pub fn answer_error(&mut self, error: &ApiError, around: &Surroundings<'_>, out: &mut Vec<u8>) {
+        let answer = match &self.state {
+            State::Part(pending) => match &pending.asked {
+                Asked::Parts(lines) => Answer::error(&lines.in_its_place(error.clone())),
+                _ => unreachable!("it is one of many"),
+            },
+            _ => Answer::error(error),
+        };
+        self.answer(&answer, around, out);
     }
 
     /// The answer to the call is a stream of this type: appends its head.
@@ -289,7 +329,12 @@ impl HttpConnection {
 
     /// How the answer that is due is to be written.
     fn manner_due(&self) -> Manner {
-        let State::Answer(mut manner) = self.state else { panic!("no answer is due") };
+        let mut manner = match &self.state {
+            State::Answer(manner) => *manner,
+            // H4: there is more of its body, or may be.
+            State::Part(pending) => Manner { keeps_alive: false, ..pending.manner() },
+            _ => panic!("no answer is due"),
+        };
         manner.keeps_alive &= !(self.input_ended && self.kept.is_empty());
         manner
     }
@@ -325,6 +370,20 @@ impl HttpConnection {
                     self.arrival.body_bytes = None;
                     let has_room = out.len() - answers_start < limits::HTTP_ANSWERS_BYTES_MAX;
                     let has_more = !input.is_empty() || !self.input_ended;
+                    if let State::Body(pending) = &mut self.state
+                        && let Asked::Parts(lines) = &mut pending.asked
+                    {
+                        lines.end();
+                        pending.may_keep_alive = has_room && has_more && self.reader.keeps_alive();
+                        match self.next_part(around, out) {
+                            Some(Step::Call(call)) => {
+                                self.kept = input.to_vec();
+                                return Step::Call(call);
+                            }
+                            Some(step) => return step,
+                            None => continue,
+                        }
+                    }
                     match self.end_request(has_room && has_more, around, out) {
                         None => {}
                         Some(Step::Call(call)) => {
@@ -334,8 +393,13 @@ impl HttpConnection {
                         Some(step) => return step,
                     }
                 }
-                Ok(None) if !self.input_ended => return Step::Wait,
                 Ok(None) => {
+                    if let Some(step) = self.next_part(around, out) {
+                        return step;
+                    }
+                    if !self.input_ended {
+                        return Step::Wait;
+                    }
                     return match self.reader.finish() {
                         Ok(()) => self.close(),
                         Err(refusal) => self.refuse(refusal, around, out),
@@ -343,6 +407,33 @@ impl HttpConnection {
                 }
                 Err(refusal) => return self.refuse(refusal, around, out),
             }
+        }
+    }
+
+    /// The next part of a long body, if one is there whole. `None` if not, or there is no such
+    /// body, or it has come to its end here and was answered.
+    fn next_part(&mut self, around: &Surroundings<'_>, out: &mut Vec<u8>) -> Option<Step> {
+        let State::Body(pending) = &mut self.state else { return None };
+        let (manner, last) = (pending.manner(), pending.last_manner());
+        let Asked::Parts(lines) = &mut pending.asked else { return None };
+        match lines.next_call() {
+            Some(Ok(call)) => {
+                let State::Body(pending) = std::mem::replace(&mut self.state, State::Closed) else {
+                    unreachable!("it was just there");
+                };
+                self.state = State::Part(pending);
+                Some(Step::Call(call))
+            }
+            Some(Err(error)) => {
+                Some(self.answer_and_close(&Answer::error(&error), last, around, out))
+            }
+            None if lines.has_ended() => {
+                let answer = lines.answer();
+                answer.write(manner, around, out);
+                self.end_answer(manner);
+                (!manner.keeps_alive).then_some(Step::Close)
+            }
+            None => None,
         }
     }
 
@@ -447,7 +538,16 @@ impl Pending {
         };
         let is_head = head.method == Method::Head;
         let is_old = head.version == Version::Http10;
-        Pending { asked, principal, origin, is_head, is_old, body: Vec::new(), body_bytes_max }
+        Pending {
+            asked,
+            principal,
+            origin,
+            is_head,
+            is_old,
+            may_keep_alive: false, // Known at its end.
+            body: Vec::new(),
+            body_bytes_max,
+        }
     }
 
     /// How an answer is written behind which nothing comes.
@@ -455,10 +555,17 @@ impl Pending {
         Manner { is_head: self.is_head, origin: self.origin, ..Manner::LAST }
     }
 
+    fn manner(&self) -> Manner {
+        let Pending { is_head, is_old, origin, may_keep_alive, .. } = *self;
+        Manner { is_head, is_old, origin, keeps_alive: may_keep_alive }
+    }
+
     /// Of a request that is answered already the body is dropped.
     fn take(&mut self, piece: &[u8]) {
-        if !matches!(self.asked, Asked::Here(_)) {
-            self.body.extend_from_slice(piece);
+        match &mut self.asked {
+            Asked::Here(_) => {}
+            Asked::Parts(lines) => lines.push(piece),
+            _ => self.body.extend_from_slice(piece),
         }
     }
 }

@@ -1,12 +1,14 @@
 //! What clients are told of executions, as JSON documents. Names are those of `wire/events.rs`
 //! where it is the same thing; what is not known is left out.
 
+use std::time::Duration;
+
 use serde_json::{Map, Value, json};
 
 use crate::base::{ExecutionId, Instant, ProgressToken};
-use crate::engine::{Exit, Place, Progress, State, Status, SubscriberStatus};
+use crate::engine::{Exit, Outcome, Place, Progress, State, Status, SubscriberStatus, Timeouts};
 use crate::tool::ToolSpec;
-use crate::wire::write_base64;
+use crate::wire::{write_base64, write_json};
 
 /// What a tool has said with its last report: words, and a context in JSON.
 pub type Texts<'a> = (Option<&'a str>, Option<&'a str>);
@@ -30,6 +32,49 @@ pub fn state_name(state: State) -> &'static str {
 pub fn tools<'a>(specs: impl IntoIterator<Item = &'a ToolSpec>) -> Value {
     let tools: Vec<Value> = specs.into_iter().map(ToolSpec::to_json).collect();
     json!({ "tools": tools })
+}
+
+/// Where a virtual tool can be replaced.
+pub fn virtual_tool_location(name: &str) -> String {
+    format!("/v1/virtual-tools/{name}")
+}
+
+/// A part of a result was taken, now or before.
+pub fn delivered(is_duplicate: bool) -> Value {
+    let mut document = Document::default();
+    document.add("success", true);
+    document.add_if("duplicate", is_duplicate.then_some(true));
+    document.0.into()
+}
+
+/// What a worker is told of a call: one line of JSON.
+pub fn tool_call(
+    call: ExecutionId,
+    name: &str,
+    arguments: &Value,
+    timeouts: &Timeouts,
+    next_seq: u64,
+) -> String {
+    let mut document = Document::default();
+    document.add("id", call.to_string());
+    document.add("name", name);
+    document.add("arguments", arguments.clone());
+    document.add("execution", call.to_string());
+    document.add("next_seq", next_seq);
+    let mut allowed = Document::default();
+    let ms = |timeout: Option<Duration>| timeout.map(|timeout| timeout.as_millis() as u64);
+    allowed.add_if("first_chunk_ms", ms(timeouts.first_chunk));
+    allowed.add_if("inactivity_ms", ms(timeouts.inactivity));
+    allowed.add_if("total_ms", ms(timeouts.total));
+    document.add_if("timeouts", (!allowed.0.is_empty()).then_some(allowed.0));
+    let mut text = Vec::new();
+    write_json(&mut text, &document.0.into());
+    String::from_utf8(text).expect("JSON is text")
+}
+
+/// What a worker is told of a call that has ended without it.
+pub fn cancelled_call(call: ExecutionId, outcome: Outcome) -> String {
+    format!("{{\"id\":\"{call}\",\"reason\":\"{}\"}}", outcome.name())
 }
 
 /// An execution was opened. With `ticket` its stream can be had by who has that.

@@ -65,6 +65,8 @@ fn answer(connection: &mut HttpConnection, call: &Call, out: &mut Vec<u8>) {
         Call::Follow(follow) => follow.format.media_type(),
         Call::Execute(execute) if execute.stream.is_some() => "text/event-stream",
         Call::Output(..) => "application/octet-stream",
+        Call::Work(_) => "text/event-stream",
+        Call::Deliver(deliver) if deliver.is_of_many => return connection.take_part(false),
         _ => return connection.answer(&Answer::empty(Status::NO_CONTENT), &around(), out),
     };
     match connection.begin_stream(media_type, &around(), out) {

@@ -58,7 +58,7 @@ pub(super) const EXECUTE: &[Field] = &[
     ),
 ];
 
-const POLICY: &[Field] = &[
+pub(super) const POLICY: &[Field] = &[
     Field::new("name", Shape::Choice(POLICIES), "Which policy.").required(),
     Field::new(
         "max_chunks",
@@ -85,7 +85,7 @@ const START: &[Field] = &[
 const HOLD: &[Field] =
     &[Field::ms("until_read_ms", 1, "The oldest are kept for so long at most.").required()];
 
-const TIMEOUTS: &[Field] = &[
+pub(super) const TIMEOUTS: &[Field] = &[
     Field::new("first_chunk_ms", MS_OR_NULL, "Until its first chunk or progress report.")
         .or(Preset::Number(limits::TIMEOUT_FIRST_CHUNK.as_millis() as u64)),
     Field::new("inactivity_ms", MS_OR_NULL, "From each to the next.")
@@ -159,7 +159,7 @@ fn arguments(members: &Members<'_>) -> Result<Value, ApiError> {
     }
 }
 
-fn policy(members: &Members<'_>) -> Result<Option<PolicyWish>, ApiError> {
+pub(super) fn policy(members: &Members<'_>) -> Result<Option<PolicyWish>, ApiError> {
     let Some(parts) = members.members("policy")? else {
         let name = members.choice("policy")?;
         return Ok(name.map(|name| PolicyWish { policy: policy_named(name), ..<_>::default() }));
@@ -191,7 +191,7 @@ fn hold(members: &Members<'_>) -> Result<Hold, ApiError> {
     Ok(deadline.map_or(Hold::Newest, |deadline| Hold::UntilRead { deadline }))
 }
 
-fn timeouts(members: &Members<'_>) -> Result<Option<Timeouts>, ApiError> {
+pub(super) fn timeouts(members: &Members<'_>) -> Result<Option<Timeouts>, ApiError> {
     let Some(parts) = members.members("timeouts")? else {
         return match members.get("timeouts") {
             None => Ok(None),
@@ -211,6 +211,6 @@ fn timeouts(members: &Members<'_>) -> Result<Option<Timeouts>, ApiError> {
     }))
 }
 
-fn duration(members: &Members<'_>, name: &str) -> Result<Option<Duration>, ApiError> {
+pub(super) fn duration(members: &Members<'_>, name: &str) -> Result<Option<Duration>, ApiError> {
     Ok(members.number(name)?.map(Duration::from_millis))
 }

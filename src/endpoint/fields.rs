@@ -43,6 +43,18 @@ pub(super) enum Shape {
     Cursors,
     /// Any object.
     Anything,
+    /// Any value at all.
+    Any,
+    /// Yes or no.
+    Flag,
+    /// A number, whole or not.
+    Real,
+    /// What a tool is called.
+    ToolName,
+    /// Several names of tools, with commas between them.
+    ToolNames,
+    /// What a worker calls itself.
+    Session,
     /// An object of these.
     Members(&'static [Field]),
     /// One of several; each is another type of JSON.
@@ -157,6 +169,26 @@ impl Shape {
             }
             Shape::Cursors => json!({"type": "string"}),
             Shape::Anything => json!({"type": "object"}),
+            Shape::Any => json!({}),
+            Shape::Flag => json!({"type": "boolean"}),
+            Shape::Real => json!({"type": "number"}),
+            Shape::ToolName => json!({
+                "type": "string",
+                "pattern": "^[0-9A-Za-z_.-]+$",
+                "maxLength": limits::TOOL_NAME_CHARS_MAX,
+            }),
+            Shape::ToolNames => json!({
+                "type": "array",
+                "items": Shape::ToolName.schema(),
+                "minItems": 1,
+                "maxItems": limits::WORKER_TOOLS_MAX,
+                "uniqueItems": true,
+            }),
+            Shape::Session => json!({
+                "type": "string",
+                "pattern": "^[!-~]+$",
+                "maxLength": limits::SESSION_CHARS_MAX,
+            }),
             Shape::Members(fields) => object_schema(fields),
             Shape::Either(shapes) => {
                 let schemas: Vec<Value> = shapes.iter().map(Shape::schema).collect();

@@ -10,7 +10,8 @@
 //! with a name and a limit ([`ApiError`]); nothing is guessed.
 //!
 //! Tests: `call_tests.rs`, `refusal_tests.rs` and `bounds_tests.rs` (tables of requests, each cut
-//! everywhere), `connection_tests.rs`, `documents_tests.rs`, `openapi_tests.rs`.
+//! everywhere), `connection_tests.rs`, `workers_tests.rs`, `documents_tests.rs`,
+//! `openapi_tests.rs`.
 #![forbid(unsafe_code)]
 
 mod access;
@@ -33,6 +34,7 @@ mod error;
 mod exchange;
 mod execute;
 mod fields;
+mod lines;
 mod openapi;
 #[cfg(test)]
 mod openapi_tests;
@@ -42,13 +44,19 @@ mod refusal_tests;
 mod routes;
 mod schemas;
 mod surroundings;
+mod workers;
+#[cfg(test)]
+mod workers_tests;
 
 pub use access::{
     Access, HostError, HostName, Origin, OriginError, TokenFault, Tokens, TokensError, check_token,
     first_token,
 };
 pub use answer::{Answer, JSON};
-pub use call::{Call, Execute, Follow, MetricsFormat, PolicyWish, StreamFormat, Wishes};
+pub use call::{
+    Call, Deliver, Execute, Follow, MetricsFormat, Part, PolicyWish, StreamFormat, Wishes, Work,
+};
 pub use connection::{Arrival, Due, HttpConnection, Step, StreamBody};
 pub use error::ApiError;
 pub use surroundings::Surroundings;
+pub use workers::virtual_tool;

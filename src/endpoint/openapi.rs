@@ -68,11 +68,16 @@ fn operation(route: &Route) -> Value {
     }
     if let Some(body) = &route.body {
         let schema = object_schema(body.fields);
-        operation["requestBody"] = json!({
-            "required": true,
-            "description": format!("At most {} bytes.", body.bytes_max),
-            "content": {JSON: {"schema": schema}},
-        });
+        let mut description = format!("At most {} bytes.", body.bytes_max);
+        let mut content = json!({JSON: {"schema": schema}});
+        if body.takes_lines {
+            let text = "Any number of such objects, each on a line of its own.";
+            description += " Of several, each.";
+            content[ndjson::MEDIA_TYPE] =
+                json!({"schema": {"type": "string", "description": text}});
+        }
+        operation["requestBody"] =
+            json!({"required": true, "description": description, "content": content});
     }
     let mut responses = Map::new();
     for (status, content) in route.answers {
@@ -103,7 +108,7 @@ fn parameter(field: &Field, place: &str) -> Value {
     if field.is_required {
         parameter["required"] = true.into();
     }
-    if matches!(field.shape, Shape::Executions | Shape::Kinds) {
+    if matches!(field.shape, Shape::Executions | Shape::Kinds | Shape::ToolNames) {
         parameter["style"] = "form".into(); // With commas.
         parameter["explode"] = false.into();
     }
@@ -123,6 +128,11 @@ fn response(description: &str, content: &Content) -> Value {
             [(JSON.to_owned(), json!({"schema": reference(name)}))].into_iter().collect()
         }
         Content::Events => [sse::MEDIA_TYPE, ndjson::MEDIA_TYPE].map(events).into_iter().collect(),
+        Content::WorkerEvents => {
+            let text = "Each event is one of `WorkerEvent`.";
+            let schema = json!({"schema": {"type": "string", "description": text}});
+            [(sse::MEDIA_TYPE.to_owned(), schema)].into_iter().collect()
+        }
         Content::Bytes => {
             [("application/octet-stream".to_owned(), json!({}))].into_iter().collect()
         }

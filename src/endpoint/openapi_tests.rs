@@ -79,7 +79,7 @@ fn every_parameter_is_described_once_and_those_of_paths_are_required() {
 #[test]
 fn every_reference_leads_somewhere_and_every_schema_is_of_use() {
     let document = document();
-    let mut used = vec!["Event".to_owned()]; // Streams name it in words.
+    let mut used = vec!["Event".to_owned(), "WorkerEvent".to_owned()]; // Named in words.
     each_object(&document, &mut |object| {
         let Some(Value::String(reference)) = object.get("$ref") else { return };
         let pointer = reference.strip_prefix('#').expect("it is in this document");
@@ -99,10 +99,10 @@ mod checked {
     use super::super::bounds_tests::bad_bodies;
     use super::super::call_tests::{id, token};
     use super::super::documents_tests::{bare, full, subscribers};
-    use super::super::{ApiError, documents, execute};
+    use super::super::{ApiError, documents, execute, virtual_tool, workers};
     use super::*;
     use crate::base::Instant;
-    use crate::engine::{AcknowledgeError, State};
+    use crate::engine::{AcknowledgeError, Outcome, State, Timeouts};
     use crate::tool::Tools;
     use crate::wire::events;
 
@@ -144,6 +144,16 @@ mod checked {
         let error = ApiError::from(AcknowledgeError::NotGiven { next_seq: 4 });
         assert_is("Error", &error.to_json());
         assert_is("Error", &ApiError::shutting_down().to_json());
+        let about = json!({"description": "d", "input_schema": {}, "coalesce": {}});
+        let tool = virtual_tool("t", &about).unwrap().to_json();
+        assert_is("VirtualTool", &tool);
+        assert_is("VirtualTools", &json!({ "virtual_tools": [tool] }));
+        assert_is("Delivered", &documents::delivered(false));
+        assert_is("Delivered", &documents::delivered(true));
+        let call = documents::tool_call(id(1), "t", &json!({"a": 1}), &Timeouts::default(), 1);
+        assert_is("WorkerEvent", &serde_json::from_str(&call).unwrap());
+        let cancelled = documents::cancelled_call(id(1), Outcome::TimedOut);
+        assert_is("WorkerEvent", &serde_json::from_str(&cancelled).unwrap());
         let wrong = json!({"execution": id(1).to_string(), "state": "asleep"});
         assert!(!validator(json!({"$ref": "#/components/schemas/State"})).is_valid(&wrong));
     }
@@ -236,6 +246,27 @@ mod checked {
         }
         for (path, body) in bad_bodies(execute::EXECUTE, &good) {
             assert!(!validator.is_valid(&body), "{path}: {body}");
+        }
+    }
+
+    #[test]
+    fn the_description_refuses_what_workers_must_not_say() {
+        let paths = &document()["paths"];
+        let schema = |path: &str, method: &str| {
+            let body = &paths[path][method]["requestBody"];
+            validator(body["content"]["application/json"]["schema"].clone())
+        };
+        let tool = json!({"description": "d", "input_schema": {"type": "object"}});
+        let of_tools = schema("/v1/virtual-tools/{name}", "put");
+        assert!(of_tools.is_valid(&tool));
+        for (path, body) in bad_bodies(workers::VIRTUAL_TOOL, &tool) {
+            assert!(!of_tools.is_valid(&body), "{path}: {body}");
+        }
+        let part = json!({"tool_call_id": id(1).to_string(), "content": [null], "seq": 1});
+        let of_parts = schema("/v1/tool-results/stream", "post");
+        assert!(of_parts.is_valid(&part));
+        for (path, body) in bad_bodies(workers::PART, &part) {
+            assert!(!of_parts.is_valid(&body), "{path}: {body}");
         }
     }
 }

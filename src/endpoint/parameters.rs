@@ -10,7 +10,8 @@ use crate::endpoint::fields::{Field, POLICIES, Preset, Shape, policy_named};
 use crate::endpoint::{ApiError, Follow, MetricsFormat, StreamFormat, Wishes};
 use crate::engine::{Coalesce, From, Kind, Kinds, Totals};
 use crate::limits;
-use crate::wire::http1::{Headers, Query, Status, negotiate};
+use crate::tool::is_tool_name;
+use crate::wire::http1::{Headers, Query, Status, is_media_type, negotiate};
 use crate::wire::sse::{CursorError, Reached, Seen, parse_cursors};
 use crate::wire::{ndjson, sse};
 
@@ -95,6 +96,15 @@ pub(super) const LAST_EVENT_ID: &[Field] = &[Field::new(
     "Last-Event-ID",
     Shape::Cursors,
     "The id of the last event seen: the stream goes on behind it, whatever `from` says.",
+)];
+
+/// Of requests of workers.
+pub(super) const SESSION: &[Field] =
+    &[Field::new("X-Session-ID", Shape::Session, "What the worker calls itself.").required()];
+pub(super) const WORKER_TOOLS: &[Field] = &[Field::new(
+    "tools",
+    Shape::ToolNames,
+    "It takes calls of these tools alone; absent: of all virtual tools.",
 )];
 
 /// The parameters of one request, all of them known.
@@ -256,6 +266,58 @@ impl<'a> Parameters<'a> {
                 Err(error.field("accept"))
             }
         }
+    }
+
+    /// What the worker calls itself.
+    pub fn session(&self) -> Result<Box<str>, ApiError> {
+        let chars_max = limits::SESSION_CHARS_MAX;
+        let wrong = |code, text: String| {
+            ApiError::new(Status::BAD_REQUEST, code, text).field("x-session-id")
+        };
+        let Some(name) = self.headers.only("x-session-id")? else {
+            let text = "x-session-id: it is missing: a worker says what it calls itself";
+            return Err(wrong("missing_header", text.to_owned()));
+        };
+        let is_name = (1..=chars_max).contains(&name.len());
+        match is_name && name.bytes().all(|byte| byte.is_ascii_graphic()) {
+            true => Ok(name.into()),
+            false => {
+                let text = format!("x-session-id: it is not 1 to {chars_max} visible characters");
+                Err(wrong("invalid_header", text).limit(chars_max as u64))
+            }
+        }
+    }
+
+    /// The tools of which a worker takes calls.
+    pub fn worker_tools(&self) -> Result<Option<Vec<Box<str>>>, ApiError> {
+        if self.query.all("tools").next().is_none() {
+            return Ok(None);
+        }
+        let mut names: Vec<Box<str>> = Vec::new();
+        for name in self.query.list("tools") {
+            if !is_tool_name(name) {
+                return Err(invalid("tools", "it is not a list of names of tools"));
+            }
+            if names.iter().any(|other| **other == *name) {
+                return Err(invalid("tools", "it names one twice"));
+            }
+            if names.len() == limits::WORKER_TOOLS_MAX {
+                let most = limits::WORKER_TOOLS_MAX;
+                let problem = format!("it names more than {most}");
+                return Err(invalid("tools", &problem).limit(most as u64));
+            }
+            names.push(name.into());
+        }
+        match names.is_empty() {
+            true => Err(invalid("tools", "it names no tool")),
+            false => Ok(Some(names)),
+        }
+    }
+
+    /// Does its body have many values, each on a line?
+    pub fn has_lines(&self) -> bool {
+        let media_type = self.headers.only("content-type").ok().flatten();
+        media_type.is_some_and(|media_type| is_media_type(media_type, ndjson::MEDIA_TYPE))
     }
 
     /// As what metrics come: who likes neither gets the older one.

@@ -78,7 +78,8 @@ fn other_methods_are_not_allowed_and_the_right_ones_are_said() {
         }
     }
     let all = answered(&with("OPTIONS", "*", ""));
-    assert_eq!((all.status, all.header("allow")), (204, Some("GET, HEAD, POST, DELETE, OPTIONS")));
+    let all_methods = Some("GET, HEAD, POST, PUT, DELETE, OPTIONS");
+    assert_eq!((all.status, all.header("allow")), (204, all_methods));
 }
 
 fn answered_unless_called(request: &str) -> Option<super::exchange::Response> {

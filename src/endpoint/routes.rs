@@ -4,11 +4,12 @@
 use crate::endpoint::answer::{Answer, JSON};
 use crate::endpoint::ask::{Asked, Request};
 use crate::endpoint::fields::{Field, Shape};
+use crate::endpoint::lines::Lines;
 use crate::endpoint::parameters::{
-    EXECUTIONS, FORMAT, FROM, FROM_ALL, KINDS, LAST_EVENT_ID, METRICS_TYPES, STREAM, TICKETS, WAIT,
-    WISHES,
+    EXECUTIONS, FORMAT, FROM, FROM_ALL, KINDS, LAST_EVENT_ID, METRICS_TYPES, SESSION, STREAM,
+    TICKETS, WAIT, WISHES, WORKER_TOOLS,
 };
-use crate::endpoint::{ApiError, Call, documents, execute, openapi};
+use crate::endpoint::{ApiError, Call, Work, documents, execute, openapi, workers};
 use crate::engine::NotFound;
 use crate::limits;
 use crate::wire::http1::{Method, Status};
@@ -37,6 +38,14 @@ pub(super) struct Route {
 pub(super) struct Body {
     pub fields: &'static [Field],
     pub bytes_max: u64,
+    /// Or several, each on a line of its own, and each so long at most.
+    pub takes_lines: bool,
+}
+
+impl Body {
+    const fn new(fields: &'static [Field], bytes_max: u64) -> Body {
+        Body { fields, bytes_max, takes_lines: false }
+    }
 }
 
 /// What is in an answer.
@@ -47,6 +56,8 @@ pub(super) enum Content {
     Json(&'static str),
     /// Events, in either format.
     Events,
+    /// What a worker is told.
+    WorkerEvents,
     /// A payload, as it is.
     Bytes,
     /// Text of one of these types.
@@ -58,6 +69,7 @@ pub(super) const PATH_FIELDS: &[Field] = &[
     Field::new("execution", Shape::Execution, "The execution's id.").required(),
     Field::new("subscriber", Shape::Subscriber, "The subscriber's id.").required(),
     Field::new("token", Shape::Token, "A progress token.").required(),
+    Field::new("name", Shape::ToolName, "What a tool is called.").required(),
 ];
 
 const PLAIN: Route = Route {
@@ -88,7 +100,7 @@ pub(super) const ROUTES: &[Route] = &[
         name: "execute",
         summary: "Runs a tool. With `stream` the answer is its stream.",
         query: &[STREAM, WISHES],
-        body: Some(Body { fields: execute::EXECUTE, bytes_max: limits::HTTP_BODY_BYTES_MAX }),
+        body: Some(Body::new(execute::EXECUTE, limits::HTTP_BODY_BYTES_MAX)),
         answers: &[(Status::CREATED, Content::Json("Created")), (Status::OK, Content::Events)],
         begin: |request| Ok(Asked::Execute(request.parameters.stream()?)),
         ..PLAIN
@@ -176,10 +188,7 @@ pub(super) const ROUTES: &[Route] = &[
         path: "/v1/executions/{execution}/subscribers/{subscriber}/acks",
         name: "acknowledge",
         summary: "Says how far a subscriber with acknowledgements has come.",
-        body: Some(Body {
-            fields: execute::ACKNOWLEDGE,
-            bytes_max: limits::HTTP_SMALL_BODY_BYTES_MAX,
-        }),
+        body: Some(Body::new(execute::ACKNOWLEDGE, limits::HTTP_SMALL_BODY_BYTES_MAX)),
         answers: &[(Status::NO_CONTENT, Content::Empty)],
         begin: |request| Ok(Asked::Acknowledge(request.execution()?, request.subscriber()?)),
         ..PLAIN
@@ -210,6 +219,67 @@ pub(super) const ROUTES: &[Route] = &[
         summary: "How far the execution of a token is.",
         answers: &[(Status::OK, Content::Json("TokenProgress"))],
         begin: |request| Ok(Asked::Call(Call::Progress(request.token()?))),
+        ..PLAIN
+    },
+    Route {
+        path: "/v1/virtual-tools",
+        name: "listVirtualTools",
+        summary: "Which tools there are whose work is done by clients.",
+        answers: &[(Status::OK, Content::Json("VirtualTools"))],
+        begin: |_| Ok(Asked::Call(Call::VirtualTools)),
+        ..PLAIN
+    },
+    Route {
+        method: Method::Put,
+        path: "/v1/virtual-tools/{name}",
+        name: "putVirtualTool",
+        summary: "Adds a tool whose work is done by clients, or replaces it. What runs goes on.",
+        body: Some(Body::new(workers::VIRTUAL_TOOL, limits::VIRTUAL_TOOL_BYTES_MAX)),
+        answers: &[
+            (Status::CREATED, Content::Json("VirtualTool")),
+            (Status::OK, Content::Json("VirtualTool")),
+        ],
+        begin: |request| Ok(Asked::PutVirtualTool(request.tool_name()?)),
+        ..PLAIN
+    },
+    Route {
+        method: Method::Delete,
+        path: "/v1/virtual-tools/{name}",
+        name: "deleteVirtualTool",
+        summary: "Takes such a tool away. What runs of it goes on.",
+        answers: &[(Status::NO_CONTENT, Content::Empty)],
+        begin: |request| Ok(Asked::Call(Call::DeleteVirtualTool(request.tool_name()?))),
+        ..PLAIN
+    },
+    Route {
+        path: "/v1/tool-calls/stream",
+        name: "takeCalls",
+        summary: "A worker is given calls of virtual tools, as server-sent events.",
+        query: &[WORKER_TOOLS],
+        headers: SESSION,
+        answers: &[(Status::OK, Content::WorkerEvents)],
+        begin: |request| {
+            let tools = request.parameters.worker_tools()?;
+            let session = request.parameters.session()?;
+            Ok(Asked::Call(Call::Work(Work { session, tools }.into())))
+        },
+        ..PLAIN
+    },
+    Route {
+        method: Method::Post,
+        path: "/v1/tool-results/stream",
+        name: "deliverResult",
+        summary: "A worker delivers a part of a result, or, on lines, many. Without room it waits.",
+        headers: SESSION,
+        body: Some(Body { takes_lines: true, ..Body::new(workers::PART, limits::PART_BYTES_MAX) }),
+        answers: &[(Status::OK, Content::Json("Delivered"))],
+        begin: |request| {
+            let session = request.parameters.session()?;
+            Ok(match request.parameters.has_lines() {
+                true => Asked::Parts(Lines::new(session).into()),
+                false => Asked::Part(session),
+            })
+        },
         ..PLAIN
     },
     Route {

@@ -24,6 +24,10 @@ pub(super) fn all() -> Map<String, Value> {
         ("Description", json!({"type": "object", "description": "An OpenAPI document."})),
         ("Exit", exit()),
         ("Event", event()),
+        ("VirtualTool", virtual_tool()),
+        ("VirtualTools", list("virtual_tools", &reference("VirtualTool"))),
+        ("Delivered", delivered()),
+        ("WorkerEvent", worker_event()),
     ]
     .into_iter()
     .map(|(name, schema)| (name.to_owned(), schema))
@@ -126,6 +130,39 @@ fn tool() -> Value {
         },
         "required": ["name", "description", "input_schema"],
     })
+}
+
+fn virtual_tool() -> Value {
+    let mut schema = tool();
+    let coalesce = object(&[("delay_ms", count()), ("max_bytes", count())], &[]);
+    schema["properties"]["coalesce"] = coalesce;
+    schema
+}
+
+/// To one part, or to many.
+fn delivered() -> Value {
+    let perhaps = [("duplicate", flag()), ("parts", count()), ("duplicates", count())];
+    object(&[("success", json!({ "const": true }))], &perhaps)
+}
+
+/// What a worker is told: the data of an event of that name.
+fn worker_event() -> Value {
+    let timeouts = json!({"type": "object", "description": "As of the tool, where they are set."});
+    let call = [
+        ("id", id()),
+        ("name", text()),
+        ("arguments", json!({"type": "object"})),
+        ("execution", id()),
+        ("next_seq", count()),
+    ];
+    let named = |name: &str, mut schema: Value| {
+        schema["title"] = name.into();
+        schema
+    };
+    json!({"oneOf": [
+        named("tool_call", object(&call, &[("timeouts", timeouts)])),
+        named("cancel", object(&[("id", id()), ("reason", text())], &[])),
+    ]})
 }
 
 fn links() -> Value {

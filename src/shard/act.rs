@@ -354,6 +354,11 @@ impl<R: Reactor + 'static> Shard<R> {
         match &run.producer {
             Producer::Thread(_) => run.publish_gate(),
             Producer::Steps(_) if blocked => self.make_runnable(execution.index),
+            #[cfg(feature = "server")]
+            Producer::Feed if blocked && run.is_remote => {
+                let id = run.id;
+                self.workers.note_room(id);
+            }
             _ => {}
         }
     }
@@ -421,6 +426,7 @@ impl<R: Reactor + 'static> Shard<R> {
         #[cfg(feature = "server")]
         {
             self.note_ended(execution);
+            self.note_call_ended(execution, verdict.outcome);
             self.log_ended(execution, verdict);
         }
         self.record(Code::ExecutionEnded, u64::from(execution.index), u64::from(code));

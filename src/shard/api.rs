@@ -157,6 +157,12 @@ impl<R: Reactor + 'static> Shard<R> {
             names: Names::new(id, self.engine.token(id)),
             #[cfg(feature = "server")]
             policy: None,
+            #[cfg(feature = "server")]
+            timeouts: spec.timeouts,
+            #[cfg(feature = "server")]
+            is_remote: false,
+            #[cfg(feature = "server")]
+            call: None,
             ring_bytes: need.ring_bytes,
             chunk_bytes: need.chunk_bytes,
             producer: Producer::Waiting(work),

@@ -10,6 +10,8 @@ use super::run::{Producer, Ring, Run};
 use crate::base::{ExecutionId, Instant};
 use crate::engine::{ChunkFacts, Event, Gate, Kind, NotFound, ProducerEnd};
 use crate::limits;
+#[cfg(feature = "server")]
+use crate::memory::CHUNK_MORE;
 use crate::memory::{ChunkHeader, RingWriter, WriteError};
 use crate::reactor::Reactor;
 use crate::tool::{Notes, Report, Work};
@@ -166,6 +168,12 @@ impl<R: Reactor + 'static> Shard<R> {
             self.answer_bell();
             self.pump();
         }
+        self.say_that_it_is_gated(index);
+        allowed(self) != before
+    }
+
+    /// Has the engine know that there is no room, once for each time that the gate is shut.
+    fn say_that_it_is_gated(&mut self, index: u32) {
         let run = self.runs.get_mut(index as usize).and_then(Option::as_mut);
         let stops_here = run.is_some_and(|run| {
             let has_begun = !matches!(run.producer, Producer::Waiting(_));
@@ -174,7 +182,45 @@ impl<R: Reactor + 'static> Shard<R> {
         if stops_here {
             self.ask_for_room(index);
         }
-        allowed(self) != before
+    }
+
+    /// Publishes as much of a payload as there is room for, in pieces that a ring takes (all but
+    /// the last flagged `more`); returns how many bytes that was. For who is told when there is
+    /// room again: the kernel is not looked at.
+    ///
+    /// # Errors
+    /// [`PublishError::NotFound`]; nothing was published, or the execution has ended meanwhile.
+    #[cfg(feature = "server")]
+    pub(super) fn publish_pieces(
+        &mut self,
+        id: ExecutionId,
+        kind: Kind,
+        payload: &[u8],
+    ) -> Result<usize, PublishError> {
+        let (index, now) = (id.slot.index, self.now);
+        let mut taken = 0;
+        while taken < payload.len() {
+            let (_, writer) = self.fed_writer(id)?;
+            let piece_bytes_max = writer.geometry().length_max() as usize;
+            let rest = &payload[taken..];
+            let piece = &rest[..rest.len().min(piece_bytes_max)];
+            let flags = if piece.len() < rest.len() { CHUNK_MORE } else { 0 };
+            let header = ChunkHeader { kind: kind as u8, key: kind as u8, flags };
+            match self.write_burst(id, header, &[piece], now) {
+                Ok(_) => taken += piece.len(),
+                Err(PublishError::Blocked) => {
+                    let allowed =
+                        |shard: &Self| shard.runs[index as usize].as_ref().map(Run::allowed);
+                    let before = allowed(self);
+                    self.say_that_it_is_gated(index);
+                    if allowed(self) == before {
+                        break;
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(taken)
     }
 
     /// Ends an execution that is fed by hand: with `Ok` completed, with a text failed.

@@ -155,6 +155,9 @@ pub struct Shard<R: Reactor + 'static = AnyReactor> {
     peers: Vec<handle::Mailbox<R>>,
     #[cfg(feature = "server")]
     serve: Option<Box<serve::Serve>>,
+    /// Tools whose work is done by clients, and these.
+    #[cfg(feature = "server")]
+    workers: serve::Workers,
 }
 
 /// See [`Shard::observe`].
@@ -324,6 +327,8 @@ impl<R: Reactor + 'static> Shard<R> {
             peers: Vec::new(),
             #[cfg(feature = "server")]
             serve: None,
+            #[cfg(feature = "server")]
+            workers: serve::Workers::default(),
             reactor,
         })
     }
@@ -488,6 +493,7 @@ impl<R: Reactor + 'static> Shard<R> {
         #[cfg(feature = "server")]
         if let Some(serve) = &self.serve {
             serve.audit();
+            self.audit_calls();
         }
         for run in self.runs.iter().flatten() {
             assert!(run.ingested_seq <= run.head_seq());

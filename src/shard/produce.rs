@@ -226,6 +226,12 @@ impl<R: Reactor + 'static> Shard<R> {
         };
         match work {
             Work::Feed => run.producer = Producer::Feed,
+            #[cfg_attr(not(feature = "server"), expect(unused_variables, reason = "nobody calls"))]
+            Work::Remote(call) => {
+                run.producer = Producer::Feed;
+                #[cfg(feature = "server")]
+                self.begin_call(handle, *call);
+            }
             Work::Steps(tool) => {
                 run.producer = Producer::Steps(tool);
                 self.make_runnable(handle.index);

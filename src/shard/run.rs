@@ -76,6 +76,15 @@ pub(super) struct Run {
     /// What its subscribers get that come over the network and do not say what they want.
     #[cfg(feature = "server")]
     pub policy: Option<crate::endpoint::PolicyWish>,
+    /// How long it may take.
+    #[cfg(feature = "server")]
+    pub timeouts: crate::engine::Timeouts,
+    /// A worker does it.
+    #[cfg(feature = "server")]
+    pub is_remote: bool,
+    /// What there is to know of that, once it has begun; not while it is being looked at.
+    #[cfg(feature = "server")]
+    pub call: Option<Box<super::serve::OpenCall>>,
     pub ring_bytes: u32,
     pub chunk_bytes: u32,
     pub producer: Producer,

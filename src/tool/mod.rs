@@ -21,6 +21,7 @@ mod process_file;
 #[cfg(feature = "sqlite")]
 mod query_database;
 mod registry;
+mod remote;
 #[cfg(feature = "tools")]
 mod run_command;
 mod schema;
@@ -40,7 +41,10 @@ pub use complete::Completion;
 pub use files::Files;
 #[cfg(feature = "server")]
 pub use files::Folder;
-pub use registry::{ArgumentError, Arguments, Prepared, SpecError, StartError, Tools};
+pub use registry::{
+    ArgumentError, Arguments, Prepared, SpecError, StartError, Tools, is_tool_name,
+};
+pub use remote::{Gather, RemoteCall, VirtualTool};
 #[cfg(feature = "tools")]
 pub use run_command::CommandPolicy;
 pub use spec::{Need, SubscribeDefaults, ToolSpec};
@@ -112,6 +116,9 @@ pub enum Work {
     Thread(Blocking),
     /// Nothing: whoever opened the execution publishes by hand.
     Feed,
+    /// Something elsewhere: a worker, which a server finds, does it. Without a server it is as
+    /// [`Work::Feed`].
+    Remote(Box<RemoteCall>),
 }
 
 impl fmt::Debug for Work {
@@ -120,6 +127,7 @@ impl fmt::Debug for Work {
             Work::Steps(_) => "Steps",
             Work::Thread(_) => "Thread",
             Work::Feed => "Feed",
+            Work::Remote(_) => "Remote",
         })
     }
 }

@@ -12,11 +12,12 @@ use crate::engine::{ProgressSource, Timeouts};
 use crate::limits;
 #[cfg(feature = "sqlite")]
 use crate::tool::query_database;
-use crate::tool::schema::Schema;
+use crate::tool::schema::{Patterns, Schema};
 #[cfg(feature = "tools")]
 use crate::tool::{CommandPolicy, generate_timeseries, process, run_command, search_files};
 use crate::tool::{
-    Files, Need, Output, ToolError, ToolSpec, Work, process_file, slow_data_processor,
+    Files, Need, Output, RemoteCall, ToolError, ToolSpec, VirtualTool, Work, process_file,
+    slow_data_processor,
 };
 
 /// A tool with its arguments checked, ready to run.
@@ -177,7 +178,7 @@ impl Tools {
         let prepare = move |arguments: &Value, need, files: &Files| {
             run_command::prepare(&policy, &groups, arguments, need, files)
         };
-        self.add(spec, Box::new(prepare), false).expect("ours is right");
+        self.add(spec, Patterns::Any, Box::new(prepare), false).expect("ours is right");
     }
 
     /// Adds a tool, or replaces the one of that name. `prepare` is called with the arguments of
@@ -190,7 +191,8 @@ impl Tools {
     where
         F: Fn(&Value, Need) -> Result<(Work, Need), ArgumentError> + Send + Sync + 'static,
     {
-        self.add(spec, Box::new(move |arguments, need, _| prepare(arguments, need)), false)
+        let prepare = move |arguments: &Value, need, _: &Files| prepare(arguments, need);
+        self.add(spec, Patterns::Any, Box::new(prepare), false)
     }
 
     /// Adds a tool that reads files.
@@ -199,20 +201,18 @@ impl Tools {
         spec: ToolSpec,
         prepare: fn(&Value, Need, &Files) -> Result<Plan, ArgumentError>,
     ) -> Result<(), SpecError> {
-        self.add(spec, Box::new(prepare), true)
+        self.add(spec, Patterns::Any, Box::new(prepare), true)
     }
 
     fn add(
         &mut self,
         spec: ToolSpec,
+        patterns: Patterns,
         prepare: Prepare,
         reads_files: bool,
     ) -> Result<(), SpecError> {
         let error = |problem: String| SpecError { tool: spec.name.clone(), problem };
-        let is_name_char = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
-        let is_name = (1..=limits::TOOL_NAME_CHARS_MAX).contains(&spec.name.len())
-            && spec.name.chars().all(is_name_char);
-        if !is_name {
+        if !is_tool_name(&spec.name) {
             let chars_max = limits::TOOL_NAME_CHARS_MAX;
             let text = format!("a name is 1 to {chars_max} letters, digits, `_`, `-` and `.`");
             return Err(error(text));
@@ -220,11 +220,26 @@ impl Tools {
         if spec.arguments.get("type").and_then(Value::as_str) != Some("object") {
             return Err(error("the schema of its arguments is not of type object".to_owned()));
         }
-        let schema = Schema::compile(&spec.arguments).map_err(error)?;
+        let schema = Schema::compile(&spec.arguments, patterns).map_err(error)?;
         let name = spec.name.clone();
         let entry = Entry { spec: Arc::new(spec), schema, prepare, reads_files };
         self.by_name.insert(name, entry);
         Ok(())
+    }
+
+    /// Adds a tool whose work is done by clients, or replaces the one of that name. Its schema may
+    /// come from anybody: see [`VirtualTool::check_cost`].
+    ///
+    /// # Errors
+    /// [`SpecError`]; nothing was added.
+    pub fn insert_virtual(&mut self, tool: VirtualTool) -> Result<(), SpecError> {
+        tool.check_cost()?;
+        let VirtualTool { spec, gather } = tool;
+        let prepare = move |arguments: &Value, need, _: &Files| {
+            let arguments = arguments.clone();
+            Ok((Work::Remote(Box::new(RemoteCall { arguments, gather })), need))
+        };
+        self.add(spec, Patterns::Linear, Box::new(prepare), false)
     }
 
     /// Adds a closure as a tool: `|arguments, out| { out.send(b"…")?; Ok(()) }`.
@@ -283,6 +298,12 @@ impl Tools {
     fn is_there(&self, entry: &Entry) -> bool {
         !(entry.reads_files && matches!(self.files, Files::Nowhere))
     }
+}
+
+/// May a tool be called so? Letters, digits, `_`, `-` and `.`, 1 to 64 of them.
+pub fn is_tool_name(name: &str) -> bool {
+    let is_name_char = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
+    (1..=limits::TOOL_NAME_CHARS_MAX).contains(&name.len()) && name.chars().all(is_name_char)
 }
 
 impl fmt::Debug for Tools {

@@ -7,6 +7,15 @@ use serde_json::Value;
 
 use crate::tool::ArgumentError;
 
+/// Which regular expressions a schema may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Patterns {
+    /// All that there are, also those that look around or back, and may take very long.
+    Any,
+    /// Those whose time grows with the text and no faster.
+    Linear,
+}
+
 /// The schema of one tool.
 pub(super) struct Schema {
     #[cfg(feature = "schema")]
@@ -17,16 +26,22 @@ impl Schema {
     /// # Errors
     /// What is wrong with the schema.
     #[cfg(feature = "schema")]
-    pub fn compile(schema: &Value) -> Result<Schema, String> {
+    pub fn compile(schema: &Value, patterns: Patterns) -> Result<Schema, String> {
         let options = jsonschema::options().with_draft(jsonschema::Draft::Draft202012);
-        let validator = options.build(schema).map_err(|error| error.to_string())?;
+        let built = match patterns {
+            Patterns::Any => options.build(schema),
+            Patterns::Linear => {
+                options.with_pattern_options(jsonschema::PatternOptions::regex()).build(schema)
+            }
+        };
+        let validator = built.map_err(|error| error.to_string())?;
         Ok(Schema { validator })
     }
 
     /// # Errors
     /// None.
     #[cfg(not(feature = "schema"))]
-    pub fn compile(_schema: &Value) -> Result<Schema, String> {
+    pub fn compile(_schema: &Value, _patterns: Patterns) -> Result<Schema, String> {
         Ok(Schema {})
     }
 

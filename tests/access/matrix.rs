@@ -39,6 +39,7 @@ impl Names {
             "execution" | "executions" => &self.execution,
             "subscriber" => &self.subscriber,
             "token" => &self.token,
+            "name" => "tool",
             other => panic!("what is an example of {other}?"),
         }
     }
@@ -51,21 +52,27 @@ fn asking(path: &str, method: &str, operation: &Value, names: &Names) -> (Asking
     for part in path.split('/') {
         match part.strip_prefix('{').and_then(|part| part.strip_suffix('}')) {
             Some(name) => {
-                is_about_something = true;
+                is_about_something |= name != "name"; // Everybody calls tools of his own.
                 parts.push(names.value(name));
             }
             None => parts.push(part),
         }
     }
     let mut target = parts.join("/");
+    let mut headers = Vec::new();
     for parameter in operation["parameters"].as_array().into_iter().flatten() {
-        if parameter["required"] == true {
-            is_about_something = true;
-            let name = parameter["name"].as_str().unwrap();
-            target += &format!("?{name}={}", names.value(name));
+        let name = parameter["name"].as_str().unwrap();
+        match parameter["in"].as_str() {
+            _ if parameter["required"] != true => {}
+            Some("header") => headers.push(format!("{name}: x")),
+            _ => {
+                is_about_something = true;
+                target += &format!("?{name}={}", names.value(name));
+            }
         }
     }
     let asking = Asking::new(&method.to_uppercase(), &target);
+    let asking = headers.iter().fold(asking, |asking, line| asking.header(line));
     let schema = &operation["requestBody"]["content"]["application/json"]["schema"];
     match schema.is_null() {
         true => (asking, is_about_something),

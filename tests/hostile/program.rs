@@ -1,6 +1,5 @@
 //! The same requests over sockets, to the program.
 
-#[allow(dead_code, reason = "others measure it, too")]
 #[path = "../served/mod.rs"]
 mod served;
 

@@ -169,11 +169,15 @@ fn start(
         connections_max: bill.connections_max,
     };
     let commands = settings.commands();
+    let virtual_tools = settings.virtual_tools.all();
     let files = files(settings)?;
     let set_up_tools = move |shard: &mut Shard| {
         shard.tools_mut().allow_files(files.clone());
         if let Some(policy) = &commands {
             shard.tools_mut().allow_commands(policy.clone());
+        }
+        for tool in &virtual_tools {
+            shard.add_virtual_tool(tool.clone()).expect("it was checked when it was read");
         }
     };
     Server::start(config, Arc::new(set_up_tools)).map_err(|error| {

@@ -300,7 +300,7 @@ fn shown(value: &DeValue<'_>) -> String {
 }
 
 /// A basic string of TOML: a string of JSON, in which DEL has to be escaped, too.
-fn quoted(text: &str) -> String {
+pub(super) fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string().replace('\u{7F}', "\\u007F")
 }
 

@@ -7,6 +7,7 @@
 
 mod file;
 mod kinds;
+mod virtual_tools;
 
 use std::path::Path;
 
@@ -19,6 +20,7 @@ use streamdoor::trace::{Level, LogFormat};
 use super::CliError;
 pub use kinds::{Bytes, Cpus, FilePath, Number};
 use kinds::{Setting, nearest};
+pub use virtual_tools::VirtualTools;
 
 macro_rules! settings {
     ($($(#[doc = $text:literal])+ $name:ident: $kind:ty = $default:expr;)+) => {
@@ -119,6 +121,9 @@ settings! {
     files_root: FilePath = FilePath::default();
     /// Have run_command, for this program; may be repeated.
     allow_commands: Vec<String> = Vec::new();
+    /// Tools whose work is done by clients: in the file, a table [virtual_tools.NAME] for each, of
+    /// what PUT /v1/virtual-tools/NAME takes.
+    virtual_tools: VirtualTools = VirtualTools::default();
 }
 
 impl Settings {
@@ -214,7 +219,7 @@ pub fn help() -> String {
     for ((name, text), value) in TABLE.iter().zip(defaults.values()) {
         let flag = format!("  --{} {}", flag_of(name), value.placeholder());
         let default = match value.to_toml() {
-            none if none == "[]" || none == "\"\"" => String::new(),
+            none if none == "[]" || none == "{}" || none == "\"\"" => String::new(),
             toml => format!(" [{}]", toml.trim_matches(['[', ']']).replace('"', "")),
         };
         let text = text.iter().map(|line| line.trim()).collect::<Vec<_>>().join(" ") + &default;

@@ -42,6 +42,7 @@ const OTHERS: &[(&str, &str)] = &[
     ("log-level", "debug"),
     ("files-root", "/usr/share"),
     ("allow-commands", "ls"),
+    ("virtual-tools", r#"{"a":{"description":"d","input_schema":{"type":"object"}}}"#),
 ];
 
 #[test]

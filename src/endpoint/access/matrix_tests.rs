@@ -63,7 +63,13 @@ impl Asking {
                 .collect();
             ("application/json", Value::from(members).to_string())
         });
-        Asking { body, ..Asking::new(route.method, target) }
+        let mut asking = Asking { body, ..Asking::new(route.method, target) };
+        for field in route.headers.iter().filter(required) {
+            let value = example(&field.shape);
+            let value = value.as_str().expect("a header is a text");
+            asking.headers.push(format!("{}: {value}", field.name));
+        }
+        asking
     }
 
     fn with(&self, line: &str) -> Asking {
@@ -73,7 +79,9 @@ impl Asking {
     }
 
     fn without_token(&self) -> Asking {
-        Asking { headers: Vec::new(), ..self.clone() }
+        let mut stranger = self.clone();
+        stranger.headers.retain(|line| !line.starts_with("Authorization: "));
+        stranger
     }
 
     fn bytes(&self) -> Vec<u8> {
@@ -154,7 +162,10 @@ fn example(shape: &Shape) -> Value {
         Shape::Subscriber => "s7.2".into(),
         Shape::Token => progress_token().to_string().into(),
         Shape::Kinds => "stdout".into(),
-        Shape::Anything => Value::Object(Map::new()),
+        Shape::Anything => serde_json::json!({"type": "object"}), // A schema, too.
+        Shape::Any | Shape::ToolName | Shape::ToolNames | Shape::Session => "x".into(),
+        Shape::Flag => true.into(),
+        Shape::Real => 0.5.into(),
         Shape::Members(fields) => {
             let required = fields.iter().filter(|field| field.is_required);
             required.map(|field| (field.name.to_owned(), example(&field.shape))).collect()

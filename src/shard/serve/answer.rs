@@ -18,7 +18,9 @@ impl<R: Reactor + 'static> Shard<R> {
         let is_draining = self.serve.as_ref().is_some_and(|serve| serve.is_draining);
         let principal = self.principal_of(id);
         match call {
-            Call::Execute(_) | Call::Follow(_) | Call::Output(..) | Call::Ready if is_draining => {
+            Call::Execute(_) | Call::Follow(_) | Call::Output(..) | Call::Work(_) | Call::Ready
+                if is_draining =>
+            {
                 self.answer_error(id, &ApiError::shutting_down())
             }
             ref call if !self.is_open_to(call, principal) => {
@@ -31,17 +33,24 @@ impl<R: Reactor + 'static> Shard<R> {
             Call::Executions | Call::AllProgress | Call::Metrics(_) => {
                 self.gather(id, call, principal)
             }
+            Call::PutVirtualTool(_) | Call::DeleteVirtualTool(_) => {
+                self.change_tools(id, call, principal)
+            }
+            Call::Work(work) => self.let_work(id, *work, principal),
+            Call::Deliver(deliver) => self.deliver(id, deliver, principal),
             other => {
-                let answer = self.answer_now(&other).unwrap_or_else(|e| Answer::error(&e));
+                let answer =
+                    self.answer_now(&other, principal).unwrap_or_else(|e| Answer::error(&e));
                 self.answer(id, &answer)
             }
         }
     }
 
     /// Calls that are answered from what is there.
-    fn answer_now(&mut self, call: &Call) -> Result<Answer, ApiError> {
+    fn answer_now(&mut self, call: &Call, principal: Principal) -> Result<Answer, ApiError> {
         let document = match call {
-            Call::Tools => documents::tools(self.tools.specs().map(|spec| &**spec)),
+            Call::Tools => documents::tools(self.tool_specs(principal)),
+            Call::VirtualTools => self.list_virtual_tools(principal),
             Call::Inspect(execution) => self.describe(*execution)?,
             Call::Cancel(execution) => return self.cancel_call(*execution),
             Call::Acknowledge(execution, subscriber, seq) => {
@@ -65,7 +74,11 @@ impl<R: Reactor + 'static> Shard<R> {
             | Call::Result(..)
             | Call::Executions
             | Call::Metrics(_)
-            | Call::AllProgress => unreachable!("answered elsewhere"),
+            | Call::AllProgress
+            | Call::PutVirtualTool(_)
+            | Call::DeleteVirtualTool(_)
+            | Call::Work(_)
+            | Call::Deliver(_) => unreachable!("answered elsewhere"),
         };
         Ok(Answer::json(Status::OK, &document))
     }
@@ -133,7 +146,7 @@ impl<R: Reactor + 'static> Shard<R> {
             progress: execute.progress,
             owner,
         };
-        let prepared = self.tools.prepare(&execute.tool, &execute.arguments);
+        let prepared = self.prepare_tool(owner, &execute.tool, &execute.arguments);
         let opened = prepared.map_err(ExecuteError::Start).and_then(|mut prepared| {
             let ring_bytes = &mut prepared.need.ring_bytes;
             *ring_bytes = self.served_ring_bytes().max(*ring_bytes);
@@ -246,7 +259,12 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// As [`Shard::answer`], of what went wrong.
     pub(super) fn answer_error(&mut self, id: ConnectionId, error: &ApiError) -> bool {
-        self.answer(id, &Answer::error(error))
+        let serve = self.serve.as_mut().expect("it has connections");
+        let around = serve.around(&self.access, self.now);
+        if let Some(connection) = serve.writable(id) {
+            connection.converse(|http, out| http.answer_error(error, &around, out));
+        }
+        true
     }
 }
 

@@ -20,7 +20,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
         for _ in 0..limits::CONNECTION_DEADLINES_PER_TURN {
             let Some(serve) = &mut self.serve else { return };
-            let Some((id, timer)) = serve.timers.pop_expired(now) else { return };
+            let Some((id, timer)) = serve.timers.pop_expired(now) else { break };
             self.worked = true;
             let connection = serve.connection(id).expect("who is gone has no timer");
             connection.timer = None;
@@ -45,11 +45,14 @@ impl<R: Reactor + 'static> Shard<R> {
                     self.converse(id, |http, around, out| http.time_out(around, out));
                 }
                 Timer::Result => self.answer_late(id),
+                Timer::Part => self.refuse_part(id),
+                Timer::NextParts => self.converse(id, |http, around, out| http.resume(around, out)),
                 Timer::Join => self.join_late(id),
                 Timer::Beat => self.beat(id),
                 Timer::Pace => self.give_next_piece(id),
             }
         }
+        self.fire_worker_deadlines();
     }
 
     /// Who came back has had time to read what it was given: the next piece, or all from now on.
@@ -119,10 +122,14 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// When the next timer of a connection is due.
+    /// When the next timer of a connection, a worker or a call is due.
     #[inline]
     pub(in crate::shard) fn connection_deadline(&self) -> Option<Instant> {
-        self.serve.as_ref()?.next_deadline()
+        let own = self.serve.as_ref()?.next_deadline();
+        match self.workers.next_deadline() {
+            None => own,
+            Some(theirs) => Some(own.map_or(theirs, |own| own.min(theirs))),
+        }
     }
 }
 
@@ -153,9 +160,12 @@ impl Connection {
                 };
                 Some(Some((timer, until)))
             }
+            (Doing::Requests, Due::Parts) => {
+                Some(Some((Timer::Request, now + limits::PARTS_INACTIVITY)))
+            }
             (Doing::Requests, Due::Answer | Due::Nothing) | (Doing::Elsewhere, _) => Some(None),
             // Set by who began it.
-            (Doing::Result | Doing::Joining | Doing::Stream, _) => None,
+            (Doing::Result | Doing::Joining | Doing::Stream | Doing::Part(_), _) => None,
             (Doing::Closing | Doing::Moving(_), _) => None,
         }
     }

@@ -16,8 +16,8 @@ use super::buffers::Buffers;
 use super::frames::Frames;
 use super::stream::Stream;
 use super::tls::Session;
-use crate::base::Instant;
-use crate::endpoint::{Call, HttpConnection};
+use crate::base::{Instant, Principal};
+use crate::endpoint::{Call, Deliver, HttpConnection};
 use crate::engine::wheel::TimerId;
 use crate::limits;
 use crate::reactor::{ConnectionId, Peer};
@@ -74,6 +74,8 @@ pub(super) enum Doing {
     Joining,
     /// It is given an execution, or several.
     Stream,
+    /// It has brought a part for which there is no room yet.
+    Part(Box<Deliver>),
     /// It goes to the shard of that number, which answers its call.
     Moving(Box<(usize, Call)>),
     /// What was said last is under way; then it is closed.
@@ -91,6 +93,10 @@ pub(super) enum Timer {
     Body,
     /// A result is waited for.
     Result,
+    /// A part waits for room.
+    Part,
+    /// Parts of a body were taken in this turn, and the others have theirs in the next.
+    NextParts,
     /// Other shards are waited for.
     Join,
     /// A stream says that it lives.
@@ -110,6 +116,8 @@ pub(super) struct Connection {
     /// Between the socket and `http`, if it has TLS.
     pub session: Option<Box<Session>>,
     pub doing: Doing,
+    /// The worker that takes calls through it.
+    pub worker: Option<Box<(Principal, Box<str>)>>,
     /// What it is given.
     pub stream: Option<Box<Stream>>,
     pub timer: Option<(Timer, TimerId)>,
@@ -161,6 +169,7 @@ impl Connection {
             http: HttpConnection::new(),
             session: None,
             doing: Doing::Requests,
+            worker: None,
             stream: None,
             timer: None,
             timed_heads: 0,
@@ -192,6 +201,11 @@ impl Connection {
     /// Bytes that it waits to send.
     pub fn waiting_bytes(&self) -> usize {
         self.own.len() + self.sealed_bytes()
+    }
+
+    /// Can a worker be told more through it?
+    pub fn is_free(&self) -> bool {
+        self.takes || self.own.len() <= limits::WORKER_UNSENT_BYTES_MAX
     }
 
     /// Bytes that it has put aside.

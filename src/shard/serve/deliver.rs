@@ -231,6 +231,7 @@ impl Serve {
             }
             if takes != connection.takes {
                 connection.takes = takes;
+                self.has_free_worker |= takes && connection.worker.is_some();
                 if let Some(stream) = &connection.stream {
                     let demand = if takes { stream.demand() } else { 0 };
                     for followed in &stream.followed {
@@ -286,9 +287,16 @@ impl<R: Reactor + 'static> Shard<R> {
     /// Sends everything that this turn has made, and sees to what comes of that.
     pub(in crate::shard) fn flush_connections(&mut self) {
         while let Some(serve) = &mut self.serve
-            && serve.has_work()
+            && (serve.has_work() || self.workers.has_news())
         {
+            if self.workers.has_news() {
+                self.settle_calls();
+            }
+            let serve = self.serve.as_mut().expect("it was just there");
             serve.flush(&mut self.reactor, &mut self.counters, self.now);
+            if std::mem::take(&mut serve.has_free_worker) {
+                self.workers.note_free();
+            }
             self.tell_demands();
             self.settle_flush();
             self.pump();

@@ -206,8 +206,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let now = self.now;
         let serve = self.serve.as_mut().expect("it has connections");
         let around = serve.around(&self.access, now);
-        let retry = limits::RETRY.mul_f64(1.0 + serve.random.below(1_000) as f64 / 1_000.0);
-        let beat = limits::KEEP_ALIVE.mul_f64(0.5 + serve.random.below(500) as f64 / 1_000.0);
+        let (retry, beat) = (serve.retry(), serve.first_beat());
         let connection = serve.writable(id).expect("its request is being answered");
         let body = connection.converse(|http, out| http.begin_stream(media_type, &around, out));
         if body == StreamBody::None {

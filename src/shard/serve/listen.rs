@@ -81,6 +81,8 @@ impl<R: Reactor + 'static> Shard<R> {
         self.stop_listening();
         self.shut_down();
         self.flush_connections();
+        self.end_workers();
+        self.flush_connections();
         let serve = self.serve.as_ref().expect("it was just there");
         let is_idle = |connection: &super::Connection| {
             let waits = connection.http.due() == Due::Request;

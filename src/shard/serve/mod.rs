@@ -10,7 +10,8 @@
 //! (bytes in), `answer.rs` (calls), `owner.rs` (whose what is), `follow.rs` and `attached.rs`
 //! (streams), `deliver.rs` (what is given and sent), `clock.rs` (deadlines), `moves.rs` and
 //! `peers.rs` (other shards), `server.rs` (all of them), `tell.rs` (the log), `tls/` (what stands
-//! before the HTTP machine where there is TLS).
+//! before the HTTP machine where there is TLS). Tools whose work is done by clients:
+//! `virtual_tools.rs`, `workers.rs` (tables), `open_call.rs` (one call, a machine), `calls.rs`.
 //! Tests: beside `frames.rs`; `sim/server/`, in simulated time; `tests/serve*`, with real clients.
 //!
 //! Invariants ([`Serve::audit`]):
@@ -28,6 +29,7 @@ mod admit;
 mod answer;
 mod attached;
 mod buffers;
+mod calls;
 mod clock;
 mod connection;
 mod deliver;
@@ -37,6 +39,7 @@ mod join;
 mod line;
 mod listen;
 mod moves;
+mod open_call;
 mod owner;
 mod peers;
 mod receive;
@@ -49,14 +52,20 @@ mod tls;
 #[cfg(not(feature = "tls"))]
 #[path = "tls/absent.rs"]
 mod tls;
+mod virtual_tools;
+mod workers;
 
 pub(super) use deliver::Giving;
 pub(super) use moves::Moving;
+pub(super) use open_call::OpenCall;
 pub use server::{Server, ServerConfig, ServerError, SetUp};
 pub(super) use stream::Source;
 pub use tls::TlsConfig;
 #[cfg(feature = "tls")]
 pub use tls::TlsError;
+pub(super) use workers::Workers;
+
+use std::time::Duration;
 
 use crate::base::{ExecutionId, Instant, Random, SubscriberId};
 use crate::endpoint::{Access, Due, Surroundings};
@@ -95,6 +104,8 @@ pub(super) struct Serve {
     finished: Vec<ConnectionId>,
     /// Connections whose answer is complete: the next request may be there already.
     answered: Vec<ConnectionId>,
+    /// A connection through which a worker takes calls can be told more again.
+    has_free_worker: bool,
     /// Who waits for the end of an execution.
     waiting: Vec<(ExecutionId, ConnectionId)>,
     /// Executions of which that has come.
@@ -140,6 +151,7 @@ impl Serve {
             broken: Vec::new(),
             finished: Vec::new(),
             answered: Vec::new(),
+            has_free_worker: false,
             waiting: Vec::new(),
             ended: Vec::new(),
             gatherings: Vec::new(),
@@ -210,7 +222,11 @@ impl Serve {
             Doing::Result => self.waiting.retain(|(_, waiting)| *waiting != id),
             Doing::Elsewhere => self.gatherings.retain(|gathering| !gathering.is_for(id)),
             Doing::Joining => self.joinings.abandon(id),
-            Doing::Requests | Doing::Stream | Doing::Moving(_) | Doing::Closing => {}
+            Doing::Requests
+            | Doing::Stream
+            | Doing::Part(_)
+            | Doing::Moving(_)
+            | Doing::Closing => {}
         }
         Some(connection)
     }
@@ -227,6 +243,16 @@ impl Serve {
             let armed = self.timers.arm(at, (id, timer)).expect("there is one for each connection");
             connection.timer = Some((timer, armed));
         }
+    }
+
+    /// How long a browser waits before it comes back: each another time.
+    fn retry(&mut self) -> Duration {
+        limits::RETRY.mul_f64(1.0 + self.random.below(1_000) as f64 / 1_000.0)
+    }
+
+    /// When a stream shows for the first time that it lives.
+    fn first_beat(&mut self) -> Duration {
+        limits::KEEP_ALIVE.mul_f64(0.5 + self.random.below(500) as f64 / 1_000.0)
     }
 
     /// The time for heads, as HTTP spells it.

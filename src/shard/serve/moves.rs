@@ -26,9 +26,24 @@ pub(in crate::shard) struct Moving {
 
 impl<R: Reactor + 'static> Shard<R> {
     /// Which other shard has to answer this.
-    pub(super) fn home_of(&self, call: &Call) -> Option<usize> {
-        let home = usize::from(call.home()?);
+    pub(super) fn home_of(&mut self, id: ConnectionId, call: &Call) -> Option<usize> {
+        let home = match call.home() {
+            Some(home) => usize::from(home),
+            None => self.workshop_of(id, call)?,
+        };
         (home != self.own_index() && home < self.peers.len()).then_some(home)
+    }
+
+    /// Where workers and calls of virtual tools live, if it is about these: all of a principal's on
+    /// one shard.
+    fn workshop_of(&mut self, id: ConnectionId, call: &Call) -> Option<usize> {
+        let principal = self.principal_of(id);
+        let is_there = match call {
+            Call::Work(_) | Call::PutVirtualTool(_) | Call::DeleteVirtualTool(_) => true,
+            Call::Execute(execute) => self.is_virtual(principal, &execute.tool),
+            _ => false,
+        };
+        is_there.then(|| usize::from(principal.0) % self.peers.len().max(1))
     }
 
     /// Lets a connection go there. Its socket comes later: [`Shard::send_off`].

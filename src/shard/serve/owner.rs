@@ -25,6 +25,7 @@ impl<R: Reactor + 'static> Shard<R> {
             | Call::Output(id, _)
             | Call::Acknowledge(id, ..)
             | Call::Unsubscribe(id, _) => self.is_owned(*id, principal),
+            Call::Deliver(deliver) => self.is_owned(deliver.part.call, principal),
             // All before any: whose the second is must not show in what is said of the first.
             Call::Follow(follow) => {
                 let mut ids = follow.executions.iter().map(|(id, _)| *id);
@@ -37,6 +38,11 @@ impl<R: Reactor + 'static> Shard<R> {
             // Of lists everybody is given a part.
             Call::Executions | Call::AllProgress => true,
             Call::Tools | Call::Execute(_) | Call::Metrics(_) | Call::Ready => true,
+            // One's own are looked for among one's own.
+            Call::VirtualTools
+            | Call::PutVirtualTool(_)
+            | Call::DeleteVirtualTool(_)
+            | Call::Work(_) => true,
         }
     }
 

@@ -20,6 +20,8 @@ pub(super) struct Gathering {
     format: Option<MetricsFormat>,
     parts: Vec<Part>,
     missing_count: usize,
+    /// What it will be, whatever they say: it was only to be told to them.
+    answer: Option<Answer>,
 }
 
 /// What one shard has to say.
@@ -29,6 +31,8 @@ enum Part {
     List(Value),
     /// Its numbers.
     Metrics(Box<ShardMetrics>),
+    /// It has done so.
+    Done,
 }
 
 impl Gathering {
@@ -69,6 +73,28 @@ impl<R: Reactor + 'static> Shard<R> {
     /// Asks all shards. `true`: it is answered.
     pub(super) fn gather(&mut self, id: ConnectionId, call: Call, principal: Principal) -> bool {
         let own_part = self.part_of(&call, principal);
+        self.ask_all(id, call, principal, own_part, None)
+    }
+
+    /// Has all other shards do what was done here, which is answered like this. `true`: it is.
+    pub(super) fn tell_all(
+        &mut self,
+        id: ConnectionId,
+        call: Call,
+        principal: Principal,
+        answer: Answer,
+    ) -> bool {
+        self.ask_all(id, call, principal, Part::Done, Some(answer))
+    }
+
+    fn ask_all(
+        &mut self,
+        id: ConnectionId,
+        call: Call,
+        principal: Principal,
+        own_part: Part,
+        answer: Option<Answer>,
+    ) -> bool {
         let asked_count = self.other_peers().count();
         let own = self.own_index();
         if !self.other_peers().all(|peer| ask_peer(peer, id, own, (call.clone(), principal))) {
@@ -80,7 +106,8 @@ impl<R: Reactor + 'static> Shard<R> {
             Call::Metrics(format) => Some(format),
             _ => None,
         };
-        let gathering = Gathering { id, format, parts: vec![own_part], missing_count: asked_count };
+        let (parts, missing_count) = (vec![own_part], asked_count);
+        let gathering = Gathering { id, format, parts, missing_count, answer };
         if asked_count == 0 {
             return self.answer_gathered(gathering);
         }
@@ -101,6 +128,11 @@ impl<R: Reactor + 'static> Shard<R> {
                 Part::List(documents::all_progress(own.map(|(token, id, progress)| {
                     (token, id, progress, engine.progress_texts(id.slot))
                 })))
+            }
+            Call::PutVirtualTool(_) | Call::DeleteVirtualTool(_) => {
+                // It was found right where it was asked first.
+                let _ = self.change_tools_here(call, principal);
+                Part::Done
             }
             _ => unreachable!("no other call is asked of all"),
         }
@@ -127,6 +159,9 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     fn answer_gathered(&mut self, gathering: Gathering) -> bool {
+        if let Some(answer) = gathering.answer {
+            return self.answer(gathering.id, &answer);
+        }
         let (mut name, mut list, mut shards) = (String::new(), Vec::new(), Vec::new());
         for part in gathering.parts {
             match part {
@@ -138,7 +173,7 @@ impl<R: Reactor + 'static> Shard<R> {
                         name = key;
                     }
                 }
-                Part::List(_) => unreachable!("ours are objects"),
+                Part::List(_) | Part::Done => unreachable!("ours are objects"),
             }
         }
         let answer = match gathering.format {

@@ -1,11 +1,11 @@
 //! Events of sockets: who connects, what they say, that they have gone.
 
 use super::super::Shard;
-use super::connection::Doing;
+use super::connection::{Doing, Timer};
 use super::frames::Encoding;
 use super::stream::Source;
 use super::tls::Opened;
-use crate::endpoint::{HttpConnection, Step, Surroundings};
+use crate::endpoint::{Call, HttpConnection, Step, Surroundings};
 use crate::engine::Event;
 use crate::limits;
 use crate::reactor::{ConnectionId, Reactor, SocketEvent};
@@ -101,14 +101,16 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Does what the HTTP machine of a connection wants, until it waits.
     pub(super) fn take_step(&mut self, id: ConnectionId, mut step: Step) {
+        let mut part_count = 0;
         loop {
             match step {
                 Step::Wait => break,
                 Step::Call(call) => {
-                    if let Some(home) = self.home_of(&call) {
+                    if let Some(home) = self.home_of(id, &call) {
                         self.begin_move(id, call, home);
                         return;
                     }
+                    part_count += u32::from(is_of_many(&call));
                     if !self.carry_out_call(id, call) {
                         break;
                     }
@@ -128,9 +130,21 @@ impl<R: Reactor + 'static> Shard<R> {
                 connection.is_full = true; // Whoever asks on without reading waits.
                 break;
             }
+            if part_count == limits::PARTS_PER_TURN {
+                self.pause_parts(id);
+                return;
+            }
             step = connection.converse(|http, out| http.resume(&around, out));
         }
         self.settle_connection(id);
+    }
+
+    /// Others have their turn before more of a long body is looked at.
+    fn pause_parts(&mut self, id: ConnectionId) {
+        let now = self.now;
+        let serve = self.serve.as_mut().expect("it has connections");
+        serve.set_timer(id, Some((Timer::NextParts, now)));
+        self.reactor.set_receiving(id, false);
     }
 
     fn peer_ended(&mut self, id: ConnectionId, is_broken: bool) {
@@ -150,6 +164,7 @@ impl<R: Reactor + 'static> Shard<R> {
             | Doing::Elsewhere
             | Doing::Joining
             | Doing::Stream
+            | Doing::Part(_)
             | Doing::Moving(_)
             | Doing::Closing => {
                 self.drop_connection(id);
@@ -163,10 +178,21 @@ impl<R: Reactor + 'static> Shard<R> {
         let Some(serve) = &mut self.serve else { return };
         let Some(mut connection) = serve.forget(id) else { return };
         let (stream, peer) = (connection.stream.take(), connection.peer);
+        let worker = connection.worker.take();
+        let waits = match &connection.doing {
+            Doing::Part(deliver) => Some(deliver.part.call),
+            _ => None,
+        };
         let is_output = stream.as_ref().is_some_and(|s| s.encoding == Encoding::Output);
         connection.recycle(&mut serve.spare);
         self.reactor.close(id);
         self.log_connection("connection_closed", peer);
+        if let Some(worker) = worker {
+            self.lose_worker(*worker);
+        }
+        if let Some(call) = waits {
+            self.forget_part(id, call);
+        }
         for followed in stream.iter().flat_map(|stream| &stream.followed) {
             match followed.source {
                 // Nobody comes back for the rest of a file.
@@ -177,4 +203,9 @@ impl<R: Reactor + 'static> Shard<R> {
             }
         }
     }
+}
+
+/// Is there more in its body than this, or may there be?
+fn is_of_many(call: &Call) -> bool {
+    matches!(call, Call::Deliver(deliver) if deliver.is_of_many)
 }

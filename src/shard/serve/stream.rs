@@ -147,6 +147,17 @@ impl Stream {
         }
     }
 
+    /// Writes an event for a worker: its name, and its data, which is JSON.
+    pub fn write_named(&self, out: &mut Vec<u8>, name: &str, document: &str) {
+        let open = (self.body == StreamBody::Chunked).then(|| begin_chunk(out));
+        sse::write_name(out, name).expect("ours are words");
+        sse::write_data(out, document);
+        out.extend_from_slice(sse::END);
+        if let Some(open) = open {
+            end_chunk(out, open);
+        }
+    }
+
     /// Says that it lives, in a way that readers skip.
     pub fn write_keep_alive(&self, out: &mut Vec<u8>) {
         let text = match self.encoding {

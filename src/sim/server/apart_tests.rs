@@ -9,8 +9,10 @@ use super::script::Script;
 use crate::base::ExecutionId;
 use crate::limits;
 
-const LONG: Script = Script { seed: 11, chunk_count: 500, chunk_bytes_max: 64, fails: false };
-const BIG: Script = Script { seed: 3, chunk_count: 400, chunk_bytes_max: 1 << 10, fails: false };
+const LONG: Script =
+    Script { seed: 11, chunk_count: 500, chunk_bytes_max: 64, fails: false, is_remote: false };
+const BIG: Script =
+    Script { seed: 3, chunk_count: 400, chunk_bytes_max: 1 << 10, fails: false, is_remote: false };
 
 /// Runs a script on that shard; its name. The world spreads connections.
 fn run_on(house: &mut House, shard: u8, script: Script, more: &str) -> String {

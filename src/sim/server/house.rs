@@ -14,7 +14,7 @@ use crate::sim::world::{EAGAIN, SimFaults, SimWorld};
 /// It makes nothing for a long time: its subscribers are idle.
 pub(super) const NOTHING: &str = ",\"start\":{\"after_subscribers\":99,\"deadline_ms\":3600000}";
 pub(super) const SHORT: Script =
-    Script { seed: 7, chunk_count: 5, chunk_bytes_max: 8, fails: false };
+    Script { seed: 7, chunk_count: 5, chunk_bytes_max: 8, fails: false, is_remote: false };
 
 /// See the module's text.
 pub(super) struct House {

@@ -2,7 +2,8 @@
 //! late, cut and reset; a real shard, its real connections, and clients that believe nothing.
 //!
 //! Reading order: `script.rs` (the tool: everybody can compute what it publishes), `exchange.rs` (a
-//! request and its response), `follower.rs` and `oracle.rs` (a client that follows and checks), `run.rs` (a seed).
+//! request and its response), `follower.rs` and `oracle.rs` (a client that follows and checks),
+//! `worker.rs` (one that works), `run.rs` (a seed).
 //!
 //! What every client of a stream holds the server to: its chunks are the tool's, in order; what is
 //! not there is in a gap, counted to the byte; there is one end, the last, and its sums are right;
@@ -25,5 +26,8 @@ mod script;
 mod tests;
 #[cfg(all(test, feature = "tls"))]
 mod tls_tests;
+mod worker;
+#[cfg(test)]
+mod workers_tests;
 
 pub use run::{ServerSummary, run_server_seed};

@@ -210,6 +210,10 @@ impl Oracle {
                 self.is_detached = true;
                 seen.detached += 1;
             }
+            // Its worker was gone, or had forgotten what it did.
+            Some("failed") if self.script.is_remote && event["error"] != "as its script says" => {
+                self.is_over = true;
+            }
             Some("completed" | "failed") => {
                 let rest = self.script.sum(&self.kinds, told_seq + 1, self.script.chunk_count);
                 if rest != Totals::ZERO {

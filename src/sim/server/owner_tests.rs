@@ -8,7 +8,8 @@ use crate::base::{ExecutionId, Principal};
 use crate::engine::{Policy, SubscribeSpec};
 use crate::shard::ExecuteOptions;
 
-const SCRIPT: Script = Script { seed: 7, chunk_count: 5, chunk_bytes_max: 8, fails: false };
+const SCRIPT: Script =
+    Script { seed: 7, chunk_count: 5, chunk_bytes_max: 8, fails: false, is_remote: false };
 
 /// An execution that belongs to somebody, not over HTTP.
 fn run_for(house: &mut House, owner: Principal) -> ExecutionId {

@@ -9,6 +9,7 @@ use super::exchange::{Exchange, Outcome};
 use super::follower::Follower;
 use super::oracle::Seen;
 use super::script::{self, Script};
+use super::worker::{self, SimWorker, WorkerSeen};
 use crate::base::{Instant, Random};
 use crate::engine::EngineLimits;
 use crate::limits;
@@ -90,6 +91,8 @@ struct Run {
     executions: Vec<Execution>,
     followers: Vec<Follower>,
     errands: Vec<Errand>,
+    workers: Vec<SimWorker>,
+    worker_seen: WorkerSeen,
     seen: Seen,
     cuts: u64,
     answered: u64,
@@ -106,7 +109,8 @@ impl Run {
         let mut random = Random::new(seed);
         let faults = if random.chance(1, 4) { SimFaults::NONE } else { SimFaults::ALL };
         let world = SimWorld::new(random.next_u64(), faults);
-        // Who acknowledges needs a place for that, also when streams have many.
+        // Who acknowledges needs a place for that, also when streams have many; and so do workers,
+        // for whom these streams wait.
         let acknowledges = random.chance(1, 2);
         let shard_count = random.between(1, 2) as u8;
         let config = |shard: u8, random: &mut Random| ShardConfig {
@@ -138,7 +142,11 @@ impl Run {
             shards.push(shard);
         }
         Shard::introduce(&mut shards);
+        let worker_count = if acknowledges { random.between(1, 3) } else { 0 };
+        let workers = (0..worker_count).map(SimWorker::new).collect();
         Run {
+            workers,
+            worker_seen: WorkerSeen::default(),
             cut_chance: if random.chance(1, 3) { 0 } else { random.between(1, 40) },
             is_slow: random.chance(1, 2),
             acknowledges,
@@ -159,6 +167,8 @@ impl Run {
     }
 
     fn run(mut self, seed: u64) -> Result<ServerSummary, String> {
+        let introduction = SimWorker::introduction(&mut self.random);
+        self.send(&introduction, Kind::Ask(&[200, 201, 503]));
         for step in 0..STEPS {
             self.act().map_err(|text| format!("step {step}: {text}"))?;
             self.turn();
@@ -183,6 +193,12 @@ impl Run {
             ("errands answered", self.answered),
             ("nonsense refused", self.refused),
             ("moves", self.moves()),
+            ("calls", self.worker_seen.calls),
+            ("parts", self.worker_seen.parts),
+            ("parts repeated", self.worker_seen.repeats),
+            ("parts left out", self.worker_seen.holes),
+            ("calls cancelled", self.worker_seen.cancels),
+            ("workers that came back", self.worker_seen.returns),
             ("errands turned away", self.turned_away),
         ];
         let mut counters = Counters::default();
@@ -201,6 +217,15 @@ impl Run {
             self.errands[at].exchange.step(&self.world, &mut self.random)?;
         }
         self.finish_errands()?;
+        for at in 0..self.workers.len() {
+            if self.random.chance(self.cut_chance, 2_000) {
+                let forgets = self.random.chance(1, 3);
+                let cut = self.workers[at].cut(&self.world, &mut self.random, forgets);
+                self.cuts += u64::from(cut);
+            } else if self.random.chance(1, 2) {
+                self.visit_worker(at)?;
+            }
+        }
         for at in 0..self.followers.len() {
             if self.random.chance(self.cut_chance, 1_000) {
                 self.cuts += u64::from(self.followers[at].cut(&self.world, &mut self.random));
@@ -210,6 +235,13 @@ impl Run {
             }
         }
         Ok(())
+    }
+
+    fn visit_worker(&mut self, at: usize) -> Result<(), String> {
+        let (world, seen) = (&self.world, &mut self.worker_seen);
+        self.workers[at]
+            .step(world, &self.address, &mut self.random, seen)
+            .map_err(|text| format!("worker {at}: {text}"))
     }
 
     fn visit(&mut self, at: usize) -> Result<(), String> {
@@ -261,10 +293,11 @@ impl Run {
             6 => self.send(&get("/v1/events"), Kind::Ask(&[400])),
             7 => self.send(&get("/nowhere"), Kind::Ask(&[404])),
             _ => {
-                let script = Script::draw(&mut self.random);
+                let script = Script::draw(&mut self.random, !self.workers.is_empty());
                 let holds = ["\"newest\"", "\"until_read\""][self.random.below(2) as usize];
                 let body = format!(
-                    "{{\"tool\":\"script\",\"arguments\":{},\"hold\":{holds}}}",
+                    "{{\"tool\":\"{}\",\"arguments\":{},\"hold\":{holds}}}",
+                    if script.is_remote { worker::TOOL } else { "script" },
                     script.arguments()
                 );
                 let request = format!(
@@ -303,6 +336,8 @@ impl Run {
             let is_right = match (&errand.kind, status) {
                 (Kind::Ask(expected), Some(status)) => expected.contains(&status),
                 (Kind::Nonsense, Some(status)) => (400..600).contains(&status),
+                // Its tool was not known in time.
+                (Kind::Execute(script), Some(404)) => script.is_remote,
                 (Kind::Execute(_), Some(status)) => [201, 429, 503].contains(&status),
                 (_, None) => false,
             };
@@ -387,6 +422,9 @@ impl Run {
                 self.errands[at].exchange.step(&self.world, &mut self.random)?;
             }
             self.finish_errands()?;
+            for at in 0..self.workers.len() {
+                self.visit_worker(at).map_err(|text| format!("calm: {text}"))?;
+            }
             for at in 0..self.followers.len() {
                 self.visit(at).map_err(|text| format!("calm: {text}"))?;
             }
@@ -394,7 +432,8 @@ impl Run {
             self.pass(1 << (10 + round % 18));
             self.shards.iter().for_each(Shard::audit);
             let is_over = self.followers.iter().all(|follower| follower.is_done);
-            if is_over && self.errands.is_empty() {
+            let are_idle = self.workers.iter().all(SimWorker::is_idle);
+            if is_over && are_idle && self.errands.is_empty() {
                 break;
             }
             if round == CALM_ROUNDS_MAX {
@@ -403,6 +442,7 @@ impl Run {
                 return Err(format!("calm: {open:?} never comes to the end"));
             }
         }
+        self.workers.iter_mut().for_each(|worker| worker.leave(&self.world));
         for seconds in [1, 120, 600] {
             self.pass(seconds * 1_000_000_000);
         }

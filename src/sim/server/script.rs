@@ -18,6 +18,8 @@ pub(super) struct Script {
     pub chunk_count: u64,
     pub chunk_bytes_max: u64,
     pub fails: bool,
+    /// A worker plays it.
+    pub is_remote: bool,
 }
 
 /// A ring in which all of the sizes are met.
@@ -25,16 +27,31 @@ const RING_BYTES: u32 = 16 << 10;
 const KINDS: [Kind; 3] = [Kind::Output, Kind::Log, Kind::Json];
 
 impl Script {
-    pub fn draw(random: &mut Random) -> Script {
+    pub fn draw(random: &mut Random, has_workers: bool) -> Script {
+        let is_remote = has_workers && random.chance(1, 3);
         Script {
             seed: random.below(1 << 50),
             chunk_count: {
-                let most = 1 << random.between(1, 9);
+                // Each part of a worker is a request.
+                let most = 1 << random.between(1, if is_remote { 6 } else { 9 });
                 random.below(most)
             },
             chunk_bytes_max: 1 << random.between(0, 10),
             fails: random.chance(1, 6),
+            is_remote,
         }
+    }
+
+    /// The script that is in somebody's arguments.
+    pub fn of_arguments(arguments: &Value) -> Option<Script> {
+        let number = |name: &str| arguments[name].as_u64();
+        Some(Script {
+            seed: number("seed")?,
+            chunk_count: number("chunks")?,
+            chunk_bytes_max: number("chunk_bytes")?,
+            fails: number("fails")? == 1,
+            is_remote: true,
+        })
     }
 
     fn random(&self, seq: u64) -> Random {
@@ -44,6 +61,12 @@ impl Script {
     /// What the chunk is, and its bytes: text of all kinds, now and then no text.
     pub fn chunk(&self, seq: u64) -> (Kind, Vec<u8>) {
         let mut random = self.random(seq);
+        if self.is_remote {
+            let mut bytes = vec![0; random.between(1, self.chunk_bytes_max.max(1)) as usize];
+            random.fill(&mut bytes);
+            bytes.iter_mut().for_each(|byte| *byte = b' ' + *byte % 95);
+            return (Kind::Output, bytes);
+        }
         let kind = KINDS[random.below(3) as usize];
         let length = random.below(self.chunk_bytes_max + 1) as usize;
         let mut bytes = vec![0; length];
@@ -99,6 +122,7 @@ pub(super) fn prepare(arguments: &Value, need: Need) -> Result<(Work, Need), Arg
         chunk_count: number("chunks")?,
         chunk_bytes_max: number("chunk_bytes")?,
         fails: number("fails")? == 1,
+        is_remote: false,
     };
     let pace = Random::new(script.seed ^ 1);
     Ok((Work::Steps(Box::new(Player { script, seq: 1, pace })), need))

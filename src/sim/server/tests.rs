@@ -67,7 +67,13 @@ fn who_cancels_an_execution_whose_ring_others_wait_for_is_not_told_that_it_never
 #[test]
 fn a_block_subscriber_that_takes_nothing_is_detached_at_its_deadline() {
     let mut house = House::new();
-    let big = Script { seed: 3, chunk_count: 400, chunk_bytes_max: 1 << 10, fails: false };
+    let big = Script {
+        seed: 3,
+        chunk_count: 400,
+        chunk_bytes_max: 1 << 10,
+        fails: false,
+        is_remote: false,
+    };
     let id = house.run(big, ",\"hold\":\"until_read\",\"block_deadline_ms\":20000");
     let client = house.visit(&get(&format!("/v1/executions/{id}/events?policy=block")));
     house.pass(Duration::from_secs(15));
@@ -91,7 +97,13 @@ fn a_block_subscriber_that_takes_nothing_is_detached_at_its_deadline() {
 fn the_place_of_a_block_subscriber_is_kept_for_the_grace_and_no_longer() {
     for is_back in [true, false] {
         let mut house = House::new();
-        let slow = Script { seed: 11, chunk_count: 500, chunk_bytes_max: 64, fails: false };
+        let slow = Script {
+            seed: 11,
+            chunk_count: 500,
+            chunk_bytes_max: 64,
+            fails: false,
+            is_remote: false,
+        };
         let id = house.run(slow, ",\"hold\":\"until_read\"");
         let path = format!("/v1/executions/{id}/events?policy=block");
         let client = house.visit(&get(&path));

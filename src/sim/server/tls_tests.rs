@@ -129,7 +129,13 @@ fn run(house: &mut House, config: &Arc<ClientConfig>, script: Script) -> String 
 #[test]
 fn a_stream_comes_whole_also_to_who_reads_slowly() {
     let (mut house, config) = house();
-    let script = Script { seed: 3, chunk_count: 300, chunk_bytes_max: 1 << 10, fails: false };
+    let script = Script {
+        seed: 3,
+        chunk_count: 300,
+        chunk_bytes_max: 1 << 10,
+        fails: false,
+        is_remote: false,
+    };
     let id = run(&mut house, &config, script);
     let mut caller = Caller::new(&mut house, &config);
     caller.say(&get(&format!("/v1/executions/{id}/events?policy=block&format=ndjson")));

@@ -1,0 +1,159 @@
+//! What is said about virtual tools, and what their workers deliver: the bodies of these requests.
+
+use serde_json::Value;
+
+use crate::endpoint::body::{Members, parse};
+use crate::endpoint::execute::{self, POLICY, TIMEOUTS};
+use crate::endpoint::fields::{Field, POLICIES, Preset, Shape};
+use crate::endpoint::{ApiError, Part};
+use crate::engine::Kind;
+use crate::limits;
+use crate::tool::{Gather, Report, SubscribeDefaults, ToolSpec, VirtualTool};
+
+/// A tool whose work is done by clients.
+pub(super) const VIRTUAL_TOOL: &[Field] = &[
+    Field::new(
+        "description",
+        Shape::Text { bytes_max: limits::VIRTUAL_DESCRIPTION_BYTES_MAX },
+        "What it does, for a reader who has to choose.",
+    )
+    .required(),
+    Field::new(
+        "input_schema",
+        Shape::Anything,
+        "A JSON Schema (2020-12) of its arguments, of type object, that does not refer to itself.",
+    )
+    .required(),
+    Field::new(
+        "timeouts",
+        Shape::Members(TIMEOUTS),
+        "How long a call may take, where null is for ever.",
+    ),
+    Field::new(
+        "policy",
+        Shape::Either(&[Shape::Choice(POLICIES), Shape::Members(POLICY)]),
+        "What subscribers get that do not choose.",
+    ),
+    Field::new(
+        "coalesce",
+        Shape::Members(COALESCE),
+        "Small parts are gathered into one chunk; values that are not text then end their line.",
+    ),
+];
+
+const COALESCE: &[Field] = &[
+    Field::new(
+        "delay_ms",
+        Shape::Number { min: 1, max: limits::GATHER_DELAY_MAX.as_millis() as u64 },
+        "So long the first part waits for others.",
+    )
+    .or(Preset::Number(limits::GATHER_DELAY_DEFAULT.as_millis() as u64)),
+    Field::new(
+        "max_bytes",
+        Shape::Number { min: 1, max: limits::GATHER_BYTES_MAX },
+        "So many bytes are not waited with.",
+    )
+    .or(Preset::Number(limits::GATHER_BYTES_DEFAULT)),
+];
+
+/// A part of a result.
+pub(super) const PART: &[Field] = &[
+    Field::new("tool_call_id", Shape::Execution, "Which call it answers.").required(),
+    Field::new(
+        "content",
+        Shape::Any,
+        "What comes next: a text, or any other value, which is passed on as its JSON text.",
+    ),
+    Field::new("complete", Shape::Flag, "It is the last part: the work is done."),
+    Field::new(
+        "seq",
+        Shape::Number { min: 1, max: u64::MAX },
+        "Which part of the call it is, from 1 on: what comes twice is ignored; absent: the next.",
+    ),
+    Field::new(
+        "error",
+        Shape::Text { bytes_max: limits::PART_ERROR_BYTES_MAX },
+        "It is the last part: the work has failed, and this is why.",
+    ),
+    Field::new("progress", Shape::Members(PROGRESS), "How far it is."),
+];
+
+const PROGRESS: &[Field] = &[
+    Field::new("progress", Shape::Real, "So much is done.").required(),
+    Field::new("total", Shape::Real, "Of so much, in the same unit."),
+    Field::new(
+        "message",
+        Shape::Text { bytes_max: limits::PROGRESS_MESSAGE_BYTES_MAX as u64 },
+        "The same in words.",
+    ),
+];
+
+/// Reads the body of `PUT /v1/virtual-tools/{name}`.
+pub(super) fn put(name: &str, body: &[u8]) -> Result<VirtualTool, ApiError> {
+    virtual_tool(name, &parse(body)?)
+}
+
+/// A virtual tool, out of what is said about it: the body of a `PUT`, or a table of a file of
+/// settings. Whether its schema is one turns out when it is added.
+///
+/// # Errors
+/// [`ApiError`] names the field that is not what it may be.
+pub fn virtual_tool(name: &str, document: &Value) -> Result<VirtualTool, ApiError> {
+    let members = Members::of(document, VIRTUAL_TOOL)?;
+    let mut spec = ToolSpec::new(name, members.text("description")?.unwrap_or_default());
+    spec.arguments = match members.get("input_schema") {
+        Some(schema @ Value::Object(_)) => schema.clone(),
+        _ => return Err(members.error("input_schema", "it is not an object")),
+    };
+    if let Some(timeouts) = execute::timeouts(&members)? {
+        spec.timeouts = timeouts;
+    }
+    if let Some(wish) = execute::policy(&members)? {
+        let (limit_chunks, limit_bytes) = (wish.limit_chunks, wish.limit_bytes);
+        spec.subscribers = SubscribeDefaults { policy: wish.policy, limit_chunks, limit_bytes };
+    }
+    let gather = match (members.members("coalesce")?, members.get("coalesce")) {
+        (Some(parts), _) => Some(Gather {
+            delay_max: execute::duration(&parts, "delay_ms")?
+                .unwrap_or(limits::GATHER_DELAY_DEFAULT),
+            bytes_max: parts.number("max_bytes")?.unwrap_or(limits::GATHER_BYTES_DEFAULT) as u32,
+        }),
+        (None, Some(_)) => return Err(members.error("coalesce", "it is not an object")),
+        (None, None) => None,
+    };
+    Ok(VirtualTool { spec, gather })
+}
+
+/// Reads a part.
+pub(super) fn part(body: &[u8]) -> Result<Part, ApiError> {
+    let body = parse(body)?;
+    let members = Members::of(&body, PART)?;
+    let id = members.get("tool_call_id").and_then(Value::as_str);
+    let call = id.and_then(|id| id.parse().ok());
+    let call = call.ok_or_else(|| members.error("tool_call_id", "it is not the id of a call"))?;
+    let content = members.get("content").map(|content| match content {
+        Value::String(text) => (Kind::Output, text.as_bytes().to_vec()),
+        value => (Kind::Json, value.to_string().into_bytes()),
+    });
+    let error = members.text("error")?;
+    let is_complete = members.flag("complete")?;
+    let end = match error {
+        Some(text) => Some(Err(text.into())),
+        None => is_complete.then_some(Ok(())),
+    };
+    let progress = match (members.members("progress")?, members.get("progress")) {
+        (Some(parts), _) => Some(report(&parts)?),
+        (None, Some(_)) => return Err(members.error("progress", "it is not an object")),
+        (None, None) => None,
+    };
+    Ok(Part { call, seq: members.number("seq")?, content, progress, end })
+}
+
+fn report(members: &Members<'_>) -> Result<Report, ApiError> {
+    let current = members.real("progress")?.expect("it is required");
+    let report = Report::amount(current, members.real("total")?);
+    Ok(match members.text("message")? {
+        Some(text) => report.with_message(text),
+        None => report,
+    })
+}

@@ -1,0 +1,168 @@
+//! Tools that clients have made known: added and taken away on every shard, found beside those that
+//! are built in.
+//!
+//! A change goes to the shard where the principal's calls live, and from there to all others, so
+//! that all of them hear of changes in one order; it is answered when all have.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::super::Shard;
+use crate::base::Principal;
+use crate::endpoint::{Answer, ApiError, Call, documents};
+use crate::limits;
+use crate::reactor::{ConnectionId, Reactor};
+use crate::tool::{ArgumentError, Prepared, SpecError, StartError, ToolSpec, Tools, VirtualTool};
+use crate::wire::http1::Status;
+use crate::wire::write_json;
+
+/// Virtual tools by name, with what is told of each.
+#[derive(Debug, Default)]
+pub(in crate::shard) struct VirtualTools {
+    tools: Tools,
+    documents: BTreeMap<Box<str>, Value>,
+}
+
+impl VirtualTools {
+    /// Adds one, or replaces the one of its name. Was there none?
+    fn insert(&mut self, tool: VirtualTool) -> Result<bool, SpecError> {
+        let (name, document) = (tool.spec.name.as_str().into(), tool.to_json());
+        self.tools.insert_virtual(tool)?;
+        Ok(self.documents.insert(name, document).is_none())
+    }
+
+    fn remove(&mut self, name: &str) -> bool {
+        self.documents.remove(name);
+        self.tools.remove(name)
+    }
+
+    fn contains(&self, name: &str) -> bool {
+        self.documents.contains_key(name)
+    }
+}
+
+impl<R: Reactor + 'static> Shard<R> {
+    /// Adds a virtual tool of every principal: calls of it go to the workers of whoever calls it.
+    /// Nobody can replace it over the network.
+    ///
+    /// # Errors
+    /// [`SpecError`]: its description is wrong, or a tool of another kind has its name.
+    pub fn add_virtual_tool(&mut self, tool: VirtualTool) -> Result<(), SpecError> {
+        if self.tools.spec(&tool.spec.name).is_some() {
+            let problem = "there is a built-in tool of this name".to_owned();
+            return Err(SpecError { tool: tool.spec.name, problem });
+        }
+        self.workers.configured.insert(tool).map(|_| ())
+    }
+
+    /// Is this name that of a tool whose calls go to workers of this principal?
+    pub(super) fn is_virtual(&self, principal: Principal, name: &str) -> bool {
+        let is_built_in = self.tools.spec(name).is_some();
+        !is_built_in && self.workers.tools(principal).any(|tools| tools.contains(name))
+    }
+
+    /// Checks the arguments of a run of a tool of any kind.
+    pub(super) fn prepare_tool(
+        &self,
+        principal: Principal,
+        name: &str,
+        arguments: &Value,
+    ) -> Result<Prepared, StartError> {
+        if self.is_virtual(principal, name) {
+            let bytes_max = limits::VIRTUAL_ARGUMENTS_BYTES_MAX;
+            let mut bytes = Vec::new();
+            write_json(&mut bytes, arguments);
+            if bytes.len() > bytes_max {
+                let problem = format!("are longer than {bytes_max} bytes");
+                return Err(StartError::Argument(ArgumentError::new("arguments", problem)));
+            }
+            let mut all = self.workers.tools(principal);
+            let found = all.find(|tools| tools.contains(name)).expect("it was just there");
+            return found.tools.prepare(name, arguments);
+        }
+        self.tools.prepare(name, arguments).map_err(|error| match error {
+            StartError::UnknownTool { name, .. } => {
+                let known = self.tool_specs(principal).map(|spec| spec.name.clone()).collect();
+                StartError::UnknownTool { name, known }
+            }
+            other => other,
+        })
+    }
+
+    /// All tools that this principal can call.
+    pub(super) fn tool_specs(&self, principal: Principal) -> impl Iterator<Item = &ToolSpec> {
+        let is_hidden = |spec: &&ToolSpec| self.tools.spec(&spec.name).is_none();
+        let of_clients = self.workers.tools(principal).flat_map(|tools| tools.tools.specs());
+        let built_in = self.tools.specs().map(|spec| &**spec);
+        built_in.chain(of_clients.map(|spec| &**spec).filter(is_hidden))
+    }
+
+    pub(super) fn list_virtual_tools(&self, principal: Principal) -> Value {
+        let all = self.workers.tools(principal).flat_map(|tools| tools.documents.values());
+        json!({ "virtual_tools": all.collect::<Vec<_>>() })
+    }
+
+    /// Changes which tools there are, here and then everywhere.
+    pub(super) fn change_tools(
+        &mut self,
+        id: ConnectionId,
+        call: Call,
+        principal: Principal,
+    ) -> bool {
+        match self.change_tools_here(&call, principal) {
+            Ok(answer) => self.tell_all(id, call, principal, answer),
+            Err(error) => self.answer_error(id, &error),
+        }
+    }
+
+    /// Changes which tools there are on this shard.
+    pub(super) fn change_tools_here(
+        &mut self,
+        call: &Call,
+        principal: Principal,
+    ) -> Result<Answer, ApiError> {
+        match call {
+            Call::PutVirtualTool(tool) => self.put_virtual_tool(tool, principal),
+            Call::DeleteVirtualTool(name) => {
+                match self.workers.workshop(principal).tools.remove(name) {
+                    true => Ok(Answer::empty(Status::NO_CONTENT)),
+                    false => {
+                        let text = format!("no virtual tool of yours is called `{name}`");
+                        let error = ApiError::new(Status::NOT_FOUND, "unknown_tool", text);
+                        Err(error.field("name"))
+                    }
+                }
+            }
+            _ => unreachable!("nothing else changes tools"),
+        }
+    }
+
+    fn put_virtual_tool(
+        &mut self,
+        tool: &VirtualTool,
+        principal: Principal,
+    ) -> Result<Answer, ApiError> {
+        let name = &*tool.spec.name;
+        if self.tools.spec(name).is_some() || self.workers.configured.contains(name) {
+            let text = format!("name: `{name}` is a tool of the server");
+            return Err(ApiError::new(Status::CONFLICT, "name_taken", text).field("name"));
+        }
+        let own = &mut self.workers.workshop(principal).tools;
+        let most = limits::VIRTUAL_TOOLS_PER_PRINCIPAL_MAX;
+        if !own.contains(name) && own.documents.len() >= most {
+            let text = format!("you have {most} virtual tools already: delete one first");
+            let error = ApiError::new(Status::CONFLICT, "too_many_virtual_tools", text);
+            return Err(error.limit(most as u64));
+        }
+        let is_new = own.insert(tool.clone()).map_err(|error| {
+            let text = format!("input_schema: {}", error.problem);
+            ApiError::new(Status::BAD_REQUEST, "invalid_field", text).field("input_schema")
+        })?;
+        let document = tool.to_json();
+        Ok(match is_new {
+            true => Answer::created(&document, documents::virtual_tool_location(name)),
+            false => Answer::json(Status::OK, &document),
+        })
+    }
+}

@@ -1,0 +1,329 @@
+//! A worker in the seeded world: it plays the scripts that it is called with, part by part, in
+//! single requests and in long bodies. It repeats what it has said, leaves holes, is cut off, comes
+//! back with what it knew or without it, and believes nothing that it is told.
+
+use serde_json::{Value, json};
+
+use super::exchange::{Exchange, Outcome};
+use super::script::Script;
+use crate::base::Random;
+use crate::reactor::ListenAddress;
+use crate::sim::world::SimWorld;
+use crate::wire::sse;
+
+/// The tool whose work is a worker's.
+pub(super) const TOOL: &str = "remote";
+
+/// What happened to workers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct WorkerSeen {
+    pub calls: u64,
+    pub parts: u64,
+    pub repeats: u64,
+    pub holes: u64,
+    pub cancels: u64,
+    pub returns: u64,
+}
+
+/// See the module's text.
+pub(super) struct SimWorker {
+    session: String,
+    stream: Option<Exchange>,
+    decoder: sse::Decoder,
+    calls: Vec<Open>,
+    post: Option<Post>,
+    /// It was connected before.
+    was_there: bool,
+}
+
+/// A call that it works on.
+struct Open {
+    id: String,
+    script: Script,
+    /// The server has said that it has these.
+    taken: u64,
+    /// It has been sent these.
+    sent: u64,
+    /// It has forgotten what it did, and says so.
+    gives_up: bool,
+}
+
+/// A request under way.
+struct Post {
+    exchange: Exchange,
+    id: String,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    /// These parts; from the first one on, those through `known` may have been taken before.
+    Parts {
+        from: u64,
+        until: u64,
+        known: u64,
+        is_body: bool,
+    },
+    /// One that leaves others out.
+    Hole,
+    GiveUp,
+}
+
+impl SimWorker {
+    pub fn new(name: u64) -> SimWorker {
+        SimWorker {
+            session: format!("worker-{name}"),
+            stream: None,
+            decoder: sse::Decoder::new(),
+            calls: Vec::new(),
+            post: None,
+            was_there: false,
+        }
+    }
+
+    /// The request that makes its tool known.
+    pub fn introduction(random: &mut Random) -> String {
+        let mut body = json!({"description": "Plays.", "input_schema": {"type": "object"}});
+        body["timeouts"] = json!({"first_chunk_ms": null, "inactivity_ms": null});
+        if random.chance(1, 3) {
+            // One part is one chunk, as the script says: none is gathered with others.
+            body["coalesce"] = json!({"delay_ms": random.between(1, 50), "max_bytes": 1});
+        }
+        let body = body.to_string();
+        let head = format!("PUT /v1/virtual-tools/{TOOL} HTTP/1.1\r\nHost: localhost\r\n");
+        head + &with_body("application/json", &body)
+    }
+
+    /// Goes on with whatever it does.
+    pub fn step(
+        &mut self,
+        world: &SimWorld,
+        address: &ListenAddress,
+        random: &mut Random,
+        seen: &mut WorkerSeen,
+    ) -> Result<(), String> {
+        self.listen(world, address, random, seen)?;
+        self.finish_post(world, random, seen)?;
+        if self.post.is_none() && !self.calls.is_empty() {
+            self.begin_post(world, address, random);
+        }
+        Ok(())
+    }
+
+    fn listen(
+        &mut self,
+        world: &SimWorld,
+        address: &ListenAddress,
+        random: &mut Random,
+        seen: &mut WorkerSeen,
+    ) -> Result<(), String> {
+        let Some(stream) = &mut self.stream else {
+            let session = &self.session;
+            let request = format!(
+                "GET /v1/tool-calls/stream?tools={TOOL} HTTP/1.1\r\nHost: localhost\r\n\
+                 X-Session-ID: {session}\r\n\r\n"
+            );
+            self.stream = Exchange::begin(world, address, &request);
+            seen.returns += u64::from(self.was_there && self.stream.is_some());
+            self.decoder = sse::Decoder::new();
+            return Ok(());
+        };
+        stream.step(world, random)?;
+        let body = std::mem::take(&mut stream.body);
+        let (status, outcome) = (stream.status, stream.outcome);
+        match status {
+            // The server does not know yet that it was gone, or is full.
+            None | Some(409 | 429 | 503) => {}
+            Some(200) => {
+                self.was_there = true;
+                self.hear(&body, seen)?;
+            }
+            Some(other) => return Err(format!("a worker is told {other}")),
+        }
+        if outcome.is_some() {
+            self.stream.take().expect("it was just there").close(world);
+        }
+        Ok(())
+    }
+
+    fn hear(&mut self, mut input: &[u8], seen: &mut WorkerSeen) -> Result<(), String> {
+        let mut events = Vec::new();
+        while let Some(message) = self.decoder.read(&mut input).map_err(|e| format!("{e}"))? {
+            let data: Value =
+                serde_json::from_slice(message.data_bytes()).map_err(|e| format!("{e}"))?;
+            events.push((message.name().into_owned(), data));
+        }
+        for (name, data) in events {
+            let id = data["id"].as_str().ok_or("an event without an id")?.to_owned();
+            let known = self.calls.iter_mut().find(|call| call.id == id);
+            match (name.as_str(), known) {
+                ("tool_call", Some(call)) => {
+                    let next = data["next_seq"].as_u64().ok_or("no next_seq")?;
+                    if next > call.sent + 1 {
+                        return Err(format!("only {} parts were sent: {data}", call.sent));
+                    }
+                    // It may have been under way for long.
+                    call.taken = call.taken.max(next - 1);
+                }
+                ("tool_call", None) => {
+                    seen.calls += 1;
+                    let next = data["next_seq"].as_u64().ok_or("no next_seq")?;
+                    let script = Script::of_arguments(&data["arguments"]).ok_or("no script")?;
+                    let (taken, gives_up) = (next - 1, next > 1);
+                    self.calls.push(Open { id, script, taken, sent: taken, gives_up });
+                }
+                ("cancel", _) => {
+                    seen.cancels += 1;
+                    self.calls.retain(|call| call.id != id);
+                }
+                (other, _) => return Err(format!("a worker is told {other}: {data}")),
+            }
+        }
+        Ok(())
+    }
+
+    fn begin_post(&mut self, world: &SimWorld, address: &ListenAddress, random: &mut Random) {
+        let at = random.below(self.calls.len() as u64) as usize;
+        let call = &mut self.calls[at];
+        let last = call.script.chunk_count + 1;
+        let kind = match random.below(12) {
+            _ if call.gives_up => Kind::GiveUp,
+            0 if call.sent < last => Kind::Hole,
+            choice => {
+                // Now and then some of them again.
+                let back = if choice < 4 { random.below(3) } else { 0 };
+                let from = (call.taken + 1).saturating_sub(back).max(1).min(last);
+                let is_body = random.chance(1, 2);
+                let count = if is_body { random.between(1, 8) } else { 1 };
+                let until = (from + count - 1).min(last);
+                Kind::Parts { from, until, known: call.sent, is_body }
+            }
+        };
+        let (media_type, body) = match kind {
+            Kind::GiveUp => ("json", json!({"tool_call_id": call.id, "error": "lost"}).to_string()),
+            Kind::Hole => ("json", call.part(call.sent + 2).to_string()),
+            Kind::Parts { from, is_body: false, .. } => ("json", call.part(from).to_string()),
+            Kind::Parts { from, until, .. } => {
+                let lines = (from..=until).map(|seq| call.part(seq).to_string() + "\n");
+                ("x-ndjson", lines.collect())
+            }
+        };
+        let head = format!(
+            "POST /v1/tool-results/stream HTTP/1.1\r\nHost: localhost\r\nX-Session-ID: {}\r\n",
+            self.session
+        );
+        let request = head + &with_body(&format!("application/{media_type}"), &body);
+        if let Some(exchange) = Exchange::begin(world, address, &request) {
+            if let Kind::Parts { until, .. } = kind {
+                call.sent = call.sent.max(until);
+            }
+            self.post = Some(Post { exchange, id: call.id.clone(), kind });
+        }
+    }
+
+    fn finish_post(
+        &mut self,
+        world: &SimWorld,
+        random: &mut Random,
+        seen: &mut WorkerSeen,
+    ) -> Result<(), String> {
+        let Some(post) = &mut self.post else { return Ok(()) };
+        post.exchange.step(world, random)?;
+        let Some(outcome) = post.exchange.outcome else { return Ok(()) };
+        let post = self.post.take().expect("it was just there");
+        post.exchange.close(world);
+        let text = String::from_utf8_lossy(&post.exchange.body).into_owned();
+        let (status, kind) = (post.exchange.status, post.kind);
+        if outcome == Outcome::Cut {
+            return Ok(()); // It has arrived or not: it is sent again.
+        }
+        let call = self.calls.iter_mut().find(|call| call.id == post.id);
+        match (status, kind) {
+            // It has ended otherwise, or is somebody's who has gone.
+            (Some(410 | 404 | 503), _) => self.calls.retain(|call| call.id != post.id),
+            (Some(429), _) => {} // It is sent again.
+            (Some(200), Kind::Parts { from, until, known, is_body }) => {
+                let answer: Value = serde_json::from_str(&text).map_err(|e| format!("{e}"))?;
+                let count = until - from + 1;
+                let repeats = match is_body {
+                    true => answer["duplicates"].as_u64().unwrap_or(0),
+                    false => u64::from(answer["duplicate"] == true),
+                };
+                if is_body && answer["parts"] != count {
+                    return Err(format!("{count} parts were sent: {text}"));
+                }
+                if repeats > (known + 1).saturating_sub(from) {
+                    return Err(format!("{repeats} of {from}..{until} were there before: {text}"));
+                }
+                (seen.parts, seen.repeats) = (seen.parts + count - repeats, seen.repeats + repeats);
+                let Some(call) = call else { return Ok(()) };
+                call.taken = call.taken.max(until);
+                if call.taken > call.script.chunk_count {
+                    self.calls.retain(|call| call.id != post.id);
+                }
+            }
+            (Some(409), Kind::Hole) => {
+                let answer: Value = serde_json::from_str(&text).map_err(|e| format!("{e}"))?;
+                let next = answer["error"]["limit"].as_u64().ok_or("no number")?;
+                seen.holes += 1;
+                let Some(call) = call else { return Ok(()) };
+                if next <= call.taken || next > call.sent + 1 {
+                    return Err(format!("{} taken, {} sent: {text}", call.taken, call.sent));
+                }
+                call.taken = next - 1;
+            }
+            (Some(200), Kind::GiveUp) => self.calls.retain(|call| call.id != post.id),
+            (status, _) => return Err(format!("a part is answered {status:?}: {text}")),
+        }
+        Ok(())
+    }
+
+    /// Its connections break. With `forgets` it comes back as somebody who was never there.
+    pub fn cut(&mut self, world: &SimWorld, random: &mut Random, forgets: bool) -> bool {
+        let cut = self.stream.take().map(|mut stream| {
+            stream.leave(world, random);
+            stream.close(world);
+        });
+        if forgets {
+            self.calls.clear();
+            if let Some(post) = self.post.take() {
+                post.exchange.close(world);
+            }
+        }
+        cut.is_some()
+    }
+
+    /// Goes for good.
+    pub fn leave(&mut self, world: &SimWorld) {
+        if let Some(stream) = self.stream.take() {
+            stream.close(world);
+        }
+        if let Some(post) = self.post.take() {
+            post.exchange.close(world);
+        }
+    }
+
+    /// Has it nothing to do?
+    pub fn is_idle(&self) -> bool {
+        self.calls.is_empty() && self.post.is_none()
+    }
+}
+
+impl Open {
+    /// Part `seq`: a chunk of its script, or behind the last one its end.
+    fn part(&self, seq: u64) -> Value {
+        if seq <= self.script.chunk_count {
+            let (_, bytes) = self.script.chunk(seq);
+            let text = String::from_utf8(bytes).expect("a remote script is text");
+            return json!({"tool_call_id": self.id, "seq": seq, "content": text});
+        }
+        match self.script.fails {
+            true => json!({"tool_call_id": self.id, "seq": seq, "error": "as its script says"}),
+            false => json!({"tool_call_id": self.id, "seq": seq, "content": "", "complete": true}),
+        }
+    }
+}
+
+fn with_body(media_type: &str, body: &str) -> String {
+    format!("Content-Type: {media_type}\r\nContent-Length: {}\r\n\r\n{body}", body.len())
+}

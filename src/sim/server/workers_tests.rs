@@ -1,0 +1,376 @@
+//! Workers and their durations, in simulated time.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::house::{House, get};
+use crate::limits;
+use crate::sim::network::SimClient;
+
+const MOMENT: Duration = Duration::from_millis(1);
+
+fn request(method: &str, path: &str, headers: &str, body: &str) -> String {
+    let length = body.len();
+    format!(
+        "{method} {path} HTTP/1.1\r\nHost: localhost\r\n{headers}Content-Type: application/json\r\n\
+         Content-Length: {length}\r\n\r\n{body}"
+    )
+}
+
+impl House {
+    fn ask(&mut self, text: &str) -> (String, String) {
+        let client = self.visit(text);
+        let heard = self.hear(client);
+        self.world.client_close(client);
+        split(&heard)
+    }
+
+    fn put_tool(&mut self, name: &str, more: Value) -> (String, String) {
+        let mut body = json!({"description": "Echoes.", "input_schema": {"type": "object",
+            "properties": {"n": {"type": "integer"}}, "additionalProperties": false}});
+        for (key, value) in more.as_object().unwrap() {
+            body[key] = value.clone();
+        }
+        self.ask(&request("PUT", &format!("/v1/virtual-tools/{name}"), "", &body.to_string()))
+    }
+
+    fn worker(&mut self, session: &str) -> SimClient {
+        self.visit(&format!(
+            "GET /v1/tool-calls/stream HTTP/1.1\r\nHost: localhost\r\nX-Session-ID: {session}\r\n\r\n"
+        ))
+    }
+
+    fn execute(&mut self, more: Value) -> String {
+        let mut body = json!({"tool": "echo", "arguments": {"n": 1}});
+        for (key, value) in more.as_object().unwrap() {
+            body[key] = value.clone();
+        }
+        let (head, body) = self.ask(&request("POST", "/v1/executions", "", &body.to_string()));
+        assert!(head.starts_with("HTTP/1.1 201"), "{head} {body}");
+        let document: Value = serde_json::from_str(&body).unwrap();
+        document["execution"].as_str().unwrap().to_owned()
+    }
+
+    fn deliver(&mut self, session: &str, part: Value) -> (String, String) {
+        let part = delivery(session, &part);
+        self.ask(&part)
+    }
+
+    fn state(&mut self, id: &str) -> Value {
+        let heard = self.get(&format!("/v1/executions/{id}"));
+        serde_json::from_str(&split(&heard).1).unwrap()
+    }
+}
+
+fn delivery(session: &str, part: &Value) -> String {
+    let header = format!("X-Session-ID: {session}\r\n");
+    request("POST", "/v1/tool-results/stream", &header, &part.to_string())
+}
+
+fn split(heard: &str) -> (String, String) {
+    let (head, body) = heard.split_once("\r\n\r\n").unwrap_or((heard, ""));
+    (head.to_owned(), body.to_owned())
+}
+
+fn assert_taken(answer: &(String, String)) {
+    assert!(answer.0.starts_with("HTTP/1.1 200 "), "{answer:?}");
+    assert!(answer.1.contains("\"success\":true"), "{answer:?}");
+}
+
+fn assert_refused(answer: &(String, String), status: u16, code: &str) {
+    assert!(answer.0.starts_with(&format!("HTTP/1.1 {status} ")), "{answer:?}");
+    assert!(answer.1.contains(&format!("\"code\":\"{code}\"")), "{answer:?}");
+}
+
+#[test]
+fn tools_are_added_replaced_listed_and_taken_away() {
+    let mut house = House::new();
+    let created = house.put_tool("echo", json!({"coalesce": {}}));
+    assert!(created.0.starts_with("HTTP/1.1 201 "), "{created:?}");
+    assert!(created.0.contains("location: /v1/virtual-tools/echo"), "{created:?}");
+    assert!(house.put_tool("echo", json!({})).0.starts_with("HTTP/1.1 200 "));
+    assert_refused(&house.put_tool("process_file", json!({})), 409, "name_taken");
+    for schema in [
+        json!({"type": "array"}),
+        json!({"type": "object", "minProperties": "x"}),
+        json!({"type": "object", "$ref": "#"}),
+    ] {
+        let answer = house.put_tool("bad", json!({ "input_schema": schema }));
+        assert_refused(&answer, 400, "invalid_field");
+    }
+    let listed = house.get("/v1/virtual-tools");
+    assert!(listed.contains("\"name\":\"echo\"") && !listed.contains("coalesce"), "{listed}");
+    assert!(house.get("/v1/tools").contains("\"name\":\"echo\""));
+    for index in 1..limits::VIRTUAL_TOOLS_PER_PRINCIPAL_MAX {
+        assert!(house.put_tool(&format!("t{index}"), json!({})).0.contains(" 201 "));
+    }
+    assert_refused(&house.put_tool("more", json!({})), 409, "too_many_virtual_tools");
+    let delete = "DELETE /v1/virtual-tools/echo HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    assert!(house.ask(delete).0.starts_with("HTTP/1.1 204 "));
+    assert_refused(&house.ask(delete), 404, "unknown_tool");
+    assert!(house.put_tool("more", json!({})).0.contains(" 201 "));
+    let body = r#"{"tool":"echo"}"#;
+    assert_refused(&house.ask(&request("POST", "/v1/executions", "", body)), 404, "unknown_tool");
+}
+
+#[test]
+fn a_call_goes_to_its_worker_and_its_parts_come_back() {
+    let mut house = House::new();
+    house.put_tool("echo", json!({}));
+    let bad = house.ask(&request(
+        "POST",
+        "/v1/executions",
+        "",
+        r#"{"tool":"echo","arguments":{"n":"x"}}"#,
+    ));
+    assert_refused(&bad, 400, "invalid_argument");
+    let worker = house.worker("w");
+    let head = house.hear(worker);
+    assert!(head.contains("text/event-stream") && head.contains("retry: "), "{head}");
+    let second = house.worker("w");
+    assert!(house.hear(second).starts_with("HTTP/1.1 409 "));
+    let id = house.execute(json!({}));
+    let told = house.hear(worker);
+    assert!(told.contains("event: tool_call\n") && told.contains(&id), "{told}");
+    assert!(told.contains("\"arguments\":{\"n\":1}") && told.contains("\"next_seq\":1"), "{told}");
+    let part =
+        |seq: u64| json!({"tool_call_id": id, "content": format!("part {seq};"), "seq": seq});
+    assert_refused(&house.deliver("other", part(1)), 404, "not_found");
+    assert_refused(&house.deliver("w", part(2)), 409, "part_missing");
+    assert_taken(&house.deliver("w", part(1)));
+    let again = house.deliver("w", part(1));
+    assert_taken(&again);
+    assert!(again.1.contains("\"duplicate\":true"), "{again:?}");
+    assert_taken(&house.deliver("w", part(2)));
+    let progress = json!({"tool_call_id": id, "progress": {"progress": 0.5, "total": 1}});
+    assert_taken(&house.deliver("w", progress));
+    assert_eq!(house.state(&id)["progress"]["percentage"], 50.0);
+    let last = json!({"tool_call_id": id, "content": [1], "complete": true, "seq": 4});
+    assert_taken(&house.deliver("w", last.clone()));
+    assert_eq!(house.state(&id)["state"], "completed");
+    let result = house.get(&format!("/v1/executions/{id}/result"));
+    assert!(result.contains("part 1;part 2;[1]"), "{result}");
+    assert!(house.deliver("w", last).1.contains("\"duplicate\":true"));
+    let late = house.deliver("w", json!({"tool_call_id": id, "seq": 5}));
+    assert_refused(&late, 410, "call_ended");
+    assert!(late.1.contains("completed"), "{late:?}");
+    // It has said its last word itself: nobody tells it to stop.
+    assert!(!house.hear(worker).contains("cancel"));
+}
+
+#[test]
+fn a_worker_that_is_gone_for_too_long_fails_what_it_was_doing_once() {
+    for is_back in [false, true] {
+        let mut house = House::new();
+        house.put_tool("echo", json!({}));
+        let worker = house.worker("w");
+        let (id, other) = (house.execute(json!({})), house.execute(json!({})));
+        assert_taken(&house.deliver("w", json!({"tool_call_id": id, "content": "a"})));
+        house.hear(worker);
+        house.world.client_reset(worker);
+        house.pass(limits::WORKER_GRACE - Duration::from_secs(1));
+        assert_eq!(house.state(&id)["state"], "running");
+        // What it says meanwhile is heard.
+        let done = json!({"tool_call_id": other, "complete": true});
+        assert_taken(&house.deliver("w", done));
+        if is_back {
+            let worker = house.worker("w");
+            let told = house.hear(worker);
+            assert!(told.contains("\"next_seq\":2") && !told.contains(&other), "{told}");
+            house.pass(limits::WORKER_GRACE * 2);
+            assert_eq!(house.state(&id)["state"], "running");
+            assert_taken(&house.deliver("w", json!({"tool_call_id": id, "complete": true})));
+            assert_eq!(house.state(&id)["state"], "completed");
+        } else {
+            house.pass(Duration::from_secs(2));
+            let state = house.state(&id);
+            assert_eq!(
+                (&state["state"], &state["error"]),
+                (&json!("failed"), &json!("its worker is gone"))
+            );
+            let late = house.deliver("w", json!({"tool_call_id": id, "content": "b"}));
+            assert_refused(&late, 410, "call_ended");
+        }
+        assert_eq!(house.state(&other)["state"], "completed");
+    }
+}
+
+#[test]
+fn without_a_worker_a_call_waits_for_one_until_its_time_is_up() {
+    let mut house = House::new();
+    house.put_tool("echo", json!({"timeouts": {"first_chunk_ms": 3000}}));
+    let (late, lucky) = (house.execute(json!({})), house.execute(json!({"timeouts": {}})));
+    house.pass(Duration::from_secs(2));
+    assert_eq!(house.state(&late)["state"], "running");
+    house.pass(Duration::from_secs(2));
+    assert_eq!(house.state(&late)["state"], "timed_out");
+    let worker = house.worker("w");
+    let told = house.hear(worker);
+    assert!(told.contains(&lucky) && !told.contains(&late), "{told}");
+    let gone =
+        house.ask(&format!("DELETE /v1/executions/{lucky} HTTP/1.1\r\nHost: localhost\r\n\r\n"));
+    assert!(gone.0.starts_with("HTTP/1.1 202 "), "{gone:?}");
+    let told = house.hear(worker);
+    assert!(
+        told.contains("event: cancel\n") && told.contains("\"reason\":\"cancelled\""),
+        "{told}"
+    );
+}
+
+#[test]
+fn calls_go_to_those_who_have_the_fewest_and_take_them() {
+    let mut house = House::new();
+    house.put_tool("echo", json!({}));
+    let (a, b) = (house.worker("a"), house.worker("b"));
+    let picky = house.visit(
+        "GET /v1/tool-calls/stream?tools=other HTTP/1.1\r\nHost: localhost\r\nX-Session-ID: c\r\n\r\n",
+    );
+    let count = |heard: &str| heard.matches("event: tool_call\n").count();
+    let first: Vec<String> = (0..4).map(|_| house.execute(json!({}))).collect();
+    let (to_a, to_b) = (house.hear(a), house.hear(b));
+    assert_eq!((count(&to_a), count(&to_b), count(&house.hear(picky))), (2, 2, 0));
+    let of_a = first.iter().filter(|id| to_a.contains(*id)).cloned().collect::<Vec<_>>();
+    for id in &of_a {
+        assert_taken(&house.deliver("a", json!({"tool_call_id": id, "complete": true})));
+    }
+    let more: Vec<String> = (0..2).map(|_| house.execute(json!({}))).collect();
+    let told = house.hear(a);
+    assert!(more.iter().all(|id| told.contains(id)), "{told}");
+}
+
+#[test]
+fn a_part_without_room_waits_is_refused_and_is_not_lost() {
+    let mut house = House::new();
+    house.put_tool("echo", json!({"timeouts": {}}));
+    let worker = house.worker("w");
+    let hold = json!({"hold": {"until_read_ms": 3_600_000}, "block_deadline_ms": 3_600_000});
+    let id = house.execute(hold);
+    house.hear(worker);
+    // Nobody reads: the ring keeps what it has, and the producer waits.
+    let content = "~".repeat(8 << 10);
+    let (mut seq, mut refused) = (1, None);
+    while refused.is_none() {
+        let part = json!({"tool_call_id": id, "content": content, "seq": seq});
+        let client = house.visit(&delivery("w", &part));
+        let heard = house.hear(client);
+        if heard.is_empty() {
+            refused = Some(client);
+        } else {
+            assert_taken(&split(&heard));
+            seq += 1;
+        }
+        assert!(seq < 1_000, "the ring never fills");
+    }
+    let client = refused.unwrap();
+    house.pass(limits::PART_WAIT - MOMENT * 100);
+    assert_eq!(house.hear(client), "", "its answer is delayed");
+    house.pass(MOMENT * 200);
+    let heard = house.hear(client);
+    assert_refused(&split(&heard), 429, "no_room");
+    assert!(heard.contains("retry-after: 1"), "{heard}");
+    // The next one waits, and is taken as soon as somebody reads.
+    let part = json!({"tool_call_id": id, "content": content, "seq": seq, "complete": true});
+    house.say(client, &delivery("w", &part));
+    assert_eq!(house.hear(client), "");
+    let reader = house.visit(&get(&format!("/v1/executions/{id}/output")));
+    let (mut output, mut answer) = (String::new(), String::new());
+    for _ in 0..200 {
+        output += &house.hear(reader);
+        answer += &house.hear(client);
+        house.pass(MOMENT);
+    }
+    assert_taken(&split(&answer));
+    assert!(output.ends_with("0\r\n\r\n"), "it is whole");
+    assert_eq!(output.matches('~').count(), seq as usize * content.len());
+    assert_eq!(house.state(&id)["chunks"], seq);
+}
+
+#[test]
+fn who_sends_many_is_not_read_while_there_is_no_room() {
+    let mut house = House::new();
+    house.put_tool("echo", json!({"timeouts": {}}));
+    let worker = house.worker("w");
+    let hold = json!({"hold": {"until_read_ms": 3_600_000}, "block_deadline_ms": 3_600_000});
+    let id = house.execute(hold);
+    house.hear(worker);
+    let part_count = 400;
+    let mut lines = String::new();
+    for seq in 1..=part_count {
+        let content = "~".repeat(1_000);
+        let is_last = seq == part_count;
+        let part = json!({"tool_call_id": id, "content": content, "seq": seq, "complete": is_last});
+        lines += &(part.to_string() + "\n");
+    }
+    let head = format!(
+        "POST /v1/tool-results/stream HTTP/1.1\r\nHost: localhost\r\nX-Session-ID: w\r\n\
+         Content-Type: application/x-ndjson\r\nContent-Length: {}\r\n\r\n",
+        lines.len()
+    );
+    let client = house.visit(&head);
+    let mut unsent = lines.as_bytes();
+    let mut send = |house: &mut House| {
+        while let Ok(count @ 1..) = house.world.client_send(client, unsent) {
+            unsent = &unsent[count..];
+            house.pass(MOMENT);
+        }
+        unsent.len()
+    };
+    send(&mut house);
+    house.pass(limits::PARTS_INACTIVITY * 2); // It is we who do not read.
+    let left = send(&mut house);
+    assert!(left > 100_000, "{left} bytes are left: all was read");
+    assert_eq!(house.hear(client), "");
+    let reader = house.visit(&get(&format!("/v1/executions/{id}/output")));
+    let (mut output, mut answer) = (String::new(), String::new());
+    for _ in 0..3_000 {
+        send(&mut house);
+        output += &house.hear(reader);
+        answer += &house.hear(client);
+        house.pass(MOMENT);
+    }
+    assert!(answer.contains(&format!("\"parts\":{part_count}")), "{answer}");
+    assert_eq!(output.matches('~').count(), part_count * 1_000);
+}
+
+#[test]
+fn small_parts_are_gathered_for_no_longer_than_they_may() {
+    let mut house = House::new();
+    house.put_tool("echo", json!({"coalesce": {"delay_ms": 50, "max_bytes": 100}}));
+    let worker = house.worker("w");
+    let id = house.execute(json!({}));
+    house.hear(worker);
+    for seq in 1..=5 {
+        let part = json!({"tool_call_id": id, "content": {"n": seq}, "seq": seq});
+        assert_taken(&house.deliver("w", part));
+    }
+    assert_eq!(house.state(&id)["chunks"], 0);
+    house.pass(Duration::from_millis(60));
+    assert_eq!(house.state(&id)["chunks"], 1);
+    let end = json!({"tool_call_id": id, "content": {"n": 6}, "error": "enough"});
+    assert_taken(&house.deliver("w", end));
+    let state = house.state(&id);
+    assert_eq!(
+        (&state["state"], &state["error"], &state["chunks"]),
+        (&json!("failed"), &json!("enough"), &json!(2))
+    );
+    let result = house.get(&format!("/v1/executions/{id}/result"));
+    assert!(result.contains(r#"{\"n\":1}\n{\"n\":2}\n"#), "{result}");
+}
+
+#[test]
+fn a_server_that_ends_lets_its_workers_go() {
+    let mut house = House::new();
+    house.put_tool("echo", json!({}));
+    let worker = house.worker("w");
+    house.execute(json!({}));
+    house.hear(worker);
+    house.shards[0].drain();
+    house.pass(MOMENT);
+    let heard = house.hear(worker);
+    assert!(heard.contains("event: cancel\n"), "{heard}");
+    assert!(heard.ends_with("0\r\n\r\n<end>"), "{heard}");
+    house.world.client_close(worker);
+    house.pass(limits::CONNECTION_IDLE + limits::LINGER * 2);
+    assert_eq!(house.shards[0].connection_count(), 0);
+}

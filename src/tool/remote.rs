@@ -1,0 +1,139 @@
+//! Tools whose work is done by a client: what is known of them here, and what one of their calls
+//! takes along. The shard finds a worker for it and publishes what that sends.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::limits;
+use crate::tool::{SpecError, ToolSpec};
+
+/// A tool whose work is done by clients.
+#[derive(Clone, Debug, PartialEq)]
+pub struct VirtualTool {
+    /// What everybody may know of it.
+    pub spec: ToolSpec,
+    /// Small parts of its results are gathered.
+    pub gather: Option<Gather>,
+}
+
+/// How small parts become larger chunks: each part waits for company, for so long and for so many
+/// bytes at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gather {
+    /// How long the first of them waits.
+    pub delay_max: Duration,
+    /// So many bytes are company enough.
+    pub bytes_max: u32,
+}
+
+/// A call that a worker is to answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RemoteCall {
+    /// Its arguments, which are checked.
+    pub arguments: Value,
+    /// How its parts are gathered.
+    pub gather: Option<Gather>,
+}
+
+impl VirtualTool {
+    /// As clients are told of it.
+    pub fn to_json(&self) -> Value {
+        let mut document = self.spec.to_json();
+        if let Some(Gather { delay_max, bytes_max }) = self.gather {
+            let delay_ms = delay_max.as_millis() as u64;
+            document["coalesce"] = json!({"delay_ms": delay_ms, "max_bytes": bytes_max});
+        }
+        document
+    }
+
+    /// Whether arguments can be checked by its schema in a time that grows with them and no faster.
+    /// Tools of the program are trusted to be; one that came over a connection is not.
+    ///
+    /// # Errors
+    /// What about its schema takes too long, or for ever.
+    pub fn check_cost(&self) -> Result<(), SpecError> {
+        let mut left = limits::VIRTUAL_SCHEMA_PARTS_MAX;
+        let root = &self.spec.arguments;
+        spread(root, root, &mut left, 0)
+            .map_err(|problem| SpecError { tool: self.spec.name.clone(), problem })
+    }
+}
+
+/// Counts the parts of a schema with everything that it refers to in its place. What refers to
+/// itself, at whatever distance, never ends.
+fn spread(root: &Value, part: &Value, left: &mut u32, depth: u32) -> Result<(), String> {
+    let too_many = || {
+        let most = limits::VIRTUAL_SCHEMA_PARTS_MAX;
+        format!("its schema has more than {most} parts, with all that it refers to in its place")
+    };
+    *left = left.checked_sub(1).ok_or_else(too_many)?;
+    if depth > limits::JSON_DEPTH_MAX {
+        return Err("its schema refers to itself, or is nested too deeply".to_owned());
+    }
+    match part {
+        Value::Array(parts) => {
+            parts.iter().try_for_each(|part| spread(root, part, left, depth + 1))
+        }
+        Value::Object(members) => {
+            for word in ["$dynamicRef", "$recursiveRef", "$id", "$anchor", "$dynamicAnchor"] {
+                if members.get(word).is_some_and(Value::is_string) {
+                    return Err(format!("its schema has `{word}`, which is not taken here"));
+                }
+            }
+            if let Some(Value::String(reference)) = members.get("$ref") {
+                let pointer = reference.strip_prefix('#');
+                let target = pointer.and_then(|pointer| root.pointer(pointer));
+                let missing = || format!("its schema refers to {reference:?}, which is not in it");
+                spread(root, target.ok_or_else(missing)?, left, depth + 1)?;
+            }
+            members.values().try_for_each(|part| spread(root, part, left, depth + 1))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn checked(schema: Value) -> Result<(), String> {
+        let spec = ToolSpec { arguments: schema, ..ToolSpec::new("t", "Tests.") };
+        VirtualTool { spec, gather: None }.check_cost().map_err(|error| error.problem)
+    }
+
+    #[test]
+    fn schemas_that_end_are_taken() {
+        let plain = json!({"type": "object", "properties": {"a": {"$ref": "#/$defs/a"}},
+            "$defs": {"a": {"type": "string"}}});
+        assert_eq!(checked(plain), Ok(()));
+        // As a name of an argument these are words like any other.
+        let names = json!({"type": "object", "properties": {"$ref": {"type": "string"},
+            "$id": {"type": "integer"}}});
+        assert_eq!(checked(names), Ok(()));
+    }
+
+    #[test]
+    fn schemas_that_take_for_ever_are_refused() {
+        for schema in [
+            json!({"type": "object", "$ref": "#"}),
+            json!({"allOf": [{"$ref": "#/$defs/a"}], "$defs": {"a": {"$ref": "#/$defs/b"},
+                "b": {"not": {"$ref": "#/$defs/a"}}}}),
+            json!({"properties": {"a": {"$ref": "#"}}}),
+            json!({"$dynamicRef": "#a"}),
+            json!({"$id": "x", "type": "object"}),
+            json!({"$ref": "https://example.org/schema"}),
+            json!({"$ref": "#/nowhere"}),
+        ] {
+            assert!(checked(schema.clone()).is_err(), "{schema}");
+        }
+        // Each refers twice to the next: 2^40 parts.
+        let mut definitions = serde_json::Map::new();
+        for index in 0..40 {
+            let next = json!({"$ref": format!("#/$defs/d{}", index + 1)});
+            definitions.insert(format!("d{index}"), json!({"allOf": [next, next]}));
+        }
+        definitions.insert("d40".into(), json!({"type": "object"}));
+        assert!(checked(json!({"$ref": "#/$defs/d0", "$defs": definitions})).is_err());
+    }
+}

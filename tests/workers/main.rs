@@ -1,0 +1,12 @@
+//! Virtual tools with the real server: the example worker under Node, workers that are killed, and
+//! long bodies over sockets.
+#![cfg(all(feature = "cli", feature = "server"))]
+
+mod bodies;
+mod client;
+mod kill;
+mod node;
+mod scenes;
+#[path = "../served/mod.rs"]
+mod served;
+mod shards;
