@@ -4,7 +4,7 @@
 
 mod served;
 
-use std::io::{ErrorKind, Read};
+use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::AsRawFd;
 use std::sync::Mutex;
@@ -58,6 +58,15 @@ fn silent_execution(server: &Server) -> String {
         "tool": "slow_data_processor",
         "start": {"after_subscribers": 10_240, "deadline_ms": 3_600_000},
     }))
+}
+
+/// A connection that has asked something, and keeps silent: one that never asks is soon closed.
+fn silent_connection(server: &Server) -> TcpStream {
+    let mut stream = server.connect();
+    stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    let mut answer = [0; 1_024];
+    assert!(stream.read(&mut answer).unwrap() > 0);
+    stream
 }
 
 /// Streams that are told nothing.
@@ -184,7 +193,8 @@ fn an_idle_server_takes_no_time() {
     let cases = ["block", "backoff"].map(|idle| {
         [0, 1_000].map(|streams| {
             let server = Server::start(&["--idle", idle]);
-            let connections: Vec<_> = (0..1_000 - streams).map(|_| server.connect()).collect();
+            let connections: Vec<_> =
+                (0..1_000 - streams).map(|_| silent_connection(&server)).collect();
             let followed = follow_in_silence(&server, streams, 1);
             (idle, server, connections, followed)
         })

@@ -10,7 +10,8 @@
 //!
 //! One that reads for a connection of another shard differs in three things. It sleeps in that
 //! shard's reactor ([`Subscriber::rest`]), its connection can break, so that it comes back for what
-//! it was given last ([`Subscriber::keep_its_place`]), and its client may acknowledge (`window.rs`).
+//! it was given last ([`Subscriber::keep_its_place`]), and its client may acknowledge
+//! (`window.rs`).
 //!
 //! Tests: `tests.rs` beside this file, `tests/threads.rs`, `tests/sim.rs`.
 

@@ -221,7 +221,7 @@ fn whoever_may_not_come_in_is_refused_by_every_route_and_method() {
             let response = asking.is_refused(&access, 403, "origin_not_allowed");
             assert_eq!(response.header("access-control-allow-origin"), None);
             // Nor is it asked whether it may ask.
-            let asking = asking.without_token().with(&format!("Origin: {origin}"));
+            let asking = good.without_token().with(&format!("Origin: {origin}"));
             let preflight = asking.with("Access-Control-Request-Method: POST");
             let response = preflight.is_refused(&access, 403, "origin_not_allowed");
             assert_eq!(response.header("access-control-allow-methods"), None);

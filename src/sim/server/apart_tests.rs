@@ -1,4 +1,4 @@
-//! One connection and executions of two shards: the durations and manners of that, in simulated time.
+//! One connection and executions of two shards: durations and manners, in simulated time.
 
 use std::time::Duration;
 
@@ -37,7 +37,8 @@ fn follow(
 ) -> crate::sim::network::SimClient {
     let [first, second] = ids;
     house.visit(&format!(
-        "GET /v1/events?executions={first},{second}&{query} HTTP/1.1\r\nHost: localhost\r\n{head}\r\n"
+        "GET /v1/events?executions={first},{second}&{query} HTTP/1.1\r\n\
+         Host: localhost\r\n{head}\r\n"
     ))
 }
 

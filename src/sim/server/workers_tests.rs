@@ -37,7 +37,8 @@ impl House {
 
     fn worker(&mut self, session: &str) -> SimClient {
         self.visit(&format!(
-            "GET /v1/tool-calls/stream HTTP/1.1\r\nHost: localhost\r\nX-Session-ID: {session}\r\n\r\n"
+            "GET /v1/tool-calls/stream HTTP/1.1\r\nHost: localhost\r\n\
+             X-Session-ID: {session}\r\n\r\n"
         ))
     }
 
@@ -224,7 +225,8 @@ fn calls_go_to_those_who_have_the_fewest_and_take_them() {
     house.put_tool("echo", json!({}));
     let (a, b) = (house.worker("a"), house.worker("b"));
     let picky = house.visit(
-        "GET /v1/tool-calls/stream?tools=other HTTP/1.1\r\nHost: localhost\r\nX-Session-ID: c\r\n\r\n",
+        "GET /v1/tool-calls/stream?tools=other HTTP/1.1\r\nHost: localhost\r\n\
+         X-Session-ID: c\r\n\r\n",
     );
     let count = |heard: &str| heard.matches("event: tool_call\n").count();
     let first: Vec<String> = (0..4).map(|_| house.execute(json!({}))).collect();
