@@ -71,12 +71,8 @@ fn command(mut parser: lexopt::Parser) -> Result<Command, CliError> {
             Long("config") => file = Some(PathBuf::from(parser.value()?)),
             Long("print-config" | "print_config") => is_print = true,
             Long(flag) => {
-                let (name, is_switch) = find_flag(flag)?;
-                let word = match is_switch {
-                    true => parser.optional_value().unwrap_or_else(|| "true".into()),
-                    false => parser.value()?,
-                };
-                words.push((name.to_owned(), word.string()?));
+                let name = find_flag(flag)?;
+                words.push((name.to_owned(), parser.value()?.string()?));
             }
             other => return Err(other.unexpected().into()),
         }

@@ -12,7 +12,7 @@ use toml::de::DeValue;
 
 /// A value that can be set. Problems are said without the setting's name.
 pub trait Setting {
-    /// What stands for it in the help text; nothing if it can be given without a value.
+    /// What stands for it in the help text.
     fn placeholder(&self) -> String;
     /// From a word of the command line; a list gets one more.
     fn read_word(&mut self, word: &str) -> Result<(), String>;
@@ -22,10 +22,6 @@ pub trait Setting {
     fn to_toml(&self) -> String;
     /// Empties a list.
     fn clear(&mut self) {}
-    /// Can it be given without a value?
-    fn is_switch(&self) -> bool {
-        false
-    }
 }
 
 /// A whole number from `MIN` to `MAX`.
@@ -100,31 +96,6 @@ impl<const MIN: u64, const MAX: u64> Setting for Bytes<MIN, MAX> {
             Some((name, bytes)) => quoted(&format!("{}{name}", self.0 / bytes)),
             None => self.0.to_string(),
         }
-    }
-}
-
-impl Setting for bool {
-    fn placeholder(&self) -> String {
-        String::new()
-    }
-
-    fn read_word(&mut self, word: &str) -> Result<(), String> {
-        *self = word.parse().map_err(|_| "must be true or false".to_owned())?;
-        Ok(())
-    }
-
-    fn read_toml(&mut self, value: &DeValue<'_>) -> Result<(), String> {
-        let problem = || format!("must be true or false, not {}", shown(value));
-        *self = value.as_bool().ok_or_else(problem)?;
-        Ok(())
-    }
-
-    fn to_toml(&self) -> String {
-        self.to_string()
-    }
-
-    fn is_switch(&self) -> bool {
-        true
     }
 }
 

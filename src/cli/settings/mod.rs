@@ -192,15 +192,14 @@ fn place_of(name: &str) -> Option<usize> {
     TABLE.iter().position(|(known, _)| *known == name)
 }
 
-/// A setting of that name on the command line: its name in the table, and whether it can stand
-/// there without a value.
+/// A setting of that name on the command line: its name in the table.
 ///
 /// # Errors
 /// If there is none, with the nearest that there is.
-pub fn find_flag(flag: &str) -> Result<(&'static str, bool), CliError> {
+pub fn find_flag(flag: &str) -> Result<&'static str, CliError> {
     let name = flag.replace('-', "_");
     match place_of(&name) {
-        Some(place) => Ok((TABLE[place].0, Settings::default().values()[place].is_switch())),
+        Some(place) => Ok(TABLE[place].0),
         None => {
             let others = ["config", "print_config", "help"];
             let names = TABLE.iter().map(|(name, _)| *name).chain(others);
