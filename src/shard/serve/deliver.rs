@@ -47,7 +47,8 @@ impl Serve {
         chunk: &Chunk<'_>,
         giving: Giving<'_, R>,
     ) {
-        let stream = self.connection(id).and_then(|connection| connection.stream.as_ref());
+        let connection = self.connection(id).filter(|connection| !connection.is_aborted);
+        let stream = connection.and_then(|connection| connection.stream.as_ref());
         let Some((encoding, is_plain)) = stream.map(|stream| (stream.encoding, stream.is_plain()))
         else {
             return;
@@ -159,7 +160,9 @@ impl Serve {
         end_seq: u64,
         delivery: &Delivery<'_>,
     ) {
-        let Some(connection) = self.writable(id) else { return };
+        let Some(connection) = self.writable(id).filter(|connection| !connection.is_aborted) else {
+            return; // It was cut off, and nothing that comes behind that is said, nor an end.
+        };
         let Some(mut stream) = connection.stream.take() else { return };
         let Some(followed) = stream.part(source) else {
             connection.stream = Some(stream);

@@ -119,19 +119,21 @@ impl<R: Reactor + 'static> Shard<R> {
         execution: ExecutionId,
         kinds: Kinds,
     ) -> bool {
+        // The ring may go on between this and the subscription: then there is a gap, and a cut.
+        let is_held = match self.inspect(execution) {
+            Err(error) => return self.answer_error(id, &error.into()),
+            Ok(status) => status.tail_seq <= 1,
+        };
+        if !is_held {
+            let error = SubscribeError::NoLongerHeld { tail_seq: 2 };
+            return self.answer_error(id, &error.into());
+        }
         let wishes = Wishes { policy: Some(Policy::Block), kinds, ..Wishes::default() };
         let spec = wishes.spec(PolicyWish::default(), From::Start);
         match self.attach_connection(execution, spec, id) {
             Err(error) => self.answer_error(id, &error.into()),
             Ok(subscribed) => {
-                // Where it stands is looked at now: asked before, it could have moved meanwhile.
-                let tail_seq = subscribed.cursor.next_seq;
                 let attached = SmallVec::from_iter([(execution, Attached::Here(subscribed))]);
-                if tail_seq > 1 {
-                    self.detach_all_of(attached, Parts::new());
-                    let error = SubscribeError::NoLongerHeld { tail_seq };
-                    return self.answer_error(id, &error.into());
-                }
                 self.begin(id, Encoding::Output, "application/octet-stream", false, attached)
             }
         }
