@@ -31,6 +31,8 @@ pub(super) struct SimWorker {
     stream: Option<Exchange>,
     decoder: sse::Decoder,
     calls: Vec<Open>,
+    /// What it has forgotten: so many parts of these calls were sent, and may still arrive.
+    forgotten: Vec<(String, u64)>,
     post: Option<Post>,
     /// It was connected before.
     was_there: bool,
@@ -76,6 +78,7 @@ impl SimWorker {
             stream: None,
             decoder: sse::Decoder::new(),
             calls: Vec::new(),
+            forgotten: Vec::new(),
             post: None,
             was_there: false,
         }
@@ -170,7 +173,9 @@ impl SimWorker {
                     let next = data["next_seq"].as_u64().ok_or("no next_seq")?;
                     let script = Script::of_arguments(&data["arguments"]).ok_or("no script")?;
                     let (taken, gives_up) = (next - 1, next > 1);
-                    self.calls.push(Open { id, script, taken, sent: taken, gives_up });
+                    let before = self.forgotten.iter().filter(|(known, _)| *known == id);
+                    let sent = before.map(|(_, sent)| *sent).max().unwrap_or(0).max(taken);
+                    self.calls.push(Open { id, script, taken, sent, gives_up });
                 }
                 ("cancel", _) => {
                     seen.cancels += 1;
@@ -234,13 +239,17 @@ impl SimWorker {
         post.exchange.close(world);
         let text = String::from_utf8_lossy(&post.exchange.body).into_owned();
         let (status, kind) = (post.exchange.status, post.kind);
-        if outcome == Outcome::Cut {
-            return Ok(()); // It has arrived or not: it is sent again.
-        }
         let call = self.calls.iter_mut().find(|call| call.id == post.id);
+        if outcome == Outcome::Cut {
+            // It has arrived or not, or comes later: it is sent again.
+            if let (Some(call), Kind::Hole) = (call, kind) {
+                call.sent += 2;
+            }
+            return Ok(());
+        }
         match (status, kind) {
             // It has ended otherwise, or is somebody's who has gone.
-            (Some(410 | 404 | 503), _) => self.calls.retain(|call| call.id != post.id),
+            (Some(410 | 404 | 503), _) => self.forget(&post.id),
             (Some(429), _) => {} // It is sent again.
             (Some(200), Kind::Parts { from, until, known, is_body }) => {
                 let answer: Value = serde_json::from_str(&text).map_err(|e| format!("{e}"))?;
@@ -259,7 +268,7 @@ impl SimWorker {
                 let Some(call) = call else { return Ok(()) };
                 call.taken = call.taken.max(until);
                 if call.taken > call.script.chunk_count {
-                    self.calls.retain(|call| call.id != post.id);
+                    self.forget(&post.id);
                 }
             }
             (Some(409), Kind::Hole) => {
@@ -272,10 +281,18 @@ impl SimWorker {
                 }
                 call.taken = next - 1;
             }
-            (Some(200), Kind::GiveUp) => self.calls.retain(|call| call.id != post.id),
+            (Some(200), Kind::GiveUp) => self.forget(&post.id),
             (status, _) => return Err(format!("a part is answered {status:?}: {text}")),
         }
         Ok(())
+    }
+
+    /// It works on this no more. It may be told of it again, by what was under way for long, and
+    /// what was cut before may still arrive.
+    fn forget(&mut self, id: &str) {
+        let is_it = |call: &mut Open| call.id == id;
+        let gone = self.calls.extract_if(.., is_it).map(|call| (call.id, call.sent));
+        self.forgotten.extend(gone);
     }
 
     /// Its connections break. With `forgets` it comes back as somebody who was never there.
@@ -285,7 +302,12 @@ impl SimWorker {
             stream.close(world);
         });
         if forgets {
-            self.calls.clear();
+            let holes = self.post.iter().filter(|post| matches!(post.kind, Kind::Hole));
+            let beyond: Vec<String> = holes.map(|post| post.id.clone()).collect();
+            for call in self.calls.drain(..) {
+                let sent = call.sent + if beyond.contains(&call.id) { 2 } else { 0 };
+                self.forgotten.push((call.id, sent));
+            }
             if let Some(post) = self.post.take() {
                 post.exchange.close(world);
             }
