@@ -54,7 +54,7 @@ impl Scratch {
             "../out/SECRET",
             "deep/../../out/SECRET",
             "up-folder/SECRET",
-            "/proc/self/root/etc/hostname",
+            "/proc/self/exe",
             "/proc/self/environ",
             "/etc/passwd",
             "absolute",

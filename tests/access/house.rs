@@ -121,6 +121,14 @@ impl Asking {
         stream
     }
 
+    /// The status alone, also of what goes on and on.
+    pub fn status(&self, address: &str) -> u16 {
+        let mut start = [0; "HTTP/1.1 200".len()];
+        self.send(address).read_exact(&mut start).unwrap();
+        let code = str::from_utf8(&start[start.len() - 3..]).unwrap();
+        code.parse().unwrap()
+    }
+
     /// The status, the head in lower case but for the time, and the body.
     pub fn answer(&self, address: &str) -> (u16, String, String) {
         let mut answer = String::new();

@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader};
 
 use serde_json::{Value, json};
+use streamdoor::base::ExecutionId;
 use streamdoor::client::{Client, Event, FollowOptions};
 
 use crate::house::{ANN, Asking, BOB, House, PAGE};
@@ -43,18 +44,39 @@ fn lists_and_progress_are_ones_own_on_every_shard() {
     }
 }
 
+/// An execution of this principal on each shard.
+fn one_on_each(house: &House, token: &str, shard_count: usize) -> Vec<String> {
+    let mut all = vec![None; shard_count];
+    while all.contains(&None) {
+        let created = house.execute(token); // The kernel chooses which shard accepts.
+        let id: ExecutionId = created["execution"].as_str().unwrap().parse().unwrap();
+        all[usize::from(id.shard)] = Some(id.to_string());
+    }
+    all.into_iter().flatten().collect()
+}
+
 #[test]
 fn a_combined_stream_has_ones_own_or_is_not_found() {
-    let house = House::new(1);
-    let id = |created: Value| created["execution"].as_str().unwrap().to_owned();
-    let (ann, bob) = (id(house.execute(ANN)), id(house.execute(BOB)));
-    for list in [format!("{ann},{bob}"), format!("{bob},{ann}"), bob.clone()] {
-        let asking = Asking::new("GET", &format!("/v1/events?executions={list}")).token(ANN);
-        assert_eq!(asking.answer(&house.address).0, 404);
-    }
-    for (token, id) in [(ANN, &ann), (BOB, &bob)] {
-        let status = house.get(token, &format!("/v1/executions/{id}"));
-        assert_eq!(status["subscribers"], json!([]));
+    for shard_count in [1, 2] {
+        let house = House::new(shard_count);
+        let anns = one_on_each(&house, ANN, shard_count);
+        let bobs = one_on_each(&house, BOB, shard_count);
+        for (ann, bob) in anns.iter().flat_map(|ann| bobs.iter().map(move |bob| (ann, bob))) {
+            // Also where most of what is named is one's own, and lives elsewhere.
+            let all = anns.join(",");
+            for list in [format!("{ann},{bob}"), format!("{bob},{ann}"), format!("{all},{bob}")] {
+                let asking = Asking::new("GET", &format!("/v1/events?executions={list}"));
+                assert_eq!(asking.token(ANN).status(&house.address), 404, "{list}");
+            }
+            let asking = Asking::new("GET", &format!("/v1/events?executions={bob}")).token(ANN);
+            assert_eq!(asking.status(&house.address), 404);
+        }
+        for (token, ids) in [(ANN, &anns), (BOB, &bobs)] {
+            for id in ids {
+                let status = house.get(token, &format!("/v1/executions/{id}"));
+                assert_eq!(status["subscribers"], json!([]), "{id}");
+            }
+        }
     }
 }
 

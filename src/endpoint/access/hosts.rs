@@ -40,9 +40,9 @@ impl Access {
                     || self.hosts.iter().any(is_configured)
             }
             None => {
-                let is_it = |host: &HostName| {
-                    matches!(host, HostName::Name(known)
-                    if known.eq_ignore_ascii_case(name))
+                let is_it = |host: &HostName| match host {
+                    HostName::Name(known) => known.eq_ignore_ascii_case(name),
+                    HostName::Address(_) => false,
                 };
                 name.eq_ignore_ascii_case("localhost") || self.hosts.iter().any(is_it)
             }

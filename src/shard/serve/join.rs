@@ -14,9 +14,9 @@ use super::super::handle::Command;
 use super::super::{Names, Shard, Subscriber};
 use super::connection::{Doing, Timer};
 use super::follow::was_seen_to_end;
-use crate::base::ExecutionId;
+use crate::base::{ExecutionId, Principal};
 use crate::endpoint::{ApiError, Follow, Wishes};
-use crate::engine::{Coalesce, From};
+use crate::engine::{Coalesce, From, NotFound};
 use crate::limits;
 use crate::reactor::{ConnectionId, Reactor, Waker};
 use crate::wire::http1::Status;
@@ -58,6 +58,8 @@ struct Question {
     asker: usize,
     reactor: Waker,
     ticket: u64,
+    /// Who asks.
+    principal: Principal,
     /// With their places in the request.
     executions: Vec<(usize, ExecutionId, From)>,
     wishes: Wishes,
@@ -135,6 +137,7 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Asks the other shards for their parts of a stream. `true`: it is answered.
     pub(super) fn begin_joining(&mut self, id: ConnectionId, follow: &Follow) -> bool {
+        let principal = self.principal_of(id);
         let serve = self.serve.as_mut().expect("it has connections");
         let ticket = serve.joinings.draw_ticket();
         let mut asked_count = 0;
@@ -148,9 +151,15 @@ impl<R: Reactor + 'static> Shard<R> {
             if executions.is_empty() {
                 continue;
             }
-            let (asker, reactor) = (self.own_index(), self.reactor.waker());
-            let (wishes, resumes) = (follow.wishes, follow.resumes);
-            let question = Question { asker, reactor, ticket, executions, wishes, resumes };
+            let question = Question {
+                asker: self.own_index(),
+                reactor: self.reactor.waker(),
+                ticket,
+                principal,
+                executions,
+                wishes: follow.wishes,
+                resumes: follow.resumes,
+            };
             let command = Command::Call(Box::new(move |shard: &mut Shard<R>| shard.join(question)));
             if self.peers[home].send(command).is_err() {
                 return self.answer_error(id, &busy()); // Answers of others find nobody.
@@ -176,11 +185,11 @@ impl<R: Reactor + 'static> Shard<R> {
         if self.bell.departed.take() {
             self.dismiss_departed(); // Perhaps of the very client that now comes back.
         }
-        let Question { asker, reactor, ticket, executions, wishes, resumes } = question;
-        let mut parts = Vec::with_capacity(executions.len());
-        for (at, execution, from) in executions {
-            parts.push((at, self.join_one(execution, &wishes, from, resumes, &reactor)));
+        let mut parts = Vec::with_capacity(question.executions.len());
+        for &(at, execution, from) in &question.executions {
+            parts.push((at, self.join_one(&question, execution, from)));
         }
+        let Question { asker, ticket, .. } = question;
         let answer = Command::Call(Box::new(move |shard: &mut Shard<R>| {
             shard.take_joined(ticket, parts);
         }));
@@ -189,14 +198,11 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    fn join_one(
-        &mut self,
-        execution: ExecutionId,
-        wishes: &Wishes,
-        from: From,
-        resumes: bool,
-        reactor: &Waker,
-    ) -> Part {
+    fn join_one(&mut self, question: &Question, execution: ExecutionId, from: From) -> Part {
+        let Question { principal, wishes, resumes, reactor, .. } = question;
+        if !self.is_owned(execution, *principal) {
+            return Part::Refused(NotFound.into());
+        }
         let run = self.runs.get(execution.slot.index as usize).and_then(Option::as_ref);
         if let Some(run) = run.filter(|run| run.id == execution) {
             if run.reader().is_none() {
@@ -209,7 +215,7 @@ impl<R: Reactor + 'static> Shard<R> {
             self.ingest(execution.slot.index);
         }
         if let From::Seq { seq, .. } = from
-            && resumes
+            && *resumes
             && let Ok(status) = self.inspect(execution)
             && was_seen_to_end(&status, seq)
         {

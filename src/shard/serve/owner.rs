@@ -29,7 +29,7 @@ impl<R: Reactor + 'static> Shard<R> {
             // All before any: whose the second is must not show in what is said of the first.
             Call::Follow(follow) => {
                 let mut ids = follow.executions.iter().map(|(id, _)| *id);
-                ids.all(|id| self.is_elsewhere(id) || self.is_owned(id, principal))
+                ids.all(|id| self.is_apart(id) || self.is_owned(id, principal))
             }
             Call::Progress(token) => {
                 let found = self.engine.find_token(*token);
@@ -50,10 +50,5 @@ impl<R: Reactor + 'static> Shard<R> {
     pub(super) fn is_owned(&self, id: ExecutionId, principal: Principal) -> bool {
         let run = self.runs.get(id.slot.index as usize).and_then(Option::as_ref);
         run.is_some_and(|run| run.id == id && run.owner == principal)
-    }
-
-    fn is_elsewhere(&self, id: ExecutionId) -> bool {
-        let home = usize::from(id.shard);
-        home != self.own_index() && home < self.peers.len()
     }
 }

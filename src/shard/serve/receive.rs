@@ -55,7 +55,7 @@ impl<R: Reactor + 'static> Shard<R> {
     /// What TLS has opened of what came.
     fn receive_opened(&mut self, id: ConnectionId, opened: Opened, mut bytes: Vec<u8>) {
         if !bytes.is_empty() {
-            self.converse(id, |http, date, out| http.receive(&bytes, date, out));
+            self.converse(id, |http, around, out| http.receive(&bytes, around, out));
             bytes.clear();
         }
         self.opened = bytes;

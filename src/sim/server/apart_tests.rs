@@ -8,6 +8,7 @@ use super::house::{House, NOTHING, SHORT, get};
 use super::script::Script;
 use crate::base::ExecutionId;
 use crate::limits;
+use crate::sim::network::SimClient;
 
 const LONG: Script =
     Script { seed: 11, chunk_count: 500, chunk_bytes_max: 64, fails: false, is_remote: false };
@@ -29,12 +30,7 @@ fn run_on(house: &mut House, shard: u8, script: Script, more: &str) -> String {
 }
 
 /// Follows both on the shard of the first.
-fn follow(
-    house: &mut House,
-    ids: [&str; 2],
-    query: &str,
-    head: &str,
-) -> crate::sim::network::SimClient {
+fn follow(house: &mut House, ids: [&str; 2], query: &str, head: &str) -> SimClient {
     let [first, second] = ids;
     house.visit(&format!(
         "GET /v1/events?executions={first},{second}&{query} HTTP/1.1\r\n\
@@ -109,16 +105,30 @@ fn its_place_is_kept_for_the_grace_and_no_longer() {
     }
 }
 
-#[test]
-fn a_shard_that_does_not_answer_is_not_waited_for_without_end() {
+/// Two executions, and a client that wants both, on a connection of the first one's shard; the
+/// other shard has no turn.
+fn asked_of_an_absent_shard(policy: &str) -> (House, SimClient, [String; 2]) {
     let mut house = House::of(2);
     let silent = run_on(&mut house, 0, SHORT, NOTHING);
     let long = run_on(&mut house, 1, LONG, ",\"hold\":\"until_read\"");
-    // On a connection that lives on the first shard already.
     let client = house.visit(&get(&format!("/v1/executions/{silent}")));
     assert!(house.hear(client).contains("\"running\""));
     house.absent = Some(1);
-    house.say(client, &get(&format!("/v1/events?executions={silent},{long}&policy=block")));
+    house.say(client, &get(&format!("/v1/events?executions={silent},{long}&policy={policy}")));
+    (house, client, [silent, long])
+}
+
+/// Nobody follows any of these.
+fn assert_unfollowed(house: &mut House, ids: &[String]) {
+    for id in ids {
+        let status = house.get(&format!("/v1/executions/{id}"));
+        assert!(status.contains("\"subscribers\":[]"), "{status}");
+    }
+}
+
+#[test]
+fn a_shard_that_does_not_answer_is_not_waited_for_without_end() {
+    let (mut house, client, ids) = asked_of_an_absent_shard("block");
     house.pass(limits::JOIN_DEADLINE - Duration::from_secs(1));
     assert_eq!(house.hear(client), "");
     house.pass(Duration::from_secs(2));
@@ -127,10 +137,7 @@ fn a_shard_that_does_not_answer_is_not_waited_for_without_end() {
     // Its answer comes late: nobody follows, when the grace for who comes back is over.
     house.absent = None;
     house.pass(limits::RECONNECT_GRACE + Duration::from_secs(1));
-    for id in [&silent, &long] {
-        let status = house.get(&format!("/v1/executions/{id}"));
-        assert!(status.contains("\"subscribers\":[]"), "{status}");
-    }
+    assert_unfollowed(&mut house, &ids);
     // And the connection goes on.
     house.say(client, &get("/healthz"));
     assert!(house.hear(client).starts_with("HTTP/1.1 200 "));
@@ -138,21 +145,12 @@ fn a_shard_that_does_not_answer_is_not_waited_for_without_end() {
 
 #[test]
 fn who_leaves_before_the_answer_leaves_nobody_behind() {
-    let mut house = House::of(2);
-    let silent = run_on(&mut house, 0, SHORT, NOTHING);
-    let long = run_on(&mut house, 1, LONG, ",\"hold\":\"until_read\"");
-    let client = house.visit(&get(&format!("/v1/executions/{silent}")));
-    assert!(house.hear(client).contains("\"running\""));
-    house.absent = Some(1);
-    house.say(client, &get(&format!("/v1/events?executions={silent},{long}&policy=drop")));
+    let (mut house, client, ids) = asked_of_an_absent_shard("drop");
     house.world.client_reset(client);
     house.pass(Duration::from_millis(10));
     house.absent = None;
     house.pass(Duration::from_millis(10));
-    for id in [&silent, &long] {
-        let status = house.get(&format!("/v1/executions/{id}"));
-        assert!(status.contains("\"subscribers\":[]"), "{status}");
-    }
+    assert_unfollowed(&mut house, &ids);
 }
 
 #[test]

@@ -241,15 +241,20 @@ fn calls_go_to_those_who_have_the_fewest_and_take_them() {
     assert!(more.iter().all(|id| told.contains(id)), "{told}");
 }
 
-#[test]
-fn a_part_without_room_waits_is_refused_and_is_not_lost() {
+/// A worker with a call whose ring keeps what it has, because nobody reads: the producer waits.
+fn unread_call() -> (House, String) {
     let mut house = House::new();
     house.put_tool("echo", json!({"timeouts": {}}));
     let worker = house.worker("w");
     let hold = json!({"hold": {"until_read_ms": 3_600_000}, "block_deadline_ms": 3_600_000});
     let id = house.execute(hold);
     house.hear(worker);
-    // Nobody reads: the ring keeps what it has, and the producer waits.
+    (house, id)
+}
+
+#[test]
+fn a_part_without_room_waits_is_refused_and_is_not_lost() {
+    let (mut house, id) = unread_call();
     let content = "~".repeat(8 << 10);
     let (mut seq, mut refused) = (1, None);
     while refused.is_none() {
@@ -290,12 +295,7 @@ fn a_part_without_room_waits_is_refused_and_is_not_lost() {
 
 #[test]
 fn who_sends_many_is_not_read_while_there_is_no_room() {
-    let mut house = House::new();
-    house.put_tool("echo", json!({"timeouts": {}}));
-    let worker = house.worker("w");
-    let hold = json!({"hold": {"until_read_ms": 3_600_000}, "block_deadline_ms": 3_600_000});
-    let id = house.execute(hold);
-    house.hear(worker);
+    let (mut house, id) = unread_call();
     let part_count = 400;
     let mut lines = String::new();
     for seq in 1..=part_count {
