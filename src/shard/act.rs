@@ -226,6 +226,12 @@ impl<R: Reactor + 'static> Shard<R> {
                             let serve = self.serve.as_mut().expect("it has connections");
                             serve.give(*id, Source::Here(*subscriber), &chunk, giving);
                         }
+                        #[cfg(feature = "server")]
+                        Call::Mcp(ear) => {
+                            let progress = self.engine.progress(fan.execution);
+                            let serve = self.serve.as_mut().expect("it has calls");
+                            serve.hear_chunk(*ear, *subscriber, &chunk, progress);
+                        }
                         Call::Nobody => {}
                     }
                 }
@@ -270,6 +276,12 @@ impl<R: Reactor + 'static> Shard<R> {
                 let last_word = Delivery::End(Ended { end, error: error.as_deref() });
                 let serve = self.serve.as_mut().expect("it has connections");
                 serve.tell_here(id, subscriber, run, &last_word);
+            }
+            #[cfg(feature = "server")]
+            Call::Mcp(ear) => {
+                let last_word = Delivery::End(Ended { end, error: error.as_deref() });
+                let serve = self.serve.as_mut().expect("it has calls");
+                serve.hear(ear, subscriber, &last_word);
             }
             Call::Nobody => {}
         }
@@ -465,6 +477,11 @@ impl Addressee<'_> {
             Call::Connection(id) => {
                 let serve = self.serve.expect("it has connections");
                 serve.tell_here(*id, self.subscriber, self.run, delivery);
+            }
+            #[cfg(feature = "server")]
+            Call::Mcp(ear) => {
+                let serve = self.serve.expect("it has calls");
+                serve.hear(*ear, self.subscriber, delivery);
             }
             Call::Nobody => {}
         }

@@ -195,6 +195,8 @@ enum Call {
     Polled(Inbox),
     #[cfg(feature = "server")]
     Connection(crate::reactor::ConnectionId),
+    #[cfg(feature = "server")]
+    Mcp(serve::Ear),
 }
 
 const NO_SINK: Sink = Sink { subscriber: None, kinds: Kinds::ALL, call: Call::Nobody };

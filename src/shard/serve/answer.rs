@@ -38,6 +38,7 @@ impl<R: Reactor + 'static> Shard<R> {
             }
             Call::Work(work) => self.let_work(id, *work, principal),
             Call::Deliver(deliver) => self.deliver(id, deliver, principal),
+            Call::Mcp(request) => self.answer_mcp(id, *request, principal),
             other => {
                 let answer =
                     self.answer_now(&other, principal).unwrap_or_else(|e| Answer::error(&e));
@@ -78,6 +79,7 @@ impl<R: Reactor + 'static> Shard<R> {
             | Call::PutVirtualTool(_)
             | Call::DeleteVirtualTool(_)
             | Call::Work(_)
+            | Call::Mcp(_)
             | Call::Deliver(_) => unreachable!("answered elsewhere"),
         };
         Ok(Answer::json(Status::OK, &document))

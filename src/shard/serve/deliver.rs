@@ -235,6 +235,10 @@ impl Serve {
             if takes != connection.takes {
                 connection.takes = takes;
                 self.has_free_worker |= takes && connection.worker.is_some();
+                if let Some(link) = &connection.mcp {
+                    let demand = if takes { u32::MAX } else { 0 };
+                    self.demands.extend(link.feeds.iter().map(|subscriber| (*subscriber, demand)));
+                }
                 if let Some(stream) = &connection.stream {
                     let demand = if takes { stream.demand() } else { 0 };
                     for followed in &stream.followed {
@@ -295,6 +299,7 @@ impl<R: Reactor + 'static> Shard<R> {
             if self.workers.has_news() {
                 self.settle_calls();
             }
+            self.settle_mcp();
             let serve = self.serve.as_mut().expect("it was just there");
             serve.flush(&mut self.reactor, &mut self.counters, self.now);
             if std::mem::take(&mut serve.has_free_worker) {

@@ -1,0 +1,188 @@
+//! The Model Context Protocol, hosted: sessions, calls, what they are told, and what is kept for
+//! them. How the protocol is spelled and what may be asked when is `crate::mcp`'s.
+//!
+//! A call of a tool is an execution with two subscribers of the shard's own thread, like closures.
+//! One keeps what comes for the answer ([`Keep`]); when that is too much for one, it takes no more,
+//! and the answer is a door to read the rest through. The other makes notifications of it, if the
+//! client wants some; while its connection takes no bytes, it is given nothing, and its policy
+//! decides. What follows from all that (an answer is due, a door has something new) is seen to at
+//! the end of the turn, in `settle.rs`: nothing is answered in the middle of a delivery.
+//!
+//! Reading order: this file, the tables; `call.rs`, `keep.rs`, `sessions.rs`, what is in them;
+//! `notice.rs` (notifications, the hot path); `receive.rs` (HTTP) and `lines.rs` (connections of
+//! lines), where messages come from; `ask.rs`, what is asked; `tools.rs`, `doors.rs`, `tasks.rs`,
+//! `questions.rs` (tools that ask first), `resources.rs`, `listen.rs`; `settle.rs` and `answer.rs`,
+//! how it ends.
+//!
+//! Invariants (M1 and M2 in `sessions.rs`, M3 and M4 in `call.rs`):
+//! - M5: a keep that has not ended has a subscriber, unless its tool still asks.
+//! - M6: a keep that is full was told to take nothing, and no other.
+
+mod answer;
+mod ask;
+mod call;
+mod doors;
+mod keep;
+mod lines;
+mod listen;
+mod notice;
+mod questions;
+mod receive;
+mod resources;
+mod sessions;
+mod settle;
+mod tasks;
+mod tools;
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::base::{Handle, Instant, Pool, SubscriberId};
+use crate::endpoint::StreamBody;
+use crate::engine::wheel::{TimerId, Wheel};
+use crate::limits;
+use crate::mcp::Catalog;
+use call::McpCall;
+pub(in crate::shard) use call::Asker;
+use keep::Keep;
+use lines::Lines;
+pub use lines::LineOptions;
+use notice::Notice;
+use sessions::{SessionName, Sessions};
+
+/// Who hears what a subscriber is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::shard) enum Ear {
+    /// It is kept.
+    Keep(Handle),
+    /// It becomes notifications of this call.
+    Call(Handle),
+}
+
+/// What a connection is for the protocol.
+#[derive(Debug)]
+pub(in crate::shard::serve) struct Link {
+    part: Part,
+    /// The stream that its answer has become.
+    body: Option<StreamBody>,
+    /// Whose deliveries become messages on it.
+    pub feeds: SmallVec<[SubscriberId; 1]>,
+}
+
+/// What it carries.
+#[derive(Debug)]
+enum Part {
+    /// What one call is told.
+    Call(Handle),
+    /// What a session is told that belongs to no call.
+    Session(SessionName),
+    /// Messages in both directions, each on a line.
+    Lines(Box<Lines>),
+}
+
+impl Link {
+    fn new(part: Part) -> Link {
+        Link { part, body: None, feeds: SmallVec::new() }
+    }
+
+    /// Is it a connection of lines?
+    pub fn is_of_lines(&self) -> bool {
+        matches!(self.part, Part::Lines(_))
+    }
+
+    fn lines(&mut self) -> Option<&mut Lines> {
+        match &mut self.part {
+            Part::Lines(lines) => Some(lines),
+            Part::Call(_) | Part::Session(_) => None,
+        }
+    }
+}
+
+/// Something that is to be seen to at the end of the turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum News {
+    /// It has more, is full, or has ended.
+    Keep(Handle),
+    /// It may be over.
+    Call(Handle),
+    /// An execution was changed: who wants to know is told.
+    Tools(crate::base::Principal),
+}
+
+/// What a timer is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Due {
+    /// The client has not answered what it was asked, nothing new has come, or it was cut off for
+    /// too long.
+    Call(Handle),
+    /// A door was not read, or a task is over for long enough.
+    Keep(Handle),
+    /// Resources that somebody wants to know about are looked at.
+    Look,
+}
+
+/// The tables.
+pub(in crate::shard) struct Mcp {
+    sessions: Sessions,
+    calls: Pool<Box<McpCall>>,
+    keeps: Pool<Box<Keep>>,
+    timers: Wheel<Due>,
+    news: Vec<News>,
+    notice: Notice,
+    watches: listen::Watches,
+    /// What answers have that are kept for who was cut off.
+    answers_bytes: usize,
+    /// Counts the questions to clients.
+    question_count: u64,
+    /// Seals what tools want to remember.
+    state_key: [u8; 32],
+    /// What there is beside tools and executions.
+    catalog: Arc<Catalog>,
+}
+
+impl Mcp {
+    pub fn new(state_key: [u8; 32], catalog: Arc<Catalog>, now: Instant) -> Mcp {
+        let timers_max = limits::MCP_CALLS_MAX + limits::MCP_KEEPS_MAX + 1;
+        Mcp {
+            sessions: Sessions::new(),
+            calls: Pool::new(limits::MCP_CALLS_MAX),
+            keeps: Pool::new(limits::MCP_KEEPS_MAX),
+            timers: Wheel::new(timers_max, now),
+            news: Vec::with_capacity(64),
+            notice: Notice::default(),
+            watches: listen::Watches::default(),
+            answers_bytes: 0,
+            question_count: 0,
+            state_key,
+            catalog,
+        }
+    }
+
+    /// Is there anything to be seen to?
+    #[inline]
+    pub fn has_news(&self) -> bool {
+        !self.news.is_empty() || self.notice.is_open()
+    }
+
+    fn note(&mut self, news: News) {
+        if !self.news.contains(&news) {
+            self.news.push(news);
+        }
+    }
+
+    /// When something is due next.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let all = [self.timers.next_deadline(), self.sessions.next_deadline()];
+        all.into_iter().flatten().min()
+    }
+
+    /// Sets the one timer of something anew, or none.
+    fn set_timer(&mut self, armed: Option<TimerId>, next: Option<(Due, Instant)>) -> Option<TimerId> {
+        if let Some(armed) = armed {
+            self.timers.cancel(armed);
+        }
+        let (due, at) = next?;
+        Some(self.timers.arm(at, due).expect("there is one for each call and each keep"))
+    }
+}
