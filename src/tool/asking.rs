@@ -104,7 +104,6 @@ impl Question {
     /// Has him fill in a form: `schema` is an object of strings, numbers, booleans and choices.
     pub fn form(key: impl Into<String>, message: &str, schema: Value) -> Question {
         let params = serde_json::json!({
-            "mode": "form",
             "message": message,
             "requestedSchema": schema,
         });

@@ -42,19 +42,22 @@ pub struct SubscribeDefaults {
 pub enum TaskSupport {
     /// Never.
     Forbidden,
-    /// If the caller likes.
+    /// If the caller asks for it.
     #[default]
     Optional,
-    /// It takes so long that it is not run in any other way.
+    /// Wherever the caller can deal with tasks; elsewhere it is an ordinary call. What the tool
+    /// asks, the task asks.
+    Preferred,
+    /// It is not run in any other way. What the tool asks is asked before there is a task.
     Required,
 }
 
 impl TaskSupport {
-    /// As MCP spells it.
+    /// As MCP spells it, which knows three.
     pub fn name(self) -> &'static str {
         match self {
             TaskSupport::Forbidden => "forbidden",
-            TaskSupport::Optional => "optional",
+            TaskSupport::Optional | TaskSupport::Preferred => "optional",
             TaskSupport::Required => "required",
         }
     }
