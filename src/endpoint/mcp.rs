@@ -68,6 +68,12 @@ const VERSION: Field = Field::new(
 );
 /// Of a message.
 pub(super) const SAID: &[Field] = &[
+    Field::new(
+        "Accept",
+        Shape::Choice(&["application/json, text/event-stream"]),
+        "Both are named: the answer is one message, or a stream of several.",
+    )
+    .required(),
     SESSION,
     VERSION,
     Field::new("Mcp-Method", Shape::Text { bytes_max: 256 }, "The method, from 2026-07-28 on."),
@@ -79,6 +85,7 @@ pub(super) const SAID: &[Field] = &[
 ];
 /// Of a stream.
 pub(super) const HEARD: &[Field] = &[
+    Field::new("Accept", Shape::Choice(&["text/event-stream"]), "It is named.").required(),
     SESSION,
     VERSION,
     Field::new("Last-Event-ID", Shape::Cursors, "The id of the last event seen."),

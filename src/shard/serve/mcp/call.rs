@@ -6,13 +6,17 @@
 //!   it but the answer, for who comes back.
 //! - M4: where a call's notifications go, its connection knows it, and nobody else's.
 
+use std::sync::Arc;
+
 use serde_json::{Map, Value};
 
 use super::sessions::SessionName;
 use crate::base::{Handle, Principal, SubscriberId};
+use crate::engine::wheel::TimerId;
+use crate::mcp::progress::Rising;
 use crate::mcp::{Context, Level};
 use crate::reactor::ConnectionId;
-use crate::tool::{Question, Replies};
+use crate::tool::{Question, ToolSpec};
 
 /// Who has asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,19 +69,24 @@ pub(super) enum Stage {
 /// A tool asks before it runs.
 #[derive(Debug)]
 pub(super) struct Asks {
-    pub tool: String,
-    pub arguments: Map<String, Value>,
-    /// What is known by now, and what the tool wants to remember.
-    pub replies: Replies,
+    pub spec: Arc<ToolSpec>,
+    pub arguments: Value,
+    /// What was answered of what it asks now.
+    pub answers: Map<String, Value>,
+    /// What it wants to be told again.
+    pub state: Option<Value>,
     /// What is still to be answered, and by which name.
     pub open: Vec<(u64, Question)>,
+    /// So often it has asked.
+    pub rounds: u32,
 }
 
 /// How far its notifications are.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Reached {
-    /// The last number, if there was one.
-    pub progress: Option<f64>,
+    pub rising: Rising,
+    /// The tool's last report that was told.
+    pub report_count: u64,
     /// The last chunk that was told, and the bytes up to there.
     pub seq: u64,
     pub bytes: u64,
@@ -85,18 +94,6 @@ pub(super) struct Reached {
     pub count: u64,
     /// Partial results.
     pub partials: u64,
-}
-
-impl Reached {
-    /// A number that is above the one before: `wanted`, if it is.
-    pub fn raise(&mut self, wanted: f64) -> f64 {
-        let next = match self.progress {
-            Some(last) if wanted <= last => last + last.abs().max(1.0) * 1e-9,
-            _ => wanted,
-        };
-        self.progress = Some(next);
-        next
-    }
 }
 
 /// See the module's text.
@@ -112,20 +109,5 @@ pub(super) struct McpCall {
     pub reached: Reached,
     /// Messages of the log that are less important are not told; `None`: none is.
     pub level: Option<Level>,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_only_rise() {
-        let mut reached = Reached::default();
-        let told: Vec<f64> =
-            [0.0, 0.0, 50.0, 50.0, 20.0, 1e12, 1e12].map(|wanted| reached.raise(wanted)).into();
-        assert!(told.windows(2).all(|pair| pair[0] < pair[1]), "{told:?}");
-        assert_eq!((told[0], told[2], told[5]), (0.0, 50.0, 1e12));
-        let mut below = Reached::default();
-        assert!(below.raise(-5.0) < below.raise(-5.0));
-    }
+    pub timer: Option<TimerId>,
 }

@@ -42,7 +42,8 @@ use crate::base::{Handle, Instant, Pool, SubscriberId};
 use crate::endpoint::StreamBody;
 use crate::engine::wheel::{TimerId, Wheel};
 use crate::limits;
-use crate::mcp::Catalog;
+use crate::mcp::request_state::Seal;
+use crate::mcp::{Catalog, ServerInfo};
 use call::McpCall;
 pub(in crate::shard) use call::Asker;
 use keep::Keep;
@@ -122,6 +123,21 @@ enum Due {
     Look,
 }
 
+/// What the protocol's clients are told of the server, whatever they ask.
+pub(in crate::shard) struct McpSetUp {
+    pub server: Arc<ServerInfo>,
+    pub catalog: Arc<Catalog>,
+    /// Seals what tools want to remember.
+    pub seal: Seal,
+}
+
+impl McpSetUp {
+    pub fn new(state_key: &[u8; 32]) -> McpSetUp {
+        let (server, catalog) = (Arc::default(), Arc::default());
+        McpSetUp { server, catalog, seal: Seal::new(state_key) }
+    }
+}
+
 /// The tables.
 pub(in crate::shard) struct Mcp {
     sessions: Sessions,
@@ -131,18 +147,11 @@ pub(in crate::shard) struct Mcp {
     news: Vec<News>,
     notice: Notice,
     watches: listen::Watches,
-    /// What answers have that are kept for who was cut off.
-    answers_bytes: usize,
-    /// Counts the questions to clients.
-    question_count: u64,
-    /// Seals what tools want to remember.
-    state_key: [u8; 32],
-    /// What there is beside tools and executions.
-    catalog: Arc<Catalog>,
+    kept: answer::Kept,
 }
 
 impl Mcp {
-    pub fn new(state_key: [u8; 32], catalog: Arc<Catalog>, now: Instant) -> Mcp {
+    pub fn new(now: Instant) -> Mcp {
         let timers_max = limits::MCP_CALLS_MAX + limits::MCP_KEEPS_MAX + 1;
         Mcp {
             sessions: Sessions::new(),
@@ -152,10 +161,7 @@ impl Mcp {
             news: Vec::with_capacity(64),
             notice: Notice::default(),
             watches: listen::Watches::default(),
-            answers_bytes: 0,
-            question_count: 0,
-            state_key,
-            catalog,
+            kept: answer::Kept::default(),
         }
     }
 
@@ -173,7 +179,11 @@ impl Mcp {
 
     /// When something is due next.
     pub fn next_deadline(&self) -> Option<Instant> {
-        let all = [self.timers.next_deadline(), self.sessions.next_deadline()];
+        let all = [
+            self.timers.next_deadline(),
+            self.sessions.next_deadline(),
+            self.kept.next_deadline(),
+        ];
         all.into_iter().flatten().min()
     }
 
