@@ -230,8 +230,14 @@ pub(super) fn name_parameter(method: &str) -> Option<&'static str> {
 /// Is this a method of that version at all?
 pub(super) fn is_method(method: &str, version: Version) -> bool {
     match method {
-        "tools/list" | "tools/call" | "resources/list" | "resources/templates/list"
-        | "resources/read" | "prompts/list" | "prompts/get" | "completion/complete" => true,
+        "tools/list"
+        | "tools/call"
+        | "resources/list"
+        | "resources/templates/list"
+        | "resources/read"
+        | "prompts/list"
+        | "prompts/get"
+        | "completion/complete" => true,
         "ping" | "logging/setLevel" | "resources/subscribe" | "resources/unsubscribe" => {
             version.era() == Era::Handshake
         }
@@ -285,7 +291,10 @@ impl Ask {
             "tasks/cancel" => Ask::CancelTask { id: params.name("taskId")? },
             "tasks/update" => {
                 // They were taken out as those of any other request.
-                Ask::UpdateTask { id: params.name("taskId")?, answers: context.retry.answers.clone() }
+                Ask::UpdateTask {
+                    id: params.name("taskId")?,
+                    answers: context.retry.answers.clone(),
+                }
             }
             "subscriptions/listen" => Ask::Listen(params.filter(context.client.tasks)?),
             _ => unreachable!("`is_method` knows no other"),

@@ -3,10 +3,10 @@
 
 use serde_json::{Map, Value, json};
 
+use super::Version;
 use super::catalog::encoded;
 use super::context::{META_EVENTS, META_EXECUTION, META_STREAM};
 use super::results::{Results, add_meta, output_schema};
-use super::Version;
 use crate::engine::Outcome;
 use crate::limits;
 use crate::tool::ToolSpec;
@@ -231,10 +231,7 @@ fn problem(end: End<'_>) -> Option<String> {
     Some(text)
 }
 
-fn structured(
-    output: &[u8],
-    fits: &dyn Fn(&Value) -> Result<(), String>,
-) -> Result<Value, String> {
+fn structured(output: &[u8], fits: &dyn Fn(&Value) -> Result<(), String>) -> Result<Value, String> {
     let value: Value = serde_json::from_slice(output)
         .map_err(|error| format!("The output of the tool is not the JSON it promises: {error}"))?;
     fits(&value).map_err(|problem| {

@@ -40,8 +40,7 @@ impl ClientCapabilities {
         };
         let abilities = Abilities {
             // An empty one means forms: that is all there was once.
-            forms: elicitation.is_some()
-                && (has(elicitation, "form") || !has(elicitation, "url")),
+            forms: elicitation.is_some() && (has(elicitation, "form") || !has(elicitation, "url")),
             urls: has(elicitation, "url"),
             sampling: sampling.is_some(),
             sampling_tools: has(sampling, "tools"),
@@ -133,7 +132,8 @@ mod tests {
 
     #[test]
     fn what_is_no_object_is_no_capability() {
-        for value in [json!(null), json!([]), json!(1), json!({"roots": true}), json!({"sampling": 1})]
+        for value in
+            [json!(null), json!([]), json!(1), json!({"roots": true}), json!({"sampling": 1})]
         {
             let fault = ClientCapabilities::parse(&value).unwrap_err();
             assert_eq!(fault.code, -32_602, "{value}");

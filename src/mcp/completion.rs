@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
+use super::Fault;
 use super::ask::{Complete, Target};
 use super::catalog::{Catalog, Prompt, Template};
-use super::Fault;
 use crate::limits;
 use crate::tool::{Completion, ToolSpec};
 
@@ -61,11 +61,8 @@ pub fn complete(wanted: &Complete, sources: &Sources<'_>) -> Result<Completion, 
 /// By a schema, which other arguments may choose a part of. Those come as texts; where a schema
 /// compares them with numbers or truths, they are that.
 fn of_schema(schema: &Value, wanted: &Complete) -> Result<Completion, Fault> {
-    let others: Map<String, Value> = wanted
-        .context
-        .iter()
-        .map(|(name, value)| (name.clone(), plain(value)))
-        .collect();
+    let others: Map<String, Value> =
+        wanted.context.iter().map(|(name, value)| (name.clone(), plain(value))).collect();
     let spec = ToolSpec { arguments: schema.clone(), ..ToolSpec::new("schema", "") };
     Ok(spec.complete(&wanted.argument, &wanted.value, &others))
 }
@@ -110,9 +107,9 @@ fn of_template(template: &Template, wanted: &Complete) -> Result<Completion, Fau
 fn that_begin(values: &[String], prefix: &str) -> Completion {
     let lower = prefix.to_lowercase();
     let exact = values.iter().filter(|value| value.starts_with(prefix));
-    let alike = values.iter().filter(|value| {
-        !value.starts_with(prefix) && value.to_lowercase().starts_with(&lower)
-    });
+    let alike = values
+        .iter()
+        .filter(|value| !value.starts_with(prefix) && value.to_lowercase().starts_with(&lower));
     let mut values: Vec<String> = exact.chain(alike).cloned().collect();
     let total = values.len();
     values.truncate(limits::COMPLETION_VALUES_MAX);

@@ -43,7 +43,11 @@ impl Headers<'_> {
     }
 
     /// B24: of those methods that name one thing.
-    pub(super) fn check_name(&self, method: &str, params: &Map<String, Value>) -> Result<(), Fault> {
+    pub(super) fn check_name(
+        &self,
+        method: &str,
+        params: &Map<String, Value>,
+    ) -> Result<(), Fault> {
         let Some(parameter) = name_parameter(method) else { return Ok(()) };
         match params.get(parameter).and_then(Value::as_str) {
             Some(body) => check("Mcp-Name", self.name, body),
@@ -113,9 +117,9 @@ fn says(text: &str, value: &Value) -> bool {
         Value::Number(number) => match (text.parse::<i64>(), number.as_i64()) {
             (Ok(said), Some(number)) => said == number,
             _ => {
-                let is_number = text.bytes().all(|byte| {
-                    matches!(byte, b'0'..=b'9' | b'.' | b'-' | b'+' | b'e' | b'E')
-                });
+                let is_number = text
+                    .bytes()
+                    .all(|byte| matches!(byte, b'0'..=b'9' | b'.' | b'-' | b'+' | b'e' | b'E'));
                 is_number && text.parse::<f64>().is_ok_and(|said| Some(said) == number.as_f64())
             }
         },
@@ -152,11 +156,7 @@ pub fn declared(schema: &Value) -> Result<Vec<Declared>, String> {
     Ok(found)
 }
 
-fn walk(
-    schema: &Value,
-    path: &mut Vec<String>,
-    found: &mut Vec<Declared>,
-) -> Result<(), String> {
+fn walk(schema: &Value, path: &mut Vec<String>, found: &mut Vec<Declared>) -> Result<(), String> {
     if path.len() > PARAM_DEPTH_MAX {
         return Ok(());
     }
@@ -173,7 +173,9 @@ fn walk(
             );
             if !is_plain {
                 let path = path.join(".");
-                return Err(format!("`{path}` is no string, integer or boolean: no header's value"));
+                return Err(format!(
+                    "`{path}` is no string, integer or boolean: no header's value"
+                ));
             }
             found.push(Declared { name: name.to_owned(), path: path.clone() });
         }

@@ -121,11 +121,7 @@ fn write_message<'c>(
     }
 }
 
-fn write_chunks<'c>(
-    out: &mut Vec<u8>,
-    meta: &mut Meta,
-    chunks: impl Iterator<Item = Chunk<'c>>,
-) {
+fn write_chunks<'c>(out: &mut Vec<u8>, meta: &mut Meta, chunks: impl Iterator<Item = Chunk<'c>>) {
     let mut is_first = true;
     for chunk in chunks {
         match is_first {
@@ -347,10 +343,13 @@ pub fn task(
     detail: Detail<'_>,
     subscription: Option<&Id>,
 ) {
-    begin(out, match version.era() {
-        Era::Handshake => "notifications/tasks/status",
-        Era::Stateless => "notifications/tasks",
-    });
+    begin(
+        out,
+        match version.era() {
+            Era::Handshake => "notifications/tasks/status",
+            Era::Stateless => "notifications/tasks",
+        },
+    );
     for (at, (name, value)) in task.to_json_with(version, detail).iter().enumerate() {
         if at > 0 {
             out.push(b',');

@@ -81,9 +81,9 @@ impl Id {
 
     /// What it says, if it is a text.
     pub fn as_text(&self) -> Option<String> {
-        self.raw.starts_with('"').then(|| {
-            serde_json::from_str(&self.raw).expect("it was read, or made of a text")
-        })
+        self.raw
+            .starts_with('"')
+            .then(|| serde_json::from_str(&self.raw).expect("it was read, or made of a text"))
     }
 
     /// As a value.
@@ -203,7 +203,8 @@ impl std::error::Error for Malformed {}
 /// # Errors
 /// [`Malformed`].
 pub fn parse(bytes: &[u8]) -> Result<Message, Malformed> {
-    let unreadable = |code, message: String| Malformed { id: None, code, message, is_response: false };
+    let unreadable =
+        |code, message: String| Malformed { id: None, code, message, is_response: false };
     let Ok(text) = std::str::from_utf8(bytes) else {
         return Err(unreadable(PARSE_ERROR, "the message is not UTF-8".to_owned()));
     };
@@ -271,9 +272,7 @@ fn message(text: &str, mut members: Map<String, Value>) -> Result<Message, Malfo
     })
 }
 
-fn response(
-    members: &mut Map<String, Value>,
-) -> Result<Result<Value, ErrorObject>, &'static str> {
+fn response(members: &mut Map<String, Value>) -> Result<Result<Value, ErrorObject>, &'static str> {
     match (members.remove("result"), members.remove("error")) {
         (Some(result), None) if result.is_object() => Ok(Ok(result)),
         (Some(_), None) => Err("`result` is not an object"),
