@@ -22,9 +22,13 @@ pub mod http1;
 mod json;
 mod lines;
 pub mod ndjson;
+#[cfg(feature = "server")]
+mod split;
 pub mod sse;
 
 #[cfg(feature = "server")]
 pub(crate) use base64::write as write_base64;
 #[cfg(feature = "server")]
 pub(crate) use json::write_value as write_json;
+#[cfg(feature = "server")]
+pub use split::{LineSplitter, Split};
