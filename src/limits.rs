@@ -528,6 +528,9 @@ pub const GATHER_DELAY_DEFAULT: Duration = Duration::from_millis(5);
 /// How many bytes, where it is not said.
 pub const GATHER_BYTES_DEFAULT: u64 = 4 << 10;
 
+/// One message of MCP over standard streams, which is a line.
+pub const MCP_LINE_BYTES_MAX: usize = 1 << 20;
+
 const _: () = {
     assert!(GATHER_BYTES_MAX <= PART_BYTES_MAX); // What is held of a call is a part or less.
     assert!(PART_BYTES_MAX <= HTTP_BODY_BYTES_MAX);
