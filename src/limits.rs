@@ -528,65 +528,12 @@ pub const GATHER_DELAY_DEFAULT: Duration = Duration::from_millis(5);
 /// How many bytes, where it is not said.
 pub const GATHER_BYTES_DEFAULT: u64 = 4 << 10;
 
-/// One message of MCP over standard streams, which is a line.
-pub const MCP_LINE_BYTES_MAX: usize = 1 << 20;
-
 const _: () = {
     assert!(GATHER_BYTES_MAX <= PART_BYTES_MAX); // What is held of a call is a part or less.
     assert!(PART_BYTES_MAX <= HTTP_BODY_BYTES_MAX);
     assert!(VIRTUAL_ARGUMENTS_BYTES_MAX as u64 <= HTTP_BODY_BYTES_MAX); // Else it is not reached.
     assert!(VIRTUAL_DESCRIPTION_BYTES_MAX < VIRTUAL_TOOL_BYTES_MAX);
     assert!(WORKER_GRACE.as_nanos() < TIMEOUT_INACTIVITY.as_nanos()); // It is what is told first.
-};
-
-// --- The Model Context Protocol -----------------------------------------------------------------
-
-/// One message over HTTP.
-pub const MCP_BODY_BYTES_MAX: u64 = 4 << 20;
-/// Sessions of one shard. When there are so many, the one goes that was idle longest.
-pub const MCP_SESSIONS_MAX: u32 = 1_024;
-/// How long a session may be idle.
-pub const MCP_SESSION_TTL: Duration = Duration::from_secs(3_600);
-/// Requests of one shard that are being carried out, or whose answer waits for somebody who was cut
-/// off.
-pub const MCP_CALLS_MAX: u32 = 2_048;
-/// Requests of one session, or of one connection, at once.
-pub const MCP_CALLS_PER_CLIENT_MAX: usize = 256;
-/// Outputs that are kept for answers, tasks and doors.
-pub const MCP_KEEPS_MAX: u32 = 2_048;
-/// The answer to a call has so much of the result; what is more has to be read through a door.
-pub const MCP_RESULT_BYTES_MAX: usize = 64 << 10;
-/// So much of it stands in the answer then.
-pub const MCP_SUMMARY_BYTES: usize = 8 << 10;
-/// Chunks that are there at once share a notification of so many bytes of payload.
-pub const MCP_NOTICE_BYTES: usize = 16 << 10;
-/// Doors of one principal.
-pub const MCP_DOORS_MAX: usize = 8;
-/// How long a door waits to be read, and the tool with it.
-pub const MCP_DOOR_IDLE: Duration = Duration::from_secs(600);
-/// How long reading waits for something new.
-pub const MCP_READ_WAIT: Duration = Duration::from_secs(5);
-/// How long the answer is kept of who was cut off.
-pub const MCP_ANSWER_KEPT: Duration = Duration::from_secs(300);
-/// What answers that are kept have in all.
-pub const MCP_ANSWERS_BYTES_MAX: usize = 16 << 20;
-/// How long a client has to answer what a tool asks.
-pub const MCP_ASK_DEADLINE: Duration = Duration::from_secs(600);
-/// How long a task is kept if nobody says; and the longest that may be said.
-pub const MCP_TASK_TTL: Duration = Duration::from_secs(3_600);
-/// How often a client is to look after a task.
-pub const MCP_TASK_POLL: Duration = Duration::from_millis(500);
-/// Tasks of one principal.
-pub const MCP_TASKS_MAX: usize = 256;
-/// How often a client is told at most that a resource has changed.
-pub const MCP_UPDATE_INTERVAL: Duration = Duration::from_secs(1);
-/// Resources that one session or one stream is told of.
-pub const MCP_SUBSCRIPTIONS_MAX: usize = 64;
-
-const _: () = {
-    assert!(MCP_SUMMARY_BYTES < MCP_RESULT_BYTES_MAX);
-    assert!(MCP_RESULT_BYTES_MAX >= DELIVERY_BYTES_MAX as usize); // A delivery is taken whole.
-    assert!(MCP_DOOR_IDLE.as_nanos() < EXECUTION_DURATION_MAX.as_nanos());
 };
 
 // --- Sockets -------------------------------------------------------------------------------------
@@ -719,4 +666,30 @@ const _: () = {
     assert!(MCP_NOTIFICATION_BYTES_MAX <= MCP_READ_BYTES_MAX);
     // A sealed state stands in a line, in base 64.
     assert!(2 * MCP_STATE_BYTES_MAX < MCP_LINE_BYTES_MAX);
+};
+
+// What the shard keeps for it.
+
+/// Requests of one shard that are being carried out.
+pub const MCP_CALLS_MAX: u32 = 2_048;
+/// Outputs that are kept for answers, tasks and doors.
+pub const MCP_KEEPS_MAX: u32 = 2_048;
+/// How long a door waits to be read, and the tool with it.
+pub const MCP_DOOR_IDLE: Duration = Duration::from_secs(600);
+/// How long the answer is kept of who was cut off, ...
+pub const MCP_ANSWER_KEPT: Duration = Duration::from_secs(300);
+/// ... how many such answers, ...
+pub const MCP_ANSWERS_MAX: usize = 1_024;
+/// ... and what they have in all.
+pub const MCP_ANSWERS_BYTES_MAX: usize = 16 << 20;
+/// How long a client has to answer what a tool asks.
+pub const MCP_ASK_DEADLINE: Duration = Duration::from_secs(600);
+/// Tasks of one principal.
+pub const MCP_TASKS_MAX: usize = 256;
+/// How often resources are looked at that somebody is told of.
+pub const MCP_UPDATE_INTERVAL: Duration = Duration::from_secs(1);
+
+const _: () = {
+    assert!(MCP_RESULT_BYTES_MAX >= DELIVERY_BYTES_MAX as usize); // A delivery is taken whole.
+    assert!(MCP_DOOR_IDLE.as_nanos() < EXECUTION_DURATION_MAX.as_nanos());
 };

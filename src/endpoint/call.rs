@@ -7,11 +7,11 @@ use serde_json::Value;
 use smallvec::SmallVec;
 
 use crate::base::{ExecutionId, ProgressToken, SubscriberId};
+use crate::endpoint::McpRequest;
 use crate::engine::{
     Coalesce, From, Hold, Kind, Kinds, OnStall, Policy, ProgressSource, Start, SubscribeSpec,
     Timeouts,
 };
-use crate::endpoint::McpRequest;
 use crate::tool::{Report, VirtualTool};
 
 /// What a client asks for.

@@ -166,7 +166,12 @@ impl McpRequest {
     /// what the request names.
     pub(super) fn home(&self) -> Option<u8> {
         let params = match &self.wish {
-            McpWish::Say(message) => message.params(),
+            McpWish::Say(message) => match &**message {
+                Message::Request { params, .. } | Message::Notification { params, .. } => {
+                    Some(params)
+                }
+                Message::Response { .. } => None,
+            },
             McpWish::Hear(_) | McpWish::Leave => None,
         };
         let is_alone = params.is_some_and(|params| {

@@ -65,6 +65,16 @@ impl Collected {
         self.len() == 0
     }
 
+    /// All that came: where it is to be read as a stream after all.
+    pub fn into_bytes(self) -> Vec<u8> {
+        if self.blocks.is_empty() {
+            return self.output;
+        }
+        let before = self.output_place.checked_sub(1).map_or(0, |last| self.block_ends[last]);
+        let (before, behind) = self.blocks.split_at(before);
+        [before, &self.output, behind].concat()
+    }
+
     /// Everything that is no content block.
     pub fn output(&self) -> &[u8] {
         &self.output

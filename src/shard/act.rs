@@ -229,8 +229,7 @@ impl<R: Reactor + 'static> Shard<R> {
                         #[cfg(feature = "server")]
                         Call::Mcp(ear) => {
                             let progress = self.engine.progress(fan.execution);
-                            let serve = self.serve.as_mut().expect("it has calls");
-                            serve.hear_chunk(*ear, *subscriber, &chunk, progress);
+                            hear_chunk(&mut self.serve, *ear, *subscriber, &chunk, progress);
                         }
                         Call::Nobody => {}
                     }
@@ -486,6 +485,20 @@ impl Addressee<'_> {
             Call::Nobody => {}
         }
     }
+}
+
+/// Gives a chunk to who speaks the Model Context Protocol.
+#[cfg(feature = "server")]
+#[inline]
+fn hear_chunk(
+    serve: &mut Option<Box<super::serve::Serve>>,
+    ear: super::serve::Ear,
+    subscriber: SubscriberId,
+    chunk: &Chunk<'_>,
+    progress: Option<crate::engine::Progress>,
+) {
+    let serve = serve.as_mut().expect("it has calls");
+    serve.hear_chunk(ear, subscriber, chunk, progress);
 }
 
 /// A chunk of the ring: where it is if only this thread writes there, else a checked copy. If it

@@ -172,6 +172,7 @@ fn example(shape: &Shape) -> Value {
         Shape::Any | Shape::ToolName | Shape::ToolNames | Shape::Session => "x".into(),
         Shape::Flag => true.into(),
         Shape::Real => 0.5.into(),
+        Shape::Whole => 1.into(),
         Shape::Members(fields) => {
             let required = fields.iter().filter(|field| field.is_required);
             required.map(|field| (field.name.to_owned(), example(&field.shape))).collect()

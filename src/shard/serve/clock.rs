@@ -167,7 +167,9 @@ impl Connection {
             }
             (Doing::Requests, Due::Answer | Due::Nothing) | (Doing::Elsewhere, _) => Some(None),
             // Set by who began it.
-            (Doing::Result | Doing::Joining | Doing::Stream | Doing::Mcp | Doing::Part(_), _) => None,
+            (Doing::Result | Doing::Joining | Doing::Stream | Doing::Mcp | Doing::Part(_), _) => {
+                None
+            }
             (Doing::Closing | Doing::Moving(_), _) => None,
         }
     }

@@ -59,6 +59,7 @@ mod workers;
 pub(super) use deliver::Giving;
 pub(super) use mcp::Ear;
 pub use mcp::LineOptions;
+pub(super) use mcp::McpSetUp;
 pub(super) use moves::Moving;
 pub(super) use open_call::OpenCall;
 pub use server::{Server, ServerConfig, ServerError, SetUp};
@@ -289,11 +290,8 @@ impl Serve {
     /// When its next timer is due.
     #[inline]
     pub fn next_deadline(&self) -> Option<Instant> {
-        let all = [
-            self.timers.next_deadline(),
-            self.remotes.next_deadline(),
-            self.mcp.next_deadline(),
-        ];
+        let all =
+            [self.timers.next_deadline(), self.remotes.next_deadline(), self.mcp.next_deadline()];
         all.into_iter().flatten().min()
     }
 

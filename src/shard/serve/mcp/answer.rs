@@ -12,7 +12,7 @@ use super::super::Serve;
 use super::super::connection::{Doing, Timer};
 use super::call::{Asker, McpCall, Outlet, Stage};
 use super::sessions::SessionName;
-use super::{Due, Link, Part};
+use super::{Link, Part};
 use crate::base::{Handle, Instant, Principal};
 use crate::endpoint::{Answer, JSON, StreamBody};
 use crate::engine::Event;
@@ -80,9 +80,8 @@ impl Kept {
 
     /// The one of this name, if it is this session's.
     pub fn take(&mut self, handle: Handle, session: SessionName) -> Option<Box<McpCall>> {
-        let is_it = |kept: &KeptCall| {
-            kept.handle == handle && kept.call.asker == Asker::Session(session)
-        };
+        let is_it =
+            |kept: &KeptCall| kept.handle == handle && kept.call.asker == Asker::Session(session);
         let at = self.calls.iter().position(is_it)?;
         let kept = self.calls.remove(at)?;
         self.bytes -= bytes_of(&kept.call);
@@ -182,6 +181,7 @@ impl<R: Reactor + 'static> Shard<R> {
             context: *context,
             outlet,
             stage,
+            ran: None,
             notifier: None,
             reached: Default::default(),
             level,
@@ -228,6 +228,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let mut call = serve.mcp.calls.remove(handle)?;
         serve.mcp.set_timer(call.timer.take(), None);
         serve.mcp.watches.forget(handle);
+        serve.mcp.news.retain(|news| *news != super::News::Call(handle));
         self.free_id(call.asker, &call.context, now);
         Some(call)
     }
@@ -252,6 +253,9 @@ impl<R: Reactor + 'static> Shard<R> {
         {
             return;
         }
+        if let Outlet::Stream(_) = outlet {
+            self.serve.as_mut().expect("as above").close_notice(); // It comes before the answer.
+        }
         match outlet {
             Outlet::Nowhere => return self.keep_answer(handle, bytes),
             Outlet::Open(id) => {
@@ -269,6 +273,13 @@ impl<R: Reactor + 'static> Shard<R> {
         self.finish_answered(handle, bytes);
     }
 
+    /// Writes an answer that has waited.
+    pub(super) fn say_answer(&mut self, handle: Handle, bytes: Vec<u8>) {
+        let serve = self.serve.as_mut().expect("it has calls");
+        serve.say(handle, |out| out.extend_from_slice(&bytes));
+        self.finish_answered(handle, bytes);
+    }
+
     /// The last word was written.
     pub(super) fn finish_answered(&mut self, handle: Handle, bytes: Vec<u8>) {
         let now = self.now;
@@ -276,7 +287,8 @@ impl<R: Reactor + 'static> Shard<R> {
         let serve = self.serve.as_mut().expect("as above");
         if let Outlet::Stream(id) = call.outlet {
             serve.release_link(id);
-            if matches!(call.asker, Asker::Session(_)) && call.context.version.era() == Era::Handshake
+            if matches!(call.asker, Asker::Session(_))
+                && call.context.version.era() == Era::Handshake
             {
                 // It may get lost on its way.
                 call.outlet = Outlet::Nowhere;

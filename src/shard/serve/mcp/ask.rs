@@ -10,7 +10,7 @@ use super::call::{Asker, McpCall, Stage};
 use crate::base::{Handle, Principal};
 use crate::mcp::catalog::Rendered;
 use crate::mcp::completion::{self, Sources};
-use crate::mcp::cursor::{self, List};
+use crate::mcp::cursor::{self, List, Page};
 use crate::mcp::request_state::Bound;
 use crate::mcp::results::{self, Results};
 use crate::mcp::{Ask, Catalog, Complete, Context, Era, Fault, ServerInfo, Told, questions};
@@ -36,15 +36,11 @@ impl<R: Reactor + 'static> Shard<R> {
             Ask::CallTool { name, arguments } => self.call_tool(source, context, &name, arguments),
             Ask::Ping | Ask::SetLevel(_) => Some(Ok(results.empty())),
             Ask::Discover => Some(Ok(results.discover())),
-            Ask::ListTools { cursor } => {
-                Some(self.list_tools(owner, &results, cursor.as_deref()))
-            }
+            Ask::ListTools { cursor } => Some(self.list_tools(owner, &results, cursor.as_deref())),
             Ask::ListResources { cursor } => {
                 Some(self.list_resources(owner, &results, cursor.as_deref()))
             }
-            Ask::ListTemplates { cursor } => {
-                Some(self.list_templates(&results, cursor.as_deref()))
-            }
+            Ask::ListTemplates { cursor } => Some(self.list_templates(&results, cursor.as_deref())),
             Ask::ReadResource { uri } => Some(self.read_resource(owner, &results, &uri)),
             Ask::Subscribe { uri } => Some(self.subscribe_resource(&source, &results, &uri)),
             Ask::Unsubscribe { uri } => Some(self.unsubscribe_resource(&source, &results, &uri)),
@@ -55,9 +51,7 @@ impl<R: Reactor + 'static> Shard<R> {
             Ask::Complete(wanted) => Some(self.complete_argument(owner, &results, &wanted)),
             Ask::GetTask { id } => Some(self.get_task(owner, &context, &id)),
             Ask::TaskResult { id } => self.task_result(source, context, &id),
-            Ask::ListTasks { cursor } => {
-                Some(self.list_tasks(owner, &results, cursor.as_deref()))
-            }
+            Ask::ListTasks { cursor } => Some(self.list_tasks(owner, &results, cursor.as_deref())),
             Ask::CancelTask { id } => Some(self.cancel_task(owner, &context, &id)),
             Ask::UpdateTask { id, answers } => {
                 Some(self.update_task(owner, &context, &id, answers))
@@ -87,11 +81,11 @@ impl<R: Reactor + 'static> Shard<R> {
         cursor: Option<&str>,
     ) -> Reply {
         let mut all: Vec<Arc<ToolSpec>> = self.tool_specs(owner).cloned().collect();
-        all.extend(super::doors::specs());
+        all.extend(crate::mcp::door::specs().map(Arc::new));
         all.sort_by(|one, other| one.name.cmp(&other.name));
         all.dedup_by(|one, other| one.name == other.name);
         let page = cursor::page(List::Tools, all, |spec| spec.name.clone(), cursor)?;
-        Ok(results.tools(page.map(|spec| results::tool(&spec, results.version()))))
+        Ok(results.tools(documents(page, |spec| results::tool(&spec, results.version()))))
     }
 
     fn list_prompts(&mut self, results: &Results<'_>, cursor: Option<&str>) -> Reply {
@@ -99,7 +93,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let mut all: Vec<_> = catalog.prompts.iter().collect();
         all.sort_by(|one, other| one.name.cmp(&other.name));
         let page = cursor::page(List::Prompts, all, |prompt| prompt.name.clone(), cursor)?;
-        Ok(results.prompts(page.map(|prompt| prompt.to_json(results.version()))))
+        Ok(results.prompts(documents(page, |prompt| prompt.to_json(results.version()))))
     }
 
     fn get_prompt(
@@ -174,10 +168,10 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Carries out what a client tells.
     pub(super) fn tell_mcp(&mut self, source: Source, told: Told) {
-        if let Told::Cancelled { id, .. } = told {
-            if let Some(handle) = self.find_call(source.asker, &id) {
-                self.cancel_mcp(handle);
-            }
+        if let Told::Cancelled { id, .. } = told
+            && let Some(handle) = self.find_call(source.asker, &id)
+        {
+            self.cancel_mcp(handle);
         }
     }
 
@@ -217,3 +211,7 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 }
 
+/// A page of what was listed, as it is told.
+pub(super) fn documents<T>(page: Page<T>, document: impl Fn(T) -> Value) -> Page<Value> {
+    Page { items: page.items.into_iter().map(document).collect(), next: page.next }
+}

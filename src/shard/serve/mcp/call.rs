@@ -11,10 +11,10 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::sessions::SessionName;
-use crate::base::{Handle, Principal, SubscriberId};
+use crate::base::{ExecutionId, Handle, Principal, SubscriberId};
 use crate::engine::wheel::TimerId;
 use crate::mcp::progress::Rising;
-use crate::mcp::{Context, Level};
+use crate::mcp::{Context, Filter, Level};
 use crate::reactor::ConnectionId;
 use crate::tool::{Question, ToolSpec};
 
@@ -61,7 +61,9 @@ pub(super) enum Stage {
     /// Something new behind this offset of a door.
     Reads(Handle, Option<u64>),
     /// Nothing: it is told of what it wants to know, until it goes.
-    Listens,
+    Listens(Box<Filter>),
+    /// It is about to run.
+    Begins,
     /// Who asked: this is the answer.
     Answered(Box<[u8]>),
 }
@@ -104,6 +106,8 @@ pub(super) struct McpCall {
     pub context: Context,
     pub outlet: Outlet,
     pub stage: Stage,
+    /// What was run for it, once it was answered.
+    pub ran: Option<ExecutionId>,
     /// Gives it what becomes notifications.
     pub notifier: Option<SubscriberId>,
     pub reached: Reached,

@@ -6,17 +6,17 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::super::super::Shard;
+use super::Due;
 use super::answer::{Reply, Source};
 use super::call::Stage;
 use super::keep::{Keep, Role};
 use super::tools::{ToolCall, execute_error};
-use super::Due;
 use crate::base::{ExecutionId, Handle, Principal};
 use crate::engine::{Event, From};
 use crate::limits;
 use crate::mcp::door::{self, DoorCall, ReadError};
 use crate::mcp::results::Results;
-use crate::mcp::{CallMeta, Context, Fault};
+use crate::mcp::{CallMeta, Context};
 use crate::reactor::Reactor;
 use crate::tool::{Asking, Prepared, Replies, ToolSpec};
 
@@ -73,7 +73,10 @@ impl<R: Reactor + 'static> Shard<R> {
             Ok(_) => return refused("this tool asks before it runs: call it itself"),
             Err(reply) => return reply,
         }
-        let prepared = self.prepare_call(&call)?;
+        let prepared = match self.prepare_call(&call) {
+            Ok(prepared) => prepared,
+            Err(reply) => return reply,
+        };
         match self.begin_door(source, &context, call.spec, prepared) {
             Err(reply) => reply,
             Ok((id, spec)) => {
@@ -93,8 +96,10 @@ impl<R: Reactor + 'static> Shard<R> {
         spec: Arc<ToolSpec>,
         prepared: Prepared,
     ) -> Reply {
-        let (id, spec) = self.begin_door(*source, context, spec, prepared)?;
-        Ok(self.stream_result(context, id, &spec, &[]))
+        match self.begin_door(*source, context, spec, prepared) {
+            Ok((id, spec)) => Ok(self.stream_result(context, id, &spec, &[])),
+            Err(reply) => reply,
+        }
     }
 
     fn begin_door(

@@ -161,6 +161,11 @@ impl Keep {
         }
     }
 
+    /// Was it too much for an answer?
+    pub fn is_a_door(&self) -> bool {
+        matches!(self.content, Content::Window(_))
+    }
+
     /// Was all of it read?
     pub fn is_done(&self) -> bool {
         matches!(&self.content, Content::Window(window) if window.is_done())

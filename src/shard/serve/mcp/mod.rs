@@ -29,6 +29,7 @@ mod notice;
 mod questions;
 mod receive;
 mod resources;
+mod result;
 mod sessions;
 mod settle;
 mod tasks;
@@ -38,17 +39,18 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::base::{Handle, Instant, Pool, SubscriberId};
+use super::super::Shard;
+use crate::base::{Handle, Instant, Pool, Principal, SubscriberId};
 use crate::endpoint::StreamBody;
 use crate::engine::wheel::{TimerId, Wheel};
 use crate::limits;
 use crate::mcp::request_state::Seal;
 use crate::mcp::{Catalog, ServerInfo};
+use crate::reactor::Reactor;
 use call::McpCall;
-pub(in crate::shard) use call::Asker;
 use keep::Keep;
-use lines::Lines;
 pub use lines::LineOptions;
+use lines::Lines;
 use notice::Notice;
 use sessions::{SessionName, Sessions};
 
@@ -92,6 +94,17 @@ impl Link {
         matches!(self.part, Part::Lines(_))
     }
 
+    fn is_of_call(&self) -> bool {
+        matches!(self.part, Part::Call(_))
+    }
+
+    fn session(&self) -> Option<SessionName> {
+        match self.part {
+            Part::Session(name) => Some(name),
+            Part::Call(_) | Part::Lines(_) => None,
+        }
+    }
+
     fn lines(&mut self) -> Option<&mut Lines> {
         match &mut self.part {
             Part::Lines(lines) => Some(lines),
@@ -107,8 +120,10 @@ enum News {
     Keep(Handle),
     /// It may be over.
     Call(Handle),
-    /// An execution was changed: who wants to know is told.
-    Tools(crate::base::Principal),
+    /// There are other tools, for this principal or for all.
+    Tools(Option<Principal>),
+    /// Something that is watched has changed.
+    Look,
 }
 
 /// What a timer is for.
@@ -132,9 +147,29 @@ pub(in crate::shard) struct McpSetUp {
 }
 
 impl McpSetUp {
-    pub fn new(state_key: &[u8; 32]) -> McpSetUp {
-        let (server, catalog) = (Arc::default(), Arc::default());
-        McpSetUp { server, catalog, seal: Seal::new(state_key) }
+    /// With this key or, if there is only one shard, with one that nobody knows. Where everybody
+    /// has to say who he is, he may list what is his.
+    pub fn new(key: Option<[u8; 32]>, is_guarded: bool) -> std::io::Result<McpSetUp> {
+        let mut drawn = [0; 32];
+        let key = match key {
+            Some(key) => key,
+            None => {
+                crate::reactor::random_bytes(&mut drawn)?;
+                drawn
+            }
+        };
+        let server = ServerInfo { lists_tasks: is_guarded, ..ServerInfo::default() };
+        Ok(McpSetUp { server: server.into(), catalog: Arc::default(), seal: Seal::new(&key) })
+    }
+}
+
+impl<R: Reactor + 'static> Shard<R> {
+    /// What clients of the Model Context Protocol find beside tools and executions: prompts and
+    /// resources. It replaces what was there; to be called before anybody is served.
+    pub fn set_catalog(&mut self, catalog: Arc<Catalog>) {
+        let has_prompts = !catalog.prompts.is_empty();
+        Arc::make_mut(&mut self.mcp.server).has_prompts = has_prompts;
+        self.mcp.catalog = catalog;
     }
 }
 
@@ -147,6 +182,8 @@ pub(in crate::shard) struct Mcp {
     news: Vec<News>,
     notice: Notice,
     watches: listen::Watches,
+    /// Of the tools that everybody has.
+    tools_revision: u64,
     kept: answer::Kept,
 }
 
@@ -161,6 +198,7 @@ impl Mcp {
             news: Vec::with_capacity(64),
             notice: Notice::default(),
             watches: listen::Watches::default(),
+            tools_revision: 0,
             kept: answer::Kept::default(),
         }
     }
@@ -177,18 +215,39 @@ impl Mcp {
         }
     }
 
+    /// The tools of this principal, or of all, are others now.
+    pub fn note_tools(&mut self, principal: Option<Principal>) {
+        self.note(News::Tools(principal));
+    }
+
+    /// Those of the server have this revision.
+    #[inline]
+    pub fn look_at_tools(&mut self, revision: u64) {
+        if self.tools_revision != revision {
+            self.tools_revision = revision;
+            self.note(News::Tools(None));
+        }
+    }
+
     /// When something is due next.
     pub fn next_deadline(&self) -> Option<Instant> {
-        let all = [
-            self.timers.next_deadline(),
-            self.sessions.next_deadline(),
-            self.kept.next_deadline(),
-        ];
+        let all =
+            [self.timers.next_deadline(), self.sessions.next_deadline(), self.kept.next_deadline()];
         all.into_iter().flatten().min()
     }
 
+    /// What was kept for a session that is no more.
+    fn forget_session(&mut self, name: SessionName) {
+        self.kept.forget(name);
+        self.watches.forget_session(name);
+    }
+
     /// Sets the one timer of something anew, or none.
-    fn set_timer(&mut self, armed: Option<TimerId>, next: Option<(Due, Instant)>) -> Option<TimerId> {
+    fn set_timer(
+        &mut self,
+        armed: Option<TimerId>,
+        next: Option<(Due, Instant)>,
+    ) -> Option<TimerId> {
         if let Some(armed) = armed {
             self.timers.cancel(armed);
         }

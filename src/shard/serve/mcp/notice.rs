@@ -10,6 +10,7 @@
 use std::io::Write;
 
 use super::super::Serve;
+use super::super::connection::Connection;
 use super::call::{Asker, Outlet};
 use super::{Ear, News, Part};
 use crate::base::{Handle, SubscriberId};
@@ -60,11 +61,24 @@ impl Notice {
         self.call.is_some()
     }
 
+    /// Is it for this call?
+    pub fn is_of(&self, call: Handle) -> bool {
+        self.call == Some(call)
+    }
+
     /// What was gathered for this call is not told.
     pub fn drop_of(&mut self, call: Handle) {
         if self.call == Some(call) {
             self.call = None;
         }
+    }
+
+    fn open(&mut self, call: Handle) {
+        self.call = Some(call);
+        self.pieces.clear();
+        self.payload.clear();
+        self.progress = None;
+        self.chunks_expected = None;
     }
 
     /// Takes a chunk. `false`: there is no room for it beside what is there.
@@ -74,11 +88,7 @@ impl Notice {
         match self.call {
             Some(open) if open != call || !has_room => return false,
             Some(_) => {}
-            None => {
-                self.call = Some(call);
-                self.pieces.clear();
-                self.payload.clear();
-            }
+            None => self.open(call),
         }
         let from = self.payload.len();
         self.payload.extend_from_slice(chunk.data);
@@ -170,7 +180,7 @@ impl Serve {
     }
 
     /// Writes what was gathered.
-    pub(super) fn close_notice(&mut self) {
+    pub(in crate::shard::serve) fn close_notice(&mut self) {
         let Some(handle) = self.mcp.notice.call.take() else { return };
         let notice = std::mem::replace(&mut self.mcp.notice, EMPTY);
         self.write_notice(handle, &notice);
@@ -179,7 +189,9 @@ impl Serve {
 
     fn write_notice(&mut self, handle: Handle, notice: &Notice) {
         let Some(call) = self.mcp.calls.get_mut(handle) else { return };
-        let Some(last) = notice.pieces.last() else { return };
+        let Some(last) = notice.pieces.last() else {
+            return self.write_progress(handle, notice.progress);
+        };
         call.reached.seq = last.seq;
         call.reached.bytes = last.offset + (last.until - last.from) as u64;
         let version = call.context.version;
@@ -215,18 +227,25 @@ impl Serve {
         }
     }
 
+    /// A number alone waits for the chunk that may come with it.
     fn tell_progress(&mut self, handle: Handle, reported: &Reported<'_>) {
-        let gathered = self.mcp.notice.call == Some(handle);
-        if gathered {
+        let Reported { progress, message, context } = *reported;
+        if message.is_none() && context.is_none() {
+            if !self.mcp.notice.is_of(handle) {
+                self.close_notice();
+                self.mcp.notice.open(handle);
+            }
+            self.mcp.notice.progress = Some(progress);
+            return;
+        }
+        if self.mcp.notice.is_of(handle) {
             self.close_notice();
         }
         let Some(call) = self.mcp.calls.get_mut(handle) else { return };
         let Some(token) = call.context.progress_token.clone() else { return };
-        let Reported { progress, message, context } = *reported;
         let is_new = call.reached.rising.last().is_none_or(|last| progress.progress > last);
-        let has_words = message.is_some() || context.is_some();
-        if !is_new && !(has_words && call.reached.report_count != progress.report_count) {
-            return; // It was told along with a chunk.
+        if !is_new && call.reached.report_count == progress.report_count {
+            return; // It was told before.
         }
         call.reached.report_count = progress.report_count;
         let note = notify::Progress {
@@ -236,6 +255,28 @@ impl Serve {
             message,
             percentage: progress.percentage(),
             context,
+            gap: None,
+            task: None,
+        };
+        self.say(handle, |out| notify::progress(out, &note, [].into_iter()));
+    }
+
+    /// A number that came alone, if it is above the one before.
+    fn write_progress(&mut self, handle: Handle, progress: Option<Progress>) {
+        let (Some(call), Some(progress)) = (self.mcp.calls.get_mut(handle), progress) else {
+            return;
+        };
+        let Some(token) = call.context.progress_token.clone() else { return };
+        if call.reached.rising.last().is_some_and(|last| progress.progress <= last) {
+            return;
+        }
+        let note = notify::Progress {
+            token: &token,
+            progress: call.reached.rising.next(progress.progress),
+            total: progress.total,
+            message: None,
+            percentage: progress.percentage(),
+            context: None,
             gap: None,
             task: None,
         };
@@ -346,17 +387,13 @@ impl Serve {
                 out.push(b'\n');
             });
         } else if let Some(body @ (StreamBody::Chunked | StreamBody::UntilClose)) = body {
-            connection.write(|out| {
-                let open = (body == StreamBody::Chunked).then(|| begin_chunk(out));
+            write_framed(connection, body, |out| {
                 if let Some(event_id) = event_id {
                     event_id.write(out);
                 }
                 out.extend_from_slice(b"event: message\ndata: ");
                 write(out);
                 out.extend_from_slice(b"\n\n");
-                if let Some(open) = open {
-                    end_chunk(out, open);
-                }
             });
         }
         let written = connection.own_bytes() - before;
@@ -368,15 +405,26 @@ impl Serve {
         let retry = self.retry();
         let Some(connection) = self.writable(id) else { return };
         let Some(body) = connection.mcp.as_ref().and_then(|link| link.body) else { return };
-        connection.write(|out| {
-            let open = (body == StreamBody::Chunked).then(|| begin_chunk(out));
+        write_framed(connection, body, |out| {
             sse::write_retry(out, retry);
             out.extend_from_slice(sse::END);
-            if let Some(open) = open {
-                end_chunk(out, open);
-            }
         });
     }
+}
+
+/// Writes a part of a stream's body.
+pub(super) fn write_framed(
+    connection: &mut Connection,
+    body: StreamBody,
+    write: impl FnOnce(&mut Vec<u8>),
+) {
+    connection.write(|out| {
+        let open = (body == StreamBody::Chunked).then(|| begin_chunk(out));
+        write(out);
+        if let Some(open) = open {
+            end_chunk(out, open);
+        }
+    });
 }
 
 /// A place that is empty while the notice is written.

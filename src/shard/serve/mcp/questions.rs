@@ -7,16 +7,16 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::super::super::Shard;
+use super::Due;
 use super::answer::{Reply, Source};
 use super::call::{Asks, Stage};
 use super::tools::ToolCall;
-use super::{Due, News};
 use crate::base::Handle;
 use crate::limits;
+use crate::mcp::Era;
 use crate::mcp::questions;
 use crate::mcp::request_state::Bound;
 use crate::mcp::results::Results;
-use crate::mcp::{Era, Fault, Version};
 use crate::reactor::Reactor;
 use crate::tool::{Asking, Question, Replies};
 use crate::wire::jsonrpc::{self, ErrorObject, Id};
@@ -25,7 +25,7 @@ use crate::wire::jsonrpc::{self, ErrorObject, Id};
 const ROUNDS_MAX: u32 = 64;
 
 /// What a question of ours is called: which call it is of, and which one it is.
-fn name_of(handle: Handle, number: u64) -> String {
+pub(super) fn name_of(handle: Handle, number: u64) -> String {
     format!("{:x}.{:x}.{number:x}", handle.index, handle.generation)
 }
 
@@ -34,8 +34,7 @@ fn parse_name(id: &Id) -> Option<(Handle, u64)> {
     let mut parts = text.split('.');
     let mut part = || u64::from_str_radix(parts.next()?, 16).ok();
     let (index, generation, number) = (part()?, part()?, part()?);
-    let handle =
-        Handle { index: index.try_into().ok()?, generation: generation.try_into().ok()? };
+    let handle = Handle { index: index.try_into().ok()?, generation: generation.try_into().ok()? };
     Some((handle, number))
 }
 
@@ -51,14 +50,14 @@ impl<R: Reactor + 'static> Shard<R> {
         if context.version.era() == Era::Stateless {
             let server = self.server_info();
             let results = Results::new(context.version, &server);
-            let bound =
-                Bound { principal: source.owner, method: "tools/call", name: &spec.name };
+            let bound = Bound { principal: source.owner, method: "tools/call", name: &spec.name };
             return Some(self.input_required(bound, &context, &results, &asked, state));
         }
         if let Err(fault) = questions::check(context.version, &context.client, &asked) {
             return Some(Err(fault));
         }
-        let asks = Asks { spec, arguments, answers: Map::new(), state, open: Vec::new(), rounds: 0 };
+        let asks =
+            Asks { spec, arguments, answers: Map::new(), state, open: Vec::new(), rounds: 0 };
         let handle = match self.open_call(source, context, Stage::Asks(Box::new(asks))) {
             Ok(handle) => handle,
             Err(fault) => return Some(Err(fault)),
@@ -88,6 +87,15 @@ impl<R: Reactor + 'static> Shard<R> {
         serve.mcp.calls.get_mut(handle).expect("it was just there").timer = timer;
     }
 
+    /// Who has come back is asked again what is still open.
+    pub(super) fn ask_open_again(&mut self, handle: Handle) {
+        let serve = self.serve.as_mut().expect("it has calls");
+        let Some(call) = serve.mcp.calls.get_mut(handle) else { return };
+        let Stage::Asks(asks) = &mut call.stage else { return };
+        let open = std::mem::take(&mut asks.open);
+        self.send_questions(handle, open.into_iter().map(|(_, question)| question).collect());
+    }
+
     /// A client has answered a question of ours.
     pub(super) fn hear_reply(
         &mut self,
@@ -112,7 +120,7 @@ impl<R: Reactor + 'static> Shard<R> {
                     Err(error) => {
                         let text =
                             format!("{} was refused: {}", question.method.name(), error.message);
-                        let reply = Ok(self.failure(handle, &text));
+                        let reply = self.refusal(&self.call_context(handle), &text);
                         self.answer_call(handle, reply);
                         return;
                     }
@@ -146,13 +154,13 @@ impl<R: Reactor + 'static> Shard<R> {
             replies,
         };
         if is_endless {
-            let reply = Ok(self.failure(handle, "the tool asks without end"));
+            let reply = self.refusal(&tool_call.context, "the tool asks without end");
             return self.answer_call(handle, reply);
         }
         match self.ask_tool(&tool_call) {
             Err(reply) => self.answer_call(handle, reply),
             Ok(Asking::Refuse(text)) => {
-                let reply = Ok(self.failure(handle, &text));
+                let reply = self.refusal(&self.call_context(handle), &text);
                 self.answer_call(handle, reply);
             }
             Ok(Asking::Run) => match self.prepare_call(&tool_call) {

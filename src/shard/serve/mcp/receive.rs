@@ -192,7 +192,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let opened = serve.mcp.sessions.open(name, owner, machine, now, own_max);
         let gone = opened.map_err(|_| Fault::busy("there are as many sessions as there can be"))?;
         if let Some(gone) = gone {
-            serve.mcp.kept.forget(gone.name);
+            serve.mcp.forget_session(gone.name);
         }
         Ok((name, result))
     }
@@ -207,7 +207,7 @@ impl<R: Reactor + 'static> Shard<R> {
             self.abandon(handle);
         }
         let serve = self.serve.as_mut().expect("as above");
-        serve.mcp.kept.forget(name);
+        serve.mcp.forget_session(name);
         if let Some(session) = serve.mcp.sessions.close(name)
             && let Some(stream) = session.stream
         {

@@ -88,10 +88,10 @@ pub(super) struct Full;
 
 impl Sessions {
     pub fn new() -> Sessions {
-        let places = limits::MCP_SESSIONS_MAX;
+        let places = limits::MCP_SESSIONS_MAX as u32;
         Sessions {
             table: Pool::new(places),
-            by_key: HashMap::with_capacity(places as usize),
+            by_key: HashMap::with_capacity(limits::MCP_SESSIONS_MAX),
             idle: Line::new(places),
         }
     }
@@ -127,7 +127,8 @@ impl Sessions {
 
     /// Forgets the one that was idle longest, of this principal's or of all.
     fn close_idle(&mut self, owner: Principal, is_own: bool) -> Option<Box<Session>> {
-        let is_it = |index: &u32| self.table.at(*index).is_some_and(|s| !is_own || s.owner == owner);
+        let is_it =
+            |index: &u32| self.table.at(*index).is_some_and(|s| !is_own || s.owner == owner);
         let index = self.idle.iter().find(is_it)?;
         let name = self.table.at(index)?.name;
         self.close(name)
@@ -180,7 +181,7 @@ impl Sessions {
     /// When the time of the next one is up.
     pub fn next_deadline(&self) -> Option<Instant> {
         let first = self.table.at(self.idle.first()?)?;
-        Some(first.idle_from + limits::MCP_SESSION_TTL)
+        Some(first.idle_from + limits::MCP_SESSION_IDLE)
     }
 
     /// All of them.

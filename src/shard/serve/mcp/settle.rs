@@ -1,17 +1,12 @@
 //! The end of a turn: what has happened to keeps and calls is seen to, answers are given.
 
-use serde_json::Value;
-
 use super::super::super::Shard;
-use super::super::connection::Doing;
-use super::answer::Reply;
 use super::call::{Asker, Outlet, Stage};
-use super::keep::{Keep, Role};
+use super::keep::Role;
 use super::{Due, Link, News, Part};
-use crate::base::{ExecutionId, Handle};
-use crate::engine::{EndState, Event, Outcome};
-use crate::limits;
-use crate::mcp::{Era, Fault};
+use crate::base::Handle;
+use crate::engine::Event;
+use crate::mcp::Era;
 use crate::reactor::{ConnectionId, Reactor};
 
 impl<R: Reactor + 'static> Shard<R> {
@@ -24,6 +19,7 @@ impl<R: Reactor + 'static> Shard<R> {
                 Some(News::Keep(keep)) => self.settle_keep(keep),
                 Some(News::Call(call)) => self.settle_call(call),
                 Some(News::Tools(principal)) => self.tell_tools_changed(principal),
+                Some(News::Look) => self.tell_updates(),
             }
         }
     }
@@ -34,7 +30,7 @@ impl<R: Reactor + 'static> Shard<R> {
         match &keep.role {
             Role::Answer(call) => {
                 let call = *call;
-                if keep.over.is_none() && keep.is_full {
+                if keep.is_a_door() {
                     self.answer_with_door(call, handle);
                 } else {
                     self.settle_call(call);
@@ -56,7 +52,10 @@ impl<R: Reactor + 'static> Shard<R> {
                 if kept.over.is_none() || call.notifier.is_some() {
                     return;
                 }
+                let execution = kept.execution;
                 let reply = self.result_of(keep, &self.call_context(handle));
+                let serve = self.serve.as_mut().expect("as above");
+                serve.mcp.calls.get_mut(handle).expect("it was just there").ran = execution;
                 self.forget_keep(keep);
                 self.answer_call(handle, reply);
             }
@@ -113,7 +112,9 @@ impl<R: Reactor + 'static> Shard<R> {
                 self.finish_answered(handle, bytes);
             }
             Stage::Asks(_) => {} // The client comes back, or the time is up.
-            Stage::Awaits(_) | Stage::Reads(..) | Stage::Listens => _ = self.close_call(handle),
+            Stage::Awaits(_) | Stage::Reads(..) | Stage::Listens(_) | Stage::Begins => {
+                self.close_call(handle);
+            }
         }
     }
 
@@ -124,7 +125,7 @@ impl<R: Reactor + 'static> Shard<R> {
             let Some(serve) = &mut self.serve else { return };
             serve.mcp.kept.expire(now);
             if let Some(session) = serve.mcp.sessions.expire(now) {
-                serve.mcp.kept.forget(session.name);
+                serve.mcp.forget_session(session.name);
                 continue;
             }
             let Some(due) = serve.mcp.timers.pop_expired(now) else { return };
@@ -144,7 +145,7 @@ impl<R: Reactor + 'static> Shard<R> {
         match &call.stage {
             Stage::Asks(_) => {
                 let text = "the client has not answered what the tool asks";
-                let reply = Ok(self.failure(handle, text));
+                let reply = self.refusal(&self.call_context(handle), text);
                 self.answer_call(handle, reply);
             }
             Stage::Reads(keep, offset) => {
@@ -155,7 +156,7 @@ impl<R: Reactor + 'static> Shard<R> {
                 let bytes = bytes.to_vec(); // The settling of lines is over.
                 self.say_answer(handle, bytes);
             }
-            Stage::Runs(_) | Stage::Awaits(_) | Stage::Listens => {}
+            Stage::Runs(_) | Stage::Awaits(_) | Stage::Listens(_) | Stage::Begins => {}
         }
     }
 

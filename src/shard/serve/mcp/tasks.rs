@@ -4,21 +4,22 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::super::super::Shard;
+use super::Due;
 use super::answer::{Reply, Source};
+use super::ask::documents;
 use super::call::{Asker, Stage};
 use super::keep::{Keep, Role};
 use super::tools::{ToolCall, execute_error};
-use super::Due;
 use crate::base::{Handle, Principal};
 use crate::engine::Outcome;
 use crate::limits;
 use crate::mcp::cursor::{self, List};
 use crate::mcp::results::Results;
 use crate::mcp::tasks::{self, Detail, TaskState};
-use crate::mcp::{Context, Era, Fault, notify, questions};
+use crate::mcp::{Context, Era, Fault, META_TASK, notify, questions};
 use crate::reactor::Reactor;
 use crate::tool::{Asking, Question, Replies};
 use crate::wire::jsonrpc::{self, ErrorObject};
@@ -261,16 +262,7 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     /// The task of this name, if it is this principal's.
-    fn find_task(
-        &self,
-        owner: Principal,
-        context: &Context,
-        name: &str,
-    ) -> Result<Handle, Fault> {
-        if context.version.era() == Era::Stateless && !context.client.tasks {
-            let text = "the client has not declared the extension of tasks";
-            return Err(Fault::missing_capability(text, tasks::required_capability()));
-        }
+    fn find_task(&self, owner: Principal, name: &str) -> Result<Handle, Fault> {
         let serve = self.serve.as_ref().expect("it was asked");
         let is_it = |keep: &Keep| match &keep.role {
             Role::Task(task) => keep.owner == owner && task.name == name,
@@ -281,7 +273,7 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     pub(super) fn get_task(&mut self, owner: Principal, context: &Context, name: &str) -> Reply {
-        let handle = self.find_task(owner, context, name)?;
+        let handle = self.find_task(owner, name)?;
         let server = self.server_info();
         let results = Results::new(context.version, &server);
         let serve = self.serve.as_mut().expect("it was asked");
@@ -295,7 +287,7 @@ impl<R: Reactor + 'static> Shard<R> {
         context: Box<Context>,
         name: &str,
     ) -> Option<Reply> {
-        let handle = match self.find_task(source.owner, &context, name) {
+        let handle = match self.find_task(source.owner, name) {
             Ok(handle) => handle,
             Err(fault) => return Some(Err(fault)),
         };
@@ -327,13 +319,13 @@ impl<R: Reactor + 'static> Shard<R> {
                 Role::Answer(_) | Role::Door => None,
             })
             .collect();
-        all.sort_by(|(one, _), (other, _)| one.cmp(other));
+        all.sort_by_key(|(name, _)| *name);
         let page = cursor::page(List::Tasks, all, |(name, _)| (*name).to_owned(), cursor)?;
-        Ok(results.tasks(page.map(|(_, document)| document)))
+        Ok(results.tasks(documents(page, |(_, document)| document)))
     }
 
     pub(super) fn cancel_task(&mut self, owner: Principal, context: &Context, name: &str) -> Reply {
-        let handle = self.find_task(owner, context, name)?;
+        let handle = self.find_task(owner, name)?;
         let server = self.server_info();
         let results = Results::new(context.version, &server);
         let serve = self.serve.as_mut().expect("it was asked");
@@ -366,7 +358,7 @@ impl<R: Reactor + 'static> Shard<R> {
         name: &str,
         answers: Map<String, Value>,
     ) -> Reply {
-        let handle = self.find_task(owner, context, name)?;
+        let handle = self.find_task(owner, name)?;
         let serve = self.serve.as_mut().expect("it was asked");
         let task = serve.mcp.task_mut(handle).ok_or_else(Fault::task_not_found)?;
         for (key, answer) in answers {
@@ -397,7 +389,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
         for (number, question) in task.open.clone() {
             let mut params = questions::params(version, &question);
-            crate::mcp::add_related_task(&mut params, &name);
+            params["_meta"][META_TASK] = json!({ "taskId": name });
             let id = super::questions::name_of(call, number);
             let method = question.method.name();
             let serve = self.serve.as_mut().expect("as above");
@@ -437,7 +429,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let (owner, Role::Task(task)) = (keep.owner, &keep.role) else { return };
         let version = task.context.version;
         let mut messages = Vec::new();
-        for (call, id) in serve.mcp.watches.of_task(owner, &task.name) {
+        for (call, id) in serve.mcp.listeners_of_task(owner, &task.name) {
             let mut bytes = Vec::new();
             let document = task.document();
             task.with_detail(|detail| {

@@ -10,12 +10,15 @@ use super::answer::{Reply, Source};
 use super::call::{Asker, Outlet, Stage};
 use super::keep::{Keep, Role};
 use crate::base::{ExecutionId, Handle, Principal, SubscriberId};
-use crate::endpoint::{PolicyWish, Wishes};
+use crate::endpoint::Wishes;
 use crate::engine::{
     Event, From, Kind, Kinds, Policy, Reply as EngineReply, Start, SubscribeError, SubscribeSpec,
 };
 use crate::limits;
-use crate::mcp::{Context, Era, Fault, Version, results};
+use crate::mcp::door::DoorCall;
+use crate::mcp::results::Results;
+use crate::mcp::tasks::{self, Placement};
+use crate::mcp::{CallMeta, Context, Era, Fault, Version};
 use crate::reactor::Reactor;
 use crate::tool::{Asking, Prepared, Replies, StartError, TaskSupport, ToolSpec};
 use crate::trace::Code;
@@ -41,17 +44,17 @@ impl<R: Reactor + 'static> Shard<R> {
         name: &str,
         arguments: Map<String, Value>,
     ) -> Option<Reply> {
-        if let Some(tool) = super::doors::DoorTool::named(name) {
-            return self.use_door(source, context, tool, &arguments);
+        if let Some(call) = DoorCall::parse(name, &arguments) {
+            return self.use_door(source, context, call);
         }
         let Some(spec) = self.tool_spec(source.owner, name) else {
             return Some(Err(Fault::invalid_params(format!("unknown tool: {name}"))));
         };
-        let as_task = match wants_task(&context, &spec) {
-            Ok(as_task) => as_task,
+        let as_task = match tasks::placement(&context, spec.task_support) {
+            Ok(placement) => placement == Placement::Task,
             Err(fault) => return Some(Err(fault)),
         };
-        let replies = match self.replies_of(&source, &context, name, &arguments) {
+        let replies = match self.replies_of(&source, &context, name) {
             Ok(replies) => replies,
             Err(fault) => return Some(Err(fault)),
         };
@@ -68,7 +71,7 @@ impl<R: Reactor + 'static> Shard<R> {
             Ok(Asking::Run) if as_task => Some(self.begin_task(call)),
             Ok(Asking::Run) => self.run_tool_call(call),
             Ok(Asking::Ask { questions, state }) => self.put_questions(call, questions, state),
-            Ok(Asking::Refuse(text)) => Some(Ok(results::failed(call.context.version, &text))),
+            Ok(Asking::Refuse(text)) => Some(self.refusal(&call.context, &text)),
         }
     }
 
@@ -80,7 +83,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
         let abilities = call.context.client.abilities;
         let asking = self.tools.asking(name, &call.arguments, &call.replies, abilities);
-        asking.map_err(|error| start_error(&call.context, &error))
+        asking.map_err(|error| self.start_error(&call.context, &error))
     }
 
     /// Makes a call ready to run, or says what it is answered instead.
@@ -90,7 +93,19 @@ impl<R: Reactor + 'static> Shard<R> {
             true => self.prepare_tool(owner, name, &call.arguments),
             false => self.tools.prepare_with(name, &call.arguments, &call.replies),
         };
-        prepared.map_err(|error| start_error(&call.context, &error))
+        prepared.map_err(|error| self.start_error(&call.context, &error))
+    }
+
+    /// What a call is answered whose arguments are wrong (A36), or whose tool is not there.
+    fn start_error(&self, context: &Context, error: &StartError) -> Reply {
+        match error {
+            StartError::UnknownTool { name, .. } => {
+                Err(Fault::invalid_params(format!("unknown tool: {name}")))
+            }
+            StartError::Argument(_) | StartError::Asks { .. } => {
+                self.refusal(context, &error.to_string())
+            }
+        }
     }
 
     /// Runs a tool that has everything it needs.
@@ -105,7 +120,7 @@ impl<R: Reactor + 'static> Shard<R> {
         if context.wants_stream.unwrap_or(is_long) {
             return Some(self.open_door(&source, &context, spec, prepared));
         }
-        let handle = match self.open_call(source, context, Stage::Listens) {
+        let handle = match self.open_call(source, context, Stage::Begins) {
             Ok(handle) => handle,
             Err(fault) => return Some(Err(fault)),
         };
@@ -134,14 +149,15 @@ impl<R: Reactor + 'static> Shard<R> {
         let keep = match kept {
             Ok(keep) => keep,
             Err(error) => {
-                let reply = execute_error(version, &error);
+                let server = self.server_info();
+                let reply = execute_error(&Results::new(version, &server), &error);
                 self.answer_call(handle, reply);
                 return;
             }
         };
         let serve = self.serve.as_mut().expect("as above");
         let kept = serve.mcp.keeps.get_mut(keep).expect("it was just made");
-        kept.is_cut_off = is_streamed;
+        kept.is_streamed = is_streamed;
         let execution = kept.execution.expect("it runs");
         serve.mcp.calls.get_mut(handle).expect("as above").stage = Stage::Runs(keep);
         self.log_started_by(outlet.connection(), execution, &spec.name);
@@ -267,49 +283,10 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 }
 
-/// Is this call to be a task?
-fn wants_task(context: &Context, spec: &ToolSpec) -> Result<bool, Fault> {
-    let support = spec.task_support;
-    if context.version.era() == Era::Stateless {
-        return match support {
-            TaskSupport::Preferred => Ok(context.client.tasks),
-            TaskSupport::Required if context.client.tasks => Ok(true),
-            TaskSupport::Required => Err(results::tasks_required(&spec.name)),
-            TaskSupport::Forbidden | TaskSupport::Optional => Ok(false),
-        };
-    }
-    // Versions that have no tasks do not know that one is required.
-    let has_tasks = context.version == Version::V2025_11_25;
-    match (support, context.task.is_some()) {
-        (TaskSupport::Forbidden, true) => {
-            let text = format!("{} is no task", spec.name);
-            Err(Fault::new(crate::mcp::codes::METHOD_NOT_FOUND, text))
-        }
-        (TaskSupport::Required, false) if has_tasks => {
-            let text = format!("{} is called as a task only", spec.name);
-            Err(Fault::new(crate::mcp::codes::METHOD_NOT_FOUND, text))
-        }
-        (_, is_wanted) => Ok(is_wanted),
-    }
-}
-
-/// What a call is answered whose arguments are wrong (A36), or whose tool is not there.
-pub(super) fn start_error(context: &Context, error: &StartError) -> Reply {
-    match error {
-        StartError::UnknownTool { name, .. } => {
-            Err(Fault::invalid_params(format!("unknown tool: {name}")))
-        }
-        StartError::Argument(_) | StartError::Asks { .. } => {
-            Ok(results::failed(context.version, &error.to_string()))
-        }
-    }
-}
-
 /// What a call is answered for which there is no room.
-pub(super) fn execute_error(version: Version, error: &ExecuteError) -> Reply {
+pub(super) fn execute_error(results: &Results<'_>, error: &ExecuteError) -> Reply {
     match error {
         ExecuteError::NoRandomness => Err(Fault::internal(error.to_string())),
-        _ => Ok(results::failed(version, &error.to_string())),
+        _ => Ok(results.call_refused(&error.to_string(), CallMeta::default())),
     }
 }
-
