@@ -166,7 +166,8 @@ impl McpSetUp {
 impl<R: Reactor + 'static> Shard<R> {
     /// What clients of the Model Context Protocol find beside tools and executions: prompts and
     /// resources. It replaces what was there; to be called before anybody is served.
-    pub fn set_catalog(&mut self, catalog: Arc<Catalog>) {
+    pub fn set_catalog(&mut self, catalog: impl Into<Arc<Catalog>>) {
+        let catalog: Arc<Catalog> = catalog.into();
         let has_prompts = !catalog.prompts.is_empty();
         Arc::make_mut(&mut self.mcp.server).has_prompts = has_prompts;
         self.mcp.catalog = catalog;
