@@ -207,11 +207,9 @@ impl<R: Reactor + 'static> Shard<R> {
                 serve.say(handle, |out| notify::resources_updated(out, &watch.uri, Some(&id)));
             }
             Watcher::Session(name) => {
-                let Some(session) = serve.mcp.sessions.get(name) else { return };
-                let Some(outlet) = session.outlet() else { return };
-                serve.write_event(outlet, None, |out| {
-                    notify::resources_updated(out, &watch.uri, None);
-                });
+                let mut bytes = Vec::new();
+                notify::resources_updated(&mut bytes, &watch.uri, None);
+                self.tell_session(name, bytes);
             }
         }
     }

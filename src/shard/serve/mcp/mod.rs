@@ -22,6 +22,7 @@ mod answer;
 mod ask;
 mod call;
 mod doors;
+mod far;
 mod keep;
 mod lines;
 mod listen;
@@ -176,6 +177,8 @@ impl<R: Reactor + 'static> Shard<R> {
 
 /// The tables.
 pub(in crate::shard) struct Mcp {
+    /// Which one this is.
+    shard: u8,
     sessions: Sessions,
     calls: Pool<Box<McpCall>>,
     keeps: Pool<Box<Keep>>,
@@ -189,9 +192,10 @@ pub(in crate::shard) struct Mcp {
 }
 
 impl Mcp {
-    pub fn new(now: Instant) -> Mcp {
+    pub fn new(shard: u8, now: Instant) -> Mcp {
         let timers_max = limits::MCP_CALLS_MAX + limits::MCP_KEEPS_MAX + 1;
         Mcp {
+            shard,
             sessions: Sessions::new(),
             calls: Pool::new(limits::MCP_CALLS_MAX),
             keeps: Pool::new(limits::MCP_KEEPS_MAX),
