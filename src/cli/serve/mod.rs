@@ -119,7 +119,7 @@ fn serve(settings: &Settings, fixtures: Option<Fixtures>) -> Result<(), CliError
             exit(0);
         },
     )?;
-    let server = start(settings, &access, &log, bill.connections_max, fixtures);
+    let server = start(settings, &access, &bill, &log, fixtures);
     let served = server.map(|server| {
         serve_until(settings, &bill, &log, server, || {
             let _ = stop.recv(); // The sender is kept by the thread that waits for signals.
@@ -143,8 +143,8 @@ fn serve_until(settings: &Settings, bill: &Bill, log: &Log, server: Server, wait
 fn start(
     settings: &Settings,
     access: &Arc<Access>,
+    bill: &Bill,
     log: &Log,
-    connections_max: u32,
     fixtures: Option<Fixtures>,
 ) -> Result<Server, CliError> {
     #[allow(unused_mut, reason = "without TLS nothing is added")]

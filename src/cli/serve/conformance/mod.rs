@@ -3,9 +3,10 @@
 //!
 //! Names, texts and schemas are the suite's. Nothing else of the server knows of them: they are
 //! tools like any others, in `plain.rs`, those that ask their caller in `asking.rs`, those that are
-//! tasks in `tasks.rs`.
+//! tasks in `tasks.rs`; prompts and resources in `catalog.rs`.
 
 mod asking;
+mod catalog;
 mod plain;
 mod tasks;
 
@@ -18,6 +19,10 @@ use streamdoor::tool::{Output, SpecError, ToolError, ToolSpec, Tools};
 /// A PNG of one red pixel.
 const IMAGE: &str = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJ\
                      RU5ErkJggg==";
+/// The same.
+const IMAGE_BYTES: &[u8] = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\x01\0\0\0\x01\x08\x06\0\0\0\x1f\x15\xc4\x89\
+                             \0\0\0\rIDATx\xdac\xfc\xcf\xc0\xf0\x1f\0\x05\x05\x02\0_\xc8\xf1\xd2\0\0\0\0\
+                             IEND\xaeB`\x82";
 /// A WAV without a sample.
 const SOUND: &str = "UklGRiQAAABXQVZFZm10IBAAAAABAAEAQB8AAIA+AAACABAAZGF0YQAAAAA=";
 /// The tool that comes and goes.
@@ -31,6 +36,7 @@ impl Fixtures {
     /// Adds everything to one shard.
     pub fn add_to(&self, shard: &mut Shard) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(shard.handle());
+        shard.set_catalog(catalog::catalog());
         let tools = shard.tools_mut();
         plain::add(tools)
             .and_then(|()| asking::add(tools))
