@@ -24,6 +24,8 @@ pub(crate) mod json;
 pub mod jsonrpc;
 mod lines;
 pub mod ndjson;
+#[cfg(feature = "server")]
+mod split;
 pub mod sse;
 #[cfg(feature = "server")]
 pub(crate) mod strict;
@@ -32,3 +34,5 @@ pub(crate) mod strict;
 pub(crate) use base64::write as write_base64;
 #[cfg(feature = "server")]
 pub(crate) use json::write_value as write_json;
+#[cfg(feature = "server")]
+pub use split::{LineSplitter, Split};
