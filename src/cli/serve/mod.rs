@@ -163,7 +163,11 @@ fn start(
             return Err(CliError::Environment(text));
         }
     }
-    let config = ServerConfig { shards, listen: settings.listen.clone(), connections_max };
+    let config = ServerConfig {
+        shards,
+        listen: settings.listen.clone(),
+        connections_max: bill.connections_max,
+    };
     let commands = settings.commands();
     let virtual_tools = settings.virtual_tools.all();
     let files = files(settings)?;
