@@ -530,6 +530,10 @@ pub const GATHER_BYTES_DEFAULT: u64 = 4 << 10;
 
 /// One message of MCP over standard streams, which is a line.
 pub const MCP_LINE_BYTES_MAX: usize = 1 << 20;
+/// How long an answer may be made to wait behind the last notification of its call.
+pub const STDIO_SETTLE_MAX: Duration = Duration::from_secs(10);
+/// What a thread carries at once between a file or a terminal and a shard.
+pub const STDIO_CARRY_BYTES: usize = 64 << 10;
 
 const _: () = {
     assert!(GATHER_BYTES_MAX <= PART_BYTES_MAX); // What is held of a call is a part or less.

@@ -37,6 +37,7 @@ mod follow;
 mod frames;
 mod join;
 mod line;
+mod lines;
 mod listen;
 mod moves;
 mod open_call;
@@ -56,6 +57,7 @@ mod virtual_tools;
 mod workers;
 
 pub(super) use deliver::Giving;
+pub use lines::LineOptions;
 pub(super) use moves::Moving;
 pub(super) use open_call::OpenCall;
 pub use server::{Server, ServerConfig, ServerError, SetUp};
@@ -127,6 +129,7 @@ pub(super) struct Serve {
     random: Random,
     date: [u8; 29],
     date_s: u64,
+    lines: Option<lines::Lines>,
     /// No new requests: the server is to end.
     is_draining: bool,
 }
@@ -165,6 +168,7 @@ impl Serve {
             random,
             date: http_date(0),
             date_s: 0,
+            lines: None,
             is_draining: false,
         }
     }
