@@ -532,6 +532,10 @@ pub const GATHER_BYTES_DEFAULT: u64 = 4 << 10;
 pub const MCP_LINE_BYTES_MAX: usize = 1 << 20;
 /// How long an answer may be made to wait behind the last notification of its call.
 pub const STDIO_SETTLE_MAX: Duration = Duration::from_secs(10);
+/// Connections beside the standard streams. More take longer to be ready for.
+pub const STDIO_CONNECTIONS_MAX: u64 = 256;
+/// Memory of rings that is bought before the first answer: half of it is 64 of the smallest.
+pub const STDIO_RINGS_PREALLOC_BYTES: u64 = 2 << 20;
 /// What a thread carries at once between a file or a terminal and a shard.
 pub const STDIO_CARRY_BYTES: usize = 64 << 10;
 

@@ -20,7 +20,7 @@ use streamdoor::trace::Level;
 
 use super::console::say;
 use super::serve::{Allowance, Bill, access, announce, start, tell};
-use super::settings::{self, Settings, find_flag};
+use super::settings::{self, Bytes, Number, Settings, find_flag};
 use super::signals::on_interrupt;
 use super::{CliError, parsed};
 use streams::{Carriers, open};
@@ -47,9 +47,15 @@ second one ends it at once.
 Exit codes: 0 ended, 1 failed, 2 bad usage, 3 the environment lacks something.
 ";
 
-/// A client shows what is logged to its user as trouble.
+/// A client waits for the start, and shows what is logged to its user as trouble.
 fn defaults() -> Settings {
-    Settings { listen: Vec::new(), log_level: Level::Warn, ..Settings::default() }
+    Settings {
+        listen: Vec::new(),
+        connections_max: Number(limits::STDIO_CONNECTIONS_MAX),
+        prealloc_bytes: Bytes(limits::STDIO_RINGS_PREALLOC_BYTES),
+        log_level: Level::Warn,
+        ..Settings::default()
+    }
 }
 
 enum Command {
