@@ -151,6 +151,8 @@ pub mod client;
 pub mod endpoint;
 pub mod engine;
 pub mod limits;
+#[cfg(feature = "server")]
+pub mod mcp;
 pub mod memory;
 pub mod reactor;
 pub mod shard;

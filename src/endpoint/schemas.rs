@@ -124,7 +124,11 @@ fn tool() -> Value {
         "properties": {
             "name": text(),
             "description": text(),
+            "title": text(),
             "input_schema": {"type": "object"},
+            "output_schema": {"type": ["object", "boolean"]},
+            "annotations": {"type": "object"},
+            "task_support": {"enum": ["forbidden", "optional", "required"]},
             "timeouts": timeouts,
             "subscribers": subscribers,
         },

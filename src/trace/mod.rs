@@ -10,4 +10,6 @@ pub mod log;
 pub use counters::Counters;
 pub use flight::{Code, FlightRecorder};
 pub use histogram::{Histogram, Summary};
+#[cfg(feature = "server")]
+pub(crate) use log::rfc3339;
 pub use log::{Level, LogFormat, Record};

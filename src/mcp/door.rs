@@ -1,0 +1,387 @@
+//! The door: results that are too long for an answer, or wanted piece by piece, are read through a
+//! window. After the sift seed; `stream_open`, `stream_read` and `stream_close` are its tools.
+//!
+//! The window holds what was put out and not yet read, and the answer that was given last: it can
+//! be asked for again, by its offset, until the next one is asked for. While the window is full
+//! the tool waits.
+
+use serde_json::{Map, Value, json};
+
+use super::catalog::encoded;
+use crate::limits;
+use crate::tool::{TaskSupport, ToolSpec};
+
+/// The tool that begins a stream, ...
+pub const STREAM_OPEN: &str = "stream_open";
+/// ... the one that reads from it, ...
+pub const STREAM_READ: &str = "stream_read";
+/// ... and the one that ends it.
+pub const STREAM_CLOSE: &str = "stream_close";
+
+/// What of a stream is there.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Window {
+    bytes: Vec<u8>,
+    /// The offset of the first of `bytes`.
+    start: u64,
+    /// Where a read begins that says nothing else.
+    next: u64,
+    is_ended: bool,
+}
+
+/// One answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reading<'w> {
+    /// Bytes of the stream before it.
+    pub offset: u64,
+    /// What is read.
+    pub piece: Piece<'w>,
+    /// Nothing follows.
+    pub is_done: bool,
+    /// Bytes that the stream has so far.
+    pub total_written: u64,
+}
+
+/// A piece of a stream. Text is not cut inside a character.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Piece<'w> {
+    /// Text.
+    Text(&'w str),
+    /// Anything else.
+    Bytes(&'w [u8]),
+}
+
+/// Why nothing is read from there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadError {
+    /// Nothing is there yet: wait.
+    Empty,
+    /// It was read, and let go.
+    Gone {
+        /// From here on it is there.
+        oldest: u64,
+    },
+    /// It was not written yet.
+    Ahead {
+        /// So much was.
+        total_written: u64,
+    },
+}
+
+impl Window {
+    /// Nothing yet.
+    pub fn new() -> Window {
+        Window::default()
+    }
+
+    /// So many bytes can be put in.
+    pub fn room(&self) -> usize {
+        limits::MCP_RESULT_BYTES_MAX.saturating_sub(self.bytes.len())
+    }
+
+    /// Puts in what follows. What begins while there is room may be longer than it.
+    ///
+    /// # Panics
+    /// If the stream has ended.
+    pub fn push(&mut self, bytes: &[u8]) {
+        assert!(!self.is_ended);
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// Nothing follows.
+    pub fn end(&mut self) {
+        self.is_ended = true;
+    }
+
+    /// Does nothing follow?
+    pub fn is_ended(&self) -> bool {
+        self.is_ended
+    }
+
+    /// Was all of it read?
+    pub fn is_done(&self) -> bool {
+        self.is_ended && self.next == self.total_written()
+    }
+
+    /// Bytes that were put in.
+    pub fn total_written(&self) -> u64 {
+        self.start + self.bytes.len() as u64
+    }
+
+    /// Reads from `offset`, or from behind what was read last. What is before that is let go.
+    ///
+    /// # Errors
+    /// [`ReadError`]; nothing is let go.
+    pub fn read(&mut self, offset: Option<u64>) -> Result<Reading<'_>, ReadError> {
+        let offset = offset.unwrap_or(self.next);
+        let total_written = self.total_written();
+        if offset < self.start {
+            return Err(ReadError::Gone { oldest: self.start });
+        }
+        if offset > total_written {
+            return Err(ReadError::Ahead { total_written });
+        }
+        let skipped = (offset - self.start) as usize;
+        let length = cut(&self.bytes[skipped..], self.is_ended);
+        if length == 0 && !self.is_ended {
+            return Err(ReadError::Empty);
+        }
+        self.bytes.drain(..skipped);
+        self.start = offset;
+        self.next = offset + length as u64;
+        let is_done = self.is_done();
+        let bytes = &self.bytes[..length];
+        let piece = std::str::from_utf8(bytes).map_or(Piece::Bytes(bytes), Piece::Text);
+        Ok(Reading { offset, piece, is_done, total_written })
+    }
+}
+
+/// How much of `bytes` makes one answer: no character that can be whole is cut.
+fn cut(bytes: &[u8], is_ended: bool) -> usize {
+    let length = bytes.len().min(limits::MCP_READ_BYTES_MAX);
+    if is_ended && length == bytes.len() {
+        return length;
+    }
+    // A character has four bytes at most: only one of the last three can begin one that is cut.
+    for back in 1..=length.min(3) {
+        let first = bytes[length - back];
+        let needed = match first {
+            0xC2..=0xDF => 2,
+            0xE0..=0xEF => 3,
+            0xF0..=0xF4 => 4,
+            0x80..=0xBF => continue,
+            _ => break,
+        };
+        return if needed > back { length - back } else { length };
+    }
+    length
+}
+
+impl Reading<'_> {
+    /// What `stream_read` answers.
+    pub fn to_json(&self, stream_id: &str) -> Value {
+        let (byte_count, chunk, encoding) = match self.piece {
+            Piece::Text(text) => (text.len(), text.to_owned(), "text"),
+            Piece::Bytes(bytes) => (bytes.len(), encoded(bytes), "base64"),
+        };
+        json!({
+            "stream_id": stream_id,
+            "offset": self.offset,
+            "bytes_read": byte_count,
+            "done": self.is_done,
+            "total_written": self.total_written,
+            "chunk": chunk,
+            "encoding": encoding,
+        })
+    }
+}
+
+/// What `stream_read` answers where nothing came for [`limits::MCP_READ_WAIT`].
+pub fn timed_out(stream_id: &str, window: &Window) -> Value {
+    json!({
+        "stream_id": stream_id,
+        "offset": window.next,
+        "bytes_read": 0,
+        "done": false,
+        "total_written": window.total_written(),
+        "chunk": "",
+        "encoding": "text",
+        "timed_out": true,
+    })
+}
+
+/// What `stream_close` answers.
+pub fn closed(stream_id: &str, total_bytes: u64) -> Value {
+    json!({ "stream_id": stream_id, "status": "closed", "total_bytes": total_bytes })
+}
+
+/// What `stream_open` answers.
+pub fn opened(stream_id: &str, tool: &str) -> Value {
+    json!({ "stream_id": stream_id, "tool": tool, "status": "open" })
+}
+
+/// The sentence for who reads where nothing is; `None` for [`ReadError::Empty`].
+pub fn read_problem(error: ReadError) -> Option<String> {
+    match error {
+        ReadError::Empty => None,
+        ReadError::Gone { oldest } => {
+            Some(format!("`offset`: what was there is gone; the stream is there from {oldest} on"))
+        }
+        ReadError::Ahead { total_written } => {
+            Some(format!("`offset`: the stream has only {total_written} bytes so far"))
+        }
+    }
+}
+
+/// A call of one of the door's own tools.
+#[derive(Clone, Debug, PartialEq)]
+pub enum DoorCall {
+    /// `stream_open`: runs a tool, whose result is to be a stream.
+    Open {
+        /// Which.
+        tool: String,
+        /// With what.
+        arguments: Map<String, Value>,
+    },
+    /// `stream_read`
+    Read {
+        /// From which.
+        stream_id: String,
+        /// From where on.
+        offset: Option<u64>,
+    },
+    /// `stream_close`
+    Close {
+        /// Which.
+        stream_id: String,
+    },
+}
+
+impl DoorCall {
+    /// `None` if `name` is none of the door's tools.
+    ///
+    /// # Errors
+    /// What is wrong with the arguments, for the model to read.
+    pub fn parse(name: &str, arguments: &Map<String, Value>) -> Option<Result<DoorCall, String>> {
+        let known: &[&str] = match name {
+            STREAM_OPEN => &["tool", "arguments"],
+            STREAM_READ => &["stream_id", "offset"],
+            STREAM_CLOSE => &["stream_id"],
+            _ => return None,
+        };
+        Some(DoorCall::parse_arguments(name, known, arguments))
+    }
+
+    fn parse_arguments(
+        name: &str,
+        known: &[&str],
+        arguments: &Map<String, Value>,
+    ) -> Result<DoorCall, String> {
+        if let Some(unknown) = arguments.keys().find(|key| !known.contains(&key.as_str())) {
+            return Err(format!("argument `{unknown}`: is unknown"));
+        }
+        let text = |name: &str| match arguments.get(name) {
+            Some(Value::String(text)) if text.len() <= limits::MCP_ID_BYTES_MAX => Ok(text.clone()),
+            Some(_) => Err(format!("argument `{name}`: is not a short string")),
+            None => Err(format!("argument `{name}`: is missing")),
+        };
+        match name {
+            STREAM_OPEN => {
+                let inner = match arguments.get("arguments") {
+                    None | Some(Value::Null) => Map::new(),
+                    Some(Value::Object(inner)) => inner.clone(),
+                    Some(_) => return Err("argument `arguments`: is not an object".to_owned()),
+                };
+                let tool = text("tool")?;
+                match is_tool(&tool) {
+                    true => Err("argument `tool`: is a tool for streams itself".to_owned()),
+                    false => Ok(DoorCall::Open { tool, arguments: inner }),
+                }
+            }
+            STREAM_READ => {
+                let offset = match arguments.get("offset") {
+                    None | Some(Value::Null) => None,
+                    Some(offset) => match offset.as_u64() {
+                        Some(offset) => Some(offset),
+                        None => {
+                            return Err("argument `offset`: is not a number of bytes".to_owned());
+                        }
+                    },
+                };
+                Ok(DoorCall::Read { stream_id: text("stream_id")?, offset })
+            }
+            _ => Ok(DoorCall::Close { stream_id: text("stream_id")? }),
+        }
+    }
+}
+
+/// Is this one of the door's tools?
+pub fn is_tool(name: &str) -> bool {
+    matches!(name, STREAM_OPEN | STREAM_READ | STREAM_CLOSE)
+}
+
+/// The door's tools.
+pub fn specs() -> [ToolSpec; 3] {
+    let id = json!({ "type": "string", "description": "What the stream is called." });
+    let count = json!({ "type": "integer", "minimum": 0 });
+    let spec = |name: &str, title: &str, text: String| ToolSpec {
+        title: Some(title.to_owned()),
+        task_support: TaskSupport::Forbidden,
+        ..ToolSpec::new(name, text)
+    };
+    let (read_kib, wait_s) = (limits::MCP_READ_BYTES_MAX >> 10, limits::MCP_READ_WAIT.as_secs());
+    let open_text = "Runs another tool and gives back a stream at once, from which its result is \
+                     read piece by piece with stream_read."
+        .to_owned();
+    let read_text = format!(
+        "Reads the next piece of a stream, {read_kib} KiB at most. Waits up to {wait_s} s for \
+         something to come: with \"timed_out\": true nothing has, and it can be read again. A lost \
+         answer can be had again by its offset."
+    );
+    let close_text = "Closes a stream. If its tool still runs it is stopped.".to_owned();
+    let open = ToolSpec {
+        arguments: json!({
+            "type": "object",
+            "properties": {
+                "tool": { "type": "string", "description": "Which tool to run." },
+                "arguments": { "type": "object", "description": "Its arguments." },
+            },
+            "required": ["tool"],
+            "additionalProperties": false,
+        }),
+        output_schema: Some(json!({
+            "type": "object",
+            "properties": {
+                "stream_id": id, "tool": { "type": "string" }, "status": { "const": "open" },
+            },
+            "required": ["stream_id", "tool", "status"],
+        })),
+        ..spec(STREAM_OPEN, "Open a stream", open_text)
+    };
+    let read = ToolSpec {
+        arguments: json!({
+            "type": "object",
+            "properties": {
+                "stream_id": id,
+                "offset": {
+                    "type": "integer",
+                    "minimum": 0,
+                    "description": "Where to read; without it, behind what was read last.",
+                },
+            },
+            "required": ["stream_id"],
+            "additionalProperties": false,
+        }),
+        output_schema: Some(json!({
+            "type": "object",
+            "properties": {
+                "stream_id": id, "offset": count, "bytes_read": count,
+                "done": { "type": "boolean" }, "total_written": count,
+                "chunk": { "type": "string" }, "encoding": { "enum": ["text", "base64"] },
+                "timed_out": { "type": "boolean" },
+            },
+            "required": [
+                "stream_id", "offset", "bytes_read", "done", "total_written", "chunk", "encoding",
+            ],
+        })),
+        annotations: json!({ "readOnlyHint": true }),
+        ..spec(STREAM_READ, "Read from a stream", read_text)
+    };
+    let close = ToolSpec {
+        arguments: json!({
+            "type": "object",
+            "properties": { "stream_id": id },
+            "required": ["stream_id"],
+            "additionalProperties": false,
+        }),
+        output_schema: Some(json!({
+            "type": "object",
+            "properties": {
+                "stream_id": id, "status": { "const": "closed" }, "total_bytes": count,
+            },
+            "required": ["stream_id", "status", "total_bytes"],
+        })),
+        ..spec(STREAM_CLOSE, "Close a stream", close_text)
+    };
+    [open, read, close]
+}

@@ -1,0 +1,122 @@
+//! The stateless era: each request says by itself whose it is and what he can, and nothing is kept
+//! between two of them.
+//!
+//! A lost connection takes its request along. The server never asks: a tool that does is answered
+//! with `input_required`, and comes again.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+use super::ask::{Ask, Incoming, Told, is_method};
+use super::client::{ClientCapabilities, ClientInfo};
+use super::context::{
+    Asker, Context, Level, META_CAPABILITIES, META_CLIENT, META_LOG_LEVEL, META_VERSION,
+};
+use super::headers::Headers;
+use super::{Era, Fault, Version};
+use crate::tool::ToolSpec;
+use crate::wire::jsonrpc::Message;
+
+/// In which era a message is to be understood (C1 to C3, B14): by what stands in it, else by the
+/// header of HTTP.
+pub fn era_of(message: &Message, version_header: Option<&str>) -> Era {
+    let params = match message {
+        Message::Request { params, .. } | Message::Notification { params, .. } => Some(params),
+        Message::Response { .. } => None,
+    };
+    let meta = params.and_then(|params| params.get("_meta")).and_then(Value::as_object);
+    let is_modern = |meta: &Map<String, Value>| {
+        meta.contains_key(META_VERSION) || meta.contains_key(META_CAPABILITIES)
+    };
+    if meta.is_some_and(is_modern) || version_header.is_some_and(is_later) {
+        return Era::Stateless;
+    }
+    Era::Handshake
+}
+
+/// A date behind the last version that begins with a handshake: one that we know, or a later one,
+/// which is told what there is instead.
+fn is_later(header: &str) -> bool {
+    let header = header.trim_matches([' ', '\t']);
+    let is_date = header.len() == 10
+        && header.bytes().enumerate().all(|(at, byte)| match at {
+            4 | 7 => byte == b'-',
+            _ => byte.is_ascii_digit(),
+        });
+    is_date && header > Version::LATEST_HANDSHAKE.text()
+}
+
+/// What a message of this era asks or tells. `headers` are there over HTTP only; `spec_of` finds
+/// the tools that this client may call.
+///
+/// # Errors
+/// It is not admitted: what its sender is told.
+pub fn admit(
+    message: Message,
+    headers: Option<&Headers<'_>>,
+    spec_of: &dyn Fn(&str) -> Option<Arc<ToolSpec>>,
+) -> Result<Incoming, Fault> {
+    let (id, method, mut params) = match message {
+        Message::Request { id, method, params } => (id, method, params),
+        Message::Notification { method, params } => {
+            return Ok(Incoming::Told(Told::parse(&method, &params)));
+        }
+        Message::Response { .. } => {
+            return Err(Fault::invalid_request("this server asks nothing: there is no request"));
+        }
+    };
+    let said = Said::of(&params)?;
+    if let Some(headers) = headers {
+        headers.check_version(&said.version)?;
+    }
+    let version = Version::parse(&said.version).filter(|known| known.era() == Era::Stateless);
+    let version = version.ok_or_else(|| Fault::unsupported_version(&said.version))?;
+    if let Some(headers) = headers {
+        headers.check_method(&method)?;
+    }
+    if !is_method(&method, version) {
+        return Err(Fault::method_not_found(&method, Era::Stateless));
+    }
+    if let Some(headers) = headers {
+        headers.check_name(&method, &params)?;
+        if method == "tools/call" {
+            headers.check_params(&params, spec_of)?;
+        }
+    }
+    let Said { client, client_info, log_level, .. } = said;
+    let asker = Asker { id, version, client, client_info, log_level };
+    let context = Context::take(asker, &mut params)?;
+    let ask = Ask::parse(&method, params, &context)?;
+    Ok(Incoming::Ask(Box::new(context), ask))
+}
+
+/// What a request says of itself.
+struct Said {
+    version: String,
+    client: ClientCapabilities,
+    client_info: Option<ClientInfo>,
+    log_level: Option<Level>,
+}
+
+impl Said {
+    /// # Errors
+    /// Something that has to be there is not, or makes no sense (B3).
+    fn of(params: &Map<String, Value>) -> Result<Said, Fault> {
+        let missing = |name: &str| {
+            let text = format!("`_meta` does not say `{name}` as it has to");
+            Fault::invalid_params(text).status(400)
+        };
+        let meta = params.get("_meta").and_then(Value::as_object);
+        let meta = meta.ok_or_else(|| missing(META_VERSION))?;
+        let version = meta.get(META_VERSION).and_then(Value::as_str);
+        let version = version.ok_or_else(|| missing(META_VERSION))?.to_owned();
+        let client = meta.get(META_CAPABILITIES).ok_or_else(|| missing(META_CAPABILITIES))?;
+        let client = ClientCapabilities::parse(client).map_err(|fault| fault.status(400))?;
+        let given = |name: &str| meta.get(name).filter(|value| !value.is_null());
+        let client_info = given(META_CLIENT).map(ClientInfo::parse).transpose();
+        let log_level = given(META_LOG_LEVEL).map(Level::of).transpose()?;
+        let client_info = client_info.map_err(|fault| fault.status(400))?;
+        Ok(Said { version, client, client_info, log_level })
+    }
+}
