@@ -65,7 +65,7 @@ pub use log::Log;
 pub use memory::{MemoryStatus, Shortage};
 pub use reader::Subscriber;
 #[cfg(feature = "server")]
-pub use serve::{LineOptions, Server, ServerConfig, ServerError, SetUp};
+pub use serve::{Server, ServerConfig, ServerError, SetUp};
 #[cfg(feature = "tls")]
 pub use serve::{TlsConfig, TlsError};
 

@@ -37,7 +37,6 @@ mod follow;
 mod frames;
 mod join;
 mod line;
-mod lines;
 mod listen;
 mod moves;
 mod open_call;
@@ -57,7 +56,6 @@ mod virtual_tools;
 mod workers;
 
 pub(super) use deliver::Giving;
-pub use lines::LineOptions;
 pub(super) use moves::Moving;
 pub(super) use open_call::OpenCall;
 pub use server::{Server, ServerConfig, ServerError, SetUp};
@@ -129,7 +127,6 @@ pub(super) struct Serve {
     random: Random,
     date: [u8; 29],
     date_s: u64,
-    lines: Option<lines::Lines>,
     /// No new requests: the server is to end.
     is_draining: bool,
 }
@@ -168,7 +165,6 @@ impl Serve {
             random,
             date: http_date(0),
             date_s: 0,
-            lines: None,
             is_draining: false,
         }
     }

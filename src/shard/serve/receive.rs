@@ -21,12 +21,6 @@ impl<R: Reactor + 'static> Shard<R> {
             let Some(serve) = &mut self.serve else { return };
             let Some(event) = self.reactor.next_socket_event() else { return };
             self.worked = true;
-            if let Some(lines) = &mut serve.lines
-                && lines.take::<R>(&event)
-            {
-                lines.flush(&mut self.reactor);
-                continue;
-            }
             match event {
                 SocketEvent::Accepted { connection, peer, .. } => self.admit(connection, peer),
                 SocketEvent::Received { connection: id, bytes } => {
