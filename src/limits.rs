@@ -675,3 +675,29 @@ const _: () = {
     // A sealed state stands in a line, in base 64.
     assert!(2 * MCP_STATE_BYTES_MAX < MCP_LINE_BYTES_MAX);
 };
+
+// What the shard keeps for it.
+
+/// Requests of one shard that are being carried out.
+pub const MCP_CALLS_MAX: u32 = 2_048;
+/// Outputs that are kept for answers, tasks and doors.
+pub const MCP_KEEPS_MAX: u32 = 2_048;
+/// How long a door waits to be read, and the tool with it.
+pub const MCP_DOOR_IDLE: Duration = Duration::from_secs(600);
+/// How long the answer is kept of who was cut off, ...
+pub const MCP_ANSWER_KEPT: Duration = Duration::from_secs(300);
+/// ... how many such answers, ...
+pub const MCP_ANSWERS_MAX: usize = 1_024;
+/// ... and what they have in all.
+pub const MCP_ANSWERS_BYTES_MAX: usize = 16 << 20;
+/// How long a client has to answer what a tool asks.
+pub const MCP_ASK_DEADLINE: Duration = Duration::from_secs(600);
+/// Tasks of one principal.
+pub const MCP_TASKS_MAX: usize = 256;
+/// How often resources are looked at that somebody is told of.
+pub const MCP_UPDATE_INTERVAL: Duration = Duration::from_secs(1);
+
+const _: () = {
+    assert!(MCP_RESULT_BYTES_MAX >= DELIVERY_BYTES_MAX as usize); // A delivery is taken whole.
+    assert!(MCP_DOOR_IDLE.as_nanos() < EXECUTION_DURATION_MAX.as_nanos());
+};

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::client::TASKS_EXTENSION;
-use super::{Context, Era, Fault, Level, Version};
+use super::{Context, Era, Fault, Level, ServerInfo, Version};
 use crate::limits;
 use crate::wire::jsonrpc::{ErrorObject, Id};
 
@@ -154,6 +154,15 @@ pub struct Filter {
 }
 
 impl Filter {
+    /// The part of it that this server tells of (B29).
+    #[must_use]
+    pub fn honoured(mut self, server: &ServerInfo) -> Filter {
+        self.tools &= server.tells_tools;
+        self.prompts &= server.has_prompts && server.tells_prompts;
+        self.resources &= server.tells_resources;
+        self
+    }
+
     /// As it is acknowledged: what is not wanted is left out.
     pub fn to_json(&self) -> Value {
         let mut filter = Map::new();

@@ -3,13 +3,14 @@
 
 use serde_json::{Map, Value, json};
 
-use super::Version;
 use super::catalog::encoded;
 use super::context::{META_EVENTS, META_EXECUTION, META_STREAM};
 use super::results::{Results, add_meta, output_schema};
+use super::{Era, Version};
 use crate::engine::Outcome;
 use crate::limits;
 use crate::tool::ToolSpec;
+use crate::wire::base64;
 
 /// What came from a tool, in its order, as long as it is not too much for one result.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -63,6 +64,26 @@ impl Collected {
     /// Did nothing come?
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// All that came: what is no content block in one piece where it began, each block as a line of
+    /// JSON.
+    pub fn into_bytes(self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(self.len() + self.block_ends.len());
+        let mut start = 0;
+        for (place, &end) in self.block_ends.iter().enumerate() {
+            if place == self.output_place {
+                bytes.extend_from_slice(&self.output);
+            }
+            bytes.extend_from_slice(&self.blocks[start..end]);
+            bytes.push(b'\n');
+            start = end;
+        }
+        if self.output_place >= self.block_ends.len() {
+            bytes.extend_from_slice(&self.output);
+        }
+        bytes.extend_from_slice(&self.blocks[start..]); // Of a block whose end is still to come.
+        bytes
     }
 
     /// Everything that is no content block.
@@ -134,7 +155,7 @@ impl Results<'_> {
         let mut members = Map::new();
         let mut problem = problem(end);
         if problem.is_none() && output_schema(spec, self.version()).is_some() {
-            match structured(collected.output(), fits) {
+            match structured(self.version(), collected.output(), fits) {
                 Ok(value) => {
                     members.insert("structuredContent".to_owned(), value);
                 }
@@ -178,6 +199,9 @@ impl Results<'_> {
              stream_close."
         );
         content.push(text_block(&how));
+        if has_schema {
+            content.push(text_block("It is too long to be given as structured content."));
+        }
         let stream = json!({ "stream_id": stream_id });
         let members = Map::new();
         let mut document = finish(members, content, has_schema, meta, self);
@@ -231,13 +255,22 @@ fn problem(end: End<'_>) -> Option<String> {
     Some(text)
 }
 
-fn structured(output: &[u8], fits: &dyn Fn(&Value) -> Result<(), String>) -> Result<Value, String> {
+fn structured(
+    version: Version,
+    output: &[u8],
+    fits: &dyn Fn(&Value) -> Result<(), String>,
+) -> Result<Value, String> {
     let value: Value = serde_json::from_slice(output)
         .map_err(|error| format!("The output of the tool is not the JSON it promises: {error}"))?;
-    fits(&value).map_err(|problem| {
-        format!("The output of the tool is not what its schema promises: {problem}")
-    })?;
-    Ok(value)
+    if version.era() == Era::Handshake && !value.is_object() {
+        return Err("The output of the tool is not the object it promises.".to_owned());
+    }
+    match fits(&value) {
+        Ok(()) => Ok(value),
+        Err(problem) => {
+            Err(format!("The output of the tool is not what its schema promises: {problem}"))
+        }
+    }
 }
 
 /// A block of text.
@@ -275,17 +308,23 @@ pub fn block(version: Version, bytes: &[u8]) -> Value {
     }
 }
 
+fn is_base64(value: &Value, name: &str) -> bool {
+    value.get(name).and_then(Value::as_str).is_some_and(|text| base64::read(text).is_some())
+}
+
 /// Is it a content block of this version, with everything that it must have?
 fn is_block(version: Version, block: &Value) -> bool {
     let is_text = |value: &Value, name: &str| value.get(name).is_some_and(Value::is_string);
     match block.get("type").and_then(Value::as_str) {
         Some("text") => is_text(block, "text"),
-        Some("image") => is_text(block, "data") && is_text(block, "mimeType"),
+        Some("image") => is_base64(block, "data") && is_text(block, "mimeType"),
         Some("audio") => {
-            version >= Version::V2025_03_26 && is_text(block, "data") && is_text(block, "mimeType")
+            version >= Version::V2025_03_26
+                && is_base64(block, "data")
+                && is_text(block, "mimeType")
         }
         Some("resource") => block.get("resource").is_some_and(|resource| {
-            is_text(resource, "uri") && (is_text(resource, "text") ^ is_text(resource, "blob"))
+            is_text(resource, "uri") && (is_text(resource, "text") ^ is_base64(resource, "blob"))
         }),
         Some("resource_link") => {
             version >= Version::V2025_06_18 && is_text(block, "uri") && is_text(block, "name")

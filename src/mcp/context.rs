@@ -1,6 +1,8 @@
 //! What comes with every request: whose it is, how it wants to be told what happens meanwhile, and
 //! what it brings of an earlier one.
 
+use std::fmt;
+
 use serde_json::{Map, Value};
 
 use super::client::{ClientCapabilities, ClientInfo};
@@ -136,6 +138,13 @@ impl Trace {
         // Without a parent the state is nobody's.
         let state = parent.and(text("tracestate")).map(str::to_owned);
         Trace { parent, state, baggage: text("baggage").map(str::to_owned) }
+    }
+}
+
+impl fmt::Display for TraceParent {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let flags = u8::from(self.is_sampled);
+        write!(out, "00-{:032x}-{:016x}-{flags:02x}", self.trace_id, self.span_id)
     }
 }
 

@@ -120,7 +120,7 @@ impl Fault {
 
     /// Our fault. The message says nothing of our insides.
     pub fn internal(message: impl Into<String>) -> Fault {
-        Fault::new(codes::INTERNAL, message).status(500)
+        Fault::new(codes::INTERNAL, message)
     }
 
     /// Appends it as a message, without an id if the request could not be read.

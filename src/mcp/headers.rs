@@ -34,12 +34,12 @@ const PARAM_DEPTH_MAX: usize = 16;
 impl Headers<'_> {
     /// B23.
     pub(super) fn check_version(&self, body: &str) -> Result<(), Fault> {
-        check("MCP-Protocol-Version", self.version, body)
+        check("MCP-Protocol-Version", self.version, plain, body)
     }
 
     /// B24.
     pub(super) fn check_method(&self, body: &str) -> Result<(), Fault> {
-        check("Mcp-Method", self.method, body)
+        check("Mcp-Method", self.method, plain, body)
     }
 
     /// B24: of those methods that name one thing.
@@ -50,7 +50,7 @@ impl Headers<'_> {
     ) -> Result<(), Fault> {
         let Some(parameter) = name_parameter(method) else { return Ok(()) };
         match params.get(parameter).and_then(Value::as_str) {
-            Some(body) => check("Mcp-Name", self.name, body),
+            Some(body) => check("Mcp-Name", self.name, decode, body),
             None if self.name.is_none() => Ok(()), // What is wrong then is the body.
             None => Err(mismatch("Mcp-Name", "names what the body does not")),
         }
@@ -89,22 +89,33 @@ fn mismatch(header: &str, problem: &str) -> Fault {
     Fault::header_mismatch(format!("the header `{header}` {problem}"))
 }
 
-fn check(header: &str, value: Option<&str>, body: &str) -> Result<(), Fault> {
+fn check(
+    header: &str,
+    value: Option<&str>,
+    read: fn(&str, &str) -> Result<String, Fault>,
+    body: &str,
+) -> Result<(), Fault> {
     let value = value.ok_or_else(|| mismatch(header, "is missing"))?;
-    match decode(header, value)? == body {
+    match read(header, value)? == body {
         true => Ok(()),
         false => Err(mismatch(header, "says something else than the body")),
     }
 }
 
+/// A header's value as it stands there.
+fn plain(header: &str, value: &str) -> Result<String, Fault> {
+    let value = value.trim_matches([' ', '\t']);
+    match value.bytes().all(|byte| matches!(byte, b'\t' | 0x20..0x7F)) {
+        true => Ok(value.to_owned()),
+        false => Err(mismatch(header, "has characters that it may not have")),
+    }
+}
+
 /// What a header's value stands for: itself, or in base 64 what could not stand there.
 fn decode(header: &str, value: &str) -> Result<String, Fault> {
-    let value = value.trim_matches([' ', '\t']);
-    if !value.bytes().all(|byte| matches!(byte, b'\t' | 0x20..0x7F)) {
-        return Err(mismatch(header, "has characters that it may not have"));
-    }
+    let value = plain(header, value)?;
     let encoded = value.strip_prefix("=?base64?").and_then(|rest| rest.strip_suffix("?="));
-    let Some(encoded) = encoded else { return Ok(value.to_owned()) };
+    let Some(encoded) = encoded else { return Ok(value) };
     let decoded = base64::read(encoded).and_then(|bytes| String::from_utf8(bytes).ok());
     decoded.ok_or_else(|| mismatch(header, "is not a text in base 64"))
 }
@@ -194,7 +205,11 @@ fn count_wishes(schema: &Value, depth: usize) -> usize {
         Value::Object(members) => {
             let own = usize::from(members.contains_key("x-mcp-header"));
             let inner = members.iter().map(|(name, value)| match (name.as_str(), value) {
-                ("properties" | "$defs" | "patternProperties" | "dependentSchemas", _) => {
+                (
+                    "properties" | "$defs" | "definitions" | "patternProperties"
+                    | "dependentSchemas",
+                    _,
+                ) => {
                     let each = value.as_object().into_iter().flatten();
                     each.map(|(_, schema)| count_wishes(schema, depth + 1)).sum()
                 }

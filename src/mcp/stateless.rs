@@ -25,7 +25,7 @@ pub fn era_of(message: &Message, version_header: Option<&str>) -> Era {
         Message::Request { params, .. } | Message::Notification { params, .. } => Some(params),
         Message::Response { .. } => None,
     };
-    let meta = params.and_then(|params| params.get("_meta")).and_then(Value::as_object);
+    let meta = params.and_then(meta_of);
     let is_modern = |meta: &Map<String, Value>| {
         meta.contains_key(META_VERSION) || meta.contains_key(META_CAPABILITIES)
     };
@@ -66,12 +66,8 @@ pub fn admit(
             return Err(Fault::invalid_request("this server asks nothing: there is no request"));
         }
     };
-    let said = Said::of(&params)?;
-    if let Some(headers) = headers {
-        headers.check_version(&said.version)?;
-    }
-    let version = Version::parse(&said.version).filter(|known| known.era() == Era::Stateless);
-    let version = version.ok_or_else(|| Fault::unsupported_version(&said.version))?;
+    let version = version_of(&params, headers)?;
+    let Said { client, client_info, log_level } = Said::of(&params)?;
     if let Some(headers) = headers {
         headers.check_method(&method)?;
     }
@@ -84,16 +80,40 @@ pub fn admit(
             headers.check_params(&params, spec_of)?;
         }
     }
-    let Said { client, client_info, log_level, .. } = said;
+    if method == "tasks/update" && !params.get("inputResponses").is_some_and(Value::is_object) {
+        return Err(Fault::invalid_params("`inputResponses` is not an object"));
+    }
     let asker = Asker { id, version, client, client_info, log_level };
     let context = Context::take(asker, &mut params)?;
     let ask = Ask::parse(&method, params, &context)?;
     Ok(Incoming::Ask(Box::new(context), ask))
 }
 
-/// What a request says of itself.
+fn missing(name: &str) -> Fault {
+    Fault::invalid_params(format!("`_meta` does not say `{name}` as it has to")).status(400)
+}
+
+fn meta_of(params: &Map<String, Value>) -> Option<&Map<String, Value>> {
+    params.get("_meta").and_then(Value::as_object)
+}
+
+/// In which version a request is. That is looked at before anything else: another version may have
+/// other words for the rest.
+fn version_of(
+    params: &Map<String, Value>,
+    headers: Option<&Headers<'_>>,
+) -> Result<Version, Fault> {
+    let said = meta_of(params).and_then(|meta| meta.get(META_VERSION)).and_then(Value::as_str);
+    let said = said.ok_or_else(|| missing(META_VERSION))?;
+    if let Some(headers) = headers {
+        headers.check_version(said)?;
+    }
+    let version = Version::parse(said).filter(|known| known.era() == Era::Stateless);
+    version.ok_or_else(|| Fault::unsupported_version(said))
+}
+
+/// What a request says of its client.
 struct Said {
-    version: String,
     client: ClientCapabilities,
     client_info: Option<ClientInfo>,
     log_level: Option<Level>,
@@ -103,20 +123,13 @@ impl Said {
     /// # Errors
     /// Something that has to be there is not, or makes no sense (B3).
     fn of(params: &Map<String, Value>) -> Result<Said, Fault> {
-        let missing = |name: &str| {
-            let text = format!("`_meta` does not say `{name}` as it has to");
-            Fault::invalid_params(text).status(400)
-        };
-        let meta = params.get("_meta").and_then(Value::as_object);
-        let meta = meta.ok_or_else(|| missing(META_VERSION))?;
-        let version = meta.get(META_VERSION).and_then(Value::as_str);
-        let version = version.ok_or_else(|| missing(META_VERSION))?.to_owned();
+        let meta = meta_of(params).ok_or_else(|| missing(META_CAPABILITIES))?;
         let client = meta.get(META_CAPABILITIES).ok_or_else(|| missing(META_CAPABILITIES))?;
         let client = ClientCapabilities::parse(client).map_err(|fault| fault.status(400))?;
         let given = |name: &str| meta.get(name).filter(|value| !value.is_null());
         let client_info = given(META_CLIENT).map(ClientInfo::parse).transpose();
         let log_level = given(META_LOG_LEVEL).map(Level::of).transpose()?;
         let client_info = client_info.map_err(|fault| fault.status(400))?;
-        Ok(Said { version, client, client_info, log_level })
+        Ok(Said { client, client_info, log_level })
     }
 }

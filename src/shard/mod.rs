@@ -65,7 +65,7 @@ pub use log::Log;
 pub use memory::{MemoryStatus, Shortage};
 pub use reader::Subscriber;
 #[cfg(feature = "server")]
-pub use serve::{Server, ServerConfig, ServerError, SetUp};
+pub use serve::{LineOptions, Server, ServerConfig, ServerError, SetUp};
 #[cfg(feature = "tls")]
 pub use serve::{TlsConfig, TlsError};
 
@@ -158,6 +158,9 @@ pub struct Shard<R: Reactor + 'static = AnyReactor> {
     /// Tools whose work is done by clients, and these.
     #[cfg(feature = "server")]
     workers: serve::Workers,
+    /// What clients of MCP are told of it.
+    #[cfg(feature = "server")]
+    mcp: serve::McpSetUp,
 }
 
 /// See [`Shard::observe`].
@@ -195,6 +198,8 @@ enum Call {
     Polled(Inbox),
     #[cfg(feature = "server")]
     Connection(crate::reactor::ConnectionId),
+    #[cfg(feature = "server")]
+    Mcp(serve::Ear),
 }
 
 const NO_SINK: Sink = Sink { subscriber: None, kinds: Kinds::ALL, call: Call::Nobody };
@@ -271,6 +276,8 @@ impl<R: Reactor + 'static> Shard<R> {
         let (mailbox_sender, mailbox) = std::sync::mpsc::sync_channel(limits::MAILBOX_COMMANDS_MAX);
         let bell = Bell { waker: reactor.waker(), departed: Flag::default() };
         let chunk_bytes_max = *limits::RING_CLASS_BYTES.last().expect("there are classes") / 4;
+        #[cfg(feature = "server")]
+        let mcp = serve::McpSetUp::new(config.mcp_key, config.access.is_guarded())?;
         Ok(Shard {
             engine: Engine::new(config.engine, now),
             secrets: Secrets::new(config.seed),
@@ -329,6 +336,8 @@ impl<R: Reactor + 'static> Shard<R> {
             serve: None,
             #[cfg(feature = "server")]
             workers: serve::Workers::default(),
+            #[cfg(feature = "server")]
+            mcp,
             reactor,
         })
     }

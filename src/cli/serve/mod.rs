@@ -6,6 +6,7 @@
 
 mod access;
 mod bill;
+mod conformance;
 
 use std::io;
 use std::path::PathBuf;
@@ -35,6 +36,7 @@ use access::is_open;
 
 pub use access::access;
 pub use bill::{Allowance, Bill};
+pub use conformance::Fixtures;
 
 const HELP_HEAD: &str = "\
 streamdoor serve: let clients run tools and follow them, over HTTP
@@ -43,6 +45,8 @@ Usage: streamdoor serve [OPTIONS]
 
   --config FILE                   settings from a file of TOML: the names below, with _ for -
   --print-config                  print the settings as such a file, and end
+  --conformance                   have the tools, prompts and resources, too, that the public
+                                  conformance suite of MCP asks for: see tools/conformance
   -h, --help                      this text
 
 Settings, which win over those of the file:
@@ -59,11 +63,11 @@ Exit codes: 0 stopped, 1 failed, 2 bad usage, 3 the environment lacks something.
 enum Command {
     Help,
     PrintConfig(Settings),
-    Serve(Settings),
+    Serve(Settings, Option<Fixtures>),
 }
 
 fn command(mut parser: lexopt::Parser) -> Result<Command, CliError> {
-    let (mut file, mut is_print, mut words) = (None, false, Vec::new());
+    let (mut file, mut is_print, mut fixtures, mut words) = (None, false, None, Vec::new());
     while let Some(argument) = parser.next()? {
         match argument {
             Short('h') | Long("help") => return Ok(Command::Help),
@@ -72,6 +76,7 @@ fn command(mut parser: lexopt::Parser) -> Result<Command, CliError> {
             }
             Long("config") => file = Some(PathBuf::from(parser.value()?)),
             Long("print-config" | "print_config") => is_print = true,
+            Long("conformance") => fixtures = Some(Fixtures::default()),
             Long(flag) => {
                 let name = find_flag(flag)?;
                 words.push((name.to_owned(), parser.value()?.string()?));
@@ -80,7 +85,10 @@ fn command(mut parser: lexopt::Parser) -> Result<Command, CliError> {
         }
     }
     let settings = Settings::new(file.as_deref(), &words)?;
-    Ok(if is_print { Command::PrintConfig(settings) } else { Command::Serve(settings) })
+    Ok(match is_print {
+        true => Command::PrintConfig(settings),
+        false => Command::Serve(settings, fixtures),
+    })
 }
 
 /// Carries out `streamdoor serve`.
@@ -90,12 +98,12 @@ pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
             say!("{HELP_HEAD}{}{}", settings::help(&Settings::default()), HELP_TAIL.trim_end())
         }
         Command::PrintConfig(settings) => say!("{}", settings.to_toml()),
-        Command::Serve(settings) => serve(&settings)?,
+        Command::Serve(settings, fixtures) => serve(&settings, fixtures)?,
     }
     Ok(())
 }
 
-fn serve(settings: &Settings) -> Result<(), CliError> {
+fn serve(settings: &Settings, fixtures: Option<Fixtures>) -> Result<(), CliError> {
     // No core dump holds what was streamed, and no other process of this user looks in.
     set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .map_err(|error| CliError::Environment(format!("PR_SET_DUMPABLE: {error}")))?;
@@ -115,37 +123,33 @@ fn serve(settings: &Settings) -> Result<(), CliError> {
             exit(0);
         },
     )?;
-    let served = serve_until(settings, &access, &bill, &log, || {
-        let _ = stop.recv(); // The sender is kept by the thread that waits for signals.
+    let server = start(settings, &access, &log, bill.connections_max, fixtures);
+    let served = server.map(|server| {
+        serve_until(settings, &bill, &log, server, || {
+            let _ = stop.recv(); // The sender is kept by the thread that waits for signals.
+        });
     });
     log.close();
     served
 }
 
 /// Serves until `wait` returns, and ends in order.
-fn serve_until(
-    settings: &Settings,
-    access: &Arc<Access>,
-    bill: &Bill,
-    log: &Log,
-    wait: impl FnOnce(),
-) -> Result<(), CliError> {
-    let server = start(settings, access, bill, log)?;
+fn serve_until(settings: &Settings, bill: &Bill, log: &Log, server: Server, wait: impl FnOnce()) {
     announce(settings, bill, log, &server);
     wait();
     let deadline = Duration::from_secs(settings.drain_deadline_s.0);
     tell(log, Level::Info, "stopping", |line| line.number("deadline_s", deadline.as_secs()));
     server.drain(deadline);
     tell(log, Level::Info, "stopped", |_| {});
-    Ok(())
 }
 
 /// The one place where settings meet the server.
 pub fn start(
     settings: &Settings,
     access: &Arc<Access>,
-    bill: &Bill,
     log: &Log,
+    connections_max: u32,
+    fixtures: Option<Fixtures>,
 ) -> Result<Server, CliError> {
     #[allow(unused_mut, reason = "without TLS nothing is added")]
     let mut shards = shards(settings, access, log);
@@ -163,11 +167,7 @@ pub fn start(
             return Err(CliError::Environment(text));
         }
     }
-    let config = ServerConfig {
-        shards,
-        listen: settings.listen.clone(),
-        connections_max: bill.connections_max,
-    };
+    let config = ServerConfig { shards, listen: settings.listen.clone(), connections_max };
     let commands = settings.commands();
     let virtual_tools = settings.virtual_tools.all();
     let files = files(settings)?;
@@ -178,6 +178,9 @@ pub fn start(
         }
         for tool in &virtual_tools {
             shard.add_virtual_tool(tool.clone()).expect("it was checked when it was read");
+        }
+        if let Some(fixtures) = &fixtures {
+            fixtures.add_to(shard);
         }
     };
     Server::start(config, Arc::new(set_up_tools)).map_err(|error| {

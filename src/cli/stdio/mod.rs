@@ -19,7 +19,7 @@ use streamdoor::shard::{LineOptions, Log, Server};
 use streamdoor::trace::Level;
 
 use super::console::say;
-use super::serve::{Allowance, Bill, access, announce, start, tell};
+use super::serve::{Allowance, Bill, Fixtures, access, announce, start, tell};
 use super::settings::{self, Bytes, Number, Settings, find_flag};
 use super::signals::on_interrupt;
 use super::{CliError, parsed};
@@ -32,6 +32,8 @@ Usage: streamdoor stdio [OPTIONS]
 
   --stdio-settle-ms N             how long the answer to a call waits behind its last notification,
                                   for clients that drop what comes together with it [0]
+  --conformance                   have the tools, prompts and resources of the public conformance
+                                  suite, too
   --config FILE                   settings from a file of TOML: the names below, with _ for -
   -h, --help                      this text
 
@@ -60,11 +62,12 @@ fn defaults() -> Settings {
 
 enum Command {
     Help,
-    Serve { settings: Box<Settings>, settle: Duration },
+    Serve { settings: Box<Settings>, settle: Duration, fixtures: Option<Fixtures> },
 }
 
 fn command(mut parser: lexopt::Parser) -> Result<Command, CliError> {
     let (mut file, mut settle, mut words) = (None, Duration::ZERO, Vec::new());
+    let mut fixtures = None;
     while let Some(argument) = parser.next()? {
         match argument {
             Short('h') | Long("help") => return Ok(Command::Help),
@@ -73,6 +76,7 @@ fn command(mut parser: lexopt::Parser) -> Result<Command, CliError> {
             }
             Long("config") => file = Some(PathBuf::from(parser.value()?)),
             Long("stdio-settle-ms" | "stdio_settle_ms") => settle = settle_time(&mut parser)?,
+            Long("conformance") => fixtures = Some(Fixtures::default()),
             Long(flag) => {
                 let name = find_flag(flag)?;
                 words.push((name.to_owned(), parser.value()?.string()?));
@@ -82,7 +86,7 @@ fn command(mut parser: lexopt::Parser) -> Result<Command, CliError> {
     }
     let settings = Box::new(defaults().with(file.as_deref(), &words)?);
     match settings.cpus.0.len() {
-        0 | 1 => Ok(Command::Serve { settings, settle }),
+        0 | 1 => Ok(Command::Serve { settings, settle, fixtures }),
         _ => Err(CliError::Usage("cpus: one shard serves one client, on one core".to_owned())),
     }
 }
@@ -103,11 +107,15 @@ pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
             say!("{HELP_HEAD}{}{}", settings::help(&defaults()), HELP_TAIL.trim_end());
             Ok(())
         }
-        Command::Serve { settings, settle } => serve(&settings, settle),
+        Command::Serve { settings, settle, fixtures } => serve(&settings, settle, fixtures),
     }
 }
 
-fn serve(settings: &Settings, settle: Duration) -> Result<(), CliError> {
+fn serve(
+    settings: &Settings,
+    settle: Duration,
+    fixtures: Option<Fixtures>,
+) -> Result<(), CliError> {
     // Before the next: from then on /proc shows nothing of this process.
     let (socket, carriers) =
         open().map_err(|error| CliError::Environment(format!("the standard streams: {error}")))?;
@@ -129,12 +137,13 @@ fn serve(settings: &Settings, settle: Duration) -> Result<(), CliError> {
             exit(0);
         },
     )?;
-    let server = start(settings, &access, &bill, &log)?;
-    let on_end = Box::new(move || {
+    let server = start(settings, &access, &log, bill.connections_max, fixtures)?;
+    let on_end: Box<dyn FnOnce() + Send> = Box::new(move || {
         let _ = ended.send(()); // As above.
     });
+    let options = LineOptions { settle, on_end: Some(on_end) };
     let shard = server.handles().next().expect("there is one").clone();
-    let opened = shard.call(move |shard| shard.open_lines(socket, LineOptions { settle, on_end }));
+    let opened = shard.call(move |shard| shard.open_lines(socket, options));
     match opened {
         Ok(Ok(())) => {}
         Ok(Err(error)) => return Err(CliError::Failed(format!("the standard streams: {error}"))),
