@@ -12,8 +12,14 @@ use super::{IMAGE, IMAGE_BYTES};
 /// What a prompt says, of its arguments and of what was answered.
 type Say = fn(&Map<String, Value>, &Replies) -> Rendered;
 
-pub fn catalog() -> Catalog {
-    Catalog { prompts: prompts(), resources: resources(), templates: vec![template()] }
+/// With the prompt that comes and goes, or without it.
+pub fn catalog(has_changed: bool) -> Catalog {
+    let mut prompts = prompts();
+    if has_changed {
+        let say: Say = |_, _| said(&[text("This prompt comes and goes.")]);
+        prompts.insert(0, prompt("test_changing_prompt", "Comes and goes.", &[], say));
+    }
+    Catalog { prompts, resources: resources(), templates: vec![template()] }
 }
 
 fn prompts() -> Vec<Prompt> {
@@ -152,7 +158,7 @@ mod tests {
 
     #[test]
     fn what_the_suite_reads_is_there() {
-        let catalog = catalog();
+        let catalog = catalog(true);
         let read = catalog.read("test://template/123/data").unwrap();
         let data = r#"{"id":"123","templateTest":true,"data":"Data for ID: 123"}"#;
         assert_eq!(read["text"], data);

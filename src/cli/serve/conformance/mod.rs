@@ -10,7 +10,7 @@ mod catalog;
 mod plain;
 mod tasks;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde_json::{Value, json};
 use streamdoor::shard::{Shard, ShardHandle};
@@ -30,13 +30,20 @@ const CHANGING_TOOL: &str = "test_changing_tool";
 
 /// All shards that have these fixtures: what changes has to change on all of them.
 #[derive(Clone, Default)]
-pub struct Fixtures(Arc<Mutex<Vec<ShardHandle>>>);
+pub struct Fixtures(Arc<Mutex<Places>>);
+
+#[derive(Default)]
+struct Places {
+    shards: Vec<ShardHandle>,
+    /// Are the prompts others than at the beginning?
+    have_prompts_changed: bool,
+}
 
 impl Fixtures {
     /// Adds everything to one shard.
     pub fn add_to(&self, shard: &mut Shard) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(shard.handle());
-        shard.set_catalog(catalog::catalog());
+        self.places().shards.push(shard.handle());
+        shard.set_catalog(catalog::catalog(false));
         let tools = shard.tools_mut();
         plain::add(tools)
             .and_then(|()| asking::add(tools))
@@ -50,15 +57,30 @@ impl Fixtures {
         let text = "Adds a tool to the list, or takes it away again.";
         tools.insert_closure(ToolSpec::new("test_trigger_tool_change", text), move |_, out| {
             fixtures.change(change_tools)?;
-            Ok(out.send(b"The list of tools has changed.")?)
+            say(out, "The list of tools has changed.")
+        })?;
+        let fixtures = self.clone();
+        let text = "Adds a prompt to the list, or takes it away again.";
+        tools.insert_closure(ToolSpec::new("test_trigger_prompt_change", text), move |_, out| {
+            let has_changed = {
+                let mut places = fixtures.places();
+                places.have_prompts_changed = !places.have_prompts_changed;
+                places.have_prompts_changed
+            };
+            fixtures.change(move |shard| shard.set_catalog(catalog::catalog(has_changed)))?;
+            say(out, "The list of prompts has changed.")
         })
     }
 
+    fn places(&self) -> MutexGuard<'_, Places> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Runs `change` on every shard.
-    fn change(&self, change: fn(&mut Shard)) -> Result<(), ToolError> {
-        let handles = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        for handle in handles {
-            handle.call(change).map_err(|error| format!("a shard: {error:?}"))?;
+    fn change(&self, change: impl Fn(&mut Shard) + Copy + Send + 'static) -> Result<(), ToolError> {
+        let shards = self.places().shards.clone();
+        for shard in shards {
+            shard.call(change).map_err(|error| format!("a shard: {error:?}"))?;
         }
         Ok(())
     }
