@@ -1,5 +1,5 @@
 //! What there is to offer beside tools and executions: prompts, resources, templates of resources.
-//! Embedders fill it; it does not change while it is served.
+//! Embedders fill it; when it is to change, another one takes its place.
 
 use std::fmt;
 
