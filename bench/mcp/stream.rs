@@ -153,15 +153,13 @@ impl Calls {
             return Err(format!("a notification of no call: {}", text()));
         };
         let mut rest = json;
-        let mut is_first = true;
+        if self.seq_place.number(rest, usize::MAX).is_none() {
+            return self.gap(track, json);
+        }
         while let Some(seq) = self.seq_place.number(rest, usize::MAX) {
             let Some(due_ns) = self.stamp_place.number(rest, STAMP_DIGITS) else {
                 return Err(format!("a chunk without a stamp: {}", text()));
             };
-            if is_first && seq != self.tracks[track].last_seq + 1 {
-                self.gap(track, json)?;
-            }
-            is_first = false;
             if seq != self.tracks[track].last_seq + 1 {
                 return Err(format!("chunk {seq} behind {}", self.tracks[track].last_seq));
             }
@@ -181,14 +179,17 @@ impl Calls {
         (at < self.tracks.len()).then_some(at)
     }
 
-    /// Chunks are missing: that has to be said.
+    /// A notification without chunks: those that are missing, or just a number.
     #[cold]
     fn gap(&mut self, track: usize, json: &[u8]) -> Result<(), String> {
         let value: Value = serde_json::from_slice(json).map_err(|error| error.to_string())?;
         let gap = &value["params"]["_meta"]["dev.streamdoor/gap"];
+        if gap.is_null() {
+            return Ok(());
+        }
         let (Some(to_seq), Some(count)) = (gap["to_seq"].as_u64(), gap["chunk_count"].as_u64())
         else {
-            return Err(format!("chunks are missing without a word: {value}"));
+            return Err(format!("a gap of what? {value}"));
         };
         self.tracks[track].last_seq = to_seq;
         self.missed_chunks += count;

@@ -42,14 +42,18 @@ fn ten_thousand_at_once_are_answered_in_order() {
 fn whoever_does_not_read_is_waited_for() {
     for reactor in REACTORS {
         let Some(mut program) = Program::piped(reactor, &[]) else { continue };
-        for id in 0..10_000 {
-            program
-                .say(format!("{{\"id\":{id},\"method\":\"ping\",\"jsonrpc\":\"2.0\"}}").as_bytes());
-        }
-        program.input = None;
+        let mut input = program.input.take().unwrap();
+        let writing = std::thread::spawn(move || {
+            for id in 0..10_000 {
+                let line = format!("{{\"id\":{id},\"method\":\"ping\",\"jsonrpc\":\"2.0\"}}\n");
+                input.write_all(line.as_bytes()).unwrap(); // Waits once all is full.
+            }
+        });
+        std::thread::sleep(std::time::Duration::from_millis(50)); // Mostly it is by then.
         for id in 0..10_000 {
             assert_eq!(program.next(), pong(id));
         }
+        writing.join().unwrap();
         assert_quiet_end(program.finish());
     }
 }
