@@ -617,6 +617,14 @@ pub const MCP_ID_BYTES_MAX: usize = 256;
 pub const MCP_BODY_BYTES_MAX: u64 = 4 << 20;
 /// ... the longest line on standard input.
 pub const MCP_LINE_BYTES_MAX: usize = 1 << 20;
+/// How long an answer may be made to wait behind the last notification of its call.
+pub const STDIO_SETTLE_MAX: Duration = Duration::from_secs(10);
+/// Connections beside the standard streams. More take longer to be ready for.
+pub const STDIO_CONNECTIONS_MAX: u64 = 256;
+/// Memory of rings that is bought before the first answer: half of it is 64 of the smallest.
+pub const STDIO_RINGS_PREALLOC_BYTES: u64 = 2 << 20;
+/// What a thread carries at once between a file or a terminal and a shard.
+pub const STDIO_CARRY_BYTES: usize = 64 << 10;
 /// What a result holds by itself; of a longer one it says how it begins, and gives a stream.
 pub const MCP_RESULT_BYTES_MAX: usize = 64 << 10;
 /// So much of its beginning.

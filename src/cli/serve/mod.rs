@@ -32,9 +32,11 @@ use super::console::say;
 use super::settings::{self, Settings};
 use super::signals::on_interrupt;
 use super::{CliError, settings::find_flag};
-use access::{access, is_open};
-use bill::{Allowance, Bill};
-use conformance::Fixtures;
+use access::is_open;
+
+pub use access::access;
+pub use bill::{Allowance, Bill};
+pub use conformance::Fixtures;
 
 const HELP_HEAD: &str = "\
 streamdoor serve: let clients run tools and follow them, over HTTP
@@ -92,7 +94,9 @@ fn command(mut parser: lexopt::Parser) -> Result<Command, CliError> {
 /// Carries out `streamdoor serve`.
 pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
     match command(parser)? {
-        Command::Help => say!("{HELP_HEAD}{}{}", settings::help(), HELP_TAIL.trim_end()),
+        Command::Help => {
+            say!("{HELP_HEAD}{}{}", settings::help(&Settings::default()), HELP_TAIL.trim_end())
+        }
         Command::PrintConfig(settings) => say!("{}", settings.to_toml()),
         Command::Serve(settings, fixtures) => serve(&settings, fixtures)?,
     }
@@ -119,7 +123,7 @@ fn serve(settings: &Settings, fixtures: Option<Fixtures>) -> Result<(), CliError
             exit(0);
         },
     )?;
-    let server = start(settings, &access, &log, bill.connections_max, fixtures);
+    let server = start(settings, &access, &bill, &log, fixtures);
     let served = server.map(|server| {
         serve_until(settings, &bill, &log, server, || {
             let _ = stop.recv(); // The sender is kept by the thread that waits for signals.
@@ -140,11 +144,11 @@ fn serve_until(settings: &Settings, bill: &Bill, log: &Log, server: Server, wait
 }
 
 /// The one place where settings meet the server.
-fn start(
+pub fn start(
     settings: &Settings,
     access: &Arc<Access>,
+    bill: &Bill,
     log: &Log,
-    connections_max: u32,
     fixtures: Option<Fixtures>,
 ) -> Result<Server, CliError> {
     #[allow(unused_mut, reason = "without TLS nothing is added")]
@@ -163,7 +167,11 @@ fn start(
             return Err(CliError::Environment(text));
         }
     }
-    let config = ServerConfig { shards, listen: settings.listen.clone(), connections_max };
+    let config = ServerConfig {
+        shards,
+        listen: settings.listen.clone(),
+        connections_max: bill.connections_max,
+    };
     let commands = settings.commands();
     let virtual_tools = settings.virtual_tools.all();
     let files = files(settings)?;
@@ -227,7 +235,7 @@ fn shards(settings: &Settings, access: &Arc<Access>, log: &Log) -> Vec<ShardConf
 }
 
 /// Says what was found, what it takes, and, last of all, where it listens.
-fn announce(settings: &Settings, bill: &Bill, log: &Log, server: &Server) {
+pub fn announce(settings: &Settings, bill: &Bill, log: &Log, server: &Server) {
     tell(log, Level::Info, "started", |line| {
         line.text("version", env!("CARGO_PKG_VERSION"));
         line.number("pid", u64::from(std::process::id()));
@@ -271,6 +279,6 @@ fn shown(address: &ListenAddress, is_tls: bool) -> String {
     }
 }
 
-fn tell(log: &Log, level: Level, event: &str, fill: impl FnOnce(&mut Line<'_>)) {
+pub fn tell(log: &Log, level: Level, event: &str, fill: impl FnOnce(&mut Line<'_>)) {
     log.announce(Clock::wall_us(), level, event, fill);
 }

@@ -132,7 +132,23 @@ impl Settings {
     /// # Errors
     /// The first that is wrong, with its place.
     pub fn new(file: Option<&Path>, words: &[(String, String)]) -> Result<Settings, CliError> {
-        let mut settings = Settings::default();
+        let settings = Settings::default().with(file, words)?;
+        if settings.listen.is_empty() {
+            return Err(CliError::Usage("listen: at least one address is needed".to_owned()));
+        }
+        Ok(settings)
+    }
+
+    /// The same over other defaults, and maybe without an address.
+    ///
+    /// # Errors
+    /// As [`Settings::new`].
+    pub fn with(
+        self,
+        file: Option<&Path>,
+        words: &[(String, String)],
+    ) -> Result<Settings, CliError> {
+        let mut settings = self;
         if let Some(path) = file {
             settings.read_file(path)?;
         }
@@ -158,8 +174,8 @@ impl Settings {
             return usage("tls_cert and tls_key are given together or not at all".to_owned());
         }
         let listeners_max = limits::LISTENERS_MAX as usize;
-        if self.listen.is_empty() || self.listen.len() > listeners_max {
-            return usage(format!("listen: 1 to {listeners_max} addresses are needed"));
+        if self.listen.len() > listeners_max {
+            return usage(format!("listen: there can be {listeners_max} addresses at most"));
         }
         for (at, address) in self.listen.iter().enumerate() {
             let is_chosen = matches!(address, ListenAddress::Tcp(tcp) if tcp.port() == 0);
@@ -211,9 +227,8 @@ pub fn find_flag(flag: &str) -> Result<&'static str, CliError> {
 }
 
 /// The part of the help text that is about settings.
-pub fn help() -> String {
+pub fn help(defaults: &Settings) -> String {
     const COLUMN: usize = 34;
-    let defaults = Settings::default();
     let mut out = String::new();
     for ((name, text), value) in TABLE.iter().zip(defaults.values()) {
         let flag = format!("  --{} {}", flag_of(name), value.placeholder());

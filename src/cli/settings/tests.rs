@@ -179,7 +179,7 @@ fn what_contradicts_itself_is_refused() {
 
 #[test]
 fn the_help_text_tells_every_setting_with_its_default() {
-    let help = help();
+    let help = help(&Settings::default());
     for (name, _) in TABLE {
         assert!(help.contains(&format!("  --{}", flag_of(name))), "{name}");
     }

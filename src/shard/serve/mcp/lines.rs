@@ -154,6 +154,13 @@ impl<R: Reactor + 'static> Shard<R> {
             }
             return;
         }
+        if let Message::Request { id: asked, method, .. } = message
+            && method == "ping"
+        {
+            let nothing = serde_json::Value::Object(serde_json::Map::new());
+            self.write_line(id, |out| jsonrpc::write_result(out, asked, &nothing));
+            return; // The one request that may come before.
+        }
         match self.initialize(message, Principal::ANYONE) {
             Err(fault) => self.write_fault(id, request, &fault),
             Ok((name, result)) => {
