@@ -4,13 +4,14 @@
 //! for it with the id of the last event that it has seen.
 
 use std::collections::VecDeque;
+use std::rc::Rc;
 
 use serde_json::Value;
 
 use super::super::super::Shard;
 use super::super::Serve;
 use super::super::connection::{Doing, Timer};
-use super::call::{Asker, McpCall, Outlet, Stage};
+use super::call::{Asker, McpCall, Outlet, Stage, Tokens};
 use super::sessions::SessionName;
 use super::{Link, Part};
 use crate::base::{Handle, Instant, Principal};
@@ -177,7 +178,9 @@ impl<R: Reactor + 'static> Shard<R> {
             return Err(Fault::busy(format!("there are {most} requests under way already")));
         }
         let level = context.log_level;
+        let (progress, partial) = (context.progress_token.clone(), context.partial_token.clone());
         let call = McpCall {
+            tokens: Rc::new(Tokens { progress, partial }),
             asker,
             owner,
             context: *context,
