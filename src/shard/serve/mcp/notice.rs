@@ -210,11 +210,14 @@ impl Serve {
             Some(progress) => (progress.progress, progress.total),
             None => (last.seq as f64, notice.chunks_expected.map(|count| count as f64)),
         };
+        // What is a content block as JSON is nothing to read.
+        let has_blocks = notice.pieces.iter().any(|piece| piece.kind == Kind::Content);
+        let message = has_blocks.then_some("");
         let note = notify::Progress {
             token,
             progress: call.reached.rising.next(wanted),
             total,
-            message: None,
+            message,
             percentage: notice.progress.and_then(|progress| progress.percentage()),
             context: None,
             gap: None,
