@@ -10,6 +10,7 @@ use crate::base::ExecutionId;
 use crate::endpoint::answer::{Answer, JSON};
 use crate::endpoint::fields::{Field, Shape};
 use crate::endpoint::{ApiError, Call};
+use crate::mcp::{Ask, Context};
 use crate::wire::http1::{Headers, Status, is_media_type};
 use crate::wire::jsonrpc::{self, Message};
 use crate::wire::sse;
@@ -40,6 +41,8 @@ pub enum McpWish {
     Hear(Option<Box<str>>),
     /// To end its session.
     Leave,
+    /// This, which another shard has let in: it is about something that lives here.
+    Asked(Box<Context>, Ask),
 }
 
 /// A message of JSON-RPC.
@@ -165,6 +168,9 @@ impl McpRequest {
     /// The number of the shard that has to answer: where the session is or, where there is none,
     /// what the request names.
     pub(super) fn home(&self) -> Option<u8> {
+        if let McpWish::Hear(Some(behind)) = &self.wish {
+            return place_of(behind); // Where the call is whose stream was cut.
+        }
         let params = match &self.wish {
             McpWish::Say(message) => match &**message {
                 Message::Request { params, .. } | Message::Notification { params, .. } => {
@@ -172,6 +178,7 @@ impl McpRequest {
                 }
                 Message::Response { .. } => None,
             },
+            McpWish::Asked(..) => return None,
             McpWish::Hear(_) | McpWish::Leave => None,
         };
         let is_alone = params.is_some_and(|params| {
@@ -185,12 +192,53 @@ impl McpRequest {
     }
 }
 
+impl McpRequest {
+    /// One that was let in, and needs its head no more.
+    pub fn of(wish: McpWish, session: Option<Box<str>>) -> McpRequest {
+        let (version, method, name) = (None, None, None);
+        McpRequest { wish, session, version, method, name, parameters: Vec::new() }
+    }
+
+    /// The tool that a request calls which stands for itself.
+    pub fn called_tool(&self) -> Option<&str> {
+        let McpWish::Say(message) = &self.wish else { return None };
+        match &**message {
+            Message::Request { method, params, .. } if method == "tools/call" => {
+                params.get("name")?.as_str()
+            }
+            _ => None,
+        }
+    }
+}
+
 /// Where the stateless era says its version.
 const VERSION_KEY: &str = "io.modelcontextprotocol/protocolVersion";
 
 /// Names of ours begin with the number of their shard.
 fn place_of(name: &str) -> Option<u8> {
     u8::from_str_radix(name.get(..2)?, 16).ok()
+}
+
+/// The shard of the first of these that lives somewhere.
+pub fn shard_of(ask: &Ask) -> Option<u8> {
+    let of_uri = |uri: &str| {
+        let id = uri.strip_prefix(EXECUTIONS)?.split('/').next()?;
+        id.parse::<ExecutionId>().ok().map(|id| id.shard)
+    };
+    match ask {
+        Ask::ReadResource { uri } | Ask::Subscribe { uri } | Ask::Unsubscribe { uri } => {
+            of_uri(uri)
+        }
+        Ask::GetTask { id }
+        | Ask::TaskResult { id }
+        | Ask::CancelTask { id }
+        | Ask::UpdateTask { id, .. } => place_of(id),
+        Ask::CallTool { name, arguments } if name.starts_with("stream_") => {
+            let id = arguments.get("stream_id")?.as_str()?;
+            id.parse::<ExecutionId>().ok().map(|id| id.shard)
+        }
+        _ => None,
+    }
 }
 
 /// Where that lives which the parameters of a request name.

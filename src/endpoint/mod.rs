@@ -59,6 +59,6 @@ pub use call::{
 };
 pub use connection::{Arrival, Due, HttpConnection, Step, StreamBody};
 pub use error::ApiError;
-pub use mcp::{McpRequest, McpWish};
+pub use mcp::{McpRequest, McpWish, shard_of};
 pub use surroundings::Surroundings;
 pub use workers::virtual_tool;

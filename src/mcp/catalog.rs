@@ -1,5 +1,5 @@
 //! What there is to offer beside tools and executions: prompts, resources, templates of resources.
-//! Embedders fill it; it does not change while it is served.
+//! Embedders fill it; when it is to change, another one takes its place.
 
 use std::fmt;
 
@@ -297,5 +297,134 @@ impl fmt::Debug for Resource {
 impl fmt::Debug for Template {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "Template({})", self.uri_template)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mcp::shapes::check;
+
+    fn catalog() -> Catalog {
+        let prompt = Prompt {
+            name: "p".to_owned(),
+            title: Some("P".to_owned()),
+            description: "Does.".to_owned(),
+            arguments: vec![PromptArgument {
+                name: "a".to_owned(),
+                description: "d".to_owned(),
+                required: true,
+                values: vec![],
+            }],
+            schema: None,
+            render: Box::new(|arguments, _, _| {
+                let content = json!({"type": "text", "text": arguments["a"]});
+                Ok(Rendered::Messages(json!([{"role": "user", "content": content}])))
+            }),
+        };
+        let resource = Resource {
+            uri: "test://a".to_owned(),
+            name: "a".to_owned(),
+            title: Some("A".to_owned()),
+            description: Some("d".to_owned()),
+            mime_type: Some("image/png".to_owned()),
+            read: Box::new(|| Contents::Blob(vec![0xFF, 0xFE])),
+        };
+        let template = Template {
+            uri_template: "test://t/{id}/data".to_owned(),
+            name: "t".to_owned(),
+            title: None,
+            description: None,
+            mime_type: None,
+            values: vec![],
+            read: Box::new(|variables| {
+                let (_, id) = &variables[0];
+                (id != "none").then(|| Contents::Text(format!("of {id}")))
+            }),
+        };
+        Catalog { prompts: vec![prompt], resources: vec![resource], templates: vec![template] }
+    }
+
+    #[test]
+    fn what_there_is_is_listed_in_the_words_of_each_version() {
+        let catalog = catalog();
+        for version in Version::ALL {
+            let prompt = catalog.prompts[0].to_json(version);
+            let resource = catalog.resources[0].to_json(version);
+            check(version, "Prompt", &prompt);
+            check(version, "Resource", &resource);
+            check(version, "ResourceTemplate", &catalog.templates[0].to_json(version));
+            for document in [prompt, resource] {
+                assert_eq!(document.get("title").is_some(), version >= Version::V2025_06_18);
+            }
+        }
+        let prompt = catalog.prompts[0].to_json(Version::LATEST);
+        assert_eq!(
+            prompt["arguments"],
+            json!([{"name": "a", "description": "d", "required": true}])
+        );
+    }
+
+    #[test]
+    fn a_resource_is_read_as_text_or_in_base_64_and_what_is_not_there_is_not() {
+        // A42, B32.
+        let catalog = catalog();
+        let blob = catalog.read("test://a").unwrap();
+        assert_eq!(blob, json!({"uri": "test://a", "mimeType": "image/png", "blob": "//4="}));
+        check(Version::LATEST, "BlobResourceContents", &blob);
+        let text = catalog.read("test://t/x%2Fy/data").unwrap();
+        assert_eq!(text, json!({"uri": "test://t/x%2Fy/data", "text": "of x/y"}));
+        check(Version::LATEST, "TextResourceContents", &text);
+        for uri in ["test://b", "test://t/none/data", "test://t//data", "test://t/a/b/data", ""] {
+            assert_eq!(catalog.read(uri), None, "{uri}");
+        }
+        assert!(catalog.has("test://a") && catalog.has("test://t/none/data"));
+        assert!(!catalog.has("test://b"));
+    }
+
+    #[test]
+    fn variables_are_what_stands_in_their_places() {
+        let found = |template: &str, uri: &str| {
+            let found = variables(template, uri)?;
+            Some(found.into_iter().map(|(name, value)| format!("{name}={value}")).collect())
+        };
+        let table: [(&str, &str, Option<&[&str]>); 12] = [
+            ("a:{x}", "a:1", Some(&["x=1"])),
+            ("a:{x}", "a:", None),
+            ("a:{x}", "a:1/2", None),
+            ("a:{x}/{y}", "a:1/2", Some(&["x=1", "y=2"])),
+            ("a:{x}-{y}.z", "a:1-2.z", Some(&["x=1", "y=2"])),
+            ("a:{x}/z", "a:1/z", Some(&["x=1"])),
+            ("a:{x}/z", "a:1/zz", None),
+            ("a:b", "a:b", Some(&[])),
+            ("a:{x}", "a:%C3%A9", Some(&["x=\u{e9}"])),
+            ("a:{x}", "a:%ff", None),
+            ("a:{x}", "a:%+1", None),
+            ("a:{x}", "a:%4", None),
+        ];
+        for (template, uri, expected) in table {
+            let expected: Option<Vec<String>> =
+                expected.map(|all| all.iter().map(|text| (*text).to_owned()).collect());
+            assert_eq!(found(template, uri), expected, "{template} {uri}");
+        }
+    }
+
+    #[test]
+    fn a_prompt_needs_its_required_arguments() {
+        // A43, B33.
+        let catalog = catalog();
+        let prompt = catalog.prompt("p").unwrap();
+        assert_eq!(prompt.check(&Map::new()).unwrap_err().code, -32_602);
+        let arguments: Map<String, Value> = [("a".to_owned(), json!("x"))].into_iter().collect();
+        assert_eq!(prompt.check(&arguments), Ok(()));
+        let client = ClientCapabilities::default();
+        let Ok(Rendered::Messages(messages)) =
+            (prompt.render)(&arguments, &Replies::default(), &client)
+        else {
+            panic!("it asks nothing");
+        };
+        let result = json!({"messages": messages, "resultType": "complete"});
+        check(Version::LATEST, "GetPromptResult", &result);
+        assert!(catalog.prompt("q").is_none());
     }
 }

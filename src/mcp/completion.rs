@@ -115,3 +115,131 @@ fn that_begin(values: &[String], prefix: &str) -> Completion {
     values.truncate(limits::COMPLETION_VALUES_MAX);
     Completion { values, total }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::mcp::catalog::{Contents, PromptArgument, Rendered};
+
+    fn prompt(name: &str, values: &[&str], schema: Option<Value>) -> Prompt {
+        let argument = PromptArgument {
+            name: "a".to_owned(),
+            values: values.iter().map(|value| (*value).to_owned()).collect(),
+            ..Default::default()
+        };
+        Prompt {
+            name: name.to_owned(),
+            title: None,
+            description: String::new(),
+            arguments: vec![argument],
+            schema,
+            render: Box::new(|_, _, _| Ok(Rendered::Messages(json!([])))),
+        }
+    }
+
+    fn catalog() -> Catalog {
+        let languages = json!({
+            "type": "object",
+            "properties": {"a": {}, "loud": {"type": "boolean"}},
+            "if": {"properties": {"loud": {"const": true}}},
+            "then": {"properties": {"a": {"enum": ["HEY", "HO"]}}},
+            "else": {"properties": {"a": {"enum": ["hey"]}}},
+        });
+        let template = Template {
+            uri_template: "test://{color}/{free}".to_owned(),
+            name: "t".to_owned(),
+            title: None,
+            description: None,
+            mime_type: None,
+            values: vec![("color".to_owned(), vec!["red".to_owned(), "rose".to_owned()])],
+            read: Box::new(|_| Some(Contents::Text(String::new()))),
+        };
+        Catalog {
+            prompts: vec![
+                prompt("list", &["Paris", "park", "Paros", "Rome"], None),
+                prompt("schema", &[], Some(languages)),
+                prompt("free", &[], None),
+            ],
+            resources: vec![],
+            templates: vec![template],
+        }
+    }
+
+    fn ask(
+        target: Target,
+        argument: &str,
+        value: &str,
+        context: Value,
+    ) -> Result<Vec<String>, i64> {
+        let spec = ToolSpec {
+            arguments: json!({"type": "object", "properties": {
+                "size": {"enum": [1, 2, 10]}, "name": {"type": "string", "examples": ["ann", "bob"]},
+            }}),
+            ..ToolSpec::new("tool", "")
+        };
+        let tool = |name: &str| (name == "tool").then(|| Arc::new(spec.clone()));
+        let executions = || vec!["01a".to_owned(), "01b".to_owned(), "02c".to_owned()];
+        let catalog = catalog();
+        let sources = Sources { catalog: &catalog, tool: &tool, executions: &executions };
+        let (argument, value) = (argument.to_owned(), value.to_owned());
+        let context = context.as_object().unwrap().clone();
+        let wanted = Complete { target, argument, value, context };
+        let found = complete(&wanted, &sources).map_err(|fault| fault.code)?;
+        assert_eq!(found.total, found.values.len());
+        Ok(found.values)
+    }
+
+    fn values(target: Target, argument: &str, value: &str) -> Vec<String> {
+        ask(target, argument, value, json!({})).unwrap()
+    }
+
+    #[test]
+    fn values_come_from_lists_schemas_templates_and_executions() {
+        // A39, B34.
+        let prompt = |name: &str| Target::Prompt(name.to_owned());
+        let resource = |uri: &str| Target::Resource(uri.to_owned());
+        assert_eq!(values(prompt("list"), "a", "Par"), ["Paris", "Paros", "park"]);
+        assert_eq!(values(prompt("list"), "a", "x"), [""; 0]);
+        assert_eq!(values(prompt("free"), "a", ""), [""; 0]);
+        assert_eq!(values(Target::Tool("tool".to_owned()), "size", "1"), ["1", "10"]);
+        assert_eq!(values(prompt("tool"), "name", ""), ["ann", "bob"]);
+        assert_eq!(values(resource("test://{color}/{free}"), "color", "ro"), ["rose"]);
+        assert_eq!(values(resource("test://{color}/{free}"), "free", "ro"), [""; 0]);
+        assert_eq!(values(resource("test://red/x"), "any", ""), [""; 0]);
+        for template in [EXECUTION_TEMPLATE, OUTPUT_TEMPLATE] {
+            assert_eq!(values(resource(template), "id", "01"), ["01a", "01b"]);
+        }
+    }
+
+    #[test]
+    fn other_arguments_choose_what_fits_though_they_come_as_texts() {
+        let schema = || Target::Prompt("schema".to_owned());
+        assert_eq!(ask(schema(), "a", "", json!({"loud": "true"})).unwrap(), ["HEY", "HO"]);
+        assert_eq!(ask(schema(), "a", "", json!({"loud": "false"})).unwrap(), ["hey"]);
+    }
+
+    #[test]
+    fn what_is_not_there_cannot_be_completed() {
+        // A39: −32602.
+        for (target, argument) in [
+            (Target::Prompt("none".to_owned()), "a"),
+            (Target::Prompt("list".to_owned()), "b"),
+            (Target::Tool("none".to_owned()), "a"),
+            (Target::Resource("test://none".to_owned()), "a"),
+            (Target::Resource("test://{color}/{free}".to_owned()), "shape"),
+            (Target::Resource(EXECUTION_TEMPLATE.to_owned()), "name"),
+        ] {
+            assert_eq!(ask(target.clone(), argument, "", json!({})), Err(-32_602), "{target:?}");
+        }
+    }
+
+    #[test]
+    fn at_most_a_hundred_values_are_given_and_all_are_counted() {
+        // A39.
+        let all: Vec<String> = (0..250).map(|number| format!("v{number}")).collect();
+        let found = that_begin(&all, "v");
+        assert_eq!((found.values.len(), found.total), (limits::COMPLETION_VALUES_MAX, 250));
+    }
+}

@@ -385,3 +385,155 @@ pub fn specs() -> [ToolSpec; 3] {
     };
     [open, read, close]
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::Random;
+
+    fn read(window: &mut Window, offset: Option<u64>) -> (u64, Vec<u8>, bool) {
+        let reading = window.read(offset).expect("something is there");
+        let bytes = match reading.piece {
+            Piece::Text(text) => text.as_bytes(),
+            Piece::Bytes(bytes) => bytes,
+        };
+        (reading.offset, bytes.to_vec(), reading.is_done)
+    }
+
+    #[test]
+    fn all_that_is_written_is_read_once_and_in_order_however_it_comes() {
+        let mut random = Random::new(1);
+        for round in 0..200 {
+            let text: String = (0..random.below(60_000))
+                .map(|_| ['a', '\u{e9}', '\u{20ac}', '\u{1f600}'][random.below(4) as usize])
+                .collect();
+            let mut rest = text.as_bytes();
+            let (mut window, mut all) = (Window::new(), String::new());
+            loop {
+                if !rest.is_empty() {
+                    let length = window.room().min(rest.len()).min(random.below(50_000) as usize);
+                    window.push(&rest[..length]);
+                    rest = &rest[length..];
+                }
+                if rest.is_empty() && !window.is_ended() {
+                    window.end();
+                }
+                match window.read(None) {
+                    Ok(Reading { piece: Piece::Text(piece), is_done, offset, .. }) => {
+                        assert!(piece.len() <= limits::MCP_READ_BYTES_MAX);
+                        assert_eq!(offset, all.len() as u64);
+                        all.push_str(piece);
+                        if is_done {
+                            break;
+                        }
+                    }
+                    Err(ReadError::Empty) => {}
+                    other => panic!("round {round}: {other:?}"),
+                }
+            }
+            assert_eq!(all, text, "round {round}");
+            assert!(window.is_done());
+        }
+    }
+
+    #[test]
+    fn a_lost_answer_is_had_again_by_its_offset() {
+        let mut window = Window::new();
+        window.push(b"first");
+        assert_eq!(read(&mut window, None), (0, b"first".to_vec(), false));
+        window.push(b", second");
+        assert_eq!(read(&mut window, Some(0)), (0, b"first, second".to_vec(), false));
+        assert_eq!(read(&mut window, Some(0)), (0, b"first, second".to_vec(), false));
+        assert_eq!(read(&mut window, Some(7)), (7, b"second".to_vec(), false));
+        assert_eq!(window.read(Some(6)), Err(ReadError::Gone { oldest: 7 }));
+        assert_eq!(window.read(Some(14)), Err(ReadError::Ahead { total_written: 13 }));
+        assert_eq!(window.read(None), Err(ReadError::Empty));
+        assert_eq!(window.read(Some(7)).unwrap().offset, 7); // What was not read is not let go.
+        window.end();
+        assert_eq!(read(&mut window, None), (13, vec![], true));
+        assert_eq!(read(&mut window, None), (13, vec![], true));
+    }
+
+    #[test]
+    fn the_window_is_full_until_somebody_reads() {
+        let mut window = Window::new();
+        let max = limits::MCP_RESULT_BYTES_MAX;
+        window.push(&vec![b'a'; max]);
+        assert_eq!(window.room(), 0);
+        assert_eq!(read(&mut window, None).1.len(), limits::MCP_READ_BYTES_MAX);
+        assert_eq!(window.room(), 0); // The answer may be lost.
+        assert_eq!(read(&mut window, None).0, limits::MCP_READ_BYTES_MAX as u64);
+        assert_eq!(window.room(), limits::MCP_READ_BYTES_MAX);
+        assert_eq!(window.total_written(), max as u64);
+    }
+
+    #[test]
+    fn a_character_is_never_cut_and_bytes_are_given_as_they_are() {
+        let mut window = Window::new();
+        window.push(b"a\xe2\x82");
+        assert_eq!(read(&mut window, None), (0, b"a".to_vec(), false));
+        assert_eq!(window.read(None), Err(ReadError::Empty)); // The rest of it may come.
+        window.push(b"\xac");
+        assert_eq!(read(&mut window, None), (1, "\u{20ac}".as_bytes().to_vec(), false));
+        window.push(b"\xff\xe2\x82");
+        let reading = window.read(None).unwrap();
+        assert_eq!(reading.piece, Piece::Bytes(b"\xff"));
+        assert_eq!(reading.to_json("s")["encoding"], "base64");
+        window.end();
+        assert_eq!(read(&mut window, None), (5, b"\xe2\x82".to_vec(), true));
+    }
+
+    #[test]
+    fn answers_are_as_the_seed_has_them() {
+        let mut window = Window::new();
+        let waited = timed_out("s", &window);
+        assert_eq!((&waited["bytes_read"], &waited["done"]), (&json!(0), &json!(false)));
+        assert_eq!(waited["timed_out"], true);
+        window.push(b"abc");
+        window.end();
+        let read = window.read(None).unwrap().to_json("s");
+        let expected = json!({
+            "stream_id": "s", "offset": 0, "bytes_read": 3, "done": true, "total_written": 3,
+            "chunk": "abc", "encoding": "text",
+        });
+        assert_eq!(read, expected);
+        let documents = [opened("s", "t"), read, closed("s", 3)];
+        for (spec, document) in specs().iter().zip(documents) {
+            let schema = spec.output_schema.as_ref().unwrap();
+            for name in schema["required"].as_array().unwrap() {
+                assert!(document.get(name.as_str().unwrap()).is_some(), "{name}");
+            }
+        }
+        assert_eq!(closed("s", 3)["status"], "closed");
+        assert_eq!(read_problem(ReadError::Empty), None);
+        assert!(read_problem(ReadError::Gone { oldest: 7 }).unwrap().contains("from 7 on"));
+        assert!(read_problem(ReadError::Ahead { total_written: 9 }).unwrap().contains('9'));
+    }
+
+    #[test]
+    fn calls_of_its_tools_are_checked() {
+        let parse =
+            |name: &str, arguments: Value| DoorCall::parse(name, arguments.as_object().unwrap());
+        assert_eq!(parse("other", json!({})), None);
+        let open = DoorCall::Open { tool: "t".to_owned(), arguments: Map::new() };
+        assert_eq!(parse(STREAM_OPEN, json!({"tool": "t"})), Some(Ok(open)));
+        let stream_id = "s".to_owned();
+        let read = DoorCall::Read { stream_id: stream_id.clone(), offset: Some(0) };
+        assert_eq!(parse(STREAM_READ, json!({"stream_id": "s", "offset": 0})), Some(Ok(read)));
+        let close = DoorCall::Close { stream_id };
+        assert_eq!(parse(STREAM_CLOSE, json!({"stream_id": "s"})), Some(Ok(close)));
+        for (name, arguments, words) in [
+            (STREAM_OPEN, json!({}), "`tool`: is missing"),
+            (STREAM_OPEN, json!({"tool": "stream_open"}), "for streams itself"),
+            (STREAM_OPEN, json!({"tool": "t", "arguments": 1}), "`arguments`"),
+            (STREAM_READ, json!({}), "`stream_id`: is missing"),
+            (STREAM_READ, json!({"stream_id": 1}), "`stream_id`"),
+            (STREAM_READ, json!({"stream_id": "s", "offset": -1}), "`offset`"),
+            (STREAM_READ, json!({"stream_id": "s", "x": 1}), "`x`: is unknown"),
+            (STREAM_CLOSE, json!({"stream_id": "x".repeat(1_000)}), "`stream_id`"),
+        ] {
+            let problem = parse(name, arguments).unwrap().unwrap_err();
+            assert!(problem.contains(words), "{problem}");
+        }
+    }
+}

@@ -24,6 +24,8 @@
 #![forbid(unsafe_code)]
 
 mod ask;
+#[cfg(test)]
+mod ask_tests;
 mod call;
 pub mod catalog;
 mod client;
@@ -34,14 +36,26 @@ pub mod door;
 mod fault;
 mod headers;
 pub mod notify;
+#[cfg(test)]
+mod notify_tests;
 pub mod progress;
 pub mod questions;
 pub mod request_state;
 pub mod results;
+#[cfg(test)]
+mod results_tests;
 mod server;
 mod session;
+#[cfg(test)]
+mod session_tests;
+#[cfg(test)]
+mod shapes;
 mod stateless;
+#[cfg(test)]
+mod stateless_tests;
 pub mod tasks;
+#[cfg(test)]
+mod testing;
 mod version;
 
 pub use ask::{Ask, Complete, Filter, Incoming, Target, Told};

@@ -108,3 +108,85 @@ impl Seal {
         mac
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::mcp::{Version, codes, testing};
+
+    const BOUND: Bound<'static> =
+        Bound { principal: Principal(1), method: "tools/call", name: "delete" };
+    const NOW: Instant = Instant::from_nanos(1_500_000_000);
+
+    fn seal() -> Seal {
+        Seal::new(&[7; 32])
+    }
+
+    #[test]
+    fn a_state_comes_back_as_it_was() {
+        for state in [json!(null), json!({"step": 2, "a": ["\u{e9}\n"]}), json!("x".repeat(5_000))]
+        {
+            let text = seal().seal(BOUND, &state, NOW).unwrap();
+            assert_eq!(seal().open(BOUND, &text, NOW), Ok(state));
+            assert!(text.is_ascii());
+        }
+    }
+
+    #[test]
+    fn a_state_that_was_touched_or_is_somebody_elses_is_refused() {
+        // B16.
+        let text = seal().seal(BOUND, &json!({"is_admin": false}), NOW).unwrap();
+        for place in 0..text.len() {
+            let mut bytes = text.clone().into_bytes();
+            bytes[place] = if bytes[place] == b'A' { b'B' } else { b'A' };
+            let tampered = String::from_utf8(bytes).unwrap();
+            let fault = seal().open(BOUND, &tampered, NOW).expect_err(&tampered);
+            assert_eq!((fault.code, fault.status), (codes::INVALID_PARAMS, 200));
+        }
+        for other in [
+            Bound { principal: Principal(2), ..BOUND },
+            Bound { method: "prompts/get", ..BOUND },
+            Bound { name: "delete2", ..BOUND },
+            Bound { method: "tools/calld", name: "elete", ..BOUND },
+        ] {
+            assert!(seal().open(other, &text, NOW).is_err(), "{other:?}");
+        }
+        assert!(Seal::new(&[8; 32]).open(BOUND, &text, NOW).is_err());
+        for junk in ["", "x", "AAAA", "null", &"A".repeat(1 << 16), &text[..40]] {
+            assert!(seal().open(BOUND, junk, NOW).is_err(), "{junk}");
+        }
+    }
+
+    #[test]
+    fn a_state_is_good_for_its_time_and_not_longer() {
+        // B16.
+        let text = seal().seal(BOUND, &json!(1), NOW).unwrap();
+        let last = NOW + limits::MCP_STATE_TTL;
+        assert!(seal().open(BOUND, &text, last).is_ok());
+        assert!(seal().open(BOUND, &text, last + Duration::from_secs(1)).is_err());
+    }
+
+    #[test]
+    fn a_state_has_a_limit() {
+        let long = json!("x".repeat(limits::MCP_STATE_BYTES_MAX));
+        assert_eq!(seal().seal(BOUND, &long, NOW).unwrap_err().code, codes::INTERNAL);
+    }
+
+    #[test]
+    fn a_retry_brings_its_answers_and_its_state_or_is_refused() {
+        let text = seal().seal(BOUND, &json!({"step": 1}), NOW).unwrap();
+        let replies = |state: Value| {
+            let params = json!({"inputResponses": {"a": {"b": 1}, "c": 1}, "requestState": state});
+            let context = testing::context(Version::LATEST, json!({}), params);
+            seal().replies(BOUND, &context, NOW)
+        };
+        let got = replies(text.into()).unwrap();
+        assert_eq!((got.answers.len(), got.state), (1, Some(json!({"step": 1}))));
+        assert_eq!(replies(Value::Null).unwrap().state, None);
+        assert!(replies("forged".into()).is_err());
+    }
+}

@@ -37,7 +37,7 @@ impl Default for ServerInfo {
             instructions: None,
             has_prompts: false,
             tells_tools: true,
-            tells_prompts: false,
+            tells_prompts: true,
             tells_resources: false,
             lists_tasks: false,
         }

@@ -123,7 +123,7 @@ fn serve(settings: &Settings, fixtures: Option<Fixtures>) -> Result<(), CliError
             exit(0);
         },
     )?;
-    let server = start(settings, &access, &log, bill.connections_max, fixtures);
+    let server = start(settings, &access, &bill, &log, fixtures);
     let served = server.map(|server| {
         serve_until(settings, &bill, &log, server, || {
             let _ = stop.recv(); // The sender is kept by the thread that waits for signals.
@@ -147,8 +147,8 @@ fn serve_until(settings: &Settings, bill: &Bill, log: &Log, server: Server, wait
 pub fn start(
     settings: &Settings,
     access: &Arc<Access>,
+    bill: &Bill,
     log: &Log,
-    connections_max: u32,
     fixtures: Option<Fixtures>,
 ) -> Result<Server, CliError> {
     #[allow(unused_mut, reason = "without TLS nothing is added")]
@@ -167,7 +167,11 @@ pub fn start(
             return Err(CliError::Environment(text));
         }
     }
-    let config = ServerConfig { shards, listen: settings.listen.clone(), connections_max };
+    let config = ServerConfig {
+        shards,
+        listen: settings.listen.clone(),
+        connections_max: bill.connections_max,
+    };
     let commands = settings.commands();
     let virtual_tools = settings.virtual_tools.all();
     let files = files(settings)?;

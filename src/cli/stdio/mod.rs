@@ -137,7 +137,7 @@ fn serve(
             exit(0);
         },
     )?;
-    let server = start(settings, &access, &log, bill.connections_max, fixtures)?;
+    let server = start(settings, &access, &bill, &log, fixtures)?;
     let on_end: Box<dyn FnOnce() + Send> = Box::new(move || {
         let _ = ended.send(()); // As above.
     });

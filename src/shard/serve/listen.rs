@@ -55,7 +55,7 @@ impl<R: Reactor + 'static> Shard<R> {
             let connections_max = self.socket_limits.connections_max;
             let per_address_max = self.connections_per_address_max;
             let access = Arc::clone(&self.access);
-            let mcp = Mcp::new(now);
+            let mcp = Mcp::new(self.own_index() as u8, now);
             let serve = Serve::new(connections_max, per_address_max, seed, now, access, mcp);
             self.serve = Some(Box::new(serve));
         }

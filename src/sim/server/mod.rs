@@ -17,6 +17,8 @@ mod follower;
 mod house;
 #[cfg(test)]
 mod limits_tests;
+#[cfg(test)]
+mod mcp_tests;
 mod oracle;
 #[cfg(test)]
 mod owner_tests;

@@ -168,8 +168,10 @@ impl<R: Reactor + 'static> Shard<R> {
         let serve = self.serve.as_mut().expect("it was asked");
         let most = limits::MCP_REQUESTS_PER_SESSION_MAX;
         let own_count = match asker {
-            Asker::Session(name) => serve.mcp.sessions.get(name).map_or(0, |s| s.call_count),
-            Asker::Alone(_) => serve.mcp.calls.iter().filter(|(_, c)| c.asker == asker).count(),
+            Asker::Session(name) if name.shard == serve.mcp.shard => {
+                serve.mcp.sessions.get(name).map_or(0, |session| session.call_count)
+            }
+            _ => serve.mcp.calls.iter().filter(|(_, call)| call.asker == asker).count(),
         };
         if own_count >= most {
             return Err(Fault::busy(format!("there are {most} requests under way already")));
@@ -236,10 +238,13 @@ impl<R: Reactor + 'static> Shard<R> {
     fn free_id(&mut self, asker: Asker, context: &Context, now: Instant) {
         let Asker::Session(name) = asker else { return };
         let serve = self.serve.as_mut().expect("it has calls");
-        if let Some(session) = serve.mcp.sessions.get(name) {
-            session.machine.finish(&context.id);
-            session.call_count -= 1;
-            serve.mcp.sessions.touch(name, now);
+        match serve.mcp.sessions.get(name) {
+            Some(session) => {
+                session.machine.finish(&context.id);
+                session.call_count -= 1;
+                serve.mcp.sessions.touch(name, now);
+            }
+            None => self.finish_far(name, &context.id),
         }
     }
 

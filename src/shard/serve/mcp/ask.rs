@@ -37,9 +37,13 @@ impl<R: Reactor + 'static> Shard<R> {
             Ask::Ping | Ask::SetLevel(_) => Some(Ok(results.empty())),
             Ask::Discover => Some(Ok(results.discover())),
             Ask::ListTools { cursor } => Some(self.list_tools(owner, &results, cursor.as_deref())),
-            Ask::ListResources { cursor } => {
-                Some(self.list_resources(owner, &results, cursor.as_deref()))
-            }
+            Ask::ListResources { ref cursor } => match self.gather_list(&source, &context, &ask) {
+                true => None,
+                false => {
+                    let items = self.execution_items(owner);
+                    Some(self.page_of_resources(&results, items, cursor.as_deref()))
+                }
+            },
             Ask::ListTemplates { cursor } => Some(self.list_templates(&results, cursor.as_deref())),
             Ask::ReadResource { uri } => Some(self.read_resource(owner, &results, &uri)),
             Ask::Subscribe { uri } => Some(self.subscribe_resource(&source, &results, &uri)),
@@ -51,7 +55,13 @@ impl<R: Reactor + 'static> Shard<R> {
             Ask::Complete(wanted) => Some(self.complete_argument(owner, &results, &wanted)),
             Ask::GetTask { id } => Some(self.get_task(owner, &context, &id)),
             Ask::TaskResult { id } => self.task_result(source, context, &id),
-            Ask::ListTasks { cursor } => Some(self.list_tasks(owner, &results, cursor.as_deref())),
+            Ask::ListTasks { ref cursor } => match self.gather_list(&source, &context, &ask) {
+                true => None,
+                false => {
+                    let items = self.task_items(owner, context.version);
+                    Some(super::tasks::page(&results, items, cursor.as_deref()))
+                }
+            },
             Ask::CancelTask { id } => Some(self.cancel_task(owner, &context, &id)),
             Ask::UpdateTask { id, answers } => {
                 Some(self.update_task(owner, &context, &id, answers))
@@ -168,10 +178,11 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Carries out what a client tells.
     pub(super) fn tell_mcp(&mut self, source: Source, told: Told) {
-        if let Told::Cancelled { id, .. } = told
-            && let Some(handle) = self.find_call(source.asker, &id)
-        {
-            self.cancel_mcp(handle);
+        if let Told::Cancelled { id, .. } = told {
+            match self.find_call(source.asker, &id) {
+                Some(handle) => self.cancel_mcp(handle),
+                None => self.cancel_far(source.asker, &id),
+            }
         }
     }
 

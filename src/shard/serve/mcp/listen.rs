@@ -207,17 +207,15 @@ impl<R: Reactor + 'static> Shard<R> {
                 serve.say(handle, |out| notify::resources_updated(out, &watch.uri, Some(&id)));
             }
             Watcher::Session(name) => {
-                let Some(session) = serve.mcp.sessions.get(name) else { return };
-                let Some(outlet) = session.outlet() else { return };
-                serve.write_event(outlet, None, |out| {
-                    notify::resources_updated(out, &watch.uri, None);
-                });
+                let mut bytes = Vec::new();
+                notify::resources_updated(&mut bytes, &watch.uri, None);
+                self.tell_session(name, bytes);
             }
         }
     }
 
-    /// There are other tools than before, for this principal or for all.
-    pub(super) fn tell_tools_changed(&mut self, principal: Option<Principal>) {
+    /// A list is another one than before, for this principal or for all.
+    pub(super) fn tell_changed(&mut self, list: List, principal: Option<Principal>) {
         let serve = self.serve.as_mut().expect("it was asked");
         let concerns = |owner: Principal| principal.is_none_or(|principal| principal == owner);
         let told = serve
@@ -227,17 +225,25 @@ impl<R: Reactor + 'static> Shard<R> {
             .filter(|session| concerns(session.owner) && session.machine.is_initialized());
         let outlets: Vec<_> = told.filter_map(super::sessions::Session::outlet).collect();
         for outlet in outlets {
-            serve.write_event(outlet, None, |out| notify::list_changed(out, List::Tools, None));
+            serve.write_event(outlet, None, |out| notify::list_changed(out, list, None));
         }
         let wants = |call: &McpCall| match &call.stage {
-            Stage::Listens(filter) => concerns(call.owner) && filter.tools,
+            Stage::Listens(filter) => {
+                let is_wanted = match list {
+                    List::Tools => filter.tools,
+                    List::Prompts => filter.prompts,
+                    List::Resources | List::Templates => filter.resources,
+                    List::Tasks => false,
+                };
+                is_wanted && concerns(call.owner)
+            }
             _ => false,
         };
         let calls = serve.mcp.calls.iter().filter(|(_, call)| wants(call));
         let calls: Vec<(Handle, Id)> =
             calls.map(|(handle, call)| (handle, call.context.id.clone())).collect();
         for (handle, id) in calls {
-            serve.say(handle, |out| notify::list_changed(out, List::Tools, Some(&id)));
+            serve.say(handle, |out| notify::list_changed(out, list, Some(&id)));
         }
     }
 

@@ -22,6 +22,7 @@ mod answer;
 mod ask;
 mod call;
 mod doors;
+mod far;
 mod keep;
 mod lines;
 mod listen;
@@ -44,6 +45,7 @@ use crate::base::{Handle, Instant, Pool, Principal, SubscriberId};
 use crate::endpoint::StreamBody;
 use crate::engine::wheel::{TimerId, Wheel};
 use crate::limits;
+use crate::mcp::cursor::List;
 use crate::mcp::request_state::Seal;
 use crate::mcp::{Catalog, ServerInfo};
 use crate::reactor::Reactor;
@@ -120,8 +122,8 @@ enum News {
     Keep(Handle),
     /// It may be over.
     Call(Handle),
-    /// There are other tools, for this principal or for all.
-    Tools(Option<Principal>),
+    /// The list is another one, for this principal or for all.
+    Changed(List, Option<Principal>),
     /// Something that is watched has changed.
     Look,
 }
@@ -165,17 +167,23 @@ impl McpSetUp {
 
 impl<R: Reactor + 'static> Shard<R> {
     /// What clients of the Model Context Protocol find beside tools and executions: prompts and
-    /// resources. It replaces what was there; to be called before anybody is served.
+    /// resources. It replaces what was there; who wants to know that prompts have changed is told.
+    /// That there are any is told at the beginning, so the first are set before anybody is served.
     pub fn set_catalog(&mut self, catalog: impl Into<Arc<Catalog>>) {
         let catalog: Arc<Catalog> = catalog.into();
         let has_prompts = !catalog.prompts.is_empty();
         Arc::make_mut(&mut self.mcp.server).has_prompts = has_prompts;
         self.mcp.catalog = catalog;
+        if let Some(serve) = &mut self.serve {
+            serve.mcp.note(News::Changed(List::Prompts, None));
+        }
     }
 }
 
 /// The tables.
 pub(in crate::shard) struct Mcp {
+    /// Which one this is.
+    shard: u8,
     sessions: Sessions,
     calls: Pool<Box<McpCall>>,
     keeps: Pool<Box<Keep>>,
@@ -189,9 +197,10 @@ pub(in crate::shard) struct Mcp {
 }
 
 impl Mcp {
-    pub fn new(now: Instant) -> Mcp {
+    pub fn new(shard: u8, now: Instant) -> Mcp {
         let timers_max = limits::MCP_CALLS_MAX + limits::MCP_KEEPS_MAX + 1;
         Mcp {
+            shard,
             sessions: Sessions::new(),
             calls: Pool::new(limits::MCP_CALLS_MAX),
             keeps: Pool::new(limits::MCP_KEEPS_MAX),
@@ -218,7 +227,7 @@ impl Mcp {
 
     /// The tools of this principal, or of all, are others now.
     pub fn note_tools(&mut self, principal: Option<Principal>) {
-        self.note(News::Tools(principal));
+        self.note(News::Changed(List::Tools, principal));
     }
 
     /// Those of the server have this revision.
@@ -226,7 +235,7 @@ impl Mcp {
     pub fn look_at_tools(&mut self, revision: u64) {
         if self.tools_revision != revision {
             self.tools_revision = revision;
-            self.note(News::Tools(None));
+            self.note(News::Changed(List::Tools, None));
         }
     }
 

@@ -339,6 +339,7 @@ impl Serve {
         let Some(id) = call.outlet.connection() else { return };
         call.reached.count += 1;
         let has_ids = matches!(call.asker, Asker::Session(_));
+        let shard = self.mcp.shard;
         let reached = call.reached;
         if let Outlet::Open(_) = call.outlet {
             call.outlet = Outlet::Stream(id);
@@ -347,11 +348,15 @@ impl Serve {
                 return;
             }
             if primes {
-                self.write_event(id, Some(EventId { handle, seq: 0, bytes: 0, count: 0 }), |_| {});
+                self.write_event(
+                    id,
+                    Some(EventId { shard, handle, seq: 0, bytes: 0, count: 0 }),
+                    |_| {},
+                );
             }
         }
         let (seq, bytes, count) = (reached.seq, reached.bytes, reached.count);
-        let event_id = has_ids.then_some(EventId { handle, seq, bytes, count });
+        let event_id = has_ids.then_some(EventId { shard, handle, seq, bytes, count });
         self.write_event(id, event_id, write);
     }
 
@@ -360,8 +365,13 @@ impl Serve {
         let Some(call) = self.mcp.calls.get_mut(handle) else { return };
         let Outlet::Open(id) = call.outlet else { return };
         call.outlet = Outlet::Stream(id);
+        let shard = self.mcp.shard;
         if self.begin_stream(id) {
-            self.write_event(id, Some(EventId { handle, seq: 0, bytes: 0, count: 0 }), |_| {});
+            self.write_event(
+                id,
+                Some(EventId { shard, handle, seq: 0, bytes: 0, count: 0 }),
+                |_| {},
+            );
         }
     }
 
@@ -439,6 +449,7 @@ const EMPTY: Notice = Notice {
 /// Which event of which call it is, and where its output goes on behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct EventId {
+    pub shard: u8,
     pub handle: Handle,
     pub seq: u64,
     pub bytes: u64,
@@ -447,22 +458,23 @@ pub(super) struct EventId {
 
 impl EventId {
     fn write(self, out: &mut Vec<u8>) {
-        let EventId { handle, seq, bytes, count } = self;
+        let EventId { shard, handle, seq, bytes, count } = self;
         let (index, generation) = (handle.index, handle.generation);
-        writeln!(out, "id: {index:x}.{generation:x}-{seq}-{bytes}-{count}")
+        writeln!(out, "id: {shard:02x}.{index:x}.{generation:x}-{seq}-{bytes}-{count}")
             .expect("a vector takes everything");
     }
 
     /// As it comes back.
     pub fn parse(text: &str) -> Option<EventId> {
         let mut parts = text.split('-');
-        let (index, generation) = parts.next()?.split_once('.')?;
-        let index = u32::from_str_radix(index, 16).ok()?;
-        let generation = u32::from_str_radix(generation, 16).ok()?;
+        let mut name = parts.next()?.split('.');
+        let mut hex = || u32::from_str_radix(name.next()?, 16).ok();
+        let (shard, index, generation) = (hex()?, hex()?, hex()?);
+        let shard = u8::try_from(shard).ok()?;
         let mut number = || parts.next()?.parse::<u64>().ok();
         let (seq, bytes, count) = (number()?, number()?, number()?);
         let handle = Handle { index, generation };
-        parts.next().is_none().then_some(EventId { handle, seq, bytes, count })
+        parts.next().is_none().then_some(EventId { shard, handle, seq, bytes, count })
     }
 }
 
@@ -473,14 +485,13 @@ mod tests {
     #[test]
     fn an_id_comes_back_as_it_was_given() {
         let handle = Handle { index: 0x1f, generation: 7 };
-        let id = EventId { handle, seq: 12, bytes: 3_456, count: 9 };
+        let id = EventId { shard: 3, handle, seq: 12, bytes: 3_456, count: 9 };
         let mut text = Vec::new();
         id.write(&mut text);
         let text = String::from_utf8(text).unwrap();
-        assert_eq!(text, "id: 1f.7-12-3456-9\n");
+        assert_eq!(text, "id: 03.1f.7-12-3456-9\n");
         assert_eq!(EventId::parse(text["id: ".len()..].trim_end()), Some(id));
-        for wrong in ["", "1f.7", "1f-1-1-1", "1f.7-1-1", "1f.7-1-1-1-1", "x.7-1-1-1", "1.2-a-1-1"]
-        {
+        for wrong in ["", "0.1.7", "0.1-1-1-1", "0.1.7-1-1", "0.1.7-1-1-1-1", "0.x.7-1-1-1"] {
             assert_eq!(EventId::parse(wrong), None, "{wrong}");
         }
     }

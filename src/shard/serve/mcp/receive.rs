@@ -34,6 +34,14 @@ impl<R: Reactor + 'static> Shard<R> {
                     Era::Stateless => self.hear_alone(id, &request, message, owner),
                 }
             }
+            McpWish::Asked(context, ask) => {
+                let (context, ask) = (context.clone(), ask.clone());
+                self.hear_asked(id, &request, context, ask, owner)
+            }
+            McpWish::Hear(Some(behind)) if self.is_far(&request) => {
+                let behind = behind.clone();
+                self.resume_far(id, &request, owner, &behind)
+            }
             McpWish::Hear(behind) => match self.named_session(&request, owner) {
                 Ok(name) => self.open_ear(id, name, owner, behind.as_deref()),
                 Err(fault) => self.answer_fault(id, None, fault),
@@ -104,6 +112,9 @@ impl<R: Reactor + 'static> Shard<R> {
         match session.machine.receive(message, request.version.as_deref()) {
             Err(fault) => self.answer_fault(id, request_id, fault),
             Ok(incoming) => {
+                let Some(incoming) = self.pass_on_asked(id, request, incoming, owner) else {
+                    return false;
+                };
                 let asker = Asker::Session(name);
                 self.hear_incoming(id, incoming, Source { asker, owner, outlet: Outlet::Open(id) })
             }
@@ -141,7 +152,12 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    fn hear_incoming(&mut self, id: ConnectionId, incoming: Incoming, source: Source) -> bool {
+    pub(super) fn hear_incoming(
+        &mut self,
+        id: ConnectionId,
+        incoming: Incoming,
+        source: Source,
+    ) -> bool {
         match incoming {
             Incoming::Ask(context, ask) => {
                 let named = (*context).clone();
@@ -168,10 +184,11 @@ impl<R: Reactor + 'static> Shard<R> {
     /// A request was answered at once: its id is free again.
     pub(super) fn free_asked(&mut self, asker: Asker, id: &Id) {
         let serve = self.serve.as_mut().expect("it was asked");
-        if let Asker::Session(name) = asker
-            && let Some(session) = serve.mcp.sessions.get(name)
-        {
-            session.machine.finish(id);
+        if let Asker::Session(name) = asker {
+            match serve.mcp.sessions.get(name) {
+                Some(session) => session.machine.finish(id),
+                None => self.finish_far(name, id),
+            }
         }
     }
 
@@ -199,6 +216,7 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Ends a session: what it runs is stopped.
     pub(super) fn close_session(&mut self, name: SessionName) {
+        self.tell_far(name);
         let serve = self.serve.as_mut().expect("it was asked");
         let of_it = |call: &super::call::McpCall| call.asker == Asker::Session(name);
         let calls = serve.mcp.calls.iter().filter(|(_, call)| of_it(call));

@@ -21,24 +21,29 @@ impl<R: Reactor + 'static> Shard<R> {
         ids
     }
 
-    pub(super) fn list_resources(
-        &mut self,
-        owner: Principal,
-        results: &Results<'_>,
-        cursor: Option<&str>,
-    ) -> Reply {
-        let catalog = self.catalog();
-        let of_catalog = catalog.resources.iter();
-        let mut all: Vec<Value> =
-            of_catalog.map(|resource| resource.to_json(results.version())).collect();
+    /// They, as they are listed.
+    pub(super) fn execution_items(&mut self, owner: Principal) -> Vec<Value> {
+        let mut items = Vec::new();
         for id in self.own_executions(owner) {
             let Ok(status) = self.inspect(id) else { continue };
             let state = crate::endpoint::documents::state_name(status.state);
-            all.push(results::execution(&id.to_string(), &self.tool_name(id), state));
+            items.push(results::execution(&id.to_string(), &self.tool_name(id), state));
         }
+        items
+    }
+
+    /// A page of what there is, with these executions.
+    pub(super) fn page_of_resources(
+        &self,
+        results: &Results<'_>,
+        mut items: Vec<Value>,
+        cursor: Option<&str>,
+    ) -> Reply {
+        let catalog = self.catalog();
+        items.extend(catalog.resources.iter().map(|one| one.to_json(results.version())));
         let key_of = |item: &Value| item["uri"].as_str().unwrap_or_default().to_owned();
-        all.sort_by_key(key_of);
-        Ok(results.resources(cursor::page(List::Resources, all, key_of, cursor)?))
+        items.sort_by_key(key_of);
+        Ok(results.resources(cursor::page(List::Resources, items, key_of, cursor)?))
     }
 
     pub(super) fn list_templates(&mut self, results: &Results<'_>, cursor: Option<&str>) -> Reply {

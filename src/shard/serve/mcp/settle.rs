@@ -18,7 +18,7 @@ impl<R: Reactor + 'static> Shard<R> {
                 None => return,
                 Some(News::Keep(keep)) => self.settle_keep(keep),
                 Some(News::Call(call)) => self.settle_call(call),
-                Some(News::Tools(principal)) => self.tell_tools_changed(principal),
+                Some(News::Changed(list, principal)) => self.tell_changed(list, principal),
                 Some(News::Look) => self.tell_updates(),
             }
         }

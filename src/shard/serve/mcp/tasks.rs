@@ -9,7 +9,6 @@ use serde_json::{Map, Value, json};
 use super::super::super::Shard;
 use super::Due;
 use super::answer::{Reply, Source};
-use super::ask::documents;
 use super::call::{Asker, Stage};
 use super::keep::{Keep, Role};
 use super::tools::{ToolCall, execute_error};
@@ -19,7 +18,7 @@ use crate::limits;
 use crate::mcp::cursor::{self, List};
 use crate::mcp::results::Results;
 use crate::mcp::tasks::{self, Detail, TaskState};
-use crate::mcp::{Context, Era, Fault, META_TASK, notify, questions};
+use crate::mcp::{Context, Era, Fault, META_TASK, Version, notify, questions};
 use crate::reactor::Reactor;
 use crate::tool::{Asking, Question, Replies};
 use crate::wire::jsonrpc::{self, ErrorObject};
@@ -303,25 +302,15 @@ impl<R: Reactor + 'static> Shard<R> {
         None
     }
 
-    pub(super) fn list_tasks(
-        &mut self,
-        owner: Principal,
-        results: &Results<'_>,
-        cursor: Option<&str>,
-    ) -> Reply {
+    /// This principal's tasks on this shard, as they are listed.
+    pub(super) fn task_items(&self, owner: Principal, version: Version) -> Vec<Value> {
         let serve = self.serve.as_ref().expect("it was asked");
         let own = serve.mcp.keeps.iter().filter(|(_, keep)| keep.owner == owner);
-        let mut all: Vec<(&str, Value)> = own
-            .filter_map(|(_, keep)| match &keep.role {
-                Role::Task(task) => {
-                    Some((&*task.name, task.document().to_json(results.version()).into()))
-                }
-                Role::Answer(_) | Role::Door => None,
-            })
-            .collect();
-        all.sort_by_key(|(name, _)| *name);
-        let page = cursor::page(List::Tasks, all, |(name, _)| (*name).to_owned(), cursor)?;
-        Ok(results.tasks(documents(page, |(_, document)| document)))
+        let documents = own.filter_map(|(_, keep)| match &keep.role {
+            Role::Task(task) => Some(task.document().to_json(version).into()),
+            Role::Answer(_) | Role::Door => None,
+        });
+        documents.collect()
     }
 
     pub(super) fn cancel_task(&mut self, owner: Principal, context: &Context, name: &str) -> Reply {
@@ -451,6 +440,13 @@ impl<R: Reactor + 'static> Shard<R> {
             self.answer_call(call, Err(Fault::task_not_found()));
         }
     }
+}
+
+/// A page of tasks.
+pub(super) fn page(results: &Results<'_>, mut items: Vec<Value>, cursor: Option<&str>) -> Reply {
+    let key_of = |item: &Value| item["taskId"].as_str().unwrap_or_default().to_owned();
+    items.sort_by_key(key_of);
+    Ok(results.tasks(cursor::page(List::Tasks, items, key_of, cursor)?))
 }
 
 impl Task {
