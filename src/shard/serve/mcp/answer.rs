@@ -189,6 +189,7 @@ impl<R: Reactor + 'static> Shard<R> {
             ran: None,
             notifier: None,
             reached: Default::default(),
+            is_primed: false,
             level,
             timer: None,
         };
@@ -310,7 +311,7 @@ impl<R: Reactor + 'static> Shard<R> {
     fn keep_answer(&mut self, handle: Handle, bytes: Vec<u8>) {
         let now = self.now;
         let Some(mut call) = self.close_call(handle) else { return };
-        if call.reached.count > 0 {
+        if call.is_primed || call.reached.count > 0 {
             call.stage = Stage::Answered(bytes.into());
             let serve = self.serve.as_mut().expect("as above");
             serve.mcp.kept.keep(handle, call, now);

@@ -121,6 +121,8 @@ pub(super) struct McpCall {
     /// Gives it what becomes notifications.
     pub notifier: Option<SubscriberId>,
     pub reached: Reached,
+    /// It was told an id to come back with before anything else.
+    pub is_primed: bool,
     /// Messages of the log that are less important are not told; `None`: none is.
     pub level: Option<Level>,
     pub timer: Option<TimerId>,

@@ -371,6 +371,7 @@ impl Serve {
         let Some(call) = self.mcp.calls.get_mut(handle) else { return };
         let Outlet::Open(id) = call.outlet else { return };
         call.outlet = Outlet::Stream(id);
+        call.is_primed = true;
         let shard = self.mcp.shard;
         if self.begin_stream(id) {
             self.write_event(
