@@ -40,7 +40,8 @@ bench mcp: calls of MCP with a progress token, and their notifications
 Open loop: send times are planned in advance, and latency counts from the planned time to the moment
 at which the receiver, which polls, has found the chunk in its notification; one value per chunk. In
 each round streamdoor and the floor, which writes preformatted notifications, take turns. Every
-chunk is received or told of in a gap, or the run fails.
+chunk is received, or counted as missed because a gap was told or it came with the answer, or the
+run fails.
 
 Usage: bench mcp [options]
 

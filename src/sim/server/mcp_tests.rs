@@ -681,7 +681,7 @@ fn sessions_find_what_lives_on_other_shards() {
         mcp.begin();
         let listed = mcp.ask("resources/list", json!({}));
         let listed = listed.answer()["result"]["resources"].as_array().unwrap().clone();
-        assert_eq!(listed.len(), 6);
+        assert!(listed.len() >= 6, "{listed:?}");
         for id in &ids {
             let uri = format!("streamdoor://executions/{id}");
             assert!(listed.iter().any(|resource| resource["uri"] == uri.as_str()));

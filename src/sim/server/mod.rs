@@ -19,6 +19,8 @@ mod house;
 #[cfg(test)]
 mod limits_tests;
 #[cfg(test)]
+mod mcp_manners_tests;
+#[cfg(test)]
 mod mcp_tests;
 mod oracle;
 #[cfg(test)]
