@@ -5,7 +5,6 @@ use crate::reactor::ListenAddress;
 use crate::sim::network::SimClient;
 use crate::sim::world::{EAGAIN, SimWorld};
 use crate::wire::http1::{Method, ResponsePart, ResponseReader};
-use crate::wire::sse;
 
 /// A connection with one request on it.
 pub(super) struct Exchange {
@@ -13,10 +12,6 @@ pub(super) struct Exchange {
     unsent: Vec<u8>,
     reader: ResponseReader,
     pub status: Option<u16>,
-    /// The session of MCP that was begun.
-    pub session: Option<String>,
-    /// It is a stream of events.
-    pub is_stream: bool,
     /// The body, as far as it came and was not taken.
     pub body: Vec<u8>,
     pub outcome: Option<Outcome>,
@@ -44,8 +39,7 @@ impl Exchange {
         let mut reader = ResponseReader::new();
         reader.expect(method);
         let (unsent, body) = (request.as_bytes().to_vec(), Vec::new());
-        let (status, session, outcome) = (None, None, None);
-        Some(Exchange { client, unsent, reader, status, session, is_stream: false, body, outcome })
+        Some(Exchange { client, unsent, reader, status: None, body, outcome: None })
     }
 
     /// Sends and receives a bit. What is not HTTP is an error.
@@ -82,12 +76,7 @@ impl Exchange {
         loop {
             match self.reader.read(&mut input) {
                 Ok(None) => return Ok(()),
-                Ok(Some(ResponsePart::Head(head))) => {
-                    self.status = Some(head.status.code());
-                    let text = |name| head.headers.only(name).ok().flatten();
-                    self.session = text("mcp-session-id").map(str::to_owned);
-                    self.is_stream = text("content-type") == Some(sse::MEDIA_TYPE);
-                }
+                Ok(Some(ResponsePart::Head(head))) => self.status = Some(head.status.code()),
                 Ok(Some(ResponsePart::Body(bytes))) => self.body.extend_from_slice(bytes),
                 Ok(Some(ResponsePart::End)) => self.outcome = Some(Outcome::Complete),
                 Err(error) => {

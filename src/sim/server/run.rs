@@ -9,7 +9,6 @@ use super::exchange::{Exchange, Outcome};
 use super::follower::Follower;
 use super::oracle::Seen;
 use super::script::{self, Script};
-use super::visitor::{Visitor, Visits};
 use super::worker::{self, SimWorker, WorkerSeen};
 use crate::base::{Instant, Random};
 use crate::engine::EngineLimits;
@@ -94,8 +93,6 @@ struct Run {
     errands: Vec<Errand>,
     workers: Vec<SimWorker>,
     worker_seen: WorkerSeen,
-    visitors: Vec<Visitor>,
-    visits: Visits,
     seen: Seen,
     cuts: u64,
     answered: u64,
@@ -147,13 +144,9 @@ impl Run {
         Shard::introduce(&mut shards);
         let worker_count = if acknowledges { random.between(1, 3) } else { 0 };
         let workers = (0..worker_count).map(SimWorker::new).collect();
-        let visitor_count = random.below(4);
-        let visitors = (0..visitor_count).map(|_| Visitor::new(&mut random)).collect();
         Run {
             workers,
             worker_seen: WorkerSeen::default(),
-            visitors,
-            visits: Visits::default(),
             cut_chance: if random.chance(1, 3) { 0 } else { random.between(1, 40) },
             is_slow: random.chance(1, 2),
             acknowledges,
@@ -207,13 +200,6 @@ impl Run {
             ("calls cancelled", self.worker_seen.cancels),
             ("workers that came back", self.worker_seen.returns),
             ("errands turned away", self.turned_away),
-            ("sessions", self.visits.sessions),
-            ("answers", self.visits.answers),
-            ("notifications", self.visits.notifications),
-            ("gaps in them", self.visits.gaps),
-            ("calls resumed", self.visits.resumed),
-            ("calls given up", self.visits.cancelled),
-            ("doors", self.visits.doors),
         ];
         let mut counters = Counters::default();
         self.shards.iter().for_each(|shard| counters.merge(&shard.counters()));
@@ -240,16 +226,6 @@ impl Run {
                 self.visit_worker(at)?;
             }
         }
-        for at in 0..self.visitors.len() {
-            if self.random.chance(self.cut_chance, 1_000) {
-                self.cuts += u64::from(self.visitors[at].cut(&self.world, &mut self.random));
-            } else if self.random.chance(1, 200) {
-                self.visitors[at].cancel(&self.world, &self.address, &mut self.visits);
-            }
-            if !self.is_slow || self.random.chance(1, 4) {
-                self.visit_mcp(at, true)?;
-            }
-        }
         for at in 0..self.followers.len() {
             if self.random.chance(self.cut_chance, 1_000) {
                 self.cuts += u64::from(self.followers[at].cut(&self.world, &mut self.random));
@@ -266,13 +242,6 @@ impl Run {
         self.workers[at]
             .step(world, &self.address, &mut self.random, seen)
             .map_err(|text| format!("worker {at}: {text}"))
-    }
-
-    fn visit_mcp(&mut self, at: usize, may_call: bool) -> Result<(), String> {
-        let (world, visits) = (&self.world, &mut self.visits);
-        self.visitors[at]
-            .step(world, &self.address, &mut self.random, visits, may_call)
-            .map_err(|text| format!("visitor {at}: {text}"))
     }
 
     fn visit(&mut self, at: usize) -> Result<(), String> {
@@ -456,9 +425,6 @@ impl Run {
             for at in 0..self.workers.len() {
                 self.visit_worker(at).map_err(|text| format!("calm: {text}"))?;
             }
-            for at in 0..self.visitors.len() {
-                self.visit_mcp(at, false).map_err(|text| format!("calm: {text}"))?;
-            }
             for at in 0..self.followers.len() {
                 self.visit(at).map_err(|text| format!("calm: {text}"))?;
             }
@@ -467,8 +433,7 @@ impl Run {
             self.shards.iter().for_each(Shard::audit);
             let is_over = self.followers.iter().all(|follower| follower.is_done);
             let are_idle = self.workers.iter().all(SimWorker::is_idle);
-            let have_left = self.visitors.iter().all(Visitor::is_idle);
-            if is_over && are_idle && have_left && self.errands.is_empty() {
+            if is_over && are_idle && self.errands.is_empty() {
                 break;
             }
             if round == CALM_ROUNDS_MAX {
