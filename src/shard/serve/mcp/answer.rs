@@ -52,7 +52,8 @@ pub(super) struct KeptCall {
 
 impl Kept {
     /// Keeps one, and lets go of those for which there is no room any more.
-    pub fn keep(&mut self, handle: Handle, call: Box<McpCall>, now: Instant) {
+    pub fn keep(&mut self, handle: Handle, mut call: Box<McpCall>, now: Instant) {
+        let handle = *call.name.get_or_insert(handle);
         self.bytes += bytes_of(&call);
         self.calls.push_back(KeptCall { handle, call, until: now + limits::MCP_ANSWER_KEPT });
         while self.bytes > limits::MCP_ANSWERS_BYTES_MAX
@@ -180,6 +181,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let level = context.log_level;
         let (progress, partial) = (context.progress_token.clone(), context.partial_token.clone());
         let call = McpCall {
+            name: None,
             tokens: Rc::new(Tokens { progress, partial }),
             asker,
             owner,

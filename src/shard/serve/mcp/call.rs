@@ -110,6 +110,8 @@ pub(super) struct Tokens {
 /// See the module's text.
 #[derive(Debug)]
 pub(super) struct McpCall {
+    /// What the ids of its events call it: the first place that it had.
+    pub name: Option<Handle>,
     pub asker: Asker,
     pub owner: Principal,
     pub context: Context,
