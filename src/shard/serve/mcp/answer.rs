@@ -177,6 +177,7 @@ impl<R: Reactor + 'static> Shard<R> {
             return Err(Fault::busy(format!("there are {most} requests under way already")));
         }
         let level = context.log_level;
+        let span = serve.mcp.span.take();
         let call = McpCall {
             asker,
             owner,
@@ -188,6 +189,7 @@ impl<R: Reactor + 'static> Shard<R> {
             reached: Default::default(),
             level,
             timer: None,
+            span,
         };
         let full = |_| Fault::busy("the server has as many requests under way as it can");
         let handle = serve.mcp.calls.insert(Box::new(call)).map_err(full)?;
@@ -232,6 +234,7 @@ impl<R: Reactor + 'static> Shard<R> {
         serve.mcp.watches.forget(handle);
         serve.mcp.news.retain(|news| *news != super::News::Call(handle));
         self.free_id(call.asker, &call.context, now);
+        self.cancel_span(call.span.take());
         Some(call)
     }
 
@@ -250,6 +253,7 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Answers a call, which is over then.
     pub(super) fn answer_call(&mut self, handle: Handle, reply: Reply) {
+        self.end_span_of(handle, &reply);
         let serve = self.serve.as_mut().expect("it has calls");
         let Some(call) = serve.mcp.calls.get(handle) else { return };
         let (outlet, bytes) = (call.outlet, write_answer(&call.context, &reply));
