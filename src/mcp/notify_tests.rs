@@ -156,8 +156,8 @@ fn who_listens_is_told_with_the_name_of_his_subscription() {
     // B29.
     let key = "io.modelcontextprotocol/subscriptionId";
     for id in [Id::of_number(0), Id::of_text("s")] {
-        let id = Some(&id);
-        let named = id.map(Id::to_value).unwrap();
+        let (id, subscription) = (Some(&id), &id);
+        let named = subscription.to_value();
         let got = params("ResourceUpdatedNotification", |out| {
             notify::resources_updated(out, "test://a", id);
         });
@@ -173,7 +173,7 @@ fn who_listens_is_told_with_the_name_of_his_subscription() {
         }
         let filter = Filter { tools: true, uris: vec!["a:b".to_owned()], ..Default::default() };
         let mut out = Vec::new();
-        notify::acknowledged(&mut out, id.unwrap(), &filter);
+        notify::acknowledged(&mut out, subscription, &filter);
         let got = check_bytes(NEW, "SubscriptionsAcknowledgedNotification", &out);
         assert_eq!(got["params"]["_meta"], json!({key: named}));
         assert_eq!(got["params"]["notifications"], filter.to_json());
