@@ -12,6 +12,7 @@
 //! `peers.rs` (other shards), `server.rs` (all of them), `tell.rs` (the log), `tls/` (what stands
 //! before the HTTP machine where there is TLS). Tools whose work is done by clients:
 //! `virtual_tools.rs`, `workers.rs` (tables), `open_call.rs` (one call, a machine), `calls.rs`.
+//! The Model Context Protocol: `mcp/`, which has a text and invariants of its own.
 //! Tests: beside `frames.rs`; `sim/server/`, in simulated time; `tests/serve*`, with real clients.
 //!
 //! Invariants ([`Serve::audit`]):

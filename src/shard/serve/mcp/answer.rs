@@ -4,13 +4,14 @@
 //! for it with the id of the last event that it has seen.
 
 use std::collections::VecDeque;
+use std::rc::Rc;
 
 use serde_json::Value;
 
 use super::super::super::Shard;
 use super::super::Serve;
 use super::super::connection::{Doing, Timer};
-use super::call::{Asker, McpCall, Outlet, Stage};
+use super::call::{Asker, McpCall, Outlet, Stage, Tokens};
 use super::sessions::SessionName;
 use super::{Link, Part};
 use crate::base::{Handle, Instant, Principal};
@@ -178,7 +179,9 @@ impl<R: Reactor + 'static> Shard<R> {
         }
         let level = context.log_level;
         let span = serve.mcp.span.take();
+        let (progress, partial) = (context.progress_token.clone(), context.partial_token.clone());
         let call = McpCall {
+            tokens: Rc::new(Tokens { progress, partial }),
             asker,
             owner,
             context: *context,
@@ -187,6 +190,7 @@ impl<R: Reactor + 'static> Shard<R> {
             ran: None,
             notifier: None,
             reached: Default::default(),
+            is_primed: false,
             level,
             timer: None,
             span,
@@ -311,7 +315,7 @@ impl<R: Reactor + 'static> Shard<R> {
     fn keep_answer(&mut self, handle: Handle, bytes: Vec<u8>) {
         let now = self.now;
         let Some(mut call) = self.close_call(handle) else { return };
-        if call.reached.count > 0 {
+        if call.is_primed || call.reached.count > 0 {
             call.stage = Stage::Answered(bytes.into());
             let serve = self.serve.as_mut().expect("as above");
             serve.mcp.kept.keep(handle, call, now);

@@ -6,6 +6,7 @@
 //!   it but the answer, for who comes back.
 //! - M4: where a call's notifications go, its connection knows it, and nobody else's.
 
+use std::rc::Rc;
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
@@ -17,6 +18,7 @@ use crate::mcp::progress::Rising;
 use crate::mcp::{Context, Filter, Level};
 use crate::reactor::ConnectionId;
 use crate::tool::{Question, ToolSpec};
+use crate::wire::jsonrpc::Id;
 
 /// Who has asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,12 +100,20 @@ pub(super) struct Reached {
     pub partials: u64,
 }
 
+/// What its notifications are known by, where they are written from.
+#[derive(Debug)]
+pub(super) struct Tokens {
+    pub progress: Option<Id>,
+    pub partial: Option<Id>,
+}
+
 /// See the module's text.
 #[derive(Debug)]
 pub(super) struct McpCall {
     pub asker: Asker,
     pub owner: Principal,
     pub context: Context,
+    pub tokens: Rc<Tokens>,
     pub outlet: Outlet,
     pub stage: Stage,
     /// What was run for it, once it was answered.
@@ -111,6 +121,8 @@ pub(super) struct McpCall {
     /// Gives it what becomes notifications.
     pub notifier: Option<SubscriberId>,
     pub reached: Reached,
+    /// It was told an id to come back with before anything else.
+    pub is_primed: bool,
     /// Messages of the log that are less important are not told; `None`: none is.
     pub level: Option<Level>,
     pub timer: Option<TimerId>,

@@ -8,6 +8,7 @@
 //! each is above the one before.
 
 use std::io::Write;
+use std::rc::Rc;
 
 use super::super::Serve;
 use super::super::connection::Connection;
@@ -195,33 +196,35 @@ impl Serve {
         call.reached.seq = last.seq;
         call.reached.bytes = last.offset + (last.until - last.from) as u64;
         let version = call.context.version;
-        let partial_token = call.context.partial_token.clone();
-        let progress_token = call.context.progress_token.clone();
-        if let Some(token) = &partial_token {
+        let tokens = Rc::clone(&call.tokens);
+        if let Some(token) = &tokens.partial {
             let seq = call.reached.partials;
             call.reached.partials += 1;
             self.say(handle, |out| {
                 notify::partial_result(out, version, token, seq, notice.chunks());
             });
         }
-        let Some(token) = &progress_token else { return };
+        let Some(token) = &tokens.progress else { return };
         let Some(call) = self.mcp.calls.get_mut(handle) else { return };
         let (wanted, total) = match notice.progress {
             Some(progress) => (progress.progress, progress.total),
             None => (last.seq as f64, notice.chunks_expected.map(|count| count as f64)),
         };
+        // What is a content block as JSON is nothing to read.
+        let has_blocks = notice.pieces.iter().any(|piece| piece.kind == Kind::Content);
+        let message = has_blocks.then_some("");
         let note = notify::Progress {
             token,
             progress: call.reached.rising.next(wanted),
             total,
-            message: None,
+            message,
             percentage: notice.progress.and_then(|progress| progress.percentage()),
             context: None,
             gap: None,
             task: None,
         };
         // Who takes partial results is not told everything twice.
-        match partial_token.is_some() {
+        match tokens.partial.is_some() {
             true => self.say(handle, |out| notify::progress(out, &note, [].into_iter())),
             false => self.say(handle, |out| notify::progress(out, &note, notice.chunks())),
         }
@@ -242,14 +245,15 @@ impl Serve {
             self.close_notice();
         }
         let Some(call) = self.mcp.calls.get_mut(handle) else { return };
-        let Some(token) = call.context.progress_token.clone() else { return };
+        let tokens = Rc::clone(&call.tokens);
+        let Some(token) = &tokens.progress else { return };
         let is_new = call.reached.rising.last().is_none_or(|last| progress.progress > last);
         if !is_new && call.reached.report_count == progress.report_count {
             return; // It was told before.
         }
         call.reached.report_count = progress.report_count;
         let note = notify::Progress {
-            token: &token,
+            token,
             progress: call.reached.rising.next(progress.progress),
             total: progress.total,
             message,
@@ -266,12 +270,13 @@ impl Serve {
         let (Some(call), Some(progress)) = (self.mcp.calls.get_mut(handle), progress) else {
             return;
         };
-        let Some(token) = call.context.progress_token.clone() else { return };
+        let tokens = Rc::clone(&call.tokens);
+        let Some(token) = &tokens.progress else { return };
         if call.reached.rising.last().is_some_and(|last| progress.progress <= last) {
             return;
         }
         let note = notify::Progress {
-            token: &token,
+            token,
             progress: call.reached.rising.next(progress.progress),
             total: progress.total,
             message: None,
@@ -290,10 +295,11 @@ impl Serve {
         let Some(call) = self.mcp.calls.get_mut(handle) else { return };
         call.reached.seq = gap.to_seq;
         call.reached.bytes += gap.byte_count;
-        let Some(token) = call.context.progress_token.clone() else { return };
+        let tokens = Rc::clone(&call.tokens);
+        let Some(token) = &tokens.progress else { return };
         let last = call.reached.rising.last().unwrap_or(0.0);
         let note = notify::Progress {
-            token: &token,
+            token,
             progress: call.reached.rising.next(last),
             total: None,
             message: None,
@@ -365,6 +371,7 @@ impl Serve {
         let Some(call) = self.mcp.calls.get_mut(handle) else { return };
         let Outlet::Open(id) = call.outlet else { return };
         call.outlet = Outlet::Stream(id);
+        call.is_primed = true;
         let shard = self.mcp.shard;
         if self.begin_stream(id) {
             self.write_event(

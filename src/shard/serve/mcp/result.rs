@@ -87,10 +87,11 @@ impl<R: Reactor + 'static> Shard<R> {
             Some(_) => event.handle,
             None => {
                 let call = serve.mcp.kept.take(event.handle, name)?;
+                let handle = serve.mcp.calls.insert(call).ok()?;
                 if let Some(session) = serve.mcp.sessions.get(name) {
                     session.call_count += 1;
                 }
-                serve.mcp.calls.insert(call).ok()?
+                handle
             }
         };
         self.take_from(handle);
