@@ -179,6 +179,7 @@ impl<R: Reactor + 'static> Shard<R> {
             return Err(Fault::busy(format!("there are {most} requests under way already")));
         }
         let level = context.log_level;
+        let span = serve.mcp.span.take();
         let (progress, partial) = (context.progress_token.clone(), context.partial_token.clone());
         let call = McpCall {
             name: None,
@@ -194,6 +195,7 @@ impl<R: Reactor + 'static> Shard<R> {
             is_primed: false,
             level,
             timer: None,
+            span,
         };
         let full = |_| Fault::busy("the server has as many requests under way as it can");
         let handle = serve.mcp.calls.insert(Box::new(call)).map_err(full)?;
@@ -238,6 +240,7 @@ impl<R: Reactor + 'static> Shard<R> {
         serve.mcp.watches.forget(handle);
         serve.mcp.news.retain(|news| *news != super::News::Call(handle));
         self.free_id(call.asker, &call.context, now);
+        self.cancel_span(call.span.take());
         Some(call)
     }
 
@@ -256,6 +259,7 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Answers a call, which is over then.
     pub(super) fn answer_call(&mut self, handle: Handle, reply: Reply) {
+        self.end_span_of(handle, &reply);
         let serve = self.serve.as_mut().expect("it has calls");
         let Some(call) = serve.mcp.calls.get(handle) else { return };
         let (outlet, bytes) = (call.outlet, write_answer(&call.context, &reply));

@@ -128,4 +128,6 @@ pub(super) struct McpCall {
     /// Messages of the log that are less important are not told; `None`: none is.
     pub level: Option<Level>,
     pub timer: Option<TimerId>,
+    /// What it is in a trace, until it is answered.
+    pub span: Option<Box<crate::trace::Span>>,
 }
