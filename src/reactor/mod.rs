@@ -8,7 +8,8 @@
 //! Reading order: this file (the contract), [`operation`] (what goes in and comes out),
 //! [`waker`], [`polled`] (the simpler backend), [`uring`], [`probe`] (which of the two), [`idle`]
 //! (when to poll and when to block). Then sockets: [`socket`] (their values), [`released`] (on
-//! their way to another reactor), `ends.rs` (their descriptors), `socket_calls.rs` and `listener.rs` (what both backends share),
+//! their way to another reactor), `ends.rs` (their descriptors), `socket_calls.rs` and
+//! `listener.rs` (what both backends share),
 //! `polled_net.rs`, `uring_net.rs` (with `uring_net/`), `uring_buffers.rs`.
 //! Beside all that, [`watch`] looks after the machine's memory.
 //! Tests: `tests/reactor/` runs one list against all three.
