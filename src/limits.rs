@@ -619,6 +619,14 @@ pub const MCP_BODY_BYTES_MAX: u64 = 4 << 20;
 pub const MCP_LINE_BYTES_MAX: usize = 1 << 20;
 /// How long an answer may be made to wait behind the last notification of its call.
 pub const STDIO_SETTLE_MAX: Duration = Duration::from_secs(10);
+/// Requests whose spans wait to be sent away; more are dropped and counted.
+pub const SPANS_MAX: usize = 4_096;
+/// Spans of one request to who collects them.
+pub const SPANS_PER_EXPORT_MAX: usize = 256;
+/// A span waits so long for others to be sent along with it.
+pub const SPANS_EXPORT_INTERVAL: Duration = Duration::from_millis(500);
+/// How long who collects them may take over anything.
+pub const SPANS_EXPORT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Connections beside the standard streams. More take longer to be ready for.
 pub const STDIO_CONNECTIONS_MAX: u64 = 256;
 /// Memory of rings that is bought before the first answer: half of it is 64 of the smallest.

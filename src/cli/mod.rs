@@ -19,6 +19,8 @@ mod signals;
 mod sink;
 #[cfg(feature = "server")]
 mod stdio;
+#[cfg(feature = "server")]
+mod telemetry;
 mod terminal;
 mod token_file;
 mod tools;

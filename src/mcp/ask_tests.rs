@@ -1,4 +1,4 @@
-//! Each request with its parameters, right and wrong, in both eras; and what comes with all of them.
+//! Each request with its parameters, right and wrong, in both eras; and what comes with them all.
 
 use serde_json::{Value, json};
 

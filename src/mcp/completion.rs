@@ -175,7 +175,7 @@ mod tests {
     ) -> Result<Vec<String>, i64> {
         let spec = ToolSpec {
             arguments: json!({"type": "object", "properties": {
-                "size": {"enum": [1, 2, 10]}, "name": {"type": "string", "examples": ["ann", "bob"]},
+                "size": {"enum": [1, 2, 10]}, "name": {"examples": ["ann", "bob"]},
             }}),
             ..ToolSpec::new("tool", "")
         };

@@ -12,7 +12,7 @@
 //! |---|---|
 //! | `version`, `fault` | versions; codes of errors and their statuses |
 //! | `client`, `server` | what each side can do |
-//! | `context`, `ask` | what is the same in all requests; what each of them asks |
+//! | `context`, `ask`, `params` | what is the same in all requests; what each of them asks |
 //! | `session`, `stateless`, `headers` | who is let in |
 //! | `results`, `call`, `tasks`, `questions` | documents that are answers |
 //! | `notify`, `progress` | what is told meanwhile |
@@ -27,6 +27,8 @@ mod ask;
 #[cfg(test)]
 mod ask_tests;
 mod call;
+#[cfg(test)]
+mod call_tests;
 pub mod catalog;
 mod client;
 pub mod completion;
@@ -38,6 +40,7 @@ mod headers;
 pub mod notify;
 #[cfg(test)]
 mod notify_tests;
+mod params;
 pub mod progress;
 pub mod questions;
 pub mod request_state;
@@ -54,6 +57,8 @@ mod stateless;
 #[cfg(test)]
 mod stateless_tests;
 pub mod tasks;
+#[cfg(test)]
+mod tasks_tests;
 #[cfg(test)]
 mod testing;
 mod version;

@@ -40,6 +40,9 @@ pub struct ShardConfig {
     /// Where it tells what happens; nowhere by default.
     #[cfg(feature = "server")]
     pub log: super::Log,
+    /// Where the spans of answered requests go; there are none by default.
+    #[cfg(feature = "server")]
+    pub spans: super::Spans,
     /// Who may come in, once it listens.
     #[cfg(feature = "server")]
     pub access: Arc<crate::endpoint::Access>,
@@ -91,6 +94,8 @@ impl Default for ShardConfig {
             block_deadline: limits::BLOCK_DEADLINE,
             #[cfg(feature = "server")]
             log: super::Log::off(),
+            #[cfg(feature = "server")]
+            spans: super::Spans::off(),
             #[cfg(feature = "server")]
             access: Arc::default(),
             #[cfg(feature = "server")]

@@ -25,6 +25,8 @@ pub mod jsonrpc;
 mod lines;
 pub mod ndjson;
 #[cfg(feature = "server")]
+pub mod otlp;
+#[cfg(feature = "server")]
 mod split;
 pub mod sse;
 #[cfg(feature = "server")]

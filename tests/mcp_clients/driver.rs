@@ -165,13 +165,10 @@ impl Driver {
         self.child.wait().unwrap();
     }
 
-    /// Lets it end by itself. Nothing may be left that nobody has asked for: no notification behind
-    /// its answer, no trouble that the client has had.
-    pub fn done(mut self) {
-        self.close();
-        for line in self.lines.try_iter() {
-            self.heard.push(line);
-        }
+    /// Nothing is left that nobody has asked for: no notification behind its answer, no trouble
+    /// that the client has had.
+    pub fn assert_quiet(&mut self) {
+        self.heard.extend(self.lines.try_iter());
         assert!(self.heard.is_empty(), "{}: {:#?}", self.name, self.heard);
     }
 }

@@ -5,4 +5,5 @@ mod calls;
 mod ends;
 mod lines;
 mod program;
+mod spans;
 mod streams;

@@ -31,6 +31,7 @@ use streamdoor::trace::log::Line;
 use super::console::say;
 use super::settings::{self, Settings};
 use super::signals::on_interrupt;
+use super::telemetry::Exporter;
 use super::{CliError, settings::find_flag};
 use access::is_open;
 
@@ -124,10 +125,11 @@ fn serve(settings: &Settings, fixtures: Option<Fixtures>) -> Result<(), CliError
         },
     )?;
     let server = start(settings, &access, &bill, &log, fixtures);
-    let served = server.map(|server| {
+    let served = server.map(|(server, exporter)| {
         serve_until(settings, &bill, &log, server, || {
             let _ = stop.recv(); // The sender is kept by the thread that waits for signals.
         });
+        exporter.finish();
     });
     log.close();
     served
@@ -150,9 +152,11 @@ pub fn start(
     bill: &Bill,
     log: &Log,
     fixtures: Option<Fixtures>,
-) -> Result<Server, CliError> {
-    #[allow(unused_mut, reason = "without TLS nothing is added")]
+) -> Result<(Server, Exporter), CliError> {
+    let (spans, exporter) = Exporter::start(&settings.otlp_endpoint, log)?;
     let mut shards = shards(settings, access, log);
+    shards.iter_mut().for_each(|shard| shard.spans = spans.clone());
+    drop(spans); // The queue ends with the shards.
     if let (Some(certificate), Some(key)) = (&settings.tls_cert.0, &settings.tls_key.0) {
         #[cfg(feature = "tls")]
         {
@@ -187,7 +191,7 @@ pub fn start(
             fixtures.add_to(shard);
         }
     };
-    Server::start(config, Arc::new(set_up_tools)).map_err(|error| {
+    let server = Server::start(config, Arc::new(set_up_tools)).map_err(|error| {
         let text = format!("the server did not start: {error}");
         match error {
             ServerError::Shard(error)
@@ -197,7 +201,8 @@ pub fn start(
             }
             _ => CliError::Failed(text),
         }
-    })
+    })?;
+    Ok((server, exporter))
 }
 
 /// What may be read: nothing, or what is below a folder.

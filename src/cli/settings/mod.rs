@@ -18,6 +18,7 @@ use streamdoor::tool::CommandPolicy;
 use streamdoor::trace::{Level, LogFormat};
 
 use super::CliError;
+use super::telemetry::Collector;
 pub use kinds::{Bytes, Cpus, FilePath, Number};
 use kinds::{Setting, nearest};
 pub use virtual_tools::VirtualTools;
@@ -121,6 +122,9 @@ settings! {
     files_root: FilePath = FilePath::default();
     /// Have run_command, for this program; may be repeated.
     allow_commands: Vec<String> = Vec::new();
+    /// Send a span of each request of MCP there, as OTLP over HTTP: http://ADDRESS:PORT of this
+    /// machine.
+    otlp_endpoint: Collector = Collector::default();
     /// Tools whose work is done by clients: in the file, a table [virtual_tools.NAME] for each, of
     /// what PUT /v1/virtual-tools/NAME takes.
     virtual_tools: VirtualTools = VirtualTools::default();

@@ -42,6 +42,7 @@ const OTHERS: &[(&str, &str)] = &[
     ("log-level", "debug"),
     ("files-root", "/usr/share"),
     ("allow-commands", "ls"),
+    ("otlp-endpoint", "http://127.0.0.1:4318/v1/traces"),
     ("virtual-tools", r#"{"a":{"description":"d","input_schema":{"type":"object"}}}"#),
 ];
 

@@ -137,7 +137,7 @@ fn serve(
             exit(0);
         },
     )?;
-    let server = start(settings, &access, &bill, &log, fixtures)?;
+    let (server, exporter) = start(settings, &access, &bill, &log, fixtures)?;
     let on_end: Box<dyn FnOnce() + Send> = Box::new(move || {
         let _ = ended.send(()); // As above.
     });
@@ -153,6 +153,7 @@ fn serve(
     tell(&log, Level::Info, "speaking", |line| line.text("streams", &carriers.to_string()));
     let _ = stop.recv(); // One of the two senders is in the connection, or was called.
     let served = end(settings, server, carriers, &log);
+    exporter.finish();
     log.close();
     served
 }

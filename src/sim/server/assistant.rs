@@ -276,6 +276,7 @@ impl SimAssistant {
             Some(200) => call.document.extend_from_slice(&body),
             // A full house; a session that had to go; who was there before is not known to be gone.
             Some(503 | 429 | 404 | 409) => {}
+            Some(400) if call.is_resumed => {} // Nobody knows that stream any more.
             Some(other) => {
                 let text = String::from_utf8_lossy(&body).into_owned();
                 return Err(format!("it is answered {other}: {text}"));

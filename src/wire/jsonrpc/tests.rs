@@ -54,7 +54,8 @@ fn ids_go_back_byte_by_byte() {
         for text in [
             format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"m"}}"#),
             format!(
-                "{{ \"method\" : \"m\" , \"params\" : {{\"id\":5,\"x\":[\"}}\"]}},\n\t\"id\" :\r {id}\n, \"jsonrpc\":\"2.0\"}}"
+                "{{ \"method\" : \"m\" , \"params\" : {{\"id\":5,\"x\":[\"}}\"]}},\n\t\
+                 \"id\" :\r {id}\n, \"jsonrpc\":\"2.0\"}}"
             ),
             format!(r#"{{"jsonrpc":"2.0","method":"m","\u0069d":{id}}}"#),
         ] {

@@ -22,6 +22,9 @@ pub fn form(key: &str, message: &str, field: &str, kind: &str) -> Question {
     Question::form(key, message, schema)
 }
 
+/// Makes the schema of a form.
+type MakeForm = fn() -> Value;
+
 /// Was this question answered, in whatever way?
 pub fn is_answered(replies: &Replies, key: &str) -> bool {
     let Some(answer) = replies.answers.get(key).and_then(Value::as_object) else { return false };
@@ -68,7 +71,7 @@ fn add_forms(tools: &mut Tools) -> Result<(), SpecError> {
         },
         |_, replies, out| answer(out, replies, "user", "User response"),
     )?;
-    let table: [(&str, &str, fn() -> Value); 2] = [
+    let table: [(&str, &str, MakeForm); 2] = [
         ("test_elicitation_sep1034_defaults", "Asks with defaults.", form_with_defaults),
         ("test_elicitation_sep1330_enums", "Asks for choices.", form_with_choices),
     ];

@@ -52,7 +52,8 @@ pub(super) struct KeptCall {
 
 impl Kept {
     /// Keeps one, and lets go of those for which there is no room any more.
-    pub fn keep(&mut self, handle: Handle, call: Box<McpCall>, now: Instant) {
+    pub fn keep(&mut self, handle: Handle, mut call: Box<McpCall>, now: Instant) {
+        let handle = *call.name.get_or_insert(handle);
         self.bytes += bytes_of(&call);
         self.calls.push_back(KeptCall { handle, call, until: now + limits::MCP_ANSWER_KEPT });
         while self.bytes > limits::MCP_ANSWERS_BYTES_MAX
@@ -178,8 +179,10 @@ impl<R: Reactor + 'static> Shard<R> {
             return Err(Fault::busy(format!("there are {most} requests under way already")));
         }
         let level = context.log_level;
+        let span = serve.mcp.span.take();
         let (progress, partial) = (context.progress_token.clone(), context.partial_token.clone());
         let call = McpCall {
+            name: None,
             tokens: Rc::new(Tokens { progress, partial }),
             asker,
             owner,
@@ -192,6 +195,7 @@ impl<R: Reactor + 'static> Shard<R> {
             is_primed: false,
             level,
             timer: None,
+            span,
         };
         let full = |_| Fault::busy("the server has as many requests under way as it can");
         let handle = serve.mcp.calls.insert(Box::new(call)).map_err(full)?;
@@ -236,6 +240,7 @@ impl<R: Reactor + 'static> Shard<R> {
         serve.mcp.watches.forget(handle);
         serve.mcp.news.retain(|news| *news != super::News::Call(handle));
         self.free_id(call.asker, &call.context, now);
+        self.cancel_span(call.span.take());
         Some(call)
     }
 
@@ -254,6 +259,7 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Answers a call, which is over then.
     pub(super) fn answer_call(&mut self, handle: Handle, reply: Reply) {
+        self.end_span_of(handle, &reply);
         let serve = self.serve.as_mut().expect("it has calls");
         let Some(call) = serve.mcp.calls.get(handle) else { return };
         let (outlet, bytes) = (call.outlet, write_answer(&call.context, &reply));

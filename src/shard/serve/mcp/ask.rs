@@ -19,8 +19,8 @@ use crate::tool::{Asking, Question, Replies, ToolSpec};
 use crate::wire::jsonrpc::Id;
 
 impl<R: Reactor + 'static> Shard<R> {
-    /// Carries out a request. `None`: it is answered later.
-    pub(super) fn ask_mcp(
+    /// See [`Shard::ask_mcp`].
+    pub(super) fn carry_out_mcp(
         &mut self,
         source: Source,
         context: Box<Context>,

@@ -110,6 +110,8 @@ pub(super) struct Tokens {
 /// See the module's text.
 #[derive(Debug)]
 pub(super) struct McpCall {
+    /// What the ids of its events call it: the first place that it had.
+    pub name: Option<Handle>,
     pub asker: Asker,
     pub owner: Principal,
     pub context: Context,
@@ -126,4 +128,6 @@ pub(super) struct McpCall {
     /// Messages of the log that are less important are not told; `None`: none is.
     pub level: Option<Level>,
     pub timer: Option<TimerId>,
+    /// What it is in a trace, until it is answered.
+    pub span: Option<Box<crate::trace::Span>>,
 }

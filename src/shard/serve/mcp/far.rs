@@ -9,11 +9,9 @@ use serde_json::{Value, json};
 
 use super::super::super::Shard;
 use super::super::super::handle::Command;
-use super::super::connection::Doing;
 use super::answer::{Source, status_of, write_answer};
 use super::call::{Asker, Outlet};
 use super::sessions::SessionName;
-use super::{Link, Part};
 use crate::base::{Handle, Principal};
 use crate::endpoint::{Answer, ApiError, Call, JSON, McpRequest, McpWish, shard_of};
 use crate::mcp::{Ask, Context, Incoming};
@@ -98,15 +96,7 @@ impl<R: Reactor + 'static> Shard<R> {
         {
             return is_whole;
         }
-        // There is nothing of it any more.
-        let serve = self.serve.as_mut().expect("it was asked");
-        let connection = serve.connection(id).expect("its request is being answered");
-        let nobody = Handle { index: u32::MAX, generation: 0 };
-        connection.mcp = Some(Box::new(Link::new(Part::Call(nobody))));
-        connection.doing = Doing::Mcp;
-        serve.begin_stream(id);
-        serve.release_link(id);
-        false
+        self.answer_fault(id, None, super::receive::no_such_stream())
     }
 
     /// Has another shard do something, if it is there.

@@ -35,6 +35,7 @@ mod sessions;
 mod settle;
 mod tasks;
 mod tools;
+mod trace;
 
 use std::sync::Arc;
 
@@ -194,6 +195,8 @@ pub(in crate::shard) struct Mcp {
     /// Of the tools that everybody has.
     tools_revision: u64,
     kept: answer::Kept,
+    /// Of the request that is looked at, until somebody takes it along.
+    span: Option<Box<crate::trace::Span>>,
 }
 
 impl Mcp {
@@ -210,6 +213,7 @@ impl Mcp {
             watches: listen::Watches::default(),
             tools_revision: 0,
             kept: answer::Kept::default(),
+            span: None,
         }
     }
 

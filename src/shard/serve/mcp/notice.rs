@@ -346,7 +346,7 @@ impl Serve {
         call.reached.count += 1;
         let has_ids = matches!(call.asker, Asker::Session(_));
         let shard = self.mcp.shard;
-        let reached = call.reached;
+        let (reached, handle) = (call.reached, call.name.unwrap_or(handle));
         if let Outlet::Open(_) = call.outlet {
             call.outlet = Outlet::Stream(id);
             let primes = has_ids && call.context.version == Version::V2025_11_25;

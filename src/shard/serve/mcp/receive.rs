@@ -241,10 +241,11 @@ impl<R: Reactor + 'static> Shard<R> {
         owner: Principal,
         behind: Option<&str>,
     ) -> bool {
-        if let Some(behind) = behind
-            && let Some(is_whole) = self.resume_call(id, name, owner, behind)
-        {
-            return is_whole;
+        if let Some(behind) = behind {
+            return match self.resume_call(id, name, owner, behind) {
+                Some(is_whole) => is_whole,
+                None => self.answer_fault(id, None, no_such_stream()),
+            };
         }
         let now = self.now;
         let serve = self.serve.as_mut().expect("it was asked");
@@ -283,7 +284,12 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     /// Answers a message that was not let in.
-    fn answer_fault(&mut self, id: ConnectionId, request: Option<Id>, fault: Fault) -> bool {
+    pub(super) fn answer_fault(
+        &mut self,
+        id: ConnectionId,
+        request: Option<Id>,
+        fault: Fault,
+    ) -> bool {
         let mut bytes = Vec::new();
         fault.write(&mut bytes, request.as_ref());
         let reply: Reply = Err(fault);
@@ -299,6 +305,11 @@ impl<R: Reactor + 'static> Shard<R> {
     pub(super) fn tool_spec(&self, owner: Principal, name: &str) -> Option<Arc<ToolSpec>> {
         self.tool_specs(owner).find(|spec| spec.name == name).cloned()
     }
+}
+
+/// What was told on it was answered long ago, or cancelled, or never was.
+pub(super) fn no_such_stream() -> Fault {
+    Fault::invalid_request("there is no such stream any more")
 }
 
 fn id_of(message: &Message) -> Option<Id> {

@@ -83,8 +83,13 @@ impl<R: Reactor + 'static> Shard<R> {
         let asker = Asker::Session(name);
         let serve = self.serve.as_mut().expect("it was asked");
         let is_its = |call: &super::call::McpCall| call.asker == asker && call.owner == owner;
-        let handle = match serve.mcp.calls.get(event.handle).filter(|call| is_its(call)) {
-            Some(_) => event.handle,
+        let is_it = |handle: Handle, call: &super::call::McpCall| {
+            is_its(call) && call.name.unwrap_or(handle) == event.handle
+        };
+        let found = serve.mcp.calls.iter().find(|(handle, call)| is_it(*handle, call));
+        let found = found.map(|(handle, _)| handle);
+        let handle = match found {
+            Some(handle) => handle,
             None => {
                 let call = serve.mcp.kept.take(event.handle, name)?;
                 let handle = serve.mcp.calls.insert(call).ok()?;
