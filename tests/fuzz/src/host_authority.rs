@@ -1,5 +1,5 @@
-//! Anything as `Host`, as the authority of an absolute target and as `Origin`: what is accepted is a
-//! name or an address and perhaps a port, and both say the same; who comes in is called by a name
+//! Anything as `Host`, as the authority of an absolute target and as `Origin`: what is accepted is
+//! a name or an address and perhaps a port, and both say the same; who comes in is called by a name
 //! of the server, from a page of its own or of a configured origin.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
