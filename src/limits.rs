@@ -312,6 +312,9 @@ pub const HTTP_EXTENSIONS_BYTES_MAX: u32 = 4 << 10;
 pub const HTTP_TRAILERS_BYTES_MAX: u32 = 4 << 10;
 /// Interim responses (1xx) that a client skips before the one that it waits for.
 pub const HTTP_INTERIM_RESPONSES_MAX: u32 = 16;
+/// All bodies together that have begun to come to a shard: who sends more of one then is refused.
+/// What has come whole is not counted, so that a short request gets through.
+pub const HTTP_BODIES_BYTES_MAX: usize = 64 << 20;
 /// The body of a request for a route that needs a number or two.
 pub const HTTP_SMALL_BODY_BYTES_MAX: u64 = 4 << 10;
 /// Arrays and objects within each other in the body of a request. `serde_json` stops at 128.

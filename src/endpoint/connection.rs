@@ -228,6 +228,31 @@ impl HttpConnection {
         self.arrival
     }
 
+    /// What is kept of a body of which more is to come.
+    pub fn body_bytes(&self) -> usize {
+        match &self.state {
+            State::Body(pending) => match &pending.asked {
+                Asked::Parts(lines) => lines.kept_bytes(),
+                _ => pending.body.capacity(),
+            },
+            _ => 0,
+        }
+    }
+
+    /// There is no room for the rest of the request that is coming: says so, and closes.
+    pub fn give_up(
+        &mut self,
+        error: &ApiError,
+        around: &Surroundings<'_>,
+        out: &mut Vec<u8>,
+    ) -> Step {
+        let manner = match &self.state {
+            State::Body(pending) => pending.last_manner(),
+            _ => Manner::LAST,
+        };
+        self.answer_and_close(&Answer::error(error), manner, around, out)
+    }
+
     /// Says why nothing is read on this connection, whatever was asked. For one that is new.
     pub fn turn_away(
         &mut self,

@@ -50,6 +50,11 @@ impl Lines {
         self.bytes.extend_from_slice(piece);
     }
 
+    /// What it keeps.
+    pub fn kept_bytes(&self) -> usize {
+        self.bytes.capacity()
+    }
+
     /// The body has ended, where it may: what is left is a line, too.
     pub fn end(&mut self) {
         self.has_ended = true;

@@ -7,3 +7,4 @@ mod commands;
 mod house;
 mod matrix;
 mod owners;
+mod workers;

@@ -147,6 +147,8 @@ pub(super) struct Connection {
     pub is_full: bool,
     /// Of its own bytes so many are counted as put aside.
     pub aside_bytes: usize,
+    /// Of a body that has not come whole so many are counted.
+    pub body_bytes: usize,
     /// After what is to be sent nothing follows.
     pub is_last: bool,
     /// The body was cut off: no end is sent, and what is under way may get lost.
@@ -190,6 +192,7 @@ impl Connection {
             is_touched: false,
             is_full: false,
             aside_bytes: 0,
+            body_bytes: 0,
             is_last: false,
             is_aborted: false,
             has_ended: false,

@@ -100,6 +100,8 @@ pub(super) struct Serve {
     queued_bytes: usize,
     /// What all connections wait to send.
     aside_bytes: usize,
+    /// What all bodies have that have not come whole.
+    body_bytes: usize,
     /// Buffers that nobody needs now.
     spare: Buffers,
     /// What the engine is to be told: how much a subscriber takes from now on.
@@ -162,6 +164,7 @@ impl Serve {
             queued_events: 0,
             queued_bytes: 0,
             aside_bytes: 0,
+            body_bytes: 0,
             spare: Buffers::new(),
             demands: Vec::with_capacity(256),
             broken: Vec::new(),
@@ -236,6 +239,7 @@ impl Serve {
         self.addresses.remove(&connection.peer);
         self.waiting_line.leave(id.0.index);
         self.aside_bytes -= connection.aside_bytes;
+        self.body_bytes -= connection.body_bytes;
         match connection.doing {
             Doing::Result => self.waiting.retain(|(_, waiting)| *waiting != id),
             Doing::Elsewhere => self.gatherings.retain(|gathering| !gathering.is_for(id)),
@@ -340,6 +344,9 @@ impl Serve {
         let connections = self.connections.iter().flatten();
         let aside_bytes: usize = connections.map(|connection| connection.aside_bytes).sum();
         assert_eq!(aside_bytes, self.aside_bytes);
+        let connections = self.connections.iter().flatten();
+        let body_bytes: usize = connections.map(|connection| connection.body_bytes).sum();
+        assert_eq!(body_bytes, self.body_bytes);
         for (_, id) in &self.waiting {
             let connection = self.connections[id.0.index as usize].as_ref();
             assert!(connection.is_some_and(|connection| connection.id == *id));

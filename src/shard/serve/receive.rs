@@ -1,15 +1,37 @@
 //! Events of sockets: who connects, what they say, that they have gone.
 
 use super::super::Shard;
+use super::Serve;
 use super::connection::{Doing, Timer};
 use super::frames::Encoding;
 use super::stream::Source;
 use super::tls::Opened;
-use crate::endpoint::{Call, HttpConnection, Step, Surroundings};
+use crate::base::Instant;
+use crate::endpoint::{Access, ApiError, Call, HttpConnection, Step, Surroundings};
 use crate::engine::Event;
 use crate::limits;
 use crate::reactor::{ConnectionId, Reactor, SocketEvent};
 use crate::trace::Level;
+use crate::wire::http1::Status;
+
+impl Serve {
+    /// Bytes of HTTP have come on a connection.
+    fn receive(&mut self, id: ConnectionId, bytes: &[u8], access: &Access, now: Instant) -> Step {
+        let (around, others_bytes) = (self.around(access, now), self.body_bytes);
+        let Some(connection) = self.writable(id) else { return Step::Wait };
+        let others_bytes = others_bytes - connection.body_bytes;
+        let mut step = connection.converse(|http, out| http.receive(bytes, &around, out));
+        if others_bytes + connection.http.body_bytes() > limits::HTTP_BODIES_BYTES_MAX {
+            let text = "too much of other requests is being received";
+            let error = ApiError::new(Status::SERVICE_UNAVAILABLE, "busy", text);
+            let error = error.retry_after(limits::BUSY_RETRY_AFTER);
+            step = connection.converse(|http, out| http.give_up(&error, &around, out));
+        }
+        connection.body_bytes = connection.http.body_bytes();
+        self.body_bytes = others_bytes + connection.body_bytes;
+        step
+    }
+}
 
 impl<R: Reactor + 'static> Shard<R> {
     /// Looks at what has happened on sockets.
@@ -24,7 +46,6 @@ impl<R: Reactor + 'static> Shard<R> {
             match event {
                 SocketEvent::Accepted { connection, peer, .. } => self.admit(connection, peer),
                 SocketEvent::Received { connection: id, bytes } => {
-                    let around = serve.around(&self.access, self.now);
                     let Some(connection) = serve.writable(id) else { continue };
                     if connection.mcp.as_ref().is_some_and(|link| link.is_of_lines()) {
                         let bytes = bytes.to_vec();
@@ -40,7 +61,7 @@ impl<R: Reactor + 'static> Shard<R> {
                         self.receive_opened(id, opened, plain);
                         continue;
                     }
-                    let step = connection.converse(|http, out| http.receive(bytes, &around, out));
+                    let step = serve.receive(id, bytes, &self.access, self.now);
                     self.take_step(id, step);
                 }
                 SocketEvent::Ended { connection: id, error } => {
@@ -60,7 +81,9 @@ impl<R: Reactor + 'static> Shard<R> {
     /// What TLS has opened of what came.
     fn receive_opened(&mut self, id: ConnectionId, opened: Opened, mut bytes: Vec<u8>) {
         if !bytes.is_empty() {
-            self.converse(id, |http, around, out| http.receive(&bytes, around, out));
+            let serve = self.serve.as_mut().expect("it has connections");
+            let step = serve.receive(id, &bytes, &self.access, self.now);
+            self.take_step(id, step);
             bytes.clear();
         }
         self.opened = bytes;

@@ -233,3 +233,47 @@ fn many_who_come_to_a_full_house_are_all_told_so_and_then_others_come_in() {
     let client = house.knock();
     assert!(house.is_alive(client));
 }
+
+#[test]
+fn bodies_that_have_begun_have_so_much_room_together() {
+    let mut house = House::new();
+    let body_bytes = 900 << 10;
+    let begin = |house: &mut House| {
+        let client = house.visit(&post(body_bytes));
+        let piece = " ".repeat(16 << 10);
+        let mut heard = String::new();
+        for sent in (0..body_bytes - 1).step_by(piece.len()) {
+            if heard.is_empty() {
+                house.say(client, &piece[..piece.len().min(body_bytes - 1 - sent)]);
+                heard = house.hear(client);
+            }
+        }
+        (client, heard)
+    };
+    let mut inside = Vec::new();
+    let refused = loop {
+        assert!(inside.len() * body_bytes <= limits::HTTP_BODIES_BYTES_MAX, "there is no limit");
+        match begin(&mut house) {
+            (client, heard) if heard.is_empty() => inside.push(client),
+            (_, heard) => break heard,
+        }
+    };
+    assert!(refused.starts_with("HTTP/1.1 503 ") && refused.ends_with("<end>"), "{refused}");
+    assert!(refused.contains("retry-after: "), "{refused}");
+    // A vector that grows has at most twice what is in it.
+    assert!(2 * (inside.len() + 1) * body_bytes > limits::HTTP_BODIES_BYTES_MAX);
+    // Who asks for little gets it, who was there before is answered, and there is room again.
+    let small = house.knock();
+    assert!(house.is_alive(small));
+    let client = house.visit(&(post(2) + "{}"));
+    assert!(house.hear(client).starts_with("HTTP/1.1 400 "));
+    let first = inside.swap_remove(0);
+    house.say(first, "x");
+    assert!(house.hear(first).starts_with("HTTP/1.1 400 "));
+    assert_eq!(begin(&mut house).1, "");
+    inside.into_iter().for_each(|client| house.world.client_close(client));
+    house.pass(SECOND);
+    for _ in 0..20 {
+        assert_eq!(begin(&mut house).1, "");
+    }
+}

@@ -1,10 +1,13 @@
-//! Anything as `Host` and as the authority of an absolute target: what is accepted is a name or an
-//! address and perhaps a port, and both say the same.
+//! Anything as `Host`, as the authority of an absolute target and as `Origin`: what is accepted is
+//! a name or an address and perhaps a port, and both say the same; who comes in is called by a name
+//! of the server, from a page of its own or of a configured origin.
 
-use std::net::Ipv6Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
+use streamdoor::endpoint::Access;
 use streamdoor::wire::http1::{Refusal, RequestPart, RequestReader};
 
+use super::peer::Peer;
 use super::request_head::check_exchange;
 
 /// Whom a request asks, or why not.
@@ -41,24 +44,77 @@ fn is_host(text: &[u8]) -> bool {
     !name.is_empty() && (rest.is_empty() || rest.strip_prefix(':').is_some_and(is_port))
 }
 
-/// Checks a host; behind a line feed there may be the authority of the target.
+/// The name in lower case, and the port.
+fn split_authority(authority: &str, default_port: u16) -> Option<(String, u16)> {
+    let (name, port) = match authority.rsplit_once(':') {
+        Some((name, digits)) if !digits.contains(']') => {
+            let is_number = digits.bytes().all(|byte| byte.is_ascii_digit());
+            (name, digits.parse().ok().filter(|_| is_number)?)
+        }
+        _ => (authority, default_port),
+    };
+    // An address of IPv6 has its colons between brackets.
+    let is_whole = !name.is_empty() && (name.ends_with(']') || !name.contains(':'));
+    is_whole.then(|| (name.to_ascii_lowercase(), port))
+}
+
+/// Is it a name of a server at loopback that is told to be `app.example` and 192.0.2.7, too?
+fn is_own(host: &str) -> bool {
+    let (name, _) = split_authority(host, 80).expect("it is well formed");
+    let v6 = name.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+    match (v6, name.parse::<Ipv4Addr>()) {
+        (Some(v6), _) => v6.parse::<Ipv6Addr>().unwrap() == Ipv6Addr::LOCALHOST,
+        (None, Ok(v4)) => v4.octets()[0] == 127 || v4 == Ipv4Addr::new(192, 0, 2, 7),
+        (None, Err(_)) => name == "localhost" || name == "app.example",
+    }
+}
+
+/// May a page of this origin ask that server?
+fn may_ask(origin: &str, host: &str) -> bool {
+    let of_host = |scheme, port| {
+        let authority = origin.strip_prefix(scheme).and_then(|rest| split_authority(rest, port));
+        authority.is_some() && authority == split_authority(host, port)
+    };
+    origin == "https://page.example" || of_host("http://", 80) || of_host("https://", 443)
+}
+
+/// A page asks a server that is called by a well formed host.
+fn check_origin(host: &[u8], origin: &[u8]) {
+    let access = Access::default()
+        .with_hosts(vec!["app.example".parse().unwrap(), "192.0.2.7".parse().unwrap()])
+        .with_origins(vec!["https://page.example".parse().unwrap()]);
+    let mut peer = Peer::of(access);
+    let head = [b"GET /v1/tools HTTP/1.1\r\nHost: ", host, b"\r\nOrigin: ", origin, b"\r\n\r\n"];
+    peer.send(&head.concat());
+    let (host, origin) = (str::from_utf8(host).unwrap(), str::from_utf8(origin).unwrap());
+    let comes_in = is_own(host) && may_ask(origin, host);
+    assert_eq!(peer.got.calls.len(), usize::from(comes_in), "{origin:?} {host:?}");
+    assert!(comes_in || peer.got.out.starts_with(b"HTTP/1.1 403 "));
+}
+
+/// Checks a host; behind a line feed there may be the authority of the target, and behind another
+/// one an origin.
 pub fn check(data: &[u8]) {
     // What would end the line is the business of another target.
     let clean = |bytes: &[u8]| -> Vec<u8> {
         bytes.iter().copied().filter(|byte| !byte.is_ascii_control()).collect()
     };
-    let (host, authority) = match data.iter().position(|byte| *byte == b'\n') {
-        Some(at) => (clean(&data[..at]), clean(&data[at + 1..])),
-        None => (clean(data), clean(data)),
-    };
-    let host = host.trim_ascii().to_vec();
+    let mut lines = data.splitn(3, |byte| *byte == b'\n').map(clean);
+    let host = lines.next().expect("there is a first one").trim_ascii().to_vec();
+    let authority = lines.next().unwrap_or_else(|| host.clone());
+    let origin = lines.next().unwrap_or_else(|| [b"http://", &host[..]].concat());
     if host.len() + authority.len() > 4_000 {
         return; // That there is a limit is the business of another target, too.
     }
     let plain = [b"GET / HTTP/1.1\r\nHost: ", &host[..], b"\r\n\r\n"].concat();
     let found = host_of(&plain);
     match is_host(&host) {
-        true => assert_eq!(found.unwrap().unwrap().as_bytes(), host),
+        true => {
+            assert_eq!(found.unwrap().unwrap().as_bytes(), host);
+            if origin.is_ascii() && origin.len() <= 4_000 {
+                check_origin(&host, origin.trim_ascii());
+            }
+        }
         false => assert_eq!(found, Err(Refusal::BadHost)),
     }
     let target = [b"http://", &authority[..], b"/"].concat();

@@ -36,8 +36,13 @@ pub struct Peer {
 impl Peer {
     /// Nothing was sent yet.
     pub fn new() -> Peer {
+        Peer::of(Access::default())
+    }
+
+    /// To a server where these may come in.
+    pub fn of(access: Access) -> Peer {
         let got = Exchange { calls: Vec::new(), out: Vec::new(), is_closed: false };
-        Peer { connection: HttpConnection::new(), access: Access::default(), got }
+        Peer { connection: HttpConnection::new(), access, got }
     }
 
     /// Sends bytes, at once.
