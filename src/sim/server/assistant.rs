@@ -117,8 +117,7 @@ impl SimAssistant {
             let is_over = self
                 .step_call(at, world, address, random, seen)
                 .map_err(|text| format!("call {:?}: {text}", self.calls[at].describe()))?;
-            let over = is_over.then(|| self.calls.swap_remove(at));
-            if let Some(exchange) = over.and_then(|call| call.exchange) {
+            if is_over && let Some(exchange) = self.calls.swap_remove(at).exchange {
                 exchange.close(world);
             }
         }
@@ -268,8 +267,8 @@ impl SimAssistant {
         match status {
             None => {}
             Some(200) if is_stream => {
-                let is_over = call.hear(&body, seen)?;
-                if is_over {
+                let is_answered = call.hear(&body, seen)?;
+                if is_answered {
                     return Ok(true);
                 }
             }
