@@ -1,6 +1,6 @@
 //! What each client is told to do, and what has to come of it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
