@@ -52,6 +52,7 @@ fn what_a_server_does_not_have_it_does_not_declare() {
     let server = ServerInfo {
         has_prompts: true,
         tells_tools: false,
+        tells_prompts: false,
         lists_tasks: true,
         title: Some("The server".to_owned()),
         instructions: Some("Be kind.".to_owned()),
