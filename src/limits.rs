@@ -698,6 +698,8 @@ pub const MCP_ANSWER_KEPT: Duration = Duration::from_secs(300);
 pub const MCP_ANSWERS_MAX: usize = 1_024;
 /// ... and what they have in all.
 pub const MCP_ANSWERS_BYTES_MAX: usize = 16 << 20;
+/// On lines a notification that all is done waits for the answer for so long.
+pub const MCP_WHOLE_HELD: Duration = Duration::from_millis(20);
 /// How long a client has to answer what a tool asks.
 pub const MCP_ASK_DEADLINE: Duration = Duration::from_secs(600);
 /// Tasks of one principal.

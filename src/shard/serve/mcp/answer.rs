@@ -193,6 +193,7 @@ impl<R: Reactor + 'static> Shard<R> {
             notifier: None,
             reached: Default::default(),
             is_primed: false,
+            held: Vec::new(),
             level,
             timer: None,
             span,

@@ -128,6 +128,8 @@ pub(super) struct McpCall {
     /// Messages of the log that are less important are not told; `None`: none is.
     pub level: Option<Level>,
     pub timer: Option<TimerId>,
+    /// A notification that waits for the answer, and is dropped when it comes.
+    pub held: Vec<u8>,
     /// What it is in a trace, until it is answered.
     pub span: Option<Box<crate::trace::Span>>,
 }

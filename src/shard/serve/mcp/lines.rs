@@ -5,6 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::super::super::Shard;
+use super::super::Serve;
 use super::super::connection::Doing;
 use super::answer::{Source, write_answer};
 use super::call::{Asker, Outlet, Stage};
@@ -261,6 +262,15 @@ impl<R: Reactor + 'static> Shard<R> {
     /// A connection that takes bytes again is read from again.
     pub(in crate::shard::serve) fn is_of_lines(&mut self, id: ConnectionId) -> bool {
         self.lines_of(id).is_some()
+    }
+}
+
+impl Serve {
+    /// Does an answer on this connection wait behind what was told before?
+    pub(super) fn settles(&mut self, id: ConnectionId) -> bool {
+        let link = self.connection(id).and_then(|connection| connection.mcp.as_mut());
+        let lines = link.and_then(|link| link.lines());
+        lines.is_some_and(|lines| !lines.options.settle.is_zero())
     }
 }
 

@@ -185,6 +185,8 @@ impl<R: Reactor + 'static> Shard<R> {
 pub(in crate::shard) struct Mcp {
     /// Which one this is.
     shard: u8,
+    /// The time of the last look.
+    now: Instant,
     sessions: Sessions,
     calls: Pool<Box<McpCall>>,
     keeps: Pool<Box<Keep>>,
@@ -204,6 +206,7 @@ impl Mcp {
         let timers_max = limits::MCP_CALLS_MAX + limits::MCP_KEEPS_MAX + 1;
         Mcp {
             shard,
+            now,
             sessions: Sessions::new(),
             calls: Pool::new(limits::MCP_CALLS_MAX),
             keeps: Pool::new(limits::MCP_KEEPS_MAX),

@@ -13,7 +13,7 @@ use std::rc::Rc;
 use super::super::Serve;
 use super::super::connection::Connection;
 use super::call::{Asker, Outlet};
-use super::{Ear, News, Part};
+use super::{Due, Ear, News, Part};
 use crate::base::{Handle, SubscriberId};
 use crate::endpoint::StreamBody;
 use crate::engine::{Gap, Kind, Progress};
@@ -224,9 +224,43 @@ impl Serve {
             task: None,
         };
         // Who takes partial results is not told everything twice.
+        let is_whole = note.total.is_some_and(|total| wanted >= total);
         match tokens.partial.is_some() {
-            true => self.say(handle, |out| notify::progress(out, &note, [].into_iter())),
-            false => self.say(handle, |out| notify::progress(out, &note, notice.chunks())),
+            true => self.tell_or_hold(handle, is_whole, |out| {
+                notify::progress(out, &note, [].into_iter());
+            }),
+            false => self.tell_or_hold(handle, is_whole, |out| {
+                notify::progress(out, &note, notice.chunks());
+            }),
+        }
+    }
+
+    /// Tells, in its place among the others, how far a call is. On lines what says that all is
+    /// done waits for the answer for a moment, and is dropped when it comes: some clients lose
+    /// what comes right before it, and complain of that.
+    fn tell_or_hold(&mut self, handle: Handle, is_whole: bool, write: impl FnOnce(&mut Vec<u8>)) {
+        self.tell_held(handle);
+        let Some(call) = self.mcp.calls.get_mut(handle) else { return };
+        let Outlet::Lines(id) = call.outlet else { return self.say(handle, write) };
+        if !is_whole || self.settles(id) {
+            return self.say(handle, write);
+        }
+        let until = self.mcp.now + limits::MCP_WHOLE_HELD;
+        let Some(call) = self.mcp.calls.get_mut(handle) else { return };
+        write(&mut call.held);
+        let armed = call.timer.take();
+        let timer = self.mcp.set_timer(armed, Some((Due::Call(handle), until)));
+        self.mcp.calls.get_mut(handle).expect("it was just there").timer = timer;
+    }
+
+    /// Tells what was held back.
+    pub(super) fn tell_held(&mut self, handle: Handle) {
+        let Some(call) = self.mcp.calls.get_mut(handle) else { return };
+        if !call.held.is_empty() {
+            let held = std::mem::take(&mut call.held);
+            let armed = call.timer.take();
+            self.mcp.set_timer(armed, None);
+            self.say(handle, |out| out.extend_from_slice(&held));
         }
     }
 
@@ -262,7 +296,10 @@ impl Serve {
             gap: None,
             task: None,
         };
-        self.say(handle, |out| notify::progress(out, &note, [].into_iter()));
+        let is_whole = note.total.is_some_and(|total| progress.progress >= total);
+        self.tell_or_hold(handle, is_whole, |out| {
+            notify::progress(out, &note, [].into_iter());
+        });
     }
 
     /// A number that came alone, if it is above the one before.
@@ -285,7 +322,10 @@ impl Serve {
             gap: None,
             task: None,
         };
-        self.say(handle, |out| notify::progress(out, &note, [].into_iter()));
+        let is_whole = note.total.is_some_and(|total| progress.progress >= total);
+        self.tell_or_hold(handle, is_whole, |out| {
+            notify::progress(out, &note, [].into_iter());
+        });
     }
 
     fn tell_gap(&mut self, handle: Handle, gap: &Gap) {

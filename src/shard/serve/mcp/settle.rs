@@ -12,8 +12,10 @@ use crate::reactor::{ConnectionId, Reactor};
 impl<R: Reactor + 'static> Shard<R> {
     /// Sees to what has happened. What is gathered of notifications is written in the flush.
     pub(in crate::shard::serve) fn settle_mcp(&mut self) {
+        let now = self.now;
         loop {
             let Some(serve) = &mut self.serve else { return };
+            serve.mcp.now = now;
             match serve.mcp.news.pop() {
                 None => return,
                 Some(News::Keep(keep)) => self.settle_keep(keep),
@@ -156,7 +158,8 @@ impl<R: Reactor + 'static> Shard<R> {
                 let bytes = bytes.to_vec(); // The settling of lines is over.
                 self.say_answer(handle, bytes);
             }
-            Stage::Runs(_) | Stage::Awaits(_) | Stage::Listens(_) | Stage::Begins => {}
+            Stage::Runs(_) => serve.tell_held(handle),
+            Stage::Awaits(_) | Stage::Listens(_) | Stage::Begins => {}
         }
     }
 
