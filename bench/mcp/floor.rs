@@ -1,4 +1,5 @@
-//! `bench mcp floor`: the least server of preformatted notifications, over HTTP or standard streams.
+//! `bench mcp floor`: the least server of preformatted notifications, over HTTP or standard
+//! streams.
 //!
 //! One thread. Of a request only the tool and the index of its session are read; a notification is
 //! what streamdoor would say, formatted once, and goes out with one write. It waits as streamdoor

@@ -1,8 +1,8 @@
 //! What comes of a call: notifications with chunks, and then one answer. Over HTTP one call per
 //! connection, in server-sent events; over standard streams all calls on one, in lines.
 //!
-//! Of a notification its token is read, and of each chunk in it `seq` and the stamp; they are looked
-//! for where they stood the last time. What is rare is parsed as JSON.
+//! Of a notification its token is read, and of each chunk in it `seq` and the stamp; they are
+//! looked for where they stood the last time. What is rare is parsed as JSON.
 
 use serde_json::Value;
 use streamdoor::wire::http1::{Method, ResponsePart, ResponseReader};

@@ -1,4 +1,5 @@
-//! The receiver, of `bench serve` and of `bench mcp`: all connections on one thread, which polls and never blocks.
+//! The receiver, of `bench serve` and of `bench mcp`: all connections on one
+//! thread, which polls and never blocks.
 //!
 //! One connection is read by plain non-blocking reads; several are asked for by `epoll_wait` with
 //! a timeout of 0, which is as fast to notice and does not look at each. The clock is read once

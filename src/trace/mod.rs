@@ -1,6 +1,6 @@
 //! Stratum 0: what a shard knows about itself. [`counters`] how often, [`flight`] what last,
-//! [`histogram`] how long, [`log`] what an operator is told, [`span`] what one request took part in. Recording never allocates, locks,
-//! reads a clock or makes a syscall.
+//! [`histogram`] how long, [`log`] what an operator is told, [`span`] what one request took part
+//! in. Recording never allocates (but spans), locks, reads a clock or makes a syscall.
 
 pub mod counters;
 pub mod flight;

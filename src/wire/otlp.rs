@@ -9,7 +9,7 @@ use crate::trace::Span;
 
 /// `SPAN_KIND_SERVER`.
 const KIND_SERVER: u8 = 2;
-/// `STATUS_CODE_ERROR`. Without an error there is no status: it is nobody's to say that all is well.
+/// `STATUS_CODE_ERROR`. Without an error there is no status: that all is well is not ours to say.
 const STATUS_ERROR: u8 = 2;
 
 /// Appends the body of `POST /v1/traces` for `spans` of this program.

@@ -1,6 +1,6 @@
 //! What each client is told to do, and what has to come of it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -77,7 +77,7 @@ impl House {
     }
 
     /// Arguments of a command that says something, works for a while, and leaves this file.
-    fn work(&self, file: &PathBuf) -> Value {
+    fn work(&self, file: &Path) -> Value {
         let seconds = WORK.as_secs();
         let script = format!("echo started; sleep {seconds}; echo late > {}", file.display());
         json!({"argv": ["sh", "-c", script], "cwd": self.folder})

@@ -117,10 +117,8 @@ impl SimAssistant {
             let is_over = self
                 .step_call(at, world, address, random, seen)
                 .map_err(|text| format!("call {:?}: {text}", self.calls[at].describe()))?;
-            if is_over {
-                if let Some(exchange) = self.calls.swap_remove(at).exchange {
-                    exchange.close(world);
-                }
+            if is_over && let Some(exchange) = self.calls.swap_remove(at).exchange {
+                exchange.close(world);
             }
         }
         Ok(())
@@ -269,7 +267,8 @@ impl SimAssistant {
         match status {
             None => {}
             Some(200) if is_stream => {
-                if call.hear(&body, seen)? {
+                let is_answered = call.hear(&body, seen)?;
+                if is_answered {
                     return Ok(true);
                 }
             }
