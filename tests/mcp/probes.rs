@@ -26,7 +26,9 @@ struct Said(u16, String, String);
 impl Said {
     fn json(&self) -> Value {
         let text = match self.1.contains("content-type: text/event-stream") {
-            true => self.2.lines().filter_map(|line| line.strip_prefix("data: ")).next_back().unwrap(),
+            true => {
+                self.2.lines().filter_map(|line| line.strip_prefix("data: ")).next_back().unwrap()
+            }
             false => &self.2,
         };
         serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {}", self.2))
