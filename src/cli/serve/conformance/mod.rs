@@ -18,13 +18,13 @@ use streamdoor::tool::{Output, SpecError, ToolError, ToolSpec, Tools};
 
 /// A PNG of one red pixel.
 const IMAGE: &str = "\
-    iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJ\
-    RU5ErkJggg==";
+    iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5E\
+    rkJggg==";
 /// The same.
 const IMAGE_BYTES: &[u8] = b"\
     \x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\x01\0\0\0\x01\x08\x06\0\0\0\x1f\x15\xc4\x89\
-    \0\0\0\rIDATx\xdac\xfc\xcf\xc0\xf0\x1f\0\x05\x05\x02\0_\xc8\xf1\xd2\0\0\0\0\
-    IEND\xaeB`\x82";
+    \0\0\0\rIDATx\xdac\xfc\xcf\xc0\xf0\x1f\0\x05\x05\x02\0_\xc8\xf1\xd2\
+    \0\0\0\0IEND\xaeB`\x82";
 /// A WAV without a sample.
 const SOUND: &str = "UklGRiQAAABXQVZFZm10IBAAAAABAAEAQB8AAIA+AAACABAAZGF0YQAAAAA=";
 /// The tool that comes and goes.
