@@ -6,7 +6,7 @@
 //! has less to do. [`tcp`] is the same for streams over TCP, `bench floor tcp`: a server.
 
 pub mod handover;
-mod preformatted;
+pub mod preformatted;
 pub mod ring;
 pub mod tcp;
 

@@ -7,6 +7,7 @@
 mod common;
 mod fanout;
 mod floor;
+mod mcp;
 mod ours;
 mod serve;
 
@@ -23,6 +24,7 @@ Usage: bench <command> [options]
   fanout    one producer, N subscribers: latency of an open loop, or throughput
   serve     a streaming server and its subscribers over TCP: the same of a server
   server    streamdoor's server as serve starts it
+  mcp       calls of MCP with progress, over HTTP and over standard streams
 
 Each command has --help. `tools/bench` runs them interleaved with other crates and compares.
 Exit codes: 0 done, 1 failed, 2 bad usage, 3 this machine lacks something.
@@ -38,6 +40,7 @@ fn main() -> ExitCode {
             Some("floor") => floor::command(arguments),
             Some("fanout") => fanout::command(arguments),
             Some("serve") => serve::command(arguments),
+            Some("mcp") => mcp::command(arguments),
             Some("server") => serve::ours::command(arguments),
             Some("--help" | "-h" | "help") => {
                 print(HELP);

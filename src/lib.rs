@@ -71,6 +71,7 @@
 //!   engine  memory   wire         1  moves numbers │ holds bytes │ spells both for the outside
 //!      │      │
 //!    tool   reactor               2  what runs            │ talks to the kernel, owns the clock
+//!      │      │           mcp     3  messages of the Model Context Protocol ↔ what they ask
 //!      └──┬───┘       endpoint    4  bytes of a connection ↔ calls and answers
 //!         ├───────────────┘
 //!       shard                     5  the loop, where everything meets; serves connections
@@ -126,9 +127,10 @@
 //!
 //! # Invariants (most are about what is absent)
 //!
-//! - A1 `engine`, `wire` and `endpoint` contain no syscall, clock, thread, OS randomness or
+//! - A1 `engine`, `wire`, `mcp` and `endpoint` contain no syscall, clock, thread, OS randomness or
 //!   `unsafe`.
-//! - A2 Only [`wire`] spells events for the outside; the engine knows no JSON, no HTTP, no MCP.
+//! - A2 Only [`wire`] and `mcp` spell events for the outside; the engine knows no JSON, no HTTP, no
+//!   MCP.
 //! - A3 After start the path publish → deliver allocates nothing: `tests/allocations.rs`. Exempt
 //!   are a tool's own work, opening and ending executions, attaching and detaching subscribers.
 //! - A4 Every queue, table, loop and retry has a limit in [`limits`]. Rings shrink to a tenth of
@@ -151,6 +153,8 @@ pub mod client;
 pub mod endpoint;
 pub mod engine;
 pub mod limits;
+#[cfg(feature = "server")]
+pub mod mcp;
 pub mod memory;
 pub mod reactor;
 pub mod shard;

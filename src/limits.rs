@@ -611,3 +611,106 @@ const _: () = {
         class += 1;
     }
 };
+
+// --- Model Context Protocol ----------------------------------------------------------------------
+
+/// The longest id of a request, and the longest token, that a client may choose.
+pub const MCP_ID_BYTES_MAX: usize = 256;
+/// The longest body of a request, and ...
+pub const MCP_BODY_BYTES_MAX: u64 = 4 << 20;
+/// ... the longest line on standard input.
+pub const MCP_LINE_BYTES_MAX: usize = 1 << 20;
+/// How long an answer may be made to wait behind the last notification of its call.
+pub const STDIO_SETTLE_MAX: Duration = Duration::from_secs(10);
+/// Requests whose spans wait to be sent away; more are dropped and counted.
+pub const SPANS_MAX: usize = 4_096;
+/// Spans of one request to who collects them.
+pub const SPANS_PER_EXPORT_MAX: usize = 256;
+/// A span waits so long for others to be sent along with it.
+pub const SPANS_EXPORT_INTERVAL: Duration = Duration::from_millis(500);
+/// How long who collects them may take over anything.
+pub const SPANS_EXPORT_TIMEOUT: Duration = Duration::from_secs(2);
+/// Connections beside the standard streams. More take longer to be ready for.
+pub const STDIO_CONNECTIONS_MAX: u64 = 256;
+/// Memory of rings that is bought before the first answer: half of it is 64 of the smallest.
+pub const STDIO_RINGS_PREALLOC_BYTES: u64 = 2 << 20;
+/// What a thread carries at once between a file or a terminal and a shard.
+pub const STDIO_CARRY_BYTES: usize = 64 << 10;
+/// What a result holds by itself; of a longer one it says how it begins, and gives a stream.
+pub const MCP_RESULT_BYTES_MAX: usize = 64 << 10;
+/// So much of its beginning.
+pub const MCP_SUMMARY_BYTES: usize = 8 << 10;
+/// One answer of `stream_read`: that of the sift seed.
+pub const MCP_READ_BYTES_MAX: usize = 32 << 10;
+/// How long such an answer waits for something to say: as in the seed.
+pub const MCP_READ_WAIT: Duration = Duration::from_secs(5);
+/// Streams that one principal has open: as in the seed.
+pub const MCP_STREAMS_PER_PRINCIPAL_MAX: usize = 8;
+/// Payload bytes that share one notification.
+pub const MCP_NOTIFICATION_BYTES_MAX: usize = 16 << 10;
+/// Sessions of one shard; with tokens a quarter of them for each principal.
+pub const MCP_SESSIONS_MAX: usize = 1_024;
+/// How long a session is kept on which nothing happens.
+pub const MCP_SESSION_IDLE: Duration = Duration::from_secs(3_600);
+/// Requests of one session that are under way.
+pub const MCP_REQUESTS_PER_SESSION_MAX: usize = 256;
+/// Resources that one session, or one `subscriptions/listen`, is told of; and tasks.
+pub const MCP_SUBSCRIPTIONS_MAX: usize = 256;
+/// Names on one page of a list.
+pub const MCP_PAGE_ITEMS: usize = 100;
+/// The longest URI, and the longest name of anything.
+pub const MCP_URI_BYTES_MAX: usize = 4 << 10;
+/// Questions of a tool that are put at once.
+pub const MCP_QUESTIONS_MAX: usize = 16;
+/// What a tool may have to remember while its questions are answered, as JSON.
+pub const MCP_STATE_BYTES_MAX: usize = 16 << 10;
+/// How long the answers may take.
+pub const MCP_STATE_TTL: Duration = Duration::from_secs(3_600);
+/// How long a client may keep what it was told about the server, and lists.
+pub const MCP_CACHE_DISCOVER: Duration = Duration::from_secs(60);
+/// The same of a list, which changes when a worker comes or goes.
+pub const MCP_CACHE_LIST: Duration = Duration::from_secs(1);
+/// How long a task is kept, unless its client says otherwise.
+pub const MCP_TASK_TTL_DEFAULT: Duration = RETENTION;
+/// The longest that a client can say.
+pub const MCP_TASK_TTL_MAX: Duration = Duration::from_secs(24 * 3_600);
+/// How often a client should ask how far a task is.
+pub const MCP_TASK_POLL: Duration = Duration::from_millis(500);
+
+const _: () = {
+    assert!(MCP_SUMMARY_BYTES < MCP_RESULT_BYTES_MAX);
+    assert!(2 * MCP_READ_BYTES_MAX <= MCP_RESULT_BYTES_MAX); // One is sent while the next is made.
+    assert!(6 * MCP_READ_BYTES_MAX < MCP_LINE_BYTES_MAX); // JSON spells a control character in six.
+    assert!(6 * MCP_RESULT_BYTES_MAX < MCP_LINE_BYTES_MAX);
+    assert!(MCP_NOTIFICATION_BYTES_MAX <= MCP_READ_BYTES_MAX);
+    // A sealed state stands in a line, in base 64.
+    assert!(2 * MCP_STATE_BYTES_MAX < MCP_LINE_BYTES_MAX);
+};
+
+// What the shard keeps for it.
+
+/// Requests of one shard that are being carried out.
+pub const MCP_CALLS_MAX: u32 = 2_048;
+/// Outputs that are kept for answers, tasks and doors.
+pub const MCP_KEEPS_MAX: u32 = 2_048;
+/// How long a door waits to be read, and the tool with it.
+pub const MCP_DOOR_IDLE: Duration = Duration::from_secs(600);
+/// How long the answer is kept of who was cut off, ...
+pub const MCP_ANSWER_KEPT: Duration = Duration::from_secs(300);
+/// ... how many such answers, ...
+pub const MCP_ANSWERS_MAX: usize = 1_024;
+/// ... and what they have in all.
+pub const MCP_ANSWERS_BYTES_MAX: usize = 16 << 20;
+/// On lines a notification that all is done waits for the answer for so long.
+pub const MCP_WHOLE_HELD: Duration = Duration::from_millis(20);
+/// How long a client has to answer what a tool asks.
+pub const MCP_ASK_DEADLINE: Duration = Duration::from_secs(600);
+/// Tasks of one principal.
+pub const MCP_TASKS_MAX: usize = 256;
+/// How often resources are looked at that somebody is told of.
+pub const MCP_UPDATE_INTERVAL: Duration = Duration::from_secs(1);
+
+const _: () = {
+    assert!(MCP_RESULT_BYTES_MAX >= DELIVERY_BYTES_MAX as usize); // A delivery is taken whole.
+    assert!(MCP_DOOR_IDLE.as_nanos() < EXECUTION_DURATION_MAX.as_nanos());
+};

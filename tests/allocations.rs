@@ -40,6 +40,8 @@ fn nothing_allocates_on_the_chunk_path() {
     let _keeper = the_watch_has_begun();
     spelling_events_allocates_nothing();
     framing_them_allocates_nothing();
+    #[cfg(feature = "server")]
+    notifying_allocates_nothing();
     inline_nothing_allocates();
     fed_by_hand_nothing_allocates();
     looking_at_memory_allocates_nothing();
@@ -317,6 +319,46 @@ fn framing_them_allocates_nothing() {
     assert_none("framing events");
     #[cfg(feature = "server")]
     reading_whole_requests_allocates_nothing();
+}
+
+/// What a call of MCP tells while it runs.
+#[cfg(feature = "server")]
+fn notifying_allocates_nothing() {
+    use streamdoor::mcp::notify::{self, Chunk, Data, Gap, Progress};
+    use streamdoor::mcp::progress::Rising;
+    use streamdoor::mcp::{Level, Version, cursor::List};
+    use streamdoor::wire::jsonrpc::Id;
+
+    let token = Id::of_text("token \" 1");
+    let gap = Gap { from_seq: 1, to_seq: 2, chunk_count: 2, byte_count: 9, reason: "lag" };
+    let (mut rising, mut out) = (Rising::new(), Vec::with_capacity(64 << 10));
+    let mut byte_count = 0;
+    at_chunk(FIRST_COUNTED);
+    for seq in 0..1_000 {
+        let text = Chunk { seq, kind: "output", offset: 7, data: "text \u{2028}\n".as_bytes() };
+        let bytes = Chunk { data: b"\xFF\0", ..text };
+        let note = Progress {
+            token: &token,
+            progress: rising.next(seq as f64 / 3.0),
+            total: Some(1e3),
+            message: None,
+            percentage: Some(0.5),
+            context: None,
+            gap: (seq % 7 == 0).then_some(gap),
+            task: Some("task"),
+        };
+        notify::progress(&mut out, &note, [text, text].into_iter());
+        notify::partial_result(&mut out, Version::LATEST, &token, seq, [text, bytes].into_iter());
+        notify::message(&mut out, Level::Info, Some("tool"), Data::Text("a line"), None);
+        notify::resources_updated(&mut out, "streamdoor://executions/x", Some(&token));
+        notify::list_changed(&mut out, List::Tools, Some(&token));
+        notify::cancelled(&mut out, &token, Some("why"));
+        byte_count += out.len();
+        out.clear(); // They were sent.
+    }
+    at_chunk(LAST_COUNTED);
+    assert!(byte_count > 1_000_000);
+    assert_none("notifications of MCP");
 }
 
 /// A request that comes whole is read where it is.

@@ -124,6 +124,29 @@ fn a_server_gives_every_connection_every_chunk_and_latencies_are_in_order() {
 }
 
 #[test]
+fn calls_of_mcp_are_told_every_chunk_and_compared_with_the_floor() {
+    if !two_cpus() {
+        assert_eq!(bench("mcp --smoke").status.code(), Some(3));
+        return;
+    }
+    for words in [
+        "--transport http --sessions 1",
+        "--transport http --sessions 5 --idle block --reactor mio",
+        "--transport pipe --sessions 5 --size 3000",
+        "--transport socket --sessions 2 --idle spin --reactor mio",
+    ] {
+        let text = text(&format!("mcp --smoke --first 3 --rounds 1 {words}"));
+        for run in text.split("machine ").skip(1) {
+            let delivered = number(run, "deliveries") + number(run, "missed");
+            assert_eq!(delivered, number(run, "chunks"), "{words}: {run}");
+            assert!(number(run, "first-p50") > 0.0 && number(run, "p50") > 0.0, "{run}");
+        }
+        assert_eq!(text.matches("machine ").count(), 2, "{text}");
+        assert!(text.contains("× floor"), "{text}");
+    }
+}
+
+#[test]
 fn a_server_flat_out_counts_deliveries_in_one_line_of_json() {
     if !two_cpus() {
         assert_eq!(bench("serve --smoke").status.code(), Some(3));
@@ -165,6 +188,9 @@ fn help_is_given_and_bad_usage_exits_with_2() {
         "serve --help",
         "floor tcp --help",
         "server --help",
+        "mcp --help",
+        "mcp floor --help",
+        "mcp server --help",
     ] {
         assert!(text(words).contains("--"), "{words}");
     }
@@ -182,6 +208,10 @@ fn help_is_given_and_bad_usage_exits_with_2() {
         "serve --connections 4 --executions 3",
         "serve --impl axum",
         "serve --batch 16",
+        "mcp --rate max",
+        "mcp --transport carrier",
+        "mcp --format ndjson",
+        "mcp --connections 4",
     ] {
         let output = bench(words);
         assert_eq!(output.status.code(), Some(2), "bench {words}");

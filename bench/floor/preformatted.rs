@@ -105,7 +105,8 @@ impl Preformatted {
     }
 }
 
-fn digit_count(number: u64) -> usize {
+/// Of decimal.
+pub fn digit_count(number: u64) -> usize {
     number.checked_ilog10().map_or(1, |log| log as usize + 1)
 }
 

@@ -72,21 +72,22 @@ fn failed(error: io::Error) -> Failure {
 }
 
 /// Waits for a time as a shard would.
-struct Waiter {
+pub struct Waiter {
     reactor: AnyReactor,
     idle: IdleStrategy,
     polls_only: bool,
 }
 
 impl Waiter {
-    fn new(reactor: AnyReactor, idle: Idle) -> Waiter {
+    /// With a reactor that is used for nothing else.
+    pub fn new(reactor: AnyReactor, idle: Idle) -> Waiter {
         let polls_only = idle == Idle::Spin;
         Waiter { reactor, idle: IdleStrategy::new(idle, SPIN_DEFAULT), polls_only }
     }
 
     /// Until `planned_ns`, the last part of it polling.
     #[inline]
-    fn wait(&mut self, planned_ns: u64) {
+    pub fn wait(&mut self, planned_ns: u64) {
         let deadline = Instant::from_nanos(planned_ns.saturating_sub(POLL_NS));
         let mut now = Instant::from_nanos(now_ns());
         self.idle.decide(true, now, None); // Something was sent.

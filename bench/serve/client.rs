@@ -1,12 +1,14 @@
-//! The receiver: all connections on one thread, which polls and never blocks.
+//! The receiver, of `bench serve` and of `bench mcp`: all connections on one
+//! thread, which polls and never blocks.
 //!
 //! One connection is read by plain non-blocking reads; several are asked for by `epoll_wait` with
 //! a timeout of 0, which is as fast to notice and does not look at each. The clock is read once
 //! for all that came with one read. A latency counts from the time at which a chunk was due.
 
+use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
 use mio::unix::SourceFd;
@@ -36,15 +38,33 @@ pub struct Received {
     pub missed_chunks: u64,
 }
 
-struct Connection {
-    socket: TcpStream,
-    stream: Stream,
+/// What is made of the bytes of one connection.
+pub trait Incoming {
+    /// Takes bytes that came; `chunk` is told of each chunk: its number, and when it was due.
+    ///
+    /// # Errors
+    /// A text that says what is wrong with them.
+    fn take(&mut self, bytes: &[u8], chunk: impl FnMut(u64, u64)) -> Result<(), String>;
+    /// Was its end told?
+    fn has_ended(&self) -> bool;
+    /// Chunks that came.
+    fn given_chunks(&self) -> u64;
+    /// Chunks that were said to be missing.
+    fn missed_chunks(&self) -> u64;
+}
+
+/// One of them. What is read from does not wait.
+pub struct Connection<S> {
+    /// A socket, or a pipe.
+    pub socket: File,
+    /// What has come so far.
+    pub stream: S,
 }
 
 /// All connections, and what they have received.
-pub struct Client<'a> {
+pub struct Client<'a, S> {
     load: &'a Load,
-    connections: Vec<Connection>,
+    connections: Vec<Connection<S>>,
     recorder: Recorder,
     buffer: Box<[u8]>,
     open_count: usize,
@@ -69,7 +89,7 @@ enum Recorder {
     },
 }
 
-impl<'a> Client<'a> {
+impl<'a> Client<'a, Stream> {
     /// Connects, and asks for `targets[i]` on each connection i modulo their number.
     ///
     /// # Errors
@@ -78,17 +98,24 @@ impl<'a> Client<'a> {
         load: &'a Load,
         address: SocketAddr,
         targets: &[String],
-    ) -> Result<Client<'a>, Failure> {
+    ) -> Result<Client<'a, Stream>, Failure> {
         assert_eq!(targets.len(), load.executions as usize);
         let connections = (0..load.connections)
             .map(|index| connect(load, address, &targets[(index % load.executions) as usize]));
-        let connections: io::Result<Vec<Connection>> = connections.collect();
+        let connections: io::Result<Vec<Connection<Stream>>> = connections.collect();
         let connections = connections
             .map_err(|error| Failure::Failed(format!("can not connect to {address}: {error}")))?;
+        Ok(Client::new(load, connections))
+    }
+}
+
+impl<'a, S: Incoming> Client<'a, S> {
+    /// Of connections that have asked.
+    pub fn new(load: &'a Load, connections: Vec<Connection<S>>) -> Client<'a, S> {
         let open_count = connections.len();
         // Not zero: zeroed memory would be mapped lazily.
         let buffer = vec![1; READ_BYTES].into_boxed_slice();
-        Ok(Client { load, connections, recorder: Recorder::new(load), buffer, open_count })
+        Client { load, connections, recorder: Recorder::new(load), buffer, open_count }
     }
 
     /// Receives until every connection was told its end.
@@ -104,11 +131,10 @@ impl<'a> Client<'a> {
             _ => self.receive_by_asking(deadline_ns)?,
         }
         let preemptions = preemption_count() - before;
-        let count = |chunks: fn(&Stream) -> u64| {
+        let count = |chunks: fn(&S) -> u64| {
             self.connections.iter().map(|connection| chunks(&connection.stream)).sum()
         };
-        let (given_chunks, missed_chunks) =
-            (count(Stream::given_chunks), count(Stream::missed_chunks));
+        let (given_chunks, missed_chunks) = (count(S::given_chunks), count(S::missed_chunks));
         let measured = self.recorder.measured(self.load)?;
         let outcome = Outcome { measured, preemptions };
         Ok(Received { outcome, given_chunks, missed_chunks })
@@ -197,13 +223,14 @@ fn failed_on(index: usize, text: &str) -> Failure {
     Failure::Failed(format!("connection {index}: {text}"))
 }
 
-fn connect(load: &Load, address: SocketAddr, target: &str) -> io::Result<Connection> {
+fn connect(load: &Load, address: SocketAddr, target: &str) -> io::Result<Connection<Stream>> {
     let mut socket = TcpStream::connect(address)?;
     socket.set_nodelay(true)?;
     let accept = load.format.media_type();
     let request = format!("GET {target} HTTP/1.1\r\nhost: {address}\r\naccept: {accept}\r\n\r\n");
     socket.write_all(request.as_bytes())?;
     socket.set_nonblocking(true)?;
+    let socket = File::from(OwnedFd::from(socket));
     Ok(Connection { socket, stream: Stream::new(load.format) })
 }
 

@@ -4,11 +4,12 @@
 //! peer's. The receiver is this process, the same for all (`client.rs`, and `stream.rs` for one
 //! connection). What is published and when is the servers' common code, `common/serve`.
 
-mod client;
+pub mod client;
+pub mod first;
 pub mod ours;
 mod report;
-mod server;
-mod stream;
+pub mod server;
+pub mod stream;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

@@ -13,22 +13,25 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use streamdoor::base::Instant;
-use streamdoor::engine::Timeouts;
+use streamdoor::engine::{Policy, Timeouts};
 use streamdoor::limits::BURST_CHUNKS_MAX;
 use streamdoor::reactor::{Idle, ListenAddress};
 use streamdoor::shard::{Server, ServerConfig, ShardConfig};
 use streamdoor::tool::{
-    ArgumentError, Arguments, Context, EmitError, Need, Step, Tool, ToolError, ToolSpec, Work,
+    ArgumentError, Arguments, Context, EmitError, Need, Step, SubscribeDefaults, Tool, ToolError,
+    ToolSpec, Work,
 };
 use streamdoor::wire::http1::{Method, ResponsePart, ResponseReader};
 
+use super::first;
 use crate::common::Failure;
 use crate::common::machine::{allow_descriptors, now_ns};
 use crate::common::serve::child;
 use crate::common::serve::load::Load;
 use crate::common::serve::plan::{POLL_NS, Plan, payload, stamp};
 
-const TOOL: &str = "paced";
+/// The name of the tool that keeps the plan.
+pub const TOOL: &str = "paced";
 /// Descriptors beside those of connections.
 const DESCRIPTORS_OTHER: u64 = 256;
 /// How long an execution waits for its subscribers.
@@ -56,6 +59,21 @@ Usage: bench server [options]
 /// [`Failure`].
 pub fn command(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure> {
     let Some((load, _)) = Load::of_server(arguments, HELP)? else { return Ok(()) };
+    let server = start(load, vec![ListenAddress::Tcp(([127, 0, 0, 1], 0).into())])?;
+    let ListenAddress::Tcp(address) = server.addresses()[0] else {
+        unreachable!("it was asked to listen on a port");
+    };
+    child::announce(address);
+    loop {
+        std::thread::park(); // It leaves with its standard input, or is ended by a signal.
+    }
+}
+
+/// A server with the tools of benchmarks.
+///
+/// # Errors
+/// [`Failure::Environment`].
+pub fn start(load: Load, listen: Vec<ListenAddress>) -> Result<Server, Failure> {
     allow_descriptors(u64::from(load.connections) + DESCRIPTORS_OTHER)?;
     let mut shard = ShardConfig {
         reactor: load.reactor,
@@ -68,7 +86,7 @@ pub fn command(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Fail
     limits.subscribers_max = limits.subscribers_max.max(load.connections);
     let config = ServerConfig {
         shards: vec![shard],
-        listen: vec![ListenAddress::Tcp(([127, 0, 0, 1], 0).into())],
+        listen,
         connections_max: load.connections + 16, // And those that start the executions.
     };
     let start = Arc::new(StartLine { load, state: Mutex::new((0, None)) });
@@ -76,19 +94,14 @@ pub fn command(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Fail
         config,
         Arc::new(move |shard| {
             let start = Arc::clone(&start);
-            let inserted =
-                shard.tools_mut().insert(spec(), move |arguments, _| prepare(&start, arguments));
+            let tools = shard.tools_mut();
+            let inserted = tools.insert(spec(), move |arguments, _| prepare(&start, arguments));
+            inserted.expect("it is described right");
+            let inserted = tools.insert(first::spec(), |_, _| Ok(first::work()));
             inserted.expect("it is described right");
         }),
     );
-    let server = server.map_err(|error| Failure::Environment(error.to_string()))?;
-    let ListenAddress::Tcp(address) = server.addresses()[0] else {
-        unreachable!("it was asked to listen on a port");
-    };
-    child::announce(address);
-    loop {
-        std::thread::park(); // It leaves with its standard input, or is ended by a signal.
-    }
+    server.map_err(|error| Failure::Environment(error.to_string()))
 }
 
 fn spec() -> ToolSpec {
@@ -100,6 +113,7 @@ fn spec() -> ToolSpec {
             "additionalProperties": false,
         }),
         timeouts: Timeouts::NONE,
+        subscribers: SubscribeDefaults { policy: Policy::Block, ..Default::default() },
         ..ToolSpec::new(TOOL, "Publishes what a benchmark has planned.")
     }
 }
@@ -159,7 +173,8 @@ enum State {
     AtStart,
     /// When the next chunk is due.
     Running(u64),
-    Over,
+    /// Until then: the last chunk and the end are two things, for whoever tells them together.
+    Lingering(Instant),
 }
 
 impl Tool for Paced {
@@ -174,7 +189,11 @@ impl Tool for Paced {
             self.go_on(now);
         }
         for _ in 0..BURST_CHUNKS_MAX {
-            let State::Running(due_ns) = self.state else { return Step::Done };
+            let due_ns = match self.state {
+                State::Running(due_ns) => due_ns,
+                State::Lingering(until) if now < until => return Step::Sleep(until),
+                _ => return Step::Done,
+            };
             if due_ns > now.nanos() {
                 let sleeps_until = Instant::from_nanos(due_ns.saturating_sub(POLL_NS));
                 let sleeps = !self.polls_only && sleeps_until > now;
@@ -196,7 +215,8 @@ impl Tool for Paced {
 
 impl Paced {
     fn go_on(&mut self, now: Instant) {
-        self.state = self.plan.next(now.nanos()).map_or(State::Over, State::Running);
+        let over = State::Lingering(now + first::LINGER);
+        self.state = self.plan.next(now.nanos()).map_or(over, State::Running);
     }
 }
 

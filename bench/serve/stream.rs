@@ -10,11 +10,12 @@ use std::io::BufRead;
 use serde_json::Value;
 use streamdoor::wire::http1::{Method, ResponsePart, ResponseReader};
 
+use super::client::Incoming;
 use crate::common::serve::event::Format;
 use crate::common::serve::plan::STAMP_DIGITS;
 
 /// Longer than any event of a payload that `--size` allows.
-const LINE_BYTES_MAX: usize = 1 << 20;
+pub const LINE_BYTES_MAX: usize = 1 << 20;
 
 /// The state of one connection.
 pub struct Stream {
@@ -36,10 +37,11 @@ struct Events {
 }
 
 /// Where a number stands in an event.
-struct Place {
-    name: &'static [u8],
+pub struct Place {
+    /// What stands before it.
+    pub name: &'static [u8],
     /// The number's first digit, in the last event.
-    at: usize,
+    pub at: usize,
 }
 
 impl Stream {
@@ -59,17 +61,11 @@ impl Stream {
         };
         Stream { response, events }
     }
+}
 
-    /// Takes bytes that came; `chunk` is told of each chunk: its number, and when it was due.
-    ///
-    /// # Errors
-    /// A text that says what is wrong with them.
+impl Incoming for Stream {
     #[inline]
-    pub fn take(
-        &mut self,
-        mut bytes: &[u8],
-        mut chunk: impl FnMut(u64, u64),
-    ) -> Result<(), String> {
+    fn take(&mut self, mut bytes: &[u8], mut chunk: impl FnMut(u64, u64)) -> Result<(), String> {
         loop {
             match self.response.read(&mut bytes) {
                 Ok(Some(ResponsePart::Body(body))) => self.events.take(body, &mut chunk)?,
@@ -86,18 +82,15 @@ impl Stream {
         }
     }
 
-    /// Has the execution ended?
-    pub fn has_ended(&self) -> bool {
+    fn has_ended(&self) -> bool {
         self.events.has_ended
     }
 
-    /// Chunks that came.
-    pub fn given_chunks(&self) -> u64 {
+    fn given_chunks(&self) -> u64 {
         self.events.given_chunks
     }
 
-    /// Chunks that were said to be missing.
-    pub fn missed_chunks(&self) -> u64 {
+    fn missed_chunks(&self) -> u64 {
         self.events.missed_chunks
     }
 }
@@ -189,7 +182,7 @@ impl Events {
 impl Place {
     /// The number behind the name, of at most so many digits. Looked for where it was last time.
     #[inline]
-    fn number(&mut self, json: &[u8], digits_max: usize) -> Option<u64> {
+    pub fn number(&mut self, json: &[u8], digits_max: usize) -> Option<u64> {
         let is_there = json.get(..self.at).is_some_and(|front| front.ends_with(self.name));
         if !is_there {
             self.at = self.find(json)?;

@@ -17,6 +17,10 @@ mod session;
 mod settings;
 mod signals;
 mod sink;
+#[cfg(feature = "server")]
+mod stdio;
+#[cfg(feature = "server")]
+mod telemetry;
 mod terminal;
 mod token_file;
 mod tools;
@@ -38,6 +42,7 @@ Usage: streamdoor COMMAND [OPTIONS]
 Commands:
   run       run a tool, and show its results as they come
   serve     let clients run tools and follow them, over HTTP
+  stdio     be the MCP server of the client that has started this program
   tools     the tools there are, and what they take
   demo      several subscribers on one slow tool, or on a file, with their latencies
   call      run a tool of a server, and show its results as they come
@@ -118,6 +123,8 @@ pub fn run() -> Result<(), CliError> {
             Some("demo") => demo::run(parser),
             #[cfg(feature = "server")]
             Some("serve") => serve::run(parser),
+            #[cfg(feature = "server")]
+            Some("stdio") => stdio::run(parser),
             Some("call") => call::run(parser),
             Some("watch") => watch::run(parser),
             Some("help") => {

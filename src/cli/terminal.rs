@@ -91,7 +91,13 @@ impl TerminalText {
 /// Is a chunk of this kind complete in itself, and not a piece of a longer text?
 fn is_record(kind: Kind) -> bool {
     match kind {
-        Kind::Row | Kind::Match | Kind::Sample | Kind::ToolCall | Kind::Json | Kind::Log => true,
+        Kind::Row
+        | Kind::Match
+        | Kind::Sample
+        | Kind::ToolCall
+        | Kind::Json
+        | Kind::Log
+        | Kind::Content => true,
         Kind::Output
         | Kind::Stdout
         | Kind::Stderr

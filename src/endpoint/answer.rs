@@ -31,6 +31,8 @@ enum Beside {
     Nothing,
     /// Where it is.
     Location(String),
+    /// The session of MCP that was begun.
+    Session(String),
     /// Which methods there are.
     Allow(String),
     /// What would have to be shown.
@@ -93,6 +95,12 @@ impl Answer {
         Answer { retry_after, ..Answer::json(error.status, &error.to_json()) }
     }
 
+    /// As it is, with the name of the session that it begins.
+    #[must_use]
+    pub fn in_session(self, session: String) -> Answer {
+        Answer { beside: Beside::Session(session), ..self }
+    }
+
     /// Nobody was shown to us whom we know. Whether nothing was, or what is wrong, makes no
     /// difference but in `challenge`.
     pub(super) fn unauthorized(challenge: &'static str) -> Answer {
@@ -130,6 +138,7 @@ impl Answer {
         let no_store = self.media_type.map(|_| "no-store");
         let beside = match &self.beside {
             Beside::Location(location) => Some(("location", location.as_str())),
+            Beside::Session(session) => Some(("mcp-session-id", session.as_str())),
             Beside::Allow(methods) => Some(("allow", methods.as_str())),
             Beside::Challenge(challenge) => Some(("www-authenticate", *challenge)),
             Beside::Preflight(methods) => Some(("access-control-allow-methods", methods.as_str())),
@@ -163,7 +172,8 @@ impl Answer {
 }
 
 /// What a page may send beside what it always may.
-const HEADERS_OF_PAGES: &str = "authorization, content-type, last-event-id, x-session-id";
+const HEADERS_OF_PAGES: &str = "authorization, content-type, last-event-id, x-session-id, \
+    mcp-session-id, mcp-protocol-version, mcp-method, mcp-name";
 
 impl Manner {
     /// Of the last answer on a connection.
@@ -178,7 +188,7 @@ impl Manner {
         };
         for (name, value) in [
             ("access-control-allow-origin", origin),
-            ("access-control-expose-headers", "location, retry-after"),
+            ("access-control-expose-headers", "location, retry-after, mcp-session-id"),
             ("vary", "origin"),
         ] {
             head.header(name, value).expect("ours are one line each");

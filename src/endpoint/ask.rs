@@ -9,7 +9,9 @@ use crate::endpoint::answer::{Answer, JSON};
 use crate::endpoint::lines::Lines;
 use crate::endpoint::parameters::Parameters;
 use crate::endpoint::routes::{ROUTES, Route};
-use crate::endpoint::{ApiError, Call, Deliver, StreamFormat, Wishes, execute, workers};
+use crate::endpoint::{
+    ApiError, Call, Deliver, McpRequest, StreamFormat, Wishes, execute, mcp, workers,
+};
 use crate::engine::NotFound;
 use crate::limits;
 use crate::tool::is_tool_name;
@@ -28,6 +30,8 @@ pub(super) enum Asked {
     Acknowledge(ExecutionId, SubscriberId),
     /// What is to be known of the tool of this name is in the body.
     PutVirtualTool(Box<str>),
+    /// What is said is in the body.
+    Mcp(Box<McpRequest>),
     /// What a worker of this name delivers is in the body.
     Part(Box<str>),
     /// Much of that comes, as a call for each line: this body is not waited for.
@@ -201,6 +205,7 @@ impl Asked {
             }
             Asked::Part(session) => workers::part(body)
                 .map(|part| Call::Deliver(Deliver { session, part, is_of_many: false }.into())),
+            Asked::Mcp(head) => return mcp::complete(*head, body),
             Asked::Parts(_) => unreachable!("it is read line by line"),
         };
         call.map_err(|error| Answer::error(&error))

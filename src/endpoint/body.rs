@@ -1,7 +1,6 @@
 //! Bodies of requests: JSON objects whose members are known, each read by its field.
 //!
-//! What two programs could read in two ways is refused: a name that is there twice, and, because
-//! it is of no use to anybody, what is nested deeper than [`limits::JSON_DEPTH_MAX`].
+//! What two programs could read in two ways is refused: `wire/strict.rs`.
 
 use serde_json::{Map, Value};
 
@@ -9,68 +8,21 @@ use crate::endpoint::ApiError;
 use crate::endpoint::fields::{Field, Shape};
 use crate::limits;
 use crate::wire::http1::{QueryError, QueryFault, Status};
+use crate::wire::strict::{self, Unreadable};
 
 /// Reads a body.
 ///
 /// # Errors
 /// It is no JSON, or more than that: see above.
 pub(super) fn parse(body: &[u8]) -> Result<Value, ApiError> {
-    let malformed = |text: String| ApiError::new(Status::BAD_REQUEST, "malformed_json", text);
-    let shape = Outline::of(body);
-    if shape.depth > limits::JSON_DEPTH_MAX {
-        let text = format!("the body is nested deeper than {}", limits::JSON_DEPTH_MAX);
-        return Err(malformed(text).limit(limits::JSON_DEPTH_MAX.into()));
-    }
-    let value: Value = serde_json::from_slice(body)
-        .map_err(|error| malformed(format!("the body is not JSON: {error}")))?;
-    // Of members with one name the parser keeps one.
-    if count_members(&value) != shape.colon_count {
-        return Err(malformed("an object of the body has one name twice".to_owned()));
-    }
-    Ok(value)
-}
-
-/// What can be said of a JSON text without reading it; of what is no JSON it says something.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Outline {
-    depth: u32,
-    /// Outside of strings: one for each member of each object.
-    colon_count: usize,
-}
-
-impl Outline {
-    fn of(text: &[u8]) -> Outline {
-        let mut outline = Outline::default();
-        let (mut depth, mut in_string, mut is_escaped) = (0u32, false, false);
-        for byte in text {
-            if in_string {
-                in_string = is_escaped || *byte != b'"';
-                is_escaped = !is_escaped && *byte == b'\\';
-                continue;
-            }
-            match byte {
-                b'"' => in_string = true,
-                b':' => outline.colon_count += 1,
-                b'{' | b'[' => {
-                    depth += 1;
-                    outline.depth = outline.depth.max(depth);
-                }
-                b'}' | b']' => depth = depth.saturating_sub(1),
-                _ => {}
-            }
+    strict::read(body).map_err(|unreadable| {
+        let text = format!("the body {unreadable}");
+        let error = ApiError::new(Status::BAD_REQUEST, "malformed_json", text);
+        match unreadable {
+            Unreadable::TooDeep => error.limit(limits::JSON_DEPTH_MAX.into()),
+            Unreadable::NotJson(_) | Unreadable::NameTwice => error,
         }
-        outline
-    }
-}
-
-fn count_members(value: &Value) -> usize {
-    match value {
-        Value::Object(members) => {
-            members.len() + members.values().map(count_members).sum::<usize>()
-        }
-        Value::Array(values) => values.iter().map(count_members).sum(),
-        _ => 0,
-    }
+    })
 }
 
 /// An object whose members are all known.
@@ -222,42 +174,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_has_one_name_twice_is_refused_wherever_it_is() {
-        let good = [
-            r#"{}"#,
-            r#"{"a":1,"b":{"a":1},"c":[{"a":1},{"a":1}]}"#,
-            r#"{"a:":":","\"":":\"","\\":"\\"}"#,
-            r#"[":",":\\",{"a":":"}]"#,
-            r#"":""#,
-        ];
-        for text in good {
-            assert!(parse(text.as_bytes()).is_ok(), "{text}");
-        }
-        let bad = [
-            r#"{"a":1,"a":1}"#,
-            r#"{"a":1,"\u0061":2}"#,
-            r#"{"x":[{"a":{},"b":1,"a":{}}]}"#,
-            r#"{"":1,"":2}"#,
-        ];
-        for text in bad {
-            let error = parse(text.as_bytes()).unwrap_err();
-            assert!(error.message.ends_with("one name twice"), "{text}: {error}");
-        }
-    }
-
-    #[test]
-    fn what_is_no_json_or_too_deep_is_refused() {
+    fn what_cannot_be_read_is_told_with_its_reason_and_its_limit() {
         let depth_max = limits::JSON_DEPTH_MAX as usize;
-        let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
-        assert!(parse(nested(depth_max).as_bytes()).is_ok());
-        let error = parse(nested(depth_max + 1).as_bytes()).unwrap_err();
-        assert_eq!(error.limit, Some(limits::JSON_DEPTH_MAX.into()));
-        assert!(parse(format!("\"{}\"", "[".repeat(depth_max + 1)).as_bytes()).is_ok());
-        for bad in [&b""[..], b"{", b"{} {}", b"{\"a\"}", b"\"\xff\"", b"nul", b"1e999", b"{'a':1}"]
-        {
-            let error = parse(bad).unwrap_err();
-            assert_eq!(error.code, "malformed_json", "{}", String::from_utf8_lossy(bad));
+        let deep = format!("{}{}", "[".repeat(depth_max + 1), "]".repeat(depth_max + 1));
+        let table = [
+            (deep.as_str(), Some(limits::JSON_DEPTH_MAX.into()), "deeper than 64"),
+            ("{", None, "is not JSON"),
+            (r#"{"a":1,"a":2}"#, None, "one name twice"),
+        ];
+        for (body, limit, words) in table {
+            let error = parse(body.as_bytes()).unwrap_err();
+            assert_eq!((error.code, error.limit), ("malformed_json", limit), "{body}");
+            assert!(error.message.contains(words), "{error}");
         }
-        assert!(parse("[".repeat(1 << 20).as_bytes()).is_err());
+        assert!(parse(br#"{"a":{"a":1}}"#).is_ok());
     }
 }

@@ -7,6 +7,7 @@ use serde_json::Value;
 use smallvec::SmallVec;
 
 use crate::base::{ExecutionId, ProgressToken, SubscriberId};
+use crate::endpoint::McpRequest;
 use crate::engine::{
     Coalesce, From, Hold, Kind, Kinds, OnStall, Policy, ProgressSource, Start, SubscribeSpec,
     Timeouts,
@@ -54,6 +55,8 @@ pub enum Call {
     Work(Box<Work>),
     /// A worker has a part of a result.
     Deliver(Box<Deliver>),
+    /// Something of the Model Context Protocol.
+    Mcp(Box<McpRequest>),
 }
 
 /// A worker that takes calls.
@@ -195,6 +198,7 @@ impl Call {
             | Call::Unsubscribe(id, _) => Some(id.shard),
             Call::Deliver(deliver) => Some(deliver.part.call.shard),
             Call::Progress(token) => Some(token.shard),
+            Call::Mcp(request) => request.home(),
             Call::Follow(follow) => {
                 // Where most of what is followed lives, and of several such where the first does.
                 let shards = || follow.executions.iter().map(|(id, _)| id.shard);

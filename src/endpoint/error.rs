@@ -176,6 +176,9 @@ impl From<StartError> for ApiError {
                 };
                 ApiError::new(Status::BAD_REQUEST, "invalid_argument", text).field(field)
             }
+            StartError::Asks { .. } => {
+                ApiError::new(Status::CONFLICT, "tool_asks", text).field("tool")
+            }
         }
     }
 }

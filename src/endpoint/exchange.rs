@@ -66,6 +66,7 @@ fn answer(connection: &mut HttpConnection, call: &Call, out: &mut Vec<u8>) {
         Call::Execute(execute) if execute.stream.is_some() => "text/event-stream",
         Call::Output(..) => "application/octet-stream",
         Call::Work(_) => "text/event-stream",
+        Call::Mcp(request) if matches!(request.wish, McpWish::Hear(_)) => "text/event-stream",
         Call::Deliver(deliver) if deliver.is_of_many => return connection.take_part(false),
         _ => return connection.answer(&Answer::empty(Status::NO_CONTENT), &around(), out),
     };

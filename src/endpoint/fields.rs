@@ -49,6 +49,8 @@ pub(super) enum Shape {
     Flag,
     /// A number, whole or not.
     Real,
+    /// Any whole number.
+    Whole,
     /// What a tool is called.
     ToolName,
     /// Several names of tools, with commas between them.
@@ -172,6 +174,7 @@ impl Shape {
             Shape::Any => json!({}),
             Shape::Flag => json!({"type": "boolean"}),
             Shape::Real => json!({"type": "number"}),
+            Shape::Whole => json!({"type": "integer"}),
             Shape::ToolName => json!({
                 "type": "string",
                 "pattern": "^[0-9A-Za-z_.-]+$",

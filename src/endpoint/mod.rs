@@ -35,6 +35,7 @@ mod exchange;
 mod execute;
 mod fields;
 mod lines;
+mod mcp;
 mod openapi;
 #[cfg(test)]
 mod openapi_tests;
@@ -58,5 +59,6 @@ pub use call::{
 };
 pub use connection::{Arrival, Due, HttpConnection, Step, StreamBody};
 pub use error::ApiError;
+pub use mcp::{McpRequest, McpWish, shard_of};
 pub use surroundings::Surroundings;
 pub use workers::virtual_tool;

@@ -133,6 +133,12 @@ fn response(description: &str, content: &Content) -> Value {
             let schema = json!({"schema": {"type": "string", "description": text}});
             [(sse::MEDIA_TYPE.to_owned(), schema)].into_iter().collect()
         }
+        Content::Mcp => {
+            let text = "Each event is a message.";
+            let events = json!({"schema": {"type": "string", "description": text}});
+            let message = json!({"schema": reference("McpMessage")});
+            [(JSON.to_owned(), message), (sse::MEDIA_TYPE.to_owned(), events)].into_iter().collect()
+        }
         Content::Bytes => {
             [("application/octet-stream".to_owned(), json!({}))].into_iter().collect()
         }

@@ -129,6 +129,11 @@ impl<'a> Parameters<'a> {
         Ok(Parameters { query, groups, headers })
     }
 
+    /// The head of the request.
+    pub fn headers(&self) -> Headers<'a> {
+        self.headers
+    }
+
     fn shape(&self, name: &str) -> &'static Shape {
         let mut fields = self.groups.iter().copied().flatten();
         &fields.find(|field| field.name == name).expect("what is read has a field").shape

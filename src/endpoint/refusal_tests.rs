@@ -249,7 +249,8 @@ fn errors_of_the_engine_have_a_status_and_a_code_each() {
     let limit = SubscribeError::Limit { limit_chunks: 99, limit_chunks_max: 14 };
     let argument = ArgumentError::new("root", "is missing");
     let unknown = StartError::UnknownTool { name: "x".into(), known: vec![] };
-    let table: [(ApiError, Said<'_>, Option<u64>); 17] = [
+    let asks = StartError::Asks { name: "x".into() };
+    let table: [(ApiError, Said<'_>, Option<u64>); 18] = [
         (NotFound.into(), (404, "not_found", None, None), None),
         (busy.into(), (503, "busy", None, None), Some(1)),
         (
@@ -299,6 +300,7 @@ fn errors_of_the_engine_have_a_status_and_a_code_each() {
             None,
         ),
         (unknown.into(), (404, "unknown_tool", Some("tool"), None), None),
+        (asks.into(), (409, "tool_asks", Some("tool"), None), None),
     ];
     for (error, said, retry_after_s) in table {
         let ApiError { status, code, ref field, limit, .. } = error;

@@ -9,7 +9,7 @@ use crate::endpoint::parameters::{
     EXECUTIONS, FORMAT, FROM, FROM_ALL, KINDS, LAST_EVENT_ID, METRICS_TYPES, SESSION, STREAM,
     TICKETS, WAIT, WISHES, WORKER_TOOLS,
 };
-use crate::endpoint::{ApiError, Call, Work, documents, execute, openapi, workers};
+use crate::endpoint::{ApiError, Call, Work, documents, execute, mcp, openapi, workers};
 use crate::engine::NotFound;
 use crate::limits;
 use crate::wire::http1::{Method, Status};
@@ -58,6 +58,8 @@ pub(super) enum Content {
     Events,
     /// What a worker is told.
     WorkerEvents,
+    /// Messages of JSON-RPC: one as JSON, or several as events.
+    Mcp,
     /// A payload, as it is.
     Bytes,
     /// Text of one of these types.
@@ -280,6 +282,36 @@ pub(super) const ROUTES: &[Route] = &[
                 false => Asked::Part(session),
             })
         },
+        ..PLAIN
+    },
+    Route {
+        method: Method::Post,
+        path: "/mcp",
+        name: "sayMcp",
+        summary: "A message of the Model Context Protocol: a request, a notification or an answer.",
+        headers: mcp::SAID,
+        body: Some(Body::new(mcp::MESSAGE, limits::MCP_BODY_BYTES_MAX)),
+        answers: &[(Status::OK, Content::Mcp), (Status::ACCEPTED, Content::Empty)],
+        begin: |request| Ok(Asked::Mcp(mcp::said(request.parameters.headers())?.into())),
+        ..PLAIN
+    },
+    Route {
+        path: "/mcp",
+        name: "hearMcp",
+        summary: "What a session of that protocol is told beside its answers, or more of a stream.",
+        headers: mcp::HEARD,
+        answers: &[(Status::OK, Content::Mcp)],
+        begin: |request| Ok(Asked::Call(mcp::heard(request.parameters.headers())?)),
+        ..PLAIN
+    },
+    Route {
+        method: Method::Delete,
+        path: "/mcp",
+        name: "leaveMcp",
+        summary: "Ends a session of that protocol. What it runs is stopped.",
+        headers: mcp::LEFT,
+        answers: &[(Status::NO_CONTENT, Content::Empty)],
+        begin: |request| Ok(Asked::Call(mcp::left(request.parameters.headers())?)),
         ..PLAIN
     },
     Route {

@@ -3,7 +3,8 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::endpoint::fields::{POLICIES, Shape};
+use crate::endpoint::fields::{POLICIES, Shape, object_schema};
+use crate::endpoint::mcp::MESSAGE;
 use crate::engine::Kind;
 
 /// All of them, by name.
@@ -28,6 +29,7 @@ pub(super) fn all() -> Map<String, Value> {
         ("VirtualTools", list("virtual_tools", &reference("VirtualTool"))),
         ("Delivered", delivered()),
         ("WorkerEvent", worker_event()),
+        ("McpMessage", object_schema(MESSAGE)),
     ]
     .into_iter()
     .map(|(name, schema)| (name.to_owned(), schema))
@@ -124,7 +126,11 @@ fn tool() -> Value {
         "properties": {
             "name": text(),
             "description": text(),
+            "title": text(),
             "input_schema": {"type": "object"},
+            "output_schema": {"type": ["object", "boolean"]},
+            "annotations": {"type": "object"},
+            "task_support": {"enum": ["forbidden", "optional", "required"]},
             "timeouts": timeouts,
             "subscribers": subscribers,
         },

@@ -34,15 +34,17 @@ pub enum Kind {
     ToolArguments = 8,
     /// A JSON value.
     Json = 9,
-    /// A line of a log.
+    /// A line of a log: text, or JSON with `level`, `data` and perhaps `logger`, as MCP has them.
     Log = 10,
     /// Whatever the tool and its subscribers agree upon.
     Custom = 11,
+    /// A part of an answer that is more than text: a content block of MCP, as JSON.
+    Content = 12,
 }
 
 impl Kind {
     /// Every kind, by number.
-    pub const ALL: [Kind; 12] = [
+    pub const ALL: [Kind; 13] = [
         Kind::Output,
         Kind::Stdout,
         Kind::Stderr,
@@ -55,6 +57,7 @@ impl Kind {
         Kind::Json,
         Kind::Log,
         Kind::Custom,
+        Kind::Content,
     ];
 
     /// The kind of number `raw`, which may come from another process.
@@ -78,6 +81,7 @@ impl Kind {
             Kind::Json => "json",
             Kind::Log => "log",
             Kind::Custom => "custom",
+            Kind::Content => "content",
         }
     }
 }

@@ -336,6 +336,11 @@ impl Engine {
         self.mark_dirty(execution);
     }
 
+    /// How far an execution is, if anything was said of that.
+    pub fn progress(&self, execution: Handle) -> Option<Progress> {
+        self.executions.get(execution)?.tracker.progress()
+    }
+
     /// What was said with the last report of an execution: words, and a context.
     pub fn progress_texts(&self, execution: Handle) -> (Option<&str>, Option<&str>) {
         self.executions.get(execution).map_or((None, None), |e| e.tracker.texts())

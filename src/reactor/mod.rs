@@ -8,13 +8,15 @@
 //! Reading order: this file (the contract), [`operation`] (what goes in and comes out),
 //! [`waker`], [`polled`] (the simpler backend), [`uring`], [`probe`] (which of the two), [`idle`]
 //! (when to poll and when to block). Then sockets: [`socket`] (their values), [`released`] (on
-//! their way to another reactor), `socket_calls.rs` and `listener.rs` (what both backends share),
+//! their way to another reactor), `ends.rs` (their descriptors), `socket_calls.rs` and
+//! `listener.rs` (what both backends share),
 //! `polled_net.rs`, `uring_net.rs` (with `uring_net/`), `uring_buffers.rs`.
 //! Beside all that, [`watch`] looks after the machine's memory.
 //! Tests: `tests/reactor/` runs one list against all three.
 
 pub mod buffer;
 pub mod clock;
+mod ends;
 pub mod idle;
 mod listener;
 pub mod operation;
@@ -37,10 +39,13 @@ pub mod waker;
 pub mod watch;
 
 #[cfg(test)]
+mod ends_test;
+#[cfg(test)]
 mod kinds_test;
 
 pub use buffer::Buffer;
 pub use clock::Clock;
+pub use ends::End;
 pub use idle::{Decision, Idle, IdleStrategy};
 pub use operation::{Completion, Counters, IoError, Operation, SubmitError};
 pub use polled::PolledReactor;
@@ -135,6 +140,8 @@ use crate::base::Instant;
 ///   name, without an event. It receives at once and sends at once; an end that was told before is
 ///   not told again, and sends that were broken stay broken. Whoever can not be adopted is given
 ///   back; a [`ReleasedSocket`] that is dropped is closed, as by [`Reactor::close`].
+///   It takes a connection out of two ends in the same way: [`ReleasedSocket::of_ends`]. What of
+///   these others share is not ended with it.
 /// - **R25 wake another.** [`Reactor::wake`] does what [`Waker::wake`] does, with this reactor's
 ///   means: the other one may sleep until this one polls, blocks or is dropped.
 pub trait Reactor {

@@ -9,13 +9,14 @@
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
 
 use crate::base::{Handle, Instant, Pool};
 use crate::limits::{LISTENER_PAUSE, RECEIVE_SCRATCH_BYTES};
+use crate::reactor::ends::Ends;
 use crate::reactor::listener::{self, Listener};
 use crate::reactor::released::Past;
 use crate::reactor::socket_calls::{self as calls, AcceptRefusal};
@@ -43,7 +44,7 @@ struct ListenerSlot {
 }
 
 struct Connection {
-    fd: OwnedFd,
+    ends: Ends,
     past: Past,
     /// Out of epoll already; to be given away when its turn comes.
     is_releasing: bool,
@@ -56,9 +57,9 @@ struct Connection {
 }
 
 impl Connection {
-    fn new(fd: OwnedFd, past: Past) -> Connection {
+    fn new(ends: Ends, past: Past) -> Connection {
         Connection {
-            fd,
+            ends,
             past,
             is_releasing: false,
             is_touched: false,
@@ -218,24 +219,35 @@ impl PolledNet {
         if is_unix {
             calls::set_send_buffer(fd.as_raw_fd())?;
         }
-        let connection =
-            self.insert(Connection::new(fd, Past::none(peer))).map_err(|(_, error)| error)?;
+        let connection = self
+            .insert(Connection::new(Ends::of_socket(fd), Past::none(peer)))
+            .map_err(|(_, error)| error)?;
         Ok((connection, peer))
     }
 
     /// Gives a connection a place and has epoll watch it. Gives it back with the reason if not.
     fn insert(&mut self, slot: Connection) -> Result<ConnectionId, (Connection, IoError)> {
-        let raw = slot.fd.as_raw_fd();
+        slot.ends.set_input_blocking(false);
+        let (input, output) = (slot.ends.input(), slot.ends.own_output());
         let inserted = self.connections.insert(slot);
         let handle = inserted.map_err(|slot| (slot, IoError(libc::EMFILE)))?;
-        let both = Interest::READABLE | Interest::WRITABLE;
-        let token = token(handle, SOCKET_BIT);
-        if let Err(error) = self.registry.register(&mut SourceFd(&raw), token, both) {
+        if let Err(error) = self.watch(input, output, token(handle, SOCKET_BIT)) {
             let slot = self.connections.remove(handle).expect("just inserted");
             return Err((slot, code(&error)));
         }
         self.touch(handle);
         Ok(ConnectionId(handle))
+    }
+
+    /// Has epoll watch a connection, both directions of it.
+    fn watch(&self, input: RawFd, output: Option<RawFd>, token: Token) -> io::Result<()> {
+        let both = Interest::READABLE | Interest::WRITABLE;
+        let Some(output) = output else {
+            return self.registry.register(&mut SourceFd(&input), token, both);
+        };
+        self.registry.register(&mut SourceFd(&input), token, Interest::READABLE)?;
+        let watched = self.registry.register(&mut SourceFd(&output), token, Interest::WRITABLE);
+        watched.inspect_err(|_| unwatch(&self.registry, input, None))
     }
 
     fn pause(&mut self, handle: Handle, error: IoError, counters: &mut SocketCounters) {
@@ -270,7 +282,7 @@ impl PolledNet {
             let slot = self.connections.remove(handle)?;
             counters.released_count += 1;
             self.resume_listeners();
-            return Some(Happening::Released(id, ReleasedSocket::of_kernel(slot.fd, slot.past)));
+            return Some(Happening::Released(id, ReleasedSocket::of_kernel(slot.ends, slot.past)));
         }
         if slot.is_cut && slot.may_send {
             slot.is_cut = false;
@@ -281,7 +293,7 @@ impl PolledNet {
         if !slot.may_receive || !slot.is_receiving || slot.past.has_ended {
             return None;
         }
-        match calls::receive(slot.fd.as_raw_fd(), &mut self.scratch) {
+        match slot.ends.receive(&mut self.scratch) {
             Err(IoError(libc::EAGAIN)) => {
                 slot.may_receive = false;
                 None
@@ -353,7 +365,7 @@ impl Net for PolledNet {
         if slot.is_cut {
             return Ok(0);
         }
-        let (sent_bytes, error) = calls::send(slot.fd.as_raw_fd(), slices);
+        let (sent_bytes, error) = slot.ends.send(slices);
         counters.sent_bytes += sent_bytes as u64;
         slot.past.broken = error;
         if let (0, Some(error)) = (sent_bytes, error) {
@@ -370,15 +382,15 @@ impl Net for PolledNet {
 
     fn finish(&mut self, id: ConnectionId) {
         if let Some(slot) = self.owned(id) {
-            calls::shutdown(&slot.fd, libc::SHUT_WR);
+            slot.ends.finish();
         }
     }
 
     fn close(&mut self, id: ConnectionId, counters: &mut SocketCounters) {
         let Some(slot) = self.connections.remove(id.0) else { return };
         counters.closed_count += 1;
-        let _ = self.registry.deregister(&mut SourceFd(&slot.fd.as_raw_fd()));
-        calls::shutdown(&slot.fd, libc::SHUT_RDWR);
+        unwatch(&self.registry, slot.ends.input(), slot.ends.own_output());
+        slot.ends.shutdown();
         drop(slot);
         self.resume_listeners();
     }
@@ -387,11 +399,11 @@ impl Net for PolledNet {
         // Bytes are received when they are asked for, so none are under way.
         let Some(slot) = self.owned(id) else { return };
         slot.is_releasing = true;
-        let fd = slot.fd.as_raw_fd();
+        let (input, output) = (slot.ends.input(), slot.ends.own_output());
         if !std::mem::replace(&mut slot.is_touched, true) {
             self.touched.push_back(Touched::Connection(id.0));
         }
-        let _ = self.registry.deregister(&mut SourceFd(&fd));
+        unwatch(&self.registry, input, output);
     }
 
     fn adopt(
@@ -399,11 +411,11 @@ impl Net for PolledNet {
         socket: ReleasedSocket,
         counters: &mut SocketCounters,
     ) -> Result<ConnectionId, AdoptError> {
-        let (fd, past) = socket.find_place(&self.connections)?.into_kernel()?;
-        let inserted = self.insert(Connection::new(fd, past));
+        let (ends, past) = socket.find_place(&self.connections)?.into_kernel()?;
+        let inserted = self.insert(Connection::new(ends, past));
         counters.adopted_count += u64::from(inserted.is_ok());
         inserted.map_err(|(slot, error)| {
-            let socket = ReleasedSocket::of_kernel(slot.fd, slot.past);
+            let socket = ReleasedSocket::of_kernel(slot.ends, slot.past);
             AdoptError::Refused { socket, error }
         })
     }
@@ -433,6 +445,13 @@ impl Net for PolledNet {
 
     fn connection_count(&self) -> usize {
         self.connections.count() as usize
+    }
+}
+
+fn unwatch(registry: &Registry, input: RawFd, output: Option<RawFd>) {
+    let _ = registry.deregister(&mut SourceFd(&input));
+    if let Some(output) = output {
+        let _ = registry.deregister(&mut SourceFd(&output));
     }
 }
 

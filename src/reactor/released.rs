@@ -6,9 +6,10 @@
 
 use std::any::Any;
 use std::fmt;
-use std::os::fd::OwnedFd;
 
 use crate::base::Pool;
+use crate::reactor::ends::{End, Ends};
+use crate::reactor::socket_calls as calls;
 use crate::reactor::{IoError, Peer};
 
 /// A connection that [`crate::reactor::Reactor::release`] gave away, for
@@ -39,13 +40,29 @@ impl Past {
 /// The socket itself.
 #[derive(Debug)]
 pub(crate) enum Carried {
-    /// A blocking one, of which nothing is in flight and which no epoll knows.
-    Kernel(OwnedFd),
+    /// Of which nothing is in flight and which no epoll knows. Sockets are blocking ones.
+    Kernel(Ends),
     /// Of `sim`, which closes it when it is dropped.
     Simulated(Box<dyn Any + Send>),
 }
 
 impl ReleasedSocket {
+    /// A connection out of two ends, for [`crate::reactor::Reactor::adopt`]: of somebody with the
+    /// rights of this process.
+    ///
+    /// ```
+    /// use streamdoor::reactor::{End, ReleasedSocket};
+    /// let ((reader, _out), (_in, writer)) = (std::io::pipe()?, std::io::pipe()?);
+    /// use std::os::fd::AsFd;
+    /// let (input, output) = (End::to_read(reader.as_fd())?, End::to_write(writer.as_fd())?);
+    /// let socket = ReleasedSocket::of_ends(input, output);
+    /// println!("{}", socket.peer());
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn of_ends(input: End, output: End) -> ReleasedSocket {
+        ReleasedSocket::of_kernel(Ends::of(input, output), Past::none(calls::own_process()))
+    }
+
     /// Who is at the other end, as the kernel said when they connected.
     pub fn peer(&self) -> Peer {
         self.past.peer
@@ -58,8 +75,8 @@ impl ReleasedSocket {
 }
 
 impl ReleasedSocket {
-    pub(crate) fn of_kernel(fd: OwnedFd, past: Past) -> ReleasedSocket {
-        ReleasedSocket { carried: Carried::Kernel(fd), past }
+    pub(crate) fn of_kernel(ends: Ends, past: Past) -> ReleasedSocket {
+        ReleasedSocket { carried: Carried::Kernel(ends), past }
     }
 
     /// Goes on if there is a place among `connections`.
@@ -72,9 +89,9 @@ impl ReleasedSocket {
     }
 
     /// For a real reactor.
-    pub(crate) fn into_kernel(self) -> Result<(OwnedFd, Past), AdoptError> {
+    pub(crate) fn into_kernel(self) -> Result<(Ends, Past), AdoptError> {
         match self.carried {
-            Carried::Kernel(fd) => Ok((fd, self.past)),
+            Carried::Kernel(ends) => Ok((ends, self.past)),
             carried @ Carried::Simulated(_) => {
                 Err(AdoptError::Foreign { socket: ReleasedSocket { carried, past: self.past } })
             }

@@ -172,6 +172,15 @@ pub fn peer(fd: RawFd) -> Result<Peer, IoError> {
     Ok(Peer::Unix { pid: credentials.pid, uid: credentials.uid, gid: credentials.gid })
 }
 
+/// Somebody with the rights of this process.
+pub fn own_process() -> Peer {
+    // SAFETY: takes nothing, and never fails.
+    let uid = unsafe { libc::getuid() };
+    // SAFETY: as above.
+    let gid = unsafe { libc::getgid() };
+    Peer::Unix { pid: 0, uid, gid }
+}
+
 pub fn set_option(fd: RawFd, level: i32, name: i32, value: i32) -> Result<(), IoError> {
     let start = std::ptr::from_ref(&value).cast();
     let size_bytes = size_of::<i32>() as libc::socklen_t;
@@ -197,8 +206,13 @@ pub fn set_send_buffer(fd: RawFd) -> Result<(), IoError> {
 }
 
 /// Sends what the kernel takes at once: all of `slices`, or less, or nothing; and the error that
-/// came then, which the kernel may not say twice. "Not now" is no error.
-pub fn send(fd: RawFd, slices: &[IoSlice<'_>]) -> (usize, Option<IoError>) {
+/// came then, which the kernel may not say twice. "Not now" is no error. `once`: [`send_once`] for
+/// sockets, [`write_once`] for what does not wait by itself.
+pub fn send(
+    fd: RawFd,
+    slices: &[IoSlice<'_>],
+    once: impl Fn(RawFd, &[IoSlice<'_>]) -> Result<usize, IoError>,
+) -> (usize, Option<IoError>) {
     let mut sent_bytes = 0;
     let mut rest = slices;
     let mut skip_bytes = 0; // Of the first slice of `rest`, when a send was cut inside of it.
@@ -209,8 +223,8 @@ pub fn send(fd: RawFd, slices: &[IoSlice<'_>]) -> (usize, Option<IoError>) {
         }
         let Some(first) = rest.first() else { return (sent_bytes, None) };
         let moved = match skip_bytes {
-            0 => send_once(fd, &rest[..rest.len().min(SEND_SLICES_MAX)]),
-            _ => send_once(fd, &[IoSlice::new(&first[skip_bytes..])]),
+            0 => once(fd, &rest[..rest.len().min(SEND_SLICES_MAX)]),
+            _ => once(fd, &[IoSlice::new(&first[skip_bytes..])]),
         };
         // On after a short send, until the kernel says EAGAIN: only then does it promise to tell.
         let mut moved_bytes = match moved {
@@ -233,7 +247,8 @@ pub fn send(fd: RawFd, slices: &[IoSlice<'_>]) -> (usize, Option<IoError>) {
     }
 }
 
-fn send_once(fd: RawFd, slices: &[IoSlice<'_>]) -> Result<usize, IoError> {
+/// One try of [`send`] on a socket.
+pub fn send_once(fd: RawFd, slices: &[IoSlice<'_>]) -> Result<usize, IoError> {
     // SAFETY: plain pointers and integers, for which all zero is a value.
     let mut message = unsafe { std::mem::zeroed::<libc::msghdr>() };
     // `IoSlice` has the layout of `iovec`; the kernel only reads through these pointers.
@@ -242,6 +257,14 @@ fn send_once(fd: RawFd, slices: &[IoSlice<'_>]) -> Result<usize, IoError> {
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     // SAFETY: the slices are alive during the call, which does not outlive itself.
     let moved = unsafe { libc::sendmsg(fd, &message, flags) };
+    usize::try_from(moved).map_err(|_| IoError::last())
+}
+
+/// One try of [`send`] on what was opened not to wait.
+pub fn write_once(fd: RawFd, slices: &[IoSlice<'_>]) -> Result<usize, IoError> {
+    let count = slices.len() as libc::c_int; // At most `SEND_SLICES_MAX`.
+    // SAFETY: `IoSlice` has the layout of `iovec`; the slices are alive during the call.
+    let moved = unsafe { libc::writev(fd, slices.as_ptr().cast(), count) };
     usize::try_from(moved).map_err(|_| IoError::last())
 }
 
@@ -256,6 +279,37 @@ pub fn receive(fd: RawFd, into: &mut [u8]) -> Result<usize, IoError> {
             result => return result,
         }
     }
+}
+
+/// Reads what is there, of what was opened not to wait. `Ok(0)`: the end.
+pub fn read(fd: RawFd, into: &mut [u8]) -> Result<usize, IoError> {
+    loop {
+        // SAFETY: these bytes are ours alone during the call.
+        let moved = unsafe { libc::read(fd, into.as_mut_ptr().cast(), into.len()) };
+        match usize::try_from(moved).map_err(|_| IoError::last()) {
+            Err(IoError(libc::EINTR)) => {}
+            result => return result,
+        }
+    }
+}
+
+/// Makes reads and writes of a description wait, or not. Only for what nobody else has.
+pub fn set_blocking(fd: RawFd, is_blocking: bool) {
+    let flags = if is_blocking { 0 } else { libc::O_NONBLOCK };
+    // SAFETY: takes numbers. Access mode and close-on-exec are not among these flags.
+    let _ = unsafe { libc::fcntl(fd, libc::F_SETFL, flags) };
+}
+
+/// Is this socket a stream of bytes?
+pub fn is_stream(fd: RawFd) -> Result<bool, IoError> {
+    let mut kind: libc::c_int = 0;
+    let mut size_bytes = size_of::<libc::c_int>() as libc::socklen_t;
+    let start = std::ptr::from_mut(&mut kind).cast();
+    // SAFETY: room for an int, and its size.
+    checked(unsafe {
+        libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_TYPE, start, &mut size_bytes)
+    })?;
+    Ok(kind == libc::SOCK_STREAM)
 }
 
 /// Ends one direction or both. A peer that has gone already is no error.

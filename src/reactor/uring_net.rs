@@ -18,14 +18,15 @@ mod tests;
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 use io_uring::{cqueue, opcode, squeue, types};
 
 use crate::base::{Handle, Instant, Pool};
+use crate::limits::RECEIVE_BUFFER_BYTES;
+use crate::reactor::ends::Ends;
 use crate::reactor::listener::{self, Listener};
 use crate::reactor::released::Past;
-use crate::reactor::socket_calls as calls;
 use crate::reactor::uring_buffers::{GROUP, ReceiveBuffers};
 use crate::reactor::uring_table::{PURPOSE_SHIFT, Purpose, user_data};
 use crate::reactor::{
@@ -51,7 +52,7 @@ struct ListenerSlot {
 }
 
 struct Connection {
-    fd: OwnedFd,
+    ends: Ends,
     past: Past,
     receive: Flight,
     writable: Flight,
@@ -65,9 +66,9 @@ struct Connection {
 }
 
 impl Connection {
-    fn new(fd: OwnedFd, past: Past) -> Connection {
+    fn new(ends: Ends, past: Past) -> Connection {
         Connection {
-            fd,
+            ends,
             past,
             receive: Flight::Idle,
             writable: Flight::Idle,
@@ -173,12 +174,16 @@ impl UringNet {
             Purpose::Receive => {
                 let slot = self.connections.get_mut(handle)?;
                 arm(&mut slot.receive)?;
-                opcode::RecvMulti::new(types::Fd(slot.fd.as_raw_fd()), GROUP).build()
+                let fd = types::Fd(slot.ends.input());
+                match slot.ends.is_input_pipe() {
+                    false => opcode::RecvMulti::new(fd, GROUP).build(),
+                    true => read_into_group(fd),
+                }
             }
             Purpose::Writable => {
                 let slot = self.connections.get_mut(handle)?;
                 arm(&mut slot.writable)?;
-                let fd = types::Fd(slot.fd.as_raw_fd());
+                let fd = types::Fd(slot.ends.output());
                 opcode::PollAdd::new(fd, libc::POLLOUT as u32).build()
             }
             Purpose::CancelAccept => {
@@ -348,7 +353,7 @@ impl Net for UringNet {
         if slot.is_cut {
             return Ok(0);
         }
-        let (sent_bytes, error) = calls::send(slot.fd.as_raw_fd(), slices);
+        let (sent_bytes, error) = slot.ends.send(slices);
         counters.sent_bytes += sent_bytes as u64;
         slot.past.broken = error;
         match error {
@@ -369,7 +374,7 @@ impl Net for UringNet {
 
     fn finish(&mut self, id: ConnectionId) {
         if let Some(slot) = owned(&mut self.connections, id) {
-            calls::shutdown(&slot.fd, libc::SHUT_WR);
+            slot.ends.finish();
         }
     }
 
@@ -379,7 +384,7 @@ impl Net for UringNet {
         slot.held = Vec::new();
         self.closing_count += 1;
         counters.closed_count += 1;
-        calls::shutdown(&slot.fd, libc::SHUT_RDWR); // Ends what is in flight, mostly.
+        slot.ends.shutdown(); // Ends what is in flight, mostly.
         self.call_back(id.0);
         self.settle(id.0, counters);
     }
@@ -447,6 +452,13 @@ impl Net for UringNet {
     fn connection_count(&self) -> usize {
         (self.connections.count() - self.closing_count) as usize
     }
+}
+
+/// One read of a pipe, when there is something, into a buffer of the kernel's choice.
+fn read_into_group(fd: types::Fd) -> squeue::Entry {
+    let read = opcode::Read::new(fd, std::ptr::null_mut(), RECEIVE_BUFFER_BYTES);
+    let read = read.offset(u64::MAX).buf_group(GROUP); // Pipes have no offset.
+    read.build().flags(squeue::Flags::BUFFER_SELECT)
 }
 
 /// A connection that is told of.

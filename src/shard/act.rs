@@ -226,6 +226,11 @@ impl<R: Reactor + 'static> Shard<R> {
                             let serve = self.serve.as_mut().expect("it has connections");
                             serve.give(*id, Source::Here(*subscriber), &chunk, giving);
                         }
+                        #[cfg(feature = "server")]
+                        Call::Mcp(ear) => {
+                            let progress = self.engine.progress(fan.execution);
+                            hear_chunk(&mut self.serve, *ear, *subscriber, &chunk, progress);
+                        }
                         Call::Nobody => {}
                     }
                 }
@@ -270,6 +275,12 @@ impl<R: Reactor + 'static> Shard<R> {
                 let last_word = Delivery::End(Ended { end, error: error.as_deref() });
                 let serve = self.serve.as_mut().expect("it has connections");
                 serve.tell_here(id, subscriber, run, &last_word);
+            }
+            #[cfg(feature = "server")]
+            Call::Mcp(ear) => {
+                let last_word = Delivery::End(Ended { end, error: error.as_deref() });
+                let serve = self.serve.as_mut().expect("it has calls");
+                serve.hear(ear, subscriber, &last_word);
             }
             Call::Nobody => {}
         }
@@ -466,9 +477,28 @@ impl Addressee<'_> {
                 let serve = self.serve.expect("it has connections");
                 serve.tell_here(*id, self.subscriber, self.run, delivery);
             }
+            #[cfg(feature = "server")]
+            Call::Mcp(ear) => {
+                let serve = self.serve.expect("it has calls");
+                serve.hear(*ear, self.subscriber, delivery);
+            }
             Call::Nobody => {}
         }
     }
+}
+
+/// Gives a chunk to who speaks the Model Context Protocol.
+#[cfg(feature = "server")]
+#[inline]
+fn hear_chunk(
+    serve: &mut Option<Box<super::serve::Serve>>,
+    ear: super::serve::Ear,
+    subscriber: SubscriberId,
+    chunk: &Chunk<'_>,
+    progress: Option<crate::engine::Progress>,
+) {
+    let serve = serve.as_mut().expect("it has calls");
+    serve.hear_chunk(ear, subscriber, chunk, progress);
 }
 
 /// A chunk of the ring: where it is if only this thread writes there, else a checked copy. If it

@@ -162,6 +162,8 @@ impl<R: Reactor + 'static> Shard<R> {
             #[cfg(feature = "server")]
             is_remote: false,
             #[cfg(feature = "server")]
+            has_panicked: false,
+            #[cfg(feature = "server")]
             call: None,
             ring_bytes: need.ring_bytes,
             chunk_bytes: need.chunk_bytes,

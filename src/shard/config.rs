@@ -40,9 +40,16 @@ pub struct ShardConfig {
     /// Where it tells what happens; nowhere by default.
     #[cfg(feature = "server")]
     pub log: super::Log,
+    /// Where the spans of answered requests go; there are none by default.
+    #[cfg(feature = "server")]
+    pub spans: super::Spans,
     /// Who may come in, once it listens.
     #[cfg(feature = "server")]
     pub access: Arc<crate::endpoint::Access>,
+    /// Seals what tools want to be told again by clients of MCP. Shards of one server have the same
+    /// one; `None`: one that nobody knows.
+    #[cfg(feature = "server")]
+    pub mcp_key: Option<[u8; 32]>,
     /// Threads for tools that block.
     pub tool_threads_max: usize,
     /// Who says how short memory is.
@@ -88,7 +95,11 @@ impl Default for ShardConfig {
             #[cfg(feature = "server")]
             log: super::Log::off(),
             #[cfg(feature = "server")]
+            spans: super::Spans::off(),
+            #[cfg(feature = "server")]
             access: Arc::default(),
+            #[cfg(feature = "server")]
+            mcp_key: None,
             tool_threads_max: limits::TOOL_THREADS_MAX,
             memory: MemoryWatch::default(),
             seed: None,

@@ -36,6 +36,8 @@ mod run;
 mod secrets;
 #[cfg(feature = "server")]
 mod serve;
+#[cfg(feature = "server")]
+mod spans;
 mod window;
 
 #[cfg(test)]
@@ -65,9 +67,11 @@ pub use log::Log;
 pub use memory::{MemoryStatus, Shortage};
 pub use reader::Subscriber;
 #[cfg(feature = "server")]
-pub use serve::{Server, ServerConfig, ServerError, SetUp};
+pub use serve::{LineOptions, Server, ServerConfig, ServerError, SetUp};
 #[cfg(feature = "tls")]
 pub use serve::{TlsConfig, TlsError};
+#[cfg(feature = "server")]
+pub use spans::Spans;
 
 use crate::base::{ExecutionId, Handle, Instant, SubscriberId};
 use crate::engine::{Action, End, Engine, Event, Gap, Kinds, Progress};
@@ -137,6 +141,9 @@ pub struct Shard<R: Reactor + 'static = AnyReactor> {
     block_deadline: Duration,
     #[cfg(feature = "server")]
     log: Log,
+    /// What requests took part in.
+    #[cfg(feature = "server")]
+    spans: Spans,
     /// Who may come in.
     #[cfg(feature = "server")]
     access: Arc<crate::endpoint::Access>,
@@ -158,6 +165,9 @@ pub struct Shard<R: Reactor + 'static = AnyReactor> {
     /// Tools whose work is done by clients, and these.
     #[cfg(feature = "server")]
     workers: serve::Workers,
+    /// What clients of MCP are told of it.
+    #[cfg(feature = "server")]
+    mcp: serve::McpSetUp,
 }
 
 /// See [`Shard::observe`].
@@ -195,6 +205,8 @@ enum Call {
     Polled(Inbox),
     #[cfg(feature = "server")]
     Connection(crate::reactor::ConnectionId),
+    #[cfg(feature = "server")]
+    Mcp(serve::Ear),
 }
 
 const NO_SINK: Sink = Sink { subscriber: None, kinds: Kinds::ALL, call: Call::Nobody };
@@ -267,10 +279,10 @@ impl<R: Reactor + 'static> Shard<R> {
     pub fn with_reactor(mut reactor: R, config: ShardConfig) -> std::io::Result<Shard<R>> {
         let now = reactor.now();
         let executions_max = config.engine.executions_max as usize;
-        let subscribers_max = config.engine.subscribers_max as usize;
         let (mailbox_sender, mailbox) = std::sync::mpsc::sync_channel(limits::MAILBOX_COMMANDS_MAX);
-        let bell = Bell { waker: reactor.waker(), departed: Flag::default() };
         let chunk_bytes_max = *limits::RING_CLASS_BYTES.last().expect("there are classes") / 4;
+        #[cfg(feature = "server")]
+        let mcp = serve::McpSetUp::new(config.mcp_key, config.access.is_guarded())?;
         Ok(Shard {
             engine: Engine::new(config.engine, now),
             secrets: Secrets::new(config.seed),
@@ -280,12 +292,12 @@ impl<R: Reactor + 'static> Shard<R> {
             threads: Threads::Pool(ThreadPool::new(config.tool_threads_max)),
             idle: IdleStrategy::new(config.idle, config.spin),
             anchor: ClockAnchor { wall_us: reactor.wall_us(), mono_ns: now.nanos() },
-            bell: Arc::new(bell),
+            bell: Arc::new(Bell { waker: reactor.waker(), departed: Flag::default() }),
             mailbox,
             mailbox_sender,
             mailbox_pending: false,
             runs: (0..executions_max).map(|_| None).collect(),
-            sinks: (0..subscribers_max).map(|_| NO_SINK).collect(),
+            sinks: (0..config.engine.subscribers_max).map(|_| NO_SINK).collect(),
             runnable: VecDeque::with_capacity(executions_max),
             away: Vec::with_capacity(64),
             watched: Vec::with_capacity(64),
@@ -312,6 +324,8 @@ impl<R: Reactor + 'static> Shard<R> {
             #[cfg(feature = "server")]
             log: config.log,
             #[cfg(feature = "server")]
+            spans: config.spans,
+            #[cfg(feature = "server")]
             access: config.access,
             #[cfg(feature = "server")]
             socket_limits: config.sockets.unwrap_or_default(),
@@ -329,6 +343,8 @@ impl<R: Reactor + 'static> Shard<R> {
             serve: None,
             #[cfg(feature = "server")]
             workers: serve::Workers::default(),
+            #[cfg(feature = "server")]
+            mcp,
             reactor,
         })
     }

@@ -81,11 +81,19 @@ impl<R: Reactor + 'static> Shard<R> {
         };
         let mut notes = Notes::default();
         let mut context = Context::new(self.now, writer, before, &mut notes);
+        let mut has_panicked = false;
         let step = catch_unwind(AssertUnwindSafe(|| tool.step(&mut context)));
         let step = step.unwrap_or_else(|panic| {
             self.counters.tools_panicked += 1;
+            has_panicked = true;
             Step::Failed(panic_error(&*panic))
         });
+        #[cfg(feature = "server")]
+        {
+            run.has_panicked = has_panicked;
+        }
+        #[cfg(not(feature = "server"))]
+        let _ = has_panicked;
         self.worked = true;
         self.pass_on(handle, &notes);
         self.ingest(index);
@@ -295,6 +303,10 @@ impl<R: Reactor + 'static> Shard<R> {
             _ => None,
         };
         run.ring = Ring::Back(writer);
+        #[cfg(feature = "server")]
+        {
+            run.has_panicked = panicked;
+        }
         run.stopping = false;
         let index = handle.index;
         self.away.retain(|&away| away != index);

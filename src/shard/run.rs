@@ -82,6 +82,9 @@ pub(super) struct Run {
     /// A worker does it.
     #[cfg(feature = "server")]
     pub is_remote: bool,
+    /// The tool has panicked.
+    #[cfg(feature = "server")]
+    pub has_panicked: bool,
     /// What there is to know of that, once it has begun; not while it is being looked at.
     #[cfg(feature = "server")]
     pub call: Option<Box<super::serve::OpenCall>>,

@@ -10,6 +10,8 @@
 //! Invariants: a tool's panic ends its own execution and nothing else; nothing is published after
 //! a tool was told to stop.
 
+mod arguments;
+mod asking;
 mod closure;
 mod complete;
 mod files;
@@ -36,18 +38,18 @@ mod threads;
 #[cfg(feature = "tools")]
 mod watch;
 
+pub use arguments::{ArgumentError, Arguments};
+pub use asking::{Abilities, Asking, Question, QuestionMethod, Replies};
 pub use closure::{Host, OnStop, Output, SendError, StopHook, StopSignal, Stopped};
 pub use complete::Completion;
 pub use files::Files;
 #[cfg(feature = "server")]
 pub use files::Folder;
-pub use registry::{
-    ArgumentError, Arguments, Prepared, SpecError, StartError, Tools, is_tool_name,
-};
+pub use registry::{Prepared, SpecError, StartError, Tools, is_tool_name};
 pub use remote::{Gather, RemoteCall, VirtualTool};
 #[cfg(feature = "tools")]
 pub use run_command::CommandPolicy;
-pub use spec::{Need, SubscribeDefaults, ToolSpec};
+pub use spec::{Need, SubscribeDefaults, TaskSupport, ToolSpec};
 pub use step::{Context, EmitError, Notes, Report, Step, Tool};
 pub(crate) use threads::panic_error;
 pub use threads::{Done, Job, ThreadPool};

@@ -2,9 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::ops::RangeInclusive;
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use serde_json::{Map, Value};
 
@@ -13,12 +11,12 @@ use crate::limits;
 #[cfg(feature = "sqlite")]
 use crate::tool::query_database;
 use crate::tool::schema::{Patterns, Schema};
+use crate::tool::{
+    Abilities, ArgumentError, Asking, Files, Need, Output, RemoteCall, Replies, ToolError,
+    ToolSpec, VirtualTool, Work, process_file, slow_data_processor,
+};
 #[cfg(feature = "tools")]
 use crate::tool::{CommandPolicy, generate_timeseries, process, run_command, search_files};
-use crate::tool::{
-    Files, Need, Output, RemoteCall, ToolError, ToolSpec, VirtualTool, Work, process_file,
-    slow_data_processor,
-};
 
 /// A tool with its arguments checked, ready to run.
 #[derive(Debug)]
@@ -44,30 +42,6 @@ impl Prepared {
     }
 }
 
-/// An argument is missing, unknown, of another type or out of bounds.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ArgumentError {
-    /// Which.
-    pub field: String,
-    /// What about it.
-    pub problem: String,
-}
-
-impl ArgumentError {
-    /// `field` has a problem.
-    pub fn new(field: impl Into<String>, problem: impl Into<String>) -> ArgumentError {
-        ArgumentError { field: field.into(), problem: problem.into() }
-    }
-}
-
-impl fmt::Display for ArgumentError {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "argument `{}`: {}", self.field, self.problem)
-    }
-}
-
-impl std::error::Error for ArgumentError {}
-
 /// Why a tool could not be prepared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StartError {
@@ -80,6 +54,11 @@ pub enum StartError {
     },
     /// Its arguments are wrong.
     Argument(ArgumentError),
+    /// It asks its caller first, and there is no way to ask him here.
+    Asks {
+        /// The tool.
+        name: String,
+    },
 }
 
 impl fmt::Display for StartError {
@@ -89,6 +68,9 @@ impl fmt::Display for StartError {
                 write!(out, "no tool is called `{name}`; there are: {}", known.join(", "))
             }
             StartError::Argument(error) => error.fmt(out),
+            StartError::Asks { name } => {
+                write!(out, "`{name}` asks its caller before it runs: it is called over MCP only")
+            }
         }
     }
 }
@@ -96,16 +78,55 @@ impl fmt::Display for StartError {
 impl std::error::Error for StartError {}
 
 /// What a tool is to do with these arguments, and what that needs.
-type Prepare = Box<dyn Fn(&Value, Need, &Files) -> Result<Plan, ArgumentError> + Send + Sync>;
+type Prepare = Box<dyn Fn(&Given<'_>, Need) -> Result<Plan, ArgumentError> + Send + Sync>;
+/// Whether a tool has all that it needs.
+type Asks = Box<dyn Fn(&Value, &Replies, Abilities) -> Asking + Send + Sync>;
 /// What is to be done, and what that needs.
 type Plan = (Work, Need);
+
+/// What one run of a tool is given.
+struct Given<'a> {
+    arguments: &'a Value,
+    replies: &'a Replies,
+    files: &'a Files,
+}
 
 struct Entry {
     spec: Arc<ToolSpec>,
     schema: Schema,
+    /// Of its output, if that has one.
+    output: Option<Schema>,
+    /// Of one that asks.
+    asks: Option<Asks>,
     prepare: Prepare,
     /// It is there only where files may be read.
     reads_files: bool,
+}
+
+impl Entry {
+    /// The arguments of one run, checked.
+    fn checked<'a>(&self, arguments: &'a Value) -> Result<&'a Value, StartError> {
+        static NONE: LazyLock<Value> = LazyLock::new(|| Value::Object(Map::new()));
+        let arguments = if arguments.is_null() { &NONE } else { arguments };
+        self.schema.check(arguments).map_err(StartError::Argument)?;
+        Ok(arguments)
+    }
+}
+
+/// A tool that is to be added.
+struct Addition {
+    spec: ToolSpec,
+    patterns: Patterns,
+    asks: Option<Asks>,
+    prepare: Prepare,
+    reads_files: bool,
+}
+
+impl Addition {
+    /// Of the program itself: neither asks nor reads.
+    fn new(spec: ToolSpec, prepare: Prepare) -> Addition {
+        Addition { spec, patterns: Patterns::Any, asks: None, prepare, reads_files: false }
+    }
 }
 
 /// Why a tool was not added: its description is wrong.
@@ -130,6 +151,8 @@ impl std::error::Error for SpecError {}
 pub struct Tools {
     by_name: BTreeMap<String, Entry>,
     files: Files,
+    /// How often the list has changed.
+    revision: u64,
     /// What `run_command` has started. It ends with these tools.
     #[cfg(feature = "tools")]
     commands: Option<process::House>,
@@ -166,6 +189,7 @@ impl Tools {
     /// [`CommandPolicy::Only`]: crate::tool::Tools::allow_commands
     pub fn allow_files(&mut self, files: Files) {
         self.files = files;
+        self.revision += 1;
     }
 
     /// Adds `run_command`, which is not among those of [`Tools::built_in`]: it lets whoever may run
@@ -175,10 +199,10 @@ impl Tools {
     pub fn allow_commands(&mut self, policy: CommandPolicy) {
         let groups = self.commands.get_or_insert_default().groups();
         let spec = run_command::spec(&policy);
-        let prepare = move |arguments: &Value, need, files: &Files| {
-            run_command::prepare(&policy, &groups, arguments, need, files)
+        let prepare = move |given: &Given<'_>, need| {
+            run_command::prepare(&policy, &groups, given.arguments, need, given.files)
         };
-        self.add(spec, Patterns::Any, Box::new(prepare), false).expect("ours is right");
+        self.add(Addition::new(spec, Box::new(prepare))).expect("ours is right");
     }
 
     /// Adds a tool, or replaces the one of that name. `prepare` is called with the arguments of
@@ -191,8 +215,8 @@ impl Tools {
     where
         F: Fn(&Value, Need) -> Result<(Work, Need), ArgumentError> + Send + Sync + 'static,
     {
-        let prepare = move |arguments: &Value, need, _: &Files| prepare(arguments, need);
-        self.add(spec, Patterns::Any, Box::new(prepare), false)
+        let prepare = move |given: &Given<'_>, need| prepare(given.arguments, need);
+        self.add(Addition::new(spec, Box::new(prepare)))
     }
 
     /// Adds a tool that reads files.
@@ -201,16 +225,13 @@ impl Tools {
         spec: ToolSpec,
         prepare: fn(&Value, Need, &Files) -> Result<Plan, ArgumentError>,
     ) -> Result<(), SpecError> {
-        self.add(spec, Patterns::Any, Box::new(prepare), true)
+        let prepare = move |given: &Given<'_>, need| prepare(given.arguments, need, given.files);
+        let addition = Addition::new(spec, Box::new(prepare));
+        self.add(Addition { reads_files: true, ..addition })
     }
 
-    fn add(
-        &mut self,
-        spec: ToolSpec,
-        patterns: Patterns,
-        prepare: Prepare,
-        reads_files: bool,
-    ) -> Result<(), SpecError> {
+    fn add(&mut self, addition: Addition) -> Result<(), SpecError> {
+        let Addition { spec, patterns, asks, prepare, reads_files } = addition;
         let error = |problem: String| SpecError { tool: spec.name.clone(), problem };
         if !is_tool_name(&spec.name) {
             let chars_max = limits::TOOL_NAME_CHARS_MAX;
@@ -220,10 +241,18 @@ impl Tools {
         if spec.arguments.get("type").and_then(Value::as_str) != Some("object") {
             return Err(error("the schema of its arguments is not of type object".to_owned()));
         }
+        if !spec.annotations.is_null() && !spec.annotations.is_object() {
+            return Err(error("its annotations are not an object".to_owned()));
+        }
         let schema = Schema::compile(&spec.arguments, patterns).map_err(error)?;
+        let output = spec.output_schema.as_ref().map(|schema| Schema::compile(schema, patterns));
+        let output = output
+            .transpose()
+            .map_err(|text| error(format!("the schema of its output: {text}")))?;
         let name = spec.name.clone();
-        let entry = Entry { spec: Arc::new(spec), schema, prepare, reads_files };
+        let entry = Entry { spec: Arc::new(spec), schema, output, asks, prepare, reads_files };
         self.by_name.insert(name, entry);
+        self.revision += 1;
         Ok(())
     }
 
@@ -235,11 +264,12 @@ impl Tools {
     pub fn insert_virtual(&mut self, tool: VirtualTool) -> Result<(), SpecError> {
         tool.check_cost()?;
         let VirtualTool { spec, gather } = tool;
-        let prepare = move |arguments: &Value, need, _: &Files| {
-            let arguments = arguments.clone();
+        let prepare = move |given: &Given<'_>, need| {
+            let arguments = given.arguments.clone();
             Ok((Work::Remote(Box::new(RemoteCall { arguments, gather })), need))
         };
-        self.add(spec, Patterns::Linear, Box::new(prepare), false)
+        let addition = Addition::new(spec, Box::new(prepare));
+        self.add(Addition { patterns: Patterns::Linear, ..addition })
     }
 
     /// Adds a closure as a tool: `|arguments, out| { out.send(b"…")?; Ok(()) }`.
@@ -258,27 +288,128 @@ impl Tools {
         })
     }
 
-    /// Takes a tool away. What runs of it goes on.
-    pub fn remove(&mut self, name: &str) -> bool {
-        self.by_name.remove(name).is_some()
+    /// Adds a closure as a tool that asks its caller first. `asks` is called before each run, with
+    /// the arguments once they fit the schema, again and again until it says [`Asking::Run`]; it is
+    /// called on the shard's own thread and has to return at once. `closure` is then given the
+    /// replies of that last time.
+    ///
+    /// ```
+    /// use serde_json::json;
+    /// use streamdoor::tool::{Abilities, Asking, Question, Replies, ToolSpec, Tools};
+    ///
+    /// let schema = json!({"type": "object", "properties": {"name": {"type": "string"}}});
+    /// let mut tools = Tools::new();
+    /// tools.insert_asking(
+    ///     ToolSpec::new("greet", "Greets whoever calls."),
+    ///     move |_arguments, replies, _abilities| match replies.accepted("who") {
+    ///         Some(_) => Asking::Run,
+    ///         None => Asking::Ask {
+    ///             questions: vec![Question::form("who", "What is your name?", schema.clone())],
+    ///             state: None,
+    ///         },
+    ///     },
+    ///     |_arguments, replies, out| {
+    ///         let name = &replies.accepted("who").expect("it was asked for")["name"];
+    ///         Ok(out.send(format!("Hello, {name}!").as_bytes())?)
+    ///     },
+    /// )?;
+    /// let asking = tools.asking("greet", &json!({}), &Replies::default(), Abilities::default());
+    /// assert!(matches!(asking, Ok(Asking::Ask { .. })));
+    /// # Ok::<(), streamdoor::tool::SpecError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`SpecError`]; nothing was added.
+    pub fn insert_asking<A, F>(
+        &mut self,
+        spec: ToolSpec,
+        asks: A,
+        closure: F,
+    ) -> Result<(), SpecError>
+    where
+        A: Fn(&Value, &Replies, Abilities) -> Asking + Send + Sync + 'static,
+        F: Fn(&Value, &Replies, &mut Output) -> Result<(), ToolError> + Send + Sync + 'static,
+    {
+        let closure = Arc::new(closure);
+        let prepare = move |given: &Given<'_>, need| {
+            let closure = Arc::clone(&closure);
+            let (arguments, replies) = (given.arguments.clone(), given.replies.clone());
+            Ok((Work::Thread(Box::new(move |out| closure(&arguments, &replies, out))), need))
+        };
+        let addition = Addition::new(spec, Box::new(prepare));
+        self.add(Addition { asks: Some(Box::new(asks)), ..addition })
     }
 
-    /// Checks the arguments of one run.
+    /// Takes a tool away. What runs of it goes on.
+    pub fn remove(&mut self, name: &str) -> bool {
+        let was_there = self.by_name.remove(name).is_some();
+        self.revision += u64::from(was_there);
+        was_there
+    }
+
+    /// Grows whenever a tool was added, replaced or taken away.
+    pub fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// Checks the arguments of one run, whose caller can not be asked for anything.
     ///
     /// # Errors
     /// [`StartError`]; nothing has happened.
     pub fn prepare(&self, name: &str, arguments: &Value) -> Result<Prepared, StartError> {
-        let Some(Entry { spec, schema, prepare, .. }) = self.entry(name) else {
-            let known = self.specs().map(|spec| spec.name.clone()).collect();
-            return Err(StartError::UnknownTool { name: name.to_owned(), known });
-        };
-        let none = Value::Object(Map::new());
-        let arguments = if arguments.is_null() { &none } else { arguments };
-        schema.check(arguments).map_err(StartError::Argument)?;
-        let (work, need) =
-            prepare(arguments, spec.need, &self.files).map_err(StartError::Argument)?;
+        let replies = Replies::default();
+        match self.asking(name, arguments, &replies, Abilities::default())? {
+            Asking::Run => self.prepare_with(name, arguments, &replies),
+            Asking::Ask { .. } | Asking::Refuse(_) => {
+                Err(StartError::Asks { name: name.to_owned() })
+            }
+        }
+    }
+
+    /// Asks a tool whether it has all that it needs; one that never asks has.
+    ///
+    /// # Errors
+    /// [`StartError`]; nothing has happened.
+    pub fn asking(
+        &self,
+        name: &str,
+        arguments: &Value,
+        replies: &Replies,
+        abilities: Abilities,
+    ) -> Result<Asking, StartError> {
+        let entry = self.known(name)?;
+        let Some(asks) = &entry.asks else { return Ok(Asking::Run) };
+        Ok(asks(entry.checked(arguments)?, replies, abilities))
+    }
+
+    /// Checks the arguments of one run, for which [`Tools::asking`] has said [`Asking::Run`] with
+    /// these replies.
+    ///
+    /// # Errors
+    /// [`StartError`]; nothing has happened.
+    pub fn prepare_with(
+        &self,
+        name: &str,
+        arguments: &Value,
+        replies: &Replies,
+    ) -> Result<Prepared, StartError> {
+        let entry = self.known(name)?;
+        let given = Given { arguments: entry.checked(arguments)?, replies, files: &self.files };
+        let spec = &entry.spec;
+        let (work, need) = (entry.prepare)(&given, spec.need).map_err(StartError::Argument)?;
         let (timeouts, progress) = (spec.timeouts, spec.progress);
         Ok(Prepared { tool: Some(Arc::clone(spec)), work, need, timeouts, progress })
+    }
+
+    /// Does what a tool has put out fit the schema of its output? If it has none, anything does.
+    ///
+    /// # Errors
+    /// The first thing that does not fit.
+    pub fn check_output(&self, name: &str, output: &Value) -> Result<(), ArgumentError> {
+        match self.entry(name).and_then(|entry| entry.output.as_ref()) {
+            Some(schema) => schema.check(output),
+            None => Ok(()),
+        }
     }
 
     /// What there is to know of a tool.
@@ -289,6 +420,13 @@ impl Tools {
     /// All of them, by name.
     pub fn specs(&self) -> impl Iterator<Item = &Arc<ToolSpec>> {
         self.by_name.values().filter(|entry| self.is_there(entry)).map(|entry| &entry.spec)
+    }
+
+    fn known(&self, name: &str) -> Result<&Entry, StartError> {
+        self.entry(name).ok_or_else(|| {
+            let known = self.specs().map(|spec| spec.name.clone()).collect();
+            StartError::UnknownTool { name: name.to_owned(), known }
+        })
     }
 
     fn entry(&self, name: &str) -> Option<&Entry> {
@@ -309,136 +447,6 @@ pub fn is_tool_name(name: &str) -> bool {
 impl fmt::Debug for Tools {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_list().entries(self.specs().map(|spec| &spec.name)).finish()
-    }
-}
-
-/// A tool's arguments, taken one by one; what nobody takes is an error.
-///
-/// A schema that was checked before makes most of these errors impossible. They are there all the
-/// same: without the feature `schema` nothing was checked, and a schema can be wrong.
-pub struct Arguments {
-    fields: Map<String, Value>,
-}
-
-impl Arguments {
-    /// From a JSON object; `null` is the empty one.
-    ///
-    /// # Errors
-    /// If it is anything else.
-    pub fn new(arguments: &Value) -> Result<Arguments, ArgumentError> {
-        match arguments {
-            Value::Null => Ok(Arguments { fields: Map::new() }),
-            Value::Object(fields) => Ok(Arguments { fields: fields.clone() }),
-            _ => Err(ArgumentError::new("arguments", "must be an object")),
-        }
-    }
-
-    /// A whole number within `bounds`, or `default` if there is none.
-    ///
-    /// # Errors
-    /// If it is not a whole number, or out of bounds.
-    pub fn number(
-        &mut self,
-        field: &str,
-        default: u64,
-        bounds: RangeInclusive<u64>,
-    ) -> Result<u64, ArgumentError> {
-        let Some(value) = self.fields.remove(field) else { return Ok(default) };
-        match value.as_u64() {
-            Some(number) if bounds.contains(&number) => Ok(number),
-            _ => {
-                let (low, high) = (bounds.start(), bounds.end());
-                let problem = format!("must be a whole number from {low} to {high}, not {value}");
-                Err(ArgumentError::new(field, problem))
-            }
-        }
-    }
-
-    /// A string that must be there.
-    ///
-    /// # Errors
-    /// If it is missing, empty, or not a string.
-    pub fn text(&mut self, field: &str) -> Result<String, ArgumentError> {
-        match self.fields.remove(field) {
-            Some(Value::String(text)) if !text.is_empty() => Ok(text),
-            Some(Value::String(_)) => Err(ArgumentError::new(field, "must not be empty")),
-            Some(other) => Err(ArgumentError::new(field, format!("must be a string, not {other}"))),
-            None => Err(ArgumentError::new(field, "is missing")),
-        }
-    }
-
-    /// A string that must be there, and goes to where a NUL would end it.
-    ///
-    /// # Errors
-    /// As [`Arguments::text`]; and if it has a NUL.
-    pub fn whole_text(&mut self, field: &str) -> Result<String, ArgumentError> {
-        without_nul(field, self.text(field)?)
-    }
-
-    /// A path that must be there.
-    ///
-    /// # Errors
-    /// As [`Arguments::whole_text`]: no path can have a NUL.
-    pub fn path(&mut self, field: &str) -> Result<PathBuf, ArgumentError> {
-        self.whole_text(field).map(PathBuf::from)
-    }
-
-    /// A path, if it is there.
-    ///
-    /// # Errors
-    /// If it is empty, not a string, or has a NUL.
-    pub fn optional_path(&mut self, field: &str) -> Result<Option<PathBuf>, ArgumentError> {
-        let text = self.optional_text(field)?.map(|text| without_nul(field, text)).transpose()?;
-        Ok(text.map(PathBuf::from))
-    }
-
-    /// Yes or no; no, if it is not there.
-    ///
-    /// # Errors
-    /// If it is neither.
-    pub fn flag(&mut self, field: &str) -> Result<bool, ArgumentError> {
-        match self.fields.remove(field) {
-            None => Ok(false),
-            Some(Value::Bool(is_set)) => Ok(is_set),
-            Some(other) => {
-                Err(ArgumentError::new(field, format!("must be true or false, not {other}")))
-            }
-        }
-    }
-
-    /// A string, if it is there.
-    ///
-    /// # Errors
-    /// If it is empty, or not a string.
-    pub fn optional_text(&mut self, field: &str) -> Result<Option<String>, ArgumentError> {
-        match self.fields.get(field) {
-            None | Some(Value::Null) => Ok(self.fields.remove(field).and(None)),
-            Some(_) => self.text(field).map(Some),
-        }
-    }
-
-    /// Any value, if it is there: for what is neither a number nor a string.
-    pub fn value(&mut self, field: &str) -> Option<Value> {
-        self.fields.remove(field)
-    }
-
-    /// Ends the taking.
-    ///
-    /// # Errors
-    /// If a field was not taken: it is unknown.
-    pub fn finish(self) -> Result<(), ArgumentError> {
-        match self.fields.into_iter().next() {
-            Some((field, _)) => Err(ArgumentError::new(field, "is unknown")),
-            None => Ok(()),
-        }
-    }
-}
-
-/// A string that goes to where a NUL would end it: what stands behind that would not be seen.
-pub(super) fn without_nul(field: &str, text: String) -> Result<String, ArgumentError> {
-    match text.contains('\0') {
-        true => Err(ArgumentError::new(field, "must not contain a NUL character")),
-        false => Ok(text),
     }
 }
 
@@ -466,6 +474,81 @@ mod tests {
         assert_eq!(problem("process_file", json!({})).1, "is missing");
         assert_eq!(problem("process_file", json!({"file_path": ""})).0, "file_path");
         assert_eq!(problem("process_file", json!({"file_path": 3})).0, "file_path");
+    }
+
+    /// Asks for a word, twice if the first one is short.
+    fn asking_tools() -> Tools {
+        let mut tools = Tools::new();
+        let arguments = json!({"type": "object", "properties": {"n": {"type": "integer"}}});
+        let spec = ToolSpec { arguments, ..ToolSpec::new("word", "Takes a word.") };
+        let asks = |_: &Value, replies: &Replies, abilities: Abilities| {
+            let question = || crate::tool::Question::form("word", "Which?", json!({}));
+            match replies.accepted("word").and_then(|content| content["word"].as_str()) {
+                _ if !abilities.forms => Asking::Refuse("there is nobody to ask".to_owned()),
+                Some(word) if word.len() > 3 => Asking::Run,
+                word => Asking::Ask { questions: vec![question()], state: word.map(Value::from) },
+            }
+        };
+        tools.insert_asking(spec, asks, |_, _, _| Ok(())).unwrap();
+        tools
+    }
+
+    #[test]
+    fn a_tool_asks_until_it_is_content() {
+        let tools = asking_tools();
+        let forms = Abilities { forms: true, ..Default::default() };
+        let with = |word: &str| {
+            let answer = json!({"action": "accept", "content": {"word": word}});
+            Replies { answers: [("word".to_owned(), answer)].into_iter().collect(), state: None }
+        };
+        let ask = |replies: &Replies| tools.asking("word", &Value::Null, replies, forms).unwrap();
+        let state_of = |asking| match asking {
+            Asking::Ask { state, .. } => state,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(state_of(ask(&Replies::default())), None);
+        assert_eq!(state_of(ask(&with("abc"))), Some(json!("abc")));
+        assert_eq!(ask(&with("abcd")), Asking::Run);
+        assert!(tools.prepare_with("word", &Value::Null, &with("abcd")).is_ok());
+        let bad = tools.asking("word", &json!({"n": "one"}), &Replies::default(), forms);
+        assert!(matches!(bad, Err(StartError::Argument(error)) if error.field == "n"));
+    }
+
+    #[test]
+    fn a_tool_that_asks_does_not_run_where_nobody_can_be_asked() {
+        let error = asking_tools().prepare("word", &Value::Null).unwrap_err();
+        assert_eq!(error, StartError::Asks { name: "word".to_owned() });
+        let tools = Tools::built_in();
+        let (replies, nobody) = (Replies::default(), Abilities::default());
+        let asking = tools.asking("slow_data_processor", &Value::Null, &replies, nobody);
+        assert_eq!(asking, Ok(Asking::Run));
+    }
+
+    #[test]
+    fn an_output_is_checked_by_its_schema() {
+        let mut tools = Tools::new();
+        let mut spec = ToolSpec::new("sum", "Adds.");
+        spec.output_schema = Some(json!({"type": "object", "required": ["sum"]}));
+        tools.insert_closure(spec.clone(), |_, _| Ok(())).unwrap();
+        assert_eq!(tools.check_output("sum", &json!({"sum": 3})), Ok(()));
+        assert_eq!(tools.check_output("sum", &json!({})).unwrap_err().field, "sum");
+        assert_eq!(tools.check_output("other", &json!({})), Ok(()));
+        spec.output_schema = Some(json!({"type": 3}));
+        let error = tools.insert_closure(spec.clone(), |_, _| Ok(())).unwrap_err();
+        assert!(error.problem.starts_with("the schema of its output: "), "{error}");
+        spec.output_schema = None;
+        spec.annotations = json!("read only");
+        assert!(tools.insert_closure(spec, |_, _| Ok(())).is_err());
+    }
+
+    #[test]
+    fn each_change_of_the_list_is_counted() {
+        let mut tools = asking_tools();
+        let before = tools.revision();
+        assert!(!tools.remove("nothing"));
+        assert_eq!(tools.revision(), before);
+        assert!(tools.remove("word"));
+        assert_eq!(tools.revision(), before + 1);
     }
 
     #[test]

@@ -24,8 +24,8 @@ use serde_json::{Value, json};
 
 use crate::engine::{Policy, ProgressSource, Timeouts};
 use crate::limits;
+use crate::tool::arguments::without_nul;
 use crate::tool::process::{self, Group, Groups};
-use crate::tool::registry::without_nul;
 use crate::tool::watch::Watch;
 use crate::tool::{
     ArgumentError, Arguments, Files, Need, Output, SubscribeDefaults, ToolError, ToolSpec, Work,

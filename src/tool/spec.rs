@@ -37,6 +37,32 @@ pub struct SubscribeDefaults {
     pub limit_bytes: Option<u64>,
 }
 
+/// May a tool be run as a task of MCP: called now, its result fetched later?
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TaskSupport {
+    /// Never.
+    Forbidden,
+    /// If the caller asks for it.
+    #[default]
+    Optional,
+    /// Wherever the caller can deal with tasks; elsewhere it is an ordinary call. What the tool
+    /// asks, the task asks.
+    Preferred,
+    /// It is not run in any other way. What the tool asks is asked before there is a task.
+    Required,
+}
+
+impl TaskSupport {
+    /// As MCP spells it, which knows three.
+    pub fn name(self) -> &'static str {
+        match self {
+            TaskSupport::Forbidden => "forbidden",
+            TaskSupport::Optional | TaskSupport::Preferred => "optional",
+            TaskSupport::Required => "required",
+        }
+    }
+}
+
 /// What everybody may know of a tool.
 ///
 /// ```
@@ -54,8 +80,19 @@ pub struct ToolSpec {
     pub name: String,
     /// What it does, for a reader who has to choose: a person or a model.
     pub description: String,
+    /// What it is called where people read; without one its name.
+    pub title: Option<String>,
     /// A JSON Schema (2020-12) of its arguments, which are an object.
     pub arguments: Value,
+    /// A JSON Schema (2020-12) of all of its output together, which is then one JSON value.
+    pub output_schema: Option<Value>,
+    /// Hints of MCP on what it does (`readOnlyHint`, `destructiveHint`, …): an object, or `null`.
+    pub annotations: Value,
+    /// May it be run as a task of MCP?
+    pub task_support: TaskSupport,
+    /// Over MCP its caller does not sit on an open stream: he is sent away once it runs, and comes
+    /// back for the result (where his version can).
+    pub polls: bool,
     /// What it needs of its ring, unless an execution finds out more from its arguments.
     pub need: Need,
     /// How long it may be silent, and how long it may take.
@@ -72,7 +109,12 @@ impl ToolSpec {
         ToolSpec {
             name: name.into(),
             description: description.into(),
+            title: None,
             arguments: json!({"type": "object"}),
+            output_schema: None,
+            annotations: Value::Null,
+            task_support: TaskSupport::default(),
+            polls: false,
             need: Need::default(),
             timeouts: Timeouts::default(),
             subscribers: SubscribeDefaults::default(),
@@ -103,10 +145,11 @@ impl ToolSpec {
     /// As `streamdoor tools --json` prints it. Durations are in milliseconds.
     pub fn to_json(&self) -> Value {
         let ms = |duration: Option<Duration>| duration.map(|d| d.as_millis() as u64);
-        json!({
+        let mut document = json!({
             "name": self.name,
             "description": self.description,
             "input_schema": self.arguments,
+            "task_support": self.task_support.name(),
             "timeouts": {
                 "first_chunk_ms": ms(self.timeouts.first_chunk),
                 "inactivity_ms": ms(self.timeouts.inactivity),
@@ -117,6 +160,40 @@ impl ToolSpec {
                 "limit_chunks": self.subscribers.limit_chunks,
                 "limit_bytes": self.subscribers.limit_bytes,
             },
-        })
+        });
+        if let Some(title) = &self.title {
+            document["title"] = title.as_str().into();
+        }
+        if let Some(schema) = &self.output_schema {
+            document["output_schema"] = schema.clone();
+        }
+        if !self.annotations.is_null() {
+            document["annotations"] = self.annotations.clone();
+        }
+        document
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_document_says_only_what_is_known() {
+        let mut spec = ToolSpec::new("t", "Tests.");
+        let document = spec.to_json();
+        for field in ["title", "output_schema", "annotations"] {
+            assert_eq!(document.get(field), None, "{field}");
+        }
+        assert_eq!(document["task_support"], "optional");
+        spec.title = Some("The test".to_owned());
+        spec.output_schema = Some(json!({"type": "object"}));
+        spec.annotations = json!({"readOnlyHint": true});
+        spec.task_support = TaskSupport::Required;
+        let document = spec.to_json();
+        assert_eq!(document["title"], "The test");
+        assert_eq!(document["output_schema"], json!({"type": "object"}));
+        assert_eq!(document["annotations"], json!({"readOnlyHint": true}));
+        assert_eq!(document["task_support"], "required");
     }
 }

@@ -307,6 +307,14 @@ fn append(out: &mut Vec<u8>, text: fmt::Arguments<'_>) {
     out.write_fmt(text).expect("memory takes everything");
 }
 
+/// A time in µs since 1970, as RFC 3339 has it: in UTC, with microseconds.
+#[cfg(feature = "server")]
+pub(crate) fn rfc3339(wall_us: u64) -> String {
+    let mut out = Vec::new();
+    write_time(&mut out, wall_us);
+    String::from_utf8(out).expect("it is ASCII")
+}
+
 /// RFC 3339 in UTC, with microseconds.
 fn write_time(out: &mut Vec<u8>, wall_us: u64) {
     let (seconds, us) = (wall_us / 1_000_000, wall_us % 1_000_000);

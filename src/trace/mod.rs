@@ -1,13 +1,17 @@
 //! Stratum 0: what a shard knows about itself. [`counters`] how often, [`flight`] what last,
-//! [`histogram`] how long, [`log`] what an operator is told. Recording never allocates, locks,
-//! reads a clock or makes a syscall.
+//! [`histogram`] how long, [`log`] what an operator is told, [`span`] what one request took part
+//! in. Recording never allocates (but spans), locks, reads a clock or makes a syscall.
 
 pub mod counters;
 pub mod flight;
 pub mod histogram;
 pub mod log;
+pub mod span;
 
 pub use counters::Counters;
 pub use flight::{Code, FlightRecorder};
 pub use histogram::{Histogram, Summary};
+#[cfg(feature = "server")]
+pub(crate) use log::rfc3339;
 pub use log::{Level, LogFormat, Record};
+pub use span::Span;

@@ -15,8 +15,14 @@ const HIGH_BITS: u64 = ONES << 7;
 const EXACT_BELOW: f64 = (1u64 << 53) as f64;
 
 /// Appends a string, with its quotes.
-pub(super) fn write_string(out: &mut Vec<u8>, text: &str) {
+pub(crate) fn write_string(out: &mut Vec<u8>, text: &str) {
     out.push(b'"');
+    write_characters(out, text);
+    out.push(b'"');
+}
+
+/// Appends what stands between a string's quotes, or a part of it.
+pub(crate) fn write_characters(out: &mut Vec<u8>, text: &str) {
     let bytes = text.as_bytes();
     let (mut at, mut written) = (0, 0); // `written`: everything before it is in `out`.
     while at < bytes.len() {
@@ -34,7 +40,6 @@ pub(super) fn write_string(out: &mut Vec<u8>, text: &str) {
         at += length;
     }
     out.extend_from_slice(&bytes[written..]);
-    out.push(b'"');
 }
 
 /// Are these eight bytes ASCII, without control characters, quotes and backslashes?
@@ -90,7 +95,7 @@ fn write_escape(out: &mut Vec<u8>, char_bytes: &[u8]) {
 
 /// Appends a whole number.
 #[inline]
-pub(super) fn write_u64(out: &mut Vec<u8>, number: u64) {
+pub(crate) fn write_u64(out: &mut Vec<u8>, number: u64) {
     serde_json::to_writer(out, &number).expect("a vector takes everything");
 }
 
@@ -102,7 +107,7 @@ pub(super) fn write_i64(out: &mut Vec<u8>, number: i64) {
 
 /// Appends a number: the shortest spelling that is read as the same one, without a fraction where
 /// it has none; `null` for infinities and what is not a number, which JSON can not spell.
-pub(super) fn write_f64(out: &mut Vec<u8>, number: f64) {
+pub(crate) fn write_f64(out: &mut Vec<u8>, number: f64) {
     if number.fract() == 0.0 && number.abs() < EXACT_BELOW {
         write_i64(out, number as i64);
     } else {

@@ -19,12 +19,22 @@ pub mod events;
 mod events_tests;
 #[cfg(feature = "server")]
 pub mod http1;
-mod json;
+pub(crate) mod json;
+#[cfg(feature = "server")]
+pub mod jsonrpc;
 mod lines;
 pub mod ndjson;
+#[cfg(feature = "server")]
+pub mod otlp;
+#[cfg(feature = "server")]
+mod split;
 pub mod sse;
+#[cfg(feature = "server")]
+pub(crate) mod strict;
 
 #[cfg(feature = "server")]
 pub(crate) use base64::write as write_base64;
 #[cfg(feature = "server")]
 pub(crate) use json::write_value as write_json;
+#[cfg(feature = "server")]
+pub use split::{LineSplitter, Split};

@@ -64,7 +64,10 @@ fn asking(path: &str, method: &str, operation: &Value, names: &Names) -> (Asking
         let name = parameter["name"].as_str().unwrap();
         match parameter["in"].as_str() {
             _ if parameter["required"] != true => {}
-            Some("header") => headers.push(format!("{name}: x")),
+            Some("header") => {
+                let value = example(&parameter["schema"]);
+                headers.push(format!("{name}: {}", value.as_str().expect("it is a text")));
+            }
             _ => {
                 is_about_something = true;
                 target += &format!("?{name}={}", names.value(name));
@@ -76,6 +79,11 @@ fn asking(path: &str, method: &str, operation: &Value, names: &Names) -> (Asking
     let schema = &operation["requestBody"]["content"]["application/json"]["schema"];
     match schema.is_null() {
         true => (asking, is_about_something),
+        // Which members a message of MCP has depends on what it is.
+        false if path == "/mcp" => {
+            let ping = json!({"jsonrpc": "2.0", "id": 1, "method": "ping"});
+            (asking.body(&ping), is_about_something)
+        }
         false => (asking.body(&example(schema)), is_about_something),
     }
 }

@@ -6,6 +6,7 @@
 
 mod access;
 mod bill;
+mod conformance;
 
 use std::io;
 use std::path::PathBuf;
@@ -30,9 +31,13 @@ use streamdoor::trace::log::Line;
 use super::console::say;
 use super::settings::{self, Settings};
 use super::signals::on_interrupt;
+use super::telemetry::Exporter;
 use super::{CliError, settings::find_flag};
-use access::{access, is_open};
-use bill::{Allowance, Bill};
+use access::is_open;
+
+pub use access::access;
+pub use bill::{Allowance, Bill};
+pub use conformance::Fixtures;
 
 const HELP_HEAD: &str = "\
 streamdoor serve: let clients run tools and follow them, over HTTP
@@ -41,6 +46,8 @@ Usage: streamdoor serve [OPTIONS]
 
   --config FILE                   settings from a file of TOML: the names below, with _ for -
   --print-config                  print the settings as such a file, and end
+  --conformance                   have the tools, prompts and resources, too, that the public
+                                  conformance suite of MCP asks for: see tools/conformance
   -h, --help                      this text
 
 Settings, which win over those of the file:
@@ -57,11 +64,11 @@ Exit codes: 0 stopped, 1 failed, 2 bad usage, 3 the environment lacks something.
 enum Command {
     Help,
     PrintConfig(Settings),
-    Serve(Settings),
+    Serve(Settings, Option<Fixtures>),
 }
 
 fn command(mut parser: lexopt::Parser) -> Result<Command, CliError> {
-    let (mut file, mut is_print, mut words) = (None, false, Vec::new());
+    let (mut file, mut is_print, mut fixtures, mut words) = (None, false, None, Vec::new());
     while let Some(argument) = parser.next()? {
         match argument {
             Short('h') | Long("help") => return Ok(Command::Help),
@@ -70,6 +77,7 @@ fn command(mut parser: lexopt::Parser) -> Result<Command, CliError> {
             }
             Long("config") => file = Some(PathBuf::from(parser.value()?)),
             Long("print-config" | "print_config") => is_print = true,
+            Long("conformance") => fixtures = Some(Fixtures::default()),
             Long(flag) => {
                 let name = find_flag(flag)?;
                 words.push((name.to_owned(), parser.value()?.string()?));
@@ -78,20 +86,25 @@ fn command(mut parser: lexopt::Parser) -> Result<Command, CliError> {
         }
     }
     let settings = Settings::new(file.as_deref(), &words)?;
-    Ok(if is_print { Command::PrintConfig(settings) } else { Command::Serve(settings) })
+    Ok(match is_print {
+        true => Command::PrintConfig(settings),
+        false => Command::Serve(settings, fixtures),
+    })
 }
 
 /// Carries out `streamdoor serve`.
 pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
     match command(parser)? {
-        Command::Help => say!("{HELP_HEAD}{}{}", settings::help(), HELP_TAIL.trim_end()),
+        Command::Help => {
+            say!("{HELP_HEAD}{}{}", settings::help(&Settings::default()), HELP_TAIL.trim_end())
+        }
         Command::PrintConfig(settings) => say!("{}", settings.to_toml()),
-        Command::Serve(settings) => serve(&settings)?,
+        Command::Serve(settings, fixtures) => serve(&settings, fixtures)?,
     }
     Ok(())
 }
 
-fn serve(settings: &Settings) -> Result<(), CliError> {
+fn serve(settings: &Settings, fixtures: Option<Fixtures>) -> Result<(), CliError> {
     // No core dump holds what was streamed, and no other process of this user looks in.
     set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .map_err(|error| CliError::Environment(format!("PR_SET_DUMPABLE: {error}")))?;
@@ -111,40 +124,39 @@ fn serve(settings: &Settings) -> Result<(), CliError> {
             exit(0);
         },
     )?;
-    let served = serve_until(settings, &access, &bill, &log, || {
-        let _ = stop.recv(); // The sender is kept by the thread that waits for signals.
+    let server = start(settings, &access, &bill, &log, fixtures);
+    let served = server.map(|(server, exporter)| {
+        serve_until(settings, &bill, &log, server, || {
+            let _ = stop.recv(); // The sender is kept by the thread that waits for signals.
+        });
+        exporter.finish();
     });
     log.close();
     served
 }
 
 /// Serves until `wait` returns, and ends in order.
-fn serve_until(
-    settings: &Settings,
-    access: &Arc<Access>,
-    bill: &Bill,
-    log: &Log,
-    wait: impl FnOnce(),
-) -> Result<(), CliError> {
-    let server = start(settings, access, bill, log)?;
+fn serve_until(settings: &Settings, bill: &Bill, log: &Log, server: Server, wait: impl FnOnce()) {
     announce(settings, bill, log, &server);
     wait();
     let deadline = Duration::from_secs(settings.drain_deadline_s.0);
     tell(log, Level::Info, "stopping", |line| line.number("deadline_s", deadline.as_secs()));
     server.drain(deadline);
     tell(log, Level::Info, "stopped", |_| {});
-    Ok(())
 }
 
 /// The one place where settings meet the server.
-fn start(
+pub fn start(
     settings: &Settings,
     access: &Arc<Access>,
     bill: &Bill,
     log: &Log,
-) -> Result<Server, CliError> {
-    #[allow(unused_mut, reason = "without TLS nothing is added")]
+    fixtures: Option<Fixtures>,
+) -> Result<(Server, Exporter), CliError> {
+    let (spans, exporter) = Exporter::start(&settings.otlp_endpoint, log)?;
     let mut shards = shards(settings, access, log);
+    shards.iter_mut().for_each(|shard| shard.spans = spans.clone());
+    drop(spans); // The queue ends with the shards.
     if let (Some(certificate), Some(key)) = (&settings.tls_cert.0, &settings.tls_key.0) {
         #[cfg(feature = "tls")]
         {
@@ -175,8 +187,11 @@ fn start(
         for tool in &virtual_tools {
             shard.add_virtual_tool(tool.clone()).expect("it was checked when it was read");
         }
+        if let Some(fixtures) = &fixtures {
+            fixtures.add_to(shard);
+        }
     };
-    Server::start(config, Arc::new(set_up_tools)).map_err(|error| {
+    let server = Server::start(config, Arc::new(set_up_tools)).map_err(|error| {
         let text = format!("the server did not start: {error}");
         match error {
             ServerError::Shard(error)
@@ -186,7 +201,8 @@ fn start(
             }
             _ => CliError::Failed(text),
         }
-    })
+    })?;
+    Ok((server, exporter))
 }
 
 /// What may be read: nothing, or what is below a folder.
@@ -224,7 +240,7 @@ fn shards(settings: &Settings, access: &Arc<Access>, log: &Log) -> Vec<ShardConf
 }
 
 /// Says what was found, what it takes, and, last of all, where it listens.
-fn announce(settings: &Settings, bill: &Bill, log: &Log, server: &Server) {
+pub fn announce(settings: &Settings, bill: &Bill, log: &Log, server: &Server) {
     tell(log, Level::Info, "started", |line| {
         line.text("version", env!("CARGO_PKG_VERSION"));
         line.number("pid", u64::from(std::process::id()));
@@ -268,6 +284,6 @@ fn shown(address: &ListenAddress, is_tls: bool) -> String {
     }
 }
 
-fn tell(log: &Log, level: Level, event: &str, fill: impl FnOnce(&mut Line<'_>)) {
+pub fn tell(log: &Log, level: Level, event: &str, fill: impl FnOnce(&mut Line<'_>)) {
     log.announce(Clock::wall_us(), level, event, fill);
 }

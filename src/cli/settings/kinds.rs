@@ -10,6 +10,8 @@ use streamdoor::reactor::{Choice, Idle, ListenAddress};
 use streamdoor::trace::{Level, LogFormat};
 use toml::de::DeValue;
 
+use super::super::telemetry::Collector;
+
 /// A value that can be set. Problems are said without the setting's name.
 pub trait Setting {
     /// What stands for it in the help text.
@@ -189,6 +191,7 @@ impl FromStr for FilePath {
 words! {
     Cpus: "LIST";
     FilePath: "PATH";
+    Collector: "URL";
 }
 
 macro_rules! lists {

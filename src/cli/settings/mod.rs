@@ -18,6 +18,7 @@ use streamdoor::tool::CommandPolicy;
 use streamdoor::trace::{Level, LogFormat};
 
 use super::CliError;
+use super::telemetry::Collector;
 pub use kinds::{Bytes, Cpus, FilePath, Number};
 use kinds::{Setting, nearest};
 pub use virtual_tools::VirtualTools;
@@ -121,6 +122,9 @@ settings! {
     files_root: FilePath = FilePath::default();
     /// Have run_command, for this program; may be repeated.
     allow_commands: Vec<String> = Vec::new();
+    /// Send a span of each request of MCP there, as OTLP over HTTP: http://ADDRESS:PORT of this
+    /// machine.
+    otlp_endpoint: Collector = Collector::default();
     /// Tools whose work is done by clients: in the file, a table [virtual_tools.NAME] for each, of
     /// what PUT /v1/virtual-tools/NAME takes.
     virtual_tools: VirtualTools = VirtualTools::default();
@@ -132,7 +136,23 @@ impl Settings {
     /// # Errors
     /// The first that is wrong, with its place.
     pub fn new(file: Option<&Path>, words: &[(String, String)]) -> Result<Settings, CliError> {
-        let mut settings = Settings::default();
+        let settings = Settings::default().with(file, words)?;
+        if settings.listen.is_empty() {
+            return Err(CliError::Usage("listen: at least one address is needed".to_owned()));
+        }
+        Ok(settings)
+    }
+
+    /// The same over other defaults, and maybe without an address.
+    ///
+    /// # Errors
+    /// As [`Settings::new`].
+    pub fn with(
+        self,
+        file: Option<&Path>,
+        words: &[(String, String)],
+    ) -> Result<Settings, CliError> {
+        let mut settings = self;
         if let Some(path) = file {
             settings.read_file(path)?;
         }
@@ -158,8 +178,8 @@ impl Settings {
             return usage("tls_cert and tls_key are given together or not at all".to_owned());
         }
         let listeners_max = limits::LISTENERS_MAX as usize;
-        if self.listen.is_empty() || self.listen.len() > listeners_max {
-            return usage(format!("listen: 1 to {listeners_max} addresses are needed"));
+        if self.listen.len() > listeners_max {
+            return usage(format!("listen: there can be {listeners_max} addresses at most"));
         }
         for (at, address) in self.listen.iter().enumerate() {
             let is_chosen = matches!(address, ListenAddress::Tcp(tcp) if tcp.port() == 0);
@@ -211,9 +231,8 @@ pub fn find_flag(flag: &str) -> Result<&'static str, CliError> {
 }
 
 /// The part of the help text that is about settings.
-pub fn help() -> String {
+pub fn help(defaults: &Settings) -> String {
     const COLUMN: usize = 34;
-    let defaults = Settings::default();
     let mut out = String::new();
     for ((name, text), value) in TABLE.iter().zip(defaults.values()) {
         let flag = format!("  --{} {}", flag_of(name), value.placeholder());

@@ -16,6 +16,8 @@ const ANN: &str = "Authorization: Bearer ann-0123456789abcdef0123456789abcdef";
 const BOB: &str = "Authorization: Bearer bob-0123456789abcdef0123456789abcdef";
 const WRONG: &str = "Authorization: Bearer eve-0123456789abcdef0123456789abcdef";
 const PAGE: &str = "https://app.example";
+/// A message of MCP that wants no answer.
+const NOTIFICATION: &str = r#"{"jsonrpc":"2.0","method":"notifications/x"}"#;
 const TTL: Duration = Duration::from_secs(100);
 
 fn guarded() -> Access {
@@ -61,7 +63,11 @@ impl Asking {
             let members: Map<String, Value> = (body.fields.iter().filter(required))
                 .map(|field| (field.name.to_owned(), example(&field.shape)))
                 .collect();
-            ("application/json", Value::from(members).to_string())
+            let body = match route.path {
+                "/mcp" => NOTIFICATION.to_owned(), // Which members it has depends on what it is.
+                _ => Value::from(members).to_string(),
+            };
+            ("application/json", body)
         });
         let mut asking = Asking { body, ..Asking::new(route.method, target) };
         for field in route.headers.iter().filter(required) {
@@ -166,6 +172,7 @@ fn example(shape: &Shape) -> Value {
         Shape::Any | Shape::ToolName | Shape::ToolNames | Shape::Session => "x".into(),
         Shape::Flag => true.into(),
         Shape::Real => 0.5.into(),
+        Shape::Whole => 1.into(),
         Shape::Members(fields) => {
             let required = fields.iter().filter(|field| field.is_required);
             required.map(|field| (field.name.to_owned(), example(&field.shape))).collect()
@@ -313,7 +320,8 @@ fn pages_of_configured_origins_may_ask_and_read_the_answers() {
         assert_readable(&response);
         let methods = response.header("access-control-allow-methods").unwrap();
         assert!(methods.split(", ").any(|method| method == route.method.name()), "{methods}");
-        let headers = "authorization, content-type, last-event-id, x-session-id";
+        let headers = "authorization, content-type, last-event-id, x-session-id, mcp-session-id, \
+                      mcp-protocol-version, mcp-method, mcp-name";
         assert_eq!(response.header("access-control-allow-headers"), Some(headers));
         assert!(response.header("access-control-max-age").is_some());
         assert_readable(&asked.is_refused(&access, 401, "unauthorized"));

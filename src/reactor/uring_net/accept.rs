@@ -5,6 +5,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use super::{Connection, Flight, Happening, UringNet};
 use crate::base::Handle;
 use crate::limits::LISTENER_PAUSE;
+use crate::reactor::ends::Ends;
 use crate::reactor::released::Past;
 use crate::reactor::socket_calls::{self as calls, AcceptRefusal};
 use crate::reactor::uring_table::Purpose;
@@ -109,7 +110,7 @@ impl UringNet {
         if self.listeners.get(listener).is_some_and(|slot| slot.listener.is_unix()) {
             calls::set_send_buffer(fd.as_raw_fd())?;
         }
-        let slot = Connection::new(fd, Past::none(peer));
+        let slot = Connection::new(Ends::of_socket(fd), Past::none(peer));
         let handle = self.connections.insert(slot).map_err(|_| IoError(libc::EMFILE))?;
         self.want_receive(handle);
         Ok((ConnectionId(handle), peer))

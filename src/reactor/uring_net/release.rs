@@ -24,7 +24,7 @@ impl UringNet {
         let slot = self.connections.remove(id.0)?;
         counters.released_count += 1;
         self.offer_place(counters);
-        Some(ReleasedSocket::of_kernel(slot.fd, slot.past))
+        Some(ReleasedSocket::of_kernel(slot.ends, slot.past))
     }
 
     pub(super) fn take_in(
@@ -33,10 +33,11 @@ impl UringNet {
         counters: &mut SocketCounters,
     ) -> Result<ConnectionId, AdoptError> {
         let connections_max = self.connections.capacity();
-        let (fd, past) = socket.find_place(&self.connections)?.into_kernel()?;
-        let inserted = self.connections.insert(Connection::new(fd, past));
+        let (ends, past) = socket.find_place(&self.connections)?.into_kernel()?;
+        ends.set_input_blocking(true); // The kernel waits by itself only then.
+        let inserted = self.connections.insert(Connection::new(ends, past));
         let handle = inserted.map_err(|slot| {
-            let socket = ReleasedSocket::of_kernel(slot.fd, slot.past);
+            let socket = ReleasedSocket::of_kernel(slot.ends, slot.past);
             AdoptError::Full { socket, connections_max }
         })?;
         counters.adopted_count += 1;

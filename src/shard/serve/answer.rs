@@ -38,6 +38,7 @@ impl<R: Reactor + 'static> Shard<R> {
             }
             Call::Work(work) => self.let_work(id, *work, principal),
             Call::Deliver(deliver) => self.deliver(id, deliver, principal),
+            Call::Mcp(request) => self.answer_mcp(id, *request, principal),
             other => {
                 let answer =
                     self.answer_now(&other, principal).unwrap_or_else(|e| Answer::error(&e));
@@ -49,7 +50,7 @@ impl<R: Reactor + 'static> Shard<R> {
     /// Calls that are answered from what is there.
     fn answer_now(&mut self, call: &Call, principal: Principal) -> Result<Answer, ApiError> {
         let document = match call {
-            Call::Tools => documents::tools(self.tool_specs(principal)),
+            Call::Tools => documents::tools(self.tool_specs(principal).map(|spec| &**spec)),
             Call::VirtualTools => self.list_virtual_tools(principal),
             Call::Inspect(execution) => self.describe(*execution)?,
             Call::Cancel(execution) => return self.cancel_call(*execution),
@@ -78,6 +79,7 @@ impl<R: Reactor + 'static> Shard<R> {
             | Call::PutVirtualTool(_)
             | Call::DeleteVirtualTool(_)
             | Call::Work(_)
+            | Call::Mcp(_)
             | Call::Deliver(_) => unreachable!("answered elsewhere"),
         };
         Ok(Answer::json(Status::OK, &document))
@@ -95,7 +97,7 @@ impl<R: Reactor + 'static> Shard<R> {
         documents::executions(all.iter().map(|(status, tool)| (status, tool.as_str())), self.now)
     }
 
-    fn describe(&mut self, id: ExecutionId) -> Result<serde_json::Value, ApiError> {
+    pub(super) fn describe(&mut self, id: ExecutionId) -> Result<serde_json::Value, ApiError> {
         let subscribers = self.subscribers(id)?;
         let status = self.inspect(id)?;
         let texts = self.engine.progress_texts(id.slot);
@@ -174,7 +176,7 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// What a ring has at least that connections follow: what was lost on their way is read again
     /// out of it. While memory is plentiful; after that it is as large as its tool needs.
-    fn served_ring_bytes(&self) -> u32 {
+    pub(super) fn served_ring_bytes(&self) -> u32 {
         let is_plentiful = self.rings.usage().leased_bytes < self.rings.bytes_max() / 2;
         if is_plentiful { limits::RING_SERVED_BYTES } else { 0 }
     }

@@ -49,10 +49,12 @@ impl<R: Reactor + 'static> Shard<R> {
                 Timer::NextParts => self.converse(id, |http, around, out| http.resume(around, out)),
                 Timer::Join => self.join_late(id),
                 Timer::Beat => self.beat(id),
+                Timer::McpBeat => self.beat_mcp(id),
                 Timer::Pace => self.give_next_piece(id),
             }
         }
         self.fire_worker_deadlines();
+        self.fire_mcp_deadlines();
     }
 
     /// Who came back has had time to read what it was given: the next piece, or all from now on.
@@ -165,7 +167,9 @@ impl Connection {
             }
             (Doing::Requests, Due::Answer | Due::Nothing) | (Doing::Elsewhere, _) => Some(None),
             // Set by who began it.
-            (Doing::Result | Doing::Joining | Doing::Stream | Doing::Part(_), _) => None,
+            (Doing::Result | Doing::Joining | Doing::Stream | Doing::Mcp | Doing::Part(_), _) => {
+                None
+            }
             (Doing::Closing | Doing::Moving(_), _) => None,
         }
     }

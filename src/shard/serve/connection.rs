@@ -14,6 +14,7 @@ use smallvec::SmallVec;
 
 use super::buffers::Buffers;
 use super::frames::Frames;
+use super::mcp::Link;
 use super::stream::Stream;
 use super::tls::Session;
 use crate::base::{Instant, Principal};
@@ -74,6 +75,8 @@ pub(super) enum Doing {
     Joining,
     /// It is given an execution, or several.
     Stream,
+    /// Its request of MCP is carried out, it is told of something, or it is one of lines.
+    Mcp,
     /// It has brought a part for which there is no room yet.
     Part(Box<Deliver>),
     /// It goes to the shard of that number, which answers its call.
@@ -101,6 +104,8 @@ pub(super) enum Timer {
     Join,
     /// A stream says that it lives.
     Beat,
+    /// An answer of MCP says that it lives.
+    McpBeat,
     /// Who came back is given the next of what it missed.
     Pace,
     /// What was said last is under way.
@@ -120,6 +125,8 @@ pub(super) struct Connection {
     pub worker: Option<Box<(Principal, Box<str>)>>,
     /// What it is given.
     pub stream: Option<Box<Stream>>,
+    /// What it is for MCP.
+    pub mcp: Option<Box<Link>>,
     pub timer: Option<(Timer, TimerId)>,
     /// Heads that had come when the timer was set for a request.
     pub timed_heads: u32,
@@ -173,6 +180,7 @@ impl Connection {
             doing: Doing::Requests,
             worker: None,
             stream: None,
+            mcp: None,
             timer: None,
             timed_heads: 0,
             body_from: now,

@@ -202,6 +202,7 @@ impl Serve {
 
     /// Sends what there is to be sent, once for each connection.
     pub fn flush<R: Reactor>(&mut self, reactor: &mut R, counters: &mut Counters, now: Instant) {
+        self.close_notice();
         for at in 0..self.touched.len() {
             let index = self.touched[at] as usize;
             let Some(connection) = self.connections[index].as_deref_mut() else { continue };
@@ -235,6 +236,10 @@ impl Serve {
             if takes != connection.takes {
                 connection.takes = takes;
                 self.has_free_worker |= takes && connection.worker.is_some();
+                if let Some(link) = &connection.mcp {
+                    let demand = if takes { u32::MAX } else { 0 };
+                    self.demands.extend(link.feeds.iter().map(|subscriber| (*subscriber, demand)));
+                }
                 if let Some(stream) = &connection.stream {
                     let demand = if takes { stream.demand() } else { 0 };
                     for followed in &stream.followed {
@@ -289,12 +294,16 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Sends everything that this turn has made, and sees to what comes of that.
     pub(in crate::shard) fn flush_connections(&mut self) {
+        if let Some(serve) = &mut self.serve {
+            serve.mcp.look_at_tools(self.tools.revision());
+        }
         while let Some(serve) = &mut self.serve
             && (serve.has_work() || self.workers.has_news())
         {
             if self.workers.has_news() {
                 self.settle_calls();
             }
+            self.settle_mcp();
             let serve = self.serve.as_mut().expect("it was just there");
             serve.flush(&mut self.reactor, &mut self.counters, self.now);
             if std::mem::take(&mut serve.has_free_worker) {
@@ -315,7 +324,10 @@ impl<R: Reactor + 'static> Shard<R> {
             } else if let Some(execution) = serve.ended.pop() {
                 self.answer_waiting(execution);
             } else if let Some(id) = serve.answered.pop() {
-                self.converse(id, |http, around, out| http.resume(around, out));
+                match self.is_of_lines(id) {
+                    true => self.reactor.set_receiving(id, true),
+                    false => self.converse(id, |http, around, out| http.resume(around, out)),
+                }
             } else {
                 return;
             }
@@ -342,6 +354,9 @@ impl<R: Reactor + 'static> Shard<R> {
     pub(in crate::shard) fn note_ended(&mut self, execution: Handle) {
         let Some(serve) = &mut self.serve else { return };
         let id = self.runs[execution.index as usize].as_ref().map(|run| run.id);
+        if let Some(id) = id {
+            serve.mcp.note_ended(id);
+        }
         if let Some(id) = id
             && serve.waiting.iter().any(|(waited_for, _)| *waited_for == id)
         {

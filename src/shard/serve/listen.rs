@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::super::Shard;
 use super::Serve;
 use super::connection::Doing;
+use super::mcp::Mcp;
 use crate::endpoint::Due;
 use crate::reactor::{ConnectionId, ListenAddress, ListenError, ListenOptions, Reactor};
 
@@ -40,6 +41,7 @@ impl<R: Reactor + 'static> Shard<R> {
         opened.map_err(|error| ListenError::without_sockets(address, &error))?;
         let listener = self.reactor.listen(address, options)?;
         let serve = self.serve.as_mut().expect("it was just made");
+        serve.access = Arc::clone(&self.access);
         serve.listeners.push(listener);
         Ok(self.reactor.listen_address(listener).expect("it was just made"))
     }
@@ -51,7 +53,10 @@ impl<R: Reactor + 'static> Shard<R> {
             let seed = self.secrets.draw().map_or(0, |secret| secret.nonce);
             let now = self.reactor.now();
             let connections_max = self.socket_limits.connections_max;
-            let serve = Serve::new(connections_max, self.connections_per_address_max, seed, now);
+            let per_address_max = self.connections_per_address_max;
+            let access = Arc::clone(&self.access);
+            let mcp = Mcp::new(self.own_index() as u8, now);
+            let serve = Serve::new(connections_max, per_address_max, seed, now, access, mcp);
             self.serve = Some(Box::new(serve));
         }
         Ok(())
@@ -82,6 +87,7 @@ impl<R: Reactor + 'static> Shard<R> {
         self.shut_down();
         self.flush_connections();
         self.end_workers();
+        self.end_mcp();
         self.flush_connections();
         let serve = self.serve.as_ref().expect("it was just there");
         let is_idle = |connection: &super::Connection| {

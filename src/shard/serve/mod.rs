@@ -12,6 +12,7 @@
 //! `peers.rs` (other shards), `server.rs` (all of them), `tell.rs` (the log), `tls/` (what stands
 //! before the HTTP machine where there is TLS). Tools whose work is done by clients:
 //! `virtual_tools.rs`, `workers.rs` (tables), `open_call.rs` (one call, a machine), `calls.rs`.
+//! The Model Context Protocol: `mcp/`, which has a text and invariants of its own.
 //! Tests: beside `frames.rs`; `sim/server/`, in simulated time; `tests/serve*`, with real clients.
 //!
 //! Invariants ([`Serve::audit`]):
@@ -38,6 +39,7 @@ mod frames;
 mod join;
 mod line;
 mod listen;
+mod mcp;
 mod moves;
 mod open_call;
 mod owner;
@@ -56,6 +58,9 @@ mod virtual_tools;
 mod workers;
 
 pub(super) use deliver::Giving;
+pub(super) use mcp::Ear;
+pub use mcp::LineOptions;
+pub(super) use mcp::McpSetUp;
 pub(super) use moves::Moving;
 pub(super) use open_call::OpenCall;
 pub use server::{Server, ServerConfig, ServerError, SetUp};
@@ -65,6 +70,7 @@ pub use tls::TlsConfig;
 pub use tls::TlsError;
 pub(super) use workers::Workers;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::base::{ExecutionId, Instant, Random, SubscriberId};
@@ -119,6 +125,9 @@ pub(super) struct Serve {
     /// What connections follow on other shards.
     remotes: Remotes,
     timers: Wheel<(ConnectionId, Timer)>,
+    /// Who may come in, for heads that are written while something is given.
+    access: Arc<Access>,
+    mcp: mcp::Mcp,
     /// How many connections there can be.
     places: admit::Places,
     /// How many each address has.
@@ -134,7 +143,14 @@ pub(super) struct Serve {
 }
 
 impl Serve {
-    pub fn new(connections_max: u32, per_address_max: u32, seed: u64, now: Instant) -> Serve {
+    pub fn new(
+        connections_max: u32,
+        per_address_max: u32,
+        seed: u64,
+        now: Instant,
+        access: Arc<Access>,
+        mcp: mcp::Mcp,
+    ) -> Serve {
         let mut random = Random::new(seed);
         let addresses =
             addresses::Addresses::new(connections_max, per_address_max, random.next_u64());
@@ -161,6 +177,8 @@ impl Serve {
             joinings: join::Joinings::default(),
             remotes: Remotes::default(),
             timers: Wheel::new(connections_max, now),
+            access,
+            mcp,
             places: admit::Places::new(connections_max),
             addresses,
             waiting_line: line::Line::new(connections_max),
@@ -229,6 +247,7 @@ impl Serve {
             Doing::Requests
             | Doing::Stream
             | Doing::Part(_)
+            | Doing::Mcp
             | Doing::Moving(_)
             | Doing::Closing => {}
         }
@@ -276,10 +295,9 @@ impl Serve {
     /// When its next timer is due.
     #[inline]
     pub fn next_deadline(&self) -> Option<Instant> {
-        match (self.timers.next_deadline(), self.remotes.next_deadline()) {
-            (Some(timer), Some(remote)) => Some(timer.min(remote)),
-            (timer, remote) => timer.or(remote),
-        }
+        let all =
+            [self.timers.next_deadline(), self.remotes.next_deadline(), self.mcp.next_deadline()];
+        all.into_iter().flatten().min()
     }
 
     /// Is there anything to be sent, or to follow from what was?
@@ -290,7 +308,8 @@ impl Serve {
             && self.broken.is_empty()
             && self.finished.is_empty()
             && self.ended.is_empty()
-            && self.answered.is_empty())
+            && self.answered.is_empty()
+            && !self.mcp.has_news())
     }
 
     /// Connections there are.
@@ -332,6 +351,7 @@ impl Serve {
             let connection = self.connections[id.0.index as usize].as_ref();
             assert!(connection.is_some_and(|connection| connection.id == *id));
         }
+        self.audit_mcp();
         self.remotes.audit(&self.connections);
         let connections = self.connections.iter().flatten();
         let joining = connections.filter(|c| matches!(c.doing, Doing::Joining));

@@ -41,6 +41,10 @@ impl<R: Reactor + 'static> Shard<R> {
         let is_there = match call {
             Call::Work(_) | Call::PutVirtualTool(_) | Call::DeleteVirtualTool(_) => true,
             Call::Execute(execute) => self.is_virtual(principal, &execute.tool),
+            Call::Mcp(request) => {
+                let tool = request.called_tool();
+                tool.is_some_and(|tool| self.is_virtual(principal, tool))
+            }
             _ => false,
         };
         is_there.then(|| usize::from(principal.0) % self.peers.len().max(1))
@@ -81,13 +85,15 @@ impl<R: Reactor + 'static> Shard<R> {
     /// A connection of another shard arrives, with a call that is to be answered here.
     pub(in crate::shard) fn take_in(&mut self, moving: Moving) {
         let call = moving.call.clone();
-        if let Some(id) = self.adopt(moving) {
-            self.take_step(id, Step::Call(call));
+        match self.adopt(moving) {
+            Some(id) => self.take_step(id, Step::Call(call)),
+            None => self.let_go_asked(&call),
         }
     }
 
     /// The other shard takes nothing now: the client is told so from here.
     fn send_back(&mut self, moving: Moving) {
+        self.let_go_asked(&moving.call);
         if let Some(id) = self.adopt(moving) {
             let error =
                 ApiError::new(Status::SERVICE_UNAVAILABLE, "busy", "a shard takes no calls");

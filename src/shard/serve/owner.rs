@@ -43,6 +43,8 @@ impl<R: Reactor + 'static> Shard<R> {
             | Call::PutVirtualTool(_)
             | Call::DeleteVirtualTool(_)
             | Call::Work(_) => true,
+            // Everything that it names is looked for among one's own.
+            Call::Mcp(_) => true,
         }
     }
 

@@ -7,7 +7,7 @@ use super::super::metrics::{self, ExecutionCounts, ProcessMetrics, ShardMetrics}
 use super::super::{Shard, ShardHandle};
 use super::connection::Doing;
 use crate::base::Principal;
-use crate::endpoint::{Answer, ApiError, Call, MetricsFormat, documents};
+use crate::endpoint::{Answer, ApiError, Call, McpRequest, MetricsFormat, documents};
 use crate::engine::{Outcome, State};
 use crate::limits;
 use crate::reactor::{ConnectionId, Reactor};
@@ -18,6 +18,8 @@ use crate::wire::http1::Status;
 pub(super) struct Gathering {
     id: ConnectionId,
     format: Option<MetricsFormat>,
+    /// It is a list of MCP.
+    listed: Option<Box<McpRequest>>,
     parts: Vec<Part>,
     missing_count: usize,
     /// What it will be, whatever they say: it was only to be told to them.
@@ -102,12 +104,13 @@ impl<R: Reactor + 'static> Shard<R> {
                 ApiError::new(Status::SERVICE_UNAVAILABLE, "busy", "a shard takes no calls");
             return self.answer_error(id, &error.retry_after(limits::BUSY_RETRY_AFTER));
         }
-        let format = match call {
-            Call::Metrics(format) => Some(format),
-            _ => None,
+        let (format, listed) = match call {
+            Call::Metrics(format) => (Some(format), None),
+            Call::Mcp(request) => (None, Some(request)),
+            _ => (None, None),
         };
         let (parts, missing_count) = (vec![own_part], asked_count);
-        let gathering = Gathering { id, format, parts, missing_count, answer };
+        let gathering = Gathering { id, format, listed, parts, missing_count, answer };
         if asked_count == 0 {
             return self.answer_gathered(gathering);
         }
@@ -122,6 +125,7 @@ impl<R: Reactor + 'static> Shard<R> {
         match call {
             Call::Executions => Part::List(self.list_executions(principal)),
             Call::Metrics(_) => Part::Metrics(Box::new(self.metrics())),
+            Call::Mcp(request) => Part::List(self.list_part(request, principal)),
             Call::AllProgress => {
                 let engine = &self.engine;
                 let own = engine.tokens().filter(|(_, id, _)| self.is_owned(*id, principal));
@@ -175,6 +179,9 @@ impl<R: Reactor + 'static> Shard<R> {
                 }
                 Part::List(_) | Part::Done => unreachable!("ours are objects"),
             }
+        }
+        if let Some(request) = gathering.listed {
+            return self.answer_listed(gathering.id, &request, list);
         }
         let answer = match gathering.format {
             Some(format) => {

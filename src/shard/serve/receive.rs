@@ -47,6 +47,11 @@ impl<R: Reactor + 'static> Shard<R> {
                 SocketEvent::Accepted { connection, peer, .. } => self.admit(connection, peer),
                 SocketEvent::Received { connection: id, bytes } => {
                     let Some(connection) = serve.writable(id) else { continue };
+                    if connection.mcp.as_ref().is_some_and(|link| link.is_of_lines()) {
+                        let bytes = bytes.to_vec();
+                        self.receive_lines(id, &bytes);
+                        continue;
+                    }
                     if let Doing::Closing = connection.doing {
                         continue; // It was told that nothing more is read.
                     }
@@ -173,6 +178,10 @@ impl<R: Reactor + 'static> Shard<R> {
     fn peer_ended(&mut self, id: ConnectionId, is_broken: bool) {
         let serve = self.serve.as_mut().expect("it has connections");
         let Some(connection) = serve.connection(id) else { return };
+        if connection.mcp.as_ref().is_some_and(|link| link.is_of_lines()) {
+            self.end_lines(id, is_broken);
+            return;
+        }
         if std::mem::replace(&mut connection.has_ended, true)
             && matches!(connection.doing, Doing::Requests)
             && !is_broken
@@ -187,6 +196,7 @@ impl<R: Reactor + 'static> Shard<R> {
             | Doing::Elsewhere
             | Doing::Joining
             | Doing::Stream
+            | Doing::Mcp
             | Doing::Part(_)
             | Doing::Moving(_)
             | Doing::Closing => {
@@ -202,6 +212,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let Some(mut connection) = serve.forget(id) else { return };
         let (stream, peer) = (connection.stream.take(), connection.peer);
         let worker = connection.worker.take();
+        let link = connection.mcp.take();
         let waits = match &connection.doing {
             Doing::Part(deliver) => Some(deliver.part.call),
             _ => None,
@@ -215,6 +226,9 @@ impl<R: Reactor + 'static> Shard<R> {
         }
         if let Some(call) = waits {
             self.forget_part(id, call);
+        }
+        if let Some(link) = link {
+            self.lose_link(id, *link);
         }
         for followed in stream.iter().flat_map(|stream| &stream.followed) {
             match followed.source {

@@ -77,9 +77,12 @@ impl Server {
             return Err(ServerError::ShardCount { shards_max });
         }
         let each_max = connections_max.div_ceil(shards.len() as u32).max(1);
+        let mut mcp_key = [0; 32];
+        crate::reactor::random_bytes(&mut mcp_key).map_err(ServerError::Shard)?;
         let mut server = Server { threads: Vec::new(), addresses: Vec::new(), reports: Vec::new() };
         for (index, mut config) in shards.into_iter().enumerate() {
             config.engine.shard = index as u8;
+            config.mcp_key.get_or_insert(mcp_key);
             config.sockets =
                 Some(SocketLimits { connections_max: each_max, ..SocketLimits::default() });
             let set_up = Arc::clone(&set_up);

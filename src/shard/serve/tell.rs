@@ -29,7 +29,17 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// A client has had a tool run.
     pub(super) fn log_started(&mut self, id: ConnectionId, execution: ExecutionId, tool: &str) {
-        let peer = self.serve.as_mut().and_then(|serve| Some(serve.connection(id)?.peer));
+        self.log_started_by(Some(id), execution, tool);
+    }
+
+    /// Somebody has, through this connection if that is still there.
+    pub(super) fn log_started_by(
+        &mut self,
+        id: Option<ConnectionId>,
+        execution: ExecutionId,
+        tool: &str,
+    ) {
+        let peer = id.and_then(|id| Some(self.serve.as_mut()?.connection(id)?.peer));
         self.log.record(self.wall_us(), Level::Info, "execution_started", |record| {
             record.show("execution", &execution).show("tool", &tool);
             self.show_owner(execution, record);

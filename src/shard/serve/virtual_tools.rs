@@ -5,6 +5,7 @@
 //! that all of them hear of changes in one order; it is answered when all have.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 
@@ -91,11 +92,10 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     /// All tools that this principal can call.
-    pub(super) fn tool_specs(&self, principal: Principal) -> impl Iterator<Item = &ToolSpec> {
-        let is_hidden = |spec: &&ToolSpec| self.tools.spec(&spec.name).is_none();
+    pub(super) fn tool_specs(&self, principal: Principal) -> impl Iterator<Item = &Arc<ToolSpec>> {
+        let is_hidden = |spec: &&Arc<ToolSpec>| self.tools.spec(&spec.name).is_none();
         let of_clients = self.workers.tools(principal).flat_map(|tools| tools.tools.specs());
-        let built_in = self.tools.specs().map(|spec| &**spec);
-        built_in.chain(of_clients.map(|spec| &**spec).filter(is_hidden))
+        self.tools.specs().chain(of_clients.filter(is_hidden))
     }
 
     pub(super) fn list_virtual_tools(&self, principal: Principal) -> Value {
@@ -122,6 +122,9 @@ impl<R: Reactor + 'static> Shard<R> {
         call: &Call,
         principal: Principal,
     ) -> Result<Answer, ApiError> {
+        if let Some(serve) = &mut self.serve {
+            serve.mcp.note_tools(Some(principal));
+        }
         match call {
             Call::PutVirtualTool(tool) => self.put_virtual_tool(tool, principal),
             Call::DeleteVirtualTool(name) => {

@@ -5,6 +5,7 @@ use crate::reactor::ListenAddress;
 use crate::sim::network::SimClient;
 use crate::sim::world::{EAGAIN, SimWorld};
 use crate::wire::http1::{Method, ResponsePart, ResponseReader};
+use crate::wire::sse;
 
 /// A connection with one request on it.
 pub(super) struct Exchange {
@@ -12,6 +13,10 @@ pub(super) struct Exchange {
     unsent: Vec<u8>,
     reader: ResponseReader,
     pub status: Option<u16>,
+    /// Its answer is a stream of events.
+    pub is_stream: bool,
+    /// The session of MCP that it opens.
+    pub session: Option<String>,
     /// The body, as far as it came and was not taken.
     pub body: Vec<u8>,
     pub outcome: Option<Outcome>,
@@ -39,7 +44,16 @@ impl Exchange {
         let mut reader = ResponseReader::new();
         reader.expect(method);
         let (unsent, body) = (request.as_bytes().to_vec(), Vec::new());
-        Some(Exchange { client, unsent, reader, status: None, body, outcome: None })
+        Some(Exchange {
+            client,
+            unsent,
+            reader,
+            status: None,
+            is_stream: false,
+            session: None,
+            body,
+            outcome: None,
+        })
     }
 
     /// Sends and receives a bit. What is not HTTP is an error.
@@ -76,7 +90,12 @@ impl Exchange {
         loop {
             match self.reader.read(&mut input) {
                 Ok(None) => return Ok(()),
-                Ok(Some(ResponsePart::Head(head))) => self.status = Some(head.status.code()),
+                Ok(Some(ResponsePart::Head(head))) => {
+                    self.status = Some(head.status.code());
+                    let said = |name| head.headers.only(name).ok().flatten();
+                    self.is_stream = said("content-type") == Some(sse::MEDIA_TYPE);
+                    self.session = said("mcp-session-id").map(str::to_owned);
+                }
                 Ok(Some(ResponsePart::Body(bytes))) => self.body.extend_from_slice(bytes),
                 Ok(Some(ResponsePart::End)) => self.outcome = Some(Outcome::Complete),
                 Err(error) => {

@@ -3,7 +3,7 @@
 //!
 //! Reading order: `script.rs` (the tool: everybody can compute what it publishes), `exchange.rs` (a
 //! request and its response), `follower.rs` and `oracle.rs` (a client that follows and checks),
-//! `worker.rs` (one that works), `run.rs` (a seed).
+//! `worker.rs` (one that works), `assistant.rs` (one of MCP), `run.rs` (a seed).
 //!
 //! What every client of a stream holds the server to: its chunks are the tool's, in order; what is
 //! not there is in a gap, counted to the byte; there is one end, the last, and its sums are right;
@@ -11,12 +11,17 @@
 
 #[cfg(test)]
 mod apart_tests;
+mod assistant;
 mod exchange;
 mod follower;
 #[cfg(test)]
 mod house;
 #[cfg(test)]
 mod limits_tests;
+#[cfg(test)]
+mod mcp_manners_tests;
+#[cfg(test)]
+mod mcp_tests;
 mod oracle;
 #[cfg(test)]
 mod owner_tests;

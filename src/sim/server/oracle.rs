@@ -241,7 +241,7 @@ impl Oracle {
 }
 
 /// The bytes of a chunk, out of its event.
-fn data(event: &Value) -> Result<Vec<u8>, String> {
+pub(super) fn data(event: &Value) -> Result<Vec<u8>, String> {
     let text = event["data"].as_str().ok_or("no data")?;
     match event["encoding"].as_str() {
         Some("text") => Ok(text.as_bytes().to_vec()),
@@ -251,7 +251,7 @@ fn data(event: &Value) -> Result<Vec<u8>, String> {
 }
 
 /// Base 64, as an oracle of its own.
-fn decoded(text: &str) -> Vec<u8> {
+pub(super) fn decoded(text: &str) -> Vec<u8> {
     const DIGITS: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let digits = text.bytes().filter(|byte| *byte != b'=');
     let mut bytes = Vec::new();

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use super::assistant::{AssistantSeen, SimAssistant};
 use super::exchange::{Exchange, Outcome};
 use super::follower::Follower;
 use super::oracle::Seen;
@@ -93,6 +94,8 @@ struct Run {
     errands: Vec<Errand>,
     workers: Vec<SimWorker>,
     worker_seen: WorkerSeen,
+    assistants: Vec<SimAssistant>,
+    assistant_seen: AssistantSeen,
     seen: Seen,
     cuts: u64,
     answered: u64,
@@ -144,9 +147,13 @@ impl Run {
         Shard::introduce(&mut shards);
         let worker_count = if acknowledges { random.between(1, 3) } else { 0 };
         let workers = (0..worker_count).map(SimWorker::new).collect();
+        let assistant_count = random.below(4);
+        let assistants = (0..assistant_count).map(|_| SimAssistant::new(&mut random)).collect();
         Run {
             workers,
             worker_seen: WorkerSeen::default(),
+            assistants,
+            assistant_seen: AssistantSeen::default(),
             cut_chance: if random.chance(1, 3) { 0 } else { random.between(1, 40) },
             is_slow: random.chance(1, 2),
             acknowledges,
@@ -200,6 +207,17 @@ impl Run {
             ("calls cancelled", self.worker_seen.cancels),
             ("workers that came back", self.worker_seen.returns),
             ("errands turned away", self.turned_away),
+            ("sessions of MCP", self.assistant_seen.sessions),
+            ("calls of MCP", self.assistant_seen.calls),
+            ("results of MCP", self.assistant_seen.results),
+            ("doors", self.assistant_seen.doors),
+            ("chunks in progress", self.assistant_seen.chunks),
+            ("notifications of progress", self.assistant_seen.progress),
+            ("gaps in progress", self.assistant_seen.gaps),
+            ("messages of logs", self.assistant_seen.messages),
+            ("calls resumed", self.assistant_seen.resumed),
+            ("calls of MCP cancelled", self.assistant_seen.cancelled),
+            ("calls lost", self.assistant_seen.lost),
         ];
         let mut counters = Counters::default();
         self.shards.iter().for_each(|shard| counters.merge(&shard.counters()));
@@ -226,6 +244,12 @@ impl Run {
                 self.visit_worker(at)?;
             }
         }
+        for at in 0..self.assistants.len() {
+            if self.random.chance(self.cut_chance, 1_000) {
+                self.disturb_assistant(at);
+            }
+            self.visit_assistant(at, true)?;
+        }
         for at in 0..self.followers.len() {
             if self.random.chance(self.cut_chance, 1_000) {
                 self.cuts += u64::from(self.followers[at].cut(&self.world, &mut self.random));
@@ -242,6 +266,19 @@ impl Run {
         self.workers[at]
             .step(world, &self.address, &mut self.random, seen)
             .map_err(|text| format!("worker {at}: {text}"))
+    }
+
+    fn visit_assistant(&mut self, at: usize, begins: bool) -> Result<(), String> {
+        let (world, seen) = (&self.world, &mut self.assistant_seen);
+        self.assistants[at]
+            .step(world, &self.address, &mut self.random, begins, seen)
+            .map_err(|text| format!("assistant {at}: {text}"))
+    }
+
+    fn disturb_assistant(&mut self, at: usize) {
+        let (world, seen) = (&self.world, &mut self.assistant_seen);
+        let cut = self.assistants[at].disturb(world, &self.address, &mut self.random, seen);
+        self.cuts += u64::from(cut);
     }
 
     fn visit(&mut self, at: usize) -> Result<(), String> {
@@ -425,6 +462,9 @@ impl Run {
             for at in 0..self.workers.len() {
                 self.visit_worker(at).map_err(|text| format!("calm: {text}"))?;
             }
+            for at in 0..self.assistants.len() {
+                self.visit_assistant(at, false).map_err(|text| format!("calm: {text}"))?;
+            }
             for at in 0..self.followers.len() {
                 self.visit(at).map_err(|text| format!("calm: {text}"))?;
             }
@@ -433,16 +473,20 @@ impl Run {
             self.shards.iter().for_each(Shard::audit);
             let is_over = self.followers.iter().all(|follower| follower.is_done);
             let are_idle = self.workers.iter().all(SimWorker::is_idle);
-            if is_over && are_idle && self.errands.is_empty() {
+            let are_answered = self.assistants.iter().all(SimAssistant::is_idle);
+            if is_over && are_idle && are_answered && self.errands.is_empty() {
                 break;
             }
             if round == CALM_ROUNDS_MAX {
                 let open = self.followers.iter().find(|follower| !follower.is_done);
                 let open = open.map(Follower::describe);
+                let waits = self.assistants.iter().find(|assistant| !assistant.is_idle());
+                let open = open.or(waits.map(SimAssistant::describe));
                 return Err(format!("calm: {open:?} never comes to the end"));
             }
         }
         self.workers.iter_mut().for_each(|worker| worker.leave(&self.world));
+        self.assistants.iter_mut().for_each(|assistant| assistant.leave(&self.world));
         for seconds in [1, 120, 600] {
             self.pass(seconds * 1_000_000_000);
         }

@@ -1,0 +1,358 @@
+//! `bench mcp floor`: the least server of preformatted notifications, over HTTP or standard
+//! streams.
+//!
+//! One thread. Of a request only the tool and the index of its session are read; a notification is
+//! what streamdoor would say, formatted once, and goes out with one write. It waits as streamdoor
+//! does. No policy, nobody comes or leaves during a run.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, TcpListener};
+use std::ops::Range;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::io::retry_on_intr;
+use streamdoor::limits::SPIN_DEFAULT;
+use streamdoor::mcp::notify::{Chunk, Progress, progress};
+use streamdoor::reactor::{self, Idle};
+use streamdoor::wire::http1::{BODY_END, begin_chunk, end_chunk};
+use streamdoor::wire::jsonrpc::Id;
+
+use super::wire::token_of;
+use crate::common::Failure;
+use crate::common::machine::{allow_descriptors, now_ns, pin_thread};
+use crate::common::serve::child;
+use crate::common::serve::load::Load;
+use crate::common::serve::plan::{Plan, STAMP_DIGITS, payload, stamp, write_digits};
+use crate::floor::preformatted::digit_count;
+use crate::floor::tcp::Waiter;
+use crate::serve::{first, ours};
+
+const DESCRIPTORS_OTHER: u64 = 64;
+const HEAD: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\
+    cache-control: no-cache, no-transform\r\ntransfer-encoding: chunked\r\n\r\n";
+const HELP: &str = "\
+bench mcp floor: the least writer of notifications, as a server for one run
+
+`bench mcp` runs it: over HTTP on a port of 127.0.0.1 that the kernel chooses and which it prints;
+with the word stdio over standard streams.
+
+Usage: bench mcp floor [stdio] [options]
+
+  --cpu N             where it is pinned (the first allowed)
+  --child             answer each line of standard input with what was used so far, end with it
+";
+
+/// Runs `bench mcp floor` with what follows these words.
+///
+/// # Errors
+/// [`Failure`].
+pub fn command(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure> {
+    let mut arguments = arguments.into_iter().peekable();
+    let is_stdio = arguments.next_if(|word| word == "stdio").is_some();
+    let Some((load, _)) = Load::of_server(arguments, HELP)? else { return Ok(()) };
+    pin_thread(load.cpu)?;
+    allow_descriptors(u64::from(load.connections) + DESCRIPTORS_OTHER)?;
+    let (reactor, _) = reactor::open(load.reactor)
+        .map_err(|error| Failure::Environment(format!("--reactor: {error}")))?;
+    let waiter = Waiter::new(reactor, load.idle);
+    let served = if is_stdio { over_streams(&load, waiter) } else { over_http(&load, waiter) };
+    served.map_err(|error| Failure::Failed(format!("mcp floor: {error}")))
+}
+
+fn over_http(load: &Load, waiter: Waiter) -> io::Result<()> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    child::announce(listener.local_addr()?);
+    let accept = || {
+        let (connection, _) = listener.accept()?;
+        connection.set_nodelay(true)?;
+        connection.set_nonblocking(true)?;
+        Ok::<_, io::Error>(Line::new(File::from(OwnedFd::from(connection)), load.idle))
+    };
+    let mut writers: Vec<Option<File>> = (0..load.executions).map(|_| None).collect();
+    let mut left = writers.len();
+    while left > 0 {
+        let mut line = accept()?;
+        // One after the other until it is closed, or one that is to run.
+        while let Some(request) = line.next_post()? {
+            let Some(index) = index_of(&request) else {
+                answer_first(&line.file, true)?;
+                continue;
+            };
+            let mut place = writers.get_mut(index).ok_or(ErrorKind::InvalidData)?.take();
+            write(&line.file, HEAD)?;
+            left -= usize::from(place.is_none());
+            place.replace(line.file.try_clone()?);
+            writers[index] = place;
+            break;
+        }
+    }
+    let writers: Vec<File> = writers.into_iter().flatten().collect();
+    run(load, waiter, &writers, true)?;
+    loop {
+        std::thread::park(); // The connections stay open until the run is over.
+    }
+}
+
+fn over_streams(load: &Load, waiter: Waiter) -> io::Result<()> {
+    let copy = |fd: &dyn AsFd| Ok::<_, io::Error>(File::from(fd.as_fd().try_clone_to_owned()?));
+    let (input, output) = (copy(&io::stdin())?, copy(&io::stdout())?);
+    for file in [&input, &output] {
+        fcntl_setfl(file, fcntl_getfl(file)? | OFlags::NONBLOCK)?; // Who runs us has the others.
+    }
+    let mut line = Line::new(input, load.idle);
+    let mut left = load.executions;
+    while left > 0 {
+        let call = line.next_line()?.ok_or(ErrorKind::UnexpectedEof)?;
+        match index_of(&call) {
+            Some(_) => left -= 1,
+            None => answer_first(&output, false)?,
+        }
+    }
+    let writers: io::Result<Vec<File>> = (0..load.executions).map(|_| output.try_clone()).collect();
+    run(load, waiter, &writers?, false)?;
+    while line.next_line()?.is_some() {}
+    Ok(())
+}
+
+/// Publishes all that is planned, and the answers.
+fn run(load: &Load, mut waiter: Waiter, writers: &[File], is_http: bool) -> io::Result<()> {
+    let mut notes: Vec<Note> =
+        (0..load.executions).map(|index| Note::new(index, load.size_bytes, is_http)).collect();
+    let mut plan = Plan::new(load);
+    plan.begin(Plan::origin(now_ns()));
+    let mut out = Vec::with_capacity(2 * load.size_bytes + 1_024);
+    let (mut round, count) = (0, writers.len());
+    while let Some(planned_ns) = plan.next(now_ns()) {
+        let index = round % count;
+        let note = notes[index].chunk((round / count) as u64 + 1, planned_ns);
+        out.clear();
+        frame(&mut out, note, is_http);
+        waiter.wait(planned_ns);
+        write(&writers[index], &out)?;
+        round += 1;
+    }
+    std::thread::sleep(first::LINGER);
+    for (index, writer) in (0..).zip(writers) {
+        write(writer, &answer(index, is_http))?;
+    }
+    Ok(())
+}
+
+/// The call of one chunk: that, and later the answer.
+fn answer_first(to: &File, is_http: bool) -> io::Result<()> {
+    let mut out = Vec::new();
+    if is_http {
+        out.extend_from_slice(HEAD);
+    }
+    let mut note = Note::new(0, 100, is_http);
+    frame(&mut out, note.chunk(1, now_ns()), is_http);
+    write(to, &out)?;
+    std::thread::sleep(first::LINGER);
+    write(to, &answer(0, is_http))
+}
+
+fn answer(index: u32, is_http: bool) -> Vec<u8> {
+    let token = token_of(index);
+    let json = format!(
+        "{{\"jsonrpc\":\"2.0\",\"id\":{token},\"result\":{{\"resultType\":\"complete\",\
+         \"content\":[{{\"type\":\"text\",\"text\":\"\"}}]}}}}"
+    );
+    let mut out = Vec::new();
+    match is_http {
+        true => {
+            frame(&mut out, format!("data: {json}\n\n").as_bytes(), true);
+            out.extend_from_slice(BODY_END);
+        }
+        false => out.extend_from_slice(format!("{json}\n").as_bytes()),
+    }
+    out
+}
+
+/// Appends what is to be sent, as a chunk of HTTP where there is that.
+fn frame(out: &mut Vec<u8>, bytes: &[u8], is_http: bool) {
+    let begun = is_http.then(|| begin_chunk(out));
+    out.extend_from_slice(bytes);
+    if let Some(begun) = begun {
+        end_chunk(out, begun);
+    }
+}
+
+/// Writes all; waits where it has to.
+fn write(mut to: &File, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match to.write(bytes) {
+            Ok(count) => bytes = &bytes[count..],
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                retry_on_intr(|| poll(&mut [PollFd::new(to, PollFlags::OUT)], None))?;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Of which session a call is to run; `None`: of none, it is that of one chunk.
+fn index_of(call: &str) -> Option<usize> {
+    if !call.contains(&format!("\"name\":\"{}\"", ours::TOOL)) {
+        return None;
+    }
+    let digits = call.split_once("\"index\":")?.1;
+    digits.split_once(|c: char| !c.is_ascii_digit())?.0.parse().ok()
+}
+
+/// What is read from, as a shard that is idle would: some polls, and then sleep.
+struct Line {
+    file: File,
+    reader: BufReader<Patient>,
+}
+
+struct Patient {
+    file: File,
+    polls_only: bool,
+}
+
+impl Line {
+    fn new(file: File, idle: Idle) -> Line {
+        let copy = file.try_clone().expect("descriptors were allowed");
+        let polls_only = idle == Idle::Spin;
+        Line { file, reader: BufReader::new(Patient { file: copy, polls_only }) }
+    }
+
+    fn next_line(&mut self) -> io::Result<Option<String>> {
+        let mut line = String::new();
+        Ok((self.reader.read_line(&mut line)? > 0).then_some(line))
+    }
+
+    /// The body of the next request.
+    fn next_post(&mut self) -> io::Result<Option<String>> {
+        let mut length = 0;
+        loop {
+            let Some(line) = self.next_line()? else { return Ok(None) };
+            let line = line.trim_end();
+            if let Some(text) = line.strip_prefix("content-length: ") {
+                length = text.parse().map_err(io::Error::other)?;
+            }
+            if line.is_empty() {
+                break;
+            }
+        }
+        let mut body = vec![0; length];
+        self.reader.read_exact(&mut body)?;
+        String::from_utf8(body).map(Some).map_err(io::Error::other)
+    }
+}
+
+impl Read for Patient {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let until_ns = now_ns() + SPIN_DEFAULT.as_nanos() as u64;
+        loop {
+            match self.file.read(buffer) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                result => return result,
+            }
+            if !self.polls_only && now_ns() > until_ns {
+                retry_on_intr(|| poll(&mut [PollFd::new(&self.file, PollFlags::IN)], None))?;
+            }
+        }
+    }
+}
+
+/// A notification that is formatted once: of the next only the digits are written that differ.
+struct Note {
+    index: u32,
+    is_sse: bool,
+    payload: Box<[u8]>,
+    bytes: Vec<u8>,
+    /// Of progress, seq and offset; and of the two stamps.
+    numbers: [Range<usize>; 3],
+    stamps: [Range<usize>; 2],
+}
+
+impl Note {
+    fn new(index: u32, size_bytes: usize, is_sse: bool) -> Note {
+        let (bytes, payload) = (Vec::new(), payload(size_bytes));
+        let (numbers, stamps) = (Default::default(), Default::default());
+        let mut note = Note { index, is_sse, payload, bytes, numbers, stamps };
+        note.format_again(1, 0);
+        note
+    }
+
+    #[inline]
+    fn chunk(&mut self, seq: u64, planned_ns: u64) -> &[u8] {
+        let values = [seq, seq, (seq - 1) * self.payload.len() as u64];
+        let mut places = self.numbers.iter().zip(values);
+        if places.any(|(place, value)| place.len() != digit_count(value)) {
+            self.format_again(seq, planned_ns);
+            return &self.bytes;
+        }
+        for (place, value) in self.numbers.iter().zip(values) {
+            write_digits(&mut self.bytes[place.clone()], value);
+        }
+        for place in &self.stamps {
+            write_digits(&mut self.bytes[place.clone()], planned_ns);
+        }
+        &self.bytes
+    }
+
+    fn format_again(&mut self, seq: u64, planned_ns: u64) {
+        stamp(&mut self.payload, planned_ns);
+        let token = Id::of_number(token_of(self.index));
+        let note = Progress {
+            token: &token,
+            progress: seq as f64,
+            total: None,
+            message: None,
+            percentage: None,
+            context: None,
+            gap: None,
+            task: None,
+        };
+        let offset = (seq - 1) * self.payload.len() as u64;
+        let chunk = Chunk { seq, kind: "output", offset, data: &self.payload };
+        self.bytes.clear();
+        if self.is_sse {
+            self.bytes.extend_from_slice(b"data: ");
+        }
+        progress(&mut self.bytes, &note, std::iter::once(chunk));
+        self.bytes.extend_from_slice(if self.is_sse { b"\n\n" } else { b"\n" });
+        let digits = |name: &str| self.digits_behind(name);
+        let stamp_of = |name: &str| {
+            let start = digits(name).start;
+            start..start + STAMP_DIGITS
+        };
+        let numbers = [digits("\"progress\":"), digits("\"seq\":"), digits("\"offset\":")];
+        let stamps = [stamp_of("\"message\":\""), stamp_of("\"data\":\"")];
+        (self.numbers, self.stamps) = (numbers, stamps);
+    }
+
+    fn digits_behind(&self, name: &str) -> Range<usize> {
+        let found = self.bytes.windows(name.len()).position(|window| window == name.as_bytes());
+        let start = found.expect("a notification of a chunk has it") + name.len();
+        let digits = self.bytes[start..].iter().take_while(|byte| byte.is_ascii_digit());
+        start..start + digits.count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_notification_is_what_formatting_it_anew_gives() {
+        for is_sse in [true, false] {
+            let (mut note, mut anew) = (Note::new(3, 30, is_sse), Note::new(3, 30, is_sse));
+            let (mut seq, mut planned_ns) = (1, 95);
+            for _ in 0..300 {
+                anew.format_again(seq, planned_ns);
+                assert_eq!(note.chunk(seq, planned_ns), anew.bytes, "{seq} {planned_ns}");
+                seq += 1 + seq / 40;
+                planned_ns += planned_ns / 10;
+            }
+        }
+    }
+}

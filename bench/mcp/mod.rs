@@ -1,0 +1,214 @@
+//! The command `bench mcp`: calls of a tool with progress on, streamdoor beside the floor.
+//!
+//! One process serves, pinned to one cpu; this one receives on another, and polls. Over HTTP each
+//! session has a connection; standard streams are one session, in which as many calls run at once.
+//! Both speak the stateless era: a call is one request, and all it needs stands in it. What is
+//! published and when is the plan of `bench serve`, and the receiver is that of `bench serve`, with
+//! another reader of its bytes (`stream.rs`). `wire.rs` has the requests, `server.rs` the
+//! processes, `floor.rs` the least writer of the same notifications.
+
+mod floor;
+mod report;
+mod server;
+mod stream;
+mod wire;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use hdrhistogram::Histogram;
+use lexopt::{Arg, Parser};
+
+use crate::common::machine::{allow_descriptors, cpus_allowed, pin_thread};
+use crate::common::params::{choice, number, two_cpus, usage};
+use crate::common::report::histogram_of;
+use crate::common::serve::child::Usage;
+use crate::common::serve::load::{LOAD_HELP, Load};
+use crate::common::{Failure, print};
+use crate::serve::client::{Client, Received};
+use server::Server;
+
+const DESCRIPTORS_OTHER: u64 = 64;
+const IMPLEMENTATIONS: &[&str] = &["streamdoor", "floor"];
+const TRANSPORTS: &[&str] = &["http", "pipe", "socket"];
+const ROUNDS_MAX: u32 = 100;
+const FIRST_CALLS_MAX: u32 = 100_000;
+
+const HELP: &str = "\
+bench mcp: calls of MCP with a progress token, and their notifications
+
+Open loop: send times are planned in advance, and latency counts from the planned time to the moment
+at which the receiver, which polls, has found the chunk in its notification; one value per chunk. In
+each round streamdoor and the floor, which writes preformatted notifications, take turns. Every
+chunk is received, or counted as missed because a gap was told or it came with the answer, or the
+run fails.
+
+Usage: bench mcp [options]
+
+  --transport NAME    http: a connection for each session, answers are server-sent events; pipe or
+                      socket: standard streams that are pipes or sockets, all calls in one session
+                      (http)
+  --sessions N        calls at once (1); the same as --connections N --executions N
+  --rounds N          how often both are run (2)
+  --first N           calls one after the other that the time to the first notification is taken
+                      of, before each run (200)
+  --only NAME         streamdoor or floor alone
+  --cpus A,B          where server and receiver are pinned (the first two allowed)
+  --out DIR           write histogram (.hgrm) and HDR interval log, version 2 (.hlog) there
+  --json              print one line of JSON for each run instead of text
+";
+
+/// What `bench mcp` does.
+pub struct Mcp {
+    /// What is published.
+    pub load: Load,
+    /// One of [`TRANSPORTS`].
+    pub transport: &'static str,
+    /// Where the receiver is pinned.
+    pub client_cpu: usize,
+    /// Where `.hgrm` and `.hlog` go.
+    pub out: Option<PathBuf>,
+    /// A line of JSON for each run.
+    pub json: bool,
+    rounds: u32,
+    first_calls: u32,
+    only: Option<&'static str>,
+}
+
+/// What one run found.
+pub struct Found {
+    /// One of [`IMPLEMENTATIONS`].
+    pub implementation: &'static str,
+    /// From a request to its first notification.
+    pub first: Histogram<u64>,
+    /// By the receiver.
+    pub received: Received,
+    /// By the server.
+    pub used: Usage,
+}
+
+/// Runs `bench mcp` with what follows these words.
+///
+/// # Errors
+/// [`Failure`].
+pub fn command(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure> {
+    let mut arguments = arguments.into_iter().peekable();
+    if let Some(word) = arguments.next_if(|word| word == "floor" || word == "server") {
+        return match word == "floor" {
+            true => floor::command(arguments),
+            false => server::command(arguments),
+        };
+    }
+    let Some(mcp) = Mcp::parse(arguments)? else {
+        let load_help = LOAD_HELP.lines().filter(|line| !line.contains("--format"));
+        print(&format!("{HELP}{}\n  --help\n", load_help.collect::<Vec<_>>().join("\n")));
+        return Ok(());
+    };
+    let mut runs = Vec::new();
+    for _ in 0..mcp.rounds {
+        let wanted = IMPLEMENTATIONS.iter().rev(); // The floor goes first.
+        for implementation in wanted.filter(|name| mcp.only.is_none_or(|only| only == **name)) {
+            let found = mcp.measure(implementation)?;
+            report::write_files(&mcp, &found)?;
+            print(&report::run_report(&mcp, &found));
+            runs.push(found);
+        }
+    }
+    if !mcp.json {
+        print(&report::ratios(&runs));
+    }
+    Ok(())
+}
+
+impl Mcp {
+    fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Option<Mcp>, Failure> {
+        let mut load = Load::new()?;
+        let client_cpu = cpus_allowed().get(1).copied().unwrap_or(load.cpu);
+        let cpus = (load.cpu, client_cpu);
+        let (transport, out, json, only) = (TRANSPORTS[0], None, false, None);
+        let (rounds, first_calls) = (2, 200);
+        let mut mcp =
+            Mcp { load: load.clone(), transport, client_cpu, out, json, rounds, first_calls, only };
+        let mut cpus = cpus;
+        let mut parser = Parser::from_args(arguments);
+        while let Some(argument) = parser.next().map_err(usage)? {
+            match argument {
+                Arg::Long("help") | Arg::Short('h') => return Ok(None),
+                Arg::Long("transport") => {
+                    mcp.transport = choice(&mut parser, "--transport", TRANSPORTS)?;
+                }
+                Arg::Long("sessions") => {
+                    load.connections = number(&mut parser, "--sessions", 1, 9_000)?;
+                    load.executions = load.connections;
+                }
+                Arg::Long("rounds") => {
+                    mcp.rounds = number(&mut parser, "--rounds", 1, ROUNDS_MAX)?;
+                }
+                Arg::Long("first") => {
+                    mcp.first_calls = number(&mut parser, "--first", 1, FIRST_CALLS_MAX)?;
+                }
+                Arg::Long("only") => {
+                    mcp.only = Some(choice(&mut parser, "--only", IMPLEMENTATIONS)?)
+                }
+                Arg::Long("out") => mcp.out = Some(parser.value().map_err(usage)?.into()),
+                Arg::Long("json") => mcp.json = true,
+                Arg::Long("cpus") => cpus = two_cpus(&mut parser)?,
+                Arg::Long(name) if !["cpu", "batch", "format"].contains(&name) => {
+                    let name = name.to_owned();
+                    if !load.accept(&name, &mut parser)? {
+                        return Err(Failure::Usage(format!("unknown option --{name}")));
+                    }
+                }
+                other => return Err(usage(other.unexpected())),
+            }
+        }
+        (load.cpu, mcp.client_cpu) = cpus;
+        load.check()?;
+        mcp.load = load;
+        mcp.check()?;
+        Ok(Some(mcp))
+    }
+
+    fn check(&self) -> Result<(), Failure> {
+        let refused = |text: &str| Err(Failure::Usage(text.to_owned()));
+        if self.load.connections != self.load.executions {
+            return refused("--executions: each session has one, give --sessions alone");
+        }
+        if self.load.rate == crate::common::params::Rate::Max {
+            return refused("--rate: a number; what is measured is latency");
+        }
+        if self.load.cpu == self.client_cpu {
+            let text = "two cpus are needed: the receiver polls, and on one cpu the server would \
+                        wait for its time slice";
+            return Err(Failure::Environment(text.into()));
+        }
+        Ok(())
+    }
+
+    /// Is it standard streams that messages come over?
+    pub fn is_stdio(&self) -> bool {
+        self.transport != "http"
+    }
+
+    /// Starts a server, has it called, ends it.
+    fn measure(&self, implementation: &'static str) -> Result<Found, Failure> {
+        allow_descriptors(u64::from(self.load.connections) + DESCRIPTORS_OTHER)?;
+        pin_thread(self.client_cpu)?;
+        let mut server = Server::start(self, implementation)?;
+        let mut samples_ns = Vec::with_capacity(self.first_calls as usize);
+        for _ in 0..self.first_calls {
+            samples_ns.push(server.first()?);
+        }
+        let before = server.usage()?;
+        let client = Client::new(&self.load, server.call_all(&self.load)?);
+        let mut received = client.receive()?;
+        let after = server.usage()?;
+        let used = Usage {
+            cpu_s: after.cpu_s - before.cpu_s,
+            memory_kib: after.memory_kib,
+            preemptions: after.preemptions - before.preemptions,
+        };
+        received.outcome.preemptions += used.preemptions;
+        Ok(Found { implementation, first: histogram_of(&samples_ns), received, used })
+    }
+}

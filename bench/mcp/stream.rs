@@ -1,0 +1,231 @@
+//! What comes of a call: notifications with chunks, and then one answer. Over HTTP one call per
+//! connection, in server-sent events; over standard streams all calls on one, in lines.
+//!
+//! Of a notification its token is read, and of each chunk in it `seq` and the stamp; they are
+//! looked for where they stood the last time. What is rare is parsed as JSON.
+
+use serde_json::Value;
+use streamdoor::wire::http1::{Method, ResponsePart, ResponseReader};
+use streamdoor::wire::{LineSplitter, Split};
+
+use super::wire::index_of;
+use crate::common::serve::plan::STAMP_DIGITS;
+use crate::serve::client::Incoming;
+use crate::serve::stream::{LINE_BYTES_MAX, Place};
+
+const PROGRESS: &[u8] = b"{\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\"";
+
+/// One connection, or the standard output of a server.
+pub struct Stream {
+    /// `None`: there is no HTTP.
+    response: Option<ResponseReader>,
+    lines: LineSplitter,
+    calls: Calls,
+}
+
+/// The calls of one stream.
+struct Calls {
+    is_sse: bool,
+    /// Of the session whose call this is, where there is but one.
+    first_index: usize,
+    tracks: Vec<Track>,
+    chunks_each: u64,
+    running_count: usize,
+    token_place: Place,
+    seq_place: Place,
+    stamp_place: Place,
+    given_chunks: u64,
+    missed_chunks: u64,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Track {
+    last_seq: u64,
+    has_ended: bool,
+}
+
+impl Stream {
+    /// Of the one call of session `index`, over HTTP; each call makes so many chunks.
+    pub fn of_response(index: usize, chunks_each: u64) -> Stream {
+        let mut response = ResponseReader::new();
+        response.expect(Method::Post);
+        Stream::new(Some(response), index, 1, chunks_each)
+    }
+
+    /// Of so many calls, on lines.
+    pub fn of_lines(call_count: usize, chunks_each: u64) -> Stream {
+        Stream::new(None, 0, call_count, chunks_each)
+    }
+
+    fn new(
+        response: Option<ResponseReader>,
+        first_index: usize,
+        call_count: usize,
+        chunks_each: u64,
+    ) -> Stream {
+        let place = |name| Place { name, at: 0 };
+        let calls = Calls {
+            is_sse: response.is_some(),
+            first_index,
+            tracks: vec![Track::default(); call_count],
+            chunks_each,
+            running_count: call_count,
+            token_place: place(b"\"progressToken\":"),
+            seq_place: place(b"\"seq\":"),
+            stamp_place: place(b"\"data\":\""),
+            given_chunks: 0,
+            missed_chunks: 0,
+        };
+        Stream { response, lines: LineSplitter::new(LINE_BYTES_MAX), calls }
+    }
+}
+
+impl Incoming for Stream {
+    #[inline]
+    fn take(&mut self, mut bytes: &[u8], mut chunk: impl FnMut(u64, u64)) -> Result<(), String> {
+        let Some(response) = &mut self.response else {
+            return self.calls.take(&mut self.lines, bytes, &mut chunk);
+        };
+        loop {
+            match response.read(&mut bytes) {
+                Ok(Some(ResponsePart::Body(body))) => {
+                    self.calls.take(&mut self.lines, body, &mut chunk)?;
+                }
+                Ok(Some(ResponsePart::Head(head))) if head.status.code() == 200 => {}
+                Ok(Some(ResponsePart::Head(head))) => {
+                    return Err(format!("the server answered {}", head.status));
+                }
+                Ok(Some(ResponsePart::End)) if self.calls.running_count > 0 => {
+                    return Err("the response ended before the call did".into());
+                }
+                Ok(Some(ResponsePart::End) | None) => return Ok(()),
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+    }
+
+    fn has_ended(&self) -> bool {
+        self.calls.running_count == 0
+    }
+
+    fn given_chunks(&self) -> u64 {
+        self.calls.given_chunks
+    }
+
+    fn missed_chunks(&self) -> u64 {
+        self.calls.missed_chunks
+    }
+}
+
+impl Calls {
+    #[inline]
+    fn take(
+        &mut self,
+        lines: &mut LineSplitter,
+        mut bytes: &[u8],
+        chunk: &mut impl FnMut(u64, u64),
+    ) -> Result<(), String> {
+        while let Some(split) = lines.next(&mut bytes) {
+            let Split::Line(line) = split else {
+                return Err(format!("a line has more than {LINE_BYTES_MAX} bytes"));
+            };
+            match (self.is_sse, line.strip_prefix(b"data:")) {
+                (false, _) => self.message(line, chunk)?,
+                (true, Some(data)) => self.message(data.trim_ascii_start(), chunk)?,
+                (true, None) => {} // Of the other fields nothing is needed.
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn message(&mut self, json: &[u8], chunk: &mut impl FnMut(u64, u64)) -> Result<(), String> {
+        if json.is_empty() {
+            return Ok(()); // The event that only has an id.
+        }
+        if !json.starts_with(PROGRESS) {
+            return self.answer(json);
+        }
+        let text = || String::from_utf8_lossy(json).into_owned();
+        let token = self.token_place.number(json, usize::MAX);
+        let track = token.and_then(index_of).and_then(|index| self.track_of(index));
+        let Some(track) = track.filter(|at| !self.tracks[*at].has_ended) else {
+            return Err(format!("a notification of no call: {}", text()));
+        };
+        let mut rest = json;
+        if self.seq_place.number(rest, usize::MAX).is_none() {
+            return self.gap(track, json);
+        }
+        while let Some(seq) = self.seq_place.number(rest, usize::MAX) {
+            let Some(due_ns) = self.stamp_place.number(rest, STAMP_DIGITS) else {
+                return Err(format!("a chunk without a stamp: {}", text()));
+            };
+            if seq != self.tracks[track].last_seq + 1 {
+                return Err(format!("chunk {seq} behind {}", self.tracks[track].last_seq));
+            }
+            self.tracks[track].last_seq = seq;
+            self.given_chunks += 1;
+            chunk(seq, due_ns);
+            rest = &rest[self.stamp_place.at..];
+            if !has_another(rest) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn track_of(&self, index: usize) -> Option<usize> {
+        let at = index.checked_sub(self.first_index)?;
+        (at < self.tracks.len()).then_some(at)
+    }
+
+    /// A notification without chunks: those that are missing, or just a number.
+    #[cold]
+    fn gap(&mut self, track: usize, json: &[u8]) -> Result<(), String> {
+        let value: Value = serde_json::from_slice(json).map_err(|error| error.to_string())?;
+        let gap = &value["params"]["_meta"]["dev.streamdoor/gap"];
+        if gap.is_null() {
+            return Ok(());
+        }
+        let (Some(to_seq), Some(count)) = (gap["to_seq"].as_u64(), gap["chunk_count"].as_u64())
+        else {
+            return Err(format!("a gap of what? {value}"));
+        };
+        self.tracks[track].last_seq = to_seq;
+        self.missed_chunks += count;
+        Ok(())
+    }
+
+    #[cold]
+    fn answer(&mut self, json: &[u8]) -> Result<(), String> {
+        let text = || String::from_utf8_lossy(json).chars().take(300).collect::<String>();
+        let value: Value =
+            serde_json::from_slice(json).map_err(|_| format!("what is {}", text()))?;
+        let index = value["id"].as_u64().and_then(index_of);
+        let Some(track) = index.and_then(|index| self.track_of(index)) else {
+            return Err(format!("an answer to nobody: {}", text()));
+        };
+        if value["result"]["content"].is_null() || value["result"]["isError"] == true {
+            return Err(format!("a call has failed: {}", text()));
+        }
+        let Track { last_seq, has_ended } = &mut self.tracks[track];
+        // What a full pipe did not take before the end comes with the answer.
+        let left_chunks = self.chunks_each.saturating_sub(*last_seq);
+        self.missed_chunks += left_chunks;
+        if *has_ended || *last_seq + left_chunks != self.chunks_each {
+            return Err(format!(
+                "{last_seq} of {} chunks came before {}",
+                self.chunks_each,
+                text()
+            ));
+        }
+        *has_ended = true;
+        self.running_count -= 1;
+        Ok(())
+    }
+}
+
+/// Does another chunk follow in the same notification?
+fn has_another(rest: &[u8]) -> bool {
+    rest.windows(8).any(|window| window == b",{\"seq\":")
+}

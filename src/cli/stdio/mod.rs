@@ -1,0 +1,169 @@
+//! `streamdoor stdio`: the server of one MCP client, which has started this program and speaks to
+//! it over its standard streams; with `--listen`, of others over HTTP, too.
+//!
+//! Standard output carries the protocol and nothing else; what there is to say goes into the log,
+//! on standard error. How the bytes come to the shard is in `streams.rs`.
+
+mod streams;
+
+use std::io;
+use std::path::PathBuf;
+use std::process::exit;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use lexopt::prelude::*;
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
+use streamdoor::limits;
+use streamdoor::shard::{LineOptions, Log, Server};
+use streamdoor::trace::Level;
+
+use super::console::say;
+use super::serve::{Allowance, Bill, Fixtures, access, announce, start, tell};
+use super::settings::{self, Bytes, Number, Settings, find_flag};
+use super::signals::on_interrupt;
+use super::{CliError, parsed};
+use streams::{Carriers, open};
+
+const HELP_HEAD: &str = "\
+streamdoor stdio: be the MCP server of the client that has started this program
+
+Usage: streamdoor stdio [OPTIONS]
+
+  --stdio-settle-ms N             how long the answer to a call waits behind its last notification,
+                                  for clients that drop what comes together with it [0]
+  --conformance                   have the tools, prompts and resources of the public conformance
+                                  suite, too
+  --config FILE                   settings from a file of TOML: the names below, with _ for -
+  -h, --help                      this text
+
+Settings, which win over those of the file:
+";
+
+const HELP_TAIL: &str = "
+Messages of JSON-RPC come in on standard input and go out on standard output, each on a line. With
+--listen others can follow over HTTP what runs here, and run tools. The end of standard input ends
+it: what runs is cancelled, and what was answered is still written. So do SIGTERM and Ctrl-C; a
+second one ends it at once.
+
+Exit codes: 0 ended, 1 failed, 2 bad usage, 3 the environment lacks something.
+";
+
+/// A client waits for the start, and shows what is logged to its user as trouble.
+fn defaults() -> Settings {
+    Settings {
+        listen: Vec::new(),
+        connections_max: Number(limits::STDIO_CONNECTIONS_MAX),
+        prealloc_bytes: Bytes(limits::STDIO_RINGS_PREALLOC_BYTES),
+        log_level: Level::Warn,
+        ..Settings::default()
+    }
+}
+
+enum Command {
+    Help,
+    Serve { settings: Box<Settings>, settle: Duration, fixtures: Option<Fixtures> },
+}
+
+fn command(mut parser: lexopt::Parser) -> Result<Command, CliError> {
+    let (mut file, mut settle, mut words) = (None, Duration::ZERO, Vec::new());
+    let mut fixtures = None;
+    while let Some(argument) = parser.next()? {
+        match argument {
+            Short('h') | Long("help") => return Ok(Command::Help),
+            Long("config") if file.is_some() => {
+                return Err(CliError::Usage("--config: one file only".to_owned()));
+            }
+            Long("config") => file = Some(PathBuf::from(parser.value()?)),
+            Long("stdio-settle-ms" | "stdio_settle_ms") => settle = settle_time(&mut parser)?,
+            Long("conformance") => fixtures = Some(Fixtures::default()),
+            Long(flag) => {
+                let name = find_flag(flag)?;
+                words.push((name.to_owned(), parser.value()?.string()?));
+            }
+            other => return Err(other.unexpected().into()),
+        }
+    }
+    let settings = Box::new(defaults().with(file.as_deref(), &words)?);
+    match settings.cpus.0.len() {
+        0 | 1 => Ok(Command::Serve { settings, settle, fixtures }),
+        _ => Err(CliError::Usage("cpus: one shard serves one client, on one core".to_owned())),
+    }
+}
+
+fn settle_time(parser: &mut lexopt::Parser) -> Result<Duration, CliError> {
+    let settle = Duration::from_millis(parsed("stdio-settle-ms", parser)?);
+    if settle <= limits::STDIO_SETTLE_MAX {
+        return Ok(settle);
+    }
+    let max_ms = limits::STDIO_SETTLE_MAX.as_millis();
+    Err(CliError::Usage(format!("--stdio-settle-ms: must be {max_ms} at most")))
+}
+
+/// Carries out `streamdoor stdio`.
+pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
+    match command(parser)? {
+        Command::Help => {
+            say!("{HELP_HEAD}{}{}", settings::help(&defaults()), HELP_TAIL.trim_end());
+            Ok(())
+        }
+        Command::Serve { settings, settle, fixtures } => serve(&settings, settle, fixtures),
+    }
+}
+
+fn serve(
+    settings: &Settings,
+    settle: Duration,
+    fixtures: Option<Fixtures>,
+) -> Result<(), CliError> {
+    // Before the next: from then on /proc shows nothing of this process.
+    let (socket, carriers) =
+        open().map_err(|error| CliError::Environment(format!("the standard streams: {error}")))?;
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)
+        .map_err(|error| CliError::Environment(format!("PR_SET_DUMPABLE: {error}")))?;
+    let access = access(settings)?;
+    let bill = Bill::new(settings, Allowance::raise())?;
+    let started = Log::start(settings.log, settings.log_level, io::stderr());
+    let log = started.map_err(|error| CliError::Environment(format!("the log: {error}")))?;
+    let (sender, stop) = channel();
+    let (at_once, ended) = (log.clone(), sender.clone());
+    on_interrupt(
+        move || {
+            let _ = sender.send(()); // If nobody waits any more, it is ending already.
+        },
+        move || {
+            tell(&at_once, Level::Warn, "stopped_at_once", |_| {});
+            at_once.close();
+            exit(0);
+        },
+    )?;
+    let (server, exporter) = start(settings, &access, &bill, &log, fixtures)?;
+    let on_end: Box<dyn FnOnce() + Send> = Box::new(move || {
+        let _ = ended.send(()); // As above.
+    });
+    let options = LineOptions { settle, on_end: Some(on_end) };
+    let shard = server.handles().next().expect("there is one").clone();
+    let opened = shard.call(move |shard| shard.open_lines(socket, options));
+    match opened {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => return Err(CliError::Failed(format!("the standard streams: {error}"))),
+        Err(error) => return Err(CliError::Failed(format!("the shard ended: {error:?}"))),
+    }
+    announce(settings, &bill, &log, &server);
+    tell(&log, Level::Info, "speaking", |line| line.text("streams", &carriers.to_string()));
+    let _ = stop.recv(); // One of the two senders is in the connection, or was called.
+    let served = end(settings, server, carriers, &log);
+    exporter.finish();
+    log.close();
+    served
+}
+
+/// Ends in order: what was said is still sent and written, until the deadline passes.
+fn end(settings: &Settings, server: Server, carriers: Carriers, log: &Log) -> Result<(), CliError> {
+    let deadline = Duration::from_secs(settings.drain_deadline_s.0);
+    tell(log, Level::Info, "stopping", |line| line.number("deadline_s", deadline.as_secs()));
+    server.drain(deadline);
+    let written = carriers.finish(deadline);
+    tell(log, Level::Info, "stopped", |_| {});
+    written.map_err(|error| CliError::Failed(format!("standard output: {error}")))
+}

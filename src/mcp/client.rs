@@ -1,0 +1,152 @@
+//! What a client says about itself: who it is, and what it can do.
+
+use serde_json::{Map, Value};
+
+use super::Fault;
+use crate::limits;
+use crate::tool::Abilities;
+
+/// The extension that tasks of the stateless era are.
+pub const TASKS_EXTENSION: &str = "io.modelcontextprotocol/tasks";
+
+/// What a client can do, by its own word.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ClientCapabilities {
+    /// What it can be asked.
+    pub abilities: Abilities,
+    /// It tells when its roots change.
+    pub roots_list_changed: bool,
+    /// It knows the stateless era's tasks.
+    pub tasks: bool,
+    /// It takes results piece by piece.
+    pub partial_results: bool,
+}
+
+impl ClientCapabilities {
+    /// # Errors
+    /// It is not an object, or something in it is not one that has to be.
+    pub fn parse(value: &Value) -> Result<ClientCapabilities, Fault> {
+        let Value::Object(members) = value else {
+            return Err(Fault::invalid_params("the client's capabilities are not an object"));
+        };
+        let elicitation = part(members, "elicitation")?;
+        let sampling = part(members, "sampling")?;
+        let roots = part(members, "roots")?;
+        let has = |part: Option<&Map<String, Value>>, name: &str| {
+            part.and_then(|part| part.get(name)).is_some_and(|value| !value.is_null())
+        };
+        let is_true = |part: Option<&Map<String, Value>>, name: &str| {
+            part.and_then(|part| part.get(name)) == Some(&Value::Bool(true))
+        };
+        let abilities = Abilities {
+            // An empty one means forms: that is all there was once.
+            forms: elicitation.is_some() && (has(elicitation, "form") || !has(elicitation, "url")),
+            urls: has(elicitation, "url"),
+            sampling: sampling.is_some(),
+            sampling_tools: has(sampling, "tools"),
+            roots: roots.is_some(),
+        };
+        Ok(ClientCapabilities {
+            abilities,
+            roots_list_changed: is_true(roots, "listChanged"),
+            tasks: has(part(members, "extensions")?, TASKS_EXTENSION),
+            partial_results: part(members, "partialResults")?.is_some(),
+        })
+    }
+}
+
+fn part<'m>(
+    members: &'m Map<String, Value>,
+    name: &str,
+) -> Result<Option<&'m Map<String, Value>>, Fault> {
+    match members.get(name) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::Object(part)) => Ok(Some(part)),
+        Some(_) => {
+            Err(Fault::invalid_params(format!("the client's capability `{name}` is not an object")))
+        }
+    }
+}
+
+/// Who a client is, by its own word: for logs, and for nothing else.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClientInfo {
+    /// The program's name.
+    pub name: String,
+    /// Its version.
+    pub version: String,
+}
+
+impl ClientInfo {
+    /// # Errors
+    /// It has not the members that it must have.
+    pub fn parse(value: &Value) -> Result<ClientInfo, Fault> {
+        let text = |name: &str| -> Result<String, Fault> {
+            let text = value.get(name).and_then(Value::as_str).ok_or_else(|| {
+                Fault::invalid_params(format!("`clientInfo.{name}` is not a string"))
+            })?;
+            let bytes_max = limits::MCP_ID_BYTES_MAX;
+            Ok(text.chars().filter(|c| !c.is_control()).take(bytes_max / 4).collect())
+        };
+        Ok(ClientInfo { name: text("name")?, version: text("version")? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn only_what_a_client_declares_can_be_used() {
+        // A4, A44, B5.
+        let abilities = |value: Value| ClientCapabilities::parse(&value).unwrap().abilities;
+        let none = Abilities::default();
+        assert_eq!(abilities(json!({})), none);
+        assert_eq!(abilities(json!({"sampling": null})), none);
+        let forms = Abilities { forms: true, ..none };
+        assert_eq!(abilities(json!({"elicitation": {}})), forms);
+        assert_eq!(abilities(json!({"elicitation": {"form": {}}})), forms);
+        let urls = Abilities { urls: true, ..none };
+        assert_eq!(abilities(json!({"elicitation": {"url": {}}})), urls);
+        let both = Abilities { forms: true, ..urls };
+        assert_eq!(abilities(json!({"elicitation": {"form": {}, "url": {}}})), both);
+        let sampling = Abilities { sampling: true, ..none };
+        assert_eq!(abilities(json!({"sampling": {}})), sampling);
+        let tools = Abilities { sampling_tools: true, ..sampling };
+        assert_eq!(abilities(json!({"sampling": {"tools": {}}})), tools);
+        assert_eq!(abilities(json!({"roots": {}})), Abilities { roots: true, ..none });
+    }
+
+    #[test]
+    fn extensions_are_used_only_with_a_client_that_has_them() {
+        // B13, B37.
+        let parse = |value: Value| ClientCapabilities::parse(&value).unwrap();
+        let has = parse(json!({"extensions": {TASKS_EXTENSION: {}}, "partialResults": {}}));
+        assert!(has.tasks && has.partial_results);
+        let other = parse(json!({"extensions": {"com.example/x": {}}, "tasks": {}}));
+        assert!(!other.tasks && !other.partial_results);
+        assert!(parse(json!({"roots": {"listChanged": true}})).roots_list_changed);
+    }
+
+    #[test]
+    fn what_is_no_object_is_no_capability() {
+        for value in
+            [json!(null), json!([]), json!(1), json!({"roots": true}), json!({"sampling": 1})]
+        {
+            let fault = ClientCapabilities::parse(&value).unwrap_err();
+            assert_eq!(fault.code, -32_602, "{value}");
+        }
+    }
+
+    #[test]
+    fn a_client_has_a_name_and_a_version_without_commands_for_terminals() {
+        let info = json!({"name": "a\u{1b}[2Jb", "version": "1", "title": "x"});
+        let read = ClientInfo::parse(&info).unwrap();
+        assert_eq!(read, ClientInfo { name: "a[2Jb".to_owned(), version: "1".to_owned() });
+        for value in [json!(null), json!({"name": "a"}), json!({"name": 1, "version": "1"})] {
+            assert_eq!(ClientInfo::parse(&value).unwrap_err().code, -32_602, "{value}");
+        }
+    }
+}

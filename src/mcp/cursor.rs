@@ -1,0 +1,135 @@
+//! Pages of lists: a cursor is the last name of the page before, hidden, so that lists may change
+//! between two pages, and nothing is skipped that was there all the time.
+
+use super::Fault;
+use crate::limits;
+use crate::wire::base64;
+
+/// Which list a cursor is of: that of another one is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum List {
+    /// Tools.
+    Tools,
+    /// Resources.
+    Resources,
+    /// Templates of resources.
+    Templates,
+    /// Prompts.
+    Prompts,
+    /// Tasks.
+    Tasks,
+}
+
+impl List {
+    fn mark(self) -> &'static str {
+        match self {
+            List::Tools => "t:",
+            List::Resources => "r:",
+            List::Templates => "m:",
+            List::Prompts => "p:",
+            List::Tasks => "k:",
+        }
+    }
+}
+
+/// One page.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Page<T> {
+    /// What stands on it.
+    pub items: Vec<T>,
+    /// Where the next one begins, if there is one.
+    pub next: Option<String>,
+}
+
+/// The page of `items` that `cursor` names, the first without one. `items` are in the order of
+/// their keys, which are told apart by `key_of`.
+///
+/// # Errors
+/// The cursor is none of ours (A41, B35).
+pub fn page<T>(
+    list: List,
+    items: impl IntoIterator<Item = T>,
+    key_of: impl Fn(&T) -> String,
+    cursor: Option<&str>,
+) -> Result<Page<T>, Fault> {
+    let after = match cursor {
+        None | Some("") => None,
+        Some(cursor) => Some(read(list, cursor)?),
+    };
+    let is_behind = |item: &T| after.as_ref().is_none_or(|after| key_of(item) > *after);
+    let mut items = items.into_iter().filter(is_behind);
+    let page: Vec<T> = items.by_ref().take(limits::MCP_PAGE_ITEMS).collect();
+    let has_more = items.next().is_some();
+    let next = page.last().filter(|_| has_more).map(|last| write(list, &key_of(last)));
+    Ok(Page { items: page, next })
+}
+
+fn write(list: List, key: &str) -> String {
+    let mut out = Vec::new();
+    base64::write(&mut out, format!("{}{key}", list.mark()).as_bytes());
+    String::from_utf8(out).expect("its digits are ASCII")
+}
+
+fn read(list: List, cursor: &str) -> Result<String, Fault> {
+    let text = base64::read(cursor).and_then(|bytes| String::from_utf8(bytes).ok());
+    let key = text.as_deref().and_then(|text| text.strip_prefix(list.mark()));
+    key.map(str::to_owned).ok_or_else(|| Fault::invalid_params("`cursor` is not one of ours"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(count: usize) -> Vec<String> {
+        (0..count).map(|number| format!("name {number:04}")).collect()
+    }
+
+    fn pages_of(all: &[String]) -> Vec<Vec<String>> {
+        let (mut pages, mut cursor) = (Vec::new(), None);
+        loop {
+            let found =
+                page(List::Tools, all.iter().cloned(), String::clone, cursor.as_deref()).unwrap();
+            pages.push(found.items);
+            match found.next {
+                Some(next) => cursor = Some(next),
+                None => return pages,
+            }
+        }
+    }
+
+    #[test]
+    fn all_pages_together_are_the_list_and_the_last_has_no_next() {
+        // A41, B35.
+        let size = limits::MCP_PAGE_ITEMS;
+        for (count, pages) in [(0, 1), (1, 1), (size, 1), (size + 1, 2), (3 * size, 3)] {
+            let all = names(count);
+            let found = pages_of(&all);
+            assert_eq!(found.len(), pages, "{count}");
+            assert_eq!(found.concat(), all);
+        }
+    }
+
+    #[test]
+    fn what_comes_and_goes_between_two_pages_makes_nothing_else_be_skipped() {
+        let all = names(250);
+        let first = page(List::Tools, all.iter().cloned(), String::clone, None).unwrap();
+        let mut changed = all.clone();
+        changed.remove(99); // The one that the cursor names.
+        changed.remove(3);
+        changed.insert(0, "a name in front".to_owned());
+        let next = first.next.unwrap();
+        let second = page(List::Tools, changed, String::clone, Some(&next)).unwrap();
+        assert_eq!(second.items, all[100..200]);
+    }
+
+    #[test]
+    fn a_cursor_that_is_not_ours_or_of_another_list_is_refused() {
+        let of_prompts = write(List::Prompts, "a");
+        for cursor in ["x", "2", "!!!!", "dA==", "AAAA", of_prompts.as_str(), "////"] {
+            let fault = page(List::Tools, names(3), String::clone, Some(cursor)).unwrap_err();
+            assert_eq!(fault.code, -32_602, "{cursor}");
+        }
+        let first = page(List::Tools, names(3), String::clone, Some("")).unwrap();
+        assert_eq!(first.items, names(3));
+    }
+}

@@ -1,0 +1,335 @@
+//! The door: results that are too long for an answer, or wanted piece by piece, are read through a
+//! window. After the sift seed; `stream_open`, `stream_read` and `stream_close` are its tools.
+//!
+//! The window holds what was put out and not yet read, and the answer that was given last: it can
+//! be asked for again, by its offset, until the next one is asked for. While the window is full
+//! the tool waits.
+
+mod tools;
+
+use serde_json::{Value, json};
+
+use super::catalog::encoded;
+use crate::limits;
+
+pub use tools::{DoorCall, STREAM_CLOSE, STREAM_OPEN, STREAM_READ, is_tool, specs};
+
+/// What of a stream is there.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Window {
+    bytes: Vec<u8>,
+    /// The offset of the first of `bytes`.
+    start: u64,
+    /// Where a read begins that says nothing else.
+    next: u64,
+    is_ended: bool,
+}
+
+/// One answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reading<'w> {
+    /// Bytes of the stream before it.
+    pub offset: u64,
+    /// What is read.
+    pub piece: Piece<'w>,
+    /// Nothing follows.
+    pub is_done: bool,
+    /// Bytes that the stream has so far.
+    pub total_written: u64,
+}
+
+/// A piece of a stream. Text is not cut inside a character.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Piece<'w> {
+    /// Text.
+    Text(&'w str),
+    /// Anything else.
+    Bytes(&'w [u8]),
+}
+
+/// Why nothing is read from there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadError {
+    /// Nothing is there yet: wait.
+    Empty,
+    /// It was read, and let go.
+    Gone {
+        /// From here on it is there.
+        oldest: u64,
+    },
+    /// It was not written yet.
+    Ahead {
+        /// So much was.
+        total_written: u64,
+    },
+}
+
+impl Window {
+    /// Nothing yet.
+    pub fn new() -> Window {
+        Window::default()
+    }
+
+    /// So many bytes can be put in.
+    pub fn room(&self) -> usize {
+        limits::MCP_RESULT_BYTES_MAX.saturating_sub(self.bytes.len())
+    }
+
+    /// Puts in what follows. What begins while there is room may be longer than it.
+    ///
+    /// # Panics
+    /// If the stream has ended.
+    pub fn push(&mut self, bytes: &[u8]) {
+        assert!(!self.is_ended);
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// Nothing follows.
+    pub fn end(&mut self) {
+        self.is_ended = true;
+    }
+
+    /// Does nothing follow?
+    pub fn is_ended(&self) -> bool {
+        self.is_ended
+    }
+
+    /// Was all of it read?
+    pub fn is_done(&self) -> bool {
+        self.is_ended && self.next == self.total_written()
+    }
+
+    /// Bytes that were put in.
+    pub fn total_written(&self) -> u64 {
+        self.start + self.bytes.len() as u64
+    }
+
+    /// Reads from `offset`, or from behind what was read last. What is before that is let go.
+    ///
+    /// # Errors
+    /// [`ReadError`]; nothing is let go.
+    pub fn read(&mut self, offset: Option<u64>) -> Result<Reading<'_>, ReadError> {
+        let offset = offset.unwrap_or(self.next);
+        let total_written = self.total_written();
+        if offset < self.start {
+            return Err(ReadError::Gone { oldest: self.start });
+        }
+        if offset > total_written {
+            return Err(ReadError::Ahead { total_written });
+        }
+        let skipped = (offset - self.start) as usize;
+        let length = cut(&self.bytes[skipped..], self.is_ended);
+        if length == 0 && !self.is_ended {
+            return Err(ReadError::Empty);
+        }
+        self.bytes.drain(..skipped);
+        self.start = offset;
+        self.next = offset + length as u64;
+        let is_done = self.is_done();
+        let bytes = &self.bytes[..length];
+        let piece = std::str::from_utf8(bytes).map_or(Piece::Bytes(bytes), Piece::Text);
+        Ok(Reading { offset, piece, is_done, total_written })
+    }
+}
+
+/// How much of `bytes` makes one answer: no character that can be whole is cut.
+fn cut(bytes: &[u8], is_ended: bool) -> usize {
+    let length = bytes.len().min(limits::MCP_READ_BYTES_MAX);
+    if is_ended && length == bytes.len() {
+        return length;
+    }
+    // A character has four bytes at most: only one of the last three can begin one that is cut.
+    for back in 1..=length.min(3) {
+        let first = bytes[length - back];
+        let needed = match first {
+            0xC2..=0xDF => 2,
+            0xE0..=0xEF => 3,
+            0xF0..=0xF4 => 4,
+            0x80..=0xBF => continue,
+            _ => break,
+        };
+        return if needed > back { length - back } else { length };
+    }
+    length
+}
+
+impl Reading<'_> {
+    /// What `stream_read` answers.
+    pub fn to_json(&self, stream_id: &str) -> Value {
+        let (byte_count, chunk, encoding) = match self.piece {
+            Piece::Text(text) => (text.len(), text.to_owned(), "text"),
+            Piece::Bytes(bytes) => (bytes.len(), encoded(bytes), "base64"),
+        };
+        json!({
+            "stream_id": stream_id,
+            "offset": self.offset,
+            "bytes_read": byte_count,
+            "done": self.is_done,
+            "total_written": self.total_written,
+            "chunk": chunk,
+            "encoding": encoding,
+        })
+    }
+}
+
+/// What `stream_read` answers where nothing came for [`limits::MCP_READ_WAIT`].
+pub fn timed_out(stream_id: &str, window: &Window) -> Value {
+    json!({
+        "stream_id": stream_id,
+        "offset": window.next,
+        "bytes_read": 0,
+        "done": false,
+        "total_written": window.total_written(),
+        "chunk": "",
+        "encoding": "text",
+        "timed_out": true,
+    })
+}
+
+/// What `stream_close` answers.
+pub fn closed(stream_id: &str, total_bytes: u64) -> Value {
+    json!({ "stream_id": stream_id, "status": "closed", "total_bytes": total_bytes })
+}
+
+/// What `stream_open` answers.
+pub fn opened(stream_id: &str, tool: &str) -> Value {
+    json!({ "stream_id": stream_id, "tool": tool, "status": "open" })
+}
+
+/// The sentence for who reads where nothing is; `None` for [`ReadError::Empty`].
+pub fn read_problem(error: ReadError) -> Option<String> {
+    match error {
+        ReadError::Empty => None,
+        ReadError::Gone { oldest } => {
+            Some(format!("`offset`: what was there is gone; the stream is there from {oldest} on"))
+        }
+        ReadError::Ahead { total_written } => {
+            Some(format!("`offset`: the stream has only {total_written} bytes so far"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::Random;
+
+    fn read(window: &mut Window, offset: Option<u64>) -> (u64, Vec<u8>, bool) {
+        let reading = window.read(offset).expect("something is there");
+        let bytes = match reading.piece {
+            Piece::Text(text) => text.as_bytes(),
+            Piece::Bytes(bytes) => bytes,
+        };
+        (reading.offset, bytes.to_vec(), reading.is_done)
+    }
+
+    #[test]
+    fn all_that_is_written_is_read_once_and_in_order_however_it_comes() {
+        let mut random = Random::new(1);
+        for round in 0..200 {
+            let text: String = (0..random.below(60_000))
+                .map(|_| ['a', '\u{e9}', '\u{20ac}', '\u{1f600}'][random.below(4) as usize])
+                .collect();
+            let mut rest = text.as_bytes();
+            let (mut window, mut all) = (Window::new(), String::new());
+            loop {
+                if !rest.is_empty() {
+                    let length = window.room().min(rest.len()).min(random.below(50_000) as usize);
+                    window.push(&rest[..length]);
+                    rest = &rest[length..];
+                }
+                if rest.is_empty() && !window.is_ended() {
+                    window.end();
+                }
+                match window.read(None) {
+                    Ok(Reading { piece: Piece::Text(piece), is_done, offset, .. }) => {
+                        assert!(piece.len() <= limits::MCP_READ_BYTES_MAX);
+                        assert_eq!(offset, all.len() as u64);
+                        all.push_str(piece);
+                        if is_done {
+                            break;
+                        }
+                    }
+                    Err(ReadError::Empty) => {}
+                    other => panic!("round {round}: {other:?}"),
+                }
+            }
+            assert_eq!(all, text, "round {round}");
+            assert!(window.is_done());
+        }
+    }
+
+    #[test]
+    fn a_lost_answer_is_had_again_by_its_offset() {
+        let mut window = Window::new();
+        window.push(b"first");
+        assert_eq!(read(&mut window, None), (0, b"first".to_vec(), false));
+        window.push(b", second");
+        assert_eq!(read(&mut window, Some(0)), (0, b"first, second".to_vec(), false));
+        assert_eq!(read(&mut window, Some(0)), (0, b"first, second".to_vec(), false));
+        assert_eq!(read(&mut window, Some(7)), (7, b"second".to_vec(), false));
+        assert_eq!(window.read(Some(6)), Err(ReadError::Gone { oldest: 7 }));
+        assert_eq!(window.read(Some(14)), Err(ReadError::Ahead { total_written: 13 }));
+        assert_eq!(window.read(None), Err(ReadError::Empty));
+        assert_eq!(window.read(Some(7)).unwrap().offset, 7); // What was not read is not let go.
+        window.end();
+        assert_eq!(read(&mut window, None), (13, vec![], true));
+        assert_eq!(read(&mut window, None), (13, vec![], true));
+    }
+
+    #[test]
+    fn the_window_is_full_until_somebody_reads() {
+        let mut window = Window::new();
+        let max = limits::MCP_RESULT_BYTES_MAX;
+        window.push(&vec![b'a'; max]);
+        assert_eq!(window.room(), 0);
+        assert_eq!(read(&mut window, None).1.len(), limits::MCP_READ_BYTES_MAX);
+        assert_eq!(window.room(), 0); // The answer may be lost.
+        assert_eq!(read(&mut window, None).0, limits::MCP_READ_BYTES_MAX as u64);
+        assert_eq!(window.room(), limits::MCP_READ_BYTES_MAX);
+        assert_eq!(window.total_written(), max as u64);
+    }
+
+    #[test]
+    fn a_character_is_never_cut_and_bytes_are_given_as_they_are() {
+        let mut window = Window::new();
+        window.push(b"a\xe2\x82");
+        assert_eq!(read(&mut window, None), (0, b"a".to_vec(), false));
+        assert_eq!(window.read(None), Err(ReadError::Empty)); // The rest of it may come.
+        window.push(b"\xac");
+        assert_eq!(read(&mut window, None), (1, "\u{20ac}".as_bytes().to_vec(), false));
+        window.push(b"\xff\xe2\x82");
+        let reading = window.read(None).unwrap();
+        assert_eq!(reading.piece, Piece::Bytes(b"\xff"));
+        assert_eq!(reading.to_json("s")["encoding"], "base64");
+        window.end();
+        assert_eq!(read(&mut window, None), (5, b"\xe2\x82".to_vec(), true));
+    }
+
+    #[test]
+    fn answers_are_as_the_seed_has_them() {
+        let mut window = Window::new();
+        let waited = timed_out("s", &window);
+        assert_eq!((&waited["bytes_read"], &waited["done"]), (&json!(0), &json!(false)));
+        assert_eq!(waited["timed_out"], true);
+        window.push(b"abc");
+        window.end();
+        let read = window.read(None).unwrap().to_json("s");
+        let expected = json!({
+            "stream_id": "s", "offset": 0, "bytes_read": 3, "done": true, "total_written": 3,
+            "chunk": "abc", "encoding": "text",
+        });
+        assert_eq!(read, expected);
+        let documents = [opened("s", "t"), read, closed("s", 3)];
+        for (spec, document) in specs().iter().zip(documents) {
+            let schema = spec.output_schema.as_ref().unwrap();
+            for name in schema["required"].as_array().unwrap() {
+                assert!(document.get(name.as_str().unwrap()).is_some(), "{name}");
+            }
+        }
+        assert_eq!(closed("s", 3)["status"], "closed");
+        assert_eq!(read_problem(ReadError::Empty), None);
+        assert!(read_problem(ReadError::Gone { oldest: 7 }).unwrap().contains("from 7 on"));
+        assert!(read_problem(ReadError::Ahead { total_written: 9 }).unwrap().contains('9'));
+    }
+}

@@ -1,0 +1,240 @@
+//! The door as tools: what a model calls to open a stream, to read from it and to close it.
+
+use serde_json::{Map, Value, json};
+
+use crate::limits;
+use crate::tool::{TaskSupport, ToolSpec};
+
+/// The tool that begins a stream, ...
+pub const STREAM_OPEN: &str = "stream_open";
+/// ... the one that reads from it, ...
+pub const STREAM_READ: &str = "stream_read";
+/// ... and the one that ends it.
+pub const STREAM_CLOSE: &str = "stream_close";
+
+/// A call of one of the door's own tools.
+#[derive(Clone, Debug, PartialEq)]
+pub enum DoorCall {
+    /// `stream_open`: runs a tool, whose result is to be a stream.
+    Open {
+        /// Which.
+        tool: String,
+        /// With what.
+        arguments: Map<String, Value>,
+    },
+    /// `stream_read`
+    Read {
+        /// From which.
+        stream_id: String,
+        /// From where on.
+        offset: Option<u64>,
+    },
+    /// `stream_close`
+    Close {
+        /// Which.
+        stream_id: String,
+    },
+}
+
+impl DoorCall {
+    /// `None` if `name` is none of the door's tools.
+    ///
+    /// # Errors
+    /// What is wrong with the arguments, for the model to read.
+    pub fn parse(name: &str, arguments: &Map<String, Value>) -> Option<Result<DoorCall, String>> {
+        let known: &[&str] = match name {
+            STREAM_OPEN => &["tool", "arguments"],
+            STREAM_READ => &["stream_id", "offset"],
+            STREAM_CLOSE => &["stream_id"],
+            _ => return None,
+        };
+        Some(DoorCall::parse_arguments(name, known, arguments))
+    }
+
+    fn parse_arguments(
+        name: &str,
+        known: &[&str],
+        arguments: &Map<String, Value>,
+    ) -> Result<DoorCall, String> {
+        if let Some(unknown) = arguments.keys().find(|key| !known.contains(&key.as_str())) {
+            return Err(format!("argument `{unknown}`: is unknown"));
+        }
+        let text = |name: &str| match arguments.get(name) {
+            Some(Value::String(text)) if text.len() <= limits::MCP_ID_BYTES_MAX => Ok(text.clone()),
+            Some(_) => Err(format!("argument `{name}`: is not a short string")),
+            None => Err(format!("argument `{name}`: is missing")),
+        };
+        match name {
+            STREAM_OPEN => {
+                let inner = match arguments.get("arguments") {
+                    None | Some(Value::Null) => Map::new(),
+                    Some(Value::Object(inner)) => inner.clone(),
+                    Some(_) => return Err("argument `arguments`: is not an object".to_owned()),
+                };
+                let tool = text("tool")?;
+                match is_tool(&tool) {
+                    true => Err("argument `tool`: is a tool for streams itself".to_owned()),
+                    false => Ok(DoorCall::Open { tool, arguments: inner }),
+                }
+            }
+            STREAM_READ => {
+                let offset = match arguments.get("offset") {
+                    None | Some(Value::Null) => None,
+                    Some(offset) => match offset.as_u64() {
+                        Some(offset) => Some(offset),
+                        None => {
+                            return Err("argument `offset`: is not a number of bytes".to_owned());
+                        }
+                    },
+                };
+                Ok(DoorCall::Read { stream_id: text("stream_id")?, offset })
+            }
+            _ => Ok(DoorCall::Close { stream_id: text("stream_id")? }),
+        }
+    }
+}
+
+/// Is this one of the door's tools?
+pub fn is_tool(name: &str) -> bool {
+    matches!(name, STREAM_OPEN | STREAM_READ | STREAM_CLOSE)
+}
+
+/// The door's tools.
+pub fn specs() -> [ToolSpec; 3] {
+    [open_spec(), read_spec(), close_spec()]
+}
+
+fn spec(name: &str, title: &str, text: impl Into<String>) -> ToolSpec {
+    ToolSpec {
+        title: Some(title.to_owned()),
+        task_support: TaskSupport::Forbidden,
+        ..ToolSpec::new(name, text)
+    }
+}
+
+fn stream_id() -> Value {
+    json!({ "type": "string", "description": "What the stream is called." })
+}
+
+fn open_spec() -> ToolSpec {
+    let text = "Runs another tool and gives back a stream at once, from which its result is read \
+                piece by piece with stream_read.";
+    ToolSpec {
+        arguments: json!({
+            "type": "object",
+            "properties": {
+                "tool": { "type": "string", "description": "Which tool to run." },
+                "arguments": { "type": "object", "description": "Its arguments." },
+            },
+            "required": ["tool"],
+            "additionalProperties": false,
+        }),
+        output_schema: Some(json!({
+            "type": "object",
+            "properties": {
+                "stream_id": stream_id(),
+                "tool": { "type": "string" },
+                "status": { "const": "open" },
+            },
+            "required": ["stream_id", "tool", "status"],
+        })),
+        ..spec(STREAM_OPEN, "Open a stream", text)
+    }
+}
+
+fn read_spec() -> ToolSpec {
+    let (read_kib, wait_s) = (limits::MCP_READ_BYTES_MAX >> 10, limits::MCP_READ_WAIT.as_secs());
+    let text = format!(
+        "Reads the next piece of a stream, {read_kib} KiB at most. Waits up to {wait_s} s for \
+         something to come: with \"timed_out\": true nothing has, and it can be read again. A lost \
+         answer can be had again by its offset."
+    );
+    let count = json!({ "type": "integer", "minimum": 0 });
+    ToolSpec {
+        arguments: json!({
+            "type": "object",
+            "properties": {
+                "stream_id": stream_id(),
+                "offset": {
+                    "type": "integer",
+                    "minimum": 0,
+                    "description": "Where to read; without it, behind what was read last.",
+                },
+            },
+            "required": ["stream_id"],
+            "additionalProperties": false,
+        }),
+        output_schema: Some(json!({
+            "type": "object",
+            "properties": {
+                "stream_id": stream_id(),
+                "offset": count,
+                "bytes_read": count,
+                "done": { "type": "boolean" },
+                "total_written": count,
+                "chunk": { "type": "string" },
+                "encoding": { "enum": ["text", "base64"] },
+                "timed_out": { "type": "boolean" },
+            },
+            "required": [
+                "stream_id", "offset", "bytes_read", "done", "total_written", "chunk", "encoding",
+            ],
+        })),
+        annotations: json!({ "readOnlyHint": true }),
+        ..spec(STREAM_READ, "Read from a stream", text)
+    }
+}
+
+fn close_spec() -> ToolSpec {
+    let text = "Closes a stream. If its tool still runs it is stopped.";
+    ToolSpec {
+        arguments: json!({
+            "type": "object",
+            "properties": { "stream_id": stream_id() },
+            "required": ["stream_id"],
+            "additionalProperties": false,
+        }),
+        output_schema: Some(json!({
+            "type": "object",
+            "properties": {
+                "stream_id": stream_id(),
+                "status": { "const": "closed" },
+                "total_bytes": { "type": "integer", "minimum": 0 },
+            },
+            "required": ["stream_id", "status", "total_bytes"],
+        })),
+        ..spec(STREAM_CLOSE, "Close a stream", text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_of_its_tools_are_checked() {
+        let parse =
+            |name: &str, arguments: Value| DoorCall::parse(name, arguments.as_object().unwrap());
+        assert_eq!(parse("other", json!({})), None);
+        let open = DoorCall::Open { tool: "t".to_owned(), arguments: Map::new() };
+        assert_eq!(parse(STREAM_OPEN, json!({"tool": "t"})), Some(Ok(open)));
+        let stream_id = "s".to_owned();
+        let read = DoorCall::Read { stream_id: stream_id.clone(), offset: Some(0) };
+        assert_eq!(parse(STREAM_READ, json!({"stream_id": "s", "offset": 0})), Some(Ok(read)));
+        let close = DoorCall::Close { stream_id };
+        assert_eq!(parse(STREAM_CLOSE, json!({"stream_id": "s"})), Some(Ok(close)));
+        for (name, arguments, words) in [
+            (STREAM_OPEN, json!({}), "`tool`: is missing"),
+            (STREAM_OPEN, json!({"tool": "stream_open"}), "for streams itself"),
+            (STREAM_OPEN, json!({"tool": "t", "arguments": 1}), "`arguments`"),
+            (STREAM_READ, json!({}), "`stream_id`: is missing"),
+            (STREAM_READ, json!({"stream_id": 1}), "`stream_id`"),
+            (STREAM_READ, json!({"stream_id": "s", "offset": -1}), "`offset`"),
+            (STREAM_READ, json!({"stream_id": "s", "x": 1}), "`x`: is unknown"),
+            (STREAM_CLOSE, json!({"stream_id": "x".repeat(1_000)}), "`stream_id`"),
+        ] {
+            let problem = parse(name, arguments).unwrap().unwrap_err();
+            assert!(problem.contains(words), "{problem}");
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! Headers of the stateless era: who stands between a client and a server need not read bodies, so
+//! what headers say has to be what the body says.
+//!
+//! Tools may have arguments of their own in headers: where a property of their schema says
+//! `x-mcp-header`.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+use super::Fault;
+use super::ask::name_parameter;
+use crate::tool::ToolSpec;
+use crate::wire::base64;
+
+/// What the headers of a request say.
+#[derive(Clone, Copy)]
+pub struct Headers<'a> {
+    /// `MCP-Protocol-Version`
+    pub version: Option<&'a str>,
+    /// `Mcp-Method`
+    pub method: Option<&'a str>,
+    /// `Mcp-Name`
+    pub name: Option<&'a str>,
+    /// Any other, by its name, whose case does not matter: `Mcp-Param-…`
+    pub other: &'a dyn Fn(&str) -> Option<&'a str>,
+}
+
+/// The longest name behind `Mcp-Param-`.
+const PARAM_NAME_CHARS_MAX: usize = 64;
+/// How deep arguments in headers may lie.
+const PARAM_DEPTH_MAX: usize = 16;
+
+impl Headers<'_> {
+    /// B23.
+    pub(super) fn check_version(&self, body: &str) -> Result<(), Fault> {
+        check("MCP-Protocol-Version", self.version, plain, body)
+    }
+
+    /// B24.
+    pub(super) fn check_method(&self, body: &str) -> Result<(), Fault> {
+        check("Mcp-Method", self.method, plain, body)
+    }
+
+    /// B24: of those methods that name one thing.
+    pub(super) fn check_name(
+        &self,
+        method: &str,
+        params: &Map<String, Value>,
+    ) -> Result<(), Fault> {
+        let Some(parameter) = name_parameter(method) else { return Ok(()) };
+        match params.get(parameter).and_then(Value::as_str) {
+            Some(body) => check("Mcp-Name", self.name, decode, body),
+            None if self.name.is_none() => Ok(()), // What is wrong then is the body.
+            None => Err(mismatch("Mcp-Name", "names what the body does not")),
+        }
+    }
+
+    /// B25.
+    pub(super) fn check_params(
+        &self,
+        params: &Map<String, Value>,
+        spec_of: &dyn Fn(&str) -> Option<Arc<ToolSpec>>,
+    ) -> Result<(), Fault> {
+        let Some(name) = params.get("name").and_then(Value::as_str) else { return Ok(()) };
+        let Some(spec) = spec_of(name) else { return Ok(()) };
+        // A declaration that is wrong is none: clients do not use it either.
+        let Ok(declared) = declared(&spec.arguments) else { return Ok(()) };
+        let arguments = params.get("arguments").unwrap_or(&Value::Null);
+        for Declared { name, path } in declared {
+            let header = format!("Mcp-Param-{name}");
+            let body = path.iter().try_fold(arguments, |value, name| value.get(name));
+            let body = body.unwrap_or(&Value::Null);
+            match (self.other)(&header) {
+                None if body.is_null() => {}
+                None => return Err(mismatch(&header, "is missing")),
+                Some(_) if body.is_null() => {
+                    return Err(mismatch(&header, "says what the body does not"));
+                }
+                Some(value) if says(&decode(&header, value)?, body) => {}
+                Some(_) => return Err(mismatch(&header, "says something else than the body")),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn mismatch(header: &str, problem: &str) -> Fault {
+    Fault::header_mismatch(format!("the header `{header}` {problem}"))
+}
+
+fn check(
+    header: &str,
+    value: Option<&str>,
+    read: fn(&str, &str) -> Result<String, Fault>,
+    body: &str,
+) -> Result<(), Fault> {
+    let value = value.ok_or_else(|| mismatch(header, "is missing"))?;
+    match read(header, value)? == body {
+        true => Ok(()),
+        false => Err(mismatch(header, "says something else than the body")),
+    }
+}
+
+/// A header's value as it stands there.
+fn plain(header: &str, value: &str) -> Result<String, Fault> {
+    let value = value.trim_matches([' ', '\t']);
+    match value.bytes().all(|byte| matches!(byte, b'\t' | 0x20..0x7F)) {
+        true => Ok(value.to_owned()),
+        false => Err(mismatch(header, "has characters that it may not have")),
+    }
+}
+
+/// What a header's value stands for: itself, or in base 64 what could not stand there.
+fn decode(header: &str, value: &str) -> Result<String, Fault> {
+    let value = plain(header, value)?;
+    let encoded = value.strip_prefix("=?base64?").and_then(|rest| rest.strip_suffix("?="));
+    let Some(encoded) = encoded else { return Ok(value) };
+    let decoded = base64::read(encoded).and_then(|bytes| String::from_utf8(bytes).ok());
+    decoded.ok_or_else(|| mismatch(header, "is not a text in base 64"))
+}
+
+/// Does the text of a header say this value? Numbers may be spelled in several ways.
+fn says(text: &str, value: &Value) -> bool {
+    match value {
+        Value::String(value) => text == value,
+        Value::Bool(value) => text == if *value { "true" } else { "false" },
+        Value::Number(number) => match (text.parse::<i64>(), number.as_i64()) {
+            (Ok(said), Some(number)) => said == number,
+            _ => {
+                let is_number = text
+                    .bytes()
+                    .all(|byte| matches!(byte, b'0'..=b'9' | b'.' | b'-' | b'+' | b'e' | b'E'));
+                is_number && text.parse::<f64>().is_ok_and(|said| Some(said) == number.as_f64())
+            }
+        },
+        Value::Null | Value::Array(_) | Value::Object(_) => false,
+    }
+}
+
+/// An argument that stands in a header too.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Declared {
+    /// The header's name, behind `Mcp-Param-`.
+    pub name: String,
+    /// Where the argument is: names of properties, outermost first.
+    pub path: Vec<String>,
+}
+
+/// The arguments that a tool's schema wants in headers too.
+///
+/// # Errors
+/// What is wrong with such a wish: clients do not list a tool that has one.
+pub fn declared(schema: &Value) -> Result<Vec<Declared>, String> {
+    let mut found = Vec::new();
+    let mut path = Vec::new();
+    walk(schema, &mut path, &mut found)?;
+    let wish_count = count_wishes(schema, 0);
+    if wish_count != found.len() {
+        return Err("`x-mcp-header` stands where no property of the arguments is".to_owned());
+    }
+    for (at, one) in found.iter().enumerate() {
+        if found[..at].iter().any(|other| other.name.eq_ignore_ascii_case(&one.name)) {
+            return Err(format!("`x-mcp-header`: {} is there twice", one.name));
+        }
+    }
+    Ok(found)
+}
+
+fn walk(schema: &Value, path: &mut Vec<String>, found: &mut Vec<Declared>) -> Result<(), String> {
+    if path.len() > PARAM_DEPTH_MAX {
+        return Ok(());
+    }
+    let properties = schema.get("properties").and_then(Value::as_object);
+    for (property, each) in properties.into_iter().flatten() {
+        path.push(property.clone());
+        if let Some(wish) = each.get("x-mcp-header") {
+            let name = wish.as_str().filter(|name| is_token(name)).ok_or_else(|| {
+                format!("`x-mcp-header` of `{}` is not a header's name", path.join("."))
+            })?;
+            let is_plain = matches!(
+                each.get("type").and_then(Value::as_str),
+                Some("string" | "integer" | "boolean")
+            );
+            if !is_plain {
+                let path = path.join(".");
+                return Err(format!(
+                    "`{path}` is no string, integer or boolean: no header's value"
+                ));
+            }
+            found.push(Declared { name: name.to_owned(), path: path.clone() });
+        }
+        walk(each, path, found)?;
+        path.pop();
+    }
+    Ok(())
+}
+
+/// How often a schema wishes for a header, wherever that stands; but not as a property's name.
+fn count_wishes(schema: &Value, depth: usize) -> usize {
+    if depth > 2 * PARAM_DEPTH_MAX {
+        return 0;
+    }
+    match schema {
+        Value::Object(members) => {
+            let own = usize::from(members.contains_key("x-mcp-header"));
+            let inner = members.iter().map(|(name, value)| match (name.as_str(), value) {
+                (
+                    "properties" | "$defs" | "definitions" | "patternProperties"
+                    | "dependentSchemas",
+                    _,
+                ) => {
+                    let each = value.as_object().into_iter().flatten();
+                    each.map(|(_, schema)| count_wishes(schema, depth + 1)).sum()
+                }
+                ("enum" | "const" | "default" | "examples", _) => 0,
+                _ => count_wishes(value, depth + 1),
+            });
+            own + inner.sum::<usize>()
+        }
+        Value::Array(values) => values.iter().map(|value| count_wishes(value, depth + 1)).sum(),
+        _ => 0,
+    }
+}
+
+/// RFC 9110, 5.6.2.
+fn is_token(name: &str) -> bool {
+    let is_token_char = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
+    (1..=PARAM_NAME_CHARS_MAX).contains(&name.len()) && name.chars().all(is_token_char)
+}

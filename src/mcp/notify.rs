@@ -1,0 +1,425 @@
+//! Notifications, appended to a buffer of the caller's: nothing is allocated but the buffer, where
+//! it is too short (and content blocks of a tool's own, which are checked).
+
+use serde_json::Value;
+
+use super::ask::Filter;
+use super::context::{Level, META_SUBSCRIPTION, META_TASK};
+use super::cursor::List;
+use super::tasks::{Detail, Task};
+use super::{Era, Version, call};
+use crate::wire::base64;
+use crate::wire::json;
+use crate::wire::jsonrpc::Id;
+
+/// A piece of a result.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Chunk<'a> {
+    /// 1, 2, 3 … without holes.
+    pub seq: u64,
+    /// What it is.
+    pub kind: &'a str,
+    /// Payload bytes of the execution before it.
+    pub offset: u64,
+    /// The payload.
+    pub data: &'a [u8],
+}
+
+/// A run of chunks that will not come.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Gap<'a> {
+    /// The first.
+    pub from_seq: u64,
+    /// The last.
+    pub to_seq: u64,
+    /// How many of the subscriber's kinds.
+    pub chunk_count: u64,
+    /// How many payload bytes they had.
+    pub byte_count: u64,
+    /// Why.
+    pub reason: &'a str,
+}
+
+/// `notifications/progress`, without its chunks.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Progress<'a> {
+    /// The client's token.
+    pub token: &'a Id,
+    /// A number of [`super::progress::Rising`].
+    pub progress: f64,
+    /// Of how much, if that is known.
+    pub total: Option<f64>,
+    /// For people; where there is none, the text of the chunks is it.
+    pub message: Option<&'a str>,
+    /// How much of the whole that is, in percent.
+    pub percentage: Option<f64>,
+    /// What the tool says along with it, as JSON that was checked.
+    pub context: Option<&'a str>,
+    /// What was missed before it.
+    pub gap: Option<Gap<'a>>,
+    /// Of which task of the handshake era (A49).
+    pub task: Option<&'a str>,
+}
+
+/// Appends `notifications/progress`.
+pub fn progress<'c>(
+    out: &mut Vec<u8>,
+    note: &Progress<'_>,
+    chunks: impl Iterator<Item = Chunk<'c>> + Clone,
+) {
+    begin(out, "notifications/progress");
+    out.extend_from_slice(b"\"progressToken\":");
+    out.extend_from_slice(note.token.as_json().as_bytes());
+    out.extend_from_slice(b",\"progress\":");
+    json::write_f64(out, note.progress);
+    if let Some(total) = note.total.filter(|total| total.is_finite()) {
+        out.extend_from_slice(b",\"total\":");
+        json::write_f64(out, total);
+    }
+    write_message(out, note.message, chunks.clone());
+    let mut meta = Meta::new();
+    write_chunks(out, &mut meta, chunks);
+    if note.percentage.is_some() || note.context.is_some() {
+        meta.member(out, "dev.streamdoor/progress");
+        write_report(out, note);
+    }
+    if let Some(gap) = &note.gap {
+        meta.member(out, "dev.streamdoor/gap");
+        write_gap(out, gap);
+    }
+    if let Some(task) = note.task {
+        meta.task(out, task);
+    }
+    meta.end(out);
+    end(out);
+}
+
+/// The text of chunks is a message, if all of them are text.
+fn write_message<'c>(
+    out: &mut Vec<u8>,
+    message: Option<&str>,
+    chunks: impl Iterator<Item = Chunk<'c>>,
+) {
+    let before = out.len();
+    out.extend_from_slice(b",\"message\":\"");
+    let start = out.len();
+    match message {
+        Some(message) => json::write_characters(out, message),
+        None => {
+            for chunk in chunks {
+                let Ok(text) = std::str::from_utf8(chunk.data) else {
+                    out.truncate(before);
+                    return;
+                };
+                json::write_characters(out, text);
+            }
+        }
+    }
+    match out.len() == start {
+        true => out.truncate(before),
+        false => out.push(b'"'),
+    }
+}
+
+fn write_chunks<'c>(out: &mut Vec<u8>, meta: &mut Meta, chunks: impl Iterator<Item = Chunk<'c>>) {
+    let mut is_first = true;
+    for chunk in chunks {
+        match is_first {
+            true => {
+                meta.member(out, "dev.streamdoor/chunks");
+                out.push(b'[');
+            }
+            false => out.push(b','),
+        }
+        is_first = false;
+        write_chunk(out, &chunk);
+    }
+    if !is_first {
+        out.push(b']');
+    }
+}
+
+fn write_chunk(out: &mut Vec<u8>, chunk: &Chunk<'_>) {
+    out.extend_from_slice(b"{\"seq\":");
+    json::write_u64(out, chunk.seq);
+    out.extend_from_slice(b",\"kind\":");
+    json::write_string(out, chunk.kind);
+    out.extend_from_slice(b",\"offset\":");
+    json::write_u64(out, chunk.offset);
+    match std::str::from_utf8(chunk.data) {
+        Ok(text) => {
+            out.extend_from_slice(b",\"encoding\":\"text\",\"data\":");
+            json::write_string(out, text);
+        }
+        Err(_) => {
+            out.extend_from_slice(b",\"encoding\":\"base64\",\"data\":\"");
+            base64::write(out, chunk.data);
+            out.push(b'"');
+        }
+    }
+    out.push(b'}');
+}
+
+fn write_report(out: &mut Vec<u8>, note: &Progress<'_>) {
+    out.push(b'{');
+    if let Some(percentage) = note.percentage {
+        out.extend_from_slice(b"\"percentage\":");
+        json::write_f64(out, percentage);
+    }
+    if let Some(context) = note.context {
+        if note.percentage.is_some() {
+            out.push(b',');
+        }
+        out.extend_from_slice(b"\"context\":");
+        match serde_json::from_str::<Value>(context) {
+            Ok(context) => json::write_value(out, &context),
+            Err(_) => json::write_string(out, context),
+        }
+    }
+    out.push(b'}');
+}
+
+fn write_gap(out: &mut Vec<u8>, gap: &Gap<'_>) {
+    let numbers = [
+        ("{\"from_seq\":", gap.from_seq),
+        (",\"to_seq\":", gap.to_seq),
+        (",\"chunk_count\":", gap.chunk_count),
+        (",\"byte_count\":", gap.byte_count),
+    ];
+    for (name, number) in numbers {
+        out.extend_from_slice(name.as_bytes());
+        json::write_u64(out, number);
+    }
+    out.extend_from_slice(b",\"reason\":");
+    json::write_string(out, gap.reason);
+    out.push(b'}');
+}
+
+/// Appends `notifications/tools/partial_result` (the draft SEP-2998): `seq` counts from 0; chunks
+/// that are content blocks (`kind` is `content`) are that.
+pub fn partial_result<'c>(
+    out: &mut Vec<u8>,
+    version: Version,
+    token: &Id,
+    seq: u64,
+    chunks: impl Iterator<Item = Chunk<'c>>,
+) {
+    begin(out, "notifications/tools/partial_result");
+    out.extend_from_slice(b"\"partialResultToken\":");
+    out.extend_from_slice(token.as_json().as_bytes());
+    out.extend_from_slice(b",\"seq\":");
+    json::write_u64(out, seq);
+    out.extend_from_slice(b",\"content\":[");
+    for (at, chunk) in chunks.enumerate() {
+        if at > 0 {
+            out.push(b',');
+        }
+        write_block(out, version, &chunk);
+    }
+    out.push(b']');
+    end(out);
+}
+
+fn write_block(out: &mut Vec<u8>, version: Version, chunk: &Chunk<'_>) {
+    if chunk.kind == "content" {
+        json::write_value(out, &call::block(version, chunk.data));
+        return;
+    }
+    match std::str::from_utf8(chunk.data) {
+        Ok(text) => {
+            out.extend_from_slice(b"{\"type\":\"text\",\"text\":");
+            json::write_string(out, text);
+            out.push(b'}');
+        }
+        Err(_) => {
+            out.extend_from_slice(
+                b"{\"type\":\"resource\",\"resource\":{\"uri\":\"streamdoor://chunk/",
+            );
+            json::write_u64(out, chunk.seq);
+            out.extend_from_slice(b"\",\"mimeType\":\"application/octet-stream\",\"blob\":\"");
+            base64::write(out, chunk.data);
+            out.extend_from_slice(b"\"}}");
+        }
+    }
+}
+
+/// Appends `notifications/message`. `data` is text, or JSON that was read.
+pub fn message(
+    out: &mut Vec<u8>,
+    level: Level,
+    logger: Option<&str>,
+    data: Data<'_>,
+    task: Option<&str>,
+) {
+    begin(out, "notifications/message");
+    out.extend_from_slice(b"\"level\":");
+    json::write_string(out, level.name());
+    if let Some(logger) = logger {
+        out.extend_from_slice(b",\"logger\":");
+        json::write_string(out, logger);
+    }
+    out.extend_from_slice(b",\"data\":");
+    match data {
+        Data::Text(text) => json::write_string(out, text),
+        Data::Json(value) => json::write_value(out, value),
+    }
+    let mut meta = Meta::new();
+    if let Some(task) = task {
+        meta.task(out, task);
+    }
+    meta.end(out);
+    end(out);
+}
+
+/// What a log message says.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Data<'a> {
+    /// A text.
+    Text(&'a str),
+    /// Anything.
+    Json(&'a Value),
+}
+
+/// Appends `notifications/resources/updated`; to a listener of the stateless era with its name.
+pub fn resources_updated(out: &mut Vec<u8>, uri: &str, subscription: Option<&Id>) {
+    begin(out, "notifications/resources/updated");
+    out.extend_from_slice(b"\"uri\":");
+    json::write_string(out, uri);
+    let mut meta = Meta::new();
+    if let Some(subscription) = subscription {
+        meta.subscription(out, subscription);
+    }
+    meta.end(out);
+    end(out);
+}
+
+/// Appends that a list has changed; for templates and tasks there is no such notification, and
+/// nothing is appended.
+pub fn list_changed(out: &mut Vec<u8>, list: List, subscription: Option<&Id>) {
+    let method = match list {
+        List::Tools => "notifications/tools/list_changed",
+        List::Resources => "notifications/resources/list_changed",
+        List::Prompts => "notifications/prompts/list_changed",
+        List::Templates | List::Tasks => return,
+    };
+    begin(out, method);
+    let mut meta = Meta::first();
+    if let Some(subscription) = subscription {
+        meta.subscription(out, subscription);
+    }
+    meta.end(out);
+    end(out);
+}
+
+/// Appends `notifications/cancelled`, for a request of ours; or for a `subscriptions/listen` that
+/// is taken down (B28).
+pub fn cancelled(out: &mut Vec<u8>, id: &Id, reason: Option<&str>) {
+    begin(out, "notifications/cancelled");
+    out.extend_from_slice(b"\"requestId\":");
+    out.extend_from_slice(id.as_json().as_bytes());
+    if let Some(reason) = reason {
+        out.extend_from_slice(b",\"reason\":");
+        json::write_string(out, reason);
+    }
+    end(out);
+}
+
+/// Appends `notifications/subscriptions/acknowledged`: what of the wish is honoured (B29).
+pub fn acknowledged(out: &mut Vec<u8>, subscription: &Id, filter: &Filter) {
+    begin(out, "notifications/subscriptions/acknowledged");
+    out.extend_from_slice(b"\"notifications\":");
+    json::write_value(out, &filter.to_json());
+    let mut meta = Meta::new();
+    meta.subscription(out, subscription);
+    meta.end(out);
+    end(out);
+}
+
+/// Appends `notifications/tasks/status`, or `notifications/tasks` to a listener.
+pub fn task(
+    out: &mut Vec<u8>,
+    version: Version,
+    task: &Task<'_>,
+    detail: Detail<'_>,
+    subscription: Option<&Id>,
+) {
+    begin(
+        out,
+        match version.era() {
+            Era::Handshake => "notifications/tasks/status",
+            Era::Stateless => "notifications/tasks",
+        },
+    );
+    for (at, (name, value)) in task.to_json_with(version, detail).iter().enumerate() {
+        if at > 0 {
+            out.push(b',');
+        }
+        json::write_string(out, name);
+        out.push(b':');
+        json::write_value(out, value);
+    }
+    let mut meta = Meta::new();
+    if let Some(subscription) = subscription {
+        meta.subscription(out, subscription);
+    }
+    meta.end(out);
+    end(out);
+}
+
+fn begin(out: &mut Vec<u8>, method: &str) {
+    out.extend_from_slice(b"{\"jsonrpc\":\"2.0\",\"method\":\"");
+    out.extend_from_slice(method.as_bytes());
+    out.extend_from_slice(b"\",\"params\":{");
+}
+
+fn end(out: &mut Vec<u8>) {
+    out.extend_from_slice(b"}}");
+}
+
+/// `_meta`, the last of the parameters, if it has a member at all.
+struct Meta {
+    is_first_parameter: bool,
+    member_count: u32,
+}
+
+impl Meta {
+    /// Behind other parameters.
+    fn new() -> Meta {
+        Meta { is_first_parameter: false, member_count: 0 }
+    }
+
+    /// As the only parameter.
+    fn first() -> Meta {
+        Meta { is_first_parameter: true, member_count: 0 }
+    }
+
+    fn member(&mut self, out: &mut Vec<u8>, name: &str) {
+        let before: &[u8] = match (self.member_count, self.is_first_parameter) {
+            (0, true) => b"\"_meta\":{\"",
+            (0, false) => b",\"_meta\":{\"",
+            _ => b",\"",
+        };
+        out.extend_from_slice(before);
+        out.extend_from_slice(name.as_bytes());
+        out.extend_from_slice(b"\":");
+        self.member_count += 1;
+    }
+
+    fn subscription(&mut self, out: &mut Vec<u8>, id: &Id) {
+        self.member(out, META_SUBSCRIPTION);
+        out.extend_from_slice(id.as_json().as_bytes());
+    }
+
+    fn task(&mut self, out: &mut Vec<u8>, id: &str) {
+        self.member(out, META_TASK);
+        out.extend_from_slice(b"{\"taskId\":");
+        json::write_string(out, id);
+        out.push(b'}');
+    }
+
+    fn end(self, out: &mut Vec<u8>) {
+        if self.member_count > 0 {
+            out.push(b'}');
+        }
+    }
+}

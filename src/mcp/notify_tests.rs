@@ -1,0 +1,222 @@
+//! Notifications: of the shape that schemas require, with everything that we add to them.
+
+use serde_json::{Value, json};
+
+use super::cursor::List;
+use super::notify::{self, Chunk, Data, Gap, Progress};
+use super::shapes::check_bytes;
+use super::tasks::{Detail, Task, TaskState};
+use super::{Filter, Level, Version};
+use crate::wire::jsonrpc::Id;
+
+const OLD: Version = Version::V2025_11_25;
+const NEW: Version = Version::V2026_07_28;
+
+/// Writes it behind something else, and checks its shape in both eras; gives its parameters.
+fn params(shape: &str, write: impl Fn(&mut Vec<u8>)) -> Value {
+    let mut out = b"before".to_vec();
+    write(&mut out);
+    let bytes = out.strip_prefix(b"before").unwrap();
+    check_bytes(OLD, shape, bytes);
+    check_bytes(NEW, shape, bytes)["params"].clone()
+}
+
+fn note(token: &Id) -> Progress<'_> {
+    Progress {
+        token,
+        progress: 2.5,
+        total: None,
+        message: None,
+        percentage: None,
+        context: None,
+        gap: None,
+        task: None,
+    }
+}
+
+fn chunk(seq: u64, kind: &'static str, offset: u64, data: &'static [u8]) -> Chunk<'static> {
+    Chunk { seq, kind, offset, data }
+}
+
+fn progress(note: &Progress<'_>, chunks: &[Chunk<'_>]) -> Value {
+    params("ProgressNotification", |out| notify::progress(out, note, chunks.iter().copied()))
+}
+
+#[test]
+fn progress_has_the_clients_token_and_a_number() {
+    // A27, B27: the token 0 is one.
+    for token in [Id::of_number(0), Id::of_text("a\"b"), Id::of_number(u64::MAX)] {
+        let got = progress(&note(&token), &[]);
+        assert_eq!(got, json!({"progressToken": token.to_value(), "progress": 2.5}));
+    }
+    let token = Id::of_number(1);
+    let total = |total| progress(&Progress { total: Some(total), ..note(&token) }, &[]);
+    assert_eq!(total(100.0)["total"], 100);
+    assert_eq!(total(f64::INFINITY).get("total"), None);
+}
+
+#[test]
+fn chunks_are_the_message_and_their_data() {
+    let token = Id::of_number(1);
+    let chunks = [chunk(3, "stdout", 7, "a\n\u{e9}".as_bytes()), chunk(4, "output", 10, b"b")];
+    let got = progress(&note(&token), &chunks);
+    assert_eq!(got["message"], "a\n\u{e9}b");
+    let expected = json!([
+        {"seq": 3, "kind": "stdout", "offset": 7, "encoding": "text", "data": "a\n\u{e9}"},
+        {"seq": 4, "kind": "output", "offset": 10, "encoding": "text", "data": "b"},
+    ]);
+    assert_eq!(got["_meta"], json!({"dev.streamdoor/chunks": expected}));
+}
+
+#[test]
+fn bytes_that_are_no_text_are_data_and_no_message() {
+    let token = Id::of_number(1);
+    let chunks = [chunk(1, "output", 0, b"ok"), chunk(2, "output", 2, b"\xff")];
+    let got = progress(&note(&token), &chunks);
+    assert_eq!(got.get("message"), None);
+    let second = &got["_meta"]["dev.streamdoor/chunks"][1];
+    assert_eq!((&second["encoding"], &second["data"]), (&json!("base64"), &json!("/w==")));
+    let empty = progress(&note(&token), &[chunk(1, "output", 0, b"")]);
+    assert_eq!(empty.get("message"), None);
+    assert_eq!(empty["_meta"]["dev.streamdoor/chunks"][0]["data"], "");
+}
+
+#[test]
+fn a_report_of_the_tool_is_told_along() {
+    let token = Id::of_text("t");
+    let gap = Gap { from_seq: 2, to_seq: 5, chunk_count: 4, byte_count: 99, reason: "lag" };
+    let note = Progress {
+        total: Some(10.0),
+        message: Some("half\u{7}way"),
+        percentage: Some(50.0),
+        context: Some(r#"{"step":[1]}"#),
+        gap: Some(gap),
+        task: Some("k"),
+        ..note(&token)
+    };
+    let got = progress(&note, &[chunk(1, "output", 0, b"x")]);
+    assert_eq!(got["message"], "half\u{7}way");
+    let meta = &got["_meta"];
+    let report = json!({"percentage": 50, "context": {"step": [1]}});
+    assert_eq!(meta["dev.streamdoor/progress"], report);
+    let gap = json!({
+        "from_seq": 2, "to_seq": 5, "chunk_count": 4, "byte_count": 99, "reason": "lag",
+    });
+    assert_eq!(meta["dev.streamdoor/gap"], gap);
+    // A49.
+    assert_eq!(meta["io.modelcontextprotocol/related-task"], json!({"taskId": "k"}));
+    assert_eq!(meta.as_object().unwrap().len(), 4);
+    let note = Progress { percentage: None, context: Some("no JSON"), gap: None, ..note };
+    let got = progress(&note, &[]);
+    assert_eq!(got["_meta"]["dev.streamdoor/progress"], json!({"context": "no JSON"}));
+}
+
+#[test]
+fn pieces_of_a_result_are_content_blocks() {
+    // SEP-2998.
+    let audio = br#"{"type":"audio","data":"aGk=","mimeType":"a/w"}"#;
+    let chunks =
+        [chunk(1, "output", 0, b"a"), chunk(2, "content", 1, audio), chunk(3, "row", 9, b"\xff")];
+    for version in Version::ALL {
+        let mut out = Vec::new();
+        let token = Id::of_text("p");
+        notify::partial_result(&mut out, version, &token, 0, chunks.iter().copied());
+        let got: Value = serde_json::from_slice(&out).unwrap();
+        assert_eq!(got["method"], "notifications/tools/partial_result");
+        let params = &got["params"];
+        assert_eq!((&params["partialResultToken"], &params["seq"]), (&json!("p"), &json!(0)));
+        assert_eq!(params["content"][0], json!({"type": "text", "text": "a"}));
+        let is_audio = params["content"][1]["type"] == "audio";
+        assert_eq!(is_audio, version >= Version::V2025_03_26);
+        assert_eq!(params["content"][2]["resource"]["blob"], "/w==");
+        let content = json!({"content": params["content"], "resultType": "complete"});
+        super::shapes::check(version, "CallToolResult", &content);
+    }
+}
+
+#[test]
+fn log_messages_have_a_level_and_anything_as_data() {
+    // A40, B36.
+    for level in Level::ALL {
+        let got = params("LoggingMessageNotification", |out| {
+            notify::message(out, level, Some("tool"), Data::Text("a\u{2028}b"), None);
+        });
+        assert_eq!(got, json!({"level": level.name(), "logger": "tool", "data": "a\u{2028}b"}));
+    }
+    let data = json!({"a": [1, null]});
+    let got = params("LoggingMessageNotification", |out| {
+        notify::message(out, Level::Info, None, Data::Json(&data), Some("k"));
+    });
+    let task = json!({"io.modelcontextprotocol/related-task": {"taskId": "k"}});
+    assert_eq!(got, json!({"level": "info", "data": data, "_meta": task}));
+}
+
+#[test]
+fn who_listens_is_told_with_the_name_of_his_subscription() {
+    // B29.
+    let key = "io.modelcontextprotocol/subscriptionId";
+    for id in [Id::of_number(0), Id::of_text("s")] {
+        let (id, subscription) = (Some(&id), &id);
+        let named = subscription.to_value();
+        let got = params("ResourceUpdatedNotification", |out| {
+            notify::resources_updated(out, "test://a", id);
+        });
+        assert_eq!(got, json!({"uri": "test://a", "_meta": {key: named}}));
+        for (list, shape) in [
+            (List::Tools, "ToolListChangedNotification"),
+            (List::Prompts, "PromptListChangedNotification"),
+            (List::Resources, "ResourceListChangedNotification"),
+        ] {
+            let got = params(shape, |out| notify::list_changed(out, list, id));
+            assert_eq!(got, json!({"_meta": {key: named}}));
+            assert_eq!(params(shape, |out| notify::list_changed(out, list, None)), json!({}));
+        }
+        let filter = Filter { tools: true, uris: vec!["a:b".to_owned()], ..Default::default() };
+        let mut out = Vec::new();
+        notify::acknowledged(&mut out, subscription, &filter);
+        let got = check_bytes(NEW, "SubscriptionsAcknowledgedNotification", &out);
+        assert_eq!(got["params"]["_meta"], json!({key: named}));
+        assert_eq!(got["params"]["notifications"], filter.to_json());
+    }
+    let plain =
+        params("ResourceUpdatedNotification", |out| notify::resources_updated(out, "a:b", None));
+    assert_eq!(plain, json!({"uri": "a:b"}));
+    let mut out = Vec::new();
+    notify::list_changed(&mut out, List::Tasks, None);
+    assert!(out.is_empty());
+}
+
+#[test]
+fn a_cancellation_names_the_request() {
+    // A31, B28.
+    let got = params("CancelledNotification", |out| {
+        notify::cancelled(out, &Id::of_text("ours"), Some("too late"));
+    });
+    assert_eq!(got, json!({"requestId": "ours", "reason": "too late"}));
+    let got =
+        params("CancelledNotification", |out| notify::cancelled(out, &Id::of_number(0), None));
+    assert_eq!(got, json!({"requestId": 0}));
+}
+
+#[test]
+fn changes_of_a_task_are_told_in_both_forms() {
+    // A49, B38.
+    let result = json!({"content": [], "resultType": "complete"});
+    for (state, detail) in
+        [(TaskState::Working, Detail::None), (TaskState::Completed, Detail::Result(&result))]
+    {
+        let task =
+            Task { id: "k", state, message: None, created_us: 0, updated_us: 0, ttl_ms: None };
+        let mut out = Vec::new();
+        notify::task(&mut out, OLD, &task, detail, None);
+        let got = check_bytes(OLD, "TaskStatusNotification", &out);
+        assert_eq!(got["method"], "notifications/tasks/status");
+        assert_eq!(got["params"].get("result"), None);
+        assert_eq!(got["params"].get("_meta"), None);
+        let mut out = Vec::new();
+        notify::task(&mut out, NEW, &task, detail, Some(&Id::of_number(3)));
+        let got = check_bytes(NEW, "TaskStatusNotification", &out);
+        assert_eq!(got["params"]["_meta"]["io.modelcontextprotocol/subscriptionId"], 3);
+        assert_eq!(got["params"]["createdAt"], "1970-01-01T00:00:00.000000Z");
+    }
+}

@@ -1,0 +1,192 @@
+//! What a tool has to remember while its questions are answered, in the client's hands: sealed, so
+//! that it comes back as it was, from whom it was given to, for what, and in time.
+//!
+//! The seal is an HMAC over the expiry, the principal, the method with the name that it was called
+//! by, and the state. A client can read the state; it can not change it. It can bring it twice.
+
+use hmac::{Hmac, KeyInit, Mac};
+use serde_json::Value;
+use sha2::Sha256;
+
+use super::context::Retry;
+use super::{Context, Fault};
+use crate::base::{Instant, Principal};
+use crate::limits;
+use crate::tool::Replies;
+use crate::wire::base64;
+
+/// Seals states, and opens them.
+#[derive(Clone)]
+pub struct Seal {
+    /// With its key, and nothing else yet.
+    mac: Hmac<Sha256>,
+}
+
+/// For whom and for what a state is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bound<'a> {
+    /// Who asked.
+    pub principal: Principal,
+    /// `tools/call`, `prompts/get` or `resources/read`.
+    pub method: &'a str,
+    /// Of which tool, prompt or resource.
+    pub name: &'a str,
+}
+
+const TAG_BYTES: usize = 32;
+const EXPIRY_BYTES: usize = 8;
+
+impl Seal {
+    /// With a key that nobody else knows.
+    pub fn new(key: &[u8; 32]) -> Seal {
+        Seal { mac: Hmac::new_from_slice(key).expect("every length is a key's") }
+    }
+
+    /// A state as the client is given it.
+    ///
+    /// # Errors
+    /// It is too long.
+    pub fn seal(&self, bound: Bound<'_>, state: &Value, now: Instant) -> Result<String, Fault> {
+        let state = state.to_string();
+        if state.len() > limits::MCP_STATE_BYTES_MAX {
+            return Err(Fault::internal("what the tool has to remember is too long"));
+        }
+        let expiry_s = (now + limits::MCP_STATE_TTL).nanos().div_ceil(1_000_000_000);
+        let tag = self.tag(bound, expiry_s, state.as_bytes()).finalize().into_bytes();
+        let mut bytes = Vec::with_capacity(TAG_BYTES + EXPIRY_BYTES + state.len());
+        bytes.extend_from_slice(&tag);
+        bytes.extend_from_slice(&expiry_s.to_be_bytes());
+        bytes.extend_from_slice(state.as_bytes());
+        let mut text = Vec::new();
+        base64::write(&mut text, &bytes);
+        Ok(String::from_utf8(text).expect("its digits are ASCII"))
+    }
+
+    /// The state that was sealed so.
+    ///
+    /// # Errors
+    /// It was not, or for somebody or something else, or too long ago.
+    pub fn open(&self, bound: Bound<'_>, text: &str, now: Instant) -> Result<Value, Fault> {
+        let refused = || Fault::invalid_params("`requestState` is not what was given, or too old");
+        let text = Some(text).filter(|text| text.len() <= 2 * limits::MCP_STATE_BYTES_MAX);
+        let bytes = text.and_then(base64::read).ok_or_else(refused)?;
+        let (tag, rest) = bytes.split_first_chunk::<TAG_BYTES>().ok_or_else(refused)?;
+        let (expiry, state) = rest.split_first_chunk::<EXPIRY_BYTES>().ok_or_else(refused)?;
+        let expiry_s = u64::from_be_bytes(*expiry);
+        // In constant time; and nothing that stands in it is believed before.
+        self.tag(bound, expiry_s, state).verify_slice(tag).map_err(|_| refused())?;
+        if now.nanos() / 1_000_000_000 >= expiry_s {
+            return Err(refused());
+        }
+        Ok(serde_json::from_slice(state).expect("it was spelled here"))
+    }
+
+    /// What a tool is told of a request that may be a retry.
+    ///
+    /// # Errors
+    /// Its state is not the one that was given.
+    pub fn replies(
+        &self,
+        bound: Bound<'_>,
+        context: &Context,
+        now: Instant,
+    ) -> Result<Replies, Fault> {
+        let Retry { answers, request_state } = &context.retry;
+        let state = request_state.as_deref().map(|text| self.open(bound, text, now));
+        Ok(Replies { answers: answers.clone(), state: state.transpose()? })
+    }
+
+    /// Each part is preceded by its length: none can grow into its neighbour.
+    fn tag(&self, bound: Bound<'_>, expiry_s: u64, state: &[u8]) -> Hmac<Sha256> {
+        let mut mac = self.mac.clone();
+        mac.update(&expiry_s.to_be_bytes());
+        mac.update(&bound.principal.0.to_be_bytes());
+        for part in [bound.method.as_bytes(), bound.name.as_bytes(), state] {
+            mac.update(&(part.len() as u64).to_be_bytes());
+            mac.update(part);
+        }
+        mac
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::mcp::{Version, codes, testing};
+
+    const BOUND: Bound<'static> =
+        Bound { principal: Principal(1), method: "tools/call", name: "delete" };
+    const NOW: Instant = Instant::from_nanos(1_500_000_000);
+
+    fn seal() -> Seal {
+        Seal::new(&[7; 32])
+    }
+
+    #[test]
+    fn a_state_comes_back_as_it_was() {
+        for state in [json!(null), json!({"step": 2, "a": ["\u{e9}\n"]}), json!("x".repeat(5_000))]
+        {
+            let text = seal().seal(BOUND, &state, NOW).unwrap();
+            assert_eq!(seal().open(BOUND, &text, NOW), Ok(state));
+            assert!(text.is_ascii());
+        }
+    }
+
+    #[test]
+    fn a_state_that_was_touched_or_is_somebody_elses_is_refused() {
+        // B16.
+        let text = seal().seal(BOUND, &json!({"is_admin": false}), NOW).unwrap();
+        for place in 0..text.len() {
+            let mut bytes = text.clone().into_bytes();
+            bytes[place] = if bytes[place] == b'A' { b'B' } else { b'A' };
+            let tampered = String::from_utf8(bytes).unwrap();
+            let fault = seal().open(BOUND, &tampered, NOW).expect_err(&tampered);
+            assert_eq!((fault.code, fault.status), (codes::INVALID_PARAMS, 200));
+        }
+        for other in [
+            Bound { principal: Principal(2), ..BOUND },
+            Bound { method: "prompts/get", ..BOUND },
+            Bound { name: "delete2", ..BOUND },
+            Bound { method: "tools/calld", name: "elete", ..BOUND },
+        ] {
+            assert!(seal().open(other, &text, NOW).is_err(), "{other:?}");
+        }
+        assert!(Seal::new(&[8; 32]).open(BOUND, &text, NOW).is_err());
+        for junk in ["", "x", "AAAA", "null", &"A".repeat(1 << 16), &text[..40]] {
+            assert!(seal().open(BOUND, junk, NOW).is_err(), "{junk}");
+        }
+    }
+
+    #[test]
+    fn a_state_is_good_for_its_time_and_not_longer() {
+        // B16.
+        let text = seal().seal(BOUND, &json!(1), NOW).unwrap();
+        let last = NOW + limits::MCP_STATE_TTL;
+        assert!(seal().open(BOUND, &text, last).is_ok());
+        assert!(seal().open(BOUND, &text, last + Duration::from_secs(1)).is_err());
+    }
+
+    #[test]
+    fn a_state_has_a_limit() {
+        let long = json!("x".repeat(limits::MCP_STATE_BYTES_MAX));
+        assert_eq!(seal().seal(BOUND, &long, NOW).unwrap_err().code, codes::INTERNAL);
+    }
+
+    #[test]
+    fn a_retry_brings_its_answers_and_its_state_or_is_refused() {
+        let text = seal().seal(BOUND, &json!({"step": 1}), NOW).unwrap();
+        let replies = |state: Value| {
+            let params = json!({"inputResponses": {"a": {"b": 1}, "c": 1}, "requestState": state});
+            let context = testing::context(Version::LATEST, json!({}), params);
+            seal().replies(BOUND, &context, NOW)
+        };
+        let got = replies(text.into()).unwrap();
+        assert_eq!((got.answers.len(), got.state), (1, Some(json!({"step": 1}))));
+        assert_eq!(replies(Value::Null).unwrap().state, None);
+        assert!(replies("forged".into()).is_err());
+    }
+}

@@ -1,0 +1,88 @@
+//! What a server says about itself: its name, and what it can do.
+
+use serde_json::{Map, Value, json};
+
+use super::client::TASKS_EXTENSION;
+use super::{Era, Version};
+
+/// What a server says about itself. It is the same for all clients.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerInfo {
+    /// The program's name.
+    pub name: String,
+    /// Its version.
+    pub version: String,
+    /// Its name for people.
+    pub title: Option<String>,
+    /// What a model should know before it uses the tools.
+    pub instructions: Option<String>,
+    /// There are prompts.
+    pub has_prompts: bool,
+    /// Who listens is told when there are other tools.
+    pub tells_tools: bool,
+    /// The same of prompts.
+    pub tells_prompts: bool,
+    /// The same of resources.
+    pub tells_resources: bool,
+    /// Clients may list their tasks: they can be told apart (A46).
+    pub lists_tasks: bool,
+}
+
+impl Default for ServerInfo {
+    fn default() -> ServerInfo {
+        ServerInfo {
+            name: env!("CARGO_PKG_NAME").to_owned(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            title: None,
+            instructions: None,
+            has_prompts: false,
+            tells_tools: true,
+            tells_prompts: true,
+            tells_resources: false,
+            lists_tasks: false,
+        }
+    }
+}
+
+impl ServerInfo {
+    /// `Implementation`, as this version has it.
+    pub fn implementation(&self, version: Version) -> Value {
+        let mut document = json!({ "name": self.name, "version": self.version });
+        if let Some(title) = self.title.as_ref().filter(|_| version >= Version::V2025_06_18) {
+            document["title"] = title.as_str().into();
+        }
+        document
+    }
+
+    /// `ServerCapabilities`, as this version has them.
+    pub fn capabilities(&self, version: Version) -> Value {
+        let mut document = Map::new();
+        let mut add = |name: &str, value: Value| document.insert(name.to_owned(), value);
+        let tells = |is_told: bool| if is_told { json!({"listChanged": true}) } else { json!({}) };
+        if version >= Version::V2025_03_26 {
+            add("completions", json!({}));
+        }
+        add("logging", json!({}));
+        if self.has_prompts {
+            add("prompts", tells(self.tells_prompts));
+        }
+        let mut resources = tells(self.tells_resources);
+        resources["subscribe"] = true.into();
+        add("resources", resources);
+        add("tools", tells(self.tells_tools));
+        match version.era() {
+            Era::Stateless => {
+                add("extensions", json!({ TASKS_EXTENSION: {} }));
+            }
+            Era::Handshake if version == Version::V2025_11_25 => {
+                let mut tasks = json!({ "cancel": {}, "requests": { "tools": { "call": {} } } });
+                if self.lists_tasks {
+                    tasks["list"] = json!({});
+                }
+                add("tasks", tasks);
+            }
+            Era::Handshake => {}
+        }
+        document.into()
+    }
+}

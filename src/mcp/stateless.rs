@@ -1,0 +1,135 @@
+//! The stateless era: each request says by itself whose it is and what he can, and nothing is kept
+//! between two of them.
+//!
+//! A lost connection takes its request along. The server never asks: a tool that does is answered
+//! with `input_required`, and comes again.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+use super::ask::{Ask, Incoming, Told, is_method};
+use super::client::{ClientCapabilities, ClientInfo};
+use super::context::{
+    Asker, Context, Level, META_CAPABILITIES, META_CLIENT, META_LOG_LEVEL, META_VERSION,
+};
+use super::headers::Headers;
+use super::{Era, Fault, Version};
+use crate::tool::ToolSpec;
+use crate::wire::jsonrpc::Message;
+
+/// In which era a message is to be understood (C1 to C3, B14): by what stands in it, else by the
+/// header of HTTP.
+pub fn era_of(message: &Message, version_header: Option<&str>) -> Era {
+    let params = match message {
+        Message::Request { params, .. } | Message::Notification { params, .. } => Some(params),
+        Message::Response { .. } => None,
+    };
+    let meta = params.and_then(meta_of);
+    let is_modern = |meta: &Map<String, Value>| {
+        meta.contains_key(META_VERSION) || meta.contains_key(META_CAPABILITIES)
+    };
+    if meta.is_some_and(is_modern) || version_header.is_some_and(is_later) {
+        return Era::Stateless;
+    }
+    Era::Handshake
+}
+
+/// A date behind the last version that begins with a handshake: one that we know, or a later one,
+/// which is told what there is instead.
+fn is_later(header: &str) -> bool {
+    let header = header.trim_matches([' ', '\t']);
+    let is_date = header.len() == 10
+        && header.bytes().enumerate().all(|(at, byte)| match at {
+            4 | 7 => byte == b'-',
+            _ => byte.is_ascii_digit(),
+        });
+    is_date && header > Version::LATEST_HANDSHAKE.text()
+}
+
+/// What a message of this era asks or tells. `headers` are there over HTTP only; `spec_of` finds
+/// the tools that this client may call.
+///
+/// # Errors
+/// It is not admitted: what its sender is told.
+pub fn admit(
+    message: Message,
+    headers: Option<&Headers<'_>>,
+    spec_of: &dyn Fn(&str) -> Option<Arc<ToolSpec>>,
+) -> Result<Incoming, Fault> {
+    let (id, method, mut params) = match message {
+        Message::Request { id, method, params } => (id, method, params),
+        Message::Notification { method, params } => {
+            return Ok(Incoming::Told(Told::parse(&method, &params)));
+        }
+        Message::Response { .. } => {
+            return Err(Fault::invalid_request("this server asks nothing: there is no request"));
+        }
+    };
+    let version = version_of(&params, headers)?;
+    let Said { client, client_info, log_level } = Said::of(&params)?;
+    if let Some(headers) = headers {
+        headers.check_method(&method)?;
+    }
+    if !is_method(&method, version) {
+        return Err(Fault::method_not_found(&method, Era::Stateless));
+    }
+    if let Some(headers) = headers {
+        headers.check_name(&method, &params)?;
+        if method == "tools/call" {
+            headers.check_params(&params, spec_of)?;
+        }
+    }
+    if method == "tasks/update" && !params.get("inputResponses").is_some_and(Value::is_object) {
+        return Err(Fault::invalid_params("`inputResponses` is not an object"));
+    }
+    let asker = Asker { id, version, client, client_info, log_level };
+    let context = Context::take(asker, &mut params)?;
+    let ask = Ask::parse(&method, params, &context)?;
+    Ok(Incoming::Ask(Box::new(context), ask))
+}
+
+fn missing(name: &str) -> Fault {
+    Fault::invalid_params(format!("`_meta` does not say `{name}` as it has to")).status(400)
+}
+
+fn meta_of(params: &Map<String, Value>) -> Option<&Map<String, Value>> {
+    params.get("_meta").and_then(Value::as_object)
+}
+
+/// In which version a request is. That is looked at before anything else: another version may have
+/// other words for the rest.
+fn version_of(
+    params: &Map<String, Value>,
+    headers: Option<&Headers<'_>>,
+) -> Result<Version, Fault> {
+    let said = meta_of(params).and_then(|meta| meta.get(META_VERSION)).and_then(Value::as_str);
+    let said = said.ok_or_else(|| missing(META_VERSION))?;
+    if let Some(headers) = headers {
+        headers.check_version(said)?;
+    }
+    let version = Version::parse(said).filter(|known| known.era() == Era::Stateless);
+    version.ok_or_else(|| Fault::unsupported_version(said))
+}
+
+/// What a request says of its client.
+struct Said {
+    client: ClientCapabilities,
+    client_info: Option<ClientInfo>,
+    log_level: Option<Level>,
+}
+
+impl Said {
+    /// # Errors
+    /// Something that has to be there is not, or makes no sense (B3).
+    fn of(params: &Map<String, Value>) -> Result<Said, Fault> {
+        let meta = meta_of(params).ok_or_else(|| missing(META_CAPABILITIES))?;
+        let client = meta.get(META_CAPABILITIES).ok_or_else(|| missing(META_CAPABILITIES))?;
+        let client = ClientCapabilities::parse(client).map_err(|fault| fault.status(400))?;
+        let given = |name: &str| meta.get(name).filter(|value| !value.is_null());
+        let client_info = given(META_CLIENT).map(ClientInfo::parse).transpose();
+        let log_level = given(META_LOG_LEVEL).map(Level::of).transpose()?;
+        let client_info = client_info.map_err(|fault| fault.status(400))?;
+        Ok(Said { client, client_info, log_level })
+    }
+}

@@ -1,0 +1,94 @@
+//! For tests: messages, contexts and servers.
+
+use serde_json::{Value, json};
+
+use super::{
+    Ask, ClientCapabilities, Context, Fault, Incoming, META_CAPABILITIES, META_CLIENT,
+    META_VERSION, ServerInfo, Session, Version, admit,
+};
+use crate::wire::jsonrpc::{self, Message};
+
+/// A message, read.
+pub fn message(value: &Value) -> Message {
+    jsonrpc::parse(value.to_string().as_bytes()).unwrap_or_else(|error| panic!("{error}: {value}"))
+}
+
+/// A request of this id.
+pub fn request(id: impl Into<Value>, method: &str, params: Value) -> Message {
+    message(&json!({"jsonrpc": "2.0", "id": id.into(), "method": method, "params": params}))
+}
+
+/// A notification.
+pub fn notification(method: &str, params: Value) -> Message {
+    message(&json!({"jsonrpc": "2.0", "method": method, "params": params}))
+}
+
+/// A session of this version whose client can do that.
+pub fn session_with(version: Version, capabilities: Value, server: &ServerInfo) -> Session {
+    let params = json!({
+        "protocolVersion": version.text(),
+        "capabilities": capabilities,
+        "clientInfo": {"name": "test", "version": "1"},
+    });
+    let (mut session, _) = Session::open(&request(0, "initialize", params), server).unwrap();
+    let told = session.receive(notification("notifications/initialized", json!({})), None);
+    assert!(told.is_ok());
+    session
+}
+
+/// The same without anything special.
+pub fn session(version: Version) -> Session {
+    session_with(version, json!({}), &ServerInfo::default())
+}
+
+/// What a request asks in its version, of a client that can do that.
+pub fn ask_with(
+    version: Version,
+    capabilities: Value,
+    method: &str,
+    params: Value,
+) -> Result<(Context, Ask), Fault> {
+    let incoming = match version {
+        Version::V2026_07_28 => {
+            let request = request(7, method, modern(params, capabilities));
+            admit(request, None, &|_| None)?
+        }
+        _ => {
+            let server = ServerInfo { lists_tasks: true, ..Default::default() };
+            let mut session = session_with(version, capabilities, &server);
+            session.receive(request(7, method, params), None)?
+        }
+    };
+    match incoming {
+        Incoming::Ask(context, ask) => Ok((*context, ask)),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The same of a client that can do nothing special.
+pub fn ask(version: Version, method: &str, params: Value) -> Result<Ask, Fault> {
+    ask_with(version, json!({}), method, params).map(|(_, ask)| ask)
+}
+
+/// Parameters with what every request of the stateless era says.
+pub fn modern(mut params: Value, capabilities: Value) -> Value {
+    if params.get("_meta").is_none() {
+        params["_meta"] = json!({});
+    }
+    let meta = &mut params["_meta"];
+    meta[META_VERSION] = Version::LATEST.text().into();
+    meta[META_CAPABILITIES] = capabilities;
+    meta[META_CLIENT] = json!({"name": "test", "version": "1"});
+    params
+}
+
+/// What comes with a call of this version, of a client that can do that.
+pub fn context(version: Version, capabilities: Value, mut params: Value) -> Context {
+    params["name"] = "x".into();
+    ask_with(version, capabilities, "tools/call", params).unwrap().0
+}
+
+/// Capabilities, read.
+pub fn client(capabilities: Value) -> ClientCapabilities {
+    ClientCapabilities::parse(&capabilities).unwrap()
+}

@@ -1,0 +1,177 @@
+//! The descriptors of one connection: a socket, or two that others have made and may share, as the
+//! standard streams of a program are.
+//!
+//! Nothing that others could notice is done to what they share: its flags stay, and nobody ends it.
+//! Sockets need no flag for calls that do not wait. A pipe is opened anew, which gives a
+//! description of our own, with flags of its own.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, IoSlice};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::net::UnixStream;
+
+use super::IoError;
+use super::socket_calls as calls;
+
+/// One direction of a connection, of a descriptor that was there before.
+#[derive(Debug)]
+pub struct End {
+    fd: OwnedFd,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// Nobody else has it.
+    Socket,
+    /// Others may have it.
+    SharedSocket,
+    /// Opened anew.
+    Pipe,
+}
+
+impl End {
+    /// A stream of bytes to read from. `fd` stays as it is, and may be closed.
+    ///
+    /// # Errors
+    /// If that does not go without waiting: a file, a terminal, a pipe of another user. Then let a
+    /// thread carry the bytes to an end of [`End::pair`].
+    ///
+    /// ```
+    /// use std::os::fd::AsFd;
+    /// use streamdoor::reactor::End;
+    /// let (reader, _writer) = std::io::pipe()?;
+    /// assert!(End::to_read(reader.as_fd()).is_ok());
+    /// let file = std::fs::File::open("/dev/null")?;
+    /// assert!(End::to_read(file.as_fd()).is_err());
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn to_read(fd: BorrowedFd<'_>) -> io::Result<End> {
+        End::share(fd, OpenOptions::new().read(true))
+    }
+
+    /// The same, to write to.
+    ///
+    /// # Errors
+    /// As [`End::to_read`].
+    pub fn to_write(fd: BorrowedFd<'_>) -> io::Result<End> {
+        End::share(fd, OpenOptions::new().write(true))
+    }
+
+    fn share(fd: BorrowedFd<'_>, options: &mut OpenOptions) -> io::Result<End> {
+        let copy = fd.try_clone_to_owned()?;
+        let file = File::from(copy);
+        let kind = file.metadata()?.file_type();
+        if kind.is_socket() {
+            let fd = OwnedFd::from(file);
+            let is_stream = calls::is_stream(fd.as_raw_fd());
+            return match is_stream.map_err(|error| io::Error::from_raw_os_error(error.0))? {
+                true => Ok(End { fd, kind: Kind::SharedSocket }),
+                false => Err(io::Error::other("a socket that is no stream")),
+            };
+        }
+        if !kind.is_fifo() {
+            return Err(io::Error::other("neither a socket nor a pipe"));
+        }
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let opened = options.custom_flags(libc::O_NONBLOCK).open(path)?;
+        Ok(End { fd: opened.into(), kind: Kind::Pipe })
+    }
+
+    /// A socket of one's own, and its other end for a thread that carries bytes.
+    ///
+    /// # Errors
+    /// No descriptors, or no memory.
+    pub fn pair() -> io::Result<(End, UnixStream)> {
+        let (ours, theirs) = UnixStream::pair()?;
+        Ok((End { fd: ours.into(), kind: Kind::Socket }, theirs))
+    }
+
+    /// Does the connection use what was given, and no thread?
+    pub fn is_shared(&self) -> bool {
+        self.kind != Kind::Socket
+    }
+
+    fn shutdown(&self, how: libc::c_int) {
+        if self.kind == Kind::Socket {
+            calls::shutdown(&self.fd, how);
+        }
+    }
+}
+
+/// What a connection reads from, and what it writes to.
+#[derive(Debug)]
+pub(crate) struct Ends {
+    input: End,
+    /// None: the same.
+    output: Option<End>,
+}
+
+impl Ends {
+    /// A connection that was accepted.
+    pub fn of_socket(fd: OwnedFd) -> Ends {
+        Ends { input: End { fd, kind: Kind::Socket }, output: None }
+    }
+
+    pub fn of(input: End, output: End) -> Ends {
+        Ends { input, output: Some(output) }
+    }
+
+    pub fn input(&self) -> RawFd {
+        self.input.fd.as_raw_fd()
+    }
+
+    pub fn output(&self) -> RawFd {
+        self.output.as_ref().unwrap_or(&self.input).fd.as_raw_fd()
+    }
+
+    /// The other descriptor, if there is one.
+    pub fn own_output(&self) -> Option<RawFd> {
+        self.output.as_ref().map(|end| end.fd.as_raw_fd())
+    }
+
+    /// Does `recv` not know it?
+    pub fn is_input_pipe(&self) -> bool {
+        self.input.kind == Kind::Pipe
+    }
+
+    /// Makes reads of a pipe wait or not. Sockets are told with each call.
+    pub fn set_input_blocking(&self, is_blocking: bool) {
+        if self.is_input_pipe() {
+            calls::set_blocking(self.input(), is_blocking);
+        }
+    }
+
+    /// What is there, of an input that was made not to wait. `Ok(0)`: the end.
+    pub fn receive(&self, into: &mut [u8]) -> Result<usize, IoError> {
+        match self.input.kind {
+            Kind::Pipe => calls::read(self.input(), into),
+            Kind::Socket | Kind::SharedSocket => calls::receive(self.input(), into),
+        }
+    }
+
+    /// As [`calls::send`].
+    pub fn send(&self, slices: &[IoSlice<'_>]) -> (usize, Option<IoError>) {
+        let output = self.output.as_ref().unwrap_or(&self.input);
+        match output.kind {
+            Kind::Pipe => calls::send(output.fd.as_raw_fd(), slices, calls::write_once),
+            Kind::Socket | Kind::SharedSocket => {
+                calls::send(output.fd.as_raw_fd(), slices, calls::send_once)
+            }
+        }
+    }
+
+    /// Ends sending, where nobody else sends.
+    pub fn finish(&self) {
+        self.output.as_ref().unwrap_or(&self.input).shutdown(libc::SHUT_WR);
+    }
+
+    /// Ends everything that is ours.
+    pub fn shutdown(&self) {
+        self.input.shutdown(libc::SHUT_RDWR);
+        if let Some(output) = &self.output {
+            output.shutdown(libc::SHUT_RDWR);
+        }
+    }
+}

@@ -1,0 +1,350 @@
+//! Answers, and the connections that they end.
+//!
+//! Of who was cut off in the handshake era the answer is kept for a while: the client comes back
+//! for it with the id of the last event that it has seen.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use serde_json::Value;
+
+use super::super::super::Shard;
+use super::super::Serve;
+use super::super::connection::{Doing, Timer};
+use super::call::{Asker, McpCall, Outlet, Stage, Tokens};
+use super::sessions::SessionName;
+use super::{Link, Part};
+use crate::base::{Handle, Instant, Principal};
+use crate::endpoint::{Answer, JSON, StreamBody};
+use crate::engine::Event;
+use crate::limits;
+use crate::mcp::{Context, Era, Fault};
+use crate::reactor::{ConnectionId, Reactor};
+use crate::wire::http1::Status;
+use crate::wire::jsonrpc;
+
+/// What a request is answered.
+pub(super) type Reply = Result<Value, Fault>;
+
+/// A request: who asks, and where the answer goes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Source {
+    pub asker: Asker,
+    pub owner: Principal,
+    pub outlet: Outlet,
+}
+
+/// Calls that were answered while nobody heard it, the oldest first.
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    calls: VecDeque<KeptCall>,
+    bytes: usize,
+}
+
+/// One of them.
+#[derive(Debug)]
+pub(super) struct KeptCall {
+    /// What it was called in the ids of its events.
+    pub handle: Handle,
+    pub call: Box<McpCall>,
+    until: Instant,
+}
+
+impl Kept {
+    /// Keeps one, and lets go of those for which there is no room any more.
+    pub fn keep(&mut self, handle: Handle, mut call: Box<McpCall>, now: Instant) {
+        let handle = *call.name.get_or_insert(handle);
+        self.bytes += bytes_of(&call);
+        self.calls.push_back(KeptCall { handle, call, until: now + limits::MCP_ANSWER_KEPT });
+        while self.bytes > limits::MCP_ANSWERS_BYTES_MAX
+            || self.calls.len() > limits::MCP_ANSWERS_MAX
+        {
+            self.let_go();
+        }
+    }
+
+    fn let_go(&mut self) {
+        if let Some(oldest) = self.calls.pop_front() {
+            self.bytes -= bytes_of(&oldest.call);
+        }
+    }
+
+    /// Lets go of those whose time is up.
+    pub fn expire(&mut self, now: Instant) {
+        while self.next_deadline().is_some_and(|deadline| deadline <= now) {
+            self.let_go();
+        }
+    }
+
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.calls.front().map(|oldest| oldest.until)
+    }
+
+    /// The one of this name, if it is this session's.
+    pub fn take(&mut self, handle: Handle, session: SessionName) -> Option<Box<McpCall>> {
+        let is_it =
+            |kept: &KeptCall| kept.handle == handle && kept.call.asker == Asker::Session(session);
+        let at = self.calls.iter().position(is_it)?;
+        let kept = self.calls.remove(at)?;
+        self.bytes -= bytes_of(&kept.call);
+        Some(kept.call)
+    }
+
+    /// Forgets those of a session.
+    pub fn forget(&mut self, session: SessionName) {
+        self.calls.retain(|kept| kept.call.asker != Asker::Session(session));
+        self.bytes = self.calls.iter().map(|kept| bytes_of(&kept.call)).sum();
+    }
+
+    pub fn audit(&self) {
+        let bytes: usize = self.calls.iter().map(|kept| bytes_of(&kept.call)).sum();
+        assert_eq!(bytes, self.bytes);
+        assert!(bytes <= limits::MCP_ANSWERS_BYTES_MAX);
+    }
+}
+
+fn bytes_of(call: &McpCall) -> usize {
+    match &call.stage {
+        Stage::Answered(bytes) => bytes.len(),
+        _ => 0,
+    }
+}
+
+/// As a message.
+pub(super) fn write_answer(context: &Context, reply: &Reply) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(256);
+    match reply {
+        Ok(result) => jsonrpc::write_result(&mut bytes, &context.id, result),
+        Err(fault) => fault.write(&mut bytes, Some(&context.id)),
+    }
+    bytes
+}
+
+/// The status of HTTP of an answer that is one message.
+pub(super) fn status_of(reply: &Reply) -> Status {
+    let code = reply.as_ref().err().map_or(200, |fault| fault.status);
+    Status::new(code).unwrap_or(Status::INTERNAL_SERVER_ERROR)
+}
+
+impl Serve {
+    /// The connection's answer becomes a stream. With `primer` its first event says nothing but
+    /// its id.
+    pub(super) fn begin_stream(&mut self, id: ConnectionId) -> bool {
+        let access = std::sync::Arc::clone(&self.access);
+        let around = self.around(&access, Instant::from_nanos(0));
+        let Some(connection) = self.writable(id) else { return false };
+        if connection.mcp.as_ref().is_none_or(|link| link.body.is_some()) {
+            return false;
+        }
+        let media_type = crate::wire::sse::MEDIA_TYPE;
+        let body = connection.converse(|http, out| http.begin_stream(media_type, &around, out));
+        if let Some(link) = &mut connection.mcp {
+            link.body = Some(body);
+        }
+        body != StreamBody::None
+    }
+
+    /// What a connection was for is over: its next request may come.
+    pub(super) fn release_link(&mut self, id: ConnectionId) {
+        let Some(connection) = self.writable(id) else { return };
+        let Some(link) = connection.mcp.take() else { return };
+        match link.body {
+            Some(StreamBody::None) | None => {}
+            Some(_) => connection.converse(|http, out| http.end_stream(out)),
+        }
+        connection.doing = Doing::Requests;
+        self.answered.push(id);
+    }
+}
+
+impl<R: Reactor + 'static> Shard<R> {
+    /// Takes a request into the table of those that are answered later.
+    pub(super) fn open_call(
+        &mut self,
+        source: Source,
+        context: Box<Context>,
+        stage: Stage,
+    ) -> Result<Handle, Fault> {
+        let now = self.now;
+        let Source { asker, owner, outlet } = source;
+        let serve = self.serve.as_mut().expect("it was asked");
+        let most = limits::MCP_REQUESTS_PER_SESSION_MAX;
+        let own_count = match asker {
+            Asker::Session(name) if name.shard == serve.mcp.shard => {
+                serve.mcp.sessions.get(name).map_or(0, |session| session.call_count)
+            }
+            _ => serve.mcp.calls.iter().filter(|(_, call)| call.asker == asker).count(),
+        };
+        if own_count >= most {
+            return Err(Fault::busy(format!("there are {most} requests under way already")));
+        }
+        let level = context.log_level;
+        let span = serve.mcp.span.take();
+        let (progress, partial) = (context.progress_token.clone(), context.partial_token.clone());
+        let call = McpCall {
+            name: None,
+            tokens: Rc::new(Tokens { progress, partial }),
+            asker,
+            owner,
+            context: *context,
+            outlet,
+            stage,
+            ran: None,
+            notifier: None,
+            reached: Default::default(),
+            is_primed: false,
+            held: Vec::new(),
+            level,
+            timer: None,
+            span,
+        };
+        let full = |_| Fault::busy("the server has as many requests under way as it can");
+        let handle = serve.mcp.calls.insert(Box::new(call)).map_err(full)?;
+        if let Asker::Session(name) = asker
+            && let Some(session) = serve.mcp.sessions.get(name)
+        {
+            session.call_count += 1;
+            serve.mcp.sessions.touch(name, now);
+        }
+        if let Outlet::Open(id) = outlet
+            && let Some(connection) = serve.connection(id)
+        {
+            connection.mcp = Some(Box::new(Link::new(Part::Call(handle))));
+            connection.doing = Doing::Mcp;
+            serve.set_timer(id, Some((Timer::McpBeat, now + limits::KEEP_ALIVE)));
+        }
+        Ok(handle)
+    }
+
+    /// Nothing is told of this call any more.
+    pub(super) fn silence(&mut self, handle: Handle) {
+        let serve = self.serve.as_mut().expect("it has calls");
+        serve.mcp.notice.drop_of(handle);
+        let Some(call) = serve.mcp.calls.get_mut(handle) else { return };
+        let outlet = call.outlet.connection();
+        let Some(notifier) = call.notifier.take() else { return };
+        if let Some(connection) = outlet.and_then(|id| serve.connection(id))
+            && let Some(link) = &mut connection.mcp
+        {
+            link.feeds.retain(|fed| *fed != notifier);
+        }
+        self.ask_at_once(Event::Unsubscribe(notifier));
+    }
+
+    /// Takes a call out of the table; its client may use its id again.
+    pub(super) fn close_call(&mut self, handle: Handle) -> Option<Box<McpCall>> {
+        self.silence(handle);
+        let now = self.now;
+        let serve = self.serve.as_mut().expect("it has calls");
+        let mut call = serve.mcp.calls.remove(handle)?;
+        serve.mcp.set_timer(call.timer.take(), None);
+        serve.mcp.watches.forget(handle);
+        serve.mcp.news.retain(|news| *news != super::News::Call(handle));
+        self.free_id(call.asker, &call.context, now);
+        self.cancel_span(call.span.take());
+        Some(call)
+    }
+
+    fn free_id(&mut self, asker: Asker, context: &Context, now: Instant) {
+        let Asker::Session(name) = asker else { return };
+        let serve = self.serve.as_mut().expect("it has calls");
+        match serve.mcp.sessions.get(name) {
+            Some(session) => {
+                session.machine.finish(&context.id);
+                session.call_count -= 1;
+                serve.mcp.sessions.touch(name, now);
+            }
+            None => self.finish_far(name, &context.id),
+        }
+    }
+
+    /// Answers a call, which is over then.
+    pub(super) fn answer_call(&mut self, handle: Handle, reply: Reply) {
+        self.end_span_of(handle, &reply);
+        let serve = self.serve.as_mut().expect("it has calls");
+        let Some(call) = serve.mcp.calls.get(handle) else { return };
+        let (outlet, bytes) = (call.outlet, write_answer(&call.context, &reply));
+        if let Outlet::Lines(_) = outlet
+            && self.defer_answer(handle, &bytes)
+        {
+            return;
+        }
+        if let Outlet::Stream(_) = outlet {
+            self.serve.as_mut().expect("as above").close_notice(); // It comes before the answer.
+        }
+        match outlet {
+            Outlet::Nowhere => return self.keep_answer(handle, bytes),
+            Outlet::Open(id) => {
+                self.close_call(handle);
+                self.unlink(id);
+                self.answer(id, &Answer::text(status_of(&reply), JSON, bytes));
+                self.serve.as_mut().expect("as above").answered.push(id);
+                return;
+            }
+            Outlet::Stream(_) | Outlet::Lines(_) => {}
+        }
+        self.silence(handle);
+        let serve = self.serve.as_mut().expect("as above");
+        serve.say(handle, |out| out.extend_from_slice(&bytes));
+        self.finish_answered(handle, bytes);
+    }
+
+    /// Writes an answer that has waited.
+    pub(super) fn say_answer(&mut self, handle: Handle, bytes: Vec<u8>) {
+        let serve = self.serve.as_mut().expect("it has calls");
+        serve.say(handle, |out| out.extend_from_slice(&bytes));
+        self.finish_answered(handle, bytes);
+    }
+
+    /// The last word was written.
+    pub(super) fn finish_answered(&mut self, handle: Handle, bytes: Vec<u8>) {
+        let now = self.now;
+        let Some(mut call) = self.close_call(handle) else { return };
+        let serve = self.serve.as_mut().expect("as above");
+        if let Outlet::Stream(id) = call.outlet {
+            serve.release_link(id);
+            if matches!(call.asker, Asker::Session(_))
+                && call.context.version.era() == Era::Handshake
+            {
+                // It may get lost on its way.
+                call.outlet = Outlet::Nowhere;
+                call.stage = Stage::Answered(bytes.into());
+                serve.mcp.kept.keep(handle, call, now);
+            }
+        }
+    }
+
+    /// Nobody hears the answer now.
+    fn keep_answer(&mut self, handle: Handle, bytes: Vec<u8>) {
+        let now = self.now;
+        let Some(mut call) = self.close_call(handle) else { return };
+        if call.is_primed || call.reached.count > 0 {
+            call.stage = Stage::Answered(bytes.into());
+            let serve = self.serve.as_mut().expect("as above");
+            serve.mcp.kept.keep(handle, call, now);
+        }
+    }
+
+    /// A call ends without an answer: who has asked wants none.
+    pub(super) fn drop_call(&mut self, handle: Handle) {
+        let Some(call) = self.close_call(handle) else { return };
+        match call.outlet {
+            Outlet::Open(id) => {
+                let serve = self.serve.as_mut().expect("it has calls");
+                serve.begin_stream(id);
+                serve.release_link(id);
+            }
+            Outlet::Stream(id) => self.serve.as_mut().expect("it has calls").release_link(id),
+            Outlet::Lines(_) | Outlet::Nowhere => {}
+        }
+    }
+
+    /// The connection's answer is a whole one.
+    fn unlink(&mut self, id: ConnectionId) {
+        let serve = self.serve.as_mut().expect("it has calls");
+        if let Some(connection) = serve.connection(id) {
+            connection.mcp = None;
+            connection.doing = Doing::Requests;
+        }
+    }
+}

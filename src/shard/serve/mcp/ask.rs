@@ -1,0 +1,228 @@
+//! What is asked, told and replied, whichever way it came.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+use super::super::super::Shard;
+use super::answer::{Reply, Source};
+use super::call::{Asker, McpCall, Stage};
+use crate::base::{Handle, Principal};
+use crate::mcp::catalog::Rendered;
+use crate::mcp::completion::{self, Sources};
+use crate::mcp::cursor::{self, List, Page};
+use crate::mcp::request_state::Bound;
+use crate::mcp::results::{self, Results};
+use crate::mcp::{Ask, Catalog, Complete, Context, Era, Fault, ServerInfo, Told, questions};
+use crate::reactor::Reactor;
+use crate::tool::{Asking, Question, Replies, ToolSpec};
+use crate::wire::jsonrpc::Id;
+
+impl<R: Reactor + 'static> Shard<R> {
+    /// See [`Shard::ask_mcp`].
+    pub(super) fn carry_out_mcp(
+        &mut self,
+        source: Source,
+        context: Box<Context>,
+        ask: Ask,
+    ) -> Option<Reply> {
+        let server = self.server_info();
+        let results = Results::new(context.version, &server);
+        let owner = source.owner;
+        match ask {
+            Ask::CallTool { .. } | Ask::Listen(_) if self.is_ending() => {
+                Some(Err(Fault::busy("the server is ending")))
+            }
+            Ask::CallTool { name, arguments } => self.call_tool(source, context, &name, arguments),
+            Ask::Ping | Ask::SetLevel(_) => Some(Ok(results.empty())),
+            Ask::Discover => Some(Ok(results.discover())),
+            Ask::ListTools { cursor } => Some(self.list_tools(owner, &results, cursor.as_deref())),
+            Ask::ListResources { ref cursor } => match self.gather_list(&source, &context, &ask) {
+                true => None,
+                false => {
+                    let items = self.execution_items(owner);
+                    Some(self.page_of_resources(&results, items, cursor.as_deref()))
+                }
+            },
+            Ask::ListTemplates { cursor } => Some(self.list_templates(&results, cursor.as_deref())),
+            Ask::ReadResource { uri } => Some(self.read_resource(owner, &results, &uri)),
+            Ask::Subscribe { uri } => Some(self.subscribe_resource(&source, &results, &uri)),
+            Ask::Unsubscribe { uri } => Some(self.unsubscribe_resource(&source, &results, &uri)),
+            Ask::ListPrompts { cursor } => Some(self.list_prompts(&results, cursor.as_deref())),
+            Ask::GetPrompt { name, arguments } => {
+                Some(self.get_prompt(&source, &context, &results, &name, &arguments))
+            }
+            Ask::Complete(wanted) => Some(self.complete_argument(owner, &results, &wanted)),
+            Ask::GetTask { id } => Some(self.get_task(owner, &context, &id)),
+            Ask::TaskResult { id } => self.task_result(source, context, &id),
+            Ask::ListTasks { ref cursor } => match self.gather_list(&source, &context, &ask) {
+                true => None,
+                false => {
+                    let items = self.task_items(owner, context.version);
+                    Some(super::tasks::page(&results, items, cursor.as_deref()))
+                }
+            },
+            Ask::CancelTask { id } => Some(self.cancel_task(owner, &context, &id)),
+            Ask::UpdateTask { id, answers } => {
+                Some(self.update_task(owner, &context, &id, answers))
+            }
+            Ask::Listen(filter) => self.listen_mcp(source, context, filter),
+        }
+    }
+
+    /// What the server says of itself.
+    pub(super) fn server_info(&self) -> Arc<ServerInfo> {
+        Arc::clone(&self.mcp.server)
+    }
+
+    /// What there is beside tools and executions.
+    pub(super) fn catalog(&self) -> Arc<Catalog> {
+        Arc::clone(&self.mcp.catalog)
+    }
+
+    fn is_ending(&self) -> bool {
+        self.serve.as_ref().is_some_and(|serve| serve.is_draining)
+    }
+
+    fn list_tools(
+        &mut self,
+        owner: Principal,
+        results: &Results<'_>,
+        cursor: Option<&str>,
+    ) -> Reply {
+        let mut all: Vec<Arc<ToolSpec>> = self.tool_specs(owner).cloned().collect();
+        all.extend(crate::mcp::door::specs().map(Arc::new));
+        all.sort_by(|one, other| one.name.cmp(&other.name));
+        all.dedup_by(|one, other| one.name == other.name);
+        let page = cursor::page(List::Tools, all, |spec| spec.name.clone(), cursor)?;
+        Ok(results.tools(documents(page, |spec| results::tool(&spec, results.version()))))
+    }
+
+    fn list_prompts(&mut self, results: &Results<'_>, cursor: Option<&str>) -> Reply {
+        let catalog = self.catalog();
+        let mut all: Vec<_> = catalog.prompts.iter().collect();
+        all.sort_by(|one, other| one.name.cmp(&other.name));
+        let page = cursor::page(List::Prompts, all, |prompt| prompt.name.clone(), cursor)?;
+        Ok(results.prompts(documents(page, |prompt| prompt.to_json(results.version()))))
+    }
+
+    fn get_prompt(
+        &mut self,
+        source: &Source,
+        context: &Context,
+        results: &Results<'_>,
+        name: &str,
+        arguments: &Map<String, Value>,
+    ) -> Reply {
+        let catalog = self.catalog();
+        let Some(prompt) = catalog.prompt(name) else {
+            return Err(Fault::invalid_params(format!("unknown prompt: {name}")));
+        };
+        prompt.check(arguments)?;
+        let bound = Bound { principal: source.owner, method: "prompts/get", name };
+        let replies = self.mcp.seal.replies(bound, context, self.now)?;
+        match (prompt.render)(arguments, &replies, &context.client)? {
+            Rendered::Messages(messages) => Ok(results.prompt(&prompt.description, messages)),
+            Rendered::Ask(Asking::Ask { questions, state })
+                if context.version.era() == Era::Stateless =>
+            {
+                self.input_required(bound, context, results, &questions, state)
+            }
+            Rendered::Ask(Asking::Refuse(text)) => Err(Fault::invalid_params(text)),
+            Rendered::Ask(Asking::Run | Asking::Ask { .. }) => {
+                Err(Fault::invalid_params("this prompt asks for more than this version can tell"))
+            }
+        }
+    }
+
+    /// The answer of something that asks first, in the stateless era.
+    pub(super) fn input_required(
+        &self,
+        bound: Bound<'_>,
+        context: &Context,
+        results: &Results<'_>,
+        questions: &[Question],
+        state: Option<Value>,
+    ) -> Reply {
+        questions::check(context.version, &context.client, questions)?;
+        let sealed = state.map(|state| self.mcp.seal.seal(bound, &state, self.now)).transpose()?;
+        Ok(results.input_required(questions, sealed))
+    }
+
+    /// What a request brings of an earlier one.
+    pub(super) fn replies_of(
+        &self,
+        source: &Source,
+        context: &Context,
+        name: &str,
+    ) -> Result<Replies, Fault> {
+        let bound = Bound { principal: source.owner, method: "tools/call", name };
+        self.mcp.seal.replies(bound, context, self.now)
+    }
+
+    fn complete_argument(
+        &mut self,
+        owner: Principal,
+        results: &Results<'_>,
+        wanted: &Complete,
+    ) -> Reply {
+        let ids = self.own_executions(owner);
+        let catalog = self.catalog();
+        let sources = Sources {
+            catalog: &catalog,
+            tool: &|name| self.tool_spec(owner, name),
+            executions: &|| ids.iter().map(ToString::to_string).collect(),
+        };
+        Ok(results.completion(&completion::complete(wanted, &sources)?))
+    }
+
+    /// Carries out what a client tells.
+    pub(super) fn tell_mcp(&mut self, source: Source, told: Told) {
+        if let Told::Cancelled { id, .. } = told {
+            match self.find_call(source.asker, &id) {
+                Some(handle) => self.cancel_mcp(handle),
+                None => self.cancel_far(source.asker, &id),
+            }
+        }
+    }
+
+    /// The call that this asker knows by this id.
+    pub(super) fn find_call(&self, asker: Asker, id: &Id) -> Option<Handle> {
+        let serve = self.serve.as_ref()?;
+        let is_it = |call: &McpCall| call.asker == asker && call.context.id == *id;
+        serve.mcp.calls.iter().find(|(_, call)| is_it(call)).map(|(handle, _)| handle)
+    }
+
+    /// Its client does not want it any more: it is stopped, and not answered.
+    pub(super) fn cancel_mcp(&mut self, handle: Handle) {
+        let execution = self.stop_call(handle);
+        self.drop_call(handle);
+        if let Some(execution) = execution {
+            let _ = self.cancel(execution);
+        }
+    }
+
+    /// What a call keeps is let go of; the execution that was run for it alone.
+    pub(super) fn stop_call(&mut self, handle: Handle) -> Option<crate::base::ExecutionId> {
+        let serve = self.serve.as_mut().expect("it has calls");
+        let call = serve.mcp.calls.get(handle)?;
+        match call.stage {
+            Stage::Runs(keep) => {
+                let execution = serve.mcp.keeps.get(keep)?.execution;
+                self.forget_keep(keep);
+                execution
+            }
+            _ => None,
+        }
+    }
+
+    /// As [`Shard::cancel_mcp`], of whoever is gone: its connection is not written to.
+    pub(super) fn abandon(&mut self, handle: Handle) {
+        self.cancel_mcp(handle);
+    }
+}
+
+/// A page of what was listed, as it is told.
+pub(super) fn documents<T>(page: Page<T>, document: impl Fn(T) -> Value) -> Page<Value> {
+    Page { items: page.items.into_iter().map(document).collect(), next: page.next }
+}

@@ -1,0 +1,385 @@
+//! The door: outputs that are read piece by piece, by tools of our own. A stream is called as its
+//! execution is. Who asks for one that is nobody's door yet opens it, with what is still held.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+use super::super::super::Shard;
+use super::Due;
+use super::answer::{Reply, Source};
+use super::call::Stage;
+use super::keep::{Keep, Role};
+use super::tools::{ToolCall, execute_error};
+use crate::base::{ExecutionId, Handle, Principal};
+use crate::engine::{Event, From};
+use crate::limits;
+use crate::mcp::door::{self, DoorCall, ReadError};
+use crate::mcp::results::Results;
+use crate::mcp::{CallMeta, Context};
+use crate::reactor::Reactor;
+use crate::tool::{Asking, Prepared, Replies, ToolSpec};
+
+impl<R: Reactor + 'static> Shard<R> {
+    /// Carries out a call of one of the door's tools. `None`: it is answered later.
+    pub(super) fn use_door(
+        &mut self,
+        source: Source,
+        context: Box<Context>,
+        call: Result<DoorCall, String>,
+    ) -> Option<Reply> {
+        let server = self.server_info();
+        let results = Results::new(context.version, &server);
+        let refused = |text: &str| Some(Ok(results.call_refused(text, CallMeta::default())));
+        match call {
+            Err(problem) => refused(&problem),
+            Ok(DoorCall::Open { tool, arguments }) => {
+                Some(self.open_stream(source, context, &tool, arguments))
+            }
+            Ok(DoorCall::Read { stream_id, offset }) => {
+                match self.find_door(source.owner, &stream_id) {
+                    Err(problem) => refused(&problem),
+                    Ok(keep) => self.read_stream(source, context, keep, offset),
+                }
+            }
+            Ok(DoorCall::Close { stream_id }) => match self.find_door(source.owner, &stream_id) {
+                Err(problem) => refused(&problem),
+                Ok(keep) => {
+                    let total_bytes = self.close_stream(keep);
+                    let value = door::closed(&stream_id, total_bytes);
+                    Some(Ok(results.call_value(value, CallMeta::default())))
+                }
+            },
+        }
+    }
+
+    fn open_stream(
+        &mut self,
+        source: Source,
+        context: Box<Context>,
+        tool: &str,
+        arguments: Map<String, Value>,
+    ) -> Reply {
+        let server = self.server_info();
+        let results = Results::new(context.version, &server);
+        let refused = |text: &str| Ok(results.call_refused(text, CallMeta::default()));
+        let Some(spec) = self.tool_spec(source.owner, tool) else {
+            return refused(&format!("argument `tool`: no tool is called `{tool}`"));
+        };
+        let (arguments, replies) = (Value::Object(arguments), Replies::default());
+        let call = ToolCall { source, context: context.clone(), spec, arguments, replies };
+        match self.ask_tool(&call) {
+            Ok(Asking::Run) => {}
+            Ok(_) => return refused("this tool asks before it runs: call it itself"),
+            Err(reply) => return reply,
+        }
+        let prepared = match self.prepare_call(&call) {
+            Ok(prepared) => prepared,
+            Err(reply) => return reply,
+        };
+        match self.begin_door(source, &context, call.spec, prepared) {
+            Err(reply) => reply,
+            Ok((id, spec)) => {
+                let value = door::opened(&id.to_string(), &spec.name);
+                let (token, events) = self.names_of(id);
+                let id = id.to_string();
+                Ok(results.call_value(value, meta_of(&id, token.as_deref(), events.as_deref())))
+            }
+        }
+    }
+
+    /// Runs a tool whose result is a stream: its call is answered at once.
+    pub(super) fn open_door(
+        &mut self,
+        source: &Source,
+        context: &Context,
+        spec: Arc<ToolSpec>,
+        prepared: Prepared,
+    ) -> Reply {
+        match self.begin_door(*source, context, spec, prepared) {
+            Ok((id, spec)) => Ok(self.stream_result(context, id, &spec, &[])),
+            Err(reply) => reply,
+        }
+    }
+
+    fn begin_door(
+        &mut self,
+        source: Source,
+        context: &Context,
+        spec: Arc<ToolSpec>,
+        prepared: Prepared,
+    ) -> Result<(ExecutionId, Arc<ToolSpec>), Reply> {
+        let (owner, version) = (source.owner, context.version);
+        self.make_room_for_door(owner).map_err(|problem| self.refusal(context, &problem))?;
+        let kept = self.keep_output(owner, Arc::clone(&spec), Role::Door, prepared, 1);
+        let keep = kept.map_err(|error| {
+            let server = self.server_info();
+            execute_error(&Results::new(version, &server), &error)
+        })?;
+        self.set_door_timer(keep);
+        let serve = self.serve.as_mut().expect("it was asked");
+        let execution = serve.mcp.keeps.get(keep).and_then(|keep| keep.execution);
+        let execution = execution.expect("it runs");
+        self.log_started_by(source.outlet.connection(), execution, &spec.name);
+        self.pump();
+        Ok((execution, spec))
+    }
+
+    /// What a call is answered that was not run for want of something.
+    pub(super) fn refusal(&self, context: &Context, problem: &str) -> Reply {
+        let server = self.server_info();
+        Ok(Results::new(context.version, &server).call_refused(problem, CallMeta::default()))
+    }
+
+    /// Is there room for a door of this principal's? Of those that were read to their ends the
+    /// first has to go.
+    fn make_room_for_door(&mut self, owner: Principal) -> Result<(), String> {
+        let most = limits::MCP_STREAMS_PER_PRINCIPAL_MAX;
+        let serve = self.serve.as_mut().expect("it was asked");
+        let is_own = |keep: &Keep| matches!(keep.role, Role::Door) && keep.owner == owner;
+        let own = serve.mcp.keeps.iter().filter(|(_, keep)| is_own(keep));
+        let own: Vec<(Handle, bool)> = own.map(|(handle, k)| (handle, k.is_done())).collect();
+        if own.len() < most {
+            return Ok(());
+        }
+        match own.iter().find(|(_, is_done)| *is_done) {
+            Some((handle, _)) => {
+                self.forget_keep(*handle);
+                Ok(())
+            }
+            None => Err(format!("{most} streams are open already: close one with stream_close")),
+        }
+    }
+
+    /// The door of this name, if it is this principal's.
+    fn find_door(&mut self, owner: Principal, stream_id: &str) -> Result<Handle, String> {
+        let unknown = || "argument `stream_id`: there is no such stream".to_owned();
+        let id = stream_id.parse::<ExecutionId>().map_err(|_| unknown())?;
+        if !self.is_owned(id, owner) {
+            return Err(unknown());
+        }
+        let serve = self.serve.as_mut().expect("it was asked");
+        let is_it = |keep: &Keep| matches!(keep.role, Role::Door) && keep.execution == Some(id);
+        if let Some((handle, _)) = serve.mcp.keeps.iter().find(|(_, keep)| is_it(keep)) {
+            return Ok(handle);
+        }
+        let spec = self.tool_of(id).cloned().ok_or_else(unknown)?;
+        self.make_room_for_door(owner)?;
+        let keep = Keep { execution: Some(id), ..Keep::new(owner, spec, Role::Door) };
+        let serve = self.serve.as_mut().expect("as above");
+        let keep = serve.mcp.keeps.insert(Box::new(keep));
+        let keep = keep.map_err(|_| "there are too many streams".to_owned())?;
+        self.pump();
+        self.attach_keep(keep, id, From::Start);
+        self.set_door_timer(keep);
+        self.pump();
+        Ok(keep)
+    }
+
+    fn set_door_timer(&mut self, handle: Handle) {
+        let until = self.now + limits::MCP_DOOR_IDLE;
+        let serve = self.serve.as_mut().expect("it was asked");
+        let Some(keep) = serve.mcp.keeps.get_mut(handle) else { return };
+        let armed = keep.timer.take();
+        let timer = serve.mcp.set_timer(armed, Some((Due::Keep(handle), until)));
+        serve.mcp.keeps.get_mut(handle).expect("it was just there").timer = timer;
+    }
+
+    fn read_stream(
+        &mut self,
+        source: Source,
+        context: Box<Context>,
+        keep: Handle,
+        offset: Option<u64>,
+    ) -> Option<Reply> {
+        self.set_door_timer(keep);
+        if let Some(reply) = self.read_door(&context, keep, offset, false) {
+            return Some(reply);
+        }
+        let handle = match self.open_call(source, context, Stage::Reads(keep, offset)) {
+            Ok(handle) => handle,
+            Err(fault) => return Some(Err(fault)),
+        };
+        let until = self.now + limits::MCP_READ_WAIT;
+        let serve = self.serve.as_mut().expect("it was asked");
+        let timer = serve.mcp.set_timer(None, Some((Due::Call(handle), until)));
+        serve.mcp.calls.get_mut(handle).expect("it was just opened").timer = timer;
+        serve.mcp.keeps.get_mut(keep).expect("it was just read").readers.push(handle);
+        None
+    }
+
+    /// What is there. `None`: nothing yet, and it is waited for.
+    fn read_door(
+        &mut self,
+        context: &Context,
+        handle: Handle,
+        offset: Option<u64>,
+        is_late: bool,
+    ) -> Option<Reply> {
+        let server = self.server_info();
+        let results = Results::new(context.version, &server);
+        let serve = self.serve.as_mut().expect("it was asked");
+        let meta = CallMeta::default();
+        let Some(keep) = serve.mcp.keeps.get_mut(handle) else {
+            return Some(Ok(results.call_refused("the stream was closed", meta)));
+        };
+        let id = keep.execution.expect("a door is of an execution").to_string();
+        if keep.missed_bytes > 0 {
+            let text = format!("the first {} bytes are not there any more", keep.missed_bytes);
+            keep.missed_bytes = 0; // It is said once.
+            return Some(Ok(results.call_refused(&text, meta)));
+        }
+        let problem = keep.over.as_ref().and_then(super::keep::Over::problem);
+        let window = keep.window().expect("a door has a window");
+        let value = match window.read(offset) {
+            Ok(reading) => {
+                let mut value = reading.to_json(&id);
+                if let Some(problem) = problem.filter(|_| reading.is_done) {
+                    value["error"] = problem.into();
+                }
+                value
+            }
+            Err(ReadError::Empty) if !is_late => return None,
+            Err(ReadError::Empty) => door::timed_out(&id, window),
+            Err(error) => {
+                let text = door::read_problem(error).unwrap_or_default();
+                return Some(Ok(results.call_refused(&text, meta)));
+            }
+        };
+        if keep.is_full && keep.window().is_some_and(|window| window.room() > 0) {
+            keep.is_full = false;
+            if let Some(subscriber) = keep.subscriber {
+                self.tell(Event::Demand(subscriber, u32::MAX));
+            }
+        }
+        Some(Ok(results.call_value(value, meta)))
+    }
+
+    /// Answers a read that has waited.
+    pub(super) fn answer_read(
+        &mut self,
+        handle: Handle,
+        keep: Handle,
+        offset: Option<u64>,
+        is_late: bool,
+    ) {
+        let context = self.call_context(handle);
+        let Some(reply) = self.read_door(&context, keep, offset, is_late) else { return };
+        let serve = self.serve.as_mut().expect("it has calls");
+        if let Some(keep) = serve.mcp.keeps.get_mut(keep) {
+            keep.readers.retain(|reader| *reader != handle);
+        }
+        self.answer_call(handle, reply);
+        self.pump();
+    }
+
+    /// Something new is there: the first of those who wait has it.
+    pub(super) fn settle_readers(&mut self, handle: Handle) {
+        loop {
+            let serve = self.serve.as_mut().expect("it keeps");
+            let Some(keep) = serve.mcp.keeps.get_mut(handle) else { return };
+            let Some(&reader) = keep.readers.first() else { return };
+            let offset = match serve.mcp.calls.get(reader).map(|call| &call.stage) {
+                Some(Stage::Reads(_, offset)) => *offset,
+                _ => {
+                    keep.readers.remove(0); // It is gone.
+                    continue;
+                }
+            };
+            self.answer_read(reader, handle, offset, false);
+            let serve = self.serve.as_mut().expect("as above");
+            let keep = serve.mcp.keeps.get(handle);
+            if keep.is_none_or(|keep| keep.readers.first() == Some(&reader)) {
+                return; // It waits on.
+            }
+        }
+    }
+
+    /// Closes a door. How long the stream was so far.
+    fn close_stream(&mut self, handle: Handle) -> u64 {
+        let serve = self.serve.as_mut().expect("it was asked");
+        let Some(keep) = serve.mcp.keeps.get_mut(handle) else { return 0 };
+        let total = keep.window().map_or(0, |window| window.total_written());
+        let execution = keep.execution.filter(|_| keep.over.is_none());
+        self.close_door(handle);
+        if let Some(execution) = execution {
+            let _ = self.cancel(execution);
+        }
+        total
+    }
+
+    /// Nobody reads from it any more.
+    pub(super) fn close_door(&mut self, handle: Handle) {
+        let serve = self.serve.as_mut().expect("it keeps");
+        let Some(keep) = serve.mcp.keeps.get_mut(handle) else { return };
+        let readers = std::mem::take(&mut keep.readers);
+        self.forget_keep(handle);
+        for reader in readers {
+            let context = self.call_context(reader);
+            let reply = self.refusal(&context, "the stream was closed");
+            self.answer_call(reader, reply);
+        }
+    }
+
+    /// What was to be an answer is too much for one: a door it is.
+    pub(super) fn answer_with_door(&mut self, call: Handle, handle: Handle) {
+        let context = self.call_context(call);
+        let serve = self.serve.as_mut().expect("it keeps");
+        let Some(keep) = serve.mcp.keeps.get_mut(handle) else { return };
+        let (owner, execution) = (keep.owner, keep.execution.expect("it runs"));
+        if let Err(problem) = self.make_room_for_door(owner) {
+            let text = format!("the result is too long for an answer, and {problem}");
+            self.forget_keep(handle);
+            let _ = self.cancel(execution);
+            let reply = self.refusal(&context, &text);
+            return self.answer_call(call, reply);
+        }
+        let serve = self.serve.as_mut().expect("as above");
+        let keep = serve.mcp.keeps.get_mut(handle).expect("as above");
+        keep.role = Role::Door;
+        let spec = Arc::clone(&keep.tool);
+        let beginning = std::mem::take(&mut keep.beginning);
+        self.set_door_timer(handle);
+        let result = self.stream_result(&context, execution, &spec, &beginning);
+        self.answer_call(call, Ok(result));
+    }
+
+    /// The answer to a call whose result is a stream.
+    pub(super) fn stream_result(
+        &self,
+        context: &Context,
+        id: ExecutionId,
+        spec: &ToolSpec,
+        beginning: &[u8],
+    ) -> Value {
+        let server = self.server_info();
+        let results = Results::new(context.version, &server);
+        let (token, events) = self.names_of(id);
+        let name = id.to_string();
+        let meta = meta_of(&name, token.as_deref(), events.as_deref());
+        results.call_as_stream(beginning, &name, spec, meta)
+    }
+
+    /// Under what an execution's progress is told, and where its native stream is.
+    pub(super) fn names_of(&self, id: ExecutionId) -> (Option<String>, Option<String>) {
+        let run = self.runs.get(id.slot.index as usize).and_then(Option::as_ref);
+        let Some(run) = run.filter(|run| run.id == id) else { return (None, None) };
+        let has_http = self.serve.as_ref().is_some_and(|serve| !serve.listeners.is_empty());
+        let events = has_http.then(|| {
+            let path = format!("/v1/executions/{id}/events");
+            match self.access.ticket(run.owner, id, self.now) {
+                Some(ticket) => format!("{path}?ticket={ticket}"),
+                None => path,
+            }
+        });
+        (run.names.token.clone(), events)
+    }
+}
+
+pub(super) fn meta_of<'a>(
+    execution: &'a str,
+    progress_token: Option<&'a str>,
+    events: Option<&'a str>,
+) -> CallMeta<'a> {
+    CallMeta { progress_token, execution, events }
+}

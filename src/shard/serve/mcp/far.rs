@@ -1,0 +1,229 @@
+//! Sessions and what they ask for may live on different shards: calls of virtual tools live where
+//! their workers are, and who asks about an execution is answered where that is.
+//!
+//! A request is let in by its session, and then goes, with its connection, where what it is about
+//! lives. There it is a call like any other, of a session that is elsewhere. That session is told
+//! when the request is over; what it wants to cancel, and that it has ended, all shards are told.
+
+use serde_json::{Value, json};
+
+use super::super::super::Shard;
+use super::super::super::handle::Command;
+use super::answer::{Source, status_of, write_answer};
+use super::call::{Asker, Outlet};
+use super::sessions::SessionName;
+use crate::base::{Handle, Principal};
+use crate::endpoint::{Answer, ApiError, Call, JSON, McpRequest, McpWish, shard_of};
+use crate::mcp::{Ask, Context, Incoming};
+use crate::reactor::{ConnectionId, Reactor};
+use crate::wire::http1::Status;
+use crate::wire::jsonrpc::Id;
+
+impl<R: Reactor + 'static> Shard<R> {
+    /// Sends a request where that lives which it is about. `None`: it is on its way, or all are
+    /// asked for their part of the answer.
+    pub(super) fn pass_on_asked(
+        &mut self,
+        id: ConnectionId,
+        request: &McpRequest,
+        incoming: Incoming,
+        owner: Principal,
+    ) -> Option<Incoming> {
+        let Incoming::Ask(context, ask) = incoming else { return Some(incoming) };
+        let home = match (&ask, shard_of(&ask)) {
+            (_, Some(shard)) => usize::from(shard),
+            (Ask::CallTool { name, .. }, None) if self.is_virtual(owner, name) => {
+                usize::from(owner.0) % self.peers.len().max(1)
+            }
+            _ => self.own_index(),
+        };
+        if home == self.own_index() || home >= self.peers.len() {
+            return Some(Incoming::Ask(context, ask));
+        }
+        let wish = McpWish::Asked(context, ask);
+        let asked = McpRequest { wish, ..request.clone() };
+        self.begin_move(id, Call::Mcp(asked.into()), home);
+        None
+    }
+
+    /// A request of a session of another shard arrives.
+    pub(super) fn hear_asked(
+        &mut self,
+        id: ConnectionId,
+        request: &McpRequest,
+        context: Box<Context>,
+        ask: Ask,
+        owner: Principal,
+    ) -> bool {
+        let name = request.session.as_ref().and_then(|text| text.parse::<SessionName>().ok());
+        let Some(name) = name else {
+            let text = "a request without its session";
+            let error = ApiError::new(Status::BAD_REQUEST, "no_session", text);
+            return self.answer_error(id, &error);
+        };
+        let asker = Asker::Session(name);
+        let source = Source { asker, owner, outlet: Outlet::Open(id) };
+        self.hear_incoming(id, Incoming::Ask(context, ask), source)
+    }
+
+    /// A request that was let in elsewhere came to nothing on its way.
+    pub(in crate::shard::serve) fn let_go_asked(&mut self, call: &Call) {
+        let Call::Mcp(request) = call else { return };
+        let McpWish::Asked(context, _) = &request.wish else { return };
+        let name = request.session.as_ref().and_then(|text| text.parse::<SessionName>().ok());
+        if let (Some(name), Some(_)) = (name, &self.serve) {
+            self.free_asked(Asker::Session(name), &context.id);
+        }
+    }
+
+    /// Is the session that a request names one of another shard?
+    pub(super) fn is_far(&self, request: &McpRequest) -> bool {
+        let name = request.session.as_ref().and_then(|text| text.parse::<SessionName>().ok());
+        name.is_some_and(|name| usize::from(name.shard) != self.own_index())
+    }
+
+    /// Goes on with the stream of a call of a session that is elsewhere.
+    pub(super) fn resume_far(
+        &mut self,
+        id: ConnectionId,
+        request: &McpRequest,
+        owner: Principal,
+        behind: &str,
+    ) -> bool {
+        let name = request.session.as_ref().and_then(|text| text.parse::<SessionName>().ok());
+        if let Some(name) = name
+            && let Some(is_whole) = self.resume_call(id, name, owner, behind)
+        {
+            return is_whole;
+        }
+        self.answer_fault(id, None, super::receive::no_such_stream())
+    }
+
+    /// Has another shard do something, if it is there.
+    fn have_done(&self, shard: u8, work: impl FnOnce(&mut Shard<R>) + Send + 'static) {
+        if let Some(peer) = self.peers.get(usize::from(shard))
+            && usize::from(shard) != self.own_index()
+        {
+            let _ = peer.send(Command::Call(Box::new(work))); // If it is gone, so is all of it.
+        }
+    }
+
+    /// A request of a session that is elsewhere is over.
+    pub(super) fn finish_far(&mut self, name: SessionName, id: &Id) {
+        let id = id.clone();
+        self.have_done(name.shard, move |shard| {
+            if let Some(serve) = &mut shard.serve
+                && let Some(session) = serve.mcp.sessions.get(name)
+            {
+                session.machine.finish(&id);
+            }
+        });
+    }
+
+    /// A session does not want this any more, which is not here.
+    pub(super) fn cancel_far(&mut self, asker: Asker, id: &Id) {
+        let Asker::Session(_) = asker else { return };
+        for shard in 0..self.peers.len() as u8 {
+            let id = id.clone();
+            self.have_done(shard, move |shard| {
+                if let Some(handle) = shard.find_call(asker, &id) {
+                    shard.cancel_mcp(handle);
+                }
+            });
+        }
+    }
+
+    /// A session is over: so is what it has run elsewhere.
+    pub(super) fn tell_far(&mut self, name: SessionName) {
+        for shard in 0..self.peers.len() as u8 {
+            self.have_done(shard, move |shard| shard.end_far_session(name));
+        }
+    }
+
+    fn end_far_session(&mut self, name: SessionName) {
+        let Some(serve) = &mut self.serve else { return };
+        serve.mcp.forget_session(name);
+        let calls = serve.mcp.calls.iter();
+        let its = calls.filter(|(_, call)| call.asker == Asker::Session(name));
+        let its: Vec<Handle> = its.map(|(handle, _)| handle).collect();
+        for handle in its {
+            self.cancel_mcp(handle);
+        }
+    }
+
+    /// Tells a session what belongs to none of its requests, wherever it is.
+    pub(super) fn tell_session(&mut self, name: SessionName, bytes: Vec<u8>) {
+        if usize::from(name.shard) != self.own_index() {
+            self.have_done(name.shard, move |shard| shard.tell_session_here(name, &bytes));
+            return;
+        }
+        self.tell_session_here(name, &bytes);
+    }
+
+    fn tell_session_here(&mut self, name: SessionName, bytes: &[u8]) {
+        let Some(serve) = &mut self.serve else { return };
+        let Some(session) = serve.mcp.sessions.get(name) else { return };
+        if let Some(outlet) = session.outlet() {
+            serve.write_event(outlet, None, |out| out.extend_from_slice(bytes));
+        }
+    }
+
+    /// Asks all shards for their parts of a list, if there are others, and who asks can wait.
+    pub(super) fn gather_list(&mut self, source: &Source, context: &Context, ask: &Ask) -> bool {
+        let Outlet::Open(id) = source.outlet else { return false };
+        if self.peers.len() < 2 {
+            return false;
+        }
+        let session = match source.asker {
+            Asker::Session(name) => Some(name.to_string().into()),
+            Asker::Alone(_) => None,
+        };
+        let wish = McpWish::Asked(Box::new(context.clone()), ask.clone());
+        let request = McpRequest::of(wish, session);
+        if self.gather(id, Call::Mcp(request.into()), source.owner) {
+            // It is answered already: the next request may be there.
+            self.serve.as_mut().expect("it was asked").answered.push(id);
+        }
+        true
+    }
+
+    /// What of a list is on this shard.
+    pub(in crate::shard::serve) fn list_part(
+        &mut self,
+        request: &McpRequest,
+        owner: Principal,
+    ) -> Value {
+        let items = match &request.wish {
+            McpWish::Asked(_, Ask::ListResources { .. }) => self.execution_items(owner),
+            McpWish::Asked(context, Ask::ListTasks { .. }) => {
+                self.task_items(owner, context.version)
+            }
+            _ => Vec::new(),
+        };
+        json!({ "items": items })
+    }
+
+    /// The lists of all shards are there.
+    pub(in crate::shard::serve) fn answer_listed(
+        &mut self,
+        id: ConnectionId,
+        request: &McpRequest,
+        items: Vec<Value>,
+    ) -> bool {
+        let McpWish::Asked(context, ask) = &request.wish else { unreachable!("it was asked") };
+        let server = self.server_info();
+        let results = crate::mcp::Results::new(context.version, &server);
+        let reply = match ask {
+            Ask::ListTasks { cursor } => super::tasks::page(&results, items, cursor.as_deref()),
+            Ask::ListResources { cursor } => {
+                self.page_of_resources(&results, items, cursor.as_deref())
+            }
+            _ => unreachable!("nothing else is asked of all"),
+        };
+        if let Some(name) = request.session.as_ref().and_then(|text| text.parse().ok()) {
+            self.free_asked(Asker::Session(name), &context.id);
+        }
+        let bytes = write_answer(context, &reply);
+        self.answer(id, &Answer::text(status_of(&reply), JSON, bytes))
+    }
+}

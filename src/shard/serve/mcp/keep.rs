@@ -1,0 +1,197 @@
+//! What is kept of an execution's output: for the answer to a call, for a task, for a door.
+//!
+//! An answer holds so much, and content blocks among it. What is more than that makes a door of it:
+//! a window of what was not read yet, and its producer waits until somebody reads. Where that is
+//! not wanted, the answer says how the output begins; the rest was told in notifications, and is
+//! let go of here.
+
+use std::sync::Arc;
+
+use super::tasks::Task;
+use crate::base::{ExecutionId, Handle, Principal, SubscriberId};
+use crate::engine::wheel::TimerId;
+use crate::engine::{EndState, Gap, Kind, Outcome};
+use crate::limits;
+use crate::mcp::Collected;
+use crate::mcp::door::Window;
+use crate::shard::{Chunk, Ended};
+use crate::tool::ToolSpec;
+
+/// What it is kept for.
+#[derive(Debug)]
+pub(super) enum Role {
+    /// The answer to this call.
+    Answer(Handle),
+    /// Whoever reads.
+    Door,
+    /// Whoever asks for the result.
+    Task(Box<Task>),
+}
+
+/// As what.
+#[derive(Debug)]
+pub(super) enum Content {
+    /// All of it.
+    All(Collected),
+    /// How it begins; there was more.
+    Beginning(Collected),
+    /// What was not read.
+    Window(Window),
+}
+
+/// How an execution has ended.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Over {
+    pub state: EndState,
+    pub error: Option<Box<str>>,
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub(super) struct Keep {
+    pub owner: Principal,
+    /// What runs.
+    pub tool: Arc<ToolSpec>,
+    /// `None`: its tool still asks.
+    pub execution: Option<ExecutionId>,
+    /// Gives it what comes, until the end.
+    pub subscriber: Option<SubscriberId>,
+    pub content: Content,
+    /// How what is a window now has begun.
+    pub beginning: Box<[u8]>,
+    /// It is never a door.
+    pub is_streamed: bool,
+    /// Its subscriber was told to give it nothing.
+    pub is_full: bool,
+    pub over: Option<Over>,
+    pub role: Role,
+    /// Calls that wait for something new.
+    pub readers: Vec<Handle>,
+    /// Payload that was gone before it began.
+    pub missed_bytes: u64,
+    pub timer: Option<TimerId>,
+}
+
+impl Keep {
+    pub fn new(owner: Principal, tool: Arc<ToolSpec>, role: Role) -> Keep {
+        let content = match role {
+            Role::Door => Content::Window(Window::new()),
+            Role::Answer(_) | Role::Task(_) => Content::All(Collected::new()),
+        };
+        Keep {
+            owner,
+            tool,
+            execution: None,
+            subscriber: None,
+            content,
+            beginning: Box::default(),
+            is_streamed: false,
+            is_full: false,
+            over: None,
+            role,
+            readers: Vec::new(),
+            missed_bytes: 0,
+            timer: None,
+        }
+    }
+
+    /// Takes a chunk.
+    pub fn take(&mut self, chunk: &Chunk<'_>) {
+        if chunk.kind == Kind::Log {
+            return; // It was told.
+        }
+        if let Content::All(collected) = &mut self.content {
+            if collected.push(chunk.kind == Kind::Content, chunk.more, chunk.data) {
+                return;
+            }
+            let collected = std::mem::take(collected);
+            self.content = match self.is_streamed || matches!(self.role, Role::Task(_)) {
+                true => Content::Beginning(collected),
+                false => {
+                    let output = collected.output();
+                    self.beginning = output[..output.len().min(limits::MCP_SUMMARY_BYTES)].into();
+                    let mut window = Window::new();
+                    window.push(&collected.into_bytes());
+                    Content::Window(window)
+                }
+            };
+        }
+        if let Content::Window(window) = &mut self.content {
+            window.push(chunk.data);
+            self.is_full = window.room() == 0 || matches!(self.role, Role::Answer(_));
+        }
+    }
+
+    /// Nothing more comes.
+    pub fn end(&mut self, ended: &Ended<'_>) {
+        self.subscriber = None;
+        self.finish(Over { state: ended.end.state, error: ended.error.map(Box::from) });
+    }
+
+    /// It was never given anything.
+    pub fn fail(&mut self, text: &str) {
+        let state = EndState::Ended(Outcome::Failed);
+        self.finish(Over { state, error: Some(text.into()) });
+    }
+
+    fn finish(&mut self, over: Over) {
+        if let Content::Window(window) = &mut self.content
+            && !window.is_ended()
+        {
+            window.end();
+        }
+        self.is_full = false;
+        self.over = Some(over);
+    }
+
+    /// Something of it is gone for good: only who comes to an execution late sees that.
+    pub fn miss(&mut self, gap: &Gap) {
+        self.missed_bytes += gap.byte_count;
+    }
+
+    /// Does somebody wait for something new?
+    pub fn has_readers(&self) -> bool {
+        !self.readers.is_empty()
+    }
+
+    pub fn window(&mut self) -> Option<&mut Window> {
+        match &mut self.content {
+            Content::Window(window) => Some(window),
+            Content::All(_) | Content::Beginning(_) => None,
+        }
+    }
+
+    /// Was it too much for an answer?
+    pub fn is_a_door(&self) -> bool {
+        matches!(self.content, Content::Window(_))
+    }
+
+    /// Was all of it read?
+    pub fn is_done(&self) -> bool {
+        matches!(&self.content, Content::Window(window) if window.is_done())
+    }
+}
+
+impl Over {
+    /// What went wrong, if something did: a sentence.
+    pub fn problem(&self) -> Option<String> {
+        let said = self.error.as_deref().filter(|text| !text.is_empty());
+        match self.state {
+            EndState::Ended(Outcome::Completed) => None,
+            EndState::Ended(outcome) => {
+                Some(said.map_or_else(|| format!("the execution has {outcome}"), str::to_owned))
+            }
+            EndState::Detached { reason, .. } => {
+                Some(format!("the rest is lost: detached ({})", reason.name()))
+            }
+        }
+    }
+
+    /// As an answer says it.
+    pub fn outcome(&self) -> Outcome {
+        match self.state {
+            EndState::Ended(outcome) => outcome,
+            EndState::Detached { .. } => Outcome::Failed,
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! Connections of lines: each line is a message, in both directions. One session of the handshake
+//! era may be spoken on it, and requests that stand for themselves.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::super::super::Shard;
+use super::super::Serve;
+use super::super::connection::Doing;
+use super::answer::{Source, write_answer};
+use super::call::{Asker, Outlet, Stage};
+use super::receive::result_bytes;
+use super::sessions::SessionName;
+use super::{Due, Link, Part};
+use crate::base::{Handle, Principal};
+use crate::limits;
+use crate::mcp::{self, Era, Fault, Incoming, codes};
+use crate::reactor::{AdoptError, ConnectionId, Reactor, ReleasedSocket};
+use crate::wire::jsonrpc::{self, Id, Malformed, Message};
+use crate::wire::{LineSplitter, Split};
+
+/// How a connection of lines is served.
+#[derive(Default)]
+pub struct LineOptions {
+    /// So long an answer waits behind the last notification of its call: some clients drop what
+    /// comes together with the answer.
+    pub settle: Duration,
+    /// Called once, when the connection is gone.
+    pub on_end: Option<Box<dyn FnOnce() + Send>>,
+}
+
+impl fmt::Debug for LineOptions {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("LineOptions").field("settle", &self.settle).finish_non_exhaustive()
+    }
+}
+
+/// One of them.
+#[derive(Debug)]
+pub(super) struct Lines {
+    splitter: LineSplitter,
+    session: Option<SessionName>,
+    options: LineOptions,
+}
+
+impl<R: Reactor + 'static> Shard<R> {
+    /// Speaks the Model Context Protocol on this connection, line by line, with whoever is at its
+    /// other end, as if he had come where nobody has to say who he is.
+    ///
+    /// # Errors
+    /// [`AdoptError`], which gives it back.
+    pub fn open_lines(
+        &mut self,
+        socket: ReleasedSocket,
+        options: LineOptions,
+    ) -> Result<(), AdoptError> {
+        if let Err(error) = self.open_serve() {
+            return Err(AdoptError::without_sockets(socket, &error));
+        }
+        let peer = socket.peer();
+        let id = self.reactor.adopt(socket)?;
+        let now = self.reactor.now();
+        let serve = self.serve.as_mut().expect("it was just opened");
+        serve.accept(id, peer, now);
+        serve.set_timer(id, None);
+        let splitter = LineSplitter::new(limits::MCP_LINE_BYTES_MAX);
+        let lines = Lines { splitter, session: None, options };
+        let connection = serve.connection(id).expect("it was just accepted");
+        connection.mcp = Some(Box::new(Link::new(Part::Lines(Box::new(lines)))));
+        connection.doing = Doing::Mcp;
+        serve.settle_place(id, now);
+        Ok(())
+    }
+
+    /// Bytes came on a connection of lines.
+    pub(in crate::shard::serve) fn receive_lines(&mut self, id: ConnectionId, mut bytes: &[u8]) {
+        loop {
+            let Some(lines) = self.lines_of(id) else { return };
+            let message = match lines.splitter.next(&mut bytes) {
+                None => break,
+                Some(Split::Line(line)) => jsonrpc::parse(line),
+                Some(Split::TooLong) => Err(too_long()),
+            };
+            self.hear_line(id, message);
+        }
+        let serve = self.serve.as_mut().expect("it has connections");
+        let Some(connection) = serve.connection(id) else { return };
+        if connection.own_bytes() > limits::HTTP_ANSWERS_BYTES_MAX {
+            connection.is_full = true; // Whoever asks on without reading waits.
+            self.reactor.set_receiving(id, false);
+        }
+    }
+
+    fn lines_of(&mut self, id: ConnectionId) -> Option<&mut Lines> {
+        self.serve.as_mut()?.connection(id)?.mcp.as_mut()?.lines()
+    }
+
+    fn hear_line(&mut self, id: ConnectionId, message: Result<Message, Malformed>) {
+        let message = match message {
+            Ok(message) => message,
+            Err(malformed) => {
+                if !malformed.is_response {
+                    let fault = Fault::new(malformed.code, malformed.message);
+                    self.write_line(id, |out| fault.write(out, malformed.id.as_ref()));
+                }
+                return;
+            }
+        };
+        let owner = Principal::ANYONE;
+        let session = self.lines_of(id).and_then(|lines| lines.session);
+        let request_id = match &message {
+            Message::Request { id, .. } => Some(id.clone()),
+            Message::Notification { .. } | Message::Response { .. } => None,
+        };
+        let outlet = Outlet::Lines(id);
+        let (incoming, asker) = match (mcp::era_of(&message, None), session) {
+            (Era::Stateless, _) => {
+                let spec_of = |name: &str| self.tool_spec(owner, name);
+                (mcp::admit(message, None, &spec_of), Asker::Alone(id))
+            }
+            (Era::Handshake, Some(name)) => {
+                let serve = self.serve.as_mut().expect("it has connections");
+                let Some(session) = serve.mcp.sessions.get(name) else { return };
+                (session.machine.receive(message, None), Asker::Session(name))
+            }
+            (Era::Handshake, None) => return self.begin_line_session(id, &message, request_id),
+        };
+        let source = Source { asker, owner, outlet };
+        match incoming {
+            Err(fault) => self.write_fault(id, request_id, &fault),
+            Ok(Incoming::Ask(context, ask)) => {
+                let named = (*context).clone();
+                if let Some(reply) = self.ask_mcp(source, context, ask) {
+                    self.free_asked(asker, &named.id);
+                    let bytes = write_answer(&named, &reply);
+                    self.write_line(id, |out| out.extend_from_slice(&bytes));
+                }
+            }
+            Ok(Incoming::Told(told)) => self.tell_mcp(source, told),
+            Ok(Incoming::Reply { id: asked, result }) => self.hear_reply(source, &asked, result),
+        }
+    }
+
+    /// The first message of the handshake era.
+    fn begin_line_session(&mut self, id: ConnectionId, message: &Message, request: Option<Id>) {
+        if request.is_none() {
+            if let Message::Notification { method, params } = message {
+                // A request that stands for itself may be cancelled by one that does not say so.
+                let source = Source {
+                    asker: Asker::Alone(id),
+                    owner: Principal::ANYONE,
+                    outlet: Outlet::Lines(id),
+                };
+                self.tell_mcp(source, mcp::Told::parse(method, params));
+            }
+            return;
+        }
+        if let Message::Request { id: asked, method, .. } = message
+            && method == "ping"
+        {
+            let nothing = serde_json::Value::Object(serde_json::Map::new());
+            self.write_line(id, |out| jsonrpc::write_result(out, asked, &nothing));
+            return; // The one request that may come before.
+        }
+        match self.initialize(message, Principal::ANYONE) {
+            Err(fault) => self.write_fault(id, request, &fault),
+            Ok((name, result)) => {
+                let now = self.now;
+                let serve = self.serve.as_mut().expect("it has connections");
+                if let Some(session) = serve.mcp.sessions.get(name) {
+                    session.lines = Some(id);
+                }
+                serve.mcp.sessions.touch(name, now);
+                if let Some(lines) = self.lines_of(id) {
+                    lines.session = Some(name);
+                }
+                let bytes = result_bytes(message, &result);
+                self.write_line(id, |out| out.extend_from_slice(&bytes));
+            }
+        }
+    }
+
+    fn write_fault(&mut self, id: ConnectionId, request: Option<Id>, fault: &Fault) {
+        if request.is_some() {
+            self.write_line(id, |out| fault.write(out, request.as_ref()));
+        }
+    }
+
+    fn write_line(&mut self, id: ConnectionId, write: impl FnOnce(&mut Vec<u8>)) {
+        let serve = self.serve.as_mut().expect("it has connections");
+        serve.write_event(id, None, write);
+    }
+
+    /// The other end says nothing more: what is under way is cancelled, what was said is sent.
+    pub(in crate::shard::serve) fn end_lines(&mut self, id: ConnectionId, is_broken: bool) {
+        if is_broken {
+            self.drop_connection(id);
+            return;
+        }
+        let last = self.lines_of(id).and_then(|lines| lines.splitter.end().map(jsonrpc::parse));
+        if let Some(message) = last {
+            self.hear_line(id, message);
+        }
+        self.cancel_all_of(id);
+        let serve = self.serve.as_mut().expect("it has connections");
+        if let Some(connection) = serve.writable(id) {
+            connection.has_ended = true;
+            connection.is_last = true;
+        }
+    }
+
+    /// What is under way on a connection of lines is stopped.
+    fn cancel_all_of(&mut self, id: ConnectionId) {
+        let Some(serve) = &self.serve else { return };
+        let calls = serve.mcp.calls.iter();
+        let its = calls.filter(|(_, call)| call.outlet == Outlet::Lines(id));
+        let its: Vec<Handle> = its.map(|(handle, _)| handle).collect();
+        for handle in its {
+            self.cancel_mcp(handle);
+        }
+    }
+
+    /// A connection of lines is gone.
+    pub(super) fn lose_lines(&mut self, id: ConnectionId, lines: Lines) {
+        self.cancel_all_of(id);
+        if let Some(name) = lines.session {
+            self.close_session(name);
+        }
+        if let Some(on_end) = lines.options.on_end {
+            on_end();
+        }
+    }
+
+    /// Has the answer to wait, so that what was told before it is not lost? Then it is kept until
+    /// it has.
+    pub(super) fn defer_answer(&mut self, handle: Handle, bytes: &[u8]) -> bool {
+        let now = self.now;
+        let serve = self.serve.as_mut().expect("it has calls");
+        let Some(call) = serve.mcp.calls.get(handle) else { return false };
+        let Outlet::Lines(id) = call.outlet else { return false };
+        let was_told = call.reached.count > 0 || serve.mcp.notice.is_of(handle);
+        let Some(link) = serve.connection(id).and_then(|connection| connection.mcp.as_mut()) else {
+            return false;
+        };
+        let settle = link.lines().map_or(Duration::ZERO, |lines| lines.options.settle);
+        if settle.is_zero() || !was_told {
+            return false;
+        }
+        serve.close_notice();
+        self.silence(handle);
+        let serve = self.serve.as_mut().expect("as above");
+        let Some(call) = serve.mcp.calls.get_mut(handle) else { return true };
+        call.stage = Stage::Answered(bytes.into());
+        let armed = call.timer.take();
+        let timer = serve.mcp.set_timer(armed, Some((Due::Call(handle), now + settle)));
+        if let Some(call) = serve.mcp.calls.get_mut(handle) {
+            call.timer = timer;
+        }
+        true
+    }
+
+    /// A connection that takes bytes again is read from again.
+    pub(in crate::shard::serve) fn is_of_lines(&mut self, id: ConnectionId) -> bool {
+        self.lines_of(id).is_some()
+    }
+}
+
+impl Serve {
+    /// Does an answer on this connection wait behind what was told before?
+    pub(super) fn settles(&mut self, id: ConnectionId) -> bool {
+        let link = self.connection(id).and_then(|connection| connection.mcp.as_mut());
+        let lines = link.and_then(|link| link.lines());
+        lines.is_some_and(|lines| !lines.options.settle.is_zero())
+    }
+}
+
+fn too_long() -> Malformed {
+    let bytes_max = limits::MCP_LINE_BYTES_MAX;
+    Malformed {
+        id: None,
+        code: codes::INVALID_REQUEST,
+        message: format!("the line is longer than {bytes_max} bytes"),
+        is_response: false,
+    }
+}

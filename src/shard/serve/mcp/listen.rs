@@ -1,0 +1,311 @@
+//! Who wants to be told of changes: of tools, of tasks, of resources.
+//!
+//! Executions change with every chunk. So those that somebody watches are looked at now and then,
+//! and at once when they have ended; what is different then is told.
+
+use super::super::super::Shard;
+use super::answer::{Reply, Source};
+use super::call::{Asker, McpCall, Stage};
+use super::sessions::SessionName;
+use super::{Due, Mcp, News};
+use crate::base::{ExecutionId, Handle, Principal};
+use crate::engine::wheel::TimerId;
+use crate::engine::{Outcome, State};
+use crate::limits;
+use crate::mcp::cursor::List;
+use crate::mcp::results::{ExecutionUri, Results};
+use crate::mcp::{Context, Fault, Filter, notify};
+use crate::reactor::Reactor;
+use crate::wire::jsonrpc::Id;
+
+/// Who watches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Watcher {
+    Session(SessionName),
+    Call(Handle),
+}
+
+/// An execution that somebody watches.
+#[derive(Debug)]
+struct Watch {
+    watcher: Watcher,
+    uri: String,
+    execution: ExecutionId,
+    seen: Option<Glance>,
+}
+
+/// What is told of when it changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Glance {
+    state: u8,
+    head_seq: u64,
+    reports: u64,
+}
+
+/// All of them.
+#[derive(Debug, Default)]
+pub(super) struct Watches {
+    all: Vec<Watch>,
+    timer: Option<TimerId>,
+}
+
+impl Watches {
+    /// Forgets what a call watches.
+    pub fn forget(&mut self, call: Handle) {
+        self.all.retain(|watch| watch.watcher != Watcher::Call(call));
+    }
+
+    /// Forgets what a session watches.
+    pub fn forget_session(&mut self, name: SessionName) {
+        self.all.retain(|watch| watch.watcher != Watcher::Session(name));
+    }
+
+    /// Does somebody watch this?
+    pub fn has(&self, execution: ExecutionId) -> bool {
+        self.all.iter().any(|watch| watch.execution == execution)
+    }
+}
+
+impl Mcp {
+    /// Calls that listen, and want this.
+    fn listeners(&self, owner: Principal, wants: impl Fn(&Filter) -> bool) -> Vec<(Handle, Id)> {
+        let wanted = |call: &McpCall| match &call.stage {
+            Stage::Listens(filter) => call.owner == owner && wants(filter),
+            _ => false,
+        };
+        let calls = self.calls.iter().filter(|(_, call)| wanted(call));
+        calls.map(|(handle, call)| (handle, call.context.id.clone())).collect()
+    }
+
+    /// Calls that listen to a task.
+    pub(super) fn listeners_of_task(&self, owner: Principal, name: &str) -> Vec<(Handle, Id)> {
+        self.listeners(owner, |filter| filter.tasks.iter().any(|task| task == name))
+    }
+
+    /// An execution has ended.
+    pub(in crate::shard::serve) fn note_ended(&mut self, execution: ExecutionId) {
+        if self.watches.has(execution) {
+            self.note(News::Look);
+        }
+    }
+}
+
+impl<R: Reactor + 'static> Shard<R> {
+    /// A stream of what changes (B29): what is honoured is said first.
+    pub(super) fn listen_mcp(
+        &mut self,
+        source: Source,
+        context: Box<Context>,
+        mut filter: Filter,
+    ) -> Option<Reply> {
+        let (owner, id) = (source.owner, context.id.clone());
+        let server = self.server_info();
+        filter.tools &= server.tells_tools;
+        filter.prompts &= server.tells_prompts;
+        filter.resources &= server.tells_resources;
+        filter.uris.retain(|uri| self.is_resource(owner, uri));
+        let uris = filter.uris.clone();
+        let opened = self.open_call(source, context, Stage::Listens(Box::new(filter.clone())));
+        let handle = match opened {
+            Ok(handle) => handle,
+            Err(fault) => return Some(Err(fault)),
+        };
+        let serve = self.serve.as_mut().expect("it was asked");
+        serve.say(handle, |out| notify::acknowledged(out, &id, &filter));
+        for uri in uris {
+            self.watch(Watcher::Call(handle), &uri);
+        }
+        None
+    }
+
+    /// Watches an execution for a session.
+    pub(super) fn watch_for_session(&mut self, name: SessionName, uri: &str) {
+        self.watch(Watcher::Session(name), uri);
+    }
+
+    /// Does not any more.
+    pub(super) fn unwatch_for_session(&mut self, name: SessionName, uri: &str) {
+        let serve = self.serve.as_mut().expect("it was asked");
+        let is_it = |watch: &super::listen::Watch| {
+            watch.watcher == Watcher::Session(name) && watch.uri == uri
+        };
+        serve.mcp.watches.all.retain(|watch| !is_it(watch));
+    }
+
+    fn watch(&mut self, watcher: Watcher, uri: &str) {
+        let Some(ExecutionUri::State(execution) | ExecutionUri::Output(execution)) =
+            ExecutionUri::parse(uri)
+        else {
+            return; // Nothing else changes.
+        };
+        let seen = self.glance(execution);
+        let now = self.now;
+        let serve = self.serve.as_mut().expect("it was asked");
+        let watches = &mut serve.mcp.watches;
+        let is_known = |watch: &Watch| watch.watcher == watcher && watch.uri == uri;
+        if !watches.all.iter().any(is_known) {
+            watches.all.push(Watch { watcher, uri: uri.to_owned(), execution, seen });
+        }
+        if watches.timer.is_none() {
+            let until = now + limits::MCP_UPDATE_INTERVAL;
+            serve.mcp.watches.timer = serve.mcp.set_timer(None, Some((Due::Look, until)));
+        }
+    }
+
+    fn glance(&mut self, execution: ExecutionId) -> Option<Glance> {
+        let status = self.inspect(execution).ok()?;
+        let state = match status.state {
+            State::Queued => 0,
+            State::Running => 1,
+            State::Draining => 2,
+            State::Ended(Outcome::Completed) => 3,
+            State::Ended(Outcome::Failed) => 4,
+            State::Ended(Outcome::Cancelled) => 5,
+            State::Ended(Outcome::TimedOut) => 6,
+        };
+        let reports = status.progress.map_or(0, |progress| progress.report_count);
+        Some(Glance { state, head_seq: status.head_seq, reports })
+    }
+
+    /// Looks at everything that is watched.
+    pub(super) fn look_at_resources(&mut self) {
+        let serve = self.serve.as_mut().expect("it was asked");
+        serve.mcp.watches.timer = None;
+        self.tell_updates();
+        let now = self.now;
+        let serve = self.serve.as_mut().expect("as above");
+        if !serve.mcp.watches.all.is_empty() {
+            let until = now + limits::MCP_UPDATE_INTERVAL;
+            serve.mcp.watches.timer = serve.mcp.set_timer(None, Some((Due::Look, until)));
+        }
+    }
+
+    pub(super) fn tell_updates(&mut self) {
+        let serve = self.serve.as_mut().expect("it was asked");
+        let watches = std::mem::take(&mut serve.mcp.watches.all);
+        let mut kept = Vec::with_capacity(watches.len());
+        for mut watch in watches {
+            let glance = self.glance(watch.execution);
+            if glance != watch.seen {
+                watch.seen = glance;
+                self.tell_update(&watch);
+            }
+            if glance.is_some() {
+                kept.push(watch); // One that is forgotten does not change any more.
+            }
+        }
+        let serve = self.serve.as_mut().expect("as above");
+        serve.mcp.watches.all.append(&mut kept);
+    }
+
+    fn tell_update(&mut self, watch: &Watch) {
+        let serve = self.serve.as_mut().expect("it was asked");
+        match watch.watcher {
+            Watcher::Call(handle) => {
+                let Some(call) = serve.mcp.calls.get(handle) else { return };
+                let id = call.context.id.clone();
+                serve.say(handle, |out| notify::resources_updated(out, &watch.uri, Some(&id)));
+            }
+            Watcher::Session(name) => {
+                let mut bytes = Vec::new();
+                notify::resources_updated(&mut bytes, &watch.uri, None);
+                self.tell_session(name, bytes);
+            }
+        }
+    }
+
+    /// A list is another one than before, for this principal or for all.
+    pub(super) fn tell_changed(&mut self, list: List, principal: Option<Principal>) {
+        let serve = self.serve.as_mut().expect("it was asked");
+        let concerns = |owner: Principal| principal.is_none_or(|principal| principal == owner);
+        let told = serve
+            .mcp
+            .sessions
+            .iter()
+            .filter(|session| concerns(session.owner) && session.machine.is_initialized());
+        let outlets: Vec<_> = told.filter_map(super::sessions::Session::outlet).collect();
+        for outlet in outlets {
+            serve.write_event(outlet, None, |out| notify::list_changed(out, list, None));
+        }
+        let wants = |call: &McpCall| match &call.stage {
+            Stage::Listens(filter) => {
+                let is_wanted = match list {
+                    List::Tools => filter.tools,
+                    List::Prompts => filter.prompts,
+                    List::Resources | List::Templates => filter.resources,
+                    List::Tasks => false,
+                };
+                is_wanted && concerns(call.owner)
+            }
+            _ => false,
+        };
+        let calls = serve.mcp.calls.iter().filter(|(_, call)| wants(call));
+        let calls: Vec<(Handle, Id)> =
+            calls.map(|(handle, call)| (handle, call.context.id.clone())).collect();
+        for (handle, id) in calls {
+            serve.say(handle, |out| notify::list_changed(out, list, Some(&id)));
+        }
+    }
+
+    /// The server ends: whoever waits for anything of the protocol is told so.
+    pub(in crate::shard::serve) fn end_mcp(&mut self) {
+        let Some(serve) = &mut self.serve else { return };
+        let waiting = |call: &McpCall| !matches!(call.stage, Stage::Runs(_) | Stage::Answered(_));
+        let calls = serve.mcp.calls.iter().filter(|(_, call)| waiting(call));
+        let calls: Vec<Handle> = calls.map(|(handle, _)| handle).collect();
+        for handle in calls {
+            let context = self.call_context(handle);
+            let serve = self.serve.as_ref().expect("as above");
+            let listens = serve
+                .mcp
+                .calls
+                .get(handle)
+                .is_some_and(|call| matches!(call.stage, Stage::Listens(_)));
+            let server = self.server_info();
+            let reply = match listens {
+                true => Ok(Results::new(context.version, &server).listened(&context.id)),
+                false => Err(Fault::busy("the server is ending")),
+            };
+            self.answer_call(handle, reply);
+        }
+        let serve = self.serve.as_mut().expect("as above");
+        let connections = serve.connections.iter().flatten();
+        let linked = connections.filter(|c| c.mcp.as_ref().is_some_and(|link| !link.is_of_call()));
+        let linked: Vec<_> = linked.map(|connection| connection.id).collect();
+        for id in linked {
+            let serve = self.serve.as_mut().expect("as above");
+            let Some(connection) = serve.writable(id) else { continue };
+            match connection.mcp.as_ref().is_some_and(|link| link.is_of_lines()) {
+                true => {
+                    connection.is_last = true;
+                    connection.has_ended = true;
+                }
+                false => {
+                    if let Some(name) = connection.mcp.as_ref().and_then(|link| link.session()) {
+                        self.lose_stream(name);
+                    }
+                    let serve = self.serve.as_mut().expect("as above");
+                    serve.release_link(id);
+                    if let Some(connection) = serve.writable(id) {
+                        connection.is_last = true;
+                    }
+                }
+            }
+        }
+    }
+
+    /// What a call came with.
+    pub(super) fn call_context(&self, handle: Handle) -> Context {
+        let serve = self.serve.as_ref().expect("it has calls");
+        let call = serve.mcp.calls.get(handle).expect("the caller has looked");
+        call.context.clone()
+    }
+
+    /// Whose request it is, if it is a session's.
+    pub(super) fn session_of(source: &Source) -> Option<SessionName> {
+        match source.asker {
+            Asker::Session(name) => Some(name),
+            Asker::Alone(_) => None,
+        }
+    }
+}

@@ -1,0 +1,545 @@
+//! Notifications: what a tool publishes, as messages to the client that has called it.
+//!
+//! Chunks that are there at once share a notification: they are gathered here, in buffers that are
+//! there once for all calls, and written when a chunk of another call comes, when they are enough,
+//! and before anything is sent. Nothing allocates but a connection's first buffer.
+//!
+//! The number of a notification is what the tool says of its progress, or else that of the chunk;
+//! each is above the one before.
+
+use std::io::Write;
+use std::rc::Rc;
+
+use super::super::Serve;
+use super::super::connection::Connection;
+use super::call::{Asker, Outlet};
+use super::{Due, Ear, News, Part};
+use crate::base::{Handle, SubscriberId};
+use crate::endpoint::StreamBody;
+use crate::engine::{Gap, Kind, Progress};
+use crate::limits;
+use crate::mcp::{Level, Version, notify};
+use crate::reactor::ConnectionId;
+use crate::shard::{Chunk, Delivery, Reported};
+use crate::wire::http1::{begin_chunk, end_chunk};
+use crate::wire::sse;
+
+/// Chunks on their way to one call.
+#[derive(Debug)]
+pub(super) struct Notice {
+    call: Option<Handle>,
+    pieces: Vec<Piece>,
+    payload: Vec<u8>,
+    /// How far the tool was with the last of them, and how many there will be.
+    progress: Option<Progress>,
+    chunks_expected: Option<u64>,
+}
+
+/// One of them; its payload is this range.
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    seq: u64,
+    kind: Kind,
+    offset: u64,
+    from: usize,
+    until: usize,
+}
+
+impl Default for Notice {
+    fn default() -> Notice {
+        Notice {
+            call: None,
+            pieces: Vec::with_capacity(limits::DELIVERY_CHUNKS_MAX as usize),
+            payload: Vec::with_capacity(2 * limits::MCP_NOTIFICATION_BYTES_MAX),
+            progress: None,
+            chunks_expected: None,
+        }
+    }
+}
+
+impl Notice {
+    pub fn is_open(&self) -> bool {
+        self.call.is_some()
+    }
+
+    /// Is it for this call?
+    pub fn is_of(&self, call: Handle) -> bool {
+        self.call == Some(call)
+    }
+
+    /// What was gathered for this call is not told.
+    pub fn drop_of(&mut self, call: Handle) {
+        if self.call == Some(call) {
+            self.call = None;
+        }
+    }
+
+    fn open(&mut self, call: Handle) {
+        self.call = Some(call);
+        self.pieces.clear();
+        self.payload.clear();
+        self.progress = None;
+        self.chunks_expected = None;
+    }
+
+    /// Takes a chunk. `false`: there is no room for it beside what is there.
+    fn push(&mut self, call: Handle, chunk: &Chunk<'_>, progress: Option<Progress>) -> bool {
+        let has_room = self.payload.len() + chunk.data.len() <= limits::MCP_NOTIFICATION_BYTES_MAX
+            && self.pieces.len() < self.pieces.capacity();
+        match self.call {
+            Some(open) if open != call || !has_room => return false,
+            Some(_) => {}
+            None => self.open(call),
+        }
+        let from = self.payload.len();
+        self.payload.extend_from_slice(chunk.data);
+        let (seq, kind, offset, until) = (chunk.seq, chunk.kind, chunk.offset, self.payload.len());
+        self.pieces.push(Piece { seq, kind, offset, from, until });
+        self.progress = progress;
+        self.chunks_expected = chunk.chunks_expected;
+        true
+    }
+
+    fn chunks(&self) -> impl Iterator<Item = notify::Chunk<'_>> + Clone {
+        self.pieces.iter().map(|piece| notify::Chunk {
+            seq: piece.seq,
+            kind: piece.kind.name(),
+            offset: piece.offset,
+            data: &self.payload[piece.from..piece.until],
+        })
+    }
+}
+
+impl Serve {
+    /// A chunk for who hears what this subscriber is given.
+    #[inline]
+    pub fn hear_chunk(
+        &mut self,
+        ear: Ear,
+        subscriber: SubscriberId,
+        chunk: &Chunk<'_>,
+        progress: Option<Progress>,
+    ) {
+        match ear {
+            Ear::Keep(handle) => {
+                let Some(keep) = self.mcp.keeps.get_mut(handle) else { return };
+                let was_full = keep.is_full;
+                keep.take(chunk);
+                if keep.is_full && !was_full {
+                    self.demands.push((subscriber, 0)); // M6
+                }
+                if keep.has_readers() || (keep.is_full && !was_full) {
+                    self.mcp.note(News::Keep(handle));
+                }
+            }
+            Ear::Call(handle) if chunk.kind == Kind::Log => self.hear_log(handle, chunk),
+            Ear::Call(handle) => {
+                if !self.mcp.notice.push(handle, chunk, progress) {
+                    self.close_notice();
+                    self.mcp.notice.push(handle, chunk, progress);
+                }
+                self.queued_events += 1;
+                self.queued_bytes += chunk.data.len();
+            }
+        }
+    }
+
+    /// Anything else.
+    pub fn hear(&mut self, ear: Ear, subscriber: SubscriberId, delivery: &Delivery<'_>) {
+        match ear {
+            Ear::Keep(handle) => {
+                let Some(keep) = self.mcp.keeps.get_mut(handle) else { return };
+                match delivery {
+                    Delivery::End(ended) => keep.end(ended),
+                    Delivery::Gap(gap) => keep.miss(gap),
+                    Delivery::Chunk(_) | Delivery::Progress(_) => return,
+                }
+                self.mcp.note(News::Keep(handle));
+            }
+            Ear::Call(handle) => match delivery {
+                Delivery::Chunk(_) => {}
+                Delivery::Gap(gap) => self.tell_gap(handle, gap),
+                Delivery::Progress(reported) => self.tell_progress(handle, reported),
+                Delivery::End(_) => {
+                    self.unfeed(handle, subscriber);
+                    self.mcp.note(News::Call(handle));
+                }
+            },
+        }
+    }
+
+    /// Nothing more is told of a call.
+    pub(super) fn unfeed(&mut self, handle: Handle, subscriber: SubscriberId) {
+        let Some(call) = self.mcp.calls.get_mut(handle) else { return };
+        call.notifier = None;
+        let Some(id) = call.outlet.connection() else { return };
+        if let Some(connection) = self.connection(id)
+            && let Some(link) = &mut connection.mcp
+        {
+            link.feeds.retain(|fed| *fed != subscriber);
+        }
+    }
+
+    /// Writes what was gathered.
+    pub(in crate::shard::serve) fn close_notice(&mut self) {
+        let Some(handle) = self.mcp.notice.call.take() else { return };
+        let notice = std::mem::replace(&mut self.mcp.notice, EMPTY);
+        self.write_notice(handle, &notice);
+        self.mcp.notice = notice;
+    }
+
+    fn write_notice(&mut self, handle: Handle, notice: &Notice) {
+        let Some(call) = self.mcp.calls.get_mut(handle) else { return };
+        let Some(last) = notice.pieces.last() else {
+            return self.write_progress(handle, notice.progress);
+        };
+        call.reached.seq = last.seq;
+        call.reached.bytes = last.offset + (last.until - last.from) as u64;
+        let version = call.context.version;
+        let tokens = Rc::clone(&call.tokens);
+        if let Some(token) = &tokens.partial {
+            let seq = call.reached.partials;
+            call.reached.partials += 1;
+            self.say(handle, |out| {
+                notify::partial_result(out, version, token, seq, notice.chunks());
+            });
+        }
+        let Some(token) = &tokens.progress else { return };
+        let Some(call) = self.mcp.calls.get_mut(handle) else { return };
+        let (wanted, total) = match notice.progress {
+            Some(progress) => (progress.progress, progress.total),
+            None => (last.seq as f64, notice.chunks_expected.map(|count| count as f64)),
+        };
+        // What is a content block as JSON is nothing to read.
+        let has_blocks = notice.pieces.iter().any(|piece| piece.kind == Kind::Content);
+        let message = has_blocks.then_some("");
+        let note = notify::Progress {
+            token,
+            progress: call.reached.rising.next(wanted),
+            total,
+            message,
+            percentage: notice.progress.and_then(|progress| progress.percentage()),
+            context: None,
+            gap: None,
+            task: None,
+        };
+        // Who takes partial results is not told everything twice.
+        let is_whole = note.total.is_some_and(|total| wanted >= total);
+        match tokens.partial.is_some() {
+            true => self.tell_or_hold(handle, is_whole, |out| {
+                notify::progress(out, &note, [].into_iter());
+            }),
+            false => self.tell_or_hold(handle, is_whole, |out| {
+                notify::progress(out, &note, notice.chunks());
+            }),
+        }
+    }
+
+    /// Tells, in its place among the others, how far a call is. On lines what says that all is
+    /// done waits for the answer for a moment, and is dropped when it comes: some clients lose
+    /// what comes right before it, and complain of that.
+    fn tell_or_hold(&mut self, handle: Handle, is_whole: bool, write: impl FnOnce(&mut Vec<u8>)) {
+        self.tell_held(handle);
+        let Some(call) = self.mcp.calls.get_mut(handle) else { return };
+        let Outlet::Lines(id) = call.outlet else { return self.say(handle, write) };
+        if !is_whole || self.settles(id) {
+            return self.say(handle, write);
+        }
+        let until = self.mcp.now + limits::MCP_WHOLE_HELD;
+        let Some(call) = self.mcp.calls.get_mut(handle) else { return };
+        write(&mut call.held);
+        let armed = call.timer.take();
+        let timer = self.mcp.set_timer(armed, Some((Due::Call(handle), until)));
+        self.mcp.calls.get_mut(handle).expect("it was just there").timer = timer;
+    }
+
+    /// Tells what was held back.
+    pub(super) fn tell_held(&mut self, handle: Handle) {
+        let Some(call) = self.mcp.calls.get_mut(handle) else { return };
+        if !call.held.is_empty() {
+            let held = std::mem::take(&mut call.held);
+            let armed = call.timer.take();
+            self.mcp.set_timer(armed, None);
+            self.say(handle, |out| out.extend_from_slice(&held));
+        }
+    }
+
+    /// A number alone waits for the chunk that may come with it.
+    fn tell_progress(&mut self, handle: Handle, reported: &Reported<'_>) {
+        let Reported { progress, message, context } = *reported;
+        if message.is_none() && context.is_none() {
+            if !self.mcp.notice.is_of(handle) {
+                self.close_notice();
+                self.mcp.notice.open(handle);
+            }
+            self.mcp.notice.progress = Some(progress);
+            return;
+        }
+        if self.mcp.notice.is_of(handle) {
+            self.close_notice();
+        }
+        let Some(call) = self.mcp.calls.get_mut(handle) else { return };
+        let tokens = Rc::clone(&call.tokens);
+        let Some(token) = &tokens.progress else { return };
+        let is_new = call.reached.rising.last().is_none_or(|last| progress.progress > last);
+        if !is_new && call.reached.report_count == progress.report_count {
+            return; // It was told before.
+        }
+        call.reached.report_count = progress.report_count;
+        let note = notify::Progress {
+            token,
+            progress: call.reached.rising.next(progress.progress),
+            total: progress.total,
+            message,
+            percentage: progress.percentage(),
+            context,
+            gap: None,
+            task: None,
+        };
+        let is_whole = note.total.is_some_and(|total| progress.progress >= total);
+        self.tell_or_hold(handle, is_whole, |out| {
+            notify::progress(out, &note, [].into_iter());
+        });
+    }
+
+    /// A number that came alone, if it is above the one before.
+    fn write_progress(&mut self, handle: Handle, progress: Option<Progress>) {
+        let (Some(call), Some(progress)) = (self.mcp.calls.get_mut(handle), progress) else {
+            return;
+        };
+        let tokens = Rc::clone(&call.tokens);
+        let Some(token) = &tokens.progress else { return };
+        if call.reached.rising.last().is_some_and(|last| progress.progress <= last) {
+            return;
+        }
+        let note = notify::Progress {
+            token,
+            progress: call.reached.rising.next(progress.progress),
+            total: progress.total,
+            message: None,
+            percentage: progress.percentage(),
+            context: None,
+            gap: None,
+            task: None,
+        };
+        let is_whole = note.total.is_some_and(|total| progress.progress >= total);
+        self.tell_or_hold(handle, is_whole, |out| {
+            notify::progress(out, &note, [].into_iter());
+        });
+    }
+
+    fn tell_gap(&mut self, handle: Handle, gap: &Gap) {
+        if self.mcp.notice.call == Some(handle) {
+            self.close_notice();
+        }
+        let Some(call) = self.mcp.calls.get_mut(handle) else { return };
+        call.reached.seq = gap.to_seq;
+        call.reached.bytes += gap.byte_count;
+        let tokens = Rc::clone(&call.tokens);
+        let Some(token) = &tokens.progress else { return };
+        let last = call.reached.rising.last().unwrap_or(0.0);
+        let note = notify::Progress {
+            token,
+            progress: call.reached.rising.next(last),
+            total: None,
+            message: None,
+            percentage: None,
+            context: None,
+            gap: Some(notify::Gap {
+                from_seq: gap.from_seq,
+                to_seq: gap.to_seq,
+                chunk_count: gap.chunk_count,
+                byte_count: gap.byte_count,
+                reason: gap.reason.name(),
+            }),
+            task: None,
+        };
+        self.say(handle, |out| notify::progress(out, &note, [].into_iter()));
+    }
+
+    /// A line of a log: a text, or an object that says of which level it is.
+    fn hear_log(&mut self, handle: Handle, chunk: &Chunk<'_>) {
+        let Some(call) = self.mcp.calls.get_mut(handle) else { return };
+        call.reached.seq = chunk.seq;
+        call.reached.bytes = chunk.offset + chunk.data.len() as u64;
+        let Some(least) = call.level else { return };
+        let text = String::from_utf8_lossy(chunk.data);
+        let said: Option<serde_json::Value> = serde_json::from_str(&text).ok();
+        let said = said.filter(|said| said.get("data").is_some());
+        let member = |name: &str| said.as_ref()?.get(name)?.as_str();
+        let level = member("level").and_then(Level::parse).unwrap_or(Level::Info);
+        if level < least {
+            return;
+        }
+        let data = match &said {
+            Some(said) => notify::Data::Json(&said["data"]),
+            None => notify::Data::Text(&text),
+        };
+        self.close_notice();
+        self.say(handle, |out| notify::message(out, level, member("logger"), data, None));
+    }
+
+    /// Writes a message to who has made this call, if he hears it.
+    pub(super) fn say(&mut self, handle: Handle, write: impl FnOnce(&mut Vec<u8>)) {
+        let Some(call) = self.mcp.calls.get_mut(handle) else { return };
+        let Some(id) = call.outlet.connection() else { return };
+        call.reached.count += 1;
+        let has_ids = matches!(call.asker, Asker::Session(_));
+        let shard = self.mcp.shard;
+        let (reached, handle) = (call.reached, call.name.unwrap_or(handle));
+        if let Outlet::Open(_) = call.outlet {
+            call.outlet = Outlet::Stream(id);
+            let primes = has_ids && call.context.version == Version::V2025_11_25;
+            if !self.begin_stream(id) {
+                return;
+            }
+            if primes {
+                self.write_event(
+                    id,
+                    Some(EventId { shard, handle, seq: 0, bytes: 0, count: 0 }),
+                    |_| {},
+                );
+            }
+        }
+        let (seq, bytes, count) = (reached.seq, reached.bytes, reached.count);
+        let event_id = has_ids.then_some(EventId { shard, handle, seq, bytes, count });
+        self.write_event(id, event_id, write);
+    }
+
+    /// Begins the stream of a call, where that says something already.
+    pub(super) fn prime(&mut self, handle: Handle) {
+        let Some(call) = self.mcp.calls.get_mut(handle) else { return };
+        let Outlet::Open(id) = call.outlet else { return };
+        call.outlet = Outlet::Stream(id);
+        call.is_primed = true;
+        let shard = self.mcp.shard;
+        if self.begin_stream(id) {
+            self.write_event(
+                id,
+                Some(EventId { shard, handle, seq: 0, bytes: 0, count: 0 }),
+                |_| {},
+            );
+        }
+    }
+
+    /// Writes a message, as its connection has them.
+    pub(super) fn write_event(
+        &mut self,
+        id: ConnectionId,
+        event_id: Option<EventId>,
+        write: impl FnOnce(&mut Vec<u8>),
+    ) {
+        if let Some(connection) = &mut self.connections[id.0.index as usize]
+            && connection.id == id
+        {
+            connection.borrow_large_buffer(&mut self.spare);
+        }
+        let Some(connection) = self.writable(id) else { return };
+        let before = connection.own_bytes();
+        let Some(link) = &connection.mcp else { return };
+        let (is_lines, body) = (matches!(link.part, Part::Lines(_)), link.body);
+        if is_lines {
+            connection.write(|out| {
+                write(out);
+                out.push(b'\n');
+            });
+        } else if let Some(body @ (StreamBody::Chunked | StreamBody::UntilClose)) = body {
+            write_framed(connection, body, |out| {
+                if let Some(event_id) = event_id {
+                    event_id.write(out);
+                }
+                out.extend_from_slice(b"event: message\ndata: ");
+                write(out);
+                out.extend_from_slice(b"\n\n");
+            });
+        }
+        let written = connection.own_bytes() - before;
+        self.queued_bytes += written;
+    }
+
+    /// Writes how long a client is to wait before it comes back.
+    pub(super) fn write_mcp_retry(&mut self, id: ConnectionId) {
+        let retry = self.retry();
+        let Some(connection) = self.writable(id) else { return };
+        let Some(body) = connection.mcp.as_ref().and_then(|link| link.body) else { return };
+        write_framed(connection, body, |out| {
+            sse::write_retry(out, retry);
+            out.extend_from_slice(sse::END);
+        });
+    }
+}
+
+/// Writes a part of a stream's body.
+pub(super) fn write_framed(
+    connection: &mut Connection,
+    body: StreamBody,
+    write: impl FnOnce(&mut Vec<u8>),
+) {
+    connection.write(|out| {
+        let open = (body == StreamBody::Chunked).then(|| begin_chunk(out));
+        write(out);
+        if let Some(open) = open {
+            end_chunk(out, open);
+        }
+    });
+}
+
+/// A place that is empty while the notice is written.
+const EMPTY: Notice = Notice {
+    call: None,
+    pieces: Vec::new(),
+    payload: Vec::new(),
+    progress: None,
+    chunks_expected: None,
+};
+
+/// Which event of which call it is, and where its output goes on behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct EventId {
+    pub shard: u8,
+    pub handle: Handle,
+    pub seq: u64,
+    pub bytes: u64,
+    pub count: u64,
+}
+
+impl EventId {
+    fn write(self, out: &mut Vec<u8>) {
+        let EventId { shard, handle, seq, bytes, count } = self;
+        let (index, generation) = (handle.index, handle.generation);
+        writeln!(out, "id: {shard:02x}.{index:x}.{generation:x}-{seq}-{bytes}-{count}")
+            .expect("a vector takes everything");
+    }
+
+    /// As it comes back.
+    pub fn parse(text: &str) -> Option<EventId> {
+        let mut parts = text.split('-');
+        let mut name = parts.next()?.split('.');
+        let mut hex = || u32::from_str_radix(name.next()?, 16).ok();
+        let (shard, index, generation) = (hex()?, hex()?, hex()?);
+        let shard = u8::try_from(shard).ok()?;
+        let mut number = || parts.next()?.parse::<u64>().ok();
+        let (seq, bytes, count) = (number()?, number()?, number()?);
+        let handle = Handle { index, generation };
+        parts.next().is_none().then_some(EventId { shard, handle, seq, bytes, count })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_comes_back_as_it_was_given() {
+        let handle = Handle { index: 0x1f, generation: 7 };
+        let id = EventId { shard: 3, handle, seq: 12, bytes: 3_456, count: 9 };
+        let mut text = Vec::new();
+        id.write(&mut text);
+        let text = String::from_utf8(text).unwrap();
+        assert_eq!(text, "id: 03.1f.7-12-3456-9\n");
+        assert_eq!(EventId::parse(text["id: ".len()..].trim_end()), Some(id));
+        for wrong in ["", "0.1.7", "0.1-1-1-1", "0.1.7-1-1", "0.1.7-1-1-1-1", "0.x.7-1-1-1"] {
+            assert_eq!(EventId::parse(wrong), None, "{wrong}");
+        }
+    }
+}

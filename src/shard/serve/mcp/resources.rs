@@ -1,0 +1,143 @@
+//! Resources: executions, each as its state and as its output, and what the catalog has.
+
+use serde_json::Value;
+
+use super::super::super::Shard;
+use super::super::super::act::read_chunk;
+use super::answer::{Reply, Source};
+use crate::base::{ExecutionId, Principal};
+use crate::mcp::Fault;
+use crate::mcp::catalog::{Contents, contents};
+use crate::mcp::cursor::{self, List};
+use crate::mcp::results::{self, ExecutionUri, Results};
+use crate::reactor::Reactor;
+
+impl<R: Reactor + 'static> Shard<R> {
+    /// This principal's executions on this shard, in the order of their names.
+    pub(super) fn own_executions(&self, owner: Principal) -> Vec<ExecutionId> {
+        let own = self.runs.iter().flatten().filter(|run| run.owner == owner);
+        let mut ids: Vec<ExecutionId> = own.map(|run| run.id).collect();
+        ids.sort_by_key(ToString::to_string);
+        ids
+    }
+
+    /// They, as they are listed.
+    pub(super) fn execution_items(&mut self, owner: Principal) -> Vec<Value> {
+        let mut items = Vec::new();
+        for id in self.own_executions(owner) {
+            let Ok(status) = self.inspect(id) else { continue };
+            let state = crate::endpoint::documents::state_name(status.state);
+            items.push(results::execution(&id.to_string(), &self.tool_name(id), state));
+        }
+        items
+    }
+
+    /// A page of what there is, with these executions.
+    pub(super) fn page_of_resources(
+        &self,
+        results: &Results<'_>,
+        mut items: Vec<Value>,
+        cursor: Option<&str>,
+    ) -> Reply {
+        let catalog = self.catalog();
+        items.extend(catalog.resources.iter().map(|one| one.to_json(results.version())));
+        let key_of = |item: &Value| item["uri"].as_str().unwrap_or_default().to_owned();
+        items.sort_by_key(key_of);
+        Ok(results.resources(cursor::page(List::Resources, items, key_of, cursor)?))
+    }
+
+    pub(super) fn list_templates(&mut self, results: &Results<'_>, cursor: Option<&str>) -> Reply {
+        let catalog = self.catalog();
+        let of_catalog = catalog.templates.iter();
+        let mut all: Vec<Value> =
+            of_catalog.map(|template| template.to_json(results.version())).collect();
+        all.extend(results::execution_templates());
+        let key_of = |item: &Value| item["uriTemplate"].as_str().unwrap_or_default().to_owned();
+        all.sort_by_key(key_of);
+        Ok(results.templates(cursor::page(List::Templates, all, key_of, cursor)?))
+    }
+
+    /// Is there such a resource, and may this principal know?
+    pub(super) fn is_resource(&self, owner: Principal, uri: &str) -> bool {
+        match ExecutionUri::parse(uri) {
+            Some(ExecutionUri::State(id) | ExecutionUri::Output(id)) => self.is_owned(id, owner),
+            None => self.catalog().has(uri),
+        }
+    }
+
+    pub(super) fn read_resource(
+        &mut self,
+        owner: Principal,
+        results: &Results<'_>,
+        uri: &str,
+    ) -> Reply {
+        let not_found = || Fault::resource_not_found(results.version(), uri);
+        let item = match ExecutionUri::parse(uri) {
+            Some(ExecutionUri::State(id)) if self.is_owned(id, owner) => {
+                let state = self.describe(id).map_err(|_| not_found())?;
+                contents(uri, Some("application/json"), &Contents::Text(state.to_string()))
+            }
+            Some(ExecutionUri::Output(id)) if self.is_owned(id, owner) => {
+                let output = self.output_held(id).ok_or_else(not_found)?;
+                match String::from_utf8(output) {
+                    Ok(text) => contents(uri, Some("text/plain"), &Contents::Text(text)),
+                    Err(error) => {
+                        let blob = Contents::Blob(error.into_bytes());
+                        contents(uri, Some("application/octet-stream"), &blob)
+                    }
+                }
+            }
+            Some(_) => return Err(not_found()),
+            None => self.catalog().read(uri).ok_or_else(not_found)?,
+        };
+        Ok(results.contents(vec![item]))
+    }
+
+    /// The output of an execution, as far as it is still held.
+    fn output_held(&mut self, id: ExecutionId) -> Option<Vec<u8>> {
+        let status = self.inspect(id).ok()?;
+        let run = self.runs[id.slot.index as usize].as_ref()?;
+        let mut output = Vec::new();
+        for seq in status.tail_seq.max(1)..=status.head_seq {
+            if let Ok((_, payload)) = read_chunk(run, seq, &mut self.scratch) {
+                output.extend_from_slice(payload);
+            }
+        }
+        Some(output)
+    }
+
+    pub(super) fn subscribe_resource(
+        &mut self,
+        source: &Source,
+        results: &Results<'_>,
+        uri: &str,
+    ) -> Reply {
+        if !self.is_resource(source.owner, uri) {
+            return Err(Fault::resource_not_found(results.version(), uri));
+        }
+        if let Some(name) = Self::session_of(source) {
+            let serve = self.serve.as_mut().expect("it was asked");
+            if let Some(session) = serve.mcp.sessions.get(name) {
+                session.machine.subscribe(uri)?;
+            }
+            self.watch_for_session(name, uri);
+        }
+        Ok(results.empty())
+    }
+
+    pub(super) fn unsubscribe_resource(
+        &mut self,
+        source: &Source,
+        results: &Results<'_>,
+        uri: &str,
+    ) -> Reply {
+        if let Some(name) = Self::session_of(source) {
+            let serve = self.serve.as_mut().expect("it was asked");
+            if let Some(session) = serve.mcp.sessions.get(name) {
+                session.machine.unsubscribe(uri);
+            }
+            self.unwatch_for_session(name, uri);
+        }
+        Ok(results.empty())
+    }
+}

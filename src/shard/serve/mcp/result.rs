@@ -1,0 +1,254 @@
+//! The results of calls, out of what was kept; and streams that are cut and gone on with.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::super::super::Shard;
+use super::super::Serve;
+use super::super::connection::{Connection, Doing, Timer};
+use super::answer::Reply;
+use super::call::{Asker, Outlet, Stage};
+use super::doors::meta_of;
+use super::keep::{Content, Role};
+use super::notice::EventId;
+use super::sessions::SessionName;
+use super::{Link, News, Part};
+use crate::base::{ExecutionId, Handle, Principal};
+use crate::engine::{From, Kind, Kinds, Totals};
+use crate::limits;
+use crate::mcp::results::Results;
+use crate::mcp::{Context, End, Fault};
+use crate::reactor::{ConnectionId, Reactor};
+use crate::wire::sse;
+
+impl<R: Reactor + 'static> Shard<R> {
+    /// What a call is answered whose execution is over.
+    pub(super) fn result_of(&mut self, keep: Handle, context: &Context) -> Reply {
+        let server = self.server_info();
+        let results = Results::new(context.version, &server);
+        let serve = self.serve.as_ref().expect("it keeps");
+        let keep = serve.mcp.keeps.get(keep).ok_or_else(|| Fault::internal("it is gone"))?;
+        let id = keep.execution.ok_or_else(|| Fault::internal("it was not run"))?;
+        let over = keep.over.as_ref().ok_or_else(|| Fault::internal("it is not over"))?;
+        if self.has_panicked(id) {
+            return Err(Fault::internal("the tool has panicked"));
+        }
+        let (token, events) = self.names_of(id);
+        let name = id.to_string();
+        let meta = meta_of(&name, token.as_deref(), events.as_deref());
+        let problem = over.problem();
+        let end = End { outcome: over.outcome(), error: problem.as_deref() };
+        let spec = Arc::clone(&keep.tool);
+        let fits = |output: &Value| {
+            self.tools.check_output(&spec.name, output).map_err(|error| error.to_string())
+        };
+        Ok(match &keep.content {
+            Content::All(collected) => results.call(collected, end, &spec, meta, &fits),
+            Content::Beginning(collected) if problem.is_some() => {
+                results.call(collected, end, &spec, meta, &fits)
+            }
+            Content::Beginning(collected) => {
+                results.call_as_stream(collected.output(), &name, &spec, meta)
+            }
+            Content::Window(_) => results.call_as_stream(&keep.beginning, &name, &spec, meta),
+        })
+    }
+
+    fn has_panicked(&self, id: ExecutionId) -> bool {
+        let run = self.runs.get(id.slot.index as usize).and_then(Option::as_ref);
+        run.is_some_and(|run| run.id == id && run.has_panicked)
+    }
+
+    /// The client of this call is to come back for its answer.
+    pub(super) fn send_away(&mut self, handle: Handle) {
+        let serve = self.serve.as_mut().expect("it has calls");
+        let Some(call) = serve.mcp.calls.get_mut(handle) else { return };
+        let Outlet::Stream(id) = call.outlet else { return };
+        call.outlet = Outlet::Nowhere;
+        serve.write_mcp_retry(id);
+        self.silence(handle);
+        self.serve.as_mut().expect("as above").release_link(id);
+    }
+
+    /// Goes on with the stream of a call behind this event. `None`: there is no such call.
+    pub(super) fn resume_call(
+        &mut self,
+        id: ConnectionId,
+        name: SessionName,
+        owner: Principal,
+        behind: &str,
+    ) -> Option<bool> {
+        let event = EventId::parse(behind)?;
+        let asker = Asker::Session(name);
+        let serve = self.serve.as_mut().expect("it was asked");
+        let is_its = |call: &super::call::McpCall| call.asker == asker && call.owner == owner;
+        let is_it = |handle: Handle, call: &super::call::McpCall| {
+            is_its(call) && call.name.unwrap_or(handle) == event.handle
+        };
+        let found = serve.mcp.calls.iter().find(|(handle, call)| is_it(*handle, call));
+        let found = found.map(|(handle, _)| handle);
+        let handle = match found {
+            Some(handle) => handle,
+            None => {
+                let call = serve.mcp.kept.take(event.handle, name)?;
+                let handle = serve.mcp.calls.insert(call).ok()?;
+                if let Some(session) = serve.mcp.sessions.get(name) {
+                    session.call_count += 1;
+                }
+                handle
+            }
+        };
+        self.take_from(handle);
+        let now = self.now;
+        let serve = self.serve.as_mut().expect("as above");
+        serve.mcp.sessions.touch(name, now);
+        let connection = serve.connection(id)?;
+        connection.mcp = Some(Box::new(Link::new(Part::Call(handle))));
+        connection.doing = Doing::Mcp;
+        serve.set_timer(id, Some((Timer::McpBeat, now + limits::KEEP_ALIVE)));
+        let call = serve.mcp.calls.get_mut(handle)?;
+        call.outlet = Outlet::Stream(id);
+        call.reached.count = call.reached.count.max(event.count);
+        serve.begin_stream(id);
+        self.notify_from(handle, event);
+        self.ask_open_again(handle);
+        let serve = self.serve.as_mut().expect("as above");
+        serve.mcp.note(News::Call(handle));
+        self.pump();
+        Some(false)
+    }
+
+    /// Its connection is not heard any more, although nobody has said so yet.
+    fn take_from(&mut self, handle: Handle) {
+        let serve = self.serve.as_mut().expect("it was asked");
+        let Some(call) = serve.mcp.calls.get_mut(handle) else { return };
+        let before = call.outlet;
+        self.silence(handle);
+        let serve = self.serve.as_mut().expect("as above");
+        if let Some(call) = serve.mcp.calls.get_mut(handle) {
+            call.outlet = Outlet::Nowhere;
+        }
+        if let Outlet::Stream(id) | Outlet::Open(id) = before {
+            if let Some(connection) = serve.connection(id) {
+                connection.mcp = None;
+                connection.is_aborted = true;
+            }
+            self.drop_connection(id);
+        }
+    }
+
+    /// What came behind an event is told again, from the log of its execution.
+    fn notify_from(&mut self, handle: Handle, event: EventId) {
+        let serve = self.serve.as_mut().expect("it was asked");
+        let Some(call) = serve.mcp.calls.get(handle) else { return };
+        let execution = match call.stage {
+            Stage::Runs(keep) => serve.mcp.keeps.get(keep).and_then(|keep| keep.execution),
+            Stage::Answered(_) => call.ran,
+            _ => None,
+        };
+        let wants_chunks =
+            call.context.progress_token.is_some() || call.context.partial_token.is_some();
+        let kinds = match (wants_chunks, call.level) {
+            (true, _) => Kinds::ALL,
+            (false, Some(_)) => Kinds::NONE.with(Kind::Log),
+            (false, None) => return,
+        };
+        let Some(execution) = execution else { return };
+        let seen = Some(Totals { chunks: event.seq, bytes: event.bytes });
+        let from = match kinds.is_all() {
+            true => From::Seq { seq: event.seq + 1, seen },
+            false => From::Live,
+        };
+        self.pump();
+        self.attach_notifier(handle, execution, from, kinds);
+    }
+
+    /// Connections of the protocol say that they live.
+    pub(in crate::shard::serve) fn beat_mcp(&mut self, id: ConnectionId) {
+        let now = self.now;
+        let serve = self.serve.as_mut().expect("it has connections");
+        let Some(connection) = serve.connection(id) else { return };
+        let silence = now.since(connection.sent_at);
+        if connection.is_blocked && silence >= limits::SEND_STALL {
+            self.drop_connection(id);
+            return;
+        }
+        let is_blocked = connection.is_blocked;
+        let next_at = match silence >= limits::KEEP_ALIVE / 2 || is_blocked {
+            true => now + limits::KEEP_ALIVE,
+            false => connection.sent_at + limits::KEEP_ALIVE,
+        };
+        let call = match connection.mcp.as_ref().map(|link| &link.part) {
+            Some(Part::Call(handle)) => Some(*handle),
+            _ => None,
+        };
+        if silence >= limits::KEEP_ALIVE / 2 && !is_blocked {
+            if let Some(call) = call.and_then(|handle| serve.mcp.calls.get_mut(handle))
+                && let Outlet::Open(_) = call.outlet
+            {
+                call.outlet = Outlet::Stream(id);
+                serve.begin_stream(id); // So that who waits for long is not left without a word.
+            }
+            serve.write_comment(id);
+        }
+        serve.set_timer(id, Some((Timer::McpBeat, next_at)));
+    }
+}
+
+impl Serve {
+    fn write_comment(&mut self, id: ConnectionId) {
+        let Some(connection) = self.writable(id) else { return };
+        let Some(body) = connection.mcp.as_ref().and_then(|link| link.body) else { return };
+        super::notice::write_framed(connection, body, |out| {
+            out.extend_from_slice(sse::KEEP_ALIVE);
+        });
+    }
+
+    /// Checks what is known of sessions, calls and keeps. For tests.
+    ///
+    /// # Panics
+    /// If something of it does not hold.
+    pub(in crate::shard::serve) fn audit_mcp(&self) {
+        let mcp = &self.mcp;
+        mcp.sessions.audit();
+        mcp.kept.audit();
+        mcp.timers.audit();
+        let linked = |id: ConnectionId| {
+            let connection = self.connections.get(id.0.index as usize)?.as_deref()?;
+            connection.mcp.as_deref().filter(|_| connection.id == id)
+        };
+        for (handle, call) in mcp.calls.iter() {
+            if let Some(id) = call.outlet.connection() {
+                let link = linked(id).expect("a call is told on a connection that is there");
+                let is_its = match &link.part {
+                    Part::Call(its) => *its == handle,
+                    Part::Lines(_) => true,
+                    Part::Session(_) => false,
+                };
+                assert!(is_its); // M4
+                assert!(call.notifier.is_none_or(|notifier| link.feeds.contains(&notifier)));
+            }
+            if let Stage::Runs(keep) = call.stage {
+                let keep = mcp.keeps.get(keep).expect("what runs for a call is kept");
+                assert!(matches!(keep.role, Role::Answer(its) if its == handle));
+            }
+        }
+        for session in mcp.sessions.iter() {
+            let is_its = |call: &super::call::McpCall| call.asker == Asker::Session(session.name);
+            let count = mcp.calls.iter().filter(|(_, call)| is_its(call)).count();
+            assert_eq!(count, session.call_count);
+        }
+        for (_, keep) in mcp.keeps.iter() {
+            let is_asking = keep.execution.is_none();
+            assert!(is_asking || keep.over.is_some() || keep.subscriber.is_some()); // M5
+            if let Role::Answer(call) = keep.role {
+                assert!(mcp.calls.get(call).is_some());
+            }
+        }
+        let is_mcp = |connection: &Connection| matches!(connection.doing, Doing::Mcp);
+        for connection in self.connections.iter().flatten() {
+            assert_eq!(is_mcp(connection), connection.mcp.is_some(), "{connection:?}");
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! The end of a turn: what has happened to keeps and calls is seen to, answers are given.
+
+use super::super::super::Shard;
+use super::call::{Asker, Outlet, Stage};
+use super::keep::Role;
+use super::{Due, Link, News, Part};
+use crate::base::Handle;
+use crate::engine::Event;
+use crate::mcp::Era;
+use crate::reactor::{ConnectionId, Reactor};
+
+impl<R: Reactor + 'static> Shard<R> {
+    /// Sees to what has happened. What is gathered of notifications is written in the flush.
+    pub(in crate::shard::serve) fn settle_mcp(&mut self) {
+        let now = self.now;
+        loop {
+            let Some(serve) = &mut self.serve else { return };
+            serve.mcp.now = now;
+            match serve.mcp.news.pop() {
+                None => return,
+                Some(News::Keep(keep)) => self.settle_keep(keep),
+                Some(News::Call(call)) => self.settle_call(call),
+                Some(News::Changed(list, principal)) => self.tell_changed(list, principal),
+                Some(News::Look) => self.tell_updates(),
+            }
+        }
+    }
+
+    fn settle_keep(&mut self, handle: Handle) {
+        let serve = self.serve.as_mut().expect("it keeps");
+        let Some(keep) = serve.mcp.keeps.get(handle) else { return };
+        match &keep.role {
+            Role::Answer(call) => {
+                let call = *call;
+                if keep.is_a_door() {
+                    self.answer_with_door(call, handle);
+                } else {
+                    self.settle_call(call);
+                }
+            }
+            Role::Door => self.settle_readers(handle),
+            Role::Task(_) => self.settle_task(handle),
+        }
+    }
+
+    /// Is a call's output whole, and was all of it told that is to be? Then it is answered.
+    fn settle_call(&mut self, handle: Handle) {
+        let serve = self.serve.as_mut().expect("it has calls");
+        let Some(call) = serve.mcp.calls.get(handle) else { return };
+        match &call.stage {
+            Stage::Runs(keep) => {
+                let keep = *keep;
+                let Some(kept) = serve.mcp.keeps.get(keep) else { return };
+                if kept.over.is_none() || call.notifier.is_some() {
+                    return;
+                }
+                let execution = kept.execution;
+                let reply = self.result_of(keep, &self.call_context(handle));
+                let serve = self.serve.as_mut().expect("as above");
+                serve.mcp.calls.get_mut(handle).expect("it was just there").ran = execution;
+                self.forget_keep(keep);
+                self.answer_call(handle, reply);
+            }
+            Stage::Answered(bytes) if call.notifier.is_none() => {
+                let bytes = bytes.to_vec();
+                serve.close_notice();
+                serve.say(handle, |out| out.extend_from_slice(&bytes));
+                self.finish_answered(handle, bytes);
+            }
+            _ => {}
+        }
+    }
+
+    /// A keep is not needed any more.
+    pub(super) fn forget_keep(&mut self, handle: Handle) {
+        let serve = self.serve.as_mut().expect("it keeps");
+        let Some(mut keep) = serve.mcp.keeps.remove(handle) else { return };
+        serve.mcp.set_timer(keep.timer.take(), None);
+        if let Some(subscriber) = keep.subscriber {
+            self.pump(); // What was wished before comes first.
+            self.ask_at_once(Event::Unsubscribe(subscriber));
+        }
+    }
+
+    /// A connection of the protocol is gone. In the handshake era what it was told of goes on; in
+    /// the other it is what cancels.
+    pub(in crate::shard::serve) fn lose_link(&mut self, id: ConnectionId, link: Link) {
+        match link.part {
+            Part::Session(name) => self.lose_stream(name),
+            Part::Lines(lines) => self.lose_lines(id, *lines),
+            Part::Call(handle) => {
+                let Some(serve) = &mut self.serve else { return };
+                let Some(call) = serve.mcp.calls.get_mut(handle) else { return };
+                call.outlet = Outlet::Nowhere;
+                match call.asker {
+                    Asker::Session(_) if call.context.version.era() == Era::Handshake => {
+                        self.silence(handle);
+                        self.settle_detached(handle);
+                    }
+                    Asker::Session(_) | Asker::Alone(_) => self.cancel_mcp(handle),
+                }
+            }
+        }
+    }
+
+    /// Nobody hears a call now. What waits for nothing but time is over.
+    fn settle_detached(&mut self, handle: Handle) {
+        let serve = self.serve.as_mut().expect("it has calls");
+        let Some(call) = serve.mcp.calls.get(handle) else { return };
+        match &call.stage {
+            Stage::Runs(_) => serve.mcp.note(News::Call(handle)),
+            Stage::Answered(bytes) => {
+                let bytes = bytes.to_vec();
+                self.finish_answered(handle, bytes);
+            }
+            Stage::Asks(_) => {} // The client comes back, or the time is up.
+            Stage::Awaits(_) | Stage::Reads(..) | Stage::Listens(_) | Stage::Begins => {
+                self.close_call(handle);
+            }
+        }
+    }
+
+    /// Fires what is due.
+    pub(in crate::shard::serve) fn fire_mcp_deadlines(&mut self) {
+        let now = self.now;
+        loop {
+            let Some(serve) = &mut self.serve else { return };
+            serve.mcp.kept.expire(now);
+            if let Some(session) = serve.mcp.sessions.expire(now) {
+                serve.mcp.forget_session(session.name);
+                continue;
+            }
+            let Some(due) = serve.mcp.timers.pop_expired(now) else { return };
+            self.worked = true;
+            match due {
+                Due::Call(handle) => self.call_is_due(handle),
+                Due::Keep(handle) => self.keep_is_due(handle),
+                Due::Look => self.look_at_resources(),
+            }
+        }
+    }
+
+    fn call_is_due(&mut self, handle: Handle) {
+        let serve = self.serve.as_mut().expect("it has calls");
+        let Some(call) = serve.mcp.calls.get_mut(handle) else { return };
+        call.timer = None;
+        match &call.stage {
+            Stage::Asks(_) => {
+                let text = "the client has not answered what the tool asks";
+                let reply = self.refusal(&self.call_context(handle), text);
+                self.answer_call(handle, reply);
+            }
+            Stage::Reads(keep, offset) => {
+                let (keep, offset) = (*keep, *offset);
+                self.answer_read(handle, keep, offset, true);
+            }
+            Stage::Answered(bytes) => {
+                let bytes = bytes.to_vec(); // The settling of lines is over.
+                self.say_answer(handle, bytes);
+            }
+            Stage::Runs(_) => serve.tell_held(handle),
+            Stage::Awaits(_) | Stage::Listens(_) | Stage::Begins => {}
+        }
+    }
+
+    fn keep_is_due(&mut self, handle: Handle) {
+        let serve = self.serve.as_mut().expect("it keeps");
+        let Some(keep) = serve.mcp.keeps.get_mut(handle) else { return };
+        keep.timer = None;
+        let execution = keep.execution;
+        match &keep.role {
+            Role::Door => self.close_door(handle),
+            Role::Task(_) => self.forget_task(handle),
+            Role::Answer(_) => return,
+        }
+        if let Some(execution) = execution {
+            let _ = self.cancel(execution);
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Requests as spans of a trace: begun when they come, ended with their answer.
+//!
+//! Only where somebody wants spans. A request that is answered later carries its span in the table
+//! of calls; whoever takes it out without an answer ends it as cancelled.
+
+use super::super::super::Shard;
+use super::answer::{Reply, Source};
+use super::call::{Asker, Outlet};
+use crate::base::Handle;
+use crate::mcp::{Ask, Context};
+use crate::reactor::Reactor;
+use crate::trace::Span;
+
+const LISTEN: &str = "subscriptions/listen";
+
+impl<R: Reactor + 'static> Shard<R> {
+    /// Carries out a request. `None`: it is answered later.
+    pub(super) fn ask_mcp(
+        &mut self,
+        source: Source,
+        context: Box<Context>,
+        ask: Ask,
+    ) -> Option<Reply> {
+        if !self.spans.is_on() {
+            return self.carry_out_mcp(source, context, ask);
+        }
+        let span = self.begin_span(&source, &context, &ask);
+        self.serve.as_mut().expect("it was asked").mcp.span = span;
+        let reply = self.carry_out_mcp(source, context, ask);
+        let left = self.serve.as_mut().and_then(|serve| serve.mcp.span.take());
+        if let (Some(span), Some(reply)) = (left, &reply) {
+            self.end_span(span, error_of(reply));
+        }
+        reply
+    }
+
+    fn begin_span(&mut self, source: &Source, context: &Context, ask: &Ask) -> Option<Box<Span>> {
+        let drawn = self.secrets.draw().ok()?;
+        let parent = context.trace.parent;
+        let (method, target) = name_of(ask);
+        let session = match source.asker {
+            Asker::Session(name) => Some(name.to_string()),
+            Asker::Alone(_) => None,
+        };
+        let span = Span {
+            trace_id: parent.map_or(drawn.token.max(1), |parent| parent.trace_id),
+            span_id: drawn.nonce.max(1),
+            parent_id: parent.map(|parent| parent.span_id),
+            begun_us: self.wall_us(),
+            ended_us: 0,
+            method,
+            target,
+            request: context.id.as_text().unwrap_or_else(|| context.id.as_json().to_owned()),
+            session,
+            version: context.version.text(),
+            transport: if let Outlet::Lines(_) = source.outlet { "pipe" } else { "tcp" },
+            error: None,
+        };
+        Some(Box::new(span))
+    }
+
+    fn end_span(&mut self, mut span: Box<Span>, error: Option<String>) {
+        span.ended_us = self.wall_us();
+        span.error = error;
+        self.spans.push(*span);
+    }
+
+    /// A call is about to be answered.
+    pub(super) fn end_span_of(&mut self, handle: Handle, reply: &Reply) {
+        let serve = self.serve.as_mut().expect("it has calls");
+        let span = serve.mcp.calls.get_mut(handle).and_then(|call| call.span.take());
+        if let Some(span) = span {
+            self.end_span(span, error_of(reply));
+        }
+    }
+
+    /// A call is taken out of the table.
+    pub(super) fn cancel_span(&mut self, span: Option<Box<Span>>) {
+        if let Some(span) = span {
+            let is_over = span.method == LISTEN; // It has no other end.
+            self.end_span(span, (!is_over).then(|| "cancelled".to_owned()));
+        }
+    }
+}
+
+/// What went wrong, in a word.
+fn error_of(reply: &Reply) -> Option<String> {
+    match reply {
+        Err(fault) => Some(fault.code.to_string()),
+        Ok(result) => (result["isError"] == true).then(|| "tool_error".to_owned()),
+    }
+}
+
+/// What is asked, and of what, where that is one of few names.
+fn name_of(ask: &Ask) -> (&'static str, Option<String>) {
+    let method = match ask {
+        Ask::CallTool { name, .. } => return ("tools/call", Some(name.clone())),
+        Ask::GetPrompt { name, .. } => return ("prompts/get", Some(name.clone())),
+        Ask::Ping => "ping",
+        Ask::Discover => "server/discover",
+        Ask::SetLevel(_) => "logging/setLevel",
+        Ask::ListTools { .. } => "tools/list",
+        Ask::ListResources { .. } => "resources/list",
+        Ask::ListTemplates { .. } => "resources/templates/list",
+        Ask::ReadResource { .. } => "resources/read",
+        Ask::Subscribe { .. } => "resources/subscribe",
+        Ask::Unsubscribe { .. } => "resources/unsubscribe",
+        Ask::ListPrompts { .. } => "prompts/list",
+        Ask::Complete(_) => "completion/complete",
+        Ask::GetTask { .. } => "tasks/get",
+        Ask::TaskResult { .. } => "tasks/result",
+        Ask::ListTasks { .. } => "tasks/list",
+        Ask::CancelTask { .. } => "tasks/cancel",
+        Ask::UpdateTask { .. } => "tasks/update",
+        Ask::Listen(_) => LISTEN,
+    };
+    (method, None)
+}

@@ -1,0 +1,406 @@
+//! JSON-RPC 2.0, as the Model Context Protocol uses it: one message at a time, never a batch.
+//!
+//! Ids are chosen by the other side, and go back byte for byte as they came. Where a message
+//! cannot be read, [`Malformed`] says as much of it as could be.
+
+use std::cmp::Ordering;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+
+use serde_json::{Map, Value};
+
+use super::json;
+use super::strict::{self, Unreadable};
+use crate::limits;
+
+/// No JSON, or not UTF-8, or nested too deep.
+pub const PARSE_ERROR: i64 = -32_700;
+/// JSON, but no message.
+pub const INVALID_REQUEST: i64 = -32_600;
+
+/// The name of a request: a text or a whole number, as whoever chose it has spelled it.
+///
+/// ```
+/// use streamdoor::wire::jsonrpc::Id;
+/// let id = Id::of_text("a\u{e9}");
+/// assert_eq!((id.as_json(), id.as_text().as_deref()), ("\"a\u{e9}\"", Some("a\u{e9}")));
+/// assert_eq!(Id::of_number(0).as_json(), "0");
+/// ```
+#[derive(Clone)]
+pub struct Id {
+    raw: Box<str>,
+    /// One spelling for all that are equal, if that is another one.
+    canonical: Option<Box<str>>,
+}
+
+impl Id {
+    /// A number.
+    pub fn of_number(number: u64) -> Id {
+        Id { raw: number.to_string().into(), canonical: None }
+    }
+
+    /// A text.
+    pub fn of_text(text: &str) -> Id {
+        Id { raw: canonical(text), canonical: None }
+    }
+
+    /// From a value that was read: `None` unless it is a text or a whole number of 64 bits, and
+    /// not longer than [`limits::MCP_ID_BYTES_MAX`].
+    pub fn of_value(value: &Value) -> Option<Id> {
+        let id = match value {
+            Value::String(text) => Id::of_text(text),
+            Value::Number(number) if number.is_i64() || number.is_u64() => {
+                Id { raw: number.to_string().into(), canonical: None }
+            }
+            _ => return None,
+        };
+        (id.raw.len() <= limits::MCP_ID_BYTES_MAX).then_some(id)
+    }
+
+    /// From its spelling in a message that is known to be JSON.
+    fn of_raw(raw: &str) -> Option<Id> {
+        if raw.len() > limits::MCP_ID_BYTES_MAX {
+            return None;
+        }
+        if raw.starts_with('"') {
+            let spelled = match raw.contains('\\') {
+                true => Some(canonical(&serde_json::from_str::<String>(raw).ok()?)),
+                false => None,
+            };
+            return Some(Id { raw: raw.into(), canonical: spelled });
+        }
+        let digits = raw.strip_prefix('-').unwrap_or(raw);
+        let is_whole = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+        is_whole.then(|| Id { raw: raw.into(), canonical: None })
+    }
+
+    /// As it came: JSON.
+    pub fn as_json(&self) -> &str {
+        &self.raw
+    }
+
+    /// What it says, if it is a text.
+    pub fn as_text(&self) -> Option<String> {
+        self.raw
+            .starts_with('"')
+            .then(|| serde_json::from_str(&self.raw).expect("it was read, or made of a text"))
+    }
+
+    /// As a value.
+    pub fn to_value(&self) -> Value {
+        serde_json::from_str(&self.raw).expect("it was read, or made of a text or a number")
+    }
+
+    fn key(&self) -> &str {
+        self.canonical.as_deref().unwrap_or(&self.raw)
+    }
+}
+
+fn canonical(text: &str) -> Box<str> {
+    serde_json::to_string(text).expect("a text can be spelled").into()
+}
+
+impl PartialEq for Id {
+    fn eq(&self, other: &Id) -> bool {
+        self.key() == other.key()
+    }
+}
+
+impl Eq for Id {}
+
+impl PartialOrd for Id {
+    fn partial_cmp(&self, other: &Id) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Id {
+    fn cmp(&self, other: &Id) -> Ordering {
+        self.key().cmp(other.key())
+    }
+}
+
+impl Hash for Id {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.key().hash(state);
+    }
+}
+
+impl fmt::Debug for Id {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.raw)
+    }
+}
+
+impl fmt::Display for Id {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.raw)
+    }
+}
+
+/// One message.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Message {
+    /// It is to be answered.
+    Request {
+        /// Under this name.
+        id: Id,
+        /// What is wanted.
+        method: String,
+        /// Of what; empty if nothing was said.
+        params: Map<String, Value>,
+    },
+    /// It is never answered.
+    Notification {
+        /// What has happened.
+        method: String,
+        /// To what.
+        params: Map<String, Value>,
+    },
+    /// The answer to a request of ours.
+    Response {
+        /// To which; absent where the other side could not read it.
+        id: Option<Id>,
+        /// The answer: an object.
+        result: Result<Value, ErrorObject>,
+    },
+}
+
+/// Why the other side did not do something.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ErrorObject {
+    /// For programs.
+    pub code: i64,
+    /// For people.
+    pub message: String,
+    /// More of it.
+    pub data: Option<Value>,
+}
+
+/// No message.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Malformed {
+    /// Whose answer this is; absent where that could not be read, and for what is an answer itself.
+    pub id: Option<Id>,
+    /// [`PARSE_ERROR`] or [`INVALID_REQUEST`].
+    pub code: i64,
+    /// What is wrong with it.
+    pub message: String,
+    /// It looks like an answer: nobody waits for an answer to it.
+    pub is_response: bool,
+}
+
+impl fmt::Display for Malformed {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{}: {}", self.code, self.message)
+    }
+}
+
+impl std::error::Error for Malformed {}
+
+/// Reads one message.
+///
+/// # Errors
+/// [`Malformed`].
+pub fn parse(bytes: &[u8]) -> Result<Message, Malformed> {
+    let unreadable =
+        |code, message: String| Malformed { id: None, code, message, is_response: false };
+    let Ok(text) = std::str::from_utf8(bytes) else {
+        return Err(unreadable(PARSE_ERROR, "the message is not UTF-8".to_owned()));
+    };
+    let value = strict::read(bytes).map_err(|error| {
+        let is_json = matches!(error, Unreadable::NameTwice);
+        let code = if is_json { INVALID_REQUEST } else { PARSE_ERROR };
+        unreadable(code, format!("the message {error}"))
+    })?;
+    match value {
+        Value::Object(members) => message(text, members),
+        Value::Array(_) => {
+            Err(unreadable(INVALID_REQUEST, "messages come one by one, not in a batch".to_owned()))
+        }
+        _ => Err(unreadable(INVALID_REQUEST, "the message is not an object".to_owned())),
+    }
+}
+
+fn message(text: &str, mut members: Map<String, Value>) -> Result<Message, Malformed> {
+    let is_response = !members.contains_key("method")
+        && (members.contains_key("result") || members.contains_key("error"));
+    let id = members.contains_key("id").then(|| Id::of_raw(member_text(text, "id")?));
+    let error = |problem: &str| Malformed {
+        id: if is_response { None } else { id.clone().flatten() },
+        code: INVALID_REQUEST,
+        message: problem.to_owned(),
+        is_response,
+    };
+    if members.get("jsonrpc").and_then(Value::as_str) != Some("2.0") {
+        return Err(error("`jsonrpc` is not \"2.0\""));
+    }
+    // An error may say `null` for a request that could not be read.
+    let is_null = is_response && members.get("id").is_some_and(Value::is_null);
+    let id = match &id {
+        Some(None) if !is_null => {
+            let chars_max = limits::MCP_ID_BYTES_MAX;
+            let text = format!("`id` is not a string of at most {chars_max} bytes or an integer");
+            return Err(error(&text));
+        }
+        Some(id) => id.clone(),
+        None => None,
+    };
+    if is_response {
+        let result = response(&mut members).map_err(error)?;
+        if id.is_none() && result.is_ok() {
+            return Err(error("a result has no `id`"));
+        }
+        return Ok(Message::Response { id, result });
+    }
+    let method = match members.remove("method") {
+        Some(Value::String(method)) => method,
+        Some(_) => return Err(error("`method` is not a string")),
+        None => return Err(error("it has none of `method`, `result` and `error`")),
+    };
+    if members.contains_key("result") || members.contains_key("error") {
+        return Err(error("it has a `method` and an answer"));
+    }
+    let params = match members.remove("params") {
+        Some(Value::Object(params)) => params,
+        None | Some(Value::Null) => Map::new(), // Some libraries spell out what is not there.
+        Some(_) => return Err(error("`params` is not an object")),
+    };
+    Ok(match id {
+        Some(id) => Message::Request { id, method, params },
+        None => Message::Notification { method, params },
+    })
+}
+
+fn response(members: &mut Map<String, Value>) -> Result<Result<Value, ErrorObject>, &'static str> {
+    match (members.remove("result"), members.remove("error")) {
+        (Some(result), None) if result.is_object() => Ok(Ok(result)),
+        (Some(_), None) => Err("`result` is not an object"),
+        (None, Some(Value::Object(mut error))) => {
+            let code = error.get("code").and_then(Value::as_i64);
+            let code = code.ok_or("`error.code` is not an integer")?;
+            let Some(Value::String(message)) = error.remove("message") else {
+                return Err("`error.message` is not a string");
+            };
+            Ok(Err(ErrorObject { code, message, data: error.remove("data") }))
+        }
+        (None, Some(_)) => Err("`error` is not an object"),
+        (Some(_), Some(_)) => Err("it has a `result` and an `error`"),
+        (None, None) => unreachable!("the caller saw one of them"),
+    }
+}
+
+/// How the member of this name is spelled, of a text that is a JSON object.
+fn member_text<'t>(text: &'t str, wanted: &str) -> Option<&'t str> {
+    let mut rest = text.trim_start().strip_prefix('{')?;
+    loop {
+        rest = rest.trim_start_matches([' ', '\t', '\r', '\n', ',']);
+        let (name, after) = rest.split_at_checked(string_end(rest)?)?;
+        let value = after.trim_start().strip_prefix(':')?.trim_start();
+        let (value, after) = value.split_at_checked(value_end(value)?)?;
+        let is_wanted = match name.contains('\\') {
+            true => serde_json::from_str::<String>(name).is_ok_and(|name| name == wanted),
+            false => name.get(1..name.len() - 1) == Some(wanted),
+        };
+        if is_wanted {
+            return Some(value);
+        }
+        rest = after;
+    }
+}
+
+/// Where the string ends with which `text` begins.
+fn string_end(text: &str) -> Option<usize> {
+    let mut is_escaped = false;
+    let inside = text.strip_prefix('"')?;
+    let end = inside.bytes().position(|byte| {
+        let is_end = byte == b'"' && !is_escaped;
+        is_escaped = byte == b'\\' && !is_escaped;
+        is_end
+    });
+    Some(end? + 2)
+}
+
+/// Where the value ends with which `text` begins.
+fn value_end(text: &str) -> Option<usize> {
+    let (mut at, mut depth) = (0, 0u32);
+    loop {
+        match *text.as_bytes().get(at)? {
+            b'"' => at += string_end(text.get(at..)?)?,
+            b'{' | b'[' => {
+                depth += 1;
+                at += 1;
+            }
+            b'}' | b']' if depth == 0 => return Some(at),
+            b',' | b' ' | b'\t' | b'\r' | b'\n' if depth == 0 => return Some(at),
+            b'}' | b']' => {
+                depth -= 1;
+                at += 1;
+            }
+            _ => at += 1,
+        }
+        if depth == 0 && matches!(text.as_bytes()[at - 1], b'"' | b'}' | b']') {
+            return Some(at);
+        }
+    }
+}
+
+/// Appends the answer to a request.
+pub fn write_result(out: &mut Vec<u8>, id: &Id, result: &Value) {
+    out.extend_from_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");
+    out.extend_from_slice(id.as_json().as_bytes());
+    out.extend_from_slice(b",\"result\":");
+    json::write_value(out, result);
+    out.push(b'}');
+}
+
+/// Appends that something was not done; without an id where the request could not be read.
+pub fn write_error(
+    out: &mut Vec<u8>,
+    id: Option<&Id>,
+    code: i64,
+    message: &str,
+    data: Option<&Value>,
+) {
+    out.extend_from_slice(b"{\"jsonrpc\":\"2.0\",");
+    if let Some(id) = id {
+        out.extend_from_slice(b"\"id\":");
+        out.extend_from_slice(id.as_json().as_bytes());
+        out.push(b',');
+    }
+    out.extend_from_slice(b"\"error\":{\"code\":");
+    json::write_i64(out, code);
+    out.extend_from_slice(b",\"message\":");
+    json::write_string(out, message);
+    if let Some(data) = data {
+        out.extend_from_slice(b",\"data\":");
+        json::write_value(out, data);
+    }
+    out.extend_from_slice(b"}}");
+}
+
+/// Appends a notification; without parameters if they are `null`.
+pub fn write_notification(out: &mut Vec<u8>, method: &str, params: &Value) {
+    out.extend_from_slice(b"{\"jsonrpc\":\"2.0\",\"method\":");
+    write_call(out, method, params);
+}
+
+/// Appends a request of ours.
+pub fn write_request(out: &mut Vec<u8>, id: &str, method: &str, params: &Value) {
+    out.extend_from_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");
+    json::write_string(out, id);
+    out.extend_from_slice(b",\"method\":");
+    write_call(out, method, params);
+}
+
+fn write_call(out: &mut Vec<u8>, method: &str, params: &Value) {
+    json::write_string(out, method);
+    if !params.is_null() {
+        out.extend_from_slice(b",\"params\":");
+        json::write_value(out, params);
+    }
+    out.push(b'}');
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,109 @@
+//! 64 clients of both eras that all use the ids 0, 1, 2 …, over connections that are kept: every
+//! answer has the client's own number, and nobody else's.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use streamdoor::base::Random;
+use streamdoor::shard::{Server, ServerConfig, Shard, ShardConfig};
+use streamdoor::tool::{Context, EmitError, Step, Tool, ToolError, ToolSpec, Work};
+
+use crate::client::{Answer, Client, Era};
+
+const CLIENTS: usize = 64;
+const CALLS: usize = 100_000;
+/// What all nonces begin with: whose it is, is behind that.
+const MARK: &[u8] = b"nonce-";
+const SHARDS: usize = 2;
+/// Of each result: the nonce comes in so many chunks, as a whole in each.
+const CHUNKS: usize = 2;
+
+/// Says what it was told.
+struct Echo {
+    nonce: Vec<u8>,
+    left: usize,
+}
+
+impl Tool for Echo {
+    fn step(&mut self, context: &mut Context<'_>) -> Step {
+        if self.left == 0 {
+            return Step::Done;
+        }
+        match context.emit(&self.nonce) {
+            Ok(_) => self.left -= 1,
+            Err(EmitError::Blocked) => return Step::Blocked,
+            Err(EmitError::TooLarge { .. }) => return Step::Failed(ToolError::new("too long")),
+        }
+        Step::Again
+    }
+}
+
+fn set_up(shard: &mut Shard) {
+    let spec = ToolSpec::new("echo", "Says what it is told.");
+    let prepare = |arguments: &Value, need| {
+        let nonce = arguments["nonce"].as_str().unwrap_or_default().as_bytes().to_vec();
+        Ok((Work::Steps(Box::new(Echo { nonce, left: CHUNKS })), need))
+    };
+    shard.tools_mut().insert(spec, prepare).expect("it is described right");
+}
+
+/// Checks every byte of an answer; which execution it was.
+fn check(answer: &Answer, nonce: &str, token: u64) -> String {
+    assert_eq!(answer.status, 200);
+    let (response, notifications) = answer.messages.split_last().unwrap();
+    let mut before = f64::NEG_INFINITY;
+    for notification in notifications {
+        assert_eq!(notification["method"], "notifications/progress", "{notification}");
+        let params = &notification["params"];
+        assert_eq!(params["progressToken"], token, "{notification}");
+        let progress = params["progress"].as_f64().unwrap();
+        assert!(progress > before, "{notification} behind {before}");
+        before = progress;
+    }
+    let result = &response["result"];
+    assert_ne!(result["isError"], true, "{response}");
+    let text = result["content"][0]["text"].as_str().unwrap_or_else(|| panic!("{response}"));
+    assert_eq!(text, nonce.repeat(CHUNKS));
+    assert!(!notifications.is_empty(), "its chunks are told of: {response}");
+    let marks = answer.body.windows(MARK.len()).enumerate().filter(|(_, at)| *at == MARK);
+    for (at, _) in marks {
+        assert!(answer.body[at..].starts_with(nonce.as_bytes()), "somebody else's");
+    }
+    let server_token = result["_meta"]["progressToken"].as_str().unwrap();
+    assert!(server_token.len() >= 32, "{response}");
+    result["_meta"]["dev.streamdoor/execution"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn nobody_is_given_a_byte_of_anybody_else() {
+    let config = ServerConfig {
+        shards: vec![ShardConfig::default(); SHARDS],
+        listen: vec!["127.0.0.1:0".parse().unwrap()],
+        connections_max: 2 * CLIENTS as u32,
+    };
+    let server = Server::start(config, Arc::new(set_up)).unwrap();
+    let address = server.addresses()[0].to_string();
+    let address = address.trim_start_matches("http://");
+    let executions: Vec<String> = std::thread::scope(|scope| {
+        let client = |number: usize| {
+            let era = if number.is_multiple_of(2) { Era::Handshake } else { Era::Stateless };
+            let mut client = Client::connect(address, era);
+            let mut random = Random::new(number as u64);
+            let first = u64::from(era == Era::Handshake); // 0 was `initialize`.
+            let calls = CALLS / CLIENTS + usize::from(number < CALLS % CLIENTS);
+            let each = (0..calls as u64).map(|call| {
+                let nonce = format!("nonce-{number:02}-{call:06}-{:016x}", random.next_u64());
+                let answer = client.call("echo", json!({ "nonce": nonce }));
+                check(&answer, &nonce, first + call)
+            });
+            each.collect::<Vec<_>>()
+        };
+        let spawn = |number| scope.spawn(move || client(number));
+        let threads: Vec<_> = (0..CLIENTS).map(spawn).collect();
+        threads.into_iter().flat_map(|thread| thread.join().expect("it has said why")).collect()
+    });
+    let all: HashSet<&String> = executions.iter().collect();
+    assert_eq!((executions.len(), all.len()), (CALLS, CALLS));
+    println!("{CALLS} calls of {CLIENTS} clients of both eras");
+}

@@ -1,0 +1,31 @@
+//! Sessions that are opened and abandoned: they make room for others, and memory stays flat.
+
+use crate::client::{Client, Era};
+use crate::served::Server;
+
+/// A million on command: `STREAMDOOR_SESSIONS=1000000`.
+const SESSIONS: usize = 50_000;
+
+#[test]
+fn abandoned_sessions_leave_nothing_behind() {
+    let wanted = std::env::var("STREAMDOOR_SESSIONS").ok();
+    let count: usize = wanted.map_or(SESSIONS, |text| text.parse().expect("a number"));
+    let server = Server::start(&[]);
+    let open = |count: usize| {
+        let mut first = None;
+        for _ in 0..count {
+            // Its connection ends with it, its session is told nothing.
+            let client = Client::connect(server.address(), Era::Handshake);
+            first.get_or_insert_with(|| client.session().to_owned());
+        }
+        first.unwrap()
+    };
+    let first = open(count / 10);
+    let before = server.memory_bytes("VmRSS");
+    open(count - count / 10);
+    let after = server.memory_bytes("VmRSS");
+    println!("{count} sessions abandoned: {} KiB, then {} KiB", before >> 10, after >> 10);
+    // A tenth has filled the table; a session more of each would be at least 256 bytes.
+    assert!(after < before + (4 << 20), "{before} bytes, then {after}");
+    assert_ne!(first, Client::connect(server.address(), Era::Handshake).session());
+}

@@ -1,0 +1,130 @@
+//! Nothing allocates per notification once a call of MCP runs (invariant A3): a counting allocator
+//! over all threads of this process sees 0 allocations from chunk 1,000 to chunk 100,000 of a call
+//! whose client wants progress, on both backends, with and without partial results.
+//!
+//! One test only: the allocator counts for the whole process, and the test harness is part of it.
+#![cfg(feature = "server")]
+
+mod counting;
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use counting::{ALL_THERE, COUNT, COUNT_ENDED, LAST_COUNTED, at_chunk};
+use serde_json::{Value, json};
+use streamdoor::reactor::Choice;
+use streamdoor::shard::{Server, ServerConfig, ServerError, ShardConfig};
+use streamdoor::tool::{Output, ToolError, ToolSpec};
+
+const CHUNK_BYTES: usize = 100;
+
+/// The tool. Now and then it tells how far it is, in numbers and in words.
+fn emit(out: &mut Output) -> Result<(), ToolError> {
+    while !ALL_THERE.load(Ordering::SeqCst) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let last_seq = LAST_COUNTED + 10;
+    for seq in 1..=last_seq {
+        out.send(&[b'x'; CHUNK_BYTES])?;
+        if seq.is_multiple_of(10) {
+            out.progress(seq as f64, Some(last_seq as f64));
+        }
+        at_chunk(seq);
+    }
+    Ok(())
+}
+
+fn started(reactor: Choice) -> Result<Server, ServerError> {
+    let config = ServerConfig {
+        shards: vec![ShardConfig { reactor, ..ShardConfig::default() }],
+        listen: vec!["127.0.0.1:0".parse().unwrap()],
+        connections_max: 100,
+    };
+    let set_up = |shard: &mut streamdoor::shard::Shard| {
+        let spec = ToolSpec::new("emit", "For a test.");
+        shard.tools_mut().insert_closure(spec, |_, out| emit(out)).expect("it is described right");
+    };
+    Server::start(config, Arc::new(set_up))
+}
+
+/// Calls the tool; everything that is to come of it comes on this stream.
+fn call(address: &str, capabilities: &Value) -> TcpStream {
+    let meta = json!({
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientCapabilities": capabilities,
+        "progressToken": "token",
+        "partialResultToken": "partial",
+        "dev.streamdoor/stream": false, // More than an answer holds, and all of it told.
+    });
+    let params = json!({"name": "emit", "arguments": {}, "_meta": meta});
+    let body = json!({"jsonrpc": "2.0", "id": 0, "method": "tools/call", "params": params});
+    let body = body.to_string();
+    let mut stream = TcpStream::connect(address).unwrap();
+    let request = format!(
+        "POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+         Accept: application/json, text/event-stream\r\nConnection: close\r\n\
+         MCP-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\nMcp-Name: emit\r\n\
+         Content-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    stream.write_all(request.as_bytes()).unwrap();
+    stream
+}
+
+/// Reads until the stream ends, without any memory but its buffer: how many bytes came, and what
+/// came last.
+fn read(mut stream: TcpStream) -> (u64, Vec<u8>) {
+    let mut buffer = vec![0; 64 << 10];
+    let (mut bytes, mut kept) = (0, 0);
+    loop {
+        if kept > buffer.len() / 2 {
+            buffer.copy_within(kept - (8 << 10)..kept, 0);
+            kept = 8 << 10;
+        }
+        match stream.read(&mut buffer[kept..]).expect("it stays whole") {
+            0 => return (bytes, buffer[..kept].to_vec()),
+            count => {
+                bytes += count as u64;
+                kept += count;
+            }
+        }
+    }
+}
+
+fn nothing_allocates(reactor: Choice, capabilities: &Value) {
+    let server = match started(reactor) {
+        Ok(server) => server,
+        Err(error) => {
+            println!("{reactor:?} not run: {error}");
+            return;
+        }
+    };
+    COUNT_ENDED.store(false, Ordering::SeqCst);
+    let address = server.addresses()[0].to_string();
+    let stream = call(&address, capabilities);
+    let reader = std::thread::spawn(move || read(stream));
+    std::thread::sleep(Duration::from_millis(200)); // What watches memory has begun, too.
+    ALL_THERE.store(true, Ordering::SeqCst);
+    let (bytes, last) = reader.join().unwrap();
+    ALL_THERE.store(false, Ordering::SeqCst);
+    let allocation_count = COUNT.load(Ordering::SeqCst);
+    println!("{reactor:?}, {capabilities}: {allocation_count} allocations, {bytes} bytes");
+    assert!(COUNT_ENDED.load(Ordering::SeqCst));
+    let last = String::from_utf8_lossy(&last);
+    assert!(last.contains("\"result\""), "{last}");
+    assert!(bytes > LAST_COUNTED * CHUNK_BYTES as u64, "not all of it was told");
+    server.drain(Duration::from_secs(5));
+    assert_eq!(allocation_count, 0, "{reactor:?}");
+}
+
+#[test]
+fn nothing_allocates_per_notification() {
+    for reactor in [Choice::Mio, Choice::Uring] {
+        for capabilities in [json!({}), json!({"partialResults": {}})] {
+            nothing_allocates(reactor, &capabilities);
+        }
+    }
+}

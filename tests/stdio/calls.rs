@@ -1,0 +1,219 @@
+//! Calls of tools over standard streams, in both eras: what is told of them, and how they end.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::program::{Program, REACTORS, Scratch, assert_quiet_end};
+
+/// The two eras, as clients of them begin and ask.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Era {
+    Handshake,
+    Stateless,
+}
+
+const ERAS: [Era; 2] = [Era::Handshake, Era::Stateless];
+
+impl Era {
+    fn begin(self, program: &mut Program) {
+        if self == Era::Handshake {
+            let client = json!({"name": "test", "version": "0"});
+            let params = json!({
+                "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": client,
+            });
+            program.ask(0, "initialize", params);
+            let answer = program.next();
+            assert_eq!(answer["result"]["protocolVersion"], "2025-11-25", "{answer}");
+            program.say(br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
+        }
+    }
+
+    fn call(self, program: &mut Program, id: u64, tool: &str, arguments: Value, token: Value) {
+        let mut meta = json!({});
+        if !token.is_null() {
+            meta["progressToken"] = token;
+        }
+        if self == Era::Stateless {
+            meta["io.modelcontextprotocol/protocolVersion"] = "2026-07-28".into();
+            meta["io.modelcontextprotocol/clientCapabilities"] = json!({});
+        }
+        let params = json!({"name": tool, "arguments": arguments, "_meta": meta});
+        program.ask(id, "tools/call", params);
+    }
+}
+
+/// Chunks of a notification of this token: their numbers and texts.
+fn chunks(message: &Value, token: &Value) -> Vec<(u64, String)> {
+    assert_eq!(message["method"], "notifications/progress", "{message}");
+    let params = &message["params"];
+    assert_eq!(params["progressToken"], *token, "{message}");
+    let chunks = params["_meta"]["dev.streamdoor/chunks"].as_array();
+    let chunks = chunks.into_iter().flatten();
+    let text = |chunk: &Value| chunk["data"].as_str().unwrap().to_owned();
+    chunks.map(|chunk| (chunk["seq"].as_u64().unwrap(), text(chunk))).collect()
+}
+
+#[test]
+fn a_call_is_told_of_while_it_runs_and_answered_once() {
+    for reactor in REACTORS {
+        for (era, settle, token) in [
+            (Era::Handshake, "0", json!(0)),
+            (Era::Stateless, "0", json!("a token")),
+            (Era::Handshake, "25", json!(0)),
+            (Era::Stateless, "25", json!("a token")),
+        ] {
+            let Some(mut program) = Program::piped(reactor, &["--stdio-settle-ms", settle]) else {
+                continue;
+            };
+            era.begin(&mut program);
+            let arguments = json!({"chunks": 20, "delay_ms": 2, "chunk_size": 60});
+            era.call(&mut program, 7, "slow_data_processor", arguments, token.clone());
+            let (mut told, mut last) = (Vec::new(), f64::NEG_INFINITY);
+            let answer = loop {
+                let message = program.next();
+                if message["method"].is_null() {
+                    break message;
+                }
+                told.extend(chunks(&message, &token));
+                let progress = message["params"]["progress"].as_f64().unwrap();
+                assert!(progress > last, "{message}");
+                last = progress;
+            };
+            assert_eq!(answer["id"], 7, "{answer}");
+            let whole = answer["result"]["content"][0]["text"].as_str().unwrap();
+            assert_eq!(whole.len(), 20 * 60, "{answer}");
+            assert!(!told.is_empty(), "nothing was told while it ran");
+            let numbers: Vec<u64> = told.iter().map(|(seq, _)| *seq).collect();
+            assert!(numbers.iter().copied().eq(1..=numbers.len() as u64), "{numbers:?}");
+            let texts: String = told.into_iter().map(|(_, text)| text).collect();
+            assert!(whole.starts_with(&texts), "{texts}");
+            assert_quiet_end(program.finish()); // And nothing more is said.
+        }
+    }
+}
+
+/// A command that says `begun`, takes its time, and writes a file.
+fn command(file: &Scratch) -> Value {
+    let script = format!("echo begun; sleep 0.4; echo done > {}", file.0.display());
+    json!({"argv": ["sh", "-c", script]})
+}
+
+fn until_begun(program: &mut Program, token: &Value) {
+    loop {
+        let message = program.next();
+        let texts: String = chunks(&message, token).into_iter().map(|(_, text)| text).collect();
+        if texts.contains("begun") {
+            return;
+        }
+    }
+}
+
+fn assert_never_written(files: &[Scratch]) {
+    std::thread::sleep(Duration::from_millis(800));
+    for file in files {
+        assert!(!file.0.exists(), "{} was written", file.0.display());
+    }
+}
+
+#[test]
+fn the_end_of_its_input_stops_what_runs() {
+    let mut files = Vec::new();
+    for reactor in REACTORS {
+        for era in ERAS {
+            let Some(mut program) = Program::piped(reactor, &["--allow-commands", "sh"]) else {
+                continue;
+            };
+            era.begin(&mut program);
+            let file = Scratch::new(&format!("end-{reactor}-{era:?}"));
+            era.call(&mut program, 1, "run_command", command(&file), json!(5));
+            until_begun(&mut program, &json!(5));
+            let (said, status, log) = program.finish();
+            assert_eq!((status.code(), log.as_str()), (Some(0), ""), "{said:?}");
+            files.push(file);
+        }
+    }
+    assert_never_written(&files);
+}
+
+#[test]
+fn a_signal_stops_what_runs() {
+    let mut files = Vec::new();
+    for reactor in REACTORS {
+        let Some(mut program) = Program::piped(reactor, &["--allow-commands", "sh"]) else {
+            continue;
+        };
+        let era = Era::Stateless;
+        let file = Scratch::new(&format!("signal-{reactor}"));
+        era.call(&mut program, 1, "run_command", command(&file), json!(5));
+        until_begun(&mut program, &json!(5));
+        program.signal("TERM");
+        let (_, status, _) = program.wait(); // The log says of its subscribers why they had to go.
+        assert_eq!(status.code(), Some(0));
+        files.push(file);
+    }
+    assert_never_written(&files);
+}
+
+#[test]
+fn what_is_cancelled_is_stopped_and_says_nothing_more() {
+    let mut files = Vec::new();
+    for reactor in REACTORS {
+        for era in ERAS {
+            let Some(mut program) = Program::piped(reactor, &["--allow-commands", "sh"]) else {
+                continue;
+            };
+            era.begin(&mut program);
+            let file = Scratch::new(&format!("cancel-{reactor}-{era:?}"));
+            era.call(&mut program, 1, "run_command", command(&file), json!(5));
+            until_begun(&mut program, &json!(5));
+            let params = json!({"requestId": 1, "reason": "enough"});
+            let told = json!({
+                "jsonrpc": "2.0", "method": "notifications/cancelled", "params": params,
+            });
+            program.say(told.to_string().as_bytes());
+            let arguments = json!({"chunks": 1, "delay_ms": 0, "chunk_size": 30});
+            era.call(&mut program, 2, "slow_data_processor", arguments, json!(6));
+            let answer = loop {
+                let message = program.next();
+                assert_ne!(message["params"]["progressToken"], 5, "{message}");
+                if message["method"].is_null() {
+                    break message;
+                }
+            };
+            assert_eq!(answer["id"], 2, "{answer}");
+            assert_quiet_end(program.finish());
+            files.push(file);
+        }
+    }
+    assert_never_written(&files);
+}
+
+#[test]
+fn others_can_follow_over_http_what_runs_here() {
+    for reactor in REACTORS {
+        let socket = Scratch::new(&format!("http-{reactor}"));
+        let listen = format!("unix:{}", socket.0.display());
+        let Some(mut program) = Program::piped(reactor, &["--listen", &listen]) else { continue };
+        let arguments = json!({"chunks": 3, "delay_ms": 1, "chunk_size": 40});
+        Era::Stateless.call(&mut program, 1, "slow_data_processor", arguments, Value::Null);
+        let answer = loop {
+            let message = program.next();
+            if message["method"].is_null() {
+                break message;
+            }
+        };
+        let path = answer["result"]["_meta"]["dev.streamdoor/events"].as_str();
+        let path = path.unwrap_or_else(|| panic!("{answer}"));
+        let mut client = UnixStream::connect(&socket.0).unwrap();
+        let request =
+            format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+        client.write_all(request.as_bytes()).unwrap();
+        let mut events = String::new();
+        client.read_to_string(&mut events).unwrap();
+        assert_eq!(events.matches("\"event\":\"chunk\"").count(), 3, "{events}");
+        assert_quiet_end(program.finish());
+    }
+}

@@ -1,0 +1,114 @@
+//! Spans of what was asked, sent to a collector that stands on this machine.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
+use std::thread::JoinHandle;
+
+use serde_json::{Value, json};
+
+use crate::program::{Program, REACTORS, assert_quiet_end};
+
+/// Takes bodies until its listener says that it is over, by a connection without a request.
+fn collect(listener: TcpListener) -> JoinHandle<Vec<Value>> {
+    std::thread::spawn(move || {
+        let mut spans = Vec::new();
+        loop {
+            let (connection, _) = listener.accept().unwrap();
+            let mut reader = BufReader::new(connection.try_clone().unwrap());
+            let (mut head, mut line) = (String::new(), String::new());
+            while reader.read_line(&mut line).unwrap() > 2 {
+                head += &std::mem::take(&mut line);
+            }
+            if head.is_empty() {
+                return spans;
+            }
+            assert!(head.starts_with("POST /v1/traces HTTP/1.1\r\n"), "{head}");
+            assert!(head.contains("content-type: application/json\r\n"), "{head}");
+            let length = head.split_once("content-length: ").unwrap().1.lines().next().unwrap();
+            let mut body = vec![0; length.parse().unwrap()];
+            reader.read_exact(&mut body).unwrap();
+            let body: Value = serde_json::from_slice(&body).unwrap();
+            let found = &body["resourceSpans"][0]["scopeSpans"][0]["spans"];
+            spans.extend(found.as_array().unwrap().iter().cloned());
+            let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}";
+            (&connection).write_all(answer).unwrap();
+        }
+    })
+}
+
+fn attribute<'a>(span: &'a Value, key: &str) -> Option<&'a str> {
+    let attributes = span["attributes"].as_array().unwrap();
+    let found = attributes.iter().find(|attribute| attribute["key"] == key);
+    found.map(|attribute| attribute["value"]["stringValue"].as_str().unwrap())
+}
+
+fn call(tool: &str, arguments: Value) -> Value {
+    let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    json!({"name": tool, "arguments": arguments, "_meta": {
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientCapabilities": {},
+        "traceparent": parent,
+    }})
+}
+
+#[test]
+fn each_request_is_a_span_of_its_clients_trace() {
+    for reactor in REACTORS {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let collector = collect(listener);
+        let endpoint = format!("http://{address}");
+        let started = Program::piped(reactor, &["--otlp-endpoint", &endpoint]);
+        if let Some(mut program) = started {
+            program.ping(1);
+            let arguments = json!({"chunks": 2, "delay_ms": 1, "chunk_size": 40});
+            program.ask(2, "tools/call", call("slow_data_processor", arguments));
+            assert_eq!(program.next()["id"], 2);
+            program.ask(3, "tools/call", call("slow_data_processor", json!({"chunks": "many"})));
+            assert_eq!(program.next()["result"]["isError"], true);
+            program.ask(4, "tools/call", call("nothing", json!({})));
+            assert_eq!(program.next()["error"]["code"], -32_602);
+            assert_quiet_end(program.finish());
+        }
+        drop(std::net::TcpStream::connect(address).unwrap());
+        let spans = collector.join().unwrap();
+        let find = |id: &str| {
+            let found: Vec<&Value> = spans
+                .iter()
+                .filter(|span| attribute(span, "jsonrpc.request.id") == Some(id))
+                .collect();
+            assert!(found.len() <= 1, "{found:?}");
+            found.first().copied()
+        };
+        let Some(call) = find("2") else {
+            assert!(spans.is_empty(), "{spans:?}"); // It was not run.
+            continue;
+        };
+        assert_eq!(call["name"], "tools/call slow_data_processor");
+        assert_eq!(call["traceId"], "0af7651916cd43dd8448eb211c80319c");
+        assert_eq!(call["parentSpanId"], "b7ad6b7169203331");
+        let time = |name: &str| call[name].as_str().unwrap().parse::<u64>().unwrap();
+        assert!(time("endTimeUnixNano") >= time("startTimeUnixNano") + 1_000_000, "{call}");
+        assert_eq!(attribute(call, "gen_ai.tool.name"), Some("slow_data_processor"));
+        assert_eq!(attribute(call, "network.transport"), Some("pipe"));
+        assert_eq!(attribute(call, "mcp.protocol.version"), Some("2026-07-28"));
+        assert_eq!(attribute(call, "error.type"), None);
+        assert_eq!(attribute(find("3").unwrap(), "error.type"), Some("tool_error"));
+        assert_eq!(attribute(find("4").unwrap(), "error.type"), Some("-32602"));
+    }
+}
+
+#[test]
+fn a_collector_that_is_not_there_holds_nobody_up() {
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let endpoint = format!("http://{closed}");
+    let Some(mut program) = Program::piped("mio", &["--otlp-endpoint", &endpoint]) else { return };
+    for id in 0..10 {
+        let arguments = json!({"chunks": 1, "delay_ms": 0, "chunk_size": 40});
+        program.ask(id, "tools/call", call("slow_data_processor", arguments));
+        assert_eq!(program.next()["id"], id);
+    }
+    let (said, status, log) = program.finish();
+    assert_eq!((said.len(), status.code()), (0, Some(0)));
+    assert!(log.contains("spans_lost") && log.contains("total=10"), "{log}");
+}
