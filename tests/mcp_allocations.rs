@@ -20,6 +20,8 @@ use streamdoor::shard::{Server, ServerConfig, ServerError, ShardConfig};
 use streamdoor::tool::{Output, ToolError, ToolSpec};
 
 const CHUNK_BYTES: usize = 100;
+/// Of what came last so much is kept: the answer, with the beginning of the output in it.
+const LAST_BYTES: usize = 24 << 10;
 
 /// The tool. Now and then it tells how far it is, in numbers and in words.
 fn emit(out: &mut Output) -> Result<(), ToolError> {
@@ -81,8 +83,8 @@ fn read(mut stream: TcpStream) -> (u64, Vec<u8>) {
     let (mut bytes, mut kept) = (0, 0);
     loop {
         if kept > buffer.len() / 2 {
-            buffer.copy_within(kept - (8 << 10)..kept, 0);
-            kept = 8 << 10;
+            buffer.copy_within(kept - LAST_BYTES..kept, 0);
+            kept = LAST_BYTES;
         }
         match stream.read(&mut buffer[kept..]).expect("it stays whole") {
             0 => return (bytes, buffer[..kept].to_vec()),
