@@ -80,9 +80,12 @@ pub fn cpu_seconds() -> f64 {
     seconds(usage.ru_utime) + seconds(usage.ru_stime)
 }
 
-/// The most memory that this process ever had.
-pub fn peak_memory_kib() -> u64 {
-    usage().ru_maxrss as u64
+/// The most memory that this process ever had, or another one of this user; 0 if the kernel does
+/// not tell. Not `ru_maxrss`, which begins with what its parent had.
+pub fn peak_memory_kib(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0)
 }
 
 fn usage() -> libc::rusage {

@@ -225,8 +225,13 @@ impl Sim {
         }
     }
 
+    /// A plan may have short pauses alone; what waits for a deadline then would wait for ever.
+    fn is_tedious(&self) -> bool {
+        self.step_count > STEPS_MAX / 2 && self.step_count.is_multiple_of(16)
+    }
+
     fn let_time_pass(&mut self) {
-        let is_long = self.random.chance(self.plan.long_pause, 1_000);
+        let is_long = self.random.chance(self.plan.long_pause, 1_000) || self.is_tedious();
         let pause = match self.random.below(4) {
             _ if is_long => Duration::from_millis(1 << self.random.between(4, 15)),
             0 => Duration::ZERO,

@@ -30,7 +30,7 @@ impl Usage {
     pub fn of_this_process() -> Usage {
         Usage {
             cpu_s: cpu_seconds(),
-            memory_kib: peak_memory_kib(),
+            memory_kib: peak_memory_kib(std::process::id()),
             preemptions: preemption_count(),
         }
     }
@@ -43,7 +43,6 @@ impl Usage {
             let line = text.lines().find_map(|line| line.strip_prefix(name));
             line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0)
         };
-        let memory_kib = number(&read(format!("/proc/{pid}/status")), "VmHWM:");
         let (mut cpu_ns, mut preemptions) = (0, 0);
         for task in std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
             let path = task.path();
@@ -51,7 +50,7 @@ impl Usage {
             let status = read(format!("{}/status", path.display()));
             preemptions += number(&status, "nonvoluntary_ctxt_switches:");
         }
-        Usage { cpu_s: cpu_ns as f64 / 1e9, memory_kib, preemptions }
+        Usage { cpu_s: cpu_ns as f64 / 1e9, memory_kib: peak_memory_kib(pid), preemptions }
     }
 
     fn to_line(self) -> String {
