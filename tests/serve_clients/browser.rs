@@ -1,6 +1,7 @@
 //! `EventSource` in a headless Chromium, through the proxy that cuts: the page writes down what it
 //! was told, and posts it when the browser has given up coming back.
 
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -72,6 +73,8 @@ impl Browser {
             command.args(["--remote-debugging-port=0"]);
             command.arg(format!("--user-data-dir={}", profile.path())).arg(url);
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+            // What is started may be a script that starts the browser: both end together.
+            command.process_group(0);
             if let Ok(child) = command.spawn() {
                 return Some(Browser { child, _profile: profile });
             }
@@ -82,7 +85,8 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        let _ = self.child.kill();
+        let group = format!("-{}", self.child.id());
+        let _ = Command::new("kill").args(["-s", "KILL", "--", &group]).status();
         let _ = self.child.wait();
     }
 }
