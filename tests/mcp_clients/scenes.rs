@@ -125,7 +125,7 @@ pub fn play(name: &str, ways: &[Way], command: impl Fn() -> Command) {
         driver.close();
         comes_back(&who, &mut driver, way);
         driver.close();
-        driver.assert_quiet();
+        driver.assert_quiet(way.transport == Transport::Stdio && way.is_hasty);
         driver.connect();
         is_killed(&who, driver, &mut house, way);
         if way.transport == Transport::Stdio && way.is_hasty {
