@@ -2,17 +2,19 @@
 //! of its own: every answer has that number, and nobody else's.
 #![cfg(feature = "server")]
 
+mod echo;
+
 use std::collections::HashSet;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
 
-use serde_json::{Value, json};
+use echo::{CHUNKS, set_up};
+use serde_json::json;
 use streamdoor::base::{ExecutionId, Random};
 use streamdoor::client::Event;
 use streamdoor::engine::{EndState, Outcome};
-use streamdoor::shard::{Server, ServerConfig, Shard, ShardConfig};
-use streamdoor::tool::{Context, EmitError, Step, Tool, ToolError, ToolSpec, Work};
+use streamdoor::shard::{Server, ServerConfig, ShardConfig};
 use streamdoor::wire::http1::{Method, ResponsePart, ResponseReader};
 use streamdoor::wire::ndjson::Decoder;
 
@@ -21,37 +23,6 @@ const CALLS: usize = 100_000;
 const SHARDS: usize = 2;
 /// What all nonces begin with: whose it is, is behind that.
 const MARK: &[u8] = b"nonce-";
-/// Of each answer: the nonce comes in so many chunks, as a whole in each.
-const CHUNKS: usize = 2;
-
-/// Says what it was told.
-struct Echo {
-    nonce: Vec<u8>,
-    left: usize,
-}
-
-impl Tool for Echo {
-    fn step(&mut self, context: &mut Context<'_>) -> Step {
-        if self.left == 0 {
-            return Step::Done;
-        }
-        match context.emit(&self.nonce) {
-            Ok(_) => self.left -= 1,
-            Err(EmitError::Blocked) => return Step::Blocked,
-            Err(EmitError::TooLarge { .. }) => return Step::Failed(ToolError::new("too long")),
-        }
-        Step::Again
-    }
-}
-
-fn set_up(shard: &mut Shard) {
-    let spec = ToolSpec::new("echo", "Says what it is told.");
-    let prepare = |arguments: &Value, need| {
-        let nonce = arguments["nonce"].as_str().unwrap_or_default().as_bytes().to_vec();
-        Ok((Work::Steps(Box::new(Echo { nonce, left: CHUNKS })), need))
-    };
-    shard.tools_mut().insert(spec, prepare).expect("it is described right");
-}
 
 /// A connection, and what came on it that was not read yet.
 struct Client {

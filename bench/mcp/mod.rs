@@ -202,12 +202,7 @@ impl Mcp {
         let before = server.usage()?;
         let client = Client::new(&self.load, server.call_all(&self.load)?);
         let mut received = client.receive()?;
-        let after = server.usage()?;
-        let used = Usage {
-            cpu_s: after.cpu_s - before.cpu_s,
-            memory_kib: after.memory_kib,
-            preemptions: after.preemptions - before.preemptions,
-        };
+        let used = server.usage()?.since(before);
         received.outcome.preemptions += used.preemptions;
         Ok(Found { implementation, first: histogram_of(&samples_ns), received, used })
     }

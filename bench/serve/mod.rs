@@ -108,12 +108,7 @@ fn measure(serve: &Serve) -> Result<Found, Failure> {
     let client = Client::connect(load, server.address, &targets)?;
     let before = server.usage()?; // The server still waits, so that everybody is ready.
     let mut received = client.receive()?;
-    let after = server.usage()?;
-    let used = Usage {
-        cpu_s: after.cpu_s - before.cpu_s,
-        memory_kib: after.memory_kib,
-        preemptions: after.preemptions - before.preemptions,
-    };
+    let used = server.usage()?.since(before);
     received.outcome.preemptions += used.preemptions;
     Ok(Found { received, used })
 }

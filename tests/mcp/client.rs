@@ -68,6 +68,18 @@ impl Client {
         self.session.as_deref().expect("it has one")
     }
 
+    /// Goes on as that session.
+    pub fn pretend(&mut self, session: String) {
+        self.session = Some(session);
+    }
+
+    /// The status of the answer.
+    pub fn ping(&mut self) -> u16 {
+        let message = json!({"jsonrpc": "2.0", "id": self.id_next, "method": "ping"});
+        self.id_next += 1;
+        self.post("ping", None, &message).status
+    }
+
     /// Asks, with the next id; the messages end with the response to it.
     pub fn request(&mut self, method: &str, mut params: Value) -> Answer {
         let id = self.id_next;

@@ -3,6 +3,8 @@
 #![cfg(all(feature = "cli", feature = "server"))]
 
 mod client;
+#[path = "../echo/mod.rs"]
+mod echo;
 mod nonces;
 mod probes;
 #[path = "../served/mod.rs"]

@@ -4,49 +4,18 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use serde_json::{Value, json};
+use serde_json::json;
 use streamdoor::base::Random;
-use streamdoor::shard::{Server, ServerConfig, Shard, ShardConfig};
-use streamdoor::tool::{Context, EmitError, Step, Tool, ToolError, ToolSpec, Work};
+use streamdoor::shard::{Server, ServerConfig, ShardConfig};
 
 use crate::client::{Answer, Client, Era};
+use crate::echo::{CHUNKS, set_up};
 
 const CLIENTS: usize = 64;
 const CALLS: usize = 100_000;
 /// What all nonces begin with: whose it is, is behind that.
 const MARK: &[u8] = b"nonce-";
 const SHARDS: usize = 2;
-/// Of each result: the nonce comes in so many chunks, as a whole in each.
-const CHUNKS: usize = 2;
-
-/// Says what it was told.
-struct Echo {
-    nonce: Vec<u8>,
-    left: usize,
-}
-
-impl Tool for Echo {
-    fn step(&mut self, context: &mut Context<'_>) -> Step {
-        if self.left == 0 {
-            return Step::Done;
-        }
-        match context.emit(&self.nonce) {
-            Ok(_) => self.left -= 1,
-            Err(EmitError::Blocked) => return Step::Blocked,
-            Err(EmitError::TooLarge { .. }) => return Step::Failed(ToolError::new("too long")),
-        }
-        Step::Again
-    }
-}
-
-fn set_up(shard: &mut Shard) {
-    let spec = ToolSpec::new("echo", "Says what it is told.");
-    let prepare = |arguments: &Value, need| {
-        let nonce = arguments["nonce"].as_str().unwrap_or_default().as_bytes().to_vec();
-        Ok((Work::Steps(Box::new(Echo { nonce, left: CHUNKS })), need))
-    };
-    shard.tools_mut().insert(spec, prepare).expect("it is described right");
-}
 
 /// Checks every byte of an answer; which execution it was.
 fn check(answer: &Answer, nonce: &str, token: u64) -> String {

@@ -111,6 +111,16 @@ fn until_begun(program: &mut Program, token: &Value) {
     }
 }
 
+/// A program whose command, request 1 with token 5, has begun; it would write this file.
+fn at_work(name: &str, reactor: &str, era: Era) -> Option<(Program, Scratch)> {
+    let mut program = Program::piped(reactor, &["--allow-commands", "sh"])?;
+    era.begin(&mut program);
+    let file = Scratch::new(&format!("{name}-{reactor}-{era:?}"));
+    era.call(&mut program, 1, "run_command", command(&file), json!(5));
+    until_begun(&mut program, &json!(5));
+    Some((program, file))
+}
+
 fn assert_never_written(files: &[Scratch]) {
     std::thread::sleep(Duration::from_millis(800));
     for file in files {
@@ -123,13 +133,7 @@ fn the_end_of_its_input_stops_what_runs() {
     let mut files = Vec::new();
     for reactor in REACTORS {
         for era in ERAS {
-            let Some(mut program) = Program::piped(reactor, &["--allow-commands", "sh"]) else {
-                continue;
-            };
-            era.begin(&mut program);
-            let file = Scratch::new(&format!("end-{reactor}-{era:?}"));
-            era.call(&mut program, 1, "run_command", command(&file), json!(5));
-            until_begun(&mut program, &json!(5));
+            let Some((program, file)) = at_work("end", reactor, era) else { continue };
             let (said, status, log) = program.finish();
             assert_eq!((status.code(), log.as_str()), (Some(0), ""), "{said:?}");
             files.push(file);
@@ -142,13 +146,9 @@ fn the_end_of_its_input_stops_what_runs() {
 fn a_signal_stops_what_runs() {
     let mut files = Vec::new();
     for reactor in REACTORS {
-        let Some(mut program) = Program::piped(reactor, &["--allow-commands", "sh"]) else {
+        let Some((program, file)) = at_work("signal", reactor, Era::Stateless) else {
             continue;
         };
-        let era = Era::Stateless;
-        let file = Scratch::new(&format!("signal-{reactor}"));
-        era.call(&mut program, 1, "run_command", command(&file), json!(5));
-        until_begun(&mut program, &json!(5));
         program.signal("TERM");
         let (_, status, _) = program.wait(); // The log says of its subscribers why they had to go.
         assert_eq!(status.code(), Some(0));
@@ -162,13 +162,7 @@ fn what_is_cancelled_is_stopped_and_says_nothing_more() {
     let mut files = Vec::new();
     for reactor in REACTORS {
         for era in ERAS {
-            let Some(mut program) = Program::piped(reactor, &["--allow-commands", "sh"]) else {
-                continue;
-            };
-            era.begin(&mut program);
-            let file = Scratch::new(&format!("cancel-{reactor}-{era:?}"));
-            era.call(&mut program, 1, "run_command", command(&file), json!(5));
-            until_begun(&mut program, &json!(5));
+            let Some((mut program, file)) = at_work("cancel", reactor, era) else { continue };
             let params = json!({"requestId": 1, "reason": "enough"});
             let told = json!({
                 "jsonrpc": "2.0", "method": "notifications/cancelled", "params": params,

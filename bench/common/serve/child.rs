@@ -53,6 +53,15 @@ impl Usage {
         Usage { cpu_s: cpu_ns as f64 / 1e9, memory_kib: peak_memory_kib(pid), preemptions }
     }
 
+    /// What was used between `before` and this; of memory, the most ever.
+    pub fn since(self, before: Usage) -> Usage {
+        Usage {
+            cpu_s: self.cpu_s - before.cpu_s,
+            memory_kib: self.memory_kib,
+            preemptions: self.preemptions - before.preemptions,
+        }
+    }
+
     fn to_line(self) -> String {
         let Usage { cpu_s, memory_kib, preemptions } = self;
         json!({"cpu_s": cpu_s, "memory_kib": memory_kib, "preemptions": preemptions}).to_string()

@@ -12,7 +12,7 @@ use std::io;
 use std::path::PathBuf;
 use std::process::exit;
 use std::sync::Arc;
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use lexopt::prelude::*;
@@ -35,8 +35,8 @@ use super::telemetry::Exporter;
 use super::{CliError, settings::find_flag};
 use access::is_open;
 
-pub use access::access;
-pub use bill::{Allowance, Bill};
+use access::access;
+use bill::{Allowance, Bill};
 pub use conformance::Fixtures;
 
 const HELP_HEAD: &str = "\
@@ -104,41 +104,56 @@ pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
     Ok(())
 }
 
+/// What a server has before it starts, whatever it speaks.
+pub struct Ground {
+    pub access: Arc<Access>,
+    pub bill: Bill,
+    pub log: Log,
+    /// It is to end: said by a signal, or by whoever has the other end.
+    pub stop: Receiver<()>,
+    pub ender: Sender<()>,
+}
+
+impl Ground {
+    pub fn lay(settings: &Settings) -> Result<Ground, CliError> {
+        // No core dump holds what was streamed, and no other process of this user looks in.
+        set_dumpable_behavior(DumpableBehavior::NotDumpable)
+            .map_err(|error| CliError::Environment(format!("PR_SET_DUMPABLE: {error}")))?;
+        let access = access(settings)?;
+        let bill = Bill::new(settings, Allowance::raise())?;
+        let started = Log::start(settings.log, settings.log_level, io::stderr());
+        let log = started.map_err(|error| CliError::Environment(format!("the log: {error}")))?;
+        let (ender, stop) = channel();
+        let (at_once, by_signal) = (log.clone(), ender.clone());
+        on_interrupt(
+            move || {
+                let _ = by_signal.send(()); // If nobody waits any more, it is ending already.
+            },
+            move || {
+                tell(&at_once, Level::Warn, "stopped_at_once", |_| {});
+                at_once.close();
+                exit(0);
+            },
+        )?;
+        Ok(Ground { access, bill, log, stop, ender })
+    }
+}
+
 fn serve(settings: &Settings, fixtures: Option<Fixtures>) -> Result<(), CliError> {
-    // No core dump holds what was streamed, and no other process of this user looks in.
-    set_dumpable_behavior(DumpableBehavior::NotDumpable)
-        .map_err(|error| CliError::Environment(format!("PR_SET_DUMPABLE: {error}")))?;
-    let access = access(settings)?;
-    let bill = Bill::new(settings, Allowance::raise())?;
-    let started = Log::start(settings.log, settings.log_level, io::stderr());
-    let log = started.map_err(|error| CliError::Environment(format!("the log: {error}")))?;
-    let (sender, stop) = channel();
-    let at_once = log.clone();
-    on_interrupt(
-        move || {
-            let _ = sender.send(()); // If nobody waits any more, it is ending already.
-        },
-        move || {
-            tell(&at_once, Level::Warn, "stopped_at_once", |_| {});
-            at_once.close();
-            exit(0);
-        },
-    )?;
-    let server = start(settings, &access, &bill, &log, fixtures);
-    let served = server.map(|(server, exporter)| {
-        serve_until(settings, &bill, &log, server, || {
-            let _ = stop.recv(); // The sender is kept by the thread that waits for signals.
-        });
+    let ground = Ground::lay(settings)?;
+    let served = start(settings, &ground, fixtures).map(|(server, exporter)| {
+        serve_until_told(settings, &ground, server);
         exporter.finish();
     });
-    log.close();
+    ground.log.close();
     served
 }
 
-/// Serves until `wait` returns, and ends in order.
-fn serve_until(settings: &Settings, bill: &Bill, log: &Log, server: Server, wait: impl FnOnce()) {
-    announce(settings, bill, log, &server);
-    wait();
+/// Serves until it is told to end, and ends in order.
+fn serve_until_told(settings: &Settings, ground: &Ground, server: Server) {
+    announce(settings, ground, &server);
+    let _ = ground.stop.recv();
+    let log = &ground.log;
     let deadline = Duration::from_secs(settings.drain_deadline_s.0);
     tell(log, Level::Info, "stopping", |line| line.number("deadline_s", deadline.as_secs()));
     server.drain(deadline);
@@ -148,11 +163,10 @@ fn serve_until(settings: &Settings, bill: &Bill, log: &Log, server: Server, wait
 /// The one place where settings meet the server.
 pub fn start(
     settings: &Settings,
-    access: &Arc<Access>,
-    bill: &Bill,
-    log: &Log,
+    ground: &Ground,
     fixtures: Option<Fixtures>,
 ) -> Result<(Server, Exporter), CliError> {
+    let Ground { access, bill, log, .. } = ground;
     let (spans, exporter) = Exporter::start(&settings.otlp_endpoint, log)?;
     let mut shards = shards(settings, access, log);
     shards.iter_mut().for_each(|shard| shard.spans = spans.clone());
@@ -240,7 +254,8 @@ fn shards(settings: &Settings, access: &Arc<Access>, log: &Log) -> Vec<ShardConf
 }
 
 /// Says what was found, what it takes, and, last of all, where it listens.
-pub fn announce(settings: &Settings, bill: &Bill, log: &Log, server: &Server) {
+pub fn announce(settings: &Settings, ground: &Ground, server: &Server) {
+    let Ground { bill, log, .. } = ground;
     tell(log, Level::Info, "started", |line| {
         line.text("version", env!("CARGO_PKG_VERSION"));
         line.number("pid", u64::from(std::process::id()));

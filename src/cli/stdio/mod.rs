@@ -6,22 +6,18 @@
 
 mod streams;
 
-use std::io;
 use std::path::PathBuf;
-use std::process::exit;
-use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use lexopt::prelude::*;
-use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use streamdoor::limits;
+use streamdoor::reactor::ReleasedSocket;
 use streamdoor::shard::{LineOptions, Log, Server};
 use streamdoor::trace::Level;
 
 use super::console::say;
-use super::serve::{Allowance, Bill, Fixtures, access, announce, start, tell};
+use super::serve::{Fixtures, Ground, announce, start, tell};
 use super::settings::{self, Bytes, Number, Settings, find_flag};
-use super::signals::on_interrupt;
 use super::{CliError, parsed};
 use streams::{Carriers, open};
 
@@ -117,45 +113,42 @@ fn serve(
     fixtures: Option<Fixtures>,
 ) -> Result<(), CliError> {
     // Before the next: from then on /proc shows nothing of this process.
-    let (socket, carriers) =
+    let streams =
         open().map_err(|error| CliError::Environment(format!("the standard streams: {error}")))?;
-    set_dumpable_behavior(DumpableBehavior::NotDumpable)
-        .map_err(|error| CliError::Environment(format!("PR_SET_DUMPABLE: {error}")))?;
-    let access = access(settings)?;
-    let bill = Bill::new(settings, Allowance::raise())?;
-    let started = Log::start(settings.log, settings.log_level, io::stderr());
-    let log = started.map_err(|error| CliError::Environment(format!("the log: {error}")))?;
-    let (sender, stop) = channel();
-    let (at_once, ended) = (log.clone(), sender.clone());
-    on_interrupt(
-        move || {
-            let _ = sender.send(()); // If nobody waits any more, it is ending already.
-        },
-        move || {
-            tell(&at_once, Level::Warn, "stopped_at_once", |_| {});
-            at_once.close();
-            exit(0);
-        },
-    )?;
-    let (server, exporter) = start(settings, &access, &bill, &log, fixtures)?;
+    let ground = Ground::lay(settings)?;
+    let spoken = start(settings, &ground, fixtures).and_then(|(server, exporter)| {
+        let spoken = speak(settings, settle, &ground, server, streams);
+        exporter.finish();
+        spoken
+    });
+    ground.log.close();
+    spoken
+}
+
+/// Speaks with the client until one of them ends.
+fn speak(
+    settings: &Settings,
+    settle: Duration,
+    ground: &Ground,
+    server: Server,
+    (socket, carriers): (ReleasedSocket, Carriers),
+) -> Result<(), CliError> {
+    let ended = ground.ender.clone();
     let on_end: Box<dyn FnOnce() + Send> = Box::new(move || {
-        let _ = ended.send(()); // As above.
+        let _ = ended.send(()); // If nobody waits any more, it is ending already.
     });
     let options = LineOptions { settle, on_end: Some(on_end) };
     let shard = server.handles().next().expect("there is one").clone();
-    let opened = shard.call(move |shard| shard.open_lines(socket, options));
-    match opened {
+    match shard.call(move |shard| shard.open_lines(socket, options)) {
         Ok(Ok(())) => {}
         Ok(Err(error)) => return Err(CliError::Failed(format!("the standard streams: {error}"))),
         Err(error) => return Err(CliError::Failed(format!("the shard ended: {error:?}"))),
     }
-    announce(settings, &bill, &log, &server);
-    tell(&log, Level::Info, "speaking", |line| line.text("streams", &carriers.to_string()));
-    let _ = stop.recv(); // One of the two senders is in the connection, or was called.
-    let served = end(settings, server, carriers, &log);
-    exporter.finish();
-    log.close();
-    served
+    announce(settings, ground, &server);
+    let streams = carriers.to_string();
+    tell(&ground.log, Level::Info, "speaking", |line| line.text("streams", &streams));
+    let _ = ground.stop.recv();
+    end(settings, server, carriers, &ground.log)
 }
 
 /// Ends in order: what was said is still sent and written, until the deadline passes.

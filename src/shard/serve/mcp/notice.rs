@@ -191,7 +191,8 @@ impl Serve {
     fn write_notice(&mut self, handle: Handle, notice: &Notice) {
         let Some(call) = self.mcp.calls.get_mut(handle) else { return };
         let Some(last) = notice.pieces.last() else {
-            return self.write_progress(handle, notice.progress);
+            let Some(progress) = notice.progress else { return };
+            return self.tell_report(handle, &Reported { progress, message: None, context: None });
         };
         call.reached.seq = last.seq;
         call.reached.bytes = last.offset + (last.until - last.from) as u64;
@@ -278,14 +279,25 @@ impl Serve {
         if self.mcp.notice.is_of(handle) {
             self.close_notice();
         }
+        self.tell_report(handle, reported);
+    }
+
+    /// How far a call is, without chunks: unless that was told before, which is nothing new.
+    fn tell_report(&mut self, handle: Handle, reported: &Reported<'_>) {
+        let Reported { progress, message, context } = *reported;
         let Some(call) = self.mcp.calls.get_mut(handle) else { return };
         let tokens = Rc::clone(&call.tokens);
         let Some(token) = &tokens.progress else { return };
-        let is_new = call.reached.rising.last().is_none_or(|last| progress.progress > last);
-        if !is_new && call.reached.report_count == progress.report_count {
-            return; // It was told before.
+        let has_risen = call.reached.rising.last().is_none_or(|last| progress.progress > last);
+        let says_more = message.is_some() || context.is_some();
+        if says_more {
+            let before = std::mem::replace(&mut call.reached.report_count, progress.report_count);
+            if !has_risen && before == progress.report_count {
+                return;
+            }
+        } else if !has_risen {
+            return;
         }
-        call.reached.report_count = progress.report_count;
         let note = notify::Progress {
             token,
             progress: call.reached.rising.next(progress.progress),
@@ -293,32 +305,6 @@ impl Serve {
             message,
             percentage: progress.percentage(),
             context,
-            gap: None,
-            task: None,
-        };
-        let is_whole = note.total.is_some_and(|total| progress.progress >= total);
-        self.tell_or_hold(handle, is_whole, |out| {
-            notify::progress(out, &note, [].into_iter());
-        });
-    }
-
-    /// A number that came alone, if it is above the one before.
-    fn write_progress(&mut self, handle: Handle, progress: Option<Progress>) {
-        let (Some(call), Some(progress)) = (self.mcp.calls.get_mut(handle), progress) else {
-            return;
-        };
-        let tokens = Rc::clone(&call.tokens);
-        let Some(token) = &tokens.progress else { return };
-        if call.reached.rising.last().is_some_and(|last| progress.progress <= last) {
-            return;
-        }
-        let note = notify::Progress {
-            token,
-            progress: call.reached.rising.next(progress.progress),
-            total: progress.total,
-            message: None,
-            percentage: progress.percentage(),
-            context: None,
             gap: None,
             task: None,
         };

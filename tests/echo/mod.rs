@@ -1,0 +1,38 @@
+//! A tool that says what it was told, for tests that look for bytes of others.
+
+use serde_json::Value;
+use streamdoor::shard::Shard;
+use streamdoor::tool::{Context, EmitError, Step, Tool, ToolError, ToolSpec, Work};
+
+/// The nonce comes in so many chunks, as a whole in each.
+pub const CHUNKS: usize = 2;
+
+/// Says what it was told.
+struct Echo {
+    nonce: Vec<u8>,
+    left: usize,
+}
+
+impl Tool for Echo {
+    fn step(&mut self, context: &mut Context<'_>) -> Step {
+        if self.left == 0 {
+            return Step::Done;
+        }
+        match context.emit(&self.nonce) {
+            Ok(_) => self.left -= 1,
+            Err(EmitError::Blocked) => return Step::Blocked,
+            Err(EmitError::TooLarge { .. }) => return Step::Failed(ToolError::new("too long")),
+        }
+        Step::Again
+    }
+}
+
+/// Makes it known.
+pub fn set_up(shard: &mut Shard) {
+    let spec = ToolSpec::new("echo", "Says what it is told.");
+    let prepare = |arguments: &Value, need| {
+        let nonce = arguments["nonce"].as_str().unwrap_or_default().as_bytes().to_vec();
+        Ok((Work::Steps(Box::new(Echo { nonce, left: CHUNKS })), need))
+    };
+    shard.tools_mut().insert(spec, prepare).expect("it is described right");
+}
