@@ -16,7 +16,9 @@ use crate::limits;
 /// What is known of the chunks that a ring holds.
 #[derive(Debug)]
 pub struct ChunkLog {
-    slots: Box<[Meta]>,
+    /// One entry per descriptor that was ever used, in the order of the first lap; room for all is
+    /// bought at once.
+    slots: Vec<Meta>,
     mask: u64,
     head_seq: u64,
     tail_seq: u64,
@@ -31,7 +33,7 @@ impl ChunkLog {
     pub fn new(slot_count: u32) -> ChunkLog {
         assert!(slot_count.is_power_of_two());
         ChunkLog {
-            slots: vec![Meta::default(); slot_count as usize].into_boxed_slice(),
+            slots: Vec::with_capacity(slot_count as usize),
             mask: u64::from(slot_count) - 1,
             head_seq: 0,
             tail_seq: 1,
@@ -50,7 +52,7 @@ impl ChunkLog {
     #[inline]
     pub fn push(&mut self, facts: ChunkFacts) {
         while self.tail_seq < facts.tail_seq {
-            let gone = self.slots[(self.tail_seq & self.mask) as usize];
+            let gone = self.slots[self.index(self.tail_seq)];
             self.before_tail.count(gone.kind, gone.length);
             self.tail_seq += 1;
         }
@@ -60,12 +62,23 @@ impl ChunkLog {
         if let Some(totals) = &mut self.through_head {
             totals.count(facts.kind, facts.length);
         }
-        self.slots[(self.head_seq & self.mask) as usize] = Meta {
+        let meta = Meta {
             total_bytes: self.total_bytes,
             length: facts.length,
             kind: facts.kind,
             key: facts.key,
         };
+        let index = self.index(self.head_seq);
+        match self.slots.get_mut(index) {
+            Some(slot) => *slot = meta,
+            None => self.slots.push(meta), // The first lap.
+        }
+    }
+
+    /// In which slot chunk `seq` is.
+    #[inline]
+    fn index(&self, seq: u64) -> usize {
+        ((seq - 1) & self.mask) as usize
     }
 
     /// All payload bytes ever published.
@@ -137,7 +150,7 @@ impl ChunkLog {
     /// G1 and G2.
     pub fn audit(&self) {
         assert!(self.tail_seq <= self.head_seq + 1);
-        assert!(self.head_seq + 1 - self.tail_seq <= self.slots.len() as u64);
+        assert!(self.head_seq + 1 - self.tail_seq <= self.mask + 1);
         let mut sum = self.before_tail.clone();
         for seq in self.tail_seq..=self.head_seq {
             let meta = self.meta(seq);
@@ -166,7 +179,7 @@ impl Log for ChunkLog {
     #[inline]
     fn meta(&self, seq: u64) -> Meta {
         debug_assert!(seq >= self.tail_seq && seq <= self.head_seq);
-        self.slots[(seq & self.mask) as usize]
+        self.slots[self.index(seq)]
     }
 
     #[inline]

@@ -1,6 +1,8 @@
 //! Notifications, appended to a buffer of the caller's: nothing is allocated but the buffer, where
 //! it is too short (and content blocks of a tool's own, which are checked).
 
+use std::ops::Range;
+
 use serde_json::Value;
 
 use super::ask::Filter;
@@ -8,6 +10,7 @@ use super::context::{Level, META_SUBSCRIPTION, META_TASK};
 use super::cursor::List;
 use super::tasks::{Detail, Task};
 use super::{Era, Version, call};
+use crate::limits;
 use crate::wire::base64;
 use crate::wire::json;
 use crate::wire::jsonrpc::Id;
@@ -76,9 +79,9 @@ pub fn progress<'c>(
         out.extend_from_slice(b",\"total\":");
         json::write_f64(out, total);
     }
-    write_message(out, note.message, chunks.clone());
+    let texts = write_message(out, note.message, chunks.clone());
     let mut meta = Meta::new();
-    write_chunks(out, &mut meta, chunks);
+    write_chunks(out, &mut meta, &texts, chunks);
     if note.percentage.is_some() || note.context.is_some() {
         meta.member(out, "dev.streamdoor/progress");
         write_report(out, note);
@@ -94,36 +97,72 @@ pub fn progress<'c>(
     end(out);
 }
 
+/// Texts of chunks as they stand in the buffer, escaped: what is said twice is escaped once.
+struct Texts {
+    start: usize,
+    ends: [usize; limits::DELIVERY_CHUNKS_MAX as usize],
+    count: usize,
+}
+
+impl Texts {
+    fn none() -> Texts {
+        Texts { start: 0, ends: [0; limits::DELIVERY_CHUNKS_MAX as usize], count: 0 }
+    }
+
+    /// One more ends at `end`.
+    fn note(&mut self, end: usize) {
+        if let Some(place) = self.ends.get_mut(self.count) {
+            *place = end;
+            self.count += 1;
+        }
+    }
+
+    fn range(&self, index: usize) -> Option<Range<usize>> {
+        let end = *self.ends[..self.count].get(index)?;
+        let start = if index == 0 { self.start } else { self.ends[index - 1] };
+        Some(start..end)
+    }
+}
+
 /// The text of chunks is a message, if all of them are text.
 fn write_message<'c>(
     out: &mut Vec<u8>,
     message: Option<&str>,
     chunks: impl Iterator<Item = Chunk<'c>>,
-) {
+) -> Texts {
     let before = out.len();
     out.extend_from_slice(b",\"message\":\"");
-    let start = out.len();
+    let mut texts = Texts::none();
+    texts.start = out.len();
     match message {
         Some(message) => json::write_characters(out, message),
         None => {
             for chunk in chunks {
                 let Ok(text) = std::str::from_utf8(chunk.data) else {
                     out.truncate(before);
-                    return;
+                    return Texts::none();
                 };
                 json::write_characters(out, text);
+                texts.note(out.len());
             }
         }
     }
-    match out.len() == start {
-        true => out.truncate(before),
-        false => out.push(b'"'),
+    if out.len() == texts.start {
+        out.truncate(before);
+        return Texts::none();
     }
+    out.push(b'"');
+    texts
 }
 
-fn write_chunks<'c>(out: &mut Vec<u8>, meta: &mut Meta, chunks: impl Iterator<Item = Chunk<'c>>) {
+fn write_chunks<'c>(
+    out: &mut Vec<u8>,
+    meta: &mut Meta,
+    texts: &Texts,
+    chunks: impl Iterator<Item = Chunk<'c>>,
+) {
     let mut is_first = true;
-    for chunk in chunks {
+    for (index, chunk) in chunks.enumerate() {
         match is_first {
             true => {
                 meta.member(out, "dev.streamdoor/chunks");
@@ -132,20 +171,27 @@ fn write_chunks<'c>(out: &mut Vec<u8>, meta: &mut Meta, chunks: impl Iterator<It
             false => out.push(b','),
         }
         is_first = false;
-        write_chunk(out, &chunk);
+        write_chunk(out, &chunk, texts.range(index));
     }
     if !is_first {
         out.push(b']');
     }
 }
 
-fn write_chunk(out: &mut Vec<u8>, chunk: &Chunk<'_>) {
+/// `text`: where its data stands already, escaped.
+fn write_chunk(out: &mut Vec<u8>, chunk: &Chunk<'_>, text: Option<Range<usize>>) {
     out.extend_from_slice(b"{\"seq\":");
     json::write_u64(out, chunk.seq);
     out.extend_from_slice(b",\"kind\":");
     json::write_string(out, chunk.kind);
     out.extend_from_slice(b",\"offset\":");
     json::write_u64(out, chunk.offset);
+    if let Some(text) = text {
+        out.extend_from_slice(b",\"encoding\":\"text\",\"data\":\"");
+        out.extend_from_within(text);
+        out.extend_from_slice(b"\"}");
+        return;
+    }
     match std::str::from_utf8(chunk.data) {
         Ok(text) => {
             out.extend_from_slice(b",\"encoding\":\"text\",\"data\":");

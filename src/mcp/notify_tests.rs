@@ -69,6 +69,33 @@ fn chunks_are_the_message_and_their_data() {
 }
 
 #[test]
+fn each_of_many_chunks_has_its_own_data_even_where_it_is_empty_or_escaped() {
+    let token = Id::of_number(0);
+    let data: Vec<Vec<u8>> = (0..100u32)
+        .map(|number| match number % 4 {
+            0 => Vec::new(),
+            1 => format!("\"{number}\"\n\u{85}").into_bytes(),
+            _ => format!("plain {number}").into_bytes(),
+        })
+        .collect();
+    for count in [1, 2, 3, 64, 65, 100] {
+        let chunks = (1..).zip(&data[..count]);
+        let chunks = chunks.map(|(seq, data)| Chunk { seq, kind: "output", offset: 0, data });
+        let chunks: Vec<Chunk<'_>> = chunks.collect();
+        let said = progress(&note(&token), &chunks);
+        let message: Vec<u8> = data[..count].concat();
+        let message = String::from_utf8(message).unwrap();
+        assert_eq!(said["message"].as_str().unwrap_or_default(), message);
+        for (chunk, said) in
+            chunks.iter().zip(said["_meta"]["dev.streamdoor/chunks"].as_array().unwrap())
+        {
+            assert_eq!(said["data"].as_str().unwrap().as_bytes(), chunk.data);
+            assert_eq!((&said["seq"], &said["encoding"]), (&json!(chunk.seq), &json!("text")));
+        }
+    }
+}
+
+#[test]
 fn bytes_that_are_no_text_are_data_and_no_message() {
     let token = Id::of_number(1);
     let chunks = [chunk(1, "output", 0, b"ok"), chunk(2, "output", 2, b"\xff")];

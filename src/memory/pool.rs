@@ -8,7 +8,8 @@
 //!
 //! `prealloc_bytes` are bought and touched by [`RingPool::new`]: half for the 16 KiB class, which
 //! is what a tool gets that declares nothing, an eighth for each other class. More is bought when
-//! a lease needs it, up to `bytes_max` for all classes together.
+//! a lease needs it, up to `bytes_max` for all classes together; and ahead of that, while its shard
+//! has nothing else to do ([`RingPool::restock_step`]), in the class that was leased from last.
 //!
 //! When memory is short ([`RingPool::set_pressure`]) no window above the largest allowed class is
 //! leased, only what is leased is bought, and what is idle goes back to the kernel, step by step:
@@ -38,8 +39,8 @@ use super::layout::Geometry;
 use super::lease::{Lease, Place};
 use super::pressure::Pressure;
 use crate::limits::{
-    RING_CLASS_BYTES, RING_GROWTH_STEP_BYTES, RING_RELEASE_STEP_BYTES, RINGS_BYTES_MAX,
-    RINGS_PREALLOC_BYTES,
+    RING_CLASS_BYTES, RING_GROWTH_STEP_BYTES, RING_RELEASE_STEP_BYTES, RING_RESERVE_BYTES,
+    RING_RESTOCK_STEP_BYTES, RINGS_BYTES_MAX, RINGS_PREALLOC_BYTES,
 };
 
 const CLASS_COUNT: usize = RING_CLASS_BYTES.len();
@@ -115,6 +116,8 @@ pub struct RingPool {
     frugal: bool,
     /// The kernel has refused to take a window back: not asked again until something changes.
     release_refused: bool,
+    /// The class that was leased from last, if little of it is idle.
+    scarce_class_index: Option<usize>,
     bytes_max: u64,
     /// What `bytes_max` can be set to: address space was reserved for so much.
     bytes_ceiling: u64,
@@ -150,6 +153,7 @@ impl RingPool {
             fitting_class_index: fitting_class(bytes_max),
             frugal: false,
             release_refused: false,
+            scarce_class_index: None,
             bytes_max,
             bytes_ceiling: bytes_max,
             generation_next: 1,
@@ -284,6 +288,37 @@ impl RingPool {
         released_bytes
     }
 
+    /// Is the class that was leased from last running out, so that [`RingPool::restock_step`] should
+    /// buy ahead?
+    #[inline]
+    pub fn is_scarce(&self) -> bool {
+        self.scarce_class_index.is_some()
+    }
+
+    /// Buys one step ahead, if that is to be done: a lease then needs no system call. To be called
+    /// while [`RingPool::is_scarce`] and nobody waits.
+    pub fn restock_step(&mut self) {
+        let Some(class_index) = self.scarce_class_index.take() else { return };
+        let class_bytes = u64::from(RING_CLASS_BYTES[class_index]);
+        let step_bytes = u64::from(RING_RESTOCK_STEP_BYTES).max(class_bytes);
+        let has_room = self.usage.committed_bytes + step_bytes <= self.bytes_max;
+        if self.frugal || !has_room || !self.is_running_out(class_index) {
+            return;
+        }
+        // Who then needs a window is told of an error.
+        if self.buy(class_index, (step_bytes / class_bytes) as u32).is_ok() {
+            self.scarce_class_index = self.is_running_out(class_index).then_some(class_index);
+        }
+    }
+
+    /// Large windows are never bought ahead: one of them may be all that somebody needs.
+    fn is_running_out(&self, class_index: usize) -> bool {
+        let class_bytes = u64::from(RING_CLASS_BYTES[class_index]);
+        let idle_bytes = self.arenas[class_index].idle.len() as u64 * class_bytes;
+        class_bytes <= u64::from(RING_RESTOCK_STEP_BYTES)
+            && idle_bytes < u64::from(RING_RESERVE_BYTES)
+    }
+
     /// What the pool holds.
     pub fn usage(&self) -> RingPoolUsage {
         self.usage
@@ -344,12 +379,14 @@ impl RingPool {
         self.usage.leases_total += 1;
         let generation = self.generation_next;
         self.generation_next += 1;
-        Lease {
+        let lease = Lease {
             segment: arena.window(window_index),
             geometry: Geometry::of_class(arena.class_bytes),
             generation,
             place: Some(Place { class_index: arena.class_index, window_index }),
-        }
+        };
+        self.scarce_class_index = self.is_running_out(class_index).then_some(class_index);
+        lease
     }
 
     /// Gives back idle windows of one class, at least `bytes` bytes if there are so many.

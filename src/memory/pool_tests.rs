@@ -298,6 +298,46 @@ fn under_pressure_idle_pages_really_go_back_and_only_what_is_leased_is_bought() 
 
 #[test]
 #[cfg_attr(miri, ignore = "needs mmap")]
+fn what_runs_out_is_bought_ahead_and_a_lease_then_buys_nothing() {
+    let mut pool = pool(0, 4 * MIB);
+    let mut leases = Vec::new();
+    for _ in 0..40 {
+        leases.push(pool.lease(64 * KIB, 0).unwrap());
+        while pool.is_scarce() {
+            let committed_bytes = pool.usage().committed_bytes;
+            pool.restock_step();
+            let step_bytes = u64::from(crate::limits::RING_RESTOCK_STEP_BYTES);
+            assert!(pool.usage().committed_bytes <= committed_bytes + step_bytes);
+            pool.audit();
+        }
+        let usage = pool.usage();
+        let idle_bytes = usage.committed_bytes - usage.leased_bytes;
+        assert_eq!(idle_bytes, u64::from(crate::limits::RING_RESERVE_BYTES));
+        leases.push(pool.lease(64 * KIB, 0).unwrap());
+        assert_eq!(pool.usage().purchases_total, usage.purchases_total);
+        pool.give_back(leases.pop().unwrap());
+    }
+    // Not at any price: neither above the limit, nor when memory is short, nor large ones.
+    pool.set_bytes_max(pool.usage().committed_bytes);
+    leases.push(pool.lease(64 * KIB, 0).unwrap());
+    let committed_bytes = pool.usage().committed_bytes;
+    pool.restock_step();
+    assert!(!pool.is_scarce());
+    pool.set_bytes_max(4 * MIB);
+    pool.set_pressure(Pressure::Elevated);
+    leases.push(pool.lease(64 * KIB, 0).unwrap());
+    pool.restock_step();
+    assert!(!pool.is_scarce());
+    assert_eq!(pool.usage().committed_bytes, committed_bytes);
+    pool.set_pressure(Pressure::Normal);
+    leases.push(pool.lease(256 * KIB, 0).unwrap());
+    assert!(!pool.is_scarce());
+    leases.into_iter().for_each(|lease| pool.give_back(lease));
+    pool.audit();
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "needs mmap")]
 fn a_pool_that_cannot_work_is_refused_at_start() {
     for (prealloc_bytes, bytes_max) in [(0, 4 * 1_024 - 1), (3 * MIB, 2 * MIB)] {
         let config = RingPoolConfig { prealloc_bytes, bytes_max };

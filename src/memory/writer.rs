@@ -47,8 +47,9 @@ pub struct RingWriter {
     lap_position: u64,
     total_bytes: u64,
     pub(super) geometry: Geometry,
-    /// What every slot holds: our own record, one entry per slot.
-    records: Box<[Record]>,
+    /// What every slot holds: our own record, one entry per slot that was ever used. Room for all
+    /// of them is bought at once; what a short result never reaches is not touched.
+    records: Vec<Record>,
     pub(super) tail_seq: u64,
     pub(super) tail_version: u64,
     pub(super) tail_totals: KindTotals,
@@ -107,7 +108,7 @@ impl RingWriter {
             lap_position: 0,
             total_bytes: 0,
             geometry,
-            records: vec![Record::default(); geometry.slot_count() as usize].into_boxed_slice(),
+            records: Vec::with_capacity(geometry.slot_count() as usize),
             tail_seq: 1,
             tail_version: 0,
             tail_totals: KindTotals::default(),
@@ -240,7 +241,11 @@ impl RingWriter {
             mono_ns: now.nanos(),
             meta: pack_meta(room.length, header),
         };
-        self.records[self.geometry.slot_index(seq)] = record;
+        let index = self.record_index(seq);
+        match self.records.get_mut(index) {
+            Some(slot) => *slot = record,
+            None => self.records.push(record), // The first lap.
+        }
         self.lap_position = room.position - u64::from(room.offset);
         self.position_next = room.position + padded(room.length);
         self.seq_next = seq + 1;
@@ -280,7 +285,13 @@ impl RingWriter {
 
     #[inline]
     pub(super) fn record(&self, seq: u64) -> &Record {
-        &self.records[self.geometry.slot_index(seq)]
+        &self.records[self.record_index(seq)]
+    }
+
+    /// Where the record of chunk `seq` is: in the order in which the first lap comes.
+    #[inline]
+    fn record_index(&self, seq: u64) -> usize {
+        ((seq - 1) & u64::from(self.geometry.slot_count() - 1)) as usize
     }
 
     /// Wakes everyone who waits for the head to move, in this process and others: one syscall.

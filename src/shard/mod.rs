@@ -407,6 +407,7 @@ impl<R: Reactor + 'static> Shard<R> {
         };
         match self.idle.decide(self.worked, self.now, deadline) {
             Decision::Poll => std::hint::spin_loop(),
+            Decision::Wait { .. } if self.rings.is_scarce() => self.rings.restock_step(),
             Decision::Wait { until } => {
                 self.reactor.wait(until);
                 self.counters.wakes += 1;
