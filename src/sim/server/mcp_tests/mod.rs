@@ -1,0 +1,12 @@
+//! MCP in simulated time.
+//!
+//! `client.rs` is who asks, over HTTP. `calls.rs`: answered once, cancelled, held back; `cut.rs`:
+//! connections that break; `kept.rs`: results that are fetched later, through doors and as tasks;
+//! `sessions.rs`: how long they last, and what they are told; `shards.rs`: what lives elsewhere.
+
+mod calls;
+mod client;
+mod cut;
+mod kept;
+mod sessions;
+mod shards;
