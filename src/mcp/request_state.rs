@@ -45,11 +45,14 @@ impl Seal {
     /// A state as the client is given it.
     ///
     /// # Errors
-    /// It is too long.
+    /// It is too long, or nested so deep that it could not be read again.
     pub fn seal(&self, bound: Bound<'_>, state: &Value, now: Instant) -> Result<String, Fault> {
         let state = state.to_string();
         if state.len() > limits::MCP_STATE_BYTES_MAX {
             return Err(Fault::internal("what the tool has to remember is too long"));
+        }
+        if serde_json::from_str::<Value>(&state).is_err() {
+            return Err(Fault::internal("what the tool has to remember is nested too deep"));
         }
         let expiry_s = (now + limits::MCP_STATE_TTL).nanos().div_ceil(1_000_000_000);
         let tag = self.tag(bound, expiry_s, state.as_bytes()).finalize().into_bytes();
@@ -174,6 +177,11 @@ mod tests {
     fn a_state_has_a_limit() {
         let long = json!("x".repeat(limits::MCP_STATE_BYTES_MAX));
         assert_eq!(seal().seal(BOUND, &long, NOW).unwrap_err().code, codes::INTERNAL);
+        let nested = |depth: usize| (0..depth).fold(json!(1), |inner, _| json!([inner]));
+        let text = seal().seal(BOUND, &nested(100), NOW).unwrap();
+        assert_eq!(seal().open(BOUND, &text, NOW), Ok(nested(100)));
+        let fault = seal().seal(BOUND, &nested(200), NOW).unwrap_err();
+        assert_eq!(fault.code, codes::INTERNAL);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use super::script::{self, Script};
 use crate::engine::EngineLimits;
 use crate::memory::RingPoolConfig;
 use crate::reactor::{ListenAddress, ListenOptions, SocketLimits};
-use crate::shard::{Shard, ShardConfig};
+use crate::shard::{LineOptions, Shard, ShardConfig};
 use crate::sim::network::SimClient;
 use crate::sim::reactor::SimReactor;
 use crate::sim::world::{EAGAIN, SimFaults, SimWorld};
@@ -101,6 +101,14 @@ impl House {
     pub fn visit(&mut self, text: &str) -> SimClient {
         let client = self.world.connect(&self.address).unwrap();
         self.say(client, text);
+        client
+    }
+
+    /// A new connection of lines, as standard input and output are one.
+    pub fn lines(&mut self, settle: Duration) -> SimClient {
+        let (client, socket) = self.world.pair();
+        let options = LineOptions { settle, ..LineOptions::default() };
+        self.shards[0].open_lines(socket, options).unwrap();
         client
     }
 

@@ -318,6 +318,7 @@ impl Serve {
         if self.mcp.notice.call == Some(handle) {
             self.close_notice();
         }
+        self.tell_held(handle); // Its number is below that of the gap.
         let Some(call) = self.mcp.calls.get_mut(handle) else { return };
         call.reached.seq = gap.to_seq;
         call.reached.bytes += gap.byte_count;
