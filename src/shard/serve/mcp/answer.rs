@@ -264,13 +264,17 @@ impl<R: Reactor + 'static> Shard<R> {
         let serve = self.serve.as_mut().expect("it has calls");
         let Some(call) = serve.mcp.calls.get(handle) else { return };
         let (outlet, bytes) = (call.outlet, write_answer(&call.context, &reply));
+        let tells_parts = call.tokens.partial.is_some();
         if let Outlet::Lines(_) = outlet
             && self.defer_answer(handle, &bytes)
         {
             return;
         }
-        if let Outlet::Stream(_) = outlet {
-            self.serve.as_mut().expect("as above").close_notice(); // It comes before the answer.
+        // What was gathered comes before the answer. On lines that is dropped, for clients that lose
+        // what comes together with an answer; but parts of a result are counted, and all of them
+        // come.
+        if matches!(outlet, Outlet::Stream(_)) || tells_parts {
+            self.serve.as_mut().expect("as above").close_notice();
         }
         match outlet {
             Outlet::Nowhere => return self.keep_answer(handle, bytes),

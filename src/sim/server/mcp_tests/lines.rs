@@ -341,3 +341,39 @@ fn a_gap_is_told_behind_what_was_held() {
     let number = |text: &str| -> f64 { text[3..].split_once('/').unwrap().0.parse().unwrap() };
     assert!(number(held) < number(gap) && number(gap) < number(newest), "{about:?}");
 }
+
+#[test]
+fn an_answer_that_settles_is_said_at_once_when_whoever_asked_says_nothing_more() {
+    for is_alone in [false, true] {
+        let mut lines = Lines::begin(SETTLE_MS, is_alone);
+        lines.call(1, &[(0, "a", 1, 2)], 5);
+        assert_heard(&lines.hear_for(10), &[(0, "1: 1/2 #1")]);
+        lines.house.world.client_finish(lines.client);
+        lines.house.pass(Duration::from_millis(1));
+        let rest = lines.house.hear(lines.client);
+        let answer: Value = serde_json::from_str(rest.trim_end_matches("<end>")).expect(&rest);
+        assert_eq!(describe(&answer), "answer 1 a");
+    }
+}
+
+#[test]
+fn parts_of_a_result_all_come_before_the_answer() {
+    let mut lines = Lines::begin(0, true);
+    let mut meta = alone();
+    meta["partialResultToken"] = 7.into();
+    meta["io.modelcontextprotocol/clientCapabilities"]["partialResults"] = json!({});
+    let arguments = json!({"beats": [(0, "a", 0, 0), (10, "b", 0, 0)], "ends": 10});
+    let params = json!({"name": "play", "arguments": arguments, "_meta": meta});
+    lines.say(&json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}));
+    lines.house.pass(Duration::from_millis(20));
+    let heard = lines.house.hear(lines.client);
+    let messages: Vec<Value> =
+        heard.lines().map(|line| serde_json::from_str(line).expect(line)).collect();
+    let [first, second, answer] = &messages[..] else { panic!("{messages:?}") };
+    for (seq, text, part) in [(0, "a", first), (1, "b", second)] {
+        let params = &part["params"];
+        assert_eq!((&params["partialResultToken"], &params["seq"]), (&json!(7), &json!(seq)));
+        assert_eq!(params["content"][0]["text"], text);
+    }
+    assert_eq!(describe(answer), "answer 1 ab");
+}
