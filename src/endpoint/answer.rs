@@ -173,7 +173,7 @@ impl Answer {
 
 /// What a page may send beside what it always may.
 const HEADERS_OF_PAGES: &str = "authorization, content-type, last-event-id, x-session-id, \
-    mcp-session-id, mcp-protocol-version, mcp-method, mcp-name";
+    mcp-session-id, mcp-protocol-version, mcp-method, mcp-name, traceparent, tracestate, baggage";
 
 impl Manner {
     /// Of the last answer on a connection.

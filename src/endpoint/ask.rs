@@ -10,11 +10,12 @@ use crate::endpoint::lines::Lines;
 use crate::endpoint::parameters::Parameters;
 use crate::endpoint::routes::{ROUTES, Route};
 use crate::endpoint::{
-    ApiError, Call, Deliver, McpRequest, StreamFormat, Wishes, execute, mcp, workers,
+    ApiError, Call, Deliver, Execute, McpRequest, StreamFormat, Wishes, execute, mcp, workers,
 };
 use crate::engine::NotFound;
 use crate::limits;
 use crate::tool::is_tool_name;
+use crate::trace::TraceContext;
 use crate::wire::http1::{DecodeError, Method, RequestHead, Status, is_media_type};
 
 /// What is known behind the head of a request.
@@ -25,7 +26,7 @@ pub(super) enum Asked {
     /// The answer.
     Here(Answer),
     /// What to run is in the body; perhaps the answer is a stream.
-    Execute(Option<(StreamFormat, Wishes)>),
+    Execute(Option<(StreamFormat, Wishes)>, TraceContext),
     /// How far the acknowledgement goes is in the body.
     Acknowledge(ExecutionId, SubscriberId),
     /// What is to be known of the tool of this name is in the body.
@@ -194,9 +195,8 @@ impl Asked {
         let call = match self {
             Asked::Call(call) => return Ok(call),
             Asked::Here(answer) => return Err(answer),
-            Asked::Execute(stream) => {
-                execute::execute(body, stream).map(|execute| Call::Execute(execute.into()))
-            }
+            Asked::Execute(stream, trace) => execute::execute(body, stream)
+                .map(|execute| Call::Execute(Execute { trace, ..execute }.into())),
             Asked::Acknowledge(id, subscriber) => {
                 execute::acknowledge(body).map(|seq| Call::Acknowledge(id, subscriber, seq))
             }

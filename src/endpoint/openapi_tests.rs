@@ -104,6 +104,7 @@ mod checked {
     use crate::base::Instant;
     use crate::engine::{AcknowledgeError, Outcome, State, Timeouts};
     use crate::tool::Tools;
+    use crate::trace::TraceContext;
     use crate::wire::events;
 
     fn validator(schema: Value) -> jsonschema::Validator {
@@ -150,8 +151,14 @@ mod checked {
         assert_is("VirtualTools", &json!({ "virtual_tools": [tool] }));
         assert_is("Delivered", &documents::delivered(false));
         assert_is("Delivered", &documents::delivered(true));
-        let call = documents::tool_call(id(1), "t", &json!({"a": 1}), &Timeouts::default(), 1);
-        assert_is("WorkerEvent", &serde_json::from_str(&call).unwrap());
+        let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+        let (arguments, timeouts) = (json!({"a": 1}), Timeouts::default());
+        for trace in
+            [TraceContext::default(), TraceContext::parse(Some(parent), Some("a=1"), Some("b=2"))]
+        {
+            let call = documents::tool_call(id(1), "t", &arguments, &timeouts, 1, &trace);
+            assert_is("WorkerEvent", &serde_json::from_str(&call).unwrap());
+        }
         let cancelled = documents::cancelled_call(id(1), Outcome::TimedOut);
         assert_is("WorkerEvent", &serde_json::from_str(&cancelled).unwrap());
         let wrong = json!({"execution": id(1).to_string(), "state": "asleep"});

@@ -161,12 +161,19 @@ fn worker_event() -> Value {
         ("execution", id()),
         ("next_seq", count()),
     ];
+    let described = |text: &str| json!({"type": "string", "description": text});
+    let perhaps = [
+        ("timeouts", timeouts),
+        ("traceparent", described("What it is a part of, as W3C Trace Context spells it.")),
+        ("tracestate", described("Of those who trace along the way.")),
+        ("baggage", described("For whoever it concerns, as W3C Baggage spells it.")),
+    ];
     let named = |name: &str, mut schema: Value| {
         schema["title"] = name.into();
         schema
     };
     json!({"oneOf": [
-        named("tool_call", object(&call, &[("timeouts", timeouts)])),
+        named("tool_call", object(&call, &perhaps)),
         named("cancel", object(&[("id", id()), ("reason", text())], &[])),
     ]})
 }

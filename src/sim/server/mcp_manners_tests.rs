@@ -4,6 +4,7 @@
 use serde_json::{Value, json};
 
 use super::house::House;
+use crate::shard::{ShardConfig, Spans};
 
 const ACCEPT: &str = "Accept: application/json, text/event-stream\r\n";
 const JSON: &str = "Content-Type: application/json\r\n";
@@ -216,6 +217,53 @@ fn who_comes_from_elsewhere_is_refused() {
     let same = format!("Host: localhost:80\r\nOrigin: http://localhost:80\r\n{session}");
     assert_eq!(post(&mut house, &same, &ping(1.into())).0, "200");
 }
+
+#[test]
+fn who_works_for_a_call_is_told_what_it_is_a_part_of() {
+    let (spans, receiver) = Spans::queue();
+    for spans in [Spans::off(), spans] {
+        let is_on = spans.is_on();
+        let mut house = House::with(ShardConfig { spans, ..ShardConfig::default() });
+        let body = r#"{"description":"d","input_schema":{"type":"object"}}"#;
+        let put = house.visit(&format!(
+            "PUT /v1/virtual-tools/echo HTTP/1.1\r\nHost: localhost\r\n{JSON}Content-Length: {}\r\n\
+             \r\n{body}",
+            body.len()
+        ));
+        assert!(house.hear(put).starts_with("HTTP/1.1 201 "));
+        let worker = house.visit(
+            "GET /v1/tool-calls/stream HTTP/1.1\r\nHost: localhost\r\nX-Session-ID: w\r\n\r\n",
+        );
+        house.hear(worker);
+        let mut message = modern("tools/call", json!({"name": "echo", "arguments": {}}));
+        message["params"]["_meta"]["traceparent"] = PARENT.into();
+        message["params"]["_meta"]["tracestate"] = "a=1".into();
+        let headers = format!("{MODERN}Mcp-Method: tools/call\r\nMcp-Name: echo\r\n");
+        let text = message.to_string();
+        let client = house.visit(&format!(
+            "POST /mcp HTTP/1.1\r\nHost: localhost\r\n{ACCEPT}{JSON}{headers}\
+             Content-Length: {}\r\n\r\n{text}",
+            text.len()
+        ));
+        let told = house.hear(worker);
+        let data = told.lines().find_map(|line| line.strip_prefix("data: ")).expect(&told);
+        let told: Value = serde_json::from_str(data).unwrap();
+        assert_eq!(told["tracestate"], "a=1");
+        house.world.client_reset(client);
+        house.pass(std::time::Duration::from_millis(1));
+        if !is_on {
+            assert_eq!(told["traceparent"], PARENT);
+            continue;
+        }
+        // With spans there is one between the client's and the worker's.
+        let span = receiver.try_recv().unwrap();
+        assert_eq!(span.parent_id, Some(0xb7ad_6b71_6920_3331));
+        let own = format!("00-0af7651916cd43dd8448eb211c80319c-{:016x}-01", span.span_id);
+        assert_eq!(told["traceparent"], own.as_str());
+    }
+}
+
+const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
 #[test]
 fn what_is_not_there_is_said_in_the_words_of_each_era() {

@@ -9,7 +9,7 @@ use super::call::{Asker, Outlet};
 use crate::base::Handle;
 use crate::mcp::{Ask, Context};
 use crate::reactor::Reactor;
-use crate::trace::Span;
+use crate::trace::{Span, TraceParent};
 
 const LISTEN: &str = "subscriptions/listen";
 
@@ -18,13 +18,19 @@ impl<R: Reactor + 'static> Shard<R> {
     pub(super) fn ask_mcp(
         &mut self,
         source: Source,
-        context: Box<Context>,
+        mut context: Box<Context>,
         ask: Ask,
     ) -> Option<Reply> {
         if !self.spans.is_on() {
             return self.carry_out_mcp(source, context, ask);
         }
         let span = self.begin_span(&source, &context, &ask);
+        if let Some(Span { trace_id, span_id, .. }) = span.as_deref() {
+            // What it has others do is a part of it.
+            let is_sampled = context.trace.parent.is_none_or(|parent| parent.is_sampled);
+            let (trace_id, span_id) = (*trace_id, *span_id);
+            context.trace.parent = Some(TraceParent { trace_id, span_id, is_sampled });
+        }
         self.serve.as_mut().expect("it was asked").mcp.span = span;
         let reply = self.carry_out_mcp(source, context, ask);
         let left = self.serve.as_mut().and_then(|serve| serve.mcp.span.take());
