@@ -12,7 +12,7 @@ use crate::sim::network::SimClient;
 const MOMENT: Duration = Duration::from_millis(1);
 
 /// What belongs to the stateless era.
-fn alone() -> Value {
+pub(super) fn alone() -> Value {
     json!({
         "io.modelcontextprotocol/protocolVersion": "2026-07-28",
         "io.modelcontextprotocol/clientCapabilities": {
@@ -22,15 +22,15 @@ fn alone() -> Value {
 }
 
 /// A client of the house.
-struct Mcp {
-    house: House,
+pub(super) struct Mcp {
+    pub(super) house: House,
     session: Option<String>,
     next_id: u64,
 }
 
 /// Messages that came on a stream, each with its id; and whether the stream is over.
 #[derive(Debug, Default)]
-struct Heard {
+pub(super) struct Heard {
     status: String,
     head: String,
     messages: Vec<(String, Value)>,
@@ -80,7 +80,7 @@ impl Heard {
     }
 
     /// The one answer.
-    fn answer(&self) -> &Value {
+    pub(super) fn answer(&self) -> &Value {
         let answers = self.answers();
         assert_eq!(answers.len(), 1, "{self:?}");
         answers[0]
@@ -117,7 +117,7 @@ impl Mcp {
         Mcp::of(House::new())
     }
 
-    fn of(house: House) -> Mcp {
+    pub(super) fn of(house: House) -> Mcp {
         Mcp { house, session: None, next_id: 0 }
     }
 
@@ -128,7 +128,7 @@ impl Mcp {
         mcp
     }
 
-    fn begin(&mut self) -> String {
+    pub(super) fn begin(&mut self) -> String {
         self.session = None;
         let params = json!({
             "protocolVersion": "2025-11-25",
@@ -174,7 +174,7 @@ impl Mcp {
     }
 
     /// What is answered at once.
-    fn ask(&mut self, method: &str, params: Value) -> Heard {
+    pub(super) fn ask(&mut self, method: &str, params: Value) -> Heard {
         let message = self.request(method, params);
         let client = self.post(&message);
         let heard = Heard::read(&self.house.hear(client));
@@ -183,14 +183,14 @@ impl Mcp {
     }
 
     /// Calls a tool.
-    fn call(&mut self, arguments: Value, meta: Value) -> SimClient {
+    pub(super) fn call(&mut self, arguments: Value, meta: Value) -> SimClient {
         let params = json!({"name": "slow_data_processor", "arguments": arguments, "_meta": meta});
         let message = self.request("tools/call", params);
         self.post(&message)
     }
 
     /// The result of a tool of ours.
-    fn tool(&mut self, name: &str, arguments: Value) -> Value {
+    pub(super) fn tool(&mut self, name: &str, arguments: Value) -> Value {
         let heard = self.ask("tools/call", json!({"name": name, "arguments": arguments}));
         heard.answer()["result"].clone()
     }
@@ -213,7 +213,7 @@ impl Mcp {
     }
 }
 
-fn slow(chunks: u64, delay_ms: u64) -> Value {
+pub(super) fn slow(chunks: u64, delay_ms: u64) -> Value {
     json!({"chunks": chunks, "delay_ms": delay_ms, "chunk_size": 20})
 }
 

@@ -22,6 +22,8 @@ mod limits_tests;
 mod mcp_manners_tests;
 #[cfg(test)]
 mod mcp_tests;
+#[cfg(test)]
+mod mcp_together_tests;
 mod oracle;
 #[cfg(test)]
 mod owner_tests;

@@ -52,7 +52,16 @@ impl<R: Reactor + 'static> Shard<R> {
             Ask::GetPrompt { name, arguments } => {
                 Some(self.get_prompt(&source, &context, &results, &name, &arguments))
             }
-            Ask::Complete(wanted) => Some(self.complete_argument(owner, &results, &wanted)),
+            Ask::Complete(ref wanted) => {
+                let is_of_all = completion::asks_for_executions(wanted);
+                match is_of_all && self.gather_list(&source, &context, &ask) {
+                    true => None,
+                    false => {
+                        let ids = || self.execution_names(owner);
+                        Some(self.complete_argument(owner, &results, wanted, &ids))
+                    }
+                }
+            }
             Ask::GetTask { id } => Some(self.get_task(owner, &context, &id)),
             Ask::TaskResult { id } => self.task_result(source, context, &id),
             Ask::ListTasks { ref cursor } => match self.gather_list(&source, &context, &ask) {
@@ -160,19 +169,17 @@ impl<R: Reactor + 'static> Shard<R> {
         self.mcp.seal.replies(bound, context, self.now)
     }
 
-    fn complete_argument(
-        &mut self,
+    /// With these ids of executions.
+    pub(super) fn complete_argument(
+        &self,
         owner: Principal,
         results: &Results<'_>,
         wanted: &Complete,
+        executions: &dyn Fn() -> Vec<String>,
     ) -> Reply {
-        let ids = self.own_executions(owner);
         let catalog = self.catalog();
-        let sources = Sources {
-            catalog: &catalog,
-            tool: &|name| self.tool_spec(owner, name),
-            executions: &|| ids.iter().map(ToString::to_string).collect(),
-        };
+        let tool = |name: &str| self.tool_spec(owner, name);
+        let sources = Sources { catalog: &catalog, tool: &tool, executions };
         Ok(results.completion(&completion::complete(wanted, &sources)?))
     }
 

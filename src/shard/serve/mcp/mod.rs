@@ -226,6 +226,11 @@ impl Mcp {
         !self.news.is_empty() || self.notice.is_open()
     }
 
+    /// Of the request that is looked at, for who answers it later.
+    pub fn take_span(&mut self) -> Option<Box<crate::trace::Span>> {
+        self.span.take()
+    }
+
     fn note(&mut self, news: News) {
         if !self.news.contains(&news) {
             self.news.push(news);

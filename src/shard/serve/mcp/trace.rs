@@ -65,7 +65,7 @@ impl<R: Reactor + 'static> Shard<R> {
         Some(Box::new(span))
     }
 
-    fn end_span(&mut self, mut span: Box<Span>, error: Option<String>) {
+    pub(super) fn end_span(&mut self, mut span: Box<Span>, error: Option<String>) {
         span.ended_us = self.wall_us();
         span.error = error;
         self.spans.push(*span);
@@ -90,7 +90,7 @@ impl<R: Reactor + 'static> Shard<R> {
 }
 
 /// What went wrong, in a word.
-fn error_of(reply: &Reply) -> Option<String> {
+pub(super) fn error_of(reply: &Reply) -> Option<String> {
     match reply {
         Err(fault) => Some(fault.code.to_string()),
         Ok(result) => (result["isError"] == true).then(|| "tool_error".to_owned()),

@@ -1,0 +1,63 @@
+//! What all shards of a server have in common for clients of MCP: whoever is asked, the answer is
+//! that of the whole server.
+
+use serde_json::json;
+
+use super::house::{House, NOTHING, SHORT};
+use super::mcp_tests::Mcp;
+use crate::base::ExecutionId;
+use crate::shard::{ShardConfig, Spans};
+
+fn shard_of(id: &str) -> u8 {
+    id.parse::<ExecutionId>().unwrap().shard
+}
+
+#[test]
+fn ids_of_executions_are_completed_wherever_they_live() {
+    let mut mcp = Mcp::of(House::of(3));
+    let mut ids: Vec<String> = (0..6).map(|_| mcp.house.run(SHORT, NOTHING)).collect();
+    ids.sort();
+    assert!(ids.iter().any(|id| shard_of(id) != shard_of(&ids[0])), "{ids:?}");
+    for template in ["streamdoor://executions/{id}", "streamdoor://executions/{id}/output"] {
+        mcp.begin();
+        let mut complete = |value: &str| {
+            let params = json!({
+                "ref": {"type": "ref/resource", "uri": template},
+                "argument": {"name": "id", "value": value},
+            });
+            let heard = mcp.ask("completion/complete", params);
+            heard.answer()["result"]["completion"].clone()
+        };
+        let all = complete("");
+        assert_eq!((&all["values"], &all["total"]), (&json!(ids), &json!(6)));
+        for id in &ids {
+            assert_eq!(complete(&id[..24])["values"], json!([id]));
+        }
+        assert_eq!(complete("nothing")["values"], json!([]));
+    }
+    // Where it makes no difference, and where it is wrong, nobody else is asked.
+    for (reference, argument) in [
+        (json!({"type": "ref/resource", "uri": "streamdoor://executions/{id}"}), "other"),
+        (json!({"type": "ref/prompt", "name": "none"}), "id"),
+    ] {
+        let argument = json!({"name": argument, "value": ""});
+        let heard = mcp.ask("completion/complete", json!({"ref": reference, "argument": argument}));
+        assert_eq!(heard.answer()["error"]["code"], -32_602);
+    }
+}
+
+#[test]
+fn what_all_are_asked_for_is_a_span_like_any_other() {
+    let (spans, receiver) = Spans::queue();
+    let config = ShardConfig { spans, ..ShardConfig::default() };
+    let mut mcp = Mcp::of(House::with_rings(3, 1 << 20, config));
+    mcp.begin();
+    mcp.ask("resources/list", json!({}));
+    let wrong = mcp.ask("resources/list", json!({"cursor": "nothing"}));
+    assert_eq!(wrong.answer()["error"]["code"], -32_602);
+    let of_lists: Vec<_> =
+        receiver.try_iter().filter(|span| span.method == "resources/list").collect();
+    assert_eq!(of_lists.len(), 2);
+    assert_eq!(of_lists[0].error, None);
+    assert_eq!(of_lists[1].error.as_deref(), Some("-32602"));
+}
