@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::house::House;
 use crate::shard::{ShardConfig, Spans};
+use crate::tool::{Abilities, Asking, Question, Replies, ToolSpec};
 
 const ACCEPT: &str = "Accept: application/json, text/event-stream\r\n";
 const JSON: &str = "Content-Type: application/json\r\n";
@@ -264,6 +265,48 @@ fn who_works_for_a_call_is_told_what_it_is_a_part_of() {
 }
 
 const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+
+/// Asks twice, and is never content.
+fn asks(_: &Value, replies: &Replies, _: Abilities) -> Asking {
+    let schema = json!({"type": "object", "properties": {"ok": {"type": "boolean"}}});
+    let round = replies.state.as_ref().map_or(1, |state| state["round"].as_u64().unwrap() + 1);
+    let questions = vec![Question::form("sure", &format!("Round {round}?"), schema)];
+    Asking::Ask { questions, state: Some(json!({ "round": round })) }
+}
+
+#[test]
+fn what_a_tool_remembers_of_one_call_is_nothing_to_another() {
+    let mut house = House::new();
+    let spec = ToolSpec::new("delete", "Deletes a file.");
+    house.shards[0].tools_mut().insert_asking(spec, asks, |_, _, _| Ok(())).unwrap();
+    let mut call = |arguments: Value, state: Option<&Value>| {
+        let mut message = modern("tools/call", json!({"name": "delete", "arguments": arguments}));
+        let name = "io.modelcontextprotocol/clientCapabilities";
+        message["params"]["_meta"][name] = json!({"elicitation": {}});
+        if let Some(state) = state {
+            message["params"]["requestState"] = state.clone();
+            message["params"]["inputResponses"] =
+                json!({"sure": {"action": "accept", "content": {"ok": true}}});
+        }
+        let headers = format!("{MODERN}Mcp-Method: tools/call\r\nMcp-Name: delete\r\n");
+        post(&mut house, &headers, &message).2
+    };
+    let asked = call(json!({"file": "a", "deep": {"x": 1, "y": [2]}}), None);
+    let state = &asked["result"]["requestState"];
+    assert!(state.is_string(), "{asked}");
+    // The same call, however it is spelled.
+    let again = call(json!({"deep": {"y": [2], "x": 1}, "file": "a"}), Some(state));
+    assert!(again.to_string().contains("Round 2?"), "{again}");
+    for other in [
+        json!({"file": "b", "deep": {"x": 1, "y": [2]}}),
+        json!({"file": "a", "deep": {"x": 1, "y": [3]}}),
+        json!({"file": "a"}),
+        json!({}),
+    ] {
+        let refused = call(other, Some(state));
+        assert_eq!(refused["error"]["code"], -32_602, "{refused}");
+    }
+}
 
 #[test]
 fn what_is_not_there_is_said_in_the_words_of_each_era() {

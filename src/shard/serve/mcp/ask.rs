@@ -128,7 +128,7 @@ impl<R: Reactor + 'static> Shard<R> {
             return Err(Fault::invalid_params(format!("unknown prompt: {name}")));
         };
         prompt.check(arguments)?;
-        let bound = Bound { principal: source.owner, method: "prompts/get", name };
+        let bound = Bound { principal: source.owner, method: "prompts/get", name, arguments };
         let replies = self.mcp.seal.replies(bound, context, self.now)?;
         match (prompt.render)(arguments, &replies, &context.client)? {
             Rendered::Messages(messages) => Ok(results.prompt(&prompt.description, messages)),
@@ -164,8 +164,9 @@ impl<R: Reactor + 'static> Shard<R> {
         source: &Source,
         context: &Context,
         name: &str,
+        arguments: &Map<String, Value>,
     ) -> Result<Replies, Fault> {
-        let bound = Bound { principal: source.owner, method: "tools/call", name };
+        let bound = Bound { principal: source.owner, method: "tools/call", name, arguments };
         self.mcp.seal.replies(bound, context, self.now)
     }
 

@@ -54,7 +54,7 @@ impl<R: Reactor + 'static> Shard<R> {
             Ok(placement) => placement == Placement::Task,
             Err(fault) => return Some(Err(fault)),
         };
-        let replies = match self.replies_of(&source, &context, name) {
+        let replies = match self.replies_of(&source, &context, name, &arguments) {
             Ok(replies) => replies,
             Err(fault) => return Some(Err(fault)),
         };
