@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use smallvec::SmallVec;
 
 use crate::base::{ExecutionId, ProgressToken, SubscriberId};
-use crate::endpoint::answer::{Answer, JSON};
+use crate::endpoint::answer::{Answer, JSON, Words};
 use crate::endpoint::lines::Lines;
 use crate::endpoint::parameters::Parameters;
 use crate::endpoint::routes::{ROUTES, Route};
@@ -49,7 +49,8 @@ type Segments<'a> = SmallVec<[Cow<'a, str>; 8]>;
 
 /// What a request asks for, as far as its head says it, and how long its body may be.
 pub(super) fn ask(head: &RequestHead<'_>) -> (Asked, u64) {
-    let error = |error: ApiError| Asked::Here(Answer::error(&error));
+    let words = Words::at(head.target.path);
+    let error = |error: ApiError| Asked::Here(Answer::error_in(words, &error));
     // Of a request that is refused the body is dropped, so that the next one can be read.
     let dropped_max = limits::HTTP_BODY_BYTES_MAX;
     if head.target.path == "*" {
@@ -77,7 +78,7 @@ pub(super) fn ask(head: &RequestHead<'_>) -> (Asked, u64) {
     let Some(route) = here().find(|route| route.method == method) else {
         let text = format!("{} is not allowed here", head.method);
         let error = ApiError::new(Status::METHOD_NOT_ALLOWED, "method_not_allowed", text);
-        return (Asked::Here(allow(Answer::error(&error), here())), dropped_max);
+        return (Asked::Here(allow(Answer::error_in(words, &error), here())), dropped_max);
     };
     let bytes_max = route.body.as_ref().map_or(0, |body| body.bytes_max);
     match route.begin(head, &segments) {

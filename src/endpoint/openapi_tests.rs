@@ -99,7 +99,7 @@ mod checked {
     use super::super::bounds_tests::bad_bodies;
     use super::super::call_tests::{id, token};
     use super::super::documents_tests::{bare, full, subscribers};
-    use super::super::{ApiError, documents, execute, virtual_tool, workers};
+    use super::super::{ApiError, documents, execute, mcp, virtual_tool, workers};
     use super::*;
     use crate::base::Instant;
     use crate::engine::{AcknowledgeError, Outcome, State, Timeouts};
@@ -145,6 +145,8 @@ mod checked {
         let error = ApiError::from(AcknowledgeError::NotGiven { next_seq: 4 });
         assert_is("Error", &error.to_json());
         assert_is("Error", &ApiError::shutting_down().to_json());
+        let error = ApiError::shutting_down().field("f").limit(3);
+        assert_is("McpError", &serde_json::from_slice(&mcp::error_body(&error)).unwrap());
         let about = json!({"description": "d", "input_schema": {}, "coalesce": {}});
         let tool = virtual_tool("t", &about).unwrap().to_json();
         assert_is("VirtualTool", &tool);

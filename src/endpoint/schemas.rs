@@ -11,6 +11,7 @@ use crate::engine::Kind;
 pub(super) fn all() -> Map<String, Value> {
     [
         ("Error", error()),
+        ("McpError", mcp_error()),
         ("Tools", list("tools", &tool())),
         ("Created", created()),
         ("State", object(&[("execution", id()), ("state", state())], &[])),
@@ -110,6 +111,14 @@ fn error() -> Value {
     let error =
         object(&[("code", text()), ("message", text())], &[("field", text()), ("limit", count())]);
     object(&[("error", error)], &[])
+}
+
+/// Without an id it answers nothing: it was not read as a request.
+fn mcp_error() -> Value {
+    let code = json!({"type": "integer"});
+    let error = object(&[("code", code), ("message", text())], &[("data", json!({}))]);
+    let id = json!({"type": ["string", "integer"]});
+    object(&[("jsonrpc", json!({"const": "2.0"})), ("error", error)], &[("id", id)])
 }
 
 fn tool() -> Value {

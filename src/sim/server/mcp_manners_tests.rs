@@ -4,6 +4,7 @@
 use serde_json::{Value, json};
 
 use super::house::House;
+use crate::limits;
 use crate::shard::{ShardConfig, Spans};
 use crate::tool::{Abilities, Asking, Question, Replies, ToolSpec};
 
@@ -306,6 +307,45 @@ fn what_a_tool_remembers_of_one_call_is_nothing_to_another() {
         let refused = call(other, Some(state));
         assert_eq!(refused["error"]["code"], -32_602, "{refused}");
     }
+}
+
+#[test]
+fn who_is_not_let_in_is_told_so_in_the_words_of_the_protocol() {
+    let mut house = House::new();
+    let ping = ping(1.into()).to_string();
+    let foreign = format!("{ACCEPT}{JSON}Origin: https://evil.example\r\n");
+    let one_sided = format!("Accept: application/json\r\n{JSON}");
+    let text = format!("{ACCEPT}Content-Type: text/plain\r\n");
+    let packed = format!("{ACCEPT}{JSON}Content-Encoding: gzip\r\n");
+    let twice = format!("{ACCEPT}{JSON}Mcp-Session-Id: a\r\nMcp-Session-Id: b\r\n");
+    for (method, headers, status, code) in [
+        ("POST", &*foreign, "403", "origin_not_allowed"),
+        ("DELETE", "Host: evil.example\r\n", "403", "host_not_allowed"),
+        ("POST", &*one_sided, "406", "not_acceptable"),
+        ("GET", "Accept: application/json\r\n", "406", "not_acceptable"),
+        ("POST", &*text, "415", "unsupported_media_type"),
+        ("POST", &*packed, "415", "unsupported_media_type"),
+        ("POST", &*twice, "400", "invalid_header"),
+        ("PUT", "", "405", "method_not_allowed"),
+    ] {
+        let body = if method == "POST" { &*ping } else { "" };
+        let (found, head, answer) = send(&mut house, method, headers, body);
+        assert_eq!(found, status, "{headers}: {answer}");
+        assert_eq!(answer["jsonrpc"], "2.0", "{answer}");
+        assert_eq!(answer["error"]["code"], -32_600, "{answer}");
+        assert_eq!(answer["error"]["data"]["code"], code, "{answer}");
+        assert!(answer["error"]["message"].as_str().is_some_and(|text| text.len() > 10));
+        assert!(answer.get("id").is_none() && head.contains("application/json"), "{answer}");
+        assert_eq!(head.contains("allow: "), status == "405", "{head}");
+    }
+    // A body that is too long, too; and everything else is told as before elsewhere.
+    let long = " ".repeat(limits::MCP_BODY_BYTES_MAX as usize + 1);
+    let head = format!("{ACCEPT}{JSON}Content-Length: {}\r\n", long.len());
+    let client = house.visit(&format!("POST /mcp HTTP/1.1\r\nHost: localhost\r\n{head}\r\n"));
+    let heard = house.hear(client);
+    assert!(heard.starts_with("HTTP/1.1 413 ") && heard.contains("\"jsonrpc\""), "{heard}");
+    let heard = house.get("/v1/nothing");
+    assert!(heard.contains("{\"error\":{\"code\":\"unknown_path\""), "{heard}");
 }
 
 #[test]
