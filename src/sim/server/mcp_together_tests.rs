@@ -1,11 +1,12 @@
 //! What all shards of a server have in common for clients of MCP: whoever is asked, the answer is
 //! that of the whole server.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::house::{House, NOTHING, SHORT};
-use super::mcp_tests::Mcp;
+use super::mcp_tests::{Mcp, slow};
 use crate::base::ExecutionId;
+use crate::limits;
 use crate::shard::{ShardConfig, Spans};
 
 fn shard_of(id: &str) -> u8 {
@@ -60,4 +61,42 @@ fn what_all_are_asked_for_is_a_span_like_any_other() {
     assert_eq!(of_lists.len(), 2);
     assert_eq!(of_lists[0].error, None);
     assert_eq!(of_lists[1].error.as_deref(), Some("-32602"));
+}
+
+fn open_stream(mcp: &mut Mcp) -> Value {
+    let arguments = json!({"tool": "slow_data_processor", "arguments": slow(3, 1_000)});
+    mcp.tool("stream_open", arguments)
+}
+
+#[test]
+fn doors_are_counted_wherever_they_are() {
+    let mut mcp = Mcp::of(House::of(3));
+    let most = limits::MCP_STREAMS_PER_PRINCIPAL_MAX;
+    let mut doors = Vec::new();
+    while doors.len() < most {
+        mcp.begin();
+        let opened = open_stream(&mut mcp);
+        let id = opened["structuredContent"]["stream_id"].as_str().expect("there is room");
+        doors.push(id.to_owned());
+    }
+    assert!(doors.iter().any(|id| shard_of(id) != shard_of(&doors[0])), "{doors:?}");
+    for _ in 0..4 {
+        mcp.begin();
+        let refused = open_stream(&mut mcp);
+        assert_eq!(refused["isError"], true, "{refused}");
+        let text = refused["content"][0]["text"].as_str().unwrap();
+        assert!(text.contains("8 streams are open already"), "{text}");
+    }
+    // One that was closed gives its place back, and so does one that was read to its end.
+    mcp.tool("stream_close", json!({"stream_id": doors[0]}));
+    mcp.begin();
+    assert_eq!(open_stream(&mut mcp)["isError"], Value::Null);
+    mcp.house.pass(std::time::Duration::from_secs(4));
+    while mcp.tool("stream_read", json!({"stream_id": doors[1]}))["structuredContent"]["done"]
+        != true
+    {}
+    mcp.begin();
+    assert_eq!(open_stream(&mut mcp)["isError"], Value::Null);
+    mcp.begin();
+    assert_eq!(open_stream(&mut mcp)["isError"], true);
 }

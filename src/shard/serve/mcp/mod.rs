@@ -41,7 +41,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::super::Shard;
+use super::super::{Places, Shard, ShardConfig};
 use crate::base::{Handle, Instant, Pool, Principal, SubscriberId};
 use crate::endpoint::StreamBody;
 use crate::engine::wheel::{TimerId, Wheel};
@@ -147,22 +147,32 @@ pub(in crate::shard) struct McpSetUp {
     pub catalog: Arc<Catalog>,
     /// Seals what tools want to remember.
     pub seal: Seal,
+    /// Of all shards of the server.
+    pub places: Places,
 }
 
 impl McpSetUp {
-    /// With this key or, if there is only one shard, with one that nobody knows. Where everybody
-    /// has to say who he is, he may list what is his.
-    pub fn new(key: Option<[u8; 32]>, is_guarded: bool) -> std::io::Result<McpSetUp> {
+    /// With the key and the places of the server or, if there is only one shard, with a key that
+    /// nobody knows, and places of its own. Where everybody has to say who he is, he may list what
+    /// is his.
+    pub fn new(config: &ShardConfig) -> std::io::Result<McpSetUp> {
         let mut drawn = [0; 32];
-        let key = match key {
+        let key = match config.mcp_key {
             Some(key) => key,
             None => {
                 crate::reactor::random_bytes(&mut drawn)?;
                 drawn
             }
         };
-        let server = ServerInfo { lists_tasks: is_guarded, ..ServerInfo::default() };
-        Ok(McpSetUp { server: server.into(), catalog: Arc::default(), seal: Seal::new(&key) })
+        let server =
+            ServerInfo { lists_tasks: config.access.is_guarded(), ..ServerInfo::default() };
+        let (server, catalog, seal) = (server.into(), Arc::default(), Seal::new(&key));
+        Ok(McpSetUp {
+            server,
+            catalog,
+            seal,
+            places: config.mcp_places.clone().unwrap_or_default(),
+        })
     }
 }
 
