@@ -234,6 +234,7 @@ impl<R: Reactor + 'static> Shard<R> {
             connections: self.connection_count().into(),
             streams,
             waiting_bytes,
+            mcp: self.serve.as_ref().map(|serve| serve.mcp.metrics()).unwrap_or_default(),
         }
     }
 
@@ -242,6 +243,7 @@ impl<R: Reactor + 'static> Shard<R> {
         ProcessMetrics {
             connections_max: u64::from(self.socket_limits.connections_max) * shard_count,
             log_records_dropped: self.log.dropped_total(),
+            spans_dropped: self.spans.dropped()(),
         }
     }
 }

@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use super::house::{House, NOTHING, SHORT};
-use super::mcp_tests::{Mcp, slow};
+use super::mcp_tests::{Mcp, alone, slow};
 use crate::base::ExecutionId;
 use crate::limits;
 use crate::shard::{ShardConfig, Spans};
@@ -99,4 +99,54 @@ fn doors_are_counted_wherever_they_are() {
     assert_eq!(open_stream(&mut mcp)["isError"], Value::Null);
     mcp.begin();
     assert_eq!(open_stream(&mut mcp)["isError"], true);
+}
+
+/// The numbers of all shards under this name.
+fn metric(mcp: &mut Mcp, name: &str, labels: &str) -> u64 {
+    let text = mcp.house.get("/metrics");
+    let lines = text.lines().filter(|line| line.split('{').next() == Some(name));
+    let lines = lines.filter(|line| line.contains(labels));
+    lines.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()
+}
+
+fn calls(mcp: &mut Mcp, era: &str) -> [u64; 5] {
+    ["completed", "tool_error", "input_required", "refused", "cancelled"].map(|outcome| {
+        let labels = format!("era=\"{era}\",outcome=\"{outcome}\"");
+        metric(mcp, "streamdoor_mcp_calls_total", &labels)
+    })
+}
+
+#[test]
+fn what_clients_do_is_counted() {
+    let mut mcp = Mcp::of(House::of(2));
+    assert_eq!(metric(&mut mcp, "streamdoor_mcp_sessions", ""), 0);
+    mcp.begin();
+    mcp.begin();
+    assert_eq!(metric(&mut mcp, "streamdoor_mcp_sessions", ""), 2);
+    // One with notifications, one that its tool refuses, one of no tool, one that is cancelled.
+    let client = mcp.call(slow(3, 1), json!({"progressToken": 1}));
+    mcp.house.pass(std::time::Duration::from_millis(10));
+    mcp.house.hear(client);
+    assert_eq!(mcp.tool("slow_data_processor", json!({"chunks": "x"}))["isError"], true);
+    mcp.ask("tools/call", json!({"name": "nothing", "arguments": {}}));
+    assert_eq!(calls(&mut mcp, "handshake"), [1, 1, 0, 1, 0]);
+    assert_eq!(metric(&mut mcp, "streamdoor_mcp_notifications_total", ""), 3);
+    let client = mcp.call(slow(1_000, 1), alone());
+    mcp.house.world.client_reset(client);
+    mcp.house.pass(std::time::Duration::from_millis(1));
+    assert_eq!(calls(&mut mcp, "stateless"), [0, 0, 0, 0, 1]);
+    mcp.ask("ping", json!({})); // Is no call.
+    let opened = open_stream(&mut mcp);
+    let task = json!({"name": "slow_data_processor", "arguments": slow(3, 1), "task": {}});
+    mcp.ask("tools/call", task);
+    assert_eq!(calls(&mut mcp, "handshake"), [3, 1, 0, 1, 0]);
+    assert_eq!(metric(&mut mcp, "streamdoor_mcp_doors", ""), 1);
+    assert_eq!(metric(&mut mcp, "streamdoor_mcp_tasks", ""), 1);
+    let id = &opened["structuredContent"]["stream_id"];
+    mcp.tool("stream_close", json!({ "stream_id": id }));
+    assert_eq!(metric(&mut mcp, "streamdoor_mcp_doors", ""), 0);
+    mcp.house.pass(limits::MCP_SESSION_IDLE + std::time::Duration::from_secs(1));
+    assert_eq!(metric(&mut mcp, "streamdoor_mcp_sessions", ""), 0);
+    assert_eq!(metric(&mut mcp, "streamdoor_mcp_sessions_idled_out_total", ""), 2);
+    assert_eq!(metric(&mut mcp, "streamdoor_mcp_gaps_total", ""), 0);
 }

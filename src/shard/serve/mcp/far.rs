@@ -166,6 +166,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let Some(serve) = &mut self.serve else { return };
         let Some(session) = serve.mcp.sessions.get(name) else { return };
         if let Some(outlet) = session.outlet() {
+            serve.mcp.counts.notifications += 1;
             serve.write_event(outlet, None, |out| out.extend_from_slice(bytes));
         }
     }

@@ -41,6 +41,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use super::super::metrics::{McpCounts, McpMetrics};
 use super::super::{Places, Shard, ShardConfig};
 use crate::base::{Handle, Instant, Pool, Principal, SubscriberId};
 use crate::endpoint::StreamBody;
@@ -51,7 +52,7 @@ use crate::mcp::request_state::Seal;
 use crate::mcp::{Catalog, ServerInfo};
 use crate::reactor::Reactor;
 use call::McpCall;
-use keep::Keep;
+use keep::{Keep, Role};
 pub use lines::LineOptions;
 use lines::Lines;
 use notice::Notice;
@@ -207,6 +208,7 @@ pub(in crate::shard) struct Mcp {
     /// Of the tools that everybody has.
     tools_revision: u64,
     kept: answer::Kept,
+    counts: McpCounts,
     /// Of the request that is looked at, until somebody takes it along.
     span: Option<Box<crate::trace::Span>>,
 }
@@ -226,6 +228,7 @@ impl Mcp {
             watches: listen::Watches::default(),
             tools_revision: 0,
             kept: answer::Kept::default(),
+            counts: McpCounts::default(),
             span: None,
         }
     }
@@ -234,6 +237,19 @@ impl Mcp {
     #[inline]
     pub fn has_news(&self) -> bool {
         !self.news.is_empty() || self.notice.is_open()
+    }
+
+    /// What was counted so far, and what there is now.
+    pub fn metrics(&self) -> McpMetrics {
+        let count = |is_it: fn(&Role) -> bool| {
+            self.keeps.iter().filter(|(_, keep)| is_it(&keep.role)).count() as u64
+        };
+        McpMetrics {
+            counts: self.counts,
+            sessions: self.sessions.iter().count() as u64,
+            doors: count(|role| matches!(role, Role::Door)),
+            tasks: count(|role| matches!(role, Role::Task(_))),
+        }
     }
 
     /// Of the request that is looked at, for who answers it later.

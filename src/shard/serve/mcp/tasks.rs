@@ -426,7 +426,7 @@ impl<R: Reactor + 'static> Shard<R> {
             messages.push((call, bytes));
         }
         for (call, bytes) in messages {
-            serve.say(call, |out| out.extend_from_slice(&bytes));
+            serve.notify(call, |out| out.extend_from_slice(&bytes));
         }
     }
 

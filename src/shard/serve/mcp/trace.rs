@@ -1,10 +1,10 @@
-//! Requests as spans of a trace: begun when they come, ended with their answer.
+//! Requests as spans of a trace: begun when they come, ended with their answer. And as numbers.
 //!
-//! Only where somebody wants spans. A request that is answered later carries its span in the table
-//! of calls; whoever takes it out without an answer ends it as cancelled.
+//! Spans only where somebody wants them. A request that is answered later carries its span in the
+//! table of calls; whoever takes it out without an answer ends it as cancelled.
 
 use super::super::super::Shard;
-use super::answer::{Reply, Source};
+use super::answer::{Reply, Source, outcome_of};
 use super::call::{Asker, Outlet};
 use crate::base::Handle;
 use crate::mcp::{Ask, Context};
@@ -16,6 +16,20 @@ const LISTEN: &str = "subscriptions/listen";
 impl<R: Reactor + 'static> Shard<R> {
     /// Carries out a request. `None`: it is answered later.
     pub(super) fn ask_mcp(
+        &mut self,
+        source: Source,
+        context: Box<Context>,
+        ask: Ask,
+    ) -> Option<Reply> {
+        let era = matches!(ask, Ask::CallTool { .. }).then(|| context.version.era());
+        let reply = self.ask_in_span(source, context, ask);
+        if let (Some(era), Some(reply)) = (era, &reply) {
+            self.count_call(era, outcome_of(reply)); // In the table it never was.
+        }
+        reply
+    }
+
+    fn ask_in_span(
         &mut self,
         source: Source,
         mut context: Box<Context>,
