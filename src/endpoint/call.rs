@@ -13,6 +13,7 @@ use crate::engine::{
     Timeouts,
 };
 use crate::tool::{Report, VirtualTool};
+use crate::trace::TraceContext;
 
 /// What a client asks for.
 #[derive(Clone, Debug, PartialEq)]
@@ -122,6 +123,8 @@ pub struct Execute {
     pub progress: Option<ProgressSource>,
     /// The answer is the stream itself.
     pub stream: Option<(StreamFormat, Wishes)>,
+    /// What it is a part of.
+    pub trace: TraceContext,
 }
 
 /// A policy with its limits; `None`: what the policy says.

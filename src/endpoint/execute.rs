@@ -9,6 +9,7 @@ use crate::endpoint::fields::{Field, POLICIES, Preset, Shape, milliseconds, poli
 use crate::endpoint::{ApiError, Execute, PolicyWish, StreamFormat, Wishes};
 use crate::engine::{Hold, OnStall, ProgressSource, Start, Timeouts};
 use crate::limits;
+use crate::trace::TraceContext;
 
 /// An execution that is to be.
 pub(super) const EXECUTE: &[Field] = &[
@@ -130,6 +131,7 @@ pub(super) fn execute(
             _ => ProgressSource::Tool,
         }),
         stream,
+        trace: TraceContext::default(),
     })
 }
 

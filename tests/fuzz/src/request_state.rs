@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use streamdoor::base::{Instant, Principal};
 use streamdoor::limits;
 use streamdoor::mcp::codes;
@@ -20,6 +20,7 @@ struct Asked {
     principal: Principal,
     method: String,
     name: String,
+    arguments: Map<String, Value>,
 }
 
 impl Asked {
@@ -30,12 +31,17 @@ impl Asked {
         let cut = draw.below(method.len() + 1);
         let is_moved = draw.flag();
         let (method, moved) = if is_moved { method.split_at(cut) } else { (method, "") };
-        Asked { principal, method: method.to_owned(), name: format!("{moved}{name}") }
+        let arguments = match draw.below(3) {
+            0 => Map::new(),
+            count => Map::from_iter([("n".to_owned(), count.into())]),
+        };
+        let (method, name) = (method.to_owned(), format!("{moved}{name}"));
+        Asked { principal, method, name, arguments }
     }
 
     fn bound(&self) -> Bound<'_> {
-        let Asked { principal, method, name } = self;
-        Bound { principal: *principal, method, name }
+        let Asked { principal, method, name, arguments } = self;
+        Bound { principal: *principal, method, name, arguments }
     }
 }
 

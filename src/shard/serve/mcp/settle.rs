@@ -128,6 +128,7 @@ impl<R: Reactor + 'static> Shard<R> {
             let Some(serve) = &mut self.serve else { return };
             serve.mcp.kept.expire(now);
             if let Some(session) = serve.mcp.sessions.expire(now) {
+                serve.mcp.counts.sessions_idled_out += 1;
                 serve.mcp.forget_session(session.name);
                 continue;
             }
