@@ -307,9 +307,9 @@ impl<R: Reactor + 'static> Shard<R> {
         {
             return;
         }
-        // What was gathered comes before the answer. On lines that is dropped, for clients that lose
-        // what comes together with an answer; but parts of a result are counted, and all of them
-        // come.
+        // What was gathered comes before the answer. On lines that is dropped, for clients that
+        // lose what comes together with an answer; but parts of a result are counted, and all of
+        // them come.
         if matches!(outlet, Outlet::Stream(_)) || tells_parts {
             self.serve.as_mut().expect("as above").close_notice();
         }
