@@ -492,6 +492,9 @@ const EMPTY: Notice = Notice {
     chunks_expected: None,
 };
 
+/// Above every number of an event that was ever given: in a thousand years none comes so far.
+const NUMBER_LIMIT: u64 = 1 << 53;
+
 /// Which event of which call it is, and where its output goes on behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct EventId {
@@ -517,7 +520,8 @@ impl EventId {
         let mut hex = || u32::from_str_radix(name.next()?, 16).ok();
         let (shard, index, generation) = (hex()?, hex()?, hex()?);
         let shard = u8::try_from(shard).ok()?;
-        let mut number = || parts.next()?.parse::<u64>().ok();
+        // None that was given is larger; they are counted on from.
+        let mut number = || parts.next()?.parse().ok().filter(|number| *number < NUMBER_LIMIT);
         let (seq, bytes, count) = (number()?, number()?, number()?);
         let handle = Handle { index, generation };
         parts.next().is_none().then_some(EventId { shard, handle, seq, bytes, count })
@@ -537,7 +541,9 @@ mod tests {
         let text = String::from_utf8(text).unwrap();
         assert_eq!(text, "id: 03.1f.7-12-3456-9\n");
         assert_eq!(EventId::parse(text["id: ".len()..].trim_end()), Some(id));
-        for wrong in ["", "0.1.7", "0.1-1-1-1", "0.1.7-1-1", "0.1.7-1-1-1-1", "0.x.7-1-1-1"] {
+        let large = format!("0.1.7-{0}-{0}-{0}", u64::MAX);
+        for wrong in ["", "0.1.7", "0.1-1-1-1", "0.1.7-1-1", "0.1.7-1-1-1-1", "0.x.7-1-1-1", &large]
+        {
             assert_eq!(EventId::parse(wrong), None, "{wrong}");
         }
     }

@@ -110,6 +110,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let call = serve.mcp.calls.get_mut(handle)?;
         call.outlet = Outlet::Stream(id);
         call.reached.count = call.reached.count.max(event.count);
+        (call.reached.seq, call.reached.bytes) = (event.seq, event.bytes); // It goes on from there.
         serve.begin_stream(id);
         self.notify_from(handle, event);
         self.ask_open_again(handle);

@@ -34,6 +34,30 @@ fn a_session_that_is_cut_off_goes_on_where_it_was() {
 }
 
 #[test]
+fn who_comes_back_with_numbers_of_its_own_harms_nobody() {
+    let mut mcp = Mcp::begun();
+    let client = mcp.call(slow(10, 100), json!({"progressToken": 7}));
+    mcp.house.pass(Duration::from_millis(450));
+    let id = Heard::read(&mcp.house.hear(client)).last_id().to_owned();
+    let name = id.split('-').next().unwrap();
+    let most = u64::MAX;
+    let wild = [(most, most, most), (1, most, 1), (most, 1, 1), (1, 1, most), (0, 0, most - 1)];
+    let early = [(9, 1 << 40, 0), (1 << 52, 1 << 52, 1 << 52), (3, 0, 0), (0, 60, 1)];
+    for (seq, bytes, count) in wild.into_iter().chain(early) {
+        let back = mcp.resume(&format!("{name}-{seq}-{bytes}-{count}"));
+        mcp.house.pass(MOMENT);
+        let heard = Heard::read(&mcp.house.hear(back));
+        let is_known = ![seq, bytes, count].iter().any(|number| *number > 1 << 53);
+        assert_eq!(heard.status, if is_known { "200" } else { "400" }, "{heard:?}");
+    }
+    let back = mcp.resume(&id);
+    mcp.house.pass(Duration::from_secs(2));
+    let heard = Heard::read(&mcp.house.hear(back));
+    heard.answer();
+    assert_eq!(heard.chunks().last(), Some(&10));
+}
+
+#[test]
 fn an_answer_that_got_lost_is_there_for_who_comes_back() {
     let mut mcp = Mcp::begun();
     let client = mcp.call(slow(3, 100), json!({"progressToken": 7}));
