@@ -60,7 +60,6 @@ impl Talk {
         stream.set_write_timeout(Some(limits::DOOR_ANSWER_TIMEOUT))?;
         let mut reader = ResponseReader::new();
         reader.expect(Method::Post);
-        reader.limit_body(limits::DOOR_GRANT_BYTES_MAX as u64);
         let deadline = Clock::now() + limits::DOOR_ANSWER_TIMEOUT;
         let mut talk = Talk {
             stream,
@@ -126,7 +125,12 @@ impl Talk {
                     let seconds = retry_after.and_then(|text| text.parse().ok());
                     self.retry_after = seconds.map(Duration::from_secs);
                 }
-                Ok(Some(ResponsePart::Body(piece))) => self.body.extend(piece),
+                Ok(Some(ResponsePart::Body(piece))) => {
+                    self.body.extend(piece);
+                    if self.body.len() > limits::DOOR_GRANT_BYTES_MAX {
+                        return Err(unsound("a line without end"));
+                    }
+                }
                 Ok(Some(ResponsePart::End)) => {
                     self.is_over = true;
                     return Ok(true);

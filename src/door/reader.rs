@@ -3,15 +3,15 @@
 
 use std::cell::Cell;
 use std::fmt;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use super::connection::LifeLine;
+use super::connection::Talk;
 use super::error::{DoorError, Unsound};
 use super::link::Far;
 use super::options::ReadOptions;
 use crate::base::{ExecutionId, Instant, SubscriberId};
-use crate::endpoint::ReadGrant;
+use crate::endpoint::{GrantNames, ReadGrant};
 use crate::engine::{Subscribed, Terms};
 use crate::limits;
 use crate::memory::{ClockAnchor, ControlView, OpenError, ReaderPage, RingReader};
@@ -24,6 +24,8 @@ use crate::shard::{Delivery, Link, Subscriber};
 /// says that there will be no end, and comes again with every further call.
 pub struct Reader {
     subscriber: Subscriber<Far>,
+    names: GrantNames,
+    from_seq: u64,
     /// Polls until it is looked whether everything is as it was.
     polls_left: u32,
     /// When it was last looked whether the server lives.
@@ -36,11 +38,12 @@ pub struct Reader {
 impl Reader {
     pub(super) fn new(
         grant: &ReadGrant,
-        descriptors: [OwnedFd; 3],
-        line: LifeLine,
+        names: GrantNames,
+        mut talk: Talk,
         options: &ReadOptions,
     ) -> Result<Reader, DoorError> {
-        let [ring, control, page] = descriptors;
+        let [ring, control, page] = talk.descriptors()?;
+        let line = talk.into_line()?;
         let reader = RingReader::open(ring).map_err(wrong("ring"))?;
         let opened = ControlView::open(control, grant.slot);
         let (control, desk) = opened.map_err(wrong("control page"))?;
@@ -53,7 +56,15 @@ impl Reader {
         let now = Clock::now();
         let mut subscriber = Subscriber::of_link(link, &subscribed, None, now);
         subscriber.headers_only(options.headers_only);
-        Ok(Reader { subscriber, polls_left: 0, looked: now, watch_count: 0, is_watching: false })
+        Ok(Reader {
+            subscriber,
+            names,
+            from_seq: cursor.next_seq,
+            polls_left: 0,
+            looked: now,
+            watch_count: 0,
+            is_watching: false,
+        })
     }
 
     /// What it reads.
@@ -64,6 +75,21 @@ impl Reader {
     /// Its name.
     pub fn id(&self) -> SubscriberId {
         self.subscriber.id()
+    }
+
+    /// What the execution runs; empty if that has no name.
+    pub fn tool(&self) -> &str {
+        &self.names.tool
+    }
+
+    /// Under what its progress is told, if there is such a thing.
+    pub fn token(&self) -> Option<&str> {
+        self.names.token.as_deref()
+    }
+
+    /// The first chunk that it is given, or told of in a gap.
+    pub fn from_seq(&self) -> u64 {
+        self.from_seq
     }
 
     /// What was agreed, defaults filled in.

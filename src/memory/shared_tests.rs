@@ -33,7 +33,8 @@ fn payload_of(seq: u64) -> Vec<u8> {
 
 fn write(writer: &mut RingWriter) -> u64 {
     let seq = writer.head_seq() + 1;
-    let written = writer.write(header_of(seq), &payload_of(seq), Instant::from_nanos(seq), u64::MAX);
+    let written =
+        writer.write(header_of(seq), &payload_of(seq), Instant::from_nanos(seq), u64::MAX);
     assert_eq!(written, Ok(seq));
     seq
 }
