@@ -145,6 +145,44 @@ fn every_policy_is_kept_to_and_every_loss_is_counted() {
 }
 
 #[test]
+fn losses_are_counted_exactly_also_while_they_happen() {
+    let kinds = Kinds::NONE.with(Kind::Row);
+    for policy in [Policy::Drop, Policy::DropOldest, Policy::Buffer, Policy::Conflate] {
+        for round in 0..8 {
+            let (mut host, mut reader) = ReadHost::open(SMALL, terms(policy, 3, kinds));
+            let publisher = std::thread::spawn(move || {
+                for seq in 1..=20_000 {
+                    host.publish(header_of(seq), &payload_of(seq));
+                    if seq % 64 == 0 {
+                        std::thread::yield_now();
+                    }
+                }
+                host.end(Outcome::Completed, "");
+                host
+            });
+            let (mut given, mut missed, mut end) = (0, 0, None);
+            while let Some(delivery) = reader.next().unwrap() {
+                match delivery {
+                    Delivery::Chunk(_) => given += 1,
+                    Delivery::Gap(gap) => {
+                        let wanted = |seq: &u64| header_of(*seq).kind == Kind::Row as u8;
+                        let count = (gap.from_seq..=gap.to_seq).filter(wanted).count() as u64;
+                        assert_eq!(gap.chunk_count, count, "{policy}, round {round}: {gap:?}");
+                        missed += gap.chunk_count;
+                    }
+                    Delivery::Progress(_) => {}
+                    Delivery::End(ended) => end = Some(ended.end),
+                }
+            }
+            let host = publisher.join().unwrap();
+            assert_eq!(given + missed, host.totals[Kind::Row as usize].count);
+            let end = end.unwrap();
+            assert_eq!((end.given.chunks, end.missed.chunks), (given, missed));
+        }
+    }
+}
+
+#[test]
 fn a_block_reader_shows_where_it_stands_and_loses_nothing() {
     let (mut host, mut reader) = ReadHost::open(SMALL, terms(Policy::Block, 1, Kinds::ALL));
     let mut account = Account::new();
