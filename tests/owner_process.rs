@@ -7,7 +7,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::AsFd;
 use std::process::{Child, ChildStdout, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use streamdoor::memory::{ControlView, Owner, OwnerView, ProducerPage, ProducerPageFile, futex};
 use streamdoor::reactor::Clock;
@@ -57,15 +57,15 @@ fn the_kernel_tells_of_a_producer_that_was_killed() {
             assert!(matches!(owner.owner(), Owner::Lives(_)));
             let watcher = std::thread::spawn(move || {
                 let found = wait_for_end(&owner);
-                (found, Instant::now())
+                (found, Clock::now())
             });
             std::thread::sleep(Duration::from_millis(2)); // It most likely sleeps by now.
-            let killed = Instant::now();
+            let killed = Clock::now();
             child.kill().unwrap();
             let (found, heard) = watcher.join().unwrap();
             assert_eq!(found, Owner::Died);
             child.wait().unwrap();
-            heard - killed
+            heard.since(killed)
         })
         .collect();
     delays.sort();
