@@ -1,7 +1,7 @@
 //! What a subscriber is given, the same wherever it lives.
 
 use crate::base::{ExecutionId, Instant};
-use crate::engine::{DetachReason, End, EndState, Gap, Kind, Outcome, Progress};
+use crate::engine::{DetachReason, End, EndState, Exit, Gap, Kind, Outcome, Progress};
 use crate::memory::{CHUNK_MORE, ClockAnchor, Descriptor};
 
 /// One thing that a subscriber is given. In the order of the log, and last of all one `End`.
@@ -105,6 +105,15 @@ pub(super) fn outcome_of_code(code: u8) -> Option<Outcome> {
     [Outcome::Completed, Outcome::Failed, Outcome::Cancelled, Outcome::TimedOut]
         .into_iter()
         .find(|&outcome| code_of_outcome(outcome) == code)
+}
+
+/// As one number that is not 0.
+pub(super) fn code_of_exit(exit: Exit) -> u64 {
+    let (kind, number) = match exit {
+        Exit::Code(code) => (1, code),
+        Exit::Signal(signal) => (2, signal),
+    };
+    kind << 32 | u64::from(number as u32)
 }
 
 pub(super) fn code_of_detach(reason: DetachReason) -> u32 {
