@@ -49,7 +49,7 @@ mod fields;
 mod order;
 #[cfg(test)]
 mod order_tests;
-mod request;
+pub(crate) mod request;
 mod spelled;
 mod stream;
 #[cfg(feature = "tls")]

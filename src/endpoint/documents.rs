@@ -7,10 +7,8 @@ use serde_json::{Map, Value, json};
 
 use crate::base::{ExecutionId, Instant, ProgressToken};
 use crate::engine::{
-    DetachReason, Exit, Kind, Outcome, Place, Progress, State, Status, Subscribed,
-    SubscriberStatus, Timeouts,
+    DetachReason, Exit, Outcome, Place, Progress, State, Status, SubscriberStatus, Timeouts,
 };
-use crate::memory::ClockAnchor;
 use crate::tool::ToolSpec;
 use crate::wire::{write_base64, write_json};
 
@@ -81,54 +79,14 @@ pub fn cancelled_call(call: ExecutionId, outcome: Outcome) -> String {
     format!("{{\"id\":\"{call}\",\"reason\":\"{}\"}}", outcome.name())
 }
 
-/// What a process is granted that is to read a ring.
-pub fn reader_grant(names: &Granted<'_>, subscribed: &Subscribed, slot: u32) -> Value {
-    let mut document = granted(names);
-    let Subscribed { subscriber, terms, cursor, .. } = subscribed;
-    document.add("subscriber", subscriber.to_string());
-    let mut limits = Document::default();
-    limits.add("chunks", terms.limit.chunks);
-    limits.add_if("bytes", (terms.limit.bytes != u64::MAX).then_some(terms.limit.bytes));
-    let kinds = Kind::ALL.into_iter().filter(|kind| terms.kinds.contains(*kind));
-    let kinds: Vec<Value> = kinds.map(|kind| kind.name().into()).collect();
-    let policy = terms.policy.name();
-    document.add("terms", json!({"policy": policy, "limits": limits.0, "kinds": kinds}));
-    document.add("next_seq", cursor.next_seq);
-    document.add("seen", json!({"chunks": cursor.seen.chunks, "bytes": cursor.seen.bytes}));
-    document.add("slot", slot);
-    document.0.into()
+/// What is granted, with what else there is to know of its execution.
+pub fn granted(mut grant: Value, tool: &str, token: Option<&str>) -> Value {
+    grant["tool"] = tool.into();
+    if let Some(token) = token {
+        grant["token"] = token.into();
+    }
+    grant
 }
-
-/// What is granted to whoever shares memory.
-pub struct Granted<'a> {
-    /// The execution.
-    pub execution: ExecutionId,
-    /// What its progress is told under, if it has such a token.
-    pub token: Option<&'a str>,
-    /// What it runs; empty if that has no name.
-    pub tool: &'a str,
-    /// One moment on both clocks.
-    pub clock: ClockAnchor,
-}
-
-/// What a process is granted that is to write a ring.
-pub fn producer_grant(names: &Granted<'_>) -> Value {
-    granted(names).0.into()
-}
-
-fn granted(names: &Granted<'_>) -> Document {
-    let Granted { execution, token, tool, clock } = names;
-    let mut document = Document::default();
-    document.add("door", DOOR_VERSION);
-    document.add("execution", execution.to_string());
-    document.add("tool", *tool);
-    document.add_if("token", *token);
-    document.add("clock", json!({"wall_us": clock.wall_us, "mono_ns": clock.mono_ns}));
-    document
-}
-
-/// Of what is granted, and how it is said.
-const DOOR_VERSION: u32 = 1;
 
 /// A producer in another process may begin.
 pub fn door_go() -> Value {

@@ -100,15 +100,15 @@ mod checked {
     use super::super::bounds_tests::bad_bodies;
     use super::super::call_tests::{id, token};
     use super::super::documents_tests::{bare, full, subscribers};
-    use super::super::{ApiError, documents, execute, virtual_tool, workers};
+    use super::super::{
+        ApiError, ProduceGrant, ReadGrant, documents, execute, virtual_tool, workers,
+    };
     use super::*;
     use crate::base::{Handle, Instant, SubscriberId};
     use crate::engine::policy::{Cursor, LagLimit, Policy, Terms};
     use crate::engine::{
-        AcknowledgeError, DetachReason, Exit, Kind, Kinds, Outcome, State, Subscribed, Timeouts,
-        Totals,
+        AcknowledgeError, DetachReason, Exit, Kind, Kinds, Outcome, State, Timeouts, Totals,
     };
-    use crate::memory::ClockAnchor;
     use crate::tool::Tools;
     use crate::wire::events;
 
@@ -169,20 +169,23 @@ mod checked {
 
     /// Everything that a process is told that shares memory.
     fn door_lines() -> Vec<Value> {
-        let clock = ClockAnchor { wall_us: 1, mono_ns: 2 };
-        let granted = |token| documents::Granted { execution: id(1), token, tool: "t", clock };
         let limit = LagLimit { chunks: 10, bytes: 9 };
-        let slot = Handle { index: 1, generation: 2 };
-        let subscribed = Subscribed {
-            subscriber: SubscriberId(slot),
-            execution: slot,
-            terms: Terms { policy: Policy::Drop, limit, kinds: Kinds::NONE.with(Kind::Stdout) },
+        let kinds = Kinds::NONE.with(Kind::Stdout);
+        let read = ReadGrant {
+            execution: id(1),
+            subscriber: SubscriberId(Handle { index: 1, generation: 2 }),
+            terms: Terms { policy: Policy::Drop, limit, kinds },
             cursor: Cursor::new(3, Totals { chunks: 2, bytes: 20 }),
+            slot: 63,
+            wall_us: 1,
+            mono_ns: 2,
         };
+        let produce = ProduceGrant { execution: id(1), token: None };
+        let token = token().to_string();
         let exit = Some(Exit::Signal(9));
         vec![
-            documents::reader_grant(&granted(None), &subscribed, 63),
-            documents::producer_grant(&granted(Some(&token().to_string()))),
+            documents::granted(read.spelled(), "t", Some(&token)),
+            documents::granted(produce.spelled(), "t", None),
             documents::door_go(),
             documents::door_detached(DetachReason::Stall),
             documents::door_ended(Outcome::Failed, Some("e"), exit),

@@ -177,19 +177,20 @@ fn door_line() -> Value {
     let version = || ("door", json!({ "const": 1 }));
     let clock = object(&[("wall_us", count()), ("mono_ns", count())], &[]);
     let kinds: Vec<&str> = Kind::ALL.iter().map(|kind| kind.name()).collect();
-    let terms = [("policy", policy()), ("limits", bounds()), ("kinds", array(&choice(&kinds)))];
+    let terms = [("policy", policy()), ("limits", bounds())];
+    let terms = object(&terms, &[("kinds", array(&choice(&kinds)))]);
     let to_reader = [
         version(),
         ("execution", id()),
         ("tool", text()),
         ("subscriber", Shape::Subscriber.schema()),
-        ("terms", object(&terms, &[])),
+        ("terms", terms),
         ("next_seq", count()),
         ("seen", object(&[("chunks", count()), ("bytes", count())], &[])),
         ("slot", count()),
-        ("clock", clock.clone()),
+        ("clock", clock),
     ];
-    let to_producer = [version(), ("execution", id()), ("tool", text()), ("clock", clock)];
+    let to_producer = [version(), ("execution", id()), ("tool", text())];
     let states = ["completed", "failed", "cancelled", "timed_out", "detached"].as_slice();
     let of_end = [("reason", text()), ("error", text()), ("exit", reference("Exit"))];
     let end = object(&[("state", choice(states))], &of_end);

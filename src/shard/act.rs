@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-use super::delivery::{Chunk, Delivery, Ended, Reported, code_of_outcome};
+use super::delivery::{Chunk, Delivery, Ended, Reported, code_of_exit, code_of_outcome};
 use super::run::{Producer, Remote, Ring, Run, Seat};
 #[cfg(feature = "server")]
 use super::serve::{Giving, LastWord, Source};

@@ -287,7 +287,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let (subscriber, theirs) = (subscribed.subscriber, Arc::clone(&desk));
         let seat = Seat::Thread(ThreadSeat { page: view, desk: theirs, reactor });
         run.remotes.push(Remote { subscriber, seat });
-        let link = super::reader::Link {
+        let link = super::reader::link::Near {
             id,
             reader,
             page,
@@ -299,7 +299,7 @@ impl<R: Reactor + 'static> Shard<R> {
             exit: Arc::clone(&run.exit),
         };
         self.pump();
-        Ok(Subscriber::new(link, &subscribed, spec.ack_window, now))
+        Ok(Subscriber::of_link(link, &subscribed, spec.ack_window, now))
     }
 
     /// What a polled subscriber is owed next; `None` if that is nothing at this moment, or if it

@@ -22,7 +22,7 @@
 mod act;
 mod api;
 mod config;
-mod delivery;
+pub(crate) mod delivery;
 #[cfg(feature = "server")]
 mod door;
 pub(crate) mod events;
@@ -70,6 +70,9 @@ pub use handle::{CallError, HandleError, ShardHandle, ShardThread};
 pub use log::Log;
 pub use memory::{MemoryStatus, Shortage};
 pub use reader::Subscriber;
+pub use reader::link::Flaw;
+#[cfg(feature = "server")]
+pub(crate) use reader::link::Link;
 #[cfg(feature = "server")]
 pub use serve::{LineOptions, Server, ServerConfig, ServerError, SetUp};
 #[cfg(feature = "tls")]

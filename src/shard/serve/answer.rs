@@ -45,8 +45,8 @@ impl<R: Reactor + 'static> Shard<R> {
             Call::Work(work) => self.let_work(id, *work, principal),
             Call::Deliver(deliver) => self.deliver(id, deliver, principal),
             Call::Mcp(request) => self.answer_mcp(id, *request, principal),
-            Call::ReadDoor(door) => self.read_door(id, &door),
-            Call::Produce(produce) => self.produce(id, *produce, principal),
+            Call::ReadDoor(door) => self.read_at_door(id, &door),
+            Call::Produce(produce) => self.produce_at_door(id, *produce, principal),
             other => {
                 let answer =
                     self.answer_now(&other, principal).unwrap_or_else(|e| Answer::error(&e));

@@ -216,9 +216,11 @@ impl Serve {
             let flushed = connection.flush(&self.frames, &mut self.spare, now, |slices| {
                 counters.sends += 1;
                 let Some(descriptors) = &parcel else { return reactor.send(id, slices) };
-                let descriptors: SmallVec<[BorrowedFd<'_>; 3]> =
-                    descriptors.iter().map(OwnedFd::as_fd).collect();
-                let sent_bytes = reactor.send_with_descriptors(id, slices, &descriptors)?;
+                let sent_bytes = {
+                    let descriptors: SmallVec<[BorrowedFd<'_>; 3]> =
+                        descriptors.iter().map(OwnedFd::as_fd).collect();
+                    reactor.send_with_descriptors(id, slices, &descriptors)?
+                };
                 if sent_bytes > 0 {
                     parcel = None; // What was handed over is closed here.
                 }

@@ -22,8 +22,9 @@ use super::Serve;
 use super::answer::refusal;
 use super::connection::{Connection, Doing, Timer};
 use crate::base::{ExecutionId, Handle, Principal, SubscriberId};
-use crate::endpoint::documents::{self, Granted};
-use crate::endpoint::{ApiError, Opening, Produce, ReadDoor, StreamBody};
+use crate::endpoint::{
+    ApiError, Opening, Produce, ProduceGrant, ReadDoor, ReadGrant, StreamBody, documents,
+};
 use crate::engine::{
     DetachReason, Event, NotFound, Place, Reply, SubscribeSpec, Subscribed, Verdict,
 };
@@ -164,7 +165,7 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     /// Lets another process read a ring. `false`: its line has begun; `true`: it was refused.
-    pub(super) fn read_door(&mut self, id: ConnectionId, door: &ReadDoor) -> bool {
+    pub(super) fn read_at_door(&mut self, id: ConnectionId, door: &ReadDoor) -> bool {
         if self.is_elsewhere(id) {
             return true;
         }
@@ -174,8 +175,13 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// Lets another process write a ring. As [`Shard::read_door`].
-    pub(super) fn produce(&mut self, id: ConnectionId, produce: Produce, owner: Principal) -> bool {
+    /// Lets another process write a ring. As [`Shard::read_at_door`].
+    pub(super) fn produce_at_door(
+        &mut self,
+        id: ConnectionId,
+        produce: Produce,
+        owner: Principal,
+    ) -> bool {
         if self.is_elsewhere(id) {
             return true;
         }
@@ -236,9 +242,17 @@ impl<R: Reactor + 'static> Shard<R> {
         })?;
         let anchor = self.anchor;
         let tool = self.tool_name(execution);
-        let token = self.run_mut(execution.slot).names.token.clone();
-        let granted = Granted { execution, token: token.as_deref(), tool: &tool, clock: anchor };
-        let document = documents::reader_grant(&granted, &subscribed, slot);
+        let grant = ReadGrant {
+            execution,
+            subscriber: subscribed.subscriber,
+            terms: subscribed.terms,
+            cursor: subscribed.cursor,
+            slot,
+            wall_us: anchor.wall_us,
+            mono_ns: anchor.mono_ns,
+        };
+        let names = &self.run_mut(execution.slot).names;
+        let document = documents::granted(grant.spelled(), &tool, names.token.as_deref());
         let subscriber = subscribed.subscriber;
         let side = Side::Reader { subscriber, slot };
         let line = Line { execution, side, body: StreamBody::Chunked, is_over: false };
@@ -292,9 +306,8 @@ impl<R: Reactor + 'static> Shard<R> {
         self.log_started(id, execution, &produce.name);
         self.counters.doors_opened += 1;
         let token = self.run_mut(execution.slot).names.token.clone();
-        let tool = &produce.name;
-        let granted = Granted { execution, token: token.as_deref(), tool, clock: anchor };
-        let document = documents::producer_grant(&granted);
+        let grant = ProduceGrant { execution, token };
+        let document = documents::granted(grant.spelled(), &produce.name, None);
         let line = Line { execution, side: Side::Guest, body: StreamBody::Chunked, is_over: false };
         Ok(Grant { line, document, parcel })
     }
@@ -386,7 +399,7 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     /// Something has come on a line.
-    pub(super) fn hear_line(&mut self, id: ConnectionId) {
+    pub(super) fn hear_at_door(&mut self, id: ConnectionId) {
         let Some(serve) = &mut self.serve else { return };
         let Some(connection) = serve.connection(id) else { return };
         let Some(line) = connection.line.as_ref().filter(|line| !line.is_over) else { return };

@@ -55,7 +55,7 @@ impl<R: Reactor + 'static> Shard<R> {
     ///
     /// # Panics
     /// If there is one already.
-    pub fn open_door(&mut self, path: &Path) -> Result<(), ListenError> {
+    pub fn listen_at_door(&mut self, path: &Path) -> Result<(), ListenError> {
         let address = ListenAddress::Unix(path.to_owned());
         let opened = self.open_serve();
         opened.map_err(|error| ListenError::without_sockets(&address, &error))?;

@@ -59,7 +59,7 @@ impl<R: Reactor + 'static> Shard<R> {
                         continue; // It was told that nothing more is read.
                     }
                     if let Doing::Door = connection.doing {
-                        self.hear_line(id); // Whatever it says.
+                        self.hear_at_door(id); // Whatever it says.
                         continue;
                     }
                     if let Some(session) = &mut connection.session {

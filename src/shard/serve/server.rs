@@ -129,7 +129,7 @@ impl Server {
     /// [`ServerError::Listen`]; the server goes on without.
     pub fn open_door(&self, path: &Path) -> Result<(), ServerError> {
         let path = path.to_owned();
-        let called = self.threads[0].call(move |shard| shard.open_door(&path));
+        let called = self.threads[0].call(move |shard| shard.listen_at_door(&path));
         called.map_err(ServerError::Call)?.map_err(ServerError::Listen)
     }
 
