@@ -17,6 +17,7 @@ use crate::memory::{
 };
 use crate::reactor::{Clock, Waker};
 use crate::tool::{Host, Notes, StopHook, Tool, ToolSpec, Work};
+use crate::trace::TraceContext;
 
 /// Where the ring's writer is.
 pub(super) enum Ring {
@@ -166,6 +167,8 @@ pub(super) struct Run {
     /// What there is to know of that, once it has begun; not while it is being looked at.
     #[cfg(feature = "server")]
     pub call: Option<Box<super::serve::OpenCall>>,
+    /// What it is a part of.
+    pub trace: TraceContext,
     pub ring_bytes: u32,
     pub chunk_bytes: u32,
     pub producer: Producer,

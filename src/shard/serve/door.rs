@@ -32,7 +32,7 @@ use crate::limits;
 use crate::memory::{ControlFile, Geometry, ReaderPageFile, WildCursor};
 use crate::reactor::{ConnectionId, Peer, Reactor};
 use crate::tool::{Need, Prepared, ToolSpec, Work};
-use crate::trace::Level;
+use crate::trace::{Level, TraceContext};
 use crate::wire::http1::{Status, begin_chunk, end_chunk};
 use crate::wire::{ndjson, write_json};
 
@@ -342,6 +342,7 @@ impl<R: Reactor + 'static> Shard<R> {
             tool: Some(Arc::new(spec)),
             work: Work::Feed,
             need,
+            trace: TraceContext::default(),
         };
         let options = ExecuteOptions {
             start,
