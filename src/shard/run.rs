@@ -261,6 +261,17 @@ impl Run {
         self.rouse_readers(&mut Waker::wake);
     }
 
+    /// As [`Run::knock`], for one of them.
+    #[cfg(feature = "server")]
+    pub fn knock_for(&mut self, subscriber: SubscriberId) {
+        let mut remotes = self.remotes.iter_mut();
+        if let Some(remote) = remotes.find(|remote| remote.subscriber == subscriber) {
+            remote.knock();
+            full_fence(); // exchange:sleep, page:asleep
+            remote.wake(self.exchange.has_sleepers());
+        }
+    }
+
     /// As [`Run::knock`], for one of them whose client has acknowledged everything through `seq`.
     pub fn pass_acknowledgement(&self, subscriber: SubscriberId, seq: u64) {
         let found = self.remotes.iter().find(|remote| remote.subscriber == subscriber);

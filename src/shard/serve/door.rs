@@ -416,7 +416,11 @@ impl<R: Reactor + 'static> Shard<R> {
                 let Some(Remote { seat: Seat::Process(seat), .. }) = remote else { return };
                 match seat.take_mapped() {
                     Ok(true) => seat.wake(), // It may sleep already, unseen.
-                    Ok(false) if self.watched.contains(&index) => self.sample_readers(index),
+                    Ok(false) if self.watched.contains(&index) => {
+                        self.sample_readers(index);
+                        self.pump();
+                        self.knock_again(execution, subscriber);
+                    }
                     Ok(false) => {}
                     Err(error) => {
                         self.counters.door_readers_evicted += 1;
@@ -428,6 +432,17 @@ impl<R: Reactor + 'static> Shard<R> {
             }
         }
         self.pump();
+    }
+
+    /// Who has said where it stands says so once for each knock: if that is still of interest, it is
+    /// knocked for again.
+    fn knock_again(&mut self, execution: ExecutionId, subscriber: SubscriberId) {
+        let index = execution.slot.index;
+        if self.watched.contains(&index)
+            && let Some(run) = &mut self.runs[index as usize]
+        {
+            run.knock_for(subscriber);
+        }
     }
 
     /// The connection that was a line is gone.
