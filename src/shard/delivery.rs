@@ -107,7 +107,7 @@ pub(crate) fn outcome_of_code(code: u8) -> Option<Outcome> {
         .find(|&outcome| code_of_outcome(outcome) == code)
 }
 
-pub(super) fn code_of_detach(reason: DetachReason) -> u32 {
+pub(crate) fn code_of_detach(reason: DetachReason) -> u32 {
     match reason {
         DetachReason::Lag => 1,
         DetachReason::Stall => 2,
