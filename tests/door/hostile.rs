@@ -172,6 +172,7 @@ fn a_writer_that_scribbles_harms_itself_alone() {
     println!("{count} producers scribbled, {refused} broke a rule");
     assert!(refused > 0);
     house.record("door_producer_refused");
+    drop(reader);
     house.until("they are gone", || house.metric("streamdoor_doors") == 1);
 }
 

@@ -42,8 +42,8 @@ pub(in crate::shard) struct Guest {
     is_started: bool,
     /// It was told that it may begin.
     pub has_begun: bool,
-    /// Its connection is gone, or the thread that stands for it.
-    is_gone: bool,
+    /// Its connection is gone.
+    pub is_gone: bool,
     reports_seen: u64,
     expected_seen: Option<u64>,
 }

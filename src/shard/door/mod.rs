@@ -138,9 +138,13 @@ impl Door {
         self.slots &= !(1 << slot);
     }
 
-    /// Does nobody need it any more?
-    pub fn is_idle(&self) -> bool {
-        self.slots == 0 && matches!(self.behind, Behind::Relay(_))
+    /// Does nobody need it any more? `has_ended`: nothing more is produced.
+    pub fn is_idle(&self, has_ended: bool) -> bool {
+        let is_needed = match &self.behind {
+            Behind::Relay(_) => false,
+            Behind::Guest(guest) => !has_ended || !guest.is_gone,
+        };
+        self.slots == 0 && !is_needed
     }
 
     /// A seat for a reader that is told through this connection.
