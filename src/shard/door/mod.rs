@@ -45,6 +45,20 @@ use relay::Relay;
 /// Connections whose processes sleep on them and have to look: a byte is sent to each.
 pub(super) type Looks = Rc<RefCell<Vec<ConnectionId>>>;
 
+/// What a shard keeps for all of them.
+pub(super) struct DoorsHere {
+    /// How many executions other processes share, with the other shards of the server.
+    pub places: Doors,
+    /// Executions whose chunks another process writes, and may.
+    pub guests: Vec<u32>,
+}
+
+impl DoorsHere {
+    pub fn new(places: Doors) -> DoorsHere {
+        DoorsHere { places, guests: Vec::new() }
+    }
+}
+
 /// What other processes share of an execution.
 pub(super) struct Door {
     pub behind: Behind,
@@ -58,7 +72,7 @@ pub(super) struct Door {
 /// Whose ring it is.
 pub(super) enum Behind {
     /// Ours.
-    Relay(Relay),
+    Relay(Box<Relay>),
     /// The producer's.
     Guest(Box<Guest>),
 }
@@ -261,7 +275,7 @@ impl<R: Reactor + 'static> Shard<R> {
     /// # Panics
     /// If it does not hold.
     pub(super) fn audit_doors(&self) {
-        for index in &self.guests {
+        for index in &self.doors.guests {
             let run = self.runs[*index as usize].as_ref().expect("D5");
             assert!(matches!(run.producer, Producer::Guest)); // D5
         }

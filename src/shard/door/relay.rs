@@ -175,7 +175,8 @@ impl<R: Reactor + 'static> Shard<R> {
             return Ok(());
         }
         let class_bytes = class_for(&run.ring).ok_or_else(queued)?;
-        let place = self.doors.take().ok_or_else(|| too_many(self.doors.places_max()))?;
+        let place =
+            self.doors.places.take().ok_or_else(|| too_many(self.doors.places.places_max()))?;
         self.check_door_memory(class_bytes, 0)?;
         let anchor = self.anchor;
         let run = self.runs[index as usize].as_mut().expect("as above");
@@ -183,7 +184,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let relay = relay.map_err(|error| no_memory(class_bytes, &error))?;
         let mut control = ControlFile::create().map_err(|error| no_memory(class_bytes, &error))?;
         run.copy_page(&mut control.page, has_attention);
-        let door = Door::new(Behind::Relay(relay), control, looks.clone(), place);
+        let door = Door::new(Behind::Relay(Box::new(relay)), control, looks.clone(), place);
         run.door = Some(Box::new(door));
         self.counters.doors_opened += 1;
         Ok(())

@@ -287,8 +287,8 @@ impl<R: Reactor + 'static> Shard<R> {
         produce: Produce,
         owner: Principal,
     ) -> Result<Grant, ApiError> {
-        let place = self.doors.take();
-        let place = place.ok_or_else(|| relay::too_many(self.doors.places_max()))?;
+        let place = self.doors.places.take();
+        let place = place.ok_or_else(|| relay::too_many(self.doors.places.places_max()))?;
         let ring = self.expected_ring(produce.ring_bytes, produce.chunk_bytes).map_err(refusal)?;
         let class_bytes = ring.slot_count * limits::RING_BYTES_PER_SLOT;
         self.check_door_memory(class_bytes, class_bytes)?;
@@ -487,7 +487,7 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// An execution has ended: who shares it is told. Readers go when they have read all of it.
     pub(in crate::shard) fn tell_end_at_door(&mut self, execution: Handle, verdict: &Verdict) {
-        self.guests.retain(|&index| index != execution.index);
+        self.doors.guests.retain(|&index| index != execution.index);
         let run = self.run_mut(execution);
         let producer = run.dismiss_guest();
         let mut readers: SmallVec<[ConnectionId; 8]> = SmallVec::new();
