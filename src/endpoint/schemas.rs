@@ -11,6 +11,7 @@ use crate::engine::Kind;
 pub(super) fn all() -> Map<String, Value> {
     [
         ("Error", error()),
+        ("McpError", mcp_error()),
         ("Tools", list("tools", &tool())),
         ("Created", created()),
         ("State", object(&[("execution", id()), ("state", state())], &[])),
@@ -29,6 +30,7 @@ pub(super) fn all() -> Map<String, Value> {
         ("VirtualTools", list("virtual_tools", &reference("VirtualTool"))),
         ("Delivered", delivered()),
         ("WorkerEvent", worker_event()),
+        ("DoorLine", door_line()),
         ("McpMessage", object_schema(MESSAGE)),
     ]
     .into_iter()
@@ -112,6 +114,14 @@ fn error() -> Value {
     object(&[("error", error)], &[])
 }
 
+/// Without an id it answers nothing: it was not read as a request.
+fn mcp_error() -> Value {
+    let code = json!({"type": "integer"});
+    let error = object(&[("code", code), ("message", text())], &[("data", json!({}))]);
+    let id = json!({"type": ["string", "integer"]});
+    object(&[("jsonrpc", json!({"const": "2.0"})), ("error", error)], &[("id", id)])
+}
+
 fn tool() -> Value {
     let ms = json!({"type": ["integer", "null"], "minimum": 0});
     let timeouts = object(
@@ -161,13 +171,50 @@ fn worker_event() -> Value {
         ("execution", id()),
         ("next_seq", count()),
     ];
+    let described = |text: &str| json!({"type": "string", "description": text});
+    let perhaps = [
+        ("timeouts", timeouts),
+        ("traceparent", described("What it is a part of, as W3C Trace Context spells it.")),
+        ("tracestate", described("Of those who trace along the way.")),
+        ("baggage", described("For whoever it concerns, as W3C Baggage spells it.")),
+    ];
     let named = |name: &str, mut schema: Value| {
         schema["title"] = name.into();
         schema
     };
     json!({"oneOf": [
-        named("tool_call", object(&call, &[("timeouts", timeouts)])),
+        named("tool_call", object(&call, &perhaps)),
         named("cancel", object(&[("id", id()), ("reason", text())], &[])),
+    ]})
+}
+
+/// What another process is told that shares memory.
+fn door_line() -> Value {
+    let version = || ("door", json!({ "const": 1 }));
+    let clock = object(&[("wall_us", count()), ("mono_ns", count())], &[]);
+    let kinds: Vec<&str> = Kind::ALL.iter().map(|kind| kind.name()).collect();
+    let terms = [("policy", policy()), ("limits", bounds())];
+    let terms = object(&terms, &[("kinds", array(&choice(&kinds)))]);
+    let to_reader = [
+        version(),
+        ("execution", id()),
+        ("tool", text()),
+        ("subscriber", Shape::Subscriber.schema()),
+        ("terms", terms),
+        ("next_seq", count()),
+        ("seen", object(&[("chunks", count()), ("bytes", count())], &[])),
+        ("slot", count()),
+        ("clock", clock),
+    ];
+    let to_producer = [version(), ("execution", id()), ("tool", text())];
+    let states = ["completed", "failed", "cancelled", "timed_out", "detached"].as_slice();
+    let of_end = [("reason", text()), ("error", text()), ("exit", reference("Exit"))];
+    let end = object(&[("state", choice(states))], &of_end);
+    json!({"oneOf": [
+        object(&to_reader, &[("token", token())]),
+        object(&to_producer, &[("token", token())]),
+        object(&[("go", json!({ "const": true }))], &[]),
+        object(&[("end", end)], &[]),
     ]})
 }
 

@@ -37,6 +37,9 @@ pub struct ShardConfig {
     pub retention: Duration,
     /// How long a `block` subscriber may hold a producer back, unless its execution says otherwise.
     pub block_deadline: Duration,
+    /// How many executions other processes may share; a server's shards have these together.
+    #[cfg(feature = "server")]
+    pub doors: super::Doors,
     /// Where it tells what happens; nowhere by default.
     #[cfg(feature = "server")]
     pub log: super::Log,
@@ -50,6 +53,10 @@ pub struct ShardConfig {
     /// one; `None`: one that nobody knows.
     #[cfg(feature = "server")]
     pub mcp_key: Option<[u8; 32]>,
+    /// Where it is counted what clients of MCP have of doors and tasks. Shards of one server have
+    /// clones of the same one; `None`: it counts for itself.
+    #[cfg(feature = "server")]
+    pub mcp_places: Option<super::Places>,
     /// Threads for tools that block.
     pub tool_threads_max: usize,
     /// Who says how short memory is.
@@ -93,6 +100,8 @@ impl Default for ShardConfig {
             retention: limits::RETENTION,
             block_deadline: limits::BLOCK_DEADLINE,
             #[cfg(feature = "server")]
+            doors: super::Doors::default(),
+            #[cfg(feature = "server")]
             log: super::Log::off(),
             #[cfg(feature = "server")]
             spans: super::Spans::off(),
@@ -100,6 +109,8 @@ impl Default for ShardConfig {
             access: Arc::default(),
             #[cfg(feature = "server")]
             mcp_key: None,
+            #[cfg(feature = "server")]
+            mcp_places: None,
             tool_threads_max: limits::TOOL_THREADS_MAX,
             memory: MemoryWatch::default(),
             seed: None,

@@ -124,8 +124,6 @@ pub(super) fn detach_of_code(code: u32) -> Option<DetachReason> {
 }
 
 /// How a process ended, as one number that is not 0.
-#[cfg(feature = "server")]
-#[allow(dead_code)] // Until the server has doors.
 pub(crate) fn code_of_exit(exit: Exit) -> u64 {
     let (kind, number) = match exit {
         Exit::Code(code) => (1, code),
