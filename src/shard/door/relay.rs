@@ -200,8 +200,8 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     /// Is there memory for one more ring of `class_bytes`, and for a private one of
-    /// `private_bytes`? What other processes have counts as the rings do, and both together have the
-    /// bounds of the rings.
+    /// `private_bytes`? What other processes have counts as the rings do, and both together have
+    /// the bounds of the rings.
     pub(in crate::shard) fn check_door_memory(
         &self,
         class_bytes: u32,
