@@ -70,6 +70,9 @@ pub const WHEEL_TICK_SHIFT: u32 = 14;
 
 /// Sizes of the windows that rings are made of, whole: header, descriptors and data.
 pub const RING_CLASS_BYTES: [u32; 5] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
+/// Sizes of the rings that other processes can open: one more than [`RING_CLASS_BYTES`], so that a
+/// relay of any ring can be the next larger one, and so holds all that it holds.
+pub const DOOR_RING_BYTES: [u32; 6] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 2 << 20];
 /// The payload of each chunk in a ring begins at a multiple of this.
 pub const CHUNK_ALIGN_BYTES: u64 = 8;
 /// What a tool gets that declares no need.
@@ -81,8 +84,39 @@ pub const RING_SERVED_BYTES: u32 = 64 << 10;
 pub const RINGS_PREALLOC_BYTES: u64 = 16 << 20;
 /// Ring memory of one shard, at most.
 pub const RINGS_BYTES_MAX: u64 = 256 << 20;
-/// Rings that other processes can open, at once: the registry of the sift seed.
+/// What a producer in another process gets that does not say what it needs.
+pub const DOOR_RING_BYTES_DEFAULT: u32 = 1 << 20;
+/// Bytes of a ring for each of its slots.
+pub const RING_BYTES_PER_SLOT: u32 = 256;
+/// Executions that other processes share, at once: the registry of the sift seed.
 pub const DOORS_MAX: u32 = 8;
+/// The most that can be set: one thread sleeps on a word of each.
+pub const DOORS_CEILING: u32 = 64;
+/// What all pages of one such execution take beside its ring: control page with desk slots, pages
+/// of readers and of the producer.
+pub const DOOR_PAGES_BYTES: u64 = 272 << 10;
+/// Chunks taken from a producer in another process in one turn.
+pub const GUEST_CHUNKS_PER_TURN: u32 = 1_024;
+/// Payload bytes taken from a producer in another process in one turn.
+pub const GUEST_BYTES_PER_TURN: u64 = 1 << 20;
+/// A producer's word that it lives changes twice in an honest life; after so many changes it is
+/// not slept on any more.
+pub const DOOR_OWNER_CHANGES_MAX: u32 = 16;
+/// Readers in other processes of one execution.
+pub const DOOR_READERS_PER_EXECUTION_MAX: u32 = 64;
+/// A reader or producer in another process looks at least this often whether the server lives.
+pub const DOOR_SLEEP_MAX: Duration = Duration::from_millis(250);
+/// A reader in another process polls at least this long before it sleeps; a producer that publishes
+/// faster than that wakes nobody.
+pub const DOOR_SPIN: Duration = Duration::from_micros(50);
+/// A reader that polls and finds nothing looks at the clock once per so many polls, ...
+pub const DOOR_POLLS_PER_LOOK: u32 = 64;
+/// ... and whether the server lives once per this.
+pub const DOOR_LOOK_INTERVAL: Duration = Duration::from_millis(1);
+/// The longest line of what a server grants.
+pub const DOOR_GRANT_BYTES_MAX: usize = 16 << 10;
+/// How long a server may take to answer at a door.
+pub const DOOR_ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest error text that is kept with an ended execution.
 pub const ERROR_TEXT_BYTES_MAX: usize = 256;
 /// One sleep of a reader that shares memory with another process: a hostile page can only delay.
@@ -578,6 +612,7 @@ pub const RECEIVE_BUFFERS: u16 = 256;
 
 const _: () = {
     assert!(RECEIVE_BUFFERS.is_power_of_two()); // The kernel masks an index with it.
+    assert!(DOOR_SPIN.as_nanos() <= SPIN_DEFAULT.as_nanos()); // Who sleeps has polled so long.
     assert!(CONNECTIONS_MAX < 1 << 24); // A completion names 24 bits of slot.
     assert!(KINDS_MAX <= 16); // A filter is 16 bits.
     assert!(KEYS_MAX <= 64); // The set of keys seen is 64 bits.

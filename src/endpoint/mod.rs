@@ -29,11 +29,13 @@ mod connection_tests;
 pub mod documents;
 #[cfg(test)]
 mod documents_tests;
+mod door;
 mod error;
 #[cfg(test)]
 mod exchange;
 mod execute;
 mod fields;
+mod grant;
 mod lines;
 mod mcp;
 mod openapi;
@@ -55,10 +57,12 @@ pub use access::{
 };
 pub use answer::{Answer, JSON};
 pub use call::{
-    Call, Deliver, Execute, Follow, MetricsFormat, Part, PolicyWish, StreamFormat, Wishes, Work,
+    Call, Deliver, Execute, Follow, MetricsFormat, Opening, Part, PolicyWish, Produce, ReadDoor,
+    StreamFormat, Wishes, Work,
 };
 pub use connection::{Arrival, Due, HttpConnection, Step, StreamBody};
 pub use error::ApiError;
+pub use grant::{DOOR_VERSION, GrantFault, GrantNames, ProduceGrant, ReadGrant};
 pub use mcp::{McpRequest, McpWish, shard_of};
 pub use surroundings::Surroundings;
 pub use workers::virtual_tool;

@@ -5,8 +5,11 @@
 //!  (arenas of windows)           (one owner)
 //!  DoorRing ──────────────────▶ RingWriter
 //!        └─ read-only descriptor ──another process──▶ RingReader::open
+//!  ProducerRing ─▶ RingReader                   of a ring that another process writes
+//!        └─ descriptor, then sealed ──▶ RingWriter::open
 //!  ControlPage ──view()──▶ ControlView          shard tells everyone: gate, end, progress
 //!  ReaderPage ◀──────────▶ ReaderPageView       a reader tells the shard: cursor, asleep
+//!  ControlFile, ReaderPageFile, ProducerPageFile   the same between two processes
 //! ```
 //!
 //! Reading order: [`layout`] (what stands where), [`writer`] (the protocol), [`reader`] (its other
@@ -31,6 +34,7 @@ mod claim;
 pub mod control;
 mod copy;
 pub mod desk;
+pub mod desk_slot;
 pub mod door;
 pub mod exchange;
 mod format;
@@ -40,12 +44,14 @@ pub mod interleave;
 pub mod layout;
 pub mod lease;
 pub mod memfd;
+pub mod owner;
 pub mod pool;
 pub mod pressure;
 pub mod reader;
 pub mod reader_page;
 pub mod readings;
 pub mod segment;
+pub mod shared;
 pub mod writer;
 
 #[cfg(all(test, loom))]
@@ -56,10 +62,13 @@ mod model_tests;
 mod pool_tests;
 #[cfg(all(test, not(loom)))]
 mod ring_tests;
+#[cfg(all(test, not(loom), not(miri)))]
+mod shared_tests;
 
 pub use control::{ControlPage, ControlView, FinalRecord, ProgressRecord, ShortText};
 pub use desk::{Desk, Flag, Left};
-pub use door::DoorRing;
+pub use desk_slot::{DeskSlot, DeskView};
+pub use door::{DoorRing, ProducerRing};
 pub use exchange::{Closed, Exchange};
 pub use format::HeaderFault;
 pub use futex::WaitOutcome;
@@ -68,9 +77,11 @@ pub use layout::{
 };
 pub use lease::Lease;
 pub use memfd::OpenError;
+pub use owner::{Owner, OwnerView, OwnerWord};
 pub use pool::{LeaseError, RingPool, RingPoolConfig, RingPoolUsage};
 pub use pressure::{Gauge, Pressure, Readings};
 pub use reader::{Poll, ReadError, RingReader, TailTotals};
 pub use reader_page::{ReaderPage, ReaderPageView, WildCursor};
 pub use segment::Segment;
-pub use writer::{RingWriter, WriteError};
+pub use shared::{ControlFile, ProducerPage, ProducerPageFile, ReaderPageFile};
+pub use writer::{RingWriter, Start, WriteError};

@@ -129,8 +129,13 @@ impl Segment {
         unsafe { word.as_ref() }
     }
 
+    /// A copy of the first `count` words.
+    pub(super) fn words(&self, count: usize) -> Vec<u64> {
+        (0..count).map(|index| self.word(index).load(Ordering::Relaxed)).collect()
+    }
+
     /// Writes words as only their owner may, or somebody hostile: for fuzzers.
-    #[cfg(feature = "fuzzing")]
+    #[cfg(any(test, feature = "fuzzing"))]
     #[doc(hidden)]
     pub fn overwrite(&self, first: usize, words: &[u64]) {
         for (at, word) in words.iter().enumerate() {

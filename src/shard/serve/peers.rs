@@ -234,6 +234,8 @@ impl<R: Reactor + 'static> Shard<R> {
             connections: self.connection_count().into(),
             streams,
             waiting_bytes,
+            doors: self.door_count(),
+            door_bytes: self.door_bytes(),
             mcp: self.serve.as_ref().map(|serve| serve.mcp.metrics()).unwrap_or_default(),
         }
     }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -77,6 +78,7 @@ impl Server {
             return Err(ServerError::ShardCount { shards_max });
         }
         let each_max = connections_max.div_ceil(shards.len() as u32).max(1);
+        let doors = shards[0].doors.clone(); // All shards have them together.
         let mut mcp_key = [0; 32];
         crate::reactor::random_bytes(&mut mcp_key).map_err(ServerError::Shard)?;
         let mcp_places = Places::default();
@@ -84,6 +86,7 @@ impl Server {
         for (index, mut config) in shards.into_iter().enumerate() {
             config.engine.shard = index as u8;
             config.mcp_key.get_or_insert(mcp_key);
+            config.doors = doors.clone();
             config.mcp_places.get_or_insert_with(|| mcp_places.clone());
             config.sockets =
                 Some(SocketLimits { connections_max: each_max, ..SocketLimits::default() });
@@ -119,6 +122,17 @@ impl Server {
             listened = listen_on(thread, &listened, ListenOptions { shares_port: true }, false)?;
         }
         Ok(listened)
+    }
+
+    /// Has it share memory with processes of this machine that connect to this path: the first
+    /// shard listens there.
+    ///
+    /// # Errors
+    /// [`ServerError::Listen`]; the server goes on without.
+    pub fn open_door(&self, path: &Path) -> Result<(), ServerError> {
+        let path = path.to_owned();
+        let called = self.threads[0].call(move |shard| shard.listen_at_door(&path));
+        called.map_err(ServerError::Call)?.map_err(ServerError::Listen)
     }
 
     /// Where it listens, with the ports that the kernel chose.
