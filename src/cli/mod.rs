@@ -4,6 +4,8 @@ mod arguments;
 mod call;
 mod console;
 mod demo;
+#[cfg(feature = "server")]
+mod doctor;
 mod options;
 mod output;
 mod progress;
@@ -47,6 +49,8 @@ Commands:
   demo      several subscribers on one slow tool, or on a file, with their latencies
   call      run a tool of a server, and show its results as they come
   watch     what a server runs, or one execution of it
+  top       the same as a view of the whole terminal, with rates, lag and losses
+  doctor    what this machine gives streamdoor, and what to do about what it does not
 
 Options:
   -h, --help       this text; `streamdoor COMMAND --help` for a command's
@@ -67,13 +71,15 @@ pub enum CliError {
     Failed(String),
     /// The machine lacks something; the text says what, and how to get it.
     Environment(String),
+    /// It failed, and the output has said all of it.
+    Told,
 }
 
 impl CliError {
     /// As the operating system is told.
     pub fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {
-            CliError::Failed(_) => 1,
+            CliError::Failed(_) | CliError::Told => 1,
             CliError::Usage(_) | CliError::Call(_) => 2,
             CliError::Environment(_) => 3,
         })
@@ -87,6 +93,7 @@ impl fmt::Display for CliError {
             CliError::Call(text) | CliError::Failed(text) | CliError::Environment(text) => {
                 out.write_str(text)
             }
+            CliError::Told => out.write_str("failed"),
         }
     }
 }
@@ -99,7 +106,9 @@ impl From<lexopt::Error> for CliError {
 
 /// Says on standard error why nothing came of it.
 pub fn complain(error: &CliError) {
-    note!("streamdoor: {error}");
+    if !matches!(error, CliError::Told) {
+        note!("streamdoor: {error}");
+    }
 }
 
 /// Carries out the command line.
@@ -127,6 +136,8 @@ pub fn run() -> Result<(), CliError> {
             Some("stdio") => stdio::run(parser),
             Some("call") => call::run(parser),
             Some("watch") => watch::run(parser),
+            #[cfg(feature = "server")]
+            Some("doctor") => doctor::run(parser),
             Some("help") => {
                 say!("{}", HELP.trim_end());
                 Ok(())

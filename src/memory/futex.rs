@@ -87,6 +87,20 @@ pub fn wait_either(words: [(&AtomicU64, u32); 2], deadline: Instant) -> WaitOutc
     outcome(result.min(0))
 }
 
+/// Does [`wait_either`] wait for both words here, and not for the first alone?
+///
+/// # Errors
+/// What the kernel says instead: it is older than Linux 5.16, or a filter forbids it.
+pub fn try_wait_either() -> std::io::Result<()> {
+    let (nobody, no_time) = (std::ptr::null::<FutexWaiter>(), std::ptr::null::<libc::timespec>());
+    // SAFETY: FUTEX_WAITV refuses to wait for 0 words before it reads anything.
+    let result = unsafe {
+        libc::syscall(libc::SYS_futex_waitv, nobody, 0u32, 0u32, no_time, libc::CLOCK_MONOTONIC)
+    };
+    let error = std::io::Error::last_os_error();
+    if result >= 0 || error.raw_os_error() == Some(libc::EINVAL) { Ok(()) } else { Err(error) }
+}
+
 /// One element of what `futex_waitv` takes (`struct futex_waitv` in linux/futex.h).
 #[repr(C)]
 #[derive(Clone, Copy, Default)]

@@ -36,7 +36,7 @@ use super::{CliError, settings::find_flag};
 use access::is_open;
 
 use access::access;
-use bill::{Allowance, Bill};
+pub use bill::{Allowance, Bill};
 pub use conformance::Fixtures;
 
 const HELP_HEAD: &str = "\
