@@ -26,6 +26,8 @@ mod telemetry;
 mod terminal;
 mod token_file;
 mod tools;
+#[cfg(feature = "server")]
+mod top;
 mod view;
 mod watch;
 
@@ -138,6 +140,8 @@ pub fn run() -> Result<(), CliError> {
             Some("watch") => watch::run(parser),
             #[cfg(feature = "server")]
             Some("doctor") => doctor::run(parser),
+            #[cfg(feature = "server")]
+            Some("top") => top::run(parser),
             Some("help") => {
                 say!("{}", HELP.trim_end());
                 Ok(())
