@@ -83,6 +83,10 @@ pub const RINGS_PREALLOC_BYTES: u64 = 16 << 20;
 pub const RINGS_BYTES_MAX: u64 = 256 << 20;
 /// Rings that other processes can open, at once: the registry of the sift seed.
 pub const DOORS_MAX: u32 = 8;
+/// Mappings of named rings in one process, at once.
+pub const GUARDED_MAPPINGS_MAX: usize = 64;
+/// Files of other processes among which left-over named rings are looked for.
+pub const NAMED_FILES_MAX: usize = 4_096;
 /// The longest error text that is kept with an ended execution.
 pub const ERROR_TEXT_BYTES_MAX: usize = 256;
 /// One sleep of a reader that shares memory with another process: a hostile page can only delay.

@@ -48,8 +48,10 @@ pub fn wake_all(word: &AtomicU64) -> u32 {
     let Some(address) = futex_address(word) else { return 0 };
     // SAFETY: FUTEX_WAKE uses the address as a key only.
     let result = unsafe { libc::syscall(libc::SYS_futex, address, libc::FUTEX_WAKE, i32::MAX) };
-    assert!(result >= 0); // The address is ours, aligned and mapped: nothing else can fail.
-    result as u32
+    // The address is ours, aligned and mapped. But a file with a name may have been cut off under
+    // it: then nobody waits there, and whoever touches the page finds out.
+    assert!(result >= 0 || last_errno() == libc::EFAULT);
+    result.max(0) as u32
 }
 
 /// Sleeps while each word's low half is what was seen, at most until `deadline` (CLOCK_MONOTONIC).
@@ -127,7 +129,8 @@ fn outcome(result: libc::c_long) -> WaitOutcome {
         libc::EAGAIN => WaitOutcome::Changed,
         libc::ETIMEDOUT => WaitOutcome::TimedOut,
         libc::EINTR => WaitOutcome::Interrupted,
-        errno => panic!("a futex of ours was refused: errno {errno}"), // EFAULT or EINVAL: a bug.
+        libc::EFAULT => WaitOutcome::Interrupted, // A file under it was cut off: as in `wake_all`.
+        errno => panic!("a futex of ours was refused: errno {errno}"), // EINVAL: a bug.
     }
 }
 

@@ -35,6 +35,8 @@ pub mod door;
 pub mod exchange;
 mod format;
 pub mod futex;
+#[cfg(not(loom))]
+mod guard;
 #[cfg(feature = "planted")]
 pub mod interleave;
 pub mod layout;

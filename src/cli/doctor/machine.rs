@@ -9,19 +9,18 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Access, StatVfs, access, statvfs};
 use rustix::process::{Resource, geteuid, getrlimit};
 use streamdoor::limits;
+use streamdoor::memory::named::FOLDER;
 
 use super::super::serve::{Allowance, Bill};
 use super::super::settings::Settings;
 use super::finding::Finding;
 
-/// Where the names of named doors are.
-pub const SHM: &str = "/dev/shm";
-/// What one named door takes at most: its ring, and two pages before it.
-const NAMED_DOOR_BYTES: u64 = limits::RING_CLASS_BYTES[4] as u64 + (8 << 10);
+/// What one named door takes at most: its ring, and a page before it.
+const NAMED_DOOR_BYTES: u64 = (limits::DOOR_RING_BYTES[5] + (4 << 10)) as u64;
 
 /// All of it; `sockets` are looked at, too.
 pub fn findings(sockets: &[PathBuf]) -> Vec<Finding> {
-    let mut findings = vec![descriptors(), locked_memory(), shared_memory(Path::new(SHM))];
+    let mut findings = vec![descriptors(), locked_memory(), shared_memory(Path::new(FOLDER))];
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     let default = default_socket(runtime.as_deref());
     findings.push(door(runtime.as_deref(), default.as_ref()));

@@ -2,13 +2,15 @@
 
 mod finding;
 mod kernel;
+mod leftovers;
 mod machine;
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use lexopt::prelude::*;
 use rustix::termios::tcgetwinsize;
+use streamdoor::memory::named::FOLDER;
 
 use super::CliError;
 use super::console::say;
@@ -19,12 +21,14 @@ streamdoor doctor: what this machine gives streamdoor, what that means, and what
 Usage: streamdoor doctor [OPTIONS]
 
   --door PATH       look at this socket, too, beside the default one; may be repeated
+  --keep            remove nothing: only tell what dead servers have left in /dev/shm
   --json            print the findings as JSON
   -h, --help        this text
 
 What is looked at: io_uring and its operations, futex_waitv, memfd with its seals, pidfd, memory
-pressure and cgroup limits, limits of descriptors and of locked memory, /dev/shm, sockets and named
-rings that dead servers have left.
+pressure and cgroup limits, limits of descriptors and of locked memory, /dev/shm, and sockets. Named
+rings (`serve --named-doors`) of servers that were killed are removed from /dev/shm: those of this
+user alone, and only if the kernel says that nobody holds them.
 
 Exit codes: 0 all is well enough, 1 something hinders (those marked BAD), 2 bad usage.
 ";
@@ -35,6 +39,7 @@ const COLUMNS: usize = 100;
 struct Options {
     sockets: Vec<PathBuf>,
     as_json: bool,
+    keeps: bool,
 }
 
 fn options(mut parser: lexopt::Parser) -> Result<Option<Options>, CliError> {
@@ -43,6 +48,7 @@ fn options(mut parser: lexopt::Parser) -> Result<Option<Options>, CliError> {
         match argument {
             Short('h') | Long("help") => return Ok(None),
             Long("json") => options.as_json = true,
+            Long("keep") => options.keeps = true,
             Long("door") => options.sockets.push(parser.value()?.into()),
             other => return Err(other.unexpected().into()),
         }
@@ -58,6 +64,7 @@ pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
     };
     let mut findings = kernel::findings();
     findings.extend(machine::findings(&options.sockets));
+    findings.extend(leftovers::findings(Path::new(FOLDER), !options.keeps));
     if options.as_json {
         say!("{:#}", finding::to_json(&findings));
     } else {

@@ -9,7 +9,7 @@ mod bill;
 mod conformance;
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::exit;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -19,7 +19,7 @@ use lexopt::prelude::*;
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use streamdoor::endpoint::Access;
 use streamdoor::engine::EngineLimits;
-use streamdoor::memory::RingPoolConfig;
+use streamdoor::memory::{RingPoolConfig, named};
 use streamdoor::reactor::{Clock, ListenAddress, OpenError};
 #[cfg(feature = "tls")]
 use streamdoor::shard::TlsConfig;
@@ -80,7 +80,7 @@ fn command(mut parser: lexopt::Parser) -> Result<Command, CliError> {
             Long("conformance") => fixtures = Some(Fixtures::default()),
             Long(flag) => {
                 let name = find_flag(flag)?;
-                words.push((name.to_owned(), parser.value()?.string()?));
+                words.push((name.to_owned(), settings::flag_value(name, &mut parser)?));
             }
             other => return Err(other.unexpected().into()),
         }
@@ -167,6 +167,9 @@ pub fn start(
     fixtures: Option<Fixtures>,
 ) -> Result<(Server, Exporter), CliError> {
     let Ground { access, bill, log, .. } = ground;
+    if settings.named_doors.0 {
+        sweep(log);
+    }
     let (spans, exporter) = Exporter::start(&settings.otlp_endpoint, log)?;
     let mut shards = shards(settings, access, log);
     shards.iter_mut().for_each(|shard| shard.spans = spans.clone());
@@ -217,6 +220,34 @@ pub fn start(
         }
     })?;
     Ok((server, exporter))
+}
+
+/// Removes what servers that were killed have left in /dev/shm.
+fn sweep(log: &Log) {
+    let found = match named::sweep(Path::new(named::FOLDER), true) {
+        Ok(found) => found,
+        Err(error) => {
+            let error = error.to_string();
+            return tell(log, Level::Warn, "named_doors_not_swept", |line| {
+                line.text("error", &error);
+            });
+        }
+    };
+    for (name, verdict) in found {
+        match verdict {
+            named::Verdict::Held | named::Verdict::Stale { .. } => {}
+            named::Verdict::Removed { bytes } => {
+                tell(log, Level::Info, "named_door_swept", |line| {
+                    line.text("name", &name);
+                    line.number("bytes", bytes);
+                });
+            }
+            named::Verdict::Foreign(why) => tell(log, Level::Warn, "named_door_foreign", |line| {
+                line.text("name", &name);
+                line.text("error", &why.to_string());
+            }),
+        }
+    }
 }
 
 /// What may be read: nothing, or what is below a folder.
