@@ -150,6 +150,8 @@ pub mod base;
 #[cfg(feature = "server")]
 pub mod client;
 #[cfg(feature = "server")]
+pub mod door;
+#[cfg(feature = "server")]
 pub mod endpoint;
 pub mod engine;
 pub mod limits;

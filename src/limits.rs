@@ -70,6 +70,9 @@ pub const WHEEL_TICK_SHIFT: u32 = 14;
 
 /// Sizes of the windows that rings are made of, whole: header, descriptors and data.
 pub const RING_CLASS_BYTES: [u32; 5] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20];
+/// Sizes of the rings that other processes can open: one more than [`RING_CLASS_BYTES`], so that a
+/// relay of any ring can be the next larger one, and so holds all that it holds.
+pub const DOOR_RING_BYTES: [u32; 6] = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 2 << 20];
 /// The payload of each chunk in a ring begins at a multiple of this.
 pub const CHUNK_ALIGN_BYTES: u64 = 8;
 /// What a tool gets that declares no need.
@@ -83,6 +86,21 @@ pub const RINGS_PREALLOC_BYTES: u64 = 16 << 20;
 pub const RINGS_BYTES_MAX: u64 = 256 << 20;
 /// Rings that other processes can open, at once: the registry of the sift seed.
 pub const DOORS_MAX: u32 = 8;
+/// Readers in other processes of one execution.
+pub const DOOR_READERS_PER_EXECUTION_MAX: u32 = 64;
+/// A reader or producer in another process looks at least this often whether the server lives.
+pub const DOOR_SLEEP_MAX: Duration = Duration::from_millis(250);
+/// A reader in another process polls at least this long before it sleeps; a producer that publishes
+/// faster than that wakes nobody.
+pub const DOOR_SPIN: Duration = Duration::from_micros(50);
+/// A reader that polls and finds nothing looks at the clock once per so many polls, ...
+pub const DOOR_POLLS_PER_LOOK: u32 = 64;
+/// ... and whether the server lives once per this.
+pub const DOOR_LOOK_INTERVAL: Duration = Duration::from_millis(1);
+/// The longest line of what a server grants.
+pub const DOOR_GRANT_BYTES_MAX: usize = 16 << 10;
+/// How long a server may take to answer at a door.
+pub const DOOR_ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Mappings of named rings in one process, at once.
 pub const GUARDED_MAPPINGS_MAX: usize = 64;
 /// Files of other processes among which left-over named rings are looked for.

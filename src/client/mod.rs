@@ -50,7 +50,7 @@ mod metrics;
 mod order;
 #[cfg(test)]
 mod order_tests;
-mod request;
+pub(crate) mod request;
 mod spelled;
 mod stream;
 #[cfg(feature = "tls")]

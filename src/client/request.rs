@@ -85,7 +85,7 @@ impl FollowOptions {
 
 /// A request.
 #[derive(Clone, Debug)]
-pub(super) struct Request {
+pub(crate) struct Request {
     pub method: Method,
     pub target: String,
     pub accept: &'static str,
@@ -167,7 +167,8 @@ fn name_of(format: StreamFormat) -> &'static str {
     }
 }
 
-fn wishes(target: &mut String, options: &FollowOptions) {
+/// Appends what is wished to a query that has begun.
+pub(crate) fn wishes(target: &mut String, options: &FollowOptions) {
     let mut add = |name: &str, value: &dyn fmt::Display| {
         let _ = write!(target, "&{name}={value}");
     };
@@ -206,6 +207,12 @@ pub(super) fn execute(tool: &str, arguments: &Value, options: &ExecuteOptions) -
     let mut body = Map::new();
     body.insert("tool".to_owned(), tool.into());
     body.insert("arguments".to_owned(), arguments.clone());
+    set_options(&mut body, options);
+    Value::Object(body)
+}
+
+/// What of that body says how it is to run.
+pub(crate) fn set_options(body: &mut Map<String, Value>, options: &ExecuteOptions) {
     let mut set = |name: &str, value: Option<Value>| {
         if let Some(value) = value {
             body.insert(name.to_owned(), value);
@@ -255,7 +262,6 @@ pub(super) fn execute(tool: &str, arguments: &Value, options: &ExecuteOptions) -
             ProgressSource::Bytes => json!("bytes"),
         }),
     );
-    Value::Object(body)
 }
 
 fn policy(wish: PolicyWish) -> Value {
@@ -279,7 +285,7 @@ fn ms(time: Duration) -> u64 {
 }
 
 /// A piece of a path, in which nothing ends it.
-pub(super) fn path_piece(text: &str) -> String {
+pub(crate) fn path_piece(text: &str) -> String {
     let mut piece = String::with_capacity(text.len());
     for byte in text.bytes() {
         match byte {

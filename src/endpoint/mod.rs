@@ -34,6 +34,7 @@ mod error;
 mod exchange;
 mod execute;
 mod fields;
+mod grant;
 mod lines;
 mod mcp;
 mod openapi;
@@ -59,6 +60,7 @@ pub use call::{
 };
 pub use connection::{Arrival, Due, HttpConnection, Step, StreamBody};
 pub use error::ApiError;
+pub use grant::{DOOR_VERSION, GrantFault, ProduceGrant, ReadGrant};
 pub use mcp::{McpRequest, McpWish, shard_of};
 pub use surroundings::Surroundings;
 pub use workers::virtual_tool;

@@ -7,7 +7,12 @@
 //!   who sees it sees the final numbers and the error text, which then never change again;
 //! - `control:gate`: who sees a gate sees what the reader behind it did before it moved there;
 //! - `control:attention`: see [`ControlPage::set_attention`];
-//! - `control:progress`: a record under a version word, even when whole.
+//! - `control:progress`: a record under a version word, even when whole;
+//! - `control:server-asleep`: a server that is about to block and a producer in another process that
+//!   has something for it each store, pass a full fence, then look.
+//!
+//! A page can stand at the start of a file that other processes map (`shared.rs`); a producer in
+//! another process tells with the same layout how far it is and how it ended.
 //!
 //! Tests: below; the attention handshake in `loom_tests.rs`.
 
@@ -29,8 +34,12 @@ const CREDIT_SEQ: usize = 1;
 const CREDIT_BYTES: usize = 2;
 const GATE_EPOCH: usize = 3;
 const READ_SEQ: usize = 4;
+const SERVER_ASLEEP: usize = 8; // On the line that a producer looks at anyway.
+const DIRECT_READERS: usize = 9;
+const CLOSED: usize = 10;
 const ATTENTION: usize = 16;
 const CHUNKS_EXPECTED: usize = 17; // One more than expected; 0: nobody said.
+const EXIT: usize = 18; // How its process ended, packed by who stores it; 0: it had none.
 const VERDICT: usize = 32;
 const FINAL_HEAD_SEQ: usize = 33;
 const ERROR_LENGTH: usize = 34;
@@ -44,13 +53,23 @@ const PROGRESS_LENGTH: usize = 116;
 const PROGRESS_CONTEXT_LENGTH: usize = 117;
 const PROGRESS_MESSAGE: usize = 120;
 const PROGRESS_CONTEXT: usize = 152;
-const CONTROL_WORDS: usize = 280;
+const MAGIC: usize = 280;
+const VERSION: usize = 281;
+/// Words of one page; what follows in the same file begins on lines of its own.
+pub(super) const CONTROL_WORDS: usize = 288;
+/// Version of everything in this file, in `desk_slot.rs`, `reader_page.rs` and `owner.rs`.
+pub(super) const PAGE_VERSION: u64 = 1;
+/// "sdctrl": what a server tells.
+pub(super) const CONTROL_MAGIC: u64 = 0x0102_6c72_7463_6473;
+/// "sdprod": what a producer in another process tells.
+pub(super) const PRODUCER_MAGIC: u64 = 0x0102_646f_7270_6473;
 
 const _: () = {
     assert!(FINAL_TOTALS + 2 * KINDS_MAX <= ERROR_TEXT);
     assert!(ERROR_TEXT + ERROR_TEXT_BYTES_MAX / 8 <= PROGRESS_VERSION);
     assert!(PROGRESS_MESSAGE + PROGRESS_MESSAGE_BYTES_MAX / 8 <= PROGRESS_CONTEXT);
-    assert!(PROGRESS_CONTEXT + PROGRESS_CONTEXT_BYTES_MAX / 8 <= CONTROL_WORDS);
+    assert!(PROGRESS_CONTEXT + PROGRESS_CONTEXT_BYTES_MAX / 8 <= MAGIC);
+    assert!(CONTROL_WORDS.is_multiple_of(16)); // What follows is on lines of its own.
 };
 
 /// The shard's side: the one writer of the page.
@@ -148,6 +167,13 @@ impl ControlPage {
         ControlPage { segment: Segment::heap(CONTROL_WORDS), progress_version: 0 }
     }
 
+    /// A page at the start of `segment`, which is zero and which nobody else writes.
+    pub(super) fn at(segment: &Segment, magic: u64) -> ControlPage {
+        segment.word(VERSION).store(PAGE_VERSION, Ordering::Relaxed);
+        segment.word(MAGIC).store(magic, Ordering::Release);
+        ControlPage { segment: segment.part(0, CONTROL_WORDS * 8), progress_version: 0 }
+    }
+
     /// The side for everyone else.
     pub fn view(&self) -> ControlView {
         ControlView { segment: self.segment.clone() }
@@ -172,6 +198,31 @@ impl ControlPage {
         let epoch = self.segment.word(GATE_EPOCH);
         epoch.store(epoch.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
         futex::wake_all(epoch);
+    }
+
+    /// Says whether the server is about to block, so that a producer in another process has to
+    /// knock. The server then has to look once more at the ring and at the producer's page.
+    pub fn set_server_asleep(&self, is_asleep: bool) {
+        self.segment.word(SERVER_ASLEEP).store(u64::from(is_asleep), Ordering::Relaxed);
+        full_fence(); // control:server-asleep
+    }
+
+    /// How many readers in other processes read a producer's ring itself, and are to be woken by it.
+    pub fn set_direct_readers(&self, reader_count: u32) {
+        self.segment.word(DIRECT_READERS).store(u64::from(reader_count), Ordering::Relaxed);
+        full_fence(); // Whoever is admitted sees what was published before, or is woken for it.
+    }
+
+    /// From now on nothing that a producer in another process publishes is taken.
+    /// [`ControlPage::wake_producer`] has to follow.
+    pub fn close(&self) {
+        self.segment.word(CLOSED).store(1, Ordering::Release);
+    }
+
+    /// How the process ended that the execution has run, as one number that is not 0; before
+    /// [`ControlPage::finish`].
+    pub fn set_exit(&self, packed: u64) {
+        self.segment.word(EXIT).store(packed, Ordering::Relaxed);
     }
 
     /// Says whether the shard wants to be told when a cursor moves. It then knocks for the readers
@@ -212,6 +263,12 @@ impl ControlPage {
     pub fn finish(&self, record: &FinalRecord, error_text: &str) {
         let verdict = self.segment.word(VERDICT);
         assert_eq!(verdict.load(Ordering::Relaxed), 0); // We are the only writer: exactly one end.
+        self.store_end(record, error_text);
+    }
+
+    /// As [`ControlPage::finish`], of a page whose words are not looked at.
+    pub(super) fn store_end(&self, record: &FinalRecord, error_text: &str) {
+        let verdict = self.segment.word(VERDICT);
         self.segment.word(FINAL_HEAD_SEQ).store(record.head_seq, Ordering::Relaxed);
         for (kind, total) in record.totals.iter().enumerate() {
             let word = FINAL_TOTALS + 2 * kind;
@@ -225,6 +282,42 @@ impl ControlPage {
 }
 
 impl ControlView {
+    /// Of a page at the start of `segment`, which another process may write. `None`: it is none.
+    pub(super) fn at(segment: &Segment, magic: u64) -> Option<ControlView> {
+        if segment.bytes() < CONTROL_WORDS * 8 {
+            return None;
+        }
+        let is_ours = load_acquire(segment.word(MAGIC)) == magic
+            && segment.word(VERSION).load(Ordering::Relaxed) == PAGE_VERSION;
+        is_ours.then(|| ControlView { segment: segment.part(0, CONTROL_WORDS * 8) })
+    }
+
+    /// Does the server have to be knocked for? To be asked after what it is to see, and one full
+    /// fence.
+    #[inline]
+    pub fn is_server_asleep(&self) -> bool {
+        self.segment.word(SERVER_ASLEEP).load(Ordering::Relaxed) != 0 // control:server-asleep
+    }
+
+    /// Are there readers of a producer's ring itself? To be asked after a publish and one full
+    /// fence.
+    #[inline]
+    pub fn has_direct_readers(&self) -> bool {
+        self.segment.word(DIRECT_READERS).load(Ordering::Relaxed) != 0
+    }
+
+    /// Is nothing taken any more of what a producer in another process publishes?
+    #[inline]
+    pub fn is_closed(&self) -> bool {
+        load_acquire(self.segment.word(CLOSED)) != 0
+    }
+
+    /// How the process ended that the execution has run, once there is a
+    /// [`ControlView::final_record`]; 0 if it had none.
+    pub fn exit(&self) -> u64 {
+        self.segment.word(EXIT).load(Ordering::Relaxed)
+    }
+
     /// What the producer is allowed: (gate_seq, credit_seq, credit_bytes, read_seq).
     #[inline]
     pub fn gate(&self) -> (u64, u64, u64, u64) {

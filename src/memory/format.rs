@@ -13,11 +13,12 @@ use super::layout::{
 };
 use super::lease::Lease;
 use super::segment::Segment;
-use crate::limits::KINDS_MAX;
+use super::writer::Start;
 
-/// Makes the window of `lease` an empty ring of generation `lease.generation`.
-pub(super) fn format(lease: &Lease, anchor: ClockAnchor) {
+/// Makes the window of `lease` an empty ring of generation `lease.generation`, which begins there.
+pub(super) fn format(lease: &Lease, anchor: ClockAnchor, start: &Start) {
     let Lease { segment, geometry, generation, .. } = lease;
+    assert!(start.seq > 0);
     assert!(*generation > 0); // Zeroed memory is generation 0: nobody's.
     assert!(segment.bytes() >= geometry.window_bytes());
     let old_head_seq = segment.word(HEAD_SEQ_WORD).load(Ordering::Relaxed);
@@ -25,18 +26,28 @@ pub(super) fn format(lease: &Lease, anchor: ClockAnchor) {
         segment.word(GENERATION_WORD).store(*generation, Ordering::Relaxed);
         fence(Ordering::Release); // ring:generation
     }
-    let used_slots = old_head_seq.min(u64::from(geometry.slot_count()));
-    for seq in 1..=used_slots {
-        segment.line(geometry.descriptor_line(seq))[SEQ].store(0, Ordering::Relaxed);
+    if start.seq == 1 {
+        let used_slots = old_head_seq.min(u64::from(geometry.slot_count()));
+        for seq in 1..=used_slots {
+            segment.line(geometry.descriptor_line(seq))[SEQ].store(0, Ordering::Relaxed);
+        }
+    } else {
+        // The next tenant would not know which slots to clear.
+        assert!(lease.place.is_none());
+        // A slot never holds a chunk that a reader looks for in it, but one that is newer than all
+        // that are gone and older than the one to come: so "gone" and "to come" are told apart.
+        for seq in start.seq..start.seq + u64::from(geometry.slot_count()) {
+            segment.line(geometry.descriptor_line(seq))[SEQ].store(seq - 1, Ordering::Relaxed);
+        }
     }
-    for kind in 0..KINDS_MAX {
-        segment.word(TAIL_TOTALS_WORD + 2 * kind).store(0, Ordering::Relaxed);
-        segment.word(TAIL_TOTALS_WORD + 2 * kind + 1).store(0, Ordering::Relaxed);
+    for (kind, total) in start.kinds.iter().enumerate() {
+        segment.word(TAIL_TOTALS_WORD + 2 * kind).store(total.count, Ordering::Relaxed);
+        segment.word(TAIL_TOTALS_WORD + 2 * kind + 1).store(total.bytes, Ordering::Relaxed);
     }
     for (word, value) in [
         (TAIL_VERSION_WORD, 0),
-        (TOTAL_BYTES_WORD, 0),
-        (HEAD_SEQ_WORD, 0),
+        (TOTAL_BYTES_WORD, start.total_bytes),
+        (HEAD_SEQ_WORD, start.seq - 1),
         (VERSION_WORD, LAYOUT_VERSION),
         (WINDOW_BYTES_WORD, geometry.window_bytes() as u64),
         (SLOT_COUNT_WORD, u64::from(geometry.slot_count())),
@@ -47,7 +58,7 @@ pub(super) fn format(lease: &Lease, anchor: ClockAnchor) {
         segment.word(word).store(value, Ordering::Relaxed);
     }
     // Release: who sees this tail, lower than the one before, sees the new generation too.
-    segment.word(TAIL_SEQ_WORD).store(1, Ordering::Release); // ring:tail, ring:generation
+    segment.word(TAIL_SEQ_WORD).store(start.seq, Ordering::Release); // ring:tail, ring:generation
     segment.word(MAGIC_WORD).store(MAGIC, Ordering::Release);
 }
 

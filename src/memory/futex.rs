@@ -7,6 +7,8 @@
 
 use std::time::Duration;
 
+use smallvec::SmallVec;
+
 use super::atomic::AtomicU64;
 use crate::base::Instant;
 use crate::limits::WAIT_EITHER_FALLBACK;
@@ -57,21 +59,36 @@ pub fn wake_all(word: &AtomicU64) -> u32 {
 /// Sleeps while each word's low half is what was seen, at most until `deadline` (CLOCK_MONOTONIC).
 /// Where the kernel has no FUTEX_WAITV: waits for the first word alone, at most 1 ms.
 pub fn wait_either(words: [(&AtomicU64, u32); 2], deadline: Instant) -> WaitOutcome {
-    let mut waiters = [FutexWaiter::default(); 2];
-    for (waiter, (word, seen)) in waiters.iter_mut().zip(words) {
+    wait_any(&words, deadline)
+}
+
+/// The most words that one thread waits for: the kernel's limit.
+pub const WAIT_WORDS_MAX: usize = 128;
+
+/// As [`wait_either`], for up to [`WAIT_WORDS_MAX`] words. Which one it was, it does not say: look.
+///
+/// # Panics
+/// If there is no word, or more than that.
+pub fn wait_any(words: &[(&AtomicU64, u32)], deadline: Instant) -> WaitOutcome {
+    assert!((1..=WAIT_WORDS_MAX).contains(&words.len()));
+    let mut waiters: SmallVec<[FutexWaiter; 16]> = SmallVec::new();
+    for &(word, seen) in words {
         let Some(address) = futex_address(word) else {
             super::atomic::spin_hint();
             return WaitOutcome::TimedOut;
         };
-        waiter.value = u64::from(seen);
-        waiter.address = address.expose_provenance() as u64;
-        waiter.flags = FUTEX2_SIZE_U32;
+        waiters.push(FutexWaiter {
+            value: u64::from(seen),
+            address: address.expose_provenance() as u64,
+            flags: FUTEX2_SIZE_U32,
+            reserved: 0,
+        });
     }
     let deadline = libc::timespec {
         tv_sec: (deadline.nanos() / 1_000_000_000) as i64,
         tv_nsec: (deadline.nanos() % 1_000_000_000) as i64,
     };
-    // SAFETY: FUTEX_WAITV reads the two waiters, one aligned u32 at each address, and `deadline`.
+    // SAFETY: FUTEX_WAITV reads the waiters, one aligned u32 at each address, and `deadline`.
     let result = unsafe {
         libc::syscall(
             libc::SYS_futex_waitv,
@@ -105,7 +122,7 @@ pub fn try_wait_either() -> std::io::Result<()> {
 
 /// One element of what `futex_waitv` takes (`struct futex_waitv` in linux/futex.h).
 #[repr(C)]
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 struct FutexWaiter {
     value: u64,
     address: u64,

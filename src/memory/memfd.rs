@@ -15,19 +15,21 @@ use std::ffi::CStr;
 use std::fmt;
 use std::fs::{File, Permissions};
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::os::unix::fs::PermissionsExt;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::{FileExt, PermissionsExt};
 
 use memmap2::MmapOptions;
 
 use super::format::HeaderFault;
 use super::reader::RingReader;
 use super::segment::Segment;
-use crate::limits::RING_CLASS_BYTES;
+use crate::limits::DOOR_RING_BYTES;
 
 /// Seals of a ring that others may read: no size change, no new writer, and no way back.
 pub(super) const DOOR_SEALS: i32 =
     libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_FUTURE_WRITE | libc::F_SEAL_SEAL;
+/// Seals of what another process is to map for writing, until it has.
+pub(super) const GUEST_SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
 /// Seals of a file that still grows and never leaves the process.
 pub(super) const ARENA_SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_SEAL;
 
@@ -77,6 +79,27 @@ impl Memfd {
         MmapOptions::new().len(bytes).map_raw(&self.file).map(Segment::mapped)
     }
 
+    /// As [`Memfd::map`], for reading.
+    pub(super) fn map_read_only(&self, bytes: usize) -> io::Result<Segment> {
+        MmapOptions::new().len(bytes).map_raw_read_only(&self.file).map(Segment::mapped)
+    }
+
+    /// Its seals.
+    pub(super) fn seals(&self) -> io::Result<i32> {
+        seals_of(self.file.as_raw_fd())
+    }
+
+    /// Writes words at its start, before it is sealed.
+    pub(super) fn write_words(&self, words: &[u64]) -> io::Result<()> {
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        self.file.write_all_at(&bytes, 0)
+    }
+
+    /// Its descriptor, which can do everything that its seals let it.
+    pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
     /// What the kernel has given for it, without what was given back.
     #[cfg(all(test, not(loom)))]
     pub(super) fn allocated_bytes(&self) -> io::Result<u64> {
@@ -114,6 +137,8 @@ pub enum OpenError {
     NotSealed {
         /// The seals that it has, as in fcntl(2).
         found: i32,
+        /// Those that it has to have.
+        needed: i32,
     },
     /// It has a size that no ring has.
     WrongSize {
@@ -122,6 +147,10 @@ pub enum OpenError {
     },
     /// What stands at its start is not the header of a ring.
     Header(HeaderFault),
+    /// What stands in it is not what was to be handed over: a page of another kind or version.
+    WrongPage,
+    /// A ring to be written that is not empty.
+    NotEmpty,
     /// The kernel refused.
     Os(io::Error),
 }
@@ -133,33 +162,61 @@ impl RingReader {
     /// # Errors
     /// [`OpenError`].
     pub fn open(fd: OwnedFd) -> Result<RingReader, OpenError> {
+        let file = Foreign::check(fd, DOOR_SEALS, &DOOR_RING_BYTES)?;
+        RingReader::attach(file.map_read_only()?).map_err(OpenError::Header)
+    }
+}
+
+/// A file that another process handed over: of the right kind, and of a size that stays.
+pub(super) struct Foreign {
+    file: File,
+    bytes: usize,
+}
+
+impl Foreign {
+    /// Takes a descriptor if it is of a memfd with at least these seals, of one of these sizes.
+    pub(super) fn check(fd: OwnedFd, seals: i32, sizes: &[u32]) -> Result<Foreign, OpenError> {
         let file = File::from(fd);
         let metadata = file.metadata().map_err(OpenError::Os)?;
         // What has no seals (a plain file, a pipe, a socket) answers EINVAL: that is none found.
         let found = if metadata.is_file() { seals_of(file.as_raw_fd()).unwrap_or(0) } else { 0 };
-        if found & DOOR_SEALS != DOOR_SEALS {
-            return Err(OpenError::NotSealed { found });
+        if found & seals != seals {
+            return Err(OpenError::NotSealed { found, needed: seals });
         }
-        let bytes = metadata.len(); // Final: sealed.
-        if !RING_CLASS_BYTES.iter().any(|class| u64::from(*class) == bytes) {
+        let bytes = metadata.len(); // Final: sealed against shrinking and growing.
+        if !sizes.iter().any(|size| u64::from(*size) == bytes) {
             return Err(OpenError::WrongSize { bytes });
         }
-        let mapping = MmapOptions::new()
-            .len(bytes as usize)
-            .map_raw_read_only(&file)
-            .map_err(OpenError::Os)?;
-        RingReader::attach(Segment::mapped(mapping)).map_err(OpenError::Header)
+        Ok(Foreign { file, bytes: bytes as usize })
+    }
+
+    pub(super) fn map_read_only(&self) -> Result<Segment, OpenError> {
+        let mapped = MmapOptions::new().len(self.bytes).map_raw_read_only(&self.file);
+        mapped.map(Segment::mapped).map_err(OpenError::Os)
+    }
+
+    pub(super) fn map_writable(&self) -> Result<Segment, OpenError> {
+        let mapped = MmapOptions::new().len(self.bytes).map_raw(&self.file);
+        mapped.map(Segment::mapped).map_err(OpenError::Os)
     }
 }
 
 impl fmt::Display for OpenError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            OpenError::NotSealed { found } => {
-                write!(out, "not a sealed memfd: seals {found:#x}, needed {DOOR_SEALS:#x}")
+            OpenError::NotSealed { found, needed } => {
+                write!(out, "not a sealed memfd: seals {found:#x}, needed {needed:#x}")
             }
-            OpenError::WrongSize { bytes } => write!(out, "no ring has {bytes} bytes"),
+            OpenError::WrongSize { bytes } => {
+                write!(out, "neither a ring nor a page: nothing of ours has {bytes} bytes")
+            }
             OpenError::Header(fault) => fault.fmt(out),
+            OpenError::WrongPage => write!(
+                out,
+                "not the page that it has to be, or of another \
+                                                 version"
+            ),
+            OpenError::NotEmpty => write!(out, "a ring to be written that is not empty"),
             OpenError::Os(error) => error.fmt(out),
         }
     }
@@ -170,7 +227,10 @@ impl std::error::Error for OpenError {
         match self {
             OpenError::Header(fault) => Some(fault),
             OpenError::Os(error) => Some(error),
-            OpenError::NotSealed { .. } | OpenError::WrongSize { .. } => None,
+            OpenError::NotSealed { .. }
+            | OpenError::WrongSize { .. }
+            | OpenError::WrongPage
+            | OpenError::NotEmpty => None,
         }
     }
 }

@@ -31,6 +31,7 @@ mod claim;
 pub mod control;
 mod copy;
 pub mod desk;
+pub mod desk_slot;
 pub mod door;
 pub mod exchange;
 mod format;
@@ -42,12 +43,16 @@ pub mod interleave;
 pub mod layout;
 pub mod lease;
 pub mod memfd;
+#[cfg(not(loom))]
+pub mod named;
+pub mod owner;
 pub mod pool;
 pub mod pressure;
 pub mod reader;
 pub mod reader_page;
 pub mod readings;
 pub mod segment;
+pub mod shared;
 pub mod writer;
 
 #[cfg(all(test, loom))]
@@ -61,7 +66,8 @@ mod ring_tests;
 
 pub use control::{ControlPage, ControlView, FinalRecord, ProgressRecord, ShortText};
 pub use desk::{Desk, Flag, Left};
-pub use door::DoorRing;
+pub use desk_slot::{DeskSlot, DeskView};
+pub use door::{DoorRing, ProducerRing};
 pub use exchange::{Closed, Exchange};
 pub use format::HeaderFault;
 pub use futex::WaitOutcome;
@@ -70,9 +76,11 @@ pub use layout::{
 };
 pub use lease::Lease;
 pub use memfd::OpenError;
+pub use owner::{Owner, OwnerView, OwnerWord};
 pub use pool::{LeaseError, RingPool, RingPoolConfig, RingPoolUsage};
 pub use pressure::{Gauge, Pressure, Readings};
 pub use reader::{Poll, ReadError, RingReader, TailTotals};
 pub use reader_page::{ReaderPage, ReaderPageView, WildCursor};
 pub use segment::Segment;
-pub use writer::{RingWriter, WriteError};
+pub use shared::{ControlFile, ProducerPage, ProducerPageFile, ReaderPageFile};
+pub use writer::{RingWriter, Start, WriteError};

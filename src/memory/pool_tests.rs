@@ -369,11 +369,14 @@ fn a_door_ring_can_be_opened_read_only_by_whoever_has_its_descriptor() {
 fn descriptors_that_are_not_sealed_rings_are_refused() {
     let pipe = std::io::pipe().unwrap().0;
     let refused = RingReader::open(OwnedFd::from(pipe));
-    assert!(matches!(refused, Err(OpenError::NotSealed { found: 0 })));
+    assert!(matches!(refused, Err(OpenError::NotSealed { found: 0, .. })));
     let directory = File::open("/").unwrap();
-    assert!(matches!(RingReader::open(directory.into()), Err(OpenError::NotSealed { found: 0 })));
+    assert!(matches!(
+        RingReader::open(directory.into()),
+        Err(OpenError::NotSealed { found: 0, .. })
+    ));
     let device = File::open("/dev/zero").unwrap();
-    assert!(matches!(RingReader::open(device.into()), Err(OpenError::NotSealed { found: 0 })));
+    assert!(matches!(RingReader::open(device.into()), Err(OpenError::NotSealed { found: 0, .. })));
 
     let memfd = |bytes: u64, seals: i32| {
         let memfd = Memfd::create(c"test").unwrap();

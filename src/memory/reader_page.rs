@@ -12,12 +12,20 @@
 use std::fmt;
 
 use super::atomic::{Ordering, full_fence, load_acquire};
+use super::control::PAGE_VERSION;
 use super::segment::Segment;
 
 const CURSOR: usize = 0;
 const ASLEEP: usize = 1;
 const MISSED_CHUNKS: usize = 2;
 const MISSED_BYTES: usize = 3;
+const LEFT: usize = 4;
+const MAGIC: usize = 8;
+const VERSION: usize = 9;
+/// "sdread".
+const READER_MAGIC: u64 = 0x0102_6461_6572_6473;
+/// Asleep on the head of the ring. On a descriptor: an odd number, another one each time.
+const ON_FUTEX: u64 = 2;
 const PAGE_WORDS: usize = 16; // A pair of cache lines: nobody else's words are near.
 
 /// The reader's side: the one writer of the page.
@@ -29,6 +37,8 @@ pub struct ReaderPage {
 pub struct ReaderPageView {
     segment: Segment,
     cursor_seen: u64,
+    /// The last sleep on a descriptor that was ended.
+    ended_watch: u64,
 }
 
 /// A cursor that no honest reader stores: evict the reader.
@@ -48,8 +58,23 @@ impl ReaderPage {
     pub fn new(cursor: u64) -> (ReaderPage, ReaderPageView) {
         let segment = Segment::heap(PAGE_WORDS);
         segment.word(CURSOR).store(cursor, Ordering::Relaxed);
-        let view = ReaderPageView { segment: segment.clone(), cursor_seen: cursor };
+        let view = ReaderPageView::at(segment.clone(), cursor);
         (ReaderPage { segment }, view)
+    }
+
+    /// What stands in a fresh page that a reader in another process is to be given.
+    pub(super) fn fresh(cursor: u64) -> [u64; PAGE_WORDS] {
+        let mut words = [0; PAGE_WORDS];
+        (words[CURSOR], words[MAGIC], words[VERSION]) = (cursor, READER_MAGIC, PAGE_VERSION);
+        words
+    }
+
+    /// At the start of `segment`, which was made by another process. `None`: it is none.
+    pub(super) fn at(segment: &Segment) -> Option<ReaderPage> {
+        let is_ours = segment.bytes() >= PAGE_WORDS * 8
+            && load_acquire(segment.word(MAGIC)) == READER_MAGIC
+            && segment.word(VERSION).load(Ordering::Relaxed) == PAGE_VERSION;
+        is_ours.then(|| ReaderPage { segment: segment.part(0, PAGE_WORDS * 8) })
     }
 
     /// All chunks before `cursor` have been read and may be overwritten.
@@ -69,8 +94,20 @@ impl ReaderPage {
     /// that this look misses the chunk and the writer misses the flag.
     #[inline]
     pub fn set_asleep(&self) {
-        self.segment.word(ASLEEP).store(1, Ordering::Relaxed);
+        self.segment.word(ASLEEP).store(ON_FUTEX, Ordering::Relaxed);
         full_fence(); // page:asleep
+    }
+
+    /// As [`ReaderPage::set_asleep`], on a descriptor that the server is to make readable.
+    /// `watch_count`: which sleep of that kind this is; 1 is the first.
+    pub fn set_watching(&self, watch_count: u64) {
+        self.segment.word(ASLEEP).store(watch_count << 1 | 1, Ordering::Relaxed);
+        full_fence(); // page:asleep
+    }
+
+    /// Says that this reader wants no more: its connection does not break, it is closed.
+    pub fn set_left(&self) {
+        self.segment.word(LEFT).store(1, Ordering::Release);
     }
 
     /// Says that this reader looks by itself again.
@@ -81,6 +118,28 @@ impl ReaderPage {
 }
 
 impl ReaderPageView {
+    /// Of a reader that begins with chunk `cursor`.
+    pub(super) fn at(segment: Segment, cursor: u64) -> ReaderPageView {
+        ReaderPageView { segment, cursor_seen: cursor, ended_watch: 0 }
+    }
+
+    /// Does the reader sleep on its descriptor, and was not woken from this sleep yet? Then it has
+    /// to be: for this sleep, the answer is given once. To be asked as
+    /// [`ReaderPageView::is_asleep`].
+    pub fn take_watch(&mut self) -> bool {
+        let asleep = self.segment.word(ASLEEP).load(Ordering::Relaxed); // page:asleep
+        if asleep & 1 == 0 || asleep == self.ended_watch {
+            return false;
+        }
+        self.ended_watch = asleep;
+        true
+    }
+
+    /// Did the reader say that it wants no more?
+    pub fn has_left(&self) -> bool {
+        load_acquire(self.segment.word(LEFT)) != 0
+    }
+
     /// The reader's cursor, clamped to `[tail_seq, head_seq + 1]` (a reader that was overtaken is
     /// behind the tail; that is no fault).
     ///

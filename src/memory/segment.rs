@@ -150,6 +150,11 @@ impl Segment {
         unsafe { word.as_ref() }
     }
 
+    /// A copy of the first `count` words.
+    pub(super) fn words(&self, count: usize) -> Vec<u64> {
+        (0..count).map(|index| self.word(index).load(Ordering::Relaxed)).collect()
+    }
+
     /// Writes words as only their owner may, or somebody hostile: for fuzzers.
     #[cfg(feature = "fuzzing")]
     #[doc(hidden)]

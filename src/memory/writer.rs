@@ -47,6 +47,8 @@ pub struct RingWriter {
     lap_position: u64,
     total_bytes: u64,
     pub(super) geometry: Geometry,
+    /// The first chunk of this ring: 1, but for a relay.
+    first_seq: u64,
     /// What every slot holds: our own record, one entry per slot that was ever used. Room for all
     /// of them is bought at once; what a short result never reaches is not touched.
     records: Vec<Record>,
@@ -67,6 +69,24 @@ pub(super) struct Record {
     total_bytes: u64,
     mono_ns: u64,
     pub(super) meta: u64,
+}
+
+/// Where a ring starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Start {
+    /// Its first chunk.
+    pub seq: u64,
+    /// Payload bytes of all chunks before.
+    pub total_bytes: u64,
+    /// All chunks before, per kind.
+    pub kinds: KindTotals,
+}
+
+impl Default for Start {
+    /// At the beginning.
+    fn default() -> Start {
+        Start { seq: 1, total_bytes: 0, kinds: KindTotals::default() }
+    }
 }
 
 /// A stretch of the data area that nothing valid stands in.
@@ -98,20 +118,35 @@ impl RingWriter {
     /// An empty ring in the window of `lease`. Readers of what stood there before see
     /// [`Gone`](super::Poll::Gone) from the first store on.
     pub fn new(lease: Lease, anchor: ClockAnchor) -> RingWriter {
-        super::format::format(&lease, anchor);
+        RingWriter::starting(lease, anchor, &Start::default())
+    }
+
+    /// An empty ring that goes on where another one is: chunks before `start` are gone here, and
+    /// counted.
+    ///
+    /// # Panics
+    /// If it starts behind chunk 1 and `lease` is of a pool, or if there is no chunk 0.
+    pub fn starting(lease: Lease, anchor: ClockAnchor, start: &Start) -> RingWriter {
+        super::format::format(&lease, anchor, start);
+        RingWriter::of_formatted(lease, anchor, start)
+    }
+
+    /// Of a window that has been formatted like that.
+    pub(super) fn of_formatted(lease: Lease, anchor: ClockAnchor, start: &Start) -> RingWriter {
         let geometry = lease.geometry;
         RingWriter {
-            seq_next: 1,
-            seq_limit: 1 + u64::from(geometry.slot_count()),
+            seq_next: start.seq,
+            seq_limit: start.seq + u64::from(geometry.slot_count()),
             position_next: 0,
             position_limit: u64::from(geometry.data_bytes()),
             lap_position: 0,
-            total_bytes: 0,
+            total_bytes: start.total_bytes,
             geometry,
+            first_seq: start.seq,
             records: Vec::with_capacity(geometry.slot_count() as usize),
-            tail_seq: 1,
+            tail_seq: start.seq,
             tail_version: 0,
-            tail_totals: KindTotals::default(),
+            tail_totals: start.kinds,
             lent: None,
             anchor,
             generation: lease.generation,
@@ -291,7 +326,7 @@ impl RingWriter {
     /// Where the record of chunk `seq` is: in the order in which the first lap comes.
     #[inline]
     fn record_index(&self, seq: u64) -> usize {
-        ((seq - 1) & u64::from(self.geometry.slot_count() - 1)) as usize
+        ((seq - self.first_seq) & u64::from(self.geometry.slot_count() - 1)) as usize
     }
 
     /// Wakes everyone who waits for the head to move, in this process and others: one syscall.

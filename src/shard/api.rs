@@ -284,7 +284,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let desk = Arc::new(Desk::new());
         let (subscriber, theirs) = (subscribed.subscriber, Arc::clone(&desk));
         run.remotes.push(Remote { subscriber, page: view, desk: theirs, reactor });
-        let link = super::reader::Link {
+        let link = super::reader::link::Near {
             id,
             reader,
             page,
@@ -296,7 +296,7 @@ impl<R: Reactor + 'static> Shard<R> {
             exit: Arc::clone(&run.exit),
         };
         self.pump();
-        Ok(Subscriber::new(link, &subscribed, spec.ack_window, now))
+        Ok(Subscriber::of_link(link, &subscribed, spec.ack_window, now))
     }
 
     /// What a polled subscriber is owed next; `None` if that is nothing at this moment, or if it

@@ -1,7 +1,7 @@
 //! What a subscriber is given, the same wherever it lives.
 
 use crate::base::{ExecutionId, Instant};
-use crate::engine::{DetachReason, End, EndState, Gap, Kind, Outcome, Progress};
+use crate::engine::{DetachReason, End, EndState, Exit, Gap, Kind, Outcome, Progress};
 use crate::memory::{CHUNK_MORE, ClockAnchor, Descriptor};
 
 /// One thing that a subscriber is given. In the order of the log, and last of all one `End`.
@@ -92,7 +92,7 @@ pub struct Ended<'a> {
 }
 
 /// Codes for words in shared memory; 0 is "not".
-pub(super) fn code_of_outcome(outcome: Outcome) -> u8 {
+pub(crate) fn code_of_outcome(outcome: Outcome) -> u8 {
     match outcome {
         Outcome::Completed => 1,
         Outcome::Failed => 2,
@@ -101,7 +101,7 @@ pub(super) fn code_of_outcome(outcome: Outcome) -> u8 {
     }
 }
 
-pub(super) fn outcome_of_code(code: u8) -> Option<Outcome> {
+pub(crate) fn outcome_of_code(code: u8) -> Option<Outcome> {
     [Outcome::Completed, Outcome::Failed, Outcome::Cancelled, Outcome::TimedOut]
         .into_iter()
         .find(|&outcome| code_of_outcome(outcome) == code)
@@ -119,6 +119,28 @@ pub(super) fn code_of_detach(reason: DetachReason) -> u32 {
 
 pub(super) fn detach_of_code(code: u32) -> Option<DetachReason> {
     DetachReason::ALL.into_iter().find(|&reason| code_of_detach(reason) == code)
+}
+
+/// How a process ended, as one number that is not 0.
+#[cfg(feature = "server")]
+#[allow(dead_code)] // Until the server has doors.
+pub(crate) fn code_of_exit(exit: Exit) -> u64 {
+    let (kind, number) = match exit {
+        Exit::Code(code) => (1, code),
+        Exit::Signal(signal) => (2, signal),
+    };
+    kind << 32 | u64::from(number as u32)
+}
+
+/// The inverse; the number may come from another process.
+#[cfg(feature = "server")]
+pub(crate) fn exit_of_code(code: u64) -> Option<Exit> {
+    let number = code as u32 as i32;
+    match code >> 32 {
+        1 => Some(Exit::Code(number)),
+        2 => Some(Exit::Signal(number)),
+        _ => None,
+    }
 }
 
 /// Is this the execution's own end, and which?

@@ -22,7 +22,7 @@
 mod act;
 mod api;
 mod config;
-mod delivery;
+pub(crate) mod delivery;
 pub(crate) mod events;
 mod feed;
 mod handle;
@@ -66,6 +66,9 @@ pub use handle::{CallError, HandleError, ShardHandle, ShardThread};
 pub use log::Log;
 pub use memory::{MemoryStatus, Shortage};
 pub use reader::Subscriber;
+pub use reader::link::Flaw;
+#[cfg(feature = "server")]
+pub(crate) use reader::link::Link;
 #[cfg(feature = "server")]
 pub use serve::{LineOptions, Server, ServerConfig, ServerError, SetUp};
 #[cfg(feature = "tls")]

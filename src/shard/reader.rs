@@ -17,50 +17,40 @@
 
 #[cfg(feature = "server")]
 mod afar;
+pub(crate) mod link;
 mod log;
 
 use std::fmt;
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use super::delivery::{Chunk, Delivery, Ended, Reported, detach_of_code, outcome_of_code};
-use super::run::Bell;
 use super::window::Window;
 #[cfg(feature = "planted")]
 use crate::base::planted::{Planted, planted};
-use crate::base::{ExecutionId, Instant, SubscriberId};
+use crate::base::{Instant, SubscriberId};
 use crate::engine::policy::{self, Cursor, Owed, Policy, Terms};
 use crate::engine::{
-    DetachReason, End, EndState, Exit, Gap, GapReason, Kind, Outcome, Progress, Subscribed, Totals,
+    DetachReason, End, EndState, Gap, GapReason, Kind, Outcome, Progress, Subscribed, Totals,
 };
 use crate::limits;
 use crate::memory::atomic::spin_hint;
 use crate::memory::{
-    ClockAnchor, ControlView, Descriptor, Desk, Exchange, Left, Poll, ProgressRecord, ReadError,
-    ReaderPage, RingReader, futex,
+    Descriptor, FinalRecord, Left, Poll, ProgressRecord, ReadError, TailTotals, futex,
 };
 use crate::reactor::Clock;
+use link::{Flaw, Link, Near};
 use log::{RingLog, sum_of};
 
 /// One sleep; then it looks again whether there really is nothing.
 const WAIT_MAX: Duration = Duration::from_secs(3_600);
-
-/// What a subscriber shares with its shard.
-pub(super) struct Link {
-    pub id: ExecutionId,
-    pub reader: RingReader,
-    pub page: ReaderPage,
-    pub desk: Arc<Desk>,
-    pub bell: Arc<Bell>,
-    pub anchor: ClockAnchor,
-    pub control: ControlView,
-    pub exchange: Arc<Exchange>,
-    pub exit: Arc<OnceLock<Exit>>,
-}
+/// No ring of ours comes that far; in another process's it would end in an overflow.
+const SEQ_MAX: u64 = 1 << 62;
+/// So often it is looked for the next delivery in what another process may be changing meanwhile.
+const STEPS_MAX: u32 = 1 << 16;
 
 /// A subscriber that may live on any thread. Dropping it unsubscribes.
-pub struct Subscriber {
-    link: Link,
+pub struct Subscriber<L: Link = Near> {
+    link: L,
     id: SubscriberId,
     terms: Terms,
     cursor: Cursor,
@@ -96,10 +86,12 @@ pub struct Subscriber {
     buffer: Box<[u8]>,
     headers_only: bool,
     error: String,
+    /// What was looked at is being written, for longer than that takes: look again, but not at once.
+    is_torn: bool,
 }
 
 /// A delivery whose bytes, if it has any, are in the buffer.
-enum Ready {
+pub(crate) enum Ready {
     Chunk(Descriptor),
     Gap(Gap),
     /// With its texts in the record.
@@ -108,22 +100,25 @@ enum Ready {
 }
 
 /// What is next in the ring.
-enum Next {
+enum Next<F> {
     Nothing,
     Chunk(Descriptor),
     Gap(Gap),
     Ended(Outcome),
     Detached(DetachReason),
+    /// What was next has been skipped, or is to be looked at again.
+    Again,
+    Fault(F),
 }
 
-impl Subscriber {
-    pub(super) fn new(
-        link: Link,
+impl<L: Link> Subscriber<L> {
+    pub(crate) fn of_link(
+        link: L,
         subscribed: &Subscribed,
         ack_window: Option<u32>,
         now: Instant,
-    ) -> Subscriber {
-        let buffer_bytes = link.reader.geometry().length_max() as usize;
+    ) -> Subscriber<L> {
+        let buffer_bytes = link.reader().geometry().length_max() as usize;
         Subscriber {
             id: subscribed.subscriber,
             terms: subscribed.terms,
@@ -149,6 +144,7 @@ impl Subscriber {
             buffer: vec![0; buffer_bytes].into_boxed_slice(),
             headers_only: false,
             error: String::new(),
+            is_torn: false,
             link,
         }
     }
@@ -169,54 +165,57 @@ impl Subscriber {
         self.headers_only = headers_only;
     }
 
-    /// What is owed next, if anything is at this moment; `None` for ever after the end. Never
-    /// blocks, makes no system call unless the shard waits for word.
+    /// See [`Subscriber::poll`].
     #[inline]
-    pub fn poll(&mut self) -> Option<Delivery<'_>> {
+    pub(crate) fn try_poll(&mut self) -> Result<Option<Delivery<'_>>, L::Fault> {
         // What nearly every call finds, in one go: the next chunk, or nothing.
         let next_seq = self.cursor.next_seq;
         if self.is_plain || next_seq < self.granted_seq {
             self.show_cursor();
-            match self.link.reader.poll(next_seq) {
+            match self.link.reader().poll(next_seq) {
                 Poll::Ready(descriptor)
                     if self.is_wanted(&descriptor) && self.fetch(&descriptor) =>
                 {
                     self.cursor.step(Some(descriptor.length));
                     self.fresh = false;
-                    let chunks_expected = self.link.control.chunks_expected();
-                    return Some(self.chunk(&descriptor, chunks_expected));
+                    let chunks_expected = self.link.control().chunks_expected();
+                    return self.chunk(&descriptor, chunks_expected).map(Some);
                 }
-                Poll::Pending if self.is_quiet() => return None,
+                Poll::Pending if self.is_quiet() => return Ok(None),
                 _ => {}
             }
         }
-        let ready = self.advance()?;
-        Some(self.render(ready))
+        match self.advance()? {
+            Some(ready) => self.render(ready).map(Some),
+            None => Ok(None),
+        }
     }
 
-    /// Hands everything that is owed at this moment to `take`, at most `count_max` deliveries, and
-    /// returns how many that were: as repeated calls of [`Subscriber::poll`], for less. Where the
-    /// subscriber stands is shown to the producer once, at the end.
+    /// See [`Subscriber::drain`].
     #[inline]
-    pub fn drain(&mut self, count_max: usize, mut take: impl FnMut(Delivery<'_>)) -> usize {
-        let chunks_expected = self.link.control.chunks_expected();
+    pub(crate) fn try_drain(
+        &mut self,
+        count_max: usize,
+        mut take: impl FnMut(Delivery<'_>),
+    ) -> Result<usize, L::Fault> {
+        let chunks_expected = self.link.control().chunks_expected();
         let mut count = 0;
         loop {
             // Run after run of chunks; what lies between is for `advance`.
             while count < count_max && (self.is_plain || self.cursor.next_seq < self.granted_seq) {
-                match self.link.reader.poll(self.cursor.next_seq) {
+                match self.link.reader().poll(self.cursor.next_seq) {
                     Poll::Ready(descriptor)
                         if self.is_wanted(&descriptor) && self.fetch(&descriptor) =>
                     {
                         self.cursor.step(Some(descriptor.length));
                         self.fresh = false;
-                        take(self.chunk(&descriptor, chunks_expected));
+                        take(self.chunk(&descriptor, chunks_expected)?);
                         count += 1;
                     }
                     Poll::Pending => {
                         self.show_cursor();
                         if self.is_quiet() {
-                            return count;
+                            return Ok(count);
                         }
                         break;
                     }
@@ -225,10 +224,10 @@ impl Subscriber {
             }
             if count == count_max {
                 self.show_cursor();
-                return count;
+                return Ok(count);
             }
-            let Some(ready) = self.advance() else { return count };
-            take(self.render(ready));
+            let Some(ready) = self.advance()? else { return Ok(count) };
+            take(self.render(ready)?);
             count += 1;
         }
     }
@@ -239,42 +238,26 @@ impl Subscriber {
         !self.unsettled && self.reports_seen == self.epoch
     }
 
-    /// The next delivery. Blocks until there is one; spins for a little first.
-    ///
-    /// # Panics
-    /// After the end.
-    #[expect(clippy::should_implement_trait, reason = "a lending iterator, which std has not")]
-    pub fn next(&mut self) -> Delivery<'_> {
-        assert!(!self.ended, "nothing comes after the end");
-        let ready = loop {
-            match self.advance() {
-                Some(ready) => break ready,
-                None => self.wait(Clock::now() + WAIT_MAX),
-            };
-        };
-        self.render(ready)
+    /// Was its end given, or is it broken?
+    #[cfg(feature = "server")]
+    pub(crate) fn is_over(&self) -> bool {
+        self.ended
     }
 
-    /// As [`Subscriber::next`], at most for `timeout`: `None` if nothing came, or after the end.
-    pub fn next_within(&mut self, timeout: Duration) -> Option<Delivery<'_>> {
-        let deadline = Clock::now() + timeout;
-        loop {
-            if let Some(ready) = self.advance() {
-                return Some(self.render(ready));
-            }
-            if self.ended || !self.wait(deadline) {
-                return None;
-            }
-        }
+    /// The link.
+    #[cfg(feature = "server")]
+    pub(crate) fn link(&self) -> &L {
+        &self.link
     }
 
     /// Moves over the next delivery.
     #[inline]
-    fn advance(&mut self) -> Option<Ready> {
+    pub(crate) fn advance(&mut self) -> Result<Option<Ready>, L::Fault> {
         if self.ended {
-            return None;
+            return Ok(None);
         }
         self.show_cursor();
+        let mut step_count = 0;
         loop {
             match self.look_within_window() {
                 Next::Chunk(descriptor) => {
@@ -286,29 +269,36 @@ impl Subscriber {
                         if let Some(window) = &mut self.window {
                             window.tell(descriptor.seq);
                         }
-                        return Some(Ready::Chunk(descriptor));
+                        return Ok(Some(Ready::Chunk(descriptor)));
                     }
                 }
-                Next::Nothing if self.reports_seen == self.epoch => return None,
+                Next::Again => {}
+                Next::Nothing if self.reports_seen == self.epoch => return Ok(None),
                 Next::Nothing => {
                     self.reports_seen = self.epoch; // No progress comes without a knock.
-                    return self.report().map(Ready::Progress);
+                    return Ok(self.report().map(Ready::Progress));
                 }
-                Next::Gap(gap) => return Some(Ready::Gap(gap)),
-                Next::Ended(outcome) => return Some(self.end(outcome)),
+                Next::Gap(gap) => return Ok(Some(Ready::Gap(gap))),
+                Next::Ended(outcome) => return Ok(Some(self.end(outcome))),
                 Next::Detached(reason) => {
                     let resume_from = self.cursor.next_seq;
-                    return Some(self.finish(EndState::Detached { reason, resume_from }));
+                    return Ok(Some(self.finish(EndState::Detached { reason, resume_from })));
                 }
+                Next::Fault(fault) => return Err(fault),
+            }
+            step_count += 1;
+            if L::IS_FOREIGN && step_count == STEPS_MAX {
+                self.is_torn = true; // Somebody plays with us.
+                return Ok(None);
             }
         }
     }
 
     #[inline]
-    fn render(&self, ready: Ready) -> Delivery<'_> {
-        match ready {
+    pub(crate) fn render(&mut self, ready: Ready) -> Result<Delivery<'_>, L::Fault> {
+        Ok(match ready {
             Ready::Chunk(descriptor) => {
-                self.chunk(&descriptor, self.link.control.chunks_expected())
+                return self.chunk(&descriptor, self.link.control().chunks_expected());
             }
             Ready::Gap(gap) => Delivery::Gap(gap),
             Ready::Progress(progress) => {
@@ -319,19 +309,40 @@ impl Subscriber {
                 Delivery::Progress(Reported { progress, message, context })
             }
             Ready::End(end) => Delivery::End(Ended { end, error: said(&self.error) }),
-        }
+        })
     }
 
     #[inline]
-    fn chunk(&self, descriptor: &Descriptor, chunks_expected: Option<u64>) -> Delivery<'_> {
+    fn chunk(
+        &mut self,
+        descriptor: &Descriptor,
+        chunks_expected: Option<u64>,
+    ) -> Result<Delivery<'_>, L::Fault> {
+        if Kind::new(descriptor.header.kind).is_none() {
+            return Err(self.broken(Flaw::Kind));
+        }
         let length = if self.headers_only { 0 } else { descriptor.length as usize };
         let data = &self.buffer[..length];
-        let chunk = Chunk::new(self.link.id, chunks_expected, descriptor, data, self.link.anchor);
-        Delivery::Chunk(chunk.expect("this process wrote it"))
+        let (execution, anchor) = (self.link.execution(), self.link.anchor());
+        let chunk = Chunk::new(execution, chunks_expected, descriptor, data, anchor);
+        Ok(Delivery::Chunk(chunk.expect("its kind is known")))
     }
 
-    /// Blocks until there may be something to poll, or the deadline has passed: false.
-    fn wait(&mut self, deadline: Instant) -> bool {
+    /// Nothing that comes after this could be believed.
+    #[cold]
+    fn broken(&mut self, flaw: Flaw) -> L::Fault {
+        self.ended = true;
+        (self.is_plain, self.granted_seq) = (false, 0);
+        self.link.fault(flaw)
+    }
+
+    /// Blocks until there may be something to poll, the shard may be gone, or the deadline has
+    /// passed: false.
+    pub(crate) fn wait(&mut self, deadline: Instant) -> bool {
+        if L::IS_FOREIGN && std::mem::take(&mut self.is_torn) {
+            std::thread::sleep(limits::DOOR_LOOK_INTERVAL);
+            return Clock::now() < deadline;
+        }
         let spin_until = (Clock::now() + limits::SPIN_DEFAULT).min(deadline);
         loop {
             if self.has_news() {
@@ -343,55 +354,22 @@ impl Subscriber {
             }
             spin_hint();
         }
-        self.link.exchange.fall_asleep();
+        self.link.fall_asleep();
         let found = loop {
-            let epoch = self.link.desk.epoch();
-            let head_seq = self.link.reader.head_seq();
-            if self.has_news() || epoch != self.epoch {
+            let epoch = self.link.epoch();
+            let head_seq = self.link.reader().head_seq();
+            if self.has_news() || epoch != self.epoch || !self.link.is_up() {
                 break true;
             }
-            let head = (self.link.reader.head_word(), head_seq as u32);
-            let desk = (self.link.desk.epoch_word(), epoch as u32);
-            futex::wait_either([head, desk], deadline);
+            let head = (self.link.reader().head_word(), head_seq as u32);
+            let desk = (self.link.epoch_word(), epoch as u32);
+            futex::wait_either([head, desk], self.link.sleep_until(deadline));
             if Clock::now() >= deadline {
                 break self.has_news();
             }
         };
-        self.link.exchange.wake_up();
+        self.link.wake_up();
         found
-    }
-
-    /// The first half of falling asleep, for a simulation: what happens before the second half is
-    /// what another thread could do between the two. `false`: there is no reason to.
-    #[cfg(feature = "planted")]
-    pub(crate) fn lie_down(&mut self) -> bool {
-        if self.ended {
-            return false;
-        }
-        if planted(Planted::AsleepAfterCheck) {
-            return !self.has_news();
-        }
-        self.link.exchange.fall_asleep();
-        true
-    }
-
-    /// The second half. The words that it sleeps on; `None` if there is news.
-    #[cfg(feature = "planted")]
-    pub(crate) fn doze(&mut self) -> Option<[usize; 2]> {
-        use crate::memory::interleave::name_of;
-        if planted(Planted::AsleepAfterCheck) {
-            self.link.exchange.fall_asleep();
-        } else if self.has_news() {
-            self.link.exchange.wake_up();
-            return None;
-        }
-        Some([name_of(self.link.reader.head_word()), name_of(self.link.desk.epoch_word())])
-    }
-
-    /// It was woken.
-    #[cfg(feature = "planted")]
-    pub(crate) fn rise(&mut self) {
-        self.link.exchange.wake_up();
     }
 
     /// Is there a chunk, a gap, or a knock?
@@ -399,8 +377,8 @@ impl Subscriber {
         let next_seq = self.cursor.next_seq;
         let is_held = self.window.is_some_and(|window| window.holds(next_seq));
         next_seq < self.granted_seq
-            || (!is_held && !matches!(self.link.reader.poll(next_seq), Poll::Pending))
-            || self.link.desk.epoch() != self.epoch
+            || (!is_held && !matches!(self.link.reader().poll(next_seq), Poll::Pending))
+            || self.link.epoch() != self.epoch
     }
 
     /// Makes the cursor visible (everything before it has been dealt with), and looks whether the
@@ -410,9 +388,9 @@ impl Subscriber {
         let next_seq = self.cursor.next_seq;
         if self.shown_seq != next_seq {
             self.shown_seq = next_seq;
-            self.link.page.set_cursor(next_seq);
+            self.link.page().set_cursor(next_seq);
         }
-        let epoch = self.link.desk.epoch();
+        let epoch = self.link.epoch();
         if epoch != self.epoch || self.wanted {
             self.answer_knock(epoch);
         }
@@ -426,27 +404,27 @@ impl Subscriber {
         if epoch != self.epoch {
             self.epoch = epoch;
             self.unsettled = true;
-            self.wanted = self.link.control.attention_hint();
+            self.wanted = self.link.control().attention_hint();
         }
         if self.wanted && self.rung_seq != self.shown_seq {
             self.wanted = false;
             self.rung_seq = self.shown_seq;
-            self.link.bell.waker.wake();
+            self.link.ring();
         }
     }
 
     /// What is next in the ring, as the policy and the window of acknowledgements have it.
     #[inline]
-    fn look_within_window(&mut self) -> Next {
+    fn look_within_window(&mut self) -> Next<L::Fault> {
         let next = self.look();
         if let (Next::Chunk(descriptor), Some(mut window)) = (&next, self.window)
             && self.is_wanted(descriptor)
         {
-            let is_admitted = window.admits(descriptor.seq, self.link.desk.acked_seq());
+            let is_admitted = window.admits(descriptor.seq, self.link.acked_seq());
             self.window = Some(window);
             if !is_admitted {
                 self.granted_seq = 0; // What is owed is another question when it goes on.
-                let detached = detach_of_code(self.link.desk.detached());
+                let detached = detach_of_code(self.link.detached());
                 return detached.map_or(Next::Nothing, Next::Detached);
             }
         }
@@ -455,58 +433,101 @@ impl Subscriber {
 
     /// What is next in the ring, as the policy has it.
     #[inline]
-    fn look(&mut self) -> Next {
+    fn look(&mut self) -> Next<L::Fault> {
         let next_seq = self.cursor.next_seq;
         if next_seq >= self.granted_seq && self.terms.policy != Policy::Block {
             return self.evaluate();
         }
-        match self.link.reader.poll(next_seq) {
+        match self.link.reader().poll(next_seq) {
             Poll::Ready(descriptor) => Next::Chunk(descriptor),
             Poll::Pending if !self.unsettled => Next::Nothing,
             Poll::Pending => self.look_around(),
-            Poll::Overtaken { .. } | Poll::Gone => self.skip_overtaken(),
-            Poll::Corrupt => unreachable!("this process wrote the ring"),
+            Poll::Overtaken { .. } => self.skip_overtaken(),
+            Poll::Gone if !L::IS_FOREIGN => self.skip_overtaken(),
+            Poll::Gone | Poll::Corrupt => self.meet_flaw(Flaw::Ring),
         }
     }
 
     /// There is no chunk to read: is anything else the matter?
     #[cold]
-    fn look_around(&mut self) -> Next {
-        if let Some(outcome) = self.final_outcome() {
-            return Next::Ended(outcome);
+    fn look_around(&mut self) -> Next<L::Fault> {
+        let record = self.link.control().final_record();
+        if let Some(record) = record
+            && self.cursor.next_seq > record.head_seq
+        {
+            return self.ended_with(&record);
         }
-        if let Some(reason) = detach_of_code(self.link.desk.detached()) {
+        if let Some(reason) = detach_of_code(self.link.detached()) {
             return Next::Detached(reason);
         }
-        if self.link.control.final_record().is_none() {
-            self.unsettled = false; // Until the next knock.
+        match record {
+            None => self.unsettled = false, // Until the next knock.
+            Some(record) if L::IS_FOREIGN => return self.look_for_rest(&record),
+            Some(_) => {} // Its last chunks are still to be read.
         }
-        Next::Nothing // Or its last chunks are still to be read.
+        Next::Nothing
     }
 
     /// How the execution has ended, if it has and this subscriber has everything: that is its end,
     /// also where the ring was given to somebody else meanwhile.
-    fn final_outcome(&self) -> Option<Outcome> {
-        let record = self.link.control.final_record()?;
-        let outcome = outcome_of_code(record.verdict.get()).expect("this process wrote it");
-        (self.cursor.next_seq > record.head_seq).then_some(outcome)
+    fn look_for_end(&mut self) -> Option<Next<L::Fault>> {
+        let record = self.link.control().final_record()?;
+        (self.cursor.next_seq > record.head_seq).then(|| self.ended_with(&record))
+    }
+
+    fn ended_with(&mut self, record: &FinalRecord) -> Next<L::Fault> {
+        match outcome_of_code(record.verdict.get()) {
+            Some(outcome) => Next::Ended(outcome),
+            None => Next::Fault(self.broken(Flaw::Verdict)),
+        }
+    }
+
+    /// The execution has ended, and the ring that another process writes was seen before that
+    /// without its last chunks. They are there, or will never be.
+    fn look_for_rest(&mut self, record: &FinalRecord) -> Next<L::Fault> {
+        match self.link.reader().poll(self.cursor.next_seq) {
+            Poll::Ready(_) => Next::Again,
+            Poll::Overtaken { .. } => self.skip_overtaken(),
+            Poll::Pending | Poll::Gone | Poll::Corrupt => self.skip_rest(record),
+        }
+    }
+
+    /// What stands in the ring can not be right. If the execution has ended, that may be why, and
+    /// what is missing can be counted; else there is nothing to go on.
+    #[cold]
+    fn meet_flaw(&mut self, flaw: Flaw) -> Next<L::Fault> {
+        if let Some(end) = self.look_for_end() {
+            return end;
+        }
+        if let Some(reason) = detach_of_code(self.link.detached()) {
+            return Next::Detached(reason);
+        }
+        match self.link.control().final_record() {
+            Some(record) => self.skip_rest(&record),
+            None => Next::Fault(self.broken(flaw)),
+        }
+    }
+
+    /// One gap up to the execution's end.
+    fn skip_rest(&mut self, record: &FinalRecord) -> Next<L::Fault> {
+        let until_seq = record.head_seq.saturating_add(1);
+        self.skip_counted(until_seq, sum_of(&record.totals, self.terms.kinds))
     }
 
     /// Asks the policy, with what the ring holds now.
-    fn evaluate(&mut self) -> Next {
-        let reader = &self.link.reader;
+    fn evaluate(&mut self) -> Next<L::Fault> {
+        let reader = self.link.reader();
         let next_seq = self.cursor.next_seq;
         if matches!(reader.poll(next_seq), Poll::Pending) {
             return if self.unsettled { self.look_around() } else { Next::Nothing };
         }
-        let head_seq = reader.head_seq().max(next_seq);
-        let log = RingLog {
-            reader,
-            head_seq,
-            tail_seq: reader.tail_seq(),
-            next_seq,
-            seen: self.cursor.seen,
-        };
+        let mut head_seq = reader.head_seq().max(next_seq);
+        let tail_seq = reader.tail_seq();
+        if L::IS_FOREIGN {
+            // No ring holds more than its slots, whatever it says.
+            head_seq = head_seq.min(next_seq + u64::from(reader.geometry().slot_count()));
+        }
+        let log = RingLog { reader, head_seq, tail_seq, next_seq, seen: self.cursor.seen };
         let before = self.cursor;
         let owed = policy::owed(&self.terms, &mut self.cursor, &log);
         let (kinds, fresh) = (self.terms.kinds, self.fresh);
@@ -531,62 +552,107 @@ impl Subscriber {
                 // The freshest are owed under these two: one at a time, then ask again.
                 let one = matches!(self.terms.policy, Policy::DropOldest | Policy::Conflate)
                     || self.window.is_some();
-                self.granted_seq = if one { next_seq + 1 } else { until_seq };
+                self.granted_seq = if one { next_seq + 1 } else { until_seq.max(next_seq + 1) };
                 self.look()
             }
             Some(Err(Some(gap))) => self.gap(gap),
-            Some(Err(None)) => self.look(),
+            Some(Err(None)) => Next::Again,
         }
     }
 
     fn is_ours(&self) -> bool {
-        self.link.desk.detached() == 0
+        self.link.detached() == 0
     }
 
     /// It lags too far: it ends itself, and the shard hears that it has left.
-    fn disconnect(&mut self) -> Next {
-        self.leave(Left::Done);
+    fn disconnect(&mut self) -> Next<L::Fault> {
+        self.link.leave(Left::Done);
         Next::Detached(DetachReason::Lag)
     }
 
     /// The ring does not hold the next chunk any more: one exact gap up to what it holds.
     #[cold]
-    fn skip_overtaken(&mut self) -> Next {
-        if let Some(outcome) = self.final_outcome() {
-            return Next::Ended(outcome);
+    fn skip_overtaken(&mut self) -> Next<L::Fault> {
+        if let Some(end) = self.look_for_end() {
+            return end;
         }
-        if let Some(reason) = detach_of_code(self.link.desk.detached()) {
+        if let Some(reason) = detach_of_code(self.link.detached()) {
             return Next::Detached(reason);
         }
-        // A consistent look; its writer is in this process and will not be in the middle for long.
-        let Some(tail) = self.link.reader.tail_totals() else { return Next::Nothing };
+        // A consistent look; its writer, if it lives, will not be in the middle for long.
+        let tail = match self.link.reader().tail_totals() {
+            Some(tail) => tail,
+            None if L::IS_FOREIGN => match self.tail_of_ended() {
+                Some(tail) => tail,
+                None => {
+                    self.is_torn = true;
+                    return Next::Nothing;
+                }
+            },
+            None => return Next::Nothing,
+        };
         if tail.tail_seq <= self.cursor.next_seq {
+            self.is_torn = true;
             return Next::Nothing; // The window is being given to somebody else: the desk tells.
         }
-        let seen = sum_of(&tail.kinds, self.terms.kinds);
+        if L::IS_FOREIGN && tail.tail_seq > self.link.reader().head_seq().saturating_add(1) {
+            return self.meet_flaw(Flaw::Ring);
+        }
+        self.skip_counted(tail.tail_seq, sum_of(&tail.kinds, self.terms.kinds))
+    }
+
+    /// What stood before the tail when the execution ended, although its writer has died in the
+    /// middle of saying so: all chunks without those that are still held.
+    fn tail_of_ended(&self) -> Option<TailTotals> {
+        let record = self.link.control().final_record()?;
+        let reader = self.link.reader();
+        let tail_seq = reader.tail_seq();
+        let held_max = u64::from(reader.geometry().slot_count());
+        let end_seq = record.head_seq.checked_add(1)?;
+        if tail_seq > end_seq || end_seq - tail_seq > held_max {
+            return None;
+        }
+        let mut kinds = record.totals;
+        for seq in tail_seq..end_seq {
+            let Poll::Ready(descriptor) = reader.poll(seq) else { return None };
+            let total = &mut kinds[descriptor.header.kind as usize];
+            total.count = total.count.wrapping_sub(1);
+            total.bytes = total.bytes.wrapping_sub(u64::from(descriptor.length));
+        }
+        Some(TailTotals { tail_seq, kinds })
+    }
+
+    /// Moves on to `until_seq`, before which there were so many chunks of its kinds.
+    fn skip_counted(&mut self, until_seq: u64, seen: Totals) -> Next<L::Fault> {
+        if L::IS_FOREIGN && until_seq > SEQ_MAX {
+            return Next::Fault(self.broken(Flaw::Totals));
+        }
         let missed = seen - self.cursor.seen;
         if self.terms.policy == Policy::Disconnect && !self.fresh && missed.chunks > 0 {
             return self.disconnect();
         }
         if missed.chunks == 0 {
-            self.cursor = self.cursor.moved_to(tail.tail_seq, seen);
-            return self.look();
+            self.cursor = self.cursor.moved_to(until_seq, seen);
+            return Next::Again;
         }
         let from_seq = self.cursor.next_seq;
-        self.cursor = Cursor::new(tail.tail_seq, seen);
+        self.cursor = Cursor::new(until_seq, seen);
         self.granted_seq = 0;
         let late = self.fresh || self.terms.policy == Policy::Block; // The gate has stood since.
         let reason = if late { GapReason::Late } else { GapReason::Overtaken };
         self.fresh = false;
-        let to_seq = tail.tail_seq - 1;
+        let to_seq = until_seq - 1;
         let Totals { chunks: chunk_count, bytes: byte_count } = missed;
         self.gap(Gap { from_seq, to_seq, chunk_count, byte_count, reason })
     }
 
-    fn gap(&mut self, gap: Gap) -> Next {
+    fn gap(&mut self, gap: Gap) -> Next<L::Fault> {
+        if L::IS_FOREIGN && gap.chunk_count > gap.to_seq - gap.from_seq + 1 {
+            return Next::Fault(self.broken(Flaw::Totals));
+        }
         self.fresh = false;
         self.missed = self.missed + Totals { chunks: gap.chunk_count, bytes: gap.byte_count };
-        self.link.page.set_missed(self.missed.chunks, self.missed.bytes);
+        self.link.page().set_missed(self.missed.chunks, self.missed.bytes);
         if let Some(window) = &mut self.window {
             window.tell(gap.to_seq);
         }
@@ -605,19 +671,23 @@ impl Subscriber {
         if self.headers_only {
             return true;
         }
-        match self.link.reader.copy(descriptor, &mut self.buffer) {
+        match self.link.reader().copy(descriptor, &mut self.buffer) {
             Ok(()) => true,
             Err(ReadError::Overtaken { .. } | ReadError::Gone) => {
                 self.granted_seq = 0;
                 false
             }
-            Err(error) => unreachable!("of a ring that this process wrote: {error}"),
+            Err(_) => {
+                self.granted_seq = 0;
+                assert!(L::IS_FOREIGN); // Of a ring that this process wrote there is no other.
+                false // What is looked at next says so.
+            }
         }
     }
 
     /// Progress that was not told yet.
     fn report(&mut self) -> Option<Progress> {
-        let record = self.link.control.progress()?;
+        let record = self.link.control().progress()?;
         if record.reports <= self.reports_told {
             return None;
         }
@@ -635,7 +705,7 @@ impl Subscriber {
         if let Some(progress) = self.report() {
             return Ready::Progress(progress);
         }
-        self.error = self.link.control.error_text().as_str().to_owned();
+        self.error = self.link.control().error_text().as_str().to_owned();
         self.finish(EndState::Ended(outcome))
     }
 
@@ -647,10 +717,95 @@ impl Subscriber {
         let now = self.now.unwrap_or_else(Clock::now);
         let duration_us = now.since(self.since).as_micros() as u64;
         let exit = match state {
-            EndState::Ended(_) => self.link.exit.get().copied(), // Set before the verdict was.
+            EndState::Ended(_) => self.link.exit(),
             EndState::Detached { .. } => None,
         };
         Ready::End(End { state, given, missed: self.missed, duration_us, exit })
+    }
+}
+
+impl Subscriber {
+    /// What is owed next, if anything is at this moment; `None` for ever after the end. Never
+    /// blocks, makes no system call unless the shard waits for word.
+    #[inline]
+    pub fn poll(&mut self) -> Option<Delivery<'_>> {
+        let Ok(delivery) = self.try_poll();
+        delivery
+    }
+
+    /// Hands everything that is owed at this moment to `take`, at most `count_max` deliveries, and
+    /// returns how many that were: as repeated calls of [`Subscriber::poll`], for less. Where the
+    /// subscriber stands is shown to the producer once, at the end.
+    #[inline]
+    pub fn drain(&mut self, count_max: usize, take: impl FnMut(Delivery<'_>)) -> usize {
+        let Ok(count) = self.try_drain(count_max, take);
+        count
+    }
+
+    /// The next delivery. Blocks until there is one; spins for a little first.
+    ///
+    /// # Panics
+    /// After the end.
+    #[expect(clippy::should_implement_trait, reason = "a lending iterator, which std has not")]
+    pub fn next(&mut self) -> Delivery<'_> {
+        assert!(!self.ended, "nothing comes after the end");
+        let ready = loop {
+            let Ok(ready) = self.advance();
+            match ready {
+                Some(ready) => break ready,
+                None => self.wait(Clock::now() + WAIT_MAX),
+            };
+        };
+        let Ok(delivery) = self.render(ready);
+        delivery
+    }
+
+    /// As [`Subscriber::next`], at most for `timeout`: `None` if nothing came, or after the end.
+    pub fn next_within(&mut self, timeout: Duration) -> Option<Delivery<'_>> {
+        let deadline = Clock::now() + timeout;
+        loop {
+            let Ok(ready) = self.advance();
+            if let Some(ready) = ready {
+                let Ok(delivery) = self.render(ready);
+                return Some(delivery);
+            }
+            if self.ended || !self.wait(deadline) {
+                return None;
+            }
+        }
+    }
+
+    /// The first half of falling asleep, for a simulation: what happens before the second half is
+    /// what another thread could do between the two. `false`: there is no reason to.
+    #[cfg(feature = "planted")]
+    pub(crate) fn lie_down(&mut self) -> bool {
+        if self.ended {
+            return false;
+        }
+        if planted(Planted::AsleepAfterCheck) {
+            return !self.has_news();
+        }
+        self.link.fall_asleep();
+        true
+    }
+
+    /// The second half. The words that it sleeps on; `None` if there is news.
+    #[cfg(feature = "planted")]
+    pub(crate) fn doze(&mut self) -> Option<[usize; 2]> {
+        use crate::memory::interleave::name_of;
+        if planted(Planted::AsleepAfterCheck) {
+            self.link.fall_asleep();
+        } else if self.has_news() {
+            self.link.wake_up();
+            return None;
+        }
+        Some([name_of(self.link.reader().head_word()), name_of(self.link.epoch_word())])
+    }
+
+    /// It was woken.
+    #[cfg(feature = "planted")]
+    pub(crate) fn rise(&mut self) {
+        self.link.wake_up();
     }
 }
 
@@ -659,24 +814,14 @@ fn said(text: &str) -> Option<&str> {
     (!text.is_empty()).then_some(text)
 }
 
-impl Subscriber {
-    /// Says so to its shard.
-    fn leave(&self, how: Left) {
-        self.link.exchange.rouse(self.link.desk.dozes()); // Nobody is to wake it for anything.
-        self.link.desk.leave(how);
-        self.link.bell.departed.set();
-        self.link.bell.waker.wake();
-    }
-}
-
-impl Drop for Subscriber {
+impl<L: Link> Drop for Subscriber<L> {
     fn drop(&mut self) {
-        self.leave(self.leaves);
+        self.link.leave(self.leaves);
     }
 }
 
-impl fmt::Debug for Subscriber {
+impl<L: Link> fmt::Debug for Subscriber<L> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "Subscriber({} of {}, {:?})", self.id, self.link.id, self.cursor)
+        write!(out, "Subscriber({} of {}, {:?})", self.id, self.link.execution(), self.cursor)
     }
 }

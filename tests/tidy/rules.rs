@@ -17,10 +17,11 @@ pub const STRATA: &[(&str, u32)] = &[
     ("shard", 5),
     ("sim", 6),
     ("client", 6),
+    ("door", 6),
     ("cli", 7), // Of the program, not of the library.
 ];
 /// Allowed although the numbers are equal.
-const IMPORTS_SIDEWAYS: &[(&str, &str)] = &[("trace", "base")];
+const IMPORTS_SIDEWAYS: &[(&str, &str)] = &[("trace", "base"), ("door", "client")];
 /// Forbidden although the number is lower: these machines never see the kernel.
 const IMPORTS_FORBIDDEN: &[(&str, &str)] =
     &[("mcp", "reactor"), ("agent", "reactor"), ("endpoint", "reactor")];

@@ -1,8 +1,9 @@
 //! What a subscriber is to a connection of another shard: it is polled in that shard's turn, sleeps
 //! in its reactor, and says when its connection broke.
 
+use super::Subscriber;
+use super::link::Near;
 use super::log::RingLog;
-use super::{Link, Subscriber};
 use crate::base::{ExecutionId, Instant};
 use crate::engine::Totals;
 use crate::engine::policy::{self, Cursor};
@@ -23,9 +24,11 @@ impl Subscriber {
     /// As [`Subscriber::poll`], at this time; with the next chunk for it, behind what is given.
     pub(in crate::shard) fn poll_at(&mut self, now: Instant) -> Option<(Delivery<'_>, u64)> {
         self.now = Some(now);
-        let ready = self.advance()?;
+        let Ok(ready) = self.advance();
+        let ready = ready?;
         let next_seq = self.cursor.next_seq;
-        Some((self.render(ready), next_seq))
+        let Ok(delivery) = self.render(ready);
+        Some((delivery, next_seq))
     }
 
     /// Everything that was given has been dealt with: the shard may know.
@@ -58,7 +61,7 @@ impl Subscriber {
     /// As [`Subscriber::rest`], although there are chunks, of which this one is the newest.
     pub(in crate::shard) fn rest_behind(&mut self, head_seq: u64) -> bool {
         self.rest_unless(|subscriber| {
-            let Link { reader, desk, .. } = &subscriber.link;
+            let Near { reader, desk, .. } = &subscriber.link;
             reader.head_seq() != head_seq || desk.epoch() != subscriber.epoch
         })
     }

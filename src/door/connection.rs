@@ -1,0 +1,259 @@
+//! The connection to a door: a request goes out, lines come in, descriptors with the first of them;
+//! then it is the life line.
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind, IoSliceMut, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recv, recvmsg, send,
+};
+use serde_json::Value;
+
+use super::error::{DoorError, Unsound};
+use crate::base::Instant;
+use crate::client::Refused;
+use crate::limits;
+use crate::reactor::Clock;
+use crate::wire::http1::{Method, ResponsePart, ResponseReader, Status};
+
+/// Descriptors that come with a grant: of the ring, the control page, the page of our own.
+pub(super) const DESCRIPTORS: usize = 3;
+const BUFFER_BYTES: usize = 4 << 10;
+
+/// A connection on which the server still speaks.
+pub(super) struct Talk {
+    stream: UnixStream,
+    reader: ResponseReader,
+    /// Of the body, in lines.
+    body: VecDeque<u8>,
+    descriptors: Vec<OwnedFd>,
+    status: Option<Status>,
+    is_over: bool,
+    deadline: Instant,
+}
+
+impl Talk {
+    /// Connects, makes sure who is there, and asks.
+    pub(super) fn begin(path: &Path, request: &[u8]) -> Result<Talk, DoorError> {
+        let absent = |error| DoorError::NoServer { path: path.to_owned(), error };
+        let stream = UnixStream::connect(path).map_err(absent)?;
+        let peer = rustix::net::sockopt::socket_peercred(&stream).map_err(io::Error::from)?;
+        if !super::is_trusted(peer.uid.as_raw()) {
+            let error = io::Error::new(ErrorKind::PermissionDenied, "another user listens there");
+            return Err(absent(error));
+        }
+        Talk::on(stream, request)
+    }
+
+    /// As [`Talk::begin`], on a connection.
+    pub(super) fn on(stream: UnixStream, request: &[u8]) -> Result<Talk, DoorError> {
+        stream.set_write_timeout(Some(limits::DOOR_ANSWER_TIMEOUT))?;
+        let mut reader = ResponseReader::new();
+        reader.expect(Method::Post);
+        reader.limit_body(limits::DOOR_GRANT_BYTES_MAX as u64);
+        let deadline = Clock::now() + limits::DOOR_ANSWER_TIMEOUT;
+        let mut talk = Talk {
+            stream,
+            reader,
+            body: VecDeque::new(),
+            descriptors: Vec::new(),
+            status: None,
+            is_over: false,
+            deadline,
+        };
+        let sent = (&talk.stream).write_all(request);
+        talk.head(sent)?;
+        Ok(talk)
+    }
+
+    /// Reads up to the body; a refusal, whole. A server may refuse before it has read everything.
+    fn head(&mut self, sent: io::Result<()>) -> Result<(), DoorError> {
+        while self.status.is_none() {
+            if !self.fill()? {
+                sent?;
+                return Err(DoorError::ServerGone);
+            }
+        }
+        let status = self.status.expect("it was just there");
+        if status == Status::OK {
+            return Ok(());
+        }
+        while !self.is_over && self.fill()? {}
+        let body: Vec<u8> = self.body.drain(..).collect();
+        Err(DoorError::Refused(refused(status, &body)))
+    }
+
+    /// The next line, without its end.
+    pub(super) fn line(&mut self) -> Result<Vec<u8>, DoorError> {
+        loop {
+            if let Some(end) = self.body.iter().position(|byte| *byte == b'\n') {
+                let mut line: Vec<u8> = self.body.drain(..=end).collect();
+                line.pop();
+                if !line.is_empty() {
+                    return Ok(line);
+                }
+            } else if self.is_over || !self.fill()? {
+                return Err(DoorError::ServerGone);
+            }
+        }
+    }
+
+    /// Waits for bytes; false if there will be no more.
+    fn fill(&mut self) -> Result<bool, DoorError> {
+        let mut buffer = [0; BUFFER_BYTES];
+        let count = self.receive(&mut buffer)?;
+        let mut input = &buffer[..count];
+        if count == 0 {
+            self.is_over = true;
+            return Ok(false);
+        }
+        loop {
+            match self.reader.read(&mut input) {
+                Ok(Some(ResponsePart::Head(info))) => self.status = Some(info.status),
+                Ok(Some(ResponsePart::Body(piece))) => self.body.extend(piece),
+                Ok(Some(ResponsePart::End)) => {
+                    self.is_over = true;
+                    return Ok(true);
+                }
+                Ok(None) => return Ok(true),
+                Err(error) => return Err(unsound(error.to_string())),
+            }
+        }
+    }
+
+    fn receive(&mut self, buffer: &mut [u8]) -> Result<usize, DoorError> {
+        loop {
+            let left = self.deadline.since(Clock::now());
+            if left == Duration::ZERO {
+                return Err(DoorError::Os(ErrorKind::TimedOut.into()));
+            }
+            self.stream.set_read_timeout(Some(left))?;
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
+            let mut control = RecvAncillaryBuffer::new(&mut space);
+            let mut pieces = [IoSliceMut::new(buffer)];
+            match recvmsg(&self.stream, &mut pieces, &mut control, RecvFlags::CMSG_CLOEXEC) {
+                Ok(received) => {
+                    for message in control.drain() {
+                        if let RecvAncillaryMessage::ScmRights(descriptors) = message {
+                            self.descriptors.extend(descriptors);
+                        }
+                    }
+                    if self.descriptors.len() > DESCRIPTORS {
+                        return Err(unsound("more descriptors than a grant has"));
+                    }
+                    return Ok(received.bytes);
+                }
+                Err(Errno::INTR | Errno::AGAIN) => {}
+                Err(Errno::CONNRESET | Errno::PIPE) => return Ok(0),
+                Err(error) => return Err(DoorError::Os(error.into())),
+            }
+        }
+    }
+
+    /// What came with the grant.
+    pub(super) fn descriptors(&mut self) -> Result<[OwnedFd; DESCRIPTORS], DoorError> {
+        let found = std::mem::take(&mut self.descriptors);
+        found.try_into().map_err(|found: Vec<OwnedFd>| {
+            let of = ["ring", "control page", "own page"][found.len().min(DESCRIPTORS - 1)];
+            DoorError::Unsound(Unsound::Descriptor { of, error: None })
+        })
+    }
+
+    /// Tells the server that everything is mapped, or to look.
+    pub(super) fn say(&self) -> Result<(), DoorError> {
+        (&self.stream).write_all(b"\n").map_err(|_| DoorError::ServerGone)
+    }
+
+    /// From now on nothing is waited for here.
+    pub(super) fn into_line(self) -> Result<LifeLine, DoorError> {
+        self.stream.set_nonblocking(true)?;
+        let process_id = std::process::id();
+        Ok(LifeLine { stream: self.stream, is_gone: Cell::new(self.is_over), process_id })
+    }
+}
+
+fn unsound(text: impl Into<String>) -> DoorError {
+    DoorError::Unsound(Unsound::Answer(text.into()))
+}
+
+/// What a response without success says; a proxy's says less.
+fn refused(status: Status, body: &[u8]) -> Refused {
+    let error = serde_json::from_slice::<Value>(body).unwrap_or_default();
+    let text = |name: &str| error["error"][name].as_str().map(printable);
+    Refused {
+        status,
+        code: text("code").unwrap_or_default(),
+        message: text("message").unwrap_or_default(),
+        field: text("field"),
+        limit: error["error"]["limit"].as_u64(),
+        retry_after: error["error"]["retry_after_ms"].as_u64().map(Duration::from_millis),
+    }
+}
+
+/// Fit to be printed: no control characters, and not without end.
+fn printable(text: &str) -> String {
+    let chars = text.chars().filter(|c| !c.is_control());
+    chars.take(limits::CLIENT_MESSAGE_CHARS_MAX).collect()
+}
+
+/// The connection on which a door was granted. While it stands, the server is there.
+pub(super) struct LifeLine {
+    stream: UnixStream,
+    is_gone: Cell<bool>,
+    /// Whose it is: a child that was forked has the same, and is not us.
+    process_id: u32,
+}
+
+impl LifeLine {
+    /// Makes the server look at what we have written.
+    pub(super) fn knock(&self) {
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        match send(&self.stream, b"\n", flags) {
+            Ok(_) | Err(Errno::AGAIN | Errno::INTR) => {} // Full of knocks: it will look.
+            Err(_) => self.is_gone.set(true),
+        }
+    }
+
+    /// Takes what the server has sent (it only wants us to look), and says whether it is there.
+    pub(super) fn is_up(&self) -> bool {
+        let mut buffer = [0u8; 512];
+        // Bounded: who sends without end is there.
+        for _ in 0..LOOKS_MAX {
+            if self.is_gone.get() {
+                return false;
+            }
+            match recv(&self.stream, &mut buffer[..], RecvFlags::DONTWAIT) {
+                Ok((_, 0)) => self.is_gone.set(true),
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return true,
+                Err(_) => self.is_gone.set(true),
+            }
+        }
+        true
+    }
+
+    /// Was it found broken?
+    pub(super) fn is_known_gone(&self) -> bool {
+        self.is_gone.get()
+    }
+
+    /// Is this the process that it was granted to?
+    pub(super) fn is_ours(&self) -> bool {
+        self.process_id == std::process::id()
+    }
+}
+
+const LOOKS_MAX: u32 = 64;
+
+impl AsFd for LifeLine {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}

@@ -1,0 +1,113 @@
+//! A subscriber's link to a server in another process: its words lie in files that both have mapped,
+//! and its bell is the life line.
+
+use std::cell::Cell;
+
+use super::connection::LifeLine;
+use crate::base::{ExecutionId, Instant};
+use crate::engine::Exit;
+use crate::limits;
+use crate::memory::atomic::AtomicU64;
+use crate::memory::{ClockAnchor, ControlView, DeskView, Left, ReaderPage, RingReader};
+use crate::reactor::Clock;
+use crate::shard::delivery::exit_of_code;
+use crate::shard::{Flaw, Link};
+
+/// See the module's text.
+pub struct Far {
+    pub(super) id: ExecutionId,
+    pub(super) reader: RingReader,
+    pub(super) control: ControlView,
+    pub(super) desk: DeskView,
+    pub(super) page: ReaderPage,
+    pub(super) line: LifeLine,
+    pub(super) anchor: ClockAnchor,
+    /// What was found to be wrong: nothing comes after that.
+    pub(super) flaw: Cell<Option<Flaw>>,
+}
+
+impl Link for Far {
+    type Fault = Flaw;
+    const IS_FOREIGN: bool = true;
+
+    #[inline]
+    fn execution(&self) -> ExecutionId {
+        self.id
+    }
+
+    #[inline]
+    fn reader(&self) -> &RingReader {
+        &self.reader
+    }
+
+    #[inline]
+    fn control(&self) -> &ControlView {
+        &self.control
+    }
+
+    #[inline]
+    fn page(&self) -> &ReaderPage {
+        &self.page
+    }
+
+    #[inline]
+    fn anchor(&self) -> ClockAnchor {
+        self.anchor
+    }
+
+    #[inline]
+    fn epoch(&self) -> u64 {
+        self.desk.epoch()
+    }
+
+    fn epoch_word(&self) -> &AtomicU64 {
+        self.desk.epoch_word()
+    }
+
+    #[inline]
+    fn detached(&self) -> u32 {
+        self.desk.detached()
+    }
+
+    #[inline]
+    fn acked_seq(&self) -> u64 {
+        0 // The cursor says it all.
+    }
+
+    fn fall_asleep(&self) {
+        self.page.set_asleep();
+    }
+
+    fn wake_up(&self) {
+        self.page.set_awake();
+    }
+
+    fn sleep_until(&self, deadline: Instant) -> Instant {
+        (Clock::now() + limits::DOOR_SLEEP_MAX).min(deadline)
+    }
+
+    fn is_up(&self) -> bool {
+        self.line.is_up()
+    }
+
+    fn ring(&self) {
+        self.line.knock();
+    }
+
+    fn leave(&self, _how: Left) {
+        if self.line.is_ours() {
+            self.page.set_left();
+            self.line.knock();
+        }
+    }
+
+    fn exit(&self) -> Option<Exit> {
+        exit_of_code(self.control.exit())
+    }
+
+    #[cold]
+    fn fault(&self, flaw: Flaw) -> Flaw {
+        self.flaw.set(Some(flaw));
+        flaw
+    }
+}

@@ -1,0 +1,255 @@
+//! A reader in another process: the same policies, gaps and ends as any other subscriber's, over a
+//! ring that somebody else writes.
+
+use std::cell::Cell;
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use super::connection::LifeLine;
+use super::error::{DoorError, Unsound};
+use super::link::Far;
+use super::options::ReadOptions;
+use crate::base::{ExecutionId, Instant, SubscriberId};
+use crate::endpoint::ReadGrant;
+use crate::engine::{Subscribed, Terms};
+use crate::limits;
+use crate::memory::{ClockAnchor, ControlView, OpenError, ReaderPage, RingReader};
+use crate::reactor::Clock;
+use crate::shard::{Delivery, Link, Subscriber};
+
+/// Reads one execution of a server in another process. Dropping it unsubscribes.
+///
+/// Everything comes in the order of the log, and last of all one [`Delivery::End`]. An error instead
+/// says that there will be no end, and comes again with every further call.
+pub struct Reader {
+    subscriber: Subscriber<Far>,
+    poll_count: u32,
+    /// When it was last looked whether the server lives.
+    looked: Instant,
+    /// Sleeps on the descriptor so far.
+    watch_count: u64,
+    is_watching: bool,
+}
+
+impl Reader {
+    pub(super) fn new(
+        grant: &ReadGrant,
+        descriptors: [OwnedFd; 3],
+        line: LifeLine,
+        options: &ReadOptions,
+    ) -> Result<Reader, DoorError> {
+        let [ring, control, page] = descriptors;
+        let reader = RingReader::open(ring).map_err(wrong("ring"))?;
+        let opened = ControlView::open(control, grant.slot);
+        let (control, desk) = opened.map_err(wrong("control page"))?;
+        let page = ReaderPage::open(page).map_err(wrong("reader's page"))?;
+        let ReadGrant { execution: id, subscriber, terms, cursor, wall_us, mono_ns, .. } = *grant;
+        line.knock(); // Everything is mapped.
+        let anchor = ClockAnchor { wall_us, mono_ns };
+        let link = Far { id, reader, control, desk, page, line, anchor, flaw: Cell::new(None) };
+        let subscribed = Subscribed { subscriber, execution: id.slot, terms, cursor };
+        let now = Clock::now();
+        let mut subscriber = Subscriber::of_link(link, &subscribed, None, now);
+        subscriber.headers_only(options.headers_only);
+        Ok(Reader { subscriber, poll_count: 0, looked: now, watch_count: 0, is_watching: false })
+    }
+
+    /// What it reads.
+    pub fn execution(&self) -> ExecutionId {
+        self.subscriber.link().execution()
+    }
+
+    /// Its name.
+    pub fn id(&self) -> SubscriberId {
+        self.subscriber.id()
+    }
+
+    /// What was agreed, defaults filled in.
+    pub fn terms(&self) -> Terms {
+        self.subscriber.terms()
+    }
+
+    /// What is owed next, if anything is at this moment; `None` for ever after the end. Never
+    /// blocks; makes hardly any system call.
+    ///
+    /// # Errors
+    /// [`DoorError::ServerGone`] once everything was given that could be, [`DoorError::Unsound`].
+    #[inline]
+    pub fn poll(&mut self) -> Result<Option<Delivery<'_>>, DoorError> {
+        self.poll_count += 1;
+        if self.poll_count >= limits::DOOR_POLLS_PER_LOOK && self.is_troubled() {
+            return self.take_rest();
+        }
+        Ok(self.subscriber.try_poll()?)
+    }
+
+    /// Hands everything that is owed at this moment to `take`, at most `count_max` deliveries, and
+    /// returns how many that were: as repeated calls of [`Reader::poll`], for less.
+    ///
+    /// # Errors
+    /// As [`Reader::poll`]. What was handed over before stays so.
+    #[inline]
+    pub fn drain(
+        &mut self,
+        count_max: usize,
+        mut take: impl FnMut(Delivery<'_>),
+    ) -> Result<usize, DoorError> {
+        self.poll_count += 1;
+        if self.poll_count < limits::DOOR_POLLS_PER_LOOK || !self.is_troubled() {
+            return Ok(self.subscriber.try_drain(count_max, take)?);
+        }
+        let mut count = 0;
+        while count < count_max {
+            match self.take_rest() {
+                Ok(Some(delivery)) => take(delivery),
+                Ok(None) => break,
+                Err(_) if count > 0 => break,
+                Err(error) => return Err(error),
+            }
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    /// The next delivery; waits for it. `None` after the end.
+    ///
+    /// # Errors
+    /// As [`Reader::poll`].
+    #[expect(clippy::should_implement_trait, reason = "a lending iterator, which std has not")]
+    pub fn next(&mut self) -> Result<Option<Delivery<'_>>, DoorError> {
+        self.next_until(Instant::FAR)
+    }
+
+    /// As [`Reader::next`], at most for `timeout`: `None` also if nothing came;
+    /// [`Reader::is_over`] tells.
+    ///
+    /// # Errors
+    /// As [`Reader::poll`].
+    pub fn next_within(&mut self, timeout: Duration) -> Result<Option<Delivery<'_>>, DoorError> {
+        self.next_until(Clock::now().saturating_add(timeout))
+    }
+
+    fn next_until(&mut self, deadline: Instant) -> Result<Option<Delivery<'_>>, DoorError> {
+        self.end_watch();
+        loop {
+            let is_gone = self.subscriber.link().line.is_known_gone();
+            if let Some(ready) = self.subscriber.advance()? {
+                return Ok(Some(self.subscriber.render(ready)?));
+            }
+            if self.subscriber.is_over() {
+                return self.after_end();
+            }
+            if is_gone {
+                return Err(DoorError::ServerGone);
+            }
+            if !self.subscriber.wait(deadline) && !self.subscriber.link().line.is_known_gone() {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Was its end given?
+    pub fn is_over(&self) -> bool {
+        self.subscriber.is_over() && self.subscriber.link().flaw.get().is_none()
+    }
+
+    /// "I will now wait until [`Reader::as_fd`](AsFd::as_fd) can be read." `false`: there is
+    /// something already; [`Reader::poll`] for it. Then poll until there is nothing, and ask again.
+    ///
+    /// ```no_run
+    /// # use streamdoor::door::{DoorError, Reader};
+    /// use rustix::event::{PollFd, PollFlags, poll};
+    ///
+    /// fn follow(reader: &mut Reader) -> Result<(), Box<dyn std::error::Error>> {
+    ///     while !reader.is_over() {
+    ///         while let Some(delivery) = reader.poll()? {
+    ///             println!("{delivery:?}");
+    ///         }
+    ///         if reader.watch() {
+    ///             poll(&mut [PollFd::new(&*reader, PollFlags::IN)], None)?;
+    ///         }
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
+    pub fn watch(&mut self) -> bool {
+        let link = self.subscriber.link();
+        if self.subscriber.is_over() || !link.line.is_up() {
+            self.poll_count = u32::MAX - 1; // The next poll finds out.
+            return false;
+        }
+        self.watch_count += 1;
+        self.is_watching = true;
+        link.page.set_watching(self.watch_count);
+        if self.subscriber.has_news() {
+            self.end_watch();
+            return false;
+        }
+        self.poll_count = u32::MAX - 1; // What makes it readable may be its end.
+        true
+    }
+
+    fn end_watch(&mut self) {
+        if self.is_watching {
+            self.is_watching = false;
+            self.subscriber.link().page.set_awake();
+        }
+    }
+
+    /// Looks, now and then, whether everything is as it was. `true`: it may be that nothing comes.
+    #[cold]
+    fn is_troubled(&mut self) -> bool {
+        let has_watched = self.is_watching || self.poll_count == u32::MAX;
+        self.end_watch();
+        self.poll_count = 0;
+        let now = Clock::now();
+        let link = self.subscriber.link();
+        if has_watched || now.since(self.looked) >= limits::DOOR_LOOK_INTERVAL {
+            self.looked = now;
+            link.line.is_up();
+        }
+        let is_troubled = self.subscriber.is_over() || link.line.is_known_gone();
+        if is_troubled {
+            self.poll_count = u32::MAX - 1;
+        }
+        is_troubled
+    }
+
+    /// What still comes although the server has gone; else that it has.
+    #[cold]
+    fn take_rest(&mut self) -> Result<Option<Delivery<'_>>, DoorError> {
+        match self.subscriber.advance()? {
+            Some(ready) => Ok(Some(self.subscriber.render(ready)?)),
+            None if self.subscriber.is_over() => self.after_end(),
+            None => Err(DoorError::ServerGone),
+        }
+    }
+
+    fn after_end(&self) -> Result<Option<Delivery<'_>>, DoorError> {
+        match self.subscriber.link().flaw.get() {
+            Some(flaw) => Err(flaw.into()),
+            None => Ok(None),
+        }
+    }
+}
+
+pub(super) fn wrong(of: &'static str) -> impl FnOnce(OpenError) -> DoorError {
+    move |error| match error {
+        OpenError::Os(error) => DoorError::Os(error),
+        error => DoorError::Unsound(Unsound::Descriptor { of, error: Some(error) }),
+    }
+}
+
+impl AsFd for Reader {
+    /// To be waited for together with others; see [`Reader::watch`]. Nothing is to be read from it.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.subscriber.link().line.as_fd()
+    }
+}
+
+impl fmt::Debug for Reader {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.subscriber.fmt(out)
+    }
+}

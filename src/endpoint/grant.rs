@@ -1,0 +1,261 @@
+//! What a door grants, as the first line of its answer: spelled by the server, read by the client.
+//!
+//! One JSON object on one line, with `"door": 1`, the version of all that is shared. The descriptors
+//! that go with it are on its first byte, in this order: the ring, the control page, and the page
+//! that is the client's own.
+
+use serde_json::{Map, Value, json};
+
+use crate::base::{ExecutionId, SubscriberId};
+use crate::engine::policy::{Cursor, LagLimit, Terms};
+use crate::engine::{Kind, Kinds, Totals};
+
+/// The version of grants, rings and pages.
+pub const DOOR_VERSION: u64 = 1;
+
+/// The right to read an execution.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadGrant {
+    /// Which execution.
+    pub execution: ExecutionId,
+    /// As whom.
+    pub subscriber: SubscriberId,
+    /// What was agreed, defaults filled in.
+    pub terms: Terms,
+    /// Where to begin, and what was before.
+    pub cursor: Cursor,
+    /// Which desk slot behind the control page is the reader's.
+    pub slot: u32,
+    /// Wall time in µs of the moment `mono_ns`: for the times of chunks.
+    pub wall_us: u64,
+    /// Nanoseconds of CLOCK_MONOTONIC.
+    pub mono_ns: u64,
+}
+
+/// The right to be the producer of an execution.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProduceGrant {
+    /// Which execution.
+    pub execution: ExecutionId,
+    /// Under what its progress is told, if there is such a thing.
+    pub token: Option<String>,
+}
+
+/// What is wrong with a line that should be a grant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GrantFault {
+    /// It is no JSON object.
+    NoObject,
+    /// It is of another version than [`DOOR_VERSION`].
+    Version,
+    /// This field is missing, or not what it has to be.
+    Field(&'static str),
+}
+
+impl ReadGrant {
+    /// As the server spells it.
+    pub fn spelled(&self) -> Value {
+        let Terms { policy, limit, kinds } = self.terms;
+        let mut limits = json!({"chunks": limit.chunks});
+        if limit.bytes != u64::MAX {
+            limits["bytes"] = limit.bytes.into();
+        }
+        let mut terms = json!({"policy": policy.name(), "limits": limits});
+        if !kinds.is_all() {
+            let names = Kind::ALL.into_iter().filter(|kind| kinds.contains(*kind)).map(Kind::name);
+            terms["kinds"] = names.collect();
+        }
+        json!({
+            "door": DOOR_VERSION,
+            "execution": self.execution.to_string(),
+            "subscriber": self.subscriber.to_string(),
+            "terms": terms,
+            "next_seq": self.cursor.next_seq,
+            "seen": {"chunks": self.cursor.seen.chunks, "bytes": self.cursor.seen.bytes},
+            "slot": self.slot,
+            "clock": {"wall_us": self.wall_us, "mono_ns": self.mono_ns},
+        })
+    }
+
+    /// From a line of a server.
+    ///
+    /// # Errors
+    /// [`GrantFault`].
+    pub fn parse(line: &[u8]) -> Result<ReadGrant, GrantFault> {
+        let grant = object(line)?;
+        let next_seq = number(&grant, "next_seq")?;
+        if !(1..=SEQ_MAX).contains(&next_seq) {
+            return Err(GrantFault::Field("next_seq"));
+        }
+        let seen = within(&grant, "seen")?;
+        let seen = Totals { chunks: number(seen, "chunks")?, bytes: number(seen, "bytes")? };
+        let clock = within(&grant, "clock")?;
+        Ok(ReadGrant {
+            execution: parsed(&grant, "execution")?,
+            subscriber: parsed(&grant, "subscriber")?,
+            terms: terms(within(&grant, "terms")?)?,
+            cursor: Cursor::new(next_seq, seen),
+            slot: u32::try_from(number(&grant, "slot")?).map_err(|_| GrantFault::Field("slot"))?,
+            wall_us: number(clock, "wall_us")?,
+            mono_ns: number(clock, "mono_ns")?,
+        })
+    }
+}
+
+/// No execution has a chunk of a higher number.
+const SEQ_MAX: u64 = 1 << 62;
+
+impl ProduceGrant {
+    /// As the server spells it.
+    pub fn spelled(&self) -> Value {
+        let mut grant = json!({"door": DOOR_VERSION, "execution": self.execution.to_string()});
+        if let Some(token) = &self.token {
+            grant["token"] = token.as_str().into();
+        }
+        grant
+    }
+
+    /// From a line of a server.
+    ///
+    /// # Errors
+    /// [`GrantFault`].
+    pub fn parse(line: &[u8]) -> Result<ProduceGrant, GrantFault> {
+        let grant = object(line)?;
+        let token = match grant.get("token") {
+            None | Some(Value::Null) => None,
+            Some(Value::String(token)) => Some(token.clone()),
+            Some(_) => return Err(GrantFault::Field("token")),
+        };
+        Ok(ProduceGrant { execution: parsed(&grant, "execution")?, token })
+    }
+}
+
+fn object(line: &[u8]) -> Result<Map<String, Value>, GrantFault> {
+    let Ok(Value::Object(grant)) = serde_json::from_slice(line) else {
+        return Err(GrantFault::NoObject);
+    };
+    match grant.get("door").and_then(Value::as_u64) {
+        Some(DOOR_VERSION) => Ok(grant),
+        _ => Err(GrantFault::Version),
+    }
+}
+
+fn number(object: &Map<String, Value>, name: &'static str) -> Result<u64, GrantFault> {
+    object.get(name).and_then(Value::as_u64).ok_or(GrantFault::Field(name))
+}
+
+fn parsed<T: std::str::FromStr>(
+    object: &Map<String, Value>,
+    name: &'static str,
+) -> Result<T, GrantFault> {
+    let text = object.get(name).and_then(Value::as_str);
+    text.and_then(|text| text.parse().ok()).ok_or(GrantFault::Field(name))
+}
+
+fn within<'a>(
+    object: &'a Map<String, Value>,
+    name: &'static str,
+) -> Result<&'a Map<String, Value>, GrantFault> {
+    object.get(name).and_then(Value::as_object).ok_or(GrantFault::Field(name))
+}
+
+fn terms(terms: &Map<String, Value>) -> Result<Terms, GrantFault> {
+    let limits = within(terms, "limits")?;
+    let chunks = u32::try_from(number(limits, "chunks")?).ok().filter(|chunks| *chunks > 0);
+    let bytes = match limits.get("bytes") {
+        None => u64::MAX,
+        Some(_) => number(limits, "bytes")?,
+    };
+    let kinds = match terms.get("kinds") {
+        None => Kinds::ALL,
+        Some(Value::Array(names)) => {
+            let named = names.iter().map(|name| name.as_str()?.parse::<Kind>().ok());
+            let kinds = named.collect::<Option<Kinds>>().ok_or(GrantFault::Field("kinds"))?;
+            let is_all = Kind::ALL.into_iter().all(|kind| kinds.contains(kind));
+            if is_all { Kinds::ALL } else { kinds }
+        }
+        Some(_) => return Err(GrantFault::Field("kinds")),
+    };
+    let limit = LagLimit { chunks: chunks.ok_or(GrantFault::Field("chunks"))?, bytes };
+    Ok(Terms { policy: parsed(terms, "policy")?, limit, kinds })
+}
+
+impl std::fmt::Display for GrantFault {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            GrantFault::NoObject => out.write_str("the grant is not a JSON object"),
+            GrantFault::Version => {
+                write!(out, "the grant is not of version {DOOR_VERSION} of doors")
+            }
+            GrantFault::Field(name) => {
+                write!(out, "`{name}` of the grant is missing, or not what it has to be")
+            }
+        }
+    }
+}
+
+impl std::error::Error for GrantFault {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::Handle;
+    use crate::engine::Policy;
+
+    fn grant() -> ReadGrant {
+        let slot = Handle { index: 3, generation: 9 };
+        ReadGrant {
+            execution: ExecutionId { shard: 1, slot, nonce: 77 },
+            subscriber: SubscriberId(slot),
+            terms: Terms {
+                policy: Policy::DropOldest,
+                limit: LagLimit { chunks: 5, bytes: 1 << 40 },
+                kinds: Kinds::NONE.with(Kind::Row).with(Kind::Log),
+            },
+            cursor: Cursor::new(12, Totals { chunks: 4, bytes: 99 }),
+            slot: 63,
+            wall_us: 1 << 50,
+            mono_ns: u64::MAX,
+        }
+    }
+
+    #[test]
+    fn a_grant_is_read_as_it_was_spelled() {
+        let mut grant = grant();
+        assert_eq!(ReadGrant::parse(grant.spelled().to_string().as_bytes()), Ok(grant));
+        grant.terms.limit.bytes = u64::MAX;
+        grant.terms.kinds = Kinds::ALL;
+        assert_eq!(ReadGrant::parse(grant.spelled().to_string().as_bytes()), Ok(grant));
+        for token in [None, Some("abc".to_owned())] {
+            let grant = ProduceGrant { execution: grant.execution, token };
+            let line = grant.spelled().to_string();
+            assert_eq!(ProduceGrant::parse(line.as_bytes()), Ok(grant));
+        }
+    }
+
+    #[test]
+    fn what_is_no_grant_is_refused_by_name() {
+        assert_eq!(ReadGrant::parse(b"[]"), Err(GrantFault::NoObject));
+        assert_eq!(ReadGrant::parse(b"\xFF"), Err(GrantFault::NoObject));
+        assert_eq!(ProduceGrant::parse(b"{\"door\":2}"), Err(GrantFault::Version));
+        let spelled = grant().spelled();
+        type Spoil = (&'static str, &'static str, Value);
+        let table: [Spoil; 9] = [
+            ("/execution", "execution", json!("x")),
+            ("/subscriber", "subscriber", json!(1)),
+            ("/next_seq", "next_seq", json!(0)),
+            ("/next_seq", "next_seq", json!(u64::MAX)),
+            ("/slot", "slot", json!(1u64 << 32)),
+            ("/seen/chunks", "chunks", json!(-1)),
+            ("/terms/limits/chunks", "chunks", json!(0)),
+            ("/terms/kinds", "kinds", json!(["fish"])),
+            ("/clock", "clock", Value::Null),
+        ];
+        for (pointer, field, value) in table {
+            let mut wrong = spelled.clone();
+            *wrong.pointer_mut(pointer).unwrap() = value;
+            let line = wrong.to_string();
+            assert_eq!(ReadGrant::parse(line.as_bytes()), Err(GrantFault::Field(field)), "{line}");
+        }
+    }
+}
