@@ -18,7 +18,7 @@
 
 use std::num::NonZeroU8;
 
-use super::atomic::{Ordering, fence, full_fence, load_acquire, spin_hint};
+use super::atomic::{AtomicU64, Ordering, fence, full_fence, load_acquire, spin_hint};
 use super::copy;
 use super::futex;
 use super::layout::KindTotals;
@@ -333,6 +333,11 @@ impl ControlView {
     #[inline]
     pub fn gate_epoch(&self) -> u64 {
         load_acquire(self.segment.word(GATE_EPOCH)) // control:gate
+    }
+
+    /// The word of [`ControlView::gate_epoch`], to sleep on with others.
+    pub fn gate_epoch_word(&self) -> &AtomicU64 {
+        self.segment.word(GATE_EPOCH)
     }
 
     /// Sleeps until the gate is set again after `epoch` was read, at most for

@@ -223,6 +223,7 @@ pub fn sweep(folder: &Path, removes: bool) -> io::Result<Vec<(String, Verdict)>>
             Ok(verdict) => verdict,
             // It went by itself meanwhile.
             Err(NamedError::Os(error)) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(NamedError::Fault(NamedFault::Names { count: 0 })) => continue,
             Err(error) => Verdict::Foreign(error),
         };
         found.push((name.to_owned(), verdict));

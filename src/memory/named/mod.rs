@@ -9,10 +9,10 @@
 //! ```
 //!
 //! Whoever reads by name is seen by nobody: it holds no producer back and has no place, so that it
-//! has to expect being overtaken. That the owner has died shows in its lock ([`NamedReader`]).
+//! has to expect being overtaken. That the owner has died shows in its lock ([`NamedView`]).
 //!
 //! A file cannot be sealed. Other processes of the same user can write to it and cut it off: that
-//! kills neither this process nor a [`NamedReader`] (`guard.rs`), and no other door sees anything of
+//! kills neither this process nor a [`NamedView`] (`guard.rs`), and no other door sees anything of
 //! it, for what stands here is a copy. Programs that map the file by themselves have to expect
 //! SIGBUS, or to read it with `pread`. `RemoveIPC=yes` of systemd removes it when its user logs out.
 //!
@@ -29,7 +29,9 @@ use std::path::Path;
 
 use memmap2::MmapOptions;
 
-use super::control::{CONTROL_MAGIC, CONTROL_WORDS, ControlPage, ControlView};
+use super::control::{
+    CONTROL_MAGIC, CONTROL_WORDS, ControlPage, ControlView, FinalRecord, ProgressRecord,
+};
 use super::format::HeaderFault;
 use super::layout::{ClockAnchor, Geometry};
 use super::lease::Lease;
@@ -53,14 +55,13 @@ const _: () = assert!(CONTROL_START + CONTROL_WORDS * 8 <= HEAD_BYTES as usize);
 pub struct NamedRing {
     /// The one writer.
     pub writer: RingWriter,
-    /// How far the execution is, and how it ended.
-    pub control: ControlPage,
+    control: ControlPage,
     segment: Segment,
     file: NamedFile,
 }
 
 /// A ring with a name, on a reader's side. Believes nothing of what it reads.
-pub struct NamedReader {
+pub struct NamedView {
     /// The ring.
     pub ring: RingReader,
     /// How far the execution is, and how it ended.
@@ -152,6 +153,28 @@ impl NamedRing {
         &self.file.path
     }
 
+    /// How many chunks the tool says there will be.
+    pub fn set_chunks_expected(&self, chunk_count: u64) {
+        self.control.set_chunks_expected(chunk_count);
+    }
+
+    /// The newest progress.
+    pub fn set_progress(&mut self, record: &ProgressRecord) {
+        self.control.set_progress(record);
+        self.control.wake_producer(); // The word that readers sleep on is the same.
+    }
+
+    /// How the process ended that the execution has run: see [`ControlPage::set_exit`].
+    pub fn set_exit(&self, packed: u64) {
+        self.control.set_exit(packed);
+    }
+
+    /// Ends the execution. Others may have written another end there: it is not looked at.
+    pub fn finish(&self, record: &FinalRecord, error_text: &str) {
+        self.control.store_end(record, error_text);
+        self.control.wake_producer();
+    }
+
     /// Has somebody cut it off, or was there no room for it? Nobody sees what is written then.
     pub fn is_lost(&self) -> bool {
         self.segment.is_lost()
@@ -162,16 +185,16 @@ impl Drop for NamedRing {
     /// Says that nothing more comes, for whoever still reads.
     fn drop(&mut self) {
         self.control.close();
-        self.writer.wake();
+        self.control.wake_producer();
     }
 }
 
-impl NamedReader {
+impl NamedView {
     /// Opens the ring at `path`, whose name says which execution it is of.
     ///
     /// # Errors
     /// [`NamedError`].
-    pub fn open(path: &Path) -> Result<NamedReader, NamedError> {
+    pub fn open(path: &Path) -> Result<NamedView, NamedError> {
         let (file, bytes) = file::open(path)?;
         let mapping = MmapOptions::new().len(bytes as usize).map_raw_read_only(&file);
         let segment = Segment::guarded(mapping.map_err(NamedError::Os)?).map_err(NamedError::Os)?;
@@ -180,7 +203,7 @@ impl NamedReader {
         let control = control.ok_or(NamedError::Fault(NamedFault::Head))?;
         let window = segment.part(HEAD_BYTES as usize, bytes as usize - HEAD_BYTES as usize);
         let ring = RingReader::attach(window).map_err(NamedError::Header)?;
-        Ok(NamedReader { ring, control, segment, file })
+        Ok(NamedView { ring, control, segment, file })
     }
 
     /// Has the owner let go, or died? What it has published before can still be read.
