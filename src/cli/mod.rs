@@ -2,12 +2,19 @@
 
 mod arguments;
 mod call;
+#[cfg(feature = "server")]
+mod cat;
 mod console;
 mod demo;
 #[cfg(feature = "server")]
 mod doctor;
+#[cfg(feature = "server")]
+mod doors;
+mod interrupt;
 mod options;
 mod output;
+#[cfg(feature = "server")]
+mod pipe;
 mod progress;
 mod remote;
 mod results;
@@ -51,7 +58,9 @@ Commands:
   demo      several subscribers on one slow tool, or on a file, with their latencies
   call      run a tool of a server, and show its results as they come
   watch     what a server runs, or one execution of it
-  top       the same as a view of the whole terminal, with rates, lag and losses
+  cat       read an execution through a door: from memory that is shared with the server
+  pipe      make an execution of standard input, through a door
+  top       what a server runs, over the whole terminal: rates, lag, losses
   doctor    what this machine gives streamdoor, and what to do about what it does not
 
 Options:
@@ -138,6 +147,10 @@ pub fn run() -> Result<(), CliError> {
             Some("stdio") => stdio::run(parser),
             Some("call") => call::run(parser),
             Some("watch") => watch::run(parser),
+            #[cfg(feature = "server")]
+            Some("cat") => cat::run(parser),
+            #[cfg(feature = "server")]
+            Some("pipe") => pipe::run(parser),
             #[cfg(feature = "server")]
             Some("doctor") => doctor::run(parser),
             #[cfg(feature = "server")]

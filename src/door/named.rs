@@ -91,6 +91,16 @@ impl NamedReader {
         self.subscriber.link().id
     }
 
+    /// Its name: nobody else is called anything here.
+    pub fn id(&self) -> SubscriberId {
+        self.subscriber.id()
+    }
+
+    /// The next chunk that it will be given or told of.
+    pub fn next_seq(&self) -> u64 {
+        self.subscriber.next_seq()
+    }
+
     /// What holds for it.
     pub fn terms(&self) -> Terms {
         self.subscriber.terms()

@@ -19,6 +19,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::{NamedError, NamedFault};
 use crate::base::ExecutionId;
@@ -35,8 +36,10 @@ const VERSION: u64 = 1;
 /// Magic, version, and the epoch's halves.
 const HEAD_WORDS: usize = 4;
 const MODE: u32 = 0o600;
-/// A file that somebody who sweeps has taken for a dead one is made again so often.
-const ATTEMPTS_MAX: u32 = 8;
+/// A file that somebody who sweeps has taken for a dead one is made again so often, ...
+const ATTEMPTS_MAX: u32 = 100;
+/// ... and so long is waited in between: who has locked it is about to remove it.
+const ATTEMPT_INTERVAL: Duration = Duration::from_millis(1);
 
 /// A file of ours, locked. Its name goes with it.
 pub(super) struct NamedFile {
@@ -73,7 +76,7 @@ impl NamedFile {
             let file = match made {
                 Ok(file) => file,
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists && attempt > 0 => {
-                    std::thread::yield_now(); // It is ours, and about to be removed.
+                    std::thread::sleep(ATTEMPT_INTERVAL);
                     continue;
                 }
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => break,

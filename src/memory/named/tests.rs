@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::sync::Mutex;
+use std::sync::mpsc::{TryRecvError, channel};
 
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
@@ -308,21 +308,24 @@ fn what_died_before_its_head_was_written_is_swept_and_other_files_are_not() {
 #[test]
 fn who_sweeps_never_takes_what_somebody_makes_at_that_moment() {
     let folder = Folder::new("races");
-    let is_over = Mutex::new(false);
+    // Dropped when all were made, or when that has failed.
+    let (making, made) = channel::<()>();
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            while !*is_over.lock().unwrap() {
+            let made = made;
+            while made.try_recv() != Err(TryRecvError::Disconnected) {
                 for (name, verdict) in sweep(&folder.0, true).unwrap() {
                     assert!(!matches!(verdict, Verdict::Foreign(_)), "{name}: {verdict:?}");
                 }
             }
         });
+        let making = making;
         for nonce in 0..500 {
             let mut ring = folder.create(nonce).unwrap();
             publish(&mut ring, b"x");
             assert!(NamedView::open(ring.path()).is_ok(), "{nonce}");
         }
-        *is_over.lock().unwrap() = true;
+        drop(making);
     });
     assert_eq!(folder.names(), [""; 0]);
 }
