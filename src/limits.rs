@@ -84,8 +84,24 @@ pub const RING_SERVED_BYTES: u32 = 64 << 10;
 pub const RINGS_PREALLOC_BYTES: u64 = 16 << 20;
 /// Ring memory of one shard, at most.
 pub const RINGS_BYTES_MAX: u64 = 256 << 20;
-/// Rings that other processes can open, at once: the registry of the sift seed.
+/// What a producer in another process gets that does not say what it needs.
+pub const DOOR_RING_BYTES_DEFAULT: u32 = 1 << 20;
+/// Bytes of a ring for each of its slots.
+pub const RING_BYTES_PER_SLOT: u32 = 256;
+/// Executions that other processes share, at once: the registry of the sift seed.
 pub const DOORS_MAX: u32 = 8;
+/// The most that can be set: one thread sleeps on a word of each.
+pub const DOORS_CEILING: u32 = 64;
+/// What all pages of one such execution take beside its ring: control page with desk slots, pages of
+/// readers and of the producer.
+pub const DOOR_PAGES_BYTES: u64 = 272 << 10;
+/// Chunks taken from a producer in another process in one turn.
+pub const GUEST_CHUNKS_PER_TURN: u32 = 1_024;
+/// Payload bytes taken from a producer in another process in one turn.
+pub const GUEST_BYTES_PER_TURN: u64 = 1 << 20;
+/// A producer's word that it lives changes twice in an honest life; after so many changes it is
+/// not slept on any more.
+pub const DOOR_OWNER_CHANGES_MAX: u32 = 16;
 /// Readers in other processes of one execution.
 pub const DOOR_READERS_PER_EXECUTION_MAX: u32 = 64;
 /// A reader or producer in another process looks at least this often whether the server lives.

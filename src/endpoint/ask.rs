@@ -10,7 +10,7 @@ use crate::endpoint::lines::Lines;
 use crate::endpoint::parameters::Parameters;
 use crate::endpoint::routes::{ROUTES, Route};
 use crate::endpoint::{
-    ApiError, Call, Deliver, McpRequest, StreamFormat, Wishes, execute, mcp, workers,
+    ApiError, Call, Deliver, McpRequest, StreamFormat, Wishes, door, execute, mcp, workers,
 };
 use crate::engine::NotFound;
 use crate::limits;
@@ -30,6 +30,8 @@ pub(super) enum Asked {
     Acknowledge(ExecutionId, SubscriberId),
     /// What is to be known of the tool of this name is in the body.
     PutVirtualTool(Box<str>),
+    /// What another process is to write is in the body.
+    Produce,
     /// What is said is in the body.
     Mcp(Box<McpRequest>),
     /// What a worker of this name delivers is in the body.
@@ -200,6 +202,7 @@ impl Asked {
             Asked::Acknowledge(id, subscriber) => {
                 execute::acknowledge(body).map(|seq| Call::Acknowledge(id, subscriber, seq))
             }
+            Asked::Produce => door::produce(body).map(|produce| Call::Produce(produce.into())),
             Asked::PutVirtualTool(name) => {
                 workers::put(&name, body).map(|tool| Call::PutVirtualTool(tool.into()))
             }

@@ -4,6 +4,7 @@
 use serde_json::{Value, json};
 
 use super::call_tests::id;
+use super::door;
 use super::exchange::{answered, post, with};
 use super::execute;
 use super::fields::{Field, Shape};
@@ -83,6 +84,9 @@ fn every_member_of_a_body_has_its_bounds() {
     for (path, body) in bad_bodies(workers::VIRTUAL_TOOL, &tool) {
         let request = post("/v1/virtual-tools/t", &body.to_string());
         assert_refused_field(&request.replacen("POST", "PUT", 1), &path);
+    }
+    for (path, body) in bad_bodies(door::PRODUCE, &json!({ "name": "n" })) {
+        assert_refused_field(&post("/v1/door/executions", &body.to_string()), &path);
     }
     let part = json!({ "tool_call_id": id(1).to_string() });
     for (path, body) in bad_bodies(workers::PART, &part) {

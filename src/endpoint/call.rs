@@ -57,6 +57,57 @@ pub enum Call {
     Deliver(Box<Deliver>),
     /// Something of the Model Context Protocol.
     Mcp(Box<McpRequest>),
+    /// The ring of an execution, to be read by another process.
+    ReadDoor(Box<ReadDoor>),
+    /// A ring, to be written by another process.
+    Produce(Box<Produce>),
+}
+
+/// How another process wants to read the ring of an execution.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ReadDoor {
+    /// Which.
+    pub execution: ExecutionId,
+    /// Its first chunk.
+    pub from: From,
+    /// What it is owed.
+    pub wishes: Wishes,
+}
+
+/// An execution whose chunks another process is to write.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Produce {
+    /// What it is called.
+    pub name: Box<str>,
+    /// Bytes of the ring.
+    pub ring_bytes: u32,
+    /// The longest chunk that must fit, or 0.
+    pub chunk_bytes: u32,
+    /// About how many payload bytes there will be, if that is known.
+    pub estimated_bytes: Option<u64>,
+    /// The rest is as of any execution.
+    pub opening: Opening,
+}
+
+/// What is said of an execution whatever it runs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Opening {
+    /// What its subscribers get that do not say what they want; `None`: what the tool says.
+    pub policy: Option<PolicyWish>,
+    /// When it starts.
+    pub start: Start,
+    /// What its ring does before anybody reads.
+    pub hold: Hold,
+    /// How long it may be silent, and may take; `None`: what the tool says.
+    pub timeouts: Option<Timeouts>,
+    /// How long it can be read after its end.
+    pub retention: Option<Duration>,
+    /// How long a `block` subscriber may hold it back.
+    pub block_deadline: Option<Duration>,
+    /// What happens then.
+    pub on_stall: OnStall,
+    /// Where its progress comes from; `None`: what the tool says.
+    pub progress: Option<ProgressSource>,
 }
 
 /// A worker that takes calls.
@@ -104,22 +155,8 @@ pub struct Execute {
     pub tool: String,
     /// An object.
     pub arguments: Value,
-    /// What its subscribers get that do not say what they want; `None`: what the tool says.
-    pub policy: Option<PolicyWish>,
-    /// When it starts.
-    pub start: Start,
-    /// What its ring does before anybody reads.
-    pub hold: Hold,
-    /// How long it may be silent, and may take; `None`: what the tool says.
-    pub timeouts: Option<Timeouts>,
-    /// How long it can be read after its end.
-    pub retention: Option<Duration>,
-    /// How long a `block` subscriber may hold it back.
-    pub block_deadline: Option<Duration>,
-    /// What happens then.
-    pub on_stall: OnStall,
-    /// Where its progress comes from; `None`: what the tool says.
-    pub progress: Option<ProgressSource>,
+    /// How it is run.
+    pub opening: Opening,
     /// The answer is the stream itself.
     pub stream: Option<(StreamFormat, Wishes)>,
 }
@@ -198,6 +235,7 @@ impl Call {
             | Call::Unsubscribe(id, _) => Some(id.shard),
             Call::Deliver(deliver) => Some(deliver.part.call.shard),
             Call::Progress(token) => Some(token.shard),
+            Call::ReadDoor(door) => Some(door.execution.shard),
             Call::Mcp(request) => request.home(),
             Call::Follow(follow) => {
                 // Where most of what is followed lives, and of several such where the first does.
@@ -214,6 +252,7 @@ impl Call {
             | Call::VirtualTools
             | Call::PutVirtualTool(_)
             | Call::DeleteVirtualTool(_)
+            | Call::Produce(_)
             | Call::Work(_) => None,
         }
     }

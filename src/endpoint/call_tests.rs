@@ -198,10 +198,8 @@ fn several_are_followed_together() {
     assert_eq!(follow.executions.len(), 2);
 }
 
-fn plain() -> Execute {
-    Execute {
-        tool: "t".into(),
-        arguments: json!({}),
+fn opening() -> Opening {
+    Opening {
         policy: None,
         start: Start::Now,
         hold: Hold::Newest,
@@ -210,40 +208,46 @@ fn plain() -> Execute {
         block_deadline: None,
         on_stall: OnStall::Detach,
         progress: None,
-        stream: None,
     }
+}
+
+fn plain() -> Execute {
+    opened(opening())
+}
+
+fn opened(opening: Opening) -> Execute {
+    Execute { tool: "t".into(), arguments: json!({}), opening, stream: None }
 }
 
 #[test]
 fn an_execution_is_what_its_body_says() {
     let ms = Duration::from_millis;
     let wish = |policy| PolicyWish { policy, limit_chunks: None, limit_bytes: None };
-    let timeouts = |first, inactivity, total| Execute {
+    let timeouts = |first, inactivity, total| Opening {
         timeouts: Some(Timeouts { first_chunk: first, inactivity, total }),
-        ..plain()
+        ..opening()
     };
     let (first, inactivity) = (limits::TIMEOUT_FIRST_CHUNK, limits::TIMEOUT_INACTIVITY);
-    let until = |deadline| Execute { hold: Hold::UntilRead { deadline }, ..plain() };
-    let after =
-        |count, deadline| Execute { start: Start::AfterSubscribers { count, deadline }, ..plain() };
+    let until = |deadline| Opening { hold: Hold::UntilRead { deadline }, ..opening() };
+    let after = |count, deadline| Opening {
+        start: Start::AfterSubscribers { count, deadline },
+        ..opening()
+    };
     let table = [
-        (json!({}), plain()),
-        (json!({"arguments": {"a": [1, {"a": null}]}}), {
-            Execute { arguments: json!({"a": [1, {"a": null}]}), ..plain() }
-        }),
-        (json!({"policy": "block"}), Execute { policy: Some(wish(Policy::Block)), ..plain() }),
+        (json!({}), opening()),
+        (json!({"policy": "block"}), Opening { policy: Some(wish(Policy::Block)), ..opening() }),
         (json!({"policy": {"name": "buffer"}}), {
-            Execute { policy: Some(wish(Policy::Buffer)), ..plain() }
+            Opening { policy: Some(wish(Policy::Buffer)), ..opening() }
         }),
         (json!({"policy": {"name": "drop", "max_chunks": 3, "max_bytes": 4}}), {
             let (limit_chunks, limit_bytes) = (Some(3), Some(4));
             let policy = Some(PolicyWish { policy: Policy::Drop, limit_chunks, limit_bytes });
-            Execute { policy, ..plain() }
+            Opening { policy, ..opening() }
         }),
-        (json!({"start": "now"}), plain()),
+        (json!({"start": "now"}), opening()),
         (json!({"start": {"after_subscribers": 2}}), after(2, limits::ATTACH_DEADLINE)),
         (json!({"start": {"after_subscribers": 1, "deadline_ms": 5}}), after(1, ms(5))),
-        (json!({"hold": "newest"}), plain()),
+        (json!({"hold": "newest"}), opening()),
         (json!({"hold": "until_read"}), until(limits::ATTACH_DEADLINE)),
         (json!({"hold": {"until_read_ms": 70}}), until(ms(70))),
         (json!({"timeouts": {}}), timeouts(Some(first), Some(inactivity), None)),
@@ -251,23 +255,63 @@ fn an_execution_is_what_its_body_says() {
             json!({"timeouts": {"first_chunk_ms": 1, "inactivity_ms": null, "total_ms": 9}}),
             timeouts(Some(ms(1)), None, Some(ms(9))),
         ),
-        (json!({"retention_ms": 0}), Execute { retention: Some(ms(0)), ..plain() }),
-        (json!({"block_deadline_ms": 1}), Execute { block_deadline: Some(ms(1)), ..plain() }),
-        (json!({"on_stall": "detach"}), plain()),
-        (json!({"on_stall": "fail"}), Execute { on_stall: OnStall::Fail, ..plain() }),
-        (json!({"progress": "tool"}), Execute { progress: Some(ProgressSource::Tool), ..plain() }),
+        (json!({"retention_ms": 0}), Opening { retention: Some(ms(0)), ..opening() }),
+        (json!({"block_deadline_ms": 1}), Opening { block_deadline: Some(ms(1)), ..opening() }),
+        (json!({"on_stall": "detach"}), opening()),
+        (json!({"on_stall": "fail"}), Opening { on_stall: OnStall::Fail, ..opening() }),
+        (
+            json!({"progress": "tool"}),
+            Opening { progress: Some(ProgressSource::Tool), ..opening() },
+        ),
         (json!({"progress": "chunks"}), {
-            Execute { progress: Some(ProgressSource::Chunks), ..plain() }
+            Opening { progress: Some(ProgressSource::Chunks), ..opening() }
         }),
         (json!({"progress": "bytes"}), {
-            Execute { progress: Some(ProgressSource::Bytes), ..plain() }
+            Opening { progress: Some(ProgressSource::Bytes), ..opening() }
         }),
     ];
-    for (mut body, execute) in table {
-        body["tool"] = "t".into();
+    for (mut body, opening) in table {
+        body["name"] = "t".into();
+        let produced = called(&post("/v1/door/executions", &body.to_string()));
+        let (ring_bytes, chunk_bytes) = (limits::DOOR_RING_BYTES_DEFAULT, 0);
+        let (name, opening) = ("t".into(), opening);
+        let execute = opened(opening.clone());
+        let produce = Produce { name, ring_bytes, chunk_bytes, estimated_bytes: None, opening };
+        assert_eq!(produced, Call::Produce(produce.into()), "{body}");
+        let members = body.as_object_mut().unwrap();
+        let tool = members.remove("name").unwrap();
+        members.insert("tool".to_owned(), tool);
         let got = called(&post("/v1/executions", &body.to_string()));
         assert_eq!(got, Call::Execute(execute.into()), "{body}");
     }
+    let body = r#"{"tool":"t","arguments":{"a":[1,{"a":null}]}}"#;
+    let execute = Execute { arguments: json!({"a": [1, {"a": null}]}), ..plain() };
+    assert_eq!(called(&post("/v1/executions", body)), Call::Execute(execute.into()));
+}
+
+#[test]
+fn a_ring_is_read_and_written_by_other_processes_as_they_say() {
+    let target = format!("/v1/executions/{}/door", id(3));
+    let table = [
+        ("", From::Start, Wishes::default()),
+        ("?from=live&policy=block", From::Live, {
+            Wishes { policy: Some(Policy::Block), ..<_>::default() }
+        }),
+        ("?from=7&max_chunks=3&max_bytes=4&kinds=stdout", From::Seq { seq: 7, seen: None }, {
+            let kinds = Kinds::NONE.with(Kind::Stdout);
+            Wishes { limit_chunks: Some(3), limit_bytes: Some(4), kinds, ..<_>::default() }
+        }),
+    ];
+    for (query, from, wishes) in table {
+        let execution = id(3);
+        let door = ReadDoor { execution, from, wishes };
+        let request = with("POST", &format!("{target}{query}"), "");
+        assert_eq!(called(&request), Call::ReadDoor(door.into()), "{query}");
+    }
+    let body = r#"{"name":"n","ring_bytes":4096,"chunk_bytes":9,"estimated_bytes":10}"#;
+    let Call::Produce(produce) = called(&post("/v1/door/executions", body)) else { panic!() };
+    let Produce { ring_bytes, chunk_bytes, estimated_bytes, .. } = *produce;
+    assert_eq!((ring_bytes, chunk_bytes, estimated_bytes), (4096, 9, Some(10)));
 }
 
 #[test]

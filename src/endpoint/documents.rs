@@ -6,7 +6,9 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 
 use crate::base::{ExecutionId, Instant, ProgressToken};
-use crate::engine::{Exit, Outcome, Place, Progress, State, Status, SubscriberStatus, Timeouts};
+use crate::engine::{
+    DetachReason, Exit, Outcome, Place, Progress, State, Status, SubscriberStatus, Timeouts,
+};
 use crate::tool::ToolSpec;
 use crate::wire::{write_base64, write_json};
 
@@ -75,6 +77,34 @@ pub fn tool_call(
 /// What a worker is told of a call that has ended without it.
 pub fn cancelled_call(call: ExecutionId, outcome: Outcome) -> String {
     format!("{{\"id\":\"{call}\",\"reason\":\"{}\"}}", outcome.name())
+}
+
+/// What is granted, with what else there is to know of its execution.
+pub fn granted(mut grant: Value, tool: &str, token: Option<&str>) -> Value {
+    grant["tool"] = tool.into();
+    if let Some(token) = token {
+        grant["token"] = token.into();
+    }
+    grant
+}
+
+/// A producer in another process may begin.
+pub fn door_go() -> Value {
+    json!({"go": true})
+}
+
+/// A reader in another process was let go.
+pub fn door_detached(reason: DetachReason) -> Value {
+    json!({"end": {"state": "detached", "reason": reason.name()}})
+}
+
+/// An execution has ended that another process shares.
+pub fn door_ended(outcome: Outcome, error: Option<&str>, exit: Option<Exit>) -> Value {
+    let mut end = Document::default();
+    end.add("state", outcome.name());
+    end.add_if("error", error);
+    end.add_if("exit", exit.map(self::exit));
+    json!({ "end": end.0 })
 }
 
 /// An execution was opened. With `ticket` its stream can be had by who has that.

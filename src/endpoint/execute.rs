@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use crate::endpoint::body::{Members, parse};
 use crate::endpoint::fields::{Field, POLICIES, Preset, Shape, milliseconds, policy_named};
-use crate::endpoint::{ApiError, Execute, PolicyWish, StreamFormat, Wishes};
+use crate::endpoint::{ApiError, Execute, Opening, PolicyWish, StreamFormat, Wishes};
 use crate::engine::{Hold, OnStall, ProgressSource, Start, Timeouts};
 use crate::limits;
 
@@ -19,44 +19,57 @@ pub(super) const EXECUTE: &[Field] = &[
     )
     .required(),
     Field::new("arguments", Shape::Anything, "What its input schema allows; absent: nothing."),
-    Field::new(
-        "policy",
-        Shape::Either(&[Shape::Choice(POLICIES), Shape::Members(POLICY)]),
-        "What its subscribers get that do not choose; absent: what the tool says.",
-    ),
-    Field::new(
-        "start",
-        Shape::Either(&[Shape::Choice(&["now"]), Shape::Members(START)]),
-        "When it starts.",
-    )
-    .or(Preset::Text("now")),
-    Field::new(
-        "hold",
-        Shape::Either(&[Shape::Choice(&["newest", "until_read"]), Shape::Members(HOLD)]),
-        "What is kept until somebody reads: the newest chunks, or the oldest (the tool waits).",
-    )
-    .or(Preset::Text("newest")),
-    Field::new(
-        "timeouts",
-        Shape::Members(TIMEOUTS),
-        "How long it may take, where null is for ever; absent: what the tool says.",
-    ),
-    Field::ms("retention_ms", 0, "How long it can be read after its end.")
-        .or(Preset::Number(limits::RETENTION.as_millis() as u64)),
-    Field::ms("block_deadline_ms", 1, "How long a block subscriber may hold it back.")
-        .or(Preset::Number(limits::BLOCK_DEADLINE.as_millis() as u64)),
-    Field::new(
-        "on_stall",
-        Shape::Choice(&["detach", "fail"]),
-        "What happens then: the subscriber is detached, or the execution fails.",
-    )
-    .or(Preset::Text("detach")),
-    Field::new(
-        "progress",
-        Shape::Choice(&["tool", "chunks", "bytes"]),
-        "Where its progress comes from; absent: what the tool says.",
-    ),
+    AGREED,
+    BEGINNING,
+    KEPT,
+    ALLOWED,
+    RETAINED,
+    HELD_BACK,
+    STALLED,
+    MEASURED,
 ];
+
+// What is said of an execution whatever it runs: read by `opening`.
+
+pub(super) const AGREED: Field = Field::new(
+    "policy",
+    Shape::Either(&[Shape::Choice(POLICIES), Shape::Members(POLICY)]),
+    "What its subscribers get that do not choose; absent: what the tool says.",
+);
+pub(super) const BEGINNING: Field = Field::new(
+    "start",
+    Shape::Either(&[Shape::Choice(&["now"]), Shape::Members(START)]),
+    "When it starts.",
+)
+.or(Preset::Text("now"));
+pub(super) const KEPT: Field = Field::new(
+    "hold",
+    Shape::Either(&[Shape::Choice(&["newest", "until_read"]), Shape::Members(HOLD)]),
+    "What is kept until somebody reads: the newest chunks, or the oldest (the tool waits).",
+)
+.or(Preset::Text("newest"));
+pub(super) const ALLOWED: Field = Field::new(
+    "timeouts",
+    Shape::Members(TIMEOUTS),
+    "How long it may take, where null is for ever; absent: what the tool says.",
+);
+pub(super) const RETAINED: Field =
+    Field::ms("retention_ms", 0, "How long it can be read after its end.")
+        .or(Preset::Number(limits::RETENTION.as_millis() as u64));
+pub(super) const HELD_BACK: Field =
+    Field::ms("block_deadline_ms", 1, "How long a block subscriber may hold it back.")
+        .or(Preset::Number(limits::BLOCK_DEADLINE.as_millis() as u64));
+pub(super) const STALLED: Field = Field::new(
+    "on_stall",
+    Shape::Choice(&["detach", "fail"]),
+    "What happens then: the subscriber is detached, or the execution fails.",
+)
+.or(Preset::Text("detach"));
+pub(super) const MEASURED: Field = Field::new(
+    "progress",
+    Shape::Choice(&["tool", "chunks", "bytes"]),
+    "Where its progress comes from; absent: what the tool says.",
+);
 
 pub(super) const POLICY: &[Field] = &[
     Field::new("name", Shape::Choice(POLICIES), "Which policy.").required(),
@@ -111,15 +124,19 @@ pub(super) fn execute(
 ) -> Result<Execute, ApiError> {
     let body = parse(body)?;
     let members = Members::of(&body, EXECUTE)?;
-    Ok(Execute {
-        tool: tool(&members)?,
-        arguments: arguments(&members)?,
-        policy: policy(&members)?,
-        start: start(&members)?,
-        hold: hold(&members)?,
-        timeouts: timeouts(&members)?,
-        retention: duration(&members, "retention_ms")?,
-        block_deadline: duration(&members, "block_deadline_ms")?,
+    let (tool, arguments) = (tool(&members)?, arguments(&members)?);
+    Ok(Execute { tool, arguments, opening: opening(&members)?, stream })
+}
+
+/// Reads what is said of an execution whatever it runs.
+pub(super) fn opening(members: &Members<'_>) -> Result<Opening, ApiError> {
+    Ok(Opening {
+        policy: policy(members)?,
+        start: start(members)?,
+        hold: hold(members)?,
+        timeouts: timeouts(members)?,
+        retention: duration(members, "retention_ms")?,
+        block_deadline: duration(members, "block_deadline_ms")?,
         on_stall: match members.choice("on_stall")? {
             Some("fail") => OnStall::Fail,
             _ => OnStall::Detach,
@@ -129,7 +146,6 @@ pub(super) fn execute(
             "bytes" => ProgressSource::Bytes,
             _ => ProgressSource::Tool,
         }),
-        stream,
     })
 }
 

@@ -29,6 +29,7 @@ mod connection_tests;
 pub mod documents;
 #[cfg(test)]
 mod documents_tests;
+mod door;
 mod error;
 #[cfg(test)]
 mod exchange;
@@ -56,7 +57,8 @@ pub use access::{
 };
 pub use answer::{Answer, JSON};
 pub use call::{
-    Call, Deliver, Execute, Follow, MetricsFormat, Part, PolicyWish, StreamFormat, Wishes, Work,
+    Call, Deliver, Execute, Follow, MetricsFormat, Opening, Part, PolicyWish, Produce, ReadDoor,
+    StreamFormat, Wishes, Work,
 };
 pub use connection::{Arrival, Due, HttpConnection, Step, StreamBody};
 pub use error::ApiError;

@@ -133,6 +133,11 @@ fn response(description: &str, content: &Content) -> Value {
             let schema = json!({"schema": {"type": "string", "description": text}});
             [(sse::MEDIA_TYPE.to_owned(), schema)].into_iter().collect()
         }
+        Content::DoorLines => {
+            let text = "Each line is a `DoorLine`, the first one a grant.";
+            let schema = json!({"schema": {"type": "string", "description": text}});
+            [(ndjson::MEDIA_TYPE.to_owned(), schema)].into_iter().collect()
+        }
         Content::Mcp => {
             let text = "Each event is a message.";
             let events = json!({"schema": {"type": "string", "description": text}});

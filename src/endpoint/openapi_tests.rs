@@ -79,7 +79,8 @@ fn every_parameter_is_described_once_and_those_of_paths_are_required() {
 #[test]
 fn every_reference_leads_somewhere_and_every_schema_is_of_use() {
     let document = document();
-    let mut used = vec!["Event".to_owned(), "WorkerEvent".to_owned()]; // Named in words.
+    let words = ["Event", "WorkerEvent", "DoorLine"]; // Named in words.
+    let mut used: Vec<String> = words.map(str::to_owned).into();
     each_object(&document, &mut |object| {
         let Some(Value::String(reference)) = object.get("$ref") else { return };
         let pointer = reference.strip_prefix('#').expect("it is in this document");
@@ -99,10 +100,15 @@ mod checked {
     use super::super::bounds_tests::bad_bodies;
     use super::super::call_tests::{id, token};
     use super::super::documents_tests::{bare, full, subscribers};
-    use super::super::{ApiError, documents, execute, virtual_tool, workers};
+    use super::super::{
+        ApiError, ProduceGrant, ReadGrant, documents, execute, virtual_tool, workers,
+    };
     use super::*;
-    use crate::base::Instant;
-    use crate::engine::{AcknowledgeError, Outcome, State, Timeouts};
+    use crate::base::{Handle, Instant, SubscriberId};
+    use crate::engine::policy::{Cursor, LagLimit, Policy, Terms};
+    use crate::engine::{
+        AcknowledgeError, DetachReason, Exit, Kind, Kinds, Outcome, State, Timeouts, Totals,
+    };
     use crate::tool::Tools;
     use crate::wire::events;
 
@@ -154,8 +160,37 @@ mod checked {
         assert_is("WorkerEvent", &serde_json::from_str(&call).unwrap());
         let cancelled = documents::cancelled_call(id(1), Outcome::TimedOut);
         assert_is("WorkerEvent", &serde_json::from_str(&cancelled).unwrap());
+        for line in door_lines() {
+            assert_is("DoorLine", &line);
+        }
         let wrong = json!({"execution": id(1).to_string(), "state": "asleep"});
         assert!(!validator(json!({"$ref": "#/components/schemas/State"})).is_valid(&wrong));
+    }
+
+    /// Everything that a process is told that shares memory.
+    fn door_lines() -> Vec<Value> {
+        let limit = LagLimit { chunks: 10, bytes: 9 };
+        let kinds = Kinds::NONE.with(Kind::Stdout);
+        let read = ReadGrant {
+            execution: id(1),
+            subscriber: SubscriberId(Handle { index: 1, generation: 2 }),
+            terms: Terms { policy: Policy::Drop, limit, kinds },
+            cursor: Cursor::new(3, Totals { chunks: 2, bytes: 20 }),
+            slot: 63,
+            wall_us: 1,
+            mono_ns: 2,
+        };
+        let produce = ProduceGrant { execution: id(1), token: None };
+        let token = token().to_string();
+        let exit = Some(Exit::Signal(9));
+        vec![
+            documents::granted(read.spelled(), "t", Some(&token)),
+            documents::granted(produce.spelled(), "t", None),
+            documents::door_go(),
+            documents::door_detached(DetachReason::Stall),
+            documents::door_ended(Outcome::Failed, Some("e"), exit),
+            documents::door_ended(Outcome::Completed, None, None),
+        ]
     }
 
     #[test]

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use crate::base::ExecutionId;
 use crate::endpoint::access::TICKET;
 use crate::endpoint::fields::{Field, POLICIES, Preset, Shape, policy_named};
-use crate::endpoint::{ApiError, Follow, MetricsFormat, StreamFormat, Wishes};
+use crate::endpoint::{ApiError, Follow, MetricsFormat, ReadDoor, StreamFormat, Wishes};
 use crate::engine::{Coalesce, From, Kind, Kinds, Totals};
 use crate::limits;
 use crate::tool::is_tool_name;
@@ -49,6 +49,8 @@ pub(super) const WISHES: &[Field] = &[
         "Nothing is sent beyond the last acknowledged chunk and so many more.",
     ),
 ];
+/// How another process reads a ring: nothing of it waits for company or for acknowledgements.
+pub(super) const DOOR_WISHES: &[Field] = WISHES.split_at(4).0;
 const KIND: Field =
     Field::new("kinds", Shape::Kinds, "Chunks of these kinds only; absent: of every kind.");
 pub(super) const KINDS: &[Field] = &[KIND];
@@ -173,14 +175,24 @@ impl<'a> Parameters<'a> {
             delay_max: delay.unwrap_or(limits::COALESCE_DELAY_MAX),
             bytes_max: bytes.unwrap_or(limits::COALESCE_BYTES_DEFAULT),
         });
+        let ack_window = self.number("acks")?.map(|window| window as u32);
+        Ok(Wishes { coalesce, ack_window, ..self.door_wishes()? })
+    }
+
+    /// As [`Parameters::wishes`], of [`DOOR_WISHES`].
+    fn door_wishes(&self) -> Result<Wishes, ApiError> {
         Ok(Wishes {
             policy: self.choice("policy")?.map(policy_named),
             limit_chunks: self.number("max_chunks")?.map(|chunks| chunks as u32),
             limit_bytes: self.number("max_bytes")?,
             kinds: self.kinds()?,
-            coalesce,
-            ack_window: self.number("acks")?.map(|window| window as u32),
+            ..Wishes::default()
         })
+    }
+
+    /// A ring, to be read by another process.
+    pub fn read_door(&self, execution: ExecutionId) -> Result<ReadDoor, ApiError> {
+        Ok(ReadDoor { execution, from: self.from()?, wishes: self.door_wishes()? })
     }
 
     /// The stream that is to be the answer of a request which could have another.
@@ -197,20 +209,19 @@ impl<'a> Parameters<'a> {
 
     /// One execution, to be followed.
     pub fn follow(&self, execution: ExecutionId) -> Result<Follow, ApiError> {
-        let from = match self.query.text("from")? {
-            None | Some("start") => From::Start,
-            Some("live") => From::Live,
+        self.follow_all(&[execution], self.from()?)
+    }
+
+    /// Where one execution begins.
+    fn from(&self) -> Result<From, ApiError> {
+        match self.query.text("from")? {
+            None | Some("start") => Ok(From::Start),
+            Some("live") => Ok(From::Live),
             Some(_) => match self.number("from") {
-                Ok(seq) => From::Seq { seq: seq.expect("it is there"), seen: None },
-                Err(_) => {
-                    return Err(invalid(
-                        "from",
-                        "it is neither start, live nor a number from 1 on",
-                    ));
-                }
+                Ok(seq) => Ok(From::Seq { seq: seq.expect("it is there"), seen: None }),
+                Err(_) => Err(invalid("from", "it is neither start, live nor a number from 1 on")),
             },
-        };
-        self.follow_all(&[execution], from)
+        }
     }
 
     /// Several, to be followed together.

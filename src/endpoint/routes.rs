@@ -6,10 +6,10 @@ use crate::endpoint::ask::{Asked, Request};
 use crate::endpoint::fields::{Field, Shape};
 use crate::endpoint::lines::Lines;
 use crate::endpoint::parameters::{
-    EXECUTIONS, FORMAT, FROM, FROM_ALL, KINDS, LAST_EVENT_ID, METRICS_TYPES, SESSION, STREAM,
-    TICKETS, WAIT, WISHES, WORKER_TOOLS,
+    DOOR_WISHES, EXECUTIONS, FORMAT, FROM, FROM_ALL, KINDS, LAST_EVENT_ID, METRICS_TYPES, SESSION,
+    STREAM, TICKETS, WAIT, WISHES, WORKER_TOOLS,
 };
-use crate::endpoint::{ApiError, Call, Work, documents, execute, mcp, openapi, workers};
+use crate::endpoint::{ApiError, Call, Work, documents, door, execute, mcp, openapi, workers};
 use crate::engine::NotFound;
 use crate::limits;
 use crate::wire::http1::{Method, Status};
@@ -58,6 +58,8 @@ pub(super) enum Content {
     Events,
     /// What a worker is told.
     WorkerEvents,
+    /// What another process is told that shares memory.
+    DoorLines,
     /// Messages of JSON-RPC: one as JSON, or several as events.
     Mcp,
     /// A payload, as it is.
@@ -205,6 +207,29 @@ pub(super) const ROUTES: &[Route] = &[
             let (id, subscriber) = (request.execution()?, request.subscriber()?);
             Ok(Asked::Call(Call::Unsubscribe(id, subscriber)))
         },
+        ..PLAIN
+    },
+    Route {
+        method: Method::Post,
+        path: "/v1/executions/{execution}/door",
+        name: "readDoor",
+        summary: "Another process reads the ring itself. At the door alone: with descriptors.",
+        query: &[FROM, DOOR_WISHES],
+        answers: &[(Status::OK, Content::DoorLines)],
+        begin: |request| {
+            let door = request.parameters.read_door(request.execution()?)?;
+            Ok(Asked::Call(Call::ReadDoor(door.into())))
+        },
+        ..PLAIN
+    },
+    Route {
+        method: Method::Post,
+        path: "/v1/door/executions",
+        name: "produceAtDoor",
+        summary: "Another process writes the ring itself. At the door alone: with descriptors.",
+        body: Some(Body::new(door::PRODUCE, limits::HTTP_SMALL_BODY_BYTES_MAX)),
+        answers: &[(Status::OK, Content::DoorLines)],
+        begin: |_| Ok(Asked::Produce),
         ..PLAIN
     },
     Route {

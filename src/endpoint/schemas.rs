@@ -29,6 +29,7 @@ pub(super) fn all() -> Map<String, Value> {
         ("VirtualTools", list("virtual_tools", &reference("VirtualTool"))),
         ("Delivered", delivered()),
         ("WorkerEvent", worker_event()),
+        ("DoorLine", door_line()),
         ("McpMessage", object_schema(MESSAGE)),
     ]
     .into_iter()
@@ -168,6 +169,36 @@ fn worker_event() -> Value {
     json!({"oneOf": [
         named("tool_call", object(&call, &[("timeouts", timeouts)])),
         named("cancel", object(&[("id", id()), ("reason", text())], &[])),
+    ]})
+}
+
+/// What another process is told that shares memory.
+fn door_line() -> Value {
+    let version = || ("door", json!({ "const": 1 }));
+    let clock = object(&[("wall_us", count()), ("mono_ns", count())], &[]);
+    let kinds: Vec<&str> = Kind::ALL.iter().map(|kind| kind.name()).collect();
+    let terms = [("policy", policy()), ("limits", bounds())];
+    let terms = object(&terms, &[("kinds", array(&choice(&kinds)))]);
+    let to_reader = [
+        version(),
+        ("execution", id()),
+        ("tool", text()),
+        ("subscriber", Shape::Subscriber.schema()),
+        ("terms", terms),
+        ("next_seq", count()),
+        ("seen", object(&[("chunks", count()), ("bytes", count())], &[])),
+        ("slot", count()),
+        ("clock", clock),
+    ];
+    let to_producer = [version(), ("execution", id()), ("tool", text())];
+    let states = ["completed", "failed", "cancelled", "timed_out", "detached"].as_slice();
+    let of_end = [("reason", text()), ("error", text()), ("exit", reference("Exit"))];
+    let end = object(&[("state", choice(states))], &of_end);
+    json!({"oneOf": [
+        object(&to_reader, &[("token", token())]),
+        object(&to_producer, &[("token", token())]),
+        object(&[("go", json!({ "const": true }))], &[]),
+        object(&[("end", end)], &[]),
     ]})
 }
 

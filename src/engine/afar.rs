@@ -81,6 +81,14 @@ impl Engine {
         self.moved(seat.execution);
     }
 
+    pub(super) fn reader_wild(&mut self, subscriber: SubscriberId) {
+        if let Some(seat) = self.seats.get(subscriber.0)
+            && seat.place == Place::Remote
+        {
+            self.detach(subscriber, DetachReason::Evicted);
+        }
+    }
+
     pub(super) fn reader_gone(&mut self, subscriber: SubscriberId) {
         if let Some(seat) = self.seats.get(subscriber.0)
             && seat.place == Place::Remote

@@ -78,6 +78,8 @@ pub enum Event<'a> {
     ReaderAt(SubscriberId, u64),
     /// A reader on another thread is gone.
     ReaderGone(SubscriberId),
+    /// A reader on another thread stands where it cannot: it is not believed any more.
+    ReaderWild(SubscriberId),
 
     // --- The shard ---
     /// Time has come to look at the timers.

@@ -225,6 +225,7 @@ impl Engine {
             }
             Event::ReaderAt(subscriber, next_seq) => self.reader_at(subscriber, next_seq),
             Event::ReaderGone(subscriber) => self.reader_gone(subscriber),
+            Event::ReaderWild(subscriber) => self.reader_wild(subscriber),
             Event::Tick => self.fire_timers(),
             Event::Shutdown => self.shut_down(),
         }

@@ -15,7 +15,7 @@
 //! Groups that different cores write or poll are 128 bytes apart (adjacent-line prefetch).
 
 use crate::base::Instant;
-use crate::limits::{CHUNK_ALIGN_BYTES, KINDS_MAX};
+use crate::limits::{CHUNK_ALIGN_BYTES, KINDS_MAX, RING_BYTES_PER_SLOT};
 
 /// "sdring" and a guard against a byte order that is not ours.
 pub(super) const MAGIC: u64 = 0x0102_676e_6972_6473;
@@ -76,7 +76,7 @@ impl Geometry {
         assert!(class_bytes.is_power_of_two());
         assert!(class_bytes >= 4 << 10);
         assert!(class_bytes <= 1 << 30);
-        let slot_count = class_bytes / 256;
+        let slot_count = class_bytes / RING_BYTES_PER_SLOT;
         let data_bytes = class_bytes / 4 * 3 - HEADER_WORDS as u32 * 8;
         Geometry::custom(slot_count, data_bytes)
     }

@@ -5,6 +5,7 @@
 //! Sockets need no flag for calls that do not wait. A pipe is opened anew, which gives a
 //! description of our own, with flags of its own.
 
+use std::cell::Cell;
 use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -151,10 +152,24 @@ impl Ends {
         }
     }
 
-    /// As [`calls::send`].
-    pub fn send(&self, slices: &[IoSlice<'_>]) -> (usize, Option<IoError>) {
+    /// As [`calls::send`]; `descriptors` go with the first byte.
+    pub fn send(
+        &self,
+        slices: &[IoSlice<'_>],
+        descriptors: &[BorrowedFd<'_>],
+    ) -> (usize, Option<IoError>) {
         let output = self.output.as_ref().unwrap_or(&self.input);
         match output.kind {
+            Kind::Socket if !descriptors.is_empty() => {
+                let is_first = Cell::new(true);
+                calls::send(output.fd.as_raw_fd(), slices, |fd, slices| match is_first.get() {
+                    false => calls::send_once(fd, slices),
+                    true => calls::send_once_with(fd, slices, descriptors).inspect(|moved_bytes| {
+                        is_first.set(*moved_bytes == 0);
+                    }),
+                })
+            }
+            _ if !descriptors.is_empty() => (0, Some(IoError(libc::EOPNOTSUPP))),
             Kind::Pipe => calls::send(output.fd.as_raw_fd(), slices, calls::write_once),
             Kind::Socket | Kind::SharedSocket => {
                 calls::send(output.fd.as_raw_fd(), slices, calls::send_once)

@@ -63,6 +63,7 @@ pub use waker::Waker;
 pub use watch::{Member, Outlook, Watch};
 
 use std::io::{self, IoSlice};
+use std::os::fd::BorrowedFd;
 
 use crate::base::Instant;
 
@@ -126,6 +127,9 @@ use crate::base::Instant;
 ///   returns how much; the slices are the caller's again when it returns. If that was not all, one
 ///   [`SocketEvent::Writable`] follows when it is worth trying again; until then sends move nothing
 ///   and cost no system call. Slices may be empty and many.
+///   With [`Reactor::send_with_descriptors`] descriptors go with the first byte that is moved, all
+///   of them or, if none is, none; who reads that byte has copies of them. For Unix sockets: a
+///   kernel drops them on TCP, and the simulator says that it has none.
 /// - **R21 finish and close.** [`Reactor::finish`] ends sending, after what was sent.
 ///   [`Reactor::close`] ends both directions; what the kernel took is still delivered, unless the
 ///   peer sends into the closed connection (so let it finish first). The descriptor and the place
@@ -242,8 +246,22 @@ pub trait Reactor {
         connection: ConnectionId,
         slices: &[IoSlice<'_>],
     ) -> Result<usize, SendError> {
+        self.send_with_descriptors(connection, slices, &[])
+    }
+
+    /// As [`Reactor::send`], with descriptors that go with the first byte: they were sent if
+    /// anything was.
+    ///
+    /// # Errors
+    /// [`SendError`]: there will be no more sending.
+    fn send_with_descriptors(
+        &mut self,
+        connection: ConnectionId,
+        slices: &[IoSlice<'_>],
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<usize, SendError> {
         let (net, counters) = self.net_mut().ok_or(SendError::Unknown)?;
-        net.send(connection, slices, counters)
+        net.send(connection, slices, descriptors, counters)
     }
 
     /// Sends no more: the peer reads the end after what was sent.
@@ -307,6 +325,7 @@ pub trait Net {
         &mut self,
         connection: ConnectionId,
         slices: &[IoSlice<'_>],
+        descriptors: &[BorrowedFd<'_>],
         counters: &mut SocketCounters,
     ) -> Result<usize, SendError>;
     fn finish(&mut self, connection: ConnectionId);

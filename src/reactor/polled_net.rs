@@ -9,7 +9,7 @@
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
@@ -356,6 +356,7 @@ impl Net for PolledNet {
         &mut self,
         id: ConnectionId,
         slices: &[IoSlice<'_>],
+        descriptors: &[BorrowedFd<'_>],
         counters: &mut SocketCounters,
     ) -> Result<usize, SendError> {
         let slot = self.owned(id).ok_or(SendError::Unknown)?;
@@ -365,7 +366,7 @@ impl Net for PolledNet {
         if slot.is_cut {
             return Ok(0);
         }
-        let (sent_bytes, error) = slot.ends.send(slices);
+        let (sent_bytes, error) = slot.ends.send(slices, descriptors);
         counters.sent_bytes += sent_bytes as u64;
         slot.past.broken = error;
         if let (0, Some(error)) = (sent_bytes, error) {

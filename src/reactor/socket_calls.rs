@@ -3,7 +3,7 @@
 use std::io::IoSlice;
 use std::mem::size_of;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use crate::limits::{
     KEEPALIVE_COUNT, KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, SEND_BUFFER_BYTES, SEND_SLICES_MAX,
@@ -258,6 +258,67 @@ pub fn send_once(fd: RawFd, slices: &[IoSlice<'_>]) -> Result<usize, IoError> {
     // SAFETY: the slices are alive during the call, which does not outlive itself.
     let moved = unsafe { libc::sendmsg(fd, &message, flags) };
     usize::try_from(moved).map_err(|_| IoError::last())
+}
+
+/// As [`send_once`], with descriptors, which go with the first byte. TCP drops them.
+pub fn send_once_with(
+    fd: RawFd,
+    slices: &[IoSlice<'_>],
+    descriptors: &[BorrowedFd<'_>],
+) -> Result<usize, IoError> {
+    let mut control = DescriptorMessage::of(descriptors)?;
+    // SAFETY: plain pointers and integers, for which all zero is a value.
+    let mut message = unsafe { std::mem::zeroed::<libc::msghdr>() };
+    message.msg_iov = slices.as_ptr().cast_mut().cast(); // As in `send_once`.
+    message.msg_iovlen = slices.len() as _;
+    message.msg_control = (&raw mut control).cast();
+    message.msg_controllen = control.size_bytes() as _;
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: slices and control message are alive during the call, which does not outlive itself.
+    let moved = unsafe { libc::sendmsg(fd, &message, flags) };
+    usize::try_from(moved).map_err(|_| IoError::last())
+}
+
+/// Descriptors as a control message: what `CMSG_FIRSTHDR` and `CMSG_DATA` would lay out.
+#[repr(C)]
+struct DescriptorMessage {
+    header: libc::cmsghdr,
+    descriptors: [RawFd; DESCRIPTORS_SENT_MAX],
+    count: usize,
+}
+
+/// A message takes no more than these.
+pub const DESCRIPTORS_SENT_MAX: usize = 4;
+
+const _: () = {
+    // The data follows the header where its alignment puts it, and that is right behind.
+    assert!(size_of::<libc::cmsghdr>().is_multiple_of(align_of::<libc::cmsghdr>()));
+    assert!(std::mem::offset_of!(DescriptorMessage, descriptors) == size_of::<libc::cmsghdr>());
+};
+
+impl DescriptorMessage {
+    fn of(descriptors: &[BorrowedFd<'_>]) -> Result<DescriptorMessage, IoError> {
+        let count = descriptors.len();
+        if count > DESCRIPTORS_SENT_MAX {
+            return Err(IoError(libc::EINVAL));
+        }
+        let mut raw = [-1; DESCRIPTORS_SENT_MAX];
+        for (place, descriptor) in raw.iter_mut().zip(descriptors) {
+            *place = descriptor.as_raw_fd();
+        }
+        // SAFETY: plain integers, for which all zero is a value.
+        let mut header = unsafe { std::mem::zeroed::<libc::cmsghdr>() };
+        header.cmsg_level = libc::SOL_SOCKET;
+        header.cmsg_type = libc::SCM_RIGHTS;
+        header.cmsg_len = (size_of::<libc::cmsghdr>() + count * size_of::<RawFd>()) as _;
+        Ok(DescriptorMessage { header, descriptors: raw, count })
+    }
+
+    /// With what fills up the last word.
+    fn size_bytes(&self) -> usize {
+        let data_bytes = self.count * size_of::<RawFd>();
+        size_of::<libc::cmsghdr>() + data_bytes.next_multiple_of(align_of::<libc::cmsghdr>())
+    }
 }
 
 /// One try of [`send`] on what was opened not to wait.

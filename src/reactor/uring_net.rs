@@ -18,7 +18,7 @@ mod tests;
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use io_uring::{cqueue, opcode, squeue, types};
 
@@ -344,6 +344,7 @@ impl Net for UringNet {
         &mut self,
         id: ConnectionId,
         slices: &[IoSlice<'_>],
+        descriptors: &[BorrowedFd<'_>],
         counters: &mut SocketCounters,
     ) -> Result<usize, SendError> {
         let slot = owned(&mut self.connections, id).ok_or(SendError::Unknown)?;
@@ -353,7 +354,7 @@ impl Net for UringNet {
         if slot.is_cut {
             return Ok(0);
         }
-        let (sent_bytes, error) = slot.ends.send(slices);
+        let (sent_bytes, error) = slot.ends.send(slices, descriptors);
         counters.sent_bytes += sent_bytes as u64;
         slot.past.broken = error;
         match error {

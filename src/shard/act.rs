@@ -2,10 +2,10 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-use super::delivery::{Chunk, Delivery, Ended, Reported, code_of_outcome};
-use super::run::{Producer, Ring, Run};
+use super::delivery::{Chunk, Delivery, Ended, Reported, code_of_exit, code_of_outcome};
+use super::run::{Producer, Remote, Ring, Run, Seat};
 #[cfg(feature = "server")]
-use super::serve::{Giving, Source};
+use super::serve::{Giving, LastWord, Source};
 use super::{AskedFor, Call, Fan, Item, NO_SINK, Shard, Sink};
 use crate::base::planted::{Planted, planted};
 use crate::base::{Handle, SubscriberId};
@@ -134,7 +134,7 @@ impl<R: Reactor + 'static> Shard<R> {
                     context: ShortText::new(context.unwrap_or("")),
                 };
                 let run = self.run_mut(execution);
-                run.control.set_progress(&record);
+                run.tell_pages(|page| page.set_progress(&record));
                 run.knock();
             }
             Action::Verdict(execution, verdict) => self.write_verdict(execution, &verdict),
@@ -300,9 +300,24 @@ impl<R: Reactor + 'static> Shard<R> {
             inbox.borrow_mut().clear(); // It has left: nothing comes any more.
         }
         // On another thread nobody knows of that yet, unless it has left by itself.
-        for run in self.runs.iter_mut().flatten() {
-            run.dismiss(subscriber, DetachReason::Evicted);
+        for at in 0..self.runs.len() {
+            let Some(run) = &mut self.runs[at] else { continue };
+            if let Some(remote) = run.dismiss(subscriber, DetachReason::Evicted) {
+                self.let_go(remote, DetachReason::Evicted);
+                return;
+            }
         }
+    }
+
+    /// A reader elsewhere was let go.
+    fn let_go(&mut self, remote: Remote, reason: DetachReason) {
+        match remote.seat {
+            Seat::Thread(_) => {}
+            #[cfg(feature = "server")]
+            Seat::Process(seat) => self.end_line(seat.connection, LastWord::Detached(reason)),
+        }
+        #[cfg(not(feature = "server"))]
+        let _ = reason;
     }
 
     fn lease(&mut self, execution: Handle) {
@@ -333,6 +348,8 @@ impl<R: Reactor + 'static> Shard<R> {
         self.away.retain(|&index| index != execution.index);
         self.watched.retain(|&index| index != execution.index);
         self.published.retain(|&index| index != execution.index);
+        #[cfg(feature = "server")]
+        self.guests.retain(|&index| index != execution.index);
         self.runnable.retain(|&index| index != execution.index);
         if let Some(asked_for) = &mut self.asked_for
             && asked_for.execution == execution
@@ -364,6 +381,11 @@ impl<R: Reactor + 'static> Shard<R> {
         let blocked = std::mem::replace(&mut run.blocked, false);
         match &run.producer {
             Producer::Thread(_) => run.publish_gate(),
+            #[cfg(feature = "server")]
+            Producer::Guest => {
+                run.publish_guest_gate();
+                self.worked = true; // There may be room for what it has written.
+            }
             Producer::Steps(_) if blocked => self.make_runnable(execution.index),
             #[cfg(feature = "server")]
             Producer::Feed if blocked && run.is_remote => {
@@ -388,7 +410,7 @@ impl<R: Reactor + 'static> Shard<R> {
             self.watched.push(execution.index);
         }
         let Some(run) = self.runs[execution.index as usize].as_mut() else { return };
-        run.control.set_attention(watch);
+        run.tell_pages(|page| page.set_attention(watch));
         run.knock();
         if watch {
             self.sample_readers(execution.index); // Those that moved before they saw the wish.
@@ -431,11 +453,17 @@ impl<R: Reactor + 'static> Shard<R> {
             head_seq: verdict.head_seq,
             totals,
         };
-        run.control.finish(&record, verdict.error.as_deref().unwrap_or(""));
+        let exit = run.exit.get().copied();
+        let error = verdict.error.as_deref().unwrap_or("");
+        run.tell_pages(|page| {
+            page.set_exit(exit.map_or(0, code_of_exit));
+            page.finish(&record, error);
+        });
         run.error = verdict.error.clone();
         run.knock();
         #[cfg(feature = "server")]
         {
+            self.tell_end_at_door(execution, verdict);
             self.note_ended(execution);
             self.note_call_ended(execution, verdict.outcome);
             self.log_ended(execution, verdict);
@@ -444,8 +472,9 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     fn detach_reader(&mut self, subscriber: SubscriberId, execution: Handle, reason: DetachReason) {
-        if let Some(run) = self.runs[execution.index as usize].as_mut() {
-            run.dismiss(subscriber, reason);
+        let run = self.runs[execution.index as usize].as_mut();
+        if let Some(remote) = run.and_then(|run| run.dismiss(subscriber, reason)) {
+            self.let_go(remote, reason);
         }
     }
 }

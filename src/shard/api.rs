@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::delivery::{Chunk, Delivery, Ended, Reported};
 use super::events::Names;
 use super::memory::Shortage;
-use super::run::{Producer, Remote, Ring, Run};
+use super::run::{Producer, Remote, Ring, Run, Seat, ThreadSeat};
 use super::{AskedFor, Call, Inbox, Item, Shard, Sink, Subscriber, Threads};
 use crate::base::{ExecutionId, Handle, Principal, ProgressToken, SubscriberId};
 use crate::engine::{
@@ -82,7 +82,7 @@ impl Polled {
 
 impl<R: Reactor + 'static> Shard<R> {
     /// Asks the engine, whose answer is always its next wish.
-    fn ask(&mut self, event: Event) -> Reply {
+    pub(super) fn ask(&mut self, event: Event) -> Reply {
         self.look_at_clock();
         self.pump(); // What was wished before comes first.
         self.ask_at_once(event)
@@ -177,6 +177,8 @@ impl<R: Reactor + 'static> Shard<R> {
             error: None,
             exit: Arc::default(),
             remotes: Vec::new(),
+            #[cfg(feature = "server")]
+            door: None,
             blocked: false,
             runnable: false,
             stopping: false,
@@ -283,7 +285,8 @@ impl<R: Reactor + 'static> Shard<R> {
         let (page, view) = ReaderPage::new(subscribed.cursor.next_seq);
         let desk = Arc::new(Desk::new());
         let (subscriber, theirs) = (subscribed.subscriber, Arc::clone(&desk));
-        run.remotes.push(Remote { subscriber, page: view, desk: theirs, reactor });
+        let seat = Seat::Thread(ThreadSeat { page: view, desk: theirs, reactor });
+        run.remotes.push(Remote { subscriber, seat });
         let link = super::reader::link::Near {
             id,
             reader,
@@ -446,7 +449,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let run = self.runs[id.slot.index as usize].as_ref();
         for remote in run.iter().flat_map(|run| &run.remotes) {
             if let Some(status) = all.iter_mut().find(|status| status.id == remote.subscriber) {
-                let (chunks, bytes) = remote.page.missed();
+                let (chunks, bytes) = remote.missed();
                 status.missed = Totals { chunks, bytes };
             }
         }

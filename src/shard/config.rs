@@ -37,6 +37,9 @@ pub struct ShardConfig {
     pub retention: Duration,
     /// How long a `block` subscriber may hold a producer back, unless its execution says otherwise.
     pub block_deadline: Duration,
+    /// How many executions other processes may share; a server's shards have these together.
+    #[cfg(feature = "server")]
+    pub doors: super::Doors,
     /// Where it tells what happens; nowhere by default.
     #[cfg(feature = "server")]
     pub log: super::Log,
@@ -92,6 +95,8 @@ impl Default for ShardConfig {
             tls: None,
             retention: limits::RETENTION,
             block_deadline: limits::BLOCK_DEADLINE,
+            #[cfg(feature = "server")]
+            doors: super::Doors::default(),
             #[cfg(feature = "server")]
             log: super::Log::off(),
             #[cfg(feature = "server")]

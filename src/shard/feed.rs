@@ -173,7 +173,7 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     /// Has the engine know that there is no room, once for each time that the gate is shut.
-    fn say_that_it_is_gated(&mut self, index: u32) {
+    pub(super) fn say_that_it_is_gated(&mut self, index: u32) {
         let run = self.runs.get_mut(index as usize).and_then(Option::as_mut);
         let stops_here = run.is_some_and(|run| {
             let has_begun = !matches!(run.producer, Producer::Waiting(_));

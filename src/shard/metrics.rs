@@ -47,6 +47,10 @@ pub struct ShardMetrics {
     pub streams: u64,
     /// Bytes that connections wait to send: what the kernel did not take.
     pub waiting_bytes: u64,
+    /// Executions that other processes share.
+    pub doors: u64,
+    /// Bytes of memory that other processes share.
+    pub door_bytes: u64,
 }
 
 /// Executions by where they are in their lives.
@@ -219,6 +223,10 @@ impl Families<'_, '_> {
         self.gauge("streams", "Connections that follow executions now.", |shard| shard.streams)?;
         let text = "Bytes that wait because the kernel did not take them.";
         self.gauge("bytes_waiting", text, |shard| shard.waiting_bytes)?;
+        let text = "Executions that other processes share now.";
+        self.gauge("doors", text, |shard| shard.doors)?;
+        let text = "Bytes of memory that other processes share.";
+        self.gauge("doors_bytes", text, |shard| shard.door_bytes)?;
         self.gauge("subscribers", "Subscribers there now.", |shard| shard.subscribers)
     }
 

@@ -124,6 +124,8 @@ fn shard(number: u32) -> ShardMetrics {
         subscribers: 6,
         connections: 9,
         streams: 8,
+        doors: 2,
+        door_bytes: 3,
         waiting_bytes: 12,
     }
 }

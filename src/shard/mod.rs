@@ -10,7 +10,7 @@
 //! Reading order: [`Shard::turn`] is the recipe; `api.rs` and `feed.rs` are what its owner can ask
 //! of it; `act.rs` carries out the engine's wishes;
 //! `produce.rs` steps tools and takes over what was published; `reader.rs` is the subscriber on
-//! another thread; `handle.rs` the way in from other threads.
+//! another thread; `door/` what other processes share; `handle.rs` the way in from other threads.
 //!
 //! Invariants:
 //! - S1: the engine hears of a chunk before any local subscriber is given it, in order.
@@ -23,6 +23,8 @@ mod act;
 mod api;
 mod config;
 pub(crate) mod delivery;
+#[cfg(feature = "server")]
+mod door;
 pub(crate) mod events;
 mod feed;
 mod handle;
@@ -60,6 +62,8 @@ use std::time::Duration;
 pub use api::{ExecuteError, ExecuteOptions, Polled};
 pub use config::{MemoryWatch, ShardConfig};
 pub use delivery::{Chunk, Delivery, Ended, Reported, outcome_of};
+#[cfg(feature = "server")]
+pub use door::Doors;
 pub use events::Names;
 pub use feed::PublishError;
 pub use handle::{CallError, HandleError, ShardHandle, ShardThread};
@@ -114,6 +118,12 @@ pub struct Shard<R: Reactor + 'static = AnyReactor> {
     watched: Vec<u32>,
     /// Executions that were given chunks since their remote readers were last woken.
     published: Vec<u32>,
+    /// Executions whose chunks another process writes.
+    #[cfg(feature = "server")]
+    guests: Vec<u32>,
+    /// How many executions other processes share, with the other shards of the server.
+    #[cfg(feature = "server")]
+    doors: door::Doors,
     /// Copies of payloads that a tool's thread might overwrite.
     scratch: Box<[u8]>,
     /// The chunk that a polled subscriber is being given, from its delivery to the end of the poll.
@@ -305,6 +315,10 @@ impl<R: Reactor + 'static> Shard<R> {
             away: Vec::with_capacity(64),
             watched: Vec::with_capacity(64),
             published: Vec::with_capacity(executions_max),
+            #[cfg(feature = "server")]
+            guests: Vec::new(),
+            #[cfg(feature = "server")]
+            doors: config.doors,
             scratch: vec![0; chunk_bytes_max as usize].into_boxed_slice(),
             fan: None,
             asked_for: None,
@@ -379,6 +393,10 @@ impl<R: Reactor + 'static> Shard<R> {
         if !self.away.is_empty() {
             self.take_over_threads();
         }
+        #[cfg(feature = "server")]
+        if !self.guests.is_empty() {
+            self.take_over_guests();
+        }
         self.pump();
         #[cfg(feature = "server")]
         if self.has_awake_remotes() {
@@ -411,9 +429,13 @@ impl<R: Reactor + 'static> Shard<R> {
         match self.idle.decide(self.worked, self.now, deadline) {
             Decision::Poll => std::hint::spin_loop(),
             Decision::Wait { .. } if self.rings.is_scarce() => self.rings.restock_step(),
+            #[cfg(feature = "server")]
+            Decision::Wait { .. } if !self.guests.is_empty() && !self.fall_asleep() => {}
             Decision::Wait { until } => {
                 self.reactor.wait(until);
                 self.counters.wakes += 1;
+                #[cfg(feature = "server")]
+                self.rise();
             }
         }
     }
@@ -461,7 +483,7 @@ impl<R: Reactor + 'static> Shard<R> {
             self.sample_readers(index);
             self.pump();
             if self.watched.contains(&index)
-                && let Some(run) = &self.runs[index as usize]
+                && let Some(run) = &mut self.runs[index as usize]
             {
                 run.knock(); // Each reader rings once for each knock.
             }
@@ -514,12 +536,15 @@ impl<R: Reactor + 'static> Shard<R> {
         if let Some(serve) = &self.serve {
             serve.audit();
             self.audit_calls();
+            self.audit_doors();
         }
         for run in self.runs.iter().flatten() {
             assert!(run.ingested_seq <= run.head_seq());
             if let run::Ring::Here(writer) = &run.ring {
                 writer.audit();
             }
+            #[cfg(feature = "server")]
+            run.audit_door();
         }
     }
 

@@ -9,10 +9,10 @@ use smallvec::SmallVec;
 use super::handle::{Command, ToolDone};
 use super::run::{Producer, Remote, Ring, Run, ThreadClock, ThreadHost};
 use super::{Shard, Threads};
-use crate::base::Handle;
+use crate::base::{Handle, SubscriberId};
 use crate::engine::{ChunkFacts, Event, Gate, Kind, ProducerEnd};
 use crate::limits;
-use crate::memory::{Descriptor, Left, Poll, RingWriter};
+use crate::memory::{Descriptor, Left, Poll, RingWriter, WildCursor};
 use crate::reactor::Reactor;
 use crate::tool::{Blocking, Context, Job, Notes, Output, Step, ToolError, Work, panic_error};
 use crate::trace::Code;
@@ -32,6 +32,18 @@ impl Run {
             self.exchange.set_gated(false);
             self.control.wake_producer();
         }
+    }
+
+    /// Where one of its readers elsewhere stands.
+    fn sample_reader(&mut self, at: usize) -> Result<u64, WildCursor> {
+        let Run { remotes, ring, .. } = self;
+        #[cfg(feature = "server")]
+        let guest = self.door.as_ref().and_then(|door| door.guest_reader());
+        #[cfg(feature = "server")]
+        let head_seq = || guest.map_or(0, |reader| reader.head_seq()).max(ring.head_seq());
+        #[cfg(not(feature = "server"))]
+        let head_seq = || ring.head_seq();
+        remotes[at].sample(head_seq)
     }
 
     /// The facts of chunks that the engine was not told of yet.
@@ -128,13 +140,28 @@ impl<R: Reactor + 'static> Shard<R> {
     /// Says where the readers on other threads stand.
     pub(super) fn sample_readers(&mut self, index: u32) {
         let Some(run) = self.runs[index as usize].as_mut() else { return };
-        let head_seq = run.head_seq();
         for at in 0..run.remotes.len() {
             let run = self.runs[index as usize].as_mut().expect("it was just there");
-            let Some(remote) = run.remotes.get_mut(at) else { break };
-            let cursor = remote.page.sample(0, head_seq).expect("a reader of this process");
-            let subscriber = remote.subscriber;
-            self.tell(Event::ReaderAt(subscriber, cursor));
+            let Some(subscriber) = run.remotes.get(at).map(|remote| remote.subscriber) else {
+                break;
+            };
+            match run.sample_reader(at) {
+                Ok(cursor) => self.tell(Event::ReaderAt(subscriber, cursor)),
+                Err(wild) => self.evict_reader(index, subscriber, wild),
+            }
+        }
+    }
+
+    /// A reader stands where it cannot.
+    fn evict_reader(&mut self, index: u32, subscriber: SubscriberId, wild: WildCursor) {
+        #[cfg(not(feature = "server"))]
+        panic!("a reader of this process, {subscriber} of execution {index}: {wild}");
+        #[cfg(feature = "server")]
+        {
+            self.counters.door_readers_evicted += 1;
+            self.record(Code::OutsideRefused, u64::from(subscriber.0.index), wild.cursor);
+            self.log_evicted(index, subscriber, &wild);
+            self.tell(Event::ReaderWild(subscriber));
         }
     }
 
@@ -160,7 +187,7 @@ impl<R: Reactor + 'static> Shard<R> {
         if let Some(chunk_count) = notes.chunks_expected {
             let run = self.run_mut(handle);
             run.chunks_expected = Some(chunk_count);
-            run.control.set_chunks_expected(chunk_count);
+            run.tell_pages(|page| page.set_chunks_expected(chunk_count));
             self.tell(Event::TotalExpected(handle, chunk_count));
         }
         if let Some(exit) = notes.exit {
@@ -194,6 +221,8 @@ impl<R: Reactor + 'static> Shard<R> {
             let mut facts: SmallVec<[ChunkFacts; limits::BURST_CHUNKS_MAX as usize]> =
                 SmallVec::new();
             run.chunk_facts(run.ingested_seq + 1..=until_seq, &mut facts);
+            #[cfg(feature = "server")]
+            run.relay(until_seq, &mut self.scratch);
             self.engine.handle(Event::Published(run.handle, &facts), self.now);
             run.ingested_seq = until_seq;
             self.pump();
@@ -205,6 +234,8 @@ impl<R: Reactor + 'static> Shard<R> {
     #[inline]
     pub(super) fn ingest_written(&mut self, index: u32, facts: &[ChunkFacts]) {
         let run = self.runs[index as usize].as_mut().expect("they were written to its ring");
+        #[cfg(feature = "server")]
+        run.relay(run.ingested_seq + facts.len() as u64, &mut self.scratch);
         self.engine.handle(Event::Published(run.handle, facts), self.now);
         run.ingested_seq += facts.len() as u64;
         assert!(run.ingested_seq == run.head_seq());
@@ -217,12 +248,18 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Wakes readers on other threads that sleep although there are chunks for them.
     pub(super) fn wake_readers(&mut self) {
-        // exchange:sleep and exchange:doze, once for all of this turn's chunks.
-        crate::memory::atomic::full_fence();
-        let reactor = &mut self.reactor;
-        while let Some(index) = self.published.pop() {
-            if let Some(run) = &self.runs[index as usize] {
-                run.wake_readers(|waker| reactor.wake(waker));
+        while !self.published.is_empty() {
+            // exchange:sleep, exchange:doze and page:asleep, once for all of this turn's chunks.
+            crate::memory::atomic::full_fence();
+            let reactor = &mut self.reactor;
+            while let Some(index) = self.published.pop() {
+                if let Some(run) = &mut self.runs[index as usize] {
+                    run.wake_readers(|waker| reactor.wake(waker));
+                }
+            }
+            #[cfg(feature = "server")]
+            if self.has_lines_to_wake() {
+                self.flush_connections();
             }
         }
     }
@@ -233,6 +270,11 @@ impl<R: Reactor + 'static> Shard<R> {
             unreachable!("a producer is started once");
         };
         match work {
+            #[cfg(feature = "server")]
+            Work::Feed if run.door.is_some() => {
+                run.producer = Producer::Guest;
+                self.let_guest_begin(handle);
+            }
             Work::Feed => run.producer = Producer::Feed,
             #[cfg_attr(not(feature = "server"), expect(unused_variables, reason = "nobody calls"))]
             Work::Remote(call) => {
@@ -376,8 +418,8 @@ impl<R: Reactor + 'static> Shard<R> {
                     // It is not looked at again: this is where it stands.
                     self.ingest(index);
                     let run = self.runs[index as usize].as_ref();
-                    let head_seq = run.map_or(u64::MAX, Run::head_seq);
-                    let cursor = remote.page.sample(0, head_seq).expect("a reader of this process");
+                    let head_seq = || run.map_or(u64::MAX, Run::head_seq);
+                    let cursor = remote.sample(head_seq).expect("a reader of this process");
                     self.tell(Event::ReaderAt(subscriber, cursor));
                     self.tell(Event::Lost(subscriber));
                 }
@@ -388,7 +430,7 @@ impl<R: Reactor + 'static> Shard<R> {
     fn take_departed(&mut self) -> Option<(Remote, Left, u32)> {
         for run in self.runs.iter_mut().flatten() {
             for (at, remote) in run.remotes.iter().enumerate() {
-                if let Some(how) = remote.desk.left() {
+                if let Some(how) = remote.left() {
                     return Some((run.remotes.swap_remove(at), how, run.handle.index));
                 }
             }

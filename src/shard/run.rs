@@ -12,7 +12,9 @@ use crate::base::planted::{Planted, planted};
 use crate::base::{ExecutionId, Handle, Instant, SubscriberId};
 use crate::engine::{DetachReason, Exit, Gate};
 use crate::memory::atomic::full_fence;
-use crate::memory::{ControlPage, Desk, Exchange, Flag, ReaderPageView, RingReader, RingWriter};
+use crate::memory::{
+    ControlPage, Desk, Exchange, Flag, Left, ReaderPageView, RingReader, RingWriter, WildCursor,
+};
 use crate::reactor::{Clock, Waker};
 use crate::tool::{Host, Notes, StopHook, Tool, ToolSpec, Work};
 
@@ -36,15 +38,32 @@ pub(super) enum Producer {
     Steps(Box<dyn Tool>),
     /// By hand.
     Feed,
+    /// In another process, into a ring of its own, which is copied from.
+    #[cfg(feature = "server")]
+    Guest,
     /// On a thread of its own.
     Thread(Arc<ThreadHost>),
     /// Nothing.
     Gone,
 }
 
-/// A reader on another thread.
+/// A reader elsewhere.
 pub(super) struct Remote {
     pub subscriber: SubscriberId,
+    pub seat: Seat,
+}
+
+/// Where it is.
+pub(super) enum Seat {
+    /// On another thread of this process.
+    Thread(ThreadSeat),
+    /// In another process.
+    #[cfg(feature = "server")]
+    Process(Box<super::door::ProcessSeat>),
+}
+
+/// A reader on another thread.
+pub(super) struct ThreadSeat {
     pub page: ReaderPageView,
     pub desk: Arc<Desk>,
     /// Of the reactor that it sleeps in, if it is one of another shard's connections.
@@ -52,10 +71,69 @@ pub(super) struct Remote {
 }
 
 impl Remote {
+    /// Where it stands. `head_seq` says what there is for it to read, and is asked when its cursor
+    /// was looked at.
+    pub fn sample(&mut self, head_seq: impl Fn() -> u64) -> Result<u64, WildCursor> {
+        let page = match &mut self.seat {
+            Seat::Thread(seat) => &mut seat.page,
+            #[cfg(feature = "server")]
+            Seat::Process(seat) => match seat.page() {
+                Ok(page) => page,
+                Err(cursor) => return Ok(cursor),
+            },
+        };
+        match page.sample(0, head_seq()) {
+            // It went on while the head was looked at: what it had read then is there by now.
+            Err(wild)
+                if wild.cursor >= wild.cursor_before
+                    && wild.cursor <= head_seq().saturating_add(1) =>
+            {
+                Ok(wild.cursor)
+            }
+            sampled => sampled,
+        }
+    }
+
+    /// What it says that it missed, in chunks and bytes.
+    pub fn missed(&self) -> (u64, u64) {
+        match &self.seat {
+            Seat::Thread(seat) => seat.page.missed(),
+            #[cfg(feature = "server")]
+            Seat::Process(seat) => seat.missed(),
+        }
+    }
+
+    /// Has it left, and how? One in another process says so by closing its connection.
+    pub fn left(&self) -> Option<Left> {
+        match &self.seat {
+            Seat::Thread(seat) => seat.desk.left(),
+            #[cfg(feature = "server")]
+            Seat::Process(_) => None,
+        }
+    }
+
+    fn knock(&self) {
+        match &self.seat {
+            Seat::Thread(seat) => seat.desk.knock(),
+            #[cfg(feature = "server")]
+            Seat::Process(seat) => seat.slot.knock(),
+        }
+    }
+
+    /// It was knocked for: ends its sleep. `has_sleepers`: on threads of this process.
+    fn wake(&mut self, has_sleepers: bool) {
+        match &mut self.seat {
+            Seat::Thread(seat) if has_sleepers => seat.desk.wake(),
+            Seat::Thread(_) => {}
+            #[cfg(feature = "server")]
+            Seat::Process(seat) => seat.wake(),
+        }
+    }
+
     /// Ends its sleep in a reactor, if it sleeps in one.
     fn rouse(&self, exchange: &Exchange, wake: &mut impl FnMut(&Waker)) {
-        if let Some(waker) = &self.reactor
-            && exchange.rouse(self.desk.dozes())
+        if let Seat::Thread(ThreadSeat { desk, reactor: Some(waker), .. }) = &self.seat
+            && exchange.rouse(desk.dozes())
         {
             wake(waker);
         }
@@ -104,6 +182,9 @@ pub(super) struct Run {
     /// How the process ended that the tool has run; the readers on other threads look here.
     pub exit: Arc<OnceLock<Exit>>,
     pub remotes: Vec<Remote>,
+    /// What other processes have of it, if any do.
+    #[cfg(feature = "server")]
+    pub door: Option<Box<super::door::Door>>,
     /// The tool waits for room; it is stepped again when the gate is set.
     pub blocked: bool,
     /// It is in the shard's list of tools to step.
@@ -112,18 +193,26 @@ pub(super) struct Run {
     pub stopping: bool,
 }
 
-impl Run {
-    /// The newest chunk that is in the ring, told or not.
+impl Ring {
+    /// The newest chunk that is in it, told or not.
     #[inline]
     pub fn head_seq(&self) -> u64 {
-        if let Ring::Here(writer) = &self.ring {
+        if let Ring::Here(writer) = self {
             return writer.head_seq(); // By far the most frequent.
         }
-        match &self.ring {
+        match self {
             Ring::None => 0,
             Ring::Here(writer) | Ring::Back(writer) => writer.head_seq(),
             Ring::Away(reader) => reader.head_seq(),
         }
+    }
+}
+
+impl Run {
+    /// The newest chunk that is in the ring, told or not.
+    #[inline]
+    pub fn head_seq(&self) -> u64 {
+        self.ring.head_seq()
     }
 
     /// A reader of the ring, for another thread.
@@ -135,44 +224,57 @@ impl Run {
         }
     }
 
-    /// Lets a reader on another thread go, if it is one of this execution's; it is told why.
-    pub fn dismiss(&mut self, subscriber: SubscriberId, reason: DetachReason) {
-        let found = self.remotes.iter().position(|remote| remote.subscriber == subscriber);
-        let Some(at) = found else { return };
-        let remote = self.remotes.swap_remove(at);
-        remote.desk.detach(code_of_detach(reason));
-        full_fence(); // exchange:sleep
-        if self.exchange.has_sleepers() {
-            remote.desk.wake();
+    /// Tells everybody who looks at a control page: readers and the producer, wherever they are.
+    pub fn tell_pages(&mut self, mut tell: impl FnMut(&mut ControlPage)) {
+        tell(&mut self.control);
+        #[cfg(feature = "server")]
+        if let Some(door) = &mut self.door {
+            tell(&mut door.control.page);
         }
-        remote.rouse(&self.exchange, &mut Waker::wake);
     }
 
-    /// Makes the readers on other threads look: there is something other than chunks.
-    pub fn knock(&self) {
-        self.remotes.iter().for_each(|remote| remote.desk.knock());
-        full_fence(); // exchange:sleep
-        if self.exchange.has_sleepers() {
-            self.remotes.iter().for_each(|remote| remote.desk.wake());
+    /// Lets a reader elsewhere go, if it is one of this execution's; it is told why. What there is
+    /// of it still.
+    pub fn dismiss(&mut self, subscriber: SubscriberId, reason: DetachReason) -> Option<Remote> {
+        let found = self.remotes.iter().position(|remote| remote.subscriber == subscriber);
+        let mut remote = self.remotes.swap_remove(found?);
+        match &remote.seat {
+            Seat::Thread(seat) => seat.desk.detach(code_of_detach(reason)),
+            #[cfg(feature = "server")]
+            Seat::Process(seat) => seat.slot.detach(code_of_detach(reason)),
         }
+        full_fence(); // exchange:sleep, page:asleep
+        remote.wake(self.exchange.has_sleepers());
+        remote.rouse(&self.exchange, &mut Waker::wake);
+        Some(remote)
+    }
+
+    /// Makes the readers elsewhere look: there is something other than chunks.
+    pub fn knock(&mut self) {
+        self.remotes.iter().for_each(Remote::knock);
+        full_fence(); // exchange:sleep, page:asleep
+        let has_sleepers = self.exchange.has_sleepers();
+        self.remotes.iter_mut().for_each(|remote| remote.wake(has_sleepers));
         self.rouse_readers(&mut Waker::wake);
     }
 
     /// As [`Run::knock`], for one of them whose client has acknowledged everything through `seq`.
     pub fn pass_acknowledgement(&self, subscriber: SubscriberId, seq: u64) {
         let found = self.remotes.iter().find(|remote| remote.subscriber == subscriber);
-        let Some(remote) = found else { return };
-        if seq > remote.desk.acked_seq() {
-            remote.desk.acknowledge(seq);
-            remote.desk.knock();
+        if let Some(remote) = found
+            && let Seat::Thread(ThreadSeat { desk, .. }) = &remote.seat
+            && seq > desk.acked_seq()
+        {
+            desk.acknowledge(seq);
+            desk.knock();
             full_fence(); // exchange:doze
             remote.rouse(&self.exchange, &mut Waker::wake);
         }
     }
 
-    /// Makes the readers on other threads look, if any of them sleeps: there are chunks. `wake` is
-    /// for those that sleep in a reactor.
-    pub fn wake_readers(&self, mut wake: impl FnMut(&Waker)) {
+    /// Makes the readers elsewhere look, if any of them sleeps: there are chunks. `wake` is for
+    /// those that sleep in a reactor.
+    pub fn wake_readers(&mut self, mut wake: impl FnMut(&Waker)) {
         let is_lost = planted(Planted::LostWake);
         if self.remotes.is_empty() || is_lost {
             return;
@@ -185,6 +287,10 @@ impl Run {
             }
         }
         self.rouse_readers(&mut wake);
+        #[cfg(feature = "server")]
+        if let Some(door) = &self.door {
+            door.wake_readers(&mut self.remotes);
+        }
     }
 
     fn rouse_readers(&self, wake: &mut impl FnMut(&Waker)) {

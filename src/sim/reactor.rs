@@ -12,6 +12,7 @@
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
+use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -270,8 +271,12 @@ impl Net for Sockets {
         &mut self,
         connection: ConnectionId,
         slices: &[IoSlice<'_>],
+        descriptors: &[BorrowedFd<'_>],
         counters: &mut SocketCounters,
     ) -> Result<usize, SendError> {
+        if !descriptors.is_empty() {
+            return Err(SendError::Broken(IoError(libc::EOPNOTSUPP))); // There are none in here.
+        }
         self.net.send(&mut self.world.world.borrow_mut(), connection, slices, counters)
     }
 

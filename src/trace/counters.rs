@@ -115,6 +115,14 @@ counters! {
     subscribers_detached_shutdown,
     /// Subscribers detached to make room, or for what they wrote into shared memory.
     subscribers_detached_evicted,
+    /// Executions that other processes came to share.
+    doors_opened,
+    /// Requests at the door refused for want of a place, of memory or of descriptors.
+    doors_refused,
+    /// Readers in other processes let go for what they wrote into shared memory.
+    door_readers_evicted,
+    /// Producers in other processes that broke the rules of their rings.
+    door_producers_refused,
     /// Progress reports taken from tools.
     progress_reported,
     /// Progress reports given to subscribers.

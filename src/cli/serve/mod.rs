@@ -7,6 +7,7 @@
 mod access;
 mod bill;
 mod conformance;
+mod door;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -23,7 +24,7 @@ use streamdoor::memory::{RingPoolConfig, named};
 use streamdoor::reactor::{Clock, ListenAddress, OpenError};
 #[cfg(feature = "tls")]
 use streamdoor::shard::TlsConfig;
-use streamdoor::shard::{Log, Server, ServerConfig, ServerError, Shard, ShardConfig};
+use streamdoor::shard::{Doors, Log, Server, ServerConfig, ServerError, Shard, ShardConfig};
 use streamdoor::tool::Files;
 use streamdoor::trace::Level;
 use streamdoor::trace::log::Line;
@@ -141,23 +142,26 @@ impl Ground {
 
 fn serve(settings: &Settings, fixtures: Option<Fixtures>) -> Result<(), CliError> {
     let ground = Ground::lay(settings)?;
-    let served = start(settings, &ground, fixtures).map(|(server, exporter)| {
-        serve_until_told(settings, &ground, server);
+    let served = start(settings, &ground, fixtures).and_then(|(server, exporter)| {
+        let served = serve_until_told(settings, &ground, server);
         exporter.finish();
+        served
     });
     ground.log.close();
     served
 }
 
 /// Serves until it is told to end, and ends in order.
-fn serve_until_told(settings: &Settings, ground: &Ground, server: Server) {
+fn serve_until_told(settings: &Settings, ground: &Ground, server: Server) -> Result<(), CliError> {
     announce(settings, ground, &server);
+    door::open(settings, ground, &server)?;
     let _ = ground.stop.recv();
     let log = &ground.log;
     let deadline = Duration::from_secs(settings.drain_deadline_s.0);
     tell(log, Level::Info, "stopping", |line| line.number("deadline_s", deadline.as_secs()));
     server.drain(deadline);
     tell(log, Level::Info, "stopped", |_| {});
+    Ok(())
 }
 
 /// The one place where settings meet the server.
@@ -258,7 +262,9 @@ fn files(settings: &Settings) -> Result<Files, CliError> {
 }
 
 fn shards(settings: &Settings, access: &Arc<Access>, log: &Log) -> Vec<ShardConfig> {
+    let doors = Doors::new(settings.doors_max.0 as u32); // Its type keeps it in range.
     let one = |shard: usize| ShardConfig {
+        doors: doors.clone(),
         engine: EngineLimits {
             shard: shard as u8, // There are at most `limits::SHARDS_MAX`.
             executions_max: settings.executions_max.0 as u32,

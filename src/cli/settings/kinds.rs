@@ -227,8 +227,43 @@ impl FromStr for FilePath {
     }
 }
 
+/// Where the server shares memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum DoorPath {
+    /// Where clients look, if that can be.
+    #[default]
+    Auto,
+    /// Nowhere.
+    Off,
+    /// There.
+    At(PathBuf),
+}
+
+impl fmt::Display for DoorPath {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DoorPath::Auto => out.write_str("auto"),
+            DoorPath::Off => out.write_str("off"),
+            DoorPath::At(path) => path.display().fmt(out),
+        }
+    }
+}
+
+impl FromStr for DoorPath {
+    type Err = &'static str;
+    fn from_str(text: &str) -> Result<DoorPath, Self::Err> {
+        match text {
+            "" => Err("must be auto, off or a path"),
+            "auto" => Ok(DoorPath::Auto),
+            "off" => Ok(DoorPath::Off),
+            path => Ok(DoorPath::At(path.into())),
+        }
+    }
+}
+
 words! {
     Cpus: "LIST";
+    DoorPath: "PATH";
     FilePath: "PATH";
     Collector: "URL";
 }

@@ -19,7 +19,7 @@ use streamdoor::trace::{Level, LogFormat};
 
 use super::CliError;
 use super::telemetry::Collector;
-pub use kinds::{Bytes, Cpus, FilePath, Number, Switch};
+pub use kinds::{Bytes, Cpus, DoorPath, FilePath, Number, Switch};
 use kinds::{Setting, nearest};
 pub use virtual_tools::VirtualTools;
 
@@ -61,6 +61,11 @@ settings! {
     /// Where to listen; may be repeated. ADDRESS:PORT, [IPV6]:PORT or unix:PATH. Port 0: the
     /// kernel chooses.
     listen: Vec<ListenAddress> = vec!["127.0.0.1:8808".parse().expect("it is an address")];
+    /// The Unix socket where processes of this machine and user share memory with the server. auto:
+    /// streamdoor.sock in $XDG_RUNTIME_DIR, where there is that. off: nowhere.
+    door: DoorPath = DoorPath::default();
+    /// How many executions they can share at once.
+    doors_max: Number<0, { limits::DOORS_CEILING as u64 }> = Number(limits::DOORS_MAX as u64);
     /// A name or an address by which it may be called, beside loopback ones and those that it
     /// listens on; may be repeated.
     allow_host: Vec<HostName> = Vec::new();

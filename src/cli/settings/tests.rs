@@ -18,6 +18,8 @@ fn from_words(words: &[(&str, &str)]) -> Result<Settings, String> {
 /// Each setting with a value that is not its default.
 const OTHERS: &[(&str, &str)] = &[
     ("listen", "[::1]:80"),
+    ("door", "/run/user/0/door.sock"),
+    ("doors-max", "3"),
     ("allow-host", "app.example"),
     ("allow-origin", "https://app.example"),
     ("token-file", "/etc/streamdoor/tokens"),

@@ -99,8 +99,14 @@ impl Serve {
 
 impl<R: Reactor + 'static> Shard<R> {
     /// Somebody has connected.
-    pub(super) fn admit(&mut self, id: ConnectionId, peer: Peer) {
+    pub(super) fn admit(&mut self, id: ConnectionId, peer: Peer, is_at_door: bool) {
         let Some(serve) = &mut self.serve else { return };
+        if is_at_door && !Serve::is_of_house(&peer) {
+            self.counters.doors_refused += 1;
+            let text = "the door is for processes of the server's own user";
+            self.turn_away(id, peer, ApiError::new(Status::FORBIDDEN, "other_user", text), true);
+            return;
+        }
         if !serve.addresses.has_room(&peer) {
             self.counters.connections_over_address += 1;
             self.reactor.close(id);
@@ -108,19 +114,27 @@ impl<R: Reactor + 'static> Shard<R> {
             return;
         }
         match serve.judge(self.now) {
-            Verdict::Welcome => self.welcome(id, peer),
+            Verdict::Welcome => self.welcome(id, peer, is_at_door),
             Verdict::Instead(first) => {
                 self.counters.connections_evicted += 1;
                 self.drop_connection(first);
-                self.welcome(id, peer);
+                self.welcome(id, peer, is_at_door);
             }
-            Verdict::TurnAway(waits) => self.turn_away(id, peer, waits),
+            Verdict::TurnAway(waits) => {
+                self.counters.connections_turned_away += 1;
+                let text = "the server has as many connections as it can";
+                let status = Status::SERVICE_UNAVAILABLE;
+                let error = ApiError::new(status, "too_many_connections", text);
+                let error = error.retry_after(limits::CONNECTIONS_RETRY_AFTER);
+                self.turn_away(id, peer, error, waits);
+            }
         }
     }
 
-    fn welcome(&mut self, id: ConnectionId, peer: Peer) {
+    fn welcome(&mut self, id: ConnectionId, peer: Peer, is_at_door: bool) {
         let serve = self.serve.as_mut().expect("it has connections");
         serve.accept(id, peer, self.now);
+        serve.connection(id).expect("it was just accepted").is_at_door = is_at_door;
         if let (Some(tls), Peer::Tcp(_)) = (&self.tls, peer) {
             let connection = serve.connection(id).expect("it was just accepted");
             connection.session = Some(Session::new(tls));
@@ -133,16 +147,12 @@ impl<R: Reactor + 'static> Shard<R> {
         self.tls.is_some() && matches!(peer, Peer::Tcp(_))
     }
 
-    fn turn_away(&mut self, id: ConnectionId, peer: Peer, waits: bool) {
-        self.counters.connections_turned_away += 1;
-        self.log_refused(peer, "there is no place for another connection");
+    fn turn_away(&mut self, id: ConnectionId, peer: Peer, error: ApiError, waits: bool) {
+        self.log_refused(peer, &error.message);
         if self.has_tls(&peer) {
             self.reactor.close(id); // It could be told behind a handshake only, which costs most.
             return;
         }
-        let text = "the server has as many connections as it can";
-        let error = ApiError::new(Status::SERVICE_UNAVAILABLE, "too_many_connections", text);
-        let error = error.retry_after(limits::CONNECTIONS_RETRY_AFTER);
         let serve = self.serve.as_mut().expect("it has connections");
         serve.accept(id, peer, self.now);
         serve.connection(id).expect("it was just accepted").is_aborted = !waits;

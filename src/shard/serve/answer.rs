@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::super::{ExecuteError, ExecuteOptions, Shard};
 use super::connection::{Doing, Timer};
 use crate::base::{ExecutionId, Principal};
-use crate::endpoint::{Answer, ApiError, Call, Execute, documents};
+use crate::endpoint::{Answer, ApiError, Call, Execute, Opening, documents};
 use crate::engine::{CancelError, NotFound, Outcome, Start, State, Status as ExecutionStatus};
 use crate::limits;
 use crate::reactor::{ConnectionId, Reactor};
@@ -18,7 +18,13 @@ impl<R: Reactor + 'static> Shard<R> {
         let is_draining = self.serve.as_ref().is_some_and(|serve| serve.is_draining);
         let principal = self.principal_of(id);
         match call {
-            Call::Execute(_) | Call::Follow(_) | Call::Output(..) | Call::Work(_) | Call::Ready
+            Call::Execute(_)
+            | Call::Follow(_)
+            | Call::Output(..)
+            | Call::Work(_)
+            | Call::ReadDoor(_)
+            | Call::Produce(_)
+            | Call::Ready
                 if is_draining =>
             {
                 self.answer_error(id, &ApiError::shutting_down())
@@ -39,6 +45,8 @@ impl<R: Reactor + 'static> Shard<R> {
             Call::Work(work) => self.let_work(id, *work, principal),
             Call::Deliver(deliver) => self.deliver(id, deliver, principal),
             Call::Mcp(request) => self.answer_mcp(id, *request, principal),
+            Call::ReadDoor(door) => self.read_at_door(id, &door),
+            Call::Produce(produce) => self.produce_at_door(id, *produce, principal),
             other => {
                 let answer =
                     self.answer_now(&other, principal).unwrap_or_else(|e| Answer::error(&e));
@@ -80,6 +88,8 @@ impl<R: Reactor + 'static> Shard<R> {
             | Call::DeleteVirtualTool(_)
             | Call::Work(_)
             | Call::Mcp(_)
+            | Call::ReadDoor(_)
+            | Call::Produce(_)
             | Call::Deliver(_) => unreachable!("answered elsewhere"),
         };
         Ok(Answer::json(Status::OK, &document))
@@ -132,7 +142,17 @@ impl<R: Reactor + 'static> Shard<R> {
 
     fn run_tool(&mut self, id: ConnectionId, execute: Execute, owner: Principal) -> bool {
         // Whoever asks for the stream at once is to miss nothing of it.
-        let start = match (execute.start, &execute.stream) {
+        let Opening {
+            start,
+            hold,
+            retention,
+            block_deadline,
+            on_stall,
+            timeouts,
+            progress,
+            policy,
+        } = execute.opening;
+        let start = match (start, &execute.stream) {
             (Start::Now, Some(_)) => {
                 Start::AfterSubscribers { count: 1, deadline: limits::ATTACH_DEADLINE }
             }
@@ -140,12 +160,12 @@ impl<R: Reactor + 'static> Shard<R> {
         };
         let options = ExecuteOptions {
             start,
-            hold: execute.hold,
-            retention: execute.retention,
-            block_deadline: execute.block_deadline,
-            on_stall: execute.on_stall,
-            timeouts: execute.timeouts,
-            progress: execute.progress,
+            hold,
+            retention,
+            block_deadline,
+            on_stall,
+            timeouts,
+            progress,
             owner,
         };
         let prepared = self.prepare_tool(owner, &execute.tool, &execute.arguments);
@@ -158,7 +178,7 @@ impl<R: Reactor + 'static> Shard<R> {
             Ok(execution) => execution,
             Err(error) => return self.answer_error(id, &refusal(error)),
         };
-        self.run_mut(execution.slot).policy = execute.policy;
+        self.run_mut(execution.slot).policy = policy;
         self.log_started(id, execution, &execute.tool);
         if let Some((format, wishes)) = execute.stream {
             let is_refused = self.follow_new(id, execution, format, wishes);
@@ -271,7 +291,7 @@ impl<R: Reactor + 'static> Shard<R> {
 }
 
 /// Why a tool was not run, as the client is told.
-fn refusal(error: ExecuteError) -> ApiError {
+pub(super) fn refusal(error: ExecuteError) -> ApiError {
     let text = error.to_string();
     match error {
         ExecuteError::Start(error) => error.into(),

@@ -118,7 +118,8 @@ impl<R: Reactor + 'static> Shard<R> {
         if let Doing::Moving(_) = connection.doing {
             return;
         }
-        self.reactor.set_receiving(id, connection.http.wants_bytes());
+        let is_line = matches!(connection.doing, Doing::Door);
+        self.reactor.set_receiving(id, is_line || connection.http.wants_bytes());
         if let Some(wanted) = connection.wanted_timer(now) {
             serve.set_timer(id, wanted);
         }
@@ -166,6 +167,8 @@ impl Connection {
                 Some(Some((Timer::Request, now + limits::PARTS_INACTIVITY)))
             }
             (Doing::Requests, Due::Answer | Due::Nothing) | (Doing::Elsewhere, _) => Some(None),
+            (Doing::Door, _) if self.is_last => None,
+            (Doing::Door, _) => Some(None), // A line may be silent for ever.
             // Set by who began it.
             (Doing::Result | Doing::Joining | Doing::Stream | Doing::Mcp | Doing::Part(_), _) => {
                 None

@@ -13,6 +13,7 @@ use std::io::IoSlice;
 use smallvec::SmallVec;
 
 use super::buffers::Buffers;
+use super::door::{Line, Parcel};
 use super::frames::Frames;
 use super::mcp::Link;
 use super::stream::Stream;
@@ -75,6 +76,8 @@ pub(super) enum Doing {
     Joining,
     /// It is given an execution, or several.
     Stream,
+    /// It shares memory with another process.
+    Door,
     /// Its request of MCP is carried out, it is told of something, or it is one of lines.
     Mcp,
     /// It has brought a part for which there is no room yet.
@@ -127,6 +130,12 @@ pub(super) struct Connection {
     pub stream: Option<Box<Stream>>,
     /// What it is for MCP.
     pub mcp: Option<Box<Link>>,
+    /// It came in at the door.
+    pub is_at_door: bool,
+    /// What was granted on it there.
+    pub line: Option<Box<Line>>,
+    /// What goes with the next byte that is sent.
+    pub parcel: Option<Box<Parcel>>,
     pub timer: Option<(Timer, TimerId)>,
     /// Heads that had come when the timer was set for a request.
     pub timed_heads: u32,
@@ -181,6 +190,9 @@ impl Connection {
             worker: None,
             stream: None,
             mcp: None,
+            is_at_door: false,
+            line: None,
+            parcel: None,
             timer: None,
             timed_heads: 0,
             body_from: now,

@@ -1,5 +1,9 @@
 //! What is given to connections, and the flush that sends it.
 
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use smallvec::SmallVec;
+
 use super::super::run::Run;
 use super::super::{Chunk, Delivery, Names, Shard};
 use super::Serve;
@@ -9,7 +13,7 @@ use super::stream::{self, Source};
 use crate::base::{Handle, Instant, SubscriberId};
 use crate::engine::{EndState, Event, Outcome};
 use crate::limits;
-use crate::reactor::{ConnectionId, Reactor};
+use crate::reactor::{ConnectionId, Reactor, SendError};
 use crate::trace::Counters;
 use crate::wire::sse;
 
@@ -208,10 +212,21 @@ impl Serve {
             let Some(connection) = self.connections[index].as_deref_mut() else { continue };
             connection.is_touched = false;
             let id = connection.id;
+            let mut parcel = connection.parcel.take();
             let flushed = connection.flush(&self.frames, &mut self.spare, now, |slices| {
                 counters.sends += 1;
-                reactor.send(id, slices)
+                let Some(descriptors) = &parcel else { return reactor.send(id, slices) };
+                let sent_bytes = {
+                    let descriptors: SmallVec<[BorrowedFd<'_>; 3]> =
+                        descriptors.iter().map(OwnedFd::as_fd).collect();
+                    reactor.send_with_descriptors(id, slices, &descriptors)?
+                };
+                if sent_bytes > 0 {
+                    parcel = None; // What was handed over is closed here.
+                }
+                Ok::<_, SendError>(sent_bytes)
             });
+            connection.parcel = parcel;
             let takes = match flushed {
                 Flushed::All => true,
                 Flushed::Cut => {
@@ -305,6 +320,7 @@ impl<R: Reactor + 'static> Shard<R> {
             }
             self.settle_mcp();
             let serve = self.serve.as_mut().expect("it was just there");
+            serve.wake_lines();
             serve.flush(&mut self.reactor, &mut self.counters, self.now);
             if std::mem::take(&mut serve.has_free_worker) {
                 self.workers.note_free();

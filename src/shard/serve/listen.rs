@@ -1,5 +1,6 @@
 //! The beginning and the end of a server: listening, and draining.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use super::super::Shard;
@@ -46,6 +47,26 @@ impl<R: Reactor + 'static> Shard<R> {
         Ok(self.reactor.listen_address(listener).expect("it was just made"))
     }
 
+    /// Listens there for processes of this machine and of this user, which may share memory with
+    /// the server beside everything else. There is one such place at most.
+    ///
+    /// # Errors
+    /// [`ListenError`]; nothing is left behind then.
+    ///
+    /// # Panics
+    /// If there is one already.
+    pub fn listen_at_door(&mut self, path: &Path) -> Result<(), ListenError> {
+        let address = ListenAddress::Unix(path.to_owned());
+        let opened = self.open_serve();
+        opened.map_err(|error| ListenError::without_sockets(&address, &error))?;
+        let listener = self.reactor.listen(&address, ListenOptions::default())?;
+        let serve = self.serve.as_mut().expect("it was just made");
+        assert!(serve.door.is_none());
+        serve.door = Some(listener);
+        serve.listeners.push(listener);
+        Ok(())
+    }
+
     /// Buys what connections need, once.
     pub(super) fn open_serve(&mut self) -> std::io::Result<()> {
         if self.serve.is_none() {
@@ -65,6 +86,7 @@ impl<R: Reactor + 'static> Shard<R> {
     /// Listens nowhere any more. Who is connected stays so.
     pub fn stop_listening(&mut self) {
         let Some(serve) = &mut self.serve else { return };
+        serve.door = None;
         for listener in serve.listeners.drain(..) {
             self.reactor.close_listener(listener);
         }

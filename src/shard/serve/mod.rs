@@ -12,6 +12,7 @@
 //! `peers.rs` (other shards), `server.rs` (all of them), `tell.rs` (the log), `tls/` (what stands
 //! before the HTTP machine where there is TLS). Tools whose work is done by clients:
 //! `virtual_tools.rs`, `workers.rs` (tables), `open_call.rs` (one call, a machine), `calls.rs`.
+//! Processes that share memory: `door.rs`.
 //! The Model Context Protocol: `mcp/`, which has a text and invariants of its own.
 //! Tests: beside `frames.rs`; `sim/server/`, in simulated time; `tests/serve*`, with real clients.
 //!
@@ -34,6 +35,7 @@ mod calls;
 mod clock;
 mod connection;
 mod deliver;
+mod door;
 mod follow;
 mod frames;
 mod join;
@@ -58,6 +60,7 @@ mod virtual_tools;
 mod workers;
 
 pub(super) use deliver::Giving;
+pub(super) use door::LastWord;
 pub(super) use mcp::Ear;
 pub use mcp::LineOptions;
 pub(super) use mcp::McpSetUp;
@@ -73,6 +76,7 @@ pub(super) use workers::Workers;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::door::Looks;
 use crate::base::{ExecutionId, Instant, Random, SubscriberId};
 use crate::endpoint::{Access, Due, Surroundings};
 use crate::engine::wheel::Wheel;
@@ -90,6 +94,10 @@ pub(super) struct Serve {
     connections: Vec<Option<Box<Connection>>>,
     connection_count: u32,
     listeners: Vec<ListenerId>,
+    /// Where other processes share memory.
+    door: Option<ListenerId>,
+    /// Connections whose processes sleep on them and have to look.
+    looks: Looks,
     frames: Frames,
     /// The chunk that is being given, as far as it was encoded.
     current: [Option<Frame>; ENCODINGS],
@@ -158,6 +166,8 @@ impl Serve {
             connections: Vec::new(),
             connection_count: 0,
             listeners: Vec::new(),
+            door: None,
+            looks: Looks::default(),
             frames: Frames::new(limits::FRAME_CACHE_BYTES),
             current: [None; ENCODINGS],
             touched: Vec::with_capacity(256),
@@ -248,6 +258,7 @@ impl Serve {
             | Doing::Stream
             | Doing::Part(_)
             | Doing::Mcp
+            | Doing::Door
             | Doing::Moving(_)
             | Doing::Closing => {}
         }
@@ -309,6 +320,7 @@ impl Serve {
             && self.finished.is_empty()
             && self.ended.is_empty()
             && self.answered.is_empty()
+            && self.looks.borrow().is_empty()
             && !self.mcp.has_news())
     }
 
@@ -352,6 +364,7 @@ impl Serve {
             assert!(connection.is_some_and(|connection| connection.id == *id));
         }
         self.audit_mcp();
+        self.audit_lines();
         self.remotes.audit(&self.connections);
         let connections = self.connections.iter().flatten();
         let joining = connections.filter(|c| matches!(c.doing, Doing::Joining));

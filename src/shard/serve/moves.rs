@@ -19,6 +19,7 @@ pub(in crate::shard) struct Moving {
     socket: ReleasedSocket,
     http: HttpConnection,
     session: Option<Box<Session>>,
+    is_at_door: bool,
     call: Call,
     /// To be sent before the answer.
     rest: Vec<u8>,
@@ -67,10 +68,10 @@ impl<R: Reactor + 'static> Shard<R> {
         let Some(serve) = &mut self.serve else { return };
         let Some(connection) = serve.forget(id) else { return };
         let rest = connection.unsent();
-        let Connection { http, session, doing, .. } = *connection;
+        let Connection { http, session, is_at_door, doing, .. } = *connection;
         let Doing::Moving(to) = doing else { unreachable!("nothing else is released") };
         let (home, call) = *to;
-        let moving = Box::new(Moving { socket, http, session, call, rest });
+        let moving = Box::new(Moving { socket, http, session, is_at_door, call, rest });
         let peer = &self.peers[home];
         match peer.put(Command::Arrive(moving)) {
             Ok(()) => {
@@ -104,7 +105,7 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// A connection with its answer still to be given; `None` if it finds no place.
     fn adopt(&mut self, moving: Moving) -> Option<ConnectionId> {
-        let Moving { socket, http, session, rest, .. } = moving;
+        let Moving { socket, http, session, is_at_door, rest, .. } = moving;
         let peer = socket.peer();
         if self.open_serve().is_err() {
             return None;
@@ -118,6 +119,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let connection = serve.writable(id).expect("it was just accepted");
         connection.http = http;
         connection.session = session;
+        connection.is_at_door = is_at_door;
         connection.write(|out| out.extend_from_slice(&rest));
         Some(id)
     }

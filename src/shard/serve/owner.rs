@@ -25,6 +25,7 @@ impl<R: Reactor + 'static> Shard<R> {
             | Call::Output(id, _)
             | Call::Acknowledge(id, ..)
             | Call::Unsubscribe(id, _) => self.is_owned(*id, principal),
+            Call::ReadDoor(door) => self.is_owned(door.execution, principal),
             Call::Deliver(deliver) => self.is_owned(deliver.part.call, principal),
             // All before any: whose the second is must not show in what is said of the first.
             Call::Follow(follow) => {
@@ -37,7 +38,9 @@ impl<R: Reactor + 'static> Shard<R> {
             }
             // Of lists everybody is given a part.
             Call::Executions | Call::AllProgress => true,
-            Call::Tools | Call::Execute(_) | Call::Metrics(_) | Call::Ready => true,
+            Call::Tools | Call::Execute(_) | Call::Produce(_) | Call::Metrics(_) | Call::Ready => {
+                true
+            }
             // One's own are looked for among one's own.
             Call::VirtualTools
             | Call::PutVirtualTool(_)

@@ -229,6 +229,8 @@ impl<R: Reactor + 'static> Shard<R> {
             connections: self.connection_count().into(),
             streams,
             waiting_bytes,
+            doors: self.door_count(),
+            door_bytes: self.door_bytes(),
         }
     }
 

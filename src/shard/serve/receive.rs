@@ -44,7 +44,10 @@ impl<R: Reactor + 'static> Shard<R> {
             let Some(event) = self.reactor.next_socket_event() else { return };
             self.worked = true;
             match event {
-                SocketEvent::Accepted { connection, peer, .. } => self.admit(connection, peer),
+                SocketEvent::Accepted { listener, connection, peer } => {
+                    let is_at_door = serve.door == Some(listener);
+                    self.admit(connection, peer, is_at_door);
+                }
                 SocketEvent::Received { connection: id, bytes } => {
                     let Some(connection) = serve.writable(id) else { continue };
                     if connection.mcp.as_ref().is_some_and(|link| link.is_of_lines()) {
@@ -54,6 +57,10 @@ impl<R: Reactor + 'static> Shard<R> {
                     }
                     if let Doing::Closing = connection.doing {
                         continue; // It was told that nothing more is read.
+                    }
+                    if let Doing::Door = connection.doing {
+                        self.hear_at_door(id); // Whatever it says.
+                        continue;
                     }
                     if let Some(session) = &mut connection.session {
                         let mut plain = std::mem::take(&mut self.opened);
@@ -197,6 +204,7 @@ impl<R: Reactor + 'static> Shard<R> {
             | Doing::Joining
             | Doing::Stream
             | Doing::Mcp
+            | Doing::Door
             | Doing::Part(_)
             | Doing::Moving(_)
             | Doing::Closing => {
@@ -213,6 +221,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let (stream, peer) = (connection.stream.take(), connection.peer);
         let worker = connection.worker.take();
         let link = connection.mcp.take();
+        let line = connection.line.take();
         let waits = match &connection.doing {
             Doing::Part(deliver) => Some(deliver.part.call),
             _ => None,
@@ -229,6 +238,9 @@ impl<R: Reactor + 'static> Shard<R> {
         }
         if let Some(link) = link {
             self.lose_link(id, *link);
+        }
+        if let Some(line) = line {
+            self.lose_line(*line);
         }
         for followed in stream.iter().flat_map(|stream| &stream.followed) {
             match followed.source {

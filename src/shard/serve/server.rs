@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -77,12 +78,14 @@ impl Server {
             return Err(ServerError::ShardCount { shards_max });
         }
         let each_max = connections_max.div_ceil(shards.len() as u32).max(1);
+        let doors = shards[0].doors.clone(); // All shards have them together.
         let mut mcp_key = [0; 32];
         crate::reactor::random_bytes(&mut mcp_key).map_err(ServerError::Shard)?;
         let mut server = Server { threads: Vec::new(), addresses: Vec::new(), reports: Vec::new() };
         for (index, mut config) in shards.into_iter().enumerate() {
             config.engine.shard = index as u8;
             config.mcp_key.get_or_insert(mcp_key);
+            config.doors = doors.clone();
             config.sockets =
                 Some(SocketLimits { connections_max: each_max, ..SocketLimits::default() });
             let set_up = Arc::clone(&set_up);
@@ -117,6 +120,17 @@ impl Server {
             listened = listen_on(thread, &listened, ListenOptions { shares_port: true }, false)?;
         }
         Ok(listened)
+    }
+
+    /// Has it share memory with processes of this machine that connect to this path: the first
+    /// shard listens there.
+    ///
+    /// # Errors
+    /// [`ServerError::Listen`]; the server goes on without.
+    pub fn open_door(&self, path: &Path) -> Result<(), ServerError> {
+        let path = path.to_owned();
+        let called = self.threads[0].call(move |shard| shard.listen_at_door(&path));
+        called.map_err(ServerError::Call)?.map_err(ServerError::Listen)
     }
 
     /// Where it listens, with the ports that the kernel chose.

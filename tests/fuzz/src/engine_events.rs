@@ -354,10 +354,11 @@ impl World {
 
     fn tell_of_subscriber(&mut self, draw: &mut Draw<'_>) {
         let subscriber = self.some_subscriber(draw);
-        let event = match draw.below(4) {
+        let event = match draw.below(5) {
             0 => Event::Demand(subscriber, draw.one_of(&[0, 1, 2, 7, 1_000, u32::MAX])),
             1 => Event::Lost(subscriber),
             2 => Event::ReaderAt(subscriber, draw.number() >> draw.below(64)),
+            3 => Event::ReaderWild(subscriber),
             _ => Event::ReaderGone(subscriber),
         };
         let is_remote = |sub: &Sub| sub.id == subscriber && sub.place == Place::Remote;

@@ -76,9 +76,10 @@ fn check_execute(execute: &Execute, body: &[u8]) {
     let bounded = |duration: Option<Duration>| {
         assert!(duration.is_none_or(|duration| duration <= limits::EXECUTION_DURATION_MAX));
     };
-    bounded(execute.retention);
-    bounded(execute.block_deadline);
-    if let Some(timeouts) = execute.timeouts {
+    let opening = &execute.opening;
+    bounded(opening.retention);
+    bounded(opening.block_deadline);
+    if let Some(timeouts) = opening.timeouts {
         bounded(timeouts.first_chunk);
         bounded(timeouts.inactivity);
         bounded(timeouts.total);

@@ -1,0 +1,63 @@
+//! What another process says that is to write a ring: the body of that request.
+
+use crate::endpoint::body::{Members, parse};
+use crate::endpoint::execute::{
+    AGREED, ALLOWED, BEGINNING, HELD_BACK, KEPT, MEASURED, RETAINED, STALLED, opening,
+};
+use crate::endpoint::fields::{Field, Preset, Shape};
+use crate::endpoint::{ApiError, Produce};
+use crate::limits;
+use crate::memory::Geometry;
+use crate::tool::is_tool_name;
+
+const RING_BYTES_MAX: u32 = limits::RING_CLASS_BYTES[limits::RING_CLASS_BYTES.len() - 1];
+
+/// An execution whose chunks another process writes.
+pub(super) const PRODUCE: &[Field] = &[
+    Field::new("name", Shape::ToolName, "What it is called, as a tool would be.").required(),
+    Field::new(
+        "ring_bytes",
+        Shape::Number { min: 1, max: RING_BYTES_MAX as u64 },
+        "Bytes of its ring; the smallest that there is from there on is taken.",
+    )
+    .or(Preset::Number(limits::DOOR_RING_BYTES_DEFAULT as u64)),
+    Field::new(
+        "chunk_bytes",
+        Shape::Number { min: 0, max: Geometry::of_class(RING_BYTES_MAX).length_max() as u64 },
+        "The longest chunk that must fit.",
+    )
+    .or(Preset::Number(0)),
+    Field::new(
+        "estimated_bytes",
+        Shape::Number { min: 0, max: u64::MAX },
+        "About how many bytes there will be; absent: that is not known.",
+    ),
+    AGREED,
+    BEGINNING,
+    KEPT,
+    ALLOWED,
+    RETAINED,
+    HELD_BACK,
+    STALLED,
+    MEASURED,
+];
+
+/// Reads the body of `POST /v1/door/executions`.
+pub(super) fn produce(body: &[u8]) -> Result<Produce, ApiError> {
+    let body = parse(body)?;
+    let members = Members::of(&body, PRODUCE)?;
+    let name = members.get("name").and_then(|name| name.as_str()).filter(|name| is_tool_name(name));
+    let Some(name) = name else {
+        let chars_max = limits::TOOL_NAME_CHARS_MAX;
+        let problem = format!("it is not 1 to {chars_max} letters, digits, `_`, `-` and `.`");
+        return Err(members.error("name", &problem).limit(chars_max as u64));
+    };
+    let bytes = |name: &str| Ok::<_, ApiError>(members.number(name)?.map(|bytes| bytes as u32));
+    Ok(Produce {
+        name: name.into(),
+        ring_bytes: bytes("ring_bytes")?.unwrap_or(limits::DOOR_RING_BYTES_DEFAULT),
+        chunk_bytes: bytes("chunk_bytes")?.unwrap_or(0),
+        estimated_bytes: members.number("estimated_bytes")?,
+        opening: opening(&members)?,
+    })
+}

@@ -1,0 +1,101 @@
+//! How many executions other processes share, over all shards of a server, and who looks after
+//! their producers.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::watcher::{Watcher, Watching};
+use crate::limits;
+use crate::memory::OwnerView;
+use crate::memory::atomic::{AtomicU32, Ordering};
+use crate::reactor::Waker;
+
+/// How many executions other processes may share. Clones are the same places: a server's shards
+/// have them together.
+#[derive(Clone)]
+pub struct Doors {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    places_max: u32,
+    taken_count: AtomicU32,
+    watcher: Watcher,
+}
+
+/// One of them. It is free again when this is dropped.
+pub(in crate::shard) struct Place {
+    shared: Arc<Shared>,
+}
+
+impl Doors {
+    /// So many; at most [`limits::DOORS_CEILING`].
+    ///
+    /// ```
+    /// use streamdoor::shard::{Doors, ShardConfig};
+    /// let config = ShardConfig { doors: Doors::new(2), ..Default::default() };
+    /// assert_eq!(config.doors.places_max(), 2);
+    /// ```
+    pub fn new(places_max: u32) -> Doors {
+        let places_max = places_max.min(limits::DOORS_CEILING);
+        let (taken_count, watcher) = (AtomicU32::new(0), Watcher::default());
+        Doors { shared: Arc::new(Shared { places_max, taken_count, watcher }) }
+    }
+
+    /// How many there are, taken or not.
+    pub fn places_max(&self) -> u32 {
+        self.shared.places_max
+    }
+
+    /// A place, if one is free.
+    pub(in crate::shard) fn take(&self) -> Option<Place> {
+        let places_max = self.shared.places_max;
+        let count = &self.shared.taken_count;
+        let taken = count.fetch_add(1, Ordering::Relaxed);
+        let place = Place { shared: Arc::clone(&self.shared) }; // Gives it back if it is none.
+        (taken < places_max).then_some(place)
+    }
+
+    /// Rings there when the producer dies, for as long as this is kept.
+    pub(in crate::shard) fn watch(&self, owner: OwnerView, waker: Waker) -> Option<Watching> {
+        self.shared.watcher.watch(owner, waker)
+    }
+}
+
+impl Default for Doors {
+    /// As many as [`limits::DOORS_MAX`] says.
+    fn default() -> Doors {
+        Doors::new(limits::DOORS_MAX)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.shared.taken_count.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl fmt::Debug for Doors {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let taken_count = self.shared.taken_count.load(Ordering::Relaxed);
+        write!(out, "Doors({taken_count} of {})", self.shared.places_max)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_are_as_many_places_as_were_said_and_each_comes_back() {
+        let doors = Doors::new(2);
+        let (first, second) = (doors.take().unwrap(), doors.clone().take().unwrap());
+        assert!(doors.take().is_none() && doors.take().is_none());
+        drop(first);
+        let third = doors.take().unwrap();
+        assert!(doors.take().is_none());
+        drop((second, third));
+        assert_eq!(format!("{doors:?}"), "Doors(0 of 2)");
+        assert!(Doors::new(0).take().is_none());
+    }
+}

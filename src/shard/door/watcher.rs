@@ -1,0 +1,150 @@
+//! The thread that hears of a producer's death before its connection does.
+//!
+//! A producer in another process has its robust futex held by a thread of its own; when that
+//! ends, the kernel wakes who sleeps on the word. One thread for each server sleeps on all of
+//! them, rings at the shards, and knows nothing else: a shard looks for itself, and the end of the
+//! connection stays the proof. There is no thread before the first producer.
+//!
+//! The words are written by others: a word that changes more often than an honest one does is not
+//! slept on any more.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use crate::limits;
+use crate::memory::atomic::{AtomicU64, Ordering};
+use crate::memory::{Owner, OwnerView, futex};
+use crate::reactor::{Clock, Waker};
+
+/// See the module's text.
+#[derive(Default)]
+pub(super) struct Watcher {
+    list: Arc<List>,
+}
+
+/// What it and the shards share.
+#[derive(Default)]
+struct List {
+    entries: Mutex<Entries>,
+    /// Moves when the list does.
+    changes: AtomicU64,
+}
+
+#[derive(Default)]
+struct Entries {
+    all: Vec<Entry>,
+    count: u64,
+    has_thread: bool,
+    is_over: bool,
+}
+
+#[derive(Clone)]
+struct Entry {
+    id: u64,
+    owner: OwnerView,
+    waker: Waker,
+    /// So often its word was not what it had been.
+    change_count: u32,
+}
+
+/// A producer is looked after until this is dropped.
+pub(in crate::shard) struct Watching {
+    list: Arc<List>,
+    id: u64,
+}
+
+impl Watcher {
+    /// Looks after one more. `None`: the system has no thread for it.
+    pub fn watch(&self, owner: OwnerView, waker: Waker) -> Option<Watching> {
+        let mut entries = self.list.lock();
+        if !entries.has_thread {
+            let list = Arc::clone(&self.list);
+            let thread = std::thread::Builder::new().name("door-watch".to_owned());
+            thread.spawn(move || list.watch()).ok()?;
+            entries.has_thread = true;
+        }
+        entries.count += 1;
+        let id = entries.count;
+        entries.all.push(Entry { id, owner, waker, change_count: 0 });
+        drop(entries);
+        self.list.tell();
+        Some(Watching { list: Arc::clone(&self.list), id })
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        self.list.lock().is_over = true;
+        self.list.tell();
+    }
+}
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        let id = self.id;
+        self.list.lock().all.retain(|entry| entry.id != id);
+        self.list.tell();
+    }
+}
+
+impl List {
+    fn lock(&self) -> MutexGuard<'_, Entries> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tell(&self) {
+        self.changes.fetch_add(1, Ordering::Release);
+        futex::wake_all(&self.changes);
+    }
+
+    /// The thread.
+    fn watch(&self) {
+        loop {
+            let changes = self.changes.load(Ordering::Acquire);
+            let mut dead: SmallVec<[u64; 8]> = SmallVec::new();
+            let entries: SmallVec<[Entry; 8]> = {
+                let entries = self.lock();
+                if entries.is_over {
+                    return;
+                }
+                entries.all.iter().cloned().collect()
+            };
+            let mut words: SmallVec<[(&AtomicU64, u32); 9]> = SmallVec::new();
+            words.push((&self.changes, changes as u32));
+            for entry in &entries {
+                match entry.owner.owner() {
+                    Owner::Lives(raw) => words.push((entry.owner.word(), raw)),
+                    Owner::Nobody => {} // It has not begun yet, or it has let go.
+                    Owner::Died => {
+                        entry.waker.wake();
+                        dead.push(entry.id);
+                    }
+                }
+            }
+            if !dead.is_empty() {
+                self.lock().all.retain(|entry| !dead.contains(&entry.id));
+                continue;
+            }
+            let _ = futex::wait_any(&words, Clock::now() + LOOK);
+            self.count_changes(&words[1..]);
+        }
+    }
+
+    /// Who makes this thread run about is not looked after any more.
+    fn count_changes(&self, slept_on: &[(&AtomicU64, u32)]) {
+        let has_changed = |word: &AtomicU64| {
+            let slept = slept_on.iter().find(|(other, _)| std::ptr::eq(*other, word));
+            slept.is_some_and(|(_, raw)| word.load(Ordering::Relaxed) as u32 != *raw)
+        };
+        let mut entries = self.lock();
+        for entry in &mut entries.all {
+            entry.change_count += u32::from(has_changed(entry.owner.word()));
+        }
+        entries.all.retain(|entry| entry.change_count <= limits::DOOR_OWNER_CHANGES_MAX);
+    }
+}
+
+/// Words that nobody held are looked at again after this long.
+const LOOK: Duration = Duration::from_secs(1);

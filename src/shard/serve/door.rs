@@ -1,0 +1,543 @@
+//! The door: connections of processes of this machine that share memory with the server.
+//!
+//! There everything can be asked that can be asked elsewhere, and two things more: to read the
+//! ring of an execution, and to write one. What is granted goes with the first bytes of the answer,
+//! as descriptors; the answer then stays open as a *line*. Its end is the proof that the other side
+//! is gone. What comes on it are knocks: any bytes mean "look at me". What is sent on it is a line
+//! of JSON now and then, or nothing but a newline for a process that sleeps on it.
+//!
+//! Invariant: L1: as long as a connection is a line there is one entry for it, in its execution or
+//! in none: its reader has a desk slot of that, or it is that execution's guest.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::super::door::{Behind, Door, Guest, Looks, relay};
+use super::super::run::{Producer, Remote, Run, Seat};
+use super::super::{ExecuteOptions, Shard};
+use super::Serve;
+use super::answer::refusal;
+use super::connection::{Connection, Doing, Timer};
+use crate::base::{ExecutionId, Handle, Principal, SubscriberId};
+use crate::endpoint::{
+    ApiError, Opening, Produce, ProduceGrant, ReadDoor, ReadGrant, StreamBody, documents,
+};
+use crate::engine::{
+    DetachReason, Event, NotFound, Place, Reply, SubscribeSpec, Subscribed, Verdict,
+};
+use crate::limits;
+use crate::memory::{ControlFile, Geometry, ReaderPageFile, WildCursor};
+use crate::reactor::{ConnectionId, Peer, Reactor};
+use crate::tool::{Need, Prepared, ToolSpec, Work};
+use crate::trace::Level;
+use crate::wire::http1::{Status, begin_chunk, end_chunk};
+use crate::wire::{ndjson, write_json};
+
+/// What a connection is once something was granted on it.
+#[derive(Debug)]
+pub(super) struct Line {
+    pub execution: ExecutionId,
+    pub side: Side,
+    body: StreamBody,
+    /// It was told its last word.
+    is_over: bool,
+}
+
+/// Who is at the other end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    Reader { subscriber: SubscriberId, slot: u32 },
+    Guest,
+}
+
+/// What goes with the first byte that is sent.
+pub(super) type Parcel = SmallVec<[OwnedFd; 3]>;
+
+/// Why somebody is told nothing more.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::shard) enum LastWord<'a> {
+    /// It was let go.
+    Detached(DetachReason),
+    /// The execution has ended.
+    Ended(&'a Verdict),
+}
+
+/// What is granted, before it is said.
+struct Grant {
+    line: Line,
+    document: serde_json::Value,
+    parcel: Parcel,
+}
+
+impl LastWord<'_> {
+    fn document(&self) -> serde_json::Value {
+        match self {
+            LastWord::Detached(reason) => documents::door_detached(*reason),
+            LastWord::Ended(verdict) => {
+                documents::door_ended(verdict.outcome, verdict.error.as_deref(), verdict.exit)
+            }
+        }
+    }
+}
+
+impl Line {
+    fn write(&self, connection: &mut Connection, document: &serde_json::Value) {
+        connection.write(|out| {
+            let open = (self.body == StreamBody::Chunked).then(|| begin_chunk(out));
+            write_json(out, document);
+            out.push(b'\n');
+            if let Some(open) = open {
+                end_chunk(out, open);
+            }
+        });
+    }
+
+    fn write_look(&self, connection: &mut Connection) {
+        connection.write(|out| {
+            let open = (self.body == StreamBody::Chunked).then(|| begin_chunk(out));
+            out.push(b'\n');
+            if let Some(open) = open {
+                end_chunk(out, open);
+            }
+        });
+    }
+}
+
+impl Serve {
+    /// May who connects at the door come in? Only this user and the one who may do everything.
+    pub(super) fn is_of_house(peer: &Peer) -> bool {
+        let own = rustix::process::geteuid().as_raw();
+        matches!(peer, Peer::Unix { uid, .. } if *uid == own || *uid == 0)
+    }
+
+    /// Tells a connection that is a line something, if it can still be told anything.
+    fn tell_line(&mut self, id: ConnectionId, document: &serde_json::Value) {
+        let Some(connection) = self.writable(id) else { return };
+        let Some(line) = connection.line.take() else { return };
+        if !line.is_over {
+            line.write(connection, document);
+        }
+        connection.line = Some(line);
+    }
+
+    /// Wakes processes that sleep on their connections. Who has something to read yet does not
+    /// sleep for long.
+    pub(super) fn wake_lines(&mut self) {
+        let looks = Rc::clone(&self.looks);
+        for id in looks.borrow_mut().drain(..) {
+            let is_quiet = self.connection(id).is_some_and(|c| c.line.is_some() && !c.has_pieces());
+            if is_quiet && let Some(connection) = self.writable(id) {
+                let line = connection.line.take().expect("it was just there");
+                if !line.is_over {
+                    line.write_look(connection);
+                }
+                connection.line = Some(line);
+            }
+        }
+    }
+
+    /// Checks L1, of the connection's side. For tests.
+    ///
+    /// # Panics
+    /// If it does not hold.
+    pub(super) fn audit_lines(&self) {
+        for connection in self.connections.iter().flatten() {
+            let is_line = matches!(connection.doing, Doing::Door);
+            assert!(!is_line || connection.line.is_some()); // L1
+            assert!(connection.parcel.is_none() || connection.line.is_some());
+        }
+    }
+}
+
+impl<R: Reactor + 'static> Shard<R> {
+    /// What is asked for is had at the door alone. `true`: that was answered.
+    fn is_elsewhere(&mut self, id: ConnectionId) -> bool {
+        let connection = self.serve.as_mut().and_then(|serve| serve.connection(id));
+        if connection.is_some_and(|connection| connection.is_at_door) {
+            return false;
+        }
+        let text = "memory is shared at the server's door alone, a Unix socket: see --door";
+        let error = ApiError::new(Status::FORBIDDEN, "not_at_the_door", text);
+        self.answer_error(id, &error)
+    }
+
+    /// Lets another process read a ring. `false`: its line has begun; `true`: it was refused.
+    pub(super) fn read_at_door(&mut self, id: ConnectionId, door: &ReadDoor) -> bool {
+        if self.is_elsewhere(id) {
+            return true;
+        }
+        match self.grant_reader(id, door) {
+            Ok(grant) => self.begin_line(id, grant),
+            Err(error) => self.refuse_at_door(id, &error),
+        }
+    }
+
+    /// Lets another process write a ring. As [`Shard::read_at_door`].
+    pub(super) fn produce_at_door(
+        &mut self,
+        id: ConnectionId,
+        produce: Produce,
+        owner: Principal,
+    ) -> bool {
+        if self.is_elsewhere(id) {
+            return true;
+        }
+        match self.grant_producer(id, produce, owner) {
+            Ok(grant) => self.begin_line(id, grant),
+            Err(error) => self.refuse_at_door(id, &error),
+        }
+    }
+
+    fn refuse_at_door(&mut self, id: ConnectionId, error: &ApiError) -> bool {
+        self.counters.doors_refused += 1;
+        self.answer_error(id, error)
+    }
+
+    fn looks(&self) -> Looks {
+        Rc::clone(&self.serve.as_ref().expect("it has connections").looks)
+    }
+
+    fn grant_reader(&mut self, id: ConnectionId, asked: &ReadDoor) -> Result<Grant, ApiError> {
+        let execution = asked.execution;
+        let index = execution.slot.index;
+        self.take_over_guest(index);
+        self.ingest(index); // It may see more than the engine was told of.
+        self.pump();
+        let run = self.runs[index as usize].as_ref().filter(|run| run.id == execution);
+        let Some(run) = run else { return Err(NotFound.into()) };
+        if run.reader().is_none() {
+            return Err(relay::queued());
+        }
+        let looks = self.looks();
+        self.open_relay(index, &looks)?;
+        let granted = self.seat_reader(id, asked);
+        if granted.is_err() {
+            self.close_idle_door(index);
+        }
+        granted
+    }
+
+    /// As [`Shard::grant_reader`], of an execution that has a door.
+    fn seat_reader(&mut self, id: ConnectionId, asked: &ReadDoor) -> Result<Grant, ApiError> {
+        let execution = asked.execution;
+        let run = self.run_mut(execution.slot);
+        let window_bytes = run.ring_bytes;
+        let no_memory = |error: std::io::Error| relay::no_memory(window_bytes, &error);
+        let door = run.door.as_mut().expect("the caller has seen to it");
+        let ring = door.ring_descriptor().ok_or_else(not_yet)?.map_err(no_memory)?;
+        let control = door.control.descriptor().try_clone_to_owned().map_err(no_memory)?;
+        let spec = self.spec_of(execution, &asked.wishes, asked.from);
+        let spec = SubscribeSpec { place: Place::Remote, replays: false, ..spec };
+        let Reply::Subscribed(result) = self.ask(Event::Subscribe(execution, spec)) else {
+            unreachable!("the answer fits the question");
+        };
+        let subscribed = result?;
+        let seated = self.take_seat(id, &subscribed);
+        let (slot, page) = seated.inspect_err(|_| {
+            self.tell(Event::ReaderGone(subscribed.subscriber));
+            self.pump();
+        })?;
+        let anchor = self.anchor;
+        let tool = self.tool_name(execution);
+        let grant = ReadGrant {
+            execution,
+            subscriber: subscribed.subscriber,
+            terms: subscribed.terms,
+            cursor: subscribed.cursor,
+            slot,
+            wall_us: anchor.wall_us,
+            mono_ns: anchor.mono_ns,
+        };
+        let names = &self.run_mut(execution.slot).names;
+        let document = documents::granted(grant.spelled(), &tool, names.token.as_deref());
+        let subscriber = subscribed.subscriber;
+        let side = Side::Reader { subscriber, slot };
+        let line = Line { execution, side, body: StreamBody::Chunked, is_over: false };
+        Ok(Grant { line, document, parcel: SmallVec::from_iter([ring, control, page]) })
+    }
+
+    /// Gives a new subscriber its slot and its page.
+    fn take_seat(
+        &mut self,
+        connection: ConnectionId,
+        subscribed: &Subscribed,
+    ) -> Result<(u32, OwnedFd), ApiError> {
+        let cursor = subscribed.cursor.next_seq;
+        let run = self.run_mut(subscribed.execution);
+        let window_bytes = run.ring_bytes;
+        let no_memory = |error: std::io::Error| relay::no_memory(window_bytes, &error);
+        let file = ReaderPageFile::create(cursor).map_err(no_memory)?;
+        let descriptor = file.descriptor().try_clone_to_owned().map_err(no_memory)?;
+        let door = run.door.as_mut().expect("the caller has seen to it");
+        let (number, slot) = door.take_slot().ok_or_else(too_many_readers)?;
+        let seat = door.seat(connection, slot, file, cursor);
+        let seat = Seat::Process(Box::new(seat));
+        run.remotes.push(Remote { subscriber: subscribed.subscriber, seat });
+        run.count_direct_readers();
+        self.pump();
+        Ok((number, descriptor))
+    }
+
+    fn grant_producer(
+        &mut self,
+        id: ConnectionId,
+        produce: Produce,
+        owner: Principal,
+    ) -> Result<Grant, ApiError> {
+        let place = self.doors.take();
+        let place = place.ok_or_else(|| relay::too_many(self.doors.places_max()))?;
+        let ring = self.expected_ring(produce.ring_bytes, produce.chunk_bytes).map_err(refusal)?;
+        let class_bytes = ring.slot_count * limits::RING_BYTES_PER_SLOT;
+        self.check_door_memory(class_bytes)?;
+        let anchor = self.anchor;
+        let no_memory = |error: std::io::Error| relay::no_memory(class_bytes, &error);
+        let guest = Guest::new(class_bytes, anchor, id).map_err(no_memory)?;
+        let control = ControlFile::create().map_err(no_memory)?;
+        let mut parcel = Parcel::new();
+        let [ring, page] = guest.to_map();
+        for descriptor in [ring, control.descriptor(), page] {
+            parcel.push(descriptor.as_fd().try_clone_to_owned().map_err(no_memory)?);
+        }
+        let door = Door::new(Behind::Guest(Box::new(guest)), control, self.looks(), place);
+        let execution = self.open_for_guest(&produce, class_bytes, owner, door)?;
+        self.log_started(id, execution, &produce.name);
+        self.counters.doors_opened += 1;
+        let token = self.run_mut(execution.slot).names.token.clone();
+        let grant = ProduceGrant { execution, token };
+        let document = documents::granted(grant.spelled(), &produce.name, None);
+        let line = Line { execution, side: Side::Guest, body: StreamBody::Chunked, is_over: false };
+        Ok(Grant { line, document, parcel })
+    }
+
+    /// Opens an execution with a private ring as large as the guest's.
+    fn open_for_guest(
+        &mut self,
+        produce: &Produce,
+        class_bytes: u32,
+        owner: Principal,
+        mut door: Door,
+    ) -> Result<ExecutionId, ApiError> {
+        let Opening {
+            start,
+            hold,
+            retention,
+            block_deadline,
+            on_stall,
+            timeouts,
+            progress,
+            policy,
+        } = produce.opening.clone();
+        let spec = ToolSpec::new(&*produce.name, "A producer in another process.");
+        let need = Need {
+            ring_bytes: class_bytes,
+            chunk_bytes: Geometry::of_class(class_bytes).length_max(),
+            estimated_bytes: produce.estimated_bytes,
+        };
+        let prepared = Prepared {
+            timeouts: spec.timeouts,
+            progress: spec.progress,
+            tool: Some(Arc::new(spec)),
+            work: Work::Feed,
+            need,
+        };
+        let options = ExecuteOptions {
+            start,
+            hold,
+            retention,
+            block_deadline,
+            on_stall,
+            timeouts,
+            progress,
+            owner,
+        };
+        let execution = self.execute_prepared(prepared, options).map_err(refusal)?;
+        let run = self.run_mut(execution.slot);
+        run.policy = policy;
+        if run.control.view().final_record().is_some() {
+            let text = run.error.as_deref().unwrap_or("it has ended before it began").to_owned();
+            let error = ApiError::new(Status::SERVICE_UNAVAILABLE, "memory_short", text);
+            return Err(error.retry_after(limits::BUSY_RETRY_AFTER));
+        }
+        run.copy_page(&mut door.control.page, false);
+        run.door = Some(Box::new(door));
+        if let Producer::Feed = run.producer {
+            run.producer = Producer::Guest; // It was started meanwhile.
+            self.let_guest_begin(execution.slot);
+        }
+        Ok(execution)
+    }
+
+    /// Answers with what is granted, and begins a line. Always `false`.
+    fn begin_line(&mut self, id: ConnectionId, grant: Grant) -> bool {
+        let Grant { mut line, document, parcel } = grant;
+        let serve = self.serve.as_mut().expect("it has connections");
+        let around = serve.around(&self.access, self.now);
+        let connection = serve.writable(id).expect("its request is being answered");
+        line.body =
+            connection.converse(|http, out| http.begin_stream(ndjson::MEDIA_TYPE, &around, out));
+        line.write(connection, &document);
+        connection.doing = Doing::Door;
+        connection.parcel = Some(Box::new(parcel));
+        connection.line = Some(Box::new(line));
+        self.pump();
+        false
+    }
+
+    /// A guest may begin.
+    pub(in crate::shard) fn say_go(&mut self, connection: ConnectionId) {
+        if let Some(serve) = &mut self.serve {
+            serve.tell_line(connection, &documents::door_go());
+        }
+    }
+
+    /// Do processes sleep on their connections that have to look?
+    pub(in crate::shard) fn has_lines_to_wake(&self) -> bool {
+        self.serve.as_ref().is_some_and(|serve| !serve.looks.borrow().is_empty())
+    }
+
+    /// Something has come on a line.
+    pub(super) fn hear_at_door(&mut self, id: ConnectionId) {
+        let Some(serve) = &mut self.serve else { return };
+        let Some(connection) = serve.connection(id) else { return };
+        let Some(line) = connection.line.as_ref().filter(|line| !line.is_over) else { return };
+        let (execution, side) = (line.execution, line.side);
+        let index = execution.slot.index;
+        let run = self.runs[index as usize].as_mut().filter(|run| run.id == execution);
+        let Some(run) = run else { return };
+        match side {
+            Side::Guest => self.hear_guest(index),
+            Side::Reader { subscriber, .. } => {
+                let mut remotes = run.remotes.iter_mut();
+                let remote = remotes.find(|remote| remote.subscriber == subscriber);
+                let Some(Remote { seat: Seat::Process(seat), .. }) = remote else { return };
+                match seat.take_mapped() {
+                    Ok(true) => seat.wake(), // It may sleep already, unseen.
+                    Ok(false) if self.watched.contains(&index) => self.sample_readers(index),
+                    Ok(false) => {}
+                    Err(error) => {
+                        self.counters.door_readers_evicted += 1;
+                        let text = relay::not_sealed(&error);
+                        self.log_evicted_for(execution, subscriber, &text);
+                        self.tell(Event::ReaderWild(subscriber));
+                    }
+                }
+            }
+        }
+        self.pump();
+    }
+
+    /// The connection that was a line is gone.
+    pub(super) fn lose_line(&mut self, line: Line) {
+        let Line { execution, side, .. } = line;
+        let index = execution.slot.index;
+        let run = self.runs[index as usize].as_mut().filter(|run| run.id == execution);
+        let Some(run) = run else { return };
+        match side {
+            Side::Guest => self.lose_guest(index),
+            Side::Reader { subscriber, slot } => {
+                run.remotes.retain(|remote| remote.subscriber != subscriber);
+                if let Some(door) = &mut run.door {
+                    door.free_slot(slot);
+                }
+                run.count_direct_readers();
+                self.close_idle_door(index);
+                self.tell(Event::ReaderGone(subscriber));
+            }
+        }
+    }
+
+    /// Tells somebody in another process the last word, and closes the connection when that was
+    /// read.
+    pub(in crate::shard) fn end_line(&mut self, id: ConnectionId, word: LastWord<'_>) {
+        let now = self.now;
+        let Some(serve) = &mut self.serve else { return };
+        let Some(connection) = serve.writable(id) else { return };
+        let Some(mut line) = connection.line.take() else { return };
+        if !line.is_over {
+            line.is_over = true;
+            line.write(connection, &word.document());
+            connection.converse(|http, out| http.end_stream(out));
+            connection.is_last = true;
+        }
+        connection.line = Some(line);
+        serve.set_timer(id, Some((Timer::Linger, now + limits::LINGER)));
+    }
+
+    /// An execution has ended: who shares it is told. Readers go when they have read all of it.
+    pub(in crate::shard) fn tell_end_at_door(&mut self, execution: Handle, verdict: &Verdict) {
+        self.guests.retain(|&index| index != execution.index);
+        let run = self.run_mut(execution);
+        let producer = run.dismiss_guest();
+        let mut readers: SmallVec<[ConnectionId; 8]> = SmallVec::new();
+        for remote in &run.remotes {
+            if let Seat::Process(seat) = &remote.seat {
+                readers.push(seat.connection);
+            }
+        }
+        let word = LastWord::Ended(verdict);
+        if let Some(serve) = &mut self.serve {
+            for id in readers {
+                serve.tell_line(id, &word.document());
+            }
+        }
+        if let Some(id) = producer {
+            self.end_line(id, word);
+        }
+    }
+
+    /// A reader in another process has written what it cannot have read.
+    pub(in crate::shard) fn log_evicted(
+        &self,
+        index: u32,
+        subscriber: SubscriberId,
+        wild: &WildCursor,
+    ) {
+        if let Some(run) = &self.runs[index as usize] {
+            self.log_evicted_for(run.id, subscriber, &wild.to_string());
+        }
+    }
+
+    fn log_evicted_for(&self, execution: ExecutionId, subscriber: SubscriberId, reason: &str) {
+        self.log.record(self.wall_us(), Level::Warn, "door_reader_evicted", |record| {
+            record.show("execution", &execution).show("subscriber", &subscriber);
+            record.show("reason", &reason);
+        });
+    }
+
+    /// A producer in another process has broken a rule.
+    pub(in crate::shard) fn log_refused_guest(&self, index: u32, rule: &str) {
+        let Some(run) = &self.runs[index as usize] else { return };
+        self.log.record(self.wall_us(), Level::Warn, "door_producer_refused", |record| {
+            record.show("execution", &run.id).show("reason", &rule);
+        });
+    }
+}
+
+impl Run {
+    /// Has a guest know whether anybody reads its ring itself, and has to be woken by it.
+    fn count_direct_readers(&mut self) {
+        let is_elsewhere = |remote: &&Remote| matches!(remote.seat, Seat::Process(_));
+        let count = self.remotes.iter().filter(is_elsewhere).count();
+        if let Some(door) = &mut self.door
+            && door.guest().is_some()
+        {
+            door.control.page.set_direct_readers(count as u32);
+        }
+    }
+}
+
+fn not_yet() -> ApiError {
+    let text = "its producer has not mapped its ring yet";
+    let error = ApiError::new(Status::SERVICE_UNAVAILABLE, "not_yet", text);
+    error.retry_after(limits::BUSY_RETRY_AFTER)
+}
+
+fn too_many_readers() -> ApiError {
+    let most = limits::DOOR_READERS_PER_EXECUTION_MAX;
+    let text = format!("{most} other processes read it already, as many as may");
+    let error = ApiError::new(Status::TOO_MANY_REQUESTS, "too_many_readers", text);
+    error.limit(most.into()).retry_after(limits::BUSY_RETRY_AFTER)
+}
