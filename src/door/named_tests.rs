@@ -54,7 +54,8 @@ impl House {
     fn finish(&mut self, verdict: u8, text: &str) {
         let (totals, verdict) = (self.totals, NonZeroU8::new(verdict).unwrap());
         let head_seq = self.ring().writer.head_seq();
-        self.ring().finish(&FinalRecord { verdict, head_seq, totals }, text);
+        self.ring().control.finish(&FinalRecord { verdict, head_seq, totals }, text);
+        self.ring().rouse();
     }
 }
 
@@ -98,7 +99,8 @@ fn who_reads_by_name_is_told_what_everybody_is() {
     let (total, context) = (Some(10.0), ShortText::new(""));
     let message = ShortText::new("going");
     let record = ProgressRecord { progress: 3.0, total, reports: 1, message, context };
-    house.ring().set_progress(&record);
+    house.ring().control.set_progress(&record);
+    house.ring().rouse();
     let mut late = house.reader(From::Live);
     let mut second = house.reader(From::Seq { seq: 2, seen: None });
     house.publish(b"three");

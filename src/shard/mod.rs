@@ -63,7 +63,7 @@ pub use api::{ExecuteError, ExecuteOptions, Polled};
 pub use config::{MemoryWatch, ShardConfig};
 pub use delivery::{Chunk, Delivery, Ended, Reported, outcome_of};
 #[cfg(feature = "server")]
-pub use door::Doors;
+pub use door::{Doors, NamedDoors};
 pub use events::Names;
 pub use feed::PublishError;
 pub use handle::{CallError, HandleError, ShardHandle, ShardThread};
@@ -124,6 +124,8 @@ pub struct Shard<R: Reactor + 'static = AnyReactor> {
     /// How many executions other processes share, with the other shards of the server.
     #[cfg(feature = "server")]
     doors: door::Doors,
+    #[cfg(feature = "server")]
+    named_doors: Option<door::NamedDoors>,
     /// Copies of payloads that a tool's thread might overwrite.
     scratch: Box<[u8]>,
     /// The chunk that a polled subscriber is being given, from its delivery to the end of the poll.
@@ -319,6 +321,8 @@ impl<R: Reactor + 'static> Shard<R> {
             guests: Vec::new(),
             #[cfg(feature = "server")]
             doors: config.doors,
+            #[cfg(feature = "server")]
+            named_doors: config.named_doors,
             scratch: vec![0; chunk_bytes_max as usize].into_boxed_slice(),
             fan: None,
             asked_for: None,

@@ -24,7 +24,9 @@ use streamdoor::memory::{RingPoolConfig, named};
 use streamdoor::reactor::{Clock, ListenAddress, OpenError};
 #[cfg(feature = "tls")]
 use streamdoor::shard::TlsConfig;
-use streamdoor::shard::{Doors, Log, Server, ServerConfig, ServerError, Shard, ShardConfig};
+use streamdoor::shard::{
+    Doors, Log, NamedDoors, Server, ServerConfig, ServerError, Shard, ShardConfig,
+};
 use streamdoor::tool::Files;
 use streamdoor::trace::Level;
 use streamdoor::trace::log::Line;
@@ -262,9 +264,12 @@ fn files(settings: &Settings) -> Result<Files, CliError> {
 }
 
 fn shards(settings: &Settings, access: &Arc<Access>, log: &Log) -> Vec<ShardConfig> {
-    let doors = Doors::new(settings.doors_max.0 as u32); // Its type keeps it in range.
+    let doors_max = settings.doors_max.0 as u32; // Its type keeps it in range.
+    let doors = Doors::new(doors_max);
+    let named_doors = settings.named_doors.0.then(|| NamedDoors::new(doors_max));
     let one = |shard: usize| ShardConfig {
         doors: doors.clone(),
+        named_doors: named_doors.clone(),
         engine: EngineLimits {
             shard: shard as u8, // There are at most `limits::SHARDS_MAX`.
             executions_max: settings.executions_max.0 as u32,

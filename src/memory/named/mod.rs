@@ -29,9 +29,7 @@ use std::path::Path;
 
 use memmap2::MmapOptions;
 
-use super::control::{
-    CONTROL_MAGIC, CONTROL_WORDS, ControlPage, ControlView, FinalRecord, ProgressRecord,
-};
+use super::control::{CONTROL_MAGIC, CONTROL_WORDS, ControlPage, ControlView};
 use super::format::HeaderFault;
 use super::layout::{ClockAnchor, Geometry};
 use super::lease::Lease;
@@ -55,7 +53,8 @@ const _: () = assert!(CONTROL_START + CONTROL_WORDS * 8 <= HEAD_BYTES as usize);
 pub struct NamedRing {
     /// The one writer.
     pub writer: RingWriter,
-    control: ControlPage,
+    /// How far the execution is, and how it ended; [`NamedRing::rouse`] has to follow.
+    pub control: ControlPage,
     segment: Segment,
     file: NamedFile,
 }
@@ -148,31 +147,20 @@ impl NamedRing {
         Ok(NamedRing { writer, control, segment, file })
     }
 
+    /// How much of the file system it takes.
+    pub fn bytes(&self) -> u64 {
+        self.segment.bytes() as u64
+    }
+
     /// Where it is.
     pub fn path(&self) -> &Path {
         &self.file.path
     }
 
-    /// How many chunks the tool says there will be.
-    pub fn set_chunks_expected(&self, chunk_count: u64) {
-        self.control.set_chunks_expected(chunk_count);
-    }
-
-    /// The newest progress.
-    pub fn set_progress(&mut self, record: &ProgressRecord) {
-        self.control.set_progress(record);
-        self.control.wake_producer(); // The word that readers sleep on is the same.
-    }
-
-    /// How the process ended that the execution has run: see [`ControlPage::set_exit`].
-    pub fn set_exit(&self, packed: u64) {
-        self.control.set_exit(packed);
-    }
-
-    /// Ends the execution. Others may have written another end there: it is not looked at.
-    pub fn finish(&self, record: &FinalRecord, error_text: &str) {
-        self.control.store_end(record, error_text);
-        self.control.wake_producer();
+    /// Wakes readers that sleep although there is something other than chunks, which was told on
+    /// [`NamedRing::control`].
+    pub fn rouse(&self) {
+        self.control.wake_producer(); // The word that they sleep on is the same.
     }
 
     /// Has somebody cut it off, or was there no room for it? Nobody sees what is written then.
@@ -185,7 +173,7 @@ impl Drop for NamedRing {
     /// Says that nothing more comes, for whoever still reads.
     fn drop(&mut self) {
         self.control.close();
-        self.control.wake_producer();
+        self.rouse();
     }
 }
 

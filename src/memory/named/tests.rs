@@ -74,13 +74,14 @@ fn a_ring_is_read_by_its_name_and_goes_with_its_owner() {
     let mut buffer = [0; 16];
     assert_eq!(reader.ring.read(1, &mut buffer).unwrap().length, 3);
     assert_eq!(&buffer[..3], b"one");
-    ring.set_chunks_expected(7);
+    ring.control.set_chunks_expected(7);
     assert_eq!(reader.control.chunks_expected(), Some(7));
     assert!(!reader.is_left().unwrap() && !reader.is_lost() && !ring.is_lost());
     let epoch = reader.control.gate_epoch();
     let verdict = std::num::NonZeroU8::new(1).unwrap();
     let totals = crate::memory::KindTotals::default();
-    ring.finish(&FinalRecord { verdict, head_seq: 1, totals }, "");
+    ring.control.finish(&FinalRecord { verdict, head_seq: 1, totals }, "");
+    ring.rouse();
     assert_ne!(reader.control.gate_epoch(), epoch, "who sleeps is told");
     assert_eq!(reader.control.final_record().unwrap().head_seq, 1);
     drop(ring);
@@ -228,7 +229,7 @@ fn who_cuts_a_ring_off_kills_neither_its_owner_nor_its_readers() {
             ring.writer.wake();
         }
         assert!(ring.is_lost(), "{kept_bytes}");
-        ring.set_chunks_expected(1);
+        ring.control.set_chunks_expected(1);
         let mut buffer = vec![0; 4_096];
         let mut is_over = false;
         for seq in 1..=101 {
