@@ -7,6 +7,7 @@
 #[allow(dead_code, reason = "not every test needs all of it")]
 mod limited;
 
+mod audits;
 mod deaths;
 mod hostile;
 mod house;

@@ -48,6 +48,22 @@ use relay::Relay;
 /// Connections whose processes sleep on them and have to look: a byte is sent to each.
 pub(super) type Looks = Rc<RefCell<Vec<ConnectionId>>>;
 
+/// What a shard keeps for all of them.
+pub(super) struct DoorsHere {
+    /// How many executions other processes share, with the other shards of the server.
+    pub places: Doors,
+    /// Executions whose chunks another process writes, and may.
+    pub guests: Vec<u32>,
+    /// That executions can be read by name, too.
+    pub named: Option<NamedDoors>,
+}
+
+impl DoorsHere {
+    pub fn new(places: Doors, named: Option<NamedDoors>) -> DoorsHere {
+        DoorsHere { places, guests: Vec::new(), named }
+    }
+}
+
 /// What other processes share of an execution.
 pub(super) struct Door {
     pub behind: Behind,
@@ -61,7 +77,7 @@ pub(super) struct Door {
 /// Whose ring it is.
 pub(super) enum Behind {
     /// Ours.
-    Relay(Relay),
+    Relay(Box<Relay>),
     /// The producer's.
     Guest(Box<Guest>),
 }
@@ -141,9 +157,13 @@ impl Door {
         self.slots &= !(1 << slot);
     }
 
-    /// Does nobody need it any more?
-    pub fn is_idle(&self) -> bool {
-        self.slots == 0 && matches!(self.behind, Behind::Relay(_))
+    /// Does nobody need it any more? `has_ended`: nothing more is produced.
+    pub fn is_idle(&self, has_ended: bool) -> bool {
+        let is_needed = match &self.behind {
+            Behind::Relay(_) => false,
+            Behind::Guest(guest) => !has_ended || !guest.is_gone,
+        };
+        self.slots == 0 && !is_needed
     }
 
     /// A seat for a reader that is told through this connection.
@@ -266,7 +286,7 @@ impl<R: Reactor + 'static> Shard<R> {
     /// # Panics
     /// If it does not hold.
     pub(super) fn audit_doors(&self) {
-        for index in &self.guests {
+        for index in &self.doors.guests {
             let run = self.runs[*index as usize].as_ref().expect("D5");
             assert!(matches!(run.producer, Producer::Guest)); // D5
         }

@@ -89,7 +89,7 @@ impl Named {
 impl<R: Reactor + 'static> Shard<R> {
     /// An execution has got its ring: makes its named door, if it is to have one and that can be.
     pub(in crate::shard) fn open_named(&mut self, index: u32) {
-        let Some(doors) = self.named_doors.clone() else { return };
+        let Some(doors) = self.doors.named.clone() else { return };
         match self.make_named(index, &doors) {
             Ok(named) => {
                 self.counters.named_doors_opened += 1;
@@ -115,7 +115,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let place = place.ok_or(Refused::TooMany)?;
         let run = self.runs[index as usize].as_ref().expect("the caller has it");
         let class_bytes = class_for(&run.ring).expect("it has just got its ring");
-        self.check_door_memory(class_bytes).map_err(|_| Refused::MemoryShort)?;
+        self.check_door_memory(class_bytes, 0).map_err(|_| Refused::MemoryShort)?;
         let start = Start::default();
         let ring = NamedRing::create(&doors.folder, run.id, class_bytes, self.anchor, &start);
         let mut ring = ring.map_err(Refused::Named)?;

@@ -32,7 +32,7 @@ use crate::limits;
 use crate::memory::{ControlFile, Geometry, ReaderPageFile, WildCursor};
 use crate::reactor::{ConnectionId, Peer, Reactor};
 use crate::tool::{Need, Prepared, ToolSpec, Work};
-use crate::trace::Level;
+use crate::trace::{Level, TraceContext};
 use crate::wire::http1::{Status, begin_chunk, end_chunk};
 use crate::wire::{ndjson, write_json};
 
@@ -287,11 +287,11 @@ impl<R: Reactor + 'static> Shard<R> {
         produce: Produce,
         owner: Principal,
     ) -> Result<Grant, ApiError> {
-        let place = self.doors.take();
-        let place = place.ok_or_else(|| relay::too_many(self.doors.places_max()))?;
+        let place = self.doors.places.take();
+        let place = place.ok_or_else(|| relay::too_many(self.doors.places.places_max()))?;
         let ring = self.expected_ring(produce.ring_bytes, produce.chunk_bytes).map_err(refusal)?;
         let class_bytes = ring.slot_count * limits::RING_BYTES_PER_SLOT;
-        self.check_door_memory(class_bytes)?;
+        self.check_door_memory(class_bytes, class_bytes)?;
         let anchor = self.anchor;
         let no_memory = |error: std::io::Error| relay::no_memory(class_bytes, &error);
         let guest = Guest::new(class_bytes, anchor, id).map_err(no_memory)?;
@@ -342,6 +342,7 @@ impl<R: Reactor + 'static> Shard<R> {
             tool: Some(Arc::new(spec)),
             work: Work::Feed,
             need,
+            trace: TraceContext::default(),
         };
         let options = ExecuteOptions {
             start,
@@ -415,7 +416,11 @@ impl<R: Reactor + 'static> Shard<R> {
                 let Some(Remote { seat: Seat::Process(seat), .. }) = remote else { return };
                 match seat.take_mapped() {
                     Ok(true) => seat.wake(), // It may sleep already, unseen.
-                    Ok(false) if self.watched.contains(&index) => self.sample_readers(index),
+                    Ok(false) if self.watched.contains(&index) => {
+                        self.sample_readers(index);
+                        self.pump();
+                        self.knock_again(execution, subscriber);
+                    }
                     Ok(false) => {}
                     Err(error) => {
                         self.counters.door_readers_evicted += 1;
@@ -429,6 +434,17 @@ impl<R: Reactor + 'static> Shard<R> {
         self.pump();
     }
 
+    /// Who has said where it stands says so once for each knock: if that is still of interest, it is
+    /// knocked for again.
+    fn knock_again(&mut self, execution: ExecutionId, subscriber: SubscriberId) {
+        let index = execution.slot.index;
+        if self.watched.contains(&index)
+            && let Some(run) = &mut self.runs[index as usize]
+        {
+            run.knock_for(subscriber);
+        }
+    }
+
     /// The connection that was a line is gone.
     pub(super) fn lose_line(&mut self, line: Line) {
         let Line { execution, side, .. } = line;
@@ -436,7 +452,10 @@ impl<R: Reactor + 'static> Shard<R> {
         let run = self.runs[index as usize].as_mut().filter(|run| run.id == execution);
         let Some(run) = run else { return };
         match side {
-            Side::Guest => self.lose_guest(index),
+            Side::Guest => {
+                self.lose_guest(index);
+                self.close_idle_door(index);
+            }
             Side::Reader { subscriber, slot } => {
                 run.remotes.retain(|remote| remote.subscriber != subscriber);
                 if let Some(door) = &mut run.door {
@@ -468,7 +487,7 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// An execution has ended: who shares it is told. Readers go when they have read all of it.
     pub(in crate::shard) fn tell_end_at_door(&mut self, execution: Handle, verdict: &Verdict) {
-        self.guests.retain(|&index| index != execution.index);
+        self.doors.guests.retain(|&index| index != execution.index);
         let run = self.run_mut(execution);
         let producer = run.dismiss_guest();
         let mut readers: SmallVec<[ConnectionId; 8]> = SmallVec::new();
@@ -486,6 +505,7 @@ impl<R: Reactor + 'static> Shard<R> {
         if let Some(id) = producer {
             self.end_line(id, word);
         }
+        self.close_idle_door(execution.index);
     }
 
     /// A reader in another process has written what it cannot have read.
