@@ -73,7 +73,7 @@ fn exit_codes_say_whose_fault_it_was() {
     for (words, expected, word) in [
         (&["cat"][..], 2, "which execution"),
         (&["cat", "nonsense"], 2, "nonsense"),
-        (&["cat", &id], 2, "no execution"),
+        (&["cat", &id], 2, "not found"),
         (&["cat", &id, "--tool", "x"], 2, "not both"),
         (&["cat", "--tool", "other"], 2, "slow_data_processor"),
         (&["cat", "--tool", "process_file", "--arg", "other=1"], 2, "file_path"),

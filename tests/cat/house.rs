@@ -69,10 +69,6 @@ impl House {
         self.server.wait().unwrap();
     }
 
-    pub fn process_id(&self) -> u32 {
-        self.server.id()
-    }
-
     /// A file below its folder.
     pub fn file(&self, name: &str, content: &[u8]) -> PathBuf {
         let path = self.folder.join(name);

@@ -3,6 +3,7 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde_json::json;
 use streamdoor::client::ExecuteOptions;
@@ -10,6 +11,13 @@ use streamdoor::engine::State;
 use streamdoor::memory::named::{FOLDER, name_of};
 
 use super::house::{House, command, eventually, exists, first_line, said};
+
+/// One at a time: who sweeps takes what another test has left to be looked at.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 fn has_no_folder() -> bool {
     let is_there = Path::new(FOLDER).is_dir();
@@ -25,6 +33,7 @@ fn path_of(id: &str) -> PathBuf {
 
 #[test]
 fn an_execution_is_read_by_name_also_from_a_producer_elsewhere() {
+    let _alone = alone();
     if has_no_folder() {
         return;
     }
@@ -59,6 +68,7 @@ fn an_execution_is_read_by_name_also_from_a_producer_elsewhere() {
 
 #[test]
 fn names_are_few_go_with_their_executions_and_are_not_asked_for() {
+    let _alone = alone();
     if has_no_folder() {
         return;
     }
@@ -96,6 +106,7 @@ fn names_are_few_go_with_their_executions_and_are_not_asked_for() {
 
 #[test]
 fn who_cuts_a_file_off_harms_nobody_but_its_readers() {
+    let _alone = alone();
     if has_no_folder() {
         return;
     }
@@ -121,6 +132,7 @@ fn who_cuts_a_file_off_harms_nobody_but_its_readers() {
 
 #[test]
 fn a_server_sweeps_what_a_dead_one_has_left() {
+    let _alone = alone();
     if has_no_folder() {
         return;
     }
