@@ -134,9 +134,10 @@ fn install_once() -> io::Result<()> {
 /// What happens at a SIGBUS.
 extern "C" fn handle(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the kernel passes a valid `siginfo_t` to a handler with SA_SIGINFO.
-    let is_fault = unsafe { (*info).si_code } > 0; // Else somebody has sent it.
+    let told = unsafe { &*info };
+    let is_fault = told.si_code > 0; // Else somebody has sent it.
     // SAFETY: of a SIGBUS the field is there; the address is only compared.
-    let address = unsafe { (*info).si_addr() }.addr();
+    let address = unsafe { told.si_addr() }.addr();
     let slot = SLOTS.iter().find(|slot| is_fault && slot.holds(address));
     if !slot.is_some_and(replace) {
         pass_on(signal, info, context);
@@ -146,8 +147,10 @@ extern "C" fn handle(signal: i32, info: *mut libc::siginfo_t, context: *mut libc
 /// Puts zero pages under all of the mapping. Did that work?
 fn replace(slot: &Slot) -> bool {
     let (start, end) = (slot.start.load(Ordering::Relaxed), slot.end.load(Ordering::Relaxed));
-    // SAFETY: errno is this thread's own.
-    let errno = unsafe { *libc::__errno_location() };
+    // SAFETY: takes nothing, and cannot fail.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: it is this thread's own, and lives as long as the thread.
+    let errno_before = unsafe { errno.read() };
     // SAFETY: `start..end` is a mapping of ours (G1), which is replaced as a whole; all access to
     // it is atomic or re-checked, so that it may become zero at any moment.
     let mapped = unsafe {
@@ -161,7 +164,7 @@ fn replace(slot: &Slot) -> bool {
         )
     };
     // SAFETY: as above.
-    unsafe { *libc::__errno_location() = errno };
+    unsafe { errno.write(errno_before) };
     slot.is_lost.store(true, Ordering::Release); // guard:lost
     mapped != libc::MAP_FAILED
 }
