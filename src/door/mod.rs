@@ -171,9 +171,14 @@ impl Door {
     ) -> Result<Reader, DoorError> {
         let hold = Some(Hold::UntilRead { deadline: limits::ATTACH_DEADLINE });
         let execute = ExecuteOptions { hold, ..ExecuteOptions::default() };
-        let created = self.client()?.execute(tool, arguments, &execute);
+        let client = self.client()?;
+        let created = client.execute(tool, arguments, &execute);
         let created = created.map_err(|error| self.failed(error))?;
-        self.read(&created.execution.to_string(), options)
+        let reader = self.read(&created.execution.to_string(), options);
+        if reader.is_err() {
+            let _ = client.cancel(created.execution); // Nobody else waits for it.
+        }
+        reader
     }
 
     /// Becomes the producer of a new execution, which is listed under `name`.

@@ -527,18 +527,16 @@ impl<L: Link> Subscriber<L> {
             return if self.unsettled { self.look_around() } else { Next::Nothing };
         }
         let mut head_seq = reader.head_seq().max(next_seq);
-        let tail_seq = reader.tail_seq();
         if L::IS_FOREIGN {
             // No ring holds more than its slots, whatever it says.
             head_seq = head_seq.min(next_seq + u64::from(reader.geometry().slot_count()));
         }
-        let log = RingLog { reader, head_seq, tail_seq, next_seq, seen: self.cursor.seen };
+        let log = RingLog { reader, head_seq, next_seq, seen: self.cursor.seen };
         let before = self.cursor;
         let owed = policy::owed(&self.terms, &mut self.cursor, &log);
         let (kinds, fresh) = (self.terms.kinds, self.fresh);
         let next = match owed {
             Owed::Nothing => return self.look_around(),
-            Owed::Skip { reason: GapReason::Overtaken, .. } => return self.skip_overtaken(),
             Owed::Disconnect => None,
             Owed::Give { until_seq } => Some(Ok(until_seq)),
             Owed::Skip { until_seq, reason } => {
