@@ -1,5 +1,5 @@
-//! A reader in another process, as far as one process can show: what it is given under every policy,
-//! how it sleeps and is woken, and how it hears of ends.
+//! A reader in another process, as far as one process can show: what it is given under every
+//! policy, how it sleeps and is woken, and how it hears of ends.
 
 use std::io::Write;
 use std::os::fd::AsFd;

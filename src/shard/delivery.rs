@@ -1,9 +1,7 @@
 //! What a subscriber is given, the same wherever it lives.
 
 use crate::base::{ExecutionId, Instant};
-#[cfg(feature = "server")]
-use crate::engine::Exit;
-use crate::engine::{DetachReason, End, EndState, Gap, Kind, Outcome, Progress};
+use crate::engine::{DetachReason, End, EndState, Exit, Gap, Kind, Outcome, Progress};
 use crate::memory::{CHUNK_MORE, ClockAnchor, Descriptor};
 
 /// One thing that a subscriber is given. In the order of the log, and last of all one `End`.
