@@ -1,4 +1,5 @@
-//! What `cat` and `pipe` have in common: which door, who we are, and as whose fault an error counts.
+//! What `cat` and `pipe` have in common: which door, who we are, and as whose fault an error
+//! counts.
 
 use std::path::PathBuf;
 

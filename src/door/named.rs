@@ -1,10 +1,10 @@
-//! A reader by name, of a server that makes named doors: nothing is asked of the server, and it does
-//! not know.
+//! A reader by name, of a server that makes named doors: nothing is asked of the server, and it
+//! does not know.
 //!
-//! So nobody waits for this reader, and it is not let go: policies that need the server for that are
-//! refused, the others are those of every subscriber. Who may read is whoever may open the file: the
-//! server's own user. See [`crate::memory::named`] for what is believed of it, and what is not
-//! defended. Tests: `named_tests.rs`.
+//! So nobody waits for this reader, and it is not let go: policies that need the server for that
+//! are refused, the others are those of every subscriber. Who may read is whoever may open the
+//! file: the server's own user. See [`crate::memory::named`] for what is believed of it, and what
+//! is not defended. Tests: `named_tests.rs`.
 
 use std::cell::Cell;
 use std::fmt;
@@ -29,8 +29,8 @@ const ATTEMPTS_MAX: u32 = 100;
 
 /// Reads one execution by its name.
 ///
-/// Everything comes in the order of the log, and last of all one [`Delivery::End`]. An error instead
-/// says that there will be no end.
+/// Everything comes in the order of the log, and last of all one [`Delivery::End`]. An error
+/// instead says that there will be no end.
 pub struct NamedReader {
     subscriber: Subscriber<ByName>,
 }

@@ -11,8 +11,8 @@
 //! atomics, and one system call.
 //!
 //! Invariants:
-//! - G1: a slot that is live describes a mapping that exists: it is made live after `mmap` and freed
-//!   before `munmap`; who faults in a mapping keeps it alive meanwhile.
+//! - G1: a slot that is live describes a mapping that exists: it is made live after `mmap` and
+//!   freed before `munmap`; who faults in a mapping keeps it alive meanwhile.
 //! - G2: once lost, always lost: the file is not looked at again.
 //!
 //! Tests: below, `named/tests.rs`.

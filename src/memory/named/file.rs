@@ -6,9 +6,9 @@
 //! - It is this user's, of mode 0600, plain, has one name and one of the sizes that rings have; and
 //!   the number in its head (the epoch) is the one of its name.
 //! - Its owner holds a lock on it (of the open file, F_OFD_SETLK) from before its head is written
-//!   until it closes it or dies, whichever way: the kernel lets go. So nobody has to compare numbers
-//!   of processes, which come back. Whoever has the lock may remove the file; whoever has made a
-//!   file and finds that it was removed meanwhile makes another.
+//!   until it closes it or dies, whichever way: the kernel lets go. So nobody has to compare the
+//!   numbers of processes, which come back. Whoever has the lock may remove the file; whoever has
+//!   made a file and finds that it was removed meanwhile makes another.
 //!
 //! Not defended: processes of the same user can write to these files, cut them off, lock and remove
 //! them. Cutting them off kills nobody (`guard.rs`); what they write is checked as anything that
@@ -58,7 +58,8 @@ pub(super) fn id_of(name: &str) -> Option<ExecutionId> {
 }
 
 impl NamedFile {
-    /// A new file in `folder`, with its head and room for a ring of `class_bytes`, all of it bought.
+    /// A new file in `folder`, with its head and room for a ring of `class_bytes`, all of it
+    /// bought.
     pub(super) fn create(
         folder: &Path,
         id: ExecutionId,

@@ -14,7 +14,8 @@
 //! A file cannot be sealed. Other processes of the same user can write to it and cut it off: that
 //! kills neither this process nor a [`NamedView`] (`guard.rs`), and no other door sees anything of
 //! it, for what stands here is a copy. Programs that map the file by themselves have to expect
-//! SIGBUS, or to read it with `pread`. `RemoveIPC=yes` of systemd removes it when its user logs out.
+//! SIGBUS, or to read it with `pread`. `RemoveIPC=yes` of systemd removes it when its user logs
+//! out.
 //!
 //! Reading order: here, `file.rs` (which files are believed). Tests: `tests.rs`.
 

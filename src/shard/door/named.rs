@@ -1,5 +1,5 @@
-//! Named doors: beside its private ring each execution has one in a file, filled as a relay is, from
-//! its beginning on.
+//! Named doors: beside its private ring each execution has one in a file, filled as a relay is,
+//! from its beginning on.
 //!
 //! Whoever reads there is seen by nobody. So it is made when the execution gets its ring, and kept
 //! as long as that can be read, or until another one needs its place when it has ended. There are
