@@ -12,8 +12,8 @@
 //! `watcher.rs` (deaths).
 //!
 //! Invariants ([`Run::audit_door`], [`Shard::audit_doors`]):
-//! - D1: a relay, or the ring of a named door, ends where the engine was told to, and holds everything that the private ring
-//!   holds of that.
+//! - D1: a relay, or the ring of a named door, ends where the engine was told to, and holds
+//!   everything that the private ring holds of that.
 //! - D2: a guest's ring is not looked at before it is sealed, nor is a page; and nobody is given
 //!   it before.
 //! - D3: of a guest's chunks the private ring has the first ones, with the same numbers, kinds,
