@@ -76,7 +76,7 @@ fn exit_codes_say_whose_fault_it_was() {
         (&["cat", &id], 2, "not found"),
         (&["cat", &id, "--tool", "x"], 2, "not both"),
         (&["cat", "--tool", "other"], 2, "slow_data_processor"),
-        (&["cat", "--tool", "process_file", "--arg", "other=1"], 2, "file_path"),
+        (&["cat", "--tool", "process_file", "--arg", "other=1"], 2, "other"),
         (&["cat", "--tool", "process_file", "--arg", "file_path=none"], 1, "none"),
         (&["cat", "--tool", "process_file", "--from", "live"], 2, "from its start"),
         (&["cat", &id, "--policy", "later"], 2, "policy"),
