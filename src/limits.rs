@@ -117,6 +117,10 @@ pub const DOOR_LOOK_INTERVAL: Duration = Duration::from_millis(1);
 pub const DOOR_GRANT_BYTES_MAX: usize = 16 << 10;
 /// How long a server may take to answer at a door.
 pub const DOOR_ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// Mappings of named rings in one process, at once.
+pub const GUARDED_MAPPINGS_MAX: usize = 64;
+/// Files of other processes among which left-over named rings are looked for.
+pub const NAMED_FILES_MAX: usize = 4_096;
 /// The longest error text that is kept with an ended execution.
 pub const ERROR_TEXT_BYTES_MAX: usize = 256;
 /// One sleep of a reader that shares memory with another process: a hostile page can only delay.

@@ -45,7 +45,8 @@ const PLACE_CHARS: usize = 13;
 const TOKEN_CHARS: usize = PLACE_CHARS + TEXT_CHARS;
 
 impl ExecutionId {
-    fn to_bits(self) -> u128 {
+    /// All of it, as it is printed: another one for each execution.
+    pub fn to_bits(self) -> u128 {
         let place = place_bits(self.shard, self.slot);
         // The place is hidden behind the nonce, so that ids of neighbours do not look alike.
         u128::from(place ^ self.nonce.rotate_left(17)) << 64 | u128::from(self.nonce)

@@ -1,15 +1,14 @@
 //! `streamdoor call`: a tool of a server, as `streamdoor run` runs one here.
 
-use std::process::exit;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use lexopt::prelude::*;
-use streamdoor::base::ExecutionId;
 use streamdoor::client::{Client, ExecuteOptions, Started, Tool};
 
 use super::CliError;
 use super::arguments::Arguments;
-use super::console::{note, say};
+use super::console::say;
+use super::interrupt::Interrupt;
 use super::options::TimeoutOptions;
 use super::output::OutputOptions;
 use super::remote::{self, FollowArguments};
@@ -121,7 +120,7 @@ pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
     let stream = client
         .call(&tool.name, &arguments, &execute, options.follow.options())
         .map_err(remote::failure)?;
-    let interrupt = Arc::new(Interrupt { client, state: Mutex::default() });
+    let interrupt = Arc::new(Interrupt::new(client));
     let at_interrupt = Arc::clone(&interrupt);
     stop_on_interrupt(move || at_interrupt.interrupted())?;
     let begun = |started: &Started| interrupt.begun(started.execution);
@@ -130,7 +129,7 @@ pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
 }
 
 /// The tool of that name, or which there are.
-fn tool(client: &Client, name: &str) -> Result<Tool, CliError> {
+pub fn tool(client: &Client, name: &str) -> Result<Tool, CliError> {
     let mut tools = client.tools().map_err(remote::failure)?;
     match tools.iter().position(|tool| tool.name == name) {
         Some(at) => Ok(tools.swap_remove(at)),
@@ -140,43 +139,5 @@ fn tool(client: &Client, name: &str) -> Result<Tool, CliError> {
             let known = known.join(", ");
             Err(CliError::Call(format!("no tool is called {name}; the server has: {known}")))
         }
-    }
-}
-
-/// Cancels the execution when somebody wants it: perhaps before it is known which it is.
-struct Interrupt {
-    client: Client,
-    state: Mutex<InterruptState>,
-}
-
-#[derive(Clone, Copy, Default)]
-struct InterruptState {
-    execution: Option<ExecutionId>,
-    is_wanted: bool,
-    /// That was done already.
-    is_cancelled: bool,
-}
-
-impl Interrupt {
-    fn change(&self, change: impl FnOnce(&mut InterruptState)) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        change(&mut state);
-        let InterruptState { execution, is_wanted, is_cancelled } = *state;
-        state.is_cancelled |= is_wanted && execution.is_some();
-        drop(state); // Cancelling takes its time.
-        if let (Some(execution), true, false) = (execution, is_wanted, is_cancelled)
-            && let Err(error) = self.client.cancel(execution)
-        {
-            note!("streamdoor: the execution was not cancelled: {error}");
-            exit(1);
-        }
-    }
-
-    fn begun(&self, execution: ExecutionId) {
-        self.change(|state| state.execution = Some(execution));
-    }
-
-    fn interrupted(&self) {
-        self.change(|state| state.is_wanted = true);
     }
 }

@@ -2,10 +2,19 @@
 
 mod arguments;
 mod call;
+#[cfg(feature = "server")]
+mod cat;
 mod console;
 mod demo;
+#[cfg(feature = "server")]
+mod doctor;
+#[cfg(feature = "server")]
+mod doors;
+mod interrupt;
 mod options;
 mod output;
+#[cfg(feature = "server")]
+mod pipe;
 mod progress;
 mod remote;
 mod results;
@@ -24,6 +33,8 @@ mod telemetry;
 mod terminal;
 mod token_file;
 mod tools;
+#[cfg(feature = "server")]
+mod top;
 mod view;
 mod watch;
 
@@ -47,6 +58,10 @@ Commands:
   demo      several subscribers on one slow tool, or on a file, with their latencies
   call      run a tool of a server, and show its results as they come
   watch     what a server runs, or one execution of it
+  cat       read an execution through a door: from memory that is shared with the server
+  pipe      make an execution of standard input, through a door
+  top       what a server runs, over the whole terminal: rates, lag, losses
+  doctor    what this machine gives streamdoor, and what to do about what it does not
 
 Options:
   -h, --help       this text; `streamdoor COMMAND --help` for a command's
@@ -67,13 +82,15 @@ pub enum CliError {
     Failed(String),
     /// The machine lacks something; the text says what, and how to get it.
     Environment(String),
+    /// It failed, and the output has said all of it.
+    Told,
 }
 
 impl CliError {
     /// As the operating system is told.
     pub fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {
-            CliError::Failed(_) => 1,
+            CliError::Failed(_) | CliError::Told => 1,
             CliError::Usage(_) | CliError::Call(_) => 2,
             CliError::Environment(_) => 3,
         })
@@ -87,6 +104,7 @@ impl fmt::Display for CliError {
             CliError::Call(text) | CliError::Failed(text) | CliError::Environment(text) => {
                 out.write_str(text)
             }
+            CliError::Told => out.write_str("failed"),
         }
     }
 }
@@ -99,7 +117,9 @@ impl From<lexopt::Error> for CliError {
 
 /// Says on standard error why nothing came of it.
 pub fn complain(error: &CliError) {
-    note!("streamdoor: {error}");
+    if !matches!(error, CliError::Told) {
+        note!("streamdoor: {error}");
+    }
 }
 
 /// Carries out the command line.
@@ -127,6 +147,14 @@ pub fn run() -> Result<(), CliError> {
             Some("stdio") => stdio::run(parser),
             Some("call") => call::run(parser),
             Some("watch") => watch::run(parser),
+            #[cfg(feature = "server")]
+            Some("cat") => cat::run(parser),
+            #[cfg(feature = "server")]
+            Some("pipe") => pipe::run(parser),
+            #[cfg(feature = "server")]
+            Some("doctor") => doctor::run(parser),
+            #[cfg(feature = "server")]
+            Some("top") => top::run(parser),
             Some("help") => {
                 say!("{}", HELP.trim_end());
                 Ok(())

@@ -8,7 +8,7 @@ use streamdoor::base::{ExecutionId, Instant};
 #[cfg(feature = "tls")]
 use streamdoor::client::Trust;
 use streamdoor::client::{
-    AddressError, Client, ClientError, Ended, Event, FollowOptions, Started, Stream,
+    AddressError, Client, ClientError, Ended, Event, FollowOptions, Refused, Started, Stream,
 };
 use streamdoor::endpoint::{Wishes, first_token};
 use streamdoor::engine::{Coalesce, Kind, Kinds};
@@ -33,7 +33,7 @@ pub struct FollowArguments {
 }
 
 /// `stdout,stderr`
-struct KindList(Kinds);
+pub struct KindList(pub Kinds);
 
 impl std::str::FromStr for KindList {
     type Err = streamdoor::engine::UnknownKind;
@@ -101,12 +101,18 @@ pub fn failure(error: ClientError) -> CliError {
     let text = error.to_string();
     match error {
         ClientError::Unreachable { .. } => CliError::Environment(text),
-        ClientError::Refused(refused) => match refused.status.code() {
-            401 => CliError::Call(format!("{text} (--token-file FILE)")),
-            400 | 403 | 404 | 409..=422 => CliError::Call(text),
-            _ => CliError::Failed(text), // Too much at once, or its own fault.
-        },
+        ClientError::Refused(refused) => no(&refused),
         _ => CliError::Failed(text),
+    }
+}
+
+/// As whose fault it counts that a server has said no.
+pub fn no(refused: &Refused) -> CliError {
+    let text = refused.to_string();
+    match refused.status.code() {
+        401 => CliError::Call(format!("{text} (--token-file FILE)")),
+        400 | 403 | 404 | 409..=422 => CliError::Call(text),
+        _ => CliError::Failed(text), // Too much at once, or its own fault.
     }
 }
 

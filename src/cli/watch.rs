@@ -66,7 +66,7 @@ struct Options {
 
 /// Where to begin.
 #[derive(Clone, Copy, Debug, Default)]
-struct Begin(From);
+pub struct Begin(pub From);
 
 impl std::str::FromStr for Begin {
     type Err = &'static str;

@@ -46,6 +46,7 @@ mod event;
 #[cfg(test)]
 mod event_tests;
 mod fields;
+mod metrics;
 mod order;
 #[cfg(test)]
 mod order_tests;
@@ -75,6 +76,7 @@ pub use documents::{
 };
 pub use error::{ClientError, Cut, Refused};
 pub use event::{Chunk, Ended, Event, Progress, Started};
+pub use metrics::Metrics;
 pub use request::{ExecuteOptions, FollowOptions};
 pub use stream::Stream;
 #[cfg(feature = "tls")]
@@ -239,6 +241,15 @@ impl Client {
         self.get("/v1/progress")?.each("progress", ProgressOf::read)
     }
 
+    /// What the server tells of itself in numbers.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn metrics(&self) -> Result<Metrics, ClientError> {
+        let (_, body) = self.ask_bytes(&Request::new(Method::Get, "/metrics"), Duration::ZERO)?;
+        Metrics::parse(&body)
+    }
+
     /// Makes an execution stop, which may take it a moment. Where is it now? One that has ended is
     /// left as it is.
     ///
@@ -298,6 +309,22 @@ impl Client {
     /// Asks for an answer in JSON, which the server may take `wait` longer for than usual. `null`
     /// if it is empty.
     fn ask(&self, request: &Request, wait: Duration) -> Result<(HttpStatus, Value), ClientError> {
+        let (status, body) = self.ask_bytes(request, wait)?;
+        if body.is_empty() {
+            return Ok((status, Value::Null));
+        }
+        match serde_json::from_slice(&body) {
+            Ok(value) => Ok((status, value)),
+            Err(error) => Err(ClientError::protocol(format!("the answer is not JSON: {error}"))),
+        }
+    }
+
+    /// Asks for an answer of any kind.
+    fn ask_bytes(
+        &self,
+        request: &Request,
+        wait: Duration,
+    ) -> Result<(HttpStatus, Vec<u8>), ClientError> {
         let patience = Patience::for_answer(limits::CLIENT_ANSWER_TIMEOUT + wait);
         let bytes = self.spell(request, true);
         let idle = self.idle().take().filter(|_| request.is_repeatable());
@@ -310,15 +337,9 @@ impl Client {
             Some(asked) => asked,
         };
         let (head, body) = asked.map_err(|unasked| unasked.error)?;
-        if !head.status.is_success() {
-            return Err(ClientError::Refused(refused(&head, &body)));
-        }
-        if body.is_empty() {
-            return Ok((head.status, Value::Null));
-        }
-        match serde_json::from_slice(&body) {
-            Ok(value) => Ok((head.status, value)),
-            Err(error) => Err(ClientError::protocol(format!("the answer is not JSON: {error}"))),
+        match head.status.is_success() {
+            true => Ok((head.status, body)),
+            false => Err(ClientError::Refused(refused(&head, &body))),
         }
     }
 

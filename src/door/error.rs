@@ -8,6 +8,7 @@ use crate::client::Refused;
 use crate::endpoint::GrantFault;
 use crate::engine::Outcome;
 use crate::memory::OpenError;
+use crate::memory::named::NamedError;
 use crate::shard::Flaw;
 
 /// Why nothing came of a door, or of the rest of what it gave.
@@ -34,6 +35,10 @@ pub enum DoorError {
         /// The most.
         chunk_bytes_max: u32,
     },
+    /// What has the name of a ring is not to be believed.
+    Named(NamedError),
+    /// It cannot be read like that: change the options as the text says.
+    Unfit(&'static str),
     /// What the kernel says.
     Os(io::Error),
 }
@@ -113,6 +118,8 @@ impl fmt::Display for DoorError {
             DoorError::TooLarge { chunk_bytes_max } => {
                 write!(out, "a chunk of this ring has at most {chunk_bytes_max} bytes")
             }
+            DoorError::Named(error) => write!(out, "the named ring is not believed: {error}"),
+            DoorError::Unfit(text) => out.write_str(text),
             DoorError::Os(error) => error.fmt(out),
         }
     }

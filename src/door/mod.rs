@@ -39,6 +39,7 @@
 mod connection;
 mod error;
 mod link;
+mod named;
 mod options;
 mod reader;
 mod writer;
@@ -66,6 +67,7 @@ use crate::limits;
 use connection::Talk;
 
 pub use error::{DoorError, Unsound, WriteError};
+pub use named::NamedReader;
 pub use options::{ProduceOptions, ReadOptions};
 pub use reader::Reader;
 pub use writer::Writer;

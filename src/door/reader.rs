@@ -97,6 +97,11 @@ impl Reader {
         self.subscriber.terms()
     }
 
+    /// The next chunk that it will be given or told of.
+    pub fn next_seq(&self) -> u64 {
+        self.subscriber.next_seq()
+    }
+
     /// What is owed next, if anything is at this moment; `None` for ever after the end. Never
     /// blocks; makes hardly any system call.
     ///

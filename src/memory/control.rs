@@ -18,7 +18,7 @@
 
 use std::num::NonZeroU8;
 
-use super::atomic::{Ordering, fence, full_fence, load_acquire, spin_hint};
+use super::atomic::{AtomicBool, AtomicU64, Ordering, fence, full_fence, load_acquire, spin_hint};
 use super::copy;
 use super::futex;
 use super::layout::KindTotals;
@@ -76,6 +76,8 @@ const _: () = {
 pub struct ControlPage {
     segment: Segment,
     progress_version: u64,
+    /// It was ended. Not looked up in the page: others may write to that of a named ring.
+    is_finished: AtomicBool,
 }
 
 /// Everyone else's side. What it reads may come from a hostile process: all of it is checked.
@@ -164,14 +166,18 @@ impl Default for ControlPage {
 impl ControlPage {
     /// A page of this process: gate at 0 (nothing may be overwritten), no verdict.
     pub fn new() -> ControlPage {
-        ControlPage { segment: Segment::heap(CONTROL_WORDS), progress_version: 0 }
+        ControlPage::of(Segment::heap(CONTROL_WORDS))
     }
 
     /// A page at the start of `segment`, which is zero and which nobody else writes.
     pub(super) fn at(segment: &Segment, magic: u64) -> ControlPage {
         segment.word(VERSION).store(PAGE_VERSION, Ordering::Relaxed);
         segment.word(MAGIC).store(magic, Ordering::Release);
-        ControlPage { segment: segment.part(0, CONTROL_WORDS * 8), progress_version: 0 }
+        ControlPage::of(segment.part(0, CONTROL_WORDS * 8))
+    }
+
+    fn of(segment: Segment) -> ControlPage {
+        ControlPage { segment, progress_version: 0, is_finished: AtomicBool::new(false) }
     }
 
     /// The side for everyone else.
@@ -262,8 +268,8 @@ impl ControlPage {
     /// # Panics
     /// If it has ended before.
     pub fn finish(&self, record: &FinalRecord, error_text: &str) {
-        let verdict = self.segment.word(VERDICT);
-        assert_eq!(verdict.load(Ordering::Relaxed), 0); // We are the only writer: exactly one end.
+        let was_finished = self.is_finished.swap(true, Ordering::Relaxed);
+        assert!(!was_finished); // Exactly one end.
         self.store_end(record, error_text);
     }
 
@@ -334,6 +340,11 @@ impl ControlView {
     #[inline]
     pub fn gate_epoch(&self) -> u64 {
         load_acquire(self.segment.word(GATE_EPOCH)) // control:gate
+    }
+
+    /// The word of [`ControlView::gate_epoch`], to sleep on with others.
+    pub fn gate_epoch_word(&self) -> &AtomicU64 {
+        self.segment.word(GATE_EPOCH)
     }
 
     /// Sleeps until the gate is set again after `epoch` was read, at most for
@@ -426,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "left == right")]
+    #[should_panic(expected = "was_finished")]
     fn an_execution_ends_once() {
         let page = ControlPage::new();
         let verdict = NonZeroU8::MIN;

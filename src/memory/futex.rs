@@ -50,8 +50,10 @@ pub fn wake_all(word: &AtomicU64) -> u32 {
     let Some(address) = futex_address(word) else { return 0 };
     // SAFETY: FUTEX_WAKE uses the address as a key only.
     let result = unsafe { libc::syscall(libc::SYS_futex, address, libc::FUTEX_WAKE, i32::MAX) };
-    assert!(result >= 0); // The address is ours, aligned and mapped: nothing else can fail.
-    result as u32
+    // The address is ours, aligned and mapped. But a file with a name may have been cut off under
+    // it: then nobody waits there, and whoever touches the page finds out.
+    assert!(result >= 0 || last_errno() == libc::EFAULT);
+    result.max(0) as u32
 }
 
 /// Sleeps while each word's low half is what was seen, at most until `deadline` (CLOCK_MONOTONIC).
@@ -104,6 +106,20 @@ pub fn wait_any(words: &[(&AtomicU64, u32)], deadline: Instant) -> WaitOutcome {
     outcome(result.min(0))
 }
 
+/// Does [`wait_either`] wait for both words here, and not for the first alone?
+///
+/// # Errors
+/// What the kernel says instead: it is older than Linux 5.16, or a filter forbids it.
+pub fn try_wait_either() -> std::io::Result<()> {
+    let (nobody, no_time) = (std::ptr::null::<FutexWaiter>(), std::ptr::null::<libc::timespec>());
+    // SAFETY: FUTEX_WAITV refuses to wait for 0 words before it reads anything.
+    let result = unsafe {
+        libc::syscall(libc::SYS_futex_waitv, nobody, 0u32, 0u32, no_time, libc::CLOCK_MONOTONIC)
+    };
+    let error = std::io::Error::last_os_error();
+    if result >= 0 || error.raw_os_error() == Some(libc::EINVAL) { Ok(()) } else { Err(error) }
+}
+
 /// One element of what `futex_waitv` takes (`struct futex_waitv` in linux/futex.h).
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -130,7 +146,8 @@ fn outcome(result: libc::c_long) -> WaitOutcome {
         libc::EAGAIN => WaitOutcome::Changed,
         libc::ETIMEDOUT => WaitOutcome::TimedOut,
         libc::EINTR => WaitOutcome::Interrupted,
-        errno => panic!("a futex of ours was refused: errno {errno}"), // EFAULT or EINVAL: a bug.
+        libc::EFAULT => WaitOutcome::Interrupted, // A file under it was cut off: as in `wake_all`.
+        errno => panic!("a futex of ours was refused: errno {errno}"), // EINVAL: a bug.
     }
 }
 

@@ -39,11 +39,15 @@ pub mod door;
 pub mod exchange;
 mod format;
 pub mod futex;
+#[cfg(not(loom))]
+mod guard;
 #[cfg(feature = "planted")]
 pub mod interleave;
 pub mod layout;
 pub mod lease;
 pub mod memfd;
+#[cfg(not(loom))]
+pub mod named;
 pub mod owner;
 pub mod pool;
 pub mod pressure;

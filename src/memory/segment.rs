@@ -16,6 +16,8 @@ use std::sync::Arc;
 use memmap2::{Advice, MmapRaw, UncheckedAdvice};
 
 use super::atomic::{AtomicU64, Ordering};
+#[cfg(not(loom))]
+use super::guard::Guarded;
 use super::layout::DESCRIPTOR_WORDS;
 
 const PAGE_BYTES: usize = 4096;
@@ -37,6 +39,9 @@ unsafe impl Sync for Segment {}
 enum Backing {
     Heap(#[expect(dead_code, reason = "held for its Drop; reached through `base`")] HeapBlocks),
     Mapped(MmapRaw),
+    /// Of a file that others can cut off.
+    #[cfg(not(loom))]
+    Guarded(Guarded),
 }
 
 /// Two cache lines: what keeps words of different writers apart also on the heap.
@@ -79,10 +84,25 @@ impl Segment {
         if cfg!(loom) {
             panic!("loom's atomics do not lie in memory as such");
         }
-        let word_count = mapping.len() / 8;
-        let base = NonNull::new(mapping.as_mut_ptr()).expect("mmap never gives address 0");
-        assert!(base.as_ptr().addr().is_multiple_of(4096));
-        Segment { base: base.cast(), word_count, backing: Arc::new(Backing::Mapped(mapping)) }
+        let (base, word_count) = base_of(&mapping);
+        Segment { base, word_count, backing: Arc::new(Backing::Mapped(mapping)) }
+    }
+
+    /// All of `mapping`, whose file others can cut off: see `guard.rs`.
+    ///
+    /// # Errors
+    /// If there are too many of these.
+    #[cfg(not(loom))]
+    pub(super) fn guarded(mapping: MmapRaw) -> io::Result<Segment> {
+        let (base, word_count) = base_of(&mapping);
+        let backing = Arc::new(Backing::Guarded(Guarded::new(mapping)?));
+        Ok(Segment { base, word_count, backing })
+    }
+
+    /// Was its file cut off? Then it is zero since, and nobody else sees what is written.
+    #[cfg(not(loom))]
+    pub(super) fn is_lost(&self) -> bool {
+        matches!(&*self.backing, Backing::Guarded(guarded) if guarded.is_lost())
     }
 
     /// `bytes` bytes from `offset_bytes` on, as a segment of its own.
@@ -105,13 +125,14 @@ impl Segment {
     fn place_in_mapping(&self, offset_bytes: usize, bytes: usize) -> Option<(&MmapRaw, usize)> {
         assert!(bytes <= self.bytes());
         assert!(offset_bytes <= self.bytes() - bytes);
-        match &*self.backing {
-            Backing::Mapped(mapping) => {
-                let base_offset = self.base.as_ptr().addr() - mapping.as_ptr().addr();
-                Some((mapping, base_offset + offset_bytes))
-            }
-            Backing::Heap(_) => None,
-        }
+        let mapping = match &*self.backing {
+            Backing::Heap(_) => return None,
+            Backing::Mapped(mapping) => mapping,
+            #[cfg(not(loom))]
+            Backing::Guarded(guarded) => &guarded.mapping,
+        };
+        let base_offset = self.base.as_ptr().addr() - mapping.as_ptr().addr();
+        Some((mapping, base_offset + offset_bytes))
     }
 
     /// True if both lie in the same memory.
@@ -166,6 +187,13 @@ impl Segment {
         // SAFETY: in bounds by the lines above (S1).
         unsafe { self.base.cast::<u8>().add(offset) }
     }
+}
+
+/// Where a mapping begins, and its words.
+fn base_of(mapping: &MmapRaw) -> (NonNull<AtomicU64>, usize) {
+    let base = NonNull::new(mapping.as_mut_ptr()).expect("mmap never gives address 0");
+    assert!(base.as_ptr().addr().is_multiple_of(PAGE_BYTES));
+    (base.cast(), mapping.len() / 8)
 }
 
 /// Faults in all pages of a stretch that nobody uses yet, so that no chunk pays for it later.

@@ -227,7 +227,8 @@ fn receive_once(ring: &mut IoUring, buffers: &mut ReceiveBuffers) -> io::Result<
     }
 }
 
-fn classify(error: io::Error) -> UringError {
+/// Which of them it is.
+pub(super) fn classify(error: io::Error) -> UringError {
     match error.raw_os_error() {
         Some(libc::ENOSYS) => UringError::Absent,
         Some(libc::EPERM | libc::EACCES) => {

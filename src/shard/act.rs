@@ -328,6 +328,8 @@ impl<R: Reactor + 'static> Shard<R> {
                 let facts = facts_of(lease.geometry());
                 let writer = RingWriter::new(lease, self.anchor);
                 self.run_mut(execution).ring = Ring::Here(writer);
+                #[cfg(feature = "server")]
+                self.open_named(execution.index);
                 self.tell(Event::Leased(execution, facts));
             }
             Err(error) => match self.never_leased(&error) {
@@ -464,6 +466,7 @@ impl<R: Reactor + 'static> Shard<R> {
         #[cfg(feature = "server")]
         {
             self.tell_end_at_door(execution, verdict);
+            self.end_named(execution.index);
             self.note_ended(execution);
             self.note_call_ended(execution, verdict.outcome);
             self.log_ended(execution, verdict);

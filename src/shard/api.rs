@@ -180,6 +180,8 @@ impl<R: Reactor + 'static> Shard<R> {
             remotes: Vec::new(),
             #[cfg(feature = "server")]
             door: None,
+            #[cfg(feature = "server")]
+            named: None,
             blocked: false,
             runnable: false,
             stopping: false,

@@ -40,6 +40,9 @@ pub struct ShardConfig {
     /// How many executions other processes may share; a server's shards have these together.
     #[cfg(feature = "server")]
     pub doors: super::Doors,
+    /// Whether executions can be read by name, too, where, and how many; likewise.
+    #[cfg(feature = "server")]
+    pub named_doors: Option<super::NamedDoors>,
     /// Where it tells what happens; nowhere by default.
     #[cfg(feature = "server")]
     pub log: super::Log,
@@ -101,6 +104,8 @@ impl Default for ShardConfig {
             block_deadline: limits::BLOCK_DEADLINE,
             #[cfg(feature = "server")]
             doors: super::Doors::default(),
+            #[cfg(feature = "server")]
+            named_doors: None,
             #[cfg(feature = "server")]
             log: super::Log::off(),
             #[cfg(feature = "server")]

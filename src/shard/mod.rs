@@ -65,7 +65,7 @@ pub use api::{ExecuteError, ExecuteOptions, Polled};
 pub use config::{MemoryWatch, ShardConfig};
 pub use delivery::{Chunk, Delivery, Ended, Reported, outcome_of};
 #[cfg(feature = "server")]
-pub use door::Doors;
+pub use door::{Doors, NamedDoors};
 pub use events::Names;
 pub use feed::PublishError;
 pub use handle::{CallError, HandleError, ShardHandle, ShardThread};
@@ -317,7 +317,7 @@ impl<R: Reactor + 'static> Shard<R> {
             watched: Vec::with_capacity(64),
             published: Vec::with_capacity(executions_max),
             #[cfg(feature = "server")]
-            doors: door::DoorsHere::new(config.doors),
+            doors: door::DoorsHere::new(config.doors, config.named_doors),
             scratch: vec![0; chunk_bytes_max as usize].into_boxed_slice(),
             fan: None,
             asked_for: None,

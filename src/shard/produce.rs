@@ -212,7 +212,7 @@ impl<R: Reactor + 'static> Shard<R> {
                 return;
             }
             self.worked = true;
-            if first && !run.remotes.is_empty() && !self.published.contains(&index) {
+            if first && run.has_readers_elsewhere() && !self.published.contains(&index) {
                 self.published.push(index);
             }
             first = false;
@@ -239,7 +239,7 @@ impl<R: Reactor + 'static> Shard<R> {
         self.engine.handle(Event::Published(run.handle, facts), self.now);
         run.ingested_seq += facts.len() as u64;
         assert!(run.ingested_seq == run.head_seq());
-        if !run.remotes.is_empty() && !self.published.contains(&index) {
+        if run.has_readers_elsewhere() && !self.published.contains(&index) {
             self.published.push(index);
         }
         self.pump();
@@ -251,11 +251,13 @@ impl<R: Reactor + 'static> Shard<R> {
         while !self.published.is_empty() {
             // exchange:sleep, exchange:doze and page:asleep, once for all of this turn's chunks.
             crate::memory::atomic::full_fence();
-            let reactor = &mut self.reactor;
             while let Some(index) = self.published.pop() {
+                let reactor = &mut self.reactor;
                 if let Some(run) = &mut self.runs[index as usize] {
                     run.wake_readers(|waker| reactor.wake(waker));
                 }
+                #[cfg(feature = "server")]
+                self.close_lost_named(index);
             }
             #[cfg(feature = "server")]
             if self.has_lines_to_wake() {

@@ -156,6 +156,11 @@ impl<L: Link> Subscriber<L> {
         self.terms
     }
 
+    /// The next chunk that it will be given or told of.
+    pub fn next_seq(&self) -> u64 {
+        self.cursor.next_seq
+    }
+
     /// From now on chunks come without their bytes: `data` is empty. For who only counts, times or
     /// draws them. The descriptor is all that is read.
     pub fn headers_only(&mut self, headers_only: bool) {

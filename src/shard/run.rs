@@ -188,6 +188,9 @@ pub(super) struct Run {
     /// What other processes have of it, if any do.
     #[cfg(feature = "server")]
     pub door: Option<Box<super::door::Door>>,
+    /// Its ring with a name, if it has one.
+    #[cfg(feature = "server")]
+    pub named: Option<Box<super::door::Named>>,
     /// The tool waits for room; it is stepped again when the gate is set.
     pub blocked: bool,
     /// It is in the shard's list of tools to step.
@@ -218,6 +221,16 @@ impl Run {
         self.ring.head_seq()
     }
 
+    /// May somebody sleep who is to be woken for chunks?
+    #[inline]
+    pub fn has_readers_elsewhere(&self) -> bool {
+        #[cfg(feature = "server")]
+        if self.named.is_some() {
+            return true;
+        }
+        !self.remotes.is_empty()
+    }
+
     /// A reader of the ring, for another thread.
     pub fn reader(&self) -> Option<RingReader> {
         match &self.ring {
@@ -233,6 +246,10 @@ impl Run {
         #[cfg(feature = "server")]
         if let Some(door) = &mut self.door {
             tell(&mut door.control.page);
+        }
+        #[cfg(feature = "server")]
+        if let Some(named) = &mut self.named {
+            named.tell(&mut tell);
         }
     }
 
@@ -290,6 +307,10 @@ impl Run {
     /// those that sleep in a reactor.
     pub fn wake_readers(&mut self, mut wake: impl FnMut(&Waker)) {
         let is_lost = planted(Planted::LostWake);
+        #[cfg(feature = "server")]
+        if let Some(named) = &self.named {
+            named.wake();
+        }
         if self.remotes.is_empty() || is_lost {
             return;
         }

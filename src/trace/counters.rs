@@ -123,6 +123,12 @@ counters! {
     door_readers_evicted,
     /// Producers in other processes that broke the rules of their rings.
     door_producers_refused,
+    /// Executions that could be read by name, too.
+    named_doors_opened,
+    /// Executions without a name, for want of a place or of memory, or because it was taken.
+    named_doors_refused,
+    /// Executions whose file was cut off, so that nobody can read it by name any more.
+    named_doors_lost,
     /// Progress reports taken from tools.
     progress_reported,
     /// Progress reports given to subscribers.

@@ -10,7 +10,7 @@ mod conformance;
 mod door;
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::exit;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -20,11 +20,13 @@ use lexopt::prelude::*;
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use streamdoor::endpoint::Access;
 use streamdoor::engine::EngineLimits;
-use streamdoor::memory::RingPoolConfig;
+use streamdoor::memory::{RingPoolConfig, named};
 use streamdoor::reactor::{Clock, ListenAddress, OpenError};
 #[cfg(feature = "tls")]
 use streamdoor::shard::TlsConfig;
-use streamdoor::shard::{Doors, Log, Server, ServerConfig, ServerError, Shard, ShardConfig};
+use streamdoor::shard::{
+    Doors, Log, NamedDoors, Server, ServerConfig, ServerError, Shard, ShardConfig,
+};
 use streamdoor::tool::Files;
 use streamdoor::trace::Level;
 use streamdoor::trace::log::Line;
@@ -37,7 +39,7 @@ use super::{CliError, settings::find_flag};
 use access::is_open;
 
 use access::access;
-use bill::{Allowance, Bill};
+pub use bill::{Allowance, Bill};
 pub use conformance::Fixtures;
 
 const HELP_HEAD: &str = "\
@@ -81,7 +83,7 @@ fn command(mut parser: lexopt::Parser) -> Result<Command, CliError> {
             Long("conformance") => fixtures = Some(Fixtures::default()),
             Long(flag) => {
                 let name = find_flag(flag)?;
-                words.push((name.to_owned(), parser.value()?.string()?));
+                words.push((name.to_owned(), settings::flag_value(name, &mut parser)?));
             }
             other => return Err(other.unexpected().into()),
         }
@@ -171,6 +173,9 @@ pub fn start(
     fixtures: Option<Fixtures>,
 ) -> Result<(Server, Exporter), CliError> {
     let Ground { access, bill, log, .. } = ground;
+    if settings.named_doors.0 {
+        sweep(log);
+    }
     let (spans, exporter) = Exporter::start(&settings.otlp_endpoint, log)?;
     let mut shards = shards(settings, access, log);
     shards.iter_mut().for_each(|shard| shard.spans = spans.clone());
@@ -223,6 +228,34 @@ pub fn start(
     Ok((server, exporter))
 }
 
+/// Removes what servers that were killed have left in /dev/shm.
+fn sweep(log: &Log) {
+    let found = match named::sweep(Path::new(named::FOLDER), true) {
+        Ok(found) => found,
+        Err(error) => {
+            let error = error.to_string();
+            return tell(log, Level::Warn, "named_doors_not_swept", |line| {
+                line.text("error", &error);
+            });
+        }
+    };
+    for (name, verdict) in found {
+        match verdict {
+            named::Verdict::Held | named::Verdict::Stale { .. } => {}
+            named::Verdict::Removed { bytes } => {
+                tell(log, Level::Info, "named_door_swept", |line| {
+                    line.text("name", &name);
+                    line.number("bytes", bytes);
+                });
+            }
+            named::Verdict::Foreign(why) => tell(log, Level::Warn, "named_door_foreign", |line| {
+                line.text("name", &name);
+                line.text("error", &why.to_string());
+            }),
+        }
+    }
+}
+
 /// What may be read: nothing, or what is below a folder.
 fn files(settings: &Settings) -> Result<Files, CliError> {
     let Some(root) = &settings.files_root.0 else { return Ok(Files::Nowhere) };
@@ -231,9 +264,12 @@ fn files(settings: &Settings) -> Result<Files, CliError> {
 }
 
 fn shards(settings: &Settings, access: &Arc<Access>, log: &Log) -> Vec<ShardConfig> {
-    let doors = Doors::new(settings.doors_max.0 as u32); // Its type keeps it in range.
+    let doors_max = settings.doors_max.0 as u32; // Its type keeps it in range.
+    let doors = Doors::new(doors_max);
+    let named_doors = settings.named_doors.0.then(|| NamedDoors::new(doors_max));
     let one = |shard: usize| ShardConfig {
         doors: doors.clone(),
+        named_doors: named_doors.clone(),
         engine: EngineLimits {
             shard: shard as u8, // There are at most `limits::SHARDS_MAX`.
             executions_max: settings.executions_max.0 as u32,

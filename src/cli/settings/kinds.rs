@@ -24,6 +24,45 @@ pub trait Setting {
     fn to_toml(&self) -> String;
     /// Empties a list.
     fn clear(&mut self) {}
+    /// Its flag stands alone on the command line, or with `=off` behind it.
+    fn is_switch(&self) -> bool {
+        false
+    }
+}
+
+/// On or off.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Switch(pub bool);
+
+impl Setting for Switch {
+    fn placeholder(&self) -> String {
+        String::new()
+    }
+
+    fn read_word(&mut self, word: &str) -> Result<(), String> {
+        self.0 = match word {
+            "" | "on" | "true" => true,
+            "off" | "false" => false,
+            _ => return Err(format!("must be on or off, not {word:?}")),
+        };
+        Ok(())
+    }
+
+    fn read_toml(&mut self, value: &DeValue<'_>) -> Result<(), String> {
+        let DeValue::Boolean(is_on) = value else {
+            return Err(format!("must be true or false, not {}", shown(value)));
+        };
+        self.0 = *is_on;
+        Ok(())
+    }
+
+    fn to_toml(&self) -> String {
+        self.0.to_string()
+    }
+
+    fn is_switch(&self) -> bool {
+        true
+    }
 }
 
 /// A whole number from `MIN` to `MAX`.

@@ -19,7 +19,7 @@ use streamdoor::trace::{Level, LogFormat};
 
 use super::CliError;
 use super::telemetry::Collector;
-pub use kinds::{Bytes, Cpus, DoorPath, FilePath, Number};
+pub use kinds::{Bytes, Cpus, DoorPath, FilePath, Number, Switch};
 use kinds::{Setting, nearest};
 pub use virtual_tools::VirtualTools;
 
@@ -104,6 +104,9 @@ settings! {
     /// sockets do not count.
     connections_per_address: Number<1, { (1 << 24) - 1 }> =
         Number(limits::CONNECTIONS_PER_ADDRESS_MAX as u64);
+    /// Let programs of this user read executions by name, too, as files /dev/shm/streamdoor-ID;
+    /// those that dead servers have left are removed at the start.
+    named_doors: Switch = Switch(false);
     /// The certificate of the server, in PEM, with those of who vouches for it behind. With it and
     /// its key, all that comes over TCP is TLS; Unix sockets have none.
     tls_cert: FilePath = FilePath::default();
@@ -233,6 +236,19 @@ pub fn find_flag(flag: &str) -> Result<&'static str, CliError> {
             Err(CliError::Usage(format!("--{flag}: there is no such setting{hint}")))
         }
     }
+}
+
+/// The value of a flag: what stands behind it, or nothing if it is a switch.
+///
+/// # Errors
+/// If it is missing.
+pub fn flag_value(name: &str, parser: &mut lexopt::Parser) -> Result<String, CliError> {
+    let place = place_of(name).expect("names were looked up before");
+    if Settings::default().values()[place].is_switch() {
+        let value = parser.optional_value().map(lexopt::ValueExt::string).transpose()?;
+        return Ok(value.unwrap_or_default());
+    }
+    Ok(lexopt::ValueExt::string(parser.value()?)?)
 }
 
 /// The part of the help text that is about settings.

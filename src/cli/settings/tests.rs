@@ -34,6 +34,7 @@ const OTHERS: &[(&str, &str)] = &[
     ("subscribers-max", "20000"),
     ("connections-max", "12"),
     ("connections-per-address", "13"),
+    ("named-doors", "on"),
     ("tls-cert", "cert.pem"),
     ("tls-key", "key \"of\".pem"),
     ("tool-threads-max", "3"),

@@ -75,7 +75,7 @@ fn command(mut parser: lexopt::Parser) -> Result<Command, CliError> {
             Long("conformance") => fixtures = Some(Fixtures::default()),
             Long(flag) => {
                 let name = find_flag(flag)?;
-                words.push((name.to_owned(), parser.value()?.string()?));
+                words.push((name.to_owned(), settings::flag_value(name, &mut parser)?));
             }
             other => return Err(other.unexpected().into()),
         }

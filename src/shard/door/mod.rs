@@ -12,8 +12,8 @@
 //! `watcher.rs` (deaths).
 //!
 //! Invariants ([`Run::audit_door`], [`Shard::audit_doors`]):
-//! - D1: a relay ends where the engine was told to, and holds everything that the private ring
-//!   holds of that.
+//! - D1: a relay, or the ring of a named door, ends where the engine was told to, and holds
+//!   everything that the private ring holds of that.
 //! - D2: a guest's ring is not looked at before it is sealed, nor is a page; and nobody is given
 //!   it before.
 //! - D3: of a guest's chunks the private ring has the first ones, with the same numbers, kinds,
@@ -22,11 +22,14 @@
 //! - D5: who stands in the list of guests is an execution that its producer may write.
 
 mod guest;
+mod named;
 mod places;
 pub(super) mod relay;
 mod watcher;
 
 pub(super) use guest::Guest;
+pub(super) use named::Named;
+pub use named::NamedDoors;
 pub use places::Doors;
 pub(super) use places::Place;
 
@@ -51,11 +54,13 @@ pub(super) struct DoorsHere {
     pub places: Doors,
     /// Executions whose chunks another process writes, and may.
     pub guests: Vec<u32>,
+    /// That executions can be read by name, too.
+    pub named: Option<NamedDoors>,
 }
 
 impl DoorsHere {
-    pub fn new(places: Doors) -> DoorsHere {
-        DoorsHere { places, guests: Vec::new() }
+    pub fn new(places: Doors, named: Option<NamedDoors>) -> DoorsHere {
+        DoorsHere { places, guests: Vec::new(), named }
     }
 }
 
@@ -247,6 +252,9 @@ impl Run {
     /// # Panics
     /// If one does not hold.
     pub fn audit_door(&self) {
+        if let Some(named) = &self.named {
+            named.audit(self); // D1
+        }
         let Some(door) = &self.door else { return };
         match &door.behind {
             Behind::Relay(relay) => relay.audit(self), // D1
@@ -261,8 +269,11 @@ impl Run {
 impl<R: Reactor + 'static> Shard<R> {
     /// Bytes of shared memory that other processes have of this shard.
     pub(super) fn door_bytes(&self) -> u64 {
-        let doors = self.runs.iter().flatten().filter_map(|run| run.door.as_ref());
-        doors.map(|door| door.bytes()).sum()
+        let of = |run: &Run| {
+            run.door.as_ref().map_or(0, |door| door.bytes())
+                + run.named.as_ref().map_or(0, |named| named.bytes())
+        };
+        self.runs.iter().flatten().map(of).sum()
     }
 
     /// Executions of this shard that other processes share.

@@ -28,7 +28,7 @@ pub(in crate::shard) struct Relay {
 }
 
 /// The private ring has overwritten what was to be copied.
-struct Overtaken;
+pub(super) struct Overtaken;
 
 impl Relay {
     pub fn descriptor(&self) -> BorrowedFd<'_> {
@@ -65,39 +65,52 @@ impl Relay {
         }
     }
 
-    /// Copies what it has not of the chunks through `until_seq`.
     fn fill(&mut self, ring: &Ring, until_seq: u64, scratch: &mut [u8]) -> Result<(), Overtaken> {
-        let tail_seq = match ring {
-            Ring::None => return Ok(()),
-            Ring::Here(writer) | Ring::Back(writer) => writer.tail_seq(),
-            Ring::Away(reader) => reader.tail_seq(),
-        };
-        for seq in self.writer.head_seq() + 1..=until_seq {
-            let (descriptor, data) = match ring {
-                Ring::Here(writer) | Ring::Back(writer) if writer.is_held(seq) => writer.chunk(seq),
-                Ring::Away(reader) => match reader.read(seq, scratch) {
-                    Ok(descriptor) => (descriptor, &scratch[..descriptor.length as usize]),
-                    Err(ReadError::Overtaken { .. }) => return Err(Overtaken),
-                    Err(error) => panic!("chunk {seq} of our own ring: {error}"),
-                },
-                Ring::None | Ring::Here(_) | Ring::Back(_) => return Err(Overtaken),
-            };
-            let written =
-                self.writer.write(descriptor.header, data, descriptor.published(), tail_seq);
-            assert_eq!(written, Ok(seq)); // It holds what the private ring holds.
-        }
-        Ok(())
+        fill(&mut self.writer, ring, until_seq, scratch)
     }
 
     /// Checks D1.
     pub fn audit(&self, run: &Run) {
-        self.writer.audit();
-        assert_eq!(self.writer.head_seq(), run.ingested_seq);
-        if let Ring::Here(private) | Ring::Back(private) = &run.ring {
-            assert!(self.writer.tail_seq() <= private.tail_seq());
-            let is_even = private.head_seq() == run.ingested_seq;
-            assert!(!is_even || self.writer.total_bytes() == private.total_bytes());
-        }
+        audit(&self.writer, run);
+    }
+}
+
+/// Copies to `writer` what it has not of the chunks through `until_seq`.
+pub(super) fn fill(
+    writer: &mut RingWriter,
+    ring: &Ring,
+    until_seq: u64,
+    scratch: &mut [u8],
+) -> Result<(), Overtaken> {
+    let tail_seq = match ring {
+        Ring::None => return Ok(()),
+        Ring::Here(private) | Ring::Back(private) => private.tail_seq(),
+        Ring::Away(reader) => reader.tail_seq(),
+    };
+    for seq in writer.head_seq() + 1..=until_seq {
+        let (descriptor, data) = match ring {
+            Ring::Here(private) | Ring::Back(private) if private.is_held(seq) => private.chunk(seq),
+            Ring::Away(reader) => match reader.read(seq, scratch) {
+                Ok(descriptor) => (descriptor, &scratch[..descriptor.length as usize]),
+                Err(ReadError::Overtaken { .. }) => return Err(Overtaken),
+                Err(error) => panic!("chunk {seq} of our own ring: {error}"),
+            },
+            Ring::None | Ring::Here(_) | Ring::Back(_) => return Err(Overtaken),
+        };
+        let written = writer.write(descriptor.header, data, descriptor.published(), tail_seq);
+        assert_eq!(written, Ok(seq)); // It holds what the private ring holds.
+    }
+    Ok(())
+}
+
+/// Checks D1 of a copy.
+pub(super) fn audit(writer: &RingWriter, run: &Run) {
+    writer.audit();
+    assert_eq!(writer.head_seq(), run.ingested_seq);
+    if let Ring::Here(private) | Ring::Back(private) = &run.ring {
+        assert!(writer.tail_seq() <= private.tail_seq());
+        let is_even = private.head_seq() == run.ingested_seq;
+        assert!(!is_even || writer.total_bytes() == private.total_bytes());
     }
 }
 
@@ -122,7 +135,7 @@ fn sum_of_bytes(kinds: &KindTotals) -> u64 {
 }
 
 /// Of which class the relay of this ring is; `None` if there is no ring.
-fn class_for(ring: &Ring) -> Option<u32> {
+pub(super) fn class_for(ring: &Ring) -> Option<u32> {
     let private_bytes = match ring {
         Ring::None => return None,
         Ring::Here(writer) | Ring::Back(writer) => writer.geometry().window_bytes(),
@@ -142,6 +155,9 @@ impl Run {
         {
             let filled = relay.fill(&self.ring, until_seq, scratch);
             assert!(filled.is_ok()); // S2: nothing of it may be overwritten before it is told.
+        }
+        if let Some(named) = &mut self.named {
+            named.fill(&self.ring, until_seq, scratch);
         }
     }
 

@@ -21,6 +21,8 @@ pub enum Flaw {
     Totals,
     /// The execution ended in a way that there is not.
     Verdict,
+    /// The file of a named ring was cut off.
+    Lost,
 }
 
 impl std::fmt::Display for Flaw {
@@ -30,6 +32,7 @@ impl std::fmt::Display for Flaw {
             Flaw::Kind => "the ring holds a chunk of a kind that there is not",
             Flaw::Totals => "the ring counts chunks that it cannot have had",
             Flaw::Verdict => "the execution ended in a way that there is not",
+            Flaw::Lost => "somebody has cut off the file that the ring is in",
         })
     }
 }

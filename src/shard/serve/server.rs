@@ -78,7 +78,8 @@ impl Server {
             return Err(ServerError::ShardCount { shards_max });
         }
         let each_max = connections_max.div_ceil(shards.len() as u32).max(1);
-        let doors = shards[0].doors.clone(); // All shards have them together.
+        // All shards have them together.
+        let (doors, named_doors) = (shards[0].doors.clone(), shards[0].named_doors.clone());
         let mut mcp_key = [0; 32];
         crate::reactor::random_bytes(&mut mcp_key).map_err(ServerError::Shard)?;
         let mcp_places = Places::default();
@@ -87,6 +88,7 @@ impl Server {
             config.engine.shard = index as u8;
             config.mcp_key.get_or_insert(mcp_key);
             config.doors = doors.clone();
+            config.named_doors.clone_from(&named_doors);
             config.mcp_places.get_or_insert_with(|| mcp_places.clone());
             config.sockets =
                 Some(SocketLimits { connections_max: each_max, ..SocketLimits::default() });

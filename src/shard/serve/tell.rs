@@ -7,7 +7,7 @@ use crate::reactor::{ConnectionId, Peer, Reactor};
 use crate::trace::{Level, Record};
 
 impl<R: Reactor + 'static> Shard<R> {
-    pub(super) fn wall_us(&self) -> u64 {
+    pub(in crate::shard) fn wall_us(&self) -> u64 {
         self.anchor.wall_us_at(self.now.nanos())
     }
 

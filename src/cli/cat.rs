@@ -1,0 +1,325 @@
+//! `streamdoor cat`: an execution, read through a door.
+
+use std::sync::Arc;
+
+use lexopt::prelude::*;
+use streamdoor::base::{ExecutionId, Instant, SubscriberId};
+use streamdoor::client::ExecuteOptions;
+use streamdoor::door::{Door, DoorError, NamedReader, ReadOptions, Reader};
+use streamdoor::engine::{End, Hold, Terms};
+use streamdoor::limits;
+use streamdoor::reactor::Clock;
+use streamdoor::shard::{Delivery, Names};
+use streamdoor::trace::Histogram;
+
+use super::arguments::Arguments;
+use super::console::say;
+use super::doors::{self, DoorArguments};
+use super::interrupt::Interrupt;
+use super::options::TimeoutOptions;
+use super::output::OutputOptions;
+use super::remote::{self, KindList};
+use super::results::{self, Checksum, Results};
+use super::signals::stop_on_interrupt;
+use super::sink::Sink;
+use super::watch::Begin;
+use super::{CliError, call, parsed};
+
+const HELP: &str = "\
+streamdoor cat: read an execution through a door: from memory that is shared with the server
+
+Usage: streamdoor cat [OPTIONS] EXECUTION              one that is there, from its start
+       streamdoor cat [OPTIONS] --tool NAME            run a tool, and read what it gives
+       streamdoor cat [OPTIONS] --named EXECUTION      by its name in /dev/shm, without the server
+
+  --door PATH         the socket of the server's door   [$XDG_RUNTIME_DIR/streamdoor.sock]
+  --token-file FILE   who we are, to a server that asks: a file of which nobody else can read
+                      anything, with a token, or lines of PRINCIPAL TOKEN: the first counts
+
+Arguments of the tool:
+  --arg KEY=VALUE     one of them; where the tool wants a string, VALUE is one, else JSON
+  --args-json JSON    several as a JSON object; --arg goes over them
+  --first-chunk-timeout T, --inactivity-timeout T, --timeout T
+                      how long until the first chunk, between chunks, and in all:
+                      500ms, 30s, 2m, 1h, or none                 [what the tool says]
+
+How it is read:
+  --from F            start: with the first chunk; live: with the next one; or a chunk's number
+                                                                  [start]
+  --policy P          what happens when we lag: drop, drop_oldest, buffer, block,
+                      conflate, disconnect                        [what the execution says]
+  --max-chunks N, --max-bytes N
+                      how far we may lag                          [what the policy says]
+  --kinds LIST        only chunks of these kinds: stdout,stderr   [all]
+
+Results:
+  --format F          raw: the bytes, as they are
+                      ndjson (or json): all events, one JSON object a line
+                      text: what a terminal can show of them
+                      table: no chunks, only the table at the end
+  --out FILE|-        write them to FILE, or to standard output
+  --hash              print the SHA-256 of what came
+  --progress          print how far it is, also where standard error is no terminal
+  -h, --help          this text
+
+  Without --format and --out, a terminal shows what is text in the chunks; a pipe is given the bytes
+  (raw); with --hash there is only the table. The table is on standard error where chunks are on
+  standard output; its latencies are from the moment of publishing until we have the chunk.
+
+Ctrl-C ends the program; with --tool it cancels the execution, the table is still printed, and a
+second one ends the program. If who reads the results goes away (`| head -1`), that is no failure,
+and what --tool has started is cancelled. With `block`, whoever reads us slowly slows the tool.
+
+--named: of a server with --named-doors. It does not know that we read: nobody waits for us, so the
+policy can be neither block nor disconnect, and all kinds are read.
+
+Exit codes: 0 completed, 1 failed, cancelled, timed out or detached, or the server has gone, 2 bad
+usage or not let in, 3 there is no server.
+";
+
+#[derive(Debug, Default)]
+struct Options {
+    execution: Option<String>,
+    tool: Option<String>,
+    by_name: bool,
+    arguments: Arguments,
+    timeouts: Option<TimeoutOptions>,
+    output: OutputOptions,
+    door: DoorArguments,
+    read: ReadOptions,
+}
+
+fn options(mut parser: lexopt::Parser) -> Result<Option<Options>, CliError> {
+    let mut options = Options::default();
+    let (mut timeouts, mut has_from) = (TimeoutOptions::default(), false);
+    while let Some(argument) = parser.next()? {
+        match argument {
+            Short('h') | Long("help") => return Ok(None),
+            Long("named") => options.by_name = true,
+            Long("tool") => options.tool = Some(parser.value()?.string()?),
+            Long("from") => {
+                options.read.from = parsed::<Begin>("from", &mut parser)?.0;
+                has_from = true;
+            }
+            Long("policy") => options.read.policy = Some(parsed("policy", &mut parser)?),
+            Long("max-chunks") => {
+                options.read.limit_chunks = Some(parsed("max-chunks", &mut parser)?);
+            }
+            Long("max-bytes") => options.read.limit_bytes = Some(parsed("max-bytes", &mut parser)?),
+            Long("kinds") => options.read.kinds = parsed::<KindList>("kinds", &mut parser)?.0,
+            Long(name) => {
+                let name = name.to_owned();
+                if timeouts.take(&name, &mut parser)? {
+                    options.timeouts = Some(timeouts);
+                } else if !(options.arguments.take(&name, &mut parser)?
+                    || options.output.take(&name, &mut parser)?
+                    || options.door.take(&name, &mut parser)?)
+                {
+                    return Err(lexopt::Error::UnexpectedOption(format!("--{name}")).into());
+                }
+            }
+            Value(id) if options.execution.is_none() => options.execution = Some(id.string()?),
+            other => return Err(other.unexpected().into()),
+        }
+    }
+    let usage = |text: &str| Err(CliError::Usage(text.to_owned()));
+    match (&options.execution, &options.tool) {
+        (None, None) => usage("which execution? EXECUTION, or --tool NAME"),
+        (Some(_), Some(_)) => usage("EXECUTION or --tool NAME, not both"),
+        (_, Some(_)) if has_from => usage("--from: a tool is read from its start"),
+        (_, Some(_)) if options.by_name => usage("--named: a tool is run by a server"),
+        (Some(_), None) if options.timeouts.is_some() => {
+            usage("timeouts are those of a tool that is run: --tool NAME")
+        }
+        _ => Ok(Some(options)),
+    }
+}
+
+/// Carries out `streamdoor cat`.
+pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
+    let Some(mut options) = options(parser)? else {
+        say!("{}", HELP.trim_end());
+        return Ok(());
+    };
+    options.output.view(false)?; // What is wrong with it is said before anything is done.
+    let opened = match options.execution.take() {
+        Some(id) if options.by_name => by_name(&id, &options)?,
+        Some(id) => through_door(remote::execution(&id)?, &options)?,
+        None => of_tool(&mut options)?,
+    };
+    let (place, sink) = remote::sink(&options.output)?;
+    let label = opened.terms.policy.to_string();
+    let mut taker = Taker {
+        sink,
+        names: opened.names,
+        checksum: Checksum::new(options.output.hash),
+        latency: Histogram::default(),
+        end: None,
+    };
+    let began = Clock::now();
+    taker.begin(&opened.tool, opened.subscriber, &opened.terms, opened.from_seq);
+    let read = taker.take_all(opened.source);
+    let took = Clock::now().since(began);
+    let output = taker.sink.close();
+    read.map_err(doors::failure)?;
+    let Some((end, error)) = taker.end else {
+        // Who reads the results has gone, and nobody is there for a table.
+        if let Some(interrupt) = opened.interrupt {
+            interrupt.interrupted();
+        }
+        return place.conclude(output.as_ref().err(), "no longer read", Ok(()));
+    };
+    let verdict = results::verdict_of("the reader", end.state, error.as_deref());
+    let sha256 = taker.checksum.finish();
+    let unwritten = output.as_ref().err().map(|error| std::io::Error::from(error.kind()));
+    let results = Results { label, latency: taker.latency, end, error, sha256, output };
+    let head = format!("{} {}: {}", opened.tool, opened.execution, end.state);
+    let words = format!("{head}\n{}", results::table(&[results], "policy", took));
+    place.conclude(unwritten.as_ref(), words.trim_start(), verdict)
+}
+
+/// What is read, and all that is known of it.
+struct Opened {
+    source: Source,
+    execution: ExecutionId,
+    tool: String,
+    names: Names,
+    subscriber: SubscriberId,
+    terms: Terms,
+    from_seq: u64,
+    /// Cancels what was started for us.
+    interrupt: Option<Arc<Interrupt>>,
+}
+
+/// Where deliveries come from.
+enum Source {
+    Door(Reader),
+    Name(NamedReader),
+}
+
+impl Source {
+    fn poll(&mut self) -> Result<Option<Delivery<'_>>, DoorError> {
+        match self {
+            Source::Door(reader) => reader.poll(),
+            Source::Name(reader) => reader.poll(),
+        }
+    }
+
+    fn next(&mut self) -> Result<Option<Delivery<'_>>, DoorError> {
+        match self {
+            Source::Door(reader) => reader.next(),
+            Source::Name(reader) => reader.next(),
+        }
+    }
+}
+
+fn by_name(id: &str, options: &Options) -> Result<Opened, CliError> {
+    let execution = remote::execution(id)?;
+    let reader = NamedReader::open(execution, &options.read).map_err(doors::failure)?;
+    Ok(Opened {
+        execution,
+        tool: String::new(), // Nobody says.
+        names: Names::new(execution, None),
+        subscriber: reader.id(),
+        terms: reader.terms(),
+        from_seq: reader.next_seq(),
+        source: Source::Name(reader),
+        interrupt: None,
+    })
+}
+
+fn through_door(execution: ExecutionId, options: &Options) -> Result<Opened, CliError> {
+    open(&options.door.open()?, execution, &options.read)
+}
+
+fn open(door: &Door, execution: ExecutionId, read: &ReadOptions) -> Result<Opened, CliError> {
+    let reader = door.read(&execution.to_string(), read).map_err(doors::failure)?;
+    let client = door.client().map_err(doors::failure)?;
+    let status = client.inspect(execution).map_err(remote::failure)?;
+    Ok(Opened {
+        execution,
+        tool: remote::printable(&status.tool),
+        names: Names::new(execution, status.token),
+        subscriber: reader.id(),
+        terms: reader.terms(),
+        from_seq: reader.next_seq(),
+        source: Source::Door(reader),
+        interrupt: None,
+    })
+}
+
+/// Runs the tool, and cancels it if we are interrupted.
+fn of_tool(options: &mut Options) -> Result<Opened, CliError> {
+    let door = options.door.open()?;
+    let client = door.client().map_err(doors::failure)?;
+    let name = options.tool.take().unwrap_or_default();
+    let tool = call::tool(&client, &name)?;
+    let arguments = std::mem::take(&mut options.arguments).merged(&tool.arguments);
+    let timeouts = options.timeouts.map(|timeouts| timeouts.over(tool.timeouts));
+    let hold = Some(Hold::UntilRead { deadline: limits::ATTACH_DEADLINE });
+    let execute = ExecuteOptions { timeouts, hold, ..ExecuteOptions::default() };
+    let interrupt = Arc::new(Interrupt::new(client.clone()));
+    let at_interrupt = Arc::clone(&interrupt);
+    stop_on_interrupt(move || at_interrupt.interrupted())?;
+    let created = client.execute(&tool.name, &arguments, &execute).map_err(remote::failure)?;
+    interrupt.begun(created.execution);
+    let opened = open(&door, created.execution, &options.read)?;
+    Ok(Opened { interrupt: Some(interrupt), ..opened })
+}
+
+/// What becomes of deliveries.
+struct Taker {
+    sink: Sink,
+    names: Names,
+    checksum: Checksum,
+    latency: Histogram,
+    end: Option<(End, Option<String>)>,
+}
+
+impl Taker {
+    fn begin(&mut self, tool: &str, subscriber: SubscriberId, terms: &Terms, from_seq: u64) {
+        let Taker { sink, names, .. } = self;
+        names.write_started(tool, subscriber, terms, from_seq, |event| {
+            sink.take(event, false, Instant::ZERO);
+        });
+    }
+
+    /// Takes everything up to the end, or until nobody wants it.
+    fn take_all(&mut self, mut source: Source) -> Result<(), DoorError> {
+        loop {
+            if let Some(delivery) = source.poll()? {
+                self.take(&delivery);
+            } else {
+                // What has come is shown before anybody waits for more.
+                self.sink.flush();
+                if self.sink.has_failed() {
+                    return Ok(());
+                }
+                match source.next()? {
+                    Some(delivery) => self.take(&delivery),
+                    None => return Ok(()),
+                }
+            }
+            if self.end.is_some() || self.sink.has_failed() {
+                return Ok(());
+            }
+        }
+    }
+
+    fn take(&mut self, delivery: &Delivery<'_>) {
+        let now = Clock::now();
+        let mut more = false;
+        match delivery {
+            Delivery::Chunk(chunk) => {
+                more = chunk.more;
+                self.latency.record(now.since(chunk.published_at).as_nanos() as u64);
+                self.checksum.update(chunk.data);
+            }
+            Delivery::Gap(_) | Delivery::Progress(_) => {}
+            Delivery::End(ended) => {
+                self.end = Some((ended.end, ended.error.map(remote::printable)));
+            }
+        }
+        self.sink.take(&delivery.event(&self.names), more, now);
+    }
+}

@@ -1,0 +1,89 @@
+//! Named rings that dead servers have left in /dev/shm: found, told, and removed.
+
+use std::path::Path;
+
+use streamdoor::memory::named::{Verdict, sweep};
+
+use super::finding::Finding;
+
+const SUBJECT: &str = "named rings";
+/// Of what is not ours only so many are told.
+const FOREIGN_TOLD_MAX: usize = 8;
+
+/// Looks, and removes what is provably nobody's any more if `removes`.
+pub fn findings(folder: &Path, removes: bool) -> Vec<Finding> {
+    let name = folder.display();
+    let found = match sweep(folder, removes) {
+        Ok(found) => found,
+        Err(error) => {
+            let means = "Whether dead servers have left something there cannot be seen.";
+            return vec![Finding::note(SUBJECT, format!("{name}: {error}"), means)];
+        }
+    };
+    let (mut held_count, mut gone, mut stale) = (0, Sum::default(), Sum::default());
+    let mut foreign = Vec::new();
+    for (file, verdict) in found {
+        match verdict {
+            Verdict::Held => held_count += 1,
+            Verdict::Removed { bytes } => gone.add(bytes),
+            Verdict::Stale { bytes } => stale.add(bytes),
+            Verdict::Foreign(why) => foreign.push((file, why)),
+        }
+    }
+    let mut findings = Vec::new();
+    if gone.count > 0 {
+        let means = "Servers that were killed had left them. Nobody can have used them any more: \
+                     the kernel had let go of their locks.";
+        findings.push(Finding::note(SUBJECT, format!("{gone} removed from {name}"), means));
+    }
+    if stale.count > 0 {
+        let means = "Servers that were killed have left them. Each takes memory until it is \
+                     removed.";
+        let finding = Finding::note(SUBJECT, format!("{stale} left over in {name}"), means);
+        findings.push(finding.advise(
+            "`streamdoor doctor` without --keep removes them, and so does the next `serve \
+             --named-doors`.",
+        ));
+    }
+    let untold_count = foreign.len().saturating_sub(FOREIGN_TOLD_MAX);
+    for (file, why) in foreign.into_iter().take(FOREIGN_TOLD_MAX) {
+        let means = "It is called as a named ring is and is none of this user's: it was not \
+                     touched, and no reader takes it for one.";
+        let file: String = file.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
+        let finding = Finding::note(SUBJECT, format!("{name}/{file}: {why}"), means);
+        findings.push(finding.advise("Find out who has put it there."));
+    }
+    if untold_count > 0 {
+        let found = format!("{untold_count} more that are none of this user's");
+        findings.push(Finding::note(SUBJECT, found, "As above."));
+    }
+    if findings.is_empty() || held_count > 0 {
+        let found = match held_count {
+            0 => "none left over".to_owned(),
+            count => format!("{count} in use"),
+        };
+        let means = "Those of running servers go with them.";
+        findings.push(Finding::good(SUBJECT, found, means));
+    }
+    findings
+}
+
+/// How many, and how large together.
+#[derive(Default)]
+struct Sum {
+    count: usize,
+    bytes: u64,
+}
+
+impl Sum {
+    fn add(&mut self, bytes: u64) {
+        self.count += 1;
+        self.bytes = self.bytes.saturating_add(bytes);
+    }
+}
+
+impl std::fmt::Display for Sum {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "{} named rings of {} KiB together", self.count, self.bytes.div_ceil(1_024))
+    }
+}

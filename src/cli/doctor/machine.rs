@@ -1,0 +1,237 @@
+//! What this process may take of the machine: descriptors, locked memory, room in /dev/shm; and
+//! where the server's door would be.
+
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Access, StatVfs, access, statvfs};
+use rustix::process::{Resource, geteuid, getrlimit};
+use streamdoor::limits;
+use streamdoor::memory::named::FOLDER;
+
+use super::super::serve::{Allowance, Bill};
+use super::super::settings::Settings;
+use super::finding::Finding;
+
+/// What one named door takes at most: its ring, and a page before it.
+const NAMED_DOOR_BYTES: u64 = (limits::DOOR_RING_BYTES[5] + (4 << 10)) as u64;
+
+/// All of it; `sockets` are looked at, too.
+pub fn findings(sockets: &[PathBuf]) -> Vec<Finding> {
+    let mut findings = vec![descriptors(), locked_memory(), shared_memory(Path::new(FOLDER))];
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    let default = default_socket(runtime.as_deref());
+    findings.push(door(runtime.as_deref(), default.as_ref()));
+    let default = default.ok().into_iter();
+    let sockets = default.chain(sockets.iter().cloned());
+    findings.extend(sockets.filter_map(|path| socket(&path)));
+    findings
+}
+
+fn descriptors() -> Finding {
+    const SUBJECT: &str = "descriptors";
+    let advice = "`ulimit -n` raises it for a shell, LimitNOFILE= for a service of systemd, \
+                  `--ulimit nofile=` for a container.";
+    match Bill::new(&Settings::default(), Allowance::raise()) {
+        Err(error) => {
+            Finding::bad(SUBJECT, error.to_string(), "The server does not start with so few.")
+                .advise(advice)
+        }
+        Ok(bill) => {
+            let found = format!("{} may be open (RLIMIT_NOFILE)", bill.allowance.allowed);
+            let means = format!("Room for {} connections.", bill.connections_max);
+            match bill.is_shrunk() {
+                false => Finding::good(SUBJECT, found, means),
+                true => {
+                    let wanted = bill.connections_wanted;
+                    let means = format!("{means} The server would like to have {wanted}.");
+                    Finding::note(SUBJECT, found, means).advise(advice)
+                }
+            }
+        }
+    }
+}
+
+fn locked_memory() -> Finding {
+    const SUBJECT: &str = "memlock";
+    let needed_bytes = u64::from(limits::RECEIVE_BUFFERS) * u64::from(limits::RECEIVE_BUFFER_BYTES);
+    let needed_kib = needed_bytes >> 10;
+    let Some(allowed_bytes) = getrlimit(Resource::Memlock).current else {
+        let means = "Buffers that are registered with io_uring are not limited.";
+        return Finding::good(SUBJECT, "no limit (RLIMIT_MEMLOCK)", means);
+    };
+    let found = format!("{} KiB may be locked (RLIMIT_MEMLOCK)", allowed_bytes >> 10);
+    let means = format!(
+        "A shard registers {needed_kib} KiB of buffers with io_uring; kernels before 5.12 count \
+         that, and its queues, against this limit."
+    );
+    match allowed_bytes < needed_bytes {
+        false => Finding::good(SUBJECT, found, means),
+        true => Finding::note(SUBJECT, found, means).advise(
+            "`ulimit -l`, LimitMEMLOCK= or `--ulimit memlock=` raise it. Where it is too small, \
+             the server says so and uses epoll.",
+        ),
+    }
+}
+
+/// Only named doors lie there: the memory of all other rings has no name and does not count.
+fn shared_memory(folder: &Path) -> Finding {
+    const SUBJECT: &str = "shm";
+    let absent = |found: String| {
+        let means = "Named doors (`serve --named-doors`) cannot be made. Everything else works.";
+        Finding::note(SUBJECT, found, means)
+            .advise("Mount a tmpfs there, or do without named doors; all other doors need no name.")
+    };
+    let name = folder.display();
+    let StatVfs { f_blocks, f_bavail, f_frsize, .. } = match statvfs(folder) {
+        Ok(found) => found,
+        Err(error) => return absent(format!("{name}: {}", io::Error::from(error))),
+    };
+    if let Err(error) = access(folder, Access::WRITE_OK | Access::EXEC_OK) {
+        return absent(format!("{name}: {}", io::Error::from(error)));
+    }
+    let all_bytes = f_blocks.saturating_mul(f_frsize);
+    let free_bytes = f_bavail.saturating_mul(f_frsize);
+    let used_percent = match all_bytes {
+        0 => 0, // Without a limit of its own.
+        _ => (u128::from(all_bytes - free_bytes.min(all_bytes)) * 100).div_ceil(all_bytes.into()),
+    };
+    let mib = |bytes: u64| bytes >> 20;
+    let found = match all_bytes {
+        0 => format!("{name} is as large as memory"),
+        _ => format!(
+            "{name} has {} MiB, {} MiB of them free ({used_percent} % used)",
+            mib(all_bytes),
+            mib(free_bytes)
+        ),
+    };
+    let doors_count = free_bytes / NAMED_DOOR_BYTES;
+    let doors_max = u64::from(limits::DOORS_MAX);
+    let advice = "Remove files that nobody needs there (`ls -l /dev/shm`; this command removes \
+                  what dead servers have left), or make it larger: `mount -o remount,size=1G \
+                  /dev/shm`, `--shm-size` for a container.";
+    match doors_count {
+        _ if all_bytes == 0 || doors_count >= doors_max => {
+            let means = format!("There is room for the {doors_max} named doors that there can be.");
+            Finding::good(SUBJECT, found, means)
+        }
+        0 => {
+            let means = "A named door of full size does not fit any more. Other doors, and all \
+                         else, do not depend on it.";
+            Finding::bad(SUBJECT, found, means).advise(advice)
+        }
+        _ => {
+            let means = format!("There is room for {doors_count} named doors of full size.");
+            Finding::note(SUBJECT, found, means).advise(advice)
+        }
+    }
+}
+
+/// Where the server's door is if nobody says; or why there is none.
+fn default_socket(runtime: Option<&Path>) -> Result<PathBuf, String> {
+    let Some(folder) = runtime else {
+        return Err("XDG_RUNTIME_DIR is not set".to_owned());
+    };
+    let name = folder.display();
+    let metadata = folder.metadata().map_err(|error| format!("XDG_RUNTIME_DIR {name}: {error}"))?;
+    let uid = geteuid().as_raw();
+    if !metadata.is_dir() || metadata.uid() != uid {
+        return Err(format!("XDG_RUNTIME_DIR {name} is no folder of this user ({uid})"));
+    }
+    if metadata.mode() & 0o022 != 0 {
+        let mode = metadata.mode() & 0o777;
+        return Err(format!("XDG_RUNTIME_DIR {name} has mode {mode:03o}: others can write there"));
+    }
+    Ok(folder.join("streamdoor.sock"))
+}
+
+fn door(runtime: Option<&Path>, default: Result<&PathBuf, &String>) -> Finding {
+    const SUBJECT: &str = "door";
+    match default {
+        Ok(path) => Finding::good(
+            SUBJECT,
+            format!("{} is where a server's door is", path.display()),
+            "`serve` opens it, and `cat` and `pipe` find it, without being told.",
+        ),
+        Err(why) => Finding::note(
+            SUBJECT,
+            why.as_str(),
+            "`serve` opens no door unless it is told where, and `cat` and `pipe` have to be told.",
+        )
+        .advise(match runtime {
+            None => {
+                "Give `--door PATH` to both sides; or log in so that there is such a folder \
+                 (systemd makes /run/user/UID)."
+            }
+            Some(_) => "Give `--door PATH` to both sides, with a folder that is yours alone.",
+        }),
+    }
+}
+
+/// What is at the path of a door; `None` if there is nothing.
+fn socket(path: &Path) -> Option<Finding> {
+    const SUBJECT: &str = "socket";
+    let name = path.display();
+    let metadata = match path.symlink_metadata() {
+        Ok(metadata) => metadata,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
+        Err(error) => {
+            let means = "Nobody can tell from here whether a server is there.";
+            return Some(Finding::note(SUBJECT, format!("{name}: {error}"), means));
+        }
+    };
+    if !metadata.file_type().is_socket() {
+        let means = "A server that is to listen there does not start: it removes nothing but dead \
+                     sockets.";
+        let finding = Finding::bad(SUBJECT, format!("{name} is no socket"), means);
+        return Some(finding.advise("Move it away, or choose another path."));
+    }
+    Some(match UnixStream::connect(path) {
+        Ok(_) => {
+            Finding::good(SUBJECT, format!("{name} is answered"), "A server is running there.")
+        }
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Finding::note(
+            SUBJECT,
+            format!("{name} is left over: nobody listens there"),
+            "Its server has ended without removing it. The next one replaces it by itself.",
+        )
+        .advise("Nothing; or remove the file."),
+        Err(error) => Finding::note(
+            SUBJECT,
+            format!("{name}: {error}"),
+            "A socket is there that this user may not use.",
+        ),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::finding::Level;
+    use super::*;
+
+    #[test]
+    fn a_folder_that_is_not_there_hinders_named_doors_alone() {
+        let finding = shared_memory(Path::new("/nonexistent/shm"));
+        assert_eq!(finding.level, Level::Note);
+        assert!(finding.found.contains("/nonexistent/shm"), "{}", finding.found);
+    }
+
+    #[test]
+    fn a_default_door_needs_a_folder_of_ones_own() {
+        assert!(default_socket(None).unwrap_err().contains("not set"));
+        assert!(default_socket(Some(Path::new("/nonexistent"))).is_err());
+        let open = std::env::temp_dir().join(format!("streamdoor-doctor-{}", std::process::id()));
+        std::fs::create_dir_all(&open).unwrap();
+        let set = |mode| {
+            let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+            std::fs::set_permissions(&open, mode).unwrap();
+        };
+        set(0o777);
+        assert!(default_socket(Some(&open)).unwrap_err().contains("others can write"));
+        set(0o700);
+        assert_eq!(default_socket(Some(&open)), Ok(open.join("streamdoor.sock")));
+        std::fs::remove_dir(&open).unwrap();
+    }
+}

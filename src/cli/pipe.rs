@@ -1,0 +1,347 @@
+//! `streamdoor pipe`: standard input becomes an execution, through a door.
+
+use std::fs::File;
+use std::io::{self, ErrorKind, Read};
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lexopt::prelude::*;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use streamdoor::client::ExecuteOptions;
+use streamdoor::door::{DoorError, ProduceOptions, WriteError, Writer};
+use streamdoor::endpoint::PolicyWish;
+use streamdoor::engine::{Hold, Kind, Policy};
+
+use super::console::{note, say};
+use super::doors::{self, DoorArguments};
+use super::interrupt::Interrupt;
+use super::options::TimeLimit;
+use super::signals::stop_on_interrupt;
+use super::{CliError, parsed};
+
+const HELP: &str = "\
+streamdoor pipe: make an execution of standard input, through a door
+
+Usage: PROGRAM | streamdoor pipe [OPTIONS] NAME
+
+NAME is what the execution is listed under. Its id is printed on standard output, at once; others
+follow it with `streamdoor cat ID`, over HTTP, or through MCP, as any other.
+
+  --door PATH         the socket of the server's door   [$XDG_RUNTIME_DIR/streamdoor.sock]
+  --token-file FILE   who we are, to a server that asks: a file of which nobody else can read
+                      anything, with a token, or lines of PRINCIPAL TOKEN: the first counts
+
+  --as F              bytes: a chunk is what can be read at once
+                      lines: a chunk is a line, with its end      [bytes]
+  --chunk-bytes N     the longest chunk; a longer line is several [32768]
+  --kind K            what chunks are: output, stdout, stderr, log, row, json …  [output]
+  --policy P          what readers get that do not say what they want: drop, drop_oldest, buffer,
+                      block, conflate, disconnect                 [block]
+  --hold T            keep the beginning until somebody reads, at most so long: 30s, 5m
+                                                                  [do not wait for readers]
+  --inactivity-timeout T
+                      how long nothing may come                   [none]
+  -h, --help          this text
+
+Who reads with `block` slows us, and we slow PROGRAM: nothing is read here before there is room for
+it. Ctrl-C (or SIGTERM) cancels the execution; a second one ends the program. A cancelled execution
+ends this program, and PROGRAM with SIGPIPE when it writes on.
+
+Exit codes: 0 completed, 1 failed, cancelled or timed out, or the server has gone, 2 bad usage or
+not let in, 3 there is no server.
+";
+
+const CHUNK_BYTES_DEFAULT: u32 = 32 << 10; // What the sift seed reads at once.
+const CHUNK_BYTES_MAX: u32 = 256 << 10;
+/// While nothing comes, it is looked this often whether anybody still wants it.
+const LOOK_INTERVAL: Duration = Duration::from_millis(250);
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Cut {
+    #[default]
+    Bytes,
+    Lines,
+}
+
+impl std::str::FromStr for Cut {
+    type Err = &'static str;
+    fn from_str(text: &str) -> Result<Cut, &'static str> {
+        match text {
+            "bytes" => Ok(Cut::Bytes),
+            "lines" => Ok(Cut::Lines),
+            _ => Err("must be bytes or lines"),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Options {
+    name: String,
+    door: DoorArguments,
+    cut: Cut,
+    chunk_bytes: u32,
+    kind: Kind,
+    policy: Policy,
+    hold: Option<Duration>,
+    inactivity: TimeLimit,
+}
+
+fn options(mut parser: lexopt::Parser) -> Result<Option<Options>, CliError> {
+    let mut options = Options {
+        name: String::new(),
+        door: DoorArguments::default(),
+        cut: Cut::default(),
+        chunk_bytes: CHUNK_BYTES_DEFAULT,
+        kind: Kind::Output,
+        policy: Policy::Block,
+        hold: None,
+        inactivity: TimeLimit(None),
+    };
+    while let Some(argument) = parser.next()? {
+        match argument {
+            Short('h') | Long("help") => return Ok(None),
+            Long("as") => options.cut = parsed("as", &mut parser)?,
+            Long("chunk-bytes") => options.chunk_bytes = parsed("chunk-bytes", &mut parser)?,
+            Long("kind") => options.kind = parsed("kind", &mut parser)?,
+            Long("policy") => options.policy = parsed("policy", &mut parser)?,
+            Long("hold") => options.hold = parsed::<TimeLimit>("hold", &mut parser)?.0,
+            Long("inactivity-timeout") => {
+                options.inactivity = parsed("inactivity-timeout", &mut parser)?;
+            }
+            Long(name) => {
+                let name = name.to_owned();
+                if !options.door.take(&name, &mut parser)? {
+                    return Err(lexopt::Error::UnexpectedOption(format!("--{name}")).into());
+                }
+            }
+            Value(name) if options.name.is_empty() => options.name = name.string()?,
+            other => return Err(other.unexpected().into()),
+        }
+    }
+    if options.name.is_empty() {
+        return Err(CliError::Usage("under which name?".to_owned()));
+    }
+    if !(1..=CHUNK_BYTES_MAX).contains(&options.chunk_bytes) {
+        let text = format!("--chunk-bytes: must be from 1 to {CHUNK_BYTES_MAX}");
+        return Err(CliError::Usage(text));
+    }
+    Ok(Some(options))
+}
+
+/// Carries out `streamdoor pipe`.
+pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
+    let Some(options) = options(parser)? else {
+        say!("{}", HELP.trim_end());
+        return Ok(());
+    };
+    // Not through the standard library's own buffer: what is read goes straight into the ring.
+    let input = io::stdin().as_fd().try_clone_to_owned();
+    let input = File::from(input.map_err(|error| CliError::Failed(unread(&error)))?);
+    let door = options.door.open()?;
+    let client = door.client().map_err(doors::failure)?;
+    let interrupt = Arc::new(Interrupt::new(client));
+    let at_interrupt = Arc::clone(&interrupt);
+    stop_on_interrupt(move || at_interrupt.interrupted())?;
+    let writer = door.produce(&options.name, &wanted(&options, &input)).map_err(doors::failure)?;
+    let execution = writer.execution();
+    interrupt.begun(execution);
+    say!("{execution}");
+    let mut feed = Feed::new(writer, &options);
+    match feed.take_all(input) {
+        Ok(()) => {
+            feed.writer.complete().map_err(doors::failure)?;
+            note!("completed: {} chunks, {} bytes", feed.chunks, feed.bytes);
+            Ok(())
+        }
+        Err(Stop::Unread(error)) => {
+            let text = unread(&error);
+            feed.writer.fail(&text).map_err(doors::failure)?;
+            Err(CliError::Failed(text))
+        }
+        Err(Stop::Unwanted(error)) => Err(doors::failure(DoorError::from(error))),
+    }
+}
+
+fn unread(error: &io::Error) -> String {
+    format!("standard input: {error}")
+}
+
+/// What the server is asked for.
+fn wanted(options: &Options, input: &File) -> ProduceOptions {
+    // Of a file it is known how much will come.
+    let size = input.metadata().ok().filter(|found| found.is_file()).map(|found| found.size());
+    let mut execution = ExecuteOptions {
+        policy: Some(PolicyWish { policy: options.policy, limit_chunks: None, limit_bytes: None }),
+        hold: options.hold.map(|deadline| Hold::UntilRead { deadline }),
+        ..ExecuteOptions::default()
+    };
+    execution.timeouts = Some(streamdoor::engine::Timeouts {
+        first_chunk: options.inactivity.0,
+        inactivity: options.inactivity.0,
+        total: None,
+    });
+    ProduceOptions {
+        ring_bytes: None,
+        chunk_bytes: Some(options.chunk_bytes),
+        estimated_bytes: size,
+        execution,
+    }
+}
+
+/// Why no more is taken.
+enum Stop {
+    /// Of standard input.
+    Unread(io::Error),
+    /// By the execution.
+    Unwanted(WriteError),
+}
+
+impl From<WriteError> for Stop {
+    fn from(error: WriteError) -> Stop {
+        Stop::Unwanted(error)
+    }
+}
+
+/// Standard input, on its way into the ring.
+struct Feed {
+    writer: Writer,
+    cut: Cut,
+    kind: Kind,
+    chunk_bytes: usize,
+    chunks: u64,
+    bytes: u64,
+}
+
+impl Feed {
+    fn new(writer: Writer, options: &Options) -> Feed {
+        let chunk_bytes = options.chunk_bytes.min(writer.chunk_bytes_max()) as usize;
+        let Options { cut, kind, .. } = *options;
+        Feed { writer, cut, kind, chunk_bytes, chunks: 0, bytes: 0 }
+    }
+
+    fn take_all(&mut self, input: File) -> Result<(), Stop> {
+        match self.cut {
+            Cut::Bytes => self.take_bytes(input),
+            Cut::Lines => self.take_lines(input),
+        }
+    }
+
+    /// What can be read at once is a chunk, and is read where it is to be.
+    fn take_bytes(&mut self, mut input: File) -> Result<(), Stop> {
+        loop {
+            self.wait_for(&input)?;
+            let room = self.writer.lend(self.chunk_bytes)?;
+            let count = match input.read(room) {
+                Ok(0) => return Ok(()),
+                Ok(count) => count,
+                Err(error) if is_passing(&error) => continue,
+                Err(error) => return Err(Stop::Unread(error)),
+            };
+            self.writer.publish(self.kind, self.kind as u8, count);
+            self.count(count);
+        }
+    }
+
+    /// A line is a chunk. What is longer than a chunk can be, is several.
+    fn take_lines(&mut self, mut input: File) -> Result<(), Stop> {
+        let mut buffer = vec![0; 2 * self.chunk_bytes];
+        let mut filled = 0;
+        loop {
+            self.wait_for(&input)?;
+            let count = match input.read(&mut buffer[filled..]) {
+                Ok(0) => break,
+                Ok(count) => count,
+                Err(error) if is_passing(&error) => continue,
+                Err(error) => return Err(Stop::Unread(error)),
+            };
+            filled += count;
+            let sent = self.send_lines(&buffer[..filled])?;
+            buffer.copy_within(sent..filled, 0);
+            filled -= sent;
+        }
+        // The last line has no end.
+        for piece in buffer[..filled].chunks(self.chunk_bytes) {
+            self.send(piece)?;
+        }
+        Ok(())
+    }
+
+    /// Sends the lines that are whole, and what is too long to wait for its end. How much was that?
+    fn send_lines(&mut self, bytes: &[u8]) -> Result<usize, Stop> {
+        let mut sent = 0;
+        loop {
+            let rest = &bytes[sent..];
+            let within = &rest[..rest.len().min(self.chunk_bytes)];
+            let length = match within.iter().position(|byte| *byte == b'\n') {
+                Some(end) => end + 1,
+                None if within.len() == self.chunk_bytes => self.chunk_bytes,
+                None => return Ok(sent),
+            };
+            self.send(&rest[..length])?;
+            sent += length;
+        }
+    }
+
+    fn send(&mut self, chunk: &[u8]) -> Result<(), Stop> {
+        self.writer.send_as(self.kind, self.kind as u8, chunk)?;
+        self.count(chunk.len());
+        Ok(())
+    }
+
+    fn count(&mut self, bytes: usize) {
+        self.chunks += 1;
+        self.bytes += bytes as u64;
+    }
+
+    /// Waits until there is something to read, or nobody wants it any more.
+    fn wait_for(&self, input: &File) -> Result<(), Stop> {
+        let time = Timespec::try_from(LOOK_INTERVAL).expect("it is short");
+        loop {
+            let mut watched = [PollFd::new(input, PollFlags::IN)];
+            match poll(&mut watched, Some(&time)) {
+                Ok(0) | Err(rustix::io::Errno::INTR) => {}
+                Ok(_) => return Ok(()),
+                Err(error) => return Err(Stop::Unread(error.into())),
+            }
+            if self.writer.is_stopped() {
+                return Err(Stop::Unwanted(WriteError::Stopped(None)));
+            }
+        }
+    }
+}
+
+/// Nothing is wrong, but it has to be tried again.
+fn is_passing(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::Interrupted | ErrorKind::WouldBlock)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(arguments: &[&str]) -> Result<Option<Options>, CliError> {
+        options(lexopt::Parser::from_args(arguments))
+    }
+
+    #[test]
+    fn options_are_read_and_wrong_ones_refused() {
+        let options = read(&["build", "--as", "lines", "--kind", "log", "--hold", "5s"]);
+        let options = options.unwrap().unwrap();
+        assert_eq!((options.cut, options.kind), (Cut::Lines, Kind::Log));
+        assert_eq!((options.policy, options.hold), (Policy::Block, Some(Duration::from_secs(5))));
+        for wrong in [
+            &[][..],
+            &["a", "b"],
+            &["a", "--as", "words"],
+            &["a", "--chunk-bytes", "0"],
+            &["a", "--chunk-bytes", "262145"],
+            &["a", "--policy", "later"],
+            &["a", "--other", "1"],
+        ] {
+            assert!(read(wrong).is_err(), "{wrong:?}");
+        }
+        assert!(read(&["--help"]).unwrap().is_none());
+    }
+}

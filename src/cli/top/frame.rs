@@ -1,0 +1,332 @@
+//! One frame of the view: lines of text, made of what was seen. No line is longer than the
+//! terminal, and no text of a tool or of a server is anything but text.
+
+use streamdoor::client::{Progress, Status, Summary};
+use streamdoor::engine::State;
+use streamdoor::memory::Pressure;
+
+use super::sample::{Between, Sample, has_ended, percentile};
+
+/// What a frame is made of.
+pub struct Frame<'a> {
+    pub address: &'a str,
+    pub before: Option<&'a Sample>,
+    pub now: &'a Sample,
+    /// What went wrong since.
+    pub trouble: Option<&'a str>,
+}
+
+/// Room for it: columns, and lines if they are limited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    pub columns: usize,
+    pub lines: Option<usize>,
+}
+
+/// The lines of a frame, and which of them is the head of the table.
+pub struct Lines {
+    pub lines: Vec<String>,
+    pub table_head: usize,
+    /// How far the table can be scrolled.
+    pub scroll_max: usize,
+}
+
+impl Frame<'_> {
+    /// With the table from its row `scroll` on.
+    pub fn lines(&self, room: Room, scroll: usize) -> Lines {
+        let mut lines = self.summary();
+        lines.push(String::new());
+        let table_head = lines.len();
+        let (titles, rows) = self.table();
+        let left = room.lines.map_or(usize::MAX, |lines_max| lines_max.saturating_sub(lines.len()));
+        let rows_max = left.saturating_sub(1).max(1);
+        let scroll_max = rows.len().saturating_sub(rows_max);
+        let shown = rows.iter().skip(scroll.min(scroll_max)).take(rows_max);
+        lines.extend(columns(&titles, shown.collect(), room.columns));
+        if rows.is_empty() {
+            lines.push("no executions".to_owned());
+        }
+        for line in &mut lines {
+            cut(line, room.columns);
+        }
+        lines.truncate(room.lines.unwrap_or(usize::MAX));
+        Lines { lines, table_head, scroll_max }
+    }
+
+    fn summary(&self) -> Vec<String> {
+        let (now, between) = (self.now, Between::new(self.before, self.now));
+        let total = |name: &str| now.metrics.sum(name);
+        let per_s = |name: &str| between.rate(name);
+        let mut head = format!("streamdoor top  {}", printable(self.address));
+        if let Some(trouble) = self.trouble {
+            head = format!("{head}  ** {} **", printable(trouble));
+        }
+        let running = now.count(|state| state == State::Running);
+        let queued = now.count(|state| state == State::Queued);
+        let draining = now.count(|state| state == State::Draining);
+        let (connections, allowed) = (total("connections"), total("connections_allowed"));
+        let pressure = now
+            .metrics
+            .max("memory_pressure_level")
+            .and_then(|level| Pressure::ALL.get(level as usize).map(|pressure| pressure.name()));
+        let (lag_chunks, lag_bytes) = now.lags();
+        let at = |percent| count(percentile(&lag_chunks, percent).map(|lag| lag as f64));
+        let lag_bytes_max = bytes(percentile(&lag_bytes, 100).map(|lag| lag as f64));
+        vec![
+            head,
+            format!(
+                "executions   {running} running, {queued} queued, {draining} draining, {} ended; \
+                 {} subscribers, {} of {} connections",
+                now.count(has_ended),
+                count(total("subscribers")),
+                count(connections),
+                count(allowed),
+            ),
+            format!(
+                "published    {} chunks/s, {}/s; delivered {} chunks/s, {}/s",
+                count(per_s("chunks_published_total")),
+                bytes(per_s("published_bytes_total")),
+                count(per_s("chunks_delivered_total")),
+                bytes(per_s("delivered_bytes_total")),
+            ),
+            format!(
+                "missed       {} chunks/s, {}/s; {} chunks, {} in {} gaps since the start",
+                count(per_s("chunks_missed_total")),
+                bytes(per_s("missed_bytes_total")),
+                count(total("chunks_missed_total")),
+                bytes(total("missed_bytes_total")),
+                count(total("gaps_delivered_total")),
+            ),
+            format!(
+                "held back    {} times/s; {} failed, {} timed out since the start",
+                count(per_s("producers_paused_total")),
+                count(total("executions_failed_total")),
+                count(total("executions_timed_out_total")),
+            ),
+            format!(
+                "memory       pressure {}; {} rings of {}, {} bought, {} allowed",
+                pressure.unwrap_or("?"),
+                count(total("rings_leased")),
+                bytes(total("rings_leased_bytes")),
+                bytes(total("rings_committed_bytes")),
+                bytes(total("rings_allowed_bytes")),
+            ),
+            format!(
+                "lag          P50 {}, P95 {}, P99 {}, at most {} chunks, {lag_bytes_max}; of {} \
+                 subscribers",
+                at(50),
+                at(95),
+                at(99),
+                at(100),
+                lag_chunks.len(),
+            ),
+        ]
+    }
+
+    fn table(&self) -> (Vec<Column>, Vec<Vec<String>>) {
+        let between = Between::new(self.before, self.now);
+        let rows = self.now.executions.iter().map(|summary| {
+            let status = self.now.status(summary.execution);
+            let of = |progress: &&streamdoor::client::ProgressOf| {
+                progress.execution == summary.execution
+            };
+            let progress = self.now.progress.iter().find(of).and_then(|of| of.progress.as_ref());
+            row(summary, status, progress, between.rates_of(summary))
+        });
+        (COLUMNS.to_vec(), rows.collect())
+    }
+}
+
+/// A column of the table: its title; whether it holds numbers; which goes first when there is not
+/// room for all.
+#[derive(Clone, Copy)]
+struct Column {
+    title: &'static str,
+    is_number: bool,
+    /// 0: never.
+    goes: u8,
+}
+
+const fn column(title: &'static str, is_number: bool, goes: u8) -> Column {
+    Column { title, is_number, goes }
+}
+
+const COLUMNS: [Column; 13] = [
+    column("execution", false, 0),
+    column("tool", false, 0),
+    column("state", false, 0),
+    column("chunks/s", true, 0),
+    column("bytes/s", true, 1),
+    column("chunks", true, 6),
+    column("bytes", true, 7),
+    column("subs", true, 2),
+    column("lag", true, 3),
+    column("missed", true, 4),
+    column("held", true, 8),
+    column("age", true, 9),
+    column("progress", false, 5),
+];
+
+fn row(
+    summary: &Summary,
+    status: Option<&Status>,
+    progress: Option<&Progress>,
+    rates: Option<(f64, f64)>,
+) -> Vec<String> {
+    let of_all = |number: fn(&streamdoor::client::SubscriberStatus) -> u64| {
+        let subscribers = &status?.subscribers;
+        Some(subscribers.iter().map(number).fold(0u64, u64::saturating_add) as f64)
+    };
+    let lag = status.and_then(|status| status.subscribers.iter().map(|s| s.lag_chunks).max());
+    let held = status.map(|status| status.held_back_by.len());
+    let dash = || "-".to_owned();
+    vec![
+        summary.execution.to_string(),
+        clipped(&printable(&summary.tool), 20),
+        state_name(summary.state).to_owned(),
+        count(rates.map(|rates| rates.0)),
+        bytes(rates.map(|rates| rates.1)),
+        count(Some(summary.chunks as f64)),
+        bytes(Some(summary.bytes as f64)),
+        summary.subscribers.to_string(),
+        lag.map_or_else(dash, |lag| count(Some(lag as f64))),
+        of_all(|subscriber| subscriber.missed_chunks).map_or_else(dash, |sum| count(Some(sum))),
+        match held {
+            None | Some(0) => dash(),
+            Some(by) => format!("by {by}"),
+        },
+        age(summary.age_ms),
+        progress.map_or_else(String::new, in_words),
+    ]
+}
+
+/// The table: its head and its rows, with as many columns as there is room for.
+fn columns(titles: &[Column], rows: Vec<&Vec<String>>, width_max: usize) -> Vec<String> {
+    let mut shown: Vec<usize> = (0..titles.len()).collect();
+    let width_of = |place: usize| {
+        let cells = rows.iter().map(|row| row[place].chars().count());
+        cells.max().unwrap_or(0).max(titles[place].title.len())
+    };
+    // The progress is the last, and may be cut.
+    let needed = |shown: &[usize]| -> usize {
+        let widths = shown.iter().map(|place| match titles[*place].title {
+            "progress" => "100 %".len(),
+            _ => width_of(*place),
+        });
+        widths.map(|width| width + 2).sum::<usize>().saturating_sub(2)
+    };
+    while needed(&shown) > width_max {
+        let goes = |place: &usize| titles[*place].goes;
+        let Some(first) = shown.iter().copied().filter(|place| goes(place) > 0).max_by_key(goes)
+        else {
+            break;
+        };
+        shown.retain(|place| *place != first);
+    }
+    let line = |cells: &dyn Fn(usize) -> String| {
+        let mut line = String::new();
+        for place in &shown {
+            let (text, width) = (cells(*place), width_of(*place));
+            let padding = " ".repeat(width.saturating_sub(text.chars().count()));
+            match titles[*place].is_number {
+                true => line.extend([padding.as_str(), &text, "  "]),
+                false => line.extend([text.as_str(), &padding, "  "]),
+            }
+        }
+        line.trim_end().to_owned()
+    };
+    let head = line(&|place| titles[place].title.to_owned());
+    let rows = rows.iter().map(|row| line(&|place| row[place].clone()));
+    std::iter::once(head).chain(rows).collect()
+}
+
+fn state_name(state: State) -> &'static str {
+    match state {
+        State::Queued => "queued",
+        State::Running => "running",
+        State::Draining => "draining",
+        State::Ended(outcome) => outcome.name(),
+    }
+}
+
+/// `30 % reading`
+fn in_words(progress: &Progress) -> String {
+    let mut text = match progress.total.filter(|total| *total > 0.0) {
+        Some(total) => {
+            format!("{:.0} %", (100.0 * progress.progress / total).clamp(0.0, 100.0))
+        }
+        None => format!("{}", progress.progress),
+    };
+    if let Some(message) = &progress.message {
+        text.push(' ');
+        text.push_str(&printable(message));
+    }
+    text
+}
+
+/// `12`, `1.5 k`, `3.2 M`: never more than 5 digits; `-` if nobody knows.
+fn count(number: Option<f64>) -> String {
+    scaled(number, 1_000.0, &["", " k", " M", " G", " T"])
+}
+
+/// `12 B`, `1.5 KiB`.
+fn bytes(number: Option<f64>) -> String {
+    scaled(number, 1_024.0, &[" B", " KiB", " MiB", " GiB", " TiB", " PiB"])
+}
+
+fn scaled(number: Option<f64>, step: f64, units: &[&str]) -> String {
+    let Some(mut number) = number.filter(|number| number.is_finite()) else {
+        return "-".to_owned();
+    };
+    let mut place = 0;
+    while number >= 10.0 * step && place + 1 < units.len() {
+        number /= step;
+        place += 1;
+    }
+    match number.fract() == 0.0 || number >= 100.0 {
+        true => format!("{number:.0}{}", units[place]),
+        false => format!("{number:.1}{}", units[place]),
+    }
+}
+
+/// `12.3 s`, `4 m 05 s`, `2 h 10 m`.
+fn age(ms: u64) -> String {
+    let s = ms / 1_000;
+    match s {
+        ..60 => format!("{:.1} s", ms as f64 / 1_000.0),
+        60..3_600 => format!("{} m {:02} s", s / 60, s % 60),
+        3_600.. => format!("{} h {:02} m", s / 3_600, s / 60 % 60),
+    }
+}
+
+/// What others say, fit for one line of a terminal: nothing in it moves the cursor, changes
+/// colours, turns the direction of writing or stands there unseen.
+fn printable(text: &str) -> String {
+    text.chars()
+        .map(|c| match c {
+            _ if c.is_control() => '\u{fffd}',
+            '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{feff}' => '\u{fffd}',
+            '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' => '\u{fffd}',
+            '\u{2060}'..='\u{206f}' | '\u{fff9}'..='\u{fffb}' => '\u{fffd}',
+            '\u{e0000}'..='\u{e007f}' => '\u{fffd}',
+            _ => c,
+        })
+        .collect()
+}
+
+fn clipped(text: &str, chars_max: usize) -> String {
+    match text.chars().count() > chars_max {
+        true => text.chars().take(chars_max - 1).chain(['…']).collect(),
+        false => text.to_owned(),
+    }
+}
+
+fn cut(line: &mut String, columns: usize) {
+    if let Some((end, _)) = line.char_indices().nth(columns) {
+        line.truncate(end);
+    }
+}
+
+#[cfg(test)]
+#[path = "frame_tests.rs"]
+mod tests;

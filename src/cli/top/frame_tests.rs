@@ -1,0 +1,154 @@
+//! What a frame shows, and what it never does.
+
+use streamdoor::base::Instant;
+use streamdoor::client::{ProgressOf, SubscriberStatus};
+use streamdoor::engine::{LagLimit, Outcome, Policy};
+
+use super::*;
+
+const HOSTILE: &str = "a\x1b[2Jb\r\n\x07\u{9b}31m\u{202e}c\u{200b}";
+
+fn id(digit: &str) -> streamdoor::base::ExecutionId {
+    digit.repeat(26).parse().unwrap()
+}
+
+fn summary(digit: &str, tool: &str, state: State, chunks: u64) -> Summary {
+    let (bytes, subscribers, age_ms) = (1_000 * chunks, 2, 61_000);
+    let (execution, tool) = (id(digit), tool.to_owned());
+    Summary { execution, tool, state, chunks, bytes, subscribers, age_ms }
+}
+
+fn subscriber(lag_chunks: u64, missed_chunks: u64) -> SubscriberStatus {
+    SubscriberStatus {
+        subscriber: "s".to_owned(),
+        is_remote: false,
+        policy: Policy::Drop,
+        limit: LagLimit { chunks: 10, bytes: u64::MAX },
+        next_seq: 1,
+        lag_chunks,
+        lag_bytes: 10 * lag_chunks,
+        missed_chunks,
+        missed_bytes: 0,
+        holds_back: false,
+        lost: false,
+        age_ms: 5,
+    }
+}
+
+fn status(digit: &str, held_back_by: &[&str]) -> Status {
+    Status {
+        execution: id(digit),
+        tool: "t".to_owned(),
+        token: None,
+        state: State::Running,
+        progress: None,
+        chunks: 3,
+        bytes: 3_000,
+        head_seq: 3,
+        tail_seq: 1,
+        total_chunks: None,
+        held_back: !held_back_by.is_empty(),
+        held_back_by: held_back_by.iter().map(|name| (*name).to_owned()).collect(),
+        age_ms: 61_000,
+        subscribers: vec![subscriber(4, 7), subscriber(30, 1)],
+        error: None,
+        exit: None,
+    }
+}
+
+fn sample(at_s: u64, chunks: u64) -> Sample {
+    let message = Some(HOSTILE.to_owned());
+    let progress = Progress {
+        progress: 3.0,
+        total: Some(10.0),
+        percentage: Some(30.0),
+        message,
+        context: None,
+    };
+    Sample {
+        at: Instant::from_nanos(at_s * 1_000_000_000),
+        metrics: Default::default(),
+        executions: vec![
+            summary("0", HOSTILE, State::Running, chunks),
+            summary("1", "plain", State::Ended(Outcome::TimedOut), 12),
+        ],
+        progress: vec![ProgressOf { execution: id("0"), token: None, progress: Some(progress) }],
+        statuses: vec![status("0", &["x"])],
+    }
+}
+
+fn lines(before: Option<&Sample>, now: &Sample, columns: usize, lines: Option<usize>) -> Lines {
+    let frame = Frame { address: HOSTILE, before, now, trouble: Some(HOSTILE) };
+    frame.lines(Room { columns, lines }, 0)
+}
+
+#[test]
+fn rates_are_measured_between_two_looks() {
+    let (before, now) = (sample(10, 100), sample(12, 500));
+    let shown = lines(Some(&before), &now, 1_000, None);
+    let row = shown.lines.iter().find(|line| line.starts_with("00000")).unwrap();
+    let cells: Vec<&str> = row.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect();
+    assert_eq!(cells[2..8], ["running", "200", "195 KiB", "500", "488 KiB", "2"], "{row}");
+    assert_eq!(cells[8..12], ["30", "8", "by 1", "1 m 01 s"], "{row}");
+    assert!(cells[12].starts_with("30 % a"), "{row}");
+    assert!(lines(None, &now, 1_000, None).lines.iter().any(|line| line.contains("running  ")));
+    // Another server behind the same name: its counters are smaller.
+    let shown = lines(Some(&now), &before, 1_000, None);
+    let row = shown.lines.iter().find(|line| line.starts_with("00000")).unwrap();
+    assert!(row.split_whitespace().any(|cell| cell == "-"), "{row}");
+}
+
+#[test]
+fn no_text_of_others_commands_the_terminal() {
+    let now = sample(1, 1);
+    for columns in [1, 20, 80, 1_000] {
+        let shown = lines(None, &now, columns, Some(40));
+        for line in &shown.lines {
+            let is_plain = |c: char| !c.is_control() && c != '\u{202e}' && c != '\u{200b}';
+            assert!(line.chars().all(is_plain), "{line:?}");
+            assert!(line.chars().count() <= columns, "{line:?}");
+        }
+    }
+}
+
+#[test]
+fn what_there_is_no_room_for_goes_in_a_sensible_order() {
+    let now = sample(1, 1);
+    let head = |columns| {
+        let shown = lines(None, &now, columns, None);
+        shown.lines[shown.table_head].clone()
+    };
+    assert!(head(200).contains("age") && head(200).contains("progress"));
+    let narrow = head(80);
+    assert!(narrow.contains("chunks/s") && !narrow.contains("age"), "{narrow}");
+    let short = lines(None, &now, 200, Some(5));
+    assert_eq!(short.lines.len(), 5);
+}
+
+#[test]
+fn the_table_scrolls_to_its_last_row_and_no_further() {
+    let mut now = sample(1, 1);
+    now.executions =
+        (0..30).map(|number| summary("0", &format!("tool{number}"), State::Running, 1)).collect();
+    let frame = Frame { address: "a", before: None, now: &now, trouble: None };
+    let room = Room { columns: 200, lines: Some(20) };
+    let first = frame.lines(room, 0);
+    assert_eq!(first.lines.len(), 20);
+    let last = frame.lines(room, usize::MAX);
+    assert!(last.lines.last().unwrap().contains("tool29"));
+    assert_eq!(last.scroll_max, 30 - (20 - first.table_head - 1));
+}
+
+#[test]
+fn numbers_are_short() {
+    let cases =
+        [(0.0, "0"), (1.25, "1.2"), (9_999.0, "9999"), (10_000.0, "10 k"), (1.5e9, "1500 M")];
+    for (number, text) in cases {
+        assert_eq!(count(Some(number)), text);
+    }
+    assert_eq!(bytes(Some(10_240.0)), "10 KiB");
+    assert_eq!((count(None), count(Some(f64::NAN))), ("-".to_owned(), "-".to_owned()));
+    assert_eq!(age(1_250), "1.2 s");
+    assert_eq!(age(7_260_000), "2 h 01 m");
+    assert_eq!(clipped("abcdef", 4), "abc…");
+}

@@ -1,0 +1,212 @@
+//! `streamdoor top`: what a server is doing, as a view of the whole terminal.
+//!
+//! A thread asks the server (`sample.rs`), the main one has the terminal (`screen.rs`) and draws
+//! what was seen (`frame.rs`): so keys and signals are answered while the server is silent.
+//! Rates are what was counted between two looks, divided by the time between them.
+
+mod frame;
+mod sample;
+mod screen;
+
+use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::time::Duration;
+
+use lexopt::prelude::*;
+use streamdoor::client::{Client, ClientError};
+
+use super::console::say;
+use super::options::TimeLimit;
+use super::remote::{self, FollowArguments};
+use super::{CliError, parsed};
+use frame::{Frame, Room};
+use sample::Sample;
+use screen::{Input, Screen};
+
+const HELP: &str = "\
+streamdoor top: what a server is doing, as a view of the whole terminal
+
+Usage: streamdoor top [OPTIONS] [URL]
+
+URL is http://HOST:PORT, https://HOST:PORT or unix:PATH, where `streamdoor serve` listens.
+                      [the default door, if a server is there; else http://127.0.0.1:8808]
+  --door PATH         the same as unix:PATH
+  --token-file FILE   who we are, to a server that asks: a file of which nobody else can read
+                      anything, with a token, or lines of PRINCIPAL TOKEN: the first counts
+  --cacert FILE       for https: the certificate of the server, or of who vouches for it, in PEM
+  --interval T        how often to look: 500ms, 2s, 1m            [1s]
+  --once              look twice, an interval apart, and print what was seen, as also where
+                      standard output is no terminal
+  -h, --help          this text
+
+Keys: q or Ctrl-C quits; arrows, j, k, PageUp and PageDown move the table. NO_COLOR is respected.
+
+  published, delivered   by tools, and to subscribers: each subscriber counts
+  missed                 what subscribers were told that they have not been given
+  held back              how often a tool was made to wait for a `block` subscriber
+  lag                    how far subscribers are behind: P50 means that half of them are at most so
+                         far; in the table the one that is farthest
+  held by N              the tool waits for N subscribers at this moment
+
+Exit codes: 0 done, 1 failed, 2 bad usage or not let in, 3 the server cannot be reached.
+";
+
+const INTERVAL_DEFAULT: Duration = Duration::from_secs(1);
+const INTERVAL_MIN: Duration = Duration::from_millis(50);
+const URL_DEFAULT: &str = "http://127.0.0.1:8808";
+/// Where standard output is no terminal, lines are as long as they are.
+const COLUMNS_WITHOUT_TERMINAL: usize = 1_000;
+
+#[derive(Debug)]
+struct Options {
+    url: Option<String>,
+    interval: Duration,
+    once: bool,
+    follow: FollowArguments,
+}
+
+fn options(mut parser: lexopt::Parser) -> Result<Option<Options>, CliError> {
+    let mut options = Options {
+        url: None,
+        interval: INTERVAL_DEFAULT,
+        once: false,
+        follow: FollowArguments::default(),
+    };
+    while let Some(argument) = parser.next()? {
+        match argument {
+            Short('h') | Long("help") => return Ok(None),
+            Long("once") => options.once = true,
+            Long("interval") => match parsed("interval", &mut parser)? {
+                TimeLimit(Some(interval)) => options.interval = interval.max(INTERVAL_MIN),
+                TimeLimit(None) => options.once = true,
+            },
+            Long("door") => {
+                let path = parser.value()?.string()?;
+                options.url = Some(format!("unix:{path}"));
+            }
+            Long(name @ ("token-file" | "cacert")) => {
+                let name = name.to_owned();
+                options.follow.take(&name, &mut parser)?;
+            }
+            Value(url) if options.url.is_none() => options.url = Some(url.string()?),
+            other => return Err(other.unexpected().into()),
+        }
+    }
+    Ok(Some(options))
+}
+
+/// Carries out `streamdoor top`.
+pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
+    let Some(options) = options(parser)? else {
+        say!("{}", HELP.trim_end());
+        return Ok(());
+    };
+    let url = options.url.clone().unwrap_or_else(default_url);
+    let client = options.follow.client(&url)?;
+    let first = Sample::take(&client).map_err(remote::failure)?;
+    match options.once || !io::stdout().is_terminal() {
+        true => once(&client, &first, options.interval),
+        false => view(&client, first, options.interval),
+    }
+}
+
+/// The default door, if something is there.
+fn default_url() -> String {
+    let folder = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    let path = folder.map(|folder| folder.join("streamdoor.sock"));
+    match path.as_ref().and_then(|path| path.to_str()).filter(|path| PathBuf::from(path).exists()) {
+        Some(path) => format!("unix:{path}"),
+        None => URL_DEFAULT.to_owned(),
+    }
+}
+
+fn once(client: &Client, first: &Sample, interval: Duration) -> Result<(), CliError> {
+    std::thread::sleep(interval);
+    let now = Sample::take(client).map_err(remote::failure)?;
+    let address = client.address().to_string();
+    let frame = Frame { address: &address, before: Some(first), now: &now, trouble: None };
+    let room = Room { columns: COLUMNS_WITHOUT_TERMINAL, lines: None };
+    say!("{}", frame.lines(room, 0).lines.join("\n"));
+    Ok(())
+}
+
+type Looks = Receiver<Result<Sample, ClientError>>;
+
+/// Starts the thread that looks; the stream tells when it has seen something.
+fn look(client: &Client, interval: Duration) -> io::Result<(Looks, UnixStream)> {
+    let (sender, looks) = channel();
+    let (news, mut teller) = UnixStream::pair()?;
+    let client = client.clone();
+    let looking = move || {
+        loop {
+            std::thread::sleep(interval);
+            let seen = Sample::take(&client);
+            if sender.send(seen).is_err() || teller.write_all(&[0]).is_err() {
+                return; // Nobody looks at it any more.
+            }
+        }
+    };
+    std::thread::Builder::new().name("looks".to_owned()).spawn(looking)?;
+    Ok((looks, news))
+}
+
+fn view(client: &Client, first: Sample, interval: Duration) -> Result<(), CliError> {
+    let (looks, news) = look(client, interval)
+        .map_err(|error| CliError::Environment(format!("a thread that looks: {error}")))?;
+    let terminal = |error: io::Error| CliError::Failed(format!("the terminal: {error}"));
+    let mut screen = Screen::enter(news).map_err(terminal)?;
+    let viewed = View { address: client.address().to_string(), before: None, now: first };
+    match viewed.show(&mut screen, &looks, interval) {
+        // The terminal is gone: nobody is left to tell.
+        Err(error) if matches!(error.kind(), ErrorKind::BrokenPipe) => Ok(()),
+        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error()) => Ok(()),
+        shown => shown.map_err(terminal),
+    }
+}
+
+struct View {
+    address: String,
+    before: Option<Sample>,
+    now: Sample,
+}
+
+impl View {
+    fn show(mut self, screen: &mut Screen, looks: &Looks, interval: Duration) -> io::Result<()> {
+        let (mut trouble, mut scroll): (Option<String>, usize) = (None, 0);
+        loop {
+            loop {
+                match looks.try_recv() {
+                    Ok(Ok(sample)) => {
+                        self.before = Some(std::mem::replace(&mut self.now, sample));
+                        trouble = None;
+                    }
+                    Ok(Err(error)) => trouble = Some(error.to_string()),
+                    Err(TryRecvError::Empty) => break,
+                    Err(TryRecvError::Disconnected) => {
+                        return Err(io::Error::other("the thread that looks has ended"));
+                    }
+                }
+            }
+            let (columns, lines) = screen.size();
+            let frame = Frame {
+                address: &self.address,
+                before: self.before.as_ref(),
+                now: &self.now,
+                trouble: trouble.as_deref(),
+            };
+            let drawn = frame.lines(Room { columns, lines: Some(lines) }, scroll);
+            scroll = scroll.min(drawn.scroll_max);
+            screen.draw(&drawn.lines, drawn.table_head)?;
+            match screen.wait(interval)? {
+                Input::Quit => return Ok(()),
+                Input::Scroll(rows) => {
+                    let to = (scroll as i64).saturating_add(rows);
+                    scroll = to.clamp(0, drawn.scroll_max as i64) as usize;
+                }
+                Input::Redraw | Input::Nothing => {}
+            }
+        }
+    }
+}

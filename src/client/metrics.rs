@@ -1,0 +1,125 @@
+//! What a server tells of itself in numbers, in the text format of Prometheus (and OpenMetrics,
+//! of which the same lines count).
+
+use super::error::ClientError;
+
+/// Before each name.
+const PREFIX: &str = "streamdoor_";
+
+/// The numbers of one moment. Names are without `streamdoor_`.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Metrics {
+    samples: Vec<Sample>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct Sample {
+    name: String,
+    labels: Vec<(String, String)>,
+    value: f64,
+}
+
+impl Metrics {
+    pub(super) fn parse(text: &[u8]) -> Result<Metrics, ClientError> {
+        let text = std::str::from_utf8(text)
+            .map_err(|_| ClientError::protocol("the metrics are no UTF-8"))?;
+        let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+        let samples = lines.map(|line| {
+            sample(line).ok_or_else(|| ClientError::protocol("a line of the metrics is no sample"))
+        });
+        Ok(Metrics { samples: samples.collect::<Result<_, _>>()? })
+    }
+
+    /// The sum over all shards; `None` if it is not told.
+    pub fn sum(&self, name: &str) -> Option<f64> {
+        self.values(name).reduce(|sum, value| sum + value)
+    }
+
+    /// The largest of all shards; `None` if it is not told.
+    pub fn max(&self, name: &str) -> Option<f64> {
+        self.values(name).reduce(f64::max)
+    }
+
+    /// The sum of those that are labelled so.
+    pub fn sum_where(&self, name: &str, label: &str, is: &str) -> Option<f64> {
+        let is_labelled =
+            |sample: &&Sample| sample.labels.iter().any(|(key, value)| key == label && value == is);
+        let samples = self.samples.iter().filter(|sample| sample.name == name).filter(is_labelled);
+        samples.map(|sample| sample.value).reduce(|sum, value| sum + value)
+    }
+
+    fn values(&self, name: &str) -> impl Iterator<Item = f64> {
+        self.samples.iter().filter(move |sample| sample.name == name).map(|sample| sample.value)
+    }
+}
+
+/// `name{label="value",…} number`, and what may stand behind it.
+fn sample(line: &str) -> Option<Sample> {
+    let name_end = line.find(['{', ' '])?;
+    let (name, rest) = line.split_at(name_end);
+    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b':');
+    if name.is_empty() || !name.bytes().all(is_name) {
+        return None;
+    }
+    let (labels, rest) = match rest.strip_prefix('{') {
+        Some(rest) => labels(rest)?,
+        None => (Vec::new(), rest),
+    };
+    let value: f64 = rest.split_ascii_whitespace().next()?.parse().ok()?;
+    let name = name.strip_prefix(PREFIX).unwrap_or(name).to_owned();
+    Some(Sample { name, labels, value })
+}
+
+/// The labels before `}`, and what stands behind it.
+fn labels(mut rest: &str) -> Option<(Vec<(String, String)>, &str)> {
+    let mut labels = Vec::new();
+    loop {
+        if let Some(behind) = rest.strip_prefix('}') {
+            return Some((labels, behind));
+        }
+        let (name, quoted) = rest.split_once("=\"")?;
+        let mut value = String::new();
+        let mut chars = quoted.char_indices();
+        let end = loop {
+            match chars.next()? {
+                (at, '"') => break at + 1,
+                (_, '\\') => value.push(match chars.next()?.1 {
+                    'n' => '\n',
+                    other => other,
+                }),
+                (_, other) => value.push(other),
+            }
+        };
+        labels.push((name.to_owned(), value));
+        rest = &quoted[end..];
+        rest = rest.strip_prefix(',').unwrap_or(rest);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_summed_over_shards_and_found_by_label() {
+        let text = b"# HELP streamdoor_a_total A.\n# TYPE streamdoor_a_total counter\n\
+            streamdoor_a_total{shard=\"0\"} 3\nstreamdoor_a_total{shard=\"1\"} 4 1700000000\n\
+            streamdoor_e{shard=\"0\",state=\"run\\\"ning\\n\"} 2\n\
+            streamdoor_e{state=\"queued\",shard=\"1\",} 5\nother 1.5\n# EOF\n";
+        let metrics = Metrics::parse(text).unwrap();
+        assert_eq!((metrics.sum("a_total"), metrics.max("a_total")), (Some(7.0), Some(4.0)));
+        assert_eq!(metrics.sum_where("e", "state", "run\"ning\n"), Some(2.0));
+        assert_eq!(metrics.sum_where("e", "state", "queued"), Some(5.0));
+        assert_eq!((metrics.sum("other"), metrics.sum("none")), (Some(1.5), None));
+    }
+
+    #[test]
+    fn what_is_no_sample_is_refused() {
+        for text in ["a", "{} 1", "a{ 1", "a{b} 1", "a{b=\"} 1", "a{b=\"\\", "a{} x", "ä 1", "a "]
+        {
+            assert!(Metrics::parse(text.as_bytes()).is_err(), "{text}");
+        }
+        assert!(Metrics::parse(b"\xFF").is_err());
+        assert_eq!(Metrics::parse(b"").unwrap(), Metrics::default());
+    }
+}

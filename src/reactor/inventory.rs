@@ -1,0 +1,76 @@
+//! Which operations the kernel's io_uring knows, and what each is for: for `streamdoor doctor`.
+//!
+//! Whether they also work is another question: [`super::open_with_sockets`] tries it.
+
+use io_uring::{IoUring, Probe, opcode};
+
+use crate::reactor::uring_setup::{UringError, classify};
+
+/// One operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UringOperation {
+    /// As io_uring_enter(2) has it, without its prefix.
+    pub name: &'static str,
+    /// The Linux that had it first.
+    pub since: &'static str,
+    /// What is done with it.
+    pub purpose: &'static str,
+    /// The reactor over io_uring does not run without it.
+    pub is_needed: bool,
+    /// This kernel knows it.
+    pub is_known: bool,
+}
+
+/// What is looked for: code, name, since, purpose, is it needed?
+const OPERATIONS: [(u8, &str, &str, &str, bool); 10] = [
+    (opcode::Nop::CODE, "NOP", "5.1", "trying whether anything works", true),
+    (opcode::Read::CODE, "READ", "5.6", "wake-ups and the output of programs", true),
+    (opcode::Write::CODE, "WRITE", "5.6", "the input of programs", true),
+    (opcode::PollAdd::CODE, "POLL_ADD", "5.1", "waiting until a socket takes more", true),
+    (opcode::AsyncCancel::CODE, "ASYNC_CANCEL", "5.5", "giving up what is under way", true),
+    (opcode::Accept::CODE, "ACCEPT", "5.5", "taking connections", true),
+    (opcode::Recv::CODE, "RECV", "5.6", "what clients send", true),
+    (
+        opcode::MsgRingData::CODE,
+        "MSG_RING",
+        "5.18",
+        "waking another shard without its eventfd",
+        false,
+    ),
+    (opcode::FutexWait::CODE, "FUTEX_WAIT", "6.7", "waiting for a word of shared memory", false),
+    (opcode::FutexWaitV::CODE, "FUTEX_WAITV", "6.7", "waiting for several such words", false),
+];
+
+/// Asks the kernel.
+///
+/// # Errors
+/// [`UringError`], if there is no ring to ask.
+pub fn uring_operations() -> Result<Vec<UringOperation>, UringError> {
+    let ring = IoUring::new(2).map_err(classify)?;
+    let mut probe = Probe::new();
+    ring.submitter().register_probe(&mut probe).map_err(classify)?;
+    let found = OPERATIONS.map(|(code, name, since, purpose, is_needed)| {
+        let is_known = probe.is_supported(code);
+        UringOperation { name, since, purpose, is_needed, is_known }
+    });
+    Ok(found.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_working_reactor_needs_is_found() {
+        let works = crate::reactor::UringReactor::new(8).is_ok();
+        let Ok(operations) = uring_operations() else {
+            assert!(!works);
+            return println!("not run: there is no io_uring here");
+        };
+        let missing = operations.iter().filter(|operation| !operation.is_known);
+        let missing: Vec<&str> = missing.map(|operation| operation.name).collect();
+        println!("missing: {missing:?}");
+        let lacks = operations.iter().any(|operation| operation.is_needed && !operation.is_known);
+        assert!(!works || !lacks, "{missing:?}");
+    }
+}

@@ -1,0 +1,133 @@
+//! Reading through a door.
+
+use std::io::Read;
+
+use serde_json::{Value, json};
+use streamdoor::client::ExecuteOptions;
+use streamdoor::engine::{Outcome, State};
+
+use super::house::{House, bytes, command, eventually, said, signal};
+
+#[test]
+fn a_tool_is_run_and_every_byte_comes_through() {
+    let house = House::start("tool", &[]);
+    let content = bytes(3_000_000);
+    house.file("big", &content);
+    let words = ["cat", "--tool", "process_file", "--arg", "file_path=big", "--policy", "block"];
+    let read = house.output(&words);
+    assert_eq!(read.status.code(), Some(0), "{}", said(&read));
+    assert!(read.stdout == content);
+    assert!(said(&read).contains("completed") && said(&read).contains("P99"), "{}", said(&read));
+
+    let hashed = house.output(&[&words[..], &["--hash"]].concat());
+    let table = String::from_utf8(hashed.stdout).unwrap();
+    assert!(table.contains("3000000 bytes, sha256 "), "{table}");
+    let out = house.folder.join("out");
+    let saved = house.output(&[&words[..], &["--out", out.to_str().unwrap()]].concat());
+    assert_eq!(saved.status.code(), Some(0), "{}", said(&saved));
+    assert!(std::fs::read(&out).unwrap() == content);
+}
+
+#[test]
+fn an_execution_that_is_there_is_read_from_where_one_wants() {
+    let house = House::start("there", &[]);
+    let arguments = json!({"chunks": 5, "delay_ms": 1});
+    let options = ExecuteOptions::default();
+    let client = house.client();
+    let id = client.execute("slow_data_processor", &arguments, &options).unwrap().execution;
+    eventually("it ends", || matches!(client.inspect(id).unwrap().state, State::Ended(_)));
+    let id = id.to_string();
+    let events = |words: &[&str]| -> Vec<Value> {
+        let read = house.output(&[&["cat", &id, "--format", "ndjson"], words].concat());
+        assert_eq!(read.status.code(), Some(0), "{}", said(&read));
+        let text = String::from_utf8(read.stdout).unwrap();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    let seqs = |events: &[Value]| -> Vec<u64> {
+        let chunks = events.iter().filter(|event| event["event"] == "chunk");
+        chunks.map(|chunk| chunk["seq"].as_u64().unwrap()).collect()
+    };
+    let all = events(&["--policy", "buffer"]);
+    assert_eq!(
+        (&all[0]["event"], &all[0]["tool"]),
+        (&json!("started"), &"slow_data_processor".into())
+    );
+    assert_eq!(all[0]["policy"], "buffer");
+    assert_eq!(seqs(&all), [1, 2, 3, 4, 5]);
+    assert_eq!(all.last().unwrap()["state"], "completed");
+    assert_eq!(seqs(&events(&["--from", "4"])), [4, 5]);
+    assert_eq!(seqs(&events(&["--from", "live"])), [] as [u64; 0]);
+    let table = house.output(&["cat", &id, "--format", "table"]);
+    let table = String::from_utf8(table.stdout).unwrap();
+    assert!(table.contains("500 bytes delivered"), "{table}");
+}
+
+#[test]
+fn exit_codes_say_whose_fault_it_was() {
+    let house = House::start("codes", &[]);
+    let code = |words: &[&str]| {
+        let output = house.output(words);
+        (output.status.code(), said(&output))
+    };
+    let id = "0".repeat(26);
+    for (words, expected, word) in [
+        (&["cat"][..], 2, "which execution"),
+        (&["cat", "nonsense"], 2, "nonsense"),
+        (&["cat", &id], 2, "not found"),
+        (&["cat", &id, "--tool", "x"], 2, "not both"),
+        (&["cat", "--tool", "other"], 2, "slow_data_processor"),
+        (&["cat", "--tool", "process_file", "--arg", "other=1"], 2, "other"),
+        (&["cat", "--tool", "process_file", "--arg", "file_path=none"], 1, "none"),
+        (&["cat", "--tool", "process_file", "--from", "live"], 2, "from its start"),
+        (&["cat", &id, "--policy", "later"], 2, "policy"),
+        (&["cat", "--named", &id], 3, "No such file"),
+        (&["cat", "--named", &id, "--policy", "block"], 2, "block"),
+        (&["pipe"], 2, "which name"),
+    ] {
+        let (found, text) = code(words);
+        assert_eq!(found, Some(expected), "{words:?}: {text}");
+        assert!(text.to_lowercase().contains(&word.to_lowercase()), "{words:?}: {text}");
+    }
+    let nowhere = command(&["cat", &id]).output().unwrap();
+    assert_eq!(nowhere.status.code(), Some(2), "{}", said(&nowhere));
+    let gone = command(&["cat", "--door", "/nonexistent/door", &id]).output().unwrap();
+    assert_eq!(gone.status.code(), Some(3), "{}", said(&gone));
+}
+
+#[test]
+fn ctrl_c_and_a_closed_pipe_end_what_was_started() {
+    let house = House::start("ended", &[]);
+    let slow = ["cat", "--tool", "slow_data_processor", "--arg", "chunks=3600", "--arg"];
+    let slow = [&slow[..], &["delay_ms=20", "--format", "raw"]].concat();
+    let mut reader = house.command(&slow).spawn().unwrap();
+    reader.stdout.as_mut().unwrap().read_exact(&mut [0; 8]).unwrap(); // It runs.
+    signal(&reader, "INT");
+    let read = reader.wait_with_output().unwrap();
+    assert_eq!(read.status.code(), Some(1), "{}", said(&read));
+    assert!(said(&read).contains("cancelled"), "{}", said(&read));
+
+    let mut reader = house.command(&slow).spawn().unwrap();
+    reader.stdout.as_mut().unwrap().read_exact(&mut [0; 8]).unwrap();
+    drop(reader.stdout.take()); // As `| head -1` does.
+    let read = reader.wait_with_output().unwrap();
+    assert_eq!(read.status.code(), Some(0), "{}", said(&read));
+    let client = house.client();
+    eventually("both are cancelled", || {
+        let all = client.executions().unwrap();
+        all.len() == 2
+            && all.iter().all(|summary| summary.state == State::Ended(Outcome::Cancelled))
+    });
+}
+
+#[test]
+fn a_server_that_dies_is_noticed() {
+    let mut house = House::start("dies", &[]);
+    let words = ["cat", "--tool", "slow_data_processor", "--arg", "chunks=3600"];
+    let words = [&words[..], &["--arg", "delay_ms=20", "--format", "raw"]].concat();
+    let mut reader = house.command(&words).spawn().unwrap();
+    reader.stdout.as_mut().unwrap().read_exact(&mut [0; 8]).unwrap();
+    house.kill();
+    let read = reader.wait_with_output().unwrap();
+    assert_eq!(read.status.code(), Some(1), "{}", said(&read));
+    assert!(said(&read).contains("gone"), "{}", said(&read));
+}

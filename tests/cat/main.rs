@@ -1,0 +1,9 @@
+//! `streamdoor cat`, `pipe`, `serve --named-doors` and `doctor` as processes: what goes in comes
+//! out, exit codes say how it ended, and nothing is left behind.
+#![cfg(all(feature = "cli", feature = "server", feature = "tools"))]
+
+mod cat;
+mod doctor;
+mod house;
+mod named;
+mod pipe;
