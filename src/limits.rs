@@ -237,6 +237,9 @@ pub const RINGS_BYTES_CEILING: u64 = 1 << 40;
 pub const DESCRIPTORS_OF_PROCESS: u64 = 32;
 /// Descriptors of one shard: its reactor, the arenas of its rings, doors, and some to spare.
 pub const DESCRIPTORS_PER_SHARD: u64 = 64;
+/// Descriptors of each execution that other processes share beyond [`DOORS_MAX`]: its ring, its
+/// control page, the page of its producer.
+pub const DESCRIPTORS_PER_DOOR: u64 = 6;
 /// Descriptors that one tool has open: the pipes of a command, the files of a search.
 pub const DESCRIPTORS_PER_TOOL_THREAD: u64 = 8;
 

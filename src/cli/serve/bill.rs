@@ -57,7 +57,10 @@ impl Bill {
         let shards = settings.shard_count() as u64;
         let listeners = settings.listen.len() as u64;
         let tools = settings.tool_threads_max.0 * limits::DESCRIPTORS_PER_TOOL_THREAD;
+        // Those that there are by default are among what a shard has to spare.
+        let more_doors = settings.doors_max.0.saturating_sub(limits::DOORS_MAX.into());
         let own_descriptors = limits::DESCRIPTORS_OF_PROCESS
+            + more_doors * limits::DESCRIPTORS_PER_DOOR
             + shards * (limits::DESCRIPTORS_PER_SHARD + listeners + tools);
         let connections_wanted = settings.connections_max.0 as u32; // Its type keeps it in range.
         let left = allowance.allowed.saturating_sub(own_descriptors);
