@@ -684,7 +684,7 @@ pub const MCP_SUMMARY_BYTES: usize = 8 << 10;
 pub const MCP_READ_BYTES_MAX: usize = 32 << 10;
 /// How long such an answer waits for something to say: as in the seed.
 pub const MCP_READ_WAIT: Duration = Duration::from_secs(5);
-/// Streams that one principal has open: as in the seed.
+/// Streams that one principal has open, on all shards together: as in the seed.
 pub const MCP_STREAMS_PER_PRINCIPAL_MAX: usize = 8;
 /// Payload bytes that share one notification.
 pub const MCP_NOTIFICATION_BYTES_MAX: usize = 16 << 10;
@@ -745,7 +745,7 @@ pub const MCP_ANSWERS_BYTES_MAX: usize = 16 << 20;
 pub const MCP_WHOLE_HELD: Duration = Duration::from_millis(20);
 /// How long a client has to answer what a tool asks.
 pub const MCP_ASK_DEADLINE: Duration = Duration::from_secs(600);
-/// Tasks of one principal.
+/// Tasks of one principal, on all shards together.
 pub const MCP_TASKS_MAX: usize = 256;
 /// How often resources are looked at that somebody is told of.
 pub const MCP_UPDATE_INTERVAL: Duration = Duration::from_secs(1);

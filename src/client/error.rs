@@ -95,7 +95,7 @@ impl ClientError {
 }
 
 /// What a server wrote, fit to be printed: no control characters, and not without end.
-pub(super) fn printable(text: &str) -> String {
+pub(crate) fn printable(text: &str) -> String {
     let chars = text.chars().filter(|c| !c.is_control());
     chars.take(limits::CLIENT_MESSAGE_CHARS_MAX).collect()
 }

@@ -82,7 +82,7 @@ pub use tls::{Trust, TrustError};
 
 use connection::{Connection, Head, Patience, Security};
 use documents::answer;
-use error::printable;
+pub(crate) use error::printable;
 use fields::Fields;
 use request::{Request, path_piece};
 

@@ -11,14 +11,16 @@ use std::path::Path;
 use std::time::Duration;
 
 use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recv, recvmsg, send,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketAddrUnix,
+    SocketFlags, SocketType, recv, recvmsg, send, socket_with,
 };
 use serde_json::Value;
 
 use super::error::{DoorError, Unsound};
 use crate::base::Instant;
-use crate::client::Refused;
+use crate::client::{Refused, printable};
 use crate::limits;
 use crate::reactor::Clock;
 use crate::wire::http1::{Method, ResponsePart, ResponseReader, Status};
@@ -35,6 +37,7 @@ pub(super) struct Talk {
     body: VecDeque<u8>,
     descriptors: Vec<OwnedFd>,
     status: Option<Status>,
+    retry_after: Option<Duration>,
     is_over: bool,
     deadline: Instant,
 }
@@ -43,8 +46,8 @@ impl Talk {
     /// Connects, makes sure who is there, and asks.
     pub(super) fn begin(path: &Path, request: &[u8]) -> Result<Talk, DoorError> {
         let absent = |error| DoorError::NoServer { path: path.to_owned(), error };
-        let stream = UnixStream::connect(path).map_err(absent)?;
-        let peer = rustix::net::sockopt::socket_peercred(&stream).map_err(io::Error::from)?;
+        let stream = connect(path).map_err(|error| absent(error.into()))?;
+        let peer = socket_peercred(&stream).map_err(io::Error::from)?;
         if !super::is_trusted(peer.uid.as_raw()) {
             let error = io::Error::new(ErrorKind::PermissionDenied, "another user listens there");
             return Err(absent(error));
@@ -57,7 +60,6 @@ impl Talk {
         stream.set_write_timeout(Some(limits::DOOR_ANSWER_TIMEOUT))?;
         let mut reader = ResponseReader::new();
         reader.expect(Method::Post);
-        reader.limit_body(limits::DOOR_GRANT_BYTES_MAX as u64);
         let deadline = Clock::now() + limits::DOOR_ANSWER_TIMEOUT;
         let mut talk = Talk {
             stream,
@@ -65,6 +67,7 @@ impl Talk {
             body: VecDeque::new(),
             descriptors: Vec::new(),
             status: None,
+            retry_after: None,
             is_over: false,
             deadline,
         };
@@ -87,7 +90,7 @@ impl Talk {
         }
         while !self.is_over && self.fill()? {}
         let body: Vec<u8> = self.body.drain(..).collect();
-        Err(DoorError::Refused(refused(status, &body)))
+        Err(DoorError::Refused(Refused { retry_after: self.retry_after, ..refused(status, &body) }))
     }
 
     /// The next line, without its end.
@@ -116,8 +119,18 @@ impl Talk {
         }
         loop {
             match self.reader.read(&mut input) {
-                Ok(Some(ResponsePart::Head(info))) => self.status = Some(info.status),
-                Ok(Some(ResponsePart::Body(piece))) => self.body.extend(piece),
+                Ok(Some(ResponsePart::Head(info))) => {
+                    self.status = Some(info.status);
+                    let retry_after = info.headers.texts("retry-after").next();
+                    let seconds = retry_after.and_then(|text| text.parse().ok());
+                    self.retry_after = seconds.map(Duration::from_secs);
+                }
+                Ok(Some(ResponsePart::Body(piece))) => {
+                    self.body.extend(piece);
+                    if self.body.len() > limits::DOOR_GRANT_BYTES_MAX {
+                        return Err(unsound("a line without end"));
+                    }
+                }
                 Ok(Some(ResponsePart::End)) => {
                     self.is_over = true;
                     return Ok(true);
@@ -166,17 +179,22 @@ impl Talk {
         })
     }
 
-    /// Tells the server that everything is mapped, or to look.
-    pub(super) fn say(&self) -> Result<(), DoorError> {
-        (&self.stream).write_all(b"\n").map_err(|_| DoorError::ServerGone)
-    }
-
     /// From now on nothing is waited for here.
     pub(super) fn into_line(self) -> Result<LifeLine, DoorError> {
         self.stream.set_nonblocking(true)?;
         let process_id = std::process::id();
         Ok(LifeLine { stream: self.stream, is_gone: Cell::new(self.is_over), process_id })
     }
+}
+
+/// Connects, or gives up: a server that accepts nobody has a queue that fills.
+fn connect(path: &Path) -> rustix::io::Result<UnixStream> {
+    let address = SocketAddrUnix::new(path)?;
+    let flags = SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    set_socket_timeout(&socket, Timeout::Send, Some(limits::DOOR_ANSWER_TIMEOUT))?;
+    rustix::net::connect(&socket, &address)?;
+    Ok(UnixStream::from(socket))
 }
 
 fn unsound(text: impl Into<String>) -> DoorError {
@@ -193,14 +211,8 @@ fn refused(status: Status, body: &[u8]) -> Refused {
         message: text("message").unwrap_or_default(),
         field: text("field"),
         limit: error["error"]["limit"].as_u64(),
-        retry_after: error["error"]["retry_after_ms"].as_u64().map(Duration::from_millis),
+        retry_after: None,
     }
-}
-
-/// Fit to be printed: no control characters, and not without end.
-fn printable(text: &str) -> String {
-    let chars = text.chars().filter(|c| !c.is_control());
-    chars.take(limits::CLIENT_MESSAGE_CHARS_MAX).collect()
 }
 
 /// The connection on which a door was granted. While it stands, the server is there.

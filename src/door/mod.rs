@@ -33,7 +33,7 @@
 //! tells the server of ours.
 //!
 //! Tests: `reader_tests.rs`, `writer_tests.rs`, `hostile_tests.rs` over real files, with a host that
-//! plays the server (`host.rs`); `tests/door.rs` against a real one.
+//! plays the server (`host.rs`); `tests/door/` against a real one.
 #![forbid(unsafe_code)]
 
 mod connection;
@@ -43,6 +43,15 @@ mod options;
 mod reader;
 mod writer;
 
+#[cfg(all(test, not(miri), not(loom)))]
+mod host;
+#[cfg(all(test, not(miri), not(loom)))]
+mod hostile_tests;
+#[cfg(all(test, not(miri), not(loom)))]
+mod reader_tests;
+#[cfg(all(test, not(miri), not(loom)))]
+mod writer_tests;
+
 use std::fmt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -50,7 +59,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use crate::client::{Client, ClientError, ExecuteOptions};
-use crate::endpoint::{ProduceGrant, ReadGrant, TokenFault, check_token};
+use crate::endpoint::{GrantNames, ProduceGrant, ReadGrant, TokenFault, check_token};
 use crate::engine::Hold;
 use crate::limits;
 
@@ -144,8 +153,8 @@ impl Door {
         let mut talk = Talk::begin(&self.path, &request)?;
         let line = talk.line()?;
         let grant = ReadGrant::parse(&line)?;
-        let descriptors = talk.descriptors()?;
-        Reader::new(&grant, descriptors, talk.into_line()?, options)
+        let names = GrantNames::parse(&line)?;
+        Reader::new(&grant, names, talk, options)
     }
 
     /// Runs a tool, and reads what it gives from its first chunk on.

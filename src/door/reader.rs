@@ -3,15 +3,15 @@
 
 use std::cell::Cell;
 use std::fmt;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use super::connection::LifeLine;
+use super::connection::Talk;
 use super::error::{DoorError, Unsound};
 use super::link::Far;
 use super::options::ReadOptions;
 use crate::base::{ExecutionId, Instant, SubscriberId};
-use crate::endpoint::ReadGrant;
+use crate::endpoint::{GrantNames, ReadGrant};
 use crate::engine::{Subscribed, Terms};
 use crate::limits;
 use crate::memory::{ClockAnchor, ControlView, OpenError, ReaderPage, RingReader};
@@ -24,7 +24,10 @@ use crate::shard::{Delivery, Link, Subscriber};
 /// says that there will be no end, and comes again with every further call.
 pub struct Reader {
     subscriber: Subscriber<Far>,
-    poll_count: u32,
+    names: GrantNames,
+    from_seq: u64,
+    /// Polls until it is looked whether everything is as it was.
+    polls_left: u32,
     /// When it was last looked whether the server lives.
     looked: Instant,
     /// Sleeps on the descriptor so far.
@@ -35,11 +38,12 @@ pub struct Reader {
 impl Reader {
     pub(super) fn new(
         grant: &ReadGrant,
-        descriptors: [OwnedFd; 3],
-        line: LifeLine,
+        names: GrantNames,
+        mut talk: Talk,
         options: &ReadOptions,
     ) -> Result<Reader, DoorError> {
-        let [ring, control, page] = descriptors;
+        let [ring, control, page] = talk.descriptors()?;
+        let line = talk.into_line()?;
         let reader = RingReader::open(ring).map_err(wrong("ring"))?;
         let opened = ControlView::open(control, grant.slot);
         let (control, desk) = opened.map_err(wrong("control page"))?;
@@ -52,7 +56,15 @@ impl Reader {
         let now = Clock::now();
         let mut subscriber = Subscriber::of_link(link, &subscribed, None, now);
         subscriber.headers_only(options.headers_only);
-        Ok(Reader { subscriber, poll_count: 0, looked: now, watch_count: 0, is_watching: false })
+        Ok(Reader {
+            subscriber,
+            names,
+            from_seq: cursor.next_seq,
+            polls_left: 0,
+            looked: now,
+            watch_count: 0,
+            is_watching: false,
+        })
     }
 
     /// What it reads.
@@ -63,6 +75,21 @@ impl Reader {
     /// Its name.
     pub fn id(&self) -> SubscriberId {
         self.subscriber.id()
+    }
+
+    /// What the execution runs; empty if that has no name.
+    pub fn tool(&self) -> &str {
+        &self.names.tool
+    }
+
+    /// Under what its progress is told, if there is such a thing.
+    pub fn token(&self) -> Option<&str> {
+        self.names.token.as_deref()
+    }
+
+    /// The first chunk that it is given, or told of in a gap.
+    pub fn from_seq(&self) -> u64 {
+        self.from_seq
     }
 
     /// What was agreed, defaults filled in.
@@ -77,11 +104,15 @@ impl Reader {
     /// [`DoorError::ServerGone`] once everything was given that could be, [`DoorError::Unsound`].
     #[inline]
     pub fn poll(&mut self) -> Result<Option<Delivery<'_>>, DoorError> {
-        self.poll_count += 1;
-        if self.poll_count >= limits::DOOR_POLLS_PER_LOOK && self.is_troubled() {
-            return self.take_rest();
+        match self.polls_left.checked_sub(1) {
+            Some(left) => self.polls_left = left,
+            None if self.is_troubled() => return self.take_rest(),
+            None => {}
         }
-        Ok(self.subscriber.try_poll()?)
+        self.subscriber.try_poll().map_err(|flaw| {
+            self.polls_left = 0; // It is said again.
+            flaw.into()
+        })
     }
 
     /// Hands everything that is owed at this moment to `take`, at most `count_max` deliveries, and
@@ -95,9 +126,18 @@ impl Reader {
         count_max: usize,
         mut take: impl FnMut(Delivery<'_>),
     ) -> Result<usize, DoorError> {
-        self.poll_count += 1;
-        if self.poll_count < limits::DOOR_POLLS_PER_LOOK || !self.is_troubled() {
-            return Ok(self.subscriber.try_drain(count_max, take)?);
+        let is_troubled = match self.polls_left.checked_sub(1) {
+            Some(left) => {
+                self.polls_left = left;
+                false
+            }
+            None => self.is_troubled(),
+        };
+        if !is_troubled {
+            return self.subscriber.try_drain(count_max, take).map_err(|flaw| {
+                self.polls_left = 0;
+                flaw.into()
+            });
         }
         let mut count = 0;
         while count < count_max {
@@ -143,9 +183,10 @@ impl Reader {
             if is_gone {
                 return Err(DoorError::ServerGone);
             }
-            if !self.subscriber.wait(deadline) && !self.subscriber.link().line.is_known_gone() {
+            if Clock::now() >= deadline {
                 return Ok(None);
             }
+            self.subscriber.wait(deadline);
         }
     }
 
@@ -175,8 +216,8 @@ impl Reader {
     /// ```
     pub fn watch(&mut self) -> bool {
         let link = self.subscriber.link();
+        self.polls_left = 0; // What makes it readable may be its end.
         if self.subscriber.is_over() || !link.line.is_up() {
-            self.poll_count = u32::MAX - 1; // The next poll finds out.
             return false;
         }
         self.watch_count += 1;
@@ -186,7 +227,6 @@ impl Reader {
             self.end_watch();
             return false;
         }
-        self.poll_count = u32::MAX - 1; // What makes it readable may be its end.
         true
     }
 
@@ -200,9 +240,8 @@ impl Reader {
     /// Looks, now and then, whether everything is as it was. `true`: it may be that nothing comes.
     #[cold]
     fn is_troubled(&mut self) -> bool {
-        let has_watched = self.is_watching || self.poll_count == u32::MAX;
+        let has_watched = self.is_watching;
         self.end_watch();
-        self.poll_count = 0;
         let now = Clock::now();
         let link = self.subscriber.link();
         if has_watched || now.since(self.looked) >= limits::DOOR_LOOK_INTERVAL {
@@ -210,9 +249,7 @@ impl Reader {
             link.line.is_up();
         }
         let is_troubled = self.subscriber.is_over() || link.line.is_known_gone();
-        if is_troubled {
-            self.poll_count = u32::MAX - 1;
-        }
+        self.polls_left = if is_troubled { 0 } else { limits::DOOR_POLLS_PER_LOOK };
         is_troubled
     }
 

@@ -7,7 +7,7 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 
 use super::connection::{LifeLine, Talk};
-use super::error::{DoorError, Unsound, WriteError};
+use super::error::{DoorError, WriteError};
 use super::reader::wrong;
 use crate::base::{ExecutionId, Instant};
 use crate::endpoint::ProduceGrant;
@@ -47,13 +47,10 @@ impl Writer {
         let (control, _) = ControlView::open(control, 0).map_err(wrong("control page"))?;
         let page = ProducerPage::open(page).map_err(wrong("producer's page"))?;
         let owner = OwnerThread::start(page.owner().clone())?;
-        talk.say()?; // Everything is mapped.
-        let line = talk.line()?;
-        let answer: serde_json::Value = serde_json::from_slice(&line).unwrap_or_default();
-        if answer["go"] != true {
-            let text = String::from_utf8_lossy(&line).into_owned();
-            return Err(DoorError::Unsound(Unsound::Answer(text)));
-        }
+        let line = talk.into_line()?;
+        // Everything is mapped. What follows in words is for people: until the server has sealed
+        // what it gave and started the execution, the gate is shut.
+        line.knock();
         let none = ShortText::new("");
         let progress = ProgressRecord {
             progress: 0.0,
@@ -66,7 +63,7 @@ impl Writer {
             writer,
             page,
             control,
-            line: talk.into_line()?,
+            line,
             grant,
             progress,
             published: Instant::ZERO,
@@ -160,7 +157,7 @@ impl Writer {
         loop {
             let epoch = self.control.gate_epoch();
             if let Some(gate_seq) = self.gate_for(length)? {
-                match self.writer.lend(length, gate_seq).map(drop) {
+                match self.writer.lend(length, gate_seq).map(|_| ()) {
                     Ok(()) => {
                         let room = self.writer.lend(length, gate_seq);
                         return Ok(room.expect("it was just there"));

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::endpoint::access::OriginPlace;
-use crate::endpoint::{ApiError, Surroundings};
+use crate::endpoint::{ApiError, Surroundings, mcp};
 use crate::limits;
 use crate::wire::http1::{Framing, ResponseHead, Status};
 use crate::wire::write_json;
@@ -50,8 +50,27 @@ pub(super) struct Manner {
     pub is_old: bool,
     /// There may be another request.
     pub keeps_alive: bool,
+    /// What its client understands.
+    pub words: Words,
     /// Of which origin the page is that asks, if it is another than ours.
     pub origin: Option<OriginPlace>,
+}
+
+/// In which words something is told that went wrong.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Words {
+    /// As [`ApiError`] spells it.
+    #[default]
+    Own,
+    /// As a message of JSON-RPC that answers none: its client may read nothing else.
+    JsonRpc,
+}
+
+impl Words {
+    /// Those that are understood at this path.
+    pub fn at(path: &str) -> Words {
+        if path == mcp::PATH { Words::JsonRpc } else { Words::Own }
+    }
 }
 
 impl Answer {
@@ -95,6 +114,18 @@ impl Answer {
         Answer { retry_after, ..Answer::json(error.status, &error.to_json()) }
     }
 
+    /// As [`Answer::error`], in these words.
+    pub(super) fn error_in(words: Words, error: &ApiError) -> Answer {
+        match words {
+            Words::Own => Answer::error(error),
+            Words::JsonRpc => {
+                let retry_after = error.retry_after;
+                let body = mcp::error_body(error);
+                Answer { retry_after, ..Answer::text(error.status, JSON, body) }
+            }
+        }
+    }
+
     /// As it is, with the name of the session that it begins.
     #[must_use]
     pub fn in_session(self, session: String) -> Answer {
@@ -103,10 +134,10 @@ impl Answer {
 
     /// Nobody was shown to us whom we know. Whether nothing was, or what is wrong, makes no
     /// difference but in `challenge`.
-    pub(super) fn unauthorized(challenge: &'static str) -> Answer {
+    pub(super) fn unauthorized(words: Words, challenge: &'static str) -> Answer {
         let text = "a token is needed: Authorization: Bearer TOKEN";
         let error = ApiError::new(Status::UNAUTHORIZED, "unauthorized", text);
-        Answer { beside: Beside::Challenge(challenge), ..Answer::error(&error) }
+        Answer { beside: Beside::Challenge(challenge), ..Answer::error_in(words, &error) }
     }
 
     /// A page may ask, with these methods.
@@ -173,12 +204,17 @@ impl Answer {
 
 /// What a page may send beside what it always may.
 const HEADERS_OF_PAGES: &str = "authorization, content-type, last-event-id, x-session-id, \
-    mcp-session-id, mcp-protocol-version, mcp-method, mcp-name";
+    mcp-session-id, mcp-protocol-version, mcp-method, mcp-name, traceparent, tracestate, baggage";
 
 impl Manner {
     /// Of the last answer on a connection.
-    pub const LAST: Manner =
-        Manner { is_head: false, is_old: false, keeps_alive: false, origin: None };
+    pub const LAST: Manner = Manner {
+        is_head: false,
+        is_old: false,
+        keeps_alive: false,
+        words: Words::Own,
+        origin: None,
+    };
 
     /// Lets the page read the answer that asks for it. Its cookies are none of ours, so they are
     /// not asked for.

@@ -5,16 +5,17 @@ use std::borrow::Cow;
 use smallvec::SmallVec;
 
 use crate::base::{ExecutionId, ProgressToken, SubscriberId};
-use crate::endpoint::answer::{Answer, JSON};
+use crate::endpoint::answer::{Answer, JSON, Words};
 use crate::endpoint::lines::Lines;
 use crate::endpoint::parameters::Parameters;
 use crate::endpoint::routes::{ROUTES, Route};
 use crate::endpoint::{
-    ApiError, Call, Deliver, McpRequest, StreamFormat, Wishes, door, execute, mcp, workers,
+    ApiError, Call, Deliver, Execute, McpRequest, StreamFormat, Wishes, door, execute, mcp, workers,
 };
 use crate::engine::NotFound;
 use crate::limits;
 use crate::tool::is_tool_name;
+use crate::trace::TraceContext;
 use crate::wire::http1::{DecodeError, Method, RequestHead, Status, is_media_type};
 
 /// What is known behind the head of a request.
@@ -25,7 +26,7 @@ pub(super) enum Asked {
     /// The answer.
     Here(Answer),
     /// What to run is in the body; perhaps the answer is a stream.
-    Execute(Option<(StreamFormat, Wishes)>),
+    Execute(Option<(StreamFormat, Wishes)>, TraceContext),
     /// How far the acknowledgement goes is in the body.
     Acknowledge(ExecutionId, SubscriberId),
     /// What is to be known of the tool of this name is in the body.
@@ -50,7 +51,8 @@ type Segments<'a> = SmallVec<[Cow<'a, str>; 8]>;
 
 /// What a request asks for, as far as its head says it, and how long its body may be.
 pub(super) fn ask(head: &RequestHead<'_>) -> (Asked, u64) {
-    let error = |error: ApiError| Asked::Here(Answer::error(&error));
+    let words = Words::at(head.target.path);
+    let error = |error: ApiError| Asked::Here(Answer::error_in(words, &error));
     // Of a request that is refused the body is dropped, so that the next one can be read.
     let dropped_max = limits::HTTP_BODY_BYTES_MAX;
     if head.target.path == "*" {
@@ -78,7 +80,7 @@ pub(super) fn ask(head: &RequestHead<'_>) -> (Asked, u64) {
     let Some(route) = here().find(|route| route.method == method) else {
         let text = format!("{} is not allowed here", head.method);
         let error = ApiError::new(Status::METHOD_NOT_ALLOWED, "method_not_allowed", text);
-        return (Asked::Here(allow(Answer::error(&error), here())), dropped_max);
+        return (Asked::Here(allow(Answer::error_in(words, &error), here())), dropped_max);
     };
     let bytes_max = route.body.as_ref().map_or(0, |body| body.bytes_max);
     match route.begin(head, &segments) {
@@ -196,9 +198,8 @@ impl Asked {
         let call = match self {
             Asked::Call(call) => return Ok(call),
             Asked::Here(answer) => return Err(answer),
-            Asked::Execute(stream) => {
-                execute::execute(body, stream).map(|execute| Call::Execute(execute.into()))
-            }
+            Asked::Execute(stream, trace) => execute::execute(body, stream)
+                .map(|execute| Call::Execute(Execute { trace, ..execute }.into())),
             Asked::Acknowledge(id, subscriber) => {
                 execute::acknowledge(body).map(|seq| Call::Acknowledge(id, subscriber, seq))
             }

@@ -13,6 +13,7 @@ use crate::engine::{
     Timeouts,
 };
 use crate::tool::{Report, VirtualTool};
+use crate::trace::TraceContext;
 
 /// What a client asks for.
 #[derive(Clone, Debug, PartialEq)]
@@ -159,6 +160,8 @@ pub struct Execute {
     pub opening: Opening,
     /// The answer is the stream itself.
     pub stream: Option<(StreamFormat, Wishes)>,
+    /// What it is a part of.
+    pub trace: TraceContext,
 }
 
 /// A policy with its limits; `None`: what the policy says.

@@ -12,6 +12,7 @@ use crate::engine::{
     Coalesce, From, Hold, Kind, Kinds, OnStall, Policy, ProgressSource, Start, Timeouts, Totals,
 };
 use crate::limits;
+use crate::trace::TraceContext;
 
 pub fn id(index: u32) -> ExecutionId {
     let slot = Handle { index, generation: 3 };
@@ -216,7 +217,27 @@ fn plain() -> Execute {
 }
 
 fn opened(opening: Opening) -> Execute {
-    Execute { tool: "t".into(), arguments: json!({}), opening, stream: None }
+    let (tool, arguments, trace) = ("t".into(), json!({}), TraceContext::default());
+    Execute { tool, arguments, opening, stream: None, trace }
+}
+
+#[test]
+fn what_an_execution_is_a_part_of_stands_in_its_head_or_is_left_out() {
+    let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    let trace = |headers: String| {
+        let body = r#"{"tool":"t"}"#;
+        let request = post("/v1/executions", body);
+        let request = request.replacen("Content-Type", &format!("{headers}Content-Type"), 1);
+        let Call::Execute(execute) = called(&request) else { panic!() };
+        execute.trace
+    };
+    let all =
+        format!("TraceParent: {parent}\r\ntracestate: a=1\r\nTraceState: b=2\r\nbaggage: c=3\r\n");
+    assert_eq!(trace(all), TraceContext::parse(Some(parent), Some("a=1,b=2"), Some("c=3")));
+    let twice = format!("traceparent: {parent}\r\ntraceparent: {parent}\r\ntracestate: a=1\r\n");
+    for headers in ["traceparent: 00-1-2-3\r\ntracestate: a=1\r\n".to_owned(), twice] {
+        assert_eq!(trace(headers), TraceContext::default());
+    }
 }
 
 #[test]

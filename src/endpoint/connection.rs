@@ -13,7 +13,7 @@
 
 use crate::base::Principal;
 use crate::endpoint::access::{Admission, OriginPlace};
-use crate::endpoint::answer::{Answer, Manner};
+use crate::endpoint::answer::{Answer, Manner, Words};
 use crate::endpoint::ask::{Asked, ask};
 use crate::endpoint::{ApiError, Call, Surroundings};
 use crate::limits;
@@ -121,6 +121,7 @@ struct Pending {
     asked: Asked,
     principal: Principal,
     origin: Option<OriginPlace>,
+    words: Words,
     is_head: bool,
     is_old: bool,
     /// Of a long body: there may be a request behind it.
@@ -250,7 +251,7 @@ impl HttpConnection {
             State::Body(pending) => pending.last_manner(),
             _ => Manner::LAST,
         };
-        self.answer_and_close(&Answer::error(error), manner, around, out)
+        self.answer_and_close(&Answer::error_in(manner.words, error), manner, around, out)
     }
 
     /// Says why nothing is read on this connection, whatever was asked. For one that is new.
@@ -297,6 +298,7 @@ impl HttpConnection {
                 Asked::Parts(lines) => Answer::error(&lines.in_its_place(error.clone())),
                 _ => unreachable!("it is one of many"),
             },
+            State::Answer(manner) => Answer::error_in(manner.words, error),
             _ => Answer::error(error),
         };
         self.answer(&answer, around, out);
@@ -527,9 +529,9 @@ impl HttpConnection {
         let answer = match pending.asked {
             Asked::Here(answer) if refusal == Refusal::BodyTooLong => answer,
             _ if refusal == Refusal::BodyTooLong => {
-                Answer::error(&error.limit(pending.body_bytes_max))
+                Answer::error_in(manner.words, &error.limit(pending.body_bytes_max))
             }
-            _ => Answer::error(&error),
+            _ => Answer::error_in(manner.words, &error),
         };
         self.answer_and_close(&answer, manner, around, out)
     }
@@ -567,6 +569,7 @@ impl Pending {
             asked,
             principal,
             origin,
+            words: Words::at(head.target.path),
             is_head,
             is_old,
             may_keep_alive: false, // Known at its end.
@@ -577,12 +580,12 @@ impl Pending {
 
     /// How an answer is written behind which nothing comes.
     fn last_manner(&self) -> Manner {
-        Manner { is_head: self.is_head, origin: self.origin, ..Manner::LAST }
+        let Pending { is_head, origin, words, .. } = *self;
+        Manner { is_head, origin, words, ..Manner::LAST }
     }
 
     fn manner(&self) -> Manner {
-        let Pending { is_head, is_old, origin, may_keep_alive, .. } = *self;
-        Manner { is_head, is_old, origin, keeps_alive: may_keep_alive }
+        Manner { is_old: self.is_old, keeps_alive: self.may_keep_alive, ..self.last_manner() }
     }
 
     /// Of a request that is answered already the body is dropped.

@@ -10,6 +10,7 @@ use crate::engine::{
     DetachReason, Exit, Outcome, Place, Progress, State, Status, SubscriberStatus, Timeouts,
 };
 use crate::tool::ToolSpec;
+use crate::trace::TraceContext;
 use crate::wire::{write_base64, write_json};
 
 /// What a tool has said with its last report: words, and a context in JSON.
@@ -56,6 +57,7 @@ pub fn tool_call(
     arguments: &Value,
     timeouts: &Timeouts,
     next_seq: u64,
+    trace: &TraceContext,
 ) -> String {
     let mut document = Document::default();
     document.add("id", call.to_string());
@@ -69,6 +71,9 @@ pub fn tool_call(
     allowed.add_if("inactivity_ms", ms(timeouts.inactivity));
     allowed.add_if("total_ms", ms(timeouts.total));
     document.add_if("timeouts", (!allowed.0.is_empty()).then_some(allowed.0));
+    for (name, value) in trace.headers() {
+        document.add_if(name, value);
+    }
     let mut text = Vec::new();
     write_json(&mut text, &document.0.into());
     String::from_utf8(text).expect("JSON is text")

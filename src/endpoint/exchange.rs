@@ -113,6 +113,17 @@ impl Response {
         serde_json::from_slice(&self.body).expect("it says that it is JSON")
     }
 
+    /// As [`Response::error`], in the words of JSON-RPC: it answers no request.
+    pub fn mcp_error(&self) -> (String, Option<String>, Option<u64>) {
+        let document = self.json();
+        assert_eq!((&document["jsonrpc"], document.get("id")), (&serde_json::json!("2.0"), None));
+        let error = &document["error"];
+        assert!(error["code"].is_i64(), "{document}");
+        assert!(error["message"].as_str().is_some_and(|text| !text.is_empty()), "{document}");
+        let text = |name: &str| error["data"][name].as_str().map(str::to_owned);
+        (text("code").expect("it has a code"), text("field"), error["data"]["limit"].as_u64())
+    }
+
     /// The code, the field and the limit of an error.
     pub fn error(&self) -> (String, Option<String>, Option<u64>) {
         let document = self.json();

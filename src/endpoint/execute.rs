@@ -9,6 +9,7 @@ use crate::endpoint::fields::{Field, POLICIES, Preset, Shape, milliseconds, poli
 use crate::endpoint::{ApiError, Execute, Opening, PolicyWish, StreamFormat, Wishes};
 use crate::engine::{Hold, OnStall, ProgressSource, Start, Timeouts};
 use crate::limits;
+use crate::trace::TraceContext;
 
 /// An execution that is to be.
 pub(super) const EXECUTE: &[Field] = &[
@@ -125,7 +126,8 @@ pub(super) fn execute(
     let body = parse(body)?;
     let members = Members::of(&body, EXECUTE)?;
     let (tool, arguments) = (tool(&members)?, arguments(&members)?);
-    Ok(Execute { tool, arguments, opening: opening(&members)?, stream })
+    let (opening, trace) = (opening(&members)?, TraceContext::default());
+    Ok(Execute { tool, arguments, opening, stream, trace })
 }
 
 /// Reads what is said of an execution whatever it runs.

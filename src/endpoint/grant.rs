@@ -41,6 +41,31 @@ pub struct ProduceGrant {
     pub token: Option<String>,
 }
 
+/// How an execution is called, which stands in every grant.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GrantNames {
+    /// What it runs; empty if that has no name.
+    pub tool: String,
+    /// Under what its progress is told, if there is such a thing.
+    pub token: Option<String>,
+}
+
+impl GrantNames {
+    /// From a line of a server.
+    ///
+    /// # Errors
+    /// [`GrantFault`].
+    pub fn parse(line: &[u8]) -> Result<GrantNames, GrantFault> {
+        let grant = object(line)?;
+        let text = |name: &'static str| match grant.get(name) {
+            None | Some(Value::Null) => Ok(None),
+            Some(Value::String(text)) => Ok(Some(text.clone())),
+            Some(_) => Err(GrantFault::Field(name)),
+        };
+        Ok(GrantNames { tool: text("tool")?.unwrap_or_default(), token: text("token")? })
+    }
+}
+
 /// What is wrong with a line that should be a grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GrantFault {
@@ -120,13 +145,8 @@ impl ProduceGrant {
     /// # Errors
     /// [`GrantFault`].
     pub fn parse(line: &[u8]) -> Result<ProduceGrant, GrantFault> {
-        let grant = object(line)?;
-        let token = match grant.get("token") {
-            None | Some(Value::Null) => None,
-            Some(Value::String(token)) => Some(token.clone()),
-            Some(_) => return Err(GrantFault::Field("token")),
-        };
-        Ok(ProduceGrant { execution: parsed(&grant, "execution")?, token })
+        let token = GrantNames::parse(line)?.token;
+        Ok(ProduceGrant { execution: parsed(&object(line)?, "execution")?, token })
     }
 }
 

@@ -10,10 +10,13 @@ use crate::base::ExecutionId;
 use crate::endpoint::answer::{Answer, JSON};
 use crate::endpoint::fields::{Field, Shape};
 use crate::endpoint::{ApiError, Call};
-use crate::mcp::{Ask, Context};
+use crate::mcp::{Ask, Context, codes};
 use crate::wire::http1::{Headers, Status, is_media_type};
 use crate::wire::jsonrpc::{self, Message};
 use crate::wire::sse;
+
+/// Where all of it is.
+pub(super) const PATH: &str = "/mcp";
 
 /// What a client asks for at `/mcp`.
 #[derive(Clone, Debug, PartialEq)]
@@ -127,6 +130,27 @@ pub(super) fn complete(head: McpRequest, body: &[u8]) -> Result<Call, Answer> {
             Err(Answer::text(Status::BAD_REQUEST, JSON, text))
         }
     }
+}
+
+/// Why something was not even read as a message: an error without an id, as it answers none. What
+/// is in `data` is what stands in errors elsewhere.
+pub(super) fn error_body(error: &ApiError) -> Vec<u8> {
+    let code = match error.status {
+        Status::SERVICE_UNAVAILABLE => codes::BUSY,
+        status if status.code() >= 500 => codes::INTERNAL,
+        _ => codes::INVALID_REQUEST,
+    };
+    let mut data = Map::new();
+    data.insert("code".into(), error.code.into());
+    if let Some(field) = &error.field {
+        data.insert("field".into(), field.as_str().into());
+    }
+    if let Some(limit) = error.limit {
+        data.insert("limit".into(), limit.into());
+    }
+    let mut body = Vec::with_capacity(256);
+    jsonrpc::write_error(&mut body, None, code, &error.message, Some(&data.into()));
+    body
 }
 
 fn head(headers: Headers<'_>, wish: McpWish) -> Result<McpRequest, ApiError> {

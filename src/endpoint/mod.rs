@@ -62,7 +62,7 @@ pub use call::{
 };
 pub use connection::{Arrival, Due, HttpConnection, Step, StreamBody};
 pub use error::ApiError;
-pub use grant::{DOOR_VERSION, GrantFault, ProduceGrant, ReadGrant};
+pub use grant::{DOOR_VERSION, GrantFault, GrantNames, ProduceGrant, ReadGrant};
 pub use mcp::{McpRequest, McpWish, shard_of};
 pub use surroundings::Surroundings;
 pub use workers::virtual_tool;

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use crate::endpoint::answer::JSON;
 use crate::endpoint::fields::{Field, Shape, object_schema};
 use crate::endpoint::routes::{Content, PATH_FIELDS, ROUTES, Route};
-use crate::endpoint::schemas;
+use crate::endpoint::{mcp, schemas};
 use crate::wire::{ndjson, sse, write_json};
 
 /// The document, as bytes.
@@ -84,7 +84,8 @@ fn operation(route: &Route) -> Value {
         responses.insert(status.code().to_string(), response(status.reason(), content));
     }
     let mut refusal = |status: &str, why: &str| {
-        responses.insert(status.into(), response(why, &Content::Json("Error")));
+        let name = if route.path == mcp::PATH { "McpError" } else { "Error" };
+        responses.insert(status.into(), response(why, &Content::Json(name)));
     };
     refusal("401", "No token was shown, or one that nobody has.");
     refusal("403", "The server may not be called so, or not from such a page.");

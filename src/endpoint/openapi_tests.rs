@@ -101,7 +101,7 @@ mod checked {
     use super::super::call_tests::{id, token};
     use super::super::documents_tests::{bare, full, subscribers};
     use super::super::{
-        ApiError, ProduceGrant, ReadGrant, documents, execute, virtual_tool, workers,
+        ApiError, ProduceGrant, ReadGrant, documents, execute, mcp, virtual_tool, workers,
     };
     use super::*;
     use crate::base::{Handle, Instant, SubscriberId};
@@ -110,6 +110,7 @@ mod checked {
         AcknowledgeError, DetachReason, Exit, Kind, Kinds, Outcome, State, Timeouts, Totals,
     };
     use crate::tool::Tools;
+    use crate::trace::TraceContext;
     use crate::wire::events;
 
     fn validator(schema: Value) -> jsonschema::Validator {
@@ -150,14 +151,22 @@ mod checked {
         let error = ApiError::from(AcknowledgeError::NotGiven { next_seq: 4 });
         assert_is("Error", &error.to_json());
         assert_is("Error", &ApiError::shutting_down().to_json());
+        let error = ApiError::shutting_down().field("f").limit(3);
+        assert_is("McpError", &serde_json::from_slice(&mcp::error_body(&error)).unwrap());
         let about = json!({"description": "d", "input_schema": {}, "coalesce": {}});
         let tool = virtual_tool("t", &about).unwrap().to_json();
         assert_is("VirtualTool", &tool);
         assert_is("VirtualTools", &json!({ "virtual_tools": [tool] }));
         assert_is("Delivered", &documents::delivered(false));
         assert_is("Delivered", &documents::delivered(true));
-        let call = documents::tool_call(id(1), "t", &json!({"a": 1}), &Timeouts::default(), 1);
-        assert_is("WorkerEvent", &serde_json::from_str(&call).unwrap());
+        let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+        let (arguments, timeouts) = (json!({"a": 1}), Timeouts::default());
+        for trace in
+            [TraceContext::default(), TraceContext::parse(Some(parent), Some("a=1"), Some("b=2"))]
+        {
+            let call = documents::tool_call(id(1), "t", &arguments, &timeouts, 1, &trace);
+            assert_is("WorkerEvent", &serde_json::from_str(&call).unwrap());
+        }
         let cancelled = documents::cancelled_call(id(1), Outcome::TimedOut);
         assert_is("WorkerEvent", &serde_json::from_str(&cancelled).unwrap());
         for line in door_lines() {

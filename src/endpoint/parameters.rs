@@ -11,6 +11,7 @@ use crate::endpoint::{ApiError, Follow, MetricsFormat, ReadDoor, StreamFormat, W
 use crate::engine::{Coalesce, From, Kind, Kinds, Totals};
 use crate::limits;
 use crate::tool::is_tool_name;
+use crate::trace::TraceContext;
 use crate::wire::http1::{Headers, Query, Status, is_media_type, negotiate};
 use crate::wire::sse::{CursorError, Reached, Seen, parse_cursors};
 use crate::wire::{ndjson, sse};
@@ -99,6 +100,22 @@ pub(super) const LAST_EVENT_ID: &[Field] = &[Field::new(
     Shape::Cursors,
     "The id of the last event seen: the stream goes on behind it, whatever `from` says.",
 )];
+
+/// Of requests that have something done. Who spells them otherwise is not refused for that.
+pub(super) const TRACE: &[Field] = &[
+    Field::new(
+        "traceparent",
+        Shape::Text { bytes_max: 512 },
+        "What it is a part of, as W3C Trace Context spells it: tools, their commands and workers \
+         are told.",
+    ),
+    Field::new("tracestate", Shape::Text { bytes_max: 512 }, "Of those who trace along the way."),
+    Field::new(
+        "baggage",
+        Shape::Text { bytes_max: 512 },
+        "For whoever it concerns, as W3C Baggage spells it.",
+    ),
+];
 
 /// Of requests of workers.
 pub(super) const SESSION: &[Field] =
@@ -282,6 +299,16 @@ impl<'a> Parameters<'a> {
                 Err(error.field("accept"))
             }
         }
+    }
+
+    /// What the request is a part of.
+    pub fn trace(&self) -> TraceContext {
+        let joined = |name: &str| {
+            let values: SmallVec<[&str; 4]> = self.headers.texts(name).collect();
+            (!values.is_empty()).then(|| values.join(","))
+        };
+        let parent = self.headers.only("traceparent").ok().flatten();
+        TraceContext::parse(parent, joined("tracestate").as_deref(), joined("baggage").as_deref())
     }
 
     /// What the worker calls itself.

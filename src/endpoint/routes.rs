@@ -7,7 +7,7 @@ use crate::endpoint::fields::{Field, Shape};
 use crate::endpoint::lines::Lines;
 use crate::endpoint::parameters::{
     DOOR_WISHES, EXECUTIONS, FORMAT, FROM, FROM_ALL, KINDS, LAST_EVENT_ID, METRICS_TYPES, SESSION,
-    STREAM, TICKETS, WAIT, WISHES, WORKER_TOOLS,
+    STREAM, TICKETS, TRACE, WAIT, WISHES, WORKER_TOOLS,
 };
 use crate::endpoint::{ApiError, Call, Work, documents, door, execute, mcp, openapi, workers};
 use crate::engine::NotFound;
@@ -104,10 +104,13 @@ pub(super) const ROUTES: &[Route] = &[
         name: "execute",
         summary: "Runs a tool. With `stream` the answer is its stream.",
         query: &[STREAM, WISHES],
+        headers: TRACE,
         body: Some(Body::new(execute::EXECUTE, limits::HTTP_BODY_BYTES_MAX)),
         answers: &[(Status::CREATED, Content::Json("Created")), (Status::OK, Content::Events)],
-        begin: |request| Ok(Asked::Execute(request.parameters.stream()?)),
-        ..PLAIN
+        begin: |request| {
+            let parameters = &request.parameters;
+            Ok(Asked::Execute(parameters.stream()?, parameters.trace()))
+        },
     },
     Route {
         path: "/v1/executions",

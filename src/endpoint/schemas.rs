@@ -11,6 +11,7 @@ use crate::engine::Kind;
 pub(super) fn all() -> Map<String, Value> {
     [
         ("Error", error()),
+        ("McpError", mcp_error()),
         ("Tools", list("tools", &tool())),
         ("Created", created()),
         ("State", object(&[("execution", id()), ("state", state())], &[])),
@@ -113,6 +114,14 @@ fn error() -> Value {
     object(&[("error", error)], &[])
 }
 
+/// Without an id it answers nothing: it was not read as a request.
+fn mcp_error() -> Value {
+    let code = json!({"type": "integer"});
+    let error = object(&[("code", code), ("message", text())], &[("data", json!({}))]);
+    let id = json!({"type": ["string", "integer"]});
+    object(&[("jsonrpc", json!({"const": "2.0"})), ("error", error)], &[("id", id)])
+}
+
 fn tool() -> Value {
     let ms = json!({"type": ["integer", "null"], "minimum": 0});
     let timeouts = object(
@@ -162,12 +171,19 @@ fn worker_event() -> Value {
         ("execution", id()),
         ("next_seq", count()),
     ];
+    let described = |text: &str| json!({"type": "string", "description": text});
+    let perhaps = [
+        ("timeouts", timeouts),
+        ("traceparent", described("What it is a part of, as W3C Trace Context spells it.")),
+        ("tracestate", described("Of those who trace along the way.")),
+        ("baggage", described("For whoever it concerns, as W3C Baggage spells it.")),
+    ];
     let named = |name: &str, mut schema: Value| {
         schema["title"] = name.into();
         schema
     };
     json!({"oneOf": [
-        named("tool_call", object(&call, &[("timeouts", timeouts)])),
+        named("tool_call", object(&call, &perhaps)),
         named("cancel", object(&[("id", id()), ("reason", text())], &[])),
     ]})
 }

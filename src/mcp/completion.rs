@@ -26,6 +26,12 @@ pub const EXECUTION_TEMPLATE: &str = "streamdoor://executions/{id}";
 /// ... all of its output so far.
 pub const OUTPUT_TEMPLATE: &str = "streamdoor://executions/{id}/output";
 
+/// Are ids of executions what fits?
+pub fn asks_for_executions(wanted: &Complete) -> bool {
+    let Target::Resource(uri) = &wanted.target else { return false };
+    [EXECUTION_TEMPLATE, OUTPUT_TEMPLATE].contains(&uri.as_str()) && wanted.argument == "id"
+}
+
 /// What fits.
 ///
 /// # Errors
@@ -44,11 +50,12 @@ pub fn complete(wanted: &Complete, sources: &Sources<'_>) -> Result<Completion, 
             (None, Some(spec)) => of_schema(&spec.arguments, wanted),
             (None, None) => Err(unknown("prompt", name)),
         },
+        Target::Resource(_) if asks_for_executions(wanted) => {
+            Ok(that_begin(&(sources.executions)(), &wanted.value))
+        }
         Target::Resource(uri) if [EXECUTION_TEMPLATE, OUTPUT_TEMPLATE].contains(&uri.as_str()) => {
-            match wanted.argument.as_str() {
-                "id" => Ok(that_begin(&(sources.executions)(), &wanted.value)),
-                other => Err(Fault::invalid_params(format!("{uri} has no variable `{other}`"))),
-            }
+            let text = format!("{uri} has no variable `{}`", wanted.argument);
+            Err(Fault::invalid_params(text))
         }
         Target::Resource(uri) => match sources.catalog.template(uri) {
             Some(template) => of_template(template, wanted),

@@ -1,13 +1,12 @@
 //! What comes with every request: whose it is, how it wants to be told what happens meanwhile, and
 //! what it brings of an earlier one.
 
-use std::fmt;
-
 use serde_json::{Map, Value};
 
 use super::client::{ClientCapabilities, ClientInfo};
 use super::{Fault, Version};
 use crate::limits;
+use crate::trace::TraceContext;
 use crate::wire::jsonrpc::Id;
 
 /// The member of `_meta` that says which version a request of the stateless era has.
@@ -102,74 +101,6 @@ pub struct TaskWish {
     pub ttl_ms: Option<u64>,
 }
 
-/// What a client traces its requests by, as W3C spells it. What is spelled otherwise is left out.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Trace {
-    /// `00-…`: the trace, and the span that the request is a part of.
-    pub parent: Option<TraceParent>,
-    /// Of those who trace along the way.
-    pub state: Option<String>,
-    /// For whoever it concerns.
-    pub baggage: Option<String>,
-}
-
-/// A `traceparent`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TraceParent {
-    /// The trace; never 0.
-    pub trace_id: u128,
-    /// The span; never 0.
-    pub span_id: u64,
-    /// Is it recorded?
-    pub is_sampled: bool,
-}
-
-/// The longest `tracestate` or `baggage` that is carried on.
-const TRACE_BYTES_MAX: usize = 512;
-
-impl Trace {
-    fn of(meta: &Map<String, Value>) -> Trace {
-        let text = |name: &str| {
-            let text = meta.get(name)?.as_str()?;
-            let is_plain = text.bytes().all(|byte| matches!(byte, 0x20..0x7F));
-            (is_plain && !text.is_empty() && text.len() <= TRACE_BYTES_MAX).then_some(text)
-        };
-        let parent = text("traceparent").and_then(TraceParent::parse);
-        // Without a parent the state is nobody's.
-        let state = parent.and(text("tracestate")).map(str::to_owned);
-        Trace { parent, state, baggage: text("baggage").map(str::to_owned) }
-    }
-}
-
-impl fmt::Display for TraceParent {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let flags = u8::from(self.is_sampled);
-        write!(out, "00-{:032x}-{:016x}-{flags:02x}", self.trace_id, self.span_id)
-    }
-}
-
-impl TraceParent {
-    /// From `00-<32 hex digits>-<16>-<2>`; later versions may say more behind it.
-    pub fn parse(text: &str) -> Option<TraceParent> {
-        let (head, rest) = text.split_at_checked(55)?;
-        let mut parts = head.split('-');
-        let mut hex = |digits: usize| {
-            let part = parts.next().filter(|part| part.len() == digits)?;
-            let is_hex = part.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-            u128::from_str_radix(part, 16).ok().filter(|_| is_hex)
-        };
-        let version = hex(2)?;
-        let (trace_id, span_id, flags) = (hex(32)?, hex(16)? as u64, hex(2)?);
-        let is_ended = match version {
-            0 => rest.is_empty(),
-            0xFF => false,
-            _ => rest.is_empty() || rest.starts_with('-'),
-        };
-        let is_valid = is_ended && trace_id != 0 && span_id != 0;
-        is_valid.then_some(TraceParent { trace_id, span_id, is_sampled: flags & 1 == 1 })
-    }
-}
-
 /// What a request brings that was answered with questions before, unchecked: see
 /// [`super::request_state::Seal::replies`].
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -203,7 +134,7 @@ pub struct Context {
     /// say, only where that is long.
     pub wants_stream: Option<bool>,
     /// What it is a part of.
-    pub trace: Trace,
+    pub trace: TraceContext,
     /// What it brings of an earlier one.
     pub retry: Retry,
 }
@@ -253,10 +184,16 @@ impl Context {
             log_level,
             task: task_wish(version, params)?,
             wants_stream: wants_stream(&meta, params),
-            trace: Trace::of(&meta),
+            trace: trace_of(&meta),
             retry: retry(version, params)?,
         })
     }
+}
+
+/// B9: what W3C does not spell so is left out.
+fn trace_of(meta: &Map<String, Value>) -> TraceContext {
+    let text = |name: &str| meta.get(name).and_then(Value::as_str);
+    TraceContext::parse(text("traceparent"), text("tracestate"), text("baggage"))
 }
 
 /// A45: only where there are tasks of this form; elsewhere it is as if it were not there.

@@ -69,8 +69,7 @@ pub use catalog::Catalog;
 pub use client::{ClientCapabilities, ClientInfo, TASKS_EXTENSION};
 pub use context::{
     Context, Level, META_CAPABILITIES, META_CLIENT, META_EVENTS, META_EXECUTION, META_LOG_LEVEL,
-    META_SERVER, META_STREAM, META_SUBSCRIPTION, META_TASK, META_VERSION, Retry, TaskWish, Trace,
-    TraceParent,
+    META_SERVER, META_STREAM, META_SUBSCRIPTION, META_TASK, META_VERSION, Retry, TaskWish,
 };
 pub use fault::{Fault, codes};
 pub use headers::{Declared, Headers, declared};

@@ -1,11 +1,12 @@
 //! What a tool has to remember while its questions are answered, in the client's hands: sealed, so
 //! that it comes back as it was, from whom it was given to, for what, and in time.
 //!
-//! The seal is an HMAC over the expiry, the principal, the method with the name that it was called
-//! by, and the state. A client can read the state; it can not change it. It can bring it twice.
+//! The seal is an HMAC over the expiry, the principal, the method with the name and the arguments
+//! that it was called with, and the state. A client can read the state; it can not change it, nor
+//! bring it with another call than the one that it was given for. It can bring it twice.
 
 use hmac::{Hmac, KeyInit, Mac};
-use serde_json::Value;
+use serde_json::{Map, Value};
 use sha2::Sha256;
 
 use super::context::Retry;
@@ -13,7 +14,7 @@ use super::{Context, Fault};
 use crate::base::{Instant, Principal};
 use crate::limits;
 use crate::tool::Replies;
-use crate::wire::base64;
+use crate::wire::{base64, write_json};
 
 /// Seals states, and opens them.
 #[derive(Clone)]
@@ -31,6 +32,8 @@ pub struct Bound<'a> {
     pub method: &'a str,
     /// Of which tool, prompt or resource.
     pub name: &'a str,
+    /// With what.
+    pub arguments: &'a Map<String, Value>,
 }
 
 const TAG_BYTES: usize = 32;
@@ -45,11 +48,14 @@ impl Seal {
     /// A state as the client is given it.
     ///
     /// # Errors
-    /// It is too long.
+    /// It is too long, or nested so deep that it could not be read again.
     pub fn seal(&self, bound: Bound<'_>, state: &Value, now: Instant) -> Result<String, Fault> {
         let state = state.to_string();
         if state.len() > limits::MCP_STATE_BYTES_MAX {
             return Err(Fault::internal("what the tool has to remember is too long"));
+        }
+        if serde_json::from_str::<Value>(&state).is_err() {
+            return Err(Fault::internal("what the tool has to remember is nested too deep"));
         }
         let expiry_s = (now + limits::MCP_STATE_TTL).nanos().div_ceil(1_000_000_000);
         let tag = self.tag(bound, expiry_s, state.as_bytes()).finalize().into_bytes();
@@ -101,7 +107,9 @@ impl Seal {
         let mut mac = self.mac.clone();
         mac.update(&expiry_s.to_be_bytes());
         mac.update(&bound.principal.0.to_be_bytes());
-        for part in [bound.method.as_bytes(), bound.name.as_bytes(), state] {
+        let mut arguments = Vec::new();
+        spell_object(&mut arguments, bound.arguments);
+        for part in [bound.method.as_bytes(), bound.name.as_bytes(), &arguments, state] {
             mac.update(&(part.len() as u64).to_be_bytes());
             mac.update(part);
         }
@@ -109,8 +117,40 @@ impl Seal {
     }
 }
 
+/// Equal values are spelled alike: an object has no order. It is as deep as what was read.
+fn spell(out: &mut Vec<u8>, value: &Value) {
+    match value {
+        Value::Object(members) => spell_object(out, members),
+        Value::Array(values) => {
+            out.push(b'[');
+            for value in values {
+                spell(out, value);
+                out.push(b',');
+            }
+            out.push(b']');
+        }
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {
+            write_json(out, value);
+        }
+    }
+}
+
+fn spell_object(out: &mut Vec<u8>, members: &Map<String, Value>) {
+    let mut members: Vec<(&String, &Value)> = members.iter().collect();
+    members.sort_unstable_by_key(|(name, _)| *name);
+    out.push(b'{');
+    for (name, value) in members {
+        write_json(out, &Value::from(name.as_str()));
+        out.push(b':');
+        spell(out, value);
+        out.push(b',');
+    }
+    out.push(b'}');
+}
+
 #[cfg(test)]
 mod tests {
+    use std::sync::LazyLock;
     use std::time::Duration;
 
     use serde_json::json;
@@ -118,8 +158,12 @@ mod tests {
     use super::*;
     use crate::mcp::{Version, codes, testing};
 
-    const BOUND: Bound<'static> =
-        Bound { principal: Principal(1), method: "tools/call", name: "delete" };
+    fn bound() -> Bound<'static> {
+        static NOTHING: LazyLock<Map<String, Value>> = LazyLock::new(Map::new);
+        let (method, name) = ("tools/call", "delete");
+        Bound { principal: Principal(1), method, name, arguments: &NOTHING }
+    }
+
     const NOW: Instant = Instant::from_nanos(1_500_000_000);
 
     fn seal() -> Seal {
@@ -130,8 +174,8 @@ mod tests {
     fn a_state_comes_back_as_it_was() {
         for state in [json!(null), json!({"step": 2, "a": ["\u{e9}\n"]}), json!("x".repeat(5_000))]
         {
-            let text = seal().seal(BOUND, &state, NOW).unwrap();
-            assert_eq!(seal().open(BOUND, &text, NOW), Ok(state));
+            let text = seal().seal(bound(), &state, NOW).unwrap();
+            assert_eq!(seal().open(bound(), &text, NOW), Ok(state));
             assert!(text.is_ascii());
         }
     }
@@ -139,50 +183,80 @@ mod tests {
     #[test]
     fn a_state_that_was_touched_or_is_somebody_elses_is_refused() {
         // B16.
-        let text = seal().seal(BOUND, &json!({"is_admin": false}), NOW).unwrap();
+        let text = seal().seal(bound(), &json!({"is_admin": false}), NOW).unwrap();
         for place in 0..text.len() {
             let mut bytes = text.clone().into_bytes();
             bytes[place] = if bytes[place] == b'A' { b'B' } else { b'A' };
             let tampered = String::from_utf8(bytes).unwrap();
-            let fault = seal().open(BOUND, &tampered, NOW).expect_err(&tampered);
+            let fault = seal().open(bound(), &tampered, NOW).expect_err(&tampered);
             assert_eq!((fault.code, fault.status), (codes::INVALID_PARAMS, 200));
         }
         for other in [
-            Bound { principal: Principal(2), ..BOUND },
-            Bound { method: "prompts/get", ..BOUND },
-            Bound { name: "delete2", ..BOUND },
-            Bound { method: "tools/calld", name: "elete", ..BOUND },
+            Bound { principal: Principal(2), ..bound() },
+            Bound { method: "prompts/get", ..bound() },
+            Bound { name: "delete2", ..bound() },
+            Bound { method: "tools/calld", name: "elete", ..bound() },
         ] {
             assert!(seal().open(other, &text, NOW).is_err(), "{other:?}");
         }
-        assert!(Seal::new(&[8; 32]).open(BOUND, &text, NOW).is_err());
+        assert!(Seal::new(&[8; 32]).open(bound(), &text, NOW).is_err());
         for junk in ["", "x", "AAAA", "null", &"A".repeat(1 << 16), &text[..40]] {
-            assert!(seal().open(BOUND, junk, NOW).is_err(), "{junk}");
+            assert!(seal().open(bound(), junk, NOW).is_err(), "{junk}");
+        }
+    }
+
+    #[test]
+    fn a_state_is_for_the_arguments_that_it_was_given_for() {
+        // B16.
+        let map = |value: Value| value.as_object().unwrap().clone();
+        let given = map(json!({"a": 1, "b": {"c": [1, {"d": "x"}], "e": null}}));
+        let given_for = Bound { arguments: &given, ..bound() };
+        let text = seal().seal(given_for, &json!(1), NOW).unwrap();
+        let same = map(json!({"b": {"e": null, "c": [1, {"d": "x"}]}, "a": 1}));
+        assert!(seal().open(Bound { arguments: &same, ..bound() }, &text, NOW).is_ok());
+        for other in [
+            json!({}),
+            json!({"a": 1}),
+            json!({"a": 2, "b": {"c": [1, {"d": "x"}], "e": null}}),
+            json!({"a": 1, "b": {"c": [{"d": "x"}, 1], "e": null}}),
+            json!({"a": 1, "b": {"c": [1, {"d": "y"}], "e": null}}),
+            json!({"a": 1, "b": {"c": [1, {"d": "x"}], "e": false}}),
+            json!({"a": 1, "b": {"c": [1, {"d": "x"}]}}),
+            json!({"a": "1", "b": {"c": [1, {"d": "x"}], "e": null}}),
+        ] {
+            let other = map(other);
+            let other_for = Bound { arguments: &other, ..bound() };
+            assert!(seal().open(other_for, &text, NOW).is_err(), "{other:?}");
         }
     }
 
     #[test]
     fn a_state_is_good_for_its_time_and_not_longer() {
         // B16.
-        let text = seal().seal(BOUND, &json!(1), NOW).unwrap();
+        let text = seal().seal(bound(), &json!(1), NOW).unwrap();
         let last = NOW + limits::MCP_STATE_TTL;
-        assert!(seal().open(BOUND, &text, last).is_ok());
-        assert!(seal().open(BOUND, &text, last + Duration::from_secs(1)).is_err());
+        assert!(seal().open(bound(), &text, last).is_ok());
+        assert!(seal().open(bound(), &text, last + Duration::from_secs(1)).is_err());
     }
 
     #[test]
     fn a_state_has_a_limit() {
         let long = json!("x".repeat(limits::MCP_STATE_BYTES_MAX));
-        assert_eq!(seal().seal(BOUND, &long, NOW).unwrap_err().code, codes::INTERNAL);
+        assert_eq!(seal().seal(bound(), &long, NOW).unwrap_err().code, codes::INTERNAL);
+        let nested = |depth: usize| (0..depth).fold(json!(1), |inner, _| json!([inner]));
+        let text = seal().seal(bound(), &nested(100), NOW).unwrap();
+        assert_eq!(seal().open(bound(), &text, NOW), Ok(nested(100)));
+        let fault = seal().seal(bound(), &nested(200), NOW).unwrap_err();
+        assert_eq!(fault.code, codes::INTERNAL);
     }
 
     #[test]
     fn a_retry_brings_its_answers_and_its_state_or_is_refused() {
-        let text = seal().seal(BOUND, &json!({"step": 1}), NOW).unwrap();
+        let text = seal().seal(bound(), &json!({"step": 1}), NOW).unwrap();
         let replies = |state: Value| {
             let params = json!({"inputResponses": {"a": {"b": 1}, "c": 1}, "requestState": state});
             let context = testing::context(Version::LATEST, json!({}), params);
-            seal().replies(BOUND, &context, NOW)
+            seal().replies(bound(), &context, NOW)
         };
         let got = replies(text.into()).unwrap();
         assert_eq!((got.answers.len(), got.state), (1, Some(json!({"step": 1}))));

@@ -5,8 +5,11 @@
 //!  (arenas of windows)           (one owner)
 //!  DoorRing ──────────────────▶ RingWriter
 //!        └─ read-only descriptor ──another process──▶ RingReader::open
+//!  ProducerRing ─▶ RingReader                   of a ring that another process writes
+//!        └─ descriptor, then sealed ──▶ RingWriter::open
 //!  ControlPage ──view()──▶ ControlView          shard tells everyone: gate, end, progress
 //!  ReaderPage ◀──────────▶ ReaderPageView       a reader tells the shard: cursor, asleep
+//!  ControlFile, ReaderPageFile, ProducerPageFile   the same between two processes
 //! ```
 //!
 //! Reading order: [`layout`] (what stands where), [`writer`] (the protocol), [`reader`] (its other
@@ -59,6 +62,8 @@ mod model_tests;
 mod pool_tests;
 #[cfg(all(test, not(loom)))]
 mod ring_tests;
+#[cfg(all(test, not(loom), not(miri)))]
+mod shared_tests;
 
 pub use control::{ControlPage, ControlView, FinalRecord, ProgressRecord, ShortText};
 pub use desk::{Desk, Flag, Left};

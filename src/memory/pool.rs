@@ -288,8 +288,8 @@ impl RingPool {
         released_bytes
     }
 
-    /// Is the class that was leased from last running out, so that [`RingPool::restock_step`] should
-    /// buy ahead?
+    /// Is the class that was leased from last running out, so that [`RingPool::restock_step`]
+    /// should buy ahead?
     #[inline]
     pub fn is_scarce(&self) -> bool {
         self.scarce_class_index.is_some()

@@ -135,7 +135,7 @@ impl Segment {
     }
 
     /// Writes words as only their owner may, or somebody hostile: for fuzzers.
-    #[cfg(feature = "fuzzing")]
+    #[cfg(any(test, feature = "fuzzing"))]
     #[doc(hidden)]
     pub fn overwrite(&self, first: usize, words: &[u64]) {
         for (at, word) in words.iter().enumerate() {

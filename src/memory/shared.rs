@@ -110,6 +110,12 @@ impl ControlFile {
         self.read_only.as_fd()
     }
 
+    /// Its memory, for tests that scribble.
+    #[cfg(test)]
+    pub(crate) fn segment(&self) -> Segment {
+        self.segment.clone()
+    }
+
     /// The slot of a reader that comes now. One reader at a time has it.
     ///
     /// # Panics

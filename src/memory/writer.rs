@@ -29,6 +29,8 @@ use super::layout::{
 };
 use super::lease::Lease;
 use super::reader::RingReader;
+#[cfg(test)]
+use super::segment::Segment;
 use crate::base::Instant;
 use crate::base::planted::{Planted, planted};
 use crate::limits::KINDS_MAX;
@@ -158,6 +160,12 @@ impl RingWriter {
     pub fn into_lease(mut self) -> Lease {
         self.lease.generation += 1;
         self.lease
+    }
+
+    /// Its memory, for tests that scribble.
+    #[cfg(test)]
+    pub(crate) fn segment(&self) -> Segment {
+        self.lease.segment.clone()
     }
 
     /// A reader of this ring, for any thread.

@@ -39,6 +39,8 @@ pub mod waker;
 pub mod watch;
 
 #[cfg(test)]
+mod descriptors_test;
+#[cfg(test)]
 mod ends_test;
 #[cfg(test)]
 mod kinds_test;

@@ -129,7 +129,7 @@ impl<R: Reactor + 'static> Shard<R> {
         prepared: Prepared,
         options: ExecuteOptions,
     ) -> Result<ExecutionId, ExecuteError> {
-        let Prepared { tool, work, need, timeouts, progress } = prepared;
+        let Prepared { tool, work, need, timeouts, progress, trace } = prepared;
         let ring = self.expected_ring(need.ring_bytes, need.chunk_bytes)?;
         let mut spec = OpenSpec::new(ring);
         spec.start = options.start;
@@ -165,6 +165,7 @@ impl<R: Reactor + 'static> Shard<R> {
             has_panicked: false,
             #[cfg(feature = "server")]
             call: None,
+            trace,
             ring_bytes: need.ring_bytes,
             chunk_bytes: need.chunk_bytes,
             producer: Producer::Waiting(work),

@@ -53,6 +53,10 @@ pub struct ShardConfig {
     /// one; `None`: one that nobody knows.
     #[cfg(feature = "server")]
     pub mcp_key: Option<[u8; 32]>,
+    /// Where it is counted what clients of MCP have of doors and tasks. Shards of one server have
+    /// clones of the same one; `None`: it counts for itself.
+    #[cfg(feature = "server")]
+    pub mcp_places: Option<super::Places>,
     /// Threads for tools that block.
     pub tool_threads_max: usize,
     /// Who says how short memory is.
@@ -105,6 +109,8 @@ impl Default for ShardConfig {
             access: Arc::default(),
             #[cfg(feature = "server")]
             mcp_key: None,
+            #[cfg(feature = "server")]
+            mcp_places: None,
             tool_threads_max: limits::TOOL_THREADS_MAX,
             memory: MemoryWatch::default(),
             seed: None,

@@ -107,7 +107,7 @@ pub(crate) fn outcome_of_code(code: u8) -> Option<Outcome> {
         .find(|&outcome| code_of_outcome(outcome) == code)
 }
 
-pub(super) fn code_of_detach(reason: DetachReason) -> u32 {
+pub(crate) fn code_of_detach(reason: DetachReason) -> u32 {
     match reason {
         DetachReason::Lag => 1,
         DetachReason::Stall => 2,
@@ -122,8 +122,6 @@ pub(super) fn detach_of_code(code: u32) -> Option<DetachReason> {
 }
 
 /// How a process ended, as one number that is not 0.
-#[cfg(feature = "server")]
-#[allow(dead_code)] // Until the server has doors.
 pub(crate) fn code_of_exit(exit: Exit) -> u64 {
     let (kind, number) = match exit {
         Exit::Code(code) => (1, code),

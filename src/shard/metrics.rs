@@ -18,6 +18,7 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
 use crate::endpoint::MetricsFormat;
+use crate::mcp::Era;
 use crate::memory::{Pressure, RingPoolUsage};
 use crate::reactor;
 use crate::trace::Counters;
@@ -51,6 +52,57 @@ pub struct ShardMetrics {
     pub doors: u64,
     /// Bytes of memory that other processes share.
     pub door_bytes: u64,
+    /// What clients of the Model Context Protocol have, and have had.
+    pub mcp: McpMetrics,
+}
+
+/// What clients of the Model Context Protocol have, and have had.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct McpMetrics {
+    /// What was counted.
+    pub counts: McpCounts,
+    /// Sessions there now.
+    pub sessions: u64,
+    /// Doors there now: streams that are read piece by piece.
+    pub doors: u64,
+    /// Tasks there now, running and over.
+    pub tasks: u64,
+}
+
+/// What was counted of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct McpCounts {
+    /// Calls of tools that are over, by [`Era`] and by [`McpOutcome`].
+    pub calls: [[u64; McpOutcome::NAMES.len()]; 2],
+    /// Notifications sent.
+    pub notifications: u64,
+    /// Of these, such as tell of a gap.
+    pub gaps: u64,
+    /// Sessions that had to go for others.
+    pub sessions_evicted: u64,
+    /// Sessions that were not used for too long.
+    pub sessions_idled_out: u64,
+}
+
+/// How a call of a tool has ended for its client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum McpOutcome {
+    /// With a result.
+    Completed,
+    /// With a result that is an error: the tool has failed, or has not run.
+    ToolError,
+    /// With questions, to be called again.
+    InputRequired,
+    /// With an error.
+    Refused,
+    /// With nothing: its client wants it no more, or is gone.
+    Cancelled,
+}
+
+impl McpOutcome {
+    /// Their names, in their order.
+    pub const NAMES: [&str; 5] =
+        ["completed", "tool_error", "input_required", "refused", "cancelled"];
 }
 
 /// Executions by where they are in their lives.
@@ -79,6 +131,8 @@ pub struct ProcessMetrics {
     pub connections_max: u64,
     /// Records that the log had no room for.
     pub log_records_dropped: u64,
+    /// Spans that the queue to who sends them had no room for.
+    pub spans_dropped: u64,
 }
 
 impl MetricsFormat {
@@ -155,6 +209,7 @@ impl Collector for Snapshot {
         families.connections()?;
         families.rings()?;
         families.executions()?;
+        families.mcp()?;
         families.process(&self.process)
     }
 }
@@ -264,33 +319,60 @@ impl Families<'_, '_> {
             ("cancelled", |shard| shard.executions.cancelled),
             ("timed_out", |shard| shard.executions.timed_out),
         ];
-        if self.shards.is_empty() {
-            return Ok(());
-        }
-        let none = ConstGauge::new(0_u64);
         let text = "Executions that can be found now, by state.";
-        let kind = none.metric_type();
-        let mut family = self.encoder.encode_descriptor("executions", text, None, kind)?;
-        for shard in self.shards {
-            for (state, value) in STATES {
-                let labels = [("shard", shard.shard.to_string()), ("state", state.to_owned())];
-                ConstGauge::new(value(shard)).encode(family.encode_family(&labels)?)?;
-            }
-        }
-        Ok(())
+        let samples = |shard: &ShardMetrics| {
+            let samples = STATES.map(|(state, value)| ([("state", state)], value(shard)));
+            samples.to_vec()
+        };
+        self.labelled("executions", text, samples, ConstGauge::new)
+    }
+
+    fn mcp(&mut self) -> fmt::Result {
+        self.gauge("mcp_sessions", "Sessions of MCP there now.", |shard| shard.mcp.sessions)?;
+        let text = "Streams there now that clients of MCP read piece by piece.";
+        self.gauge("mcp_doors", text, |shard| shard.mcp.doors)?;
+        let text = "Tasks of MCP there now, running and over.";
+        self.gauge("mcp_tasks", text, |shard| shard.mcp.tasks)?;
+        let text = "Notifications sent over MCP.";
+        self.counter("mcp_notifications", text, |shard| shard.mcp.counts.notifications)?;
+        let text = "Notifications sent over MCP that tell of a gap.";
+        self.counter("mcp_gaps", text, |shard| shard.mcp.counts.gaps)?;
+        let text = "Sessions of MCP that had to go for others.";
+        self.counter("mcp_sessions_evicted", text, |shard| shard.mcp.counts.sessions_evicted)?;
+        let text = "Sessions of MCP that were not used for too long.";
+        let idled_out = |shard: &ShardMetrics| shard.mcp.counts.sessions_idled_out;
+        self.counter("mcp_sessions_idled_out", text, idled_out)?;
+        let text = "Calls of tools over MCP that are over, by era and outcome.";
+        let samples = |shard: &ShardMetrics| {
+            let eras = [("handshake", Era::Handshake), ("stateless", Era::Stateless)];
+            let of_era = |(name, era): (&'static str, Era)| {
+                let counts = shard.mcp.counts.calls[era as usize];
+                McpOutcome::NAMES
+                    .into_iter()
+                    .zip(counts)
+                    .map(move |(outcome, count)| ([("era", name), ("outcome", outcome)], count))
+            };
+            eras.into_iter().flat_map(of_era).collect()
+        };
+        self.labelled("mcp_calls", text, samples, ConstCounter::new)
     }
 
     fn process(&mut self, process: &ProcessMetrics) -> fmt::Result {
-        let ProcessMetrics { connections_max, log_records_dropped } = *process;
+        let ProcessMetrics { connections_max, log_records_dropped, spans_dropped } = *process;
         let allowed = ConstGauge::new(connections_max);
         let text = "Connections that may be there at once.";
         let kind = allowed.metric_type();
         let name = "connections_allowed";
         allowed.encode(self.encoder.encode_descriptor(name, text, None, kind)?)?;
-        let dropped = ConstCounter::new(log_records_dropped);
-        let text = "Records that the log had no room for.";
-        let kind = dropped.metric_type();
-        dropped.encode(self.encoder.encode_descriptor("log_records_dropped", text, None, kind)?)
+        for (name, text, count) in [
+            ("log_records_dropped", "Records that the log had no room for.", log_records_dropped),
+            ("spans_dropped", "Spans that their queue had no room for.", spans_dropped),
+        ] {
+            let dropped = ConstCounter::new(count);
+            let kind = dropped.metric_type();
+            dropped.encode(self.encoder.encode_descriptor(name, text, None, kind)?)?;
+        }
+        Ok(())
     }
 
     fn counter(
@@ -304,6 +386,29 @@ impl Families<'_, '_> {
 
     fn gauge(&mut self, name: &str, text: &str, value: Value) -> fmt::Result {
         self.family(name, text, |shard| ConstGauge::new(value(shard)))
+    }
+
+    /// One family: several samples of each shard, told apart by more labels.
+    fn labelled<const N: usize, M: EncodeMetric>(
+        &mut self,
+        name: &str,
+        text: &str,
+        samples: impl Fn(&ShardMetrics) -> Vec<([(&'static str, &'static str); N], u64)>,
+        metric: fn(u64) -> M,
+    ) -> fmt::Result {
+        if self.shards.is_empty() {
+            return Ok(());
+        }
+        let kind = metric(0).metric_type();
+        let mut family = self.encoder.encode_descriptor(name, text, None, kind)?;
+        for shard in self.shards {
+            let number = shard.shard.to_string();
+            for (more, value) in samples(shard) {
+                let labels: Vec<_> = [("shard", &*number)].into_iter().chain(more).collect();
+                metric(value).encode(family.encode_family(&labels)?)?;
+            }
+        }
+        Ok(())
     }
 
     /// One family: a sample of each shard. `bytes` in its name is its unit, and goes to its end.

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::metrics::{ExecutionCounts, ProcessMetrics, ShardMetrics, render};
+use super::metrics::{
+    ExecutionCounts, McpCounts, McpMetrics, ProcessMetrics, ShardMetrics, render,
+};
 use crate::endpoint::MetricsFormat;
 use crate::memory::{Pressure, RingPoolUsage};
 use crate::reactor::{Counters as ReactorCounters, SocketCounters};
@@ -127,11 +129,24 @@ fn shard(number: u32) -> ShardMetrics {
         doors: 2,
         door_bytes: 3,
         waiting_bytes: 12,
+        mcp: McpMetrics {
+            counts: McpCounts {
+                calls: [[1, 2, 3, 4, 5], [6, 7, 8, 9, 10]],
+                notifications: 21,
+                gaps: 22,
+                sessions_evicted: 23,
+                sessions_idled_out: 24,
+            },
+            sessions: 25,
+            doors: 26,
+            tasks: 27,
+        },
     }
 }
 
 fn rendered(format: MetricsFormat) -> String {
-    let process = ProcessMetrics { connections_max: 1_000, log_records_dropped: 7 };
+    let process =
+        ProcessMetrics { connections_max: 1_000, log_records_dropped: 7, spans_dropped: 11 };
     String::from_utf8(render(format, vec![shard(0), shard(1)], process)).unwrap()
 }
 
@@ -169,6 +184,26 @@ fn every_number_stands_under_its_name_unit_and_shard() {
     assert_eq!(value("frames_encoded", "{shard=\"0\"}"), 2);
     assert_eq!(value("connections", "{shard=\"0\"}"), 9);
     assert_eq!(value("log_records_dropped", ""), 7);
+    assert_eq!(value("spans_dropped", ""), 11);
+    let call = |era: &str, outcome: &str| {
+        value("mcp_calls", &format!("{{shard=\"1\",era=\"{era}\",outcome=\"{outcome}\"}}"))
+    };
+    assert_eq!(call("handshake", "completed"), 1);
+    assert_eq!(call("handshake", "cancelled"), 5);
+    assert_eq!(call("stateless", "tool_error"), 7);
+    assert_eq!(call("stateless", "input_required"), 8);
+    assert_eq!(call("stateless", "refused"), 9);
+    for (name, count) in [
+        ("mcp_notifications", 21),
+        ("mcp_gaps", 22),
+        ("mcp_sessions_evicted", 23),
+        ("mcp_sessions_idled_out", 24),
+        ("mcp_sessions", 25),
+        ("mcp_doors", 26),
+        ("mcp_tasks", 27),
+    ] {
+        assert_eq!(value(name, "{shard=\"0\"}"), count);
+    }
     assert_eq!(value("connections_allowed", ""), 1_000);
     let version = concat!("{version=\"", env!("CARGO_PKG_VERSION"), "\"}");
     assert_eq!(value("build", version), 1);

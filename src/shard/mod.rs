@@ -32,6 +32,8 @@ mod log;
 mod memory;
 #[cfg(feature = "server")]
 pub mod metrics;
+#[cfg(feature = "server")]
+mod places;
 mod produce;
 mod reader;
 mod run;
@@ -69,6 +71,8 @@ pub use feed::PublishError;
 pub use handle::{CallError, HandleError, ShardHandle, ShardThread};
 pub use log::Log;
 pub use memory::{MemoryStatus, Shortage};
+#[cfg(feature = "server")]
+pub use places::Places;
 pub use reader::Subscriber;
 pub use reader::link::Flaw;
 #[cfg(feature = "server")]
@@ -295,7 +299,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let (mailbox_sender, mailbox) = std::sync::mpsc::sync_channel(limits::MAILBOX_COMMANDS_MAX);
         let chunk_bytes_max = *limits::RING_CLASS_BYTES.last().expect("there are classes") / 4;
         #[cfg(feature = "server")]
-        let mcp = serve::McpSetUp::new(config.mcp_key, config.access.is_guarded())?;
+        let mcp = serve::McpSetUp::new(&config)?;
         Ok(Shard {
             engine: Engine::new(config.engine, now),
             secrets: Secrets::new(config.seed),

@@ -92,7 +92,7 @@ impl<R: Reactor + 'static> Shard<R> {
             return; // It was stopped meanwhile.
         };
         let mut notes = Notes::default();
-        let mut context = Context::new(self.now, writer, before, &mut notes);
+        let mut context = Context::new(self.now, writer, before, &mut notes, &run.trace);
         let mut has_panicked = false;
         let step = catch_unwind(AssertUnwindSafe(|| tool.step(&mut context)));
         let step = step.unwrap_or_else(|panic| {
@@ -304,7 +304,8 @@ impl<R: Reactor + 'static> Shard<R> {
         run.producer = Producer::Thread(Arc::clone(&host));
         run.publish_gate();
         let exchange = Arc::clone(&run.exchange);
-        let output = Output::new(writer, run.control.view(), exchange, host);
+        let trace = std::mem::take(&mut run.trace);
+        let output = Output::new(writer, run.control.view(), exchange, host, trace);
         self.away.push(handle.index);
         let (mailbox, bell) = (self.mailbox_sender.clone(), Arc::clone(&self.bell));
         let done = Box::new(move |writer: RingWriter, result, panicked| {

@@ -17,6 +17,7 @@ use crate::memory::{
 };
 use crate::reactor::{Clock, Waker};
 use crate::tool::{Host, Notes, StopHook, Tool, ToolSpec, Work};
+use crate::trace::TraceContext;
 
 /// Where the ring's writer is.
 pub(super) enum Ring {
@@ -166,6 +167,8 @@ pub(super) struct Run {
     /// What there is to know of that, once it has begun; not while it is being looked at.
     #[cfg(feature = "server")]
     pub call: Option<Box<super::serve::OpenCall>>,
+    /// What it is a part of.
+    pub trace: TraceContext,
     pub ring_bytes: u32,
     pub chunk_bytes: u32,
     pub producer: Producer,
@@ -256,6 +259,17 @@ impl Run {
         let has_sleepers = self.exchange.has_sleepers();
         self.remotes.iter_mut().for_each(|remote| remote.wake(has_sleepers));
         self.rouse_readers(&mut Waker::wake);
+    }
+
+    /// As [`Run::knock`], for one of them.
+    #[cfg(feature = "server")]
+    pub fn knock_for(&mut self, subscriber: SubscriberId) {
+        let mut remotes = self.remotes.iter_mut();
+        if let Some(remote) = remotes.find(|remote| remote.subscriber == subscriber) {
+            remote.knock();
+            full_fence(); // exchange:sleep, page:asleep
+            remote.wake(self.exchange.has_sleepers());
+        }
     }
 
     /// As [`Run::knock`], for one of them whose client has acknowledged everything through `seq`.

@@ -13,7 +13,8 @@ use crate::engine::{
     SubscribeError, SubscribeSpec, Totals,
 };
 use crate::memory::{ChunkHeader, RingPoolConfig};
-use crate::tool::{Context, Need, Prepared, Step, Tool, ToolError, ToolSpec, Work};
+use crate::tool::{Context, Job, Need, Prepared, Step, Tool, ToolError, ToolSpec, Work};
+use crate::trace::TraceContext;
 
 fn config() -> ShardConfig {
     let rings = RingPoolConfig { prealloc_bytes: 0, ..Default::default() };
@@ -515,6 +516,42 @@ fn what_was_lent_and_never_published_costs_old_chunks_and_nothing_else() {
     }
     assert!(diary[0].starts_with("gap 1..=") && diary[0].ends_with("overtaken"), "{diary:?}");
     assert_eq!(diary.last().unwrap(), "end completed ");
+}
+
+#[test]
+fn a_tool_sees_what_its_run_is_a_part_of() {
+    struct Tells;
+    impl Tool for Tells {
+        fn step(&mut self, context: &mut Context<'_>) -> Step {
+            let text = format!("{:?}", context.trace());
+            assert!(context.emit(text.as_bytes()).is_ok());
+            Step::Done
+        }
+    }
+    let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    let told = TraceContext::parse(Some(parent), Some("a=1"), None);
+    for trace in [told, TraceContext::default()] {
+        let steps = Work::Steps(Box::new(Tells));
+        let thread =
+            Work::Thread(Box::new(|out| Ok(out.send(format!("{:?}", out.trace()).as_bytes())?)));
+        for work in [steps, thread] {
+            let mut shard = shard();
+            shard.run_jobs_by_hand();
+            let prepared = Prepared { trace: trace.clone(), ..Prepared::new(work) };
+            let id = shard.execute_prepared(prepared, ExecuteOptions::default()).unwrap();
+            let mut polled = shard.subscribe_polled(id, with(Policy::Drop)).unwrap();
+            turn_until_idle(&mut shard);
+            if let Some(job) = shard.next_job() {
+                let Job { mut output, work, done } = *job;
+                let result = work(&mut output);
+                done(output.into_writer(), result, false);
+            }
+            turn_until_idle(&mut shard);
+            let delivery = shard.poll(&mut polled);
+            let Some(Delivery::Chunk(chunk)) = delivery else { panic!("{delivery:?}") };
+            assert_eq!(chunk.data, format!("{trace:?}").as_bytes());
+        }
+    }
 }
 
 #[test]

@@ -11,7 +11,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 
 use crate::base::Random;
-use crate::reactor::{IoError, ListenAddress, ListenError, ListenOptions, Peer};
+use crate::reactor::released::{Carried, Past};
+use crate::reactor::{IoError, ListenAddress, ListenError, ListenOptions, Peer, ReleasedSocket};
 use crate::sim::world::{EAGAIN, SimWorld};
 
 /// Bytes under way in one direction of a stream.
@@ -262,9 +263,14 @@ impl Network {
             }
             ListenAddress::Unix(_) => Peer::Unix { pid: 1 + index as i32, uid: 1_000, gid: 1_000 },
         };
+        self.open(peer);
+        Ok(index)
+    }
+
+    fn open(&mut self, peer: Peer) -> usize {
         let (up, down) = (Direction::default(), Direction::default());
         self.streams.push(Stream { up, down, is_reset: false, is_told: [false; 2], peer });
-        Ok(index)
+        self.streams.len() - 1
     }
 }
 
@@ -295,6 +301,17 @@ impl SimWorld {
     ) -> Result<SimClient, IoError> {
         let world = &mut *self.world.borrow_mut();
         world.network.connect(address, from, &mut world.random).map(SimClient)
+    }
+
+    /// A connection that no listener has accepted, as standard input and output are one; the
+    /// server's end is for [`crate::reactor::Reactor::adopt`].
+    pub fn pair(&self) -> (SimClient, ReleasedSocket) {
+        let mut network = self.network();
+        let peer = Peer::Unix { pid: 1, uid: 1_000, gid: 1_000 };
+        let index = network.open(peer);
+        network.accepted_count += 1;
+        let carried = Carried::Simulated(Box::new(network.let_go(index)));
+        (SimClient(index), ReleasedSocket { carried, past: Past::none(peer) })
     }
 
     /// As the server sees this client.

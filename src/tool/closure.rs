@@ -14,6 +14,7 @@ use crate::limits;
 use crate::memory::atomic::full_fence;
 use crate::memory::{CHUNK_MORE, ChunkHeader, ControlView, Exchange, RingWriter, WriteError};
 use crate::tool::step::{Notes, Report};
+use crate::trace::TraceContext;
 
 /// What a tool's thread needs of the world it runs in.
 pub trait Host: Send + Sync {
@@ -73,6 +74,7 @@ pub struct Output {
     control: ControlView,
     exchange: Arc<Exchange>,
     host: Arc<dyn Host>,
+    trace: TraceContext,
 }
 
 /// The execution was cancelled, or nobody can read it any more: return.
@@ -108,8 +110,15 @@ impl Output {
         control: ControlView,
         exchange: Arc<Exchange>,
         host: Arc<dyn Host>,
+        trace: TraceContext,
     ) -> Output {
-        Output { writer, control, exchange, host }
+        Output { writer, control, exchange, host, trace }
+    }
+
+    /// What the run is a part of, to be told to whoever does some of its work: see
+    /// [`TraceContext::variables`].
+    pub fn trace(&self) -> &TraceContext {
+        &self.trace
     }
 
     /// Sends a chunk, or several where `payload` is longer than the ring takes at once (all but the

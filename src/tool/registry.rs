@@ -17,6 +17,7 @@ use crate::tool::{
 };
 #[cfg(feature = "tools")]
 use crate::tool::{CommandPolicy, generate_timeseries, process, run_command, search_files};
+use crate::trace::TraceContext;
 
 /// A tool with its arguments checked, ready to run.
 #[derive(Debug)]
@@ -31,6 +32,8 @@ pub struct Prepared {
     pub timeouts: Timeouts,
     /// Where its progress comes from.
     pub progress: ProgressSource,
+    /// What its run is a part of, if its caller has said so.
+    pub trace: TraceContext,
 }
 
 impl Prepared {
@@ -38,7 +41,8 @@ impl Prepared {
     pub fn new(work: Work) -> Prepared {
         let timeouts = Timeouts::NONE;
         let progress = ProgressSource::Tool;
-        Prepared { tool: None, work, need: Need::default(), timeouts, progress }
+        let (need, trace) = (Need::default(), TraceContext::default());
+        Prepared { tool: None, work, need, timeouts, progress, trace }
     }
 }
 
@@ -398,7 +402,8 @@ impl Tools {
         let spec = &entry.spec;
         let (work, need) = (entry.prepare)(&given, spec.need).map_err(StartError::Argument)?;
         let (timeouts, progress) = (spec.timeouts, spec.progress);
-        Ok(Prepared { tool: Some(Arc::clone(spec)), work, need, timeouts, progress })
+        let tool = Some(Arc::clone(spec));
+        Ok(Prepared { tool, work, need, timeouts, progress, trace: TraceContext::default() })
     }
 
     /// Does what a tool has put out fit the schema of its output? If it has none, anything does.

@@ -30,6 +30,7 @@ use crate::tool::watch::Watch;
 use crate::tool::{
     ArgumentError, Arguments, Files, Need, Output, SubscribeDefaults, ToolError, ToolSpec, Work,
 };
+use crate::trace::TraceContext;
 
 /// Takes a whole read in one chunk.
 const RING_BYTES: u32 = 64 << 10;
@@ -152,7 +153,7 @@ impl Plan {
     }
 
     fn run(&self, groups: Arc<Groups>, out: &mut Output) -> Result<(), ToolError> {
-        let command = self.command()?;
+        let command = self.command(out.trace())?;
         let group = Group::spawn(command, groups).map_err(|error| self.spawn_error(&error))?;
         let exit = Watch::new(group, out.chunk_bytes_max()).run(out)?;
         out.exit(exit);
@@ -162,7 +163,7 @@ impl Plan {
         }
     }
 
-    fn command(&self) -> Result<Command, ToolError> {
+    fn command(&self, trace: &TraceContext) -> Result<Command, ToolError> {
         let mut command = Command::new(&self.argv[0]);
         command.args(&self.argv[1..]).stdout(Stdio::piped()).stderr(Stdio::piped());
         if let Some(cwd) = &self.cwd {
@@ -178,6 +179,15 @@ impl Plan {
         }
         if self.clear_env {
             command.env_clear();
+        }
+        if trace.parent.is_some() {
+            // All of them: what this process was started with is another trace's.
+            for (name, value) in trace.variables() {
+                match value {
+                    Some(value) => command.env(name, value),
+                    None => command.env_remove(name),
+                };
+            }
         }
         command.envs(self.env.iter().map(|(name, value)| (name, value)));
         command.stdin(match &self.stdin {

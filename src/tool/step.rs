@@ -8,6 +8,7 @@ use crate::engine::{Exit, Gate, Kind, Measure, ProgressReport};
 use crate::limits;
 use crate::memory::{ChunkHeader, RingWriter, WriteError};
 use crate::tool::ToolError;
+use crate::trace::TraceContext;
 
 /// A tool that runs on its shard's own thread, one short step at a time.
 ///
@@ -153,6 +154,7 @@ pub struct Context<'a> {
     writer: &'a mut RingWriter,
     gate: Gate,
     notes: &'a mut Notes,
+    trace: &'a TraceContext,
 }
 
 /// Why a chunk was not emitted. Nothing was written.
@@ -174,8 +176,14 @@ impl<'a> Context<'a> {
         writer: &'a mut RingWriter,
         gate: Gate,
         notes: &'a mut Notes,
+        trace: &'a TraceContext,
     ) -> Context<'a> {
-        Context { now, writer, gate, notes }
+        Context { now, writer, gate, notes, trace }
+    }
+
+    /// What the run is a part of.
+    pub fn trace(&self) -> &TraceContext {
+        self.trace
     }
 
     /// The time of this step.

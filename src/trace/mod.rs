@@ -1,13 +1,16 @@
-//! Stratum 0: what a shard knows about itself. [`counters`] how often, [`flight`] what last,
+//! Stratum 0: what a shard knows about itself. [`context`] what a request is a
+//! part of, [`counters`] how often, [`flight`] what last,
 //! [`histogram`] how long, [`log`] what an operator is told, [`span`] what one request took part
 //! in. Recording never allocates (but spans), locks, reads a clock or makes a syscall.
 
+pub mod context;
 pub mod counters;
 pub mod flight;
 pub mod histogram;
 pub mod log;
 pub mod span;
 
+pub use context::{TraceContext, TraceParent};
 pub use counters::Counters;
 pub use flight::{Code, FlightRecorder};
 pub use histogram::{Histogram, Summary};

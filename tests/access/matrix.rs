@@ -125,7 +125,12 @@ fn assert_refused(asking: &Asking, address: &str, status: u16, code: &str) {
     let (got, head, body) = asking.answer(address);
     assert_eq!(got, status, "{asking:?}: {body}");
     let document: Value = serde_json::from_str(&body).unwrap();
-    assert_eq!(document["error"]["code"], code, "{asking:?}");
+    // At `/mcp` it is said in the words of JSON-RPC.
+    let error = match document.get("jsonrpc") {
+        Some(_) => &document["error"]["data"],
+        None => &document["error"],
+    };
+    assert_eq!(error["code"], code, "{asking:?}");
     assert!(!head.contains("access-control-"), "{asking:?}: {head}");
     assert_eq!(head.contains("www-authenticate: bearer"), status == 401, "{asking:?}: {head}");
 }

@@ -58,7 +58,9 @@ fn each_request_is_a_span_of_its_clients_trace() {
         let address = listener.local_addr().unwrap();
         let collector = collect(listener);
         let endpoint = format!("http://{address}");
-        let started = Program::piped(reactor, &["--otlp-endpoint", &endpoint]);
+        let options = ["--otlp-endpoint", &endpoint, "--allow-commands", "sh"];
+        let started = Program::piped(reactor, &options);
+        let mut told = String::new();
         if let Some(mut program) = started {
             program.ping(1);
             let arguments = json!({"chunks": 2, "delay_ms": 1, "chunk_size": 40});
@@ -68,6 +70,8 @@ fn each_request_is_a_span_of_its_clients_trace() {
             assert_eq!(program.next()["result"]["isError"], true);
             program.ask(4, "tools/call", call("nothing", json!({})));
             assert_eq!(program.next()["error"]["code"], -32_602);
+            program.ask(5, "tools/call", call("run_command", tell_trace()));
+            told = program.next()["result"]["content"][0]["text"].as_str().unwrap().to_owned();
             assert_quiet_end(program.finish());
         }
         drop(std::net::TcpStream::connect(address).unwrap());
@@ -95,7 +99,31 @@ fn each_request_is_a_span_of_its_clients_trace() {
         assert_eq!(attribute(call, "error.type"), None);
         assert_eq!(attribute(find("3").unwrap(), "error.type"), Some("tool_error"));
         assert_eq!(attribute(find("4").unwrap(), "error.type"), Some("-32602"));
+        // What a command does is a part of the span of its call.
+        let own = find("5").unwrap()["spanId"].as_str().unwrap();
+        assert_eq!(told, format!("00-0af7651916cd43dd8448eb211c80319c-{own}-01,none,none"));
     }
+}
+
+/// Says what a command finds in its environment.
+fn tell_trace() -> Value {
+    let script = "printf %s \"$TRACEPARENT,${TRACESTATE-none},${BAGGAGE-none}\"";
+    json!({"argv": ["sh", "-c", script]})
+}
+
+#[test]
+fn without_spans_a_command_is_a_part_of_its_clients() {
+    let Some(mut program) = Program::piped("mio", &["--allow-commands", "sh"]) else { return };
+    let mut params = call("run_command", tell_trace());
+    params["_meta"]["tracestate"] = "a=1".into();
+    program.ask(1, "tools/call", params.clone());
+    let text = |answer: &Value| answer["result"]["content"][0]["text"].clone();
+    let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    assert_eq!(text(&program.next()), format!("{parent},a=1,none"));
+    params["_meta"]["traceparent"] = "00-nothing".into();
+    program.ask(2, "tools/call", params);
+    assert_eq!(text(&program.next()), ",none,none");
+    assert_quiet_end(program.finish());
 }
 
 #[test]

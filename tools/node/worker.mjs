@@ -5,6 +5,9 @@
 //   node worker.mjs --url http://127.0.0.1:8808 --session me
 //                   [--mode parts|lines] [--only a,b] [--token T]
 //
+// A call that is part of a trace brings `traceparent` (and `tracestate`, `baggage`), as W3C spells
+// them: `run` is given it, to hand it on to whomever it asks.
+//
 // A tool is an async generator. It yields parts: { content }, where content is a text or any other
 // value, { progress: { progress, total, message } }, or both. The generator is only asked for its
 // next part when the one before was taken: a subscriber that blocks slows the tool itself.
@@ -21,7 +24,7 @@ import { parseArgs } from "node:util";
 class Cancelled extends Error {}
 
 class Worker {
-  /** `tools`: by name { description, input_schema, run(args, signal), ... }. */
+  /** `tools`: by name { description, input_schema, run(args, signal, call), ... }. */
   constructor({ url, session, token, tools, mode = "parts", log = () => {} }) {
     Object.assign(this, { url: new URL(url), session, token, tools, mode, log });
     this.agent = new (this.#client().Agent)({ keepAlive: true });
@@ -80,7 +83,7 @@ class Worker {
       if (call.next_seq > 1) throw new Error("the worker was restarted in the middle of this call");
       const run = this.tools[call.name]?.run;
       if (!run) throw new Error(`this worker has no tool ${call.name}`);
-      const parts = withEnd(run(call.arguments, signal), call.id, signal);
+      const parts = withEnd(run(call.arguments, signal, call), call.id, signal);
       await (this.mode === "lines" ? this.#sendLines(parts, signal) : this.#sendEach(parts, signal));
       this.log(`completed ${call.id}`);
     } catch (thrown) {

@@ -4,7 +4,7 @@ use super::hosts::is_same_origin;
 use super::{Access, Guard, OriginPlace};
 use crate::base::{ExecutionId, Instant, Principal};
 use crate::endpoint::ApiError;
-use crate::endpoint::answer::Answer;
+use crate::endpoint::answer::{Answer, Words};
 use crate::endpoint::ask;
 use crate::wire::http1::{Header, HeaderFault, Method, Query, RequestHead, Status};
 
@@ -21,9 +21,13 @@ impl Access {
     /// Decides about a request by its head. Nothing else was looked at yet.
     pub(in crate::endpoint) fn admit(&self, head: &RequestHead<'_>, now: Instant) -> Admission {
         let shown = Shown::by(head);
+        let words = Words::at(head.target.path);
         let origin = match self.check_source(head, &shown) {
             Ok(origin) => origin,
-            Err(error) => return Admission { origin: None, verdict: Err(Answer::error(&error)) },
+            Err(error) => {
+                let verdict = Err(Answer::error_in(words, &error));
+                return Admission { origin: None, verdict };
+            }
         };
         // A browser asks first, and without a token, whether the page may ask.
         let is_preflight = head.method == Method::Options && shown.asks_for_method;
@@ -75,16 +79,18 @@ impl Access {
         now: Instant,
     ) -> Result<Principal, Answer> {
         let authorization = shown.authorization.text("authorization");
-        let authorization = authorization.map_err(|fault| Answer::error(&fault.into()))?;
+        let words = Words::at(head.target.path);
+        let authorization =
+            authorization.map_err(|fault| Answer::error_in(words, &fault.into()))?;
         let Some(guard) = &self.guard else { return Ok(Principal::ANYONE) };
         match authorization {
             Some(credentials) => {
                 let owner = bearer(credentials).and_then(|token| guard.tokens.owner_of(token));
-                owner.ok_or_else(|| Answer::unauthorized(WRONG_TOKEN))
+                owner.ok_or_else(|| Answer::unauthorized(words, WRONG_TOKEN))
             }
             None => guard.holder_of(head, now).ok_or_else(|| match has_ticket(head) {
-                true => Answer::unauthorized(WRONG_TOKEN),
-                false => Answer::unauthorized(NO_TOKEN),
+                true => Answer::unauthorized(words, WRONG_TOKEN),
+                false => Answer::unauthorized(words, NO_TOKEN),
             }),
         }
     }

@@ -170,6 +170,7 @@ impl<R: Reactor + 'static> Shard<R> {
         };
         let prepared = self.prepare_tool(owner, &execute.tool, &execute.arguments);
         let opened = prepared.map_err(ExecuteError::Start).and_then(|mut prepared| {
+            prepared.trace = execute.trace.clone();
             let ring_bytes = &mut prepared.need.ring_bytes;
             *ring_bytes = self.served_ring_bytes().max(*ring_bytes);
             self.execute_prepared(prepared, options)

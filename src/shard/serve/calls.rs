@@ -333,7 +333,8 @@ impl<R: Reactor + 'static> Shard<R> {
         let Some(open) = &run.call else { return };
         let name = run.tool.as_ref().map_or("", |tool| tool.name.as_str());
         let (arguments, next_seq) = (&open.arguments, open.next_seq());
-        let document = documents::tool_call(call, name, arguments, &run.timeouts, next_seq);
+        let (timeouts, trace) = (&run.timeouts, &run.trace);
+        let document = documents::tool_call(call, name, arguments, timeouts, next_seq, trace);
         self.tell_worker(id, "tool_call", &document);
     }
 

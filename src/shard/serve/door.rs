@@ -32,7 +32,7 @@ use crate::limits;
 use crate::memory::{ControlFile, Geometry, ReaderPageFile, WildCursor};
 use crate::reactor::{ConnectionId, Peer, Reactor};
 use crate::tool::{Need, Prepared, ToolSpec, Work};
-use crate::trace::Level;
+use crate::trace::{Level, TraceContext};
 use crate::wire::http1::{Status, begin_chunk, end_chunk};
 use crate::wire::{ndjson, write_json};
 
@@ -342,6 +342,7 @@ impl<R: Reactor + 'static> Shard<R> {
             tool: Some(Arc::new(spec)),
             work: Work::Feed,
             need,
+            trace: TraceContext::default(),
         };
         let options = ExecuteOptions {
             start,
@@ -415,7 +416,11 @@ impl<R: Reactor + 'static> Shard<R> {
                 let Some(Remote { seat: Seat::Process(seat), .. }) = remote else { return };
                 match seat.take_mapped() {
                     Ok(true) => seat.wake(), // It may sleep already, unseen.
-                    Ok(false) if self.watched.contains(&index) => self.sample_readers(index),
+                    Ok(false) if self.watched.contains(&index) => {
+                        self.sample_readers(index);
+                        self.pump();
+                        self.knock_again(execution, subscriber);
+                    }
                     Ok(false) => {}
                     Err(error) => {
                         self.counters.door_readers_evicted += 1;
@@ -427,6 +432,17 @@ impl<R: Reactor + 'static> Shard<R> {
             }
         }
         self.pump();
+    }
+
+    /// Who has said where it stands says so once for each knock: if that is still of interest, it is
+    /// knocked for again.
+    fn knock_again(&mut self, execution: ExecutionId, subscriber: SubscriberId) {
+        let index = execution.slot.index;
+        if self.watched.contains(&index)
+            && let Some(run) = &mut self.runs[index as usize]
+        {
+            run.knock_for(subscriber);
+        }
     }
 
     /// The connection that was a line is gone.

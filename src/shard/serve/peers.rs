@@ -11,6 +11,7 @@ use crate::endpoint::{Answer, ApiError, Call, McpRequest, MetricsFormat, documen
 use crate::engine::{Outcome, State};
 use crate::limits;
 use crate::reactor::{ConnectionId, Reactor};
+use crate::trace::Span;
 use crate::wire::http1::Status;
 
 /// An answer that is being put together out of those of all shards.
@@ -20,6 +21,8 @@ pub(super) struct Gathering {
     format: Option<MetricsFormat>,
     /// It is a list of MCP.
     listed: Option<Box<McpRequest>>,
+    /// What that is in a trace.
+    span: Option<Box<Span>>,
     parts: Vec<Part>,
     missing_count: usize,
     /// What it will be, whatever they say: it was only to be told to them.
@@ -110,7 +113,9 @@ impl<R: Reactor + 'static> Shard<R> {
             _ => (None, None),
         };
         let (parts, missing_count) = (vec![own_part], asked_count);
-        let gathering = Gathering { id, format, listed, parts, missing_count, answer };
+        let span = self.serve.as_mut().filter(|_| listed.is_some());
+        let span = span.and_then(|serve| serve.mcp.take_span());
+        let gathering = Gathering { id, format, listed, span, parts, missing_count, answer };
         if asked_count == 0 {
             return self.answer_gathered(gathering);
         }
@@ -181,7 +186,7 @@ impl<R: Reactor + 'static> Shard<R> {
             }
         }
         if let Some(request) = gathering.listed {
-            return self.answer_listed(gathering.id, &request, list);
+            return self.answer_listed(gathering.id, &request, list, gathering.span);
         }
         let answer = match gathering.format {
             Some(format) => {
@@ -231,6 +236,7 @@ impl<R: Reactor + 'static> Shard<R> {
             waiting_bytes,
             doors: self.door_count(),
             door_bytes: self.door_bytes(),
+            mcp: self.serve.as_ref().map(|serve| serve.mcp.metrics()).unwrap_or_default(),
         }
     }
 
@@ -239,6 +245,7 @@ impl<R: Reactor + 'static> Shard<R> {
         ProcessMetrics {
             connections_max: u64::from(self.socket_limits.connections_max) * shard_count,
             log_records_dropped: self.log.dropped_total(),
+            spans_dropped: self.spans.dropped()(),
         }
     }
 }

@@ -6,7 +6,7 @@ use super::script::{self, Script};
 use crate::engine::EngineLimits;
 use crate::memory::RingPoolConfig;
 use crate::reactor::{ListenAddress, ListenOptions, SocketLimits};
-use crate::shard::{Shard, ShardConfig};
+use crate::shard::{LineOptions, Places, Shard, ShardConfig};
 use crate::sim::network::SimClient;
 use crate::sim::reactor::SimReactor;
 use crate::sim::world::{EAGAIN, SimFaults, SimWorld};
@@ -52,11 +52,13 @@ impl House {
         let world = SimWorld::new(1, SimFaults::NONE);
         let mut address: ListenAddress = "127.0.0.1:0".parse().unwrap();
         let mut shards = Vec::new();
+        let places = Places::default();
         for shard in 0..shard_count {
             let config = ShardConfig {
                 engine: EngineLimits { shard, executions_max: 8, ..EngineLimits::default() },
                 rings: RingPoolConfig { prealloc_bytes: 0, bytes_max },
                 seed: Some(1),
+                mcp_places: Some(places.clone()),
                 ..set_up.clone()
             };
             let mut shard = Shard::with_reactor(SimReactor::new(&world, 1), config).unwrap();
@@ -101,6 +103,14 @@ impl House {
     pub fn visit(&mut self, text: &str) -> SimClient {
         let client = self.world.connect(&self.address).unwrap();
         self.say(client, text);
+        client
+    }
+
+    /// A new connection of lines, as standard input and output are one.
+    pub fn lines(&mut self, settle: Duration) -> SimClient {
+        let (client, socket) = self.world.pair();
+        let options = LineOptions { settle, ..LineOptions::default() };
+        self.shards[0].open_lines(socket, options).unwrap();
         client
     }
 

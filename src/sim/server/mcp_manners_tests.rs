@@ -4,6 +4,9 @@
 use serde_json::{Value, json};
 
 use super::house::House;
+use crate::limits;
+use crate::shard::{ShardConfig, Spans};
+use crate::tool::{Abilities, Asking, Question, Replies, ToolSpec};
 
 const ACCEPT: &str = "Accept: application/json, text/event-stream\r\n";
 const JSON: &str = "Content-Type: application/json\r\n";
@@ -215,6 +218,134 @@ fn who_comes_from_elsewhere_is_refused() {
     }
     let same = format!("Host: localhost:80\r\nOrigin: http://localhost:80\r\n{session}");
     assert_eq!(post(&mut house, &same, &ping(1.into())).0, "200");
+}
+
+#[test]
+fn who_works_for_a_call_is_told_what_it_is_a_part_of() {
+    let (spans, receiver) = Spans::queue();
+    for spans in [Spans::off(), spans] {
+        let is_on = spans.is_on();
+        let mut house = House::with(ShardConfig { spans, ..ShardConfig::default() });
+        let body = r#"{"description":"d","input_schema":{"type":"object"}}"#;
+        let put = house.visit(&format!(
+            "PUT /v1/virtual-tools/echo HTTP/1.1\r\nHost: localhost\r\n{JSON}Content-Length: {}\r\n\
+             \r\n{body}",
+            body.len()
+        ));
+        assert!(house.hear(put).starts_with("HTTP/1.1 201 "));
+        let worker = house.visit(
+            "GET /v1/tool-calls/stream HTTP/1.1\r\nHost: localhost\r\nX-Session-ID: w\r\n\r\n",
+        );
+        house.hear(worker);
+        let mut message = modern("tools/call", json!({"name": "echo", "arguments": {}}));
+        message["params"]["_meta"]["traceparent"] = PARENT.into();
+        message["params"]["_meta"]["tracestate"] = "a=1".into();
+        let headers = format!("{MODERN}Mcp-Method: tools/call\r\nMcp-Name: echo\r\n");
+        let text = message.to_string();
+        let client = house.visit(&format!(
+            "POST /mcp HTTP/1.1\r\nHost: localhost\r\n{ACCEPT}{JSON}{headers}\
+             Content-Length: {}\r\n\r\n{text}",
+            text.len()
+        ));
+        let told = house.hear(worker);
+        let data = told.lines().find_map(|line| line.strip_prefix("data: ")).expect(&told);
+        let told: Value = serde_json::from_str(data).unwrap();
+        assert_eq!(told["tracestate"], "a=1");
+        house.world.client_reset(client);
+        house.pass(std::time::Duration::from_millis(1));
+        if !is_on {
+            assert_eq!(told["traceparent"], PARENT);
+            continue;
+        }
+        // With spans there is one between the client's and the worker's.
+        let span = receiver.try_recv().unwrap();
+        assert_eq!(span.parent_id, Some(0xb7ad_6b71_6920_3331));
+        let own = format!("00-0af7651916cd43dd8448eb211c80319c-{:016x}-01", span.span_id);
+        assert_eq!(told["traceparent"], own.as_str());
+    }
+}
+
+const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+
+/// Asks twice, and is never content.
+fn asks(_: &Value, replies: &Replies, _: Abilities) -> Asking {
+    let schema = json!({"type": "object", "properties": {"ok": {"type": "boolean"}}});
+    let round = replies.state.as_ref().map_or(1, |state| state["round"].as_u64().unwrap() + 1);
+    let questions = vec![Question::form("sure", &format!("Round {round}?"), schema)];
+    Asking::Ask { questions, state: Some(json!({ "round": round })) }
+}
+
+#[test]
+fn what_a_tool_remembers_of_one_call_is_nothing_to_another() {
+    let mut house = House::new();
+    let spec = ToolSpec::new("delete", "Deletes a file.");
+    house.shards[0].tools_mut().insert_asking(spec, asks, |_, _, _| Ok(())).unwrap();
+    let mut call = |arguments: Value, state: Option<&Value>| {
+        let mut message = modern("tools/call", json!({"name": "delete", "arguments": arguments}));
+        let name = "io.modelcontextprotocol/clientCapabilities";
+        message["params"]["_meta"][name] = json!({"elicitation": {}});
+        if let Some(state) = state {
+            message["params"]["requestState"] = state.clone();
+            message["params"]["inputResponses"] =
+                json!({"sure": {"action": "accept", "content": {"ok": true}}});
+        }
+        let headers = format!("{MODERN}Mcp-Method: tools/call\r\nMcp-Name: delete\r\n");
+        post(&mut house, &headers, &message).2
+    };
+    let asked = call(json!({"file": "a", "deep": {"x": 1, "y": [2]}}), None);
+    let state = &asked["result"]["requestState"];
+    assert!(state.is_string(), "{asked}");
+    // The same call, however it is spelled.
+    let again = call(json!({"deep": {"y": [2], "x": 1}, "file": "a"}), Some(state));
+    assert!(again.to_string().contains("Round 2?"), "{again}");
+    for other in [
+        json!({"file": "b", "deep": {"x": 1, "y": [2]}}),
+        json!({"file": "a", "deep": {"x": 1, "y": [3]}}),
+        json!({"file": "a"}),
+        json!({}),
+    ] {
+        let refused = call(other, Some(state));
+        assert_eq!(refused["error"]["code"], -32_602, "{refused}");
+    }
+}
+
+#[test]
+fn who_is_not_let_in_is_told_so_in_the_words_of_the_protocol() {
+    let mut house = House::new();
+    let ping = ping(1.into()).to_string();
+    let foreign = format!("{ACCEPT}{JSON}Origin: https://evil.example\r\n");
+    let one_sided = format!("Accept: application/json\r\n{JSON}");
+    let text = format!("{ACCEPT}Content-Type: text/plain\r\n");
+    let packed = format!("{ACCEPT}{JSON}Content-Encoding: gzip\r\n");
+    let twice = format!("{ACCEPT}{JSON}Mcp-Session-Id: a\r\nMcp-Session-Id: b\r\n");
+    for (method, headers, status, code) in [
+        ("POST", &*foreign, "403", "origin_not_allowed"),
+        ("DELETE", "Host: evil.example\r\n", "403", "host_not_allowed"),
+        ("POST", &*one_sided, "406", "not_acceptable"),
+        ("GET", "Accept: application/json\r\n", "406", "not_acceptable"),
+        ("POST", &*text, "415", "unsupported_media_type"),
+        ("POST", &*packed, "415", "unsupported_media_type"),
+        ("POST", &*twice, "400", "invalid_header"),
+        ("PUT", "", "405", "method_not_allowed"),
+    ] {
+        let body = if method == "POST" { &*ping } else { "" };
+        let (found, head, answer) = send(&mut house, method, headers, body);
+        assert_eq!(found, status, "{headers}: {answer}");
+        assert_eq!(answer["jsonrpc"], "2.0", "{answer}");
+        assert_eq!(answer["error"]["code"], -32_600, "{answer}");
+        assert_eq!(answer["error"]["data"]["code"], code, "{answer}");
+        assert!(answer["error"]["message"].as_str().is_some_and(|text| text.len() > 10));
+        assert!(answer.get("id").is_none() && head.contains("application/json"), "{answer}");
+        assert_eq!(head.contains("allow: "), status == "405", "{head}");
+    }
+    // A body that is too long, too; and everything else is told as before elsewhere.
+    let long = " ".repeat(limits::MCP_BODY_BYTES_MAX as usize + 1);
+    let head = format!("{ACCEPT}{JSON}Content-Length: {}\r\n", long.len());
+    let client = house.visit(&format!("POST /mcp HTTP/1.1\r\nHost: localhost\r\n{head}\r\n"));
+    let heard = house.hear(client);
+    assert!(heard.starts_with("HTTP/1.1 413 ") && heard.contains("\"jsonrpc\""), "{heard}");
+    let heard = house.get("/v1/nothing");
+    assert!(heard.contains("{\"error\":{\"code\":\"unknown_path\""), "{heard}");
 }
 
 #[test]

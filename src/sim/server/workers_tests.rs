@@ -161,6 +161,30 @@ fn a_call_goes_to_its_worker_and_its_parts_come_back() {
 }
 
 #[test]
+fn a_worker_is_told_what_its_call_is_a_part_of() {
+    let mut house = House::new();
+    house.put_tool("echo", json!({}));
+    let worker = house.worker("w");
+    house.hear(worker);
+    let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    let mut told = |headers: &str| {
+        let body = r#"{"tool":"echo","arguments":{"n":1}}"#;
+        let (head, _) = house.ask(&request("POST", "/v1/executions", headers, body));
+        assert!(head.starts_with("HTTP/1.1 201"), "{head}");
+        let told = house.hear(worker);
+        let data = told.lines().find_map(|line| line.strip_prefix("data: ")).expect(&told);
+        serde_json::from_str::<Value>(data).unwrap()
+    };
+    let call = told(&format!("traceparent: {parent}\r\ntracestate: a=1\r\nbaggage: b=2\r\n"));
+    assert_eq!(call["traceparent"], parent);
+    assert_eq!((&call["tracestate"], &call["baggage"]), (&json!("a=1"), &json!("b=2")));
+    for headers in ["", "traceparent: 00-0-0-01\r\ntracestate: a=1\r\n"] {
+        let call = told(headers);
+        assert_eq!((&call["traceparent"], &call["tracestate"]), (&Value::Null, &Value::Null));
+    }
+}
+
+#[test]
 fn a_worker_that_is_gone_for_too_long_fails_what_it_was_doing_once() {
     for is_back in [false, true] {
         let mut house = House::new();

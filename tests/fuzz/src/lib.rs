@@ -8,9 +8,13 @@ pub mod draw;
 pub mod engine_events;
 pub mod host_authority;
 pub mod json_body;
+pub mod jsonrpc_lines;
+pub mod mcp_lines;
+pub mod mcp_session;
 pub mod peer;
 pub mod query_cursor;
 pub mod request_head;
+pub mod request_state;
 pub mod ring_reader;
 pub mod sse_decode;
 pub mod sse_round_trip;
@@ -25,8 +29,12 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("engine_events", engine_events::check),
     ("host_authority", host_authority::check),
     ("json_body", json_body::check),
+    ("jsonrpc_lines", jsonrpc_lines::check),
+    ("mcp_lines", mcp_lines::check),
+    ("mcp_session", mcp_session::check),
     ("query_cursor", query_cursor::check),
     ("request_head", request_head::check),
+    ("request_state", request_state::check),
     ("ring_reader", ring_reader::check),
     ("sse_decode", sse_decode::check),
     ("sse_round_trip", sse_round_trip::check),

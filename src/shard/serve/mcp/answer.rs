@@ -9,6 +9,7 @@ use std::rc::Rc;
 use serde_json::Value;
 
 use super::super::super::Shard;
+use super::super::super::metrics::McpOutcome;
 use super::super::Serve;
 use super::super::connection::{Doing, Timer};
 use super::call::{Asker, McpCall, Outlet, Stage, Tokens};
@@ -103,6 +104,16 @@ impl Kept {
     }
 }
 
+/// What became of a call that is answered so.
+pub(super) fn outcome_of(reply: &Reply) -> McpOutcome {
+    match reply {
+        Err(_) => McpOutcome::Refused,
+        Ok(result) if result["isError"] == true => McpOutcome::ToolError,
+        Ok(result) if result["resultType"] == "input_required" => McpOutcome::InputRequired,
+        Ok(_) => McpOutcome::Completed,
+    }
+}
+
 fn bytes_of(call: &McpCall) -> usize {
     match &call.stage {
         Stage::Answered(bytes) => bytes.len(),
@@ -179,6 +190,10 @@ impl<R: Reactor + 'static> Shard<R> {
             return Err(Fault::busy(format!("there are {most} requests under way already")));
         }
         let level = context.log_level;
+        let is_to_count = match &stage {
+            Stage::Asks(_) | Stage::Reads(..) | Stage::Begins => true,
+            Stage::Runs(_) | Stage::Awaits(_) | Stage::Listens(_) | Stage::Answered(_) => false,
+        };
         let span = serve.mcp.span.take();
         let (progress, partial) = (context.progress_token.clone(), context.partial_token.clone());
         let call = McpCall {
@@ -196,6 +211,7 @@ impl<R: Reactor + 'static> Shard<R> {
             held: Vec::new(),
             level,
             timer: None,
+            is_to_count,
             span,
         };
         let full = |_| Fault::busy("the server has as many requests under way as it can");
@@ -242,7 +258,27 @@ impl<R: Reactor + 'static> Shard<R> {
         serve.mcp.news.retain(|news| *news != super::News::Call(handle));
         self.free_id(call.asker, &call.context, now);
         self.cancel_span(call.span.take());
+        if call.is_to_count {
+            self.count_call(call.context.version.era(), McpOutcome::Cancelled);
+        }
         Some(call)
+    }
+
+    /// A call that is in the table is answered.
+    fn count_answer(&mut self, handle: Handle, reply: &Reply) {
+        let serve = self.serve.as_mut().expect("it has calls");
+        if let Some(call) = serve.mcp.calls.get_mut(handle)
+            && std::mem::take(&mut call.is_to_count)
+        {
+            let era = call.context.version.era();
+            self.count_call(era, outcome_of(reply));
+        }
+    }
+
+    /// A call of a tool is over.
+    pub(super) fn count_call(&mut self, era: Era, outcome: McpOutcome) {
+        let serve = self.serve.as_mut().expect("it was asked");
+        serve.mcp.counts.calls[era as usize][outcome as usize] += 1;
     }
 
     fn free_id(&mut self, asker: Asker, context: &Context, now: Instant) {
@@ -261,16 +297,21 @@ impl<R: Reactor + 'static> Shard<R> {
     /// Answers a call, which is over then.
     pub(super) fn answer_call(&mut self, handle: Handle, reply: Reply) {
         self.end_span_of(handle, &reply);
+        self.count_answer(handle, &reply);
         let serve = self.serve.as_mut().expect("it has calls");
         let Some(call) = serve.mcp.calls.get(handle) else { return };
         let (outlet, bytes) = (call.outlet, write_answer(&call.context, &reply));
+        let tells_parts = call.tokens.partial.is_some();
         if let Outlet::Lines(_) = outlet
             && self.defer_answer(handle, &bytes)
         {
             return;
         }
-        if let Outlet::Stream(_) = outlet {
-            self.serve.as_mut().expect("as above").close_notice(); // It comes before the answer.
+        // What was gathered comes before the answer. On lines that is dropped, for clients that
+        // lose what comes together with an answer; but parts of a result are counted, and all of
+        // them come.
+        if matches!(outlet, Outlet::Stream(_)) || tells_parts {
+            self.serve.as_mut().expect("as above").close_notice();
         }
         match outlet {
             Outlet::Nowhere => return self.keep_answer(handle, bytes),

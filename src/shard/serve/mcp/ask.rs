@@ -52,7 +52,16 @@ impl<R: Reactor + 'static> Shard<R> {
             Ask::GetPrompt { name, arguments } => {
                 Some(self.get_prompt(&source, &context, &results, &name, &arguments))
             }
-            Ask::Complete(wanted) => Some(self.complete_argument(owner, &results, &wanted)),
+            Ask::Complete(ref wanted) => {
+                let is_of_all = completion::asks_for_executions(wanted);
+                match is_of_all && self.gather_list(&source, &context, &ask) {
+                    true => None,
+                    false => {
+                        let ids = || self.execution_names(owner);
+                        Some(self.complete_argument(owner, &results, wanted, &ids))
+                    }
+                }
+            }
             Ask::GetTask { id } => Some(self.get_task(owner, &context, &id)),
             Ask::TaskResult { id } => self.task_result(source, context, &id),
             Ask::ListTasks { ref cursor } => match self.gather_list(&source, &context, &ask) {
@@ -119,7 +128,7 @@ impl<R: Reactor + 'static> Shard<R> {
             return Err(Fault::invalid_params(format!("unknown prompt: {name}")));
         };
         prompt.check(arguments)?;
-        let bound = Bound { principal: source.owner, method: "prompts/get", name };
+        let bound = Bound { principal: source.owner, method: "prompts/get", name, arguments };
         let replies = self.mcp.seal.replies(bound, context, self.now)?;
         match (prompt.render)(arguments, &replies, &context.client)? {
             Rendered::Messages(messages) => Ok(results.prompt(&prompt.description, messages)),
@@ -155,24 +164,23 @@ impl<R: Reactor + 'static> Shard<R> {
         source: &Source,
         context: &Context,
         name: &str,
+        arguments: &Map<String, Value>,
     ) -> Result<Replies, Fault> {
-        let bound = Bound { principal: source.owner, method: "tools/call", name };
+        let bound = Bound { principal: source.owner, method: "tools/call", name, arguments };
         self.mcp.seal.replies(bound, context, self.now)
     }
 
-    fn complete_argument(
-        &mut self,
+    /// With these ids of executions.
+    pub(super) fn complete_argument(
+        &self,
         owner: Principal,
         results: &Results<'_>,
         wanted: &Complete,
+        executions: &dyn Fn() -> Vec<String>,
     ) -> Reply {
-        let ids = self.own_executions(owner);
         let catalog = self.catalog();
-        let sources = Sources {
-            catalog: &catalog,
-            tool: &|name| self.tool_spec(owner, name),
-            executions: &|| ids.iter().map(ToString::to_string).collect(),
-        };
+        let tool = |name: &str| self.tool_spec(owner, name);
+        let sources = Sources { catalog: &catalog, tool: &tool, executions };
         Ok(results.completion(&completion::complete(wanted, &sources)?))
     }
 

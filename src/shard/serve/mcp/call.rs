@@ -130,6 +130,8 @@ pub(super) struct McpCall {
     pub timer: Option<TimerId>,
     /// A notification that waits for the answer, and is dropped when it comes.
     pub held: Vec<u8>,
+    /// It calls a tool, and its outcome is still to be counted.
+    pub is_to_count: bool,
     /// What it is in a trace, until it is answered.
     pub span: Option<Box<crate::trace::Span>>,
 }

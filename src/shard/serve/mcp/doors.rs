@@ -18,6 +18,7 @@ use crate::mcp::door::{self, DoorCall, ReadError};
 use crate::mcp::results::Results;
 use crate::mcp::{CallMeta, Context};
 use crate::reactor::Reactor;
+use crate::shard::places::{Place, What};
 use crate::tool::{Asking, Prepared, Replies, ToolSpec};
 
 impl<R: Reactor + 'static> Shard<R> {
@@ -110,7 +111,8 @@ impl<R: Reactor + 'static> Shard<R> {
         prepared: Prepared,
     ) -> Result<(ExecutionId, Arc<ToolSpec>), Reply> {
         let (owner, version) = (source.owner, context.version);
-        self.make_room_for_door(owner).map_err(|problem| self.refusal(context, &problem))?;
+        let place =
+            self.place_for_door(owner).map_err(|problem| self.refusal(context, &problem))?;
         let kept = self.keep_output(owner, Arc::clone(&spec), Role::Door, prepared, 1);
         let keep = kept.map_err(|error| {
             let server = self.server_info();
@@ -118,8 +120,9 @@ impl<R: Reactor + 'static> Shard<R> {
         })?;
         self.set_door_timer(keep);
         let serve = self.serve.as_mut().expect("it was asked");
-        let execution = serve.mcp.keeps.get(keep).and_then(|keep| keep.execution);
-        let execution = execution.expect("it runs");
+        let kept = serve.mcp.keeps.get_mut(keep).expect("it was just made");
+        kept.place = Some(place);
+        let execution = kept.execution.expect("it runs");
         self.log_started_by(source.outlet.connection(), execution, &spec.name);
         self.pump();
         Ok((execution, spec))
@@ -131,24 +134,23 @@ impl<R: Reactor + 'static> Shard<R> {
         Ok(Results::new(context.version, &server).call_refused(problem, CallMeta::default()))
     }
 
-    /// Is there room for a door of this principal's? Of those that were read to their ends the
-    /// first has to go.
-    fn make_room_for_door(&mut self, owner: Principal) -> Result<(), String> {
+    /// A place for a door of this principal's. Those that were read to their ends, and are still
+    /// here, hold none; when they are too many the first of them has to go.
+    fn place_for_door(&mut self, owner: Principal) -> Result<Place, String> {
         let most = limits::MCP_STREAMS_PER_PRINCIPAL_MAX;
+        let place = self.mcp.places.take(What::Doors, owner, most).ok_or_else(|| {
+            format!("{most} streams are open already: close one with stream_close")
+        })?;
         let serve = self.serve.as_mut().expect("it was asked");
         let is_own = |keep: &Keep| matches!(keep.role, Role::Door) && keep.owner == owner;
         let own = serve.mcp.keeps.iter().filter(|(_, keep)| is_own(keep));
         let own: Vec<(Handle, bool)> = own.map(|(handle, k)| (handle, k.is_done())).collect();
-        if own.len() < most {
-            return Ok(());
+        if own.len() >= most
+            && let Some((handle, _)) = own.iter().find(|(_, is_done)| *is_done)
+        {
+            self.forget_keep(*handle);
         }
-        match own.iter().find(|(_, is_done)| *is_done) {
-            Some((handle, _)) => {
-                self.forget_keep(*handle);
-                Ok(())
-            }
-            None => Err(format!("{most} streams are open already: close one with stream_close")),
-        }
+        Ok(place)
     }
 
     /// The door of this name, if it is this principal's.
@@ -164,8 +166,8 @@ impl<R: Reactor + 'static> Shard<R> {
             return Ok(handle);
         }
         let spec = self.tool_of(id).cloned().ok_or_else(unknown)?;
-        self.make_room_for_door(owner)?;
-        let keep = Keep { execution: Some(id), ..Keep::new(owner, spec, Role::Door) };
+        let place = Some(self.place_for_door(owner)?);
+        let keep = Keep { execution: Some(id), place, ..Keep::new(owner, spec, Role::Door) };
         let serve = self.serve.as_mut().expect("as above");
         let keep = serve.mcp.keeps.insert(Box::new(keep));
         let keep = keep.map_err(|_| "there are too many streams".to_owned())?;
@@ -246,6 +248,9 @@ impl<R: Reactor + 'static> Shard<R> {
                 return Some(Ok(results.call_refused(&text, meta)));
             }
         };
+        if keep.is_done() {
+            keep.place = None;
+        }
         if keep.is_full && keep.window().is_some_and(|window| window.room() > 0) {
             keep.is_full = false;
             if let Some(subscriber) = keep.subscriber {
@@ -327,16 +332,19 @@ impl<R: Reactor + 'static> Shard<R> {
         let serve = self.serve.as_mut().expect("it keeps");
         let Some(keep) = serve.mcp.keeps.get_mut(handle) else { return };
         let (owner, execution) = (keep.owner, keep.execution.expect("it runs"));
-        if let Err(problem) = self.make_room_for_door(owner) {
-            let text = format!("the result is too long for an answer, and {problem}");
-            self.forget_keep(handle);
-            let _ = self.cancel(execution);
-            let reply = self.refusal(&context, &text);
-            return self.answer_call(call, reply);
-        }
+        let place = match self.place_for_door(owner) {
+            Ok(place) => place,
+            Err(problem) => {
+                let text = format!("the result is too long for an answer, and {problem}");
+                self.forget_keep(handle);
+                let _ = self.cancel(execution);
+                let reply = self.refusal(&context, &text);
+                return self.answer_call(call, reply);
+            }
+        };
         let serve = self.serve.as_mut().expect("as above");
         let keep = serve.mcp.keeps.get_mut(handle).expect("as above");
-        keep.role = Role::Door;
+        (keep.role, keep.place) = (Role::Door, Some(place));
         let spec = Arc::clone(&keep.tool);
         let beginning = std::mem::take(&mut keep.beginning);
         self.set_door_timer(handle);

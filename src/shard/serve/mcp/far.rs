@@ -12,10 +12,12 @@ use super::super::super::handle::Command;
 use super::answer::{Source, status_of, write_answer};
 use super::call::{Asker, Outlet};
 use super::sessions::SessionName;
+use super::trace::error_of;
 use crate::base::{Handle, Principal};
 use crate::endpoint::{Answer, ApiError, Call, JSON, McpRequest, McpWish, shard_of};
 use crate::mcp::{Ask, Context, Incoming};
 use crate::reactor::{ConnectionId, Reactor};
+use crate::trace::Span;
 use crate::wire::http1::Status;
 use crate::wire::jsonrpc::Id;
 
@@ -164,6 +166,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let Some(serve) = &mut self.serve else { return };
         let Some(session) = serve.mcp.sessions.get(name) else { return };
         if let Some(outlet) = session.outlet() {
+            serve.mcp.counts.notifications += 1;
             serve.write_event(outlet, None, |out| out.extend_from_slice(bytes));
         }
     }
@@ -198,6 +201,9 @@ impl<R: Reactor + 'static> Shard<R> {
             McpWish::Asked(context, Ask::ListTasks { .. }) => {
                 self.task_items(owner, context.version)
             }
+            McpWish::Asked(_, Ask::Complete(_)) => {
+                self.execution_names(owner).into_iter().map(Value::from).collect()
+            }
             _ => Vec::new(),
         };
         json!({ "items": items })
@@ -209,8 +215,11 @@ impl<R: Reactor + 'static> Shard<R> {
         id: ConnectionId,
         request: &McpRequest,
         items: Vec<Value>,
+        span: Option<Box<Span>>,
     ) -> bool {
         let McpWish::Asked(context, ask) = &request.wish else { unreachable!("it was asked") };
+        let serve = self.serve.as_mut().expect("it has connections");
+        let owner = serve.connection(id).expect("it waits").http.principal();
         let server = self.server_info();
         let results = crate::mcp::Results::new(context.version, &server);
         let reply = match ask {
@@ -218,10 +227,19 @@ impl<R: Reactor + 'static> Shard<R> {
             Ask::ListResources { cursor } => {
                 self.page_of_resources(&results, items, cursor.as_deref())
             }
+            Ask::Complete(wanted) => {
+                let names = items.iter().filter_map(Value::as_str).map(str::to_owned);
+                let mut names: Vec<String> = names.collect();
+                names.sort_unstable();
+                self.complete_argument(owner, &results, wanted, &|| names.clone())
+            }
             _ => unreachable!("nothing else is asked of all"),
         };
         if let Some(name) = request.session.as_ref().and_then(|text| text.parse().ok()) {
             self.free_asked(Asker::Session(name), &context.id);
+        }
+        if let Some(span) = span {
+            self.end_span(span, error_of(&reply));
         }
         let bytes = write_answer(context, &reply);
         self.answer(id, &Answer::text(status_of(&reply), JSON, bytes))

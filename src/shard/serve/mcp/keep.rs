@@ -14,6 +14,7 @@ use crate::engine::{EndState, Gap, Kind, Outcome};
 use crate::limits;
 use crate::mcp::Collected;
 use crate::mcp::door::Window;
+use crate::shard::places::Place;
 use crate::shard::{Chunk, Ended};
 use crate::tool::ToolSpec;
 
@@ -65,6 +66,8 @@ pub(super) struct Keep {
     pub is_full: bool,
     pub over: Option<Over>,
     pub role: Role,
+    /// Counted as its principal's.
+    pub place: Option<Place>,
     /// Calls that wait for something new.
     pub readers: Vec<Handle>,
     /// Payload that was gone before it began.
@@ -89,6 +92,7 @@ impl Keep {
             is_full: false,
             over: None,
             role,
+            place: None,
             readers: Vec::new(),
             missed_bytes: 0,
             timer: None,

@@ -216,7 +216,21 @@ impl<R: Reactor + 'static> Shard<R> {
         let its = calls.filter(|(_, call)| call.outlet == Outlet::Lines(id));
         let its: Vec<Handle> = its.map(|(handle, _)| handle).collect();
         for handle in its {
-            self.cancel_mcp(handle);
+            self.end_call_of_lines(handle);
+        }
+    }
+
+    /// Whoever has asked says nothing more. An answer that waits for nothing but time is said now.
+    fn end_call_of_lines(&mut self, handle: Handle) {
+        let Some(call) = self.serve.as_ref().and_then(|serve| serve.mcp.calls.get(handle)) else {
+            return;
+        };
+        match &call.stage {
+            Stage::Answered(bytes) => {
+                let bytes = bytes.to_vec();
+                self.say_answer(handle, bytes);
+            }
+            _ => self.cancel_mcp(handle),
         }
     }
 

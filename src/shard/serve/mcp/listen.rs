@@ -111,7 +111,7 @@ impl<R: Reactor + 'static> Shard<R> {
             Err(fault) => return Some(Err(fault)),
         };
         let serve = self.serve.as_mut().expect("it was asked");
-        serve.say(handle, |out| notify::acknowledged(out, &id, &filter));
+        serve.notify(handle, |out| notify::acknowledged(out, &id, &filter));
         for uri in uris {
             self.watch(Watcher::Call(handle), &uri);
         }
@@ -204,7 +204,7 @@ impl<R: Reactor + 'static> Shard<R> {
             Watcher::Call(handle) => {
                 let Some(call) = serve.mcp.calls.get(handle) else { return };
                 let id = call.context.id.clone();
-                serve.say(handle, |out| notify::resources_updated(out, &watch.uri, Some(&id)));
+                serve.notify(handle, |out| notify::resources_updated(out, &watch.uri, Some(&id)));
             }
             Watcher::Session(name) => {
                 let mut bytes = Vec::new();
@@ -225,6 +225,7 @@ impl<R: Reactor + 'static> Shard<R> {
             .filter(|session| concerns(session.owner) && session.machine.is_initialized());
         let outlets: Vec<_> = told.filter_map(super::sessions::Session::outlet).collect();
         for outlet in outlets {
+            serve.mcp.counts.notifications += 1;
             serve.write_event(outlet, None, |out| notify::list_changed(out, list, None));
         }
         let wants = |call: &McpCall| match &call.stage {
@@ -243,7 +244,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let calls: Vec<(Handle, Id)> =
             calls.map(|(handle, call)| (handle, call.context.id.clone())).collect();
         for (handle, id) in calls {
-            serve.say(handle, |out| notify::list_changed(out, list, Some(&id)));
+            serve.notify(handle, |out| notify::list_changed(out, list, Some(&id)));
         }
     }
 

@@ -41,7 +41,8 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::super::Shard;
+use super::super::metrics::{McpCounts, McpMetrics};
+use super::super::{Places, Shard, ShardConfig};
 use crate::base::{Handle, Instant, Pool, Principal, SubscriberId};
 use crate::endpoint::StreamBody;
 use crate::engine::wheel::{TimerId, Wheel};
@@ -51,7 +52,7 @@ use crate::mcp::request_state::Seal;
 use crate::mcp::{Catalog, ServerInfo};
 use crate::reactor::Reactor;
 use call::McpCall;
-use keep::Keep;
+use keep::{Keep, Role};
 pub use lines::LineOptions;
 use lines::Lines;
 use notice::Notice;
@@ -147,22 +148,32 @@ pub(in crate::shard) struct McpSetUp {
     pub catalog: Arc<Catalog>,
     /// Seals what tools want to remember.
     pub seal: Seal,
+    /// Of all shards of the server.
+    pub places: Places,
 }
 
 impl McpSetUp {
-    /// With this key or, if there is only one shard, with one that nobody knows. Where everybody
-    /// has to say who he is, he may list what is his.
-    pub fn new(key: Option<[u8; 32]>, is_guarded: bool) -> std::io::Result<McpSetUp> {
+    /// With the key and the places of the server or, if there is only one shard, with a key that
+    /// nobody knows, and places of its own. Where everybody has to say who he is, he may list what
+    /// is his.
+    pub fn new(config: &ShardConfig) -> std::io::Result<McpSetUp> {
         let mut drawn = [0; 32];
-        let key = match key {
+        let key = match config.mcp_key {
             Some(key) => key,
             None => {
                 crate::reactor::random_bytes(&mut drawn)?;
                 drawn
             }
         };
-        let server = ServerInfo { lists_tasks: is_guarded, ..ServerInfo::default() };
-        Ok(McpSetUp { server: server.into(), catalog: Arc::default(), seal: Seal::new(&key) })
+        let server =
+            ServerInfo { lists_tasks: config.access.is_guarded(), ..ServerInfo::default() };
+        let (server, catalog, seal) = (server.into(), Arc::default(), Seal::new(&key));
+        Ok(McpSetUp {
+            server,
+            catalog,
+            seal,
+            places: config.mcp_places.clone().unwrap_or_default(),
+        })
     }
 }
 
@@ -197,6 +208,7 @@ pub(in crate::shard) struct Mcp {
     /// Of the tools that everybody has.
     tools_revision: u64,
     kept: answer::Kept,
+    counts: McpCounts,
     /// Of the request that is looked at, until somebody takes it along.
     span: Option<Box<crate::trace::Span>>,
 }
@@ -216,6 +228,7 @@ impl Mcp {
             watches: listen::Watches::default(),
             tools_revision: 0,
             kept: answer::Kept::default(),
+            counts: McpCounts::default(),
             span: None,
         }
     }
@@ -224,6 +237,24 @@ impl Mcp {
     #[inline]
     pub fn has_news(&self) -> bool {
         !self.news.is_empty() || self.notice.is_open()
+    }
+
+    /// What was counted so far, and what there is now.
+    pub fn metrics(&self) -> McpMetrics {
+        let count = |is_it: fn(&Role) -> bool| {
+            self.keeps.iter().filter(|(_, keep)| is_it(&keep.role)).count() as u64
+        };
+        McpMetrics {
+            counts: self.counts,
+            sessions: self.sessions.iter().count() as u64,
+            doors: count(|role| matches!(role, Role::Door)),
+            tasks: count(|role| matches!(role, Role::Task(_))),
+        }
+    }
+
+    /// Of the request that is looked at, for who answers it later.
+    pub fn take_span(&mut self) -> Option<Box<crate::trace::Span>> {
+        self.span.take()
     }
 
     fn note(&mut self, news: News) {

@@ -201,7 +201,7 @@ impl Serve {
         if let Some(token) = &tokens.partial {
             let seq = call.reached.partials;
             call.reached.partials += 1;
-            self.say(handle, |out| {
+            self.notify(handle, |out| {
                 notify::partial_result(out, version, token, seq, notice.chunks());
             });
         }
@@ -241,10 +241,11 @@ impl Serve {
     /// what comes right before it, and complain of that.
     fn tell_or_hold(&mut self, handle: Handle, is_whole: bool, write: impl FnOnce(&mut Vec<u8>)) {
         self.tell_held(handle);
-        let Some(call) = self.mcp.calls.get_mut(handle) else { return };
-        let Outlet::Lines(id) = call.outlet else { return self.say(handle, write) };
-        if !is_whole || self.settles(id) {
-            return self.say(handle, write);
+        let Some(call) = self.mcp.calls.get(handle) else { return };
+        let outlet = call.outlet;
+        if !matches!(outlet, Outlet::Lines(id) if is_whole && !self.settles(id)) {
+            self.notify(handle, write);
+            return;
         }
         let until = self.mcp.now + limits::MCP_WHOLE_HELD;
         let Some(call) = self.mcp.calls.get_mut(handle) else { return };
@@ -261,7 +262,7 @@ impl Serve {
             let held = std::mem::take(&mut call.held);
             let armed = call.timer.take();
             self.mcp.set_timer(armed, None);
-            self.say(handle, |out| out.extend_from_slice(&held));
+            self.notify(handle, |out| out.extend_from_slice(&held));
         }
     }
 
@@ -318,6 +319,7 @@ impl Serve {
         if self.mcp.notice.call == Some(handle) {
             self.close_notice();
         }
+        self.tell_held(handle); // Its number is below that of the gap.
         let Some(call) = self.mcp.calls.get_mut(handle) else { return };
         call.reached.seq = gap.to_seq;
         call.reached.bytes += gap.byte_count;
@@ -340,7 +342,9 @@ impl Serve {
             }),
             task: None,
         };
-        self.say(handle, |out| notify::progress(out, &note, [].into_iter()));
+        if self.notify(handle, |out| notify::progress(out, &note, [].into_iter())) {
+            self.mcp.counts.gaps += 1;
+        }
     }
 
     /// A line of a log: a text, or an object that says of which level it is.
@@ -362,13 +366,21 @@ impl Serve {
             None => notify::Data::Text(&text),
         };
         self.close_notice();
-        self.say(handle, |out| notify::message(out, level, member("logger"), data, None));
+        self.notify(handle, |out| notify::message(out, level, member("logger"), data, None));
+    }
+
+    /// As [`Serve::say`], of what is no answer and wants none.
+    pub(super) fn notify(&mut self, handle: Handle, write: impl FnOnce(&mut Vec<u8>)) -> bool {
+        let is_told = self.say(handle, write);
+        self.mcp.counts.notifications += u64::from(is_told);
+        is_told
     }
 
     /// Writes a message to who has made this call, if he hears it.
-    pub(super) fn say(&mut self, handle: Handle, write: impl FnOnce(&mut Vec<u8>)) {
-        let Some(call) = self.mcp.calls.get_mut(handle) else { return };
-        let Some(id) = call.outlet.connection() else { return };
+    /// Was it written?
+    pub(super) fn say(&mut self, handle: Handle, write: impl FnOnce(&mut Vec<u8>)) -> bool {
+        let Some(call) = self.mcp.calls.get_mut(handle) else { return false };
+        let Some(id) = call.outlet.connection() else { return false };
         call.reached.count += 1;
         let has_ids = matches!(call.asker, Asker::Session(_));
         let shard = self.mcp.shard;
@@ -377,7 +389,7 @@ impl Serve {
             call.outlet = Outlet::Stream(id);
             let primes = has_ids && call.context.version == Version::V2025_11_25;
             if !self.begin_stream(id) {
-                return;
+                return false;
             }
             if primes {
                 self.write_event(
@@ -390,6 +402,7 @@ impl Serve {
         let (seq, bytes, count) = (reached.seq, reached.bytes, reached.count);
         let event_id = has_ids.then_some(EventId { shard, handle, seq, bytes, count });
         self.write_event(id, event_id, write);
+        true
     }
 
     /// Begins the stream of a call, where that says something already.

@@ -50,7 +50,9 @@ impl<R: Reactor + 'static> Shard<R> {
         if context.version.era() == Era::Stateless {
             let server = self.server_info();
             let results = Results::new(context.version, &server);
-            let bound = Bound { principal: source.owner, method: "tools/call", name: &spec.name };
+            let arguments = arguments.as_object().expect("it was read as one");
+            let (method, name) = ("tools/call", &*spec.name);
+            let bound = Bound { principal: source.owner, method, name, arguments };
             return Some(self.input_required(bound, &context, &results, &asked, state));
         }
         if let Err(fault) = questions::check(context.version, &context.client, &asked) {

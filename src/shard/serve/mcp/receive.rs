@@ -209,6 +209,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let opened = serve.mcp.sessions.open(name, owner, machine, now, own_max);
         let gone = opened.map_err(|_| Fault::busy("there are as many sessions as there can be"))?;
         if let Some(gone) = gone {
+            serve.mcp.counts.sessions_evicted += 1;
             serve.mcp.forget_session(gone.name);
         }
         Ok((name, result))

@@ -21,6 +21,11 @@ impl<R: Reactor + 'static> Shard<R> {
         ids
     }
 
+    /// Their names.
+    pub(super) fn execution_names(&self, owner: Principal) -> Vec<String> {
+        self.own_executions(owner).iter().map(ToString::to_string).collect()
+    }
+
     /// They, as they are listed.
     pub(super) fn execution_items(&mut self, owner: Principal) -> Vec<Value> {
         let mut items = Vec::new();

@@ -61,7 +61,8 @@ impl<R: Reactor + 'static> Shard<R> {
                 self.forget_keep(keep);
                 self.answer_call(handle, reply);
             }
-            Stage::Answered(bytes) if call.notifier.is_none() => {
+            // With a timer it settles: it is said when that is over.
+            Stage::Answered(bytes) if call.notifier.is_none() && call.timer.is_none() => {
                 let bytes = bytes.to_vec();
                 serve.close_notice();
                 serve.say(handle, |out| out.extend_from_slice(&bytes));
@@ -127,6 +128,7 @@ impl<R: Reactor + 'static> Shard<R> {
             let Some(serve) = &mut self.serve else { return };
             serve.mcp.kept.expire(now);
             if let Some(session) = serve.mcp.sessions.expire(now) {
+                serve.mcp.counts.sessions_idled_out += 1;
                 serve.mcp.forget_session(session.name);
                 continue;
             }

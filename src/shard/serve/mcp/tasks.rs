@@ -20,6 +20,7 @@ use crate::mcp::results::Results;
 use crate::mcp::tasks::{self, Detail, TaskState};
 use crate::mcp::{Context, Era, Fault, META_TASK, Version, notify, questions};
 use crate::reactor::Reactor;
+use crate::shard::places::What;
 use crate::tool::{Asking, Question, Replies};
 use crate::wire::jsonrpc::{self, ErrorObject};
 
@@ -83,12 +84,10 @@ impl<R: Reactor + 'static> Shard<R> {
     pub(super) fn begin_task(&mut self, call: ToolCall) -> Reply {
         let ToolCall { source, context, spec, arguments, replies } = call;
         let owner = source.owner;
-        let serve = self.serve.as_mut().expect("it was asked");
-        let is_own = |keep: &Keep| matches!(keep.role, Role::Task(_)) && keep.owner == owner;
         let most = limits::MCP_TASKS_MAX;
-        if serve.mcp.keeps.iter().filter(|(_, keep)| is_own(keep)).count() >= most {
-            return Err(Fault::busy(format!("there are {most} tasks already")));
-        }
+        let place = self.mcp.places.take(What::Tasks, owner, most);
+        let full = || Fault::busy(format!("there are {most} tasks already"));
+        let place = Some(place.ok_or_else(full)?);
         let secret = self.secrets.draw().map_err(|_| Fault::internal("there is no randomness"))?;
         let name = format!("{:02x}{:032x}", self.own_index(), secret.token);
         let created_us = self.wall_us();
@@ -109,8 +108,8 @@ impl<R: Reactor + 'static> Shard<R> {
             reply: None,
         };
         let now = self.now;
-        let keep = Keep::new(owner, spec, Role::Task(Box::new(task)));
-        let serve = self.serve.as_mut().expect("as above");
+        let keep = Keep { place, ..Keep::new(owner, spec, Role::Task(Box::new(task))) };
+        let serve = self.serve.as_mut().expect("it was asked");
         let full = |_| Fault::busy("there are as many tasks as there can be");
         let handle = serve.mcp.keeps.insert(Box::new(keep)).map_err(full)?;
         let until = now + Duration::from_millis(ttl_ms);
@@ -427,7 +426,7 @@ impl<R: Reactor + 'static> Shard<R> {
             messages.push((call, bytes));
         }
         for (call, bytes) in messages {
-            serve.say(call, |out| out.extend_from_slice(&bytes));
+            serve.notify(call, |out| out.extend_from_slice(&bytes));
         }
     }
 

@@ -54,7 +54,7 @@ impl<R: Reactor + 'static> Shard<R> {
             Ok(placement) => placement == Placement::Task,
             Err(fault) => return Some(Err(fault)),
         };
-        let replies = match self.replies_of(&source, &context, name) {
+        let replies = match self.replies_of(&source, &context, name, &arguments) {
             Ok(replies) => replies,
             Err(fault) => return Some(Err(fault)),
         };
@@ -93,7 +93,9 @@ impl<R: Reactor + 'static> Shard<R> {
             true => self.prepare_tool(owner, name, &call.arguments),
             false => self.tools.prepare_with(name, &call.arguments, &call.replies),
         };
-        prepared.map_err(|error| self.start_error(&call.context, &error))
+        let mut prepared = prepared.map_err(|error| self.start_error(&call.context, &error))?;
+        prepared.trace = call.context.trace.clone();
+        Ok(prepared)
     }
 
     /// What a call is answered whose arguments are wrong (A36), or whose tool is not there.

@@ -1,15 +1,15 @@
-//! Requests as spans of a trace: begun when they come, ended with their answer.
+//! Requests as spans of a trace: begun when they come, ended with their answer. And as numbers.
 //!
-//! Only where somebody wants spans. A request that is answered later carries its span in the table
-//! of calls; whoever takes it out without an answer ends it as cancelled.
+//! Spans only where somebody wants them. A request that is answered later carries its span in the
+//! table of calls; whoever takes it out without an answer ends it as cancelled.
 
 use super::super::super::Shard;
-use super::answer::{Reply, Source};
+use super::answer::{Reply, Source, outcome_of};
 use super::call::{Asker, Outlet};
 use crate::base::Handle;
 use crate::mcp::{Ask, Context};
 use crate::reactor::Reactor;
-use crate::trace::Span;
+use crate::trace::{Span, TraceParent};
 
 const LISTEN: &str = "subscriptions/listen";
 
@@ -21,10 +21,30 @@ impl<R: Reactor + 'static> Shard<R> {
         context: Box<Context>,
         ask: Ask,
     ) -> Option<Reply> {
+        let era = matches!(ask, Ask::CallTool { .. }).then(|| context.version.era());
+        let reply = self.ask_in_span(source, context, ask);
+        if let (Some(era), Some(reply)) = (era, &reply) {
+            self.count_call(era, outcome_of(reply)); // In the table it never was.
+        }
+        reply
+    }
+
+    fn ask_in_span(
+        &mut self,
+        source: Source,
+        mut context: Box<Context>,
+        ask: Ask,
+    ) -> Option<Reply> {
         if !self.spans.is_on() {
             return self.carry_out_mcp(source, context, ask);
         }
         let span = self.begin_span(&source, &context, &ask);
+        if let Some(Span { trace_id, span_id, .. }) = span.as_deref() {
+            // What it has others do is a part of it.
+            let is_sampled = context.trace.parent.is_none_or(|parent| parent.is_sampled);
+            let (trace_id, span_id) = (*trace_id, *span_id);
+            context.trace.parent = Some(TraceParent { trace_id, span_id, is_sampled });
+        }
         self.serve.as_mut().expect("it was asked").mcp.span = span;
         let reply = self.carry_out_mcp(source, context, ask);
         let left = self.serve.as_mut().and_then(|serve| serve.mcp.span.take());
@@ -59,7 +79,7 @@ impl<R: Reactor + 'static> Shard<R> {
         Some(Box::new(span))
     }
 
-    fn end_span(&mut self, mut span: Box<Span>, error: Option<String>) {
+    pub(super) fn end_span(&mut self, mut span: Box<Span>, error: Option<String>) {
         span.ended_us = self.wall_us();
         span.error = error;
         self.spans.push(*span);
@@ -84,7 +104,7 @@ impl<R: Reactor + 'static> Shard<R> {
 }
 
 /// What went wrong, in a word.
-fn error_of(reply: &Reply) -> Option<String> {
+pub(super) fn error_of(reply: &Reply) -> Option<String> {
     match reply {
         Err(fault) => Some(fault.code.to_string()),
         Ok(result) => (result["isError"] == true).then(|| "tool_error".to_owned()),

@@ -1,0 +1,245 @@
+//! Plays the server's part for the tests beside it: directly, with the types of [`crate::memory`],
+//! on the other end of a socket.
+
+use std::io::{IoSlice, Read, Write};
+use std::mem::MaybeUninit;
+use std::num::NonZeroU8;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+
+use super::connection::Talk;
+use super::{DoorError, ReadOptions, Reader, Writer};
+use crate::base::{ExecutionId, Handle, Instant, SubscriberId};
+use crate::endpoint::{GrantNames, ProduceGrant, ReadGrant};
+use crate::engine::policy::{Cursor, LagLimit, Terms};
+use crate::engine::{Kinds, Outcome, Policy, Totals};
+use crate::memory::atomic::full_fence;
+use crate::memory::layout::KindTotals;
+use crate::memory::{
+    ChunkHeader, ClockAnchor, ControlFile, ControlView, DeskSlot, DoorRing, FinalRecord, OwnerView,
+    Poll, ProducerPageFile, ProducerRing, ReaderPageFile, ReaderPageView,
+};
+use crate::shard::delivery::code_of_outcome;
+
+pub const ANCHOR: ClockAnchor = ClockAnchor { wall_us: 1_000, mono_ns: 0 };
+
+pub fn execution() -> ExecutionId {
+    ExecutionId { shard: 0, slot: Handle { index: 1, generation: 2 }, nonce: 3 }
+}
+
+pub fn terms(policy: Policy, limit_chunks: u32, kinds: Kinds) -> Terms {
+    Terms { policy, limit: LagLimit { chunks: limit_chunks, bytes: u64::MAX }, kinds }
+}
+
+/// A response whose body is one line so far, with descriptors on its first byte.
+pub fn answer(stream: &UnixStream, line: &str, descriptors: &[BorrowedFd<'_>]) {
+    let mut head = stream;
+    let text = "HTTP/1.1 200 OK\r\ncontent-type: application/x-ndjson\r\n\
+                transfer-encoding: chunked\r\n\r\n";
+    head.write_all(text.as_bytes()).unwrap();
+    let body = format!("{:x}\r\n{line}\n\r\n", line.len() + 1);
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() {
+        assert!(control.push(SendAncillaryMessage::ScmRights(descriptors)));
+    }
+    let pieces = [IoSlice::new(body.as_bytes())];
+    let sent = sendmsg(stream, &pieces, &mut control, SendFlags::NOSIGNAL).unwrap();
+    assert_eq!(sent, body.len());
+}
+
+/// A client's talk with a server that has already answered.
+pub fn talk(theirs: UnixStream) -> Result<Talk, DoorError> {
+    Talk::on(theirs, b"POST / HTTP/1.1\r\n\r\n")
+}
+
+/// What a server has for one reader.
+pub struct ReadHost {
+    pub ring: DoorRing,
+    pub control: ControlFile,
+    pub slot: DeskSlot,
+    pub page: ReaderPageView,
+    /// The life line; dropped, the server is gone.
+    pub stream: UnixStream,
+    /// All chunks, per kind.
+    pub totals: KindTotals,
+}
+
+impl ReadHost {
+    /// A relay of this size, and its one reader.
+    pub fn open(class_bytes: u32, terms: Terms) -> (ReadHost, Reader) {
+        let ring = DoorRing::create(class_bytes, ANCHOR).unwrap();
+        ReadHost::of_ring(ring, terms, Cursor::new(1, Totals::ZERO), &ReadOptions::default())
+    }
+
+    pub fn of_ring(
+        ring: DoorRing,
+        terms: Terms,
+        cursor: Cursor,
+        options: &ReadOptions,
+    ) -> (ReadHost, Reader) {
+        let control = ControlFile::create().unwrap();
+        control.page.set_gate(u64::MAX, u64::MAX, u64::MAX, u64::MAX);
+        let slot = control.take_slot(2);
+        let page = ReaderPageFile::create(cursor.next_seq).unwrap();
+        let (mut stream, theirs) = UnixStream::pair().unwrap();
+        let grant = grant(terms, cursor);
+        let descriptors = [ring.descriptor(), control.descriptor(), page.descriptor()];
+        let line = grant.spelled().to_string();
+        answer(&stream, &line, &descriptors);
+        let talked = talk(theirs).and_then(|mut talk| Ok((talk.line()?, talk)));
+        let (line, talk) = talked.unwrap();
+        assert_eq!(ReadGrant::parse(&line), Ok(grant));
+        let reader = Reader::new(&grant, GrantNames::default(), talk, options).unwrap();
+        let mut mapped = [0; 64];
+        let request_bytes = b"POST / HTTP/1.1\r\n\r\n".len();
+        stream.read_exact(&mut mapped[..=request_bytes]).unwrap();
+        let page = page.close(cursor.next_seq).unwrap();
+        let totals = *ring.writer.tail_totals();
+        (ReadHost { ring, control, slot, page, stream, totals }, reader)
+    }
+
+    pub fn publish(&mut self, header: ChunkHeader, payload: &[u8]) -> u64 {
+        let seq = self.ring.writer.head_seq() + 1;
+        let now = Instant::from_nanos(seq * 1_000);
+        let written = self.ring.writer.write(header, payload, now, u64::MAX);
+        assert_eq!(written, Ok(seq));
+        self.count(header, payload);
+        self.wake();
+        seq
+    }
+
+    pub fn count(&mut self, header: ChunkHeader, payload: &[u8]) {
+        let total = &mut self.totals[header.kind as usize];
+        total.count += 1;
+        total.bytes += payload.len() as u64;
+    }
+
+    /// After a publish.
+    pub fn wake(&mut self) {
+        full_fence();
+        if self.page.take_watch() {
+            self.stream.write_all(b"1\r\n\n\r\n").unwrap();
+        } else if self.page.is_asleep() {
+            self.ring.writer.wake();
+        }
+    }
+
+    /// After something else has been told.
+    pub fn knock(&mut self) {
+        self.slot.knock();
+        full_fence();
+        if self.page.take_watch() {
+            self.stream.write_all(b"1\r\n\n\r\n").unwrap();
+        } else if self.page.is_asleep() {
+            self.slot.wake();
+        }
+    }
+
+    pub fn end(&mut self, outcome: Outcome, error: &str) {
+        let verdict = NonZeroU8::new(code_of_outcome(outcome)).unwrap();
+        let head_seq = self.ring.writer.head_seq();
+        let record = FinalRecord { verdict, head_seq, totals: self.totals };
+        self.control.page.finish(&record, error);
+        self.knock();
+    }
+}
+
+pub fn grant(terms: Terms, cursor: Cursor) -> ReadGrant {
+    ReadGrant {
+        execution: execution(),
+        subscriber: SubscriberId(Handle { index: 7, generation: 1 }),
+        terms,
+        cursor,
+        slot: 2,
+        wall_us: ANCHOR.wall_us,
+        mono_ns: ANCHOR.mono_ns,
+    }
+}
+
+/// What a server has of one producer.
+pub struct WriteHost {
+    pub ring: ProducerRing,
+    pub control: ControlFile,
+    pub page: ControlView,
+    pub owner: OwnerView,
+    pub stream: UnixStream,
+    pub ingested_seq: u64,
+    buffer: Vec<u8>,
+}
+
+impl WriteHost {
+    pub fn open(class_bytes: u32) -> (WriteHost, Writer) {
+        let ring = ProducerRing::create(class_bytes, ANCHOR).unwrap();
+        let control = ControlFile::create().unwrap();
+        let page = ProducerPageFile::create().unwrap();
+        let (mut stream, theirs) = UnixStream::pair().unwrap();
+        let grant = ProduceGrant { execution: execution(), token: Some("t".to_owned()) };
+        let descriptors = [ring.descriptor(), control.descriptor(), page.descriptor()];
+        answer(&stream, &grant.spelled().to_string(), &descriptors);
+        let mut talk = talk(theirs).unwrap();
+        let granted = ProduceGrant::parse(&talk.line().unwrap()).unwrap();
+        let writer = Writer::new(granted, talk).unwrap();
+        let request_bytes = b"POST / HTTP/1.1\r\n\r\n".len();
+        stream.read_exact(&mut [0; 64][..=request_bytes]).unwrap();
+        stream.set_nonblocking(true).unwrap();
+        ring.close().unwrap();
+        let (page, owner) = page.close().unwrap();
+        let buffer = vec![0; ring.reader().geometry().length_max() as usize];
+        let host = WriteHost { ring, control, page, owner, stream, ingested_seq: 0, buffer };
+        (host, writer)
+    }
+
+    /// Opens the gate up to what was ingested, and so that so many chunks may be published behind.
+    pub fn open_gate(&mut self, ahead: u64) {
+        let credit_seq = self.ingested_seq.saturating_add(ahead).saturating_add(1);
+        self.control.page.set_gate(self.ingested_seq + 1, credit_seq, u64::MAX, u64::MAX);
+        full_fence();
+        if self.owner.is_gated() {
+            self.control.page.wake_producer();
+        }
+    }
+
+    /// The bytes of the next chunk, if it is there.
+    pub fn ingest(&mut self) -> Option<(ChunkHeader, &[u8])> {
+        match self.ring.reader().read(self.ingested_seq + 1, &mut self.buffer) {
+            Ok(descriptor) => {
+                self.ingested_seq += 1;
+                Some((descriptor.header, &self.buffer[..descriptor.length as usize]))
+            }
+            Err(error) => {
+                assert_eq!(Poll::from(error), Poll::Pending);
+                None
+            }
+        }
+    }
+
+    /// How often the producer has knocked since the last time.
+    pub fn knocks(&mut self) -> usize {
+        let mut buffer = [0; 256];
+        match self.stream.read(&mut buffer) {
+            Ok(count) => count,
+            Err(error) => {
+                assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock);
+                0
+            }
+        }
+    }
+
+    pub fn end(&self, outcome: Outcome) {
+        let verdict = NonZeroU8::new(code_of_outcome(outcome)).unwrap();
+        let (head_seq, totals) = (self.ingested_seq, KindTotals::default());
+        self.control.page.close();
+        self.control.page.finish(&FinalRecord { verdict, head_seq, totals }, "");
+        self.control.page.wake_producer();
+    }
+}
+
+/// Can it be read at this moment?
+pub fn is_readable(descriptor: impl AsFd) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let mut polled = [PollFd::new(&descriptor, PollFlags::IN)];
+    poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() == 1
+}

@@ -1,0 +1,91 @@
+//! What one principal has of something at most, on all shards of a server together.
+//!
+//! The count is shared; it is looked at when something begins and when it ends, and never in
+//! between. Whoever holds a [`Place`] is counted until that is dropped, also with its shard.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::base::Principal;
+
+/// Places for all shards of one server, which have clones of the same.
+#[derive(Clone, Debug, Default)]
+pub struct Places {
+    taken: Arc<Mutex<BTreeMap<(What, Principal), usize>>>,
+}
+
+/// Of what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::shard) enum What {
+    /// Streams that are read through doors, and were not read to their ends.
+    Doors,
+    /// Tasks that can be asked for.
+    Tasks,
+}
+
+/// A place that is taken.
+#[derive(Debug)]
+#[must_use = "it is given back when this is dropped"]
+pub(in crate::shard) struct Place {
+    of: Places,
+    key: (What, Principal),
+}
+
+impl Places {
+    /// A place, if this principal has fewer than so many.
+    pub(in crate::shard) fn take(
+        &self,
+        what: What,
+        principal: Principal,
+        most: usize,
+    ) -> Option<Place> {
+        let key = (what, principal);
+        let mut taken = self.taken();
+        let count = taken.entry(key).or_default();
+        if *count >= most {
+            return None; // So it is not 0, and stays.
+        }
+        *count += 1;
+        drop(taken);
+        Some(Place { of: self.clone(), key })
+    }
+
+    fn taken(&self) -> MutexGuard<'_, BTreeMap<(What, Principal), usize>> {
+        // Nothing in between can panic.
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut taken = self.of.taken();
+        let count = taken.get_mut(&self.key).expect("it holds a place");
+        *count -= 1;
+        if *count == 0 {
+            taken.remove(&self.key);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_is_one_principals_and_comes_back() {
+        let places = Places::default();
+        let (one, other) = (Principal(1), Principal(2));
+        let elsewhere = places.clone();
+        let first = places.take(What::Doors, one, 2).unwrap();
+        let second = elsewhere.take(What::Doors, one, 2).unwrap();
+        assert!(places.take(What::Doors, one, 2).is_none());
+        assert!(places.take(What::Doors, other, 2).is_some());
+        assert!(places.take(What::Tasks, one, 2).is_some());
+        drop(first);
+        let third = elsewhere.take(What::Doors, one, 2).unwrap();
+        assert!(places.take(What::Doors, one, 2).is_none());
+        drop((second, third));
+        assert!(places.taken().is_empty());
+        assert!(places.take(What::Doors, one, 0).is_none());
+    }
+}

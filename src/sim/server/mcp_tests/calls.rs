@@ -1,0 +1,202 @@
+//! Calls: answered once, behind all that was told of them, or cancelled.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::client::{Heard, MOMENT, Mcp, alone, slow};
+use crate::base::Random;
+use crate::shard::ShardConfig;
+use crate::sim::network::SimClient;
+use crate::sim::server::house::House;
+
+#[test]
+fn a_call_is_answered_once_behind_all_that_was_told_of_it() {
+    for meta in [json!({"progressToken": 0}), {
+        let mut meta = alone();
+        meta["progressToken"] = "t".into();
+        meta
+    }] {
+        let mut mcp = Mcp::begun();
+        let client = mcp.call(slow(10, 100), meta.clone());
+        let first = Heard::read(&mcp.house.hear(client));
+        assert_eq!(first.status, "200");
+        assert!(!first.progress().is_empty() && !first.is_over, "{first:?}");
+        mcp.house.pass(Duration::from_secs(2));
+        let mut heard = first;
+        heard.add(&mcp.house.hear(client));
+        assert!(heard.is_over);
+        heard.assert_rises();
+        assert_eq!(heard.chunks(), (1..=10).collect::<Vec<u64>>());
+        let token = &heard.progress()[0]["params"]["progressToken"];
+        assert_eq!(*token, meta["progressToken"]);
+        let (_, last) = heard.messages.last().unwrap();
+        assert_eq!(last, heard.answer());
+        let text = last["result"]["content"][0]["text"].as_str().unwrap();
+        assert!(text.contains("chunk 10 of 10") && text.len() == 200, "{text}");
+        assert!(last["result"]["_meta"]["progressToken"].as_str().unwrap().len() >= 32);
+    }
+}
+
+#[test]
+fn who_wants_to_be_told_nothing_is_answered_with_one_message() {
+    let mut mcp = Mcp::begun();
+    let client = mcp.call(slow(3, 100), json!({}));
+    mcp.house.pass(Duration::from_secs(1));
+    let heard = Heard::read(&mcp.house.hear(client));
+    assert!(heard.head.contains("application/json"), "{heard:?}");
+    assert_eq!(heard.answer()["id"], 2);
+    // The connection is free again.
+    mcp.house.say(client, "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    assert!(mcp.house.hear(client).starts_with("HTTP/1.1 200 "));
+}
+
+#[test]
+fn a_long_silence_becomes_a_stream_that_says_that_it_lives() {
+    let mut mcp = Mcp::begun();
+    let client = mcp.call(slow(2, 40_000), json!({}));
+    mcp.house.pass(Duration::from_secs(35));
+    let text = mcp.house.hear(client);
+    assert!(text.contains("text/event-stream") && text.contains(":\n\n"), "{text}");
+    let mut heard = Heard::read(&text);
+    mcp.house.pass(Duration::from_secs(10));
+    heard.add(&mcp.house.hear(client));
+    assert!(heard.is_over);
+    heard.answer();
+}
+
+#[test]
+fn a_cancelled_call_is_stopped_and_not_answered() {
+    let mut mcp = Mcp::begun();
+    let client = mcp.call(slow(100, 1_000), json!({"progressToken": 1}));
+    mcp.house.pass(Duration::from_secs(2));
+    let id = mcp.next_id;
+    // Somebody else's request of the same name is none of his.
+    let session = mcp.session.clone();
+    mcp.begin();
+    let cancel = json!({
+        "jsonrpc": "2.0",
+        "method": "notifications/cancelled",
+        "params": {"requestId": id, "reason": "enough"},
+    });
+    let told = mcp.post(&cancel);
+    assert!(mcp.house.hear(told).starts_with("HTTP/1.1 202 "));
+    mcp.house.pass(Duration::from_secs(1));
+    assert_eq!(mcp.states(), ["running"]);
+    mcp.session = session;
+    let told = mcp.post(&cancel);
+    assert!(mcp.house.hear(told).starts_with("HTTP/1.1 202 "));
+    mcp.house.pass(Duration::from_secs(1));
+    assert_eq!(mcp.states(), ["cancelled"]);
+    let heard = Heard::read(&mcp.house.hear(client));
+    assert!(heard.is_over && heard.answers().is_empty(), "{heard:?}");
+}
+
+#[test]
+fn who_takes_nothing_for_a_while_is_told_what_it_missed_and_answered() {
+    let mut mcp = Mcp::begun();
+    let many = json!({"chunks": 3_000, "delay_ms": 1, "chunk_size": 200});
+    let meta = json!({"progressToken": 1, "dev.streamdoor/stream": false});
+    let client = mcp.call(many, meta);
+    mcp.house.pass(Duration::from_secs(10));
+    assert_eq!(mcp.states(), ["completed"], "nobody was held back");
+    let mut text = String::new();
+    for _ in 0..400 {
+        text += &mcp.house.hear(client);
+        mcp.house.pass(MOMENT);
+    }
+    let heard = Heard::read(&text);
+    assert!(heard.is_over);
+    heard.assert_rises();
+    let (mut next, mut missed) = (1, 0);
+    for note in heard.progress() {
+        let meta = &note["params"]["_meta"];
+        let gap = &meta["dev.streamdoor/gap"];
+        if let Some(from) = gap["from_seq"].as_u64() {
+            assert_eq!(from, next);
+            next = gap["to_seq"].as_u64().unwrap() + 1;
+            missed += gap["chunk_count"].as_u64().unwrap();
+        }
+        for chunk in meta["dev.streamdoor/chunks"].as_array().into_iter().flatten() {
+            assert_eq!(chunk["seq"], next);
+            next += 1;
+        }
+    }
+    assert_eq!(next, 3_001);
+    assert!(missed > 0, "it could not take all of it");
+    let result = &heard.answer()["result"];
+    assert!(result["_meta"]["dev.streamdoor/stream"]["stream_id"].is_string(), "{result}");
+}
+
+#[test]
+fn a_server_that_ends_answers_what_it_can() {
+    let mut mcp = Mcp::begun();
+    let runs = mcp.call(slow(100, 1_000), json!({"progressToken": 1}));
+    let mut meta = alone();
+    meta["progressToken"] = 1.into();
+    let other = mcp.call(slow(100, 1_000), meta);
+    mcp.house.pass(MOMENT);
+    mcp.house.shards[0].drain();
+    mcp.house.pass(Duration::from_secs(1));
+    for client in [runs, other] {
+        let heard = Heard::read(&mcp.house.hear(client));
+        assert!(heard.is_over, "{heard:?}");
+        assert_eq!(heard.answer()["result"]["isError"], true);
+    }
+}
+
+#[test]
+fn whatever_clients_do_nothing_is_answered_twice_or_left_behind() {
+    for seed in 0..30 {
+        let mut random = Random::new(seed);
+        let mut mcp = Mcp::of(House::with(ShardConfig::default()));
+        mcp.begin();
+        let mut open: Vec<(SimClient, Heard, bool)> = Vec::new();
+        for _ in 0..60 {
+            match random.below(6) {
+                0 | 1 => {
+                    let is_alone = random.chance(1, 2);
+                    let mut meta = if is_alone { alone() } else { json!({}) };
+                    if random.chance(2, 3) {
+                        meta["progressToken"] = random.below(3).into();
+                    }
+                    let arguments = slow(random.below(12), random.below(300));
+                    let client = mcp.call(arguments, meta);
+                    open.push((client, Heard::default(), is_alone));
+                }
+                2 if !open.is_empty() => {
+                    let at = random.below(open.len() as u64) as usize;
+                    let (client, heard, is_alone) = open.swap_remove(at);
+                    mcp.house.world.client_reset(client);
+                    let last = heard.last_id().to_owned();
+                    if !is_alone && !last.is_empty() && heard.answers().is_empty() {
+                        let back = mcp.resume(&last);
+                        open.push((back, Heard::default(), is_alone));
+                    }
+                }
+                3 => {
+                    let id = random.below(mcp.next_id + 1);
+                    let cancel = json!({
+                        "jsonrpc": "2.0",
+                        "method": "notifications/cancelled",
+                        "params": {"requestId": id},
+                    });
+                    let told = mcp.post(&cancel);
+                    mcp.house.world.client_close(told);
+                }
+                _ => mcp.house.pass(Duration::from_millis(random.below(400))),
+            }
+            for (client, heard, _) in &mut open {
+                let text = mcp.house.hear(*client);
+                match heard.status.is_empty() {
+                    true => *heard = Heard::read(&text),
+                    false => heard.add(&text),
+                }
+                assert!(heard.answers().len() <= 1, "seed {seed}: {heard:?}");
+                heard.assert_rises();
+            }
+        }
+        mcp.house.pass(Duration::from_secs(10));
+        assert!(mcp.states().iter().all(|state| state != "running"), "seed {seed}");
+    }
+}

@@ -1,0 +1,216 @@
+//! A client of MCP in the simulated world, over HTTP: one message to a connection, as it likes.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::sim::network::SimClient;
+use crate::sim::server::house::House;
+
+pub const MOMENT: Duration = Duration::from_millis(1);
+
+/// What belongs to the stateless era.
+pub fn alone() -> Value {
+    json!({
+        "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+        "io.modelcontextprotocol/clientCapabilities": {
+            "extensions": {"io.modelcontextprotocol/tasks": {}},
+        },
+    })
+}
+
+/// A client of the house.
+pub struct Mcp {
+    pub house: House,
+    pub session: Option<String>,
+    pub next_id: u64,
+}
+
+/// Messages that came on a stream, each with its id; and whether the stream is over.
+#[derive(Debug, Default)]
+pub struct Heard {
+    pub status: String,
+    pub head: String,
+    pub messages: Vec<(String, Value)>,
+    pub is_over: bool,
+}
+
+impl Heard {
+    pub fn read(text: &str) -> Heard {
+        let Some((head, body)) = text.split_once("\r\n\r\n") else { return Heard::default() };
+        let is_stream = head.contains("text/event-stream");
+        let mut heard = Heard {
+            status: head.get(9..12).unwrap_or("").to_owned(),
+            head: head.to_owned(),
+            is_over: !is_stream || body.ends_with("0\r\n\r\n") || body.contains("0\r\n\r\n<end>"),
+            ..Heard::default()
+        };
+        if !is_stream {
+            let value = serde_json::from_str(body.trim_end_matches("<end>")).unwrap_or_default();
+            heard.messages.push((String::new(), value));
+            return heard;
+        }
+        heard.add(body);
+        heard
+    }
+
+    /// More of a stream.
+    pub fn add(&mut self, body: &str) {
+        let mut id = String::new();
+        for line in body.lines() {
+            if let Some(text) = line.strip_prefix("id: ") {
+                id = text.to_owned();
+            } else if let Some(data) = line.strip_prefix("data: ") {
+                let value = match data {
+                    "" => Value::Null,
+                    data => serde_json::from_str(data).expect(data),
+                };
+                self.messages.push((id.clone(), value));
+            }
+        }
+        self.is_over |= body.ends_with("0\r\n\r\n") || body.ends_with("0\r\n\r\n<end>");
+    }
+
+    pub fn answers(&self) -> Vec<&Value> {
+        let all = self.messages.iter().map(|(_, message)| message);
+        all.filter(|message| message.get("result").is_some() || message.get("error").is_some())
+            .collect()
+    }
+
+    /// The one answer.
+    pub fn answer(&self) -> &Value {
+        let answers = self.answers();
+        assert_eq!(answers.len(), 1, "{self:?}");
+        answers[0]
+    }
+
+    pub fn progress(&self) -> Vec<&Value> {
+        let all = self.messages.iter().map(|(_, message)| message);
+        all.filter(|message| message["method"] == "notifications/progress").collect()
+    }
+
+    pub fn last_id(&self) -> &str {
+        self.messages.last().map_or("", |(id, _)| id)
+    }
+
+    /// The numbers of the chunks that were told, in their order.
+    pub fn chunks(&self) -> Vec<u64> {
+        let notes = self.progress();
+        let chunks = notes.iter().flat_map(|note| {
+            note["params"]["_meta"]["dev.streamdoor/chunks"].as_array().cloned().unwrap_or_default()
+        });
+        chunks.map(|chunk| chunk["seq"].as_u64().unwrap()).collect()
+    }
+
+    pub fn assert_rises(&self) {
+        let numbers: Vec<f64> = (self.progress().iter())
+            .map(|note| note["params"]["progress"].as_f64().unwrap())
+            .collect();
+        assert!(numbers.windows(2).all(|pair| pair[0] < pair[1]), "{numbers:?}");
+    }
+}
+
+impl Mcp {
+    pub fn new() -> Mcp {
+        Mcp::of(House::new())
+    }
+
+    pub fn of(house: House) -> Mcp {
+        Mcp { house, session: None, next_id: 0 }
+    }
+
+    /// With a session.
+    pub fn begun() -> Mcp {
+        let mut mcp = Mcp::new();
+        mcp.begin();
+        mcp
+    }
+
+    pub fn begin(&mut self) -> String {
+        self.session = None;
+        let params = json!({
+            "protocolVersion": "2025-11-25",
+            "capabilities": {"elicitation": {}},
+            "clientInfo": {"name": "c", "version": "1"},
+        });
+        let heard = self.ask("initialize", params);
+        let line = heard.head.lines().find_map(|line| line.strip_prefix("mcp-session-id: "));
+        let session = line.expect("a session begins").to_owned();
+        self.session = Some(session.clone());
+        let told = self.post(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"}));
+        assert!(self.house.hear(told).starts_with("HTTP/1.1 202 "));
+        session
+    }
+
+    pub fn request(&mut self, method: &str, params: Value) -> Value {
+        self.next_id += 1;
+        json!({"jsonrpc": "2.0", "id": self.next_id, "method": method, "params": params})
+    }
+
+    /// Sends a message on a connection of its own.
+    pub fn post(&mut self, message: &Value) -> SimClient {
+        let body = message.to_string();
+        let mut head = String::from(
+            "POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+             Accept: application/json, text/event-stream\r\n",
+        );
+        let params = &message["params"];
+        let version = params["_meta"]["io.modelcontextprotocol/protocolVersion"].as_str();
+        match (version, &self.session) {
+            (Some(version), _) => {
+                head += &format!("MCP-Protocol-Version: {version}\r\n");
+                head += &format!("Mcp-Method: {}\r\n", message["method"].as_str().unwrap());
+                let name = ["name", "uri", "taskId"].iter().find_map(|name| params[*name].as_str());
+                if let Some(name) = name {
+                    head += &format!("Mcp-Name: {name}\r\n");
+                }
+            }
+            (None, Some(session)) => head += &format!("Mcp-Session-Id: {session}\r\n"),
+            (None, None) => {}
+        }
+        self.house.visit(&format!("{head}Content-Length: {}\r\n\r\n{body}", body.len()))
+    }
+
+    /// What is answered at once.
+    pub fn ask(&mut self, method: &str, params: Value) -> Heard {
+        let message = self.request(method, params);
+        let client = self.post(&message);
+        let heard = Heard::read(&self.house.hear(client));
+        self.house.world.client_close(client);
+        heard
+    }
+
+    /// Calls a tool.
+    pub fn call(&mut self, arguments: Value, meta: Value) -> SimClient {
+        let params = json!({"name": "slow_data_processor", "arguments": arguments, "_meta": meta});
+        let message = self.request("tools/call", params);
+        self.post(&message)
+    }
+
+    /// The result of a tool of ours.
+    pub fn tool(&mut self, name: &str, arguments: Value) -> Value {
+        let heard = self.ask("tools/call", json!({"name": name, "arguments": arguments}));
+        heard.answer()["result"].clone()
+    }
+
+    /// Goes on with a stream that was cut.
+    pub fn resume(&mut self, behind: &str) -> SimClient {
+        let session = self.session.clone().unwrap();
+        self.house.visit(&format!(
+            "GET /mcp HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\
+             Mcp-Session-Id: {session}\r\nLast-Event-ID: {behind}\r\n\r\n"
+        ))
+    }
+
+    pub fn states(&mut self) -> Vec<String> {
+        let heard = self.house.get("/v1/executions");
+        let body = heard.split_once("\r\n\r\n").unwrap().1;
+        let all: Value = serde_json::from_str(body).unwrap();
+        let all = all["executions"].as_array().unwrap().clone();
+        all.iter().map(|one| one["state"].as_str().unwrap().to_owned()).collect()
+    }
+}
+
+pub fn slow(chunks: u64, delay_ms: u64) -> Value {
+    json!({"chunks": chunks, "delay_ms": delay_ms, "chunk_size": 20})
+}

@@ -1,0 +1,107 @@
+//! Results that are fetched later: piece by piece through a door, or as a task.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::client::{Heard, MOMENT, Mcp, slow};
+use crate::limits;
+
+#[test]
+fn a_result_that_is_too_long_is_read_through_a_door() {
+    let mut mcp = Mcp::begun();
+    let many = json!({"chunks": 2_000, "delay_ms": 0, "chunk_size": 100});
+    let client = mcp.call(many, json!({}));
+    mcp.house.pass(MOMENT);
+    let heard = Heard::read(&mcp.house.hear(client));
+    let meta = heard.answer()["result"]["_meta"].clone();
+    let id = meta["dev.streamdoor/stream"]["stream_id"].as_str().unwrap().to_owned();
+    mcp.house.pass(Duration::from_secs(60));
+    assert_eq!(mcp.states(), ["running"], "it waits to be read");
+    let mut text = String::new();
+    loop {
+        let read = mcp.tool("stream_read", json!({"stream_id": id}));
+        let read = &read["structuredContent"];
+        let offset = read["offset"].as_u64().unwrap();
+        assert_eq!(offset, text.len() as u64);
+        // Once more: the answer may have got lost.
+        let again = mcp.tool("stream_read", json!({"stream_id": id, "offset": offset}));
+        assert_eq!(again["structuredContent"]["chunk"], read["chunk"]);
+        text += read["chunk"].as_str().unwrap();
+        if read["done"] == true {
+            break;
+        }
+    }
+    assert_eq!(text.len(), 200_000);
+    assert!(text.contains("chunk 2000 of 2000"));
+    let gone = mcp.tool("stream_read", json!({"stream_id": id, "offset": 0}));
+    assert_eq!(gone["isError"], true, "{gone}");
+    let closed = mcp.tool("stream_close", json!({"stream_id": id}));
+    assert_eq!(closed["structuredContent"]["total_bytes"], 200_000);
+}
+
+#[test]
+fn a_door_waits_for_its_tool_and_its_tool_for_who_reads() {
+    let mut mcp = Mcp::begun();
+    let open = json!({"tool": "slow_data_processor", "arguments": slow(2, 20_000)});
+    let opened = mcp.tool("stream_open", open.clone());
+    let id = opened["structuredContent"]["stream_id"].as_str().unwrap().to_owned();
+    let read = mcp.tool("stream_read", json!({"stream_id": id}));
+    assert_eq!(read["structuredContent"]["bytes_read"], 20);
+    let message =
+        mcp.request("tools/call", json!({"name": "stream_read", "arguments": {"stream_id": id}}));
+    let waits = mcp.post(&message);
+    assert_eq!(mcp.house.hear(waits), "");
+    mcp.house.pass(limits::MCP_READ_WAIT + Duration::from_millis(100));
+    let heard = Heard::read(&mcp.house.hear(waits));
+    let read = &heard.answer()["result"]["structuredContent"];
+    let got = (&read["bytes_read"], &read["done"], &read["timed_out"]);
+    assert_eq!(got, (&json!(0), &json!(false), &json!(true)));
+    for _ in 1..limits::MCP_STREAMS_PER_PRINCIPAL_MAX {
+        assert_eq!(mcp.tool("stream_open", open.clone())["isError"], Value::Null);
+    }
+    let refused = mcp.tool("stream_open", open.clone());
+    assert_eq!(refused["isError"], true, "{refused}");
+    assert_eq!(mcp.tool("stream_close", json!({"stream_id": id}))["isError"], Value::Null);
+    mcp.house.pass(limits::MCP_DOOR_IDLE + Duration::from_secs(100));
+    let read = mcp.tool("stream_read", json!({"stream_id": id}));
+    assert_eq!(read["isError"], true);
+    assert!(mcp.states().is_empty(), "nobody reads, and all is forgotten");
+}
+
+#[test]
+fn a_task_is_fetched_later_and_its_result_waited_for() {
+    let mut mcp = Mcp::begun();
+    let params = json!({
+        "name": "slow_data_processor",
+        "arguments": slow(3, 1_000),
+        "task": {"ttl": 60_000},
+    });
+    let created = mcp.ask("tools/call", params);
+    let task = created.answer()["result"]["task"].clone();
+    assert_eq!(task["status"], "working");
+    let id = json!({"taskId": task["taskId"]});
+    let message = mcp.request("tasks/result", id.clone());
+    let waits = mcp.post(&message);
+    assert_eq!(mcp.house.hear(waits), "");
+    mcp.house.pass(Duration::from_secs(4));
+    let heard = Heard::read(&mcp.house.hear(waits));
+    let text = heard.answer()["result"]["content"][0]["text"].as_str().unwrap().to_owned();
+    assert_eq!(text.len(), 60);
+    assert_eq!(mcp.ask("tasks/get", id.clone()).answer()["result"]["status"], "completed");
+    let late = mcp.ask("tasks/cancel", id.clone());
+    assert_eq!(late.answer()["error"]["code"], -32602);
+    mcp.house.pass(Duration::from_secs(61));
+    assert_eq!(mcp.ask("tasks/get", id).answer()["error"]["code"], -32602);
+    let params = json!({
+        "name": "slow_data_processor",
+        "arguments": slow(3, 60_000),
+        "task": {},
+    });
+    let created = mcp.ask("tools/call", params);
+    let id = json!({"taskId": created.answer()["result"]["task"]["taskId"]});
+    assert_eq!(mcp.ask("tasks/cancel", id.clone()).answer()["result"]["status"], "cancelled");
+    mcp.house.pass(MOMENT);
+    assert_eq!(mcp.ask("tasks/get", id).answer()["result"]["status"], "cancelled");
+    assert_eq!(mcp.states().last().unwrap(), "cancelled");
+}

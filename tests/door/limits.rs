@@ -1,0 +1,199 @@
+//! Who may not, and how much: other places than the door, other users, too many doors, too little
+//! memory.
+
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+
+use serde_json::{Value, json};
+use streamdoor::client::{ExecuteOptions, Refused};
+use streamdoor::door::{DoorError, ProduceOptions, ReadOptions};
+use streamdoor::engine::{Hold, Outcome, Policy};
+
+use crate::house::{FAR, House, Told};
+use crate::limited::Cgroup;
+use crate::roles::Role;
+
+fn held() -> ExecuteOptions {
+    ExecuteOptions { hold: Some(Hold::UntilRead { deadline: FAR }), ..ExecuteOptions::default() }
+}
+
+fn endless() -> Value {
+    json!({"chunks": 1_000_000, "delay_ms": 20, "chunk_size": 20})
+}
+
+fn refused<T>(result: Result<T, DoorError>) -> Refused {
+    match result {
+        Err(DoorError::Refused(refused)) => refused,
+        Err(other) => panic!("{other}"),
+        Ok(_) => panic!("it was granted"),
+    }
+}
+
+#[test]
+fn memory_is_shared_at_the_door_and_nowhere_else() {
+    let house = House::new(&[]);
+    let execution = house.execute("slow_data_processor", &endless(), &held());
+    for path in [format!("/v1/executions/{execution}/door"), "/v1/door/executions".to_owned()] {
+        let (status, body) = house.ask("POST", &path);
+        let body: Value = serde_json::from_str(&body).unwrap();
+        assert_eq!((status, &body["error"]["code"]), (403, &json!("not_at_the_door")), "{path}");
+    }
+    let mode = std::fs::metadata(house.path()).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    // Everything else is had there, too.
+    let client = house.door().client().unwrap();
+    assert_eq!(client.executions().unwrap().len(), 1);
+    let nobody = ExecuteOptions::default();
+    let unknown = house.execute("slow_data_processor", &json!({"chunks": 0}), &nobody);
+    let mut never = unknown;
+    never.nonce ^= 1 << 30;
+    let refused = refused(house.door().read(&never.to_string(), &ReadOptions::default()));
+    assert_eq!((refused.status.code(), refused.code.as_str()), (404, "not_found"));
+}
+
+#[test]
+fn a_ninth_door_is_refused_until_one_is_closed() {
+    let house = House::new(&["--doors-max", "8"]);
+    let door = house.door();
+    let mut open = Vec::new();
+    for _ in 0..4 {
+        let execution = house.execute("slow_data_processor", &endless(), &held());
+        open.push(door.read(&execution.to_string(), &ReadOptions::default()).unwrap());
+    }
+    let small = ProduceOptions { ring_bytes: Some(4 << 10), ..ProduceOptions::default() };
+    let mut writers: Vec<_> = (0..4).map(|_| door.produce("w", &small).unwrap()).collect();
+    assert_eq!(house.metric("streamdoor_doors"), 8);
+    let ninth = house.execute("slow_data_processor", &endless(), &held()).to_string();
+    for refusal in
+        [refused(door.read(&ninth, &ReadOptions::default())), refused(door.produce("w", &small))]
+    {
+        assert_eq!((refusal.status.code(), refusal.code.as_str()), (429, "too_many_doors"));
+        assert_eq!(refusal.limit, Some(8));
+    }
+    assert_eq!(house.metric("streamdoor_doors_refused_total"), 2);
+    // More readers of what is open already are no more doors.
+    let same = open[0].execution().to_string();
+    drop(door.read(&same, &ReadOptions::default()).unwrap());
+    drop(open.pop());
+    house.until("a place is free", || house.metric("streamdoor_doors") == 7);
+    let mut ninth = door.read(&ninth, &ReadOptions::default()).unwrap();
+    assert!(ninth.next().unwrap().is_some());
+    for writer in &mut writers {
+        writer.send(b"still here").unwrap();
+    }
+}
+
+#[test]
+fn sixty_four_may_read_one_execution_and_no_more() {
+    let house = House::new(&[]);
+    let execution = house.execute("slow_data_processor", &endless(), &held()).to_string();
+    let door = house.door();
+    let options = ReadOptions::default();
+    let mut readers: Vec<_> = (0..64).map(|_| door.read(&execution, &options).unwrap()).collect();
+    let refusal = refused(door.read(&execution, &options));
+    assert_eq!((refusal.status.code(), refusal.code.as_str()), (429, "too_many_readers"));
+    readers.pop();
+    house.until("a slot is free", || house.metric("streamdoor_subscribers") == 63);
+    readers.push(door.read(&execution, &options).unwrap());
+    for reader in &mut readers {
+        assert!(reader.next().unwrap().is_some());
+    }
+}
+
+#[test]
+fn another_user_is_told_to_go() {
+    let id = Command::new("id").arg("-u").output().unwrap();
+    if String::from_utf8_lossy(&id.stdout).trim() != "0" {
+        println!("not run: only root can become somebody else");
+        return;
+    }
+    let house = House::new(&[]);
+    let program = std::env::current_exe().unwrap();
+    let is_open = program.ancestors().skip(1).all(|folder| {
+        let metadata = std::fs::metadata(folder);
+        metadata.is_ok_and(|found| found.permissions().mode() & 0o005 == 0o005)
+    });
+    if !is_open {
+        println!("not run: another user cannot run this program where it is");
+        return;
+    }
+    let mut stranger = Role::play_as(Some(65_534), "stranger", &house.path(), "");
+    let said = stranger.hear("not connected ");
+    assert!(said.contains("ermission denied"), "{said}");
+    stranger.end();
+    // Also where somebody has opened the way to it.
+    let open = |path: &std::path::Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    open(house.folder(), 0o755);
+    open(&house.path(), 0o666);
+    let mut stranger = Role::play_as(Some(65_534), "stranger", &house.path(), "");
+    let said = stranger.hear("answered ");
+    assert!(said.contains("403") && said.contains("other_user"), "{said}");
+    stranger.end();
+    house.record("connections_refused");
+}
+
+#[test]
+fn where_memory_is_short_a_door_is_refused_and_everything_else_goes_on() {
+    let house = House::new(&["--rings-bytes-max", "4MiB", "--prealloc-bytes", "0"]);
+    let door = house.door();
+    let options = ReadOptions { policy: Some(Policy::Block), ..ReadOptions::default() };
+    let large = ProduceOptions { ring_bytes: Some(1 << 20), ..ProduceOptions::default() };
+    let mut writers = Vec::new();
+    let refusal = loop {
+        match door.produce("large", &large) {
+            Ok(writer) => writers.push(writer),
+            Err(error) => break refused::<()>(Err(error)),
+        }
+        assert!(writers.len() < 4, "they take more than there is");
+    };
+    assert_eq!((refusal.status.code(), refusal.code.as_str()), (503, "memory_short"));
+    assert!(refusal.message.contains("bytes"), "{}", refusal.message);
+    assert!(!writers.is_empty());
+    let arguments = json!({"chunks": 30, "delay_ms": 1, "chunk_size": 20});
+    let execution = house.execute("slow_data_processor", &arguments, &held());
+    assert_eq!(
+        Told::over_http(&house.client, execution, Policy::Block).outcome(),
+        Some(Outcome::Completed)
+    );
+    for mut writer in writers {
+        writer.send(b"as before").unwrap();
+        writer.complete().unwrap();
+    }
+    house.until("there is room again", || {
+        let held = ReadOptions::clone(&options);
+        door.run("slow_data_processor", &arguments, &held).is_ok()
+    });
+}
+
+#[test]
+fn in_64_mib_doors_stay_within_the_rings_tenth_and_nobody_is_killed() {
+    let Some(cgroup) = Cgroup::new() else {
+        println!("not run: no cgroup with a memory limit can be made here");
+        return;
+    };
+    let house = House::within(&cgroup.launcher(), &[]);
+    let door = house.door();
+    let large = ProduceOptions { ring_bytes: Some(1 << 20), ..ProduceOptions::default() };
+    let mut writers = Vec::new();
+    let refusal = loop {
+        match door.produce("large", &large) {
+            Ok(writer) => writers.push(writer),
+            Err(error) => break refused::<()>(Err(error)),
+        }
+        assert!(writers.len() < 8, "they take more than there is");
+    };
+    assert_eq!((refusal.status.code(), refusal.code.as_str()), (503, "memory_short"));
+    println!("{} doors of 1 MiB; then {}", writers.len(), refusal.message);
+    for mut writer in writers {
+        for _ in 0..100 {
+            writer.send(&[7; 50_000]).unwrap();
+        }
+        writer.complete().unwrap();
+    }
+    let arguments = json!({"chunks": 30, "delay_ms": 1, "chunk_size": 20});
+    let execution = house.execute("slow_data_processor", &arguments, &held());
+    let told = Told::over_http(&house.client, execution, Policy::Block);
+    assert_eq!(told.outcome(), Some(Outcome::Completed));
+}

@@ -1,0 +1,199 @@
+//! Producing: what another process publishes goes to everybody, with its numbers, words and end.
+
+use std::time::Duration;
+
+use streamdoor::base::Random;
+use streamdoor::client::{Awaited, ExecuteOptions};
+use streamdoor::door::{DoorError, ProduceOptions, ReadOptions, WriteError};
+use streamdoor::engine::{Hold, Kind, Outcome, Policy, Start, State};
+
+use crate::house::{FAR, House, Told};
+
+fn block() -> ReadOptions {
+    ReadOptions { policy: Some(Policy::Block), ..ReadOptions::default() }
+}
+
+/// Nothing of it is lost before somebody reads.
+fn held(ring_bytes: u32) -> ProduceOptions {
+    let hold = Some(Hold::UntilRead { deadline: FAR });
+    let execution = ExecuteOptions { hold, ..ExecuteOptions::default() };
+    ProduceOptions { ring_bytes: Some(ring_bytes), execution, ..ProduceOptions::default() }
+}
+
+#[test]
+fn what_is_published_is_read_in_shared_memory_and_over_tcp_byte_for_byte() {
+    let house = House::new(&[]);
+    let door = house.door();
+    let mut writer = door.produce("numbers", &held(64 << 10)).unwrap();
+    let execution = writer.execution();
+    let mut bytes = vec![0; 3 << 20];
+    Random::new(5).fill(&mut bytes);
+    let name = execution.to_string();
+    let mut readers: Vec<_> = (0..2).map(|_| door.read(&name, &block()).unwrap()).collect();
+    let all = std::thread::scope(|scope| {
+        let mut threads: Vec<_> =
+            readers.iter_mut().map(|reader| scope.spawn(|| Told::of(reader))).collect();
+        let client = house.client.clone();
+        threads.push(scope.spawn(move || Told::over_http(&client, execution, Policy::Block)));
+        house.until("all follow", || {
+            house.client.inspect(execution).unwrap().subscribers.len() == 3
+        });
+        let mut random = Random::new(6);
+        let mut rest = &bytes[..];
+        while !rest.is_empty() {
+            let length = (random.below(9_000) as usize + 1).min(rest.len());
+            writer.send_as(Kind::Stdout, 7, &rest[..length]).unwrap();
+            rest = &rest[length..];
+        }
+        writer.complete().unwrap();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<Told>>()
+    });
+    for told in &all {
+        assert_eq!(told.outcome(), Some(Outcome::Completed), "{:?}", told.error);
+        assert!(told.bytes == bytes);
+        assert_eq!(told.seqs, all[0].seqs);
+        assert_eq!(told.gaps, []);
+    }
+    let status = house.client.inspect(execution).unwrap();
+    assert_eq!((status.tool.as_str(), status.bytes), ("numbers", 3 << 20));
+    house.until("who reads has left", || house.metric("streamdoor_subscribers") == 0);
+}
+
+#[test]
+fn what_it_says_beside_its_chunks_is_told_too() {
+    let house = House::new(&[]);
+    let mut writer = house.door().produce("worker", &held(16 << 10)).unwrap();
+    let execution = writer.execution();
+    writer.expect_total(4);
+    for number in 1..=4_u32 {
+        writer.send(&number.to_le_bytes()).unwrap();
+        writer.progress(f64::from(number), Some(4.0), &format!("step {number}"));
+    }
+    house.until("its progress is known", || {
+        let status = house.client.inspect(execution).unwrap();
+        let said = status.progress.as_ref().and_then(|progress| progress.message.clone());
+        (status.total_chunks, said.as_deref()) == (Some(4), Some("step 4"))
+    });
+    assert!(!writer.is_stopped());
+    let told = std::thread::scope(|scope| {
+        let told = scope.spawn(|| Told::over_http(&house.client, execution, Policy::Block));
+        writer.fail("it ran out of numbers").unwrap();
+        told.join().unwrap()
+    });
+    assert_eq!(told.outcome(), Some(Outcome::Failed));
+    assert_eq!(told.error.as_deref(), Some("it ran out of numbers"));
+    assert_eq!(told.seqs, [1, 2, 3, 4]);
+    // Who comes later hears the same.
+    let late = Told::of(&mut house.door().read(&execution.to_string(), &block()).unwrap());
+    assert_eq!((late.outcome(), late.error.as_deref()), (told.outcome(), told.error.as_deref()));
+    assert_eq!(late.bytes, told.bytes);
+}
+
+#[test]
+fn a_writer_waits_for_a_reader_and_loses_nothing() {
+    let house = House::new(&["--idle", "block"]);
+    let door = house.door();
+    let mut writer = door.produce("fast", &held(4 << 10)).unwrap();
+    let execution = writer.execution();
+    let mut reader = door.read(&execution.to_string(), &block()).unwrap();
+    let mut sent = 0_u64;
+    while writer.try_send(Kind::Output, 0, &[sent as u8; 100]).unwrap().is_some() {
+        sent += 1;
+        assert!(sent < 1_000, "nothing holds it back");
+    }
+    assert!(sent >= 5, "{sent}");
+    let told = std::thread::scope(|scope| {
+        let told = scope.spawn(|| Told::of(&mut reader));
+        while sent < 5_000 {
+            writer.send(&[sent as u8; 100]).unwrap();
+            sent += 1;
+        }
+        writer.complete().unwrap();
+        told.join().unwrap()
+    });
+    assert_eq!((told.seqs.len(), told.gaps.len()), (5_000, 0));
+    let is_right = |(at, chunk): (usize, &[u8])| chunk.iter().all(|byte| *byte == at as u8);
+    assert!(told.bytes.chunks(100).enumerate().all(is_right));
+}
+
+#[test]
+fn it_begins_when_the_execution_does_and_stops_when_that_is_stopped() {
+    let house = House::new(&[]);
+    let door = house.door();
+    let start = Some(Start::AfterSubscribers { count: 1, deadline: FAR });
+    let execution = ExecuteOptions { start, ..ExecuteOptions::default() };
+    let options = ProduceOptions { execution, ..ProduceOptions::default() };
+    std::thread::scope(|scope| {
+        let produced = scope.spawn(|| door.produce("patient", &options).unwrap());
+        let mut found = None;
+        house.until("it is there", || {
+            found = house.client.executions().unwrap().first().map(|summary| summary.execution);
+            found.is_some()
+        });
+        let execution = found.unwrap();
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(!produced.is_finished(), "nobody reads yet");
+        let mut reader = None;
+        house.until("its ring can be had", || {
+            reader = door.read(&execution.to_string(), &block()).ok();
+            reader.is_some()
+        });
+        let mut reader = reader.unwrap();
+        let mut writer = produced.join().unwrap();
+        writer.send(b"one").unwrap();
+        let mut told = Told::default();
+        while told.seqs.is_empty() {
+            let delivery = reader.next_within(FAR).unwrap().expect("a chunk");
+            told.take(&delivery);
+        }
+        house.client.cancel(execution).unwrap();
+        loop {
+            match writer.send(b"more") {
+                Ok(_) => std::thread::yield_now(),
+                Err(WriteError::Stopped(outcome)) => {
+                    assert!(matches!(outcome, None | Some(Outcome::Cancelled)), "{outcome:?}");
+                    break;
+                }
+                Err(other) => panic!("{other}"),
+            }
+        }
+        assert!(writer.is_stopped());
+        let done = writer.complete();
+        assert!(matches!(done, Err(DoorError::Stopped(Outcome::Cancelled))), "{done:?}");
+        while let Some(delivery) = reader.next().unwrap() {
+            told.take(&delivery);
+        }
+        assert_eq!(told.outcome(), Some(Outcome::Cancelled));
+    });
+}
+
+#[test]
+fn a_writer_that_is_dropped_has_failed_and_one_that_never_began_is_forgotten() {
+    let house = House::new(&[]);
+    let mut writer = house.door().produce("absent-minded", &held(4 << 10)).unwrap();
+    let execution = writer.execution();
+    writer.send(b"something").unwrap();
+    drop(writer);
+    let Awaited::Ended(output) = house.client.result(execution, FAR).unwrap() else { panic!() };
+    assert_eq!(output.state, State::Ended(Outcome::Failed));
+    assert_eq!(output.error.as_deref(), Some("the producer left"));
+    assert_eq!(output.data, b"something");
+}
+
+#[test]
+fn an_end_waits_for_nobody_who_has_left() {
+    let house = House::new(&[]);
+    let mut writer = house.door().produce("plain", &ProduceOptions::default()).unwrap();
+    for number in 0..10_000_u32 {
+        writer.send(&number.to_le_bytes()).unwrap();
+    }
+    let output = std::thread::scope(|scope| {
+        let execution = writer.execution();
+        let ended = scope.spawn(|| writer.complete().unwrap());
+        ended.join().unwrap();
+        house.client.result(execution, FAR).unwrap()
+    });
+    let Awaited::Ended(output) = output else { panic!() };
+    assert_eq!((output.state, output.chunks), (State::Ended(Outcome::Completed), 10_000));
+    assert_eq!(output.bytes, 40_000);
+}

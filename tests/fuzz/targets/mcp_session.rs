@@ -1,0 +1,4 @@
+//! Bytes of the fuzzer for `../src/mcp_session.rs`.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| streamdoor_fuzz::mcp_session::check(data));
