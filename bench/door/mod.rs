@@ -14,9 +14,9 @@ use std::ffi::OsString;
 use lexopt::ValueExt;
 
 use crate::common::door::load::{LOAD_HELP, Load};
+use crate::common::door::producer;
 use crate::common::door::readers::measure;
 use crate::common::door::report::{self, Found};
-use crate::common::door::producer;
 use crate::common::params::usage;
 use crate::common::report::Outcome;
 use crate::common::{Failure, print};

@@ -99,7 +99,7 @@ impl Carrier for Ours {
         let writer = Door::open(path).and_then(|door| door.produce("bench", &options));
         let writer = writer.map_err(|error| Failure::Failed(error.to_string()))?;
         let said = writer.execution().to_string();
-        Ok((Producer(writer), said))
+        Ok((Producer(Some(writer)), said))
     }
 
     fn reader(host: &Host, load: &Load, run: &Run<'_>) -> Result<Polled, String> {
@@ -114,19 +114,21 @@ impl Carrier for Ours {
 }
 
 /// The producer's side.
-pub struct Producer(Writer);
+pub struct Producer(Option<Writer>);
 
 impl Produce for Producer {
     #[inline(always)]
     fn publish(&mut self, payload: &[u8], count: u32) -> Result<(), String> {
+        let writer = self.0.as_mut().expect("it is not finished");
         for _ in 0..count {
-            self.0.send(payload).map_err(|error| error.to_string())?;
+            writer.send(payload).map_err(|error| error.to_string())?;
         }
         Ok(())
     }
 
-    fn finish(self) -> Result<(), String> {
-        self.0.complete().map_err(|error| error.to_string())
+    fn finish(&mut self) -> Result<(), String> {
+        let writer = self.0.take().expect("it is finished once");
+        writer.complete().map_err(|error| error.to_string())
     }
 }
 

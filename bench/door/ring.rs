@@ -299,7 +299,7 @@ impl<const SIZE: usize> Produce for Writer<SIZE> {
         Ok(())
     }
 
-    fn finish(mut self) -> Result<(), String> {
+    fn finish(&mut self) -> Result<(), String> {
         // release: pairs with acquire in `Reader::poll`.
         self.ring.line(DONE_LINE).store(self.next_seq, Ordering::Release);
         self.next_seq += 1; // So that the head moves once more.

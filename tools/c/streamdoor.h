@@ -159,7 +159,8 @@ typedef struct sd_delivery {
                                until the next call with this reader. No zero at the end. */
     size_t size;            /* bytes of data */
 } sd_delivery;
-#define SD_DELIVERY_INIT { sizeof(sd_delivery) }
+#define SD_DELIVERY_INIT \
+    { sizeof(sd_delivery), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /* What is next: waits for it for `timeout_ms`, or without end if that is negative. SD_DELIVERY,
  * SD_NOTHING (the time is up), SD_OVER. */

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::load::Load;
-use crate::common::Failure;
 use crate::common::BATCH_CHUNKS;
+use crate::common::Failure;
 use crate::common::params::Rate;
 use crate::common::receive::Receive;
 use crate::common::source::Arrivals;
@@ -65,12 +65,11 @@ pub trait Produce {
     /// A text for the user.
     fn publish(&mut self, payload: &[u8], count: u32) -> Result<(), String>;
 
-    /// There will be no more: every reader is told, and stays able to read what there was until
-    /// this returns or this process ends, whichever is needed.
+    /// There will be no more: every reader is told. It is dropped when all readers have everything.
     ///
     /// # Errors
     /// A text for the user.
-    fn finish(self) -> Result<(), String>;
+    fn finish(&mut self) -> Result<(), String>;
 }
 
 /// The side of one reader.

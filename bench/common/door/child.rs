@@ -75,9 +75,17 @@ impl Child {
             .map_err(|error| Failure::Failed(format!("{} has left: {error}", self.name)))
     }
 
-    /// Its number.
-    pub fn id(&self) -> u32 {
-        self.process.id()
+    /// Waits until it has left by itself.
+    ///
+    /// # Errors
+    /// [`Failure::Failed`] if it was not content.
+    pub fn wait(mut self) -> Result<(), Failure> {
+        let failed = |text: String| Err(Failure::Failed(format!("{}: {text}", self.name)));
+        match self.process.wait() {
+            Ok(status) if status.success() => Ok(()),
+            Ok(status) => failed(format!("it left with {status}")),
+            Err(error) => failed(error.to_string()),
+        }
     }
 }
 

@@ -1,6 +1,8 @@
 //! The process that publishes: it makes a producer, says `ready`, waits for `go` and the moment at
 //! which the plan begins, publishes, and says what that was.
 
+use std::sync::mpsc::Receiver;
+
 use serde_json::{Value, json};
 
 use super::carrier::{Carrier, Produce};
@@ -16,6 +18,8 @@ use crate::common::source::{Source, Tally};
 pub const READY: &str = "ready";
 /// What the answer begins with, in front of the origin of the plan.
 pub const GO: &str = "go";
+/// What it is told when it may leave.
+pub const END: &str = "end";
 /// What its last line begins with.
 pub const PUBLISHED: &str = "published";
 
@@ -45,14 +49,18 @@ pub fn run<C: Carrier>(load: &Load, words: &[String]) -> Result<(), Failure> {
         Rate::PerSecond(rate) => {
             let mut source = open_loop(&load.plan, rate);
             source.begin_at(origin_ns);
-            publish(producer, source)
+            publish(producer, source, &lines)
         }
-        Rate::Max => publish(producer, flat_out(&load.plan)),
+        Rate::Max => publish(producer, flat_out(&load.plan), &lines),
     }
     .map_err(Failure::Failed)
 }
 
-fn publish(mut producer: impl Produce, mut source: impl Source) -> Result<(), String> {
+fn publish(
+    mut producer: impl Produce,
+    mut source: impl Source,
+    lines: &Receiver<String>,
+) -> Result<(), String> {
     let before = preemption_count();
     while let Some((payload, count)) = source.next() {
         producer.publish(payload, count)?;
@@ -61,10 +69,8 @@ fn publish(mut producer: impl Produce, mut source: impl Source) -> Result<(), St
     let published = Published { tally: source.tally(), preemptions };
     producer.finish()?;
     say(&format!("{PUBLISHED} {}", published.to_line()));
-    // Until the readers have all of it and end this process: memory may be shared with it.
-    loop {
-        std::thread::park();
-    }
+    let _ = lines.recv(); // Until the readers have all of it: memory may be shared with them.
+    Ok(())
 }
 
 impl Published {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::carrier::{Carrier, Read, Run};
 use super::child::Child;
 use super::load::{Load, Wait};
-use super::producer::{GO, PUBLISHED, Published, READY};
+use super::producer::{END, GO, PUBLISHED, Published, READY};
 use crate::common::Failure;
 use crate::common::drive::{Received, Recorder, Setup};
 use crate::common::machine::{now_ns, pin_thread, preemption_count};
@@ -91,7 +91,8 @@ where
     let line = producer.hear(PUBLISHED)?;
     let published = Published::parse(&line)
         .ok_or_else(|| Failure::Failed(format!("the producer said \"{line}\"")))?;
-    drop(producer); // Before its host.
+    producer.tell(END)?;
+    producer.wait()?; // Before its host goes.
     judge(load, &published, &received, preemptions + published.preemptions)
 }
 

@@ -71,7 +71,8 @@ pub fn ratios(name: &str, runs: &[Found]) -> String {
     let mut line = |label: &str, unit: &str, value: &dyn Fn(&Measured) -> f64| {
         if let (Some(ours), Some(floor)) = (median(name, value), median("floor", value)) {
             let ratio = ours / floor;
-            text += &format!("{label:<12}{ratio:>12.2} × floor ({ours:.0}{unit}, {floor:.0}{unit})\n");
+            text +=
+                &format!("{label:<12}{ratio:>12.2} × floor ({ours:.0}{unit}, {floor:.0}{unit})\n");
         }
     };
     for (label, _, quantile) in PERCENTILES {

@@ -45,7 +45,8 @@ fn wishes(options: Option<sd_produce_options>) -> Result<ProduceOptions, Fault> 
     let some = |number: u32| (number > 0).then_some(number);
     let deadline = Duration::from_millis(options.hold_ms.into());
     let execution = ExecuteOptions {
-        policy: policy(options.policy)?.map(|policy| PolicyWish { policy, ..PolicyWish::default() }),
+        policy: policy(options.policy)?
+            .map(|policy| PolicyWish { policy, ..PolicyWish::default() }),
         hold: some(options.hold_ms).map(|_| Hold::UntilRead { deadline }),
         ..ExecuteOptions::default()
     };
