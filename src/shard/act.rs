@@ -349,7 +349,7 @@ impl<R: Reactor + 'static> Shard<R> {
         self.watched.retain(|&index| index != execution.index);
         self.published.retain(|&index| index != execution.index);
         #[cfg(feature = "server")]
-        self.guests.retain(|&index| index != execution.index);
+        self.doors.guests.retain(|&index| index != execution.index);
         self.runnable.retain(|&index| index != execution.index);
         if let Some(asked_for) = &mut self.asked_for
             && asked_for.execution == execution

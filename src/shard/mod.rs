@@ -122,12 +122,9 @@ pub struct Shard<R: Reactor + 'static = AnyReactor> {
     watched: Vec<u32>,
     /// Executions that were given chunks since their remote readers were last woken.
     published: Vec<u32>,
-    /// Executions whose chunks another process writes.
+    /// What other processes share.
     #[cfg(feature = "server")]
-    guests: Vec<u32>,
-    /// How many executions other processes share, with the other shards of the server.
-    #[cfg(feature = "server")]
-    doors: door::Doors,
+    doors: door::DoorsHere,
     /// Copies of payloads that a tool's thread might overwrite.
     scratch: Box<[u8]>,
     /// The chunk that a polled subscriber is being given, from its delivery to the end of the poll.
@@ -298,9 +295,9 @@ impl<R: Reactor + 'static> Shard<R> {
         let executions_max = config.engine.executions_max as usize;
         let (mailbox_sender, mailbox) = std::sync::mpsc::sync_channel(limits::MAILBOX_COMMANDS_MAX);
         let chunk_bytes_max = *limits::RING_CLASS_BYTES.last().expect("there are classes") / 4;
-        #[cfg(feature = "server")]
-        let mcp = serve::McpSetUp::new(&config)?;
         Ok(Shard {
+            #[cfg(feature = "server")]
+            mcp: serve::McpSetUp::new(&config)?,
             engine: Engine::new(config.engine, now),
             secrets: Secrets::new(config.seed),
             rings: RingPool::new(config.rings)?,
@@ -320,9 +317,7 @@ impl<R: Reactor + 'static> Shard<R> {
             watched: Vec::with_capacity(64),
             published: Vec::with_capacity(executions_max),
             #[cfg(feature = "server")]
-            guests: Vec::new(),
-            #[cfg(feature = "server")]
-            doors: config.doors,
+            doors: door::DoorsHere::new(config.doors),
             scratch: vec![0; chunk_bytes_max as usize].into_boxed_slice(),
             fan: None,
             asked_for: None,
@@ -364,8 +359,6 @@ impl<R: Reactor + 'static> Shard<R> {
             serve: None,
             #[cfg(feature = "server")]
             workers: serve::Workers::default(),
-            #[cfg(feature = "server")]
-            mcp,
             reactor,
         })
     }
@@ -398,7 +391,7 @@ impl<R: Reactor + 'static> Shard<R> {
             self.take_over_threads();
         }
         #[cfg(feature = "server")]
-        if !self.guests.is_empty() {
+        if !self.doors.guests.is_empty() {
             self.take_over_guests();
         }
         self.pump();
@@ -434,7 +427,7 @@ impl<R: Reactor + 'static> Shard<R> {
             Decision::Poll => std::hint::spin_loop(),
             Decision::Wait { .. } if self.rings.is_scarce() => self.rings.restock_step(),
             #[cfg(feature = "server")]
-            Decision::Wait { .. } if !self.guests.is_empty() && !self.fall_asleep() => {}
+            Decision::Wait { .. } if !self.doors.guests.is_empty() && !self.fall_asleep() => {}
             Decision::Wait { until } => {
                 self.reactor.wait(until);
                 self.counters.wakes += 1;

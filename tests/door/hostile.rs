@@ -6,7 +6,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use memmap2::{MmapOptions, MmapRaw};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
@@ -15,6 +15,7 @@ use streamdoor::base::Random;
 use streamdoor::client::ExecuteOptions;
 use streamdoor::door::{ProduceOptions, ReadOptions};
 use streamdoor::engine::{Hold, Outcome, Policy};
+use streamdoor::reactor::Clock;
 
 use crate::house::{FAR, House, Told, slow_bytes};
 use crate::roles::{Role, say};
@@ -84,8 +85,8 @@ fn scribble(memory: &MmapRaw, random: &mut Random) {
 /// The role: opens one door after the other, and scribbles over ring and page of each.
 pub fn write(path: &Path) {
     let mut random = Random::new(1);
-    let (begun, mut count) = (Instant::now(), 0);
-    while begun.elapsed() < ONE_SECOND {
+    let (begun, mut count) = (Clock::now(), 0);
+    while Clock::now().since(begun) < ONE_SECOND {
         let body = r#"{"name":"hostile","ring_bytes":65536}"#;
         let Some((mut line, _, descriptors)) = ask(path, "/v1/door/executions", body) else {
             continue;
@@ -95,8 +96,8 @@ pub fn write(path: &Path) {
             scribble(&page, &mut random); // Before it says anything.
         }
         let _ = line.write_all(b"\n");
-        let until = Instant::now() + Duration::from_millis(20);
-        while Instant::now() < until {
+        let until = Clock::now() + Duration::from_millis(20);
+        while Clock::now() < until {
             for _ in 0..50 {
                 scribble(&ring, &mut random);
             }
@@ -113,16 +114,16 @@ pub fn write(path: &Path) {
 /// The role: reads an execution so, again and again.
 pub fn read(path: &Path, execution: &str) {
     let mut random = Random::new(2);
-    let (begun, mut count) = (Instant::now(), 0);
-    while begun.elapsed() < ONE_SECOND {
+    let (begun, mut count) = (Clock::now(), 0);
+    while Clock::now().since(begun) < ONE_SECOND {
         let target = format!("/v1/executions/{execution}/door?policy=block");
         let Some((mut line, _, descriptors)) = ask(path, &target, "") else { continue };
         let writable = |at: usize| MmapOptions::new().map_raw(&descriptors[at]).is_ok();
         assert!(!writable(0) && !writable(1), "these are for reading");
         let page = map(&descriptors[2]);
         let _ = line.write_all(b"\n");
-        let until = Instant::now() + Duration::from_millis(random.below(30));
-        while Instant::now() < until {
+        let until = Clock::now() + Duration::from_millis(random.below(30));
+        while Clock::now() < until {
             for _ in 0..50 {
                 scribble(&page, &mut random);
             }
@@ -172,6 +173,7 @@ fn a_writer_that_scribbles_harms_itself_alone() {
     println!("{count} producers scribbled, {refused} broke a rule");
     assert!(refused > 0);
     house.record("door_producer_refused");
+    drop(reader);
     house.until("they are gone", || house.metric("streamdoor_doors") == 1);
 }
 

@@ -13,6 +13,7 @@ use streamdoor::client::{Client, Event, ExecuteOptions, FollowOptions};
 use streamdoor::door::{Door, Reader};
 use streamdoor::endpoint::Wishes;
 use streamdoor::engine::{EndState, Outcome, Policy};
+use streamdoor::reactor::Clock;
 use streamdoor::shard::Delivery;
 
 /// Nothing here takes so long.
@@ -151,9 +152,9 @@ impl House {
 }
 
 pub fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let begun = std::time::Instant::now();
+    let begun = Clock::now();
     while !is_so() {
-        assert!(begun.elapsed() < FAR, "in vain: {what}");
+        assert!(Clock::now().since(begun) < FAR, "in vain: {what}");
         std::thread::sleep(Duration::from_millis(2));
     }
 }

@@ -42,8 +42,8 @@ pub(in crate::shard) struct Guest {
     is_started: bool,
     /// It was told that it may begin.
     pub has_begun: bool,
-    /// Its connection is gone, or the thread that stands for it.
-    is_gone: bool,
+    /// Its connection is gone.
+    pub is_gone: bool,
     reports_seen: u64,
     expected_seen: Option<u64>,
 }
@@ -296,14 +296,14 @@ impl<R: Reactor + 'static> Shard<R> {
         guest.has_begun = true;
         let connection = guest.connection;
         run.publish_guest_gate();
-        self.guests.push(index);
+        self.doors.guests.push(index);
         self.say_go(connection);
     }
 
     /// A guest has said something on its connection: for the first time that it has mapped its
     /// memory, later that there is something to look at.
     pub(in crate::shard) fn hear_guest(&mut self, index: u32) {
-        let (waker, doors) = (self.reactor.waker(), self.doors.clone());
+        let (waker, doors) = (self.reactor.waker(), self.doors.places.clone());
         let run = self.runs[index as usize].as_mut();
         let Some(guest) = run.and_then(Run::guest) else { return };
         match guest.take_mapped(&doors, waker) {
@@ -327,8 +327,8 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Takes over what guests have published.
     pub(in crate::shard) fn take_over_guests(&mut self) {
-        for at in (0..self.guests.len()).rev() {
-            let Some(&index) = self.guests.get(at) else { continue };
+        for at in (0..self.doors.guests.len()).rev() {
+            let Some(&index) = self.doors.guests.get(at) else { continue };
             self.take_over_guest(index);
         }
     }
@@ -424,7 +424,7 @@ impl<R: Reactor + 'static> Shard<R> {
     fn end_guest(&mut self, index: u32, result: Result<(), &str>) {
         let Some(run) = self.runs[index as usize].as_mut() else { return };
         let (handle, id) = (run.handle, run.id);
-        self.guests.retain(|&guest| guest != index);
+        self.doors.guests.retain(|&guest| guest != index);
         match run.producer {
             Producer::Guest => {
                 run.producer = Producer::Gone;
@@ -444,7 +444,7 @@ impl<R: Reactor + 'static> Shard<R> {
     /// already.
     pub(in crate::shard) fn fall_asleep(&mut self) -> bool {
         let mut has_news = false;
-        for &index in &self.guests {
+        for &index in &self.doors.guests {
             let Some(run) = self.runs[index as usize].as_mut() else { continue };
             let (head_seq, is_blocked) = (run.ingested_seq, run.blocked);
             let Some(door) = &mut run.door else { continue };
@@ -460,7 +460,7 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// The shard looks by itself again.
     pub(in crate::shard) fn rise(&mut self) {
-        for &index in &self.guests {
+        for &index in &self.doors.guests {
             if let Some(run) = self.runs[index as usize].as_mut()
                 && let Some(door) = &mut run.door
             {

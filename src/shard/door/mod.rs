@@ -45,6 +45,20 @@ use relay::Relay;
 /// Connections whose processes sleep on them and have to look: a byte is sent to each.
 pub(super) type Looks = Rc<RefCell<Vec<ConnectionId>>>;
 
+/// What a shard keeps for all of them.
+pub(super) struct DoorsHere {
+    /// How many executions other processes share, with the other shards of the server.
+    pub places: Doors,
+    /// Executions whose chunks another process writes, and may.
+    pub guests: Vec<u32>,
+}
+
+impl DoorsHere {
+    pub fn new(places: Doors) -> DoorsHere {
+        DoorsHere { places, guests: Vec::new() }
+    }
+}
+
 /// What other processes share of an execution.
 pub(super) struct Door {
     pub behind: Behind,
@@ -58,7 +72,7 @@ pub(super) struct Door {
 /// Whose ring it is.
 pub(super) enum Behind {
     /// Ours.
-    Relay(Relay),
+    Relay(Box<Relay>),
     /// The producer's.
     Guest(Box<Guest>),
 }
@@ -138,9 +152,13 @@ impl Door {
         self.slots &= !(1 << slot);
     }
 
-    /// Does nobody need it any more?
-    pub fn is_idle(&self) -> bool {
-        self.slots == 0 && matches!(self.behind, Behind::Relay(_))
+    /// Does nobody need it any more? `has_ended`: nothing more is produced.
+    pub fn is_idle(&self, has_ended: bool) -> bool {
+        let is_needed = match &self.behind {
+            Behind::Relay(_) => false,
+            Behind::Guest(guest) => !has_ended || !guest.is_gone,
+        };
+        self.slots == 0 && !is_needed
     }
 
     /// A seat for a reader that is told through this connection.
@@ -257,7 +275,7 @@ impl<R: Reactor + 'static> Shard<R> {
     /// # Panics
     /// If it does not hold.
     pub(super) fn audit_doors(&self) {
-        for index in &self.guests {
+        for index in &self.doors.guests {
             let run = self.runs[*index as usize].as_ref().expect("D5");
             assert!(matches!(run.producer, Producer::Guest)); // D5
         }

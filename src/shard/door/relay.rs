@@ -18,7 +18,7 @@ use crate::memory::{
 };
 use crate::reactor::Reactor;
 use crate::shard::Shard;
-use crate::shard::run::{Ring, Run};
+use crate::shard::run::{Producer, Ring, Run};
 use crate::wire::http1::Status;
 
 /// See the module's text.
@@ -175,33 +175,42 @@ impl<R: Reactor + 'static> Shard<R> {
             return Ok(());
         }
         let class_bytes = class_for(&run.ring).ok_or_else(queued)?;
-        let place = self.doors.take().ok_or_else(|| too_many(self.doors.places_max()))?;
-        self.check_door_memory(class_bytes)?;
+        let place =
+            self.doors.places.take().ok_or_else(|| too_many(self.doors.places.places_max()))?;
+        self.check_door_memory(class_bytes, 0)?;
         let anchor = self.anchor;
         let run = self.runs[index as usize].as_mut().expect("as above");
         let relay = Relay::of(&run.ring, run.ingested_seq, anchor, &mut self.scratch);
         let relay = relay.map_err(|error| no_memory(class_bytes, &error))?;
         let mut control = ControlFile::create().map_err(|error| no_memory(class_bytes, &error))?;
         run.copy_page(&mut control.page, has_attention);
-        let door = Door::new(Behind::Relay(relay), control, looks.clone(), place);
+        let door = Door::new(Behind::Relay(Box::new(relay)), control, looks.clone(), place);
         run.door = Some(Box::new(door));
         self.counters.doors_opened += 1;
         Ok(())
     }
 
-    /// Nobody needs the relay of this execution any more: it is closed, and never used again.
+    /// If nobody needs what other processes had of this execution, it is closed, and never used
+    /// again. Whoever comes later is given a relay of what the private ring holds.
     pub(in crate::shard) fn close_idle_door(&mut self, index: u32) {
         if let Some(run) = &mut self.runs[index as usize] {
-            run.door.take_if(|door| door.is_idle());
+            let has_ended = matches!(run.producer, Producer::Gone);
+            run.door.take_if(|door| door.is_idle(has_ended));
         }
     }
 
-    /// Is there memory for one more ring of `class_bytes`? What other processes have counts as the
-    /// rings do, and both together have the bounds of the rings.
-    pub(in crate::shard) fn check_door_memory(&self, class_bytes: u32) -> Result<(), ApiError> {
+    /// Is there memory for one more ring of `class_bytes`, and for a private one of `private_bytes`?
+    /// What other processes have counts as the rings do, and both together have the bounds of the
+    /// rings.
+    pub(in crate::shard) fn check_door_memory(
+        &self,
+        class_bytes: u32,
+        private_bytes: u32,
+    ) -> Result<(), ApiError> {
         let bytes_max = self.rings.bytes_max();
         let taken_bytes = self.rings.usage().leased_bytes + self.door_bytes();
-        let needed_bytes = u64::from(class_bytes) + limits::DOOR_PAGES_BYTES;
+        let needed_bytes =
+            u64::from(class_bytes) + u64::from(private_bytes) + limits::DOOR_PAGES_BYTES;
         if taken_bytes + needed_bytes <= bytes_max {
             return Ok(());
         }

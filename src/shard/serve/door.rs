@@ -287,11 +287,11 @@ impl<R: Reactor + 'static> Shard<R> {
         produce: Produce,
         owner: Principal,
     ) -> Result<Grant, ApiError> {
-        let place = self.doors.take();
-        let place = place.ok_or_else(|| relay::too_many(self.doors.places_max()))?;
+        let place = self.doors.places.take();
+        let place = place.ok_or_else(|| relay::too_many(self.doors.places.places_max()))?;
         let ring = self.expected_ring(produce.ring_bytes, produce.chunk_bytes).map_err(refusal)?;
         let class_bytes = ring.slot_count * limits::RING_BYTES_PER_SLOT;
-        self.check_door_memory(class_bytes)?;
+        self.check_door_memory(class_bytes, class_bytes)?;
         let anchor = self.anchor;
         let no_memory = |error: std::io::Error| relay::no_memory(class_bytes, &error);
         let guest = Guest::new(class_bytes, anchor, id).map_err(no_memory)?;
@@ -452,7 +452,10 @@ impl<R: Reactor + 'static> Shard<R> {
         let run = self.runs[index as usize].as_mut().filter(|run| run.id == execution);
         let Some(run) = run else { return };
         match side {
-            Side::Guest => self.lose_guest(index),
+            Side::Guest => {
+                self.lose_guest(index);
+                self.close_idle_door(index);
+            }
             Side::Reader { subscriber, slot } => {
                 run.remotes.retain(|remote| remote.subscriber != subscriber);
                 if let Some(door) = &mut run.door {
@@ -484,7 +487,7 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// An execution has ended: who shares it is told. Readers go when they have read all of it.
     pub(in crate::shard) fn tell_end_at_door(&mut self, execution: Handle, verdict: &Verdict) {
-        self.guests.retain(|&index| index != execution.index);
+        self.doors.guests.retain(|&index| index != execution.index);
         let run = self.run_mut(execution);
         let producer = run.dismiss_guest();
         let mut readers: SmallVec<[ConnectionId; 8]> = SmallVec::new();
@@ -502,6 +505,7 @@ impl<R: Reactor + 'static> Shard<R> {
         if let Some(id) = producer {
             self.end_line(id, word);
         }
+        self.close_idle_door(execution.index);
     }
 
     /// A reader in another process has written what it cannot have read.
