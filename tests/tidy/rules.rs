@@ -38,8 +38,9 @@ const UNSAFE_AT_HOME: &[&str] = &[
     "bench/floor/ring.rs",
     "bench/peers/src/timer.rs", // Since 1.54 tokio takes a descriptor by an unsafe function only.
     "bench/peers/src/tokio_broadcast.rs",
-    "tests/counting/mod.rs", // A global allocator is unsafe by its trait.
-    "tests/door/hostile.rs", // Scribbles over memory that it shares.
+    "tests/door_kills/step.rs", // Moves another process on, by ptrace.
+    "tests/counting/mod.rs",    // A global allocator is unsafe by its trait.
+    "tests/door/hostile.rs",    // Scribbles over memory that it shares.
     "tests/reactor/",
     "tests/serve_clients/refused.rs", // A seccomp filter for a server.
     "tests/ring_process.rs",          // Attacks a ring through raw system calls.
