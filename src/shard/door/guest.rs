@@ -44,6 +44,8 @@ pub(in crate::shard) struct Guest {
     pub has_begun: bool,
     /// Its connection is gone.
     pub is_gone: bool,
+    /// There was no room for its next chunk when it was last looked at.
+    is_stuck: bool,
     reports_seen: u64,
     expected_seen: Option<u64>,
 }
@@ -89,6 +91,7 @@ impl Guest {
             is_started: false,
             has_begun: false,
             is_gone: false,
+            is_stuck: false,
             reports_seen: 0,
             expected_seen: None,
         })
@@ -169,7 +172,9 @@ impl Guest {
 
     /// Has it said anything that was not looked at? `head_seq`: what was taken of its ring.
     fn has_news(&self, head_seq: u64) -> bool {
-        let Some(Mapped { view, .. }) = self.mapped() else { return false };
+        let Some(Mapped { view, .. }) = self.mapped().filter(|_| !self.is_stuck) else {
+            return false; // Nothing is taken before there is room, and that is heard of.
+        };
         !matches!(self.ring.reader().poll(head_seq + 1), Poll::Pending)
             || self.looks_dead()
             || view.final_record().is_some()
@@ -355,13 +360,18 @@ impl<R: Reactor + 'static> Shard<R> {
         if run.ingested_seq != ingested_before {
             run.publish_guest_gate();
         }
-        let head_seq = run.ingested_seq;
+        let (head_seq, has_moved) = (run.ingested_seq, run.ingested_seq != ingested_before);
+        let Some(guest) = run.guest() else { return };
+        guest.is_stuck = matches!(taken, Ok(Taken::NoRoom));
+        // Its own ring is full of what somebody here has to read: it takes no more, either.
+        let waits = guest.mapped().is_some_and(|mapped| mapped.owner.is_gated()) && !has_moved;
         match (taken, last_word) {
             (Err(rule), _) => self.refuse_guest(index, rule),
             (Ok(Taken::All), Some(record)) => self.believe_guest(index, &record, head_seq),
             (Ok(Taken::All), None) if is_dead => self.end_guest(index, Err(GONE)),
             (Ok(Taken::NoRoom), _) => self.say_that_it_is_gated(index),
             (Ok(Taken::Enough), _) => self.worked = true,
+            (Ok(Taken::All), None) if waits => self.say_that_it_is_gated(index),
             (Ok(Taken::All), None) => {}
         }
     }
@@ -446,11 +456,10 @@ impl<R: Reactor + 'static> Shard<R> {
         let mut has_news = false;
         for &index in &self.doors.guests {
             let Some(run) = self.runs[index as usize].as_mut() else { continue };
-            let (head_seq, is_blocked) = (run.ingested_seq, run.blocked);
+            let head_seq = run.ingested_seq;
             let Some(door) = &mut run.door else { continue };
             door.control.page.set_server_asleep(true); // control:server-asleep
-            let guest = door.guest();
-            has_news |= !is_blocked && guest.is_some_and(|guest| guest.has_news(head_seq));
+            has_news |= door.guest().is_some_and(|guest| guest.has_news(head_seq));
         }
         if has_news {
             self.rise();
