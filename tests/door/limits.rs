@@ -136,7 +136,8 @@ fn another_user_is_told_to_go() {
 
 #[test]
 fn where_memory_is_short_a_door_is_refused_and_everything_else_goes_on() {
-    let house = House::new(&["--rings-bytes-max", "4MiB", "--prealloc-bytes", "0", "--doors-max", "64"]);
+    let house =
+        House::new(&["--rings-bytes-max", "4MiB", "--prealloc-bytes", "0", "--doors-max", "64"]);
     let door = house.door();
     let options = ReadOptions { policy: Some(Policy::Block), ..ReadOptions::default() };
     let large = ProduceOptions { ring_bytes: Some(1 << 20), ..ProduceOptions::default() };

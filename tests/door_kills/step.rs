@@ -107,6 +107,18 @@ impl Stepper {
         libc::WSTOPSIG(status)
     }
 
+    /// The process was killed: takes note of the thread's death, for which its process waits.
+    pub fn bury(self) {
+        let mut status = 0;
+        loop {
+            // SAFETY: the kernel writes one number, into a local.
+            let found = unsafe { libc::waitpid(self.thread, &raw mut status, libc::__WALL) };
+            if found < 0 || libc::WIFEXITED(status) || libc::WIFSIGNALED(status) {
+                return;
+            }
+        }
+    }
+
     /// Is the next instruction a system call?
     fn is_at_call(&self) -> bool {
         let at = std::mem::offset_of!(libc::user, regs)

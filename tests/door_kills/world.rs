@@ -36,7 +36,7 @@ impl World {
         };
         let server = Server::start(config, Arc::new(|_| {})).unwrap();
         server.open_door(&folder.join("door")).unwrap();
-        let client = Client::new(&server.addresses()[0].to_string()).unwrap();
+        let client = Client::new(&format!("http://{}", server.addresses()[0])).unwrap();
         World { folder, client, _server: server }
     }
 

@@ -43,6 +43,7 @@ const UNSAFE_AT_HOME: &[&str] = &[
     "tests/door/hostile.rs",    // Scribbles over memory that it shares.
     "tests/reactor/",
     "tests/serve_clients/refused.rs", // A seccomp filter for a server.
+    "tools/c/src/",                   // What C hands over is a pointer.
     "tests/ring_process.rs",          // Attacks a ring through raw system calls.
 ];
 /// Files and folders that may name the standard library's atomics.

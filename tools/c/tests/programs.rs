@@ -9,8 +9,10 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
+use std::time::Duration;
 
 use streamdoor::base::Random;
+use streamdoor::door::Door;
 use streamdoor::shard::{Server, ServerConfig, ShardConfig};
 
 const FILE_BYTES: usize = 20 << 20;
@@ -125,6 +127,7 @@ const PYTHON_READER: &str = "
 import select, sys, streamdoor
 with streamdoor.Door(sys.argv[1]) as door, door.read(sys.argv[2], policy='block') as reader:
     assert reader.execution == sys.argv[2]
+    sys.stdin.readline() # Until then it holds the producer back.
     end, offset = None, 0
     while not reader.is_over:
         delivery = reader.poll()
@@ -166,21 +169,44 @@ fn a_file_goes_from_c_to_c_and_to_python_through_one_ring() {
     let (produce, read) = (compiled(&world, "produce", false), compiled(&world, "read", true));
     let mut command = Command::new(produce);
     let (mut producer, id) = producing(command.arg(world.door()).arg("file").arg(file));
+    let client = Door::open(world.door()).unwrap().client().unwrap();
+    let are_there = |count: usize| {
+        let id = id.parse().unwrap();
+        while client.inspect(id).unwrap().subscribers.len() < count {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    // The first one reads nothing before the second is there: so both get everything.
     let python = has("python3").then(|| {
         let mut command = python(PYTHON_READER);
-        command.arg(world.door()).arg(&id).stdout(Stdio::piped()).spawn().unwrap()
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut python = command.arg(world.door()).arg(&id).spawn().unwrap();
+        are_there(1);
+        let mut stdout = python.stdout.take().unwrap();
+        let reading = std::thread::spawn(move || {
+            let mut found = Vec::new();
+            stdout.read_to_end(&mut found).unwrap();
+            found
+        });
+        (python, reading)
     });
-    let read = output(Command::new(read).arg(world.door()).arg(&id));
+    let mut command = Command::new(read);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let reading = command.arg(world.door()).arg(&id).spawn().unwrap();
+    are_there(1 + usize::from(python.is_some()));
+    let python = python.map(|(mut python, reading)| {
+        drop(python.stdin.take());
+        (python, reading)
+    });
+    let read = reading.wait_with_output().unwrap();
     assert!(read.stdout == bytes, "{} bytes were read", read.stdout.len());
     let errors = String::from_utf8_lossy(&read.stderr);
-    assert!(errors.contains(&format!("end 1 ")), "{errors}");
+    assert!(read.status.success() && errors.contains("end 1 "), "{errors}");
     assert!(errors.contains(&format!(" bytes {} ", bytes.len())), "{errors}");
-    if let Some(mut python) = python {
-        let mut found = Vec::new();
-        python.stdout.take().unwrap().read_to_end(&mut found).unwrap();
-        assert!(python.wait().unwrap().success());
-        // Who comes later than the first reader may have missed the beginning; it was told.
+    if let Some((mut python, reading)) = python {
+        let found = reading.join().unwrap();
         assert!(found == bytes, "{} bytes were read by Python", found.len());
+        assert!(python.wait().unwrap().success());
     }
     assert!(producer.wait().unwrap().success());
 }

@@ -4,7 +4,7 @@
 //! much at once as fits its buffer and looks at chunks there. The last one is told by its stamp.
 
 use std::fs::File;
-use std::io::{self, ErrorKind, Read as _, Write};
+use std::io::{self, ErrorKind, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
