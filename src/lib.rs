@@ -59,7 +59,8 @@
 //! With the feature `server`, `shard::Server` runs several shards at the same addresses, and
 //! whoever speaks HTTP runs tools and follows them, as server-sent events or as lines of JSON;
 //! `streamdoor serve` is that as a program. `client` asks one from outside, and blocks;
-//! `streamdoor call` and `streamdoor watch` are that as programs.
+//! `streamdoor call` and `streamdoor watch` are that as programs. `door` is for programs beside the
+//! server: they read a ring, or write one, in memory that both share.
 //!
 //! # The map
 //!
@@ -76,7 +77,7 @@
 //!         ├───────────────┘
 //!       shard                     5  the loop, where everything meets; serves connections
 //!         │
-//!    sim   client                 6  a seeded world for all of it │ asks a server from outside
+//!    sim   client   door           6  a seeded world │ asks a server from outside │ shares memory
 //! ```
 //!
 //! Three sentences to remember: *engine moves numbers, memory holds bytes, reactor talks to the

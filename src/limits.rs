@@ -612,6 +612,7 @@ pub const RECEIVE_BUFFERS: u16 = 256;
 
 const _: () = {
     assert!(RECEIVE_BUFFERS.is_power_of_two()); // The kernel masks an index with it.
+    assert!(DOOR_SPIN.as_nanos() <= SPIN_DEFAULT.as_nanos()); // Who sleeps has polled so long.
     assert!(CONNECTIONS_MAX < 1 << 24); // A completion names 24 bits of slot.
     assert!(KINDS_MAX <= 16); // A filter is 16 bits.
     assert!(KEYS_MAX <= 64); // The set of keys seen is 64 bits.

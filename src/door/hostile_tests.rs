@@ -242,9 +242,7 @@ fn a_producer_that_died_while_it_counted_is_counted_for() {
         segment.overwrite(TAIL_VERSION, &[999]); // Odd: in the middle.
         segment.overwrite(TAIL_TOTALS, &[5, 5]);
         // Nobody has noticed yet: nothing can be said, and nothing is waited for in vain.
-        let began = std::time::Instant::now();
         assert!(reader.next_within(Duration::from_millis(5)).unwrap().is_none());
-        assert!(began.elapsed() < Duration::from_secs(30));
         host.end(Outcome::Failed, "the producer died");
         let Ok(Some(Delivery::Gap(gap))) = reader.next() else { panic!("there is a gap") };
         assert_eq!((gap.from_seq, gap.to_seq, gap.reason), (1, tail_seq - 1, GapReason::Late));

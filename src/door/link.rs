@@ -1,5 +1,5 @@
-//! A subscriber's link to a server in another process: its words lie in files that both have mapped,
-//! and its bell is the life line.
+//! A subscriber's link to a server in another process: its words lie in files that both have
+//! mapped, and its bell is the life line.
 
 use std::cell::Cell;
 

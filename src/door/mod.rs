@@ -1,6 +1,6 @@
 //! Stratum 6: doors, for a program beside the server: it reads an execution's chunks straight from
-//! the ring, or publishes into one, through memory that it shares with the server. Nothing is copied
-//! by the kernel, and while both sides are awake no system call is made.
+//! the ring, or publishes into one, through memory that it shares with the server. Nothing is
+//! copied by the kernel, and while both sides are awake no system call is made.
 //!
 //! ```no_run
 //! use serde_json::json;
@@ -26,14 +26,14 @@
 //! connection on which a door was granted is its life line: while it stands, both sides are there.
 //!
 //! Whoever shares memory is not believed: every number is loaded once and checked, bytes are copied
-//! before they are looked at, each sleep is bounded. A server or a producer that writes nonsense can
-//! make a [`Reader`] fail with [`DoorError::Unsound`], and nothing else.
+//! before they are looked at, each sleep is bounded. A server or a producer that writes nonsense
+//! can make a [`Reader`] fail with [`DoorError::Unsound`], and nothing else.
 //!
-//! There is no runtime. A [`Reader`] has no thread; a [`Writer`] has one, which sleeps and whose end
-//! tells the server of ours.
+//! There is no runtime. A [`Reader`] has no thread; a [`Writer`] has one, which sleeps and whose
+//! end tells the server of ours.
 //!
-//! Tests: `reader_tests.rs`, `writer_tests.rs`, `hostile_tests.rs` over real files, with a host that
-//! plays the server (`host.rs`); `tests/door/` against a real one.
+//! Tests: `reader_tests.rs`, `writer_tests.rs`, `hostile_tests.rs` over real files, with a host
+//! that plays the server (`host.rs`); `tests/door/` against a real one.
 #![forbid(unsafe_code)]
 
 mod connection;
@@ -169,9 +169,14 @@ impl Door {
     ) -> Result<Reader, DoorError> {
         let hold = Some(Hold::UntilRead { deadline: limits::ATTACH_DEADLINE });
         let execute = ExecuteOptions { hold, ..ExecuteOptions::default() };
-        let created = self.client()?.execute(tool, arguments, &execute);
+        let client = self.client()?;
+        let created = client.execute(tool, arguments, &execute);
         let created = created.map_err(|error| self.failed(error))?;
-        self.read(&created.execution.to_string(), options)
+        let reader = self.read(&created.execution.to_string(), options);
+        if reader.is_err() {
+            let _ = client.cancel(created.execution); // Nobody else waits for it.
+        }
+        reader
     }
 
     /// Becomes the producer of a new execution, which is listed under `name`.

@@ -20,8 +20,8 @@ use crate::shard::{Delivery, Link, Subscriber};
 
 /// Reads one execution of a server in another process. Dropping it unsubscribes.
 ///
-/// Everything comes in the order of the log, and last of all one [`Delivery::End`]. An error instead
-/// says that there will be no end, and comes again with every further call.
+/// Everything comes in the order of the log, and last of all one [`Delivery::End`]. An error
+/// instead says that there will be no end, and comes again with every further call.
 pub struct Reader {
     subscriber: Subscriber<Far>,
     names: GrantNames,

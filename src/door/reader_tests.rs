@@ -1,5 +1,5 @@
-//! A reader in another process, as far as one process can show: what it is given under every policy,
-//! how it sleeps and is woken, and how it hears of ends.
+//! A reader in another process, as far as one process can show: what it is given under every
+//! policy, how it sleeps and is woken, and how it hears of ends.
 
 use std::io::Write;
 use std::os::fd::AsFd;
@@ -14,6 +14,7 @@ use crate::engine::{
 };
 use crate::memory::layout::{Geometry, KindTotal};
 use crate::memory::{ChunkHeader, DoorRing, ProgressRecord, RingWriter, ShortText, Start};
+use crate::reactor::Clock;
 use crate::shard::delivery::{code_of_detach, code_of_exit};
 use crate::shard::{Delivery, Ended};
 
@@ -141,6 +142,44 @@ fn every_policy_is_kept_to_and_every_loss_is_counted() {
     let lossy = [Policy::Drop, Policy::DropOldest, Policy::Buffer, Policy::Conflate];
     for (policy, gaps) in Policy::ALL.into_iter().zip(gaps) {
         assert!(gaps > 0 || !lossy.contains(&policy), "{policy}");
+    }
+}
+
+#[test]
+fn losses_are_counted_exactly_also_while_they_happen() {
+    let kinds = Kinds::NONE.with(Kind::Row);
+    for policy in [Policy::Drop, Policy::DropOldest, Policy::Buffer, Policy::Conflate] {
+        for round in 0..8 {
+            let (mut host, mut reader) = ReadHost::open(SMALL, terms(policy, 3, kinds));
+            let publisher = std::thread::spawn(move || {
+                for seq in 1..=20_000 {
+                    host.publish(header_of(seq), &payload_of(seq));
+                    if seq % 64 == 0 {
+                        std::thread::yield_now();
+                    }
+                }
+                host.end(Outcome::Completed, "");
+                host
+            });
+            let (mut given, mut missed, mut end) = (0, 0, None);
+            while let Some(delivery) = reader.next().unwrap() {
+                match delivery {
+                    Delivery::Chunk(_) => given += 1,
+                    Delivery::Gap(gap) => {
+                        let wanted = |seq: &u64| header_of(*seq).kind == Kind::Row as u8;
+                        let count = (gap.from_seq..=gap.to_seq).filter(wanted).count() as u64;
+                        assert_eq!(gap.chunk_count, count, "{policy}, round {round}: {gap:?}");
+                        missed += gap.chunk_count;
+                    }
+                    Delivery::Progress(_) => {}
+                    Delivery::End(ended) => end = Some(ended.end),
+                }
+            }
+            let host = publisher.join().unwrap();
+            assert_eq!(given + missed, host.totals[Kind::Row as usize].count);
+            let end = end.unwrap();
+            assert_eq!((end.given.chunks, end.missed.chunks), (given, missed));
+        }
     }
 }
 
@@ -371,9 +410,9 @@ fn a_descriptor_can_be_waited_for() {
 #[test]
 fn it_waits_no_longer_than_it_is_to() {
     let (_host, mut reader) = ReadHost::open(SMALL, terms(Policy::Drop, 5, Kinds::ALL));
-    let began = std::time::Instant::now();
+    let began = Clock::now();
     assert!(reader.next_within(Duration::from_millis(20)).unwrap().is_none());
-    assert!(began.elapsed() >= Duration::from_millis(20));
+    assert!(Clock::now().since(began) >= Duration::from_millis(20));
     assert!(!reader.is_over());
 }
 

@@ -114,8 +114,8 @@ impl Writer {
         }
     }
 
-    /// Sends one chunk if that is possible at once, and returns its number. `None`: a `block` reader
-    /// has to read first.
+    /// Sends one chunk if that is possible at once, and returns its number. `None`: a `block`
+    /// reader has to read first.
     ///
     /// # Errors
     /// [`WriteError`]; nothing was sent.

@@ -1,8 +1,8 @@
 //! What a door grants, as the first line of its answer: spelled by the server, read by the client.
 //!
-//! One JSON object on one line, with `"door": 1`, the version of all that is shared. The descriptors
-//! that go with it are on its first byte, in this order: the ring, the control page, and the page
-//! that is the client's own.
+//! One JSON object on one line, with `"door": 1`, the version of all that is shared. The
+//! descriptors that go with it are on its first byte, in this order: the ring, the control page,
+//! and the page that is the client's own.
 
 use serde_json::{Map, Value, json};
 

@@ -8,8 +8,8 @@
 //! - `control:gate`: who sees a gate sees what the reader behind it did before it moved there;
 //! - `control:attention`: see [`ControlPage::set_attention`];
 //! - `control:progress`: a record under a version word, even when whole;
-//! - `control:server-asleep`: a server that is about to block and a producer in another process that
-//!   has something for it each store, pass a full fence, then look.
+//! - `control:server-asleep`: a server that is about to block and a producer in another process
+//!   that has something for it each store, pass a full fence, then look.
 //!
 //! A page can stand at the start of a file that other processes map (`shared.rs`); a producer in
 //! another process tells with the same layout how far it is and how it ended.
@@ -207,7 +207,8 @@ impl ControlPage {
         full_fence(); // control:server-asleep
     }
 
-    /// How many readers in other processes read a producer's ring itself, and are to be woken by it.
+    /// How many readers in other processes read a producer's ring itself, and are to be woken by
+    /// it.
     pub fn set_direct_readers(&self, reader_count: u32) {
         self.segment.word(DIRECT_READERS).store(u64::from(reader_count), Ordering::Relaxed);
         full_fence(); // Whoever is admitted sees what was published before, or is woken for it.

@@ -1,8 +1,8 @@
 //! What a [`Desk`](super::Desk) is to a reader on another thread, to one in another process: a few
 //! words behind the control page of its execution, where the server leaves word for it alone.
 //!
-//! Written by the server only ([`DeskSlot`]); the reader looks ([`DeskView`]). What the reader tells
-//! stands in its own page.
+//! Written by the server only ([`DeskSlot`]); the reader looks ([`DeskView`]). What the reader
+//! tells stands in its own page.
 //!
 //! - `desk:detached`: the reason is stored, then the epoch moves; a reader that sees the epoch sees
 //!   the reason. The epoch is what a sleeping reader waits on, beside the head of its ring.

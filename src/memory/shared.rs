@@ -111,7 +111,7 @@ impl ControlFile {
     }
 
     /// Its memory, for tests that scribble.
-    #[cfg(test)]
+    #[cfg(all(test, feature = "server"))]
     pub(crate) fn segment(&self) -> Segment {
         self.segment.clone()
     }

@@ -91,6 +91,29 @@ fn a_relay_begins_where_its_ring_stands_and_holds_what_that_holds() {
     assert_eq!(tail.kinds, totals_before(tail.tail_seq).0);
 }
 
+/// Of each class, with chunks of all sizes, the longest too.
+#[test]
+fn a_relay_of_the_next_larger_class_gives_up_nothing_that_its_ring_holds() {
+    let now = Instant::ZERO;
+    for pair in DOOR_RING_BYTES.windows(2) {
+        let ring_of = |bytes| RingWriter::new(Lease::heap(Geometry::of_class(bytes)), ANCHOR);
+        let (mut ring, mut relay) = (ring_of(pair[0]), ring_of(pair[1]));
+        let length_max = u64::from(ring.geometry().length_max());
+        let bytes = vec![1; length_max as usize];
+        for seed in 0..4 {
+            let mut random = Random::new(seed);
+            for _ in 0..20_000 {
+                let most = [8, 300, length_max / 3, length_max][random.below(4) as usize];
+                let length = if random.chance(1, 9) { most } else { random.below(most + 1) };
+                let payload = &bytes[..length as usize];
+                ring.write(ChunkHeader::default(), payload, now, u64::MAX).unwrap();
+                relay.write(ChunkHeader::default(), payload, now, u64::MAX).unwrap();
+                assert!(relay.tail_seq() <= ring.tail_seq());
+            }
+        }
+    }
+}
+
 #[test]
 fn every_class_of_a_door_can_be_opened() {
     for class_bytes in DOOR_RING_BYTES {

@@ -29,7 +29,7 @@ use super::layout::{
 };
 use super::lease::Lease;
 use super::reader::RingReader;
-#[cfg(test)]
+#[cfg(all(test, feature = "server"))]
 use super::segment::Segment;
 use crate::base::Instant;
 use crate::base::planted::{Planted, planted};
@@ -163,7 +163,7 @@ impl RingWriter {
     }
 
     /// Its memory, for tests that scribble.
-    #[cfg(test)]
+    #[cfg(all(test, feature = "server"))]
     pub(crate) fn segment(&self) -> Segment {
         self.lease.segment.clone()
     }

@@ -78,6 +78,7 @@ fn a_killed_reader_holds_nobody_back() {
     let mut writer = house.door().produce("held", &held(FAR)).unwrap();
     let execution = writer.execution();
     let mut role = Role::play("reader", &house.path(), &format!("{execution} 2"));
+    writer.send(&[1; 100]).unwrap(); // By now it has begun.
     while writer.try_send(Kind::Output, 0, &[1; 100]).unwrap().is_some() {}
     role.hear("read");
     house.until("the reader holds it back", || {

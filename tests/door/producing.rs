@@ -56,6 +56,7 @@ fn what_is_published_is_read_in_shared_memory_and_over_tcp_byte_for_byte() {
     }
     let status = house.client.inspect(execution).unwrap();
     assert_eq!((status.tool.as_str(), status.bytes), ("numbers", 3 << 20));
+    drop(readers);
     house.until("who reads has left", || house.metric("streamdoor_subscribers") == 0);
 }
 
@@ -96,7 +97,8 @@ fn a_writer_waits_for_a_reader_and_loses_nothing() {
     let mut writer = door.produce("fast", &held(4 << 10)).unwrap();
     let execution = writer.execution();
     let mut reader = door.read(&execution.to_string(), &block()).unwrap();
-    let mut sent = 0_u64;
+    writer.send(&[0; 100]).unwrap(); // By now it has begun.
+    let mut sent = 1_u64;
     while writer.try_send(Kind::Output, 0, &[sent as u8; 100]).unwrap().is_some() {
         sent += 1;
         assert!(sent < 1_000, "nothing holds it back");
@@ -123,48 +125,40 @@ fn it_begins_when_the_execution_does_and_stops_when_that_is_stopped() {
     let start = Some(Start::AfterSubscribers { count: 1, deadline: FAR });
     let execution = ExecuteOptions { start, ..ExecuteOptions::default() };
     let options = ProduceOptions { execution, ..ProduceOptions::default() };
-    std::thread::scope(|scope| {
-        let produced = scope.spawn(|| door.produce("patient", &options).unwrap());
-        let mut found = None;
-        house.until("it is there", || {
-            found = house.client.executions().unwrap().first().map(|summary| summary.execution);
-            found.is_some()
-        });
-        let execution = found.unwrap();
-        std::thread::sleep(Duration::from_millis(20));
-        assert!(!produced.is_finished(), "nobody reads yet");
-        let mut reader = None;
-        house.until("its ring can be had", || {
-            reader = door.read(&execution.to_string(), &block()).ok();
-            reader.is_some()
-        });
-        let mut reader = reader.unwrap();
-        let mut writer = produced.join().unwrap();
-        writer.send(b"one").unwrap();
-        let mut told = Told::default();
-        while told.seqs.is_empty() {
-            let delivery = reader.next_within(FAR).unwrap().expect("a chunk");
-            told.take(&delivery);
-        }
-        house.client.cancel(execution).unwrap();
-        loop {
-            match writer.send(b"more") {
-                Ok(_) => std::thread::yield_now(),
-                Err(WriteError::Stopped(outcome)) => {
-                    assert!(matches!(outcome, None | Some(Outcome::Cancelled)), "{outcome:?}");
-                    break;
-                }
-                Err(other) => panic!("{other}"),
-            }
-        }
-        assert!(writer.is_stopped());
-        let done = writer.complete();
-        assert!(matches!(done, Err(DoorError::Stopped(Outcome::Cancelled))), "{done:?}");
-        while let Some(delivery) = reader.next().unwrap() {
-            told.take(&delivery);
-        }
-        assert_eq!(told.outcome(), Some(Outcome::Cancelled));
+    let mut writer = door.produce("patient", &options).unwrap();
+    let execution = writer.execution();
+    std::thread::sleep(Duration::from_millis(20));
+    assert_eq!(writer.try_send(Kind::Output, 0, b"early"), Ok(None), "nobody reads yet");
+    let mut reader = None;
+    house.until("its ring can be had", || {
+        reader = door.read(&execution.to_string(), &block()).ok();
+        reader.is_some()
     });
+    let mut reader = reader.unwrap();
+    writer.send(b"one").unwrap();
+    let mut told = Told::default();
+    while told.seqs.is_empty() {
+        let delivery = reader.next_within(FAR).unwrap().expect("a chunk");
+        told.take(&delivery);
+    }
+    house.client.cancel(execution).unwrap();
+    loop {
+        match writer.send(b"more") {
+            Ok(_) => std::thread::yield_now(),
+            Err(WriteError::Stopped(outcome)) => {
+                assert!(matches!(outcome, None | Some(Outcome::Cancelled)), "{outcome:?}");
+                break;
+            }
+            Err(other) => panic!("{other}"),
+        }
+    }
+    assert!(writer.is_stopped());
+    let done = writer.complete();
+    assert!(matches!(done, Err(DoorError::Stopped(Outcome::Cancelled))), "{done:?}");
+    while let Some(delivery) = reader.next().unwrap() {
+        told.take(&delivery);
+    }
+    assert_eq!(told.outcome(), Some(Outcome::Cancelled));
 }
 
 #[test]

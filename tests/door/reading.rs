@@ -46,7 +46,7 @@ fn a_file_through_a_small_ring_on_a_threads_hands_is_the_same_at_the_other_end()
     Random::new(3).fill(&mut bytes);
     std::fs::write(folder.join("file"), &bytes).unwrap();
     let house = House::new(&["--files-root", folder.to_str().unwrap()]);
-    let execution = house.execute("process_file", &json!({"path": "file"}), &held());
+    let execution = house.execute("process_file", &json!({"file_path": "file"}), &held());
     let name = execution.to_string();
     let door = house.door();
     let mut readers: Vec<_> = (0..3).map(|_| door.read(&name, &block()).unwrap()).collect();

@@ -48,7 +48,7 @@ impl Subscriber {
         if is_over || !(tail_seq..=head_seq).contains(&next_seq) {
             return None;
         }
-        let log = RingLog { reader, head_seq, tail_seq, next_seq, seen };
+        let log = RingLog { reader, head_seq, next_seq, seen };
         Some((policy::lag(&self.terms, &self.cursor, &log), head_seq))
     }
 

@@ -4,12 +4,14 @@ use crate::engine::policy::Log;
 use crate::engine::{Kind, Kinds, Meta, Totals};
 use crate::memory::{Descriptor, Poll, RingReader};
 
-/// The ring as a policy sees it from here.
+/// The ring as a policy sees it from here: as if it began at the reader's cursor. What is before
+/// that, the reader has counted itself; the ring's own tail may move over some of it while it is
+/// looked at, and would be another one each time.
 pub(super) struct RingLog<'a> {
     pub reader: &'a RingReader,
     pub head_seq: u64,
-    pub tail_seq: u64,
     pub next_seq: u64,
+    /// Of the wanted kinds, all before `next_seq`.
     pub seen: Totals,
 }
 
@@ -19,7 +21,7 @@ impl Log for RingLog<'_> {
     }
 
     fn tail_seq(&self) -> u64 {
-        self.tail_seq
+        self.next_seq
     }
 
     /// A chunk that was overwritten meanwhile looks empty; who asked finds out afterwards.
@@ -45,10 +47,9 @@ impl Log for RingLog<'_> {
         totals
     }
 
-    /// Not asked for: what was overtaken is counted by [`Subscriber::skip_overtaken`].
-    fn totals_before_tail(&self, kinds: Kinds) -> Totals {
-        let tail = self.reader.tail_totals();
-        tail.map_or(Totals::ZERO, |tail| sum_of(&tail.kinds, kinds))
+    /// All that came before the reader's cursor, which is its tail.
+    fn totals_before_tail(&self, _kinds: Kinds) -> Totals {
+        self.seen
     }
 }
 

@@ -1,0 +1,226 @@
+//! What is next for a subscriber where it is not simply the next chunk: what the policy has it
+//! skip, what was overwritten before it came, what a broken ring never gives, and ends.
+//!
+//! A gap is exact: it is counted from the ring's own totals, all of one moment; or, where the
+//! ring's writer has died in the middle of counting, from the totals of the ended execution.
+
+use super::log::{RingLog, sum_of};
+use super::{Flaw, Link, Next, Subscriber};
+use crate::engine::policy::{self, Cursor, Owed, Policy};
+use crate::engine::{DetachReason, Gap, GapReason, Totals};
+use crate::memory::{FinalRecord, Left, Poll, TailTotals};
+use crate::shard::delivery::{detach_of_code, outcome_of_code};
+
+/// No ring of ours comes that far; in another process's it would end in an overflow.
+const SEQ_MAX: u64 = 1 << 62;
+
+impl<L: Link> Subscriber<L> {
+    /// There is no chunk to read: is anything else the matter?
+    #[cold]
+    pub(super) fn look_around(&mut self) -> Next<L::Fault> {
+        let record = self.link.control().final_record();
+        if let Some(record) = record
+            && self.cursor.next_seq > record.head_seq
+        {
+            return self.ended_with(&record);
+        }
+        if let Some(reason) = detach_of_code(self.link.detached()) {
+            return Next::Detached(reason);
+        }
+        match record {
+            None => self.unsettled = false, // Until the next knock.
+            Some(record) if L::IS_FOREIGN => return self.look_for_rest(&record),
+            Some(_) => {} // Its last chunks are still to be read.
+        }
+        Next::Nothing
+    }
+
+    /// How the execution has ended, if it has and this subscriber has everything: that is its end,
+    /// also where the ring was given to somebody else meanwhile.
+    fn look_for_end(&mut self) -> Option<Next<L::Fault>> {
+        let record = self.link.control().final_record()?;
+        (self.cursor.next_seq > record.head_seq).then(|| self.ended_with(&record))
+    }
+
+    fn ended_with(&mut self, record: &FinalRecord) -> Next<L::Fault> {
+        match outcome_of_code(record.verdict.get()) {
+            Some(outcome) => Next::Ended(outcome),
+            None => Next::Fault(self.broken(Flaw::Verdict)),
+        }
+    }
+
+    /// The execution has ended, and the ring that another process writes was seen before that
+    /// without its last chunks. They are there, or will never be.
+    fn look_for_rest(&mut self, record: &FinalRecord) -> Next<L::Fault> {
+        match self.link.reader().poll(self.cursor.next_seq) {
+            Poll::Ready(_) => Next::Again,
+            Poll::Overtaken { .. } => self.skip_overtaken(),
+            Poll::Pending | Poll::Gone | Poll::Corrupt => self.skip_rest(record),
+        }
+    }
+
+    /// What stands in the ring can not be right. If the execution has ended, that may be why, and
+    /// what is missing can be counted; else there is nothing to go on.
+    #[cold]
+    pub(super) fn meet_flaw(&mut self, flaw: Flaw) -> Next<L::Fault> {
+        if let Some(end) = self.look_for_end() {
+            return end;
+        }
+        if let Some(reason) = detach_of_code(self.link.detached()) {
+            return Next::Detached(reason);
+        }
+        match self.link.control().final_record() {
+            Some(record) => self.skip_rest(&record),
+            None => Next::Fault(self.broken(flaw)),
+        }
+    }
+
+    /// One gap up to the execution's end.
+    fn skip_rest(&mut self, record: &FinalRecord) -> Next<L::Fault> {
+        let until_seq = record.head_seq.saturating_add(1);
+        self.skip_counted(until_seq, sum_of(&record.totals, self.terms.kinds))
+    }
+
+    /// Asks the policy, with what the ring holds now.
+    pub(super) fn evaluate(&mut self) -> Next<L::Fault> {
+        let reader = self.link.reader();
+        let next_seq = self.cursor.next_seq;
+        if matches!(reader.poll(next_seq), Poll::Pending) {
+            return if self.unsettled { self.look_around() } else { Next::Nothing };
+        }
+        let mut head_seq = reader.head_seq().max(next_seq);
+        if L::IS_FOREIGN {
+            // No ring holds more than its slots, whatever it says.
+            head_seq = head_seq.min(next_seq + u64::from(reader.geometry().slot_count()));
+        }
+        let log = RingLog { reader, head_seq, next_seq, seen: self.cursor.seen };
+        let before = self.cursor;
+        let owed = policy::owed(&self.terms, &mut self.cursor, &log);
+        let (kinds, fresh) = (self.terms.kinds, self.fresh);
+        let next = match owed {
+            Owed::Nothing => return self.look_around(),
+            Owed::Disconnect => None,
+            Owed::Give { until_seq } => Some(Ok(until_seq)),
+            Owed::Skip { until_seq, reason } => {
+                Some(Err(self.cursor.skip(kinds, until_seq, reason, &log)))
+            }
+        };
+        // What was computed from is still there, or it was computed from noise.
+        if reader.tail_seq() > next_seq || !self.is_ours() {
+            self.cursor = before;
+            self.fresh = fresh;
+            return self.skip_overtaken();
+        }
+        match next {
+            None => self.disconnect(),
+            Some(Ok(until_seq)) => {
+                // The freshest are owed under these two: one at a time, then ask again.
+                let one = matches!(self.terms.policy, Policy::DropOldest | Policy::Conflate)
+                    || self.window.is_some();
+                self.granted_seq = if one { next_seq + 1 } else { until_seq.max(next_seq + 1) };
+                self.look()
+            }
+            Some(Err(Some(gap))) => self.gap(gap),
+            Some(Err(None)) => Next::Again,
+        }
+    }
+
+    pub(super) fn is_ours(&self) -> bool {
+        self.link.detached() == 0
+    }
+
+    /// It lags too far: it ends itself, and the shard hears that it has left.
+    fn disconnect(&mut self) -> Next<L::Fault> {
+        self.link.leave(Left::Done);
+        Next::Detached(DetachReason::Lag)
+    }
+
+    /// The ring does not hold the next chunk any more: one exact gap up to what it holds.
+    #[cold]
+    pub(super) fn skip_overtaken(&mut self) -> Next<L::Fault> {
+        if let Some(end) = self.look_for_end() {
+            return end;
+        }
+        if let Some(reason) = detach_of_code(self.link.detached()) {
+            return Next::Detached(reason);
+        }
+        // A consistent look; its writer, if it lives, will not be in the middle for long.
+        let tail = match self.link.reader().tail_totals() {
+            Some(tail) => tail,
+            None if L::IS_FOREIGN => match self.tail_of_ended() {
+                Some(tail) => tail,
+                None => {
+                    self.is_torn = true;
+                    return Next::Nothing;
+                }
+            },
+            None => return Next::Nothing,
+        };
+        if tail.tail_seq <= self.cursor.next_seq {
+            self.is_torn = true;
+            return Next::Nothing; // The window is being given to somebody else: the desk tells.
+        }
+        if L::IS_FOREIGN && tail.tail_seq > self.link.reader().head_seq().saturating_add(1) {
+            return self.meet_flaw(Flaw::Ring);
+        }
+        self.skip_counted(tail.tail_seq, sum_of(&tail.kinds, self.terms.kinds))
+    }
+
+    /// What stood before the tail when the execution ended, although its writer has died in the
+    /// middle of saying so: all chunks without those that are still held.
+    fn tail_of_ended(&self) -> Option<TailTotals> {
+        let record = self.link.control().final_record()?;
+        let reader = self.link.reader();
+        let tail_seq = reader.tail_seq();
+        let held_max = u64::from(reader.geometry().slot_count());
+        let end_seq = record.head_seq.checked_add(1)?;
+        if tail_seq > end_seq || end_seq - tail_seq > held_max {
+            return None;
+        }
+        let mut kinds = record.totals;
+        for seq in tail_seq..end_seq {
+            let Poll::Ready(descriptor) = reader.poll(seq) else { return None };
+            let total = &mut kinds[descriptor.header.kind as usize];
+            total.count = total.count.wrapping_sub(1);
+            total.bytes = total.bytes.wrapping_sub(u64::from(descriptor.length));
+        }
+        Some(TailTotals { tail_seq, kinds })
+    }
+
+    /// Moves on to `until_seq`, before which there were so many chunks of its kinds.
+    fn skip_counted(&mut self, until_seq: u64, seen: Totals) -> Next<L::Fault> {
+        if L::IS_FOREIGN && until_seq > SEQ_MAX {
+            return Next::Fault(self.broken(Flaw::Totals));
+        }
+        let missed = seen - self.cursor.seen;
+        if self.terms.policy == Policy::Disconnect && !self.fresh && missed.chunks > 0 {
+            return self.disconnect();
+        }
+        if missed.chunks == 0 {
+            self.cursor = self.cursor.moved_to(until_seq, seen);
+            return Next::Again;
+        }
+        let from_seq = self.cursor.next_seq;
+        self.cursor = Cursor::new(until_seq, seen);
+        self.granted_seq = 0;
+        let late = self.fresh || self.terms.policy == Policy::Block; // The gate has stood since.
+        let reason = if late { GapReason::Late } else { GapReason::Overtaken };
+        self.fresh = false;
+        let to_seq = until_seq - 1;
+        let Totals { chunks: chunk_count, bytes: byte_count } = missed;
+        self.gap(Gap { from_seq, to_seq, chunk_count, byte_count, reason })
+    }
+
+    fn gap(&mut self, gap: Gap) -> Next<L::Fault> {
+        if L::IS_FOREIGN && gap.chunk_count > gap.to_seq - gap.from_seq + 1 {
+            return Next::Fault(self.broken(Flaw::Totals));
+        }
+        self.fresh = false;
+        self.missed = self.missed + Totals { chunks: gap.chunk_count, bytes: gap.byte_count };
+        self.link.page().set_missed(self.missed.chunks, self.missed.bytes);
+        if let Some(window) = &mut self.window {
+            window.tell(gap.to_seq);
+        }
+        Next::Gap(gap)
+    }
+}
