@@ -88,7 +88,8 @@ pub fn pattern(seq: u64, buffer: &mut [u8; LENGTH_MAX]) -> usize {
     length
 }
 
-/// What a `block` reader was given: everything from its first chunk on, as it has to be, and an end.
+/// What a `block` reader was given: everything from the first chunk on, as it has to be, and an
+/// end.
 #[derive(Debug, Default)]
 pub struct Heard {
     pub chunk_count: u64,

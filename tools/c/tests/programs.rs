@@ -284,8 +284,9 @@ try:
 except KeyError:
     pass
 given = list(reader)
-assert [c.data for c in given if isinstance(c, sd.Chunk)] == [b'one', b'two', b'three', b'', b'lent']
-assert [c.kind for c in given if isinstance(c, sd.Chunk)][1] == 'json'
+chunks = [one for one in given if isinstance(one, sd.Chunk)]
+assert [chunk.data for chunk in chunks] == [b'one', b'two', b'three', b'', b'lent']
+assert chunks[1].kind == 'json'
 assert isinstance(given[-1], sd.End), given
 assert (given[-1].outcome, given[-1].chunk_count) == ('failed', 5), given
 assert 'on purpose' in given[-1].error
