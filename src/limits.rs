@@ -92,8 +92,8 @@ pub const RING_BYTES_PER_SLOT: u32 = 256;
 pub const DOORS_MAX: u32 = 8;
 /// The most that can be set: one thread sleeps on a word of each.
 pub const DOORS_CEILING: u32 = 64;
-/// What all pages of one such execution take beside its ring: control page with desk slots, pages of
-/// readers and of the producer.
+/// What all pages of one such execution take beside its ring: the control page with desk slots, and
+/// pages of readers and of the producer.
 pub const DOOR_PAGES_BYTES: u64 = 272 << 10;
 /// Chunks taken from a producer in another process in one turn.
 pub const GUEST_CHUNKS_PER_TURN: u32 = 1_024;

@@ -199,7 +199,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// Is there memory for one more ring of `class_bytes`, and for a private one of `private_bytes`?
+    /// Is there memory for one more ring of `class_bytes`, and for a private one of so many?
     /// What other processes have counts as the rings do, and both together have the bounds of the
     /// rings.
     pub(in crate::shard) fn check_door_memory(
@@ -216,7 +216,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
         let pressure = self.memory().pressure;
         let text = format!(
-            "no room for a ring of {class_bytes} bytes that other processes share: {taken_bytes} of \
+            "no room for a ring of {class_bytes} bytes that others share: {taken_bytes} of \
              {bytes_max} bytes are taken, memory pressure is {pressure}"
         );
         let error = ApiError::new(Status::SERVICE_UNAVAILABLE, "memory_short", text);

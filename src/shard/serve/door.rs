@@ -434,8 +434,8 @@ impl<R: Reactor + 'static> Shard<R> {
         self.pump();
     }
 
-    /// Who has said where it stands says so once for each knock: if that is still of interest, it is
-    /// knocked for again.
+    /// Who has said where it stands does so once for each knock: if that is still of interest, it
+    /// is knocked for again.
     fn knock_again(&mut self, execution: ExecutionId, subscriber: SubscriberId) {
         let index = execution.slot.index;
         if self.watched.contains(&index)
