@@ -3,8 +3,9 @@
 //!
 //! The producer has a process of its own, pinned to one cpu; this one reads on another. [`ours`] is
 //! streamdoor: its server is a third process, which lets both in and takes the chunks, too.
-//! [`ring`] is the least that does the job: a bare ring in shared memory, with a futex where readers block.
-//! Load, loops and report are those of `bench/common/door`, and of the peers in `bench/peers`.
+//! [`ring`] is the least that does the job: a bare ring in shared memory, with a futex where
+//! readers block. Load, loops and report are those of `bench/common/door`, and of the peers in
+//! `bench/peers`.
 
 pub mod ours;
 pub mod ring;

@@ -57,7 +57,7 @@ fn whoever_dies_whenever_nothing_is_lost_or_changed_and_everybody_hears_of_it() 
     let mut random = Random::new(u64::from(std::process::id()));
     let begun = Clock::now();
     world.is_sound();
-    let descriptor_count = descriptors();
+    let (descriptor_count, mapping_count) = (descriptors(), mappings());
     let mut found = Found::default();
     let mut done = 0;
     while done < kill_count {
@@ -77,13 +77,22 @@ fn whoever_dies_whenever_nothing_is_lost_or_changed_and_everybody_hears_of_it() 
     found.to_stream.print("a producer's death, until a subscriber over HTTP knows");
     found.to_writer.print("a block reader's death, until the producer goes on");
     until("all descriptors are given back", || descriptors() <= descriptor_count);
-    let left = std::fs::read_dir("/dev/shm").into_iter().flatten().flatten();
-    let left = left.filter(|entry| entry.file_name().to_string_lossy().contains("streamdoor-"));
-    println!("files in /dev/shm: {}", left.count());
+    until("all shared memory is given back", || mappings() <= mapping_count);
 }
 
 fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+/// Rings and pages that are shared with other processes, in the server or in a reader of this one.
+fn mappings() -> usize {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let kinds = ["door", "control", "reader", "producer"];
+    let is_shared = |line: &&str| {
+        let name = line.split_once("memfd:streamdoor-").map(|(_, name)| name);
+        name.is_some_and(|name| kinds.iter().any(|kind| name.starts_with(kind)))
+    };
+    maps.lines().filter(is_shared).count()
 }
 
 fn until(what: &str, is_so: impl Fn() -> bool) {

@@ -1,9 +1,9 @@
 //! `iceoryx2`: publish-subscribe through shared memory, without loss; events where readers block.
 //!
 //! Payloads are byte slices, written into a loaned sample. A subscriber's queue holds what
-//! everybody else's ring does; a full one makes the publisher try again (`RetryUntilDelivered`, its default
-//! without overflow). The last chunk is told by its stamp. Where readers block, the producer
-//! notifies after each batch, and each reader has a listener.
+//! everybody else's ring does; a full one makes the publisher try again (`RetryUntilDelivered`, its
+//! default without overflow). The last chunk is told by its stamp. Where readers block, the
+//! producer notifies after each batch, and each reader has a listener.
 
 use iceoryx2::node::NodeBuilder;
 use iceoryx2::port::listener::Listener;
