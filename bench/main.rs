@@ -5,6 +5,7 @@
 //! `tools/bench` runs all of them interleaved and compares. Tests: `tests/bench_smoke.rs`.
 
 mod common;
+mod door;
 mod fanout;
 mod floor;
 mod mcp;
@@ -24,6 +25,7 @@ Usage: bench <command> [options]
   fanout    one producer, N subscribers: latency of an open loop, or throughput
   serve     a streaming server and its subscribers over TCP: the same of a server
   server    streamdoor's server as serve starts it
+  door      one producer, N readers in another process, through shared memory
   mcp       calls of MCP with progress, over HTTP and over standard streams
 
 Each command has --help. `tools/bench` runs them interleaved with other crates and compares.
@@ -40,6 +42,7 @@ fn main() -> ExitCode {
             Some("floor") => floor::command(arguments),
             Some("fanout") => fanout::command(arguments),
             Some("serve") => serve::command(arguments),
+            Some("door") => door::command(arguments),
             Some("mcp") => mcp::command(arguments),
             Some("server") => serve::ours::command(arguments),
             Some("--help" | "-h" | "help") => {

@@ -147,6 +147,51 @@ fn calls_of_mcp_are_told_every_chunk_and_compared_with_the_floor() {
 }
 
 #[test]
+fn readers_in_another_process_get_every_chunk_and_are_compared_with_the_floor() {
+    if !two_cpus() {
+        assert_eq!(bench("door --smoke").status.code(), Some(3));
+        return;
+    }
+    for (words, readers) in [
+        ("--readers 1", 1.0),
+        ("--readers 3 --touch none --size 1024", 3.0),
+        ("--readers 2 --size 32768", 2.0),
+        ("--readers 1 --wait blocked --touch none", 1.0),
+        ("--readers 3 --wait blocked --size 5000", 3.0),
+    ] {
+        let text = text(&format!("door --smoke --rounds 1 {words}"));
+        let chunks = if words.contains("blocked") { 50.0 } else { 100.0 };
+        for run in text.split("machine ").skip(1) {
+            assert_eq!(number(run, "chunks"), chunks, "{words}: {run}");
+            assert_eq!(number(run, "deliveries"), chunks * readers, "{words}: {run}");
+            let values = ["p50", "p99", "max"].map(|name| number(run, name));
+            assert!(values[0] > 0.0 && values.is_sorted(), "{words}: {run}");
+        }
+        assert_eq!(text.matches("machine ").count(), 2, "{text}");
+        assert!(text.contains("× floor"), "{text}");
+    }
+}
+
+#[test]
+fn a_producer_flat_out_is_read_whole_in_another_process() {
+    if !two_cpus() {
+        assert_eq!(bench("door --smoke").status.code(), Some(3));
+        return;
+    }
+    for words in ["--readers 2", "--wait blocked --touch none", "--size 32768 --touch none"] {
+        let text = text(&format!("door --smoke --rounds 1 --rate max --json {words}"));
+        assert_eq!(text.lines().count(), 2, "{text}");
+        for line in text.lines() {
+            let line: serde_json::Value = serde_json::from_str(line).expect("JSON");
+            assert_eq!(line["bench"], "door");
+            assert!(line["chunks_per_s"].as_f64() > Some(0.0), "{line}");
+            let readers = line["readers"].as_u64().expect("a number");
+            assert_eq!(line["deliveries"].as_u64(), line["chunks"].as_u64().map(|n| n * readers));
+        }
+    }
+}
+
+#[test]
 fn a_server_flat_out_counts_deliveries_in_one_line_of_json() {
     if !two_cpus() {
         assert_eq!(bench("serve --smoke").status.code(), Some(3));
@@ -189,6 +234,9 @@ fn help_is_given_and_bad_usage_exits_with_2() {
         "floor tcp --help",
         "server --help",
         "mcp --help",
+        "door --help",
+        "door producer --help",
+        "door server --help",
         "mcp floor --help",
         "mcp server --help",
     ] {
@@ -208,6 +256,10 @@ fn help_is_given_and_bad_usage_exits_with_2() {
         "serve --connections 4 --executions 3",
         "serve --impl axum",
         "serve --batch 16",
+        "door --readers 0",
+        "door --wait asleep",
+        "door --impl iceoryx2",
+        "door server",
         "mcp --rate max",
         "mcp --transport carrier",
         "mcp --format ndjson",

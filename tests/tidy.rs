@@ -40,7 +40,7 @@ fn root() -> PathBuf {
 /// Every Rust file of the repository: its path from the root with slashes, and its text.
 fn rust_files() -> Vec<(String, String)> {
     let mut files = Vec::new();
-    for folder in ["src", "bench", "tests"] {
+    for folder in ["src", "bench", "tests", "tools"] {
         collect_rust_files(&root().join(folder), &mut files);
     }
     files.sort();

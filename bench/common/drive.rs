@@ -227,8 +227,10 @@ impl<T: Polled> Threads for T {
 }
 
 /// What one kind of receiver is built from and leaves behind.
-trait Recorder: Receive {
+pub trait Recorder: Receive {
+    /// With room for so many samples.
     fn open(setup: &Setup, sample_count: usize) -> Self;
+    /// In the order in which they came.
     fn samples_ns(&self) -> Vec<u32>;
 }
 
@@ -250,17 +252,23 @@ impl<const COPY: bool> Recorder for Counting<COPY> {
     }
 }
 
-/// What the subscribers' thread says when it is done.
-struct Received {
-    count: u64,
-    stamp_sum: u64,
-    end_ns: u64,
-    preemptions: u64,
-    samples_ns: Vec<u32>,
+/// What a subscribers' thread says when it is done.
+pub struct Received {
+    /// Deliveries.
+    pub count: u64,
+    /// The sum of their stamps, wrapping.
+    pub stamp_sum: u64,
+    /// When that was.
+    pub end_ns: u64,
+    /// Of the whole process, so far.
+    pub preemptions: u64,
+    /// One of each delivery, if latency is measured.
+    pub samples_ns: Vec<u32>,
 }
 
 impl Received {
-    fn of<R: Recorder>(receiver: &R) -> Received {
+    /// By this receiver, which is done.
+    pub fn of<R: Recorder>(receiver: &R) -> Received {
         Received {
             count: receiver.count(),
             stamp_sum: receiver.stamp_sum(),
@@ -304,12 +312,14 @@ pub fn run_threads<T: Threads>(params: &Fanout) -> Result<Outcome, Failure> {
     }
 }
 
-fn open_loop(params: &Fanout, rate: u32) -> OpenLoop {
+/// The load of `params` at a rate.
+pub fn open_loop(params: &Fanout, rate: u32) -> OpenLoop {
     let (warmup, counted) = params.chunks(rate);
     OpenLoop::new(rate, warmup, counted, params.size_bytes, params.seed)
 }
 
-fn flat_out(params: &Fanout) -> FlatOut {
+/// The load of `params` without one.
+pub fn flat_out(params: &Fanout) -> FlatOut {
     FlatOut::new(params.warmup, params.duration, params.size_bytes, params.seed)
 }
 

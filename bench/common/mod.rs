@@ -4,13 +4,14 @@
 //! peer run under the same loop: [`source`] decides when a chunk is due, [`drive`] hands it to an
 //! implementation, [`receive`] is what each subscriber calls, [`report`] and [`files`] print.
 //! [`machine`] is the only file that talks to the kernel. [`serve`] is what streaming servers have
-//! in common. Nothing here knows an implementation.
+//! in common, [`door`] what ways between processes have. Nothing here knows an implementation.
 //!
 //! Tests: in the files, and `tests/bench_smoke.rs` runs the programs.
 
 // Two programs share these files and neither uses all of them.
 #![allow(dead_code)]
 
+pub mod door;
 pub mod drive;
 pub mod files;
 pub mod machine;

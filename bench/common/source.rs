@@ -106,6 +106,11 @@ impl OpenLoop {
             stamp_sum: 0,
         }
     }
+
+    /// The plan begins then, and not a little after the first question.
+    pub fn begin_at(&mut self, origin_ns: u64) {
+        self.origin_ns = origin_ns;
+    }
 }
 
 impl Source for OpenLoop {
@@ -114,7 +119,7 @@ impl Source for OpenLoop {
         if self.published_chunks == self.total_chunks {
             return None;
         }
-        if self.published_chunks == 0 {
+        if self.origin_ns == 0 {
             self.origin_ns = now_ns() + LEAD.as_nanos() as u64;
         }
         self.planned_ns = self.origin_ns + self.arrivals.next_ns();

@@ -3,12 +3,14 @@
 //! A package of its own, so that nobody who builds streamdoor builds these. One file per crate;
 //! each says how the crate is used and why. All are used without loss: where a crate would
 //! overwrite (tokio's `broadcast`), its producer looks how far the slowest receiver is, as rarely
-//! as it can. `sse` is another thing: a server that `bench serve` runs.
+//! as it can. `sse` is another thing: a server that `bench serve` runs. `door` is the
+//! same as `bench door` for ways between processes.
 
 #[path = "../../common/mod.rs"]
 mod common;
 
 mod channels;
+mod door;
 mod payload;
 mod ring;
 mod sse;
@@ -60,7 +62,7 @@ Usage: peers fanout [options]
                       By value and in place: sizes 16, 64, 100, 256, 1024, 4096, 32768
 ";
 
-const USAGE: &str = "usage: peers fanout|sse [options]\n";
+const USAGE: &str = "usage: peers fanout|sse|door [options]\n";
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args_os().skip(1);
@@ -70,12 +72,13 @@ fn main() -> ExitCode {
         "peers",
         match command.as_deref() {
             Some("fanout") => fanout(arguments),
+            Some("door") => door::command(arguments),
             Some("sse") => sse::command(arguments),
             Some("--help" | "-h" | "help") => {
-                print(&format!("{USAGE}{HELP}\n{}", sse::HELP));
+                print(&format!("{USAGE}{HELP}\n{}\n{}", sse::HELP, door::HELP));
                 Ok(())
             }
-            _ => Err(Failure::Usage("the commands are fanout and sse".into())),
+            _ => Err(Failure::Usage("the commands are fanout, sse and door".into())),
         },
     )
 }

@@ -1,0 +1,148 @@
+//! What went wrong, as a number for the caller and a text for its user.
+
+use std::cell::RefCell;
+use std::ffi::{CString, c_char, c_int};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use streamdoor::door::{DoorError, WriteError};
+
+/// `SD_ERROR_ARGUMENT` and so on, as the header has them.
+pub mod code {
+    use std::ffi::c_int;
+
+    pub const ARGUMENT: c_int = -1;
+    pub const NAME: c_int = -2;
+    pub const BUSY: c_int = -3;
+    pub const TOO_MANY: c_int = -4;
+    pub const NO_SERVER: c_int = -5;
+    pub const REFUSED: c_int = -6;
+    pub const UNSOUND: c_int = -7;
+    pub const SERVER_GONE: c_int = -8;
+    pub const STOPPED: c_int = -9;
+    pub const TOO_LARGE: c_int = -10;
+    pub const SYSTEM: c_int = -11;
+    pub const INTERNAL: c_int = -12;
+}
+
+/// Why a function gives a negative number.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// What the caller has given can not be meant; the text names it.
+    Argument(String),
+    /// No thing of this kind has this name.
+    Name,
+    /// Another thread is in it.
+    Busy,
+    /// All names are taken.
+    TooMany,
+    /// What the door says.
+    Door {
+        /// See [`code`].
+        code: c_int,
+        /// For the user.
+        text: String,
+    },
+    /// Ours to mend.
+    Internal(String),
+}
+
+impl Fault {
+    fn code(&self) -> c_int {
+        match self {
+            Fault::Argument(_) => code::ARGUMENT,
+            Fault::Name => code::NAME,
+            Fault::Busy => code::BUSY,
+            Fault::TooMany => code::TOO_MANY,
+            Fault::Door { code, .. } => *code,
+            Fault::Internal(_) => code::INTERNAL,
+        }
+    }
+
+    fn text(&self) -> String {
+        match self {
+            Fault::Argument(text) | Fault::Door { text, .. } => text.clone(),
+            Fault::Name => "there is no such thing: it was closed, or is something else".into(),
+            Fault::Busy => "another thread is using it".into(),
+            Fault::TooMany => "too many doors, readers and writers are open".into(),
+            Fault::Internal(text) => format!("a bug of the library: {text}"),
+        }
+    }
+}
+
+impl From<DoorError> for Fault {
+    fn from(error: DoorError) -> Fault {
+        let code = match error {
+            DoorError::NoServer { .. } => code::NO_SERVER,
+            DoorError::Refused(_) => code::REFUSED,
+            DoorError::Unsound(_) => code::UNSOUND,
+            DoorError::ServerGone => code::SERVER_GONE,
+            DoorError::Stopped(_) => code::STOPPED,
+            DoorError::TooLarge { .. } => code::TOO_LARGE,
+            DoorError::Os(_) => code::SYSTEM,
+        };
+        Fault::Door { code, text: error.to_string() }
+    }
+}
+
+impl From<WriteError> for Fault {
+    fn from(error: WriteError) -> Fault {
+        let code = match error {
+            WriteError::Stopped(_) => code::STOPPED,
+            WriteError::ServerGone => code::SERVER_GONE,
+            WriteError::TooLarge { .. } => code::TOO_LARGE,
+        };
+        Fault::Door { code, text: error.to_string() }
+    }
+}
+
+thread_local! {
+    static LAST: RefCell<CString> = RefCell::default();
+}
+
+/// What every function does around its work: no panic leaves it, and what went wrong is noted.
+pub fn guarded(work: impl FnOnce() -> Result<c_int, Fault>) -> c_int {
+    // A thing that a panic passed through is closed by its table; nothing else is shared.
+    let result = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+        let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+        Err(Fault::Internal(text.unwrap_or_else(|| "a panic without words".into())))
+    });
+    result.unwrap_or_else(|fault| {
+        let text = fault.text().replace('\0', " ");
+        let text = CString::new(text).unwrap_or_default();
+        // Not there any more while the thread ends: then nobody will ask.
+        let _ = LAST.try_with(|last| last.replace(text));
+        fault.code()
+    })
+}
+
+/// What the last negative number on this thread was about.
+#[unsafe(no_mangle)]
+pub extern "C" fn sd_error_text() -> *const c_char {
+    LAST.try_with(|last| last.borrow().as_ptr()).unwrap_or(c"".as_ptr())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::CStr;
+
+    #[test]
+    fn what_went_wrong_is_a_number_and_a_text_even_if_it_is_a_panic() {
+        assert_eq!(guarded(|| Ok(7)), 7);
+        let text = || {
+            // SAFETY: a text of this thread, which ends with a zero.
+            unsafe { CStr::from_ptr(sd_error_text()) }.to_str().unwrap().to_owned()
+        };
+        assert_eq!(guarded(|| Err(Fault::Busy)), code::BUSY);
+        assert_eq!(text(), "another thread is using it");
+        assert_eq!(guarded(|| panic!("on purpose")), code::INTERNAL);
+        assert_eq!(text(), "a bug of the library: on purpose");
+        assert_eq!(guarded(|| Err(Fault::Argument("a\0b".into()))), code::ARGUMENT);
+        assert_eq!(text(), "a b");
+        assert_eq!(guarded(|| Err(DoorError::ServerGone.into())), code::SERVER_GONE);
+        assert!(text().contains("server"));
+        assert_eq!(guarded(|| Ok(0)), 0);
+        assert!(text().contains("server")); // Good until the next one.
+    }
+}

@@ -1,0 +1,108 @@
+//! The doors of streamdoor for C: what `streamdoor.h` declares, over `streamdoor::door`.
+//!
+//! Every function is a check of what C has given ([`pointers`]), a name that is looked up
+//! ([`names`]), and a call of the library; whatever comes of it is a number ([`error`]). Nothing
+//! panics across the border. Texts of the functions stand in the header.
+//!
+//! Tests: in the files; `tests/` compiles and runs the examples, in C and in Python.
+
+// The header is where they are described, once.
+#![allow(missing_docs, clippy::missing_safety_doc)]
+
+mod error;
+mod names;
+mod pointers;
+mod read;
+mod write;
+
+use std::ffi::{c_char, c_int};
+
+use streamdoor::door::{Door, DoorError};
+use streamdoor::engine::Policy;
+
+use error::{Fault, guarded};
+use names::Names;
+
+pub use error::sd_error_text;
+pub use read::*;
+pub use write::*;
+
+const VERSION_MAJOR: u32 = 1;
+const VERSION_MINOR: u32 = 0;
+const OK: c_int = 0;
+const DELIVERY: c_int = 1;
+const OVER: c_int = 2;
+
+static DOORS: Names<Door> = Names::new(1);
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct sd_door {
+    name: u64,
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn sd_version() -> u32 {
+    VERSION_MAJOR << 16 | VERSION_MINOR
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sd_open(
+    path: *const c_char,
+    token: *const c_char,
+    door: *mut sd_door,
+) -> c_int {
+    guarded(|| {
+        // SAFETY: so says the header.
+        let path = unsafe { pointers::text_or_none(path, "path") }?;
+        // SAFETY: so says the header.
+        let token = unsafe { pointers::text_or_none(token, "token") }?;
+        // SAFETY: so says the header.
+        let target = unsafe { pointers::place(door, "door") }?;
+        let opened = match path {
+            Some(path) => Door::open(path)?,
+            None => {
+                let why = "path: there is no XDG_RUNTIME_DIR that a default could be in";
+                Door::open(Door::default_path().ok_or_else(|| Fault::Argument(why.into()))?)?
+            }
+        };
+        let opened = match token {
+            None => opened,
+            Some(token) => opened
+                .with_token(token)
+                .map_err(|fault| Fault::Argument(format!("token: {fault}")))?,
+        };
+        target.name = DOORS.insert(opened)?;
+        Ok(OK)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn sd_close(door: sd_door) -> c_int {
+    guarded(|| DOORS.remove(door.name).map(|_| OK))
+}
+
+/// Does something with a door. Other threads may do the same meanwhile: connecting takes long.
+fn at_door<T>(door: sd_door, act: impl FnOnce(Door) -> Result<T, DoorError>) -> Result<T, Fault> {
+    let door = loop {
+        match DOORS.with(door.name, |door| Ok(door.clone())) {
+            Err(Fault::Busy) => std::hint::spin_loop(), // For as long as a clone takes.
+            found => break found?,
+        }
+    };
+    Ok(act(door)?)
+}
+
+/// `SD_POLICY_…`.
+fn policy(number: u32) -> Result<Option<Policy>, Fault> {
+    Ok(Some(match number {
+        0 => return Ok(None),
+        1 => Policy::Drop,
+        2 => Policy::DropOldest,
+        3 => Policy::Buffer,
+        4 => Policy::Block,
+        5 => Policy::Conflate,
+        6 => Policy::Disconnect,
+        _ => return Err(Fault::Argument(format!("policy: {number} is none"))),
+    }))
+}

@@ -1,0 +1,275 @@
+//! Writers.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::time::Duration;
+
+use streamdoor::client::ExecuteOptions;
+use streamdoor::door::{ProduceOptions, Writer};
+use streamdoor::endpoint::PolicyWish;
+use streamdoor::engine::{Hold, Kind};
+use streamdoor::limits::KEYS_MAX;
+
+use crate::error::{Fault, guarded};
+use crate::names::Names;
+use crate::{DELIVERY, OK, at_door, pointers, policy, sd_door};
+
+static WRITERS: Names<Held> = Names::new(3);
+
+const NOTHING: c_int = 0;
+
+/// A writer, and how much of its ring is lent.
+struct Held {
+    writer: Writer,
+    lent_bytes: Option<usize>,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct sd_writer {
+    name: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct sd_produce_options {
+    struct_size: usize,
+    ring_bytes: u32,
+    chunk_bytes: u32,
+    estimated_bytes: u64,
+    policy: u32,
+    hold_ms: u32,
+}
+
+fn wishes(options: Option<sd_produce_options>) -> Result<ProduceOptions, Fault> {
+    let Some(options) = options else { return Ok(ProduceOptions::default()) };
+    let some = |number: u32| (number > 0).then_some(number);
+    let deadline = Duration::from_millis(options.hold_ms.into());
+    let execution = ExecuteOptions {
+        policy: policy(options.policy)?
+            .map(|policy| PolicyWish { policy, ..PolicyWish::default() }),
+        hold: some(options.hold_ms).map(|_| Hold::UntilRead { deadline }),
+        ..ExecuteOptions::default()
+    };
+    Ok(ProduceOptions {
+        ring_bytes: some(options.ring_bytes),
+        chunk_bytes: some(options.chunk_bytes),
+        estimated_bytes: (options.estimated_bytes > 0).then_some(options.estimated_bytes),
+        execution,
+    })
+}
+
+/// A kind and a key that there are.
+fn header(kind: u32, key: u32) -> Result<(Kind, u8), Fault> {
+    let known = u8::try_from(kind).ok().and_then(Kind::new);
+    let known = known.ok_or_else(|| Fault::Argument(format!("kind: {kind} is none")))?;
+    match u8::try_from(key) {
+        Ok(small) if usize::from(small) < KEYS_MAX => Ok((known, small)),
+        _ => Err(Fault::Argument(format!("key: {key} is more than {}", KEYS_MAX - 1))),
+    }
+}
+
+/// Does something with a writer; what was lent before is not lent any more.
+fn with<R>(
+    writer: sd_writer,
+    act: impl FnOnce(&mut Writer) -> Result<R, Fault>,
+) -> Result<R, Fault> {
+    WRITERS.with(writer.name, |held| {
+        held.lent_bytes = None;
+        act(&mut held.writer)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sd_produce(
+    door: sd_door,
+    name: *const c_char,
+    options: *const sd_produce_options,
+    writer: *mut sd_writer,
+) -> c_int {
+    guarded(|| {
+        // SAFETY: so says the header.
+        let name = unsafe { pointers::text(name, "name") }?;
+        // SAFETY: so says the header.
+        let options = wishes(unsafe { pointers::options(options) }?)?;
+        // SAFETY: so says the header.
+        let target = unsafe { pointers::place(writer, "writer") }?;
+        let writer = at_door(door, |door| door.produce(name, &options))?;
+        target.name = WRITERS.insert(Held { writer, lent_bytes: None })?;
+        Ok(OK)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sd_writer_execution(
+    writer: sd_writer,
+    buffer: *mut c_char,
+    size: usize,
+) -> c_int {
+    guarded(|| {
+        let id = WRITERS.with(writer.name, |held| Ok(held.writer.execution().to_string()))?;
+        // SAFETY: so says the header.
+        unsafe { pointers::write_text(&id, buffer, size) }?;
+        Ok(OK)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn sd_chunk_bytes_max(writer: sd_writer) -> c_int {
+    // No ring has chunks that an int could not count.
+    guarded(|| WRITERS.with(writer.name, |held| Ok(held.writer.chunk_bytes_max() as c_int)))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sd_send(
+    writer: sd_writer,
+    data: *const c_void,
+    size: usize,
+    seq: *mut u64,
+) -> c_int {
+    // SAFETY: the caller's contract is ours.
+    unsafe { sd_send_as(writer, Kind::Output as u32, 0, data, size, seq) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sd_send_as(
+    writer: sd_writer,
+    kind: u32,
+    key: u32,
+    data: *const c_void,
+    size: usize,
+    seq: *mut u64,
+) -> c_int {
+    guarded(|| {
+        let (kind, key) = header(kind, key)?;
+        // SAFETY: so says the header.
+        let bytes = unsafe { pointers::bytes(data, size) }?;
+        // SAFETY: so says the header.
+        let target = unsafe { pointers::place_or_none(seq, "seq") }?;
+        let sent = with(writer, |writer| Ok(writer.send_as(kind, key, bytes)?))?;
+        target.into_iter().for_each(|target| *target = sent);
+        Ok(OK)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sd_try_send(
+    writer: sd_writer,
+    kind: u32,
+    key: u32,
+    data: *const c_void,
+    size: usize,
+    seq: *mut u64,
+) -> c_int {
+    guarded(|| {
+        let (kind, key) = header(kind, key)?;
+        // SAFETY: so says the header.
+        let bytes = unsafe { pointers::bytes(data, size) }?;
+        // SAFETY: so says the header.
+        let target = unsafe { pointers::place_or_none(seq, "seq") }?;
+        let sent = with(writer, |writer| Ok(writer.try_send(kind, key, bytes)?))?;
+        let Some(sent) = sent else { return Ok(NOTHING) };
+        target.into_iter().for_each(|target| *target = sent);
+        Ok(DELIVERY)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sd_lend(writer: sd_writer, size: usize, room: *mut *mut c_void) -> c_int {
+    guarded(|| {
+        // SAFETY: so says the header.
+        let target = unsafe { pointers::place(room, "room") }?;
+        WRITERS.with(writer.name, |held| {
+            held.lent_bytes = None;
+            let room = held.writer.lend(size)?;
+            *target = room.as_mut_ptr().cast();
+            held.lent_bytes = Some(size);
+            Ok(OK)
+        })
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sd_publish(
+    writer: sd_writer,
+    kind: u32,
+    key: u32,
+    size: usize,
+    seq: *mut u64,
+) -> c_int {
+    guarded(|| {
+        let (kind, key) = header(kind, key)?;
+        // SAFETY: so says the header.
+        let target = unsafe { pointers::place_or_none(seq, "seq") }?;
+        WRITERS.with(writer.name, |held| {
+            let lent_bytes = held.lent_bytes.take();
+            let why = match lent_bytes {
+                None => "nothing is lent",
+                Some(lent_bytes) if lent_bytes < size => "less was lent",
+                Some(_) => {
+                    let sent = held.writer.publish(kind, key, size);
+                    target.into_iter().for_each(|target| *target = sent);
+                    return Ok(OK);
+                }
+            };
+            Err(Fault::Argument(format!("size: {why}")))
+        })
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sd_progress(
+    writer: sd_writer,
+    progress: f64,
+    total: f64,
+    message: *const c_char,
+) -> c_int {
+    guarded(|| {
+        // SAFETY: so says the header.
+        let message = unsafe { pointers::text_or_none(message, "message") }?.unwrap_or("");
+        if !progress.is_finite() || !total.is_finite() || total < 0.0 {
+            return Err(Fault::Argument("progress: it is no number".into()));
+        }
+        with(writer, |writer| {
+            writer.progress(progress, (total > 0.0).then_some(total), message);
+            Ok(OK)
+        })
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn sd_expect(writer: sd_writer, chunk_count: u64) -> c_int {
+    guarded(|| {
+        with(writer, |writer| {
+            writer.expect_total(chunk_count);
+            Ok(OK)
+        })
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn sd_is_stopped(writer: sd_writer) -> c_int {
+    guarded(|| WRITERS.with(writer.name, |held| Ok(held.writer.is_stopped().into())))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn sd_complete(writer: sd_writer) -> c_int {
+    guarded(|| {
+        WRITERS.remove(writer.name)?.writer.complete()?;
+        Ok(OK)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sd_fail(writer: sd_writer, text: *const c_char) -> c_int {
+    guarded(|| {
+        // SAFETY: so says the header.
+        let text = unsafe { pointers::text(text, "text") }?;
+        WRITERS.remove(writer.name)?.writer.fail(text)?;
+        Ok(OK)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn sd_close_writer(writer: sd_writer) -> c_int {
+    guarded(|| WRITERS.remove(writer.name).map(|_| OK))
+}

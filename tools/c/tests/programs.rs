@@ -1,0 +1,311 @@
+//! C and Python at a door: the examples are compiled and run against a server, and all they carry
+//! arrives.
+//!
+//! The server is a thread of this test; every program is a process of its own, so three of them
+//! share each ring. What the machine lacks (a C compiler, Python) is said and not tested.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use streamdoor::base::Random;
+use streamdoor::door::Door;
+use streamdoor::shard::{Server, ServerConfig, ShardConfig};
+
+const FILE_BYTES: usize = 20 << 20;
+
+/// A folder that is removed with it, and a server whose door is in it.
+struct World {
+    folder: PathBuf,
+    _server: Server,
+}
+
+impl World {
+    fn new(name: &str) -> World {
+        let folder = std::env::temp_dir().join(format!("sd-c-{name}-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let config = ServerConfig {
+            shards: vec![ShardConfig::default()],
+            listen: Vec::new(),
+            connections_max: 64,
+        };
+        let server = Server::start(config, Arc::new(|_| {})).unwrap();
+        server.open_door(&folder.join("door.sock")).unwrap();
+        World { folder, _server: server }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+
+    fn door(&self) -> PathBuf {
+        self.path("door.sock")
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// Is that program here? Says so if it is not.
+fn has(program: &str) -> bool {
+    let found = Command::new(program).arg("--version").stdout(Stdio::null()).status();
+    let is_here = found.is_ok_and(|status| status.success());
+    if !is_here {
+        println!("not run: there is no {program}");
+    }
+    is_here
+}
+
+/// Where cargo has put the library, in both forms.
+fn library_folder() -> PathBuf {
+    let folder = std::env::current_exe().unwrap().parent().unwrap().to_owned();
+    let places = [folder.clone(), folder.parent().unwrap().to_owned()];
+    let found = places.into_iter().find(|place| place.join("libstreamdoor_c.so").exists());
+    found.expect("cargo builds the library for its tests")
+}
+
+fn example(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("examples").join(name)
+}
+
+/// Compiles an example; every warning is an error.
+fn compiled(world: &World, name: &str, is_static: bool) -> PathBuf {
+    let (program, libraries) = (world.path(name), library_folder());
+    let mut cc = Command::new("cc");
+    cc.args(["-std=c99", "-D_POSIX_C_SOURCE=200809L", "-O1", "-Wall", "-Wextra", "-Wpedantic"]);
+    cc.args(["-Werror", "-o"]).arg(&program).arg(example(&format!("{name}.c")));
+    if is_static {
+        cc.arg(libraries.join("libstreamdoor_c.a")).args(["-lpthread", "-ldl", "-lm"]);
+    } else {
+        cc.arg("-L").arg(&libraries).arg("-lstreamdoor_c").arg("-pthread");
+        cc.arg(format!("-Wl,-rpath,{}", libraries.display()));
+    }
+    let output = cc.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    program
+}
+
+fn random_file(world: &World) -> (PathBuf, Vec<u8>) {
+    let mut bytes = vec![0; FILE_BYTES + 4_321];
+    Random::new(7).fill(&mut bytes);
+    let path = world.path("bytes");
+    fs::write(&path, &bytes).unwrap();
+    (path, bytes)
+}
+
+/// A producer that has said what it produces.
+fn producing(command: &mut Command) -> (Child, String) {
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut id = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut id).unwrap();
+    (child, id.trim().to_owned())
+}
+
+fn output(command: &mut Command) -> Output {
+    let output = command.output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {:?} {errors}", output.status);
+    output
+}
+
+/// Python with the module, running this text.
+fn python(text: &str) -> Command {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../python");
+    let mut python = Command::new("python3");
+    python.arg("-B").arg("-c").arg(text).env("PYTHONPATH", folder);
+    python.env("STREAMDOOR_LIBRARY", library_folder().join("libstreamdoor_c.so"));
+    python
+}
+
+const PYTHON_READER: &str = "
+import select, sys, streamdoor
+with streamdoor.Door(sys.argv[1]) as door, door.read(sys.argv[2], policy='block') as reader:
+    assert reader.execution == sys.argv[2]
+    sys.stdin.readline() # Until then it holds the producer back.
+    end, offset = None, 0
+    while not reader.is_over:
+        delivery = reader.poll()
+        if delivery is None:
+            if not reader.is_over and reader.watch():
+                select.select([reader], [], [])
+        elif isinstance(delivery, streamdoor.Chunk):
+            assert delivery.offset == offset and delivery.kind == 'output'
+            offset += len(delivery.data)
+            sys.stdout.buffer.write(delivery.data)
+        elif isinstance(delivery, streamdoor.End):
+            end = delivery
+    assert (end.outcome, end.missed_chunks) == ('completed', 0), end
+    assert end.byte_count == offset
+";
+
+const PYTHON_WRITER: &str = "
+import sys, streamdoor
+with streamdoor.Door(sys.argv[1]) as door:
+    with door.produce('python', policy='block', hold_ms=60000, ring_bytes=1 << 20) as writer:
+        print(writer.execution, flush=True)
+        with open(sys.argv[2], 'rb') as file:
+            while True:
+                room = writer.lend(30000)
+                count = file.readinto(room)
+                del room
+                if not count:
+                    break
+                writer.publish(count)
+";
+
+#[test]
+fn a_file_goes_from_c_to_c_and_to_python_through_one_ring() {
+    if !has("cc") {
+        return;
+    }
+    let world = World::new("c");
+    let (file, bytes) = random_file(&world);
+    let (produce, read) = (compiled(&world, "produce", false), compiled(&world, "read", true));
+    let mut command = Command::new(produce);
+    let (mut producer, id) = producing(command.arg(world.door()).arg("file").arg(file));
+    let client = Door::open(world.door()).unwrap().client().unwrap();
+    let are_there = |count: usize| {
+        let id = id.parse().unwrap();
+        while client.inspect(id).unwrap().subscribers.len() < count {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    // The first one reads nothing before the second is there: so both get everything.
+    let python = has("python3").then(|| {
+        let mut command = python(PYTHON_READER);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut python = command.arg(world.door()).arg(&id).spawn().unwrap();
+        are_there(1);
+        let mut stdout = python.stdout.take().unwrap();
+        let reading = std::thread::spawn(move || {
+            let mut found = Vec::new();
+            stdout.read_to_end(&mut found).unwrap();
+            found
+        });
+        (python, reading)
+    });
+    let mut command = Command::new(read);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let reading = command.arg(world.door()).arg(&id).spawn().unwrap();
+    are_there(1 + usize::from(python.is_some()));
+    let python = python.map(|(mut python, reading)| {
+        drop(python.stdin.take());
+        (python, reading)
+    });
+    let read = reading.wait_with_output().unwrap();
+    assert!(read.stdout == bytes, "{} bytes were read", read.stdout.len());
+    let errors = String::from_utf8_lossy(&read.stderr);
+    assert!(read.status.success() && errors.contains("end 1 "), "{errors}");
+    assert!(errors.contains(&format!(" bytes {} ", bytes.len())), "{errors}");
+    if let Some((mut python, reading)) = python {
+        let found = reading.join().unwrap();
+        assert!(found == bytes, "{} bytes were read by Python", found.len());
+        assert!(python.wait().unwrap().success());
+    }
+    assert!(producer.wait().unwrap().success());
+}
+
+#[test]
+fn a_file_goes_from_python_to_c() {
+    if !has("cc") || !has("python3") {
+        return;
+    }
+    let world = World::new("python");
+    let (file, bytes) = random_file(&world);
+    let read = compiled(&world, "read", false);
+    let (mut producer, id) = producing(python(PYTHON_WRITER).arg(world.door()).arg(file));
+    let read = output(Command::new(read).arg(world.door()).arg(&id));
+    assert!(read.stdout == bytes, "{} bytes were read", read.stdout.len());
+    assert!(producer.wait().unwrap().success());
+}
+
+#[test]
+fn whatever_c_calls_wrongly_is_a_number_and_not_the_end_of_the_process() {
+    if !has("cc") {
+        return;
+    }
+    let world = World::new("misuse");
+    let misuse = compiled(&world, "misuse", false);
+    let found = Command::new(misuse).arg(world.door()).output().unwrap();
+    let said = String::from_utf8_lossy(&found.stdout);
+    assert!(found.status.success(), "{:?} {said}", found.status);
+    assert_eq!(said, "as it should be\n");
+}
+
+#[test]
+fn python_sees_gaps_ends_errors_and_what_is_closed() {
+    if !has("python3") {
+        return;
+    }
+    let world = World::new("pythonic");
+    let text = "
+import gc, sys, streamdoor as sd
+
+def raises(kind, act):
+    try:
+        act()
+    except kind as error:
+        return error
+    raise AssertionError('nothing was raised')
+
+assert raises(sd.StreamdoorError, lambda: sd.Door('/nowhere')).code == -5
+raises(ValueError, lambda: sd.Door('a\\0b'))
+door = sd.Door(sys.argv[1])
+assert raises(sd.StreamdoorError, lambda: door.read('nobody')).code == -6
+raises(ValueError, lambda: door.read('x', policy='kindness'))
+raises(ValueError, lambda: door.produce('x', policy='kindness'))
+
+# A chunk of each sort of bytes, and the end that an exception makes.
+try:
+    with door.produce('fails', policy='block', hold_ms=60000) as writer:
+        reader = door.read(writer.execution)
+        assert writer.send(b'one') == 1
+        assert writer.send(bytearray(b'two'), kind='json', key=2) == 2
+        assert writer.send(memoryview(b'three')) == 3
+        assert writer.try_send(b'') == 4
+        writer.progress(1, 2, 'half')
+        writer.expect(9)
+        room = writer.lend(8)
+        room[:4] = b'lent'
+        del room
+        assert writer.publish(4) == 5
+        raises(sd.StreamdoorError, lambda: writer.publish(1))
+        raises(sd.StreamdoorError, lambda: writer.lend(1 << 40))
+        raises(ValueError, lambda: writer.send(b'x', kind='nothing'))
+        raises(sd.StreamdoorError, lambda: writer.send(b'x', key=64))
+        assert not writer.is_stopped
+        raise KeyError('on purpose')
+except KeyError:
+    pass
+given = list(reader)
+chunks = [one for one in given if isinstance(one, sd.Chunk)]
+assert [chunk.data for chunk in chunks] == [b'one', b'two', b'three', b'', b'lent']
+assert chunks[1].kind == 'json'
+assert isinstance(given[-1], sd.End), given
+assert (given[-1].outcome, given[-1].chunk_count) == ('failed', 5), given
+assert 'on purpose' in given[-1].error
+assert reader.next() is None and reader.is_over and reader.next(timeout=0) is None
+raises(ValueError, lambda: writer.send(b'x'))
+reader.close()
+reader.close()
+raises(ValueError, reader.poll)
+
+# Who leaves without a word has failed.
+writer = door.produce('leaves', hold_ms=60000)
+reader = door.read(writer.execution)
+assert reader.next(timeout=0.01) is None and not reader.is_over
+del writer
+gc.collect()
+raises(sd.StreamdoorError, lambda: list(reader.chunks()))
+door.close()
+print('as it should be')
+";
+    let found = output(python(text).arg(world.door()));
+    assert_eq!(String::from_utf8_lossy(&found.stdout), "as it should be\n");
+}
