@@ -304,6 +304,27 @@ fn a_reader_of_another_thread_acknowledges_what_it_has_read() {
 }
 
 #[test]
+fn a_reader_that_stands_where_it_cannot_is_let_go_and_holds_nobody_back() {
+    let mut world = World::new(4, 4);
+    let id = world.open(OpenSpec::new(RING)).unwrap();
+    let afar = SubscribeSpec { place: Place::Remote, ..replaying(From::Start) };
+    let (wild, other) = (world.subscribe(id, afar).unwrap(), world.subscribe(id, afar).unwrap());
+    world.publish(id, 8);
+    world.handle(Event::ReaderAt(other, 2));
+    world.handle(Event::Gated(id.slot));
+    world.take();
+    world.handle(Event::ReaderWild(wild));
+    let told = world.take();
+    let is_told = |wanted: &Action| told.iter().any(|action| action == wanted);
+    assert!(is_told(&Action::DetachReader(wild, id.slot, DetachReason::Evicted)), "{told:?}");
+    let opens = |action: &Action| matches!(action, Action::SetGate(_, gate) if gate.read_seq == 2);
+    assert!(told.iter().any(opens), "{told:?}");
+    assert_eq!(world.engine.counters().subscribers_detached_evicted, 1);
+    world.handle(Event::ReaderWild(wild)); // It is nobody any more.
+    assert!(world.take().is_empty());
+}
+
+#[test]
 fn with_acknowledgements_only_what_is_not_acknowledged_is_kept() {
     let mut world = World::new(4, 4);
     let id = world.open(OpenSpec::new(RING)).unwrap();
