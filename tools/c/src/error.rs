@@ -74,7 +74,8 @@ impl From<DoorError> for Fault {
         let code = match error {
             DoorError::NoServer { .. } => code::NO_SERVER,
             DoorError::Refused(_) => code::REFUSED,
-            DoorError::Unsound(_) => code::UNSOUND,
+            DoorError::Unsound(_) | DoorError::Named(_) => code::UNSOUND,
+            DoorError::Unfit(_) => code::ARGUMENT,
             DoorError::ServerGone => code::SERVER_GONE,
             DoorError::Stopped(_) => code::STOPPED,
             DoorError::TooLarge { .. } => code::TOO_LARGE,
