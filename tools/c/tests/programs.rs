@@ -15,7 +15,8 @@ use streamdoor::base::Random;
 use streamdoor::door::Door;
 use streamdoor::shard::{Server, ServerConfig, ShardConfig};
 
-const FILE_BYTES: usize = 20 << 20;
+const FILE_BYTES: usize = 200 << 20;
+const SHORT_FILE_BYTES: usize = 20 << 20;
 
 /// A folder that is removed with it, and a server whose door is in it.
 struct World {
@@ -91,8 +92,8 @@ fn compiled(world: &World, name: &str, is_static: bool) -> PathBuf {
     program
 }
 
-fn random_file(world: &World) -> (PathBuf, Vec<u8>) {
-    let mut bytes = vec![0; FILE_BYTES + 4_321];
+fn random_file(world: &World, count: usize) -> (PathBuf, Vec<u8>) {
+    let mut bytes = vec![0; count + 4_321];
     Random::new(7).fill(&mut bytes);
     let path = world.path("bytes");
     fs::write(&path, &bytes).unwrap();
@@ -165,7 +166,7 @@ fn a_file_goes_from_c_to_c_and_to_python_through_one_ring() {
         return;
     }
     let world = World::new("c");
-    let (file, bytes) = random_file(&world);
+    let (file, bytes) = random_file(&world, FILE_BYTES);
     let (produce, read) = (compiled(&world, "produce", false), compiled(&world, "read", true));
     let mut command = Command::new(produce);
     let (mut producer, id) = producing(command.arg(world.door()).arg("file").arg(file));
@@ -217,7 +218,7 @@ fn a_file_goes_from_python_to_c() {
         return;
     }
     let world = World::new("python");
-    let (file, bytes) = random_file(&world);
+    let (file, bytes) = random_file(&world, SHORT_FILE_BYTES);
     let read = compiled(&world, "read", false);
     let (mut producer, id) = producing(python(PYTHON_WRITER).arg(world.door()).arg(file));
     let read = output(Command::new(read).arg(world.door()).arg(&id));
