@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lexopt::prelude::*;
 use streamdoor::client::{Client, Progress, ProgressOf, Summary};
-use streamdoor::engine::{From, State};
+use streamdoor::engine::From;
 
 use super::console::say;
 use super::options::TimeLimit;
@@ -166,7 +166,7 @@ fn table(executions: &[Summary], progress: &[ProgressOf]) -> String {
         [
             summary.execution.to_string(),
             printable(&summary.tool),
-            state(summary.state).to_owned(),
+            summary.state.name().to_owned(),
             summary.chunks.to_string(),
             summary.bytes.to_string(),
             summary.subscribers.to_string(),
@@ -192,15 +192,6 @@ fn table(executions: &[Summary], progress: &[ProgressOf]) -> String {
     text
 }
 
-fn state(state: State) -> &'static str {
-    match state {
-        State::Queued => "queued",
-        State::Running => "running",
-        State::Draining => "draining",
-        State::Ended(outcome) => outcome.name(),
-    }
-}
-
 /// `30 % (3 of 10) reading`
 fn in_words(progress: &Progress) -> String {
     let mut text = match progress.total.filter(|total| *total > 0.0) {
@@ -220,7 +211,7 @@ fn in_words(progress: &Progress) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use streamdoor::engine::Outcome;
+    use streamdoor::engine::{Outcome, State};
 
     #[test]
     fn executions_are_listed_with_their_progress() {

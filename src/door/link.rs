@@ -4,24 +4,20 @@
 use std::cell::Cell;
 
 use super::connection::LifeLine;
-use crate::base::{ExecutionId, Instant};
+use crate::base::Instant;
 use crate::engine::Exit;
 use crate::limits;
 use crate::memory::atomic::AtomicU64;
-use crate::memory::{ClockAnchor, ControlView, DeskView, Left, ReaderPage, RingReader};
+use crate::memory::{DeskView, Left};
 use crate::reactor::Clock;
 use crate::shard::delivery::exit_of_code;
-use crate::shard::{Flaw, Link};
+use crate::shard::{Flaw, Link, Shared};
 
 /// See the module's text.
 pub struct Far {
-    pub(super) id: ExecutionId,
-    pub(super) reader: RingReader,
-    pub(super) control: ControlView,
+    pub(super) shared: Shared,
     pub(super) desk: DeskView,
-    pub(super) page: ReaderPage,
     pub(super) line: LifeLine,
-    pub(super) anchor: ClockAnchor,
     /// What was found to be wrong: nothing comes after that.
     pub(super) flaw: Cell<Option<Flaw>>,
 }
@@ -31,28 +27,8 @@ impl Link for Far {
     const IS_FOREIGN: bool = true;
 
     #[inline]
-    fn execution(&self) -> ExecutionId {
-        self.id
-    }
-
-    #[inline]
-    fn reader(&self) -> &RingReader {
-        &self.reader
-    }
-
-    #[inline]
-    fn control(&self) -> &ControlView {
-        &self.control
-    }
-
-    #[inline]
-    fn page(&self) -> &ReaderPage {
-        &self.page
-    }
-
-    #[inline]
-    fn anchor(&self) -> ClockAnchor {
-        self.anchor
+    fn shared(&self) -> &Shared {
+        &self.shared
     }
 
     #[inline]
@@ -75,11 +51,11 @@ impl Link for Far {
     }
 
     fn fall_asleep(&self) {
-        self.page.set_asleep();
+        self.shared.page.set_asleep();
     }
 
     fn wake_up(&self) {
-        self.page.set_awake();
+        self.shared.page.set_awake();
     }
 
     fn sleep_until(&self, deadline: Instant) -> Instant {
@@ -96,13 +72,13 @@ impl Link for Far {
 
     fn leave(&self, _how: Left) {
         if self.line.is_ours() {
-            self.page.set_left();
+            self.shared.page.set_left();
             self.line.knock();
         }
     }
 
     fn exit(&self) -> Option<Exit> {
-        exit_of_code(self.control.exit())
+        exit_of_code(self.shared.control.exit())
     }
 
     #[cold]

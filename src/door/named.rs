@@ -19,10 +19,10 @@ use crate::engine::{Exit, From, Policy, Subscribed, Terms, Totals};
 use crate::limits;
 use crate::memory::atomic::AtomicU64;
 use crate::memory::named::{FOLDER, NamedError, NamedView, name_of};
-use crate::memory::{ClockAnchor, ControlView, Left, Poll, ReaderPage, RingReader};
+use crate::memory::{Left, Poll, ReaderPage, RingReader};
 use crate::reactor::Clock;
 use crate::shard::delivery::exit_of_code;
-use crate::shard::{Delivery, Flaw, Link, Subscriber};
+use crate::shard::{Delivery, Flaw, Link, Shared, Subscriber};
 
 /// Looks for the newest chunk are repeated so often while it is overwritten.
 const ATTEMPTS_MAX: u32 = 100;
@@ -79,7 +79,10 @@ impl NamedReader {
         let terms = Terms { policy, limit, kinds: options.kinds };
         let (page, _) = ReaderPage::new(cursor.next_seq);
         let subscriber = SubscriberId(Handle { index: 0, generation: 0 });
-        let link = ByName { id: execution, view, page, flaw: Cell::new(None) };
+        let (reader, control) = (view.ring.clone(), view.control.clone());
+        let anchor = reader.anchor();
+        let shared = Shared { id: execution, reader, control, page, anchor };
+        let link = ByName { shared, view, flaw: Cell::new(None) };
         let subscribed = Subscribed { subscriber, execution: execution.slot, terms, cursor };
         let mut subscriber = Subscriber::of_link(link, &subscribed, None, Clock::now());
         subscriber.headers_only(options.headers_only);
@@ -88,7 +91,7 @@ impl NamedReader {
 
     /// What it reads.
     pub fn execution(&self) -> ExecutionId {
-        self.subscriber.link().id
+        self.subscriber.link().shared.id
     }
 
     /// Its name: nobody else is called anything here.
@@ -195,10 +198,9 @@ fn newest(ring: &RingReader) -> Result<Cursor, DoorError> {
 
 /// A link to an owner that does not know of us.
 struct ByName {
-    id: ExecutionId,
+    /// Nobody looks at the page.
+    shared: Shared,
     view: NamedView,
-    /// Nobody looks at it.
-    page: ReaderPage,
     /// What was found to be wrong: nothing comes after that.
     flaw: Cell<Option<Flaw>>,
 }
@@ -207,36 +209,18 @@ impl Link for ByName {
     type Fault = Flaw;
     const IS_FOREIGN: bool = true;
 
-    fn execution(&self) -> ExecutionId {
-        self.id
-    }
-
     #[inline]
-    fn reader(&self) -> &RingReader {
-        &self.view.ring
-    }
-
-    #[inline]
-    fn control(&self) -> &ControlView {
-        &self.view.control
-    }
-
-    #[inline]
-    fn page(&self) -> &ReaderPage {
-        &self.page
-    }
-
-    fn anchor(&self) -> ClockAnchor {
-        self.view.ring.anchor()
+    fn shared(&self) -> &Shared {
+        &self.shared
     }
 
     #[inline]
     fn epoch(&self) -> u64 {
-        self.view.control.gate_epoch()
+        self.shared.control.gate_epoch()
     }
 
     fn epoch_word(&self) -> &AtomicU64 {
-        self.view.control.gate_epoch_word()
+        self.shared.control.gate_epoch_word()
     }
 
     #[inline]
@@ -265,7 +249,7 @@ impl Link for ByName {
     fn leave(&self, _how: Left) {}
 
     fn exit(&self) -> Option<Exit> {
-        exit_of_code(self.view.control.exit())
+        exit_of_code(self.shared.control.exit())
     }
 
     #[cold]

@@ -7,7 +7,7 @@ use super::*;
 use crate::engine::Kinds;
 use crate::memory::named::NamedRing;
 use crate::memory::writer::Start;
-use crate::memory::{ChunkHeader, FinalRecord, KindTotals, ProgressRecord, ShortText};
+use crate::memory::{ChunkHeader, ClockAnchor, FinalRecord, KindTotals, ProgressRecord, ShortText};
 
 /// A folder with one ring; both go with this value.
 struct House {

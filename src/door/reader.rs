@@ -16,7 +16,7 @@ use crate::engine::{Subscribed, Terms};
 use crate::limits;
 use crate::memory::{ClockAnchor, ControlView, OpenError, ReaderPage, RingReader};
 use crate::reactor::Clock;
-use crate::shard::{Delivery, Link, Subscriber};
+use crate::shard::{Delivery, Shared, Subscriber};
 
 /// Reads one execution of a server in another process. Dropping it unsubscribes.
 ///
@@ -51,7 +51,8 @@ impl Reader {
         let ReadGrant { execution: id, subscriber, terms, cursor, wall_us, mono_ns, .. } = *grant;
         line.knock(); // Everything is mapped.
         let anchor = ClockAnchor { wall_us, mono_ns };
-        let link = Far { id, reader, control, desk, page, line, anchor, flaw: Cell::new(None) };
+        let shared = Shared { id, reader, control, page, anchor };
+        let link = Far { shared, desk, line, flaw: Cell::new(None) };
         let subscribed = Subscribed { subscriber, execution: id.slot, terms, cursor };
         let now = Clock::now();
         let mut subscriber = Subscriber::of_link(link, &subscribed, None, now);
@@ -69,7 +70,7 @@ impl Reader {
 
     /// What it reads.
     pub fn execution(&self) -> ExecutionId {
-        self.subscriber.link().execution()
+        self.subscriber.link().shared.id
     }
 
     /// Its name.
@@ -227,7 +228,7 @@ impl Reader {
         }
         self.watch_count += 1;
         self.is_watching = true;
-        link.page.set_watching(self.watch_count);
+        link.shared.page.set_watching(self.watch_count);
         if self.subscriber.has_news() {
             self.end_watch();
             return false;
@@ -238,7 +239,7 @@ impl Reader {
     fn end_watch(&mut self) {
         if self.is_watching {
             self.is_watching = false;
-            self.subscriber.link().page.set_awake();
+            self.subscriber.link().shared.page.set_awake();
         }
     }
 

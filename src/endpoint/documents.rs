@@ -21,16 +21,6 @@ pub fn location(id: ExecutionId) -> String {
     format!("/v1/executions/{id}")
 }
 
-/// How an execution's state is spelled.
-pub fn state_name(state: State) -> &'static str {
-    match state {
-        State::Queued => "queued",
-        State::Running => "running",
-        State::Draining => "draining",
-        State::Ended(outcome) => outcome.name(),
-    }
-}
-
 /// Which tools there are.
 pub fn tools<'a>(specs: impl IntoIterator<Item = &'a ToolSpec>) -> Value {
     let tools: Vec<Value> = specs.into_iter().map(ToolSpec::to_json).collect();
@@ -123,7 +113,7 @@ pub fn created(
     let mut document = Document::of(id);
     document.add_if("token", token.map(|token| token.to_string()));
     document.add("tool", tool);
-    document.add("state", state_name(state));
+    document.add("state", state.name());
     document.add("links", links(id, token, ticket));
     document.0.into()
 }
@@ -145,7 +135,7 @@ fn links(id: ExecutionId, token: Option<ProgressToken>, ticket: Option<&str>) ->
 /// Where an execution is in its life, and nothing else.
 pub fn state(id: ExecutionId, state: State) -> Value {
     let mut document = Document::of(id);
-    document.add("state", state_name(state));
+    document.add("state", state.name());
     document.0.into()
 }
 
@@ -161,7 +151,7 @@ pub fn execution(
     let mut document = Document::of(status.id);
     document.add("tool", tool);
     document.add_if("token", status.token.map(|token| token.to_string()));
-    document.add("state", state_name(status.state));
+    document.add("state", status.state.name());
     document.add_if("progress", status.progress.map(|progress| numbers(&progress, texts)));
     document.add("chunks", status.totals.chunks);
     document.add("bytes", status.totals.bytes);
@@ -186,7 +176,7 @@ pub fn executions<'a>(all: impl IntoIterator<Item = (&'a Status, &'a str)>, now:
     let one = |(status, tool): (&Status, &str)| {
         let mut document = Document::of(status.id);
         document.add("tool", tool);
-        document.add("state", state_name(status.state));
+        document.add("state", status.state.name());
         document.add("chunks", status.totals.chunks);
         document.add("bytes", status.totals.bytes);
         document.add("subscribers", status.subscriber_count);
@@ -200,7 +190,7 @@ pub fn executions<'a>(all: impl IntoIterator<Item = (&'a Status, &'a str)>, now:
 /// How an execution ended, and `data`: what its ring still holds, from the oldest chunk on.
 pub fn result(status: &Status, data: &[u8]) -> Value {
     let mut document = Document::of(status.id);
-    document.add("state", state_name(status.state));
+    document.add("state", status.state.name());
     document.add("chunks", status.totals.chunks);
     document.add("bytes", status.totals.bytes);
     let is_complete = status.tail_seq == 1 && status.totals.bytes == data.len() as u64;
@@ -227,7 +217,7 @@ pub fn progress(token: ProgressToken, status: &Status, texts: Texts<'_>) -> Valu
     let mut document = Document::default();
     document.add("token", token.to_string());
     document.add("execution", status.id.to_string());
-    document.add("state", state_name(status.state));
+    document.add("state", status.state.name());
     document.add_if("progress", status.progress.map(|progress| numbers(&progress, texts)));
     document.0.into()
 }

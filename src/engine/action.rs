@@ -123,6 +123,18 @@ pub enum Outcome {
     TimedOut,
 }
 
+impl State {
+    /// The name, as every wire spells it.
+    pub fn name(self) -> &'static str {
+        match self {
+            State::Queued => "queued",
+            State::Running => "running",
+            State::Draining => "draining",
+            State::Ended(outcome) => outcome.name(),
+        }
+    }
+}
+
 impl Outcome {
     /// The name, as every wire spells it.
     pub fn name(self) -> &'static str {

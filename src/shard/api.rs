@@ -290,14 +290,12 @@ impl<R: Reactor + 'static> Shard<R> {
         let (subscriber, theirs) = (subscribed.subscriber, Arc::clone(&desk));
         let seat = Seat::Thread(ThreadSeat { page: view, desk: theirs, reactor });
         run.remotes.push(Remote { subscriber, seat });
+        let shared =
+            super::reader::link::Shared { id, reader, control: run.control.view(), page, anchor };
         let link = super::reader::link::Near {
-            id,
-            reader,
-            page,
+            shared,
             desk,
             bell,
-            anchor,
-            control: run.control.view(),
             exchange: Arc::clone(&run.exchange),
             exit: Arc::clone(&run.exit),
         };
@@ -372,7 +370,7 @@ impl<R: Reactor + 'static> Shard<R> {
         result.map(|_| ())
     }
 
-    /// Ends a subscription without an end; returns what it was given and what it missed.
+    /// Shared a subscription without an end; returns what it was given and what it missed.
     ///
     /// # Errors
     /// [`NotFound`] if it has ended already.
@@ -494,7 +492,7 @@ impl<R: Reactor + 'static> Shard<R> {
         result
     }
 
-    /// Ends everything: tools are stopped, subscribers told `detached: shutdown`.
+    /// Shared everything: tools are stopped, subscribers told `detached: shutdown`.
     pub fn shut_down(&mut self) {
         if !self.closing {
             self.closing = true;

@@ -76,7 +76,7 @@ pub use places::Places;
 pub use reader::Subscriber;
 pub use reader::link::Flaw;
 #[cfg(feature = "server")]
-pub(crate) use reader::link::Link;
+pub(crate) use reader::link::{Link, Shared};
 #[cfg(feature = "server")]
 pub use serve::{LineOptions, Server, ServerConfig, ServerError, SetUp};
 #[cfg(feature = "tls")]

@@ -115,7 +115,7 @@ impl<L: Link> Subscriber<L> {
         ack_window: Option<u32>,
         now: Instant,
     ) -> Subscriber<L> {
-        let buffer_bytes = link.reader().geometry().length_max() as usize;
+        let buffer_bytes = link.shared().reader.geometry().length_max() as usize;
         Subscriber {
             id: subscribed.subscriber,
             terms: subscribed.terms,
@@ -174,13 +174,13 @@ impl<L: Link> Subscriber<L> {
         let next_seq = self.cursor.next_seq;
         if self.is_plain || next_seq < self.granted_seq {
             self.show_cursor();
-            match self.link.reader().poll(next_seq) {
+            match self.link.shared().reader.poll(next_seq) {
                 Poll::Ready(descriptor)
                     if self.is_wanted(&descriptor) && self.fetch(&descriptor) =>
                 {
                     self.cursor.step(Some(descriptor.length));
                     self.fresh = false;
-                    let chunks_expected = self.link.control().chunks_expected();
+                    let chunks_expected = self.link.shared().control.chunks_expected();
                     return self.chunk(&descriptor, chunks_expected).map(Some);
                 }
                 Poll::Pending if self.is_quiet() => return Ok(None),
@@ -200,12 +200,12 @@ impl<L: Link> Subscriber<L> {
         count_max: usize,
         mut take: impl FnMut(Delivery<'_>),
     ) -> Result<usize, L::Fault> {
-        let chunks_expected = self.link.control().chunks_expected();
+        let chunks_expected = self.link.shared().control.chunks_expected();
         let mut count = 0;
         loop {
             // Run after run of chunks; what lies between is for `advance`.
             while count < count_max && (self.is_plain || self.cursor.next_seq < self.granted_seq) {
-                match self.link.reader().poll(self.cursor.next_seq) {
+                match self.link.shared().reader.poll(self.cursor.next_seq) {
                     Poll::Ready(descriptor)
                         if self.is_wanted(&descriptor) && self.fetch(&descriptor) =>
                     {
@@ -300,7 +300,7 @@ impl<L: Link> Subscriber<L> {
     pub(crate) fn render(&mut self, ready: Ready) -> Result<Delivery<'_>, L::Fault> {
         Ok(match ready {
             Ready::Chunk(descriptor) => {
-                return self.chunk(&descriptor, self.link.control().chunks_expected());
+                return self.chunk(&descriptor, self.link.shared().control.chunks_expected());
             }
             Ready::Gap(gap) => Delivery::Gap(gap),
             Ready::Progress(progress) => {
@@ -325,7 +325,7 @@ impl<L: Link> Subscriber<L> {
         }
         let length = if self.headers_only { 0 } else { descriptor.length as usize };
         let data = &self.buffer[..length];
-        let (execution, anchor) = (self.link.execution(), self.link.anchor());
+        let (execution, anchor) = (self.link.shared().id, self.link.shared().anchor);
         let chunk = Chunk::new(execution, chunks_expected, descriptor, data, anchor);
         Ok(Delivery::Chunk(chunk.expect("its kind is known")))
     }
@@ -359,11 +359,11 @@ impl<L: Link> Subscriber<L> {
         self.link.fall_asleep();
         let found = loop {
             let epoch = self.link.epoch();
-            let head_seq = self.link.reader().head_seq();
+            let head_seq = self.link.shared().reader.head_seq();
             if self.has_news() || epoch != self.epoch || !self.link.is_up() {
                 break true;
             }
-            let head = (self.link.reader().head_word(), head_seq as u32);
+            let head = (self.link.shared().reader.head_word(), head_seq as u32);
             let desk = (self.link.epoch_word(), epoch as u32);
             futex::wait_either([head, desk], self.link.sleep_until(deadline));
             if Clock::now() >= deadline {
@@ -379,7 +379,7 @@ impl<L: Link> Subscriber<L> {
         let next_seq = self.cursor.next_seq;
         let is_held = self.window.is_some_and(|window| window.holds(next_seq));
         next_seq < self.granted_seq
-            || (!is_held && !matches!(self.link.reader().poll(next_seq), Poll::Pending))
+            || (!is_held && !matches!(self.link.shared().reader.poll(next_seq), Poll::Pending))
             || self.link.epoch() != self.epoch
     }
 
@@ -390,7 +390,7 @@ impl<L: Link> Subscriber<L> {
         let next_seq = self.cursor.next_seq;
         if self.shown_seq != next_seq {
             self.shown_seq = next_seq;
-            self.link.page().set_cursor(next_seq);
+            self.link.shared().page.set_cursor(next_seq);
         }
         let epoch = self.link.epoch();
         if epoch != self.epoch || self.wanted {
@@ -406,7 +406,7 @@ impl<L: Link> Subscriber<L> {
         if epoch != self.epoch {
             self.epoch = epoch;
             self.unsettled = true;
-            self.wanted = self.link.control().attention_hint();
+            self.wanted = self.link.shared().control.attention_hint();
         }
         if self.wanted && self.rung_seq != self.shown_seq {
             self.wanted = false;
@@ -440,7 +440,7 @@ impl<L: Link> Subscriber<L> {
         if next_seq >= self.granted_seq && self.terms.policy != Policy::Block {
             return self.evaluate();
         }
-        match self.link.reader().poll(next_seq) {
+        match self.link.shared().reader.poll(next_seq) {
             Poll::Ready(descriptor) => Next::Chunk(descriptor),
             Poll::Pending if !self.unsettled => Next::Nothing,
             Poll::Pending => self.look_around(),
@@ -462,7 +462,7 @@ impl<L: Link> Subscriber<L> {
         if self.headers_only {
             return true;
         }
-        match self.link.reader().copy(descriptor, &mut self.buffer) {
+        match self.link.shared().reader.copy(descriptor, &mut self.buffer) {
             Ok(()) => true,
             Err(ReadError::Overtaken { .. } | ReadError::Gone) => {
                 self.granted_seq = 0;
@@ -478,7 +478,7 @@ impl<L: Link> Subscriber<L> {
 
     /// Progress that was not told yet.
     fn report(&mut self) -> Option<Progress> {
-        let record = self.link.control().progress()?;
+        let record = self.link.shared().control.progress()?;
         if record.reports <= self.reports_told {
             return None;
         }
@@ -496,7 +496,7 @@ impl<L: Link> Subscriber<L> {
         if let Some(progress) = self.report() {
             return Ready::Progress(progress);
         }
-        self.error = self.link.control().error_text().as_str().to_owned();
+        self.error = self.link.shared().control.error_text().as_str().to_owned();
         self.finish(EndState::Ended(outcome))
     }
 
@@ -590,7 +590,7 @@ impl Subscriber {
             self.link.wake_up();
             return None;
         }
-        Some([name_of(self.link.reader().head_word()), name_of(self.link.epoch_word())])
+        Some([name_of(self.link.shared().reader.head_word()), name_of(self.link.epoch_word())])
     }
 
     /// It was woken.
@@ -613,6 +613,6 @@ impl<L: Link> Drop for Subscriber<L> {
 
 impl<L: Link> fmt::Debug for Subscriber<L> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "Subscriber({} of {}, {:?})", self.id, self.link.execution(), self.cursor)
+        write!(out, "Subscriber({} of {}, {:?})", self.id, self.link.shared().id, self.cursor)
     }
 }

@@ -183,7 +183,7 @@ fn row(
     vec![
         summary.execution.to_string(),
         clipped(&printable(&summary.tool), 20),
-        state_name(summary.state).to_owned(),
+        summary.state.name().to_owned(),
         count(rates.map(|rates| rates.0)),
         bytes(rates.map(|rates| rates.1)),
         count(Some(summary.chunks as f64)),
@@ -238,15 +238,6 @@ fn columns(titles: &[Column], rows: Vec<&Vec<String>>, width_max: usize) -> Vec<
     let head = line(&|place| titles[place].title.to_owned());
     let rows = rows.iter().map(|row| line(&|place| row[place].clone()));
     std::iter::once(head).chain(rows).collect()
-}
-
-fn state_name(state: State) -> &'static str {
-    match state {
-        State::Queued => "queued",
-        State::Running => "running",
-        State::Draining => "draining",
-        State::Ended(outcome) => outcome.name(),
-    }
 }
 
 /// `30 % reading`

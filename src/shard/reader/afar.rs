@@ -13,7 +13,7 @@ use crate::shard::Delivery;
 impl Subscriber {
     /// What it follows.
     pub(in crate::shard) fn execution(&self) -> ExecutionId {
-        self.link.id
+        self.link.shared.id
     }
 
     /// Where it stands.
@@ -41,10 +41,10 @@ impl Subscriber {
     /// What there is for it and it has not been given, if that is chunks and nothing else, and the
     /// newest of them.
     pub(in crate::shard) fn pending(&self) -> Option<(Totals, u64)> {
-        let reader = &self.link.reader;
+        let reader = &self.link.shared.reader;
         let (head_seq, tail_seq) = (reader.head_seq(), reader.tail_seq());
         let Cursor { next_seq, seen, .. } = self.cursor;
-        let is_over = self.link.control.final_record().is_some() || !self.is_ours();
+        let is_over = self.link.shared.control.final_record().is_some() || !self.is_ours();
         if is_over || !(tail_seq..=head_seq).contains(&next_seq) {
             return None;
         }
@@ -61,8 +61,8 @@ impl Subscriber {
     /// As [`Subscriber::rest`], although there are chunks, of which this one is the newest.
     pub(in crate::shard) fn rest_behind(&mut self, head_seq: u64) -> bool {
         self.rest_unless(|subscriber| {
-            let Near { reader, desk, .. } = &subscriber.link;
-            reader.head_seq() != head_seq || desk.epoch() != subscriber.epoch
+            let Near { shared, desk, .. } = &subscriber.link;
+            shared.reader.head_seq() != head_seq || desk.epoch() != subscriber.epoch
         })
     }
 

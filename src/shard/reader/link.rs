@@ -37,6 +37,20 @@ impl std::fmt::Display for Flaw {
     }
 }
 
+/// What every subscriber reads from, and where it is read: in this process or in another one.
+pub struct Shared {
+    /// Of which execution.
+    pub id: ExecutionId,
+    /// Its ring.
+    pub reader: RingReader,
+    /// What the shard tells everybody.
+    pub control: ControlView,
+    /// What the shard is told.
+    pub page: ReaderPage,
+    /// Turns the times of chunks into wall time.
+    pub anchor: ClockAnchor,
+}
+
 /// How a subscriber is linked to its shard.
 pub trait Link {
     /// What becomes of a [`Flaw`]: nothing, where this process has written everything.
@@ -44,16 +58,8 @@ pub trait Link {
     /// Did another process write what is read? Then it is hostile.
     const IS_FOREIGN: bool;
 
-    /// Of which execution.
-    fn execution(&self) -> ExecutionId;
-    /// Its ring.
-    fn reader(&self) -> &RingReader;
-    /// What the shard tells everybody.
-    fn control(&self) -> &ControlView;
-    /// What the shard is told.
-    fn page(&self) -> &ReaderPage;
-    /// Turns the times of chunks into wall time.
-    fn anchor(&self) -> ClockAnchor;
+    /// What it has on either side.
+    fn shared(&self) -> &Shared;
 
     /// Moves when the shard has knocked.
     fn epoch(&self) -> u64;
@@ -85,13 +91,9 @@ pub trait Link {
 
 /// In the same process.
 pub struct Near {
-    pub(in crate::shard) id: ExecutionId,
-    pub(in crate::shard) reader: RingReader,
-    pub(in crate::shard) page: ReaderPage,
+    pub(in crate::shard) shared: Shared,
     pub(in crate::shard) desk: Arc<Desk>,
     pub(in crate::shard) bell: Arc<Bell>,
-    pub(in crate::shard) anchor: ClockAnchor,
-    pub(in crate::shard) control: ControlView,
     pub(in crate::shard) exchange: Arc<Exchange>,
     pub(in crate::shard) exit: Arc<OnceLock<Exit>>,
 }
@@ -101,28 +103,8 @@ impl Link for Near {
     const IS_FOREIGN: bool = false;
 
     #[inline]
-    fn execution(&self) -> ExecutionId {
-        self.id
-    }
-
-    #[inline]
-    fn reader(&self) -> &RingReader {
-        &self.reader
-    }
-
-    #[inline]
-    fn control(&self) -> &ControlView {
-        &self.control
-    }
-
-    #[inline]
-    fn page(&self) -> &ReaderPage {
-        &self.page
-    }
-
-    #[inline]
-    fn anchor(&self) -> ClockAnchor {
-        self.anchor
+    fn shared(&self) -> &Shared {
+        &self.shared
     }
 
     #[inline]

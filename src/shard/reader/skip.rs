@@ -18,7 +18,7 @@ impl<L: Link> Subscriber<L> {
     /// There is no chunk to read: is anything else the matter?
     #[cold]
     pub(super) fn look_around(&mut self) -> Next<L::Fault> {
-        let record = self.link.control().final_record();
+        let record = self.link.shared().control.final_record();
         if let Some(record) = record
             && self.cursor.next_seq > record.head_seq
         {
@@ -38,7 +38,7 @@ impl<L: Link> Subscriber<L> {
     /// How the execution has ended, if it has and this subscriber has everything: that is its end,
     /// also where the ring was given to somebody else meanwhile.
     fn look_for_end(&mut self) -> Option<Next<L::Fault>> {
-        let record = self.link.control().final_record()?;
+        let record = self.link.shared().control.final_record()?;
         (self.cursor.next_seq > record.head_seq).then(|| self.ended_with(&record))
     }
 
@@ -52,7 +52,7 @@ impl<L: Link> Subscriber<L> {
     /// The execution has ended, and the ring that another process writes was seen before that
     /// without its last chunks. They are there, or will never be.
     fn look_for_rest(&mut self, record: &FinalRecord) -> Next<L::Fault> {
-        match self.link.reader().poll(self.cursor.next_seq) {
+        match self.link.shared().reader.poll(self.cursor.next_seq) {
             Poll::Ready(_) => Next::Again,
             Poll::Overtaken { .. } => self.skip_overtaken(),
             Poll::Pending | Poll::Gone | Poll::Corrupt => self.skip_rest(record),
@@ -69,7 +69,7 @@ impl<L: Link> Subscriber<L> {
         if let Some(reason) = detach_of_code(self.link.detached()) {
             return Next::Detached(reason);
         }
-        match self.link.control().final_record() {
+        match self.link.shared().control.final_record() {
             Some(record) => self.skip_rest(&record),
             None => Next::Fault(self.broken(flaw)),
         }
@@ -83,7 +83,7 @@ impl<L: Link> Subscriber<L> {
 
     /// Asks the policy, with what the ring holds now.
     pub(super) fn evaluate(&mut self) -> Next<L::Fault> {
-        let reader = self.link.reader();
+        let reader = &self.link.shared().reader;
         let next_seq = self.cursor.next_seq;
         if matches!(reader.poll(next_seq), Poll::Pending) {
             return if self.unsettled { self.look_around() } else { Next::Nothing };
@@ -145,7 +145,7 @@ impl<L: Link> Subscriber<L> {
             return Next::Detached(reason);
         }
         // A consistent look; its writer, if it lives, will not be in the middle for long.
-        let tail = match self.link.reader().tail_totals() {
+        let tail = match self.link.shared().reader.tail_totals() {
             Some(tail) => tail,
             None if L::IS_FOREIGN => match self.tail_of_ended() {
                 Some(tail) => tail,
@@ -160,7 +160,7 @@ impl<L: Link> Subscriber<L> {
             self.is_torn = true;
             return Next::Nothing; // The window is being given to somebody else: the desk tells.
         }
-        if L::IS_FOREIGN && tail.tail_seq > self.link.reader().head_seq().saturating_add(1) {
+        if L::IS_FOREIGN && tail.tail_seq > self.link.shared().reader.head_seq().saturating_add(1) {
             return self.meet_flaw(Flaw::Ring);
         }
         self.skip_counted(tail.tail_seq, sum_of(&tail.kinds, self.terms.kinds))
@@ -169,8 +169,8 @@ impl<L: Link> Subscriber<L> {
     /// What stood before the tail when the execution ended, although its writer has died in the
     /// middle of saying so: all chunks without those that are still held.
     fn tail_of_ended(&self) -> Option<TailTotals> {
-        let record = self.link.control().final_record()?;
-        let reader = self.link.reader();
+        let record = self.link.shared().control.final_record()?;
+        let reader = &self.link.shared().reader;
         let tail_seq = reader.tail_seq();
         let held_max = u64::from(reader.geometry().slot_count());
         let end_seq = record.head_seq.checked_add(1)?;
@@ -217,7 +217,7 @@ impl<L: Link> Subscriber<L> {
         }
         self.fresh = false;
         self.missed = self.missed + Totals { chunks: gap.chunk_count, bytes: gap.byte_count };
-        self.link.page().set_missed(self.missed.chunks, self.missed.bytes);
+        self.link.shared().page.set_missed(self.missed.chunks, self.missed.bytes);
         if let Some(window) = &mut self.window {
             window.tell(gap.to_seq);
         }

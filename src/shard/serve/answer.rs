@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::super::{ExecuteError, ExecuteOptions, Shard};
 use super::connection::{Doing, Timer};
 use crate::base::{ExecutionId, Principal};
-use crate::endpoint::{Answer, ApiError, Call, Execute, Opening, documents};
+use crate::endpoint::{Answer, ApiError, Call, Execute, Opening, PolicyWish, documents};
 use crate::engine::{CancelError, NotFound, Outcome, Start, State, Status as ExecutionStatus};
 use crate::limits;
 use crate::reactor::{ConnectionId, Reactor};
@@ -141,33 +141,11 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     fn run_tool(&mut self, id: ConnectionId, execute: Execute, owner: Principal) -> bool {
-        // Whoever asks for the stream at once is to miss nothing of it.
-        let Opening {
-            start,
-            hold,
-            retention,
-            block_deadline,
-            on_stall,
-            timeouts,
-            progress,
-            policy,
-        } = execute.opening;
-        let start = match (start, &execute.stream) {
-            (Start::Now, Some(_)) => {
-                Start::AfterSubscribers { count: 1, deadline: limits::ATTACH_DEADLINE }
-            }
-            (start, _) => start,
-        };
-        let options = ExecuteOptions {
-            start,
-            hold,
-            retention,
-            block_deadline,
-            on_stall,
-            timeouts,
-            progress,
-            owner,
-        };
+        let (mut options, policy) = options_of(execute.opening, owner);
+        if matches!((options.start, &execute.stream), (Start::Now, Some(_))) {
+            // Whoever asks for the stream at once is to miss nothing of it.
+            options.start = Start::AfterSubscribers { count: 1, deadline: limits::ATTACH_DEADLINE };
+        }
         let prepared = self.prepare_tool(owner, &execute.tool, &execute.arguments);
         let opened = prepared.map_err(ExecuteError::Start).and_then(|mut prepared| {
             prepared.trace = execute.trace.clone();
@@ -289,6 +267,26 @@ impl<R: Reactor + 'static> Shard<R> {
         }
         true
     }
+}
+
+/// How an execution of `owner`'s is opened, and what its subscribers get that do not choose.
+pub(super) fn options_of(
+    opening: Opening,
+    owner: Principal,
+) -> (ExecuteOptions, Option<PolicyWish>) {
+    let Opening { start, hold, retention, block_deadline, on_stall, timeouts, progress, policy } =
+        opening;
+    let options = ExecuteOptions {
+        start,
+        hold,
+        retention,
+        block_deadline,
+        on_stall,
+        timeouts,
+        progress,
+        owner,
+    };
+    (options, policy)
 }
 
 /// Why a tool was not run, as the client is told.

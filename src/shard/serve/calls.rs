@@ -236,7 +236,7 @@ impl<R: Reactor + 'static> Shard<R> {
     /// What is told who goes on with a call that has ended, or has its last part.
     fn call_ended(&mut self, id: ExecutionId) -> ApiError {
         let Ok(status) = self.inspect(id) else { return NotFound.into() };
-        let state = documents::state_name(status.state);
+        let state = status.state.name();
         let text = format!("the call takes no more parts: its execution is {state}");
         ApiError::new(Status::GONE, "call_ended", text)
     }

@@ -15,15 +15,15 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use super::super::Shard;
 use super::super::door::{Behind, Door, Guest, Looks, relay};
 use super::super::run::{Producer, Remote, Run, Seat};
-use super::super::{ExecuteOptions, Shard};
 use super::Serve;
-use super::answer::refusal;
+use super::answer::{options_of, refusal};
 use super::connection::{Connection, Doing, Timer};
 use crate::base::{ExecutionId, Handle, Principal, SubscriberId};
 use crate::endpoint::{
-    ApiError, Opening, Produce, ProduceGrant, ReadDoor, ReadGrant, StreamBody, documents,
+    ApiError, Produce, ProduceGrant, ReadDoor, ReadGrant, StreamBody, documents,
 };
 use crate::engine::{
     DetachReason, Event, NotFound, Place, Reply, SubscribeSpec, Subscribed, Verdict,
@@ -320,16 +320,7 @@ impl<R: Reactor + 'static> Shard<R> {
         owner: Principal,
         mut door: Door,
     ) -> Result<ExecutionId, ApiError> {
-        let Opening {
-            start,
-            hold,
-            retention,
-            block_deadline,
-            on_stall,
-            timeouts,
-            progress,
-            policy,
-        } = produce.opening.clone();
+        let (options, policy) = options_of(produce.opening.clone(), owner);
         let spec = ToolSpec::new(&*produce.name, "A producer in another process.");
         let need = Need {
             ring_bytes: class_bytes,
@@ -343,16 +334,6 @@ impl<R: Reactor + 'static> Shard<R> {
             work: Work::Feed,
             need,
             trace: TraceContext::default(),
-        };
-        let options = ExecuteOptions {
-            start,
-            hold,
-            retention,
-            block_deadline,
-            on_stall,
-            timeouts,
-            progress,
-            owner,
         };
         let execution = self.execute_prepared(prepared, options).map_err(refusal)?;
         let run = self.run_mut(execution.slot);

@@ -79,6 +79,30 @@ fn with<R>(
     })
 }
 
+/// Has bytes sent, and stores the number that they got; `DELIVERY`, or `NOTHING` if they got none.
+///
+/// # Safety
+/// What the header says of `data`, `size` and `seq`.
+unsafe fn send(
+    kind: u32,
+    key: u32,
+    data: *const c_void,
+    size: usize,
+    seq: *mut u64,
+    act: impl FnOnce(Kind, u8, &[u8]) -> Result<Option<u64>, Fault>,
+) -> c_int {
+    guarded(|| {
+        let (kind, key) = header(kind, key)?;
+        // SAFETY: so says the header.
+        let bytes = unsafe { pointers::bytes(data, size) }?;
+        // SAFETY: so says the header.
+        let target = unsafe { pointers::place_or_none(seq, "seq") }?;
+        let Some(sent) = act(kind, key, bytes)? else { return Ok(NOTHING) };
+        target.into_iter().for_each(|target| *target = sent);
+        Ok(DELIVERY)
+    })
+}
+
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sd_produce(
     door: sd_door,
@@ -139,16 +163,13 @@ pub unsafe extern "C" fn sd_send_as(
     size: usize,
     seq: *mut u64,
 ) -> c_int {
-    guarded(|| {
-        let (kind, key) = header(kind, key)?;
-        // SAFETY: so says the header.
-        let bytes = unsafe { pointers::bytes(data, size) }?;
-        // SAFETY: so says the header.
-        let target = unsafe { pointers::place_or_none(seq, "seq") }?;
-        let sent = with(writer, |writer| Ok(writer.send_as(kind, key, bytes)?))?;
-        target.into_iter().for_each(|target| *target = sent);
-        Ok(OK)
-    })
+    // SAFETY: the caller's contract is ours.
+    unsafe {
+        send(kind, key, data, size, seq, |kind, key, bytes| {
+            with(writer, |writer| Ok(Some(writer.send_as(kind, key, bytes)?)))
+        })
+    }
+    .min(OK)
 }
 
 #[unsafe(no_mangle)]
@@ -160,17 +181,12 @@ pub unsafe extern "C" fn sd_try_send(
     size: usize,
     seq: *mut u64,
 ) -> c_int {
-    guarded(|| {
-        let (kind, key) = header(kind, key)?;
-        // SAFETY: so says the header.
-        let bytes = unsafe { pointers::bytes(data, size) }?;
-        // SAFETY: so says the header.
-        let target = unsafe { pointers::place_or_none(seq, "seq") }?;
-        let sent = with(writer, |writer| Ok(writer.try_send(kind, key, bytes)?))?;
-        let Some(sent) = sent else { return Ok(NOTHING) };
-        target.into_iter().for_each(|target| *target = sent);
-        Ok(DELIVERY)
-    })
+    // SAFETY: the caller's contract is ours.
+    unsafe {
+        send(kind, key, data, size, seq, |kind, key, bytes| {
+            with(writer, |writer| Ok(writer.try_send(kind, key, bytes)?))
+        })
+    }
 }
 
 #[unsafe(no_mangle)]

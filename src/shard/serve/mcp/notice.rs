@@ -376,8 +376,7 @@ impl Serve {
         is_told
     }
 
-    /// Writes a message to who has made this call, if he hears it.
-    /// Was it written?
+    /// Writes a message to who has made this call, if he hears it. Was it written?
     pub(super) fn say(&mut self, handle: Handle, write: impl FnOnce(&mut Vec<u8>)) -> bool {
         let Some(call) = self.mcp.calls.get_mut(handle) else { return false };
         let Some(id) = call.outlet.connection() else { return false };

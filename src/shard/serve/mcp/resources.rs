@@ -31,7 +31,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let mut items = Vec::new();
         for id in self.own_executions(owner) {
             let Ok(status) = self.inspect(id) else { continue };
-            let state = crate::endpoint::documents::state_name(status.state);
+            let state = status.state.name();
             items.push(results::execution(&id.to_string(), &self.tool_name(id), state));
         }
         items
