@@ -4,12 +4,16 @@
 //! and report (`common/`) with the package `bench/peers`, which measures other people's crates;
 //! `tools/bench` runs all of them interleaved and compares. Tests: `tests/bench_smoke.rs`.
 
+#[cfg(feature = "agent")]
+mod agent;
 mod common;
 mod door;
 mod fanout;
 mod floor;
+mod instructions;
 mod mcp;
 mod ours;
+mod overload;
 mod serve;
 
 use std::process::ExitCode;
@@ -26,7 +30,11 @@ Usage: bench <command> [options]
   serve     a streaming server and its subscribers over TCP: the same of a server
   server    streamdoor's server as serve starts it
   door      one producer, N readers in another process, through shared memory
+  agent     deltas of models through runs of agents, beside a straight pipe
   mcp       calls of MCP with progress, over HTTP and over standard streams
+  overload  readers of a server that are too slow, and what they cost the others
+  instructions
+            how many instructions the hot operations take, and whether that is as recorded
 
 Each command has --help. `tools/bench` runs them interleaved with other crates and compares.
 Exit codes: 0 done, 1 failed, 2 bad usage, 3 this machine lacks something.
@@ -43,7 +51,11 @@ fn main() -> ExitCode {
             Some("fanout") => fanout::command(arguments),
             Some("serve") => serve::command(arguments),
             Some("door") => door::command(arguments),
+            #[cfg(feature = "agent")]
+            Some("agent") => agent::command(arguments),
             Some("mcp") => mcp::command(arguments),
+            Some("overload") => overload::command(arguments),
+            Some("instructions") => instructions::command(arguments),
             Some("server") => serve::ours::command(arguments),
             Some("--help" | "-h" | "help") => {
                 print(HELP);

@@ -72,12 +72,14 @@
 //!   engine  memory   wire         1  moves numbers │ holds bytes │ spells both for the outside
 //!      │      │
 //!    tool   reactor               2  what runs            │ talks to the kernel, owns the clock
-//!      │      │           mcp     3  messages of the Model Context Protocol ↔ what they ask
+//!      │      │    agent  mcp     3  a model and its tools │ messages of MCP ↔ what they ask
 //!      └──┬───┘       endpoint    4  bytes of a connection ↔ calls and answers
 //!         ├───────────────┘
 //!       shard                     5  the loop, where everything meets; serves connections
 //!         │
 //!    sim   client   door           6  a seeded world │ asks a server from outside │ shares memory
+//!             │
+//!          upstream                6  servers of others, whose tools are offered here
 //! ```
 //!
 //! Three sentences to remember: *engine moves numbers, memory holds bytes, reactor talks to the
@@ -125,13 +127,14 @@
 //! | principal | who asks, by his token; to whom executions belong: `endpoint::Access` |
 //! | ticket | what opens one stream to a page, which cannot send a token |
 //! | client | who asks a server from outside, over HTTP: `client` |
+//! | upstream | an MCP server of others, whose tools are offered as our own: `upstream` |
 //!
 //! # Invariants (most are about what is absent)
 //!
-//! - A1 `engine`, `wire`, `mcp` and `endpoint` contain no syscall, clock, thread, OS randomness or
-//!   `unsafe`.
-//! - A2 Only [`wire`] and `mcp` spell events for the outside; the engine knows no JSON, no HTTP, no
-//!   MCP.
+//! - A1 `engine`, `wire`, `mcp`, `agent` and `endpoint` contain no syscall, clock, thread, OS
+//!   randomness or `unsafe`.
+//! - A2 Only [`wire`], `mcp` and `agent` spell events for the outside; the engine knows no JSON, no
+//!   HTTP, no MCP.
 //! - A3 After start the path publish → deliver allocates nothing: `tests/allocations.rs`. Exempt
 //!   are a tool's own work, opening and ending executions, attaching and detaching subscribers.
 //! - A4 Every queue, table, loop and retry has a limit in [`limits`]. Rings shrink to a tenth of
@@ -147,6 +150,8 @@
 #[cfg(not(target_os = "linux"))]
 compile_error!("streamdoor runs on Linux only: memfd seals, futexes and io_uring are its ground");
 
+#[cfg(feature = "agent")]
+pub mod agent;
 pub mod base;
 #[cfg(feature = "server")]
 pub mod client;
@@ -164,6 +169,8 @@ pub mod shard;
 pub mod sim;
 pub mod tool;
 pub mod trace;
+#[cfg(feature = "server")]
+pub mod upstream;
 pub mod wire;
 
 /// The example of README.md, compiled and run.

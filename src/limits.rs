@@ -1,6 +1,14 @@
 //! Every capacity and duration of the program, once, with its unit. Relations between them are
 //! checked by the compiler, with the reason beside them.
 
+mod agents;
+mod front;
+mod upstreams;
+
+pub use agents::*;
+pub use front::*;
+pub use upstreams::*;
+
 use std::time::Duration;
 
 // --- Executions and subscribers -----------------------------------------------------------------
@@ -58,7 +66,7 @@ pub const COALESCE_DELAY_MAX: Duration = Duration::from_secs(1);
 pub const TIMEOUT_FIRST_CHUNK: Duration = Duration::from_secs(30);
 /// How long a tool may be silent after that: the erlmcp progress seed's 30 s.
 pub const TIMEOUT_INACTIVITY: Duration = Duration::from_secs(30);
-/// A tool's or closure's step that takes longer is counted as a stall of its shard.
+/// A turn of a shard's loop that takes longer is counted as a stall: everybody waits meanwhile.
 pub const STALL_THRESHOLD: Duration = Duration::from_micros(100);
 
 // --- Timer wheel ---------------------------------------------------------------------------------
@@ -282,6 +290,33 @@ pub const FLIGHT_EVENTS_MAX: usize = 1_024;
 pub const HISTOGRAM_DURATION_MAX: Duration = Duration::from_secs(60);
 /// Decimal digits that a histogram keeps of each value.
 pub const HISTOGRAM_DIGITS: u8 = 3;
+/// Upper bounds of the buckets in which latencies are counted: 1, 2.5 and 5 of each decade.
+pub const LATENCY_BUCKETS_NS: [u64; 22] = [
+    1_000,
+    2_500,
+    5_000,
+    10_000,
+    25_000,
+    50_000,
+    100_000,
+    250_000,
+    500_000,
+    1_000_000,
+    2_500_000,
+    5_000_000,
+    10_000_000,
+    25_000_000,
+    50_000_000,
+    100_000_000,
+    250_000_000,
+    500_000_000,
+    1_000_000_000,
+    2_500_000_000,
+    5_000_000_000,
+    10_000_000_000,
+];
+/// Chunks of one turn whose latency is measured at its end; of more, some are measured earlier.
+pub const DELIVERIES_NOTED_MAX: usize = 1_024;
 /// Records that may wait to be written to the log; one more is dropped, and counted.
 pub const LOG_RECORDS_MAX: usize = 512;
 /// Numbers and texts of one record.

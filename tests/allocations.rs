@@ -27,7 +27,7 @@ fn assert_none(what: &str) {
     assert!(!COUNTING.load(Ordering::SeqCst), "{what}: chunk {LAST_COUNTED} was never published");
     let allocation_count = COUNT.load(Ordering::SeqCst);
     println!("{what}: {allocation_count} allocations");
-    assert_eq!(allocation_count, 0, "{what}");
+    assert_eq!(allocation_count, 0, "{what}: the first at\n{}", counting::first());
 }
 
 fn spec(policy: Policy) -> SubscribeSpec {

@@ -146,6 +146,51 @@ fn calls_of_mcp_are_told_every_chunk_and_compared_with_the_floor() {
     }
 }
 
+/// Who blocks loses nothing, and holds the tool back to his own speed; who drops is told of what he
+/// has lost, and nobody else loses anything.
+#[test]
+fn slow_readers_hold_the_tool_back_or_lose_alone() {
+    if !two_cpus() {
+        assert_eq!(bench("overload --smoke").status.code(), Some(3));
+        return;
+    }
+    let run = |words: &str| -> serde_json::Value {
+        let words = format!("overload --json --warmup 0 --duration 0.4 {words}");
+        serde_json::from_str(&text(&words)).expect("JSON")
+    };
+    let block = run("--policy block --slow-bytes 200000");
+    let number = |half: &str, name: &str| block[half][name].as_f64().expect("a number");
+    for half in ["alone", "beside"] {
+        assert_eq!(number(half, "missed_fast_chunks") + number(half, "missed_slow_chunks"), 0.0);
+    }
+    let (alone, beside) = ("alone", "beside");
+    let published = |half| number(half, "published_chunks");
+    assert!(published(beside) < published(alone), "{block}");
+    let drop = run("--policy drop --rate 20000 --slow 2 --slow-bytes 50000");
+    for half in [alone, beside] {
+        let number = |name: &str| drop[half][name].as_u64().expect("a number");
+        let given = drop[half]["fast"]["deliveries"].as_u64().expect("a number");
+        let all = given + number("missed_fast_chunks");
+        assert_eq!(all, 4 * number("published_chunks"), "{half}: given, or told of: {drop}");
+    }
+    assert!(drop[beside]["missed_slow_chunks"].as_u64() > Some(0), "{drop}");
+}
+
+#[test]
+fn notifications_flat_out_are_counted() {
+    if !two_cpus() {
+        assert_eq!(bench("mcp --smoke").status.code(), Some(3));
+        return;
+    }
+    for transport in ["http --sessions 3", "pipe", "http --only floor-16"] {
+        let words = format!("mcp --smoke --first 3 --rounds 1 --rate max --transport {transport}");
+        for line in text(&format!("{words} --json")).lines() {
+            let line: serde_json::Value = serde_json::from_str(line).expect("JSON");
+            assert!(line["deliveries_per_s"].as_f64() > Some(0.0), "{transport}: {line}");
+        }
+    }
+}
+
 #[test]
 fn readers_in_another_process_get_every_chunk_and_are_compared_with_the_floor() {
     if !two_cpus() {
@@ -225,6 +270,58 @@ fn the_latencies_of_a_server_are_written_where_asked() {
 }
 
 #[test]
+#[cfg(feature = "agent")]
+fn runs_of_agents_are_measured_beside_a_pipe() {
+    if !two_cpus() {
+        assert_eq!(bench("agent --smoke").status.code(), Some(3));
+        return;
+    }
+    for (words, marks) in [
+        ("", &["added-p50 ", "end-p50 ", "per-run "][..]),
+        ("--runs 3", &["added-p50 "]),
+        ("--mode iterate", &["end-p50 "]),
+        ("--rate max --runs 2", &["deltas/s "]),
+    ] {
+        let text = text(&format!("agent --smoke --rounds 1 {words}"));
+        for mark in marks {
+            assert!(text.contains(mark), "{words}: {text}");
+        }
+    }
+    let line = text("agent --smoke --rounds 1 --only streamdoor --runs 2 --json");
+    let found: serde_json::Value = serde_json::from_str(&line).expect("JSON");
+    assert_eq!((&found["impl"], &found["runs"]), (&"streamdoor".into(), &2.into()));
+    assert_eq!(found["deliveries"], found["chunks"], "{line}");
+}
+
+/// The check itself: it passes with what was just counted, and fails when that is changed by hand.
+#[test]
+fn instructions_are_compared_with_what_is_recorded() {
+    let path = std::env::temp_dir().join(format!("streamdoor-counts-{}.toml", std::process::id()));
+    let of = |task: &str| format!("instructions --only encode-ndjson --{task} {}", path.display());
+    let said = text(&of("record"));
+    if said.contains("not run: ") {
+        println!("{said}");
+        return;
+    }
+    let check = || bench(&of("check"));
+    assert_eq!(check().status.code(), Some(0), "{:?}", check());
+    let recorded = std::fs::read_to_string(&path).expect("it was written");
+    let count = number(&said.replace(" = ", " "), "encode-ndjson");
+    assert!(count > 100.0, "{said}");
+    for factor in [0.9, 1.1] {
+        let changed = recorded.replace(&format!("{count:.1}"), &format!("{:.1}", factor * count));
+        std::fs::write(&path, changed).expect("it can be written again");
+        let output = check();
+        assert_eq!(output.status.code(), Some(1), "× {factor}: {output:?}");
+        assert!(String::from_utf8_lossy(&output.stdout).contains("CHANGED"), "{output:?}");
+    }
+    let other = recorded.replace("rustc ", "rustc 0");
+    std::fs::write(&path, other).expect("it can be written again");
+    assert!(text(&of("check")).contains("not run: "), "another compiler's counts say nothing");
+    std::fs::remove_file(&path).expect("it is there");
+}
+
+#[test]
 fn help_is_given_and_bad_usage_exits_with_2() {
     for words in [
         "--help",
@@ -234,11 +331,16 @@ fn help_is_given_and_bad_usage_exits_with_2() {
         "floor tcp --help",
         "server --help",
         "mcp --help",
+        "agent --help",
+        "agent pipe --help",
+        "agent server --help",
         "door --help",
         "door producer --help",
         "door server --help",
         "mcp floor --help",
         "mcp server --help",
+        "instructions --help",
+        "overload --help",
     ] {
         assert!(text(words).contains("--"), "{words}");
     }
@@ -260,10 +362,22 @@ fn help_is_given_and_bad_usage_exits_with_2() {
         "door --wait asleep",
         "door --impl iceoryx2",
         "door server",
-        "mcp --rate max",
+        "agent --mode batch",
+        "agent --runs 0",
+        "agent --format sse",
+        "agent server",
+        "agent pipe --model nowhere",
+        "overload --policy conflate",
+        "overload --slow 0",
+        "mcp --only rmcp",
+        "mcp --peer sh",
         "mcp --transport carrier",
         "mcp --format ndjson",
         "mcp --connections 4",
+        "instructions --only nothing",
+        "instructions --check nowhere.toml",
+        "instructions run publish",
+        "instructions run nothing --times 1",
     ] {
         let output = bench(words);
         assert_eq!(output.status.code(), Some(2), "bench {words}");

@@ -1,6 +1,6 @@
 //! What the fuzzer's corpus holds, checked again without the fuzzer: each input that it found worth
 //! keeping, and all that ever failed. `tools/fuzz` looks for more.
-#![cfg(all(feature = "server", feature = "fuzzing"))]
+#![cfg(all(feature = "agent", feature = "server", feature = "fuzzing"))]
 
 #[path = "fuzz/src/lib.rs"]
 mod fuzz;

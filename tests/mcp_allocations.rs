@@ -119,7 +119,7 @@ fn nothing_allocates(reactor: Choice, capabilities: &Value) {
     assert!(last.contains("\"result\""), "{last}");
     assert!(bytes > LAST_COUNTED * CHUNK_BYTES as u64, "not all of it was told");
     server.drain(Duration::from_secs(5));
-    assert_eq!(allocation_count, 0, "{reactor:?}");
+    assert_eq!(allocation_count, 0, "{reactor:?}: the first at\n{}", counting::first());
 }
 
 #[test]

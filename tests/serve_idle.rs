@@ -28,7 +28,9 @@ const ACTIVE_FOR: Duration = Duration::from_secs(6);
 /// Until then others still connect, and nobody reads.
 const CHUNKS_SKIPPED: u64 = 3;
 const LOOKS_AT_IDLE: Duration = Duration::from_secs(10);
-const IDLE_TICKS_MAX: u64 = 2;
+/// What may wake a server to which nothing happens in that time, beside the signs of life: the
+/// questions of the test itself, timers of connections, and threads that look after something.
+const IDLE_SLEEPS_MAX: u64 = 100;
 
 /// One at a time: they measure, and together they would need twice the descriptors.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -202,24 +204,25 @@ fn an_idle_server_takes_no_time() {
     let cases: Vec<_> = cases.into_iter().flatten().collect();
     std::thread::sleep(Duration::from_millis(500)); // The last accepts are behind them.
     let sends = "streamdoor_sends_total";
-    let before: Vec<_> =
-        cases.iter().map(|(_, server, ..)| (server.metric(sends), server.ticks())).collect();
+    let look = |server: &Server| (server.metric(sends), server.sleeps(), server.ticks());
+    let before: Vec<_> = cases.iter().map(|(_, server, ..)| look(server)).collect();
     std::thread::sleep(LOOKS_AT_IDLE);
-    let ticks: Vec<_> = cases.iter().map(|(_, server, ..)| server.ticks()).collect();
-    for (((idle, server, connections, followed), before), ticks) in
-        cases.iter().zip(before).zip(ticks)
+    let after: Vec<_> =
+        cases.iter().map(|(_, server, ..)| (server.sleeps(), server.ticks())).collect();
+    for (((idle, server, connections, followed), before), after) in
+        cases.iter().zip(before).zip(after)
     {
-        let ticks = ticks - before.1;
+        let (sleeps, ticks) = (after.0 - before.1, after.1 - before.2);
         // The answer to the question how many sends there were before was one.
         let keep_alive_count = server.metric(sends) - before.0 - 1;
         println!(
-            "--idle {idle}, {} silent connections, {} silent streams: {ticks} ticks in {} s, \
-             {keep_alive_count} signs of life sent",
+            "--idle {idle}, {} silent connections, {} silent streams: {sleeps} sleeps and {ticks} \
+             ticks of 10 ms in {} s, {keep_alive_count} signs of life sent",
             connections.len(),
             followed.len(),
             LOOKS_AT_IDLE.as_secs(),
         );
-        assert!(ticks <= IDLE_TICKS_MAX);
+        assert!(sleeps <= IDLE_SLEEPS_MAX + keep_alive_count, "it works without work");
         assert_eq!(keep_alive_count > 0, !followed.is_empty());
     }
 }

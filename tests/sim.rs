@@ -154,21 +154,38 @@ fn every_seed_is_large_enough_to_mean_something() {
     }
 }
 
+/// How often what happened in a seed.
+#[cfg(feature = "server")]
+type Happened = Vec<(&'static str, u64)>;
+
 /// The whole server, in as many seeds.
 #[cfg(feature = "server")]
 #[test]
 fn server_campaign() {
     use streamdoor::sim::server::run_server_seed;
+    over_seeds("the server", |seed, verbose| Ok(run_server_seed(seed, verbose)?.happened));
+}
+
+/// Runs of agents on it, and the server of a model that misbehaves.
+#[cfg(feature = "agent")]
+#[test]
+fn agent_campaign() {
+    use streamdoor::sim::server::run_agent_seed;
+    over_seeds("agents", |seed, verbose| Ok(run_agent_seed(seed, verbose)?.happened));
+}
+
+#[cfg(feature = "server")]
+fn over_seeds(what: &str, run: impl Fn(u64, bool) -> Result<Happened, String> + Sync) {
     let verbose = number("SIM_VERBOSE").is_some();
     if let Some(seed) = number("SIM_SEED") {
-        let summary = run_server_seed(seed, verbose).unwrap_or_else(|text| panic!("{text}"));
-        println!("{summary:#?}");
+        let happened = run(seed, verbose).unwrap_or_else(|text| panic!("{text}"));
+        println!("{happened:#?}");
         return;
     }
     let count = number("SIM_SEEDS").unwrap_or(SEEDS_BY_DEFAULT);
     let first = number("SIM_FIRST_SEED").unwrap_or(1);
     let next = Mutex::new(first);
-    let happened: Mutex<Vec<(&str, u64)>> = Mutex::default();
+    let happened: Mutex<Happened> = Mutex::default();
     let failures: Mutex<Vec<String>> = Mutex::default();
     let work = || {
         loop {
@@ -180,14 +197,14 @@ fn server_campaign() {
             if seed >= first + count || failures.lock().unwrap().len() >= FAILURES_MAX {
                 return;
             }
-            match run_server_seed(seed, verbose) {
+            match run(seed, verbose) {
                 Err(text) => failures.lock().unwrap().push(text),
-                Ok(summary) => {
+                Ok(of_seed) => {
                     let mut happened = happened.lock().unwrap();
                     if happened.is_empty() {
-                        *happened = summary.happened;
+                        *happened = of_seed;
                     } else {
-                        happened.iter_mut().zip(summary.happened).for_each(|(a, b)| a.1 += b.1);
+                        happened.iter_mut().zip(of_seed).for_each(|(a, b)| a.1 += b.1);
                     }
                 }
             }
@@ -196,7 +213,7 @@ fn server_campaign() {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
     let (happened, failures) = (happened.into_inner().unwrap(), failures.into_inner().unwrap());
-    println!("{count} seeds of the server, each twice: {happened:?}");
+    println!("{count} seeds of {what}, each twice: {happened:?}");
     assert!(failures.is_empty(), "{}", failures.join("\n"));
     if count >= SEEDS_FOR_COVERAGE {
         let missing: Vec<&str> =

@@ -1,5 +1,5 @@
 //! Files for other tools: `.hgrm` (the text table of HdrHistogram, values in microseconds) and
-//! `.hlog` (HDR interval log, version 2, compressed, one histogram per second, nanoseconds).
+//! `.hlog` (HDR interval log, version 2, compressed, ten histograms per second, nanoseconds).
 //!
 //! Intervals are cut by the order of deliveries, `rate × subscribers` a second: at a cut a chunk of
 //! one subscriber may stand one interval beside that of another.
@@ -19,6 +19,8 @@ use super::report::{Measured, Outcome, histogram_of, load_line, machine_line};
 
 /// What percentile tables show before the distance to 1 is halved.
 const TICKS_PER_HALF_DISTANCE: u32 = 5;
+/// Of an interval log: a run of one second still shows what changes in it.
+const INTERVALS_PER_S: usize = 10;
 
 /// Writes `<impl>-<mode>-<subscribers>x<size>-<rate>.hgrm` and `.hlog` into `params.out`, if there
 /// is one and there are latencies. `end` is the wall time after the run.
@@ -123,7 +125,7 @@ fn percentile_table(histogram: &Histogram<u64>) -> String {
     text
 }
 
-/// One histogram per second of deliveries.
+/// One histogram for each tenth of a second of deliveries.
 fn interval_log(
     samples_ns: &[u32],
     deliveries_per_s: usize,
@@ -140,10 +142,11 @@ fn interval_log(
     let mut log = builder
         .begin_log_with(&mut bytes, &mut serializer)
         .expect("writing into memory does not fail");
-    for (second, samples) in samples_ns.chunks(deliveries_per_s).enumerate() {
-        let duration = Duration::from_secs_f64(samples.len() as f64 / deliveries_per_s as f64);
-        let histogram = histogram_of(samples);
-        log.write_histogram(&histogram, Duration::from_secs(second as u64), duration, None)
+    let seconds = |count: usize| Duration::from_secs_f64(count as f64 / deliveries_per_s as f64);
+    let interval_deliveries = (deliveries_per_s / INTERVALS_PER_S).max(1);
+    for (number, samples) in samples_ns.chunks(interval_deliveries).enumerate() {
+        let (start, duration) = (seconds(number * interval_deliveries), seconds(samples.len()));
+        log.write_histogram(&histogram_of(samples), start, duration, None)
             .expect("a histogram of 32-bit values fits the format");
     }
     bytes
@@ -158,7 +161,7 @@ mod tests {
 
     #[test]
     fn the_interval_log_can_be_read_back_and_holds_every_sample() {
-        let samples: Vec<u32> = (1..=250).collect();
+        let samples: Vec<u32> = (1..=25).collect();
         let bytes = interval_log(&samples, 100, UNIX_EPOCH, &["a comment".into()]);
         let mut counts = Vec::new();
         for entry in IntervalLogIterator::new(&bytes) {
@@ -166,10 +169,10 @@ mod tests {
                 let text = base64_decode(interval.encoded_histogram());
                 let histogram: Histogram<u64> =
                     Deserializer::new().deserialize(&mut text.as_slice()).unwrap();
-                counts.push((interval.start_timestamp().as_secs(), histogram.len()));
+                counts.push((interval.start_timestamp().as_millis(), histogram.len()));
             }
         }
-        assert_eq!(counts, [(0, 100), (1, 100), (2, 50)]);
+        assert_eq!(counts, [(0, 10), (100, 10), (200, 5)]);
         assert!(bytes.starts_with(b"#a comment\n"), "{}", String::from_utf8_lossy(&bytes));
     }
 

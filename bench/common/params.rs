@@ -308,7 +308,7 @@ pub fn text(parser: &mut Parser, option: &str) -> Result<String, Failure> {
 pub fn choice(
     parser: &mut Parser,
     option: &str,
-    names: &'static [&'static str],
+    names: &[&'static str],
 ) -> Result<&'static str, Failure> {
     let text = text(parser, option)?;
     names.iter().find(|name| **name == text).copied().ok_or_else(|| {

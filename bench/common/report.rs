@@ -6,7 +6,7 @@
 use hdrhistogram::Histogram;
 use serde_json::{Map, Value, json};
 
-use super::machine::describe;
+use super::machine::{describe, peak_memory_kib};
 use super::params::{Fanout, Mode};
 
 /// Percentiles that every report shows: name in text, key in JSON, quantile.
@@ -193,6 +193,7 @@ pub fn fanout_report(program: &str, params: &Fanout, outcome: &Outcome) -> Strin
     line.insert("warmup_s".into(), json!(params.warmup.as_secs_f64()));
     line.insert("seed".into(), json!(params.seed));
     line.extend(outcome.to_json());
+    line.insert("memory_kib".into(), json!(peak_memory_kib(std::process::id())));
     line.insert("machine".into(), json!(machine_line(params)));
     format!("{}\n", Value::Object(line))
 }

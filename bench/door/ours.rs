@@ -11,7 +11,7 @@ use std::sync::Arc;
 use lexopt::{Arg, Parser, ValueExt};
 use streamdoor::client;
 use streamdoor::door::{Door, DoorError, ProduceOptions, ReadOptions, Reader, Writer};
-use streamdoor::engine::{EndState, Outcome, Policy, Timeouts};
+use streamdoor::engine::{EndState, Kind, Outcome, Policy, Timeouts};
 use streamdoor::reactor::Idle;
 use streamdoor::shard::{Delivery, Server, ServerConfig, ShardConfig};
 
@@ -120,10 +120,14 @@ impl Produce for Producer {
     #[inline(always)]
     fn publish(&mut self, payload: &[u8], count: u32) -> Result<(), String> {
         let writer = self.0.as_mut().expect("it is not finished");
-        for _ in 0..count {
-            writer.send(payload).map_err(|error| error.to_string())?;
-        }
-        Ok(())
+        let sent = match count {
+            1 => writer.send(payload),
+            _ => {
+                let payloads = std::iter::repeat_n(payload, count as usize);
+                writer.send_all(Kind::Output, Kind::Output as u8, payloads)
+            }
+        };
+        sent.map(|_| ()).map_err(|error| error.to_string())
     }
 
     fn finish(&mut self) -> Result<(), String> {

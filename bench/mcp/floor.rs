@@ -124,13 +124,17 @@ fn run(load: &Load, mut waiter: Waiter, writers: &[File], is_http: bool) -> io::
         (0..load.executions).map(|index| Note::new(index, load.size_bytes, is_http)).collect();
     let mut plan = Plan::new(load);
     plan.begin(Plan::origin(now_ns()));
-    let mut out = Vec::with_capacity(2 * load.size_bytes + 1_024);
+    let batch_chunks = if plan.is_flat_out() { load.batch_chunks as usize } else { 1 };
+    let mut out = Vec::with_capacity(batch_chunks * (2 * load.size_bytes + 1_024));
     let (mut round, count) = (0, writers.len());
     while let Some(planned_ns) = plan.next(now_ns()) {
         let index = round % count;
-        let note = notes[index].chunk((round / count) as u64 + 1, planned_ns);
+        let before = round / count * batch_chunks;
         out.clear();
-        frame(&mut out, note, is_http);
+        for number in 1..=batch_chunks {
+            let note = notes[index].chunk((before + number) as u64, planned_ns);
+            frame(&mut out, note, is_http);
+        }
         waiter.wait(planned_ns);
         write(&writers[index], &out)?;
         round += 1;
@@ -302,16 +306,7 @@ impl Note {
     fn format_again(&mut self, seq: u64, planned_ns: u64) {
         stamp(&mut self.payload, planned_ns);
         let token = Id::of_number(token_of(self.index));
-        let note = Progress {
-            token: &token,
-            progress: seq as f64,
-            total: None,
-            message: None,
-            percentage: None,
-            context: None,
-            gap: None,
-            task: None,
-        };
+        let note = Progress::new(&token, seq as f64);
         let offset = (seq - 1) * self.payload.len() as u64;
         let chunk = Chunk { seq, kind: "output", offset, data: &self.payload };
         self.bytes.clear();

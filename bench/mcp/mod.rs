@@ -5,9 +5,11 @@
 //! Both speak the stateless era: a call is one request, and all it needs stands in it. What is
 //! published and when is the plan of `bench serve`, and the receiver is that of `bench serve`, with
 //! another reader of its bytes (`stream.rs`). `wire.rs` has the requests, `server.rs` the
-//! processes, `floor.rs` the least writer of the same notifications.
+//! processes, `floor.rs` the least writer of the same notifications, `peer.rs` what is particular
+//! to other people's servers.
 
 mod floor;
+mod peer;
 mod report;
 mod server;
 mod stream;
@@ -20,16 +22,20 @@ use hdrhistogram::Histogram;
 use lexopt::{Arg, Parser};
 
 use crate::common::machine::{allow_descriptors, cpus_allowed, pin_thread};
-use crate::common::params::{choice, number, two_cpus, usage};
+use crate::common::params::{choice, number, text, two_cpus, usage};
 use crate::common::report::histogram_of;
 use crate::common::serve::child::Usage;
 use crate::common::serve::load::{LOAD_HELP, Load};
 use crate::common::{Failure, print};
 use crate::serve::client::{Client, Received};
+use peer::PEERS;
 use server::Server;
 
 const DESCRIPTORS_OTHER: u64 = 64;
+/// Those that are run if none is chosen.
 const IMPLEMENTATIONS: &[&str] = &["streamdoor", "floor"];
+/// Those that can be chosen, beside [`PEERS`].
+const IMPLEMENTATIONS_OWN: &[&str] = &["streamdoor", "floor", "floor-16"];
 const TRANSPORTS: &[&str] = &["http", "pipe", "socket"];
 const ROUNDS_MAX: u32 = 100;
 const FIRST_CALLS_MAX: u32 = 100_000;
@@ -39,9 +45,9 @@ bench mcp: calls of MCP with a progress token, and their notifications
 
 Open loop: send times are planned in advance, and latency counts from the planned time to the moment
 at which the receiver, which polls, has found the chunk in its notification; one value per chunk. In
-each round streamdoor and the floor, which writes preformatted notifications, take turns. Every
-chunk is received, or counted as missed because a gap was told or it came with the answer, or the
-run fails.
+each round streamdoor and the floor, which writes preformatted notifications, take turns. With
+--rate max notifications per second are counted instead. Every chunk is received, or counted as
+missed because a gap was told or it came with the answer, or the run fails.
 
 Usage: bench mcp [options]
 
@@ -52,7 +58,10 @@ Usage: bench mcp [options]
   --rounds N          how often both are run (2)
   --first N           calls one after the other that the time to the first notification is taken
                       of, before each run (200)
-  --only NAME         streamdoor or floor alone
+  --only NAME         streamdoor or floor alone; floor-16, which writes 16 at once where there is
+                      no rate; or a peer, with --peer: rmcp and python in the
+                      stateless era, rmcp-sessions, typescript and python-sessions with a handshake
+  --peer 'WORDS'      the program of the peer and its first arguments, such as 'node server.mjs'
   --cpus A,B          where server and receiver are pinned (the first two allowed)
   --out DIR           write histogram (.hgrm) and HDR interval log, version 2 (.hlog) there
   --json              print one line of JSON for each run instead of text
@@ -73,11 +82,13 @@ pub struct Mcp {
     rounds: u32,
     first_calls: u32,
     only: Option<&'static str>,
+    /// The words of `--peer`.
+    peer: Vec<String>,
 }
 
 /// What one run found.
 pub struct Found {
-    /// One of [`IMPLEMENTATIONS`].
+    /// One of [`IMPLEMENTATIONS_OWN`], or of [`PEERS`].
     pub implementation: &'static str,
     /// From a request to its first notification.
     pub first: Histogram<u64>,
@@ -106,8 +117,9 @@ pub fn command(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Fail
     };
     let mut runs = Vec::new();
     for _ in 0..mcp.rounds {
-        let wanted = IMPLEMENTATIONS.iter().rev(); // The floor goes first.
-        for implementation in wanted.filter(|name| mcp.only.is_none_or(|only| only == **name)) {
+        let both: Vec<&'static str> = IMPLEMENTATIONS.iter().rev().copied().collect();
+        for implementation in mcp.only.map_or(both, |only| vec![only]) {
+            // The floor goes first.
             let found = mcp.measure(implementation)?;
             report::write_files(&mcp, &found)?;
             print(&report::run_report(&mcp, &found));
@@ -126,9 +138,10 @@ impl Mcp {
         let client_cpu = cpus_allowed().get(1).copied().unwrap_or(load.cpu);
         let cpus = (load.cpu, client_cpu);
         let (transport, out, json, only) = (TRANSPORTS[0], None, false, None);
-        let (rounds, first_calls) = (2, 200);
+        let (rounds, first_calls, peer) = (2, 200, Vec::new());
+        let given = load.clone();
         let mut mcp =
-            Mcp { load: load.clone(), transport, client_cpu, out, json, rounds, first_calls, only };
+            Mcp { load: given, transport, client_cpu, out, json, rounds, first_calls, only, peer };
         let mut cpus = cpus;
         let mut parser = Parser::from_args(arguments);
         while let Some(argument) = parser.next().map_err(usage)? {
@@ -148,7 +161,14 @@ impl Mcp {
                     mcp.first_calls = number(&mut parser, "--first", 1, FIRST_CALLS_MAX)?;
                 }
                 Arg::Long("only") => {
-                    mcp.only = Some(choice(&mut parser, "--only", IMPLEMENTATIONS)?)
+                    let peers = PEERS.iter().map(|(name, _)| *name);
+                    let names: Vec<&'static str> =
+                        IMPLEMENTATIONS_OWN.iter().copied().chain(peers).collect();
+                    mcp.only = Some(choice(&mut parser, "--only", &names)?);
+                }
+                Arg::Long("peer") => {
+                    let words = text(&mut parser, "--peer")?;
+                    mcp.peer = words.split_whitespace().map(str::to_owned).collect();
                 }
                 Arg::Long("out") => mcp.out = Some(parser.value().map_err(usage)?.into()),
                 Arg::Long("json") => mcp.json = true,
@@ -174,8 +194,9 @@ impl Mcp {
         if self.load.connections != self.load.executions {
             return refused("--executions: each session has one, give --sessions alone");
         }
-        if self.load.rate == crate::common::params::Rate::Max {
-            return refused("--rate: a number; what is measured is latency");
+        let is_peer = self.only.is_some_and(peer::is_peer);
+        if is_peer == self.peer.is_empty() {
+            return refused("--peer: goes with --only and the name of a peer, and only with that");
         }
         if self.load.cpu == self.client_cpu {
             let text = "two cpus are needed: the receiver polls, and on one cpu the server would \

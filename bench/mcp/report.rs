@@ -99,8 +99,21 @@ pub fn ratios(runs: &[Found]) -> String {
             Measured::Throughput { .. } => 0,
         });
     }
+    let rate = |name: &str| {
+        median(name, &|found| match &found.received.outcome.measured {
+            Measured::Throughput { deliveries, elapsed_ns, .. } => {
+                (*deliveries as f64 * 1e9 / (*elapsed_ns).max(1) as f64) as u64
+            }
+            Measured::Latency { .. } => 0,
+        })
+    };
+    let rates = rate("streamdoor").zip(rate("floor"));
     line("first-p50", &|found| found.first.value_at_quantile(0.5));
     line("first-p99", &|found| found.first.value_at_quantile(0.99));
+    if let Some((ours, floor)) = rates {
+        let ratio = ours as f64 / floor as f64;
+        text += &format!("{:<12}{ratio:>12.2} × floor ({ours} /s, {floor} /s)\n", "delivered");
+    }
     text
 }
 

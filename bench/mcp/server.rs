@@ -7,6 +7,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::channel;
 use std::time::Duration;
@@ -16,10 +17,11 @@ use serde_json::json;
 use streamdoor::reactor::{End, ReleasedSocket};
 use streamdoor::shard::LineOptions;
 
-use super::stream::Stream;
+use super::peer::{self, Era, PlanFile};
+use super::stream::{Dialect, Stream};
 use super::{Mcp, wire};
 use crate::common::Failure;
-use crate::common::machine::now_ns;
+use crate::common::machine::{now_ns, pin_thread};
 use crate::common::serve::child::Usage;
 use crate::common::serve::load::Load;
 use crate::serve::client::{Connection, Incoming};
@@ -67,9 +69,18 @@ fn failed(text: &str) -> Failure {
 }
 
 /// A server that can be called.
-pub enum Server {
-    /// With a connection for calls one after the other.
-    Http { process: server::Server, line: Option<TcpStream> },
+pub struct Server {
+    reached: Reached,
+    era: Era,
+    dialect: Dialect,
+    /// What it reads the plan from.
+    _plan: Option<PlanFile>,
+}
+
+/// How it is.
+enum Reached {
+    /// With a connection for calls one after the other, and its session.
+    Http { process: server::Server, line: Option<(TcpStream, Option<String>)> },
     /// Its standard streams are calls and notifications.
     Stdio { process: Child, input: Option<File>, output: File },
 }
@@ -80,30 +91,35 @@ impl Server {
     /// # Errors
     /// [`Failure`].
     pub fn start(mcp: &Mcp, implementation: &str) -> Result<Server, Failure> {
-        let program = std::env::current_exe()
-            .map_err(|error| Failure::Environment(format!("where am I? {error}")))?;
-        let words: &[&str] = match (implementation, mcp.is_stdio()) {
-            ("floor", true) => &["mcp", "floor", "stdio"],
-            ("floor", false) => &["mcp", "floor", "--child"],
-            (_, true) => &["mcp", "server"],
-            (_, false) => &["server", "--child"],
+        let plan = match peer::is_peer(implementation) {
+            true => Some(PlanFile::write(&mcp.load)?),
+            false => None,
         };
-        let words = words.iter().map(|word| (*word).to_owned());
-        let words: Vec<String> = words.chain(mcp.load.to_arguments()).collect();
-        if !mcp.is_stdio() {
-            let process = server::Server::start(&program, &words)?;
-            return Ok(Server::Http { process, line: None });
+        let era = peer::era_of(implementation);
+        let dialect = if plan.is_some() { Dialect::Plain } else { Dialect::Ours };
+        let (program, words) = command_of(mcp, implementation, plan.as_ref())?;
+        // A peer is where its server's thread was when it was started; ours go there themselves.
+        pin_thread(mcp.load.cpu)?;
+        let reached = match mcp.is_stdio() {
+            true => start_on_streams(mcp, &program, &words),
+            false => server::Server::start(&program, &words)
+                .map(|process| Reached::Http { process, line: None }),
+        };
+        pin_thread(mcp.client_cpu)?;
+        let mut server = Server { reached: reached?, era, dialect, _plan: plan };
+        server.shake_hands()?;
+        Ok(server)
+    }
+
+    /// On standard streams that is done once; from then on what is read from does not wait.
+    fn shake_hands(&mut self) -> Result<(), Failure> {
+        let Reached::Stdio { input, output, .. } = &mut self.reached else { return Ok(()) };
+        if self.era == Era::Handshake {
+            let input = input.as_mut().expect("it was not told to leave");
+            peer::shake_hands(input, output).map_err(|error| failed(&error.to_string()))?;
         }
-        let made = if mcp.transport == "pipe" { pipes() } else { sockets() };
-        let [(stdin, input), (output, stdout)] =
-            made.map_err(|error| Failure::Environment(error.to_string()))?;
-        let mut command = Command::new(program);
-        command.args(words).stdin(Stdio::from(stdin)).stdout(Stdio::from(stdout));
-        let process = command.spawn().map_err(|error| failed(&error.to_string()))?;
-        let (input, output) = (Some(File::from(input)), File::from(output));
         // This end is ours alone.
-        fcntl_setfl(&output, OFlags::NONBLOCK).map_err(|error| failed(&error.to_string()))?;
-        Ok(Server::Stdio { process, input, output })
+        fcntl_setfl(&*output, OFlags::NONBLOCK).map_err(|error| failed(&error.to_string()))
     }
 
     /// What it has used so far.
@@ -111,9 +127,10 @@ impl Server {
     /// # Errors
     /// [`Failure::Failed`] if it does not say.
     pub fn usage(&mut self) -> Result<Usage, Failure> {
-        match self {
-            Server::Http { process, .. } => process.usage(),
-            Server::Stdio { process, .. } => Ok(Usage::of_process(process.id())),
+        match &mut self.reached {
+            Reached::Http { process, .. } if self.dialect == Dialect::Ours => process.usage(),
+            Reached::Http { process, .. } => Ok(Usage::of_process(process.pid())),
+            Reached::Stdio { process, .. } => Ok(Usage::of_process(process.id())),
         }
     }
 
@@ -122,25 +139,27 @@ impl Server {
     /// # Errors
     /// [`Failure::Failed`] if it does not come.
     pub fn first(&mut self) -> Result<u32, Failure> {
-        let call = wire::call(first::TOOL, 0, &json!({}));
+        let call = wire::call(self.era, first::TOOL, 0, &json!({}));
         let broken = |error: std::io::Error| failed(&error.to_string());
-        match self {
-            Server::Http { process, line } => {
+        match &mut self.reached {
+            Reached::Http { process, line } => {
                 let address = process.address;
                 if line.is_none() {
-                    *line = Some(connect(address).map_err(broken)?);
+                    *line = Some(connect(address, self.era).map_err(broken)?);
                 }
-                let line = line.as_mut().expect("just made");
-                let request = wire::post(address, first::TOOL, &call);
+                let (socket, session) = line.as_mut().expect("just made");
+                let (session, name) = (session.as_deref(), Some(first::TOOL));
+                let post = wire::Post { address, session, era: self.era, name };
+                let request = post.of(wire::CALL, &call);
                 let begun_ns = now_ns();
-                line.write_all(request.as_bytes()).map_err(broken)?;
-                read_first(line, Stream::of_response(0, 1), begun_ns)
+                socket.write_all(request.as_bytes()).map_err(broken)?;
+                read_first(socket, Stream::of_response(self.dialect, 0, 1), begun_ns)
             }
-            Server::Stdio { input, output, .. } => {
+            Reached::Stdio { input, output, .. } => {
                 let input = input.as_mut().expect("it was not told to leave");
                 let begun_ns = now_ns();
                 input.write_all(format!("{call}\n").as_bytes()).map_err(broken)?;
-                read_first(output, Stream::of_lines(1, 1), begun_ns)
+                read_first(output, Stream::of_lines(self.dialect, 1, 1), begun_ns)
             }
         }
     }
@@ -152,36 +171,76 @@ impl Server {
     pub fn call_all(&mut self, load: &Load) -> Result<Vec<Connection<Stream>>, Failure> {
         let (warmup, counted) = load.chunks();
         let chunks_each = (warmup + counted) / u64::from(load.executions);
+        let (era, dialect) = (self.era, self.dialect);
         let calls = (0..load.executions)
-            .map(|index| (index, wire::call(ours::TOOL, index, &json!({"index": index}))));
+            .map(|index| (index, wire::call(era, ours::TOOL, index, &json!({"index": index}))));
         let broken = |error: std::io::Error| failed(&error.to_string());
-        match self {
-            Server::Http { process, line } => {
+        match &mut self.reached {
+            Reached::Http { process, line } => {
                 *line = None; // The floor goes on when it is closed.
                 let address = process.address;
                 let connect_for = |(index, call): (u32, String)| {
-                    let mut socket = connect(address)?;
-                    socket.write_all(wire::post(address, ours::TOOL, &call).as_bytes())?;
-                    let stream = Stream::of_response(index as usize, chunks_each);
+                    let (mut socket, session) = connect(address, era)?;
+                    let (session, name) = (session.as_deref(), Some(ours::TOOL));
+                    let post = wire::Post { address, session, era, name };
+                    socket.write_all(post.of(wire::CALL, &call).as_bytes())?;
+                    let stream = Stream::of_response(dialect, index as usize, chunks_each);
                     Ok(Connection { socket: File::from(OwnedFd::from(socket)), stream })
                 };
                 calls.map(connect_for).collect::<std::io::Result<_>>().map_err(broken)
             }
-            Server::Stdio { input, output, .. } => {
+            Reached::Stdio { input, output, .. } => {
                 let input = input.as_mut().expect("it was not told to leave");
                 let lines: String = calls.map(|(_, call)| call + "\n").collect();
                 input.write_all(lines.as_bytes()).map_err(broken)?;
                 let socket = output.try_clone().map_err(broken)?;
-                let stream = Stream::of_lines(load.executions as usize, chunks_each);
+                let stream = Stream::of_lines(dialect, load.executions as usize, chunks_each);
                 Ok(vec![Connection { socket, stream }])
             }
         }
     }
 }
 
+/// The program that is the server, and its words.
+fn command_of(
+    mcp: &Mcp,
+    implementation: &str,
+    plan: Option<&PlanFile>,
+) -> Result<(PathBuf, Vec<String>), Failure> {
+    if let Some(plan) = plan {
+        let (program, own) = mcp.peer.split_first().expect("a peer is given with its program");
+        let words = peer::words(&mcp.load, peer::era_of(implementation), mcp.is_stdio(), plan);
+        return Ok((PathBuf::from(program), own.iter().cloned().chain(words).collect()));
+    }
+    let program = std::env::current_exe()
+        .map_err(|error| Failure::Environment(format!("where am I? {error}")))?;
+    let is_floor = implementation.starts_with("floor");
+    let words: &[&str] = match (is_floor, mcp.is_stdio()) {
+        (true, true) => &["mcp", "floor", "stdio"],
+        (true, false) => &["mcp", "floor", "--child"],
+        (_, true) => &["mcp", "server"],
+        (_, false) => &["server", "--child"],
+    };
+    let words = words.iter().map(|word| (*word).to_owned());
+    let batch_chunks = if implementation == "floor-16" { 16 } else { 1 };
+    let load = Load { batch_chunks, ..mcp.load.clone() };
+    Ok((program, words.chain(load.to_arguments()).collect()))
+}
+
+fn start_on_streams(mcp: &Mcp, program: &Path, words: &[String]) -> Result<Reached, Failure> {
+    let made = if mcp.transport == "pipe" { pipes() } else { sockets() };
+    let [(stdin, input), (output, stdout)] =
+        made.map_err(|error| Failure::Environment(error.to_string()))?;
+    let mut command = Command::new(program);
+    command.args(words).stdin(Stdio::from(stdin)).stdout(Stdio::from(stdout));
+    let process = command.spawn().map_err(|error| failed(&error.to_string()))?;
+    let (input, output) = (Some(File::from(input)), File::from(output));
+    Ok(Reached::Stdio { process, input, output })
+}
+
 impl Drop for Server {
     fn drop(&mut self) {
-        if let Server::Stdio { process, input, .. } = self {
+        if let Reached::Stdio { process, input, .. } = &mut self.reached {
             *input = None; // It leaves by itself; and if not, it is ended.
             let deadline_ns = now_ns() + 2 * DRAIN.as_nanos() as u64;
             while now_ns() < deadline_ns && matches!(process.try_wait(), Ok(None)) {
@@ -206,19 +265,26 @@ fn sockets() -> std::io::Result<Streams> {
     Ok([(stdin.into(), input.into()), (output.into(), stdout.into())])
 }
 
-/// A connection that is written to before anything comes, and then polled.
-fn connect(address: SocketAddr) -> std::io::Result<TcpStream> {
-    let socket = TcpStream::connect(address)?;
+/// A connection that is written to before anything comes, and then polled; and its session, where
+/// there are sessions.
+fn connect(address: SocketAddr, era: Era) -> std::io::Result<(TcpStream, Option<String>)> {
+    let (socket, session) = match era {
+        Era::Stateless => (TcpStream::connect(address)?, None),
+        Era::Handshake => {
+            let (socket, session) = peer::open_session(address)?;
+            (socket, Some(session))
+        }
+    };
     socket.set_nodelay(true)?;
     socket.set_nonblocking(true)?; // A request fits into the buffer of a new connection.
-    Ok(socket)
+    Ok((socket, session))
 }
 
 /// Reads to the end of a call of one chunk: how long it was until that came.
 fn read_first(from: &mut impl Read, mut stream: Stream, begun_ns: u64) -> Result<u32, Failure> {
     let mut buffer = [0; 16 << 10];
     let mut first_ns = None;
-    while !stream.has_ended() {
+    while !stream.is_complete() {
         let count = match from.read(&mut buffer) {
             Ok(0) => return Err(failed("the server has left")),
             Ok(count) => count,

@@ -2,7 +2,8 @@
 //! connection, in server-sent events; over standard streams all calls on one, in lines.
 //!
 //! Of a notification its token is read, and of each chunk in it `seq` and the stamp; they are
-//! looked for where they stood the last time. What is rare is parsed as JSON.
+//! looked for where they stood the last time. What is rare is parsed as JSON. Others' servers have
+//! no chunks: there `progress` is the number, and `message` begins with the stamp.
 
 use serde_json::Value;
 use streamdoor::wire::http1::{Method, ResponsePart, ResponseReader};
@@ -15,10 +16,21 @@ use crate::serve::stream::{LINE_BYTES_MAX, Place};
 
 const PROGRESS: &[u8] = b"{\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\"";
 
+/// How a server spells chunks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dialect {
+    /// As streamdoor, and the floor.
+    Ours,
+    /// As notifications of plain MCP. Nothing is ever missing.
+    Plain,
+}
+
 /// One connection, or the standard output of a server.
 pub struct Stream {
     /// `None`: there is no HTTP.
     response: Option<ResponseReader>,
+    /// The whole of it has come: there may be another request.
+    has_response_ended: bool,
     lines: LineSplitter,
     calls: Calls,
 }
@@ -26,11 +38,14 @@ pub struct Stream {
 /// The calls of one stream.
 struct Calls {
     is_sse: bool,
+    dialect: Dialect,
     /// Of the session whose call this is, where there is but one.
     first_index: usize,
     tracks: Vec<Track>,
+    /// 0: nobody knows.
     chunks_each: u64,
     running_count: usize,
+    method_place: Place,
     token_place: Place,
     seq_place: Place,
     stamp_place: Place,
@@ -46,37 +61,25 @@ struct Track {
 
 impl Stream {
     /// Of the one call of session `index`, over HTTP; each call makes so many chunks.
-    pub fn of_response(index: usize, chunks_each: u64) -> Stream {
+    pub fn of_response(dialect: Dialect, index: usize, chunks_each: u64) -> Stream {
         let mut response = ResponseReader::new();
         response.expect(Method::Post);
-        Stream::new(Some(response), index, 1, chunks_each)
+        Stream::new(Some(response), Calls::new(dialect, true, (index, 1), chunks_each))
     }
 
     /// Of so many calls, on lines.
-    pub fn of_lines(call_count: usize, chunks_each: u64) -> Stream {
-        Stream::new(None, 0, call_count, chunks_each)
+    pub fn of_lines(dialect: Dialect, call_count: usize, chunks_each: u64) -> Stream {
+        Stream::new(None, Calls::new(dialect, false, (0, call_count), chunks_each))
     }
 
-    fn new(
-        response: Option<ResponseReader>,
-        first_index: usize,
-        call_count: usize,
-        chunks_each: u64,
-    ) -> Stream {
-        let place = |name| Place { name, at: 0 };
-        let calls = Calls {
-            is_sse: response.is_some(),
-            first_index,
-            tracks: vec![Track::default(); call_count],
-            chunks_each,
-            running_count: call_count,
-            token_place: place(b"\"progressToken\":"),
-            seq_place: place(b"\"seq\":"),
-            stamp_place: place(b"\"data\":\""),
-            given_chunks: 0,
-            missed_chunks: 0,
-        };
-        Stream { response, lines: LineSplitter::new(LINE_BYTES_MAX), calls }
+    fn new(response: Option<ResponseReader>, calls: Calls) -> Stream {
+        let has_response_ended = response.is_none();
+        Stream { response, has_response_ended, lines: LineSplitter::new(LINE_BYTES_MAX), calls }
+    }
+
+    /// Has all come that belongs to these calls, the end of the response too?
+    pub fn is_complete(&self) -> bool {
+        self.has_ended() && self.has_response_ended
     }
 }
 
@@ -98,7 +101,11 @@ impl Incoming for Stream {
                 Ok(Some(ResponsePart::End)) if self.calls.running_count > 0 => {
                     return Err("the response ended before the call did".into());
                 }
-                Ok(Some(ResponsePart::End) | None) => return Ok(()),
+                Ok(Some(ResponsePart::End)) => {
+                    self.has_response_ended = true;
+                    return Ok(());
+                }
+                Ok(None) => return Ok(()),
                 Err(error) => return Err(error.to_string()),
             }
         }
@@ -118,6 +125,38 @@ impl Incoming for Stream {
 }
 
 impl Calls {
+    /// `of`: the first session, and how many there are.
+    fn new(dialect: Dialect, is_sse: bool, of: (usize, usize), chunks_each: u64) -> Calls {
+        let place = |name| Place { name, at: 0 };
+        let (seq, stamp): (&[u8], &[u8]) = match dialect {
+            Dialect::Ours => (b"\"seq\":", b"\"data\":\""),
+            Dialect::Plain => (b"\"progress\":", b"\"message\":\""),
+        };
+        Calls {
+            is_sse,
+            dialect,
+            first_index: of.0,
+            tracks: vec![Track::default(); of.1],
+            chunks_each,
+            running_count: of.1,
+            method_place: place(b"\"notifications/progress\""),
+            token_place: place(b"\"progressToken\":"),
+            seq_place: place(seq),
+            stamp_place: place(stamp),
+            given_chunks: 0,
+            missed_chunks: 0,
+        }
+    }
+
+    /// Is it a notification of progress?
+    #[inline]
+    fn is_progress(&mut self, json: &[u8]) -> bool {
+        match self.dialect {
+            Dialect::Ours => json.starts_with(PROGRESS),
+            Dialect::Plain => self.method_place.is_named(json),
+        }
+    }
+
     #[inline]
     fn take(
         &mut self,
@@ -143,7 +182,7 @@ impl Calls {
         if json.is_empty() {
             return Ok(()); // The event that only has an id.
         }
-        if !json.starts_with(PROGRESS) {
+        if !self.is_progress(json) {
             return self.answer(json);
         }
         let text = || String::from_utf8_lossy(json).into_owned();
@@ -167,7 +206,7 @@ impl Calls {
             self.given_chunks += 1;
             chunk(seq, due_ns);
             rest = &rest[self.stamp_place.at..];
-            if !has_another(rest) {
+            if self.dialect == Dialect::Plain || !has_another(rest) {
                 break;
             }
         }
@@ -201,6 +240,9 @@ impl Calls {
         let text = || String::from_utf8_lossy(json).chars().take(300).collect::<String>();
         let value: Value =
             serde_json::from_slice(json).map_err(|_| format!("what is {}", text()))?;
+        if self.dialect == Dialect::Plain && value["id"].is_null() {
+            return Ok(()); // Something that the server tells by itself.
+        }
         let index = value["id"].as_u64().and_then(index_of);
         let Some(track) = index.and_then(|index| self.track_of(index)) else {
             return Err(format!("an answer to nobody: {}", text()));
@@ -209,10 +251,14 @@ impl Calls {
             return Err(format!("a call has failed: {}", text()));
         }
         let Track { last_seq, has_ended } = &mut self.tracks[track];
-        // What a full pipe did not take before the end comes with the answer.
-        let left_chunks = self.chunks_each.saturating_sub(*last_seq);
+        // What a full pipe did not take before the end comes with the answer, of ours.
+        let left_chunks = match self.dialect {
+            Dialect::Ours => self.chunks_each.saturating_sub(*last_seq),
+            Dialect::Plain => 0,
+        };
         self.missed_chunks += left_chunks;
-        if *has_ended || *last_seq + left_chunks != self.chunks_each {
+        let is_whole = self.chunks_each == 0 || *last_seq + left_chunks == self.chunks_each;
+        if *has_ended || !is_whole {
             return Err(format!(
                 "{last_seq} of {} chunks came before {}",
                 self.chunks_each,

@@ -1,12 +1,20 @@
-//! The requests of `bench mcp`, as a client of the stateless era sends them.
+//! The requests of `bench mcp`, as a client of either era sends them.
 
 use std::net::SocketAddr;
 
 use serde_json::{Value, json};
 use streamdoor::mcp::Version;
 
+use super::peer::Era;
+
 /// The path of the endpoint.
 pub const PATH: &str = "/mcp";
+/// The method of a call.
+pub const CALL: &str = "tools/call";
+/// How a session over HTTP is named.
+pub const SESSION_HEADER: &str = "mcp-session-id";
+/// The version that a handshake asks for: one that every peer knows.
+pub const HANDSHAKE_VERSION: &str = "2025-06-18";
 /// Tokens are so many above the index of a session: all have as many digits.
 const TOKEN_FIRST: u64 = 1_000;
 
@@ -21,28 +29,56 @@ pub fn index_of(token: u64) -> Option<usize> {
 }
 
 /// A call of `tool` for session `index`.
-pub fn call(tool: &str, index: u32, arguments: &Value) -> String {
+pub fn call(era: Era, tool: &str, index: u32, arguments: &Value) -> String {
     let token = token_of(index);
-    let request = json!({"jsonrpc": "2.0", "id": token, "method": "tools/call", "params": {
-        "name": tool,
-        "arguments": arguments,
-        "_meta": {
+    let meta = match era {
+        Era::Stateless => json!({
             "io.modelcontextprotocol/protocolVersion": Version::V2026_07_28.text(),
             "io.modelcontextprotocol/clientCapabilities": {},
             "io.modelcontextprotocol/clientInfo": {"name": "bench", "version": "0"},
             "progressToken": token,
             "dev.streamdoor/stream": false,
-        },
+        }),
+        Era::Handshake => json!({"progressToken": token}),
+    };
+    let request = json!({"jsonrpc": "2.0", "id": token, "method": CALL, "params": {
+        "name": tool, "arguments": arguments, "_meta": meta,
     }});
     request.to_string()
 }
 
-/// The same as a request of HTTP.
-pub fn post(address: SocketAddr, tool: &str, call: &str) -> String {
-    let (version, length) = (Version::V2026_07_28.text(), call.len());
-    format!(
-        "POST {PATH} HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/json\r\n\
-         accept: application/json, text/event-stream\r\nmcp-protocol-version: {version}\r\n\
-         mcp-method: tools/call\r\nmcp-name: {tool}\r\ncontent-length: {length}\r\n\r\n{call}"
-    )
+/// What a message is sent with over HTTP.
+#[derive(Clone, Copy)]
+pub struct Post<'a> {
+    /// To whom.
+    pub address: SocketAddr,
+    /// Of which session.
+    pub session: Option<&'a str>,
+    /// Which headers it has.
+    pub era: Era,
+    /// Whom it calls.
+    pub name: Option<&'a str>,
+}
+
+impl Post<'_> {
+    /// `message`, which is for `method`, as a request of HTTP.
+    pub fn of(&self, method: &str, message: &str) -> String {
+        let Post { address, session, era, name } = *self;
+        let mut headers = String::new();
+        if era == Era::Stateless {
+            let version = Version::V2026_07_28.text();
+            headers += &format!("mcp-protocol-version: {version}\r\nmcp-method: {method}\r\n");
+            headers += &name.map_or(String::new(), |name| format!("mcp-name: {name}\r\n"));
+        }
+        if let Some(session) = session {
+            headers += &format!("mcp-protocol-version: {HANDSHAKE_VERSION}\r\n");
+            headers += &format!("{SESSION_HEADER}: {session}\r\n");
+        }
+        let length = message.len();
+        format!(
+            "POST {PATH} HTTP/1.1\r\nhost: {address}\r\ncontent-type: application/json\r\n\
+             accept: application/json, text/event-stream\r\n{headers}content-length: {length}\
+             \r\n\r\n{message}"
+        )
+    }
 }

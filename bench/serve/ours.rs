@@ -84,10 +84,14 @@ pub fn start(load: Load, listen: Vec<ListenAddress>) -> Result<Server, Failure> 
     let limits = &mut shard.engine;
     limits.executions_max = limits.executions_max.max(load.executions);
     limits.subscribers_max = limits.subscribers_max.max(load.connections);
+    // So that all executions have their rings at once, whatever there are of them.
+    let rings_bytes = u64::from(load.executions) * 2 * RING_BYTES_MAX as u64;
+    shard.rings.bytes_max = shard.rings.bytes_max.max(rings_bytes);
     let config = ServerConfig {
         shards: vec![shard],
         listen,
-        connections_max: load.connections + 16, // And those that start the executions.
+        // And those that start the executions, and those that a server keeps for others.
+        connections_max: load.connections + load.connections / 32 + 32,
     };
     let start = Arc::new(StartLine { load, state: Mutex::new((0, None)) });
     let server = Server::start(

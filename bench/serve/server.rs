@@ -43,6 +43,11 @@ impl Server {
         Ok(server)
     }
 
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
     /// What it has used so far.
     ///
     /// # Errors

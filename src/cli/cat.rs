@@ -10,6 +10,7 @@ use streamdoor::engine::{End, Hold, Terms};
 use streamdoor::limits;
 use streamdoor::reactor::Clock;
 use streamdoor::shard::{Delivery, Names};
+use streamdoor::tool::AGENT;
 use streamdoor::trace::Histogram;
 
 use super::arguments::Arguments;
@@ -239,7 +240,7 @@ fn open(door: &Door, execution: ExecutionId, read: &ReadOptions) -> Result<Opene
     Ok(Opened {
         execution,
         tool: remote::printable(&status.tool),
-        names: Names::new(execution, status.token),
+        names: Names { has_parts: status.tool == AGENT, ..Names::new(execution, status.token) },
         subscriber: reader.id(),
         terms: reader.terms(),
         from_seq: reader.next_seq(),

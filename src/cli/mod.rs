@@ -1,5 +1,7 @@
 //! Subcommands, and what they have in common: usage texts, errors, exit codes.
 
+#[cfg(feature = "agent")]
+mod agent;
 mod arguments;
 mod call;
 #[cfg(feature = "server")]
@@ -11,6 +13,8 @@ mod doctor;
 #[cfg(feature = "server")]
 mod doors;
 mod interrupt;
+#[cfg(feature = "agent")]
+mod model_script;
 mod options;
 mod output;
 #[cfg(feature = "server")]
@@ -35,6 +39,8 @@ mod token_file;
 mod tools;
 #[cfg(feature = "server")]
 mod top;
+#[cfg(feature = "server")]
+mod upstreams;
 mod view;
 mod watch;
 
@@ -61,6 +67,9 @@ Commands:
   cat       read an execution through a door: from memory that is shared with the server
   pipe      make an execution of standard input, through a door
   top       what a server runs, over the whole terminal: rates, lag, losses
+  agent     a model that calls tools until its task is done, shown while it happens
+  model-script
+            a model's server that says what a file tells it to
   doctor    what this machine gives streamdoor, and what to do about what it does not
 
 Options:
@@ -124,6 +133,7 @@ pub fn complain(error: &CliError) {
 
 /// Carries out the command line.
 pub fn run() -> Result<(), CliError> {
+    signals::survive_file_limits()?;
     let mut parser = lexopt::Parser::from_env();
     let Some(argument) = parser.next()? else {
         return Err(CliError::Usage("which command?".to_owned()));
@@ -155,6 +165,10 @@ pub fn run() -> Result<(), CliError> {
             Some("doctor") => doctor::run(parser),
             #[cfg(feature = "server")]
             Some("top") => top::run(parser),
+            #[cfg(feature = "agent")]
+            Some("agent") => agent::run(parser),
+            #[cfg(feature = "agent")]
+            Some("model-script") => model_script::run(parser),
             Some("help") => {
                 say!("{}", HELP.trim_end());
                 Ok(())

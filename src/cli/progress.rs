@@ -7,7 +7,7 @@ use std::io::{self, Write as _};
 use std::time::Duration;
 
 use streamdoor::base::Instant;
-use streamdoor::wire::events::{Chunk, Progress};
+use streamdoor::wire::events::{Chunk, Part, Progress};
 
 const BAR_CELLS: usize = 24;
 /// While chunks come and nothing is reported.
@@ -74,6 +74,13 @@ impl Meter {
     pub fn count(&mut self, chunk: &Chunk<'_>, now: Instant) {
         self.bytes += chunk.data.len() as u64;
         (self.seq, self.chunks_expected) = (chunk.seq, chunk.total_chunks);
+        self.changed(now, BAR_INTERVAL);
+    }
+
+    /// The same of an agent's run.
+    pub fn count_part(&mut self, part: &Part<'_>, now: Instant) {
+        self.bytes += part.json.len() as u64;
+        self.seq = part.seq;
         self.changed(now, BAR_INTERVAL);
     }
 

@@ -129,7 +129,7 @@ pub fn follow(
     let mut follower = Follower {
         stream,
         sink,
-        names: Names { execution: String::new(), token: None },
+        names: Names { execution: String::new(), token: None, has_parts: false },
         checksum: Checksum::new(output.hash),
         begun,
     };
@@ -194,10 +194,12 @@ impl<F: FnMut(&Started)> Follower<F> {
         match event {
             Event::Started(started) => {
                 let token = started.token.map(|token| token.to_string());
-                self.names = Names { execution: started.execution.to_string(), token };
+                let execution = started.execution.to_string();
+                self.names = Names { execution, token, has_parts: false };
                 (self.begun)(started);
             }
             Event::Chunk(chunk) => self.checksum.update(&chunk.data),
+            Event::Part(part) => self.checksum.update(part.json.as_bytes()),
             _ => {}
         }
         self.sink.take(&event.spelled(&self.names), false, now);

@@ -18,6 +18,7 @@ use super::progress::Meter;
 use super::results;
 use super::session::{self, Session, Watcher};
 use super::signals::stop_on_interrupt;
+use super::upstreams::McpOptions;
 use super::view::{Counter, Writer};
 
 const HELP: &str = "\
@@ -29,6 +30,8 @@ Arguments of the tool (`streamdoor tools TOOL` lists them):
   --arg KEY=VALUE     one of them; where the tool wants a string, VALUE is one, else JSON
   --args-json JSON    several as a JSON object; --arg goes over them
   --allow-commands    have the tools that run other programs, too
+  --mcp [NAME=]COMMAND|URL
+                      have the tools of another MCP server, too; may be repeated
 
 Results:
   --format F          raw: the bytes, as they are
@@ -66,11 +69,11 @@ something.
 /// back, and that is meant; so the deadline for readers that hold it back is out of the way.
 const BLOCK_DEADLINE: Duration = Duration::from_secs(365 * 24 * 3_600);
 
-#[derive(Debug)]
 struct Options {
     tool: String,
     arguments: Arguments,
     allow_commands: bool,
+    mcp: McpOptions,
     output: OutputOptions,
     timeouts: TimeoutOptions,
     common: Common,
@@ -81,6 +84,7 @@ fn options(mut parser: lexopt::Parser) -> Result<Option<Options>, CliError> {
         tool: String::new(),
         arguments: Arguments::default(),
         allow_commands: false,
+        mcp: McpOptions::default(),
         output: OutputOptions::default(),
         timeouts: TimeoutOptions::default(),
         common: Common::new(1),
@@ -89,6 +93,7 @@ fn options(mut parser: lexopt::Parser) -> Result<Option<Options>, CliError> {
         match argument {
             Short('h') | Long("help") => return Ok(None),
             Long("allow-commands") => options.allow_commands = true,
+            Long("mcp") => options.mcp.take(&mut parser)?,
             Long(name) => {
                 let name = name.to_owned();
                 let is_taken = options.arguments.take(&name, &mut parser)?
@@ -129,7 +134,8 @@ pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
         return Ok(());
     };
     let (place, view) = options.output.view(io::stdout().is_terminal())?;
-    let tools = session::tools(options.allow_commands);
+    let mut tools = session::tools(options.allow_commands);
+    let upstreams = options.mcp.add_to(&mut tools)?;
     let spec = session::spec(&tools, &options.tool)?;
     let arguments = std::mem::take(&mut options.arguments).merged(&spec.arguments);
     let prepared = session::prepare(&tools, &options.tool, &arguments)?;
@@ -155,6 +161,7 @@ pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
     watchers.resize_with(subscribers, || Box::new(Counter));
     let head = format!("{} {}; {}", options.tool, session.id(), session.report());
     let (results, took) = session.follow(subscribe_spec, watchers, options.output.hash)?;
+    upstreams.end();
     let unwritten = results.iter().find_map(|results| results.output.as_ref().err());
     let last_words = format!("{head}\n{}", results::table(&results, "ended", took));
     place.conclude(unwritten, &last_words, results::verdict(&results))

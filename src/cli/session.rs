@@ -202,6 +202,12 @@ pub struct Canceller {
 }
 
 impl Canceller {
+    /// For this execution.
+    #[cfg(feature = "agent")]
+    pub fn new(shard: &ShardHandle, id: ExecutionId) -> Canceller {
+        Canceller { shard: shard.clone(), id }
+    }
+
     /// Stops it, unless it is over already.
     pub fn cancel(&self) {
         while self.shard.cancel(self.id) == Err(HandleError::Call(CallError::Busy)) {

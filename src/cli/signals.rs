@@ -4,8 +4,10 @@
 use std::io::Read;
 use std::os::unix::net::UnixStream;
 use std::process::exit;
+use std::sync::Arc;
 
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
+use signal_hook::flag;
 use signal_hook::low_level::pipe;
 
 use super::CliError;
@@ -18,6 +20,16 @@ pub fn stop_on_interrupt(stop: impl FnOnce() + Send + 'static) -> Result<(), Cli
         exit(1);
     };
     on_interrupt(stop, give_up)
+}
+
+/// From now on a file that would be longer than this process's files may be (`ulimit -f`) is an
+/// error where it is written, or bought, and not the end of the process.
+///
+/// It is caught and not ignored, which the programs that we start would inherit.
+pub fn survive_file_limits() -> Result<(), CliError> {
+    flag::register(SIGXFSZ, Arc::default())
+        .map(drop)
+        .map_err(|error| CliError::Environment(format!("SIGXFSZ can not be caught: {error}")))
 }
 
 /// From now on the first SIGINT or SIGTERM calls `first`, and the second `second`, on a thread of

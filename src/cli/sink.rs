@@ -57,6 +57,7 @@ impl Sink {
         self.write(event, more);
         match event {
             Event::Chunk(chunk) => self.meter.count(chunk, now),
+            Event::Part(part) => self.meter.count_part(part, now),
             Event::Progress(progress) => self.meter.report(progress, now),
             Event::End(_) => self.meter.finish(now),
             Event::Started(_) | Event::Gap(_) => {}
@@ -88,6 +89,10 @@ impl Sink {
         scratch.clear();
         match (view, event) {
             (View::Raw, Event::Chunk(chunk)) => self.attempt(|file| file.write_all(chunk.data)),
+            (View::Raw, Event::Part(_)) => {
+                event.write_line(&mut scratch);
+                self.attempt(|file| file.write_all(&scratch));
+            }
             (View::Raw, _) => {}
             (View::Ndjson, _) => {
                 event.write_line(&mut scratch);

@@ -1,8 +1,9 @@
 //! Chunks as a terminal can show them. What they hold is not to be trusted: control characters are
 //! shown as `^[` and the like and do nothing, and chunks that are not text are only counted.
 
+use serde_json::Value;
 use streamdoor::engine::Kind;
-use streamdoor::wire::events::{Chunk, Event};
+use streamdoor::wire::events::{Chunk, Event, Part};
 
 /// What was shown so far.
 #[derive(Default)]
@@ -22,6 +23,7 @@ impl TerminalText {
     pub fn show(&mut self, event: &Event<'_>, more: bool, out: &mut Vec<u8>) {
         match event {
             Event::Chunk(chunk) => self.chunk(chunk, more, out),
+            Event::Part(part) => self.part(part, out),
             Event::Gap(gap) => {
                 let (count, from, to) = (gap.chunk_count, gap.from_seq, gap.to_seq);
                 let text = format!("[missed {count} chunks, {from} to {to} ({})]", gap.reason);
@@ -45,6 +47,35 @@ impl TerminalText {
         if !more && (is_record(kind) || is_message) {
             self.end_line(out);
         }
+    }
+
+    /// Of an agent's run: what the model says, and a line for each tool.
+    fn part(&mut self, part: &Part<'_>, out: &mut Vec<u8>) {
+        let Ok(said) = serde_json::from_slice::<Value>(part.json) else { return };
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        match part.name() {
+            "TextDelta" => self.data(text(&said["delta"]).as_bytes(), out),
+            "ToolCallStarted" => {
+                let line = format!("[{}]", text(&said["tool_name"]));
+                self.line(&line, out);
+            }
+            name @ ("ToolCallFailed" | "ToolCallCancelled") => {
+                let execution = &said["execution"];
+                let how = name.trim_start_matches("ToolCall").to_lowercase();
+                let line = format!("[{}: {how}]", text(&execution["name"]));
+                self.line(&line, out);
+            }
+            "StepCompleted" => self.end_line(out),
+            "ExecutionFailed" => self.line(&text(&said["error"]["message"]), out),
+            _ => {}
+        }
+    }
+
+    /// A line of its own, of text that is not to be trusted.
+    fn line(&mut self, text: &str, out: &mut Vec<u8>) {
+        self.end_line(out);
+        self.data(text.as_bytes(), out);
+        self.end_line(out);
     }
 
     fn data(&mut self, data: &[u8], out: &mut Vec<u8>) {

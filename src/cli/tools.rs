@@ -9,6 +9,7 @@ use serde_json::Value as Json;
 use streamdoor::tool::ToolSpec;
 
 use super::console::say;
+use super::upstreams::McpOptions;
 use super::{CliError, session};
 
 const HELP: &str = "\
@@ -18,6 +19,8 @@ Usage: streamdoor tools [OPTIONS] [NAME]
 
   --json            as a JSON array, with the whole schemas of the arguments
   --allow-commands  those that run other programs, too
+  --mcp [NAME=]COMMAND|URL
+                    those of another MCP server, too; may be repeated
   -h, --help        this text
 
 `streamdoor run NAME --arg KEY=VALUE` runs one.
@@ -26,6 +29,7 @@ Usage: streamdoor tools [OPTIONS] [NAME]
 /// Carries out `streamdoor tools`.
 pub fn run(mut parser: lexopt::Parser) -> Result<(), CliError> {
     let (mut as_json, mut allow_commands, mut wanted) = (false, false, None);
+    let mut mcp = McpOptions::default();
     while let Some(argument) = parser.next()? {
         match argument {
             Short('h') | Long("help") => {
@@ -34,11 +38,13 @@ pub fn run(mut parser: lexopt::Parser) -> Result<(), CliError> {
             }
             Long("json") => as_json = true,
             Long("allow-commands") => allow_commands = true,
+            Long("mcp") => mcp.take(&mut parser)?,
             Value(name) if wanted.is_none() => wanted = Some(name.string()?),
             other => return Err(other.unexpected().into()),
         }
     }
-    let tools = session::tools(allow_commands);
+    let mut tools = session::tools(allow_commands);
+    let _upstreams = mcp.add_to(&mut tools)?;
     let specs: Vec<&Arc<ToolSpec>> = match &wanted {
         None => tools.specs().collect(),
         Some(name) => vec![session::spec(&tools, name)?],

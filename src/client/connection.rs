@@ -1,7 +1,7 @@
 //! One connection to a server: a request goes out, the parts of its response come in.
 
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::{Shutdown, TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
@@ -51,6 +51,26 @@ pub(super) struct Head {
     pub media_type: String,
     pub retry_after: Option<Duration>,
     pub keeps_alive: bool,
+    /// `Mcp-Session-Id`
+    pub session: Option<String>,
+}
+
+/// Ends a connection from another thread.
+#[derive(Debug)]
+pub(super) enum Stopper {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Stopper {
+    /// Whoever reads from it finds its end. Takes a µs.
+    pub fn stop(&self) {
+        // An error says that it is closed already.
+        let _ = match self {
+            Stopper::Tcp(stream) => stream.shutdown(Shutdown::Both),
+            Stopper::Unix(stream) => stream.shutdown(Shutdown::Both),
+        };
+    }
 }
 
 impl Patience {
@@ -100,6 +120,17 @@ impl Connection {
             }),
             Err(error) => Err(ClientError::Unreachable { address: address.to_string(), error }),
         }
+    }
+
+    /// What ends it from another thread.
+    pub fn stopper(&self) -> Result<Stopper, ClientError> {
+        let stopper = match &self.socket {
+            Socket::Tcp(stream) => stream.try_clone().map(Stopper::Tcp),
+            Socket::Unix(stream) => stream.try_clone().map(Stopper::Unix),
+            #[cfg(feature = "tls")]
+            Socket::Tls(stream) => stream.sock.try_clone().map(Stopper::Tcp),
+        };
+        stopper.map_err(|error| Cut::Failed(error).into())
     }
 
     /// Has anything come since the last request? If not, the server may have closed the connection
@@ -293,6 +324,7 @@ impl Head {
             media_type: text("content-type").to_owned(),
             retry_after,
             keeps_alive: info.keeps_alive,
+            session: info.headers.texts("mcp-session-id").next().map(str::to_owned),
         }
     }
 }

@@ -15,6 +15,8 @@ pub enum Event {
     Started(Started),
     /// A piece of the result.
     Chunk(Chunk),
+    /// A piece of the result of an agent's run, which is an event by itself.
+    Part(Part),
     /// What will not come, in its place in the order.
     Gap(Gap),
     /// How far the tool is.
@@ -63,6 +65,17 @@ pub struct Chunk {
     pub mono_ns: u64,
 }
 
+/// A part of an agent's run: a chunk whose payload is an event by itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// The number of its chunk: 1, 2, 3 … without holes.
+    pub seq: u64,
+    /// What it is called: its `type`.
+    pub name: String,
+    /// All of it, as it came.
+    pub json: String,
+}
+
 /// How far a tool is.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Progress {
@@ -90,10 +103,11 @@ pub struct Ended {
 
 impl Event {
     /// What it is called, on every wire.
-    pub fn name(&self) -> &'static str {
+    pub fn name(&self) -> &str {
         match self {
             Event::Started(_) => "started",
             Event::Chunk(_) => "chunk",
+            Event::Part(part) => &part.name,
             Event::Gap(_) => "gap",
             Event::Progress(_) => "progress",
             Event::End(_) => "end",
@@ -107,6 +121,9 @@ impl Event {
     /// [`ClientError::Protocol`] names the field that is missing or wrong.
     pub fn parse(json: &[u8]) -> Result<(ExecutionId, Event), ClientError> {
         let mut fields = Fields::parse("an event", json)?;
+        if let Some(name) = fields.text_if("type")? {
+            return Ok((fields.parsed("agent_id")?, Event::Part(part(name, json, &mut fields)?)));
+        }
         let name = fields.text("event")?;
         let execution = fields.parsed("execution")?;
         let event = match name.as_str() {
@@ -150,6 +167,14 @@ fn chunk(fields: &mut Fields) -> Result<Chunk, ClientError> {
         Some(_) => Ok(chunk),
         None => Err(fields.wrong("offset", "one that the chunk fits behind")),
     }
+}
+
+fn part(name: String, json: &[u8], fields: &mut Fields) -> Result<Part, ClientError> {
+    if name.is_empty() {
+        return Err(fields.wrong("type", "the name of a part"));
+    }
+    let json = std::str::from_utf8(json).map_err(|_| fields.wrong("type", "in UTF-8"))?;
+    Ok(Part { seq: seq(fields, "seq")?, name, json: json.to_owned() })
 }
 
 /// The number of a chunk: from 1.

@@ -40,6 +40,23 @@ impl Metrics {
         self.values(name).reduce(f64::max)
     }
 
+    /// The buckets of a histogram, over all shards and labels: upper bounds, the last of which is
+    /// infinite, each with how many values are at most so large. Empty if it is not told.
+    pub fn buckets(&self, name: &str) -> Vec<(f64, f64)> {
+        let name = format!("{name}_bucket");
+        let mut buckets: Vec<(f64, f64)> = Vec::new();
+        for sample in self.samples.iter().filter(|sample| sample.name == name) {
+            let bound = sample.labels.iter().find(|(key, _)| key == "le");
+            let Some(bound) = bound.and_then(|(_, bound)| bound.parse().ok()) else { continue };
+            match buckets.iter_mut().find(|bucket| bucket.0 == bound) {
+                Some(bucket) => bucket.1 += sample.value,
+                None => buckets.push((bound, sample.value)),
+            }
+        }
+        buckets.sort_by(|one, other| one.0.total_cmp(&other.0));
+        buckets
+    }
+
     /// The sum of those that are labelled so.
     pub fn sum_where(&self, name: &str, label: &str, is: &str) -> Option<f64> {
         let is_labelled =
@@ -111,6 +128,16 @@ mod tests {
         assert_eq!(metrics.sum_where("e", "state", "run\"ning\n"), Some(2.0));
         assert_eq!(metrics.sum_where("e", "state", "queued"), Some(5.0));
         assert_eq!((metrics.sum("other"), metrics.sum("none")), (Some(1.5), None));
+    }
+
+    #[test]
+    fn buckets_are_summed_and_sorted() {
+        let text = b"h_bucket{shard=\"0\",le=\"+Inf\"} 9\nh_bucket{shard=\"0\",le=\"1e-6\"} 4\n\
+            h_bucket{shard=\"1\",le=\"1e-6\"} 1\nh_bucket{shard=\"1\",le=\"+Inf\"} 2\n\
+            h_bucket{le=\"x\"} 7\nh_sum 3\nh_count 11\n";
+        let metrics = Metrics::parse(text).unwrap();
+        assert_eq!(metrics.buckets("h"), [(1e-6, 5.0), (f64::INFINITY, 11.0)]);
+        assert_eq!(metrics.buckets("g"), []);
     }
 
     #[test]

@@ -14,6 +14,7 @@
 //!     match event? {
 //!         Event::Started(started) => println!("{} runs", started.execution),
 //!         Event::Chunk(chunk) => println!("chunk {}: {} bytes", chunk.seq, chunk.data.len()),
+//!         Event::Part(part) => println!("part {} of an agent's run", part.seq),
 //!         Event::Gap(gap) => println!("missed {} to {}", gap.from_seq, gap.to_seq),
 //!         Event::Progress(progress) => println!("{:?} done", progress.progress),
 //!         Event::End(ended) => println!("{}", ended.end.state),
@@ -45,6 +46,7 @@ mod error;
 mod event;
 #[cfg(test)]
 mod event_tests;
+pub(crate) mod exchange;
 mod fields;
 mod metrics;
 mod order;
@@ -200,6 +202,18 @@ impl Client {
         let follow = FollowOptions { from: From::Start, after: None, ..follow };
         let body = request::execute(tool, arguments, options);
         let connection = self.open(&request::call(&body, &follow), follow.format)?;
+        Ok(Stream::new(self.clone(), follow, None, connection))
+    }
+
+    /// Runs an agent, and follows it from its start. `arguments` are the members of the body of
+    /// `POST /v1/agent/stream`: `task`, `tools` and so on.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    #[cfg(feature = "agent")]
+    pub fn agent(&self, arguments: &Value, follow: FollowOptions) -> Result<Stream, ClientError> {
+        let follow = FollowOptions { from: From::Start, after: None, ..follow };
+        let connection = self.open(&request::agent(arguments, &follow), follow.format)?;
         Ok(Stream::new(self.clone(), follow, None, connection))
     }
 

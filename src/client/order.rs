@@ -117,6 +117,26 @@ impl Order {
         Ok(true)
     }
 
+    /// Is the part of an agent's run new? It does not say at which offset it stands.
+    pub fn part(&mut self, seq: u64, bytes: u64, id: Option<Reached>) -> Result<bool, ClientError> {
+        check_seq(id, seq)?;
+        if seq <= self.told() {
+            return Ok(false);
+        }
+        self.advance(seq)?;
+        let told_bytes = self.told_bytes.and_then(|told| told.checked_add(bytes));
+        let counted = match self.is_whole {
+            true => told_bytes.map(|bytes| Seen { chunks: seq, bytes }),
+            false => self.seen.and_then(|seen| plus(seen, 1, bytes)),
+        };
+        let seen = agreed(counted, id)?;
+        (self.told_seq, self.told_bytes) = (Some(seq), None);
+        self.know(seen);
+        self.given.chunks += 1;
+        self.given.bytes += bytes;
+        Ok(true)
+    }
+
     /// Is the gap new?
     pub fn gap(&mut self, gap: &Gap, id: Option<Reached>) -> Result<bool, ClientError> {
         check_seq(id, gap.to_seq)?;

@@ -43,7 +43,8 @@ pub struct FollowOptions {
     /// server no longer holds are told of, as a gap; without, it refuses to begin there. Behind
     /// the end (`head_seq + 1`) nothing comes, and the stream is over at once.
     pub after: Option<Reached>,
-    /// As what events come. They are the same in both.
+    /// As what events come. They are the same in both of our own formats; those of front ends are
+    /// for their clients, and who names one here is told server-sent events.
     pub format: StreamFormat,
     /// What happens when we lag, which kinds we want, and so on.
     pub wishes: Wishes,
@@ -160,9 +161,18 @@ pub(super) fn call(body: &Value, options: &FollowOptions) -> Request {
     Request { accept, ..Request::new(Method::Post, target).with_body(body) }
 }
 
+/// `POST` of an agent's run, whose answer is its stream.
+#[cfg(feature = "agent")]
+pub(super) fn agent(body: &Value, options: &FollowOptions) -> Request {
+    let mut target = format!("/v1/agent/stream?format={}", name_of(options.format));
+    wishes(&mut target, options);
+    let accept = options.format.media_type();
+    Request { accept, ..Request::new(Method::Post, target).with_body(body) }
+}
+
 fn name_of(format: StreamFormat) -> &'static str {
     match format {
-        StreamFormat::Sse => "sse",
+        StreamFormat::Sse | StreamFormat::Front(_) => "sse",
         StreamFormat::Ndjson => "ndjson",
     }
 }

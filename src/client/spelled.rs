@@ -30,6 +30,9 @@ impl Event {
                 timestamp_us: chunk.timestamp_us,
                 mono_ns: chunk.mono_ns,
             }),
+            Event::Part(part) => {
+                events::Event::Part(events::Part { seq: part.seq, json: part.json.as_bytes() })
+            }
             Event::Gap(gap) => events::Event::Gap(of_gap(execution, gap)),
             Event::Progress(progress) => events::Event::Progress(events::Progress {
                 execution,

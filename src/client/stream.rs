@@ -195,6 +195,7 @@ impl Stream {
                 self.started.replace(started.clone()).is_none()
             }
             Event::Chunk(chunk) => self.order.chunk(chunk, id)?,
+            Event::Part(part) => self.order.part(part.seq, part.json.len() as u64, id)?,
             Event::Gap(gap) => self.order.gap(gap, id)?,
             // A new connection begins with how far the tool is: perhaps no further.
             Event::Progress(progress) => {
@@ -288,7 +289,7 @@ impl std::iter::FusedIterator for Stream {}
 impl Link {
     fn new(connection: Connection, format: StreamFormat) -> Link {
         let decoder = match format {
-            StreamFormat::Sse => Decoder::Sse(sse::Decoder::new()),
+            StreamFormat::Sse | StreamFormat::Front(_) => Decoder::Sse(sse::Decoder::new()),
             StreamFormat::Ndjson => Decoder::Ndjson(ndjson::Decoder::new()),
         };
         let (received, at, is_complete, started_at) = (Vec::new(), 0, false, None);

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{self, ErrorKind, Read};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
@@ -32,6 +32,36 @@ pub struct TrustError {
 pub(super) type TlsStream = StreamOwned<ClientConnection, TcpStream>;
 
 impl Trust {
+    /// Believes whom the system trusts; they are read once for the whole process.
+    ///
+    /// # Errors
+    /// What is wrong with them.
+    pub(crate) fn of_system() -> Result<Trust, String> {
+        static SYSTEM: OnceLock<Trust> = OnceLock::new();
+        if let Some(trust) = SYSTEM.get() {
+            return Ok(trust.clone());
+        }
+        let found = rustls_native_certs::load_native_certs();
+        let mut roots = RootCertStore::empty();
+        // Some that nobody can parse are no reason not to believe the others.
+        let (added_count, _) = roots.add_parsable_certificates(found.certs);
+        if added_count == 0 {
+            let error = found.errors.first().map(ToString::to_string).unwrap_or_default();
+            return Err(format!("no certificate that the system trusts was found: {error}"));
+        }
+        let trust = Trust::of(roots)?;
+        Ok(SYSTEM.get_or_init(|| trust).clone())
+    }
+
+    fn of(roots: RootCertStore) -> Result<Trust, String> {
+        let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
+        let builder = builder.with_safe_default_protocol_versions();
+        let builder = builder.map_err(|error| error.to_string())?;
+        let mut config = builder.with_root_certificates(roots).with_no_client_auth();
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(Trust(Arc::new(config)))
+    }
+
     /// Believes the certificates of this file, which are in PEM.
     ///
     /// # Errors
@@ -53,12 +83,7 @@ impl Trust {
         if roots.is_empty() {
             return Err(wrong("there is no certificate in it".to_owned()));
         }
-        let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
-        let builder = builder.with_safe_default_protocol_versions();
-        let builder = builder.map_err(|error| wrong(error.to_string()))?;
-        let mut config = builder.with_root_certificates(roots).with_no_client_auth();
-        config.alpn_protocols = vec![b"http/1.1".to_vec()];
-        Ok(Trust(Arc::new(config)))
+        Trust::of(roots).map_err(wrong)
     }
 
     /// Agrees with the server at the other end on keys, and makes sure that it is this host.

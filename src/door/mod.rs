@@ -24,6 +24,11 @@
 //! A door is a Unix socket that speaks the server's HTTP; two of its answers come with descriptors
 //! (`endpoint/grant.rs` has the lines, [`crate::memory::shared`] what the descriptors are of). The
 //! connection on which a door was granted is its life line: while it stands, both sides are there.
+//! Its end is final. A stream over the network can break while its reader lives, and a `block`
+//! subscriber there has [`crate::limits::RECONNECT_GRACE`] to come back; the end of a local socket
+//! means that a process has closed it or is dead, so a [`Reader`] whose line ends is gone at once
+//! and holds nobody back, and a [`Writer`] has failed. Who goes on in another process asks anew,
+//! from [`Reader::next_seq`] on.
 //!
 //! Whoever shares memory is not believed: every number is loaded once and checked, bytes are copied
 //! before they are looked at, each sleep is bounded. A server or a producer that writes nonsense

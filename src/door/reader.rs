@@ -145,6 +145,15 @@ impl Reader {
                 flaw.into()
             });
         }
+        self.drain_rest(count_max, &mut take)
+    }
+
+    #[cold]
+    fn drain_rest(
+        &mut self,
+        count_max: usize,
+        take: &mut impl FnMut(Delivery<'_>),
+    ) -> Result<usize, DoorError> {
         let mut count = 0;
         while count < count_max {
             match self.take_rest() {
@@ -232,6 +241,9 @@ impl Reader {
         if self.subscriber.has_news() {
             self.end_watch();
             return false;
+        }
+        if link.shared.control.sleeps_through(self.subscriber.next_seq()) {
+            link.line.knock(); // It is the server that makes it readable.
         }
         true
     }

@@ -17,7 +17,7 @@ use crate::memory::atomic::full_fence;
 use crate::memory::layout::KindTotals;
 use crate::memory::{
     self, CHUNK_MORE, ChunkHeader, ControlView, FinalRecord, OwnerWord, ProducerPage,
-    ProgressRecord, RingWriter, ShortText,
+    ProgressRecord, RingWriter, Room, ShortText,
 };
 use crate::reactor::Clock;
 use crate::shard::delivery::{code_of_outcome, outcome_of_code};
@@ -35,6 +35,11 @@ pub struct Writer {
     progress: ProgressRecord,
     /// When the last chunk was about to be published.
     published: Instant,
+    /// For this chunk the server was knocked for last; once for each sleep of it.
+    knocked_seq: u64,
+    /// The oldest chunk that was held when it was last looked how much room there is.
+    tail_seq: u64,
+    is_short: bool,
     /// Its end was told.
     is_finished: bool,
     owner: Option<OwnerThread>,
@@ -59,6 +64,7 @@ impl Writer {
             message: none,
             context: ShortText::new(""),
         };
+        let tail_seq = writer.tail_seq();
         Ok(Writer {
             writer,
             page,
@@ -67,6 +73,9 @@ impl Writer {
             grant,
             progress,
             published: Instant::ZERO,
+            knocked_seq: 0,
+            tail_seq,
+            is_short: false,
             is_finished: false,
             owner: Some(owner),
         })
@@ -111,6 +120,55 @@ impl Writer {
                 return Ok(seq);
             }
             rest = after;
+        }
+    }
+
+    /// Sends a chunk for each of these payloads, as so many calls of [`Writer::send_as`], for less:
+    /// as many as the ring takes are there at once, with the same time, and whoever sleeps is woken
+    /// once. Returns the number of the last one; 0 if nothing was ever sent.
+    ///
+    /// # Errors
+    /// As [`Writer::send`]; some may have been sent.
+    ///
+    /// # Panics
+    /// If `key` is 64 or more.
+    pub fn send_all<'a>(
+        &mut self,
+        kind: Kind,
+        key: u8,
+        payloads: impl IntoIterator<Item = &'a [u8]>,
+    ) -> Result<u64, WriteError> {
+        let (header, piece_bytes_max) = (header(kind, key, 0), self.chunk_bytes_max() as usize);
+        let mut now = Clock::now();
+        let mut gate_seq = 0;
+        self.writer.begin_batch();
+        for payload in payloads {
+            if payload.len() <= piece_bytes_max {
+                match self.write(header, payload, || now) {
+                    Ok(Some((gate, _))) => {
+                        gate_seq = gate;
+                        continue;
+                    }
+                    Ok(None) => {}
+                    Err(error) => {
+                        self.end_batch(now, gate_seq);
+                        return Err(error);
+                    }
+                }
+            }
+            // It is too long, or there is no room.
+            self.end_batch(now, gate_seq);
+            self.send_as(kind, key, payload)?;
+            now = Clock::now();
+            self.writer.begin_batch();
+        }
+        self.end_batch(now, gate_seq);
+        Ok(self.writer.head_seq())
+    }
+
+    fn end_batch(&mut self, now: Instant, gate_seq: u64) {
+        if self.writer.end_batch() > 0 {
+            self.was_published(now, gate_seq);
         }
     }
 
@@ -179,7 +237,8 @@ impl Writer {
     pub fn publish(&mut self, kind: Kind, key: u8, length: usize) -> u64 {
         let now = Clock::now();
         let seq = self.writer.publish(header(kind, key, 0), length, now);
-        self.was_published(now);
+        let (gate_seq, ..) = self.control.gate();
+        self.was_published(now, gate_seq);
         seq
     }
 
@@ -238,18 +297,32 @@ impl Writer {
     }
 
     fn try_piece(&mut self, header: ChunkHeader, piece: &[u8]) -> Result<Option<u64>, WriteError> {
+        // The clock is read when the bytes are on their way to where they are read.
+        let Some((gate_seq, now)) = self.write(header, piece, Clock::now)? else { return Ok(None) };
+        self.was_published(now, gate_seq);
+        Ok(Some(self.writer.head_seq()))
+    }
+
+    /// Writes one chunk, if that is possible at once, and returns the gate and the time at that
+    /// moment; nobody is told.
+    #[inline]
+    fn write(
+        &mut self,
+        header: ChunkHeader,
+        piece: &[u8],
+        now: impl FnOnce() -> Instant,
+    ) -> Result<Option<(u64, Instant)>, WriteError> {
         let Some(gate_seq) = self.gate_for(piece.len())? else { return Ok(None) };
-        let now = Clock::now();
-        match self.writer.write(header, piece, now, gate_seq) {
-            Ok(seq) => {
-                self.was_published(now);
-                Ok(Some(seq))
-            }
-            Err(memory::WriteError::Gated { .. }) => Ok(None),
+        match self.writer.lend(piece.len(), gate_seq.min(self.writer.batch_seq())) {
+            Ok(room) => room.copy_from_slice(piece),
+            Err(memory::WriteError::Gated { .. }) => return Ok(None),
             Err(memory::WriteError::TooLarge { length_max, .. }) => {
-                Err(WriteError::TooLarge { chunk_bytes_max: length_max })
+                return Err(WriteError::TooLarge { chunk_bytes_max: length_max });
             }
         }
+        let now = now();
+        self.writer.publish(header, piece.len(), now);
+        Ok(Some((gate_seq, now)))
     }
 
     /// The gate, if a chunk of `length` bytes may be published at all at this moment.
@@ -275,8 +348,8 @@ impl Writer {
 
     /// Wakes who sleeps and is to see the chunk that was just published. `before`: a moment before.
     #[inline]
-    fn was_published(&mut self, before: Instant) {
-        self.tell();
+    fn was_published(&mut self, before: Instant, gate_seq: u64) {
+        full_fence(); // control:server-asleep, page:asleep
         // A reader polls for a while before it sleeps. So if the last chunk was published less than
         // that ago, nobody sleeps who has seen it; and who has not was woken for it. The earlier
         // moment is one before that chunk, the later one behind this one: the time between is never
@@ -287,20 +360,46 @@ impl Writer {
             self.writer.wake();
         }
         self.published = before;
+        if let Some(from_seq) = self.control.server_asleep()
+            && self.writer.head_seq() >= from_seq.get()
+            && self.knocked_seq != from_seq.get()
+        {
+            self.knocked_seq = from_seq.get(); // It rises from one sleep to the next.
+            self.line.knock();
+        }
+        if self.writer.tail_seq() != self.tail_seq {
+            self.look_for_room(gate_seq);
+        }
+        self.writer.fetch_room();
+    }
+
+    /// Has the server move the gate before it is in the way. Looked for when the tail has moved,
+    /// which it does for many chunks at once.
+    #[cold]
+    fn look_for_room(&mut self, gate_seq: u64) {
+        self.tail_seq = self.writer.tail_seq();
+        let is_short = self.writer.is_short_of_room(gate_seq);
+        if is_short != self.is_short {
+            self.is_short = is_short;
+            self.page.owner().set_room(if is_short { Room::Short } else { Room::Enough });
+        }
+        if is_short {
+            self.tell();
+        }
     }
 
     /// Makes the server look, if it sleeps.
     #[inline]
     fn tell(&self) {
         full_fence(); // control:server-asleep
-        if self.control.is_server_asleep() {
+        if self.control.server_asleep().is_some() {
             self.line.knock();
         }
     }
 
     /// Says that it is held back; the server then asks who is in the way.
     fn ask_for_room(&mut self) -> Result<(), WriteError> {
-        self.page.owner().set_gated(true);
+        self.page.owner().set_room(Room::None);
         self.line.knock();
         if self.line.is_known_gone() { Err(WriteError::ServerGone) } else { Ok(()) }
     }
@@ -310,7 +409,8 @@ impl Writer {
     fn wait_for_room(&mut self, epoch: u64) -> Result<(), WriteError> {
         self.ask_for_room()?;
         let result = self.wait_for_gate(epoch);
-        self.page.owner().set_gated(false);
+        self.is_short = false;
+        self.page.owner().set_room(Room::Enough);
         result
     }
 

@@ -52,13 +52,13 @@ fn a_sleeping_server_is_knocked_for() {
     let (mut host, mut writer) = WriteHost::open(CLASS_BYTES);
     host.open_gate(100);
     host.knocks();
-    host.control.page.set_server_asleep(true);
+    host.control.page.set_server_asleep(1);
     writer.send(b"a").unwrap();
     assert_eq!(host.knocks(), 1);
     writer.progress(1.0, None, "");
     writer.expect_total(2);
     assert_eq!(host.knocks(), 2);
-    host.control.page.set_server_asleep(false);
+    host.control.page.set_server_awake();
     writer.send(b"b").unwrap();
     assert_eq!(host.knocks(), 0);
 }
@@ -164,6 +164,77 @@ fn a_producer_that_just_leaves_has_failed() {
     assert!(panicked.join().is_err());
     let text = "the producer panicked".to_owned();
     assert_eq!(told_end(&host), Some((Outcome::Failed, 0, text)));
+}
+
+#[test]
+fn a_sleeping_server_is_knocked_for_once_and_from_the_chunk_on_that_it_named() {
+    let (mut host, mut writer) = WriteHost::open(CLASS_BYTES);
+    host.open_gate(100);
+    host.knocks();
+    host.control.page.set_server_asleep(3);
+    writer.send(b"a").unwrap();
+    writer.send(b"b").unwrap();
+    assert_eq!(host.knocks(), 0);
+    writer.progress(1.0, None, "");
+    assert_eq!(host.knocks(), 1); // It is no chunk.
+    writer.send(b"c").unwrap();
+    writer.send(b"d").unwrap();
+    assert_eq!(host.knocks(), 1);
+    host.control.page.set_server_awake();
+    host.control.page.set_server_asleep(5);
+    writer.send(b"e").unwrap();
+    assert_eq!(host.knocks(), 1);
+}
+
+#[test]
+fn the_server_is_told_before_there_is_no_room() {
+    let (mut host, mut writer) = WriteHost::open(CLASS_BYTES);
+    host.open_gate(1_000);
+    while host.ring.reader().tail_seq() == 1 {
+        writer.send(b"a").unwrap(); // The gate is shut behind the first lap.
+        while host.ingest().is_some() {}
+        host.control.page.set_gate(host.ingested_seq + 1, u64::MAX, u64::MAX, u64::MAX);
+    }
+    assert!(!host.owner.is_short_of_room());
+    host.knocks();
+    host.control.page.set_server_asleep(1_000);
+    let (mut sent_count, tail_seq) = (0, host.ring.reader().tail_seq());
+    while !host.owner.is_short_of_room() {
+        sent_count += usize::from(writer.try_send(Kind::Row, 0, b"b").unwrap().is_some());
+    }
+    assert!(sent_count > 0 && host.ring.reader().tail_seq() > tail_seq);
+    assert!(!host.owner.is_gated());
+    assert_eq!(host.knocks(), 1);
+    assert!(writer.try_send(Kind::Row, 0, b"b").unwrap().is_some());
+}
+
+#[test]
+fn many_are_sent_at_once() {
+    let (mut host, mut writer) = WriteHost::open(CLASS_BYTES);
+    host.open_gate(1_000);
+    host.knocks();
+    host.control.page.set_server_asleep(1);
+    let long = vec![7; writer.chunk_bytes_max() as usize + 1];
+    let payloads = [b"a".as_slice(), b"b", &long, b"", b"c"];
+    assert_eq!(writer.send_all(Kind::Row, 9, payloads), Ok(6));
+    assert_eq!(host.knocks(), 1);
+    let sent = chunks(&mut host);
+    let lengths: Vec<usize> = sent.iter().map(|(.., bytes)| bytes.len()).collect();
+    assert_eq!(lengths, [1, 1, long.len() - 1, 1, 0, 1]);
+    assert!(sent.iter().all(|(kind, key, ..)| (*kind, *key) == (Kind::Row as u8, 9)));
+    let flags: Vec<u16> = sent.iter().map(|(_, _, flags, _)| *flags).collect();
+    assert_eq!(flags, [0, 0, 1, 0, 0, 0]);
+
+    host.open_gate(2); // Room for two more of three.
+    let waiting = std::thread::spawn(move || {
+        let sent = writer.send_all(Kind::Row, 9, [b"d".as_slice(), b"e", b"f"]);
+        (sent, writer)
+    });
+    until(|| host.owner.is_gated());
+    assert_eq!(chunks(&mut host).len(), 2);
+    host.open_gate(1);
+    assert_eq!(waiting.join().unwrap().0, Ok(9));
+    assert_eq!(chunks(&mut host).len(), 1);
 }
 
 #[test]

@@ -6,11 +6,14 @@ use smallvec::SmallVec;
 
 use crate::base::{ExecutionId, ProgressToken, SubscriberId};
 use crate::endpoint::answer::{Answer, JSON, Words};
+#[cfg(feature = "agent")]
+use crate::endpoint::front::bodies;
 use crate::endpoint::lines::Lines;
 use crate::endpoint::parameters::Parameters;
 use crate::endpoint::routes::{ROUTES, Route};
 use crate::endpoint::{
-    ApiError, Call, Deliver, Execute, McpRequest, StreamFormat, Wishes, door, execute, mcp, workers,
+    ApiError, Call, Deliver, Execute, McpRequest, StreamFormat, Wishes, agent, door, execute, mcp,
+    workers,
 };
 use crate::engine::NotFound;
 use crate::limits;
@@ -27,6 +30,11 @@ pub(super) enum Asked {
     Here(Answer),
     /// What to run is in the body; perhaps the answer is a stream.
     Execute(Option<(StreamFormat, Wishes)>, TraceContext),
+    /// What an agent is to do is in the body; the answer is its stream.
+    Agent(agent::Stream, TraceContext),
+    /// What is asked about a thread of LangGraph's is in the body.
+    #[cfg(feature = "agent")]
+    Thread(Box<str>, ThreadBody),
     /// How far the acknowledgement goes is in the body.
     Acknowledge(ExecutionId, SubscriberId),
     /// What is to be known of the tool of this name is in the body.
@@ -39,6 +47,18 @@ pub(super) enum Asked {
     Part(Box<str>),
     /// Much of that comes, as a call for each line: this body is not waited for.
     Parts(Box<Lines>),
+}
+
+/// What a body about a thread says.
+#[cfg(feature = "agent")]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum ThreadBody {
+    /// That there is to be one.
+    Create,
+    /// A command.
+    Command,
+    /// What to follow.
+    Follow(crate::endpoint::front::Format),
 }
 
 /// The head of a request, with the parts of its path that have names, in their order.
@@ -172,6 +192,12 @@ impl Request<'_> {
         Ok(self.path[0].parse().map_err(|_| NotFound)?)
     }
 
+    /// As [`Request::execution`], in this place of the path.
+    #[cfg(feature = "agent")]
+    pub fn execution_at(&self, at: usize) -> Result<ExecutionId, ApiError> {
+        Ok(self.path[at].parse().map_err(|_| NotFound)?)
+    }
+
     pub fn subscriber(&self) -> Result<SubscriberId, ApiError> {
         Ok(self.path[1].parse().map_err(|_| NotFound)?)
     }
@@ -187,6 +213,12 @@ impl Request<'_> {
         Err(error.field("name").limit(chars_max as u64))
     }
 
+    /// What a client calls a thread.
+    #[cfg(feature = "agent")]
+    pub fn thread(&self) -> Result<Box<str>, ApiError> {
+        bodies::named("thread", &self.path[0])
+    }
+
     pub fn token(&self) -> Result<ProgressToken, ApiError> {
         Ok(self.path[0].parse().map_err(|_| NotFound)?)
     }
@@ -200,6 +232,16 @@ impl Asked {
             Asked::Here(answer) => return Err(answer),
             Asked::Execute(stream, trace) => execute::execute(body, stream)
                 .map(|execute| Call::Execute(Execute { trace, ..execute }.into())),
+            Asked::Agent(stream, trace) => agent::stream(body, stream)
+                .map(|execute| Call::Execute(Execute { trace, ..execute }.into())),
+            #[cfg(feature = "agent")]
+            Asked::Thread(thread, ThreadBody::Command) => return bodies::command(body, thread),
+            #[cfg(feature = "agent")]
+            Asked::Thread(thread, ThreadBody::Follow(format)) => {
+                bodies::follow(body, thread, format)
+            }
+            #[cfg(feature = "agent")]
+            Asked::Thread(_, ThreadBody::Create) => bodies::create(body),
             Asked::Acknowledge(id, subscriber) => {
                 execute::acknowledge(body).map(|seq| Call::Acknowledge(id, subscriber, seq))
             }

@@ -7,7 +7,7 @@ use serde_json::Value;
 use smallvec::SmallVec;
 
 use crate::base::{ExecutionId, ProgressToken, SubscriberId};
-use crate::endpoint::McpRequest;
+use crate::endpoint::{McpRequest, front};
 use crate::engine::{
     Coalesce, From, Hold, Kind, Kinds, OnStall, Policy, ProgressSource, Start, SubscribeSpec,
     Timeouts,
@@ -62,6 +62,45 @@ pub enum Call {
     ReadDoor(Box<ReadDoor>),
     /// A ring, to be written by another process.
     Produce(Box<Produce>),
+    /// Something about a thread of a front end's.
+    Thread(Box<ThreadCall>),
+}
+
+/// Something about a thread: a conversation, under the name that its client gave it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ThreadCall {
+    /// The name. Everybody has threads of his own.
+    pub thread: Box<str>,
+    /// What.
+    pub ask: ThreadAsk,
+}
+
+/// What is asked about a thread.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ThreadAsk {
+    /// Follow the run that is under way, from its start.
+    Rejoin(StreamFormat, Wishes),
+    /// Make it stop.
+    Cancel,
+    /// LangGraph: follow all that is said on it, run after run.
+    Follow(front::Format, FrontWish),
+    /// LangGraph: what came of it so far.
+    State,
+    /// LangGraph: that there is such a thread; one without a name gets one.
+    Describe,
+}
+
+/// What the client of a front end says of a run that it starts.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct FrontRun {
+    /// Its name of the conversation.
+    pub thread_id: Option<Box<str>>,
+    /// Its name of the run.
+    pub run_id: Option<Box<str>>,
+    /// Tools that it would carry out itself.
+    pub passed_over: Vec<String>,
+    /// The answer is the one to LangGraph's command of this number.
+    pub command: Option<u64>,
 }
 
 /// How another process wants to read the ring of an execution.
@@ -160,8 +199,12 @@ pub struct Execute {
     pub opening: Opening,
     /// The answer is the stream itself.
     pub stream: Option<(StreamFormat, Wishes)>,
+    /// It is cancelled if that stream breaks.
+    pub cancels: bool,
     /// What it is a part of.
     pub trace: TraceContext,
+    /// What the client of a front end says of it.
+    pub front: Option<Box<FrontRun>>,
 }
 
 /// A policy with its limits; `None`: what the policy says.
@@ -188,6 +231,19 @@ pub struct Follow {
     pub format: StreamFormat,
     /// How it is followed.
     pub wishes: Wishes,
+    /// What the client of a front end wants beside that.
+    pub front: FrontWish,
+}
+
+/// What the client of a front end wants of a stream.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct FrontWish {
+    /// The last event that it has, by its number.
+    pub since: Option<u64>,
+    /// Of which channels.
+    pub channels: front::Channels,
+    /// Tools that it would carry out itself: nothing here calls them, and it is told so.
+    pub passed_over: Vec<String>,
 }
 
 /// How a client wants to follow an execution.
@@ -214,6 +270,8 @@ pub enum StreamFormat {
     Sse,
     /// A JSON object a line.
     Ndjson,
+    /// As a front end reads it.
+    Front(front::Format),
 }
 
 /// As what metrics come.
@@ -256,6 +314,7 @@ impl Call {
             | Call::PutVirtualTool(_)
             | Call::DeleteVirtualTool(_)
             | Call::Produce(_)
+            | Call::Thread(_)
             | Call::Work(_) => None,
         }
     }
@@ -297,7 +356,7 @@ impl StreamFormat {
     /// How a response says what it is.
     pub fn media_type(self) -> &'static str {
         match self {
-            StreamFormat::Sse => crate::wire::sse::MEDIA_TYPE,
+            StreamFormat::Sse | StreamFormat::Front(_) => crate::wire::sse::MEDIA_TYPE,
             StreamFormat::Ndjson => crate::wire::ndjson::MEDIA_TYPE,
         }
     }

@@ -94,6 +94,7 @@ fn follow(execution: ExecutionId, from: From) -> Follow {
         resumes: false,
         format: StreamFormat::Sse,
         wishes: Wishes::default(),
+        front: FrontWish::default(),
     }
 }
 
@@ -218,7 +219,7 @@ fn plain() -> Execute {
 
 fn opened(opening: Opening) -> Execute {
     let (tool, arguments, trace) = ("t".into(), json!({}), TraceContext::default());
-    Execute { tool, arguments, opening, stream: None, trace }
+    Execute { tool, arguments, opening, stream: None, cancels: false, trace, front: None }
 }
 
 #[test]

@@ -314,16 +314,31 @@ impl HttpConnection {
         around: &Surroundings<'_>,
         out: &mut Vec<u8>,
     ) -> StreamBody {
+        self.begin_stream_with(media_type, &[], around, out)
+    }
+
+    /// As [`HttpConnection::begin_stream`], with these headers beside its own.
+    ///
+    /// # Panics
+    /// If no answer is due.
+    pub fn begin_stream_with(
+        &mut self,
+        media_type: &str,
+        headers: &[(&str, &str)],
+        around: &Surroundings<'_>,
+        out: &mut Vec<u8>,
+    ) -> StreamBody {
         let mut manner = self.manner_due();
         let version = if manner.is_old { Version::Http10 } else { Version::Http11 };
         let framing = Framing::of_stream(version);
         manner.keeps_alive &= framing == Framing::Chunked;
         let mut head = ResponseHead::begin(out, Status::OK, &around.date);
-        for (name, value) in [
+        let own = [
             ("content-type", media_type),
             ("cache-control", "no-cache, no-transform"),
             ("x-accel-buffering", "no"), // nginx passes it on at once.
-        ] {
+        ];
+        for (name, value) in own.into_iter().chain(headers.iter().copied()) {
             head.header(name, value).expect("ours are one line each");
         }
         manner.write_origin(around, &mut head);

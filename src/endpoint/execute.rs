@@ -127,7 +127,7 @@ pub(super) fn execute(
     let members = Members::of(&body, EXECUTE)?;
     let (tool, arguments) = (tool(&members)?, arguments(&members)?);
     let (opening, trace) = (opening(&members)?, TraceContext::default());
-    Ok(Execute { tool, arguments, opening, stream, trace })
+    Ok(Execute { tool, arguments, opening, stream, cancels: false, trace, front: None })
 }
 
 /// Reads what is said of an execution whatever it runs.

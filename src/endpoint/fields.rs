@@ -55,6 +55,13 @@ pub(super) enum Shape {
     ToolName,
     /// Several names of tools, with commas between them.
     ToolNames,
+    /// Names of tools that an agent may call.
+    AgentTools,
+    /// What was said to a model and by it.
+    Messages,
+    /// A list of texts.
+    #[cfg_attr(not(feature = "agent"), allow(dead_code, reason = "LangGraph alone sends some"))]
+    Texts,
     /// What a worker calls itself.
     Session,
     /// An object of these.
@@ -187,6 +194,9 @@ impl Shape {
                 "maxItems": limits::WORKER_TOOLS_MAX,
                 "uniqueItems": true,
             }),
+            Shape::AgentTools => agent_tools_schema(),
+            Shape::Messages => messages_schema(),
+            Shape::Texts => json!({"type": "array", "items": {"type": "string"}}),
             Shape::Session => json!({
                 "type": "string",
                 "pattern": "^[!-~]+$",
@@ -200,6 +210,63 @@ impl Shape {
             Shape::Null => json!({"type": "null"}),
         }
     }
+}
+
+fn agent_tools_schema() -> Value {
+    json!({
+        "type": "array",
+        "items": Shape::ToolName.schema(),
+        "maxItems": limits::AGENT_TOOLS_MAX,
+        "uniqueItems": true,
+    })
+}
+
+fn messages_schema() -> Value {
+    let call = json!({
+        "type": "object",
+        "properties": {
+            "id": {"type": "string", "minLength": 1},
+            "type": {"enum": ["function"]},
+            "function": {
+                "type": "object",
+                "properties": {
+                    "name": {"type": "string", "minLength": 1},
+                    "arguments": {"type": "string"},
+                },
+                "required": ["name", "arguments"],
+                "additionalProperties": false,
+            },
+        },
+        "required": ["id", "function"],
+        "additionalProperties": false,
+    });
+    json!({
+        "type": "array",
+        "items": {
+            "type": "object",
+            "properties": {
+                "role": {"enum": ["user", "assistant", "system", "tool"]},
+                "content": {
+                    "type": "string",
+                    "description": "May be empty where tools are called, and of their results.",
+                },
+                "tool_calls": {
+                    "type": "array",
+                    "items": call,
+                    "maxItems": limits::AGENT_CALLS_PER_STEP_MAX,
+                    "description": "What the assistant has called; the results come next.",
+                },
+                "tool_call_id": {
+                    "type": "string",
+                    "description": "Which call a message of the role tool is the result of.",
+                },
+                "is_error": {"type": "boolean", "description": "The result is an error's text."},
+            },
+            "required": ["role"],
+            "additionalProperties": false,
+        },
+        "maxItems": limits::AGENT_MESSAGES_MAX,
+    })
 }
 
 /// The schema of an object that has these fields and no others.

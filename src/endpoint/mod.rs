@@ -15,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod agent;
 mod answer;
 mod ask;
 mod body;
@@ -35,6 +36,11 @@ mod error;
 mod exchange;
 mod execute;
 mod fields;
+#[cfg(feature = "agent")]
+pub mod front;
+#[cfg(not(feature = "agent"))]
+#[path = "front/absent.rs"]
+pub mod front;
 mod grant;
 mod lines;
 mod mcp;
@@ -55,10 +61,11 @@ pub use access::{
     Access, HostError, HostName, Origin, OriginError, TokenFault, Tokens, TokensError, check_token,
     first_token,
 };
+pub use agent::{agent_schema, generate_schema};
 pub use answer::{Answer, JSON};
 pub use call::{
-    Call, Deliver, Execute, Follow, MetricsFormat, Opening, Part, PolicyWish, Produce, ReadDoor,
-    StreamFormat, Wishes, Work,
+    Call, Deliver, Execute, Follow, FrontRun, FrontWish, MetricsFormat, Opening, Part, PolicyWish,
+    Produce, ReadDoor, StreamFormat, ThreadAsk, ThreadCall, Wishes, Work,
 };
 pub use connection::{Arrival, Due, HttpConnection, Step, StreamBody};
 pub use error::ApiError;

@@ -67,9 +67,16 @@ fn operation(route: &Route) -> Value {
         operation["parameters"] = parameters.into();
     }
     if let Some(body) = &route.body {
-        let schema = object_schema(body.fields);
+        let mut schema = object_schema(body.fields);
+        if body.has_others {
+            let schema = schema.as_object_mut().expect("it is one");
+            schema.insert("additionalProperties".into(), true.into());
+        }
         let mut description = format!("At most {} bytes.", body.bytes_max);
         let mut content = json!({JSON: {"schema": schema}});
+        if body.has_others {
+            description += " What a client of a front end says more is passed over.";
+        }
         if body.takes_lines {
             let text = "Any number of such objects, each on a line of its own.";
             description += " Of several, each.";
@@ -120,7 +127,7 @@ fn response(description: &str, content: &Content) -> Value {
     let reference = |name: &str| json!({"$ref": format!("#/components/schemas/{name}")});
     let mut response = json!({ "description": description });
     let events = |media_type: &str| {
-        let text = "Each event is one of `Event`.";
+        let text = "Each event is one of `Event`, or what the client of a front end reads.";
         (media_type.to_owned(), json!({"schema": {"type": "string", "description": text}}))
     };
     let content: Map<String, Value> = match content {

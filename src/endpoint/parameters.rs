@@ -7,7 +7,9 @@ use smallvec::SmallVec;
 use crate::base::ExecutionId;
 use crate::endpoint::access::TICKET;
 use crate::endpoint::fields::{Field, POLICIES, Preset, Shape, policy_named};
-use crate::endpoint::{ApiError, Follow, MetricsFormat, ReadDoor, StreamFormat, Wishes};
+use crate::endpoint::{
+    ApiError, Follow, FrontWish, MetricsFormat, ReadDoor, StreamFormat, Wishes, front,
+};
 use crate::engine::{Coalesce, From, Kind, Kinds, Totals};
 use crate::limits;
 use crate::tool::is_tool_name;
@@ -56,15 +58,40 @@ const KIND: Field =
     Field::new("kinds", Shape::Kinds, "Chunks of these kinds only; absent: of every kind.");
 pub(super) const KINDS: &[Field] = &[KIND];
 
+#[cfg(feature = "agent")]
+const FORMATS: &[&str] = &["sse", "ndjson", "ai-sdk", "ag-ui", "langgraph"];
+#[cfg(not(feature = "agent"))]
 const FORMATS: &[&str] = &["sse", "ndjson"];
-pub(super) const FORMAT: &[Field] =
-    &[Field::new("format", Shape::Choice(FORMATS), "As what it comes; absent: by Accept.")];
+const SDK_VERSION: Field = Field::new(
+    "sdk_version",
+    Shape::Choice(&["5", "6", "7"]),
+    "Of format ai-sdk: which generation of it reads; what 5 is told the others read, too.",
+)
+.or(Preset::Text("5"));
+const SPELLING: Field = Field::new(
+    "spelling",
+    Shape::Choice(&["snake", "camel"]),
+    "Of format langgraph: how names of several words are spelled.",
+)
+.or(Preset::Text("snake"));
+pub(super) const FORMAT: &[Field] = &[
+    Field::new("format", Shape::Choice(FORMATS), "As what it comes; absent: by Accept."),
+    SDK_VERSION,
+    SPELLING,
+];
+/// Of a request whose answer is told to LangGraph.
+#[cfg(feature = "agent")]
+pub(super) const SPELLED: &[Field] = &[SPELLING];
 /// Of a request whose answer may be a stream.
-pub(super) const STREAM: &[Field] = &[Field::new(
-    "stream",
-    Shape::Choice(FORMATS),
-    "The answer is the stream itself, from its start; the other parameters are about it.",
-)];
+pub(super) const STREAM: &[Field] = &[
+    Field::new(
+        "stream",
+        Shape::Choice(FORMATS),
+        "The answer is the stream itself, from its start; the other parameters are about it.",
+    ),
+    SDK_VERSION,
+    SPELLING,
+];
 pub(super) const FROM: &[Field] = &[Field::new(
     "from",
     Shape::Either(&[Shape::Choice(FROM_NAMES), Shape::Number { min: 1, max: u64::MAX }]),
@@ -215,12 +242,20 @@ impl<'a> Parameters<'a> {
     /// The stream that is to be the answer of a request which could have another.
     pub fn stream(&self) -> Result<Option<(StreamFormat, Wishes)>, ApiError> {
         if let Some(format) = self.choice("stream")? {
-            return Ok(Some((format_named(format), self.wishes()?)));
+            return Ok(Some((self.format_named(format)?, self.wishes()?)));
         }
         let is_there = |field: &&Field| self.query.all(field.name).next().is_some();
-        match WISHES.iter().find(is_there) {
+        match WISHES.iter().chain(&STREAM[1..]).find(is_there) {
             Some(field) => Err(invalid(field.name, "it is about a stream, and `stream` is absent")),
             None => Ok(None),
+        }
+    }
+
+    /// The format of the stream that the answer of a request always is, if it says which.
+    pub fn format_said(&self) -> Result<Option<StreamFormat>, ApiError> {
+        match self.choice("format")? {
+            Some(name) => self.format_named(name).map(Some),
+            None => self.refuse_format_details().map(|()| None),
         }
     }
 
@@ -271,6 +306,11 @@ impl<'a> Parameters<'a> {
 
     fn follow_all(&self, executions: &[ExecutionId], from: From) -> Result<Follow, ApiError> {
         let last_event_id = self.headers.only("last-event-id")?;
+        let format = self.format()?;
+        if let StreamFormat::Front(front) = format {
+            let since = last_event_id.map(|id| event_of(front, id, executions[0])).transpose()?;
+            return self.follow_front(executions, from, format, since);
+        }
         let places = match last_event_id {
             Some(text) => resume(text, executions)?,
             None => executions.iter().map(|id| (*id, from)).collect(),
@@ -279,15 +319,36 @@ impl<'a> Parameters<'a> {
             executions: places,
             is_combined: false,
             resumes: last_event_id.is_some(),
-            format: self.format()?,
+            format,
             wishes: self.wishes()?,
+            front: FrontWish::default(),
+        })
+    }
+
+    fn follow_front(
+        &self,
+        executions: &[ExecutionId],
+        from: From,
+        format: StreamFormat,
+        since: Option<u64>,
+    ) -> Result<Follow, ApiError> {
+        if executions.len() > 1 {
+            return Err(invalid("format", "it tells of one execution, and here are several"));
+        }
+        Ok(Follow {
+            executions: executions.iter().map(|id| (*id, from)).collect(),
+            is_combined: false,
+            resumes: false,
+            format,
+            wishes: self.wishes()?,
+            front: FrontWish { since, ..FrontWish::default() },
         })
     }
 
     /// As what a stream comes.
-    fn format(&self) -> Result<StreamFormat, ApiError> {
-        if let Some(format) = self.choice("format")? {
-            return Ok(format_named(format));
+    pub fn format(&self) -> Result<StreamFormat, ApiError> {
+        if let Some(format) = self.format_said()? {
+            return Ok(format);
         }
         let offered = [sse::MEDIA_TYPE, ndjson::MEDIA_TYPE];
         match negotiate(self.headers.texts("accept"), &offered) {
@@ -298,6 +359,51 @@ impl<'a> Parameters<'a> {
                 let error = ApiError::new(Status::NOT_ACCEPTABLE, "not_acceptable", text);
                 Err(error.field("accept"))
             }
+        }
+    }
+
+    /// The format of that name, with what else is said of it.
+    fn format_named(&self, name: &str) -> Result<StreamFormat, ApiError> {
+        match name {
+            "sse" => self.refuse_format_details().map(|()| StreamFormat::Sse),
+            "ndjson" => self.refuse_format_details().map(|()| StreamFormat::Ndjson),
+            name => {
+                let (sdk, spelling) = (self.choice("sdk_version")?, self.choice("spelling")?);
+                let format = front::Format::from_parameters(name, sdk, spelling);
+                let wrong = |error: front::FormatError| {
+                    invalid(error.parameter, &format!("it may be {}", error.allowed))
+                };
+                format.map(StreamFormat::Front).map_err(wrong)
+            }
+        }
+    }
+
+    /// What LangGraph's clients say of a run that they cancel, of which nothing follows.
+    #[cfg(feature = "agent")]
+    pub fn check_cancelled(&self) -> Result<(), ApiError> {
+        self.number("wait")?;
+        self.choice("action").map(drop)
+    }
+
+    /// What they say of a state that they ask for.
+    #[cfg(feature = "agent")]
+    pub fn check_subgraphs(&self) -> Result<(), ApiError> {
+        self.choice("subgraphs").map(drop)
+    }
+
+    /// The format that LangGraph's clients are told.
+    #[cfg(feature = "agent")]
+    pub fn langgraph(&self) -> Result<front::Format, ApiError> {
+        let spelling = self.choice("spelling")?.unwrap_or("snake");
+        let spelling = spelling.parse().expect("every choice is a spelling");
+        Ok(front::Format::LangGraph { spelling })
+    }
+
+    /// There is nothing more to say of the formats of our own.
+    fn refuse_format_details(&self) -> Result<(), ApiError> {
+        match STREAM[1..].iter().find(|field| self.query.all(field.name).next().is_some()) {
+            Some(field) => Err(invalid(field.name, "it belongs to the format of a front end")),
+            None => Ok(()),
         }
     }
 
@@ -397,11 +503,12 @@ fn behind(reached: Reached) -> Option<From> {
     Some(From::Seq { seq: reached.seq.checked_add(1)?, seen })
 }
 
-fn format_named(name: &str) -> StreamFormat {
-    match name {
-        "ndjson" => StreamFormat::Ndjson,
-        _ => StreamFormat::Sse,
-    }
+/// The number of the event of a front end's format that was seen last.
+fn event_of(format: front::Format, id: &str, execution: ExecutionId) -> Result<u64, ApiError> {
+    format.event_of(id, &execution.to_string()).ok_or_else(|| {
+        let text = "last-event-id: no event of this stream is called so, in this format";
+        ApiError::new(Status::BAD_REQUEST, "invalid_cursor", text).field("last-event-id")
+    })
 }
 
 /// A parameter is not what it may be.

@@ -5,11 +5,21 @@ use crate::endpoint::answer::{Answer, JSON};
 use crate::endpoint::ask::{Asked, Request};
 use crate::endpoint::fields::{Field, Shape};
 use crate::endpoint::lines::Lines;
+#[cfg(feature = "agent")]
+use crate::endpoint::parameters::SPELLED;
 use crate::endpoint::parameters::{
     DOOR_WISHES, EXECUTIONS, FORMAT, FROM, FROM_ALL, KINDS, LAST_EVENT_ID, METRICS_TYPES, SESSION,
     STREAM, TICKETS, TRACE, WAIT, WISHES, WORKER_TOOLS,
 };
-use crate::endpoint::{ApiError, Call, Work, documents, door, execute, mcp, openapi, workers};
+use crate::endpoint::{
+    ApiError, Call, Work, agent, documents, door, execute, mcp, openapi, workers,
+};
+#[cfg(feature = "agent")]
+use crate::endpoint::{
+    StreamFormat, ThreadAsk, ThreadCall,
+    ask::ThreadBody,
+    front::{self, bodies},
+};
 use crate::engine::NotFound;
 use crate::limits;
 use crate::wire::http1::{Method, Status};
@@ -40,11 +50,13 @@ pub(super) struct Body {
     pub bytes_max: u64,
     /// Or several, each on a line of its own, and each so long at most.
     pub takes_lines: bool,
+    /// Or what the clients of front ends send, with members that are theirs to choose.
+    pub has_others: bool,
 }
 
 impl Body {
     const fn new(fields: &'static [Field], bytes_max: u64) -> Body {
-        Body { fields, bytes_max, takes_lines: false }
+        Body { fields, bytes_max, takes_lines: false, has_others: false }
     }
 }
 
@@ -70,6 +82,12 @@ pub(super) enum Content {
 
 /// Parts of paths.
 pub(super) const PATH_FIELDS: &[Field] = &[
+    Field::new(
+        "thread",
+        Shape::Text { bytes_max: limits::THREAD_ID_BYTES_MAX as u64 },
+        "What a client calls a conversation. Everybody has threads of his own.",
+    )
+    .required(),
     Field::new("execution", Shape::Execution, "The execution's id.").required(),
     Field::new("subscriber", Shape::Subscriber, "The subscriber's id.").required(),
     Field::new("token", Shape::Token, "A progress token.").required(),
@@ -87,6 +105,62 @@ const PLAIN: Route = Route {
     answers: &[],
     begin: |_| Err(NotFound.into()),
 };
+
+/// What is read by who rejoins a thread and does not say what he reads.
+#[cfg(feature = "agent")]
+const AI_SDK: StreamFormat =
+    StreamFormat::Front(front::Format::AiSdk { sdk: front::SdkVersion::V5 });
+
+#[cfg(feature = "agent")]
+const THREAD: &[Field] = &[Field::new(
+    "thread_id",
+    Shape::Text { bytes_max: limits::THREAD_ID_BYTES_MAX as u64 },
+    "What it is to be called; absent: as the server likes.",
+)];
+#[cfg(feature = "agent")]
+const COMMAND: &[Field] = &[
+    Field::new("id", Shape::Whole, "What the answer refers to.").required(),
+    Field::new("method", Shape::Text { bytes_max: 64 }, "Which command.").required(),
+    Field::new("params", Shape::Anything, "What it takes."),
+];
+#[cfg(feature = "agent")]
+const FOLLOWED: &[Field] = &[
+    Field::new(
+        "channels",
+        Shape::Texts,
+        "Which: messages, tools, lifecycle, custom, custom:NAME; nothing is said on others.",
+    )
+    .required(),
+    Field::new("since", Shape::Whole, "The number of the last event that the client has."),
+];
+
+/// It makes no difference here.
+#[cfg(feature = "agent")]
+const OF_SUBGRAPHS: &[Field] =
+    &[Field::new("subgraphs", Shape::Choice(&["true", "false"]), "There are none here.")];
+
+/// Neither makes a difference here.
+#[cfg(feature = "agent")]
+const CANCELLED: &[Field] = &[
+    Field::new("wait", Shape::Number { min: 0, max: 1 }, "The answer never waits for the end."),
+    Field::new("action", Shape::Choice(&["interrupt", "rollback"]), "What is there stays."),
+];
+
+#[cfg(feature = "agent")]
+const FOLLOW_THREAD: Route = Route {
+    body: Some(Body { has_others: true, ..Body::new(FOLLOWED, limits::HTTP_SMALL_BODY_BYTES_MAX) }),
+    answers: &[(Status::OK, Content::Events)],
+    begin: |request| {
+        let format = request.parameters.langgraph()?;
+        Ok(Asked::Thread(request.thread()?, ThreadBody::Follow(format)))
+    },
+    ..PLAIN
+};
+
+#[cfg(feature = "agent")]
+fn thread_call(request: &Request<'_>, ask: ThreadAsk) -> Result<Asked, ApiError> {
+    Ok(Asked::Call(Call::Thread(ThreadCall { thread: request.thread()?, ask }.into())))
+}
 
 /// All of them.
 pub(super) const ROUTES: &[Route] = &[
@@ -111,6 +185,57 @@ pub(super) const ROUTES: &[Route] = &[
             let parameters = &request.parameters;
             Ok(Asked::Execute(parameters.stream()?, parameters.trace()))
         },
+    },
+    Route {
+        method: Method::Post,
+        path: "/v1/agent/stream",
+        name: "runAgent",
+        summary: "Runs an agent, whose parts are the answer: an execution of the tool `agent`.",
+        query: &[FORMAT, WISHES],
+        headers: TRACE,
+        body: Some(Body {
+            has_others: true,
+            ..Body::new(agent::STREAMED, limits::CONVERSATION_BODY_BYTES_MAX)
+        }),
+        answers: &[(Status::OK, Content::Events)],
+        begin: |request| {
+            let parameters = &request.parameters;
+            let said = parameters.format_said()?;
+            let own = said.map_or_else(|| parameters.format(), Ok)?;
+            let stream = agent::Stream { said, own, wishes: parameters.wishes()? };
+            Ok(Asked::Agent(stream, parameters.trace()))
+        },
+    },
+    #[cfg(feature = "agent")]
+    Route {
+        path: "/v1/agent/stream/{thread}/stream",
+        name: "rejoinThread",
+        summary: "Follows the run of a thread from its start; 204 if none is under way.",
+        query: &[FORMAT, WISHES],
+        answers: &[(Status::OK, Content::Events), (Status::NO_CONTENT, Content::Empty)],
+        begin: |request| {
+            let parameters = &request.parameters;
+            let format = parameters.format_said()?.unwrap_or(AI_SDK);
+            let ask = ThreadAsk::Rejoin(format, parameters.wishes()?);
+            Ok(Asked::Call(Call::Thread(ThreadCall { thread: request.thread()?, ask }.into())))
+        },
+        ..PLAIN
+    },
+    #[cfg(feature = "agent")]
+    Route {
+        method: Method::Delete,
+        path: "/v1/agent/stream/{thread}",
+        name: "cancelThread",
+        summary: "Makes the run of a thread stop: 202, or 200 if it had ended already.",
+        answers: &[
+            (Status::ACCEPTED, Content::Json("State")),
+            (Status::OK, Content::Json("State")),
+        ],
+        begin: |request| {
+            let (thread, ask) = (request.thread()?, ThreadAsk::Cancel);
+            Ok(Asked::Call(Call::Thread(ThreadCall { thread, ask }.into())))
+        },
+        ..PLAIN
     },
     Route {
         path: "/v1/executions",
@@ -340,6 +465,100 @@ pub(super) const ROUTES: &[Route] = &[
         headers: mcp::LEFT,
         answers: &[(Status::NO_CONTENT, Content::Empty)],
         begin: |request| Ok(Asked::Call(mcp::left(request.parameters.headers())?)),
+        ..PLAIN
+    },
+    #[cfg(feature = "agent")]
+    Route {
+        method: Method::Post,
+        path: "/langgraph/threads",
+        name: "createThread",
+        summary: "Names a thread for a client of LangGraph. It comes to be with its first run.",
+        body: Some(Body {
+            has_others: true,
+            ..Body::new(THREAD, limits::HTTP_SMALL_BODY_BYTES_MAX)
+        }),
+        answers: &[(Status::OK, Content::Json("Thread"))],
+        begin: |_| Ok(Asked::Thread(Box::default(), ThreadBody::Create)),
+        ..PLAIN
+    },
+    #[cfg(feature = "agent")]
+    Route {
+        path: "/langgraph/threads/{thread}",
+        name: "getThread",
+        summary: "A thread, as a client of LangGraph knows it.",
+        answers: &[(Status::OK, Content::Json("Thread"))],
+        begin: |request| thread_call(request, ThreadAsk::Describe),
+        ..PLAIN
+    },
+    #[cfg(feature = "agent")]
+    Route {
+        path: "/langgraph/threads/{thread}/state",
+        name: "getThreadState",
+        summary: "What came of the last run of a thread.",
+        query: &[OF_SUBGRAPHS],
+        answers: &[(Status::OK, Content::Json("ThreadState"))],
+        begin: |request| {
+            request.parameters.check_subgraphs()?;
+            thread_call(request, ThreadAsk::State)
+        },
+        ..PLAIN
+    },
+    #[cfg(feature = "agent")]
+    Route {
+        method: Method::Post,
+        path: "/langgraph/threads/{thread}/commands",
+        name: "commandThread",
+        summary: "A command of LangGraph's protocol: run.start.",
+        body: Some(Body {
+            has_others: true,
+            ..Body::new(COMMAND, limits::CONVERSATION_BODY_BYTES_MAX)
+        }),
+        answers: &[(Status::OK, Content::Json("CommandAnswer"))],
+        begin: |request| Ok(Asked::Thread(request.thread()?, ThreadBody::Command)),
+        ..PLAIN
+    },
+    #[cfg(feature = "agent")]
+    Route {
+        method: Method::Post,
+        path: "/langgraph/threads/{thread}/stream",
+        name: "followThread",
+        summary: "Follows a thread, run after run, until the client goes.",
+        query: &[SPELLED],
+        ..FOLLOW_THREAD
+    },
+    #[cfg(feature = "agent")]
+    Route {
+        method: Method::Post,
+        path: "/langgraph/threads/{thread}/stream/events",
+        name: "followThreadEvents",
+        summary: "The same, where clients of LangGraph ask for it.",
+        query: &[SPELLED],
+        ..FOLLOW_THREAD
+    },
+    #[cfg(feature = "agent")]
+    Route {
+        method: Method::Post,
+        path: "/langgraph/threads/{thread}/runs/{execution}/cancel",
+        name: "cancelThreadRun",
+        summary: "Makes a run stop, as clients of LangGraph ask for it.",
+        query: &[CANCELLED],
+        answers: &[
+            (Status::ACCEPTED, Content::Json("State")),
+            (Status::OK, Content::Json("State")),
+        ],
+        begin: |request| {
+            request.parameters.check_cancelled()?;
+            Ok(Asked::Call(Call::Cancel(request.execution_at(1)?)))
+        },
+        ..PLAIN
+    },
+    #[cfg(feature = "agent")]
+    Route {
+        path: "/langgraph/info",
+        name: "getLangGraphInfo",
+        summary: "What clients of LangGraph may count on.",
+        answers: &[(Status::OK, Content::Json("LangGraphInfo"))],
+        begin: |_| Ok(Asked::Here(Answer::json(Status::OK, &bodies::about()))),
         ..PLAIN
     },
     Route {

@@ -32,6 +32,17 @@ pub(super) fn all() -> Map<String, Value> {
         ("WorkerEvent", worker_event()),
         ("DoorLine", door_line()),
         ("McpMessage", object_schema(MESSAGE)),
+        #[cfg(feature = "agent")]
+        ("Thread", thread()),
+        #[cfg(feature = "agent")]
+        ("ThreadState", thread_state()),
+        #[cfg(feature = "agent")]
+        ("CommandAnswer", command_answer()),
+        #[cfg(feature = "agent")]
+        (
+            "LangGraphInfo",
+            object(&[("version", text()), ("flags", json!({"type": "object"}))], &[]),
+        ),
     ]
     .into_iter()
     .map(|(name, schema)| (name.to_owned(), schema))
@@ -50,6 +61,50 @@ fn object(always: &[(&str, Value)], perhaps: &[(&str, Value)]) -> Value {
         "required": required,
         "additionalProperties": false,
     })
+}
+
+/// As clients of LangGraph know it.
+#[cfg(feature = "agent")]
+fn thread() -> Value {
+    let any = json!({"type": "object"});
+    let status = json!({"enum": ["idle", "busy"]});
+    object(
+        &[
+            ("thread_id", text()),
+            ("status", status),
+            ("metadata", any.clone()),
+            ("values", any.clone()),
+            ("interrupts", any),
+        ],
+        &[],
+    )
+}
+
+#[cfg(feature = "agent")]
+fn thread_state() -> Value {
+    let any = json!({"type": "object"});
+    let names = array(&text());
+    object(
+        &[
+            ("values", any.clone()),
+            ("next", names),
+            ("tasks", array(&any)),
+            ("interrupts", array(&any)),
+            ("metadata", any),
+        ],
+        &[],
+    )
+}
+
+/// LangGraph's.
+#[cfg(feature = "agent")]
+fn command_answer() -> Value {
+    let id = json!({"type": ["integer", "null"]});
+    let result = json!({"type": "object"});
+    object(
+        &[("type", json!({"enum": ["success", "error"]})), ("id", id)],
+        &[("result", result), ("error", text()), ("message", text())],
+    )
 }
 
 fn list(name: &str, of: &Value) -> Value {
@@ -333,6 +388,22 @@ fn exit() -> Value {
     json!({"oneOf": [object(&[("code", whole())], &[]), object(&[("signal", whole())], &[])]})
 }
 
+/// A part of an agent's run, in the place of a chunk. Each type has more of its own.
+fn part() -> Value {
+    json!({
+        "type": "object",
+        "title": "part",
+        "properties": {
+            "type": {"type": "string", "pattern": "^[A-Z][A-Za-z]+$"},
+            "seq": count(),
+            "agent_id": id(),
+            "step_number": count(),
+            "timestamp_us": count(),
+        },
+        "required": ["type", "seq", "agent_id", "step_number", "timestamp_us"],
+    })
+}
+
 /// What a subscriber is told: `wire/events.rs`.
 fn event() -> Value {
     let named = |name: &str, always: &[(&str, Value)], perhaps: &[(&str, Value)]| {
@@ -383,6 +454,7 @@ fn event() -> Value {
     json!({"oneOf": [
         named("started", &started, &[("token", token())]),
         named("chunk", &chunk, &[("total_chunks", count()), ("key", count())]),
+        part(),
         named("gap", &gap, &[]),
         named("progress", &[("progress", number())], &of_progress),
         named("end", &end, &of_end),

@@ -54,6 +54,13 @@ pub enum Event<'a> {
     /// The producer can not write: a gating reader is in the way. The shard has just told where
     /// the readers on other threads stand.
     Gated(Handle),
+    /// The producer will have to wait soon. The shard has just told where the readers on other
+    /// threads stand.
+    RoomWanted(Handle),
+    /// Of chunks that the engine was told of, none before this one is held any more.
+    HeldFrom(Handle, u64),
+    /// What was told of last had come by then: the shard was in no hurry.
+    HeardAt(Handle, Instant),
     /// The producer says how many chunks there will be.
     TotalExpected(Handle, u64),
     /// The producer says how far it is.

@@ -380,6 +380,11 @@ fn shortened(text: &str) -> &str {
 }
 
 impl Engine {
+    /// How an execution will have ended whose producer was told to stop.
+    pub fn stop_outcome(&self, execution: Handle) -> Option<Outcome> {
+        self.executions.get(execution)?.stop_outcome
+    }
+
     /// The time that the engine was last told.
     pub fn now(&self) -> Instant {
         self.now

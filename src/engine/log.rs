@@ -51,11 +51,7 @@ impl ChunkLog {
     /// Notes the next chunk, and that everything before `facts.tail_seq` is gone.
     #[inline]
     pub fn push(&mut self, facts: ChunkFacts) {
-        while self.tail_seq < facts.tail_seq {
-            let gone = self.slots[self.index(self.tail_seq)];
-            self.before_tail.count(gone.kind, gone.length);
-            self.tail_seq += 1;
-        }
+        self.give_up_before(facts.tail_seq);
         self.head_seq += 1;
         assert!(self.head_seq - self.tail_seq <= self.mask); // The ring has as many slots.
         self.total_bytes += u64::from(facts.length);
@@ -72,6 +68,16 @@ impl ChunkLog {
         match self.slots.get_mut(index) {
             Some(slot) => *slot = meta,
             None => self.slots.push(meta), // The first lap.
+        }
+    }
+
+    /// Notes that everything before `tail_seq`, as far as it was noted, is gone.
+    #[inline]
+    pub fn give_up_before(&mut self, tail_seq: u64) {
+        while self.tail_seq < tail_seq && self.tail_seq <= self.head_seq {
+            let gone = self.slots[self.index(self.tail_seq)];
+            self.before_tail.count(gone.kind, gone.length);
+            self.tail_seq += 1;
         }
     }
 
@@ -131,8 +137,13 @@ impl ChunkLog {
 
     /// All chunks ever published, by kind. O(chunks held).
     pub fn kind_totals(&self) -> KindTotals {
+        self.kind_totals_before(self.head_seq + 1)
+    }
+
+    /// All chunks before `seq`, by kind; those that are not held any more in any case.
+    pub fn kind_totals_before(&self, seq: u64) -> KindTotals {
         let mut totals = self.before_tail.clone();
-        for seq in self.tail_seq..=self.head_seq {
+        for seq in self.tail_seq..seq.min(self.head_seq + 1) {
             let meta = self.meta(seq);
             totals.count(meta.kind, meta.length);
         }

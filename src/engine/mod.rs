@@ -214,6 +214,11 @@ impl Engine {
             Event::RingReturned => self.request_lease(),
             Event::Published(..) | Event::Demand(..) => unreachable!("handled on the fast path"),
             Event::Gated(execution) => self.gated(execution),
+            Event::RoomWanted(execution) => _ = self.update_gate(execution),
+            Event::HeldFrom(execution, seq) => {
+                self.with(execution, |e| e.log.give_up_before(seq));
+            }
+            Event::HeardAt(execution, at) => self.heard_earlier(execution, at),
             Event::TotalExpected(execution, count) => self.total_expected(execution, count),
             Event::Progressed(execution, report) => self.progressed(execution, &report),
             Event::Exited(execution, exit) => self.exited(execution, exit),
@@ -301,6 +306,23 @@ impl Engine {
     pub fn burst_chunks(&self, execution: Handle) -> u32 {
         let Some(execution) = self.executions.get(execution) else { return 1 };
         execution.burst_chunks
+    }
+
+    /// All chunks of an execution before chunk `seq`, which is held or the next one.
+    pub fn totals_before(&self, execution: Handle, seq: u64) -> Option<KindTotals> {
+        self.executions.get(execution).map(|e| e.log.kind_totals_before(seq))
+    }
+
+    /// How many subscribers an execution has, wherever they are.
+    pub fn subscriber_count(&self, execution: Handle) -> u32 {
+        self.executions.get(execution).map_or(0, |e| e.subscriber_count())
+    }
+
+    /// Does the engine itself wait for the chunks of an execution? If not, and no subscriber does,
+    /// it may be told of them later, many at once.
+    pub fn is_in_a_hurry(&self, execution: Handle) -> bool {
+        let Some(e) = self.executions.get(execution) else { return false };
+        !e.heard || e.gated() || e.derives_progress()
     }
 
     /// Executions there are, and the queue among them.

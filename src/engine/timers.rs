@@ -99,7 +99,7 @@ impl Engine {
         }
     }
 
-    fn with(&mut self, execution: Handle, change: impl FnOnce(&mut Execution)) {
+    pub(super) fn with(&mut self, execution: Handle, change: impl FnOnce(&mut Execution)) {
         // An execution disarms its timers before it goes.
         change(self.executions.get_mut(execution).expect("a timer's execution lives"));
     }
@@ -136,6 +136,14 @@ impl Engine {
         let timer = e.timers.silence.take();
         self.disarm(timer);
         self.listen(execution);
+    }
+
+    /// What was published last had come some time ago.
+    pub(super) fn heard_earlier(&mut self, execution: Handle, at: Instant) {
+        let now = self.now;
+        if let Some(e) = self.executions.get_mut(execution) {
+            e.heard_at = at.min(now).max(e.opened_at);
+        }
     }
 
     /// Was the producer silent all the time? What it published meanwhile has not moved the timer:
@@ -204,7 +212,8 @@ impl Engine {
             locals.map(|l| (l.id, l.detail.since)).chain(remotes.map(|r| (r.id, r.since)));
         let (stalled, others): (Vec<_>, Vec<_>) =
             slowest.partition(|(_, since)| now.since(*since) >= deadline);
-        if e.spec.on_stall == OnStall::Fail && !e.closed() && !stalled.is_empty() {
+        let is_active = e.producer == Producer::Active; // One that stops has last words, maybe.
+        if e.spec.on_stall == OnStall::Fail && is_active && !stalled.is_empty() {
             e.error = Some("a block subscriber held the producer past its deadline".into());
             self.stop(execution, Outcome::Failed);
             return;

@@ -5,9 +5,10 @@ use serde_json::{Map, Value, json};
 
 use super::catalog::encoded;
 use super::context::{META_EVENTS, META_EXECUTION, META_STREAM};
+use super::relayed::{Form, Relayed};
 use super::results::{Results, add_meta, output_schema};
 use super::{Era, Version};
-use crate::engine::Outcome;
+use crate::engine::{Kind, Outcome};
 use crate::limits;
 use crate::tool::ToolSpec;
 use crate::wire::base64;
@@ -22,12 +23,32 @@ pub struct Collected {
     block_ends: Vec<usize>,
     /// How many blocks came before the first of `output`.
     output_place: usize,
+    /// Of a tool of another server: its result, unit by unit. Then all else is empty.
+    relayed: Option<Box<Relayed>>,
 }
 
 impl Collected {
     /// With room for all that one result holds.
     pub fn new() -> Collected {
         Collected::default()
+    }
+
+    /// For a tool of another server, whose result becomes what it was there.
+    pub fn relaying() -> Collected {
+        Collected { relayed: Some(Box::default()), ..Collected::default() }
+    }
+
+    /// Takes a chunk of any kind, if there is room for it; `has_more`: it goes on in the next one.
+    #[must_use]
+    pub fn push_chunk(&mut self, kind: Kind, has_more: bool, bytes: &[u8]) -> bool {
+        if bytes.len() > self.room() {
+            return false;
+        }
+        match &mut self.relayed {
+            Some(relayed) => relayed.push(Form::of(kind), has_more, bytes),
+            None => return self.push(kind == Kind::Content, has_more, bytes),
+        }
+        true
     }
 
     /// Takes a chunk, if there is room for it. `is_block`: it is a content block, or a part of one;
@@ -53,12 +74,17 @@ impl Collected {
 
     /// So many bytes still fit.
     pub fn room(&self) -> usize {
-        limits::MCP_RESULT_BYTES_MAX - self.len()
+        let bytes_max = match self.relayed {
+            Some(_) => limits::UPSTREAM_RESULT_BYTES_MAX,
+            None => limits::MCP_RESULT_BYTES_MAX,
+        };
+        bytes_max - self.len()
     }
 
     /// Bytes that came.
     pub fn len(&self) -> usize {
-        self.output.len() + self.blocks.len()
+        let relayed_bytes = self.relayed.as_ref().map_or(0, |relayed| relayed.bytes().len());
+        self.output.len() + self.blocks.len() + relayed_bytes
     }
 
     /// Did nothing come?
@@ -69,6 +95,9 @@ impl Collected {
     /// All that came: what is no content block in one piece where it began, each block as a line of
     /// JSON.
     pub fn into_bytes(self) -> Vec<u8> {
+        if let Some(relayed) = &self.relayed {
+            return relayed.to_lines();
+        }
         let mut bytes = Vec::with_capacity(self.len() + self.block_ends.len());
         let mut start = 0;
         for (place, &end) in self.block_ends.iter().enumerate() {
@@ -88,7 +117,7 @@ impl Collected {
 
     /// Everything that is no content block.
     pub fn output(&self) -> &[u8] {
-        &self.output
+        self.relayed.as_ref().map_or(&self.output, |relayed| relayed.first_text())
     }
 
     /// All content blocks of a result: what came as one and makes none is text.
@@ -151,6 +180,9 @@ impl Results<'_> {
         meta: CallMeta<'_>,
         fits: &dyn Fn(&Value) -> Result<(), String>,
     ) -> Value {
+        if let Some(relayed) = &collected.relayed {
+            return self.call_relayed(relayed, end, meta, fits);
+        }
         let mut content = collected.content(self.version(), meta.execution);
         let mut members = Map::new();
         let mut problem = problem(end);
@@ -164,6 +196,49 @@ impl Results<'_> {
         }
         let is_error = problem.is_some();
         content.extend(problem.map(|text| text_block(&text)));
+        finish(members, content, is_error, meta, self)
+    }
+
+    /// The same of a tool of another server: its blocks, and what it gave as structured content. If
+    /// that is not what it has promised, whoever reads it is told so instead.
+    fn call_relayed(
+        &self,
+        relayed: &Relayed,
+        end: End<'_>,
+        meta: CallMeta<'_>,
+        fits: &dyn Fn(&Value) -> Result<(), String>,
+    ) -> Value {
+        let version = self.version();
+        let mut content = relayed.content(|bytes| block(version, bytes));
+        let mut members = Map::new();
+        let mut problem = problem(end);
+        // Where this version has it at all: in the handshake era it is an object.
+        let can_have = |value: &Value| match version.era() {
+            Era::Handshake => version >= Version::V2025_06_18 && value.is_object(),
+            Era::Stateless => true,
+        };
+        if problem.is_none()
+            && let Some(value) = relayed.structured().filter(can_have)
+        {
+            match fits(&value) {
+                Ok(()) => drop(members.insert("structuredContent".to_owned(), value)),
+                Err(text) => {
+                    problem = Some(format!(
+                        "The output of the tool is not what its schema promises: {text}"
+                    ));
+                }
+            }
+        }
+        let is_error = problem.is_some();
+        // A long reason is how its text begins, which is there already.
+        let is_said = |problem: &String| {
+            let beginning = problem.strip_suffix('…').unwrap_or("\0");
+            content
+                .iter()
+                .any(|block| block["text"].as_str().is_some_and(|text| text.starts_with(beginning)))
+        };
+        let unsaid = problem.filter(|problem| !is_said(problem));
+        content.extend(unsaid.map(|text| text_block(&text)));
         finish(members, content, is_error, meta, self)
     }
 

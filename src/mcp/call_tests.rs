@@ -9,7 +9,7 @@ use super::{
     CallMeta, Collected, End, META_EVENTS, META_EXECUTION, META_STREAM, ServerInfo, Version,
     text_block,
 };
-use crate::engine::Outcome;
+use crate::engine::{Kind, Outcome};
 use crate::limits;
 use crate::tool::ToolSpec;
 
@@ -221,4 +221,50 @@ fn a_result_that_is_too_long_is_how_it_begins_and_a_stream() {
         let is_there = document.get("structuredContent").is_some();
         assert_eq!(is_there, version >= Version::V2025_06_18);
     }
+}
+
+#[test]
+fn the_result_of_another_server_comes_out_as_it_went_in() {
+    let image = br#"{"type":"image","data":"aGk=","mimeType":"image/png"}"#;
+    let mut all = Collected::relaying();
+    for (kind, has_more, bytes) in [
+        (Kind::Output, true, &b"a"[..]),
+        (Kind::Output, false, b"b"),
+        (Kind::Content, true, &image[..9]),
+        (Kind::Content, false, &image[9..]),
+        (Kind::Output, false, b"c"),
+        (Kind::Json, false, br#"{"x":1}"#),
+    ] {
+        assert!(all.push_chunk(kind, has_more, bytes));
+    }
+    let spec = ToolSpec { is_relayed: true, ..ToolSpec::new("a", "b") };
+    let picture: Value = serde_json::from_slice(image).unwrap();
+    for (version, document) in
+        each("CallToolResult", |results| results.call(&all, DONE, &spec, META, &fits))
+    {
+        let expected = json!([text_block("ab"), picture, text_block("c")]);
+        assert_eq!(document["content"], expected, "{version:?}");
+        let is_there = document.get("structuredContent") == Some(&json!({"x": 1}));
+        assert_eq!(is_there, version >= Version::V2025_06_18, "{version:?}");
+        assert_eq!(document.get("isError"), None);
+    }
+    // What its schema does not allow is an error; a reason that was said is not said again.
+    let refuse = |_: &Value| Err("`x`: is wrong".to_owned());
+    for (version, document) in
+        each("CallToolResult", |results| results.call(&all, DONE, &spec, META, &refuse))
+    {
+        let is_error = document["isError"] == true;
+        assert_eq!(is_error, version >= Version::V2025_06_18, "{version:?}");
+    }
+    let end = End { outcome: Outcome::Failed, error: Some("a\u{2026}") };
+    for (_, document) in
+        each("CallToolResult", |results| results.call(&all, end, &spec, META, &fits))
+    {
+        assert_eq!(
+            (document["content"].as_array().unwrap().len(), &document["isError"]),
+            (3, &json!(true))
+        );
+    }
+    assert!(!all.push_chunk(Kind::Output, false, &vec![0; limits::UPSTREAM_RESULT_BYTES_MAX]));
+    assert_eq!(all.output(), b"ab");
 }

@@ -18,6 +18,7 @@
 //! | `notify`, `progress` | what is told meanwhile |
 //! | `catalog`, `completion`, `cursor` | what can be listed, and how it is found |
 //! | `request_state`, `door` | what a client brings back; results that are read piece by piece |
+//! | `upstream` | the other side: how a client asks, and what it makes of what it hears |
 //!
 //! Absent: any state of an execution, anything that waits. Tests: beside each file, named after
 //! rules of the specification; their comments cite them by version and section.
@@ -43,6 +44,7 @@ mod notify_tests;
 mod params;
 pub mod progress;
 pub mod questions;
+mod relayed;
 pub mod request_state;
 pub mod results;
 #[cfg(test)]
@@ -61,6 +63,7 @@ pub mod tasks;
 mod tasks_tests;
 #[cfg(test)]
 mod testing;
+pub mod upstream;
 mod version;
 
 pub use ask::{Ask, Complete, Filter, Incoming, Target, Told};

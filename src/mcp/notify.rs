@@ -64,6 +64,22 @@ pub struct Progress<'a> {
     pub task: Option<&'a str>,
 }
 
+impl<'a> Progress<'a> {
+    /// A number and nothing else.
+    pub fn new(token: &'a Id, progress: f64) -> Progress<'a> {
+        Progress {
+            token,
+            progress,
+            total: None,
+            message: None,
+            percentage: None,
+            context: None,
+            gap: None,
+            task: None,
+        }
+    }
+}
+
 /// Appends `notifications/progress`.
 pub fn progress<'c>(
     out: &mut Vec<u8>,

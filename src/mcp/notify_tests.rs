@@ -22,16 +22,7 @@ fn params(shape: &str, write: impl Fn(&mut Vec<u8>)) -> Value {
 }
 
 fn note(token: &Id) -> Progress<'_> {
-    Progress {
-        token,
-        progress: 2.5,
-        total: None,
-        message: None,
-        percentage: None,
-        context: None,
-        gap: None,
-        task: None,
-    }
+    Progress::new(token, 2.5)
 }
 
 fn chunk(seq: u64, kind: &'static str, offset: u64, data: &'static [u8]) -> Chunk<'static> {

@@ -6,8 +6,11 @@
 //! Tests: `model_tests.rs`, `loom_tests.rs`.
 
 use super::atomic::{Flaw, Ordering, fence, is_flawed};
-use super::layout::{CLAIM_PARTS, TAIL_SEQ_WORD, TAIL_TOTALS_WORD, TAIL_VERSION_WORD, unpack_meta};
-use super::writer::{RingWriter, WriteError};
+use super::layout::{
+    CLAIM_PARTS, HEAD_SEQ_WORD, TAIL_SEQ_WORD, TAIL_TOTALS_WORD, TAIL_VERSION_WORD,
+    TOTAL_BYTES_WORD, unpack_meta,
+};
+use super::writer::{RingWriter, Start, WriteError};
 use crate::base::planted::{Planted, planted};
 
 impl RingWriter {
@@ -43,6 +46,28 @@ impl RingWriter {
         self.seq_limit = tail_seq + slot_count;
         self.position_limit = self.position_of(tail_seq) + data_bytes;
         Ok(())
+    }
+
+    /// Goes on at `start`, behind chunks that were never written here: all that came before is gone
+    /// and counted. For a ring that nobody reads at this moment.
+    ///
+    /// # Panics
+    /// If it has come further already.
+    pub fn skip_to(&mut self, start: &Start) {
+        assert!(start.seq >= self.seq_next);
+        self.begin_lap_at(start);
+        self.tail_totals = start.kinds;
+        self.tail_version += 2;
+        self.word(TAIL_VERSION_WORD).store(self.tail_version - 1, Ordering::Relaxed);
+        self.word(TOTAL_BYTES_WORD).store(start.total_bytes, Ordering::Relaxed);
+        self.word(HEAD_SEQ_WORD).store(start.seq - 1, Ordering::Release); // ring:publish
+        self.word(TAIL_SEQ_WORD).store(start.seq, Ordering::Release); // ring:tail
+        fence(Ordering::Release); // ring:claim, ring:totals
+        for (kind, total) in start.kinds.iter().enumerate() {
+            self.word(TAIL_TOTALS_WORD + 2 * kind).store(total.count, Ordering::Relaxed);
+            self.word(TAIL_TOTALS_WORD + 2 * kind + 1).store(total.bytes, Ordering::Relaxed);
+        }
+        self.word(TAIL_VERSION_WORD).store(self.tail_version, Ordering::Release); // ring:totals
     }
 
     /// Moves the tail to `tail_seq`, for everyone to see before anything is overwritten.

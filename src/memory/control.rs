@@ -9,14 +9,15 @@
 //! - `control:attention`: see [`ControlPage::set_attention`];
 //! - `control:progress`: a record under a version word, even when whole;
 //! - `control:server-asleep`: a server that is about to block and a producer in another process
-//!   that has something for it each store, pass a full fence, then look.
+//!   that has something for it each store, pass a full fence, then look; so do the server and a
+//!   reader in another process that sleeps on its descriptor.
 //!
 //! A page can stand at the start of a file that other processes map (`shared.rs`); a producer in
 //! another process tells with the same layout how far it is and how it ended.
 //!
 //! Tests: below; the attention handshake in `loom_tests.rs`.
 
-use std::num::NonZeroU8;
+use std::num::{NonZeroU8, NonZeroU64};
 
 use super::atomic::{AtomicBool, AtomicU64, Ordering, fence, full_fence, load_acquire, spin_hint};
 use super::copy;
@@ -34,7 +35,9 @@ const CREDIT_SEQ: usize = 1;
 const CREDIT_BYTES: usize = 2;
 const GATE_EPOCH: usize = 3;
 const READ_SEQ: usize = 4;
-const SERVER_ASLEEP: usize = 8; // On the line that a producer looks at anyway.
+/// On the line that a producer looks at anyway. 0: the server looks by itself; else it sleeps, and
+/// is to be woken for this chunk and all behind it, and for everything that is no chunk.
+const SERVER_ASLEEP: usize = 8;
 const DIRECT_READERS: usize = 9;
 const CLOSED: usize = 10;
 const ATTENTION: usize = 16;
@@ -206,11 +209,18 @@ impl ControlPage {
         futex::wake_all(epoch);
     }
 
-    /// Says whether the server is about to block, so that a producer in another process has to
-    /// knock. The server then has to look once more at the ring and at the producer's page.
-    pub fn set_server_asleep(&self, is_asleep: bool) {
-        self.segment.word(SERVER_ASLEEP).store(u64::from(is_asleep), Ordering::Relaxed);
+    /// Says that the server is about to block, so that a producer in another process has to knock:
+    /// for chunk `from_seq` and those behind it, and for everything that is no chunk. The server
+    /// then has to look once more at the ring and at the producer's page.
+    pub fn set_server_asleep(&self, from_seq: u64) {
+        assert!(from_seq > 0);
+        self.segment.word(SERVER_ASLEEP).store(from_seq, Ordering::Relaxed);
         full_fence(); // control:server-asleep
+    }
+
+    /// Says that the server looks by itself.
+    pub fn set_server_awake(&self) {
+        self.segment.word(SERVER_ASLEEP).store(0, Ordering::Relaxed);
     }
 
     /// How many readers in other processes read a producer's ring itself, and are to be woken by
@@ -299,11 +309,18 @@ impl ControlView {
         is_ours.then(|| ControlView { segment: segment.part(0, CONTROL_WORDS * 8) })
     }
 
-    /// Does the server have to be knocked for? To be asked after what it is to see, and one full
-    /// fence.
+    /// From which chunk on the server has to be knocked for, if it sleeps; for everything else it
+    /// then has to be in any case. To be asked after what it is to see, and one full fence.
     #[inline]
-    pub fn is_server_asleep(&self) -> bool {
-        self.segment.word(SERVER_ASLEEP).load(Ordering::Relaxed) != 0 // control:server-asleep
+    pub fn server_asleep(&self) -> Option<NonZeroU64> {
+        let from_seq = self.segment.word(SERVER_ASLEEP).load(Ordering::Relaxed);
+        NonZeroU64::new(from_seq) // control:server-asleep
+    }
+
+    /// Does the server sleep, and would not be knocked for chunk `seq`? To be asked after what it
+    /// is to see, and one full fence.
+    pub fn sleeps_through(&self, seq: u64) -> bool {
+        self.server_asleep().is_some_and(|from_seq| from_seq.get() > seq)
     }
 
     /// Are there readers of a producer's ring itself? To be asked after a publish and one full

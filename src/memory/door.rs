@@ -21,6 +21,48 @@ use super::shared::Guest;
 use super::writer::{RingWriter, Start};
 use crate::limits::DOOR_RING_BYTES;
 
+/// Memory for a ring that other processes read: bought, touched and sealed, and zero. To make it
+/// takes the kernel its time, to clear each page: not for a thread that others wait for.
+pub struct DoorMemory {
+    geometry: Geometry,
+    class_bytes: u32,
+    segment: Segment,
+    read_only: OwnedFd,
+}
+
+impl DoorMemory {
+    /// A window of `class_bytes`, one of [`DOOR_RING_BYTES`].
+    ///
+    /// # Errors
+    /// What the kernel says: no memory, no descriptors, no memfd, no /proc.
+    ///
+    /// # Panics
+    /// If no class has `class_bytes`.
+    pub fn buy(class_bytes: u32) -> io::Result<DoorMemory> {
+        assert!(DOOR_RING_BYTES.contains(&class_bytes));
+        let geometry = Geometry::of_class(class_bytes);
+        let memfd = Memfd::create(c"streamdoor-door")?;
+        memfd.allocate(0, geometry.window_bytes() as u64)?;
+        let segment = memfd.map(geometry.window_bytes())?;
+        super::segment::populate(&segment, 0, segment.bytes());
+        memfd.seal(DOOR_SEALS)?; // After the map: what is mapped stays writable, nothing new is.
+        let read_only = memfd.reopen_read_only()?;
+        Ok(DoorMemory { geometry, class_bytes, segment, read_only })
+    }
+
+    /// Of which class it is.
+    pub fn class_bytes(&self) -> u32 {
+        self.class_bytes
+    }
+
+    /// A ring in it that goes on where another one is.
+    pub fn into_ring(self, anchor: ClockAnchor, start: &Start) -> DoorRing {
+        let DoorMemory { geometry, segment, read_only, .. } = self;
+        let writer = RingWriter::starting(Lease::whole(segment, geometry), anchor, start);
+        DoorRing { writer, read_only }
+    }
+}
+
 /// A ring with a descriptor to hand out.
 pub struct DoorRing {
     /// The one writer.
@@ -48,16 +90,7 @@ impl DoorRing {
     /// # Panics
     /// If no class has `class_bytes`.
     pub fn starting(class_bytes: u32, anchor: ClockAnchor, start: &Start) -> io::Result<DoorRing> {
-        assert!(DOOR_RING_BYTES.contains(&class_bytes));
-        let geometry = Geometry::of_class(class_bytes);
-        let memfd = Memfd::create(c"streamdoor-door")?;
-        memfd.allocate(0, geometry.window_bytes() as u64)?;
-        let segment = memfd.map(geometry.window_bytes())?;
-        super::segment::populate(&segment, 0, segment.bytes());
-        memfd.seal(DOOR_SEALS)?; // After the map: what is mapped stays writable, nothing new is.
-        let read_only = memfd.reopen_read_only()?;
-        let writer = RingWriter::starting(Lease::whole(segment, geometry), anchor, start);
-        Ok(DoorRing { writer, read_only })
+        Ok(DoorMemory::buy(class_bytes)?.into_ring(anchor, start))
     }
 
     /// The descriptor for readers: read-only, close-on-exec.

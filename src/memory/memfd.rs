@@ -9,6 +9,9 @@
 //!   descriptor can be reopened for writing by whoever the mode lets in;
 //! - what another process hands us is refused unless its seals are in place.
 //!
+//! RLIMIT_FSIZE counts these files, too: a process that has one, and does not catch SIGXFSZ, is
+//! killed by buying more. The program does (`cli/signals.rs`).
+//!
 //! Not defended: ptrace and /proc/pid/mem of the same user. Tests: below, `tests/ring_process.rs`.
 
 use std::ffi::CStr;
@@ -16,13 +19,14 @@ use std::fmt;
 use std::fs::{File, Permissions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::sync::{Mutex, PoisonError};
 
 use memmap2::MmapOptions;
 
 use super::format::HeaderFault;
 use super::reader::RingReader;
-use super::segment::Segment;
+use super::segment::{Segment, WeakSegment};
 use crate::limits::DOOR_RING_BYTES;
 
 /// Seals of a ring that others may read: no size change, no new writer, and no way back.
@@ -103,7 +107,6 @@ impl Memfd {
     /// What the kernel has given for it, without what was given back.
     #[cfg(all(test, not(loom)))]
     pub(super) fn allocated_bytes(&self) -> io::Result<u64> {
-        use std::os::unix::fs::MetadataExt;
         Ok(self.file.metadata()?.blocks() * 512)
     }
 
@@ -190,14 +193,50 @@ impl Foreign {
         Ok(Foreign { file, bytes: bytes as usize })
     }
 
+    /// Maps it for reading, once for all of this process that read it: many mappings of the same
+    /// memory are many entries in what the processor keeps of page tables.
     pub(super) fn map_read_only(&self) -> Result<Segment, OpenError> {
-        let mapped = MmapOptions::new().len(self.bytes).map_raw_read_only(&self.file);
-        mapped.map(Segment::mapped).map_err(OpenError::Os)
+        let identity = Identity::of(&self.file).map_err(OpenError::Os)?;
+        let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+        shared.retain(|(_, segment)| segment.is_alive());
+        let found = shared.iter().find(|(other, _)| *other == identity);
+        if let Some(segment) = found.and_then(|(_, segment)| segment.upgrade()) {
+            return Ok(segment);
+        }
+        let mapped = MmapOptions::new().len(self.bytes).populate().map_raw_read_only(&self.file);
+        let segment = mapped.map(Segment::mapped).map_err(OpenError::Os)?;
+        shared.push((identity, segment.downgrade()));
+        Ok(segment)
     }
 
     pub(super) fn map_writable(&self) -> Result<Segment, OpenError> {
-        let mapped = MmapOptions::new().len(self.bytes).map_raw(&self.file);
+        let mapped = MmapOptions::new().len(self.bytes).populate().map_raw(&self.file);
         mapped.map(Segment::mapped).map_err(OpenError::Os)
+    }
+}
+
+/// What of others' files this process has mapped for reading.
+static SHARED: Mutex<Vec<(Identity, WeakSegment)>> = Mutex::new(Vec::new());
+
+/// Which file it is. The numbers of memfds come again after four thousand million of them; not in
+/// the same nanosecond.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Identity {
+    device: u64,
+    inode: u64,
+    changed: (i64, i64),
+    bytes: u64,
+}
+
+impl Identity {
+    fn of(file: &File) -> io::Result<Identity> {
+        let metadata = file.metadata()?;
+        Ok(Identity {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            changed: (metadata.ctime(), metadata.ctime_nsec()),
+            bytes: metadata.len(),
+        })
     }
 }
 

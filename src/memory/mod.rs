@@ -72,7 +72,7 @@ mod shared_tests;
 pub use control::{ControlPage, ControlView, FinalRecord, ProgressRecord, ShortText};
 pub use desk::{Desk, Flag, Left};
 pub use desk_slot::{DeskSlot, DeskView};
-pub use door::{DoorRing, ProducerRing};
+pub use door::{DoorMemory, DoorRing, ProducerRing};
 pub use exchange::{Closed, Exchange};
 pub use format::HeaderFault;
 pub use futex::WaitOutcome;
@@ -81,7 +81,7 @@ pub use layout::{
 };
 pub use lease::Lease;
 pub use memfd::OpenError;
-pub use owner::{Owner, OwnerView, OwnerWord};
+pub use owner::{Owner, OwnerView, OwnerWord, Room};
 pub use pool::{LeaseError, RingPool, RingPoolConfig, RingPoolUsage};
 pub use pressure::{Gauge, Pressure, Readings};
 pub use reader::{Poll, ReadError, RingReader, TailTotals};

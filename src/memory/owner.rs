@@ -21,7 +21,7 @@ use super::atomic::{AtomicU64, Ordering, fence, full_fence, load_acquire};
 use super::segment::Segment;
 
 const OWNER: usize = 0;
-const GATED: usize = 1;
+const ROOM: usize = 1;
 /// A pair of cache lines.
 pub(super) const OWNER_WORDS: usize = 16;
 
@@ -35,6 +35,17 @@ pub struct OwnerWord {
 #[derive(Clone)]
 pub struct OwnerView {
     segment: Segment,
+}
+
+/// How much room a producer has behind its gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Room {
+    /// Enough for a while.
+    Enough = 0,
+    /// It waits for some.
+    None = 1,
+    /// Less than half of its ring.
+    Short = 2,
 }
 
 /// What an owner word says.
@@ -93,10 +104,10 @@ impl OwnerWord {
         Ok(during())
     }
 
-    /// The producer waits for the gate to move, or waits no more. After `true` it has to look at
-    /// the gate once more.
-    pub fn set_gated(&self, is_gated: bool) {
-        self.segment.word(GATED).store(u64::from(is_gated), Ordering::Relaxed);
+    /// How much room the producer has behind its gate. After [`Room::None`] it has to look at the
+    /// gate once more: it waits for it to move.
+    pub fn set_room(&self, room: Room) {
+        self.segment.word(ROOM).store(room as u64, Ordering::Relaxed);
         full_fence(); // owner:gated
     }
 }
@@ -140,7 +151,12 @@ impl OwnerView {
     /// Does the producer wait for its gate to move? To be asked after the gate was set and one full
     /// fence.
     pub fn is_gated(&self) -> bool {
-        self.segment.word(GATED).load(Ordering::Relaxed) != 0 // owner:gated
+        self.segment.word(ROOM).load(Ordering::Relaxed) == Room::None as u64 // owner:gated
+    }
+
+    /// Does it wait, or will it have to soon?
+    pub fn is_short_of_room(&self) -> bool {
+        self.segment.word(ROOM).load(Ordering::Relaxed) != Room::Enough as u64
     }
 }
 

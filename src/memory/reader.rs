@@ -18,9 +18,9 @@ use super::copy;
 use super::format::{HeaderFault, read_header};
 use super::futex::{self, WaitOutcome};
 use super::layout::{
-    ClockAnchor, Descriptor, GENERATION_WORD, Geometry, HEAD_SEQ_WORD, KindTotals, META, MONO_NS,
-    OFFSET, POSITION, SEQ, TAIL_SEQ_WORD, TAIL_TOTALS_WORD, TAIL_VERSION_WORD, TOTAL_BYTES,
-    TOTAL_BYTES_WORD, unpack_meta,
+    ClockAnchor, DESCRIPTOR_WORDS, Descriptor, GENERATION_WORD, Geometry, HEAD_SEQ_WORD,
+    KindTotals, META, MONO_NS, OFFSET, POSITION, SEQ, TAIL_SEQ_WORD, TAIL_TOTALS_WORD,
+    TAIL_VERSION_WORD, TOTAL_BYTES, TOTAL_BYTES_WORD, unpack_meta,
 };
 use super::segment::Segment;
 use crate::limits::{KINDS_MAX, SEQLOCK_ATTEMPTS_MAX};
@@ -115,24 +115,37 @@ impl RingReader {
         if found_seq != seq {
             return self.poll_other(seq, found_seq);
         }
+        let found = self.descriptor(seq, line);
+        match (self.recheck(seq), found) {
+            (Err(loss), _) => loss.into(),
+            (Ok(()), Some(descriptor)) => Poll::Ready(descriptor),
+            (Ok(()), None) => Poll::Corrupt,
+        }
+    }
+
+    /// What stands in a descriptor, if a writer of ours can have written it. Only the re-check
+    /// tells whether it belongs together.
+    #[inline(always)]
+    fn descriptor(&self, seq: u64, line: &[AtomicU64; DESCRIPTOR_WORDS]) -> Option<Descriptor> {
         let position = line[POSITION].load(Ordering::Relaxed);
         let total_bytes = line[TOTAL_BYTES].load(Ordering::Relaxed);
         let mono_ns = line[MONO_NS].load(Ordering::Relaxed);
         let (length, header) = unpack_meta(line[META].load(Ordering::Relaxed));
         let offset = line[OFFSET].load(Ordering::Relaxed);
-        if let Err(loss) = self.recheck(seq) {
-            return loss.into();
-        }
-        let data_bytes = self.geometry.data_bytes();
         let is_sound = length <= self.geometry.length_max()
-            && offset <= u64::from(data_bytes - length)
+            && offset <= u64::from(self.geometry.data_bytes() - length)
             && offset.is_multiple_of(8)
             && (header.kind as usize) < KINDS_MAX;
-        if !is_sound {
-            return Poll::Corrupt;
-        }
         let offset = offset as u32;
-        Poll::Ready(Descriptor { seq, position, total_bytes, mono_ns, length, header, offset })
+        is_sound.then_some(Descriptor {
+            seq,
+            position,
+            total_bytes,
+            mono_ns,
+            length,
+            header,
+            offset,
+        })
     }
 
     /// The slot of `seq` holds another chunk, or none.
@@ -153,7 +166,7 @@ impl RingReader {
     ///
     /// # Errors
     /// [`ReadError`], never `Pending`; what is in `buffer` is then worthless.
-    #[inline]
+    #[inline(always)]
     pub fn copy(&self, descriptor: &Descriptor, buffer: &mut [u8]) -> Result<(), ReadError> {
         let length = descriptor.length;
         let Some(target) = buffer.get_mut(..length as usize) else {
@@ -165,12 +178,31 @@ impl RingReader {
         self.recheck(descriptor.seq)
     }
 
-    /// [`RingReader::poll`] and [`RingReader::copy`] in one.
+    /// [`RingReader::poll`] and [`RingReader::copy`] in one, with one re-check for both.
     ///
     /// # Errors
     /// [`ReadError`]; what is in `buffer` is then worthless.
-    #[inline]
+    #[inline(always)] // A descriptor is a cache line: it is not to be moved about.
     pub fn read(&self, seq: u64, buffer: &mut [u8]) -> Result<Descriptor, ReadError> {
+        let line = self.segment.line(self.geometry.descriptor_line(seq));
+        let found_seq = load_acquire(&line[SEQ]); // ring:publish
+        if found_seq < seq && self.word(GENERATION_WORD).load(Ordering::Relaxed) == self.generation
+        {
+            return Err(ReadError::Pending);
+        }
+        if found_seq == seq
+            && let Some(descriptor) = self.descriptor(seq, line)
+        {
+            self.copy(&descriptor, buffer)?;
+            return Ok(descriptor);
+        }
+        self.read_other(seq, buffer)
+    }
+
+    /// There was no chunk to be copied; if there is by now, it is.
+    #[cold]
+    #[inline(never)]
+    fn read_other(&self, seq: u64, buffer: &mut [u8]) -> Result<Descriptor, ReadError> {
         match self.poll(seq) {
             Poll::Ready(descriptor) => self.copy(&descriptor, buffer).map(|()| descriptor),
             Poll::Pending => Err(ReadError::Pending),
@@ -205,7 +237,7 @@ impl RingReader {
     }
 
     /// After a copy: is what was copied still chunk `seq`?
-    #[inline]
+    #[inline(always)]
     fn recheck(&self, seq: u64) -> Result<(), ReadError> {
         if !is_flawed(Flaw::ReaderFence) {
             fence(Ordering::Acquire); // ring:claim, ring:generation
@@ -225,6 +257,12 @@ impl RingReader {
         if tail_seq <= seq {
             return Ok(());
         }
+        Err(self.overtaken(tail_seq))
+    }
+
+    /// The tail stands behind what was read: is that so, or of two tenants, or a lie?
+    #[cold]
+    fn overtaken(&self, tail_seq: u64) -> ReadError {
         // A tail is at most one beyond a head that was stored before it.
         let head_seq = self.word(HEAD_SEQ_WORD).load(Ordering::Relaxed);
         if tail_seq - 1 > head_seq {
@@ -232,9 +270,9 @@ impl RingReader {
             fence(Ordering::Acquire);
             let generation = self.word(GENERATION_WORD).load(Ordering::Relaxed);
             let is_gone = generation != self.generation;
-            return Err(if is_gone { ReadError::Gone } else { ReadError::Corrupt });
+            return if is_gone { ReadError::Gone } else { ReadError::Corrupt };
         }
-        Err(ReadError::Overtaken { tail_seq })
+        ReadError::Overtaken { tail_seq }
     }
 
     #[inline]
@@ -247,6 +285,12 @@ impl RingReader {
     #[inline]
     pub fn head_seq(&self) -> u64 {
         load_acquire(self.word(HEAD_SEQ_WORD)) // ring:publish
+    }
+
+    /// Is chunk `seq` there, or was it? Chunks are there a moment before the head says so, and
+    /// their writer may lose the processor in between.
+    pub fn has_been(&self, seq: u64) -> bool {
+        seq <= self.head_seq() || !matches!(self.poll(seq), Poll::Pending | Poll::Gone)
     }
 
     /// The oldest chunk that is held. A hint, as [`RingReader::head_seq`].

@@ -48,8 +48,6 @@ pub struct WildCursor {
     pub cursor: u64,
     /// Where it had been before.
     pub cursor_before: u64,
-    /// The newest chunk.
-    pub head_seq: u64,
 }
 
 impl ReaderPage {
@@ -135,6 +133,12 @@ impl ReaderPageView {
         true
     }
 
+    /// As [`ReaderPageView::take_watch`], but the answer is given again.
+    pub fn has_watch(&self) -> bool {
+        let asleep = self.segment.word(ASLEEP).load(Ordering::Relaxed); // page:asleep
+        asleep & 1 == 1 && asleep != self.ended_watch
+    }
+
     /// Did the reader say that it wants no more?
     pub fn has_left(&self) -> bool {
         load_acquire(self.segment.word(LEFT)) != 0
@@ -147,12 +151,26 @@ impl ReaderPageView {
     /// [`WildCursor`] if it went backwards or beyond what exists.
     #[inline]
     pub fn sample(&mut self, tail_seq: u64, head_seq: u64) -> Result<u64, WildCursor> {
+        self.sample_if(|read_seq| read_seq <= head_seq).map(|cursor| cursor.max(tail_seq))
+    }
+
+    /// The reader's cursor. `has_been` says whether there ever was a chunk of this number.
+    ///
+    /// # Errors
+    /// As [`ReaderPageView::sample`].
+    pub fn sample_if(&mut self, has_been: impl Fn(u64) -> bool) -> Result<u64, WildCursor> {
         let cursor = load_acquire(self.segment.word(CURSOR)); // page:cursor
-        if cursor < self.cursor_seen || cursor > head_seq.saturating_add(1) {
-            return Err(WildCursor { cursor, cursor_before: self.cursor_seen, head_seq });
+        let cursor_before = self.cursor_seen;
+        if cursor < cursor_before || cursor > cursor_before && !has_been(cursor - 1) {
+            return Err(WildCursor { cursor, cursor_before });
         }
         self.cursor_seen = cursor;
-        Ok(cursor.max(tail_seq))
+        Ok(cursor)
+    }
+
+    /// Where the reader was when it was last looked at, as far as that could be.
+    pub fn cursor_seen(&self) -> u64 {
+        self.cursor_seen
     }
 
     /// What the reader says that it missed, in chunks and bytes: for people, and perhaps the one
@@ -172,8 +190,8 @@ impl ReaderPageView {
 
 impl fmt::Display for WildCursor {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let WildCursor { cursor, cursor_before, head_seq } = self;
-        write!(out, "a reader's cursor went from {cursor_before} to {cursor}; head is {head_seq}")
+        let WildCursor { cursor, cursor_before } = self;
+        write!(out, "a reader's cursor went from {cursor_before} to {cursor}, where it cannot be")
     }
 }
 
@@ -195,10 +213,7 @@ mod tests {
         page.set_cursor(10);
         assert_eq!(view.sample(7, 9), Ok(10)); // It has read everything.
         page.set_cursor(11);
-        assert_eq!(
-            view.sample(7, 9),
-            Err(WildCursor { cursor: 11, cursor_before: 10, head_seq: 9 })
-        );
+        assert_eq!(view.sample(7, 9), Err(WildCursor { cursor: 11, cursor_before: 10 }));
         page.set_cursor(9);
         assert!(view.sample(7, 9).is_err());
         page.set_cursor(u64::MAX);

@@ -52,6 +52,71 @@ fn read_all(reader: &RingReader, last: u64) -> (u64, u64) {
 }
 
 #[test]
+fn a_batch_is_there_at_once() {
+    let lease = Lease::heap(Geometry::custom(8, 256));
+    let mut writer = RingWriter::new(lease, ClockAnchor::default());
+    let reader = writer.reader();
+    let mut buffer = [0; 64];
+    write(&mut writer, b"a");
+    writer.begin_batch();
+    for (at, payload) in [b"b", b"c", b"d"].into_iter().enumerate() {
+        assert_eq!(write(&mut writer, payload), at as u64 + 2);
+        assert_eq!(reader.read(2, &mut buffer), Err(ReadError::Pending));
+        assert_eq!(reader.head_seq(), 1);
+    }
+    assert!(!reader.has_been(2) && reader.has_been(1));
+    assert_eq!(writer.end_batch(), 3);
+    assert_eq!(reader.head_seq(), 4);
+    for (seq, payload) in [(2, b"b"), (3, b"c"), (4, b"d")] {
+        let found = reader.read(seq, &mut buffer).unwrap();
+        assert_eq!((found.seq, &buffer[..found.length as usize]), (seq, &payload[..]));
+        assert!(reader.has_been(seq));
+    }
+    writer.begin_batch();
+    assert_eq!(writer.end_batch(), 0);
+    // Its own first chunk is in the way, until it has ended.
+    writer.begin_batch();
+    let gate_seq = writer.batch_seq();
+    let written = |writer: &mut RingWriter| {
+        let header = ChunkHeader::default();
+        writer.write(header, b"e", Instant::ZERO, gate_seq)
+    };
+    while written(&mut writer).is_ok() {}
+    assert_eq!(written(&mut writer), Err(WriteError::Gated { gate_seq: 5 }));
+    assert_eq!(writer.end_batch(), 8);
+    assert_eq!((reader.head_seq(), writer.batch_seq()), (12, u64::MAX));
+    writer.audit();
+}
+
+#[test]
+fn a_skip_is_counted_and_goes_on_where_it_says() {
+    let geometry = Geometry::custom(8, 256);
+    let mut writer = RingWriter::new(Lease::heap(geometry), ClockAnchor::default());
+    let reader = writer.reader();
+    let mut buffer = [0; 64];
+    for _ in 0..11 {
+        write(&mut writer, b"abc");
+    }
+    let mut kinds = KindTotals::default();
+    (kinds[0].count, kinds[0].bytes, kinds[3].count) = (20, 70, 9);
+    writer.skip_to(&Start { seq: 30, total_bytes: 70, kinds });
+    writer.audit();
+    assert_eq!((reader.head_seq(), reader.tail_seq(), reader.total_bytes()), (29, 30, 70));
+    assert_eq!(reader.tail_totals().unwrap().kinds, kinds);
+    assert_eq!(reader.read(11, &mut buffer), Err(ReadError::Overtaken { tail_seq: 30 }));
+    assert_eq!(reader.read(30, &mut buffer), Err(ReadError::Pending));
+    for seq in 30..60 {
+        assert_eq!(write(&mut writer, &[seq as u8]), seq);
+        writer.audit();
+        let found = reader.read(seq, &mut buffer).unwrap();
+        assert_eq!((found.total_bytes, buffer[0]), (70 + seq - 29, seq as u8));
+        assert_eq!(writer.payload(seq), [seq as u8]);
+    }
+    let tail = reader.tail_totals().unwrap();
+    assert_eq!(tail.kinds[0].count, 20 + tail.tail_seq - 30);
+}
+
+#[test]
 fn overtaken_readers_see_whole_chunks_and_count_what_they_missed() {
     let last: u64 = if cfg!(miri) { 60 } else { 400_000 };
     for geometry in [Geometry::custom(8, 64), Geometry::custom(64, 160), Geometry::of_class(4096)] {

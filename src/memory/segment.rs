@@ -11,7 +11,7 @@
 
 use std::io;
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use memmap2::{Advice, MmapRaw, UncheckedAdvice};
 
@@ -42,6 +42,29 @@ enum Backing {
     /// Of a file that others can cut off.
     #[cfg(not(loom))]
     Guarded(Guarded),
+}
+
+/// A segment of which another one may be all that keeps it alive.
+pub(super) struct WeakSegment {
+    base: NonNull<AtomicU64>,
+    word_count: usize,
+    backing: Weak<Backing>,
+}
+
+// SAFETY: as for `Segment`; there is no way to the memory but through one.
+unsafe impl Send for WeakSegment {}
+
+impl WeakSegment {
+    /// The segment, if it is still there.
+    pub fn upgrade(&self) -> Option<Segment> {
+        let WeakSegment { base, word_count, ref backing } = *self;
+        backing.upgrade().map(|backing| Segment { base, word_count, backing })
+    }
+
+    /// Is it still there?
+    pub fn is_alive(&self) -> bool {
+        self.backing.strong_count() > 0
+    }
 }
 
 /// Two cache lines: what keeps words of different writers apart also on the heap.
@@ -114,6 +137,12 @@ impl Segment {
         // SAFETY: in bounds of the segment by the assertions above (S1).
         let base = unsafe { self.base.add(offset_bytes / 8) };
         Segment { base, word_count: bytes / 8, backing: Arc::clone(&self.backing) }
+    }
+
+    /// The same, without keeping it alive.
+    pub(super) fn downgrade(&self) -> WeakSegment {
+        let backing = Arc::downgrade(&self.backing);
+        WeakSegment { base: self.base, word_count: self.word_count, backing }
     }
 
     /// Size in bytes.

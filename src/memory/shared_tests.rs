@@ -136,11 +136,11 @@ fn a_server_tells_through_its_control_file() {
     assert_eq!((view.gate(), view.final_record()), ((0, 0, 0, 0), None)); // It is shut.
     file.page.set_gate(3, 4, 5, 6);
     assert_eq!(view.gate(), (3, 4, 5, 6));
-    assert!(!view.is_server_asleep() && !view.has_direct_readers() && !view.is_closed());
-    file.page.set_server_asleep(true);
+    assert!(view.server_asleep().is_none() && !view.has_direct_readers() && !view.is_closed());
+    file.page.set_server_asleep(7);
     file.page.set_direct_readers(2);
     file.page.close();
-    assert!(view.is_server_asleep() && view.has_direct_readers() && view.is_closed());
+    assert!(view.server_asleep().is_some() && view.has_direct_readers() && view.is_closed());
     assert_eq!(view.gate(), (3, 4, 5, 6));
     let message = ShortText::new("half");
     let context = ShortText::new("{}");
@@ -214,10 +214,12 @@ fn a_producer_tells_through_its_ring_and_its_page() {
     let told = ProgressRecord { progress: 2.0, total: Some(4.0), reports: 1, message, context };
     page.set_progress(&told);
     assert_eq!((view.chunks_expected(), view.progress()), (Some(9), Some(told)));
-    page.owner().set_gated(true);
-    assert!(owner.is_gated());
-    page.owner().set_gated(false);
-    assert!(!owner.is_gated());
+    page.owner().set_room(Room::None);
+    assert!(owner.is_gated() && owner.is_short_of_room());
+    page.owner().set_room(Room::Short);
+    assert!(!owner.is_gated() && owner.is_short_of_room());
+    page.owner().set_room(Room::Enough);
+    assert!(!owner.is_gated() && !owner.is_short_of_room());
     let (verdict, totals) = (NonZeroU8::new(1).unwrap(), KindTotals::default());
     page.finish(&FinalRecord { verdict, head_seq: 1_001, totals }, "why");
     assert_eq!(view.final_record(), Some(FinalRecord { verdict, head_seq: 1_001, totals }));
@@ -403,7 +405,7 @@ fn whatever_stands_in_a_page_can_be_looked_at() {
         let _ = ControlPage::at(&segment, CONTROL_MAGIC);
         let view = ControlView::at(&segment, CONTROL_MAGIC).unwrap();
         let _ = (view.gate(), view.final_record(), view.error_text(), view.progress());
-        let _ = (view.chunks_expected(), view.exit(), view.is_closed(), view.is_server_asleep());
+        let _ = (view.chunks_expected(), view.exit(), view.is_closed(), view.server_asleep());
         let mut page = ReaderPageView::at(segment.clone(), 3);
         let (tail_seq, head_seq) = (3, 9);
         if let Ok(cursor) = page.sample(tail_seq, head_seq) {

@@ -35,6 +35,13 @@ use crate::base::Instant;
 use crate::base::planted::{Planted, planted};
 use crate::limits::KINDS_MAX;
 
+/// [`RingWriter::fetch_room`] fetches no more than that.
+const FETCH_BYTES_MAX: u32 = 512;
+/// No chunk has this number.
+const NO_BATCH: u64 = u64::MAX;
+/// Words of a cache line.
+const LINE_WORDS: usize = 8;
+
 /// The one writer of one ring.
 pub struct RingWriter {
     /// The number of the next chunk; `head_seq` is one less.
@@ -48,8 +55,9 @@ pub struct RingWriter {
     /// Position of the start of the data area in the present lap.
     lap_position: u64,
     total_bytes: u64,
+    last_length: u32,
     pub(super) geometry: Geometry,
-    /// The first chunk of this ring: 1, but for a relay.
+    /// The chunk that the first record is of: 1, but for a relay, or behind a skip.
     first_seq: u64,
     /// What every slot holds: our own record, one entry per slot that was ever used. Room for all
     /// of them is bought at once; what a short result never reaches is not touched.
@@ -57,6 +65,8 @@ pub struct RingWriter {
     pub(super) tail_seq: u64,
     pub(super) tail_version: u64,
     pub(super) tail_totals: KindTotals,
+    /// The first chunk of a batch that is under way; no other chunk has that number.
+    batch_seq: u64,
     /// Where a lent stretch is, until it is published.
     lent: Option<Room>,
     anchor: ClockAnchor,
@@ -143,12 +153,14 @@ impl RingWriter {
             position_limit: u64::from(geometry.data_bytes()),
             lap_position: 0,
             total_bytes: start.total_bytes,
+            last_length: 0,
             geometry,
             first_seq: start.seq,
             records: Vec::with_capacity(geometry.slot_count() as usize),
             tail_seq: start.seq,
             tail_version: 0,
             tail_totals: start.kinds,
+            batch_seq: NO_BATCH,
             lent: None,
             anchor,
             generation: lease.generation,
@@ -233,6 +245,39 @@ impl RingWriter {
         self.commit(header, Room { length: length as u32, ..lent }, now)
     }
 
+    /// Holds nothing, and begins at `start`, where the next payload would have gone.
+    pub(super) fn begin_lap_at(&mut self, start: &Start) {
+        self.first_seq = start.seq;
+        self.records.clear();
+        self.seq_next = start.seq;
+        self.tail_seq = start.seq;
+        self.seq_limit = start.seq + u64::from(self.geometry.slot_count());
+        self.position_limit = self.position_next + u64::from(self.geometry.data_bytes());
+        self.total_bytes = start.total_bytes;
+        self.lent = None;
+    }
+
+    /// Takes the cache lines in which a payload as long as the last one would stand next from
+    /// whoever has read them last: the next chunk then does not wait for them. For a moment at
+    /// which nobody waits.
+    #[inline]
+    pub fn fetch_room(&self) {
+        let (offset, length) = (self.position_next - self.lap_position, self.last_length);
+        let end = padded(length.min(FETCH_BYTES_MAX));
+        let is_free = self.position_next + end <= self.position_limit
+            && offset + end <= u64::from(self.geometry.data_bytes());
+        if is_free {
+            // Nothing valid stands there, and nobody else writes: a word of each line is enough.
+            let first = (self.geometry.data_start() + offset as usize) / 8;
+            for word in (0..end as usize / 8).step_by(LINE_WORDS) {
+                self.word(first + word).store(0, Ordering::Relaxed);
+            }
+            if end > 0 {
+                self.word(first + end as usize / 8 - 1).store(0, Ordering::Relaxed);
+            }
+        }
+    }
+
     /// Finds room for `length` bytes and claims it.
     #[inline]
     fn room(&mut self, length: usize, gate_seq: u64) -> Result<Room, WriteError> {
@@ -278,6 +323,7 @@ impl RingWriter {
         assert!((header.kind as usize) < KINDS_MAX);
         let seq = self.seq_next;
         self.total_bytes += u64::from(room.length);
+        self.last_length = room.length;
         let record = Record {
             position: room.position,
             total_bytes: self.total_bytes,
@@ -300,10 +346,44 @@ impl RingWriter {
         line[MONO_NS].store(record.mono_ns, Ordering::Relaxed);
         line[META].store(record.meta, Ordering::Relaxed);
         line[OFFSET].store(u64::from(room.offset), Ordering::Relaxed);
+        if self.batch_seq != NO_BATCH {
+            if seq != self.batch_seq {
+                line[SEQ].store(seq, Ordering::Release); // ring:publish
+            }
+            return seq; // To who waits for the first of them, none is there yet.
+        }
         line[SEQ].store(seq, Ordering::Release); // ring:publish
         self.word(TOTAL_BYTES_WORD).store(record.total_bytes, Ordering::Relaxed);
         self.word(HEAD_SEQ_WORD).store(seq, Ordering::Release); // ring:publish
         seq
+    }
+
+    /// What is written from now on is there for others when the batch ends, all of it at once: who
+    /// waits for the first chunk leaves the lines of the others alone until then.
+    pub fn begin_batch(&mut self) {
+        assert!(self.batch_seq == NO_BATCH);
+        self.batch_seq = self.seq_next;
+    }
+
+    /// From where on nothing may be overwritten while this batch lasts; `u64::MAX` if there is
+    /// none. Whoever writes has to give no larger gate.
+    #[inline]
+    pub fn batch_seq(&self) -> u64 {
+        self.batch_seq
+    }
+
+    /// Ends a batch. How many chunks it had.
+    pub fn end_batch(&mut self) -> u64 {
+        let first_seq = std::mem::replace(&mut self.batch_seq, NO_BATCH);
+        if first_seq >= self.seq_next {
+            return 0;
+        }
+        assert!(self.is_held(first_seq));
+        let line = self.lease.segment.line(self.geometry.descriptor_line(first_seq));
+        line[SEQ].store(first_seq, Ordering::Release); // ring:publish
+        self.word(TOTAL_BYTES_WORD).store(self.total_bytes, Ordering::Relaxed);
+        self.word(HEAD_SEQ_WORD).store(self.seq_next - 1, Ordering::Release); // ring:publish
+        self.seq_next - first_seq
     }
 
     /// For a control of the loom models: the chunk is announced before its bytes are there.
@@ -358,6 +438,13 @@ impl RingWriter {
     #[inline]
     pub fn is_held(&self, seq: u64) -> bool {
         seq >= self.tail_seq && seq < self.seq_next
+    }
+
+    /// Would less than half of what it holds have to go before `gate_seq` is in the way? It is
+    /// asked for by who moves the gate, which takes a while.
+    pub fn is_short_of_room(&self, gate_seq: u64) -> bool {
+        let free = gate_seq.clamp(self.tail_seq, self.seq_next) - self.tail_seq;
+        free < (self.seq_next - self.tail_seq) / 2
     }
 
     /// Payload bytes of all chunks so far.

@@ -6,17 +6,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 
 use crate::reactor::socket_calls::DESCRIPTORS_SENT_MAX;
-use crate::reactor::{
-    ConnectionId, End, PolledReactor, Reactor, ReleasedSocket, SendError, SocketEvent, UringReactor,
-};
-
-fn for_each_backend(test: fn(&mut dyn Reactor)) {
-    test(&mut PolledReactor::new(8).unwrap());
-    match UringReactor::new(8) {
-        Ok(mut reactor) => test(&mut reactor),
-        Err(reason) => println!("not run: {reason}"),
-    }
-}
+use crate::reactor::testing::for_each_backend;
+use crate::reactor::{ConnectionId, End, Reactor, ReleasedSocket, SendError, SocketEvent};
 
 /// A connection, and who reads what is sent on it.
 fn connection(reactor: &mut dyn Reactor) -> (ConnectionId, UnixStream, UnixStream) {

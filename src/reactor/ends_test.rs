@@ -6,17 +6,10 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use crate::reactor::testing::for_each_backend;
 use crate::reactor::{
     ConnectionId, End, PolledReactor, Reactor, ReleasedSocket, SendError, SocketEvent, UringReactor,
 };
-
-fn for_each_backend(test: fn(&mut dyn Reactor)) {
-    test(&mut PolledReactor::new(8).unwrap());
-    match UringReactor::new(8) {
-        Ok(mut reactor) => test(&mut reactor),
-        Err(reason) => println!("not run: {reason}"),
-    }
-}
 
 /// What a program is given, and what whoever started it keeps.
 struct Given {

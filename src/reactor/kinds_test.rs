@@ -6,17 +6,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use crate::reactor::{
-    Buffer, Completion, IoError, Operation, PolledReactor, Reactor, UringReactor,
-};
-
-fn for_each_backend(test: fn(&mut dyn Reactor)) {
-    test(&mut PolledReactor::new(8).unwrap());
-    match UringReactor::new(8) {
-        Ok(mut reactor) => test(&mut reactor),
-        Err(reason) => println!("not run: {reason}"),
-    }
-}
+use crate::reactor::testing::for_each_backend;
+use crate::reactor::{Buffer, Completion, IoError, Operation, Reactor};
 
 fn read(reactor: &mut dyn Reactor, file: &impl AsRawFd, size_bytes: u32) {
     let buffer = Buffer::zeroed(size_bytes);

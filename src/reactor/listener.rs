@@ -19,7 +19,7 @@ use crate::reactor::socket_calls::{self as calls, RawAddress};
 use crate::reactor::{IoError, ListenAddress, ListenError, ListenOptions};
 
 /// The longest path of a socket: `sun_path` less its zero byte.
-const PATH_BYTES_MAX: usize = 107;
+pub const PATH_BYTES_MAX: usize = 107;
 
 /// A listening socket, and the file that goes with it.
 #[derive(Debug)]

@@ -9,13 +9,14 @@
 //! [`waker`], [`polled`] (the simpler backend), [`uring`], [`probe`] (which of the two), [`idle`]
 //! (when to poll and when to block). Then sockets: [`socket`] (their values), [`released`] (on
 //! their way to another reactor), `ends.rs` (their descriptors), `socket_calls.rs` and
-//! `listener.rs` (what both backends share),
+//! `listener.rs` and `connecting.rs` (what both backends share),
 //! `polled_net.rs`, `uring_net.rs` (with `uring_net/`), `uring_buffers.rs`.
 //! Beside all that, [`watch`] looks after the machine's memory.
 //! Tests: `tests/reactor/` runs one list against all three.
 
 pub mod buffer;
 pub mod clock;
+mod connecting;
 mod ends;
 pub mod idle;
 mod inventory;
@@ -45,6 +46,8 @@ mod descriptors_test;
 mod ends_test;
 #[cfg(test)]
 mod kinds_test;
+#[cfg(test)]
+mod testing;
 
 pub use buffer::Buffer;
 pub use clock::Clock;
@@ -57,8 +60,8 @@ pub use probe::{AnyReactor, Choice, OpenError, Report, open, open_with_sockets};
 pub use random::random_bytes;
 pub use released::{AdoptError, ReleasedSocket};
 pub use socket::{
-    ConnectionId, ListenAddress, ListenError, ListenOptions, ListenerId, Peer, SendError,
-    SocketCounters, SocketEvent, SocketLimits,
+    ConnectAddress, ConnectError, ConnectionId, ListenAddress, ListenError, ListenOptions,
+    ListenerId, Peer, SendError, SocketCounters, SocketEvent, SocketLimits,
 };
 pub use uring::UringReactor;
 pub use waker::Waker;
@@ -152,6 +155,16 @@ use crate::base::Instant;
 ///   these others share is not ended with it.
 /// - **R25 wake another.** [`Reactor::wake`] does what [`Waker::wake`] does, with this reactor's
 ///   means: the other one may sleep until this one polls, blocks or is dropped.
+/// - **R26 connect.** [`Reactor::connect`] never waits, and gives a name or an error that has left
+///   nothing behind. Of the name one of two is told, once: [`SocketEvent::Connected`], and from
+///   then on it is a connection as one that was accepted; or [`SocketEvent::Ended`] with the
+///   reason, during a pause of receiving too, and then sends are broken for that reason and there
+///   is nothing to do but [`Reactor::close`]. However soon it is known what comes of it, it is told
+///   by an event. Until then sends move nothing, at no cost and without a
+///   [`SocketEvent::Writable`] that follows; a pause of receiving is remembered; finishes and
+///   releases do nothing; a close gives the try up, after which there is no event. A reactor does
+///   not give up by itself: the kernel does after minutes. It holds a place from the beginning, as
+///   any connection does. A Unix listener whose queue is full refuses (EAGAIN).
 pub trait Reactor {
     /// The time, read now: one turn reads it once and hands it down.
     fn now(&mut self) -> Instant;
@@ -232,6 +245,17 @@ pub trait Reactor {
         }
     }
 
+    /// Begins to connect: [`SocketEvent::Connected`] or [`SocketEvent::Ended`] follows (R26).
+    ///
+    /// # Errors
+    /// [`ConnectError`]; nothing is left behind then.
+    fn connect(&mut self, address: &ConnectAddress) -> Result<ConnectionId, ConnectError> {
+        let opened = self.open_sockets(SocketLimits::default());
+        opened.map_err(|error| ConnectError::without_sockets(address, &error))?;
+        let (net, _) = self.net_mut().expect("just opened");
+        net.connect(address)
+    }
+
     /// Whether the bytes of `connection` are received; true at first.
     fn set_receiving(&mut self, connection: ConnectionId, is_receiving: bool) {
         if let Some((net, _)) = self.net_mut() {
@@ -305,7 +329,7 @@ pub trait Reactor {
         net.next_event(counters)
     }
 
-    /// Connections that were told of, or adopted, and are neither closed nor given away.
+    /// Connections that were told of, asked for or adopted, and are neither closed nor given away.
     fn connection_count(&self) -> usize {
         self.net().map_or(0, |net| net.connection_count())
     }
@@ -322,6 +346,7 @@ pub trait Net {
     ) -> Result<ListenerId, ListenError>;
     fn listen_address(&self, listener: ListenerId) -> Option<ListenAddress>;
     fn close_listener(&mut self, listener: ListenerId);
+    fn connect(&mut self, address: &ConnectAddress) -> Result<ConnectionId, ConnectError>;
     fn set_receiving(&mut self, connection: ConnectionId, is_receiving: bool);
     fn send(
         &mut self,

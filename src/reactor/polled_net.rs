@@ -16,13 +16,15 @@ use mio::{Interest, Registry, Token};
 
 use crate::base::{Handle, Instant, Pool};
 use crate::limits::{LISTENER_PAUSE, RECEIVE_SCRATCH_BYTES};
+use crate::reactor::connecting::{self, Begun};
 use crate::reactor::ends::Ends;
 use crate::reactor::listener::{self, Listener};
 use crate::reactor::released::Past;
 use crate::reactor::socket_calls::{self as calls, AcceptRefusal};
 use crate::reactor::{
-    AdoptError, Clock, ConnectionId, IoError, ListenAddress, ListenError, ListenOptions,
-    ListenerId, Net, Peer, ReleasedSocket, SendError, SocketCounters, SocketEvent, SocketLimits,
+    AdoptError, Clock, ConnectAddress, ConnectError, ConnectionId, IoError, ListenAddress,
+    ListenError, ListenOptions, ListenerId, Net, Peer, ReleasedSocket, SendError, SocketCounters,
+    SocketEvent, SocketLimits,
 };
 
 /// Set in the low half of a token: a socket, not a descriptor number, which is never negative.
@@ -46,6 +48,8 @@ struct ListenerSlot {
 struct Connection {
     ends: Ends,
     past: Past,
+    /// Asked for, and not told of. `past.broken` says why nothing came of it, if that is known.
+    is_connecting: bool,
     /// Out of epoll already; to be given away when its turn comes.
     is_releasing: bool,
     is_touched: bool,
@@ -61,6 +65,7 @@ impl Connection {
         Connection {
             ends,
             past,
+            is_connecting: false,
             is_releasing: false,
             is_touched: false,
             is_receiving: true,
@@ -82,6 +87,7 @@ enum Touched {
 
 enum Happening {
     Accepted(ListenerId, ConnectionId, Peer),
+    Connected(ConnectionId, Peer),
     Received(ConnectionId, usize),
     Ended(ConnectionId, Option<IoError>),
     Writable(ConnectionId),
@@ -149,7 +155,8 @@ impl PolledNet {
         let Some(slot) = self.connections.get_mut(handle) else { return };
         let is_over = event.is_error() || event.is_write_closed();
         slot.may_receive |= event.is_readable() || event.is_read_closed() || is_over;
-        slot.may_send |= slot.is_cut && (event.is_writable() || is_over);
+        let wants_to_send = slot.is_cut || slot.is_connecting;
+        slot.may_send |= wants_to_send && (event.is_writable() || is_over);
         self.touch(handle);
     }
 
@@ -158,7 +165,11 @@ impl PolledNet {
         let Some(slot) = self.connections.get_mut(handle) else { return };
         let can_receive = slot.may_receive && slot.is_receiving && !slot.past.has_ended;
         let can_send = slot.is_cut && slot.may_send;
-        if (can_receive || can_send) && !slot.is_touched {
+        let is_worth_a_try = match slot.is_connecting {
+            true => slot.may_send,
+            false => can_receive || can_send,
+        };
+        if is_worth_a_try && !slot.is_touched {
             slot.is_touched = true;
             self.touched.push_back(Touched::Connection(handle));
         }
@@ -175,6 +186,41 @@ impl PolledNet {
     /// A connection that the owner may use: not closed, and not on its way out.
     fn owned(&mut self, id: ConnectionId) -> Option<&mut Connection> {
         self.connections.get_mut(id.0).filter(|slot| !slot.is_releasing)
+    }
+
+    /// Such a one that has been told of.
+    fn settled(&mut self, id: ConnectionId) -> Option<&mut Connection> {
+        self.owned(id).filter(|slot| !slot.is_connecting)
+    }
+
+    /// Tells what came of a connection that was asked for.
+    fn try_connecting(
+        &mut self,
+        handle: Handle,
+        counters: &mut SocketCounters,
+    ) -> Option<Happening> {
+        let slot = self.connections.get_mut(handle)?;
+        if !std::mem::take(&mut slot.may_send) {
+            return None; // It was touched for something else.
+        }
+        slot.is_connecting = false;
+        let id = ConnectionId(handle);
+        let known = slot.past.broken.map_or(Ok(()), Err);
+        match known.and_then(|()| connecting::outcome(slot.ends.input())) {
+            Ok(peer) => {
+                slot.past.peer = peer;
+                slot.may_receive = true;
+                counters.connected_count += 1;
+                self.touch(handle);
+                Some(Happening::Connected(id, peer))
+            }
+            Err(error) => {
+                slot.past.has_ended = true;
+                slot.past.broken = Some(error);
+                counters.unconnected_count += 1;
+                Some(Happening::Ended(id, Some(error)))
+            }
+        }
     }
 
     fn accept(&mut self, handle: Handle, counters: &mut SocketCounters) -> Option<Happening> {
@@ -284,6 +330,9 @@ impl PolledNet {
             self.resume_listeners();
             return Some(Happening::Released(id, ReleasedSocket::of_kernel(slot.ends, slot.past)));
         }
+        if slot.is_connecting {
+            return self.try_connecting(handle, counters);
+        }
         if slot.is_cut && slot.may_send {
             slot.is_cut = false;
             slot.may_send = false;
@@ -345,6 +394,23 @@ impl Net for PolledNet {
         }
     }
 
+    fn connect(&mut self, address: &ConnectAddress) -> Result<ConnectionId, ConnectError> {
+        let connections_max = self.connections.capacity();
+        if self.connections.count() == connections_max {
+            return Err(ConnectError::TooMany { connections_max });
+        }
+        let Begun { fd, outcome } = connecting::begin(address)?;
+        let mut slot = Connection::new(Ends::of_socket(fd), Past::none(Peer::of(address)));
+        slot.is_connecting = true;
+        slot.may_send = outcome.is_some();
+        slot.past.broken = outcome.and_then(Result::err);
+        self.insert(slot).map_err(|(_, error)| ConnectError::Failed {
+            address: address.clone(),
+            call: "epoll_ctl",
+            error,
+        })
+    }
+
     fn set_receiving(&mut self, id: ConnectionId, is_receiving: bool) {
         if let Some(slot) = self.owned(id) {
             slot.is_receiving = is_receiving;
@@ -360,6 +426,9 @@ impl Net for PolledNet {
         counters: &mut SocketCounters,
     ) -> Result<usize, SendError> {
         let slot = self.owned(id).ok_or(SendError::Unknown)?;
+        if slot.is_connecting {
+            return Ok(0);
+        }
         if let Some(error) = slot.past.broken {
             return Err(SendError::Broken(error));
         }
@@ -382,7 +451,7 @@ impl Net for PolledNet {
     }
 
     fn finish(&mut self, id: ConnectionId) {
-        if let Some(slot) = self.owned(id) {
+        if let Some(slot) = self.settled(id) {
             slot.ends.finish();
         }
     }
@@ -398,7 +467,7 @@ impl Net for PolledNet {
 
     fn release(&mut self, id: ConnectionId, _: &mut SocketCounters) {
         // Bytes are received when they are asked for, so none are under way.
-        let Some(slot) = self.owned(id) else { return };
+        let Some(slot) = self.settled(id) else { return };
         slot.is_releasing = true;
         let (input, output) = (slot.ends.input(), slot.ends.own_output());
         if !std::mem::replace(&mut slot.is_touched, true) {
@@ -435,6 +504,7 @@ impl Net for PolledNet {
             Happening::Accepted(listener, connection, peer) => {
                 SocketEvent::Accepted { listener, connection, peer }
             }
+            Happening::Connected(connection, peer) => SocketEvent::Connected { connection, peer },
             Happening::Received(connection, size_bytes) => {
                 SocketEvent::Received { connection, bytes: &self.scratch[..size_bytes] }
             }

@@ -38,6 +38,24 @@ impl fmt::Display for ListenAddress {
     }
 }
 
+/// Where to connect to.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum ConnectAddress {
+    /// An address and a port.
+    Tcp(SocketAddr),
+    /// The path of a socket on which somebody listens.
+    Unix(PathBuf),
+}
+
+impl fmt::Display for ConnectAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ConnectAddress::Tcp(address) => write!(f, "{address}"),
+            ConnectAddress::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
 /// A text that is no [`ListenAddress`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AddressParseError {
@@ -93,6 +111,16 @@ pub enum Peer {
     },
 }
 
+impl Peer {
+    /// Who is asked to connect, as far as that is known before he has.
+    pub(crate) fn of(address: &ConnectAddress) -> Peer {
+        match address {
+            ConnectAddress::Tcp(address) => Peer::Tcp(*address),
+            ConnectAddress::Unix(_) => Peer::Unix { pid: 0, uid: u32::MAX, gid: u32::MAX },
+        }
+    }
+}
+
 impl fmt::Display for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -128,6 +156,14 @@ pub enum SocketEvent<'a> {
         /// The new one.
         connection: ConnectionId,
         /// Who.
+        peer: Peer,
+    },
+    /// A connection that was asked for is there: told once, before anything else of it. If it comes
+    /// to nothing, [`SocketEvent::Ended`] says why instead.
+    Connected {
+        /// Which.
+        connection: ConnectionId,
+        /// Who is at the other end.
         peer: Peer,
     },
     /// The next bytes; never none.
@@ -177,6 +213,64 @@ impl fmt::Display for SendError {
 }
 
 impl std::error::Error for SendError {}
+
+/// Why it is not even tried to connect. What the other end or the way to it says comes as
+/// [`SocketEvent::Ended`], however soon it is known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ConnectError {
+    /// Close a connection first, or wait until one is.
+    TooMany {
+        /// The limit of this reactor.
+        connections_max: u32,
+    },
+    /// Choose another path: the kernel takes so many bytes at most, and no zero byte.
+    BadPath {
+        /// Which.
+        path: PathBuf,
+        /// The limit.
+        bytes_max: usize,
+    },
+    /// Out of descriptors or memory: later.
+    Failed {
+        /// Where to.
+        address: ConnectAddress,
+        /// Which call.
+        call: &'static str,
+        /// What the kernel said.
+        error: IoError,
+    },
+}
+
+impl ConnectError {
+    /// There are no sockets at all.
+    pub(crate) fn without_sockets(
+        address: &ConnectAddress,
+        error: &std::io::Error,
+    ) -> ConnectError {
+        let error = IoError(error.raw_os_error().unwrap_or(libc::EIO));
+        ConnectError::Failed { address: address.clone(), call: "opening sockets", error }
+    }
+}
+
+impl fmt::Display for ConnectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ConnectError::TooMany { connections_max } => {
+                write!(f, "a shard has at most {connections_max} connections")
+            }
+            ConnectError::BadPath { path, bytes_max } => write!(
+                f,
+                "connect to unix:{}: a path of 1 to {bytes_max} bytes without zeros is needed",
+                path.display()
+            ),
+            ConnectError::Failed { address, call, error } => {
+                write!(f, "connect to {address}: {call}: {error}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for ConnectError {}
 
 /// Why nobody listens now.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -282,6 +376,10 @@ pub struct SocketCounters {
     pub accepted_count: u64,
     /// Connections that were gone before they could be told of.
     pub aborted_count: u64,
+    /// Connections that were asked for and came to be.
+    pub connected_count: u64,
+    /// Connections that were asked for and came to nothing, whoever is to blame.
+    pub unconnected_count: u64,
     /// Connections that their owner closed.
     pub closed_count: u64,
     /// Connections that were given away.

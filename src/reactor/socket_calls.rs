@@ -172,6 +172,14 @@ pub fn peer(fd: RawFd) -> Result<Peer, IoError> {
     Ok(Peer::Unix { pid: credentials.pid, uid: credentials.uid, gid: credentials.gid })
 }
 
+/// The error that a socket has had since it was last asked.
+pub fn pending_error(fd: RawFd) -> Result<(), IoError> {
+    match option(fd, libc::SO_ERROR)? {
+        0 => Ok(()),
+        code => Err(IoError(code)),
+    }
+}
+
 /// Somebody with the rights of this process.
 pub fn own_process() -> Peer {
     // SAFETY: takes nothing, and never fails.
@@ -363,14 +371,17 @@ pub fn set_blocking(fd: RawFd, is_blocking: bool) {
 
 /// Is this socket a stream of bytes?
 pub fn is_stream(fd: RawFd) -> Result<bool, IoError> {
-    let mut kind: libc::c_int = 0;
+    Ok(option(fd, libc::SO_TYPE)? == libc::SOCK_STREAM)
+}
+
+/// An option of every socket that is an int.
+fn option(fd: RawFd, name: i32) -> Result<i32, IoError> {
+    let mut value: libc::c_int = 0;
     let mut size_bytes = size_of::<libc::c_int>() as libc::socklen_t;
-    let start = std::ptr::from_mut(&mut kind).cast();
+    let start = std::ptr::from_mut(&mut value).cast();
     // SAFETY: room for an int, and its size.
-    checked(unsafe {
-        libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_TYPE, start, &mut size_bytes)
-    })?;
-    Ok(kind == libc::SOCK_STREAM)
+    checked(unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, name, start, &mut size_bytes) })?;
+    Ok(value)
 }
 
 /// Ends one direction or both. A peer that has gone already is no error.

@@ -11,6 +11,7 @@
 //! - N3 a connection that is paused holds what raced with the pause in memory of its own.
 
 mod accept;
+mod connect;
 mod receive;
 mod release;
 #[cfg(test)]
@@ -30,8 +31,9 @@ use crate::reactor::released::Past;
 use crate::reactor::uring_buffers::{GROUP, ReceiveBuffers};
 use crate::reactor::uring_table::{PURPOSE_SHIFT, Purpose, user_data};
 use crate::reactor::{
-    AdoptError, Clock, ConnectionId, IoError, ListenAddress, ListenError, ListenOptions,
-    ListenerId, Net, Peer, ReleasedSocket, SendError, SocketCounters, SocketEvent, SocketLimits,
+    AdoptError, Clock, ConnectAddress, ConnectError, ConnectionId, IoError, ListenAddress,
+    ListenError, ListenOptions, ListenerId, Net, Peer, ReleasedSocket, SendError, SocketCounters,
+    SocketEvent, SocketLimits,
 };
 
 /// Where an accept, a receive or a wait for writability stands.
@@ -56,6 +58,8 @@ struct Connection {
     past: Past,
     receive: Flight,
     writable: Flight,
+    /// Asked for, and not told of. `past.broken` says why nothing came of it, if that is known.
+    is_connecting: bool,
     is_receiving: bool,
     is_cut: bool,
     is_closing: bool,
@@ -72,6 +76,7 @@ impl Connection {
             past,
             receive: Flight::Idle,
             writable: Flight::Idle,
+            is_connecting: false,
             is_receiving: true,
             is_cut: false,
             is_closing: false,
@@ -87,6 +92,8 @@ const _: () = assert!(size_of::<Connection>() <= 128);
 
 enum Happening {
     Accepted(ListenerId, ConnectionId, Peer),
+    /// It is known what comes of it.
+    Connected(ConnectionId),
     Received {
         id: ConnectionId,
         buffer: u16,
@@ -231,7 +238,9 @@ impl UringNet {
         let Some(slot) = self.connections.get_mut(handle) else { return };
         slot.writable = Flight::Idle;
         let is_ours = !slot.is_closing && !slot.is_releasing;
-        if is_ours && std::mem::take(&mut slot.is_cut) {
+        if is_ours && slot.is_connecting {
+            self.events.push_back(Happening::Connected(ConnectionId(handle)));
+        } else if is_ours && std::mem::take(&mut slot.is_cut) {
             self.events.push_back(Happening::Writable(ConnectionId(handle)));
         }
         self.settle(handle, counters);
@@ -321,6 +330,10 @@ impl Net for UringNet {
         }
     }
 
+    fn connect(&mut self, address: &ConnectAddress) -> Result<ConnectionId, ConnectError> {
+        self.begin_connect(address)
+    }
+
     fn set_receiving(&mut self, id: ConnectionId, is_receiving: bool) {
         let Some(slot) = owned(&mut self.connections, id) else { return };
         slot.is_receiving = is_receiving;
@@ -348,6 +361,9 @@ impl Net for UringNet {
         counters: &mut SocketCounters,
     ) -> Result<usize, SendError> {
         let slot = owned(&mut self.connections, id).ok_or(SendError::Unknown)?;
+        if slot.is_connecting {
+            return Ok(0);
+        }
         if let Some(error) = slot.past.broken {
             return Err(SendError::Broken(error));
         }
@@ -374,7 +390,7 @@ impl Net for UringNet {
     }
 
     fn finish(&mut self, id: ConnectionId) {
-        if let Some(slot) = owned(&mut self.connections, id) {
+        if let Some(slot) = settled(&mut self.connections, id) {
             slot.ends.finish();
         }
     }
@@ -411,6 +427,16 @@ impl Net for UringNet {
                 Happening::Accepted(listener, connection, peer) => {
                     return Some(SocketEvent::Accepted { listener, connection, peer });
                 }
+                Happening::Connected(id) => match self.outcome_of_connect(id, counters) {
+                    None => {}
+                    Some(Ok(peer)) => {
+                        return Some(SocketEvent::Connected { connection: id, peer });
+                    }
+                    Some(Err(error)) => {
+                        let error = Some(error);
+                        return Some(SocketEvent::Ended { connection: id, error });
+                    }
+                },
                 Happening::Writable(connection) => {
                     if owned(&mut self.connections, connection).is_some() {
                         return Some(SocketEvent::Writable { connection });
@@ -470,6 +496,11 @@ fn live(connections: &mut Pool<Connection>, id: ConnectionId) -> Option<&mut Con
 /// A connection that the owner may use: live, and not on its way out.
 fn owned(connections: &mut Pool<Connection>, id: ConnectionId) -> Option<&mut Connection> {
     live(connections, id).filter(|slot| !slot.is_releasing)
+}
+
+/// Such a one that has been told of.
+fn settled(connections: &mut Pool<Connection>, id: ConnectionId) -> Option<&mut Connection> {
+    owned(connections, id).filter(|slot| !slot.is_connecting)
 }
 
 /// From owed to armed; None if it is not owed any more.

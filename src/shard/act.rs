@@ -18,7 +18,7 @@ use crate::memory::{
 };
 use crate::reactor::Reactor;
 use crate::tool::Host;
-use crate::trace::Code;
+use crate::trace::{Code, Duty};
 
 impl<R: Reactor + 'static> Shard<R> {
     /// Carries out everything the engine wishes.
@@ -52,11 +52,14 @@ impl<R: Reactor + 'static> Shard<R> {
     #[inline]
     fn begin_fan_out(&mut self) {
         self.worked = true;
+        self.did.note(Duty::Deliveries);
         let &FanOut { execution, from_seq, until_seq, .. } = self.engine.fan_out();
         if let Some(observer) = &mut self.observer {
             let action = Action::Deliver { execution, from_seq, until_seq };
             observer(&action, self.engine.recipients());
         }
+        #[cfg(feature = "server")]
+        self.make_room_for_deliveries();
         self.fan = Some(Fan { execution, next_seq: from_seq, until_seq, at: 0 });
         self.fan_out();
     }
@@ -94,7 +97,7 @@ impl<R: Reactor + 'static> Shard<R> {
             Action::SetGate(execution, gate) => self.set_gate(execution, gate),
             Action::WatchReaders(execution, watch) => self.watch_readers(execution, watch),
             Action::StartProducer(execution) => self.start_producer(execution),
-            Action::WakeProducer(execution) => self.make_runnable(execution.index),
+            Action::WakeProducer(execution) => self.wake_producer(execution),
             Action::StopProducer(execution) => self.stop_producer(execution),
             Action::Gap(subscriber, execution, gap) => {
                 let to = Addressee {
@@ -104,6 +107,8 @@ impl<R: Reactor + 'static> Shard<R> {
                     run: self.runs[execution.index as usize].as_ref(),
                     #[cfg(feature = "server")]
                     serve: self.serve.as_deref_mut(),
+                    #[cfg(feature = "agent")]
+                    agents: &mut self.agents,
                 };
                 to.give(&Delivery::Gap(gap), || Item::Gap(gap));
             }
@@ -117,6 +122,8 @@ impl<R: Reactor + 'static> Shard<R> {
                     run: self.runs[execution.index as usize].as_ref(),
                     #[cfg(feature = "server")]
                     serve: self.serve.as_deref_mut(),
+                    #[cfg(feature = "agent")]
+                    agents: &mut self.agents,
                 };
                 let texts = || [message, context].map(|text| text.map(Box::from));
                 let delivery = Delivery::Progress(Reported { progress, message, context });
@@ -231,14 +238,14 @@ impl<R: Reactor + 'static> Shard<R> {
                             let progress = self.engine.progress(fan.execution);
                             hear_chunk(&mut self.serve, *ear, *subscriber, &chunk, progress);
                         }
+                        #[cfg(feature = "agent")]
+                        Call::Agent(ear) => self.agents.hear_chunk(*ear, &chunk),
                         Call::Nobody => {}
                     }
                 }
                 fan.at += 1;
             }
-            let given_count = (fan.at - begun_at) as u64;
-            self.counters.chunks_delivered += given_count;
-            self.counters.bytes_delivered += given_count * u64::from(descriptor.length);
+            self.counters.count_given((fan.at - begun_at) as u64, descriptor.length);
             fan.next_seq += 1;
             fan.at = 0;
         }
@@ -282,6 +289,10 @@ impl<R: Reactor + 'static> Shard<R> {
                 let serve = self.serve.as_mut().expect("it has calls");
                 serve.hear(ear, subscriber, &last_word);
             }
+            #[cfg(feature = "agent")]
+            Call::Agent(ear) => {
+                self.agents.hear_end(ear, &Ended { end, error: error.as_deref() });
+            }
             Call::Nobody => {}
         }
     }
@@ -303,24 +314,27 @@ impl<R: Reactor + 'static> Shard<R> {
         for at in 0..self.runs.len() {
             let Some(run) = &mut self.runs[at] else { continue };
             if let Some(remote) = run.dismiss(subscriber, DetachReason::Evicted) {
-                self.let_go(remote, DetachReason::Evicted);
+                self.let_go(at as u32, remote, DetachReason::Evicted);
                 return;
             }
         }
     }
 
     /// A reader elsewhere was let go.
-    fn let_go(&mut self, remote: Remote, reason: DetachReason) {
+    fn let_go(&mut self, index: u32, mut remote: Remote, reason: DetachReason) {
+        #[cfg(feature = "server")]
+        self.count_last_reads(index, &mut remote);
         match remote.seat {
             Seat::Thread(_) => {}
             #[cfg(feature = "server")]
             Seat::Process(seat) => self.end_line(seat.connection, LastWord::Detached(reason)),
         }
         #[cfg(not(feature = "server"))]
-        let _ = reason;
+        let _ = (index, reason, &mut remote);
     }
 
     fn lease(&mut self, execution: Handle) {
+        self.did.note(Duty::Rings);
         let run = self.run_mut(execution);
         let (ring_bytes, chunk_bytes) = (run.ring_bytes, run.chunk_bytes);
         match self.rings.lease(ring_bytes, chunk_bytes) {
@@ -389,6 +403,8 @@ impl<R: Reactor + 'static> Shard<R> {
                 self.worked = true; // There may be room for what it has written.
             }
             Producer::Steps(_) if blocked => self.make_runnable(execution.index),
+            #[cfg(feature = "agent")]
+            Producer::Agent if blocked => self.agents.note(execution),
             #[cfg(feature = "server")]
             Producer::Feed if blocked && run.is_remote => {
                 let id = run.id;
@@ -396,6 +412,16 @@ impl<R: Reactor + 'static> Shard<R> {
             }
             _ => {}
         }
+    }
+
+    /// A producer's sleep is over.
+    fn wake_producer(&mut self, execution: Handle) {
+        #[cfg(feature = "agent")]
+        if matches!(self.run_mut(execution).producer, Producer::Agent) {
+            self.agents.note(execution);
+            return;
+        }
+        self.make_runnable(execution.index);
     }
 
     pub(super) fn make_runnable(&mut self, index: u32) {
@@ -430,7 +456,15 @@ impl<R: Reactor + 'static> Shard<R> {
                 run.stopping = true; // `take_over_threads` says when it is quiet.
                 self.worked = true;
             }
+            #[cfg(feature = "agent")]
+            Producer::Agent => {
+                run.producer = Producer::Agent; // It has last words.
+                run.stopping = true;
+                self.agents.note(execution);
+            }
             _ => {
+                #[cfg(feature = "server")]
+                self.keep_of_guest(execution.index);
                 self.tell(Event::ProducerEnded(execution, ProducerEnd::Stopped));
                 if planted(Planted::EndTwiceInCancelRace) {
                     self.tell(Event::ProducerEnded(execution, ProducerEnd::Done));
@@ -443,6 +477,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let run = self.run_mut(execution);
         if let Producer::Waiting(_) = run.producer {
             run.producer = Producer::Gone; // It never began, and nobody should wait for that.
+            run.agent = None;
         }
         run.exchange.close();
         let mut totals = KindTotals::default();
@@ -477,7 +512,7 @@ impl<R: Reactor + 'static> Shard<R> {
     fn detach_reader(&mut self, subscriber: SubscriberId, execution: Handle, reason: DetachReason) {
         let run = self.runs[execution.index as usize].as_mut();
         if let Some(remote) = run.and_then(|run| run.dismiss(subscriber, reason)) {
-            self.let_go(remote, reason);
+            self.let_go(execution.index, remote, reason);
         }
     }
 }
@@ -493,6 +528,8 @@ struct Addressee<'a> {
     run: Option<&'a Run>,
     #[cfg(feature = "server")]
     serve: Option<&'a mut super::serve::Serve>,
+    #[cfg(feature = "agent")]
+    agents: &'a mut super::agent::Agents,
 }
 
 impl Addressee<'_> {
@@ -514,6 +551,8 @@ impl Addressee<'_> {
                 let serve = self.serve.expect("it has calls");
                 serve.hear(*ear, self.subscriber, delivery);
             }
+            #[cfg(feature = "agent")]
+            Call::Agent(ear) => self.agents.hear(*ear, delivery),
             Call::Nobody => {}
         }
     }

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::delivery::{Chunk, Delivery, Ended, Reported};
 use super::events::Names;
 use super::memory::Shortage;
-use super::run::{Producer, Remote, Ring, Run, Seat, ThreadSeat};
+use super::run::{Agent, Producer, Remote, Ring, Run, Seat, ThreadSeat};
 use super::{AskedFor, Call, Inbox, Item, Shard, Sink, Subscriber, Threads};
 use crate::base::{ExecutionId, Handle, Principal, ProgressToken, SubscriberId};
 use crate::engine::{
@@ -19,6 +19,8 @@ use crate::engine::{
 };
 use crate::memory::{ControlPage, Desk, Exchange, ReaderPage, RingPoolUsage};
 use crate::reactor::{Reactor, Waker};
+#[cfg(feature = "agent")]
+use crate::tool::Work;
 use crate::tool::{Job, Prepared, StartError, ToolSpec};
 use crate::trace::Code;
 
@@ -78,6 +80,11 @@ impl Polled {
     pub fn id(&self) -> SubscriberId {
         self.id
     }
+
+    /// It has been given its end.
+    pub fn is_done(&self) -> bool {
+        self.done
+    }
 }
 
 impl<R: Reactor + 'static> Shard<R> {
@@ -129,6 +136,23 @@ impl<R: Reactor + 'static> Shard<R> {
         prepared: Prepared,
         options: ExecuteOptions,
     ) -> Result<ExecutionId, ExecuteError> {
+        #[cfg(feature = "agent")]
+        let agent = match &prepared.work {
+            Work::Agent(call) => Some(self.agent_of(call, options.owner)?),
+            _ => None,
+        };
+        #[cfg(not(feature = "agent"))]
+        let agent = None;
+        self.open(prepared, options, agent)
+    }
+
+    /// As [`Shard::execute_prepared`], with what a run of an agent is to do.
+    pub(super) fn open(
+        &mut self,
+        prepared: Prepared,
+        options: ExecuteOptions,
+        agent: Option<Agent>,
+    ) -> Result<ExecutionId, ExecuteError> {
         let Prepared { tool, work, need, timeouts, progress, trace } = prepared;
         let ring = self.expected_ring(need.ring_bytes, need.chunk_bytes)?;
         let mut spec = OpenSpec::new(ring);
@@ -153,8 +177,8 @@ impl<R: Reactor + 'static> Shard<R> {
             id,
             #[cfg(feature = "server")]
             owner: options.owner,
+            names: Names::new(id, self.engine.token(id)).of_tool(tool.as_deref()),
             tool,
-            names: Names::new(id, self.engine.token(id)),
             #[cfg(feature = "server")]
             policy: None,
             #[cfg(feature = "server")]
@@ -165,10 +189,15 @@ impl<R: Reactor + 'static> Shard<R> {
             has_panicked: false,
             #[cfg(feature = "server")]
             call: None,
+            #[cfg(feature = "server")]
+            arguments: None,
+            #[cfg(feature = "server")]
+            thread: None,
             trace,
             ring_bytes: need.ring_bytes,
             chunk_bytes: need.chunk_bytes,
             producer: Producer::Waiting(work),
+            agent,
             ring: Ring::None,
             control: ControlPage::new(),
             exchange: Arc::new(Exchange::new()),
@@ -233,12 +262,14 @@ impl<R: Reactor + 'static> Shard<R> {
         Ok(Polled { id: subscriber, execution, inbox, done: false })
     }
 
-    fn attach(
+    pub(super) fn attach(
         &mut self,
         id: ExecutionId,
         spec: SubscribeSpec,
         call: impl FnOnce(&Subscribed) -> Call,
     ) -> Result<Subscribed, SubscribeError> {
+        #[cfg(feature = "server")]
+        self.keep_for_reader(id.slot.index);
         let Reply::Subscribed(result) = self.ask(Event::Subscribe(id, spec)) else {
             unreachable!("the answer fits the question");
         };
@@ -272,6 +303,8 @@ impl<R: Reactor + 'static> Shard<R> {
         spec: SubscribeSpec,
         reactor: Option<Waker>,
     ) -> Result<Subscriber, SubscribeError> {
+        #[cfg(feature = "server")]
+        self.keep_for_reader(id.slot.index);
         let spec = SubscribeSpec { place: Place::Remote, ..spec };
         let Reply::Subscribed(result) = self.ask(Event::Subscribe(id, spec)) else {
             unreachable!("the answer fits the question");

@@ -49,6 +49,10 @@ pub struct ShardConfig {
     /// Where the spans of answered requests go; there are none by default.
     #[cfg(feature = "server")]
     pub spans: super::Spans,
+    /// What is counted of other MCP servers whose tools are offered here; shards of one server have
+    /// the same.
+    #[cfg(feature = "server")]
+    pub upstreams: Arc<[super::UpstreamMeter]>,
     /// Who may come in, once it listens.
     #[cfg(feature = "server")]
     pub access: Arc<crate::endpoint::Access>,
@@ -60,6 +64,16 @@ pub struct ShardConfig {
     /// clones of the same one; `None`: it counts for itself.
     #[cfg(feature = "server")]
     pub mcp_places: Option<super::Places>,
+    /// Threads of front ends' clients. Shards of one server have clones of the same; `None`: it has
+    /// its own.
+    #[cfg(feature = "server")]
+    pub conversations: Option<super::Conversations>,
+    /// Models, and what agents may do; without a model there are no agents.
+    #[cfg(feature = "agent")]
+    pub agents: super::AgentSettings,
+    /// How the servers of models are found and believed.
+    #[cfg(feature = "agent")]
+    pub outgoing: super::OutgoingConfig,
     /// Threads for tools that block.
     pub tool_threads_max: usize,
     /// Who says how short memory is.
@@ -111,11 +125,19 @@ impl Default for ShardConfig {
             #[cfg(feature = "server")]
             spans: super::Spans::off(),
             #[cfg(feature = "server")]
+            upstreams: Arc::default(),
+            #[cfg(feature = "server")]
             access: Arc::default(),
             #[cfg(feature = "server")]
             mcp_key: None,
             #[cfg(feature = "server")]
             mcp_places: None,
+            #[cfg(feature = "server")]
+            conversations: None,
+            #[cfg(feature = "agent")]
+            agents: super::AgentSettings::default(),
+            #[cfg(feature = "agent")]
+            outgoing: super::OutgoingConfig::default(),
             tool_threads_max: limits::TOOL_THREADS_MAX,
             memory: MemoryWatch::default(),
             seed: None,

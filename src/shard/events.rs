@@ -3,6 +3,7 @@
 use super::{Chunk, Delivery, Reported};
 use crate::base::{ExecutionId, ProgressToken, SubscriberId};
 use crate::engine::{End, EndState, Exit, Gap, LagLimit, Terms};
+use crate::tool::ToolSpec;
 use crate::wire::events::{self, Event};
 
 /// What stands in every event of an execution, as text.
@@ -12,13 +13,30 @@ pub struct Names {
     pub execution: String,
     /// What its progress is told under, if it has such a token.
     pub token: Option<String>,
+    /// It is an agent's run: its chunks are parts.
+    pub has_parts: bool,
 }
 
 impl Names {
     /// Of this execution.
     pub fn new(execution: ExecutionId, token: Option<ProgressToken>) -> Names {
         let token = token.map(|token| token.to_string());
-        Names { execution: execution.to_string(), token }
+        Names { execution: execution.to_string(), token, has_parts: false }
+    }
+
+    /// Of one that runs this tool.
+    pub(super) fn of_tool(mut self, tool: Option<&ToolSpec>) -> Names {
+        self.has_parts = tool.is_some_and(|tool| tool.has_parts);
+        self
+    }
+
+    /// A chunk of it, as an event.
+    #[inline]
+    pub fn event<'a>(&'a self, chunk: &Chunk<'a>) -> Event<'a> {
+        match self.has_parts {
+            true => Event::Part(events::Part { seq: chunk.seq, json: chunk.data }),
+            false => Event::Chunk(chunk.event(&self.execution)),
+        }
     }
 
     /// The first event, what was agreed with a subscriber, is given to `write`.
@@ -48,7 +66,7 @@ impl<'a> Delivery<'a> {
     pub fn event(&self, names: &'a Names) -> Event<'a> {
         let execution = names.execution.as_str();
         match self {
-            Delivery::Chunk(chunk) => Event::Chunk(chunk.event(execution)),
+            Delivery::Chunk(chunk) => names.event(chunk),
             Delivery::Gap(gap) => Event::Gap(of_gap(execution, gap)),
             Delivery::Progress(reported) => Event::Progress(of_progress(names, reported)),
             Delivery::End(ended) => Event::End(of_end(execution, &ended.end, ended.error)),

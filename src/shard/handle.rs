@@ -16,7 +16,7 @@ use crate::limits;
 use crate::memory::RingWriter;
 use crate::reactor::{AnyReactor, Reactor, Report, thread};
 use crate::tool::ToolError;
-use crate::trace::{Code, Counters};
+use crate::trace::{Code, Counters, Duties};
 
 type Call<R> = Box<dyn FnOnce(&mut Shard<R>) + Send>;
 
@@ -136,19 +136,18 @@ impl Shard<AnyReactor> {
 
     /// Takes turns until a handle says stop.
     pub fn run(&mut self) {
-        let mut last_turn_at = None;
+        let mut last_turn = None;
         while !self.stopped {
             let worked = self.turn();
             // Without a break between them, the time from one turn to the next is what the first
             // one took: no clock is read for this.
-            if let Some(before) = last_turn_at {
+            if let Some((before, did)) = last_turn {
                 let took = self.now.since(before);
                 if took > limits::STALL_THRESHOLD {
-                    self.counters.stalls += 1;
-                    self.record(Code::Stalled, 0, took.as_nanos() as u64);
+                    self.count_stall(did, took.as_nanos() as u64);
                 }
             }
-            last_turn_at = worked.then_some(self.now);
+            last_turn = worked.then_some((self.now, self.did));
             if !worked {
                 self.park(None);
             }
@@ -156,6 +155,15 @@ impl Shard<AnyReactor> {
         self.shut_down();
         #[cfg(feature = "server")]
         self.close_connections();
+        #[cfg(feature = "agent")]
+        self.close_outgoing();
+    }
+
+    #[cold]
+    fn count_stall(&mut self, did: Duties, took_ns: u64) {
+        self.counters.stalls += 1;
+        self.stalls.record(did, took_ns);
+        self.record(Code::Stalled, did.bits(), took_ns);
     }
 }
 
@@ -271,7 +279,7 @@ impl ShardHandle {
         refused(self.call(move |shard| shard.cancel(id)))
     }
 
-    /// What an execution is doing.
+    /// What an execution is duty.
     ///
     /// # Errors
     /// [`HandleError`].

@@ -11,17 +11,22 @@
 use std::fmt;
 
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, text};
+use prometheus_client::encoding::{
+    DescriptorEncoder, EncodeMetric, MetricEncoder, NoLabelSet, text,
+};
+use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
 use crate::endpoint::MetricsFormat;
+use crate::limits;
 use crate::mcp::Era;
 use crate::memory::{Pressure, RingPoolUsage};
 use crate::reactor;
-use crate::trace::Counters;
+use crate::shard::{UpstreamCount, UpstreamMeter};
+use crate::trace::{Counters, Duty, Latencies, Latency, Stalls, Transport};
 
 /// The numbers of one shard at one moment.
 #[derive(Clone, Debug)]
@@ -30,6 +35,10 @@ pub struct ShardMetrics {
     pub shard: u32,
     /// What its loop and its engine counted.
     pub counters: Counters,
+    /// How long chunks took.
+    pub latencies: Box<Latencies>,
+    /// What turns did that took too long, and how long they took.
+    pub stalls: Box<Stalls>,
     /// What its reactor counted.
     pub reactor: reactor::Counters,
     /// What its rings take.
@@ -48,6 +57,8 @@ pub struct ShardMetrics {
     pub streams: u64,
     /// Bytes that connections wait to send: what the kernel did not take.
     pub waiting_bytes: u64,
+    /// Runs of agents there now.
+    pub agents: u64,
     /// Executions that other processes share.
     pub doors: u64,
     /// Bytes of memory that other processes share.
@@ -152,11 +163,16 @@ pub fn render(
     format: MetricsFormat,
     shards: Vec<ShardMetrics>,
     process: ProcessMetrics,
+    upstreams: &[UpstreamMeter],
 ) -> Vec<u8> {
     let mut registry = Registry::with_prefix("streamdoor");
     let version = Info::new(vec![("version", env!("CARGO_PKG_VERSION"))]);
     registry.register("build", "The program", version);
-    registry.register_collector(Box::new(Snapshot { shards, process }));
+    registry.register_collector(Box::new(Snapshot {
+        shards,
+        process,
+        upstreams: upstreams.to_vec(),
+    }));
     let mut open_metrics = String::new();
     text::encode(&mut open_metrics, &registry).expect("a string takes everything");
     match format {
@@ -195,6 +211,7 @@ fn older(open_metrics: &str) -> String {
 struct Snapshot {
     shards: Vec<ShardMetrics>,
     process: ProcessMetrics,
+    upstreams: Vec<UpstreamMeter>,
 }
 
 impl Collector for Snapshot {
@@ -204,13 +221,16 @@ impl Collector for Snapshot {
             let value = |shard: &ShardMetrics| shard.counters.iter().nth(place).expect("named").1;
             families.counter(name, text, value)?;
         }
+        families.latencies()?;
+        families.stalls()?;
         families.reactor()?;
         families.sockets()?;
         families.connections()?;
         families.rings()?;
         families.executions()?;
         families.mcp()?;
-        families.process(&self.process)
+        families.process(&self.process)?;
+        families.upstreams(&self.upstreams)
     }
 }
 
@@ -222,7 +242,66 @@ struct Families<'a, 'b> {
 
 type Value = fn(&ShardMetrics) -> u64;
 
+impl EncodeMetric for Latency {
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
+        let bounds = limits::LATENCY_BUCKETS_NS.map(seconds).into_iter().chain([f64::INFINITY]);
+        let buckets: Vec<(f64, u64)> = bounds.zip(self.counts).collect();
+        let count = self.counts.iter().sum();
+        encoder.encode_histogram::<NoLabelSet>(seconds(self.sum_ns), count, &buckets, None)
+    }
+
+    fn metric_type(&self) -> MetricType {
+        MetricType::Histogram
+    }
+}
+
+fn seconds(ns: u64) -> f64 {
+    ns as f64 / 1e9
+}
+
 impl Families<'_, '_> {
+    fn latencies(&mut self) -> fmt::Result {
+        if self.shards.is_empty() {
+            return Ok(());
+        }
+        let text = "From a chunk's publication until the server had handed it to the kernel for a \
+                    stream or a call of MCP, or, at a door, had copied it into the shared ring and \
+                    woken who slept; rings of other processes are read in place and not counted.";
+        let unit = Some(&Unit::Seconds);
+        let kind = MetricType::Histogram;
+        let mut family = self.encoder.encode_descriptor("delivery_latency", text, unit, kind)?;
+        for shard in self.shards {
+            let number = shard.shard.to_string();
+            for (transport, latency) in Transport::NAMES.into_iter().zip(&*shard.latencies) {
+                let labels = [("shard", &*number), ("transport", transport)];
+                latency.encode(family.encode_family(&labels)?)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn stalls(&mut self) -> fmt::Result {
+        if self.shards.is_empty() {
+            return Ok(());
+        }
+        let text = "Turns that took too long, by what they did; one that did several things counts \
+                    for each.";
+        let samples = |shard: &ShardMetrics| {
+            let samples = Duty::ALL.iter();
+            samples.map(|duty| ([("duty", duty.name())], shard.stalls.of(*duty))).collect()
+        };
+        self.labelled("turns_stalled", text, samples, ConstCounter::new)?;
+        let text = "How long turns took that took too long.";
+        let unit = Some(&Unit::Seconds);
+        let kind = MetricType::Histogram;
+        let mut family = self.encoder.encode_descriptor("stall_duration", text, unit, kind)?;
+        for shard in self.shards {
+            let labels = [("shard", shard.shard)];
+            shard.stalls.durations.encode(family.encode_family(&labels)?)?;
+        }
+        Ok(())
+    }
+
     fn reactor(&mut self) -> fmt::Result {
         // Each is taken by its name, so that a new one is missed by the compiler.
         macro_rules! counters {
@@ -260,6 +339,8 @@ impl Families<'_, '_> {
         counters! {
             accepted_count: "connections_accepted", "Connections that came.";
             aborted_count: "connections_aborted", "Connections gone before they were taken.";
+            connected_count: "connections_made", "Connections made to others.";
+            unconnected_count: "connections_unmade", "Tries to connect that came to nothing.";
             closed_count: "connections_closed", "Connections closed here.";
             released_count: "connections_released", "Connections given to another shard.";
             adopted_count: "connections_adopted", "Connections taken from another shard.";
@@ -278,6 +359,7 @@ impl Families<'_, '_> {
         self.gauge("streams", "Connections that follow executions now.", |shard| shard.streams)?;
         let text = "Bytes that wait because the kernel did not take them.";
         self.gauge("bytes_waiting", text, |shard| shard.waiting_bytes)?;
+        self.gauge("agents", "Runs of agents there now.", |shard| shard.agents)?;
         let text = "Executions that other processes share now.";
         self.gauge("doors", text, |shard| shard.doors)?;
         let text = "Bytes of memory that other processes share.";
@@ -371,6 +453,24 @@ impl Families<'_, '_> {
             let dropped = ConstCounter::new(count);
             let kind = dropped.metric_type();
             dropped.encode(self.encoder.encode_descriptor(name, text, None, kind)?)?;
+        }
+        Ok(())
+    }
+
+    /// Of other servers, whose tools are offered here, by their names.
+    fn upstreams(&mut self, upstreams: &[UpstreamMeter]) -> fmt::Result {
+        if upstreams.is_empty() {
+            return Ok(());
+        }
+        for (count, name, text) in UpstreamCount::ALL {
+            let base = name.strip_suffix("_bytes").unwrap_or(name);
+            let unit = (base.len() < name.len()).then_some(&Unit::Bytes);
+            let kind = MetricType::Counter;
+            let mut family = self.encoder.encode_descriptor(base, text, unit, kind)?;
+            for upstream in upstreams {
+                let labels = [("upstream", upstream.name())];
+                ConstCounter::new(upstream.count(count)).encode(family.encode_family(&labels)?)?;
+            }
         }
         Ok(())
     }

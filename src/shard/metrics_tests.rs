@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use super::metrics::{
     ExecutionCounts, McpCounts, McpMetrics, ProcessMetrics, ShardMetrics, render,
 };
+use super::{UpstreamCount, UpstreamMeter};
 use crate::endpoint::MetricsFormat;
 use crate::memory::{Pressure, RingPoolUsage};
 use crate::reactor::{Counters as ReactorCounters, SocketCounters};
-use crate::trace::Counters;
+use crate::trace::{Counters, Duties, Duty, Latencies, Stalls, Transport};
 
 /// Family by name: its type, its unit, and its samples by what stands before their values.
 type Families = BTreeMap<String, Family>;
@@ -18,6 +19,8 @@ struct Family {
     kind: String,
     unit: Option<String>,
     samples: BTreeMap<String, u64>,
+    /// Of the histogram that is being read: bounds, and how many are below.
+    buckets: Vec<(f64, u64)>,
 }
 
 fn is_name(text: &str) -> bool {
@@ -39,6 +42,40 @@ fn check_labels(text: &str) {
         assert!(!value.is_empty() && !value.contains(['"', '\\', '\n', '{', '}']), "{text}");
         assert!(!names.contains(&name), "{text}");
         names.push(name);
+    }
+}
+
+/// One line of a histogram: `_sum`, `_count`, then its buckets, the last of which has no bound. The
+/// sum is kept in nanoseconds.
+fn read_histogram(family: &mut Family, line: &str) {
+    let (name, value) = line.split_once(' ').expect("a value");
+    let (suffix, labels) = name.split_at(name.find('{').expect("labels"));
+    check_labels(labels);
+    if suffix != "_bucket" {
+        assert!(family.buckets.is_empty(), "{line}");
+        let number = match suffix {
+            "_sum" => (value.parse::<f64>().unwrap() * 1e9).round() as u64,
+            "_count" => value.parse().unwrap(),
+            _ => panic!("{line}"),
+        };
+        assert!(family.samples.insert(name.to_owned(), number).is_none(), "{line}");
+        return;
+    }
+    let labels = labels[1..labels.len() - 1].split(',');
+    let (bounds, others): (Vec<&str>, Vec<&str>) =
+        labels.partition(|label| label.starts_with("le=\""));
+    let others = others.join(",");
+    let [bound] = bounds[..] else { panic!("{line}: one bound") };
+    let name = format!("_bucket{{{others},{bound}}}");
+    let bound = &bound["le=\"".len()..bound.len() - 1];
+    let count = value.parse().unwrap();
+    let bound = if bound == "+Inf" { f64::INFINITY } else { bound.parse().unwrap() };
+    assert!(family.buckets.iter().all(|before| before.0 < bound && before.1 <= count), "{line}");
+    family.buckets.push((bound, count));
+    assert!(family.samples.insert(name, count).is_none(), "{line}");
+    if bound == f64::INFINITY {
+        assert_eq!(family.samples[&format!("_count{{{others}}}")], count, "{line}");
+        family.buckets.clear();
     }
 }
 
@@ -77,6 +114,10 @@ fn read(text: &str, format: MetricsFormat) -> Families {
         }
         let name = current.as_deref().expect("a family has a name first");
         let family = families.get_mut(name).unwrap();
+        if family.kind == "histogram" {
+            read_histogram(family, line.strip_prefix(name).expect("its name"));
+            continue;
+        }
         let suffix = match (&*family.kind, is_open) {
             ("counter", true) => "_total",
             ("info", true) => "_info",
@@ -101,13 +142,23 @@ fn read(text: &str, format: MetricsFormat) -> Families {
     assert!(texts.windows(2).all(|pair| pair[0] != pair[1]), "{texts:?}");
     for (name, family) in &families {
         assert!(!family.samples.is_empty(), "{name}");
-        assert_eq!(family.unit.is_some(), is_open && name.contains("bytes"), "{name}");
+        assert!(family.buckets.is_empty(), "{name}: without an end");
+        let has_unit = name.contains("bytes") || name.contains("seconds");
+        assert_eq!(family.unit.is_some(), is_open && has_unit, "{name}");
         assert!(name.starts_with("streamdoor_"), "{name}");
     }
     families
 }
 
 fn shard(number: u32) -> ShardMetrics {
+    let mut latencies = Latencies::default();
+    latencies[Transport::Door as usize].record(2_000, 3);
+    latencies[Transport::Door as usize].record(60_000_000_000, 1);
+    let (mut stalls, mut did) = (Stalls::default(), Duties::default());
+    did.note(Duty::Tools);
+    stalls.record(did, 100_001);
+    did.note(Duty::Sends);
+    stalls.record(did, 3_000_000);
     let sockets = SocketCounters { sent_bytes: 77, exhausted_count: 5, ..Default::default() };
     ShardMetrics {
         shard: number,
@@ -118,6 +169,8 @@ fn shard(number: u32) -> ShardMetrics {
             frames_encoded: 2,
             ..Counters::default()
         },
+        latencies: Box::new(latencies),
+        stalls: Box::new(stalls),
         reactor: ReactorCounters { entered_count: 4, sockets, ..Default::default() },
         rings: RingPoolUsage { leased_count: 3, leased_bytes: 48 << 10, ..Default::default() },
         rings_bytes_max: 1 << 20,
@@ -126,6 +179,7 @@ fn shard(number: u32) -> ShardMetrics {
         subscribers: 6,
         connections: 9,
         streams: 8,
+        agents: 1,
         doors: 2,
         door_bytes: 3,
         waiting_bytes: 12,
@@ -144,10 +198,17 @@ fn shard(number: u32) -> ShardMetrics {
     }
 }
 
+fn upstreams() -> [UpstreamMeter; 1] {
+    let meter = UpstreamMeter::new("files");
+    meter.add(UpstreamCount::Calls, 3);
+    meter.add(UpstreamCount::ReceivedBytes, 9);
+    [meter]
+}
+
 fn rendered(format: MetricsFormat) -> String {
     let process =
         ProcessMetrics { connections_max: 1_000, log_records_dropped: 7, spans_dropped: 11 };
-    String::from_utf8(render(format, vec![shard(0), shard(1)], process)).unwrap()
+    String::from_utf8(render(format, vec![shard(0), shard(1)], process, &upstreams())).unwrap()
 }
 
 #[test]
@@ -168,7 +229,10 @@ fn both_formats_pass_a_strict_reader_and_say_the_same() {
 #[test]
 fn every_number_stands_under_its_name_unit_and_shard() {
     let families = read(&rendered(MetricsFormat::OpenMetrics), MetricsFormat::OpenMetrics);
-    let value = |name: &str, labels: &str| families[&format!("streamdoor_{name}")].samples[labels];
+    let value = |name: &str, labels: &str| {
+        let samples = &families[&format!("streamdoor_{name}")].samples;
+        *samples.get(labels).unwrap_or_else(|| panic!("no {name}{labels} in {samples:?}"))
+    };
     assert_eq!(value("chunks_published", "{shard=\"0\"}"), 10);
     assert_eq!(value("chunks_published", "{shard=\"1\"}"), 11);
     assert_eq!(value("published_bytes", "{shard=\"0\"}"), u64::MAX);
@@ -183,8 +247,25 @@ fn every_number_stands_under_its_name_unit_and_shard() {
     assert_eq!(value("frames_reused", "{shard=\"0\"}"), 31);
     assert_eq!(value("frames_encoded", "{shard=\"0\"}"), 2);
     assert_eq!(value("connections", "{shard=\"0\"}"), 9);
+    let latency = |what: &str, bound: &str| {
+        let labels = format!("{what}{{shard=\"1\",transport=\"door\"{bound}}}");
+        value("delivery_latency_seconds", &labels)
+    };
+    assert_eq!((latency("_count", ""), latency("_sum", "")), (4, 60_000_006_000));
+    assert_eq!(latency("_bucket", ",le=\"0.000001\""), 0);
+    assert_eq!(latency("_bucket", ",le=\"0.0000025\""), 3);
+    assert_eq!(latency("_bucket", ",le=\"10.0\""), 3);
+    assert_eq!(latency("_bucket", ",le=\"+Inf\""), 4);
+    for (duty, count) in [("tools", 2), ("sends", 1), ("rings", 0)] {
+        let labels = format!("{{shard=\"1\",duty=\"{duty}\"}}");
+        assert_eq!(value("turns_stalled", &labels), count, "{duty}");
+    }
+    let took = |what: &str| value("stall_duration_seconds", &format!("{what}{{shard=\"0\"}}"));
+    assert_eq!((took("_count"), took("_sum")), (2, 3_100_001));
     assert_eq!(value("log_records_dropped", ""), 7);
     assert_eq!(value("spans_dropped", ""), 11);
+    assert_eq!(value("upstream_calls", "{upstream=\"files\"}"), 3);
+    assert_eq!(value("upstream_received_bytes", "{upstream=\"files\"}"), 9);
     let call = |era: &str, outcome: &str| {
         value("mcp_calls", &format!("{{shard=\"1\",era=\"{era}\",outcome=\"{outcome}\"}}"))
     };
@@ -215,7 +296,7 @@ fn every_number_stands_under_its_name_unit_and_shard() {
 #[test]
 fn without_shards_there_is_still_a_right_text() {
     for format in [MetricsFormat::OpenMetrics, MetricsFormat::Prometheus] {
-        let text = render(format, Vec::new(), ProcessMetrics::default());
+        let text = render(format, Vec::new(), ProcessMetrics::default(), &[]);
         let text = String::from_utf8(text).unwrap();
         assert!(text.contains("streamdoor_build_info{"), "{text}");
         assert!(read(&text, format).len() > 2);

@@ -20,8 +20,12 @@
 //!   its own subscription or execution, and nothing else.
 
 mod act;
+#[cfg(feature = "agent")]
+mod agent;
 mod api;
 mod config;
+#[cfg(feature = "server")]
+mod conversations;
 pub(crate) mod delivery;
 #[cfg(feature = "server")]
 mod door;
@@ -32,6 +36,8 @@ mod log;
 mod memory;
 #[cfg(feature = "server")]
 pub mod metrics;
+#[cfg(feature = "agent")]
+pub(crate) mod outgoing;
 #[cfg(feature = "server")]
 mod places;
 mod produce;
@@ -42,6 +48,8 @@ mod secrets;
 mod serve;
 #[cfg(feature = "server")]
 mod spans;
+#[cfg(feature = "server")]
+mod upstreams;
 mod window;
 
 #[cfg(test)]
@@ -61,8 +69,14 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender};
 use std::time::Duration;
 
+#[cfg(feature = "agent")]
+pub use agent::{
+    AgentRun, AgentSettings, AgentSteps, AgentStream, ModelError, ModelSettings, ToolChoice,
+};
 pub use api::{ExecuteError, ExecuteOptions, Polled};
 pub use config::{MemoryWatch, ShardConfig};
+#[cfg(feature = "server")]
+pub use conversations::Conversations;
 pub use delivery::{Chunk, Delivery, Ended, Reported, outcome_of};
 #[cfg(feature = "server")]
 pub use door::{Doors, NamedDoors};
@@ -71,6 +85,10 @@ pub use feed::PublishError;
 pub use handle::{CallError, HandleError, ShardHandle, ShardThread};
 pub use log::Log;
 pub use memory::{MemoryStatus, Shortage};
+#[cfg(feature = "agent")]
+pub use outgoing::OutgoingConfig;
+#[cfg(all(feature = "agent", feature = "tls"))]
+pub use outgoing::Roots;
 #[cfg(feature = "server")]
 pub use places::Places;
 pub use reader::Subscriber;
@@ -83,6 +101,8 @@ pub use serve::{LineOptions, Server, ServerConfig, ServerError, SetUp};
 pub use serve::{TlsConfig, TlsError};
 #[cfg(feature = "server")]
 pub use spans::Spans;
+#[cfg(feature = "server")]
+pub use upstreams::{UpstreamCount, UpstreamMeter};
 
 use crate::base::{ExecutionId, Handle, Instant, SubscriberId};
 use crate::engine::{Action, End, Engine, Event, Gap, Kinds, Progress};
@@ -90,7 +110,7 @@ use crate::limits;
 use crate::memory::{ClockAnchor, Descriptor, Flag, RingPool};
 use crate::reactor::{AnyReactor, Decision, IdleStrategy, Reactor, Report};
 use crate::tool::{Job, ThreadPool, Tools};
-use crate::trace::{Code, Counters, FlightRecorder};
+use crate::trace::{Code, Counters, Duties, Duty, FlightRecorder, Stalls};
 use handle::Command;
 use run::{Bell, Run};
 use secrets::Secrets;
@@ -143,6 +163,9 @@ pub struct Shard<R: Reactor + 'static = AnyReactor> {
     closing: bool,
     stopped: bool,
     counters: Counters,
+    /// What this turn did, and what was counted of turns that took too long.
+    did: Duties,
+    stalls: Stalls,
     flight: FlightRecorder,
     /// Called with each wish of the engine and who it is for: the simulator hashes them.
     observer: Option<Observer>,
@@ -158,6 +181,9 @@ pub struct Shard<R: Reactor + 'static = AnyReactor> {
     /// What requests took part in.
     #[cfg(feature = "server")]
     spans: Spans,
+    /// What is counted of other servers, whose tools are offered here.
+    #[cfg(feature = "server")]
+    upstreams: Arc<[UpstreamMeter]>,
     /// Who may come in.
     #[cfg(feature = "server")]
     access: Arc<crate::endpoint::Access>,
@@ -176,12 +202,38 @@ pub struct Shard<R: Reactor + 'static = AnyReactor> {
     peers: Vec<handle::Mailbox<R>>,
     #[cfg(feature = "server")]
     serve: Option<Box<serve::Serve>>,
+    /// Servers of models, once one was asked.
+    #[cfg(feature = "agent")]
+    outgoing: Option<Box<outgoing::Outgoing>>,
     /// Tools whose work is done by clients, and these.
     #[cfg(feature = "server")]
     workers: serve::Workers,
     /// What clients of MCP are told of it.
     #[cfg(feature = "server")]
     mcp: serve::McpSetUp,
+    /// Threads of front ends' clients.
+    #[cfg(feature = "server")]
+    conversations: Conversations,
+    /// Runs of agents.
+    #[cfg(feature = "agent")]
+    agents: agent::Agents,
+}
+
+/// For the longest chunk that there is.
+fn room_for_a_chunk() -> Box<[u8]> {
+    let chunk_bytes_max = *limits::RING_CLASS_BYTES.last().expect("there are classes") / 4;
+    vec![0; chunk_bytes_max as usize].into_boxed_slice()
+}
+
+/// The tools that there are from the start.
+fn tools_of(config: &ShardConfig) -> Tools {
+    #[cfg_attr(not(feature = "agent"), expect(unused_mut, reason = "it knows no models"))]
+    let mut tools = Tools::built_in();
+    #[cfg(feature = "agent")]
+    agent::add_to(&mut tools, &config.agents);
+    #[cfg(not(feature = "agent"))]
+    let _ = config;
+    tools
 }
 
 /// See [`Shard::observe`].
@@ -221,6 +273,8 @@ enum Call {
     Connection(crate::reactor::ConnectionId),
     #[cfg(feature = "server")]
     Mcp(serve::Ear),
+    #[cfg(feature = "agent")]
+    Agent(agent::Ear),
 }
 
 const NO_SINK: Sink = Sink { subscriber: None, kinds: Kinds::ALL, call: Call::Nobody };
@@ -290,19 +344,21 @@ impl<R: Reactor + 'static> Shard<R> {
     ///
     /// # Errors
     /// What the kernel says of the rings' memory.
+    #[allow(clippy::too_many_lines)] // One for each field.
     pub fn with_reactor(mut reactor: R, config: ShardConfig) -> std::io::Result<Shard<R>> {
         let now = reactor.now();
         let executions_max = config.engine.executions_max as usize;
         let (mailbox_sender, mailbox) = std::sync::mpsc::sync_channel(limits::MAILBOX_COMMANDS_MAX);
-        let chunk_bytes_max = *limits::RING_CLASS_BYTES.last().expect("there are classes") / 4;
         Ok(Shard {
             #[cfg(feature = "server")]
             mcp: serve::McpSetUp::new(&config)?,
+            #[cfg(feature = "server")]
+            conversations: config.conversations.clone().unwrap_or_default(),
             engine: Engine::new(config.engine, now),
             secrets: Secrets::new(config.seed),
             rings: RingPool::new(config.rings)?,
             memory: memory::Memory::default(),
-            tools: Tools::built_in(),
+            tools: tools_of(&config),
             threads: Threads::Pool(ThreadPool::new(config.tool_threads_max)),
             idle: IdleStrategy::new(config.idle, config.spin),
             anchor: ClockAnchor { wall_us: reactor.wall_us(), mono_ns: now.nanos() },
@@ -318,10 +374,10 @@ impl<R: Reactor + 'static> Shard<R> {
             published: Vec::with_capacity(executions_max),
             #[cfg(feature = "server")]
             doors: door::DoorsHere::new(config.doors, config.named_doors),
-            scratch: vec![0; chunk_bytes_max as usize].into_boxed_slice(),
+            scratch: room_for_a_chunk(),
             fan: None,
             asked_for: None,
-            asked_for_bytes: vec![0; chunk_bytes_max as usize].into_boxed_slice(),
+            asked_for_bytes: room_for_a_chunk(),
             calling: None,
             now,
             deadline: None,
@@ -330,6 +386,8 @@ impl<R: Reactor + 'static> Shard<R> {
             closing: false,
             stopped: false,
             counters: Counters::default(),
+            did: Duties::default(),
+            stalls: Stalls::default(),
             flight: FlightRecorder::new(),
             observer: None,
             last_error: None,
@@ -341,6 +399,8 @@ impl<R: Reactor + 'static> Shard<R> {
             log: config.log,
             #[cfg(feature = "server")]
             spans: config.spans,
+            #[cfg(feature = "server")]
+            upstreams: config.upstreams,
             #[cfg(feature = "server")]
             access: config.access,
             #[cfg(feature = "server")]
@@ -357,8 +417,12 @@ impl<R: Reactor + 'static> Shard<R> {
             peers: Vec::new(),
             #[cfg(feature = "server")]
             serve: None,
+            #[cfg(feature = "agent")]
+            outgoing: None,
             #[cfg(feature = "server")]
             workers: serve::Workers::default(),
+            #[cfg(feature = "agent")]
+            agents: agent::Agents::new(config.agents, config.outgoing),
             reactor,
         })
     }
@@ -367,24 +431,36 @@ impl<R: Reactor + 'static> Shard<R> {
     pub fn turn(&mut self) -> bool {
         self.now = self.reactor.now();
         self.worked = false;
+        self.did = Duties::default();
         if self.reactor.poll() > 0 {
+            self.did.note(Duty::Reactor);
+            #[cfg(feature = "server")]
+            self.take_over_guests(); // Whoever asks is told of all that there is.
             self.answer_bell();
             #[cfg(feature = "server")]
             self.serve_sockets();
         }
         if self.mailbox_pending {
+            self.did.note(Duty::Commands);
             self.open_mailbox();
         }
         if self.deadline_is_due() {
+            self.did.note(Duty::Timers);
             self.take_over_threads(); // Who has just published is not silent.
+            #[cfg(feature = "server")]
+            self.take_over_guests();
             self.tell(Event::Tick);
             self.pump(); // Who was woken by its timer goes on in this very turn.
         }
         #[cfg(feature = "server")]
         if self.connection_deadline().is_some_and(|deadline| deadline <= self.now) {
+            self.did.note(Duty::Timers);
             self.fire_connection_timers();
+            #[cfg(feature = "agent")]
+            self.fire_outgoing_timers();
         }
         if !self.runnable.is_empty() {
+            self.did.note(Duty::Tools);
             self.step_tools();
         }
         if !self.away.is_empty() {
@@ -392,11 +468,14 @@ impl<R: Reactor + 'static> Shard<R> {
         }
         #[cfg(feature = "server")]
         if !self.doors.guests.is_empty() {
-            self.take_over_guests();
+            self.take_over_urgent_guests();
         }
         self.pump();
+        #[cfg(feature = "agent")]
+        self.settle_agents();
         #[cfg(feature = "server")]
         if self.has_awake_remotes() {
+            self.did.note(Duty::Remotes);
             self.poll_remotes();
         }
         #[cfg(feature = "server")]
@@ -404,7 +483,10 @@ impl<R: Reactor + 'static> Shard<R> {
         if !self.published.is_empty() {
             self.wake_readers();
         }
+        #[cfg(feature = "server")]
+        self.settle_deliveries();
         if self.rings.has_excess() {
+            self.did.note(Duty::Rings);
             self.give_back_step();
         }
         self.counters.turns += 1;
@@ -418,6 +500,8 @@ impl<R: Reactor + 'static> Shard<R> {
         let busy = !self.runnable.is_empty() || self.mailbox_pending;
         #[cfg(feature = "server")]
         let busy = busy || self.has_awake_remotes();
+        #[cfg(feature = "agent")]
+        let busy = busy || self.agents.has_news();
         let own = if busy { Some(self.now) } else { self.next_deadline() };
         let deadline = match (own, until) {
             (Some(own), Some(until)) => Some(own.min(until)),
@@ -508,8 +592,17 @@ impl<R: Reactor + 'static> Shard<R> {
     pub fn counters(&self) -> Counters {
         let mut counters = *self.engine.counters();
         counters.merge(&self.counters);
+        #[cfg(feature = "agent")]
+        if let Some(outgoing) = &self.outgoing {
+            counters.merge(outgoing.counters());
+        }
         counters.ring_bytes_released = self.rings.usage().released_bytes_total;
         counters
+    }
+
+    /// What turns did that took too long, and how long they took; counted by [`Shard::run`].
+    pub fn stalls(&self) -> &Stalls {
+        &self.stalls
     }
 
     /// The tools there are.
@@ -534,6 +627,12 @@ impl<R: Reactor + 'static> Shard<R> {
             serve.audit();
             self.audit_calls();
             self.audit_doors();
+        }
+        #[cfg(feature = "agent")]
+        self.audit_agents();
+        #[cfg(feature = "agent")]
+        if let Some(outgoing) = &self.outgoing {
+            outgoing.audit();
         }
         for run in self.runs.iter().flatten() {
             assert!(run.ingested_seq <= run.head_seq());

@@ -15,7 +15,7 @@ use crate::limits;
 use crate::memory::{Descriptor, Left, Poll, RingWriter, WildCursor};
 use crate::reactor::Reactor;
 use crate::tool::{Blocking, Context, Job, Notes, Output, Step, ToolError, Work, panic_error};
-use crate::trace::Code;
+use crate::trace::{Code, Duty};
 
 impl Run {
     /// What the producer is allowed: what the engine allows, and nothing that the engine was not
@@ -35,15 +35,15 @@ impl Run {
     }
 
     /// Where one of its readers elsewhere stands.
-    fn sample_reader(&mut self, at: usize) -> Result<u64, WildCursor> {
+    pub(super) fn sample_reader(&mut self, at: usize) -> Result<u64, WildCursor> {
         let Run { remotes, ring, .. } = self;
         #[cfg(feature = "server")]
         let guest = self.door.as_ref().and_then(|door| door.guest_reader());
         #[cfg(feature = "server")]
-        let head_seq = || guest.map_or(0, |reader| reader.head_seq()).max(ring.head_seq());
+        let has_been = |seq| guest.is_some_and(|reader| reader.has_been(seq)) || ring.has_been(seq);
         #[cfg(not(feature = "server"))]
-        let head_seq = || ring.head_seq();
-        remotes[at].sample(head_seq)
+        let has_been = |seq| ring.has_been(seq);
+        remotes[at].sample(has_been)
     }
 
     /// The facts of chunks that the engine was not told of yet.
@@ -206,12 +206,15 @@ impl<R: Reactor + 'static> Shard<R> {
     pub(super) fn ingest(&mut self, index: u32) {
         let mut first = true;
         loop {
+            #[cfg(feature = "server")]
+            self.make_room_for_deliveries();
             let Some(run) = self.runs[index as usize].as_mut() else { return };
             let head_seq = run.head_seq();
             if run.ingested_seq == head_seq {
                 return;
             }
             self.worked = true;
+            self.did.note(Duty::Chunks);
             if first && run.has_readers_elsewhere() && !self.published.contains(&index) {
                 self.published.push(index);
             }
@@ -222,7 +225,7 @@ impl<R: Reactor + 'static> Shard<R> {
                 SmallVec::new();
             run.chunk_facts(run.ingested_seq + 1..=until_seq, &mut facts);
             #[cfg(feature = "server")]
-            run.relay(until_seq, &mut self.scratch);
+            run.relay(until_seq, &mut self.scratch, self.serve.as_deref_mut());
             self.engine.handle(Event::Published(run.handle, &facts), self.now);
             run.ingested_seq = until_seq;
             self.pump();
@@ -233,9 +236,13 @@ impl<R: Reactor + 'static> Shard<R> {
     /// As [`Shard::ingest`], of chunks that were just written here.
     #[inline]
     pub(super) fn ingest_written(&mut self, index: u32, facts: &[ChunkFacts]) {
+        #[cfg(feature = "server")]
+        self.make_room_for_deliveries();
         let run = self.runs[index as usize].as_mut().expect("they were written to its ring");
         #[cfg(feature = "server")]
-        run.relay(run.ingested_seq + facts.len() as u64, &mut self.scratch);
+        let until_seq = run.ingested_seq + facts.len() as u64;
+        #[cfg(feature = "server")]
+        run.relay(until_seq, &mut self.scratch, self.serve.as_deref_mut());
         self.engine.handle(Event::Published(run.handle, facts), self.now);
         run.ingested_seq += facts.len() as u64;
         assert!(run.ingested_seq == run.head_seq());
@@ -289,6 +296,13 @@ impl<R: Reactor + 'static> Shard<R> {
                 self.make_runnable(handle.index);
             }
             Work::Thread(work) => self.start_thread(handle, work),
+            #[cfg(feature = "agent")]
+            Work::Agent(_) => self.begin_agent(handle),
+            #[cfg(not(feature = "agent"))]
+            Work::Agent(_) => {
+                let text = "it is built without agents";
+                self.producer_ended(handle, Err(ToolError::new(text)));
+            }
         }
     }
 
@@ -421,8 +435,8 @@ impl<R: Reactor + 'static> Shard<R> {
                     // It is not looked at again: this is where it stands.
                     self.ingest(index);
                     let run = self.runs[index as usize].as_ref();
-                    let head_seq = || run.map_or(u64::MAX, Run::head_seq);
-                    let cursor = remote.sample(head_seq).expect("a reader of this process");
+                    let has_been = |seq| run.is_none_or(|run| run.ring.has_been(seq));
+                    let cursor = remote.sample(has_been).expect("a reader of this process");
                     self.tell(Event::ReaderAt(subscriber, cursor));
                     self.tell(Event::Lost(subscriber));
                 }

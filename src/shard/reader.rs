@@ -35,7 +35,7 @@ use crate::engine::{
 };
 use crate::limits;
 use crate::memory::atomic::spin_hint;
-use crate::memory::{Descriptor, Left, Poll, ProgressRecord, ReadError, futex};
+use crate::memory::{Descriptor, Left, Poll, ProgressRecord, ReadError, WaitOutcome, futex};
 use crate::reactor::Clock;
 use link::{Flaw, Link, Near};
 
@@ -94,6 +94,14 @@ pub(crate) enum Ready {
     /// With its texts in the record.
     Progress(Progress),
     End(End),
+}
+
+/// Why there is no chunk to be given just like that.
+enum Absent {
+    /// It has not been written yet.
+    Pending,
+    /// `advance` is to be asked.
+    Other,
 }
 
 /// What is next in the ring.
@@ -174,17 +182,15 @@ impl<L: Link> Subscriber<L> {
         let next_seq = self.cursor.next_seq;
         if self.is_plain || next_seq < self.granted_seq {
             self.show_cursor();
-            match self.link.shared().reader.poll(next_seq) {
-                Poll::Ready(descriptor)
-                    if self.is_wanted(&descriptor) && self.fetch(&descriptor) =>
-                {
+            match self.next_wanted(next_seq) {
+                Ok(descriptor) => {
                     self.cursor.step(Some(descriptor.length));
                     self.fresh = false;
                     let chunks_expected = self.link.shared().control.chunks_expected();
                     return self.chunk(&descriptor, chunks_expected).map(Some);
                 }
-                Poll::Pending if self.is_quiet() => return Ok(None),
-                _ => {}
+                Err(Absent::Pending) if self.is_quiet() => return Ok(None),
+                Err(_) => {}
             }
         }
         match self.advance()? {
@@ -205,23 +211,21 @@ impl<L: Link> Subscriber<L> {
         loop {
             // Run after run of chunks; what lies between is for `advance`.
             while count < count_max && (self.is_plain || self.cursor.next_seq < self.granted_seq) {
-                match self.link.shared().reader.poll(self.cursor.next_seq) {
-                    Poll::Ready(descriptor)
-                        if self.is_wanted(&descriptor) && self.fetch(&descriptor) =>
-                    {
+                match self.next_wanted(self.cursor.next_seq) {
+                    Ok(descriptor) => {
                         self.cursor.step(Some(descriptor.length));
                         self.fresh = false;
                         take(self.chunk(&descriptor, chunks_expected)?);
                         count += 1;
                     }
-                    Poll::Pending => {
+                    Err(Absent::Pending) => {
                         self.show_cursor();
                         if self.is_quiet() {
                             return Ok(count);
                         }
                         break;
                     }
-                    _ => break,
+                    Err(Absent::Other) => break,
                 }
             }
             if count == count_max {
@@ -229,8 +233,35 @@ impl<L: Link> Subscriber<L> {
                 return Ok(count);
             }
             let Some(ready) = self.advance()? else { return Ok(count) };
-            take(self.render(ready)?);
+            self.give(ready, &mut take)?;
             count += 1;
+        }
+    }
+
+    /// Apart from where nearly all is given, so that `take` becomes a part of that.
+    #[inline(never)]
+    fn give(&mut self, ready: Ready, take: &mut impl FnMut(Delivery<'_>)) -> Result<(), L::Fault> {
+        take(self.render(ready)?);
+        Ok(())
+    }
+
+    /// The next chunk, its bytes fetched if they are to be.
+    #[inline(always)] // Descriptors are large: none of them is to be moved about.
+    fn next_wanted(&mut self, seq: u64) -> Result<Descriptor, Absent> {
+        let reader = &self.link.shared().reader;
+        if self.terms.kinds.is_all() && !self.headers_only {
+            return match reader.read(seq, &mut self.buffer) {
+                Ok(descriptor) => Ok(descriptor),
+                Err(ReadError::Pending) => Err(Absent::Pending),
+                Err(_) => Err(Absent::Other),
+            };
+        }
+        match reader.poll(seq) {
+            Poll::Ready(descriptor) if self.is_wanted(&descriptor) && self.fetch(&descriptor) => {
+                Ok(descriptor)
+            }
+            Poll::Pending => Err(Absent::Pending),
+            _ => Err(Absent::Other),
         }
     }
 
@@ -345,16 +376,8 @@ impl<L: Link> Subscriber<L> {
             std::thread::sleep(limits::DOOR_LOOK_INTERVAL);
             return true;
         }
-        let spin_until = (Clock::now() + limits::SPIN_DEFAULT).min(deadline);
-        loop {
-            if self.has_news() {
-                return true;
-            }
-            let now = Clock::now();
-            if now >= spin_until {
-                break;
-            }
-            spin_hint();
+        if self.spin(deadline) {
+            return true;
         }
         self.link.fall_asleep();
         let found = loop {
@@ -365,13 +388,31 @@ impl<L: Link> Subscriber<L> {
             }
             let head = (self.link.shared().reader.head_word(), head_seq as u32);
             let desk = (self.link.epoch_word(), epoch as u32);
-            futex::wait_either([head, desk], self.link.sleep_until(deadline));
+            let outcome = futex::wait_either([head, desk], self.link.sleep_until(deadline));
+            // Woken for nothing that can be seen yet: it will be soon.
+            if L::IS_FOREIGN && outcome == WaitOutcome::Woken && self.spin(deadline) {
+                break true;
+            }
             if Clock::now() >= deadline {
                 break self.has_news();
             }
         };
         self.link.wake_up();
         found
+    }
+
+    /// Looks for a while whether there is anything new.
+    fn spin(&self, deadline: Instant) -> bool {
+        let until = (Clock::now() + limits::SPIN_DEFAULT).min(deadline);
+        loop {
+            if self.has_news() {
+                return true;
+            }
+            if Clock::now() >= until {
+                return false;
+            }
+            spin_hint();
+        }
     }
 
     /// Is there a chunk, a gap, or a knock?

@@ -4,6 +4,8 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, OnceLock};
 
+#[cfg(feature = "agent")]
+pub(super) use super::agent::Agent;
 use super::delivery::code_of_detach;
 use super::events::Names;
 #[cfg(feature = "server")]
@@ -39,6 +41,9 @@ pub(super) enum Producer {
     Steps(Box<dyn Tool>),
     /// By hand.
     Feed,
+    /// A run of an agent, on this thread.
+    #[cfg(feature = "agent")]
+    Agent,
     /// In another process, into a ring of its own, which is copied from.
     #[cfg(feature = "server")]
     Guest,
@@ -47,6 +52,10 @@ pub(super) enum Producer {
     /// Nothing.
     Gone,
 }
+
+/// There are none.
+#[cfg(not(feature = "agent"))]
+pub(super) enum Agent {}
 
 /// A reader elsewhere.
 pub(super) struct Remote {
@@ -72,9 +81,8 @@ pub(super) struct ThreadSeat {
 }
 
 impl Remote {
-    /// Where it stands. `head_seq` says what there is for it to read, and is asked when its cursor
-    /// was looked at.
-    pub fn sample(&mut self, head_seq: impl Fn() -> u64) -> Result<u64, WildCursor> {
+    /// Where it stands. `has_been` says whether there ever was such a chunk.
+    pub fn sample(&mut self, has_been: impl Fn(u64) -> bool) -> Result<u64, WildCursor> {
         let page = match &mut self.seat {
             Seat::Thread(seat) => &mut seat.page,
             #[cfg(feature = "server")]
@@ -83,15 +91,15 @@ impl Remote {
                 Err(cursor) => return Ok(cursor),
             },
         };
-        match page.sample(0, head_seq()) {
-            // It went on while the head was looked at: what it had read then is there by now.
-            Err(wild)
-                if wild.cursor >= wild.cursor_before
-                    && wild.cursor <= head_seq().saturating_add(1) =>
-            {
-                Ok(wild.cursor)
-            }
-            sampled => sampled,
+        page.sample_if(has_been)
+    }
+
+    /// Where it is, if that is another process.
+    #[cfg(feature = "server")]
+    pub fn process_seat(&self) -> Option<&super::door::ProcessSeat> {
+        match &self.seat {
+            Seat::Thread(_) => None,
+            Seat::Process(seat) => Some(seat),
         }
     }
 
@@ -167,11 +175,19 @@ pub(super) struct Run {
     /// What there is to know of that, once it has begun; not while it is being looked at.
     #[cfg(feature = "server")]
     pub call: Option<Box<super::serve::OpenCall>>,
+    /// What its tool was given, if a front end is to be told that.
+    #[cfg(feature = "server")]
+    pub arguments: Option<Box<serde_json::Value>>,
+    /// Its place in a thread of a front end's client.
+    #[cfg(feature = "server")]
+    pub thread: Option<Box<super::conversations::Seat>>,
     /// What it is a part of.
     pub trace: TraceContext,
     pub ring_bytes: u32,
     pub chunk_bytes: u32,
     pub producer: Producer,
+    /// What it is to do, or does, if it is a run of an agent; not while that is looked at.
+    pub agent: Option<Agent>,
     pub ring: Ring,
     pub control: ControlPage,
     pub exchange: Arc<Exchange>,
@@ -212,13 +228,22 @@ impl Ring {
             Ring::Away(reader) => reader.head_seq(),
         }
     }
+
+    /// Is this chunk there, or was it?
+    pub fn has_been(&self, seq: u64) -> bool {
+        match self {
+            Ring::Away(reader) => reader.has_been(seq),
+            ring => seq <= ring.head_seq(),
+        }
+    }
 }
 
 impl Run {
     /// The newest chunk that is in the ring, told or not.
     #[inline]
     pub fn head_seq(&self) -> u64 {
-        self.ring.head_seq()
+        // Some of a guest's chunks are in its ring only.
+        self.ring.head_seq().max(self.ingested_seq)
     }
 
     /// May somebody sleep who is to be woken for chunks?

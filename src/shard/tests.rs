@@ -594,3 +594,31 @@ fn who_publishes_before_the_start_blames_no_reader() {
     assert_eq!(shard.next_deadline(), armed);
     assert!(!shard.inspect(id).unwrap().gated);
 }
+
+/// Takes its time once, on everybody's thread.
+struct Lingers;
+
+impl Tool for Lingers {
+    fn step(&mut self, _: &mut Context<'_>) -> Step {
+        let until = crate::reactor::Clock::now() + 3 * limits::STALL_THRESHOLD;
+        while crate::reactor::Clock::now() < until {}
+        Step::Done
+    }
+}
+
+#[test]
+fn a_turn_that_took_too_long_is_counted_with_what_it_did() {
+    let (shard, _) = Shard::spawn(config(), |_| {}).unwrap();
+    let stalled = shard.call(|shard| {
+        let work = Work::Steps(Box::new(Lingers));
+        shard.execute_prepared(Prepared::new(work), ExecuteOptions::default()).unwrap();
+        shard.stalls().of(Duty::Tools)
+    });
+    assert_eq!(stalled, Ok(0));
+    // The turn that is asked is not the one that has lingered.
+    while shard.call(|shard| shard.stalls().of(Duty::Tools)) == Ok(0) {}
+    let (stalls, counted) = shard.call(|shard| (*shard.stalls(), shard.counters().stalls)).unwrap();
+    let durations = stalls.durations;
+    assert!(durations.sum_ns >= 3 * limits::STALL_THRESHOLD.as_nanos() as u64, "{stalls:?}");
+    assert_eq!(durations.counts.iter().sum::<u64>(), counted, "{stalls:?}");
+}

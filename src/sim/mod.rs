@@ -9,7 +9,8 @@
 //! Reading order: `run.rs` (one run from beginning to end), `model.rs` (what is known of an
 //! execution), `follower.rs`, `ending.rs` and `expect.rs` (the oracle), then the actors:
 //! `caller.rs`, `producer.rs`, `thread.rs`, `joins.rs`, `watcher.rs`, `shortage.rs`; `between.rs`
-//! is what happens in the middle of their steps. `server/` has the whole server in the same world.
+//! is what happens in the middle of their steps. `outgoing_tests.rs` has a shard that asks others
+//! over HTTP. `server/` has the whole server in the same world.
 
 mod between;
 mod caller;
@@ -21,6 +22,8 @@ mod follower;
 mod joins;
 mod model;
 pub mod network;
+#[cfg(all(test, feature = "agent"))]
+mod outgoing_tests;
 mod patience;
 mod plan;
 mod producer;
@@ -32,5 +35,6 @@ pub mod server;
 mod shortage;
 mod socket;
 mod thread;
+mod twice;
 mod watcher;
 pub mod world;

@@ -1,5 +1,5 @@
 //! The network of the simulated world: listeners, streams between a client and a server, and what
-//! actors at the client's end do with them. The server's end belongs to `socket.rs`.
+//! actors at one end do with them. The other end belongs to `socket.rs`, or both do.
 //!
 //! As TCP does: what was sent before a finish arrives before it; a close with unread bytes, or a
 //! byte sent to somebody who has closed, is a reset, and a reset throws away what was under way.
@@ -12,7 +12,9 @@ use std::sync::{Arc, Mutex};
 
 use crate::base::Random;
 use crate::reactor::released::{Carried, Past};
-use crate::reactor::{IoError, ListenAddress, ListenError, ListenOptions, Peer, ReleasedSocket};
+use crate::reactor::{
+    ConnectAddress, IoError, ListenAddress, ListenError, ListenOptions, Peer, ReleasedSocket,
+};
 use crate::sim::world::{EAGAIN, SimWorld};
 
 /// Bytes under way in one direction of a stream.
@@ -23,28 +25,67 @@ const PORT_FIRST: u16 = 40_000;
 const CLIENT_PORT_FIRST: u16 = 20_000;
 const ECONNRESET: IoError = IoError(libc::ECONNRESET);
 
-/// The client's end of a stream.
+/// An actor's end of a stream: the client's, or the server's of one that a reactor asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SimClient(usize);
+pub struct SimClient(StreamEnd);
+
+/// What becomes of those who connect to an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SimRoute {
+    /// Nothing: nobody answers, for ever.
+    Silent,
+    /// They are told this, after a while.
+    Fails(IoError),
+}
 
 #[derive(Debug, Default)]
 pub(super) struct Network {
     listeners: Vec<Option<Listener>>,
     streams: Vec<Stream>,
-    accepted_count: usize,
+    /// Ends that reactors have.
+    open_count: usize,
     /// How many connections the process has descriptors for.
-    accepted_max: Option<usize>,
-    /// Streams whose socket was dropped on its way from one reactor to another.
+    open_max: Option<usize>,
+    /// Addresses that are special.
+    routes: Vec<(ConnectAddress, SimRoute)>,
+    /// Of a thousand tries of reactors to connect, how many fail although somebody listens.
+    connect_fault_chance: u64,
+    /// Ends whose socket was dropped on its way from one reactor to another.
     dropped: Dropped,
 }
 
-/// Sockets may cross threads, the world does not: what is dropped leaves its number here.
-type Dropped = Arc<Mutex<Vec<usize>>>;
+/// Sockets may cross threads, the world does not: what is dropped leaves its name here.
+type Dropped = Arc<Mutex<Vec<StreamEnd>>>;
 
-/// The server's end of a stream while it is no reactor's. Closes it when it is dropped.
+/// One end of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct StreamEnd {
+    stream: usize,
+    side: Side,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum Side {
+    Server,
+    Client,
+}
+
+/// What becomes of a reactor's try to connect.
+pub(super) enum Called {
+    /// It is there.
+    Connected(StreamEnd, Peer),
+    /// It is tried again: there is no room at this moment.
+    Later,
+    /// Nothing, for ever.
+    Never,
+    /// Nothing.
+    Failed(IoError),
+}
+
+/// A reactor's end of a stream while it is no reactor's. Closes it when it is dropped.
 #[derive(Debug)]
 pub(super) struct SimSocket {
-    stream: usize,
+    end: StreamEnd,
     dropped: Dropped,
     is_adopted: bool,
 }
@@ -52,7 +93,7 @@ pub(super) struct SimSocket {
 impl Drop for SimSocket {
     fn drop(&mut self) {
         if !self.is_adopted {
-            self.dropped.lock().expect("nobody panics with it").push(self.stream);
+            self.dropped.lock().expect("nobody panics with it").push(self.end);
         }
     }
 }
@@ -112,17 +153,57 @@ impl Stream {
     }
 
     /// The reset, told once as itself and then as a broken pipe.
-    fn check(&mut self, side: usize) -> Result<(), IoError> {
+    fn check(&mut self, side: Side) -> Result<(), IoError> {
         if !self.is_reset {
             return Ok(());
         }
-        let was_told = std::mem::replace(&mut self.is_told[side], true);
+        let was_told = std::mem::replace(&mut self.is_told[side as usize], true);
         Err(if was_told { IoError::BROKEN_PIPE } else { ECONNRESET })
     }
-}
 
-const SERVER: usize = 0;
-const CLIENT: usize = 1;
+    /// What comes to this side.
+    fn inward(&mut self, side: Side) -> &mut Direction {
+        match side {
+            Side::Server => &mut self.up,
+            Side::Client => &mut self.down,
+        }
+    }
+
+    /// What goes from it.
+    fn outward(&mut self, side: Side) -> &mut Direction {
+        match side {
+            Side::Server => &mut self.down,
+            Side::Client => &mut self.up,
+        }
+    }
+
+    fn send(&mut self, side: Side, bytes: &[u8]) -> Result<usize, IoError> {
+        self.check(side)?;
+        let direction = self.outward(side);
+        if direction.is_finished {
+            return Err(IoError::BROKEN_PIPE);
+        }
+        let count = direction.write(bytes)?;
+        if direction.is_reader_gone && count > 0 {
+            self.reset(); // The kernel took the bytes; the answer to them is a reset.
+        }
+        Ok(count)
+    }
+
+    fn receive(&mut self, side: Side, into: &mut [u8]) -> Result<usize, IoError> {
+        self.check(side)?;
+        self.inward(side).read(into)
+    }
+
+    fn close(&mut self, side: Side) {
+        if self.inward(side).bytes.is_empty() {
+            self.outward(side).is_finished = true;
+        } else {
+            self.reset();
+        }
+        self.inward(side).is_reader_gone = true;
+    }
+}
 
 impl Network {
     pub fn listen(
@@ -157,67 +238,94 @@ impl Network {
         self.listeners[index].as_ref().is_some_and(|listener| !listener.backlog.is_empty())
     }
 
-    /// The next connection: its stream and who it is.
-    pub fn accept(&mut self, index: usize) -> Result<(usize, Peer), IoError> {
-        let listener = self.listeners[index].as_mut().expect("it is open");
-        if self.accepted_max.is_some_and(|max| self.accepted_count >= max) {
+    /// Is there a descriptor for one connection more?
+    pub fn has_descriptor(&self) -> bool {
+        self.open_max.is_none_or(|max| self.open_count < max)
+    }
+
+    /// The next connection: a reactor's end of it, and who it is.
+    pub fn accept(&mut self, index: usize) -> Result<(StreamEnd, Peer), IoError> {
+        if !self.has_descriptor() {
             return Err(IoError(libc::EMFILE));
         }
+        let listener = self.listeners[index].as_mut().expect("it is open");
         let stream = listener.backlog.pop_front().ok_or(EAGAIN)?;
         if self.streams[stream].is_reset {
             return Err(IoError(libc::ECONNABORTED));
         }
-        self.accepted_count += 1;
-        Ok((stream, self.streams[stream].peer))
+        self.open_count += 1;
+        Ok((StreamEnd { stream, side: Side::Server }, self.streams[stream].peer))
     }
 
-    pub fn is_readable(&self, index: usize) -> bool {
-        let stream = &self.streams[index];
-        !stream.up.bytes.is_empty() || stream.up.is_finished || stream.is_reset
+    /// A reactor begins to connect, which takes a descriptor.
+    pub fn take_descriptor(&mut self) {
+        self.open_count += 1;
     }
 
-    pub fn is_writable(&self, index: usize) -> bool {
-        let stream = &self.streams[index];
-        stream.down.bytes.len() < STREAM_BYTES_MAX || stream.is_reset
+    /// It gives up, or nothing has come of it.
+    pub fn give_back_descriptor(&mut self) {
+        self.open_count -= 1;
     }
 
-    pub fn receive(&mut self, index: usize, into: &mut [u8]) -> Result<usize, IoError> {
-        let stream = &mut self.streams[index];
-        stream.check(SERVER)?;
-        stream.up.read(into)
-    }
-
-    pub fn send(&mut self, index: usize, bytes: &[u8]) -> Result<usize, IoError> {
-        let stream = &mut self.streams[index];
-        stream.check(SERVER)?;
-        if stream.down.is_finished {
-            return Err(IoError::BROKEN_PIPE);
+    /// What becomes of a reactor's try to connect.
+    pub fn call(&mut self, address: &ConnectAddress, random: &mut Random) -> Called {
+        if let Some((_, route)) = self.routes.iter().find(|(special, _)| special == address) {
+            return match *route {
+                SimRoute::Silent => Called::Never,
+                SimRoute::Fails(error) => Called::Failed(error),
+            };
         }
-        let count = stream.down.write(bytes)?;
-        if stream.down.is_reader_gone && count > 0 {
-            stream.reset(); // The kernel took the bytes; the answer to them is a reset.
+        if random.chance(self.connect_fault_chance, 1_000) {
+            let errors = [libc::ECONNREFUSED, libc::ECONNRESET, libc::ETIMEDOUT];
+            return Called::Failed(IoError(errors[random.below(3) as usize]));
         }
-        Ok(count)
-    }
-
-    pub fn finish(&mut self, index: usize) {
-        self.streams[index].down.is_finished = true;
-    }
-
-    pub fn close(&mut self, index: usize) {
-        let stream = &mut self.streams[index];
-        if stream.up.bytes.is_empty() {
-            stream.down.is_finished = true;
-        } else {
-            stream.reset();
+        let (listener, peer, is_tcp) = match address {
+            ConnectAddress::Tcp(tcp) => (ListenAddress::Tcp(*tcp), Peer::Tcp(*tcp), true),
+            ConnectAddress::Unix(path) => {
+                let peer = Peer::Unix { pid: 1, uid: 1_000, gid: 1_000 };
+                (ListenAddress::Unix(path.clone()), peer, false)
+            }
+        };
+        match self.connect(&listener, Ipv4Addr::LOCALHOST.into(), random) {
+            Ok(stream) => Called::Connected(StreamEnd { stream, side: Side::Client }, peer),
+            Err(EAGAIN) if is_tcp => Called::Later, // As its first packet is lost, and sent again.
+            Err(error) => Called::Failed(error),
         }
-        stream.up.is_reader_gone = true;
-        self.accepted_count -= 1;
     }
 
-    /// The server's end, for another reactor of this world.
-    pub fn let_go(&mut self, index: usize) -> SimSocket {
-        SimSocket { stream: index, dropped: Arc::clone(&self.dropped), is_adopted: false }
+    pub fn is_readable(&mut self, end: StreamEnd) -> bool {
+        let stream = &mut self.streams[end.stream];
+        let is_reset = stream.is_reset;
+        let direction = stream.inward(end.side);
+        !direction.bytes.is_empty() || direction.is_finished || is_reset
+    }
+
+    pub fn is_writable(&mut self, end: StreamEnd) -> bool {
+        let stream = &mut self.streams[end.stream];
+        let is_reset = stream.is_reset;
+        stream.outward(end.side).bytes.len() < STREAM_BYTES_MAX || is_reset
+    }
+
+    pub fn receive(&mut self, end: StreamEnd, into: &mut [u8]) -> Result<usize, IoError> {
+        self.streams[end.stream].receive(end.side, into)
+    }
+
+    pub fn send(&mut self, end: StreamEnd, bytes: &[u8]) -> Result<usize, IoError> {
+        self.streams[end.stream].send(end.side, bytes)
+    }
+
+    pub fn finish(&mut self, end: StreamEnd) {
+        self.streams[end.stream].outward(end.side).is_finished = true;
+    }
+
+    pub fn close(&mut self, end: StreamEnd) {
+        self.streams[end.stream].close(end.side);
+        self.open_count -= 1;
+    }
+
+    /// A reactor's end, for another reactor of this world.
+    pub fn let_go(&mut self, end: StreamEnd) -> SimSocket {
+        SimSocket { end, dropped: Arc::clone(&self.dropped), is_adopted: false }
     }
 
     /// Whether it is a socket of this world.
@@ -225,17 +333,17 @@ impl Network {
         Arc::ptr_eq(&self.dropped, &socket.dropped)
     }
 
-    /// Its stream.
-    pub fn take_in(&mut self, mut socket: SimSocket) -> usize {
+    /// Its end.
+    pub fn take_in(&mut self, mut socket: SimSocket) -> StreamEnd {
         socket.is_adopted = true;
-        socket.stream
+        socket.end
     }
 
     /// Closes what was dropped on its way.
     pub fn close_dropped(&mut self) {
         let dropped = std::mem::take(&mut *self.dropped.lock().expect("nobody panics with it"));
-        for index in dropped {
-            self.close(index);
+        for end in dropped {
+            self.close(end);
         }
     }
 
@@ -274,7 +382,7 @@ impl Network {
     }
 }
 
-/// What actors at the client's end do.
+/// What actors do.
 impl SimWorld {
     fn network(&self) -> RefMut<'_, Network> {
         let mut network = RefMut::map(self.world.borrow_mut(), |world| &mut world.network);
@@ -300,7 +408,8 @@ impl SimWorld {
         from: IpAddr,
     ) -> Result<SimClient, IoError> {
         let world = &mut *self.world.borrow_mut();
-        world.network.connect(address, from, &mut world.random).map(SimClient)
+        let stream = world.network.connect(address, from, &mut world.random)?;
+        Ok(SimClient(StreamEnd { stream, side: Side::Client }))
     }
 
     /// A connection that no listener has accepted, as standard input and output are one; the
@@ -309,28 +418,68 @@ impl SimWorld {
         let mut network = self.network();
         let peer = Peer::Unix { pid: 1, uid: 1_000, gid: 1_000 };
         let index = network.open(peer);
-        network.accepted_count += 1;
-        let carried = Carried::Simulated(Box::new(network.let_go(index)));
-        (SimClient(index), ReleasedSocket { carried, past: Past::none(peer) })
+        network.open_count += 1;
+        let end = |side| StreamEnd { stream: index, side };
+        let carried = Carried::Simulated(Box::new(network.let_go(end(Side::Server))));
+        (SimClient(end(Side::Client)), ReleasedSocket { carried, past: Past::none(peer) })
+    }
+
+    /// Listens there, for reactors that connect: [`SimWorld::answer`] takes them.
+    ///
+    /// # Errors
+    /// As a reactor's own listen.
+    pub fn listen(&self, address: &ListenAddress) -> Result<ListenAddress, ListenError> {
+        let (_, address) = self.network().listen(address, ListenOptions::default())?;
+        Ok(address)
+    }
+
+    /// The next who has connected there; the answer is the server's end.
+    ///
+    /// # Panics
+    /// If nobody listens there.
+    pub fn answer(&self, address: &ListenAddress) -> Option<SimClient> {
+        let mut network = self.network();
+        let mut listeners = network.listeners.iter_mut().flatten();
+        let listener = listeners.find(|listener| listener.address == *address);
+        let stream = listener.expect("somebody listens").backlog.pop_front()?;
+        Some(SimClient(StreamEnd { stream, side: Side::Server }))
+    }
+
+    /// Listens there no more.
+    ///
+    /// # Panics
+    /// If nobody listens there.
+    pub fn stop_listening(&self, address: &ListenAddress) {
+        let mut network = self.network();
+        let mut listeners = network.listeners.iter();
+        let is_it = |l: &Option<Listener>| l.as_ref().is_some_and(|l| l.address == *address);
+        let index = listeners.position(is_it).expect("somebody listens");
+        network.close_listener(index);
+    }
+
+    /// From now on this becomes of reactors that connect there; `None`: what should.
+    pub fn set_route(&self, address: &ConnectAddress, route: Option<SimRoute>) {
+        let mut network = self.network();
+        network.routes.retain(|(special, _)| special != address);
+        network.routes.extend(route.map(|route| (address.clone(), route)));
+    }
+
+    /// From now on so many of a thousand tries of reactors to connect fail.
+    pub fn set_connect_fault_chance(&self, chance: u64) {
+        self.network().connect_fault_chance = chance;
     }
 
     /// As the server sees this client.
     pub fn client_peer(&self, client: SimClient) -> Peer {
-        self.world.borrow().network.streams[client.0].peer
+        self.world.borrow().network.streams[client.0.stream].peer
     }
 
     /// Sends what fits.
     ///
     /// # Errors
-    /// EAGAIN if nothing fits; ECONNRESET once and EPIPE after it if the server has gone.
+    /// EAGAIN if nothing fits; ECONNRESET once and EPIPE after it if the other end has gone.
     pub fn client_send(&self, client: SimClient, bytes: &[u8]) -> Result<usize, IoError> {
-        let stream = &mut self.network().streams[client.0];
-        stream.check(CLIENT)?;
-        let count = stream.up.write(bytes)?;
-        if stream.up.is_reader_gone && count > 0 {
-            stream.reset();
-        }
-        Ok(count)
+        self.network().streams[client.0.stream].send(client.0.side, bytes)
     }
 
     /// Receives what is there. `Ok(0)` is the end.
@@ -338,35 +487,27 @@ impl SimWorld {
     /// # Errors
     /// EAGAIN if nothing is there; as [`SimWorld::client_send`].
     pub fn client_receive(&self, client: SimClient, into: &mut [u8]) -> Result<usize, IoError> {
-        let stream = &mut self.network().streams[client.0];
-        stream.check(CLIENT)?;
-        stream.down.read(into)
+        self.network().streams[client.0.stream].receive(client.0.side, into)
     }
 
     /// Sends no more.
     pub fn client_finish(&self, client: SimClient) {
-        self.network().streams[client.0].up.is_finished = true;
+        self.network().streams[client.0.stream].outward(client.0.side).is_finished = true;
     }
 
     /// Ends both directions: a reset if bytes are unread.
     pub fn client_close(&self, client: SimClient) {
-        let stream = &mut self.network().streams[client.0];
-        if stream.down.bytes.is_empty() {
-            stream.up.is_finished = true;
-            stream.down.is_reader_gone = true;
-        } else {
-            stream.reset();
-        }
+        self.network().streams[client.0.stream].close(client.0.side);
     }
 
     /// Ends both directions at once, and throws away what is under way.
     pub fn client_reset(&self, client: SimClient) {
-        self.network().streams[client.0].reset();
+        self.network().streams[client.0.stream].reset();
     }
 
     /// From now on the process has descriptors for so many connections.
-    pub fn set_connections_max(&self, accepted_max: Option<usize>) {
-        self.world.borrow_mut().network.accepted_max = accepted_max;
+    pub fn set_connections_max(&self, open_max: Option<usize>) {
+        self.world.borrow_mut().network.open_max = open_max;
     }
 }
 

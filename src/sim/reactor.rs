@@ -20,9 +20,9 @@ use crate::base::{Handle, Instant, Pool};
 use crate::reactor::operation::Request;
 use crate::reactor::waker::WakeListener;
 use crate::reactor::{
-    AdoptError, Completion, ConnectionId, Counters, IoError, ListenAddress, ListenError,
-    ListenOptions, ListenerId, Net, Operation, Reactor, ReleasedSocket, SendError, SocketCounters,
-    SocketEvent, SocketLimits, SubmitError, Waker,
+    AdoptError, Completion, ConnectAddress, ConnectError, ConnectionId, Counters, IoError,
+    ListenAddress, ListenError, ListenOptions, ListenerId, Net, Operation, Reactor, ReleasedSocket,
+    SendError, SocketCounters, SocketEvent, SocketLimits, SubmitError, Waker,
 };
 use crate::sim::socket::SimNet;
 use crate::sim::world::{EAGAIN, SimWorld, WALL_ORIGIN_US, World};
@@ -261,6 +261,10 @@ impl Net for Sockets {
 
     fn close_listener(&mut self, listener: ListenerId) {
         self.net.close_listener(&mut self.world.world.borrow_mut(), listener);
+    }
+
+    fn connect(&mut self, address: &ConnectAddress) -> Result<ConnectionId, ConnectError> {
+        self.net.connect(&mut self.world.world.borrow_mut(), address)
     }
 
     fn set_receiving(&mut self, connection: ConnectionId, is_receiving: bool) {

@@ -3,8 +3,9 @@
 //! How they map to the contract: receives are short and late, sends are cut at any length (at none
 //! too), EINTR and EAGAIN cost time, a pause may come when bytes are on their way (they are held),
 //! events of different connections overtake each other, and places of closed connections stay taken
-//! for a while. Of a connection that is released bytes come until it is let go. Invariant: S2 one
-//! event at a time of each kind and connection is under way.
+//! for a while. Of a connection that is released bytes come until it is let go. One that is asked
+//! for takes its time, and is late to tell what came of it. Invariant: S2 one event at a time of
+//! each kind and connection is under way.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -14,13 +15,16 @@ use crate::base::{Handle, Instant, Pool};
 use crate::limits::LISTENER_PAUSE;
 use crate::reactor::released::{Carried, Past};
 use crate::reactor::{
-    AdoptError, ConnectionId, IoError, ListenAddress, ListenError, ListenOptions, ListenerId, Peer,
-    ReleasedSocket, SendError, SocketCounters, SocketEvent, SocketLimits,
+    AdoptError, ConnectAddress, ConnectError, ConnectionId, IoError, ListenAddress, ListenError,
+    ListenOptions, ListenerId, Peer, ReleasedSocket, SendError, SocketCounters, SocketEvent,
+    SocketLimits,
 };
-use crate::sim::network::STREAM_BYTES_MAX;
+use crate::sim::network::{Called, STREAM_BYTES_MAX, StreamEnd};
 use crate::sim::world::{EAGAIN, World};
 
 const RECEIVE_BYTES_MAX: usize = 4_096;
+/// When a listener has no room for one more, it is tried again after so long.
+const CONNECT_AGAIN: Duration = Duration::from_millis(1);
 
 #[derive(Debug)]
 struct Listener {
@@ -32,8 +36,11 @@ struct Listener {
 
 #[derive(Debug)]
 struct Connection {
-    stream: usize,
+    /// None: it was asked for, and is not there.
+    end: Option<StreamEnd>,
     past: Past,
+    /// It was asked for, and nothing is told of it.
+    connecting: Option<Connecting>,
     receives_at: Option<Instant>,
     writes_at: Option<Instant>,
     is_receiving: bool,
@@ -47,9 +54,18 @@ struct Connection {
     frees_at: Option<Instant>,
 }
 
+/// A try to connect, and when the kernel looks at it next. Never: nobody answers, or it is known
+/// what comes of it.
+#[derive(Debug)]
+struct Connecting {
+    address: ConnectAddress,
+    looks_at: Option<Instant>,
+}
+
 #[derive(Debug)]
 enum Happening {
     Accepted(ListenerId, ConnectionId, Peer),
+    Connected(ConnectionId, Result<Peer, IoError>),
     Received(ConnectionId, Vec<u8>),
     Ended(ConnectionId, Option<IoError>),
     Writable(ConnectionId),
@@ -59,6 +75,7 @@ enum Happening {
 #[derive(Clone, Copy, Debug)]
 enum Due {
     Accept(Handle),
+    Connect(Handle),
     Receive(Handle),
     Write(Handle),
     Release(Handle),
@@ -125,8 +142,9 @@ impl SimNet {
     pub fn next_happening(&self) -> Option<Instant> {
         let listeners = self.listeners.iter().filter_map(|(_, slot)| slot.looks_at);
         let connections = self.connections.iter().flat_map(|(_, slot)| {
+            let connects_at = slot.connects_at();
             let times = [slot.receives_at, slot.writes_at, slot.releases_at, slot.frees_at];
-            times.into_iter().flatten()
+            times.into_iter().chain([connects_at]).flatten()
         });
         listeners.chain(connections).chain(self.retry_at).min()
     }
@@ -151,9 +169,14 @@ impl SimNet {
         for index in 0..self.connections.capacity() {
             let Some(slot) = self.connections.at_mut(index) else { continue };
             slot.plan(world);
-            let times = [slot.receives_at, slot.writes_at, slot.releases_at];
+            let times = [slot.receives_at, slot.writes_at, slot.releases_at, slot.connects_at()];
             let handle = self.connections.handle_at(index).expect("taken");
-            let kinds = [Due::Receive(handle), Due::Write(handle), Due::Release(handle)];
+            let kinds = [
+                Due::Receive(handle),
+                Due::Write(handle),
+                Due::Release(handle),
+                Due::Connect(handle),
+            ];
             let pairs = times.into_iter().zip(kinds);
             let now = world.now;
             due.extend(
@@ -180,6 +203,15 @@ impl SimNet {
                 slot.looks_at = again;
                 if !is_later {
                     self.accept(world, handle, counters);
+                }
+            }
+            Due::Connect(handle) => {
+                let slot = self.connections.get_mut(handle).expect("due");
+                slot.connecting.as_mut().expect("due").looks_at = again;
+                if !is_later {
+                    let outcome = slot.call(world, counters);
+                    let id = ConnectionId(handle);
+                    self.events.extend(outcome.map(|it| Happening::Connected(id, it)));
                 }
             }
             Due::Receive(handle) => {
@@ -221,9 +253,9 @@ impl SimNet {
             return;
         }
         match world.network.accept(slot.index) {
-            Ok((stream, peer)) => {
+            Ok((end, peer)) => {
                 counters.accepted_count += 1;
-                let connection = Connection::new(stream, Past::none(peer));
+                let connection = Connection::new(Some(end), Past::none(peer));
                 let id = self.connections.insert(connection).expect("there is a place");
                 let id = ConnectionId(id);
                 self.events.push_back(Happening::Accepted(ListenerId(handle), id, peer));
@@ -269,6 +301,32 @@ impl SimNet {
         self.live(id).filter(|slot| !slot.is_releasing())
     }
 
+    /// Such a one that has been told of.
+    fn settled(&mut self, id: ConnectionId) -> Option<&mut Connection> {
+        self.owned(id).filter(|slot| slot.connecting.is_none())
+    }
+
+    pub fn connect(
+        &mut self,
+        world: &mut World,
+        address: &ConnectAddress,
+    ) -> Result<ConnectionId, ConnectError> {
+        let connections_max = self.connections.capacity();
+        if self.connections.count() == connections_max {
+            return Err(ConnectError::TooMany { connections_max });
+        }
+        if !world.network.has_descriptor() {
+            let (address, error) = (address.clone(), IoError(libc::EMFILE));
+            return Err(ConnectError::Failed { address, call: "socket", error });
+        }
+        world.network.take_descriptor();
+        let mut slot = Connection::new(None, Past::none(Peer::of(address)));
+        let looks_at = Some(world.now + world.delay());
+        slot.connecting = Some(Connecting { address: address.clone(), looks_at });
+        let handle = self.connections.insert(slot).expect("there is a place");
+        Ok(ConnectionId(handle))
+    }
+
     pub fn set_receiving(&mut self, id: ConnectionId, is_receiving: bool) {
         let Some(slot) = self.owned(id) else { return };
         slot.is_receiving = is_receiving;
@@ -292,6 +350,9 @@ impl SimNet {
         counters: &mut SocketCounters,
     ) -> Result<usize, SendError> {
         let slot = self.owned(id).ok_or(SendError::Unknown)?;
+        if slot.connecting.is_some() {
+            return Ok(0);
+        }
         if let Some(error) = slot.past.broken {
             return Err(SendError::Broken(error));
         }
@@ -307,7 +368,7 @@ impl SimNet {
         if world.random.chance(world.faults.short_chance, 1_000) {
             bytes.truncate(world.random.between(0, bytes.len() as u64) as usize);
         }
-        let sent_bytes = match world.network.send(slot.stream, &bytes) {
+        let sent_bytes = match world.network.send(slot.end.expect("it is there"), &bytes) {
             Ok(sent_bytes) => sent_bytes,
             Err(EAGAIN) => 0,
             Err(error) => {
@@ -324,8 +385,8 @@ impl SimNet {
     }
 
     pub fn finish(&mut self, world: &mut World, id: ConnectionId) {
-        if let Some(slot) = self.owned(id) {
-            world.network.finish(slot.stream);
+        if let Some(end) = self.settled(id).and_then(|slot| slot.end) {
+            world.network.finish(end);
         }
     }
 
@@ -337,12 +398,19 @@ impl SimNet {
         slot.writes_at = None;
         slot.releases_at = None;
         slot.held.clear();
-        world.network.close(slot.stream);
+        slot.connecting = None;
+        match slot.end {
+            Some(end) => world.network.close(end),
+            None => world.network.give_back_descriptor(),
+        }
         self.closing_count += 1;
         counters.closed_count += 1;
     }
 
     pub fn release(&mut self, world: &mut World, id: ConnectionId) {
+        if self.settled(id).is_none_or(|slot| slot.end.is_none()) {
+            return;
+        }
         self.set_receiving(id, true); // The end of a pause: what was held is told.
         let releases_at = world.now + world.delay();
         let Some(slot) = self.owned(id) else { return };
@@ -360,7 +428,8 @@ impl SimNet {
         let slot = self.connections.remove(id.0).expect("it is live");
         counters.released_count += 1;
         self.resume_listeners();
-        let carried = Carried::Simulated(Box::new(world.network.let_go(slot.stream)));
+        let carried =
+            Carried::Simulated(Box::new(world.network.let_go(slot.end.expect("it is there"))));
         ReleasedSocket { carried, past: slot.past }
     }
 
@@ -377,8 +446,8 @@ impl SimNet {
         if !world.network.knows(&socket) {
             return Err(foreign(Carried::Simulated(socket)));
         }
-        let stream = world.network.take_in(*socket);
-        let inserted = self.connections.insert(Connection::new(stream, past));
+        let end = world.network.take_in(*socket);
+        let inserted = self.connections.insert(Connection::new(Some(end), past));
         counters.adopted_count += 1;
         Ok(ConnectionId(inserted.expect("there is a place")))
     }
@@ -408,6 +477,13 @@ impl SimNet {
             }
             let is_written = matches!(event, Happening::Writable(_));
             let Some(slot) = self.live(event.connection()) else { continue };
+            if let Happening::Connected(connection, outcome) = event {
+                slot.connecting = None;
+                return Some(match outcome {
+                    Ok(peer) => SocketEvent::Connected { connection, peer },
+                    Err(error) => SocketEvent::Ended { connection, error: Some(error) },
+                });
+            }
             if is_written && slot.is_releasing() {
                 continue;
             }
@@ -426,7 +502,7 @@ impl SimNet {
                     let socket = self.let_go(world, connection, counters);
                     SocketEvent::Released { connection, socket }
                 }
-                Happening::Accepted(..) => unreachable!("returned above"),
+                Happening::Accepted(..) | Happening::Connected(..) => unreachable!("see above"),
             });
         }
     }
@@ -436,6 +512,7 @@ impl Happening {
     fn connection(&self) -> ConnectionId {
         match self {
             Happening::Accepted(_, id, _)
+            | Happening::Connected(id, _)
             | Happening::Received(id, _)
             | Happening::Ended(id, _)
             | Happening::Writable(id)
@@ -449,10 +526,11 @@ impl Happening {
 }
 
 impl Connection {
-    fn new(stream: usize, past: Past) -> Connection {
+    fn new(end: Option<StreamEnd>, past: Past) -> Connection {
         Connection {
-            stream,
+            end,
             past,
+            connecting: None,
             receives_at: None,
             writes_at: None,
             is_receiving: true,
@@ -469,16 +547,49 @@ impl Connection {
         self.releases_at.is_some() || self.is_released
     }
 
+    fn connects_at(&self) -> Option<Instant> {
+        self.connecting.as_ref()?.looks_at
+    }
+
+    /// Tries to connect. What came of it, if that is known now.
+    fn call(
+        &mut self,
+        world: &mut World,
+        counters: &mut SocketCounters,
+    ) -> Option<Result<Peer, IoError>> {
+        let connecting = self.connecting.as_mut().expect("it was asked for");
+        match world.network.call(&connecting.address, &mut world.random) {
+            Called::Connected(end, peer) => {
+                self.end = Some(end);
+                self.past.peer = peer;
+                counters.connected_count += 1;
+                Some(Ok(peer))
+            }
+            Called::Failed(error) => {
+                self.past.has_ended = true;
+                self.past.broken = Some(error);
+                counters.unconnected_count += 1;
+                Some(Err(error))
+            }
+            Called::Later => {
+                connecting.looks_at = Some(world.now + CONNECT_AGAIN + world.delay());
+                None
+            }
+            Called::Never => None,
+        }
+    }
+
     /// Sets the times at which the kernel looks.
     fn plan(&mut self, world: &mut World) {
-        if self.frees_at.is_some() || self.is_released {
+        if self.frees_at.is_some() || self.is_released || self.connecting.is_some() {
             return;
         }
+        let Some(end) = self.end else { return };
         let is_asked = self.is_receiving && !self.past.has_ended;
-        if self.receives_at.is_none() && is_asked && world.network.is_readable(self.stream) {
+        if self.receives_at.is_none() && is_asked && world.network.is_readable(end) {
             self.receives_at = Some(world.now + world.delay());
         }
-        if self.writes_at.is_none() && self.is_cut && world.network.is_writable(self.stream) {
+        if self.writes_at.is_none() && self.is_cut && world.network.is_writable(end) {
             self.writes_at = Some(world.now + world.delay());
         }
     }
@@ -494,7 +605,7 @@ impl Connection {
             let size_bytes = world.random.between(1, RECEIVE_BYTES_MAX as u64) as usize;
             bytes.truncate(size_bytes);
         }
-        match world.network.receive(self.stream, &mut bytes) {
+        match world.network.receive(self.end.expect("it is there"), &mut bytes) {
             Err(EAGAIN) => None,
             Ok(0) => {
                 self.past.has_ended = true;

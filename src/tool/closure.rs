@@ -138,11 +138,33 @@ impl Output {
     /// # Panics
     /// If `key` is 64 or more.
     pub fn send_as(&mut self, kind: Kind, key: u8, payload: &[u8]) -> Result<(), Stopped> {
+        self.send_flagged(kind, key, payload, 0)
+    }
+
+    /// As [`Output::send_as`], of a payload that is not over with this: all chunks are flagged
+    /// `more`.
+    ///
+    /// # Errors
+    /// [`Stopped`]: return. Some pieces of a long payload may have been sent.
+    ///
+    /// # Panics
+    /// If `key` is 64 or more.
+    pub fn send_part(&mut self, kind: Kind, key: u8, payload: &[u8]) -> Result<(), Stopped> {
+        self.send_flagged(kind, key, payload, CHUNK_MORE)
+    }
+
+    fn send_flagged(
+        &mut self,
+        kind: Kind,
+        key: u8,
+        payload: &[u8],
+        last_flags: u16,
+    ) -> Result<(), Stopped> {
         let piece_bytes_max = self.chunk_bytes_max() as usize;
         let mut rest = payload;
         loop {
             let (piece, after) = rest.split_at(rest.len().min(piece_bytes_max));
-            let flags = if after.is_empty() { 0 } else { CHUNK_MORE };
+            let flags = if after.is_empty() { last_flags } else { CHUNK_MORE };
             self.send_piece(ChunkHeader { kind: kind as u8, key, flags }, piece)?;
             if after.is_empty() {
                 return Ok(());

@@ -10,6 +10,7 @@
 //! Invariants: a tool's panic ends its own execution and nothing else; nothing is published after
 //! a tool was told to stop.
 
+mod agent;
 mod arguments;
 mod asking;
 mod closure;
@@ -38,6 +39,7 @@ mod threads;
 #[cfg(feature = "tools")]
 mod watch;
 
+pub use agent::{AGENT, AgentCall, GENERATE};
 pub use arguments::{ArgumentError, Arguments};
 pub use asking::{Abilities, Asking, Question, QuestionMethod, Replies};
 pub use closure::{Host, OnStop, Output, SendError, StopHook, StopSignal, Stopped};
@@ -121,6 +123,8 @@ pub enum Work {
     /// Something elsewhere: a worker, which a server finds, does it. Without a server it is as
     /// [`Work::Feed`].
     Remote(Box<RemoteCall>),
+    /// A model, and for an agent the tools that it calls: the shard hosts that, if it knows models.
+    Agent(Box<AgentCall>),
 }
 
 impl fmt::Debug for Work {
@@ -130,6 +134,7 @@ impl fmt::Debug for Work {
             Work::Thread(_) => "Thread",
             Work::Feed => "Feed",
             Work::Remote(_) => "Remote",
+            Work::Agent(_) => "Agent",
         })
     }
 }

@@ -10,6 +10,7 @@ use crate::engine::{ProgressSource, Timeouts};
 use crate::limits;
 #[cfg(feature = "sqlite")]
 use crate::tool::query_database;
+use crate::tool::remote::check_cost;
 use crate::tool::schema::{Patterns, Schema};
 use crate::tool::{
     Abilities, ArgumentError, Asking, Files, Need, Output, RemoteCall, Replies, ToolError,
@@ -93,6 +94,8 @@ struct Given<'a> {
     arguments: &'a Value,
     replies: &'a Replies,
     files: &'a Files,
+    #[cfg(feature = "tools")]
+    hidden_variables: &'a Arc<[String]>,
 }
 
 struct Entry {
@@ -121,6 +124,8 @@ impl Entry {
 struct Addition {
     spec: ToolSpec,
     patterns: Patterns,
+    /// Whether it is checked by its schemas.
+    checks: Checks,
     asks: Option<Asks>,
     prepare: Prepare,
     reads_files: bool,
@@ -129,8 +134,20 @@ struct Addition {
 impl Addition {
     /// Of the program itself: neither asks nor reads.
     fn new(spec: ToolSpec, prepare: Prepare) -> Addition {
-        Addition { spec, patterns: Patterns::Any, asks: None, prepare, reads_files: false }
+        let (patterns, checks) = (Patterns::Any, Checks::ALL);
+        Addition { spec, patterns, checks, asks: None, prepare, reads_files: false }
     }
+}
+
+/// What is checked by the schemas of a tool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Checks {
+    arguments: bool,
+    output: bool,
+}
+
+impl Checks {
+    const ALL: Checks = Checks { arguments: true, output: true };
 }
 
 /// Why a tool was not added: its description is wrong.
@@ -160,6 +177,9 @@ pub struct Tools {
     /// What `run_command` has started. It ends with these tools.
     #[cfg(feature = "tools")]
     commands: Option<process::House>,
+    /// Variables of the environment that no command gets.
+    #[cfg(feature = "tools")]
+    hidden_variables: Arc<[String]>,
 }
 
 impl Tools {
@@ -204,9 +224,17 @@ impl Tools {
         let groups = self.commands.get_or_insert_default().groups();
         let spec = run_command::spec(&policy);
         let prepare = move |given: &Given<'_>, need| {
-            run_command::prepare(&policy, &groups, given.arguments, need, given.files)
+            let around = (given.files, given.hidden_variables);
+            run_command::prepare(&policy, &groups, given.arguments, need, around)
         };
         self.add(Addition::new(spec, Box::new(prepare))).expect("ours is right");
+    }
+
+    /// Says which variables of this process's environment no command gets from now on: those that
+    /// have keys.
+    #[cfg(feature = "tools")]
+    pub fn hide_variables(&mut self, names: Vec<String>) {
+        self.hidden_variables = names.into();
     }
 
     /// Adds a tool, or replaces the one of that name. `prepare` is called with the arguments of
@@ -235,7 +263,7 @@ impl Tools {
     }
 
     fn add(&mut self, addition: Addition) -> Result<(), SpecError> {
-        let Addition { spec, patterns, asks, prepare, reads_files } = addition;
+        let Addition { spec, patterns, checks, asks, prepare, reads_files } = addition;
         let error = |problem: String| SpecError { tool: spec.name.clone(), problem };
         if !is_tool_name(&spec.name) {
             let chars_max = limits::TOOL_NAME_CHARS_MAX;
@@ -248,8 +276,12 @@ impl Tools {
         if !spec.annotations.is_null() && !spec.annotations.is_object() {
             return Err(error("its annotations are not an object".to_owned()));
         }
-        let schema = Schema::compile(&spec.arguments, patterns).map_err(error)?;
-        let output = spec.output_schema.as_ref().map(|schema| Schema::compile(schema, patterns));
+        let compile = |schema: &Value, is_checked: bool| match is_checked {
+            true => Schema::compile(schema, patterns),
+            false => Ok(Schema::any()),
+        };
+        let schema = compile(&spec.arguments, checks.arguments).map_err(error)?;
+        let output = spec.output_schema.as_ref().map(|schema| compile(schema, checks.output));
         let output = output
             .transpose()
             .map_err(|text| error(format!("the schema of its output: {text}")))?;
@@ -274,6 +306,33 @@ impl Tools {
         };
         let addition = Addition::new(spec, Box::new(prepare));
         self.add(Addition { patterns: Patterns::Linear, ..addition })
+    }
+
+    /// Adds a closure as a tool that somebody else describes: another MCP server. Its schemas are
+    /// shown as they are, and used as far as that takes a time that grows with what is checked and
+    /// no faster: see [`VirtualTool::check_cost`]. Are its arguments checked here?
+    ///
+    /// # Errors
+    /// [`SpecError`]; nothing was added.
+    pub fn insert_relayed<F>(&mut self, spec: ToolSpec, closure: F) -> Result<bool, SpecError>
+    where
+        F: Fn(&Value, &mut Output) -> Result<(), ToolError> + Send + Sync + 'static,
+    {
+        let is_usable = |schema: &Value| {
+            check_cost(schema).and_then(|()| Schema::compile(schema, Patterns::Linear)).is_ok()
+        };
+        let checks = Checks {
+            arguments: is_usable(&spec.arguments),
+            output: spec.output_schema.as_ref().is_some_and(is_usable),
+        };
+        let closure = Arc::new(closure);
+        let prepare = move |given: &Given<'_>, need| {
+            let (closure, arguments) = (Arc::clone(&closure), given.arguments.clone());
+            Ok((Work::Thread(Box::new(move |out| closure(&arguments, out))), need))
+        };
+        let addition = Addition::new(spec, Box::new(prepare));
+        self.add(Addition { patterns: Patterns::Linear, checks, ..addition })?;
+        Ok(checks.arguments)
     }
 
     /// Adds a closure as a tool: `|arguments, out| { out.send(b"…")?; Ok(()) }`.
@@ -398,7 +457,14 @@ impl Tools {
         replies: &Replies,
     ) -> Result<Prepared, StartError> {
         let entry = self.known(name)?;
-        let given = Given { arguments: entry.checked(arguments)?, replies, files: &self.files };
+        let arguments = entry.checked(arguments)?;
+        let given = Given {
+            arguments,
+            replies,
+            files: &self.files,
+            #[cfg(feature = "tools")]
+            hidden_variables: &self.hidden_variables,
+        };
         let spec = &entry.spec;
         let (work, need) = (entry.prepare)(&given, spec.need).map_err(StartError::Argument)?;
         let (timeouts, progress) = (spec.timeouts, spec.progress);

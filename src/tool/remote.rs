@@ -53,11 +53,16 @@ impl VirtualTool {
     /// # Errors
     /// What about its schema takes too long, or for ever.
     pub fn check_cost(&self) -> Result<(), SpecError> {
-        let mut left = limits::VIRTUAL_SCHEMA_PARTS_MAX;
-        let root = &self.spec.arguments;
-        spread(root, root, &mut left, 0)
+        check_cost(&self.spec.arguments)
             .map_err(|problem| SpecError { tool: self.spec.name.clone(), problem })
     }
+}
+
+/// Whether values can be checked by a schema of a stranger's in a time that grows with them and no
+/// faster.
+pub(super) fn check_cost(schema: &Value) -> Result<(), String> {
+    let mut left = limits::VIRTUAL_SCHEMA_PARTS_MAX;
+    spread(schema, schema, &mut left, 0)
 }
 
 /// Counts the parts of a schema with everything that it refers to in its place. What refers to

@@ -96,9 +96,10 @@ pub(super) fn prepare(
     groups: &Arc<Groups>,
     arguments: &Value,
     need: Need,
-    files: &Files,
+    (files, hidden): (&Files, &Arc<[String]>),
 ) -> Result<(Work, Need), ArgumentError> {
-    let plan = Plan::new(policy, files, Arguments::new(arguments)?)?;
+    let hidden = Arc::clone(hidden);
+    let plan = Plan { hidden, ..Plan::new(policy, files, Arguments::new(arguments)?)? };
     let groups = Arc::clone(groups);
     let work = Work::Thread(Box::new(move |out| plan.run(groups, out)));
     Ok((work, Need { ring_bytes: need.ring_bytes.max(RING_BYTES), ..need }))
@@ -112,6 +113,8 @@ struct Plan {
     files: Files,
     env: Vec<(String, String)>,
     clear_env: bool,
+    /// Variables of this process that no command gets.
+    hidden: Arc<[String]>,
     stdin: Option<String>,
 }
 
@@ -149,7 +152,7 @@ impl Plan {
             CommandPolicy::Any => Files::Anywhere,
             CommandPolicy::Only(_) => files.clone(),
         };
-        Ok(Plan { argv, cwd, files, env, clear_env, stdin })
+        Ok(Plan { argv, cwd, files, env, clear_env, hidden: Arc::new([]), stdin })
     }
 
     fn run(&self, groups: Arc<Groups>, out: &mut Output) -> Result<(), ToolError> {
@@ -179,6 +182,9 @@ impl Plan {
         }
         if self.clear_env {
             command.env_clear();
+        }
+        for name in &*self.hidden {
+            command.env_remove(name);
         }
         if trace.parent.is_some() {
             // All of them: what this process was started with is another trace's.

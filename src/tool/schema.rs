@@ -18,11 +18,20 @@ pub(super) enum Patterns {
 
 /// The schema of one tool.
 pub(super) struct Schema {
+    /// `None`: anything fits.
     #[cfg(feature = "schema")]
-    validator: jsonschema::Validator,
+    validator: Option<jsonschema::Validator>,
 }
 
 impl Schema {
+    /// That everything fits.
+    pub fn any() -> Schema {
+        Schema {
+            #[cfg(feature = "schema")]
+            validator: None,
+        }
+    }
+
     /// # Errors
     /// What is wrong with the schema.
     #[cfg(feature = "schema")]
@@ -35,7 +44,7 @@ impl Schema {
             }
         };
         let validator = built.map_err(|error| error.to_string())?;
-        Ok(Schema { validator })
+        Ok(Schema { validator: Some(validator) })
     }
 
     /// # Errors
@@ -49,7 +58,8 @@ impl Schema {
     /// The first thing that is wrong, with the field that it is about.
     #[cfg(feature = "schema")]
     pub fn check(&self, arguments: &Value) -> Result<(), ArgumentError> {
-        let Some(error) = self.validator.iter_errors(arguments).next() else { return Ok(()) };
+        let Some(validator) = &self.validator else { return Ok(()) };
+        let Some(error) = validator.iter_errors(arguments).next() else { return Ok(()) };
         Err(in_words(&error))
     }
 

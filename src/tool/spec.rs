@@ -101,6 +101,12 @@ pub struct ToolSpec {
     pub subscribers: SubscribeDefaults,
     /// Where its progress comes from.
     pub progress: ProgressSource,
+    /// Each of its chunks is a part of an agent's run: an event by itself, as one JSON object.
+    pub has_parts: bool,
+    /// Its chunks are the result of a call of another MCP server, unit by unit: each text (up to a
+    /// chunk behind which no more of it follows) is a block of its own, and a chunk of kind `json`
+    /// is its structured content.
+    pub is_relayed: bool,
 }
 
 impl ToolSpec {
@@ -119,6 +125,8 @@ impl ToolSpec {
             timeouts: Timeouts::default(),
             subscribers: SubscribeDefaults::default(),
             progress: ProgressSource::default(),
+            has_parts: false,
+            is_relayed: false,
         }
     }
 

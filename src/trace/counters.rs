@@ -38,6 +38,15 @@ macro_rules! counters {
     };
 }
 
+impl Counters {
+    /// A chunk was given to so many subscribers.
+    #[inline]
+    pub fn count_given(&mut self, subscriber_count: u64, length: u32) {
+        self.chunks_delivered += subscriber_count;
+        self.bytes_delivered += subscriber_count * u64::from(length);
+    }
+}
+
 counters! {
     /// Chunks that producers published.
     chunks_published,
@@ -47,6 +56,10 @@ counters! {
     chunks_delivered,
     /// Payload bytes given to subscribers.
     bytes_delivered,
+    /// Of these, chunks that readers in other processes read from shared memory, as they say.
+    door_chunks_read,
+    /// Of these, payload bytes that readers in other processes read from shared memory.
+    door_bytes_read,
     /// Chunks encoded for connections, once for each format.
     frames_encoded,
     /// Chunks that were encoded already, for somebody who was given them earlier.
@@ -67,6 +80,24 @@ counters! {
     tls_refusals,
     /// Requests that were not there in time.
     requests_timed_out,
+    /// Requests that were to be sent to models.
+    model_exchanges,
+    /// Of these, such as came to nothing or broke off.
+    model_exchanges_failed,
+    /// Of these, such as were sent again, because a kept connection had died.
+    model_exchanges_repeated,
+    /// Connections to models that were opened, and agreed on keys if they had to.
+    model_connections_opened,
+    /// Times that a kept connection to a model was used again.
+    model_connections_reused,
+    /// Tries to open a connection to a model that came to nothing.
+    model_connections_failed,
+    /// Names of models' servers that had no address, or nobody could say.
+    model_resolves_failed,
+    /// Bytes of requests that were sent to models, before TLS.
+    model_bytes_sent,
+    /// Bytes of answers that came from models, after TLS.
+    model_bytes_received,
     /// Gaps given to subscribers.
     gaps_delivered,
     /// Chunks that gaps given to subscribers stand for.
@@ -75,6 +106,8 @@ counters! {
     bytes_missed,
     /// Ends given to subscribers of any kind.
     ends_delivered,
+    /// Runs of agents that began.
+    agents_started,
     /// Executions opened.
     executions_opened,
     /// Executions that had to wait for a ring.
@@ -141,7 +174,7 @@ counters! {
     turns_idle,
     /// Times that the shard came back from a wait in the kernel.
     wakes,
-    /// Steps of a tool or closure longer than `limits::STALL_THRESHOLD`.
+    /// Turns of the shard's loop that took longer than `limits::STALL_THRESHOLD`.
     stalls,
     /// Timers fired.
     timers_fired,

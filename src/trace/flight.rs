@@ -49,7 +49,7 @@ codes! {
     ProducerStopped = "producer stopped",
     /// A producer was paused: the execution's slot, the seq it waits for.
     ProducerPaused = "producer paused",
-    /// A step took too long: whose slot, ns.
+    /// A turn took too long: what it did ([`super::Duties::bits`]), ns.
     Stalled = "stalled",
     /// A ring was asked for: the execution's slot.
     RingLeased = "ring leased",

@@ -1,4 +1,5 @@
 //! What a subscriber is told, as JSON: the same five shapes and the same names on every wire.
+//! Chunks of an agent's run are parts, which are such events by themselves: [`Part`].
 //!
 //! On NDJSON an event is one line, [`Event::write_line`]; its first field, `event`, says which it
 //! is. On SSE the `event:` field says the same again, [`Event::name`]. Durations and wall-clock
@@ -29,6 +30,8 @@ pub enum Event<'a> {
     Started(Started<'a>),
     /// A piece of the result.
     Chunk(Chunk<'a>),
+    /// A piece of the result that is an event by itself.
+    Part(Part<'a>),
     /// What will not come, in its place in the order.
     Gap(Gap<'a>),
     /// How far the tool is.
@@ -86,6 +89,27 @@ pub struct Chunk<'a> {
     pub timestamp_us: u64,
     /// The same on the monotonic clock of the machine, in ns.
     pub mono_ns: u64,
+}
+
+/// A part of an agent's run: a chunk whose payload is the event, one JSON object that says with its
+/// first field, `type`, which it is. It names its execution (`agent_id`) and its number (`seq`).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Part<'a> {
+    /// The number of its chunk.
+    pub seq: u64,
+    /// The object, without raw line ends.
+    pub json: &'a [u8],
+}
+
+impl<'a> Part<'a> {
+    /// What it is called: its `type`.
+    #[inline]
+    pub fn name(&self) -> &'a str {
+        let behind = self.json.strip_prefix(b"{\"type\":\"");
+        let name = behind.and_then(|rest| rest.split(|byte| *byte == b'"').next());
+        let name = name.filter(|name| name.iter().all(u8::is_ascii_alphanumeric));
+        name.and_then(|name| std::str::from_utf8(name).ok()).unwrap_or("part")
+    }
 }
 
 /// A run of chunks that the subscriber will not be given.
@@ -171,12 +195,14 @@ pub enum Exit {
     Signal(i32),
 }
 
-impl Event<'_> {
+impl<'a> Event<'a> {
     /// What it is called, on every wire.
-    pub fn name(&self) -> &'static str {
+    #[inline]
+    pub fn name(&self) -> &'a str {
         match self {
             Event::Started(_) => "started",
             Event::Chunk(_) => "chunk",
+            Event::Part(part) => part.name(),
             Event::Gap(_) => "gap",
             Event::Progress(_) => "progress",
             Event::End(_) => "end",
@@ -185,6 +211,10 @@ impl Event<'_> {
 
     /// Appends it as one JSON object, without raw line ends or other control characters.
     pub fn write_json(&self, out: &mut Vec<u8>) {
+        if let Event::Part(part) = self {
+            out.extend_from_slice(part.json);
+            return;
+        }
         out.extend_from_slice(b"{\"event\":\"");
         out.extend_from_slice(self.name().as_bytes());
         out.push(b'"');
@@ -192,11 +222,22 @@ impl Event<'_> {
         match self {
             Event::Started(started) => fields.started(started),
             Event::Chunk(chunk) => fields.chunk(chunk),
+            Event::Part(_) => unreachable!("written above"),
             Event::Gap(gap) => fields.gap(gap),
             Event::Progress(progress) => fields.progress(progress),
             Event::End(end) => fields.end(end),
         }
         out.push(b'}');
+    }
+
+    /// Appends what it has of the output: of a chunk its payload, of a part itself, as a line.
+    #[inline]
+    pub fn write_payload(&self, out: &mut Vec<u8>) {
+        match self {
+            Event::Chunk(chunk) => out.extend_from_slice(chunk.data),
+            Event::Part(_) => self.write_line(out),
+            Event::Started(_) | Event::Gap(_) | Event::Progress(_) | Event::End(_) => {}
+        }
     }
 
     /// Appends it as a line of NDJSON.

@@ -393,6 +393,14 @@ pub fn write_request(out: &mut Vec<u8>, id: &str, method: &str, params: &Value) 
     write_call(out, method, params);
 }
 
+/// Appends a request of ours whose name is a number.
+pub fn write_numbered_request(out: &mut Vec<u8>, id: u64, method: &str, params: &Value) {
+    out.extend_from_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");
+    json::write_u64(out, id);
+    out.extend_from_slice(b",\"method\":");
+    write_call(out, method, params);
+}
+
 fn write_call(out: &mut Vec<u8>, method: &str, params: &Value) {
     json::write_string(out, method);
     if !params.is_null() {

@@ -24,6 +24,8 @@ pub(crate) mod json;
 pub mod jsonrpc;
 mod lines;
 pub mod ndjson;
+#[cfg(feature = "agent")]
+pub(crate) mod object;
 #[cfg(feature = "server")]
 pub mod otlp;
 #[cfg(feature = "server")]
@@ -31,6 +33,8 @@ mod split;
 pub mod sse;
 #[cfg(feature = "server")]
 pub(crate) mod strict;
+#[cfg(feature = "server")]
+pub mod toml;
 
 #[cfg(feature = "server")]
 pub(crate) use base64::write as write_base64;

@@ -40,6 +40,7 @@ impl Names {
             "subscriber" => &self.subscriber,
             "token" => &self.token,
             "name" => "tool",
+            "thread" => "thread",
             other => panic!("what is an example of {other}?"),
         }
     }
@@ -52,7 +53,8 @@ fn asking(path: &str, method: &str, operation: &Value, names: &Names) -> (Asking
     for part in path.split('/') {
         match part.strip_prefix('{').and_then(|part| part.strip_suffix('}')) {
             Some(name) => {
-                is_about_something |= name != "name"; // Everybody calls tools of his own.
+                // Everybody calls tools, and threads, of his own.
+                is_about_something |= !matches!(name, "name" | "thread");
                 parts.push(names.value(name));
             }
             None => parts.push(part),
@@ -101,7 +103,8 @@ fn example(schema: &Value) -> Value {
             members.into()
         }
         Some("string") => schema["enum"][0].as_str().unwrap_or("x").into(),
-        Some("integer") => schema["minimum"].clone(),
+        Some("integer") => schema["minimum"].as_u64().unwrap_or(1).into(),
+        Some("array") => json!([]),
         other => panic!("what is an example of {other:?}?"),
     }
 }

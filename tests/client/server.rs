@@ -161,7 +161,7 @@ pub fn tell(out: &mut Vec<u8>, format: StreamFormat, seq: Option<u64>, event: &E
     let mut frame = Vec::new();
     match format {
         StreamFormat::Ndjson => event.write_line(&mut frame),
-        StreamFormat::Sse => {
+        StreamFormat::Sse | StreamFormat::Front(_) => {
             if let Some(seq) = seq {
                 let is_end = matches!(event, Event::End(_)); // Its cursor has no chunk.
                 let bytes = bytes_before(if is_end { seq } else { seq + 1 });

@@ -43,6 +43,7 @@ fn check(events: &[Event]) {
                 assert_eq!(chunk.data, data(chunk.seq));
                 told.push(chunk.seq);
             }
+            Event::Part(part) => panic!("a part of no agent: {part:?}"),
             Event::Gap(gap) => told.extend([gap.from_seq, gap.to_seq]),
             Event::Progress(progress) => assert_eq!(progress.progress, 3.0),
             Event::End(ended) => assert_eq!(ended.end.state, EndState::Ended(Outcome::Completed)),

@@ -28,7 +28,7 @@ fn a_call_that_is_cut_again_and_again_is_whole() {
             // Within a head and within events. Before a browser comes back it waits as the server
             // says, and so do we: that is half a second and more.
             let cuts = match format {
-                StreamFormat::Sse => vec![3_000, 100, 20_000],
+                StreamFormat::Sse | StreamFormat::Front(_) => vec![3_000, 100, 20_000],
                 StreamFormat::Ndjson => vec![3_000, 700, 20_000, 100, 2_500, 30_000],
             };
             let cut_count = cuts.len() as u64;

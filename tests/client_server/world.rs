@@ -150,6 +150,7 @@ pub fn check(events: &[Event], wishes: &Wishes, head_seq: u64) -> Totals {
     for event in &events[1..] {
         match event {
             Event::Started(_) => panic!("it has started twice"),
+            Event::Part(part) => panic!("a part of no agent: {part:?}"),
             Event::Chunk(chunk) => {
                 assert!(chunk.seq > told && wishes.kinds.contains(chunk.kind));
                 assert_eq!((chunk.kind, &chunk.data), (kind(chunk.seq), &data(chunk.seq)));

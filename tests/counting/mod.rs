@@ -2,6 +2,8 @@
 //! whoever says which chunk it is at. For tests that are a process of their own.
 
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::backtrace::Backtrace;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 pub const FIRST_COUNTED: u64 = 1_000;
@@ -14,11 +16,20 @@ pub static COUNT: AtomicU64 = AtomicU64::new(0);
 pub static COUNT_ENDED: AtomicBool = AtomicBool::new(false);
 /// A tool on a thread begins when everybody is there, and nobody sets anything up any more.
 pub static ALL_THERE: AtomicBool = AtomicBool::new(false);
+/// Where the first one was that was counted.
+static FIRST: Mutex<Option<Backtrace>> = Mutex::new(None);
 
 fn count() {
-    if COUNTING.load(Ordering::Relaxed) {
-        COUNT.fetch_add(1, Ordering::Relaxed);
+    if COUNTING.load(Ordering::Relaxed) && COUNT.fetch_add(1, Ordering::Relaxed) == 0 {
+        COUNTING.store(false, Ordering::Relaxed); // To say where allocates, too.
+        *FIRST.lock().unwrap() = Some(Backtrace::force_capture());
+        COUNTING.store(true, Ordering::Relaxed);
     }
+}
+
+/// Where the first one was that was counted, if there was one.
+pub fn first() -> String {
+    FIRST.lock().unwrap().take().map_or_else(String::new, |place| place.to_string())
 }
 
 // SAFETY: everything is handed on to the system's allocator as it is.

@@ -8,7 +8,7 @@ use streamdoor::engine::{DetachReason, EndState, Hold, Kind, Outcome, Policy};
 use streamdoor::reactor::Clock;
 
 use crate::house::{FAR, House, Told, signal};
-use crate::roles::Role;
+use crate::role::Role;
 
 fn block() -> ReadOptions {
     ReadOptions { policy: Some(Policy::Block), ..ReadOptions::default() }

@@ -1,139 +1,153 @@
 //! Processes that scribble over everything that they were given, beside honest ones: nobody else is
-//! told a wrong byte, nobody waits, and the server is there afterwards.
+//! told a wrong byte, nobody waits, and the server is there afterwards, with no more descriptors
+//! and mappings than before.
+//!
+//! They do so for a second each, or for as many as `STREAMDOOR_SCRIBBLE_S` says.
 
-use std::io::{IoSliceMut, Write};
-use std::mem::MaybeUninit;
-use std::os::fd::OwnedFd;
+use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use memmap2::{MmapOptions, MmapRaw};
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
-use serde_json::{Value, json};
-use streamdoor::base::Random;
+use rustix::fs::{FallocateFlags, SealFlags, fallocate, fcntl_add_seals, ftruncate};
+use serde_json::json;
 use streamdoor::client::ExecuteOptions;
-use streamdoor::door::{ProduceOptions, ReadOptions};
-use streamdoor::engine::{Hold, Outcome, Policy};
+use streamdoor::door::{Door, DoorError, ProduceOptions, ReadOptions};
+use streamdoor::engine::{Hold, Outcome, Policy, State};
 use streamdoor::reactor::Clock;
+use streamdoor::shard::Delivery;
 
-use crate::house::{FAR, House, Told, slow_bytes};
-use crate::roles::{Role, say};
+use crate::house::{FAR, House, Told, slow_bytes, until};
+use crate::raw::{self, Memory};
+use crate::role::{Role, say};
+use crate::scribble::{Forger, Scribbler};
 
 /// How long they scribble.
-const ONE_SECOND: Duration = Duration::from_secs(1);
-
-/// A door without the library: the connection, the grant, the descriptors.
-fn ask(path: &Path, target: &str, body: &str) -> Option<(UnixStream, Value, Vec<OwnedFd>)> {
-    let mut stream = UnixStream::connect(path).unwrap();
-    let length = body.len();
-    write!(
-        stream,
-        "POST {target} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
-         Content-Length: {length}\r\n\r\n{body}"
-    )
-    .unwrap();
-    let (mut bytes, mut descriptors) = (Vec::new(), Vec::new());
-    loop {
-        let mut piece = [0; 4_096];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
-        let mut pieces = [IoSliceMut::new(&mut piece)];
-        let received = recvmsg(&stream, &mut pieces, &mut control, RecvFlags::CMSG_CLOEXEC);
-        let count = received.ok()?.bytes;
-        for message in control.drain() {
-            if let RecvAncillaryMessage::ScmRights(all) = message {
-                descriptors.extend(all);
-            }
-        }
-        if count == 0 {
-            return None;
-        }
-        bytes.extend_from_slice(&piece[..count]);
-        let text = String::from_utf8_lossy(&bytes);
-        let grant = text.lines().find(|line| line.starts_with("{\"door\":1"));
-        if let (Some(grant), 3) = (grant, descriptors.len())
-            && text.ends_with("\r\n")
-        {
-            return Some((stream, serde_json::from_str(grant).unwrap(), descriptors));
-        }
-        if !text.starts_with("HTTP/1.1 200") && text.contains("\r\n\r\n") {
-            return None;
-        }
-    }
+fn duration() -> Duration {
+    let seconds = std::env::var("STREAMDOOR_SCRIBBLE_S");
+    Duration::from_secs(seconds.map_or(1, |text| text.parse().expect("a number of seconds")))
 }
 
-fn map(descriptor: &OwnedFd) -> MmapRaw {
-    MmapOptions::new().map_raw(descriptor).unwrap()
+/// Chunks that an honest producer publishes meanwhile, one each millisecond.
+fn chunk_count() -> u64 {
+    duration().as_millis() as u64 * 5 / 4
 }
 
-/// Words of any value at any place, most of them small: what numbers of chunks look like.
-fn scribble(memory: &MmapRaw, random: &mut Random) {
-    let at = random.below(memory.len() as u64 / 8) as usize;
-    let value = match random.below(4) {
-        0 => random.next_u64(),
-        1 => u64::MAX - random.below(3),
-        _ => random.below(1 << 12),
+/// Says something on a line where nothing but a byte now and then is expected. `false`: it is over.
+fn knock(line: &mut UnixStream, scribbler: &mut Scribbler) -> bool {
+    let random = &mut scribbler.random;
+    let noise = match random.below(40) {
+        0 => vec![0xA5; 1 << 16], // A flood.
+        1 => {
+            let mut bytes = vec![0; random.below(5_000) as usize];
+            random.fill(&mut bytes);
+            bytes
+        }
+        2 => b"POST /v1/door/executions HTTP/1.1\r\nContent-Length: 99999999\r\n\r\n".to_vec(),
+        3 => b"\r\n0\r\n\r\n".to_vec(),
+        _ => b"\n".to_vec(),
     };
-    let first = memory.as_mut_ptr().cast::<u64>();
-    // SAFETY: inside of the mapping, which is a multiple of 8 long.
-    let word = unsafe { first.add(at) };
-    // SAFETY: as above; other processes see torn or whole words, which is the point.
-    unsafe { word.write_volatile(value) };
+    line.write_all(&noise).is_ok()
+}
+
+/// What can be tried with descriptors that are not sealed yet; mostly nothing.
+fn tamper(grant: &raw::Grant, scribbler: &mut Scribbler) {
+    let which = [0, 2][scribbler.random.below(2) as usize];
+    let file = &grant.descriptors[which];
+    match scribbler.random.below(24) {
+        0 => drop(fcntl_add_seals(file, SealFlags::SEAL)), // It can never be closed now.
+        1 => drop(fcntl_add_seals(file, SealFlags::FUTURE_WRITE)),
+        2 => drop(fallocate(file, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, 0, 4096)),
+        3 => assert!(ftruncate(file, 0).is_err(), "a ring can be cut off"),
+        4 => assert!(ftruncate(file, 1 << 30).is_err(), "a ring can grow"),
+        _ => {}
+    }
 }
 
 /// The role: opens one door after the other, and scribbles over ring and page of each.
 pub fn write(path: &Path) {
-    let mut random = Random::new(1);
-    let (begun, mut count) = (Clock::now(), 0);
-    while Clock::now().since(begun) < ONE_SECOND {
+    let mut scribbler = Scribbler::new(u64::from(std::process::id()));
+    println!("seed {}", std::process::id());
+    let (begun, mut count, mut forged) = (Clock::now(), 0_u64, 0_u64);
+    while Clock::now().since(begun) < duration() {
         let body = r#"{"name":"hostile","ring_bytes":65536}"#;
-        let Some((mut line, _, descriptors)) = ask(path, "/v1/door/executions", body) else {
-            continue;
-        };
-        let (ring, page) = (map(&descriptors[0]), map(&descriptors[2]));
-        if random.chance(1, 8) {
-            scribble(&page, &mut random); // Before it says anything.
+        let Ok(mut grant) = raw::ask(path, "/v1/door/executions", body, None) else { continue };
+        let ring = Memory::writable(&grant.descriptors[0]).unwrap();
+        let page = Memory::writable(&grant.descriptors[2]).unwrap();
+        if scribbler.random.chance(1, 8) {
+            scribbler.producer_page(&page); // Before it says anything.
         }
-        let _ = line.write_all(b"\n");
-        let until = Clock::now() + Duration::from_millis(20);
+        tamper(&grant, &mut scribbler);
+        let style = scribbler.random.below(4);
+        let mut forger = Forger::new();
+        let _ = grant.line.write_all(b"\n");
+        let until = Clock::now() + Duration::from_millis(scribbler.random.between(1, 30));
         while Clock::now() < until {
-            for _ in 0..50 {
-                scribble(&ring, &mut random);
+            match style {
+                // Honest but for one thing: that is what comes farthest.
+                0 | 1 => {
+                    for _ in 0..scribbler.random.below(8) {
+                        forger.publish(&ring, &mut scribbler, Clock::now().nanos(), 200);
+                        forged += 1;
+                    }
+                    if scribbler.random.chance(1, 300) {
+                        scribbler.producer_page(&page);
+                    }
+                    std::thread::sleep(Duration::from_micros(50));
+                }
+                // Honest, and at the same time not.
+                2 => {
+                    forger.publish(&ring, &mut scribbler, Clock::now().nanos(), 50);
+                    (0..20).for_each(|_| scribbler.ring(&ring));
+                    forged += 1;
+                }
+                _ => {
+                    (0..50).for_each(|_| scribbler.ring(&ring));
+                    scribbler.producer_page(&page);
+                }
             }
-            scribble(&page, &mut random);
-            if line.write_all(b"\n").is_err() {
+            if scribbler.random.chance(1, 4) && !knock(&mut grant.line, &mut scribbler) {
                 break;
             }
         }
         count += 1;
     }
-    say(&format!("scribbled {count}"));
+    say(&format!("scribbled {count} {forged}"));
 }
 
 /// The role: reads an execution so, again and again.
 pub fn read(path: &Path, execution: &str) {
-    let mut random = Random::new(2);
-    let (begun, mut count) = (Clock::now(), 0);
-    while Clock::now().since(begun) < ONE_SECOND {
-        let target = format!("/v1/executions/{execution}/door?policy=block");
-        let Some((mut line, _, descriptors)) = ask(path, &target, "") else { continue };
-        let writable = |at: usize| MmapOptions::new().map_raw(&descriptors[at]).is_ok();
-        assert!(!writable(0) && !writable(1), "these are for reading");
-        let page = map(&descriptors[2]);
-        let _ = line.write_all(b"\n");
-        let until = Clock::now() + Duration::from_millis(random.below(30));
+    let mut scribbler = Scribbler::new(u64::from(std::process::id()));
+    println!("seed {}", std::process::id());
+    let (begun, mut count, mut written) = (Clock::now(), 0_u64, 0_u64);
+    while Clock::now().since(begun) < duration() {
+        let policies = ["block", "drop_oldest", "conflate", "disconnect"];
+        let policy = policies[scribbler.random.below(4) as usize];
+        let target = format!("/v1/executions/{execution}/door?policy={policy}");
+        let Ok(mut grant) = raw::ask(path, &target, "", None) else { continue };
+        for read_only in &grant.descriptors[..2] {
+            assert!(Memory::writable(read_only).is_err(), "these are for reading");
+        }
+        let page = Memory::writable(&grant.descriptors[2]).unwrap();
+        tamper(&grant, &mut scribbler);
+        let style = scribbler.random.below(3);
+        let _ = grant.line.write_all(b"\n");
+        let until = Clock::now() + Duration::from_millis(scribbler.random.below(30));
         while Clock::now() < until {
-            for _ in 0..50 {
-                scribble(&page, &mut random);
+            match style {
+                0 => (0..50).for_each(|_| scribbler.reader_page(&page)),
+                1 => scribbler.sleep_and_wake(&page, 500),
+                _ => (0..50).for_each(|_| scribbler.creep(&page)),
             }
-            if line.write_all(b"\n").is_err() {
+            written += 50;
+            if !knock(&mut grant.line, &mut scribbler) {
                 break;
             }
         }
         count += 1;
     }
-    say(&format!("scribbled {count}"));
+    say(&format!("scribbled {count} {written}"));
 }
 
 fn held(block_deadline: Option<Duration>) -> ExecuteOptions {
@@ -145,57 +159,112 @@ fn block() -> ReadOptions {
     ReadOptions { policy: Some(Policy::Block), ..ReadOptions::default() }
 }
 
+/// Descriptors and mappings of memory that can be shared, in the server.
+fn possessions(house: &House) -> (usize, usize) {
+    let place = |name: &str| format!("/proc/{}/{name}", house.process_id());
+    let maps = std::fs::read_to_string(place("maps")).unwrap();
+    let is_shared = |line: &&str| line.contains("memfd:streamdoor-");
+    (std::fs::read_dir(place("fd")).unwrap().count(), maps.lines().filter(is_shared).count())
+}
+
+fn two_numbers(said: &str) -> (u64, u64) {
+    let (first, second) = said.split_once(' ').unwrap();
+    (first.parse().unwrap(), second.parse().unwrap())
+}
+
+/// Reads what hostile producers write, while there are any. How often, and how often it saw
+/// through them; anything but an answer in time is the end of the test.
+fn read_what_they_write(door: &Door, is_over: &AtomicBool) -> (u64, u64) {
+    let (client, (mut count, mut unsound)) = (door.client().unwrap(), (0, 0));
+    while !is_over.load(Ordering::Relaxed) {
+        let all = client.executions().unwrap();
+        for one in all.iter().filter(|one| one.tool == "hostile" && one.state == State::Running) {
+            let Ok(mut reader) = door.read(&one.execution.to_string(), &block()) else { continue };
+            count += 1;
+            loop {
+                match reader.next_within(FAR) {
+                    Ok(Some(Delivery::End(_))) => break,
+                    Ok(Some(_)) => {}
+                    Ok(None) => panic!("it hangs"),
+                    Err(DoorError::Unsound(_)) => {
+                        unsound += 1;
+                        break;
+                    }
+                    Err(other) => panic!("{other}"),
+                }
+            }
+        }
+    }
+    (count, unsound)
+}
+
 #[test]
 fn a_writer_that_scribbles_harms_itself_alone() {
-    let house = House::new(&["--idle", "block", "--executions-max", "10000"]);
-    let arguments = json!({"chunks": 1_000, "delay_ms": 1, "chunk_size": 100});
+    let house = House::new(&["--idle", "block", "--retention-s", "1"]);
+    let arguments = json!({"chunks": chunk_count(), "delay_ms": 1, "chunk_size": 100});
     let execution = house.execute("slow_data_processor", &arguments, &held(None));
     let door = house.door();
     let mut reader = door.read(&execution.to_string(), &block()).unwrap();
     let execution = ExecuteOptions::default();
     let mut writer = door.produce("honest", &ProduceOptions { execution, ..Default::default() });
     let writer = writer.as_mut().unwrap();
+    let before = possessions(&house);
     let mut role = Role::play("hostile writer", &house.path(), "");
-    let told = std::thread::scope(|scope| {
+    let is_over = AtomicBool::new(false);
+    let (told, (read_count, unsound_count)) = std::thread::scope(|scope| {
         let told = scope.spawn(|| Told::of(&mut reader));
+        let seen = scope.spawn(|| read_what_they_write(&door, &is_over));
         while !told.is_finished() {
             writer.send(&[5; 1_000]).unwrap();
             std::thread::sleep(Duration::from_millis(1));
         }
-        told.join().unwrap()
+        is_over.store(true, Ordering::Relaxed);
+        (told.join().unwrap(), seen.join().unwrap())
     });
-    assert!(told.bytes == slow_bytes(1_000, 100));
+    assert!(told.bytes == slow_bytes(chunk_count(), 100));
     assert_eq!(told.outcome(), Some(Outcome::Completed));
-    let count: u64 = role.hear("scribbled ").parse().unwrap();
+    let (count, forged) = two_numbers(&role.hear("scribbled "));
     role.end();
     assert!(count > 5, "{count}");
     let refused = house.metric("streamdoor_door_producers_refused_total");
-    println!("{count} producers scribbled, {refused} broke a rule");
-    assert!(refused > 0);
+    println!(
+        "{:?}: {count} producers scribbled, {forged} chunks were forged, {refused} producers broke \
+         a rule; {read_count} were read, {unsound_count} readers saw through them",
+        duration()
+    );
+    assert!(refused > 0 && read_count > 0);
     house.record("door_producer_refused");
     drop(reader);
     house.until("they are gone", || house.metric("streamdoor_doors") == 1);
+    until("all is given back", || possessions(&house) <= before);
 }
 
 #[test]
 fn a_reader_that_scribbles_harms_itself_alone() {
     let house = House::new(&[]);
-    let arguments = json!({"chunks": 1_500, "delay_ms": 1, "chunk_size": 100});
+    let arguments = json!({"chunks": chunk_count(), "delay_ms": 1, "chunk_size": 100});
     let options = held(Some(Duration::from_millis(50)));
     let execution = house.execute("slow_data_processor", &arguments, &options);
     let name = execution.to_string();
     let mut reader = house.door().read(&name, &block()).unwrap();
+    let before = possessions(&house);
     let mut role = Role::play("hostile reader", &house.path(), &name);
     let (told, tcp) = std::thread::scope(|scope| {
         let tcp = scope.spawn(|| Told::over_http(&house.client, execution, Policy::Block));
         (Told::of(&mut reader), tcp.join().unwrap())
     });
-    assert!(told.bytes == slow_bytes(1_500, 100));
+    assert!(told.bytes == slow_bytes(chunk_count(), 100));
     assert_eq!((told.outcome(), told.gaps.len()), (Some(Outcome::Completed), 0));
     assert!(told.bytes.ends_with(&tcp.bytes));
-    let count: u64 = role.hear("scribbled ").parse().unwrap();
+    let (count, written) = two_numbers(&role.hear("scribbled "));
     role.end();
     let evicted = house.metric("streamdoor_door_readers_evicted_total");
-    println!("{count} readers scribbled, {evicted} were let go for it");
-    assert!(count > 5, "{count}");
+    println!(
+        "{:?}: {count} readers scribbled {written} words or more, {evicted} were let go for it",
+        duration()
+    );
+    assert!(count > 5 && evicted > 0, "{count}");
+    let claimed = house.metric("streamdoor_door_chunks_read_total");
+    assert!(claimed <= (count + 1) * chunk_count(), "{claimed} chunks by {count} readers");
+    until("all is given back", || possessions(&house) <= before);
 }

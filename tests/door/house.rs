@@ -1,6 +1,8 @@
 //! A server with a door, as a process, and what is asked of it.
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::chown;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -15,6 +17,8 @@ use streamdoor::endpoint::Wishes;
 use streamdoor::engine::{EndState, Outcome, Policy};
 use streamdoor::reactor::Clock;
 use streamdoor::shard::Delivery;
+
+use crate::served;
 
 /// Nothing here takes so long.
 pub const FAR: Duration = Duration::from_secs(60);
@@ -41,6 +45,15 @@ impl House {
 
     /// As the last words of this command, which becomes the server.
     pub fn within(launcher: &[String], arguments: &[&str]) -> House {
+        House::start(None, launcher, arguments)
+    }
+
+    /// A server of this user. Only root can have one.
+    pub fn of_user(uid: u32, arguments: &[&str]) -> House {
+        House::start(Some(uid), &[], arguments)
+    }
+
+    fn start(uid: Option<u32>, launcher: &[String], arguments: &[&str]) -> House {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("streamdoor-door-{}-{count}", std::process::id());
@@ -55,6 +68,10 @@ impl House {
             .arg("--door")
             .arg(folder.join("door"))
             .args(arguments);
+        if let Some(uid) = uid {
+            chown(&folder, Some(uid), Some(uid)).unwrap();
+            command.uid(uid).gid(uid);
+        }
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let log = Arc::new(Log::default());
@@ -120,20 +137,8 @@ impl House {
 
     /// Status and body.
     pub fn ask(&self, method: &str, path: &str) -> (u16, String) {
-        use std::io::{Read, Write};
-        let mut stream = std::net::TcpStream::connect(&self.address).unwrap();
         let body = if path.ends_with("/executions") { r#"{"name":"x"}"# } else { "" };
-        let length = body.len();
-        write!(
-            stream,
-            "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
-             Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
-        )
-        .unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
-        (head["HTTP/1.1 ".len()..][..3].parse().unwrap(), body.to_owned())
+        served::ask(&self.address, method, path, body)
     }
 
     /// Waits until that is so.
@@ -246,6 +251,17 @@ impl Told {
         told
     }
 
+    /// As [`Told::of`], of one that has read something already.
+    pub fn of_rest(reader: &mut Reader) -> Told {
+        let mut told = Told::default();
+        while let Some(delivery) = reader.next().unwrap() {
+            if let Delivery::End(_) = delivery {
+                told.take(&delivery);
+            }
+        }
+        told
+    }
+
     /// Of a stream over HTTP.
     pub fn over_http(client: &Client, execution: ExecutionId, policy: Policy) -> Told {
         let wishes = Wishes { policy: Some(policy), ..Wishes::default() };
@@ -254,6 +270,7 @@ impl Told {
         for event in client.follow(execution, options).unwrap() {
             match event.unwrap() {
                 Event::Started(_) => {}
+                Event::Part(part) => panic!("a part of no agent: {part:?}"),
                 Event::Chunk(chunk) => {
                     told.seqs.push(chunk.seq);
                     told.bytes.extend_from_slice(&chunk.data);

@@ -1,17 +1,19 @@
 //! Who may not, and how much: other places than the door, other users, too many doors, too little
 //! memory.
 
+use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
 use std::process::Command;
 
 use serde_json::{Value, json};
 use streamdoor::client::{ExecuteOptions, Refused};
-use streamdoor::door::{DoorError, ProduceOptions, ReadOptions};
+use streamdoor::door::{Door, DoorError, ProduceOptions, ReadOptions, Writer};
 use streamdoor::engine::{Hold, Outcome, Policy};
 
 use crate::house::{FAR, House, Told};
 use crate::limited::Cgroup;
-use crate::roles::Role;
+use crate::role::Role;
 
 fn held() -> ExecuteOptions {
     ExecuteOptions { hold: Some(Hold::UntilRead { deadline: FAR }), ..ExecuteOptions::default() }
@@ -134,12 +136,8 @@ fn another_user_is_told_to_go() {
     house.record("connections_refused");
 }
 
-#[test]
-fn where_memory_is_short_a_door_is_refused_and_everything_else_goes_on() {
-    let house =
-        House::new(&["--rings-bytes-max", "4MiB", "--prealloc-bytes", "0", "--doors-max", "64"]);
-    let door = house.door();
-    let options = ReadOptions { policy: Some(Policy::Block), ..ReadOptions::default() };
+/// Producers with large rings, as many as there is memory for, and what the next one is told.
+fn until_memory_is_short(door: &Door) -> (Vec<Writer>, Refused) {
     let large = ProduceOptions { ring_bytes: Some(1 << 20), ..ProduceOptions::default() };
     let mut writers = Vec::new();
     let refusal = loop {
@@ -150,6 +148,16 @@ fn where_memory_is_short_a_door_is_refused_and_everything_else_goes_on() {
         assert!(writers.len() < 60, "they take more than there is");
     };
     assert_eq!((refusal.status.code(), refusal.code.as_str()), (503, "memory_short"));
+    (writers, refusal)
+}
+
+#[test]
+fn where_memory_is_short_a_door_is_refused_and_everything_else_goes_on() {
+    let house =
+        House::new(&["--rings-bytes-max", "4MiB", "--prealloc-bytes", "0", "--doors-max", "64"]);
+    let door = house.door();
+    let options = ReadOptions { policy: Some(Policy::Block), ..ReadOptions::default() };
+    let (writers, refusal) = until_memory_is_short(&door);
     assert!(refusal.message.contains("bytes"), "{}", refusal.message);
     assert!(!writers.is_empty());
     let arguments = json!({"chunks": 30, "delay_ms": 1, "chunk_size": 20});
@@ -176,16 +184,7 @@ fn in_64_mib_doors_stay_within_the_rings_tenth_and_nobody_is_killed() {
     };
     let house = House::within(&cgroup.launcher(), &["--doors-max", "64"]);
     let door = house.door();
-    let large = ProduceOptions { ring_bytes: Some(1 << 20), ..ProduceOptions::default() };
-    let mut writers = Vec::new();
-    let refusal = loop {
-        match door.produce("large", &large) {
-            Ok(writer) => writers.push(writer),
-            Err(error) => break refused::<()>(Err(error)),
-        }
-        assert!(writers.len() < 60, "they take more than there is");
-    };
-    assert_eq!((refusal.status.code(), refusal.code.as_str()), (503, "memory_short"));
+    let (writers, refusal) = until_memory_is_short(&door);
     println!("{} doors of 1 MiB; then {}", writers.len(), refusal.message);
     for mut writer in writers {
         for _ in 0..100 {
@@ -197,4 +196,35 @@ fn in_64_mib_doors_stay_within_the_rings_tenth_and_nobody_is_killed() {
     let execution = house.execute("slow_data_processor", &arguments, &held());
     let told = Told::over_http(&house.client, execution, Policy::Block);
     assert_eq!(told.outcome(), Some(Outcome::Completed));
+}
+
+#[test]
+fn who_asks_together_shares_one_ring_and_who_leaves_meanwhile_leaves_nothing_behind() {
+    let house = House::new(&["--doors-max", "1"]);
+    let execution = house.execute("slow_data_processor", &endless(), &held()).to_string();
+    let door = house.door();
+    let readers = std::thread::scope(|scope| {
+        let read = || door.read(&execution, &ReadOptions::default());
+        let asking: Vec<_> = (0..16).map(|_| scope.spawn(read)).collect();
+        asking.into_iter().map(|asking| asking.join().unwrap().unwrap()).collect::<Vec<_>>()
+    });
+    assert_eq!(house.metric("streamdoor_doors_opened_total"), 1);
+    drop(readers);
+    house.until("it is closed", || house.metric("streamdoor_doors") == 0);
+    for (target, body) in [
+        (format!("/v1/executions/{execution}/door"), ""),
+        ("/v1/door/executions".to_owned(), r#"{"name":"gone","ring_bytes":1048576}"#),
+    ] {
+        for _ in 0..50 {
+            let mut line = UnixStream::connect(house.path()).unwrap();
+            let length = body.len();
+            let head = format!("POST {target} HTTP/1.1\r\nHost: localhost\r\n");
+            let type_ = "Content-Type: application/json\r\n";
+            write!(line, "{head}{type_}Content-Length: {length}\r\n\r\n{body}").unwrap();
+        }
+        house.until("all places are free", || house.metric("streamdoor_doors") == 0);
+        house.until("nobody is there", || house.metric("streamdoor_subscribers") == 0);
+        door.read(&execution, &ReadOptions::default()).unwrap();
+        house.until("that one is gone, too", || house.metric("streamdoor_doors") == 0);
+    }
 }

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use streamdoor::base::Random;
-use streamdoor::client::{Awaited, ExecuteOptions};
-use streamdoor::door::{DoorError, ProduceOptions, ReadOptions, WriteError};
+use streamdoor::client::{Awaited, Event, ExecuteOptions, FollowOptions};
+use streamdoor::door::{DoorError, ProduceOptions, ReadOptions, WriteError, Writer};
+use streamdoor::endpoint::Wishes;
 use streamdoor::engine::{Hold, Kind, Outcome, Policy, Start, State};
 
 use crate::house::{FAR, House, Told};
@@ -58,6 +59,79 @@ fn what_is_published_is_read_in_shared_memory_and_over_tcp_byte_for_byte() {
     assert_eq!((status.tool.as_str(), status.bytes), ("numbers", 3 << 20));
     drop(readers);
     house.until("who reads has left", || house.metric("streamdoor_subscribers") == 0);
+}
+
+/// Nobody in the server reads at first, then one does, then nobody, and so on: the server copies
+/// what it has to, and what came meanwhile is there as far as the ring holds it.
+#[test]
+fn who_comes_late_and_goes_early_is_given_what_is_held() {
+    let house = House::new(&["--idle", "block"]);
+    let door = house.door();
+    let options = ProduceOptions { ring_bytes: Some(16 << 10), ..ProduceOptions::default() };
+    let mut writer = door.produce("lonely", &options).unwrap();
+    let execution = writer.execution();
+    let mut seq = 0_u64;
+    let mut send = |writer: &mut Writer, count: u64| {
+        for _ in 0..count {
+            seq += 1;
+            let kind = if seq.is_multiple_of(3) { Kind::Row } else { Kind::Output };
+            assert_eq!(writer.send_as(kind, 0, &pattern(seq)).unwrap(), seq);
+        }
+        seq
+    };
+    for round in 0..4 {
+        let sent = send(&mut writer, 150 + 7 * round); // Several times around.
+        let status = house.client.inspect(execution).unwrap();
+        assert_eq!(status.chunks, sent);
+        let wishes = Wishes { policy: Some(Policy::Buffer), ..Wishes::default() };
+        let options = FollowOptions { wishes, reconnects_max: 0, ..FollowOptions::default() };
+        let stream = house.client.follow(execution, options).unwrap();
+        house.until("it follows", || house.metric("streamdoor_subscribers") == 1);
+        let all = send(&mut writer, 20);
+        let (mut next_seq, mut given) = (1, 0);
+        for event in stream {
+            match event.unwrap() {
+                Event::Gap(gap) => {
+                    let lost = gap.from_seq..=gap.to_seq;
+                    let bytes: usize = lost.map(|seq| pattern(seq).len()).sum();
+                    assert_eq!(gap.chunk_count, gap.to_seq - gap.from_seq + 1);
+                    assert_eq!((gap.from_seq, gap.byte_count), (next_seq, bytes as u64));
+                    next_seq = gap.to_seq + 1;
+                }
+                Event::Chunk(chunk) => {
+                    assert_eq!((chunk.seq, &chunk.data[..]), (next_seq, &pattern(next_seq)[..]));
+                    next_seq += 1;
+                    given += 1;
+                }
+                other => assert!(matches!(other, Event::Started(_)), "{other:?}"),
+            }
+            if next_seq > all {
+                break;
+            }
+        }
+        assert!(given >= 50, "{given}: the ring holds more than that");
+        house.until("it has left", || house.metric("streamdoor_subscribers") == 0);
+    }
+    let all = send(&mut writer, 100);
+    writer.complete().unwrap();
+    let late = Told::over_http(&house.client, execution, Policy::Block);
+    let direct = Told::of(&mut door.read(&execution.to_string(), &block()).unwrap());
+    for told in [&late, &direct] {
+        let [(1, until_seq, missed_chunks, missed_bytes)] = told.gaps[..] else {
+            panic!("{:?}", told.gaps)
+        };
+        assert_eq!(missed_chunks, until_seq);
+        let expected: Vec<u8> = (until_seq + 1..=all).flat_map(pattern).collect();
+        assert!(told.bytes == expected);
+        let before: usize = (1..=until_seq).map(|seq| pattern(seq).len()).sum();
+        assert_eq!(missed_bytes, before as u64);
+        assert!(told.seqs.iter().copied().eq(until_seq + 1..=all) && told.seqs.len() >= 30);
+    }
+}
+
+/// What chunk `seq` has.
+fn pattern(seq: u64) -> Vec<u8> {
+    vec![seq as u8; 50 + (seq % 100) as usize]
 }
 
 #[test]

@@ -1,107 +1,31 @@
-//! Other processes: this test binary, run again for one of these jobs. It is told which by its
-//! environment, and tells how far it is on its standard output.
+//! What the other processes of these tests do.
 
-use std::io::{BufRead, BufReader, Write};
-use std::os::unix::process::CommandExt;
+use std::io::Write;
 use std::path::Path;
-use std::process::{Child, ChildStdout, Command, Stdio};
 
 use streamdoor::door::{Door, ProduceOptions, ReadOptions};
 use streamdoor::engine::Policy;
 use streamdoor::shard::Delivery;
 
+use crate::attacks;
 use crate::hostile;
 use crate::house::Told;
-
-const ROLE: &str = "STREAMDOOR_TEST_DOOR_ROLE";
-const DOOR: &str = "STREAMDOOR_TEST_DOOR_PATH";
-const ABOUT: &str = "STREAMDOOR_TEST_DOOR_ABOUT";
-
-/// A process in some role. It ends with this value.
-pub struct Role {
-    child: Child,
-    lines: std::io::Lines<BufReader<ChildStdout>>,
-}
-
-impl Role {
-    pub fn play(role: &str, door: &Path, about: &str) -> Role {
-        Role::play_as(None, role, door, about)
-    }
-
-    /// As another user.
-    pub fn play_as(uid: Option<u32>, role: &str, door: &Path, about: &str) -> Role {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command
-            .args(["roles::plays_its_role", "--exact", "--nocapture"])
-            .env(ROLE, role)
-            .env(DOOR, door)
-            .env(ABOUT, about)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped());
-        if let Some(uid) = uid {
-            command.uid(uid);
-        }
-        let mut child = command.spawn().unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        Role { child, lines }
-    }
-
-    /// What it says behind this word; for which it waits.
-    pub fn hear(&mut self, word: &str) -> String {
-        loop {
-            let line = self.lines.next().unwrap_or_else(|| panic!("it ended without {word:?}"));
-            if let Some((_, rest)) = line.unwrap().split_once(word) {
-                return rest.trim().to_owned();
-            }
-        }
-    }
-
-    /// Lets it go on.
-    pub fn go_on(&mut self) {
-        drop(self.child.stdin.take());
-    }
-
-    pub fn process_id(&self) -> u32 {
-        self.child.id()
-    }
-
-    pub fn kill(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-
-    pub fn end(mut self) {
-        let status = self.child.wait().unwrap();
-        assert!(status.success(), "{status}");
-    }
-}
-
-impl Drop for Role {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
+use crate::role::{say, told, wait_for_word};
 
 /// Not a test of its own: what another process runs.
 #[test]
 fn plays_its_role() {
-    let Ok(role) = std::env::var(ROLE) else { return };
-    let (path, about) = (std::env::var_os(DOOR).unwrap(), std::env::var(ABOUT).unwrap());
+    let Some((role, path, about)) = told() else { return };
     match role.as_str() {
         "writer" => write(Door::open(path).unwrap(), &about),
         "reader" => read(&Door::open(path).unwrap(), &about),
         "stranger" => say(&stranger(Path::new(&path))),
         "hostile writer" => hostile::write(Path::new(&path)),
+        "attacker" => attacks::attack(Path::new(&path), &about),
+        "thief" => attacks::steal(Path::new(&path), &about),
         "hostile reader" => hostile::read(Path::new(&path), &about),
         other => panic!("nobody plays {other:?}"),
     }
-}
-
-pub fn say(text: &str) {
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "{text}").unwrap();
-    out.flush().unwrap();
 }
 
 /// Sends chunks that say which they are, so many; then it waits to be killed.
@@ -115,8 +39,7 @@ fn write(door: Door, about: &str) {
         }
     }
     say("sent");
-    let mut line = String::new();
-    std::io::stdin().read_line(&mut line).unwrap();
+    wait_for_word();
     let end = writer.send(b"more").and_then(|_| writer.send(b"more"));
     say(&format!("then {end:?}"));
 }
@@ -133,8 +56,7 @@ fn read(door: &Door, about: &str) {
         told.take(&delivery);
     }
     say("read");
-    let mut line = String::new();
-    std::io::stdin().read_line(&mut line).unwrap(); // It ends with whoever has begun it.
+    wait_for_word();
     while let Some(delivery) = reader.next().unwrap() {
         told.take(&delivery);
         if let Delivery::End(ended) = delivery {

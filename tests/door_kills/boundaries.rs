@@ -4,7 +4,7 @@ use std::process::Child;
 
 use streamdoor::engine::Outcome;
 
-use crate::roles::Role;
+use crate::role::Role;
 use crate::step::{At, Missing, Stepper};
 use crate::world::{Heard, World};
 

@@ -9,13 +9,16 @@ use streamdoor::endpoint::Wishes;
 use streamdoor::engine::{EndState, Outcome, Policy};
 use streamdoor::reactor::Clock;
 
-use crate::roles::{RING_BYTES, Role};
+use crate::role::Role;
+use crate::roles::RING_BYTES;
 use crate::world::{FAR, Heard, LENGTH_MAX, World, pattern};
 
 const KILLS: u32 = 500;
 /// Unless somebody says how many it shall be.
 const TIME_MAX: Duration = Duration::from_secs(60);
 const KILLS_MIN: u32 = 10;
+/// By then everybody sleeps.
+const RESTING: Duration = Duration::from_millis(2);
 const WAIT_US_MAX: u64 = 20_000;
 
 /// How long things took.
@@ -45,6 +48,7 @@ impl Times {
 struct Found {
     to_reader: Times,
     to_stream: Times,
+    to_sleeper: Times,
     to_writer: Times,
     chunk_count: u64,
 }
@@ -65,8 +69,9 @@ fn whoever_dies_whenever_nothing_is_lost_or_changed_and_everybody_hears_of_it() 
             assert!(done >= KILLS_MIN, "only {done} kills");
             break;
         }
-        match done % 2 {
-            0 => kill_producer(&world, &mut random, &mut found),
+        match done % 5 {
+            0 | 2 => kill_producer(&world, &mut random, &mut found),
+            4 => kill_resting_producer(&world, &mut random, &mut found),
             _ => kill_reader(&world, &mut random, &mut found),
         }
         done += 1;
@@ -74,6 +79,7 @@ fn whoever_dies_whenever_nothing_is_lost_or_changed_and_everybody_hears_of_it() 
     world.is_sound();
     println!("{done} kills, {} chunks read", found.chunk_count);
     found.to_reader.print("a producer's death, until a reader at the door knows");
+    found.to_sleeper.print("a resting producer's death, until a reader that sleeps knows");
     found.to_stream.print("a producer's death, until a subscriber over HTTP knows");
     found.to_writer.print("a block reader's death, until the producer goes on");
     until("all descriptors are given back", || descriptors() <= descriptor_count);
@@ -144,6 +150,25 @@ fn kill_producer(world: &World, random: &mut Random, found: &mut Found) {
         found.chunk_count += streamed_count * 2;
         found.to_reader.0.push(heard.at.since(killed));
         found.to_stream.0.push(at.since(killed));
+    });
+}
+
+/// A producer that has published some chunks and waits dies; so does nobody else, and all sleep.
+fn kill_resting_producer(world: &World, random: &mut Random, found: &mut Found) {
+    let mut role = Role::play("rests", &world.path(), "");
+    let execution = role.hear("execution ");
+    let mut reader = world.read(&execution);
+    std::thread::scope(|scope| {
+        let reading = scope.spawn(|| Heard::all(&mut reader));
+        role.go_on();
+        role.hear("rests");
+        std::thread::sleep(RESTING + Duration::from_micros(random.below(WAIT_US_MAX / 4)));
+        let killed = Clock::now();
+        role.kill();
+        let heard = reading.join().unwrap();
+        assert_eq!((heard.chunk_count, heard.outcome()), (5, Some(Outcome::Failed)));
+        found.chunk_count += heard.chunk_count;
+        found.to_sleeper.0.push(heard.at.since(killed));
     });
 }
 

@@ -1,80 +1,20 @@
 //! Who is killed: this test binary, run again for one of these jobs.
 
-use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-
 use streamdoor::client::ExecuteOptions;
 use streamdoor::door::{Door, ProduceOptions, Writer};
 use streamdoor::engine::Hold;
 
+use crate::role::{say, told, wait_for_word};
 use crate::step::{mark, thread_id};
 use crate::world::{FAR, LENGTH_MAX, block, pattern};
-
-const ROLE: &str = "STREAMDOOR_TEST_KILLED_ROLE";
-const DOOR: &str = "STREAMDOOR_TEST_KILLED_DOOR";
-const ABOUT: &str = "STREAMDOOR_TEST_KILLED_ABOUT";
 
 /// The smallest ring: some 10 chunks, so that each new one soon takes an old one's place.
 pub const RING_BYTES: u32 = 4 << 10;
 
-/// A process in some role. It is killed with this value, if it was not before.
-pub struct Role {
-    pub child: Child,
-    input: ChildStdin,
-    lines: std::io::Lines<BufReader<ChildStdout>>,
-}
-
-impl Role {
-    pub fn play(role: &str, door: &Path, about: &str) -> Role {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["roles::plays_its_role", "--exact", "--nocapture"])
-            .env(ROLE, role)
-            .env(DOOR, door)
-            .env(ABOUT, about)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let input = child.stdin.take().unwrap();
-        Role { child, input, lines }
-    }
-
-    /// What it says behind this word; for which it waits.
-    pub fn hear(&mut self, word: &str) -> String {
-        loop {
-            let line = self.lines.next().unwrap_or_else(|| panic!("it ended without {word:?}"));
-            if let Some((_, rest)) = line.unwrap().split_once(word) {
-                return rest.trim().to_owned();
-            }
-        }
-    }
-
-    /// Lets it go on.
-    pub fn go_on(&mut self) {
-        self.input.write_all(b"go on\n").unwrap();
-    }
-
-    /// Ends it without giving it a chance, and waits until it is gone.
-    pub fn kill(&mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-}
-
-impl Drop for Role {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 /// Not a test of its own: what another process runs.
 #[test]
 fn plays_its_role() {
-    let Ok(role) = std::env::var(ROLE) else { return };
-    let (path, about) = (std::env::var_os(DOOR).unwrap(), std::env::var(ABOUT).unwrap());
+    let Some((role, path, about)) = told() else { return };
     let door = Door::open(path).unwrap();
     match role.as_str() {
         "publishes" => publishes(&door, about.parse().unwrap()),
@@ -83,20 +23,10 @@ fn plays_its_role() {
         "begins to read" => begins_to_read(&door, &about),
         "stops reading" => stops_reading(&door, &about),
         "streams" => streams(&door),
+        "rests" => rests(&door),
         "reads" => reads(&door, &about),
         other => panic!("nobody plays {other:?}"),
     }
-}
-
-fn say(text: &str) {
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "{text}").unwrap();
-    out.flush().unwrap();
-}
-
-fn wait_for_word() {
-    let mut line = String::new();
-    std::io::stdin().read_line(&mut line).unwrap();
 }
 
 fn writer(door: &Door) -> Writer {
@@ -178,6 +108,15 @@ fn stops_reading(door: &Door, execution: &str) {
     mark();
     drop(reader);
     mark();
+    wait_for_word();
+}
+
+/// Publishes some chunks and then nothing.
+fn rests(door: &Door) {
+    let mut writer = writer(door);
+    wait_for_word();
+    (1..=5).for_each(|seq| send(&mut writer, seq));
+    say("rests");
     wait_for_word();
 }
 

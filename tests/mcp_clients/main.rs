@@ -9,6 +9,8 @@
 mod clients;
 mod driver;
 mod install;
+#[path = "../installed/mod.rs"]
+mod installed;
 mod scenes;
 #[path = "../served/mod.rs"]
 mod served;

@@ -1,11 +1,12 @@
 //! One conformance list for `streamdoor::reactor::Reactor`, run against io_uring, mio and the
-//! simulator. R1 to R25 are the numbers of the contract on top of the trait. What only real
+//! simulator. R1 to R26 are the numbers of the contract on top of the trait. What only real
 //! descriptors have (terminals, files, flags) is tested beside the backends.
 //!
 //! `SEED=n cargo test --test reactor` runs one seed instead of all.
 
 mod addresses;
 mod cancels;
+mod connects;
 mod exhaustion;
 mod listeners;
 mod lives;
@@ -151,6 +152,21 @@ conformance! {
     moves::a_thousand_moves_lose_no_byte
     moves::a_dropped_reactor_or_socket_ends_what_was_on_its_way
     waits::a_wake_through_another_reactor_is_as_good
+    connects::who_is_asked_is_told_of_before_his_bytes
+    connects::nothing_moves_before_it_is_connected
+    connects::a_refusal_is_told_once_and_breaks_all_sending
+    connects::where_no_way_leads_nobody_is_waited_for
+    connects::a_close_gives_the_try_up_and_its_place_back
+    connects::a_full_reactor_connects_to_nobody
+    connects::who_accepts_and_closes_was_there
+    connects::a_reset_at_once_is_told_as_one_of_two
+    connects::a_side_that_finishes_still_receives
+    connects::a_pause_from_before_holds_bytes_and_not_the_news
+    connects::a_reactor_connects_to_itself_many_times
+    connects::a_connection_that_was_asked_for_moves_as_any_other
+    connects::a_dropped_reactor_gives_up_what_it_asked_for
+    connects::out_of_descriptors_nothing_is_left_behind
+    connects::a_storm_of_tries_and_closes_loses_nothing
 }
 
 macro_rules! conformance_of_threads {

@@ -2,18 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, IoSlice, Read, Write};
-use std::net::{Shutdown, TcpStream};
-use std::os::fd::AsRawFd;
-use std::os::unix::net::UnixStream;
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use streamdoor::reactor::{
-    ConnectionId, IoError, ListenAddress, ListenOptions, ListenerId, Peer, Reactor, ReleasedSocket,
-    SocketEvent, SocketLimits,
+    ConnectAddress, ConnectionId, IoError, ListenAddress, ListenOptions, ListenerId, Peer, Reactor,
+    ReleasedSocket, SocketEvent, SocketLimits,
 };
-use streamdoor::sim::network::SimClient;
+use streamdoor::sim::network::{SimClient, SimRoute};
 use streamdoor::sim::world::SimWorld;
 
 use crate::worlds::{Real, World};
@@ -28,9 +28,12 @@ pub enum Kind {
 
 pub const KINDS: [Kind; 2] = [Kind::Tcp, Kind::Unix];
 
-/// A world with clients. None of their calls waits.
+/// A world with clients, and with servers for reactors that are clients themselves. None of their
+/// calls waits.
 pub trait Network: World {
     type Client;
+    /// Who listens, at the other end of a reactor that connects.
+    type Far;
     fn address(&self, kind: Kind) -> ListenAddress;
     fn connect(&self, address: &ListenAddress) -> Result<Self::Client, IoError>;
     /// Who the server should see.
@@ -43,6 +46,41 @@ pub trait Network: World {
     fn client_reset(&self, client: Self::Client);
     /// Lets the process have so many descriptors more, until the answer is dropped.
     fn limit_descriptors(&self, more: usize) -> Limit;
+    fn far(&self, kind: Kind) -> (Self::Far, ConnectAddress);
+    /// The next who has connected.
+    fn answer(&self, far: &Self::Far) -> Option<Self::Client>;
+    /// Where nobody listens.
+    fn nobody(&self, kind: Kind) -> ConnectAddress;
+    /// Where no way leads.
+    fn nowhere(&self) -> ConnectAddress;
+    /// Where nobody ever answers, as long as what comes with it lives. Of TCP alone.
+    fn silence(&self) -> (Vec<Self::Client>, Self::Far, ConnectAddress);
+}
+
+pub fn to_connect(address: &ListenAddress) -> ConnectAddress {
+    match address {
+        ListenAddress::Tcp(address) => ConnectAddress::Tcp(*address),
+        ListenAddress::Unix(path) => ConnectAddress::Unix(path.clone()),
+    }
+}
+
+pub enum RealFar {
+    Tcp(TcpListener),
+    Unix(UnixListener, PathBuf),
+}
+
+impl Drop for RealFar {
+    fn drop(&mut self) {
+        if let RealFar::Unix(_, path) = self {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// Makes the queue of a listener as short as it can be: one connection fits.
+fn shorten_queue(fd: RawFd) {
+    // SAFETY: takes numbers.
+    assert_eq!(unsafe { libc::listen(fd, 0) }, 0);
 }
 
 /// Ends when it is dropped.
@@ -169,6 +207,56 @@ impl<R: Reactor> Network for Real<R> {
     fn limit_descriptors(&self, more: usize) -> Limit {
         Limit::Real(limit_to(more))
     }
+    type Far = RealFar;
+    fn far(&self, kind: Kind) -> (RealFar, ConnectAddress) {
+        match kind {
+            Kind::Tcp => {
+                let far = TcpListener::bind("127.0.0.1:0").unwrap();
+                far.set_nonblocking(true).unwrap();
+                let address = far.local_addr().unwrap();
+                (RealFar::Tcp(far), ConnectAddress::Tcp(address))
+            }
+            Kind::Unix => {
+                let path = fresh_path();
+                let far = UnixListener::bind(&path).unwrap();
+                far.set_nonblocking(true).unwrap();
+                (RealFar::Unix(far, path.clone()), ConnectAddress::Unix(path))
+            }
+        }
+    }
+    fn answer(&self, far: &RealFar) -> Option<RealClient> {
+        match far {
+            RealFar::Tcp(far) => {
+                let (stream, _) = far.accept().ok()?;
+                stream.set_nonblocking(true).unwrap();
+                Some(RealClient::Tcp(stream))
+            }
+            RealFar::Unix(far, _) => {
+                let (stream, _) = far.accept().ok()?;
+                stream.set_nonblocking(true).unwrap();
+                Some(RealClient::Unix(stream))
+            }
+        }
+    }
+    fn nobody(&self, kind: Kind) -> ConnectAddress {
+        self.far(kind).1 // Not there any more.
+    }
+    fn nowhere(&self) -> ConnectAddress {
+        // No stream leads to everybody: connect(2) says so, and sends nothing.
+        ConnectAddress::Tcp("255.255.255.255:9".parse().unwrap())
+    }
+    fn silence(&self) -> (Vec<RealClient>, RealFar, ConnectAddress) {
+        let (far, address) = self.far(Kind::Tcp);
+        let (RealFar::Tcp(listener), ConnectAddress::Tcp(internet)) = (&far, &address) else {
+            panic!("not TCP");
+        };
+        shorten_queue(listener.as_raw_fd());
+        let mut queue = Vec::new();
+        while let Ok(stream) = TcpStream::connect_timeout(internet, Duration::from_millis(100)) {
+            queue.push(RealClient::Tcp(stream));
+        }
+        (queue, far, address)
+    }
 }
 
 impl Network for SimWorld {
@@ -203,6 +291,30 @@ impl Network for SimWorld {
     fn limit_descriptors(&self, more: usize) -> Limit {
         self.set_connections_max(Some(more));
         Limit::Sim(self.clone())
+    }
+    type Far = ListenAddress;
+    fn far(&self, kind: Kind) -> (ListenAddress, ConnectAddress) {
+        let address = self.listen(&self.address(kind)).unwrap();
+        let to = to_connect(&address);
+        (address, to)
+    }
+    fn answer(&self, far: &ListenAddress) -> Option<SimClient> {
+        SimWorld::answer(self, far)
+    }
+    fn nobody(&self, kind: Kind) -> ConnectAddress {
+        let (far, address) = self.far(kind);
+        self.stop_listening(&far);
+        address
+    }
+    fn nowhere(&self) -> ConnectAddress {
+        let address = ConnectAddress::Tcp("10.0.0.1:9".parse().unwrap());
+        self.set_route(&address, Some(SimRoute::Fails(IoError(libc::ENETUNREACH))));
+        address
+    }
+    fn silence(&self) -> (Vec<SimClient>, ListenAddress, ConnectAddress) {
+        let (far, address) = self.far(Kind::Tcp);
+        self.set_route(&address, Some(SimRoute::Silent));
+        (Vec::new(), far, address)
     }
 }
 
@@ -283,6 +395,9 @@ impl<R: Reactor> Server<R> {
                 SocketEvent::Writable { connection } => {
                     let seen = self.seen.get_mut(&connection).expect("told of before");
                     seen.writable_count += 1;
+                }
+                SocketEvent::Connected { connection, .. } => {
+                    panic!("{connection:?} was not asked for")
                 }
                 SocketEvent::Released { connection, socket } => {
                     let seen = self.seen.remove(&connection).expect("told of before");

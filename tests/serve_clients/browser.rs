@@ -1,25 +1,17 @@
 //! `EventSource` in a headless Chromium, through the proxy that cuts: the page writes down what it
 //! was told, and posts it when the browser has given up coming back.
 
-use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use streamdoor::base::Random;
 
+use crate::chromium::Browser;
 use crate::cut::{BLOCK_ACKNOWLEDGED, CHUNK_BYTES, CHUNKS, CUTS};
 use crate::events::{self, Sum};
 use crate::proxy::{Cuts, Proxy};
-use crate::server::{Scratch, Server, slow, slow_data};
+use crate::server::{Server, slow, slow_data};
 
-const BROWSERS: [&str; 5] = [
-    "chromium-headless-shell",
-    "chromium",
-    "chromium-browser",
-    "google-chrome",
-    "google-chrome-stable",
-];
 /// A browser that hangs is no reason to wait for ever.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -55,42 +47,6 @@ source.onerror = () => {
 };
 </script>"#;
 
-struct Browser {
-    child: Child,
-    _profile: Scratch,
-}
-
-impl Browser {
-    fn open(url: &str, name: &str) -> Option<Browser> {
-        let profile = Scratch::new(name);
-        for program in BROWSERS {
-            let mut command = Command::new(program);
-            // It sees nothing but our page; its sandbox cannot be had as root.
-            command.args(["--headless", "--no-sandbox", "--disable-gpu", "--no-proxy-server"]);
-            command.args(["--no-first-run", "--disable-background-networking"]);
-            command.args(["--disable-dev-shm-usage", "--disable-extensions"]);
-            // With a debugger's port it stays until it is ended.
-            command.args(["--remote-debugging-port=0"]);
-            command.arg(format!("--user-data-dir={}", profile.path())).arg(url);
-            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-            // What is started may be a script that starts the browser: both end together.
-            command.process_group(0);
-            if let Ok(child) = command.spawn() {
-                return Some(Browser { child, _profile: profile });
-            }
-        }
-        None
-    }
-}
-
-impl Drop for Browser {
-    fn drop(&mut self) {
-        let group = format!("-{}", self.child.id());
-        let _ = Command::new("kill").args(["-s", "KILL", "--", &group]).status();
-        let _ = self.child.wait();
-    }
-}
-
 /// What the page was told; nothing if there is no browser.
 fn follow(name: &str, query: &str) -> Option<(Sum, Sum)> {
     let server = Server::start(&[]);
@@ -101,11 +57,7 @@ fn follow(name: &str, query: &str) -> Option<(Sum, Sum)> {
     let random = Random::new(50);
     let cuts = Cuts { random, left: CUTS, after_bytes: 600, spread_bytes: 12_000, hurries: true };
     let proxy = Proxy::new(&server.address, page, cuts);
-    let browser = Browser::open(&format!("http://{}/", proxy.address), name);
-    let Some(_browser) = browser else {
-        println!("not run: no Chromium (apt-get install chromium)");
-        return None;
-    };
+    let _browser = Browser::open(&format!("http://{}/", proxy.address), name)?;
     let report = proxy.reports.recv_timeout(PATIENCE).expect("the page reports");
     let report: Value = serde_json::from_str(&report).unwrap();
     let told = report["events"].as_array().unwrap();

@@ -1,4 +1,5 @@
 //! curl, as a user has it.
+#![allow(dead_code, reason = "not every test needs all of it")]
 
 use std::ffi::OsStr;
 use std::process::{Child, Command, Output, Stdio};

@@ -3,6 +3,8 @@
 
 mod browser;
 mod checks;
+#[path = "../chromium/mod.rs"]
+mod chromium;
 mod curl;
 mod cut;
 mod events;

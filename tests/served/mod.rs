@@ -7,6 +7,22 @@ use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 
+/// Asks over a connection of its own: status and body of the answer.
+pub fn ask(address: &str, method: &str, path: &str, body: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    let length = body.len();
+    write!(
+        stream,
+        "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
+         Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
+    )
+    .unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+    (head["HTTP/1.1 ".len()..][..3].parse().unwrap(), body.to_owned())
+}
+
 /// A server on a port of the kernel's choice. It ends with this value.
 pub struct Server {
     child: Child,
@@ -50,25 +66,23 @@ impl Server {
         self.child.id()
     }
 
+    /// Has it end in order, and waits for that.
+    pub fn stop(&mut self) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        let status = self.child.wait().unwrap();
+        assert!(status.success(), "{status}");
+    }
+
     pub fn connect(&self) -> TcpStream {
         TcpStream::connect(&self.address).unwrap()
     }
 
     /// The body of the answer to a request, which is a connection of its own.
     pub fn ask(&self, method: &str, path: &str, body: &str) -> String {
-        let mut stream = self.connect();
-        let length = body.len();
-        write!(
-            stream,
-            "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
-             Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
-        )
-        .unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
-        assert!(head.starts_with("HTTP/1.1 20"), "{method} {path}: {answer}");
-        body.to_owned()
+        let (status, answer) = ask(&self.address, method, path, body);
+        assert!((200..300).contains(&status), "{method} {path}: {status} {answer}");
+        answer
     }
 
     /// Opens an execution: where its events are.
@@ -100,6 +114,17 @@ impl Server {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
         let line = status.lines().find(|line| line.starts_with(name)).unwrap();
         line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
+    }
+
+    /// How often its threads have gone to sleep of themselves: each time they woke before.
+    pub fn sleeps(&self) -> u64 {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
+        let of_task = |task: std::io::Result<std::fs::DirEntry>| -> u64 {
+            let status = std::fs::read_to_string(task.unwrap().path().join("status")).unwrap();
+            let line = status.lines().find(|line| line.starts_with("voluntary_ctxt")).unwrap();
+            line.split_whitespace().nth(1).unwrap().parse().unwrap()
+        };
+        tasks.map(of_task).sum()
     }
 
     /// User and system time so far, in ticks of 10 ms.

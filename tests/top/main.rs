@@ -173,6 +173,7 @@ fn in_a_pipe_it_looks_twice_and_prints_what_it_has_seen() {
         assert!(text.lines().any(|row| rate(row) > 0.0), "{text}");
         assert!(text.contains("executions   1 running"), "{text}");
         assert!(text.contains("pressure "), "{text}");
+        assert!(text.contains("\nstalls       ") && text.contains(" since the start"), "{text}");
     }
     drop(server);
     let _ = std::fs::remove_file(&path); // What a killed server leaves.

@@ -74,7 +74,7 @@ impl Load {
     /// # Errors
     /// [`Failure::Usage`], which names the option and the limit.
     pub fn parse(
-        implementations: &'static [&'static str],
+        implementations: &[&'static str],
         arguments: impl IntoIterator<Item = OsString>,
         mut other: impl FnMut(&str, &mut Parser) -> Result<bool, Failure>,
     ) -> Result<Option<Load>, Failure> {

@@ -3,14 +3,16 @@
 //! A package of its own, so that nobody who builds streamdoor builds these. One file per crate;
 //! each says how the crate is used and why. All are used without loss: where a crate would
 //! overwrite (tokio's `broadcast`), its producer looks how far the slowest receiver is, as rarely
-//! as it can. `sse` is another thing: a server that `bench serve` runs. `door` is the
-//! same as `bench door` for ways between processes.
+//! as it can. `sse` is another thing: a server that `bench serve` runs; `mcp` one that `bench mcp`
+//! runs, beside those in other languages (`bench/peers/mcp`). `door` is the same as `bench door`
+//! for ways between processes.
 
 #[path = "../../common/mod.rs"]
 mod common;
 
 mod channels;
 mod door;
+mod mcp;
 mod payload;
 mod ring;
 mod sse;
@@ -62,7 +64,7 @@ Usage: peers fanout [options]
                       By value and in place: sizes 16, 64, 100, 256, 1024, 4096, 32768
 ";
 
-const USAGE: &str = "usage: peers fanout|sse|door [options]\n";
+const USAGE: &str = "usage: peers fanout|sse|mcp|door [options]\n";
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args_os().skip(1);
@@ -74,11 +76,12 @@ fn main() -> ExitCode {
             Some("fanout") => fanout(arguments),
             Some("door") => door::command(arguments),
             Some("sse") => sse::command(arguments),
+            Some("mcp") => mcp::command(arguments),
             Some("--help" | "-h" | "help") => {
-                print(&format!("{USAGE}{HELP}\n{}\n{}", sse::HELP, door::HELP));
+                print(&format!("{USAGE}{HELP}\n{}\n{}\n{}", sse::HELP, mcp::HELP, door::HELP));
                 Ok(())
             }
-            _ => Err(Failure::Usage("the commands are fanout, sse and door".into())),
+            _ => Err(Failure::Usage("the commands are fanout, sse, mcp and door".into())),
         },
     )
 }

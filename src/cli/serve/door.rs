@@ -21,11 +21,16 @@ pub fn open(settings: &Settings, ground: &Ground, server: &Server) -> Result<(),
         DoorPath::Off => return Ok(()),
         DoorPath::At(path) => (path.clone(), true),
         DoorPath::Auto => match default_path() {
-            Some(path) => (path, false),
             None => return Ok(()),
+            Some(path) => (path, false),
         },
     };
-    match server.open_door(&path) {
+    let fault = if is_wanted { None } else { fault_of(path.parent().expect("it is in a folder")) };
+    let opened = match fault {
+        Some(fault) => Err(fault),
+        None => server.open_door(&path).map_err(|error| error.to_string()),
+    };
+    match opened {
         Ok(()) => {
             tell(&ground.log, Level::Info, "door", |line| {
                 line.text("path", &path.display().to_string());
@@ -37,21 +42,28 @@ pub fn open(settings: &Settings, ground: &Ground, server: &Server) -> Result<(),
         Err(error) => {
             tell(&ground.log, Level::Warn, "door_not_opened", |line| {
                 line.text("path", &path.display().to_string());
-                line.text("reason", &error.to_string());
+                line.text("reason", &error);
             });
             Ok(())
         }
     }
 }
 
-/// Where clients look that are told of no other place, if nobody else can put anything there.
+/// Where clients look that are told of no other place.
 fn default_path() -> Option<PathBuf> {
     let folder = std::env::var_os("XDG_RUNTIME_DIR").filter(|name| !name.is_empty())?;
-    let folder = PathBuf::from(folder);
-    is_private(&folder).then(|| folder.join("streamdoor.sock"))
+    Some(PathBuf::from(folder).join("streamdoor.sock"))
 }
 
-fn is_private(folder: &Path) -> bool {
-    let Ok(found) = fs::metadata(folder) else { return false };
-    found.is_dir() && found.uid() == geteuid().as_raw() && found.mode() & 0o022 == 0
+/// Why somebody else could put something into this folder, or it cannot be known.
+fn fault_of(folder: &Path) -> Option<String> {
+    let fault = match fs::metadata(folder) {
+        _ if !folder.is_absolute() => "is not an absolute path".to_owned(),
+        Err(error) => format!("cannot be looked at: {error}"),
+        Ok(found) if !found.is_dir() => "is not a directory".to_owned(),
+        Ok(found) if found.uid() != geteuid().as_raw() => "belongs to another user".to_owned(),
+        Ok(found) if found.mode() & 0o022 != 0 => "is one that others may write to".to_owned(),
+        Ok(_) => return None,
+    };
+    Some(format!("XDG_RUNTIME_DIR {fault}"))
 }

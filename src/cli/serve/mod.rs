@@ -23,19 +23,22 @@ use streamdoor::engine::EngineLimits;
 use streamdoor::memory::{RingPoolConfig, named};
 use streamdoor::reactor::{Clock, ListenAddress, OpenError};
 #[cfg(feature = "tls")]
+#[cfg(feature = "agent")]
+use streamdoor::shard::AgentSettings;
 use streamdoor::shard::TlsConfig;
 use streamdoor::shard::{
     Doors, Log, NamedDoors, Server, ServerConfig, ServerError, Shard, ShardConfig,
 };
-use streamdoor::tool::Files;
+use streamdoor::tool::{Files, Tools};
 use streamdoor::trace::Level;
 use streamdoor::trace::log::Line;
+use streamdoor::upstream::Upstreams;
 
 use super::console::say;
-use super::settings::{self, Settings};
+use super::settings::{self, McpServer, Settings};
 use super::signals::on_interrupt;
 use super::telemetry::Exporter;
-use super::{CliError, settings::find_flag};
+use super::{CliError, settings::find_flag, upstreams};
 use access::is_open;
 
 use access::access;
@@ -144,8 +147,10 @@ impl Ground {
 
 fn serve(settings: &Settings, fixtures: Option<Fixtures>) -> Result<(), CliError> {
     let ground = Ground::lay(settings)?;
-    let served = start(settings, &ground, fixtures).and_then(|(server, exporter)| {
+    let served = start(settings, &ground, fixtures).and_then(|started| {
+        let Started { server, exporter, upstreams } = started;
         let served = serve_until_told(settings, &ground, server);
+        upstreams.end();
         exporter.finish();
         served
     });
@@ -166,19 +171,31 @@ fn serve_until_told(settings: &Settings, ground: &Ground, server: Server) -> Res
     Ok(())
 }
 
+/// A server that runs, and what belongs to it.
+pub struct Started {
+    pub server: Server,
+    pub exporter: Exporter,
+    /// To be ended after it.
+    pub upstreams: Arc<Upstreams>,
+}
+
 /// The one place where settings meet the server.
 pub fn start(
     settings: &Settings,
     ground: &Ground,
     fixtures: Option<Fixtures>,
-) -> Result<(Server, Exporter), CliError> {
+) -> Result<Started, CliError> {
     let Ground { access, bill, log, .. } = ground;
+    let upstreams = upstreams(settings, log)?;
     if settings.named_doors.0 {
         sweep(log);
     }
     let (spans, exporter) = Exporter::start(&settings.otlp_endpoint, log)?;
     let mut shards = shards(settings, access, log);
-    shards.iter_mut().for_each(|shard| shard.spans = spans.clone());
+    let meters = upstreams.meters();
+    for shard in &mut shards {
+        (shard.spans, shard.upstreams) = (spans.clone(), Arc::clone(&meters));
+    }
     drop(spans); // The queue ends with the shards.
     if let (Some(certificate), Some(key)) = (&settings.tls_cert.0, &settings.tls_key.0) {
         #[cfg(feature = "tls")]
@@ -194,6 +211,11 @@ pub fn start(
             return Err(CliError::Environment(text));
         }
     }
+    #[cfg(feature = "agent")]
+    {
+        let agents = agents(settings)?;
+        shards.iter_mut().for_each(|shard| shard.agents = agents.clone());
+    }
     let config = ServerConfig {
         shards,
         listen: settings.listen.clone(),
@@ -202,8 +224,11 @@ pub fn start(
     let commands = settings.commands();
     let virtual_tools = settings.virtual_tools.all();
     let files = files(settings)?;
+    let keys = keys(settings);
+    let offered = Arc::clone(&upstreams);
     let set_up_tools = move |shard: &mut Shard| {
         shard.tools_mut().allow_files(files.clone());
+        shard.tools_mut().hide_variables(keys.clone());
         if let Some(policy) = &commands {
             shard.tools_mut().allow_commands(policy.clone());
         }
@@ -213,6 +238,7 @@ pub fn start(
         if let Some(fixtures) = &fixtures {
             fixtures.add_to(shard);
         }
+        offered.add_to(shard.tools_mut());
     };
     let server = Server::start(config, Arc::new(set_up_tools)).map_err(|error| {
         let text = format!("the server did not start: {error}");
@@ -225,7 +251,45 @@ pub fn start(
             _ => CliError::Failed(text),
         }
     })?;
-    Ok((server, exporter))
+    upstreams.follow(server.handles().cloned().collect());
+    Ok(Started { server, exporter, upstreams })
+}
+
+/// Variables that have keys: neither commands nor other servers get them.
+fn keys(settings: &Settings) -> Vec<String> {
+    let of_servers = settings.mcp.0.iter().filter_map(McpServer::key_variable);
+    settings.models.keys().into_iter().chain(of_servers.map(str::to_owned)).collect()
+}
+
+/// The other servers whose tools are offered, once all of them are there.
+fn upstreams(settings: &Settings, log: &Log) -> Result<Arc<Upstreams>, CliError> {
+    let started = upstreams::start(&settings.mcp, &settings.models.keys(), log)?;
+    let mut own = Tools::built_in();
+    own.allow_files(files(settings)?);
+    let virtual_tools = settings.virtual_tools.all();
+    let is_virtual = |name: &str| virtual_tools.iter().any(|tool| tool.spec.name == name);
+    upstreams::check(&started, &own, is_virtual)?;
+    Ok(Arc::new(started))
+}
+
+/// Models with their keys, which stand in the environment and nowhere else.
+#[cfg(feature = "agent")]
+pub fn agents(settings: &Settings) -> Result<AgentSettings, CliError> {
+    let problem = |name: &str, text: &str| CliError::Environment(format!("models.{name}: {text}"));
+    let mut models = Vec::new();
+    for model in &settings.models.0 {
+        let key = match model.key_env.as_str() {
+            "" => None,
+            variable => Some(std::env::var(variable).map_err(|_| {
+                problem(&model.name, &format!("the variable {variable} has no key"))
+            })?),
+        };
+        let known = model.with_key(key.as_deref());
+        models.push(known.map_err(|text| problem(&model.name, &text))?);
+    }
+    let tools = settings.agent_tools.0.parse();
+    let tools = tools.map_err(|error| CliError::Usage(format!("agent_tools: {error}")))?;
+    Ok(AgentSettings { models, tools })
 }
 
 /// Removes what servers that were killed have left in /dev/shm.

@@ -7,6 +7,9 @@
 
 mod file;
 mod kinds;
+mod mcp_servers;
+mod models;
+mod named;
 mod virtual_tools;
 
 use std::path::Path;
@@ -21,6 +24,8 @@ use super::CliError;
 use super::telemetry::Collector;
 pub use kinds::{Bytes, Cpus, DoorPath, FilePath, Number, Switch};
 use kinds::{Setting, nearest};
+pub use mcp_servers::{McpServer, McpServers};
+pub use models::{AgentTools, Models};
 pub use virtual_tools::VirtualTools;
 
 macro_rules! settings {
@@ -136,6 +141,17 @@ settings! {
     /// Tools whose work is done by clients: in the file, a table [virtual_tools.NAME] for each, of
     /// what PUT /v1/virtual-tools/NAME takes.
     virtual_tools: VirtualTools = VirtualTools::default();
+    /// Models that agents and llm_generate ask, the first where none is named; may be repeated,
+    /// also as --model. WIRE: chat, responses or messages; KEY_ENV: the variable that has the key.
+    /// In the file, a table [models.NAME] for each with wire, base_url, model and key_env.
+    models: Models = Models::default();
+    /// Another MCP server whose tools are offered here, too: a command that is started, or a URL;
+    /// may be repeated. With NAME= before it, its tools are called NAME_tool. In the file, a table
+    /// [mcp.NAME] for each with command, args and env, or url and key_env (the variable that has
+    /// the key); prefix, timeout_s.
+    mcp: McpServers = McpServers::default();
+    /// What an agent may call that does not say which tools: none, all, or names with commas.
+    agent_tools: AgentTools = AgentTools::default();
 }
 
 impl Settings {
@@ -225,7 +241,10 @@ fn place_of(name: &str) -> Option<usize> {
 /// # Errors
 /// If there is none, with the nearest that there is.
 pub fn find_flag(flag: &str) -> Result<&'static str, CliError> {
-    let name = flag.replace('-', "_");
+    let name = match flag {
+        "model" => "models".to_owned(), // One at a time.
+        _ => flag.replace('-', "_"),
+    };
     match place_of(&name) {
         Some(place) => Ok(TABLE[place].0),
         None => {
@@ -249,6 +268,14 @@ pub fn flag_value(name: &str, parser: &mut lexopt::Parser) -> Result<String, Cli
         return Ok(value.unwrap_or_default());
     }
     Ok(lexopt::ValueExt::string(parser.value()?)?)
+}
+
+/// Reads one more server, as `--mcp` has it.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn read_mcp_server(servers: &mut McpServers, word: &str) -> Result<(), String> {
+    servers.read_word(word)
 }
 
 /// The part of the help text that is about settings.

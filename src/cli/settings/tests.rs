@@ -47,6 +47,9 @@ const OTHERS: &[(&str, &str)] = &[
     ("allow-commands", "ls"),
     ("otlp-endpoint", "http://127.0.0.1:4318/v1/traces"),
     ("virtual-tools", r#"{"a":{"description":"d","input_schema":{"type":"object"}}}"#),
+    ("models", "local=chat,http://127.0.0.1:9/v1,small,THE_KEY"),
+    ("mcp", "files=npx -y 'a server' /srv"),
+    ("agent-tools", "a,b"),
 ];
 
 #[test]

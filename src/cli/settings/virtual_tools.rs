@@ -2,8 +2,9 @@
 
 use serde_json::{Map, Value, json};
 use streamdoor::endpoint::virtual_tool;
-use streamdoor::limits::{JSON_DEPTH_MAX, VIRTUAL_TOOLS_PER_PRINCIPAL_MAX};
+use streamdoor::limits::VIRTUAL_TOOLS_PER_PRINCIPAL_MAX;
 use streamdoor::tool::{Tools, VirtualTool};
+use streamdoor::wire::toml::to_json;
 use toml::de::DeValue;
 
 use super::kinds::{Setting, quoted};
@@ -56,7 +57,7 @@ impl Setting for VirtualTools {
     }
 
     fn read_toml(&mut self, value: &DeValue<'_>) -> Result<(), String> {
-        match to_json(value, 0)? {
+        match to_json(value)? {
             Value::Object(tools) => self.set(tools),
             _ => Err("must be tables of tools by name: [virtual_tools.NAME]".to_owned()),
         }
@@ -65,38 +66,6 @@ impl Setting for VirtualTools {
     fn to_toml(&self) -> String {
         to_toml(&Value::Object(self.0.clone()))
     }
-}
-
-fn to_json(value: &DeValue<'_>, depth: u32) -> Result<Value, String> {
-    if depth > JSON_DEPTH_MAX {
-        return Err(format!("is nested deeper than {JSON_DEPTH_MAX}"));
-    }
-    Ok(match value {
-        DeValue::String(text) => Value::from(text.as_ref()),
-        DeValue::Boolean(value) => Value::from(*value),
-        DeValue::Integer(number) => {
-            let whole = i64::from_str_radix(number.as_str(), number.radix());
-            whole.map_err(|_| "has a number that is too large")?.into()
-        }
-        DeValue::Float(number) => {
-            let number: Result<f64, _> = number.as_str().parse();
-            let finite = number.ok().filter(|number| number.is_finite());
-            finite.ok_or("has a number that is none in JSON")?.into()
-        }
-        DeValue::Datetime(_) => return Err("has a date, which is no value of JSON".to_owned()),
-        DeValue::Array(values) => {
-            let values = values.iter().map(|value| to_json(value.get_ref(), depth + 1));
-            values.collect::<Result<Vec<Value>, String>>()?.into()
-        }
-        DeValue::Table(entries) => {
-            let mut members = Map::new();
-            for (key, value) in entries.iter() {
-                let name: &str = key.get_ref();
-                members.insert(name.to_owned(), to_json(value.get_ref(), depth + 1)?);
-            }
-            members.into()
-        }
-    })
 }
 
 /// On one line. What TOML has no word for, it cannot have come from; on the command line it can.

@@ -16,7 +16,7 @@ use streamdoor::shard::{LineOptions, Log, Server};
 use streamdoor::trace::Level;
 
 use super::console::say;
-use super::serve::{Fixtures, Ground, announce, start, tell};
+use super::serve::{Fixtures, Ground, Started, announce, start, tell};
 use super::settings::{self, Bytes, Number, Settings, find_flag};
 use super::{CliError, parsed};
 use streams::{Carriers, open};
@@ -116,8 +116,10 @@ fn serve(
     let streams =
         open().map_err(|error| CliError::Environment(format!("the standard streams: {error}")))?;
     let ground = Ground::lay(settings)?;
-    let spoken = start(settings, &ground, fixtures).and_then(|(server, exporter)| {
+    let spoken = start(settings, &ground, fixtures).and_then(|started| {
+        let Started { server, exporter, upstreams } = started;
         let spoken = speak(settings, settle, &ground, server, streams);
+        upstreams.end();
         exporter.finish();
         spoken
     });

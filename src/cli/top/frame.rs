@@ -3,9 +3,14 @@
 
 use streamdoor::client::{Progress, Status, Summary};
 use streamdoor::engine::State;
+use streamdoor::limits::STALL_THRESHOLD;
 use streamdoor::memory::Pressure;
+use streamdoor::trace::Duty;
 
 use super::sample::{Between, Sample, has_ended, percentile};
+
+/// What stalled turns did, as far as it is shown: the rest is in `/metrics`.
+const STALL_DUTIES_SHOWN: usize = 4;
 
 /// What a frame is made of.
 pub struct Frame<'a> {
@@ -35,6 +40,8 @@ impl Frame<'_> {
     /// With the table from its row `scroll` on.
     pub fn lines(&self, room: Room, scroll: usize) -> Lines {
         let mut lines = self.summary();
+        lines.extend(self.distributions());
+        lines.push(self.stalls());
         lines.push(String::new());
         let table_head = lines.len();
         let (titles, rows) = self.table();
@@ -69,9 +76,6 @@ impl Frame<'_> {
             .metrics
             .max("memory_pressure_level")
             .and_then(|level| Pressure::ALL.get(level as usize).map(|pressure| pressure.name()));
-        let (lag_chunks, lag_bytes) = now.lags();
-        let at = |percent| count(percentile(&lag_chunks, percent).map(|lag| lag as f64));
-        let lag_bytes_max = bytes(percentile(&lag_bytes, 100).map(|lag| lag as f64));
         vec![
             head,
             format!(
@@ -111,16 +115,57 @@ impl Frame<'_> {
                 bytes(total("rings_committed_bytes")),
                 bytes(total("rings_allowed_bytes")),
             ),
-            format!(
-                "lag          P50 {}, P95 {}, P99 {}, at most {} chunks, {lag_bytes_max}; of {} \
-                 subscribers",
-                at(50),
-                at(95),
-                at(99),
-                at(100),
-                lag_chunks.len(),
-            ),
         ]
+    }
+
+    /// How long deliveries took, and how far subscribers are behind.
+    fn distributions(&self) -> [String; 2] {
+        let latencies = Between::new(self.before, self.now).latencies();
+        let took = |percent| seconds(latencies.percentile(percent));
+        let latency = format!(
+            "latency      P50 {}, P95 {}, P99 {}; of {} deliveries",
+            took(50),
+            took(95),
+            took(99),
+            count(Some(latencies.count())),
+        );
+        let (lag_chunks, lag_bytes) = self.now.lags();
+        let at = |percent| count(percentile(&lag_chunks, percent).map(|lag| lag as f64));
+        let lag_bytes_max = bytes(percentile(&lag_bytes, 100).map(|lag| lag as f64));
+        let lag = format!(
+            "lag          P50 {}, P95 {}, P99 {}, at most {} chunks, {lag_bytes_max}; of {} \
+             subscribers",
+            at(50),
+            at(95),
+            at(99),
+            at(100),
+            lag_chunks.len(),
+        );
+        [latency, lag]
+    }
+
+    /// Turns of the server's loops that took too long, and what these did most.
+    fn stalls(&self) -> String {
+        let between = Between::new(self.before, self.now);
+        let metrics = &self.now.metrics;
+        let of = |duty: &Duty| {
+            let stalled = metrics.sum_where("turns_stalled_total", "duty", duty.name());
+            Some((duty.name(), stalled.filter(|count| *count > 0.0)?))
+        };
+        let mut duties: Vec<(&str, f64)> = Duty::ALL.iter().filter_map(of).collect();
+        duties.sort_by(|one, other| other.1.total_cmp(&one.1));
+        let mut line = format!(
+            "stalls       {} turns/s over {}, P99 {}; {} since the start",
+            count(between.rate("stalls_total")),
+            seconds(Some(STALL_THRESHOLD.as_secs_f64())),
+            seconds(between.stalls().percentile(99)),
+            count(metrics.sum("stalls_total")),
+        );
+        for (at, (name, stalled)) in duties.into_iter().take(STALL_DUTIES_SHOWN).enumerate() {
+            line += if at == 0 { ": " } else { ", " };
+            line += &format!("{name} {}", count(Some(stalled)));
+        }
+        line
     }
 
     fn table(&self) -> (Vec<Column>, Vec<Vec<String>>) {
@@ -278,6 +323,17 @@ fn scaled(number: Option<f64>, step: f64, units: &[&str]) -> String {
         true => format!("{number:.0}{}", units[place]),
         false => format!("{number:.1}{}", units[place]),
     }
+}
+
+/// `2.5 µs`, `12 ms`; `-` if nobody knows.
+fn seconds(s: Option<f64>) -> String {
+    let Some(s) = s.filter(|s| s.is_finite()) else { return "-".to_owned() };
+    let (number, unit) = match s {
+        ..1e-3 => (s * 1e6, "µs"),
+        ..1.0 => (s * 1e3, "ms"),
+        _ => (s, "s"),
+    };
+    if number < 10.0 { format!("{number:.1} {unit}") } else { format!("{number:.0} {unit}") }
 }
 
 /// `12.3 s`, `4 m 05 s`, `2 h 10 m`.

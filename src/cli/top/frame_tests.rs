@@ -148,6 +148,11 @@ fn numbers_are_short() {
     }
     assert_eq!(bytes(Some(10_240.0)), "10 KiB");
     assert_eq!((count(None), count(Some(f64::NAN))), ("-".to_owned(), "-".to_owned()));
+    let cases = [(2.5e-6, "2.5 µs"), (12e-6, "12 µs"), (0.25, "250 ms"), (3.0, "3.0 s")];
+    for (number, text) in cases {
+        assert_eq!(seconds(Some(number)), text);
+    }
+    assert_eq!(seconds(None), "-");
     assert_eq!(age(1_250), "1.2 s");
     assert_eq!(age(7_260_000), "2 h 01 m");
     assert_eq!(clipped("abcdef", 4), "abc…");

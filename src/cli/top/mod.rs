@@ -46,6 +46,10 @@ Keys: q or Ctrl-C quits; arrows, j, k, PageUp and PageDown move the table. NO_CO
   published, delivered   by tools, and to subscribers: each subscriber counts
   missed                 what subscribers were told that they have not been given
   held back              how often a tool was made to wait for a `block` subscriber
+  latency                from a chunk's publication until the server has handed it on; those between
+                         the two looks, estimated from the buckets of its metrics
+  stalls                 turns of the server's loops that took too long: everybody waits meanwhile;
+                         with what these turns did, the most frequent first
   lag                    how far subscribers are behind: P50 means that half of them are at most so
                          far; in the table the one that is farthest
   held by N              the tool waits for N subscribers at this moment

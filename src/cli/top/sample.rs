@@ -9,6 +9,9 @@ use streamdoor::reactor::Clock;
 
 /// Executions that are asked for everything about their subscribers, at each look.
 const INSPECTED_MAX: usize = 64;
+/// Histograms of the server.
+const LATENCY: &str = "delivery_latency_seconds";
+const STALLS: &str = "stall_duration_seconds";
 
 /// One look.
 #[derive(Clone, Debug)]
@@ -88,6 +91,27 @@ impl<'a> Between<'a> {
         )
     }
 
+    /// How long deliveries took, in seconds, from their publication: those between the two looks;
+    /// or all, if there was one look only.
+    pub fn latencies(&self) -> Latencies {
+        self.durations(LATENCY)
+    }
+
+    /// Likewise, how long turns of loops took that took too long.
+    pub fn stalls(&self) -> Latencies {
+        self.durations(STALLS)
+    }
+
+    fn durations(&self, name: &str) -> Latencies {
+        let mut buckets = self.now.metrics.buckets(name);
+        let earlier = self.before.map_or(Vec::new(), |before| before.metrics.buckets(name));
+        for bucket in &mut buckets {
+            let before = earlier.iter().find(|earlier| earlier.0 == bucket.0);
+            bucket.1 = (bucket.1 - before.map_or(0.0, |before| before.1)).max(0.0);
+        }
+        Latencies { buckets }
+    }
+
     /// Chunks and bytes of an execution in a second. What is younger than the last look began at 0.
     pub fn rates_of(&self, summary: &Summary) -> Option<(f64, f64)> {
         let before = self.before?;
@@ -98,6 +122,36 @@ impl<'a> Between<'a> {
             per_second(chunks as f64, summary.chunks as f64, took)?,
             per_second(bytes as f64, summary.bytes as f64, took)?,
         ))
+    }
+}
+
+/// What is known of many durations: so many are at most so long.
+pub struct Latencies {
+    buckets: Vec<(f64, f64)>,
+}
+
+impl Latencies {
+    /// How many there are.
+    pub fn count(&self) -> f64 {
+        self.buckets.last().map_or(0.0, |bucket| bucket.1)
+    }
+
+    /// The duration below which so many percent are: as if those of a bucket were spread evenly in
+    /// it; of the last, which has no end, where it begins. `None`: there are none.
+    pub fn percentile(&self, percent: u32) -> Option<f64> {
+        let rank = self.count() * f64::from(percent) / 100.0;
+        let mut below = (0.0, 0.0);
+        for &(bound, count) in self.buckets.iter().filter(|_| rank > 0.0) {
+            if count >= rank && bound.is_finite() {
+                let share = (rank - below.1) / (count - below.1);
+                return Some(below.0 + share * (bound - below.0));
+            }
+            if count >= rank {
+                return Some(below.0);
+            }
+            below = (bound, count);
+        }
+        None
     }
 }
 
@@ -129,6 +183,17 @@ mod tests {
         assert_eq!(percentile(&seen, 99), Some(198));
         assert_eq!(percentile(&seen, 100), Some(200));
         assert_eq!(percentile(&[7], 1), Some(7));
+    }
+
+    #[test]
+    fn percentiles_of_latencies_lie_within_their_buckets() {
+        let of = |buckets: &[(f64, f64)]| Latencies { buckets: buckets.to_vec() };
+        assert_eq!(of(&[]).percentile(50), None);
+        assert_eq!(of(&[(1.0, 0.0), (f64::INFINITY, 0.0)]).percentile(99), None);
+        let some = of(&[(1.0, 0.0), (2.0, 50.0), (4.0, 100.0), (f64::INFINITY, 200.0)]);
+        assert_eq!((some.percentile(25), some.percentile(50)), (Some(2.0), Some(4.0)));
+        assert_eq!((some.percentile(10), some.percentile(99)), (Some(1.4), Some(4.0)));
+        assert_eq!(some.count(), 200.0);
     }
 
     #[test]

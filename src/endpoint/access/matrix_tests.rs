@@ -18,6 +18,9 @@ const WRONG: &str = "Authorization: Bearer eve-0123456789abcdef0123456789abcdef"
 const PAGE: &str = "https://app.example";
 /// A message of MCP that wants no answer.
 const NOTIFICATION: &str = r#"{"jsonrpc":"2.0","method":"notifications/x"}"#;
+/// A command of LangGraph's that is carried out.
+const RUN_START: &str =
+    r#"{"id":1,"method":"run.start","params":{"assistant_id":"agent","input":"x"}}"#;
 const TTL: Duration = Duration::from_secs(100);
 
 fn guarded() -> Access {
@@ -65,6 +68,7 @@ impl Asking {
                 .collect();
             let body = match route.path {
                 "/mcp" => NOTIFICATION.to_owned(), // Which members it has depends on what it is.
+                "/langgraph/threads/{thread}/commands" => RUN_START.to_owned(),
                 _ => Value::from(members).to_string(),
             };
             ("application/json", body)
@@ -174,6 +178,8 @@ fn example(shape: &Shape) -> Value {
         Shape::Kinds => "stdout".into(),
         Shape::Anything => serde_json::json!({"type": "object"}), // A schema, too.
         Shape::Any | Shape::ToolName | Shape::ToolNames | Shape::Session => "x".into(),
+        Shape::AgentTools | Shape::Texts => serde_json::json!(["x"]),
+        Shape::Messages => serde_json::json!([{"role": "user", "content": "x"}]),
         Shape::Flag => true.into(),
         Shape::Real => 0.5.into(),
         Shape::Whole => 1.into(),

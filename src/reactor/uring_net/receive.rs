@@ -63,7 +63,7 @@ impl UringNet {
     pub(super) fn want_receive(&mut self, handle: Handle) {
         let Some(slot) = self.connections.get_mut(handle) else { return };
         let is_over = slot.past.has_ended || slot.is_closing || slot.is_releasing;
-        if is_over || !slot.is_receiving || slot.receive != Flight::Idle {
+        if is_over || slot.is_connecting || !slot.is_receiving || slot.receive != Flight::Idle {
             return;
         }
         if self.buffers.has_free() {

@@ -1,11 +1,14 @@
 //! Connections that move to another reactor, and those that come from one.
 
-use super::{Connection, UringNet, live, owned};
+use super::{Connection, UringNet, live, owned, settled};
 use crate::reactor::{AdoptError, ConnectionId, Net, ReleasedSocket, SocketCounters};
 
 impl UringNet {
     /// Ends receiving; the rest follows from the kernel's answers.
     pub(super) fn start_release(&mut self, id: ConnectionId, counters: &mut SocketCounters) {
+        if settled(&mut self.connections, id).is_none() {
+            return;
+        }
         self.set_receiving(id, true); // The end of a pause: what was held is told.
         let Some(slot) = owned(&mut self.connections, id) else { return };
         slot.is_releasing = true;

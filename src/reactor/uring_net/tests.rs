@@ -48,7 +48,8 @@ fn turn(reactor: &mut UringReactor, accepted: &mut Vec<ConnectionId>) -> Vec<(Co
             SocketEvent::Received { connection, bytes } => {
                 received.push((connection, bytes.len() as u64));
             }
-            SocketEvent::Ended { .. }
+            SocketEvent::Connected { .. }
+            | SocketEvent::Ended { .. }
             | SocketEvent::Writable { .. }
             | SocketEvent::Released { .. } => {}
         }

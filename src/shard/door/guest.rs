@@ -1,9 +1,8 @@
 //! A guest: a producer in another process, which writes a ring of its own.
 //!
-//! The server reads that ring as it reads anything from outside: each word once, checked, and the
-//! bytes by a copy that is checked again afterwards, straight into the private ring. What is there
-//! follows the rules of rings, or the execution fails with the rule that was broken; nobody else
-//! notices. When the private ring takes nothing, nothing is taken, and the guest's gate stands.
+//! The server reads that ring as it reads anything from outside: each word once, checked. What is
+//! there follows the rules of rings, or the execution fails with the rule that was broken; nobody
+//! else notices. What becomes of the bytes: `taking.rs`.
 //!
 //! It is a guest in four steps: it is *handed* its memory; it says that it has *mapped* it, which
 //! then is sealed; it may *begin*, once the engine starts it; and it *ends*, by its own word, by
@@ -12,23 +11,22 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use smallvec::SmallVec;
-
+use super::ProcessSeat;
 use super::places::Doors;
 use super::relay::not_sealed;
+use super::taking::{Broken, Progress, Taken};
 use super::watcher::Watching;
 use crate::base::{Handle, Instant};
-use crate::engine::{ChunkFacts, Event, Gate, Kind, ProducerEnd};
+use crate::engine::{Event, Gate, ProducerEnd};
 use crate::limits;
 use crate::memory::atomic::full_fence;
 use crate::memory::{
-    ClockAnchor, ControlView, FinalRecord, Owner, OwnerView, Poll, ProducerPageFile, ProducerRing,
-    ReadError, RingReader, RingWriter, WriteError,
+    ControlView, FinalRecord, Owner, OwnerView, Poll, ProducerPageFile, ProducerRing, RingReader,
 };
 use crate::reactor::{ConnectionId, Reactor, Waker};
 use crate::shard::Shard;
 use crate::shard::delivery::outcome_of_code;
-use crate::shard::run::{Producer, Ring, Run};
+use crate::shard::run::{Producer, Remote, Ring, Run};
 use crate::tool::{Notes, Report};
 use crate::trace::Code;
 
@@ -38,6 +36,8 @@ pub(in crate::shard) struct Guest {
     pub connection: ConnectionId,
     ring: ProducerRing,
     page: Page,
+    /// How far its ring was taken over.
+    pub(super) taken: Progress,
     /// The engine has started it.
     is_started: bool,
     /// It was told that it may begin.
@@ -46,6 +46,12 @@ pub(in crate::shard) struct Guest {
     pub is_gone: bool,
     /// There was no room for its next chunk when it was last looked at.
     is_stuck: bool,
+    /// Somebody here waits for its chunks: it is looked at in every turn.
+    is_urgent: bool,
+    /// When it was last looked at.
+    looked: Instant,
+    /// What was taken of its ring when it was last asked where its readers stand.
+    sampled_seq: u64,
     reports_seen: u64,
     expected_seen: Option<u64>,
 }
@@ -64,34 +70,21 @@ struct Mapped {
     _watching: Option<Watching>,
 }
 
-/// What was taken of a ring.
-enum Taken {
-    /// All that is there.
-    All,
-    /// There is no room for the next chunk.
-    NoRoom,
-    /// There is more; others have their turn first.
-    Enough,
-}
-
-/// A rule of rings that a guest has broken.
-type Broken = &'static str;
-
 impl Guest {
-    /// A ring of `class_bytes` and a page for a producer, not handed over yet.
-    pub fn new(
-        class_bytes: u32,
-        anchor: ClockAnchor,
-        connection: ConnectionId,
-    ) -> io::Result<Guest> {
+    /// This ring and a page for a producer, not handed over yet.
+    pub fn new(ring: ProducerRing, connection: ConnectionId) -> io::Result<Guest> {
         Ok(Guest {
             connection,
-            ring: ProducerRing::create(class_bytes, anchor)?,
+            ring,
             page: Page::Handed(Some(ProducerPageFile::create()?)),
+            taken: Progress::default(),
             is_started: false,
             has_begun: false,
             is_gone: false,
             is_stuck: false,
+            is_urgent: true,
+            looked: Instant::ZERO,
+            sampled_seq: 0,
             reports_seen: 0,
             expected_seen: None,
         })
@@ -127,7 +120,7 @@ impl Guest {
         let Some(page) = page.take() else { return Ok(false) }; // It was refused before.
         let read_only = self.ring.close().map_err(|error| not_sealed(&error))?;
         let (view, owner) = page.close().map_err(|error| not_sealed(&error))?;
-        let watching = doors.watch(owner.clone(), waker);
+        let watching = doors.watch(owner.clone(), waker, self.ring.reader().clone());
         self.page = Page::Mapped(Mapped { view, owner, read_only, _watching: watching });
         Ok(true)
     }
@@ -170,73 +163,45 @@ impl Guest {
         (notes.chunks_expected.is_some() || !notes.reports.is_empty()).then_some(notes)
     }
 
-    /// Has it said anything that was not looked at? `head_seq`: what was taken of its ring.
-    fn has_news(&self, head_seq: u64) -> bool {
+    /// Has it said anything that was not looked at? `head_seq`: what was taken of its ring;
+    /// `from_seq`: from which chunk on that is of interest.
+    fn has_news(&self, head_seq: u64, from_seq: u64) -> bool {
         let Some(Mapped { view, .. }) = self.mapped().filter(|_| !self.is_stuck) else {
             return false; // Nothing is taken before there is room, and that is heard of.
         };
-        !matches!(self.ring.reader().poll(head_seq + 1), Poll::Pending)
+        let has_chunk = |seq| !matches!(self.ring.reader().poll(seq), Poll::Pending);
+        has_chunk(head_seq + 1) && (from_seq == head_seq + 1 || has_chunk(from_seq))
             || self.looks_dead()
             || view.final_record().is_some()
             || view.chunks_expected() != self.expected_seen
             || view.progress().is_some_and(|record| record.reports > self.reports_seen)
     }
 
+    /// It is about to have less room than it needs, or it was not asked for long where its readers
+    /// stand. `head_seq`: what was taken of its ring; not from `gate_seq` on may it be overwritten.
+    fn needs_room(&mut self, head_seq: u64, gate_seq: u64) -> bool {
+        let slot_count = u64::from(self.ring.reader().geometry().slot_count());
+        let is_short = self.mapped().is_some_and(|mapped| mapped.owner.is_short_of_room());
+        let is_behind = head_seq.saturating_sub(gate_seq) >= slot_count / 4;
+        if !(is_short || is_behind) || head_seq - self.sampled_seq < slot_count / 16 {
+            return false;
+        }
+        self.sampled_seq = head_seq;
+        true
+    }
+
     /// Checks D2 and D3.
     pub fn audit(&self, run: &Run) {
         assert!(!self.has_begun || self.mapped().is_some()); // D2
         if let (Ring::Here(writer), Producer::Guest) = (&run.ring, &run.producer) {
-            assert_eq!(writer.head_seq(), run.ingested_seq); // D3
+            assert!(writer.head_seq() <= run.ingested_seq); // D3
+            assert!(!self.taken.is_mirrored || writer.head_seq() == run.ingested_seq); // D3
         }
     }
-}
-
-/// Copies the next chunk of `from` into `to`, if there is one and room for it.
-fn copy_chunk(
-    from: &RingReader,
-    to: &mut RingWriter,
-    gate: &Gate,
-    now: Instant,
-) -> Result<Result<ChunkFacts, Taken>, Broken> {
-    let seq = to.head_seq() + 1;
-    let descriptor = match from.poll(seq) {
-        Poll::Ready(descriptor) => descriptor,
-        Poll::Pending => return Ok(Err(Taken::All)),
-        Poll::Overtaken { .. } => return Err("a chunk was overwritten before it was taken"),
-        Poll::Gone => return Err("the ring became another one"),
-        Poll::Corrupt => return Err("a chunk lies outside of the ring"),
-    };
-    let header = descriptor.header;
-    let kind = Kind::new(header.kind).ok_or("a chunk is of a kind that there is not")?;
-    if usize::from(header.key) >= limits::KEYS_MAX {
-        return Err("a chunk has a key that there is not");
-    }
-    let length = descriptor.length as usize;
-    if Some(descriptor.total_bytes) != to.total_bytes().checked_add(length as u64) {
-        return Err("a chunk counts bytes that there were not");
-    }
-    if !gate.admits(to.head_seq(), to.total_bytes(), length) {
-        return Ok(Err(Taken::NoRoom));
-    }
-    let room = match to.lend(length, gate.gate_seq) {
-        Ok(room) => room,
-        Err(WriteError::Gated { .. }) => return Ok(Err(Taken::NoRoom)),
-        Err(WriteError::TooLarge { .. }) => return Err("a chunk is longer than its ring takes"),
-    };
-    match from.copy(&descriptor, room) {
-        Ok(()) => {}
-        Err(ReadError::Overtaken { .. }) => {
-            return Err("a chunk was overwritten while it was taken");
-        }
-        Err(_) => return Err("a chunk changed while it was taken"),
-    }
-    to.publish(header, length, descriptor.published().min(now));
-    let length = descriptor.length;
-    Ok(Ok(ChunkFacts { length, kind, key: header.key, tail_seq: to.tail_seq() }))
 }
 
 impl Run {
-    fn guest(&mut self) -> Option<&mut Guest> {
+    pub(super) fn guest(&mut self) -> Option<&mut Guest> {
         self.door.as_mut()?.guest()
     }
 
@@ -259,27 +224,6 @@ impl Run {
         door.control.page.close();
         door.control.page.wake_producer();
         Some(connection)
-    }
-
-    /// Takes over some chunks of the guest's ring, as many as the engine takes at once.
-    fn copy_burst(
-        &mut self,
-        burst: usize,
-        now: Instant,
-        facts: &mut SmallVec<[ChunkFacts; limits::BURST_CHUNKS_MAX as usize]>,
-    ) -> Result<Taken, Broken> {
-        let gate = self.allowed();
-        let Run { ring: Ring::Here(writer), door: Some(door), .. } = self else {
-            return Ok(Taken::All);
-        };
-        let Some(reader) = door.guest_reader() else { return Ok(Taken::All) };
-        while facts.len() < burst {
-            match copy_chunk(reader, writer, &gate, now)? {
-                Ok(chunk) => facts.push(chunk),
-                Err(taken) => return Ok(taken),
-            }
-        }
-        Ok(Taken::Enough)
     }
 }
 
@@ -330,11 +274,27 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
+    /// Takes over what guests have published for whose chunks somebody here waits, or that were
+    /// not looked at for a while.
+    pub(in crate::shard) fn take_over_urgent_guests(&mut self) {
+        let now = self.now;
+        self.take_over_guests_if(|guest| {
+            guest.is_urgent || now.since(guest.looked) >= limits::DOOR_LOOK_INTERVAL
+        });
+    }
+
     /// Takes over what guests have published.
     pub(in crate::shard) fn take_over_guests(&mut self) {
+        self.take_over_guests_if(|_| true);
+    }
+
+    fn take_over_guests_if(&mut self, is_due: impl Fn(&Guest) -> bool) {
         for at in (0..self.doors.guests.len()).rev() {
             let Some(&index) = self.doors.guests.get(at) else { continue };
-            self.take_over_guest(index);
+            let run = self.runs[index as usize].as_mut();
+            if run.and_then(Run::guest).is_some_and(|guest| is_due(guest)) {
+                self.take_over_guest(index);
+            }
         }
     }
 
@@ -345,13 +305,16 @@ impl<R: Reactor + 'static> Shard<R> {
         if !matches!(run.producer, Producer::Guest) {
             return;
         }
+        let now = self.now;
         let Some(guest) = run.guest().filter(|guest| guest.has_begun) else { return };
+        guest.looked = now;
         // Before the ring: what it had published when it said that, is there then.
         let (is_dead, last_word) = (guest.looks_dead(), guest.last_word());
         if let Some(notes) = guest.notes() {
             self.pass_on(handle, &notes);
         }
         let taken = self.ingest_guest(index);
+        self.make_room(index);
         let run = self.runs[index as usize].as_mut();
         let Some(run) = run.filter(|run| run.handle == handle) else { return };
         if !matches!(run.producer, Producer::Guest) {
@@ -363,6 +326,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let (head_seq, has_moved) = (run.ingested_seq, run.ingested_seq != ingested_before);
         let Some(guest) = run.guest() else { return };
         guest.is_stuck = matches!(taken, Ok(Taken::NoRoom));
+        guest.is_urgent |= matches!(taken, Ok(Taken::Enough));
         // Its own ring is full of what somebody here has to read: it takes no more, either.
         let waits = guest.mapped().is_some_and(|mapped| mapped.owner.is_gated()) && !has_moved;
         match (taken, last_word) {
@@ -376,30 +340,14 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    fn ingest_guest(&mut self, index: u32) -> Result<Taken, Broken> {
-        let (mut chunks, mut bytes) = (0, 0);
-        loop {
-            let run = self.runs[index as usize].as_mut();
-            let Some(run) = run.filter(|run| matches!(run.producer, Producer::Guest)) else {
-                return Ok(Taken::All);
-            };
-            let burst = self.engine.burst_chunks(run.handle) as usize;
-            let mut facts = SmallVec::new();
-            let taken = run.copy_burst(burst, self.now, &mut facts);
-            if !facts.is_empty() {
-                chunks += facts.len() as u32;
-                bytes += facts.iter().map(|chunk| u64::from(chunk.length)).sum::<u64>();
-                self.worked = true;
-                self.ingest_written(index, &facts);
-            }
-            let is_enough =
-                chunks >= limits::GUEST_CHUNKS_PER_TURN || bytes >= limits::GUEST_BYTES_PER_TURN;
-            match taken {
-                // Its own chunks may have been in the way, which the engine knows of by now.
-                Ok(Taken::NoRoom) if !facts.is_empty() && !is_enough => {}
-                Ok(Taken::Enough) if !is_enough => {}
-                taken => return taken,
-            }
+    /// Moves the gate of a guest before it is in the way.
+    fn make_room(&mut self, index: u32) {
+        let Some(run) = self.runs[index as usize].as_mut() else { return };
+        let (handle, head_seq, gate_seq) = (run.handle, run.ingested_seq, run.gate.gate_seq);
+        if gate_seq != u64::MAX && run.guest().is_some_and(|g| g.needs_room(head_seq, gate_seq)) {
+            self.sample_readers(index);
+            self.tell(Event::RoomWanted(handle));
+            self.pump();
         }
     }
 
@@ -423,7 +371,7 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     /// It has broken a rule: nothing of it is believed any more.
-    fn refuse_guest(&mut self, index: u32, rule: Broken) {
+    pub(super) fn refuse_guest(&mut self, index: u32, rule: Broken) {
         self.counters.door_producers_refused += 1;
         self.record(Code::OutsideRefused, u64::from(index), 0);
         self.log_refused_guest(index, rule);
@@ -437,6 +385,8 @@ impl<R: Reactor + 'static> Shard<R> {
         self.doors.guests.retain(|&guest| guest != index);
         match run.producer {
             Producer::Guest => {
+                self.keep_of_guest(index);
+                let Some(run) = self.runs[index as usize].as_mut() else { return };
                 run.producer = Producer::Gone;
                 let end = match result {
                     Ok(()) => ProducerEnd::Done,
@@ -451,15 +401,26 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     /// The shard is about to block: guests have to knock from now on. `false`: one has something
-    /// already.
+    /// already. Whose chunks nobody here waits for is to knock when half of its ring is full.
     pub(in crate::shard) fn fall_asleep(&mut self) -> bool {
         let mut has_news = false;
         for &index in &self.doors.guests {
             let Some(run) = self.runs[index as usize].as_mut() else { continue };
-            let head_seq = run.ingested_seq;
-            let Some(door) = &mut run.door else { continue };
-            door.control.page.set_server_asleep(true); // control:server-asleep
-            has_news |= door.guest().is_some_and(|guest| guest.has_news(head_seq));
+            let (handle, head_seq) = (run.handle, run.ingested_seq);
+            let mut is_urgent = self.engine.is_in_a_hurry(handle)
+                || run.has_readers_here(self.engine.subscriber_count(handle));
+            let Run { door: Some(door), remotes, .. } = run else { continue };
+            let elsewhere = || remotes.iter().filter_map(Remote::process_seat);
+            let half = door.guest_reader().map_or(2, |r| u64::from(r.geometry().slot_count() / 2));
+            let from_seq = |is_urgent| head_seq + if is_urgent { 1 } else { half };
+            door.control.page.set_server_asleep(from_seq(is_urgent)); // control:server-asleep
+            if !is_urgent && elsewhere().any(ProcessSeat::has_watch) {
+                is_urgent = true;
+                door.control.page.set_server_asleep(from_seq(true)); // control:server-asleep
+            }
+            let Some(guest) = door.guest() else { continue };
+            guest.is_urgent = is_urgent;
+            has_news |= guest.has_news(head_seq, from_seq(is_urgent));
         }
         if has_news {
             self.rise();
@@ -473,7 +434,7 @@ impl<R: Reactor + 'static> Shard<R> {
             if let Some(run) = self.runs[index as usize].as_mut()
                 && let Some(door) = &mut run.door
             {
-                door.control.page.set_server_asleep(false);
+                door.control.page.set_server_awake();
             }
         }
     }

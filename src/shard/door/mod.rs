@@ -4,27 +4,31 @@
 //! An execution whose chunks come from here keeps its private ring, which is leased to others
 //! later; its readers in other processes are given a *relay*, a ring of the next larger class that
 //! is filled as the engine is told of chunks, and that nobody else ever gets (`relay.rs`). The
-//! chunks of a *guest*, a producer in another process, are copied out of its ring into the private
-//! one (`guest.rs`): whatever it writes, everybody here reads honest memory, and its readers in
-//! other processes read where it writes. Connections to all of them: `serve/door.rs`.
+//! chunks of a *guest*, a producer in another process (`guest.rs`), are copied out of its ring into
+//! the private one if somebody here reads them (`taking.rs`): whatever it writes, everybody here
+//! reads honest memory, and its readers in other processes read where it writes. Connections to all
+//! of them: `serve/door.rs`.
 //!
-//! Reading order: [`Door`], [`ProcessSeat`]; `relay.rs`, `guest.rs`; `places.rs` (how many) and
-//! `watcher.rs` (deaths).
+//! Reading order: [`Door`], [`ProcessSeat`]; `relay.rs`, `guest.rs`, `taking.rs`; `places.rs` (how
+//! many), `buyer.rs` (memory), `reads.rs` (how much) and `watcher.rs` (deaths).
 //!
 //! Invariants ([`Run::audit_door`], [`Shard::audit_doors`]):
 //! - D1: a relay, or the ring of a named door, ends where the engine was told to, and holds
 //!   everything that the private ring holds of that.
 //! - D2: a guest's ring is not looked at before it is sealed, nor is a page; and nobody is given
 //!   it before.
-//! - D3: of a guest's chunks the private ring has the first ones, with the same numbers, kinds,
-//!   lengths and totals.
+//! - D3: what the private ring holds are chunks of the guest, with the same numbers, kinds, lengths
+//!   and totals; as long as somebody here reads, all that the engine was told of up to the newest.
 //! - D4: a desk slot is taken as long as the connection is there of the reader that has it.
 //! - D5: who stands in the list of guests is an execution that its producer may write.
 
+mod buyer;
 mod guest;
 mod named;
 mod places;
+mod reads;
 pub(super) mod relay;
+mod taking;
 mod watcher;
 
 pub(super) use guest::Guest;
@@ -40,9 +44,15 @@ use std::rc::Rc;
 
 use super::Shard;
 use super::run::{Producer, Remote, Run, Seat};
+use super::serve::Purchase;
+use crate::engine::Subscribed;
 use crate::limits;
-use crate::memory::{ControlFile, DeskSlot, OpenError, ReaderPageFile, ReaderPageView, RingReader};
+use crate::memory::{
+    ControlFile, DeskSlot, DoorMemory, OpenError, ProducerRing, ReaderPageFile, ReaderPageView,
+    RingReader,
+};
 use crate::reactor::{ConnectionId, Reactor};
+use reads::Reads;
 use relay::Relay;
 
 /// Connections whose processes sleep on them and have to look: a byte is sent to each.
@@ -56,11 +66,21 @@ pub(super) struct DoorsHere {
     pub guests: Vec<u32>,
     /// That executions can be read by name, too.
     pub named: Option<NamedDoors>,
+    /// Memory that is being bought.
+    pub purchases: Vec<Purchase>,
+    pub purchase_count: u64,
+}
+
+/// Memory that was bought, or why it could not be.
+pub(super) enum Bought {
+    Relay(io::Result<DoorMemory>),
+    Ring(io::Result<ProducerRing>),
 }
 
 impl DoorsHere {
     pub fn new(places: Doors, named: Option<NamedDoors>) -> DoorsHere {
-        DoorsHere { places, guests: Vec::new(), named }
+        let (guests, purchases) = (Vec::new(), Vec::new());
+        DoorsHere { places, guests, named, purchases, purchase_count: 0 }
     }
 }
 
@@ -87,6 +107,7 @@ pub(super) struct ProcessSeat {
     pub connection: ConnectionId,
     pub slot: DeskSlot,
     page: Page,
+    reads: Reads,
     looks: Looks,
 }
 
@@ -172,10 +193,11 @@ impl Door {
         connection: ConnectionId,
         slot: DeskSlot,
         file: ReaderPageFile,
-        cursor: u64,
+        subscribed: &Subscribed,
     ) -> ProcessSeat {
-        let page = Page::Handed { file: Some(file), cursor };
-        ProcessSeat { connection, slot, page, looks: Rc::clone(&self.looks) }
+        let page = Page::Handed { file: Some(file), cursor: subscribed.cursor.next_seq };
+        let (reads, looks) = (Reads::new(subscribed), Rc::clone(&self.looks));
+        ProcessSeat { connection, slot, page, reads, looks }
     }
 
     /// There are chunks: wakes those of its readers that sleep. To be called after one full fence.
@@ -224,6 +246,11 @@ impl ProcessSeat {
         Ok(true)
     }
 
+    /// Does it sleep on its connection, and was not woken yet?
+    pub fn has_watch(&self) -> bool {
+        matches!(&self.page, Page::Mapped(view) if view.has_watch())
+    }
+
     fn is_asleep(&self) -> bool {
         matches!(&self.page, Page::Mapped(view) if view.is_asleep())
     }
@@ -267,13 +294,14 @@ impl Run {
 }
 
 impl<R: Reactor + 'static> Shard<R> {
-    /// Bytes of shared memory that other processes have of this shard.
+    /// Bytes of shared memory that other processes have of this shard, or that are being bought.
     pub(super) fn door_bytes(&self) -> u64 {
         let of = |run: &Run| {
             run.door.as_ref().map_or(0, |door| door.bytes())
                 + run.named.as_ref().map_or(0, |named| named.bytes())
         };
-        self.runs.iter().flatten().map(of).sum()
+        let underway = self.doors.purchases.iter().map(Purchase::bytes);
+        self.runs.iter().flatten().map(of).chain(underway).sum()
     }
 
     /// Executions of this shard that other processes share.

@@ -64,7 +64,7 @@ impl Named {
 
     /// As [`Run::relay`].
     pub fn fill(&mut self, ring: &Ring, until_seq: u64, scratch: &mut [u8]) {
-        let filled = fill(&mut self.ring.writer, ring, until_seq, scratch);
+        let filled = fill(&mut self.ring.writer, ring, until_seq, scratch, |_| {});
         assert!(filled.is_ok()); // S2, as of a relay.
     }
 

@@ -4,10 +4,11 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::buyer::{Buyer, Job};
 use super::watcher::{Watcher, Watching};
 use crate::limits;
-use crate::memory::OwnerView;
 use crate::memory::atomic::{AtomicU32, Ordering};
+use crate::memory::{OwnerView, RingReader};
 use crate::reactor::Waker;
 
 /// How many executions other processes may share. Clones are the same places: a server's shards
@@ -21,6 +22,7 @@ struct Shared {
     places_max: u32,
     taken_count: AtomicU32,
     watcher: Watcher,
+    buyer: Buyer,
 }
 
 /// One of them. It is free again when this is dropped.
@@ -39,7 +41,8 @@ impl Doors {
     pub fn new(places_max: u32) -> Doors {
         let places_max = places_max.min(limits::DOORS_CEILING);
         let (taken_count, watcher) = (AtomicU32::new(0), Watcher::default());
-        Doors { shared: Arc::new(Shared { places_max, taken_count, watcher }) }
+        let buyer = Buyer::default();
+        Doors { shared: Arc::new(Shared { places_max, taken_count, watcher, buyer }) }
     }
 
     /// How many there are, taken or not.
@@ -56,9 +59,19 @@ impl Doors {
         (taken < places_max).then_some(place)
     }
 
+    /// Has memory bought by another thread.
+    pub(in crate::shard) fn buy(&self, job: Job) {
+        self.shared.buyer.buy(job);
+    }
+
     /// Rings there when the producer dies, for as long as this is kept.
-    pub(in crate::shard) fn watch(&self, owner: OwnerView, waker: Waker) -> Option<Watching> {
-        self.shared.watcher.watch(owner, waker)
+    pub(in crate::shard) fn watch(
+        &self,
+        owner: OwnerView,
+        waker: Waker,
+        ring: RingReader,
+    ) -> Option<Watching> {
+        self.shared.watcher.watch(owner, waker, ring)
     }
 }
 

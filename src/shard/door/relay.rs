@@ -9,16 +9,18 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use super::{Behind, Door, Looks};
+use super::Behind;
+use crate::base::Instant;
 use crate::endpoint::ApiError;
 use crate::limits;
 use crate::memory::{
-    ClockAnchor, ControlFile, ControlPage, DoorRing, KindTotals, OpenError, ReadError, RingWriter,
-    Start,
+    ClockAnchor, ControlPage, DoorMemory, KindTotals, OpenError, ReadError, RingWriter, Start,
 };
 use crate::reactor::Reactor;
 use crate::shard::Shard;
-use crate::shard::run::{Producer, Ring, Run};
+use crate::shard::run::{Producer, Remote, Ring, Run, Seat};
+use crate::shard::serve::Serve;
+use crate::trace::Transport;
 use crate::wire::http1::Status;
 
 /// See the module's text.
@@ -44,20 +46,26 @@ impl Relay {
         self.writer.wake();
     }
 
-    /// A relay of what this ring holds of the chunks through `until_seq`.
-    fn of(
+    /// A relay of what this ring holds of the chunks through `until_seq`, in this memory, which is
+    /// of the ring's class for that.
+    pub fn of(
         ring: &Ring,
         until_seq: u64,
         anchor: ClockAnchor,
+        memory: DoorMemory,
         scratch: &mut [u8],
     ) -> io::Result<Relay> {
+        let class_bytes = memory.class_bytes();
+        let mut memory = Some(memory);
         // A tool's thread may overwrite what is copied; but not what the engine was not told of,
         // and it is not told meanwhile: this comes to an end.
         loop {
             let start = start_of(ring);
-            let class_bytes = class_for(ring).expect("whoever asks has looked");
-            let ring_of_door = DoorRing::starting(class_bytes, anchor, &start)?;
-            let (writer, read_only) = ring_of_door.into_parts();
+            let memory = match memory.take() {
+                Some(memory) => memory,
+                None => DoorMemory::buy(class_bytes)?, // Only what is zero is shared.
+            };
+            let (writer, read_only) = memory.into_ring(anchor, &start).into_parts();
             let mut relay = Relay { writer, read_only };
             if relay.fill(ring, until_seq, scratch).is_ok() {
                 return Ok(relay);
@@ -66,7 +74,7 @@ impl Relay {
     }
 
     fn fill(&mut self, ring: &Ring, until_seq: u64, scratch: &mut [u8]) -> Result<(), Overtaken> {
-        fill(&mut self.writer, ring, until_seq, scratch)
+        fill(&mut self.writer, ring, until_seq, scratch, |_| {})
     }
 
     /// Checks D1.
@@ -75,12 +83,14 @@ impl Relay {
     }
 }
 
-/// Copies to `writer` what it has not of the chunks through `until_seq`.
+/// Copies to `writer` what it has not of the chunks through `until_seq`, and tells when each was
+/// published.
 pub(super) fn fill(
     writer: &mut RingWriter,
     ring: &Ring,
     until_seq: u64,
     scratch: &mut [u8],
+    mut tell: impl FnMut(Instant),
 ) -> Result<(), Overtaken> {
     let tail_seq = match ring {
         Ring::None => return Ok(()),
@@ -98,6 +108,7 @@ pub(super) fn fill(
             Ring::None | Ring::Here(_) | Ring::Back(_) => return Err(Overtaken),
         };
         let written = writer.write(descriptor.header, data, descriptor.published(), tail_seq);
+        tell(descriptor.published());
         assert_eq!(written, Ok(seq)); // It holds what the private ring holds.
     }
     Ok(())
@@ -135,7 +146,7 @@ fn sum_of_bytes(kinds: &KindTotals) -> u64 {
 }
 
 /// Of which class the relay of this ring is; `None` if there is no ring.
-pub(super) fn class_for(ring: &Ring) -> Option<u32> {
+pub(in crate::shard) fn class_for(ring: &Ring) -> Option<u32> {
     let private_bytes = match ring {
         Ring::None => return None,
         Ring::Here(writer) | Ring::Back(writer) => writer.geometry().window_bytes(),
@@ -149,11 +160,18 @@ impl Run {
     /// Other processes are given the chunks through `until_seq`, which the engine is about to be
     /// told of. All that they have of chunks that were made here goes this way.
     #[inline]
-    pub fn relay(&mut self, until_seq: u64, scratch: &mut [u8]) {
+    pub fn relay(&mut self, until_seq: u64, scratch: &mut [u8], serve: Option<&mut Serve>) {
         if let Some(door) = &mut self.door
             && let Behind::Relay(relay) = &mut door.behind
         {
-            let filled = relay.fill(&self.ring, until_seq, scratch);
+            let mut deliveries = serve.map(|serve| &mut serve.deliveries);
+            let is_elsewhere = |remote: &&Remote| matches!(remote.seat, Seat::Process(_));
+            let reader_count = self.remotes.iter().filter(is_elsewhere).count() as u32;
+            let filled = fill(&mut relay.writer, &self.ring, until_seq, scratch, |published_at| {
+                if let Some(deliveries) = &mut deliveries {
+                    deliveries.note(published_at, Transport::Door, reader_count);
+                }
+            });
             assert!(filled.is_ok()); // S2: nothing of it may be overwritten before it is told.
         }
         if let Some(named) = &mut self.named {
@@ -179,33 +197,6 @@ impl Run {
 }
 
 impl<R: Reactor + 'static> Shard<R> {
-    /// Makes an execution one that other processes share, if it is not yet and that can be.
-    pub(in crate::shard) fn open_relay(
-        &mut self,
-        index: u32,
-        looks: &Looks,
-    ) -> Result<(), ApiError> {
-        let has_attention = self.watched.contains(&index);
-        let run = self.runs[index as usize].as_ref().expect("the caller found it");
-        if run.door.is_some() {
-            return Ok(());
-        }
-        let class_bytes = class_for(&run.ring).ok_or_else(queued)?;
-        let place =
-            self.doors.places.take().ok_or_else(|| too_many(self.doors.places.places_max()))?;
-        self.check_door_memory(class_bytes, 0)?;
-        let anchor = self.anchor;
-        let run = self.runs[index as usize].as_mut().expect("as above");
-        let relay = Relay::of(&run.ring, run.ingested_seq, anchor, &mut self.scratch);
-        let relay = relay.map_err(|error| no_memory(class_bytes, &error))?;
-        let mut control = ControlFile::create().map_err(|error| no_memory(class_bytes, &error))?;
-        run.copy_page(&mut control.page, has_attention);
-        let door = Door::new(Behind::Relay(Box::new(relay)), control, looks.clone(), place);
-        run.door = Some(Box::new(door));
-        self.counters.doors_opened += 1;
-        Ok(())
-    }
-
     /// If nobody needs what other processes had of this execution, it is closed, and never used
     /// again. Whoever comes later is given a relay of what the private ring holds.
     pub(in crate::shard) fn close_idle_door(&mut self, index: u32) {

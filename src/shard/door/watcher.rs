@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 
 use crate::limits;
 use crate::memory::atomic::{AtomicU64, Ordering};
-use crate::memory::{Owner, OwnerView, futex};
+use crate::memory::{Owner, OwnerView, RingReader, futex};
 use crate::reactor::{Clock, Waker};
 
 /// See the module's text.
@@ -45,6 +45,8 @@ struct Entry {
     id: u64,
     owner: OwnerView,
     waker: Waker,
+    /// Its ring.
+    ring: RingReader,
     /// So often its word was not what it had been.
     change_count: u32,
 }
@@ -57,7 +59,7 @@ pub(in crate::shard) struct Watching {
 
 impl Watcher {
     /// Looks after one more. `None`: the system has no thread for it.
-    pub fn watch(&self, owner: OwnerView, waker: Waker) -> Option<Watching> {
+    pub fn watch(&self, owner: OwnerView, waker: Waker, ring: RingReader) -> Option<Watching> {
         let mut entries = self.list.lock();
         if !entries.has_thread {
             let list = Arc::clone(&self.list);
@@ -67,7 +69,7 @@ impl Watcher {
         }
         entries.count += 1;
         let id = entries.count;
-        entries.all.push(Entry { id, owner, waker, change_count: 0 });
+        entries.all.push(Entry { id, owner, waker, ring, change_count: 0 });
         drop(entries);
         self.list.tell();
         Some(Watching { list: Arc::clone(&self.list), id })
@@ -119,6 +121,7 @@ impl List {
                     Owner::Nobody => {} // It has not begun yet, or it has let go.
                     Owner::Died => {
                         entry.waker.wake();
+                        entry.ring.wake(); // Its readers are awake by the time there is an end.
                         dead.push(entry.id);
                     }
                 }

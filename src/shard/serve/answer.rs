@@ -5,11 +5,18 @@ use std::time::Duration;
 use super::super::{ExecuteError, ExecuteOptions, Shard};
 use super::connection::{Doing, Timer};
 use crate::base::{ExecutionId, Principal};
-use crate::endpoint::{Answer, ApiError, Call, Execute, Opening, PolicyWish, documents};
+#[cfg(feature = "agent")]
+use crate::endpoint::front::bodies;
+use crate::endpoint::{
+    Answer, ApiError, Call, Execute, FrontRun, FrontWish, Opening, PolicyWish, StreamFormat,
+    documents,
+};
 use crate::engine::{CancelError, NotFound, Outcome, Start, State, Status as ExecutionStatus};
 use crate::limits;
 use crate::reactor::{ConnectionId, Reactor};
+use crate::tool::{AGENT, StartError};
 use crate::wire::http1::Status;
+use crate::wire::write_json;
 
 impl<R: Reactor + 'static> Shard<R> {
     /// Carries out what a client asks for. `false`: the answer comes later, or is a stream that was
@@ -24,6 +31,7 @@ impl<R: Reactor + 'static> Shard<R> {
             | Call::Work(_)
             | Call::ReadDoor(_)
             | Call::Produce(_)
+            | Call::Thread(_)
             | Call::Ready
                 if is_draining =>
             {
@@ -47,6 +55,10 @@ impl<R: Reactor + 'static> Shard<R> {
             Call::Mcp(request) => self.answer_mcp(id, *request, principal),
             Call::ReadDoor(door) => self.read_at_door(id, &door),
             Call::Produce(produce) => self.produce_at_door(id, *produce, principal),
+            #[cfg(feature = "agent")]
+            Call::Thread(call) => self.ask_thread(id, *call, principal),
+            #[cfg(not(feature = "agent"))]
+            Call::Thread(_) => unreachable!("no route asks for it"),
             other => {
                 let answer =
                     self.answer_now(&other, principal).unwrap_or_else(|e| Answer::error(&e));
@@ -90,6 +102,7 @@ impl<R: Reactor + 'static> Shard<R> {
             | Call::Mcp(_)
             | Call::ReadDoor(_)
             | Call::Produce(_)
+            | Call::Thread(_)
             | Call::Deliver(_) => unreachable!("answered elsewhere"),
         };
         Ok(Answer::json(Status::OK, &document))
@@ -129,7 +142,7 @@ impl<R: Reactor + 'static> Shard<R> {
         self.tool_of(id).map(|tool| tool.name.clone()).unwrap_or_default()
     }
 
-    fn cancel_call(&mut self, id: ExecutionId) -> Result<Answer, ApiError> {
+    pub(super) fn cancel_call(&mut self, id: ExecutionId) -> Result<Answer, ApiError> {
         let status = match self.cancel(id) {
             Ok(()) => Status::ACCEPTED,
             Err(CancelError::Ended(_)) => Status::OK, // As was wished.
@@ -141,6 +154,14 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     fn run_tool(&mut self, id: ConnectionId, execute: Execute, owner: Principal) -> bool {
+        let front = execute.front.unwrap_or_default();
+        let command = front.command;
+        if let (Some(_), Some(thread)) = (command, &front.thread_id)
+            && self.conversations.is_busy(owner, thread)
+        {
+            let text = "the last run of this thread has not ended";
+            return self.refuse_run(id, command, &ApiError::new(Status::CONFLICT, "busy", text));
+        }
         let (mut options, policy) = options_of(execute.opening, owner);
         if matches!((options.start, &execute.stream), (Start::Now, Some(_))) {
             // Whoever asks for the stream at once is to miss nothing of it.
@@ -155,22 +176,75 @@ impl<R: Reactor + 'static> Shard<R> {
         });
         let execution = match opened {
             Ok(execution) => execution,
-            Err(error) => return self.answer_error(id, &refusal(error)),
+            Err(ExecuteError::Start(StartError::UnknownTool { .. })) if execute.tool == AGENT => {
+                let text = "this server knows no model, so it has no agents";
+                let error = ApiError::new(Status::NOT_FOUND, "no_model", text);
+                return self.refuse_run(id, command, &error);
+            }
+            Err(error) => return self.refuse_run(id, command, &refusal(error)),
         };
         self.run_mut(execution.slot).policy = policy;
         self.log_started(id, execution, &execute.tool);
+        self.enter_thread(execution, owner, &front);
+        if let Some((StreamFormat::Front(_), _)) = &execute.stream {
+            self.keep_arguments(execution, execute.arguments);
+        }
         if let Some((format, wishes)) = execute.stream {
-            let is_refused = self.follow_new(id, execution, format, wishes);
+            let wish = FrontWish { passed_over: front.passed_over, ..FrontWish::default() };
+            let is_refused = self.follow_new(id, execution, (format, wishes), wish);
             if is_refused {
                 let _ = self.cancel(execution); // Nobody knows its name.
+            } else if execute.cancels {
+                let serve = self.serve.as_mut().expect("it has connections");
+                let stream = serve.connection(id).and_then(|c| c.stream.as_mut());
+                stream.expect("it was just begun").cancels = Some(execution);
             }
             return is_refused;
+        }
+        #[cfg(feature = "agent")]
+        if let Some(command) = command {
+            let answer = bodies::command_carried_out(command, &execution.to_string());
+            return self.answer(id, &answer);
         }
         let status = self.inspect(execution).expect("it was just opened");
         let ticket = self.ticket_for(execution);
         let (token, tool) = (status.token, &execute.tool);
         let document = documents::created(execution, token, tool, status.state, ticket.as_deref());
         self.answer(id, &Answer::created(&document, documents::location(execution)))
+    }
+
+    /// Keeps what a tool was given, unless that is much. What an agent was given its parts tell.
+    fn keep_arguments(&mut self, execution: ExecutionId, arguments: serde_json::Value) {
+        let run = self.run_mut(execution.slot);
+        if run.names.has_parts {
+            return;
+        }
+        let mut spelled = Vec::new();
+        write_json(&mut spelled, &arguments);
+        if spelled.len() <= limits::FRONT_ARGUMENTS_BYTES_MAX {
+            run.arguments = Some(arguments.into());
+        }
+    }
+
+    /// The run gets its place in its thread, if it is on one.
+    fn enter_thread(&mut self, execution: ExecutionId, owner: Principal, front: &FrontRun) {
+        let Some(thread) = &front.thread_id else { return };
+        let run_id = front.run_id.clone();
+        let seat = self.conversations.enter(owner, thread, execution, run_id);
+        self.run_mut(execution.slot).thread = Some(seat.into());
+        #[cfg(feature = "agent")]
+        self.announce_run(execution, owner, thread);
+    }
+
+    /// Says why a run did not start: as the answer to a command, if it was one.
+    fn refuse_run(&mut self, id: ConnectionId, command: Option<u64>, error: &ApiError) -> bool {
+        #[cfg(feature = "agent")]
+        if command.is_some() {
+            let answer = bodies::command_refused(command, "invalid_argument", &error.message);
+            return self.answer(id, &answer);
+        }
+        let _ = command;
+        self.answer_error(id, error)
     }
 
     /// What a ring has at least that connections follow: what was lost on their way is read again
@@ -206,6 +280,9 @@ impl<R: Reactor + 'static> Shard<R> {
                 let read = super::super::act::read_chunk(run, seq, &mut self.scratch);
                 if let Ok((_, payload)) = read {
                     data.extend_from_slice(payload);
+                    if run.names.has_parts {
+                        data.push(b'\n'); // A part is a line.
+                    }
                 }
             }
         }

@@ -62,10 +62,12 @@ impl<R: Reactor + 'static> Shard<R> {
         }
         let stream = Stream {
             encoding: Encoding::Sse,
+            front: None,
             body,
             is_combined: false,
             followed: SmallVec::new(),
             open_count: 0,
+            cancels: None,
             pace: None,
         };
         connection.write(|out| stream.write_retry(out, retry));

@@ -125,14 +125,16 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// When the next timer of a connection, a worker or a call is due.
+    /// When the next timer of a connection, a worker, a call or an exchange is due.
     #[inline]
     pub(in crate::shard) fn connection_deadline(&self) -> Option<Instant> {
-        let own = self.serve.as_ref()?.next_deadline();
-        match self.workers.next_deadline() {
-            None => own,
-            Some(theirs) => Some(own.map_or(theirs, |own| own.min(theirs))),
-        }
+        #[cfg(feature = "agent")]
+        let outgoing = self.outgoing.as_ref().and_then(|outgoing| outgoing.next_deadline());
+        #[cfg(not(feature = "agent"))]
+        let outgoing = None;
+        let Some(serve) = &self.serve else { return outgoing };
+        let all = [serve.next_deadline(), self.workers.next_deadline(), outgoing];
+        all.into_iter().flatten().min()
     }
 }
 

@@ -9,12 +9,13 @@ use super::super::{Chunk, Delivery, Names, Shard};
 use super::Serve;
 use super::connection::{Doing, Flushed, Timer};
 use super::frames::{ENCODINGS, Encoding, Frame, Key};
-use super::stream::{self, Source};
+use super::front::Next;
+use super::stream::{self, Source, Stream};
 use crate::base::{Handle, Instant, SubscriberId};
 use crate::engine::{EndState, Event, Outcome};
 use crate::limits;
 use crate::reactor::{ConnectionId, Reactor, SendError};
-use crate::trace::Counters;
+use crate::trace::{Counters, Duty, Transport};
 use crate::wire::sse;
 
 /// What giving a chunk needs beside the tables.
@@ -57,7 +58,8 @@ impl Serve {
         else {
             return;
         };
-        if giving.is_alone {
+        self.deliveries.note(chunk.published_at, Transport::Stream, 1);
+        if giving.is_alone || encoding == Encoding::Front {
             self.give_alone(id, source, chunk, giving);
             return;
         }
@@ -95,7 +97,7 @@ impl Serve {
         let mut stream = connection.stream.take().expect("as above");
         stream.count(source, chunk);
         let before = connection.own_bytes();
-        let event = chunk.event(&giving.names.execution);
+        let event = giving.names.event(chunk);
         connection.write(|out| stream.write_chunk(out, &event));
         let written = connection.own_bytes() - before;
         connection.stream = Some(stream);
@@ -123,7 +125,7 @@ impl Serve {
                 let execution = giving.names.execution.as_str();
                 let bytes = chunk.offset + chunk.data.len() as u64;
                 let cursor = sse::Cursor { execution, seq: chunk.seq, bytes, chunks: None };
-                self.frames.encode(encoding, &chunk.event(execution), &cursor);
+                self.frames.encode(encoding, &giving.names.event(chunk), &cursor);
                 giving.counters.frames_encoded += 1;
                 match self.frames.keep(key) {
                     Ok(frame) => frame,
@@ -191,16 +193,20 @@ impl Serve {
             Delivery::Chunk(_) | Delivery::Progress(_) => {}
         }
         connection.write(|out| stream.write_event(out, &delivery.event(names), has_id));
-        let is_cut = stream.encoding == Encoding::Output && is_cut(delivery);
-        if is_cut {
+        let next = stream.next_behind(delivery);
+        if next == Next::Cut {
             connection.is_last = true;
             connection.is_aborted = true;
+        } else if next == Next::Wait {
+            stream.followed.clear();
+            self.idle_threads.push(id);
         } else if stream.open_count == 0 {
             connection.converse(|http, out| http.end_stream(out));
             connection.doing = Doing::Requests;
             self.answered.push(id);
             return;
         }
+        let connection = self.connection(id).expect("as above");
         connection.stream = Some(stream);
     }
 
@@ -286,6 +292,20 @@ fn is_cut(delivery: &Delivery<'_>) -> bool {
     }
 }
 
+impl Stream {
+    /// What becomes of it, now that it was told this.
+    fn next_behind(&mut self, delivery: &Delivery<'_>) -> Next {
+        match (self.encoding, delivery) {
+            (Encoding::Output, _) if is_cut(delivery) => Next::Cut,
+            (Encoding::Front, Delivery::End(ended)) => {
+                let told = self.front.as_mut().expect("it is told in the words of one");
+                told.end_run(&self.followed[0].name, ended.end.state)
+            }
+            _ => Next::Nothing,
+        }
+    }
+}
+
 impl<R: Reactor + 'static> Shard<R> {
     /// In the middle of a fan-out of many chunks: sends what there is, so that who is slow is given
     /// no more.
@@ -296,6 +316,27 @@ impl<R: Reactor + 'static> Shard<R> {
         {
             serve.flush(&mut self.reactor, &mut self.counters, self.now);
             self.tell_demands();
+        }
+    }
+
+    /// Sees to it that what one delivery gives can be noted: at the most that is
+    /// [`limits::DELIVERY_CHUNKS_MAX`] chunks, or [`limits::BURST_CHUNKS_MAX`] for a relay.
+    #[inline]
+    pub(in crate::shard) fn make_room_for_deliveries(&mut self) {
+        const CHUNKS_MAX: usize = Transport::NAMES.len() * limits::DELIVERY_CHUNKS_MAX as usize;
+        const _: () = assert!(limits::BURST_CHUNKS_MAX <= limits::DELIVERY_CHUNKS_MAX);
+        if self.serve.as_ref().is_some_and(|serve| !serve.deliveries.has_room(CHUNKS_MAX)) {
+            self.settle_deliveries();
+        }
+    }
+
+    /// What was given is out of our hands.
+    #[inline]
+    pub(in crate::shard) fn settle_deliveries(&mut self) {
+        if let Some(serve) = &mut self.serve
+            && !serve.deliveries.is_settled()
+        {
+            serve.deliveries.settle(self.reactor.now());
         }
     }
 
@@ -315,6 +356,7 @@ impl<R: Reactor + 'static> Shard<R> {
         while let Some(serve) = &mut self.serve
             && (serve.has_work() || self.workers.has_news())
         {
+            self.did.note(Duty::Sends);
             if self.workers.has_news() {
                 self.settle_calls();
             }
@@ -368,6 +410,10 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// An execution has ended: who waits for its result is answered at the end of the turn.
     pub(in crate::shard) fn note_ended(&mut self, execution: Handle) {
+        let run = self.runs[execution.index as usize].as_ref();
+        if let Some(seat) = run.and_then(|run| run.thread.as_ref()) {
+            seat.end();
+        }
         let Some(serve) = &mut self.serve else { return };
         let id = self.runs[execution.index as usize].as_ref().map(|run| run.id);
         if let Some(id) = id {

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::super::Shard;
-use super::super::door::{Behind, Door, Guest, Looks, relay};
+use super::super::door::{Behind, Door, Guest, Looks, Place as DoorPlace, relay};
 use super::super::run::{Producer, Remote, Run, Seat};
 use super::Serve;
 use super::answer::{options_of, refusal};
@@ -29,7 +29,7 @@ use crate::engine::{
     DetachReason, Event, NotFound, Place, Reply, SubscribeSpec, Subscribed, Verdict,
 };
 use crate::limits;
-use crate::memory::{ControlFile, Geometry, ReaderPageFile, WildCursor};
+use crate::memory::{ControlFile, Geometry, ProducerRing, ReaderPageFile, WildCursor};
 use crate::reactor::{ConnectionId, Peer, Reactor};
 use crate::tool::{Need, Prepared, ToolSpec, Work};
 use crate::trace::{Level, TraceContext};
@@ -66,7 +66,7 @@ pub(in crate::shard) enum LastWord<'a> {
 }
 
 /// What is granted, before it is said.
-struct Grant {
+pub(super) struct Grant {
     line: Line,
     document: serde_json::Value,
     parcel: Parcel,
@@ -169,7 +169,15 @@ impl<R: Reactor + 'static> Shard<R> {
         if self.is_elsewhere(id) {
             return true;
         }
-        match self.grant_reader(id, door) {
+        let granted = match self.awaits_relay(id, door) {
+            Ok(true) => return false,
+            Ok(false) => self.grant_reader(id, door),
+            Err(error) => Err(error),
+        };
+        if granted.is_err() {
+            self.close_idle_door(door.execution.slot.index);
+        }
+        match granted {
             Ok(grant) => self.begin_line(id, grant),
             Err(error) => self.refuse_at_door(id, &error),
         }
@@ -185,22 +193,26 @@ impl<R: Reactor + 'static> Shard<R> {
         if self.is_elsewhere(id) {
             return true;
         }
-        match self.grant_producer(id, produce, owner) {
-            Ok(grant) => self.begin_line(id, grant),
+        match self.await_ring(id, produce, owner) {
+            Ok(()) => false,
             Err(error) => self.refuse_at_door(id, &error),
         }
     }
 
-    fn refuse_at_door(&mut self, id: ConnectionId, error: &ApiError) -> bool {
+    pub(super) fn refuse_at_door(&mut self, id: ConnectionId, error: &ApiError) -> bool {
         self.counters.doors_refused += 1;
         self.answer_error(id, error)
     }
 
-    fn looks(&self) -> Looks {
+    pub(super) fn looks(&self) -> Looks {
         Rc::clone(&self.serve.as_ref().expect("it has connections").looks)
     }
 
-    fn grant_reader(&mut self, id: ConnectionId, asked: &ReadDoor) -> Result<Grant, ApiError> {
+    pub(super) fn grant_reader(
+        &mut self,
+        id: ConnectionId,
+        asked: &ReadDoor,
+    ) -> Result<Grant, ApiError> {
         let execution = asked.execution;
         let index = execution.slot.index;
         self.take_over_guest(index);
@@ -208,16 +220,10 @@ impl<R: Reactor + 'static> Shard<R> {
         self.pump();
         let run = self.runs[index as usize].as_ref().filter(|run| run.id == execution);
         let Some(run) = run else { return Err(NotFound.into()) };
-        if run.reader().is_none() {
+        if run.door.is_none() {
             return Err(relay::queued());
         }
-        let looks = self.looks();
-        self.open_relay(index, &looks)?;
-        let granted = self.seat_reader(id, asked);
-        if granted.is_err() {
-            self.close_idle_door(index);
-        }
-        granted
+        self.seat_reader(id, asked)
     }
 
     /// As [`Shard::grant_reader`], of an execution that has a door.
@@ -273,7 +279,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let descriptor = file.descriptor().try_clone_to_owned().map_err(no_memory)?;
         let door = run.door.as_mut().expect("the caller has seen to it");
         let (number, slot) = door.take_slot().ok_or_else(too_many_readers)?;
-        let seat = door.seat(connection, slot, file, cursor);
+        let seat = door.seat(connection, slot, file, subscribed);
         let seat = Seat::Process(Box::new(seat));
         run.remotes.push(Remote { subscriber: subscribed.subscriber, seat });
         run.count_direct_readers();
@@ -281,20 +287,17 @@ impl<R: Reactor + 'static> Shard<R> {
         Ok((number, descriptor))
     }
 
-    fn grant_producer(
+    /// Opens an execution whose chunks another process writes, into this ring.
+    pub(super) fn grant_producer(
         &mut self,
         id: ConnectionId,
         produce: Produce,
         owner: Principal,
+        (ring, place): (ProducerRing, DoorPlace),
     ) -> Result<Grant, ApiError> {
-        let place = self.doors.places.take();
-        let place = place.ok_or_else(|| relay::too_many(self.doors.places.places_max()))?;
-        let ring = self.expected_ring(produce.ring_bytes, produce.chunk_bytes).map_err(refusal)?;
-        let class_bytes = ring.slot_count * limits::RING_BYTES_PER_SLOT;
-        self.check_door_memory(class_bytes, class_bytes)?;
-        let anchor = self.anchor;
+        let class_bytes = ring.reader().geometry().window_bytes() as u32;
         let no_memory = |error: std::io::Error| relay::no_memory(class_bytes, &error);
-        let guest = Guest::new(class_bytes, anchor, id).map_err(no_memory)?;
+        let guest = Guest::new(ring, id).map_err(no_memory)?;
         let control = ControlFile::create().map_err(no_memory)?;
         let mut parcel = Parcel::new();
         let [ring, page] = guest.to_map();
@@ -353,7 +356,7 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     /// Answers with what is granted, and begins a line. Always `false`.
-    fn begin_line(&mut self, id: ConnectionId, grant: Grant) -> bool {
+    pub(super) fn begin_line(&mut self, id: ConnectionId, grant: Grant) -> bool {
         let Grant { mut line, document, parcel } = grant;
         let serve = self.serve.as_mut().expect("it has connections");
         let around = serve.around(&self.access, self.now);
@@ -430,6 +433,9 @@ impl<R: Reactor + 'static> Shard<R> {
     pub(super) fn lose_line(&mut self, line: Line) {
         let Line { execution, side, .. } = line;
         let index = execution.slot.index;
+        if matches!(side, Side::Reader { .. }) {
+            self.count_reads(index); // For the last time, of this one.
+        }
         let run = self.runs[index as usize].as_mut().filter(|run| run.id == execution);
         let Some(run) = run else { return };
         match side {

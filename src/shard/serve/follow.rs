@@ -6,10 +6,13 @@ use super::super::{Call as SinkCall, Delivery, Ended, Shard, Sink};
 use super::attached::{AllAttached, Attached};
 use super::connection::{Doing, Timer};
 use super::frames::Encoding;
+use super::front::Told;
 use super::join::{Part, Parts};
 use super::stream::{Pace, Source, Stream};
 use crate::base::{ExecutionId, SubscriberId};
-use crate::endpoint::{Answer, ApiError, Follow, PolicyWish, StreamBody, StreamFormat, Wishes};
+use crate::endpoint::{
+    Answer, ApiError, Follow, FrontWish, PolicyWish, StreamBody, StreamFormat, Wishes,
+};
 use crate::engine::{
     Event, From, Kinds, NotFound, Policy, Reply, State, Status as ExecutionStatus, SubscribeError,
     SubscribeSpec, Subscribed,
@@ -22,6 +25,9 @@ use crate::wire::http1::Status;
 impl<R: Reactor + 'static> Shard<R> {
     /// Answers with a stream; `false` if one was begun, `true` if that was the whole answer.
     pub(super) fn follow(&mut self, id: ConnectionId, follow: &Follow) -> bool {
+        if let StreamFormat::Front(format) = follow.format {
+            return self.follow_front(id, follow, format);
+        }
         if follow.executions.iter().any(|(execution, _)| self.is_apart(*execution)) {
             return self.begin_joining(id, follow);
         }
@@ -63,14 +69,16 @@ impl<R: Reactor + 'static> Shard<R> {
         let encoding = match follow.format {
             StreamFormat::Sse => Encoding::Sse,
             StreamFormat::Ndjson => Encoding::Ndjson,
+            StreamFormat::Front(_) => unreachable!("it is followed otherwise"),
         };
-        let media_type = follow.format.media_type();
         let mut open = attached.iter().filter(|(_, attached)| attached.is_open());
         let alone = match (open.next(), open.next()) {
             (Some((_, Attached::Here(subscribed))), None) => Some(*subscribed),
             _ => None,
         };
-        let is_whole = self.begin(id, encoding, media_type, follow.is_combined, attached);
+        let manner = Manner::of(encoding, follow.format.media_type());
+        let is_combined = follow.is_combined;
+        let is_whole = self.begin(id, Manner { is_combined, ..manner }, attached);
         if let (Some(pace), Some(subscribed), false) = (pace, alone, is_whole)
             && subscribed.terms.policy == Policy::Block
             && subscribed.terms.kinds.is_all()
@@ -134,7 +142,8 @@ impl<R: Reactor + 'static> Shard<R> {
             Err(error) => self.answer_error(id, &error.into()),
             Ok(subscribed) => {
                 let attached = SmallVec::from_iter([(execution, Attached::Here(subscribed))]);
-                self.begin(id, Encoding::Output, "application/octet-stream", false, attached)
+                let manner = Manner::of(Encoding::Output, "application/octet-stream");
+                self.begin(id, manner, attached)
             }
         }
     }
@@ -145,12 +154,12 @@ impl<R: Reactor + 'static> Shard<R> {
         &mut self,
         id: ConnectionId,
         execution: ExecutionId,
-        format: StreamFormat,
-        wishes: Wishes,
+        (format, wishes): (StreamFormat, Wishes),
+        front: FrontWish,
     ) -> bool {
         let executions = SmallVec::from_elem((execution, From::Start), 1);
-        let follow = Follow { executions, is_combined: false, resumes: false, format, wishes };
-        self.follow(id, &follow)
+        let (is_combined, resumes) = (false, false);
+        self.follow(id, &Follow { executions, is_combined, resumes, format, wishes, front })
     }
 
     /// What is agreed, with what applies to this execution where the client does not say.
@@ -176,12 +185,13 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     /// Nothing is given to it before its answer is begun: there is no pump in between.
-    fn attach_connection(
+    pub(super) fn attach_connection(
         &mut self,
         execution: ExecutionId,
         spec: SubscribeSpec,
         id: ConnectionId,
     ) -> Result<Subscribed, SubscribeError> {
+        self.keep_for_reader(execution.slot.index);
         let Reply::Subscribed(result) = self.ask_at_once(Event::Subscribe(execution, spec)) else {
             unreachable!("the answer fits the question");
         };
@@ -196,12 +206,10 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     /// Writes the head and what comes first.
-    fn begin(
+    pub(super) fn begin(
         &mut self,
         id: ConnectionId,
-        encoding: Encoding,
-        media_type: &str,
-        is_combined: bool,
+        manner: Manner,
         attached: AllAttached,
     ) -> bool {
         let now = self.now;
@@ -209,7 +217,9 @@ impl<R: Reactor + 'static> Shard<R> {
         let around = serve.around(&self.access, now);
         let (retry, beat) = (serve.retry(), serve.first_beat());
         let connection = serve.writable(id).expect("its request is being answered");
-        let body = connection.converse(|http, out| http.begin_stream(media_type, &around, out));
+        let Manner { encoding, media_type, headers, is_combined, front } = manner;
+        let body = connection
+            .converse(|http, out| http.begin_stream_with(media_type, headers, &around, out));
         if body == StreamBody::None {
             self.detach_all_of(attached, Parts::new());
             return true;
@@ -222,7 +232,9 @@ impl<R: Reactor + 'static> Shard<R> {
             is_combined,
             followed: followed.collect(),
             open_count: open_count as u32,
+            cancels: None,
             pace: None,
+            front,
         });
         if encoding == Encoding::Sse {
             connection.write(|out| stream.write_retry(out, retry));
@@ -299,6 +311,24 @@ impl<R: Reactor + 'static> Shard<R> {
             true => Ok(()),
             false => Err(NotFound.into()),
         }
+    }
+}
+
+/// How a stream comes.
+#[derive(Debug)]
+pub(super) struct Manner {
+    pub encoding: Encoding,
+    pub media_type: &'static str,
+    /// Beside those of every stream.
+    pub headers: &'static [(&'static str, &'static str)],
+    /// It was asked for as several executions.
+    pub is_combined: bool,
+    pub front: Option<Box<Told>>,
+}
+
+impl Manner {
+    fn of(encoding: Encoding, media_type: &'static str) -> Manner {
+        Manner { encoding, media_type, headers: &[], is_combined: false, front: None }
     }
 }
 

@@ -11,7 +11,7 @@
 
 use crate::base::Handle;
 use crate::limits;
-use crate::wire::events::{self, Event};
+use crate::wire::events::Event;
 use crate::wire::http1::{CHUNK_END, begin_chunk, end_chunk};
 use crate::wire::sse;
 
@@ -24,9 +24,12 @@ pub(super) enum Encoding {
     Ndjson,
     /// The payload alone.
     Output,
+    /// As a front end's client reads it. What that was told before decides what it is told next, so
+    /// nobody shares its frames: there are none.
+    Front,
 }
 
-/// How many encodings there are.
+/// How many encodings have frames.
 pub(super) const ENCODINGS: usize = 3;
 
 /// A frame in the arena.
@@ -109,12 +112,7 @@ impl Frames {
     }
 
     /// Encodes a chunk, to be kept next. `cursor`: where they stand who have been given it.
-    pub fn encode(
-        &mut self,
-        encoding: Encoding,
-        chunk: &events::Chunk<'_>,
-        cursor: &sse::Cursor<'_>,
-    ) {
+    pub fn encode(&mut self, encoding: Encoding, chunk: &Event<'_>, cursor: &sse::Cursor<'_>) {
         let out = &mut self.scratch;
         out.clear();
         let open = begin_chunk(out);
@@ -123,11 +121,12 @@ impl Frames {
             Encoding::Sse => {
                 sse::write_cursors(out, std::slice::from_ref(cursor));
                 self.middle = out.len() as u32;
-                sse::write_event(out, &Event::Chunk(*chunk));
+                sse::write_event(out, chunk);
                 out.extend_from_slice(sse::END);
             }
-            Encoding::Ndjson => Event::Chunk(*chunk).write_line(out),
-            Encoding::Output => out.extend_from_slice(chunk.data),
+            Encoding::Ndjson => chunk.write_line(out),
+            Encoding::Output => chunk.write_payload(out),
+            Encoding::Front => unreachable!("it is given alone"),
         }
         end_chunk(out, open);
         assert!(out.len() <= limits::FRAME_BYTES_MAX);
@@ -188,6 +187,7 @@ const CHUNK_HEAD_BYTES: usize = 10;
 mod tests {
     use super::*;
     use crate::base::Random;
+    use crate::wire::events;
 
     const EXECUTION: &str = "0000000000000000000000000a";
 
@@ -208,7 +208,7 @@ mod tests {
             mono_ns: 2,
         };
         let cursor = sse::Cursor { execution: EXECUTION, seq, bytes: 9, chunks: None };
-        frames.encode(encoding, &chunk, &cursor);
+        frames.encode(encoding, &Event::Chunk(chunk), &cursor);
     }
 
     #[test]

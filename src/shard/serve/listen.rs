@@ -110,6 +110,8 @@ impl<R: Reactor + 'static> Shard<R> {
         self.flush_connections();
         self.end_workers();
         self.end_mcp();
+        #[cfg(feature = "agent")]
+        self.end_threads();
         self.flush_connections();
         let serve = self.serve.as_ref().expect("it was just there");
         let is_idle = |connection: &super::Connection| {

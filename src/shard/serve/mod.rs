@@ -8,10 +8,11 @@
 //! Reading order: [`Serve`], the tables; `connection.rs` and `stream.rs`, one of them; `frames.rs`,
 //! what they share; then what the shard does with them: `admit.rs` (who comes in), `receive.rs`
 //! (bytes in), `answer.rs` (calls), `owner.rs` (whose what is), `follow.rs` and `attached.rs`
-//! (streams), `deliver.rs` (what is given and sent), `clock.rs` (deadlines), `moves.rs` and
-//! `peers.rs` (other shards), `server.rs` (all of them), `tell.rs` (the log), `tls/` (what stands
-//! before the HTTP machine where there is TLS). Tools whose work is done by clients:
-//! `virtual_tools.rs`, `workers.rs` (tables), `open_call.rs` (one call, a machine), `calls.rs`.
+//! (streams), `front.rs` and `threads.rs` (those of front ends), `deliver.rs` (what is given and
+//! sent), `clock.rs` (deadlines), `moves.rs` and `peers.rs` (other shards), `server.rs` (all of
+//! them), `tell.rs` (the log), `tls/` (what stands before the HTTP machine where there is TLS).
+//! Tools whose work is done by clients: `virtual_tools.rs`, `workers.rs` (tables), `open_call.rs`
+//! (one call, a machine), `calls.rs`.
 //! Processes that share memory: `door.rs`.
 //! The Model Context Protocol: `mcp/`, which has a text and invariants of its own.
 //! Tests: beside `frames.rs`; `sim/server/`, in simulated time; `tests/serve*`, with real clients.
@@ -38,6 +39,7 @@ mod deliver;
 mod door;
 mod follow;
 mod frames;
+mod front;
 mod join;
 mod line;
 mod listen;
@@ -46,11 +48,14 @@ mod moves;
 mod open_call;
 mod owner;
 mod peers;
+mod purchase;
 mod receive;
 mod remote;
 mod server;
 mod stream;
 mod tell;
+#[cfg(feature = "agent")]
+mod threads;
 #[cfg(feature = "tls")]
 mod tls;
 #[cfg(not(feature = "tls"))]
@@ -66,6 +71,7 @@ pub use mcp::LineOptions;
 pub(super) use mcp::McpSetUp;
 pub(super) use moves::Moving;
 pub(super) use open_call::OpenCall;
+pub(super) use purchase::Purchase;
 pub use server::{Server, ServerConfig, ServerError, SetUp};
 pub(super) use stream::Source;
 pub use tls::TlsConfig;
@@ -82,6 +88,7 @@ use crate::endpoint::{Access, Due, Surroundings};
 use crate::engine::wheel::Wheel;
 use crate::limits;
 use crate::reactor::{ConnectionId, ListenerId, Peer};
+use crate::trace::Deliveries;
 use crate::wire::http1::http_date;
 use buffers::Buffers;
 use connection::{Connection, Doing, Timer};
@@ -98,6 +105,8 @@ pub(super) struct Serve {
     door: Option<ListenerId>,
     /// Connections whose processes sleep on them and have to look.
     looks: Looks,
+    /// What this turn gives away.
+    pub(in crate::shard) deliveries: Deliveries,
     frames: Frames,
     /// The chunk that is being given, as far as it was encoded.
     current: [Option<Frame>; ENCODINGS],
@@ -128,6 +137,8 @@ pub(super) struct Serve {
     ended: Vec<ExecutionId>,
     /// Answers that other shards have a part in.
     gatherings: Vec<peers::Gathering>,
+    /// Connections that follow a thread of a front end's, which has no run now.
+    idle_threads: Vec<ConnectionId>,
     /// Streams that other shards have a part in, and have not said yet which.
     joinings: join::Joinings,
     /// What connections follow on other shards.
@@ -168,6 +179,7 @@ impl Serve {
             listeners: Vec::new(),
             door: None,
             looks: Looks::default(),
+            deliveries: Deliveries::default(),
             frames: Frames::new(limits::FRAME_CACHE_BYTES),
             current: [None; ENCODINGS],
             touched: Vec::with_capacity(256),
@@ -184,6 +196,7 @@ impl Serve {
             waiting: Vec::new(),
             ended: Vec::new(),
             gatherings: Vec::new(),
+            idle_threads: Vec::new(),
             joinings: join::Joinings::default(),
             remotes: Remotes::default(),
             timers: Wheel::new(connections_max, now),
@@ -254,8 +267,8 @@ impl Serve {
             Doing::Result => self.waiting.retain(|(_, waiting)| *waiting != id),
             Doing::Elsewhere => self.gatherings.retain(|gathering| !gathering.is_for(id)),
             Doing::Joining => self.joinings.abandon(id),
+            Doing::Stream => self.idle_threads.retain(|idle| *idle != id),
             Doing::Requests
-            | Doing::Stream
             | Doing::Part(_)
             | Doing::Mcp
             | Doing::Door
@@ -362,6 +375,12 @@ impl Serve {
         for (_, id) in &self.waiting {
             let connection = self.connections[id.0.index as usize].as_ref();
             assert!(connection.is_some_and(|connection| connection.id == *id));
+        }
+        for connection in self.connections.iter().flatten() {
+            let is_listed = self.idle_threads.contains(&connection.id);
+            let stream = connection.stream.as_ref().filter(|_| !connection.is_aborted);
+            let waits = stream.is_some_and(|stream| stream.waits_on_thread());
+            assert!(is_listed == waits || connection.is_aborted); // T1
         }
         self.audit_mcp();
         self.audit_lines();

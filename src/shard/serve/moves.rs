@@ -5,6 +5,8 @@
 //! with what it has kept, the session of TLS, the call, and bytes of earlier answers that the
 //! kernel did not take yet.
 
+use serde_json::Value;
+
 use super::super::Shard;
 use super::super::handle::Command;
 use super::connection::{Connection, Doing};
@@ -12,6 +14,7 @@ use super::tls::Session;
 use crate::endpoint::{Answer, ApiError, Call, HttpConnection, Step};
 use crate::limits;
 use crate::reactor::{ConnectionId, Reactor, ReleasedSocket};
+use crate::tool::AGENT;
 use crate::wire::http1::Status;
 
 /// A connection on its way to another shard.
@@ -30,9 +33,20 @@ impl<R: Reactor + 'static> Shard<R> {
     pub(super) fn home_of(&mut self, id: ConnectionId, call: &Call) -> Option<usize> {
         let home = match call.home() {
             Some(home) => usize::from(home),
-            None => self.workshop_of(id, call)?,
+            None => self.workshop_of(id, call).or_else(|| self.thread_home(id, call))?,
         };
         (home != self.own_index() && home < self.peers.len()).then_some(home)
+    }
+
+    /// Where the runs of a thread are, if it is about these.
+    fn thread_home(&mut self, id: ConnectionId, call: &Call) -> Option<usize> {
+        #[cfg(feature = "agent")]
+        if matches!(call, Call::Thread(_) | Call::Execute(_)) {
+            let principal = self.principal_of(id);
+            return self.home_of_thread(call, principal);
+        }
+        let _ = (id, call);
+        None
     }
 
     /// Where workers and calls of virtual tools live, if it is about these: all of a principal's on
@@ -41,10 +55,16 @@ impl<R: Reactor + 'static> Shard<R> {
         let principal = self.principal_of(id);
         let is_there = match call {
             Call::Work(_) | Call::PutVirtualTool(_) | Call::DeleteVirtualTool(_) => true,
+            Call::Execute(execute) if execute.tool == AGENT => {
+                self.may_call_virtual(principal, &execute.arguments)
+            }
             Call::Execute(execute) => self.is_virtual(principal, &execute.tool),
             Call::Mcp(request) => {
                 let tool = request.called_tool();
-                tool.is_some_and(|tool| self.is_virtual(principal, tool))
+                tool.is_some_and(|tool| match tool == AGENT {
+                    true => self.may_call_virtual(principal, &Value::Null),
+                    false => self.is_virtual(principal, tool),
+                })
             }
             _ => false,
         };

@@ -47,7 +47,7 @@ impl<R: Reactor + 'static> Shard<R> {
             | Call::DeleteVirtualTool(_)
             | Call::Work(_) => true,
             // Everything that it names is looked for among one's own.
-            Call::Mcp(_) => true,
+            Call::Mcp(_) | Call::Thread(_) => true,
         }
     }
 

@@ -191,7 +191,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let answer = match gathering.format {
             Some(format) => {
                 shards.sort_by_key(|shard| shard.shard);
-                let text = metrics::render(format, shards, self.process_metrics());
+                let text = metrics::render(format, shards, self.process_metrics(), &self.upstreams);
                 Answer::text(Status::OK, format.media_type(), text)
             }
             None => Answer::json(Status::OK, &Value::from_iter([(name, Value::from(list))])),
@@ -200,7 +200,8 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     /// The numbers of this shard.
-    fn metrics(&self) -> ShardMetrics {
+    fn metrics(&mut self) -> ShardMetrics {
+        self.count_all_reads();
         let memory = self.memory();
         let (mut executions, mut subscribers) = (ExecutionCounts::default(), 0);
         for (state, subscriber_count) in self.engine.census() {
@@ -225,6 +226,10 @@ impl<R: Reactor + 'static> Shard<R> {
         ShardMetrics {
             shard: self.own_index() as u32,
             counters: self.counters(),
+            latencies: Box::new(
+                self.serve.as_ref().map(|serve| *serve.deliveries.latencies()).unwrap_or_default(),
+            ),
+            stalls: Box::new(self.stalls),
             reactor: self.reactor.counters().clone(),
             rings: memory.usage,
             rings_bytes_max: memory.rings_bytes_max,
@@ -234,6 +239,10 @@ impl<R: Reactor + 'static> Shard<R> {
             connections: self.connection_count().into(),
             streams,
             waiting_bytes,
+            #[cfg(feature = "agent")]
+            agents: self.running_agents().count() as u64,
+            #[cfg(not(feature = "agent"))]
+            agents: 0,
             doors: self.door_count(),
             door_bytes: self.door_bytes(),
             mcp: self.serve.as_ref().map(|serve| serve.mcp.metrics()).unwrap_or_default(),

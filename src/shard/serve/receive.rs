@@ -37,12 +37,26 @@ impl<R: Reactor + 'static> Shard<R> {
     /// Looks at what has happened on sockets.
     pub(in crate::shard) fn serve_sockets(&mut self) {
         let wall_us = self.reactor.wall_us();
-        let Some(serve) = &mut self.serve else { return };
-        serve.set_date(wall_us);
+        if let Some(serve) = &mut self.serve {
+            serve.set_date(wall_us);
+        }
+        self.take_socket_events();
+        #[cfg(feature = "agent")]
+        self.settle_outgoing();
+    }
+
+    fn take_socket_events(&mut self) {
         for _ in 0..limits::SOCKET_EVENTS_PER_TURN {
-            let Some(serve) = &mut self.serve else { return };
             let Some(event) = self.reactor.next_socket_event() else { return };
             self.worked = true;
+            #[cfg(feature = "agent")]
+            if let Some(outgoing) = &mut self.outgoing
+                && outgoing.hear(&event, self.now)
+            {
+                continue;
+            }
+            // Who was closed a moment ago may still be told of.
+            let Some(serve) = &mut self.serve else { continue };
             match event {
                 SocketEvent::Accepted { listener, connection, peer } => {
                     let is_at_door = serve.door == Some(listener);
@@ -81,6 +95,7 @@ impl<R: Reactor + 'static> Shard<R> {
                     }
                 }
                 SocketEvent::Released { connection: id, socket } => self.send_off(id, socket),
+                SocketEvent::Connected { .. } => {} // Nobody is asked here.
             }
         }
     }
@@ -226,6 +241,7 @@ impl<R: Reactor + 'static> Shard<R> {
             Doing::Part(deliver) => Some(deliver.part.call),
             _ => None,
         };
+        let cancels = stream.as_ref().and_then(|stream| stream.cancels);
         let is_output = stream.as_ref().is_some_and(|s| s.encoding == Encoding::Output);
         connection.recycle(&mut serve.spare);
         self.reactor.close(id);
@@ -250,6 +266,9 @@ impl<R: Reactor + 'static> Shard<R> {
                 Some(Source::There(at)) => self.lose_remote(at),
                 None => {}
             }
+        }
+        if let Some(execution) = cancels {
+            let _ = self.cancel(execution); // It may be over.
         }
     }
 }

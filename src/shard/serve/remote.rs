@@ -303,6 +303,7 @@ impl<R: Reactor + 'static> Shard<R> {
     pub(in crate::shard) fn poll_remotes(&mut self) {
         let awake_count = self.serve.as_ref().map_or(0, |serve| serve.remotes.awake.len());
         for _ in 0..awake_count {
+            self.make_room_for_deliveries();
             let Some(serve) = &mut self.serve else { return };
             let Some(at) = serve.remotes.awake.pop_front() else { return };
             let (reactor, counters) = (&mut self.reactor, &mut self.counters);

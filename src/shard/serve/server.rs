@@ -6,7 +6,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::super::{CallError, Places, Shard, ShardConfig, ShardHandle, ShardThread};
+use super::super::{
+    CallError, Conversations, Places, Shard, ShardConfig, ShardHandle, ShardThread,
+};
 use crate::limits;
 use crate::reactor::{ListenAddress, ListenError, ListenOptions, Report, SocketLimits};
 use crate::tool::Files;
@@ -83,6 +85,7 @@ impl Server {
         let mut mcp_key = [0; 32];
         crate::reactor::random_bytes(&mut mcp_key).map_err(ServerError::Shard)?;
         let mcp_places = Places::default();
+        let conversations = Conversations::default();
         let mut server = Server { threads: Vec::new(), addresses: Vec::new(), reports: Vec::new() };
         for (index, mut config) in shards.into_iter().enumerate() {
             config.engine.shard = index as u8;
@@ -90,6 +93,7 @@ impl Server {
             config.doors = doors.clone();
             config.named_doors.clone_from(&named_doors);
             config.mcp_places.get_or_insert_with(|| mcp_places.clone());
+            config.conversations.get_or_insert_with(|| conversations.clone());
             config.sockets =
                 Some(SocketLimits { connections_max: each_max, ..SocketLimits::default() });
             let set_up = Arc::clone(&set_up);

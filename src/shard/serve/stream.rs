@@ -6,11 +6,12 @@ use smallvec::SmallVec;
 
 use super::connection::Connection;
 use super::frames::{Encoding, Frame};
-use crate::base::SubscriberId;
+use super::front::Told;
+use crate::base::{ExecutionId, SubscriberId};
 use crate::endpoint::StreamBody;
 use crate::engine::{Kinds, Totals};
 use crate::shard::Chunk;
-use crate::wire::events::{self, Event};
+use crate::wire::events::Event;
 use crate::wire::http1::{begin_chunk, end_chunk, write_chunk_size};
 use crate::wire::sse;
 
@@ -24,7 +25,11 @@ pub(super) struct Stream {
     pub followed: SmallVec<[Followed; 1]>,
     /// How many of them have not ended.
     pub open_count: u32,
+    /// What is cancelled if its connection breaks.
+    pub cancels: Option<ExecutionId>,
     pub pace: Option<Pace>,
+    /// The front end that it is told to, in its own words.
+    pub front: Option<Box<Told>>,
 }
 
 /// A `block` subscriber has come back, and what it missed is given to it in pieces: were its
@@ -72,7 +77,17 @@ impl Stream {
     /// Are its events those of everybody who follows this execution in this encoding?
     #[inline]
     pub fn is_plain(&self) -> bool {
-        self.encoding != Encoding::Sse || (!self.is_combined && self.followed[0].kinds.is_all())
+        match self.encoding {
+            Encoding::Sse => !self.is_combined && self.followed[0].kinds.is_all(),
+            Encoding::Ndjson | Encoding::Output => true,
+            Encoding::Front => false,
+        }
+    }
+
+    /// Does it follow a thread that has no run now?
+    pub fn waits_on_thread(&self) -> bool {
+        let thread = self.front.as_ref().and_then(|told| told.thread.as_ref());
+        thread.is_some_and(|thread| thread.waiting.is_some())
     }
 
     /// How many chunks its subscribers take, while the kernel takes bytes.
@@ -116,20 +131,20 @@ impl Stream {
     }
 
     /// Writes a chunk that it is given alone, and was counted for it.
-    pub fn write_chunk(&self, out: &mut Vec<u8>, chunk: &events::Chunk<'_>) {
+    pub fn write_chunk(&mut self, out: &mut Vec<u8>, chunk: &Event<'_>) {
         if self.encoding != Encoding::Output {
-            self.write_event(out, &Event::Chunk(*chunk), true);
+            self.write_event(out, chunk, true);
             return;
         }
         let open = (self.body == StreamBody::Chunked).then(|| begin_chunk(out));
-        out.extend_from_slice(chunk.data);
+        chunk.write_payload(out);
         if let Some(open) = open {
             end_chunk(out, open);
         }
     }
 
     /// Writes an event of its own. With `has_id` who comes back goes on behind it.
-    pub fn write_event(&self, out: &mut Vec<u8>, event: &Event<'_>, has_id: bool) {
+    pub fn write_event(&mut self, out: &mut Vec<u8>, event: &Event<'_>, has_id: bool) {
         let open = (self.body == StreamBody::Chunked).then(|| begin_chunk(out));
         match self.encoding {
             Encoding::Sse => {
@@ -141,6 +156,11 @@ impl Stream {
             }
             Encoding::Ndjson => event.write_line(out),
             Encoding::Output => {} // It has nothing but its payload.
+            Encoding::Front => {
+                if let Some(told) = &mut self.front {
+                    told.write(event, out);
+                }
+            }
         }
         if let Some(open) = open {
             end_chunk(out, open);
@@ -164,6 +184,7 @@ impl Stream {
             Encoding::Sse => sse::KEEP_ALIVE,
             Encoding::Ndjson => b"\n",
             Encoding::Output => return,
+            Encoding::Front => super::front::KEEP_ALIVE,
         };
         let open = (self.body == StreamBody::Chunked).then(|| begin_chunk(out));
         out.extend_from_slice(text);

@@ -33,7 +33,7 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     /// Somebody has, through this connection if that is still there.
-    pub(super) fn log_started_by(
+    pub(in crate::shard) fn log_started_by(
         &mut self,
         id: Option<ConnectionId>,
         execution: ExecutionId,

@@ -63,8 +63,19 @@ impl<R: Reactor + 'static> Shard<R> {
         !is_built_in && self.workers.tools(principal).any(|tools| tools.contains(name))
     }
 
+    /// May an agent with these arguments call tools whose calls go to workers?
+    pub(super) fn may_call_virtual(&self, principal: Principal, arguments: &Value) -> bool {
+        match &arguments["tools"] {
+            Value::Array(names) => {
+                let mut names = names.iter().filter_map(Value::as_str);
+                names.any(|name| self.is_virtual(principal, name))
+            }
+            _ => self.workers.tools(principal).any(|tools| !tools.documents.is_empty()),
+        }
+    }
+
     /// Checks the arguments of a run of a tool of any kind.
-    pub(super) fn prepare_tool(
+    pub(in crate::shard) fn prepare_tool(
         &self,
         principal: Principal,
         name: &str,
@@ -92,7 +103,10 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     /// All tools that this principal can call.
-    pub(super) fn tool_specs(&self, principal: Principal) -> impl Iterator<Item = &Arc<ToolSpec>> {
+    pub(in crate::shard) fn tool_specs(
+        &self,
+        principal: Principal,
+    ) -> impl Iterator<Item = &Arc<ToolSpec>> {
         let is_hidden = |spec: &&Arc<ToolSpec>| self.tools.spec(&spec.name).is_none();
         let of_clients = self.workers.tools(principal).flat_map(|tools| tools.tools.specs());
         self.tools.specs().chain(of_clients.filter(is_hidden))

@@ -3,10 +3,13 @@
 use std::time::Duration;
 
 use super::script::{self, Script};
+#[cfg(feature = "agent")]
+use super::scripted::SimModel;
+use crate::base::Instant;
 use crate::engine::EngineLimits;
 use crate::memory::RingPoolConfig;
 use crate::reactor::{ListenAddress, ListenOptions, SocketLimits};
-use crate::shard::{LineOptions, Places, Shard, ShardConfig};
+use crate::shard::{Conversations, LineOptions, Places, Shard, ShardConfig};
 use crate::sim::network::SimClient;
 use crate::sim::reactor::SimReactor;
 use crate::sim::world::{EAGAIN, SimFaults, SimWorld};
@@ -23,6 +26,9 @@ pub(super) struct House {
     pub address: ListenAddress,
     /// A shard that has no turn for now.
     pub absent: Option<usize>,
+    /// The server of its model, if it has one.
+    #[cfg(feature = "agent")]
+    pub model: Option<SimModel>,
 }
 
 impl House {
@@ -49,16 +55,27 @@ impl House {
 
     /// With so much memory for the rings of each shard.
     pub fn with_rings(shard_count: u8, bytes_max: u64, set_up: ShardConfig) -> House {
+        House::with_executions(8, shard_count, bytes_max, set_up)
+    }
+
+    /// With room for so many executions on each shard, too.
+    pub fn with_executions(
+        executions_max: u32,
+        shard_count: u8,
+        bytes_max: u64,
+        set_up: ShardConfig,
+    ) -> House {
         let world = SimWorld::new(1, SimFaults::NONE);
         let mut address: ListenAddress = "127.0.0.1:0".parse().unwrap();
         let mut shards = Vec::new();
-        let places = Places::default();
+        let (places, conversations) = (Places::default(), Conversations::default());
         for shard in 0..shard_count {
             let config = ShardConfig {
-                engine: EngineLimits { shard, executions_max: 8, ..EngineLimits::default() },
+                engine: EngineLimits { shard, executions_max, ..EngineLimits::default() },
                 rings: RingPoolConfig { prealloc_bytes: 0, bytes_max },
                 seed: Some(1),
                 mcp_places: Some(places.clone()),
+                conversations: Some(conversations.clone()),
                 ..set_up.clone()
             };
             let mut shard = Shard::with_reactor(SimReactor::new(&world, 1), config).unwrap();
@@ -68,7 +85,14 @@ impl House {
             shards.push(shard);
         }
         Shard::introduce(&mut shards);
-        House { world, shards, address, absent: None }
+        House {
+            world,
+            shards,
+            address,
+            absent: None,
+            #[cfg(feature = "agent")]
+            model: None,
+        }
     }
 
     fn present(&mut self) -> impl Iterator<Item = &mut Shard<SimReactor>> {
@@ -78,14 +102,29 @@ impl House {
     }
 
     pub fn turn(&mut self) {
-        while self.present().map(Shard::turn).fold(false, |a, b| a | b) {}
+        while self.turn_once() {}
+    }
+
+    fn turn_once(&mut self) -> bool {
+        let has_worked = self.present().map(Shard::turn).fold(false, |a, b| a | b);
+        #[cfg(feature = "agent")]
+        let has_worked = self.model.as_mut().is_some_and(|m| m.step(&self.world)) | has_worked;
+        has_worked
+    }
+
+    fn next_deadline(&mut self) -> Option<Instant> {
+        let due = self.present().filter_map(Shard::next_deadline).min();
+        #[cfg(feature = "agent")]
+        let of_model = self.model.as_ref().and_then(SimModel::next_deadline);
+        #[cfg(feature = "agent")]
+        let due = due.into_iter().chain(of_model).min();
+        due
     }
 
     pub fn pass(&mut self, duration: Duration) {
         let until = self.world.now() + duration;
         while self.world.now() < until {
-            let due = self.present().filter_map(Shard::next_deadline).min();
-            let due = due.filter(|&due| due <= until).unwrap_or(until);
+            let due = self.next_deadline().filter(|&due| due <= until).unwrap_or(until);
             self.world.set_horizon(Some(due));
             self.present().next().expect("one is there").park(Some(due));
             self.world.set_horizon(None);

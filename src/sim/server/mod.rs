@@ -9,11 +9,21 @@
 //! not there is in a gap, counted to the byte; there is one end, the last, and its sums are right;
 //! whoever comes back with the last `id:` goes on exactly there.
 
+#[cfg(feature = "agent")]
+mod agent_run;
+#[cfg(all(test, feature = "agent"))]
+mod agent_tests;
 #[cfg(test)]
 mod apart_tests;
 mod assistant;
+#[cfg(feature = "agent")]
+mod audience;
 mod exchange;
 mod follower;
+#[cfg(all(test, feature = "agent"))]
+mod front_run;
+#[cfg(all(test, feature = "agent"))]
+mod front_tests;
 #[cfg(test)]
 mod house;
 #[cfg(test)]
@@ -25,8 +35,13 @@ mod mcp_tests;
 mod oracle;
 #[cfg(test)]
 mod owner_tests;
+mod passing;
 mod run;
 mod script;
+#[cfg(feature = "agent")]
+mod scripted;
+#[cfg(feature = "agent")]
+mod story;
 #[cfg(test)]
 mod tests;
 #[cfg(all(test, feature = "tls"))]
@@ -35,4 +50,19 @@ mod worker;
 #[cfg(test)]
 mod workers_tests;
 
-pub use run::{ServerSummary, run_server_seed};
+#[cfg(feature = "agent")]
+pub use agent_run::run_agent_seed;
+pub use run::run_server_seed;
+
+use crate::trace::Counters;
+
+/// What one seed came to. Equal for equal seeds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SeedSummary {
+    /// The seed.
+    pub seed: u64,
+    /// What happened how often, by name.
+    pub happened: Vec<(&'static str, u64)>,
+    /// Sends, frames and everything else that the shards counted.
+    pub counters: Counters,
+}

@@ -1,14 +1,13 @@
 //! One seed of the simulated server: faults first, then calm, in which everything has to end.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::Duration;
-
 use serde_json::Value;
 
+use super::SeedSummary;
 use super::assistant::{AssistantSeen, SimAssistant};
 use super::exchange::{Exchange, Outcome};
 use super::follower::Follower;
 use super::oracle::Seen;
+use super::passing::Passing;
 use super::script::{self, Script};
 use super::worker::{self, SimWorker, WorkerSeen};
 use crate::base::{Instant, Random};
@@ -18,49 +17,23 @@ use crate::memory::RingPoolConfig;
 use crate::reactor::{ListenAddress, ListenOptions, Reactor, SocketLimits};
 use crate::shard::{Shard, ShardConfig};
 use crate::sim::reactor::SimReactor;
+use crate::sim::twice::run_twice;
 use crate::sim::world::{SimFaults, SimWorld};
 use crate::trace::Counters;
 
 const STEPS: u64 = 1_500;
 const CALM_ROUNDS_MAX: u64 = 4_000;
-const TURNS_MAX: u32 = 64;
 const EXECUTIONS_MAX: u32 = 12;
-
-/// What one seed came to. Equal for equal seeds.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ServerSummary {
-    /// The seed.
-    pub seed: u64,
-    /// What happened how often, by name.
-    pub happened: Vec<(&'static str, u64)>,
-    /// Sends, frames and everything else that the shard counted.
-    pub counters: Counters,
-}
 
 /// Runs one seed twice.
 ///
 /// # Errors
 /// What is wrong, and how to run the seed again.
-pub fn run_server_seed(seed: u64, verbose: bool) -> Result<ServerSummary, String> {
-    let again = |text: String| {
-        format!("server seed {seed}: {text}; run it again: tools/sim --server --seed {seed}")
-    };
-    let first = run_once(seed, verbose).map_err(again)?;
-    let second = run_once(seed, false).map_err(again)?;
-    match first == second {
-        true => Ok(first),
-        false => Err(again(format!("two runs differ: {first:?} and {second:?}"))),
-    }
-}
-
-fn run_once(seed: u64, verbose: bool) -> Result<ServerSummary, String> {
-    let run = AssertUnwindSafe(|| Run::new(seed, verbose).run(seed));
-    catch_unwind(run).unwrap_or_else(|panic| {
-        let text = panic.downcast_ref::<String>().cloned();
-        Err(text
-            .or_else(|| panic.downcast_ref::<&str>().map(|&text| text.to_owned()))
-            .unwrap_or_else(|| "it panicked without a word".into()))
-    })
+pub fn run_server_seed(seed: u64, verbose: bool) -> Result<SeedSummary, String> {
+    let run = |verbose| Run::new(seed, verbose).run(seed);
+    let difference = |first: &_, second: &_| format!("{first:?} and {second:?}");
+    let both = run_twice(&format!("--server --seed {seed}"), verbose, run, difference);
+    both.map_err(|text| format!("server seed {seed}: {text}"))
 }
 
 /// A request for its own sake.
@@ -105,6 +78,26 @@ struct Run {
     is_slow: bool,
     acknowledges: bool,
     verbose: bool,
+}
+
+impl Passing for Run {
+    fn world(&self) -> &SimWorld {
+        &self.world
+    }
+
+    fn turn_once(&mut self) -> bool {
+        self.shards.iter_mut().map(Shard::turn).fold(false, |a, b| a | b)
+    }
+
+    fn next_deadline(&mut self) -> Option<Instant> {
+        self.shards.iter_mut().filter_map(Shard::next_deadline).min()
+    }
+
+    // One of them: the other may be late for a bit.
+    fn park(&mut self, until: Instant) {
+        let asleep = self.random.below(self.shards.len() as u64) as usize;
+        self.shards[asleep].park(Some(until));
+    }
 }
 
 impl Run {
@@ -173,7 +166,7 @@ impl Run {
         }
     }
 
-    fn run(mut self, seed: u64) -> Result<ServerSummary, String> {
+    fn run(mut self, seed: u64) -> Result<SeedSummary, String> {
         let introduction = SimWorker::introduction(&mut self.random);
         self.send(&introduction, Kind::Ask(&[200, 201, 503]));
         for step in 0..STEPS {
@@ -221,7 +214,7 @@ impl Run {
         ];
         let mut counters = Counters::default();
         self.shards.iter().for_each(|shard| counters.merge(&shard.counters()));
-        Ok(ServerSummary { seed, happened, counters })
+        Ok(SeedSummary { seed, happened, counters })
     }
 
     fn act(&mut self) -> Result<(), String> {
@@ -416,38 +409,6 @@ impl Run {
         let moves =
             |shard: &mut Shard<SimReactor>| shard.reactor_mut().counters().sockets.adopted_count;
         self.shards.iter_mut().map(moves).sum()
-    }
-
-    fn turn(&mut self) {
-        for _ in 0..TURNS_MAX {
-            let worked = self.shards.iter_mut().map(Shard::turn).fold(false, |a, b| a | b);
-            if !worked {
-                break;
-            }
-        }
-    }
-
-    fn next_deadline(&mut self) -> Option<Instant> {
-        self.shards.iter_mut().filter_map(Shard::next_deadline).min()
-    }
-
-    /// Lets time pass, with a turn whenever the shard or the kernel has something to do.
-    fn pass(&mut self, nanos: u64) {
-        let until = self.world.now() + Duration::from_nanos(nanos);
-        for _ in 0..100 {
-            let due = self.next_deadline().filter(|&due| due <= until);
-            let horizon = due.unwrap_or(until);
-            self.world.set_horizon(Some(horizon));
-            let asleep = self.random.below(self.shards.len() as u64) as usize;
-            self.shards[asleep].park(Some(horizon)); // The other one may be late for a bit.
-            self.world.set_horizon(None);
-            self.turn();
-            if self.world.now() >= until {
-                return;
-            }
-        }
-        self.world.advance_to(until.max(self.world.now()));
-        self.turn();
     }
 
     /// Nobody is cut any more; everybody comes to the end.

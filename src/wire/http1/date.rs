@@ -1,11 +1,12 @@
 //! Times as HTTP spells them (RFC 9110, section 5.6.7).
 
+const MONTHS: &[u8; 36] = b"JanFebMarAprMayJunJulAugSepOctNovDec";
+
 /// A time in seconds since 1970 as `date` spells it: `Sun, 06 Nov 1994 08:49:37 GMT`. Format it
 /// once a second, not once a response. After the year 9999 it stays there.
 pub fn http_date(unix_s: u64) -> [u8; 29] {
     const LAST_S: u64 = 253_402_300_799;
     const DAYS: &[u8; 21] = b"ThuFriSatSunMonTueWed"; // 1970 began on a Thursday.
-    const MONTHS: &[u8; 36] = b"JanFebMarAprMayJunJulAugSepOctNovDec";
     let unix_s = unix_s.min(LAST_S);
     let (days, second) = (unix_s / 86_400, unix_s % 86_400);
     let (year, month, day) = civil_date(days);
@@ -42,9 +43,56 @@ fn civil_date(days: u64) -> (u64, usize, u64) {
     (400 * era + year + u64::from(month < 2), month as usize, day)
 }
 
+/// Seconds since 1970 of a date in the form that [`http_date`] writes, the only one that may still
+/// be sent. `None` if it is not that.
+pub fn parse_http_date(text: &str) -> Option<u64> {
+    let number = |at: std::ops::Range<usize>| text.get(at)?.parse::<u64>().ok();
+    let month = MONTHS.as_chunks::<3>().0.iter().position(|month| {
+        text.as_bytes().get(8..11).is_some_and(|name| name == month.as_slice())
+    })?;
+    let (year, day) = (number(12..16)?, number(5..7)?);
+    let days = days_until(year.checked_sub(1970)? + 1970, month, day)?;
+    let second = number(17..19)? * 3_600 + number(20..22)? * 60 + number(23..25)?;
+    let unix_s = days * 86_400 + second;
+    // What is spelled in any other way, or has 61 minutes, does not come back as itself.
+    (http_date(unix_s).as_slice() == text.as_bytes()).then_some(unix_s)
+}
+
+/// Days from 1970 to a day, if that is not earlier.
+fn days_until(year: u64, month: usize, day: u64) -> Option<u64> {
+    let month_from_march = (month as u64 + 10) % 12;
+    let year = if month < 2 { year - 1 } else { year };
+    let days = 365 * year + year / 4 - year / 100 + year / 400;
+    (days + (153 * month_from_march + 2) / 5 + day).checked_sub(719_468 + 1)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn dates_are_read_as_they_are_written_and_no_other() {
+        for unix_s in (0..253_402_300_799).step_by(86_399 * 37).chain([253_402_300_799]) {
+            let date = http_date(unix_s);
+            assert_eq!(parse_http_date(std::str::from_utf8(&date).unwrap()), Some(unix_s));
+        }
+        for text in [
+            "",
+            "Sun, 06 Nov 1994 08:49:37",
+            "Sun, 06 Nov 1994 08:49:37 GMT ",
+            "Sun, 06 Nov 1994 08:49:37 UTC",
+            "Mon, 06 Nov 1994 08:49:37 GMT",
+            "Sun, 06 nov 1994 08:49:37 GMT",
+            "Sun, +6 Nov 1994 08:49:37 GMT",
+            "Sun, 06 Nov 1994 08:61:37 GMT",
+            "Wed, 31 Dec 1969 23:59:59 GMT",
+            "Sun, 00 Jan 1970 00:00:00 GMT",
+            "Sunday, 06-Nov-94 08:49:37 GMT",
+            "Sun, ä6 Nov 1994 08:49:37 GMT",
+        ] {
+            assert_eq!(parse_http_date(text), None, "{text:?}");
+        }
+    }
 
     #[test]
     fn dates_are_right_from_1970_to_9999() {

@@ -11,6 +11,7 @@ pub mod json_body;
 pub mod jsonrpc_lines;
 pub mod mcp_lines;
 pub mod mcp_session;
+pub mod model_answer;
 pub mod peer;
 pub mod query_cursor;
 pub mod request_head;
@@ -18,6 +19,7 @@ pub mod request_state;
 pub mod ring_reader;
 pub mod sse_decode;
 pub mod sse_round_trip;
+pub mod upstream_messages;
 pub mod wheel;
 
 /// What is checked of bytes.
@@ -32,11 +34,13 @@ pub const CHECKS: &[(&str, Check)] = &[
     ("jsonrpc_lines", jsonrpc_lines::check),
     ("mcp_lines", mcp_lines::check),
     ("mcp_session", mcp_session::check),
+    ("model_answer", model_answer::check),
     ("query_cursor", query_cursor::check),
     ("request_head", request_head::check),
     ("request_state", request_state::check),
     ("ring_reader", ring_reader::check),
     ("sse_decode", sse_decode::check),
     ("sse_round_trip", sse_round_trip::check),
+    ("upstream_messages", upstream_messages::check),
     ("wheel", wheel::check),
 ];

@@ -141,6 +141,7 @@ fn check_event(event: &client::Event) {
         client::Event::Chunk(chunk) => {
             assert!(chunk.seq > 0 && chunk.offset.checked_add(chunk.data.len() as u64).is_some());
         }
+        client::Event::Part(part) => assert!(part.seq > 0 && !part.name.is_empty()),
         client::Event::Gap(gap) => {
             assert!(gap.from_seq > 0 && gap.from_seq <= gap.to_seq);
             assert!(gap.chunk_count == 0 || gap.chunk_count - 1 <= gap.to_seq - gap.from_seq);

@@ -212,6 +212,122 @@ fn a_file_goes_from_c_to_c_and_to_python_through_one_ring() {
     assert!(producer.wait().unwrap().success());
 }
 
+/// `streamdoor serve` as a process; it ends with this value.
+struct Program {
+    path: PathBuf,
+    child: Child,
+    address: String,
+}
+
+impl Program {
+    /// As `STREAMDOOR_PROGRAM` says where it is; or says that it does not.
+    fn serve(world: &World) -> Option<Program> {
+        let Some(path) = std::env::var_os("STREAMDOOR_PROGRAM").map(PathBuf::from) else {
+            println!("not run: STREAMDOOR_PROGRAM does not say where the program is");
+            return None;
+        };
+        let mut command = Command::new(&path);
+        command.args(["serve", "--listen", "127.0.0.1:0", "--log", "json", "--door"]);
+        command.arg(world.path("served.sock")).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut log = BufReader::new(child.stderr.take().unwrap()).lines();
+        let mut address = String::new();
+        loop {
+            let line = log.next().expect("it says when its door is open").unwrap();
+            if let Some((_, rest)) = line.split_once("\"address\":\"http://") {
+                address = rest.split('"').next().unwrap().to_owned();
+            }
+            if line.contains("\"event\":\"door\"") {
+                break;
+            }
+        }
+        std::thread::spawn(move || log.for_each(drop));
+        Some(Program { path, child, address })
+    }
+
+    /// What `streamdoor top --once` shows.
+    fn top(&self) -> String {
+        let mut top = Command::new(&self.path);
+        top.args(["top", "--once", "--interval", "300ms"]);
+        let url = format!("http://{}", self.address);
+        String::from_utf8(output(top.arg(url)).stdout).unwrap()
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Prints the hash of what it reads, which it does not do faster than in two seconds.
+const PYTHON_HASHER: &str = "
+import hashlib, sys, time, streamdoor
+with streamdoor.Door(sys.argv[1]) as door, door.read(sys.argv[2], policy='block') as reader:
+    sha, count, pauses = hashlib.sha256(), 0, 0
+    for chunk in reader.chunks():
+        sha.update(chunk.data)
+        count += len(chunk.data)
+        if count >> 20 > pauses:
+            pauses += 1
+            time.sleep(0.01)
+    print(sha.hexdigest())
+";
+
+/// Cells of the row of this execution: chunks and bytes in a second, chunks, bytes, subscribers and
+/// the lag of the slowest stand behind its state.
+fn row<'a>(frame: &'a str, id: &str) -> Option<Vec<&'a str>> {
+    let row = frame.lines().find(|line| line.starts_with(id))?;
+    Some(row.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect())
+}
+
+/// The number that a cell begins with, and whether it is one.
+fn number(cell: &str) -> f64 {
+    cell.split(' ').next().unwrap().parse().unwrap_or(f64::NAN)
+}
+
+#[test]
+fn three_processes_stream_a_file_and_top_shows_it() {
+    if !has("cc") || !has("python3") || !has("sha256sum") {
+        return;
+    }
+    let world = World::new("three");
+    let Some(program) = Program::serve(&world) else { return };
+    let door = world.path("served.sock");
+    let (file, bytes) = random_file(&world, FILE_BYTES);
+    let mut command = Command::new(compiled(&world, "produce", false));
+    let (mut producer, id) = producing(command.arg(&door).arg("file").arg(&file));
+    let mut reader = python(PYTHON_HASHER);
+    let mut reader = reader.arg(&door).arg(&id).stdout(Stdio::piped()).spawn().unwrap();
+    let mut seen = None;
+    while seen.is_none() && reader.try_wait().unwrap().is_none() {
+        let frame = program.top();
+        let cells = row(&frame, &id).unwrap_or_default();
+        let delivers = frame
+            .lines()
+            .any(|line| line.split_once("delivered ").is_some_and(|(_, rest)| number(rest) > 0.0));
+        if cells.get(2) == Some(&"running") && number(cells[3]) > 0.0 && delivers {
+            seen = Some(frame);
+        }
+    }
+    let frame = seen.expect("top sees it while it runs");
+    println!("{frame}");
+    let cells = row(&frame, &id).unwrap();
+    assert_eq!((cells[1], cells[7]), ("file", "1"), "{cells:?}");
+    assert!(cells[4].ends_with("iB") && number(cells[4]) > 0.0, "{cells:?}");
+    assert!(cells[6].ends_with("iB") && number(cells[8]) >= 0.0, "{cells:?}");
+    let hash = String::from_utf8(reader.wait_with_output().unwrap().stdout).unwrap();
+    assert!(producer.wait().unwrap().success());
+    let expected = String::from_utf8(output(Command::new("sha256sum").arg(&file)).stdout).unwrap();
+    assert_eq!(hash.trim(), expected.split(' ').next().unwrap());
+    println!("{} bytes, sha256 {}", bytes.len(), hash.trim());
+    let metrics = Door::open(&door).unwrap().client().unwrap().metrics().unwrap();
+    for name in ["published_bytes_total", "door_read_bytes_total", "delivered_bytes_total"] {
+        assert_eq!(metrics.sum(name), Some(bytes.len() as f64), "{name}");
+    }
+}
+
 #[test]
 fn a_file_goes_from_python_to_c() {
     if !has("cc") || !has("python3") {

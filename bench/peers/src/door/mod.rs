@@ -1,7 +1,12 @@
 //! The command `peers door`: other ways between processes under the loop, load and report of
 //! `bench door`.
 
+#[cfg(feature = "aeron")]
+mod aeron;
+mod broker;
 mod iceoryx;
+mod nats;
+mod redis;
 mod streams;
 
 use std::ffi::OsString;
@@ -16,9 +21,18 @@ use crate::common::params::usage;
 use crate::common::report::Outcome;
 use crate::common::{Failure, print};
 use iceoryx::Iceoryx;
+use nats::Nats;
 use streams::{Pipes, Sockets};
 
-const IMPLEMENTATIONS: &[&str] = &["iceoryx2", "socket", "pipe"];
+const IMPLEMENTATIONS: &[&str] = &[
+    "iceoryx2",
+    #[cfg(feature = "aeron")]
+    "aeron",
+    "socket",
+    "pipe",
+];
+/// Those that are measured when they are asked for: each starts a broker, which must be installed.
+const BROKERS: &[&str] = &["redis", "redis-streams", "nats"];
 
 pub const HELP: &str = "\
 peers door: other ways between processes under the loop of `bench door`
@@ -31,9 +45,11 @@ Usage: peers door [options]
                       socket    a Unix socket for each reader, chunks of equal length one after
                                 the other; polled readers do not block in it
                       pipe      the same over pipes of 1 MiB
-                      Aeron is not here: its Rust crates (rusteron) build the C library with cmake
-                      and libclang, or fetch it ready made, and a benchmark of this repository
-                      needs nothing but cargo and a C compiler
+                      aeron     aeron:ipc, polled only; if this was built with the feature
+                                `aeron`, which needs cmake and libclang
+                      redis, redis-streams, nats
+                                a broker of its own, on the readers' cpu; --wait blocked only, and
+                                not among all: they must be installed
 
 ";
 
@@ -46,15 +62,16 @@ pub fn command(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Fail
     if arguments.next_if(|word| word == "producer").is_some() {
         return produce(arguments);
     }
-    let Some(load) = Load::parse(IMPLEMENTATIONS, arguments, |_, _| Ok(false))? else {
+    #[cfg(feature = "aeron")]
+    if arguments.next_if(|word| word == "driver").is_some() {
+        return aeron::drive(arguments);
+    }
+    let Some(load) = Load::parse(&names(), arguments, |_, _| Ok(false))? else {
         print(&format!("{HELP}{LOAD_HELP}  --help\n"));
         return Ok(());
     };
     for _ in 0..load.rounds {
-        for implementation in IMPLEMENTATIONS {
-            if load.only.is_some_and(|only| only != *implementation) {
-                continue;
-            }
+        for implementation in load.only.map_or(IMPLEMENTATIONS.to_vec(), |only| vec![only]) {
             let outcome = measured(&load.of(implementation))?;
             let found = Found { implementation, outcome };
             report::write_files("peers", &load, &found)?;
@@ -64,11 +81,20 @@ pub fn command(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Fail
     Ok(())
 }
 
+fn names() -> Vec<&'static str> {
+    [IMPLEMENTATIONS, BROKERS].concat()
+}
+
 fn measured(load: &Load) -> Result<Outcome, Failure> {
     let words = &["door", "producer"];
     match load.plan.implementation {
         "iceoryx2" => measure::<Iceoryx>(load, words),
+        #[cfg(feature = "aeron")]
+        "aeron" => measure::<aeron::OverIpc>(load, words),
         "socket" => measure::<Sockets>(load, words),
+        "redis" => measure::<redis::PubSub>(load, words),
+        "redis-streams" => measure::<redis::Streams>(load, words),
+        "nats" => measure::<Nats>(load, words),
         _ => measure::<Pipes>(load, words),
     }
 }
@@ -76,7 +102,7 @@ fn measured(load: &Load) -> Result<Outcome, Failure> {
 /// `peers door producer`, which `peers door` starts.
 fn produce(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure> {
     let mut words = Vec::new();
-    let load = Load::parse(IMPLEMENTATIONS, arguments, |name, parser| {
+    let load = Load::parse(&names(), arguments, |name, parser| {
         if name == "word" {
             words.push(parser.value().map_err(usage)?.string().map_err(usage)?);
         }
@@ -88,7 +114,12 @@ fn produce(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure>
     };
     match load.plan.implementation {
         "iceoryx2" => producer::run::<Iceoryx>(&load, &words),
+        #[cfg(feature = "aeron")]
+        "aeron" => producer::run::<aeron::OverIpc>(&load, &words),
         "socket" => producer::run::<Sockets>(&load, &words),
+        "redis" => producer::run::<redis::PubSub>(&load, &words),
+        "redis-streams" => producer::run::<redis::Streams>(&load, &words),
+        "nats" => producer::run::<Nats>(&load, &words),
         _ => producer::run::<Pipes>(&load, &words),
     }
 }

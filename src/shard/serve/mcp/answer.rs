@@ -313,6 +313,10 @@ impl<R: Reactor + 'static> Shard<R> {
         if matches!(outlet, Outlet::Stream(_)) || tells_parts {
             self.serve.as_mut().expect("as above").close_notice();
         }
+        // With its first part an answer that was still open has become a stream.
+        let serve = self.serve.as_mut().expect("as above");
+        let Some(call) = serve.mcp.calls.get(handle) else { return };
+        let outlet = call.outlet;
         match outlet {
             Outlet::Nowhere => return self.keep_answer(handle, bytes),
             Outlet::Open(id) => {

@@ -79,6 +79,9 @@ impl Keep {
     pub fn new(owner: Principal, tool: Arc<ToolSpec>, role: Role) -> Keep {
         let content = match role {
             Role::Door => Content::Window(Window::new()),
+            Role::Answer(_) | Role::Task(_) if tool.is_relayed => {
+                Content::All(Collected::relaying())
+            }
             Role::Answer(_) | Role::Task(_) => Content::All(Collected::new()),
         };
         Keep {
@@ -104,8 +107,12 @@ impl Keep {
         if chunk.kind == Kind::Log {
             return; // It was told.
         }
+        #[cfg(feature = "agent")]
+        if self.tool.has_parts {
+            return self.take_part(chunk);
+        }
         if let Content::All(collected) = &mut self.content {
-            if collected.push(chunk.kind == Kind::Content, chunk.more, chunk.data) {
+            if collected.push_chunk(chunk.kind, chunk.more, chunk.data) {
                 return;
             }
             let collected = std::mem::take(collected);
@@ -123,6 +130,32 @@ impl Keep {
         if let Content::Window(window) = &mut self.content {
             window.push(chunk.data);
             self.is_full = window.room() == 0 || matches!(self.role, Role::Answer(_));
+        }
+    }
+
+    /// Of a run of an agent: the answer is what its model has said last; who reads it piece by
+    /// piece reads its parts, each a line.
+    #[cfg(feature = "agent")]
+    fn take_part(&mut self, chunk: &Chunk<'_>) {
+        use crate::agent::{Body, Part, Partial, part_name};
+        if let Content::Window(window) = &mut self.content {
+            window.push(chunk.data);
+            window.push(b"\n");
+            self.is_full = window.room() == 0;
+            return;
+        }
+        match part_name(chunk.key) {
+            Some("StepStarted") => self.content = Content::All(Collected::new()),
+            Some("TextDelta") => {
+                let said = Part::parse(chunk.data).map(|part| part.body);
+                let Ok(Body::Partial(Partial::TextDelta { delta, .. })) = said else { return };
+                if let Content::All(collected) = &mut self.content
+                    && !collected.push(false, false, delta.as_bytes())
+                {
+                    self.content = Content::Beginning(std::mem::take(collected));
+                }
+            }
+            _ => {}
         }
     }
 

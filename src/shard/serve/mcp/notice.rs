@@ -12,7 +12,7 @@ use std::rc::Rc;
 
 use super::super::Serve;
 use super::super::connection::Connection;
-use super::call::{Asker, Outlet};
+use super::call::{Asker, Outlet, Stage};
 use super::{Due, Ear, News, Part};
 use crate::base::{Handle, SubscriberId};
 use crate::endpoint::StreamBody;
@@ -21,6 +21,7 @@ use crate::limits;
 use crate::mcp::{Level, Version, notify};
 use crate::reactor::ConnectionId;
 use crate::shard::{Chunk, Delivery, Reported};
+use crate::trace::Transport;
 use crate::wire::http1::{begin_chunk, end_chunk};
 use crate::wire::sse;
 
@@ -133,7 +134,10 @@ impl Serve {
                 }
             }
             Ear::Call(handle) if chunk.kind == Kind::Log => self.hear_log(handle, chunk),
+            // Structured content comes whole, with the answer.
+            Ear::Call(handle) if chunk.kind == Kind::Json && self.is_relayed(handle) => {}
             Ear::Call(handle) => {
+                self.deliveries.note(chunk.published_at, Transport::Mcp, 1);
                 if !self.mcp.notice.push(handle, chunk, progress) {
                     self.close_notice();
                     self.mcp.notice.push(handle, chunk, progress);
@@ -142,6 +146,13 @@ impl Serve {
                 self.queued_bytes += chunk.data.len();
             }
         }
+    }
+
+    /// Does this call run a tool of another server?
+    fn is_relayed(&self, handle: Handle) -> bool {
+        let stage = self.mcp.calls.get(handle).map(|call| &call.stage);
+        let Some(Stage::Runs(keep)) = stage else { return false };
+        self.mcp.keeps.get(*keep).is_some_and(|keep| keep.tool.is_relayed)
     }
 
     /// Anything else.
@@ -215,14 +226,10 @@ impl Serve {
         let has_blocks = notice.pieces.iter().any(|piece| piece.kind == Kind::Content);
         let message = has_blocks.then_some("");
         let note = notify::Progress {
-            token,
-            progress: call.reached.rising.next(wanted),
             total,
             message,
             percentage: notice.progress.and_then(|progress| progress.percentage()),
-            context: None,
-            gap: None,
-            task: None,
+            ..notify::Progress::new(token, call.reached.rising.next(wanted))
         };
         // Who takes partial results is not told everything twice.
         let is_whole = note.total.is_some_and(|total| wanted >= total);
@@ -300,14 +307,11 @@ impl Serve {
             return;
         }
         let note = notify::Progress {
-            token,
-            progress: call.reached.rising.next(progress.progress),
             total: progress.total,
             message,
             percentage: progress.percentage(),
             context,
-            gap: None,
-            task: None,
+            ..notify::Progress::new(token, call.reached.rising.next(progress.progress))
         };
         let is_whole = note.total.is_some_and(|total| progress.progress >= total);
         self.tell_or_hold(handle, is_whole, |out| {
@@ -327,12 +331,6 @@ impl Serve {
         let Some(token) = &tokens.progress else { return };
         let last = call.reached.rising.last().unwrap_or(0.0);
         let note = notify::Progress {
-            token,
-            progress: call.reached.rising.next(last),
-            total: None,
-            message: None,
-            percentage: None,
-            context: None,
             gap: Some(notify::Gap {
                 from_seq: gap.from_seq,
                 to_seq: gap.to_seq,
@@ -340,7 +338,7 @@ impl Serve {
                 byte_count: gap.byte_count,
                 reason: gap.reason.name(),
             }),
-            task: None,
+            ..notify::Progress::new(token, call.reached.rising.next(last))
         };
         if self.notify(handle, |out| notify::progress(out, &note, [].into_iter())) {
             self.mcp.counts.gaps += 1;

@@ -271,6 +271,7 @@ impl<R: Reactor + 'static> Shard<R> {
         spec: SubscribeSpec,
         ear: Ear,
     ) -> Result<SubscriberId, SubscribeError> {
+        self.keep_for_reader(execution.slot.index);
         let EngineReply::Subscribed(result) = self.ask_at_once(Event::Subscribe(execution, spec))
         else {
             unreachable!("the answer fits the question");

@@ -1,0 +1,246 @@
+//! Both ends on one thread: says what is due, and reads what has come, in turns.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use mio::unix::SourceFd;
+use mio::{Events, Interest, Poll, Token};
+
+use super::model::Model;
+use super::reader::{READ_BYTES, Reader, Way};
+use crate::common::Failure;
+use crate::common::machine::{now_ns, preemption_count};
+use crate::common::report::{Measured, Outcome, histogram_of};
+use crate::common::serve::load::Load;
+use crate::common::serve::plan::Plan;
+
+/// How long everything together may take beyond what was planned.
+const OVERDUE_NS: u64 = 60_000_000_000;
+/// Said in one go where there is no rate, before what has come is looked at.
+const BURST_DELTAS: u32 = 64;
+
+/// The model and its readers.
+pub struct Ends<'a> {
+    load: &'a Load,
+    way: Way,
+    model: Model,
+    readers: Vec<Reader>,
+    /// Deltas that were said in each run.
+    said: Vec<u64>,
+    /// When the last word was said.
+    finished_ns: Vec<u64>,
+    plan: Plan,
+    /// The next delta, and in which run it is.
+    due_ns: Option<u64>,
+    next_run: usize,
+    samples_ns: Vec<u32>,
+    /// Of each run: its latencies, added up, and how many they are.
+    sums: Vec<(u64, u64)>,
+    end_samples_ns: Vec<u32>,
+    buffer: Box<[u8]>,
+}
+
+/// What came.
+pub struct Heard {
+    /// Of each delta; or how many there were.
+    pub outcome: Outcome,
+    /// Of the ends of runs.
+    pub end: Histogram<u64>,
+    /// Deltas that were said.
+    pub deltas: u64,
+    /// The mean latency of the fastest run, and of the slowest.
+    pub run_means_ns: (u64, u64),
+}
+
+impl<'a> Ends<'a> {
+    /// Nobody has asked yet.
+    ///
+    /// # Errors
+    /// [`Failure`].
+    pub fn open(load: &'a Load, way: Way) -> Result<Ends<'a>, Failure> {
+        let runs = load.connections as usize;
+        let (warmup, counted) = load.chunks();
+        // Touched now, so that no page is for the first time during the run.
+        let mut samples_ns = vec![u32::MAX; (warmup + counted) as usize];
+        samples_ns.clear();
+        Ok(Ends {
+            load,
+            way,
+            model: Model::open(load)?,
+            readers: Vec::with_capacity(runs),
+            said: vec![0; runs],
+            finished_ns: vec![0; runs],
+            plan: Plan::new(load),
+            due_ns: None,
+            next_run: 0,
+            samples_ns,
+            sums: vec![(0, 0); runs],
+            end_samples_ns: Vec::with_capacity(runs),
+            buffer: vec![1; READ_BYTES].into_boxed_slice(),
+        })
+    }
+
+    /// Where the model listens.
+    pub fn model_address(&self) -> SocketAddr {
+        self.model.address()
+    }
+
+    /// Has every run begin: each asks the model before the next does.
+    ///
+    /// # Errors
+    /// [`Failure::Failed`].
+    pub fn ask_all(&mut self, between: SocketAddr) -> Result<(), Failure> {
+        for index in 0..self.load.connections as usize {
+            self.readers.push(Reader::ask(between, self.way, index)?);
+            self.model.take_request()?;
+        }
+        Ok(())
+    }
+
+    /// Says everything and reads everything.
+    ///
+    /// # Errors
+    /// [`Failure::Failed`] if something is lost or does not come.
+    pub fn run(mut self) -> Result<Heard, Failure> {
+        let failed = |error: io::Error| Failure::Failed(format!("epoll: {error}"));
+        let mut poll = Poll::new().map_err(failed)?;
+        for (index, reader) in self.readers.iter().enumerate() {
+            let fd = reader.socket.as_raw_fd();
+            let registry = poll.registry();
+            let registered =
+                registry.register(&mut SourceFd(&fd), Token(index), Interest::READABLE);
+            registered.map_err(failed)?;
+        }
+        let mut events = Events::with_capacity(self.readers.len());
+        let preemptions_before = preemption_count();
+        let begun_ns = now_ns();
+        self.plan.begin(Plan::origin(begun_ns));
+        self.due_ns = self.plan.next(begun_ns);
+        let planned_ns = (self.load.warmup + self.load.duration).as_nanos() as u64;
+        let deadline_ns = begun_ns + planned_ns + OVERDUE_NS;
+        let (mut finished, mut ended) = (0, 0);
+        while ended < self.readers.len() {
+            let now = now_ns();
+            match self.due_ns {
+                Some(_) => self.say(now)?,
+                None if finished < self.readers.len() => {
+                    finished += usize::from(self.finish(finished)?);
+                }
+                None if now > deadline_ns => {
+                    let left = self.readers.len() - ended;
+                    return Err(Failure::Failed(format!("{left} runs do not end")));
+                }
+                None => {}
+            }
+            match poll.poll(&mut events, Some(Duration::ZERO)) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                result => result.map_err(failed)?,
+            }
+            for event in &events {
+                ended += usize::from(self.read(event.token().0)?);
+            }
+        }
+        let preemptions = preemption_count() - preemptions_before;
+        self.heard(begun_ns, preemptions)
+    }
+
+    /// Says the last word in a run; false: there is no room for it yet.
+    fn finish(&mut self, run: usize) -> Result<bool, Failure> {
+        let is_said = self.model.finish(run)?;
+        self.finished_ns[run] = now_ns();
+        Ok(is_said)
+    }
+
+    /// Says what is due.
+    #[inline]
+    fn say(&mut self, now: u64) -> Result<(), Failure> {
+        let mut left = BURST_DELTAS;
+        while let Some(due_ns) = self.due_ns.filter(|due_ns| *due_ns <= now) {
+            let run = self.next_run;
+            let is_said = self.model.say(run, due_ns)?;
+            if !is_said && !self.plan.is_flat_out() {
+                return Ok(()); // It is due still, and its time is what it was.
+            }
+            self.said[run] += u64::from(is_said);
+            self.next_run = (run + 1) % self.readers.len();
+            self.due_ns = self.plan.next(now);
+            left -= 1;
+            if left == 0 {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads until it is empty: epoll tells of it again only when more comes. Has the run ended?
+    #[inline]
+    fn read(&mut self, index: usize) -> Result<bool, Failure> {
+        let reader = &mut self.readers[index];
+        if reader.has_ended {
+            return Ok(false);
+        }
+        let said = self.said[index];
+        loop {
+            let (samples_ns, mut seq) = (&mut self.samples_ns, reader.heard);
+            let (sum_ns, count_of_run) = &mut self.sums[index];
+            let mut received_ns = 0;
+            let is_flat_out = self.plan.is_flat_out();
+            let way = self.way;
+            let count = reader.read(&mut self.buffer, |due_ns| {
+                seq += 1;
+                // The end repeats what was said; and who hears of steps only hears that alone.
+                if way == Way::Iterate || seq > said || is_flat_out {
+                    return;
+                }
+                if received_ns == 0 {
+                    received_ns = now_ns();
+                }
+                let latency_ns = received_ns.saturating_sub(due_ns).min(u64::from(u32::MAX));
+                samples_ns.push(latency_ns as u32);
+                (*sum_ns, *count_of_run) = (*sum_ns + latency_ns, *count_of_run + 1);
+            })?;
+            if reader.has_ended {
+                let took_ns = now_ns().saturating_sub(self.finished_ns[index]);
+                self.end_samples_ns.push(took_ns.min(u64::from(u32::MAX)) as u32);
+                let is_missing = self.way != Way::Iterate && reader.heard < said;
+                if is_missing {
+                    let (heard, way) = (reader.heard, self.way.name());
+                    let text = format!("{way}: run {index}: {heard} of {said} deltas came");
+                    return Err(Failure::Failed(text));
+                }
+                return Ok(true);
+            }
+            if count < self.buffer.len() {
+                return Ok(false);
+            }
+        }
+    }
+
+    fn heard(self, begun_ns: u64, preemptions: u64) -> Result<Heard, Failure> {
+        let deltas: u64 = self.said.iter().sum();
+        let end = histogram_of(&self.end_samples_ns);
+        let (warmup, counted) = self.load.chunks();
+        let measured = match self.plan.is_flat_out() || self.way == Way::Iterate {
+            true => {
+                // From the first to the last: all of them came by then.
+                let elapsed_ns = now_ns() - Plan::origin(begun_ns);
+                Measured::Throughput { chunks: deltas, deliveries: deltas, elapsed_ns }
+            }
+            false => {
+                let samples_ns = self.samples_ns[warmup as usize..].to_vec();
+                let histogram = histogram_of(&samples_ns);
+                Measured::Latency { chunks: counted, samples_ns, histogram }
+            }
+        };
+        if deltas == 0 {
+            return Err(Failure::Failed("nothing was said in the time that is counted".into()));
+        }
+        let means =
+            self.sums.iter().filter(|(_, count)| *count > 0).map(|(sum, count)| sum / count);
+        let run_means_ns = (means.clone().min().unwrap_or(0), means.max().unwrap_or(0));
+        Ok(Heard { outcome: Outcome { measured, preemptions }, end, deltas, run_means_ns })
+    }
+}

@@ -1,0 +1,130 @@
+//! Counts instructions of a process under valgrind, and says which compiler made it.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use super::operations::Operation;
+use crate::common::Failure;
+
+/// How often an operation is done by the first process: rings have come round by then, and all
+/// memory that is ever touched was touched.
+const TIMES_FEW: u64 = 3_000;
+/// How often more by the second.
+const TIMES_MORE: u64 = 10_000;
+const COMPILER: &[u8] = b"rustc version ";
+
+fn failed(text: String) -> Failure {
+    Failure::Failed(format!("instructions: {text}"))
+}
+
+/// Can anything be counted here?
+pub fn has_valgrind() -> bool {
+    let version = Command::new("valgrind").arg("--version").stdout(Stdio::null()).status();
+    version.is_ok_and(|status| status.success())
+}
+
+/// What this program was made by: the compiler leaves its name in what it makes.
+///
+/// # Errors
+/// [`Failure::Environment`] if this program can not be read.
+pub fn made_by() -> Result<String, Failure> {
+    let cannot = |error: std::io::Error| Failure::Environment(format!("this program: {error}"));
+    let bytes = std::fs::read(std::env::current_exe().map_err(cannot)?).map_err(cannot)?;
+    let compiler = compiler_of(&bytes).unwrap_or_else(|| "an unknown rustc".to_owned());
+    let profile = if cfg!(debug_assertions) { "with debug assertions" } else { "release" };
+    Ok(format!("{compiler}, {profile}"))
+}
+
+/// `rustc 1.95.0`: what stands before a digit, as these words stand in ours, too.
+fn compiler_of(program: &[u8]) -> Option<String> {
+    let mut windows = program.windows(COMPILER.len() + 1);
+    let starts = |window: &[u8]| window.starts_with(COMPILER);
+    let at = windows.position(|w| starts(w) && w[COMPILER.len()].is_ascii_digit())?;
+    let version = program[at + COMPILER.len()..].iter();
+    let version: Vec<u8> = version.copied().take_while(u8::is_ascii_graphic).collect();
+    Some(format!("rustc {}", String::from_utf8(version).ok()?))
+}
+
+/// Instructions of each operation, by its name.
+///
+/// # Errors
+/// [`Failure::Failed`] with what valgrind said.
+pub fn all(wanted: &[&Operation]) -> Result<BTreeMap<String, f64>, Failure> {
+    let mut counts = BTreeMap::new();
+    for operation in wanted {
+        // Both at once: they do not disturb each other's counts.
+        let few = Counted::start(operation.name, TIMES_FEW)?;
+        let many = Counted::start(operation.name, TIMES_FEW + TIMES_MORE)?;
+        let (few, many) = (few.finish()?, many.finish()?);
+        let more = many.checked_sub(few);
+        let more = more.ok_or_else(|| failed(format!("{}: more took less", operation.name)))?;
+        let each = more as f64 / TIMES_MORE as f64;
+        counts.insert(operation.name.to_owned(), (each * 10.0).round() / 10.0);
+    }
+    Ok(counts)
+}
+
+/// A process that is being counted.
+struct Counted {
+    process: std::process::Child,
+    name: &'static str,
+    path: PathBuf,
+}
+
+impl Counted {
+    fn start(name: &'static str, times: u64) -> Result<Counted, Failure> {
+        let program = std::env::current_exe()
+            .map_err(|error| Failure::Environment(format!("where am I? {error}")))?;
+        let file = format!("streamdoor-instructions-{}-{times}", std::process::id());
+        let path = std::env::temp_dir().join(file);
+        let mut command = Command::new("valgrind");
+        command.arg("--quiet").arg("--tool=callgrind");
+        command.arg(format!("--callgrind-out-file={}", path.display()));
+        command.arg(program).args(["instructions", "run", name, "--times", &times.to_string()]);
+        let process = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let process = process.spawn().map_err(|error| failed(format!("valgrind: {error}")))?;
+        Ok(Counted { process, name, path })
+    }
+
+    fn finish(self) -> Result<u64, Failure> {
+        let Counted { process, name, path } = self;
+        let output = process.wait_with_output().map_err(|error| failed(error.to_string()))?;
+        let counted = std::fs::read_to_string(&path);
+        let _ = std::fs::remove_file(&path); // What is left over is in nobody's way.
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr);
+            return Err(failed(format!("{name} under valgrind: {}: {said}", output.status)));
+        }
+        let counted = counted.map_err(|error| failed(format!("{}: {error}", path.display())))?;
+        total_of(&counted).ok_or_else(|| no_total(&path))
+    }
+}
+
+fn no_total(path: &Path) -> Failure {
+    failed(format!("{} has no line totals", path.display()))
+}
+
+/// The sum that callgrind writes at the end of its file.
+fn total_of(counted: &str) -> Option<u64> {
+    let numbers = counted.lines().rev().find_map(|line| line.strip_prefix("totals:"))?;
+    numbers.split_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_total_of_a_profile_is_its_last_line() {
+        assert_eq!(total_of("events: Ir\nfn=(1) main\n4 7\ntotals: 1234567\n"), Some(1_234_567));
+        assert_eq!(total_of("events: Ir\n"), None);
+    }
+
+    #[test]
+    fn a_program_knows_its_compiler() {
+        let program = b"\0rustc version \0\x01rustc version 1.95.0 (59807616e 2026-04-14)\0";
+        assert_eq!(compiler_of(program).as_deref(), Some("rustc 1.95.0"));
+        assert!(made_by().unwrap().starts_with("rustc 1."), "{}", made_by().unwrap());
+    }
+}

@@ -1,0 +1,158 @@
+//! The command `bench instructions`: how many instructions one hot operation takes, and whether
+//! that is still what was recorded.
+//!
+//! Time differs from run to run on a machine that others use, too; the number of instructions does
+//! not. Each operation (`operations.rs`) is done so many times by a process of its own under
+//! valgrind's callgrind, and more often by another one: what the second takes more is the
+//! operation's, and what starting and setting up takes is not in it (`count.rs`). `records.rs`
+//! reads and writes files of counts and compares: `counts.toml` of the build that the tests have,
+//! which is what `tools/test` looks at, and `release.toml` of the one that is shipped.
+
+mod count;
+mod operations;
+mod records;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use lexopt::{Arg, Parser};
+
+use crate::common::params::{number, text, usage};
+use crate::common::{Failure, print};
+use operations::{ALL, Operation};
+use records::Records;
+
+const TIMES_MAX: u64 = 10_000_000;
+
+const HELP: &str = "\
+bench instructions: instructions of one hot operation each, counted by valgrind's callgrind
+
+Usage: bench instructions [options]
+       bench instructions run NAME --times N     does one so often; what is counted
+
+  --check FILE        compare with what FILE says; fails if an operation takes more or fewer than
+                      its tolerance allows, if one is not recorded, or one that is does not exist
+  --record FILE       write the counts there, to be compared with
+  --only WORDS        only operations whose names contain one of these, such as encode,publish
+  --help
+
+How to record anew, after a change that is meant to cost what it costs: what tools/test compares,
+and what is shipped:
+  cargo run --profile test --all-features --bin bench -- \\
+      instructions --record bench/instructions/counts.toml
+  cargo run --release --bin bench -- instructions --record bench/instructions/release.toml
+
+Counts of one compiler and one profile say nothing about another's: with these nothing is compared,
+and the last line says so (\"not run: …\"), as it does where valgrind is missing.
+";
+
+/// What is to be done with the counts.
+enum Task {
+    Print,
+    Check(PathBuf),
+    Record(PathBuf),
+}
+
+/// Runs `bench instructions` with what follows these words.
+///
+/// # Errors
+/// [`Failure`].
+pub fn command(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure> {
+    let mut arguments = arguments.into_iter().peekable();
+    if arguments.next_if(|word| word == "run").is_some() {
+        return run_one(arguments);
+    }
+    let (mut task, mut words) = (Task::Print, Vec::new());
+    let mut parser = Parser::from_args(arguments);
+    while let Some(argument) = parser.next().map_err(usage)? {
+        match argument {
+            Arg::Long("help") | Arg::Short('h') => {
+                print(&format!("{HELP}{}", listed()));
+                return Ok(());
+            }
+            Arg::Long("check") => task = Task::Check(parser.value().map_err(usage)?.into()),
+            Arg::Long("record") => task = Task::Record(parser.value().map_err(usage)?.into()),
+            Arg::Long("only") => {
+                let text = text(&mut parser, "--only")?;
+                words = text.split(',').map(str::to_owned).collect();
+            }
+            other => return Err(usage(other.unexpected())),
+        }
+    }
+    let is_wanted = |operation: &&Operation| {
+        words.is_empty() || words.iter().any(|word| operation.name.contains(word.as_str()))
+    };
+    let wanted: Vec<&Operation> = ALL.iter().filter(is_wanted).collect();
+    if wanted.is_empty() {
+        return Err(Failure::Usage(format!("--only {}: no operation has it", words.join(","))));
+    }
+    carry_out(&task, &wanted)
+}
+
+fn carry_out(task: &Task, wanted: &[&Operation]) -> Result<(), Failure> {
+    let recorded = match task {
+        Task::Check(path) => Some(Records::read(path)?),
+        Task::Print | Task::Record(_) => None,
+    };
+    if !count::has_valgrind() {
+        print("not run: valgrind is not installed\n");
+        return Ok(());
+    }
+    let made_by = count::made_by()?;
+    if let Some(recorded) = &recorded
+        && recorded.made_by != made_by
+    {
+        let theirs = &recorded.made_by;
+        print(&format!("not run: the counts are of {theirs}, and this program is of {made_by}\n"));
+        return Ok(());
+    }
+    let counts = count::all(wanted)?;
+    match (task, recorded) {
+        (Task::Record(path), _) => {
+            let records = Records { made_by, counts, ..Records::empty() };
+            records.write(path)?;
+            print(&records.to_text());
+            Ok(())
+        }
+        (_, None) => {
+            print(&Records { made_by, counts, ..Records::empty() }.to_text());
+            Ok(())
+        }
+        (_, Some(recorded)) => {
+            let is_whole = wanted.len() == ALL.len();
+            let (report, is_good) = recorded.compare(&counts, is_whole);
+            print(&report);
+            let text = "instructions have changed; if that is meant, record them anew (see --help)";
+            if is_good { Ok(()) } else { Err(Failure::Failed(text.into())) }
+        }
+    }
+}
+
+/// `bench instructions run`, which is what is counted.
+fn run_one(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure> {
+    let (mut operation, mut times) = (None, None);
+    let mut parser = Parser::from_args(arguments);
+    while let Some(argument) = parser.next().map_err(usage)? {
+        match argument {
+            Arg::Value(name) if operation.is_none() => {
+                let found = ALL.iter().find(|operation| name == operation.name);
+                let unknown = || Failure::Usage(format!("{name:?} is no operation"));
+                operation = Some(found.ok_or_else(unknown)?);
+            }
+            Arg::Long("times") => times = Some(number(&mut parser, "--times", 1, TIMES_MAX)?),
+            other => return Err(usage(other.unexpected())),
+        }
+    }
+    let (Some(operation), Some(times)) = (operation, times) else {
+        return Err(Failure::Usage("run: the name of an operation, and --times".into()));
+    };
+    (operation.run)(times).map_err(Failure::Environment)
+}
+
+fn listed() -> String {
+    let mut text = String::from("\nOperations:\n");
+    for Operation { name, what, .. } in ALL {
+        text += &format!("  {name:<20}{what}\n");
+    }
+    text
+}

@@ -1,0 +1,268 @@
+//! The hot operations: each sets up what it needs and is done so many times.
+//!
+//! A count is of one time, with what cannot be had without it: to deliver, something has to be
+//! published. All are done on one thread, over mio (valgrind knows no io_uring), with a seed, and
+//! nobody reads the machine's memory meanwhile, so that a count is the same every time.
+
+use std::hint::black_box;
+use std::time::Duration;
+
+use streamdoor::base::{ExecutionId, Instant};
+use streamdoor::engine::wheel::Wheel;
+use streamdoor::engine::{Kind, Policy, SubscribeSpec};
+use streamdoor::mcp::notify::{self, Progress};
+use streamdoor::memory::RingPoolConfig;
+use streamdoor::reactor::Choice;
+use streamdoor::shard::{Delivery, ExecuteOptions, MemoryWatch, Shard, ShardConfig};
+use streamdoor::tool::{Prepared, Work};
+use streamdoor::wire::events::{Chunk, Event};
+use streamdoor::wire::http1::{self, RequestReader};
+use streamdoor::wire::jsonrpc::Id;
+use streamdoor::wire::sse::{self, Cursor};
+
+/// One of them.
+pub struct Operation {
+    /// What it is called.
+    pub name: &'static str,
+    /// What it is.
+    pub what: &'static str,
+    /// Does it so often.
+    pub run: fn(u64) -> Result<(), String>,
+}
+
+/// All of them.
+pub const ALL: &[Operation] = &[
+    Operation { name: "publish", what: "a chunk by hand, that nobody follows", run: publish },
+    Operation { name: "deliver-1", what: "the same, given to a closure", run: deliver_one },
+    Operation { name: "deliver-16", what: "the same, given to 16 closures", run: deliver_many },
+    Operation { name: "deliver-batch", what: "64 chunks at once, to one closure", run: batch },
+    Operation { name: "deliver-remote", what: "a chunk, polled from its ring", run: remote },
+    Operation { name: "encode-ndjson", what: "a chunk as a line of JSON", run: encode_line },
+    Operation { name: "encode-sse", what: "a chunk as an event, in its frame", run: encode_sse },
+    Operation { name: "wheel-cancel", what: "a timer is armed and cancelled", run: wheel_cancel },
+    Operation { name: "wheel-fire", what: "a timer is armed and fires", run: wheel_fire },
+    Operation { name: "mcp-progress", what: "a notification of one chunk", run: mcp_progress },
+    #[cfg(feature = "agent")]
+    Operation { name: "agent-part", what: "a text delta as a part", run: agent_part },
+    Operation { name: "http-request", what: "a request is read", run: http_request },
+];
+
+const PAYLOAD: &[u8; 100] = b"the quick brown fox jumps over the lazy dog, the quick brown fox \
+    jumps over the lazy dog, the quick ";
+const EXECUTION: &str = "01-0123456789abcdef";
+/// Other timers in the wheel: one for each connection, say.
+const TIMERS_OTHER: u64 = 1_000;
+
+fn shard() -> Result<(Shard, ExecutionId), String> {
+    let config = ShardConfig {
+        rings: RingPoolConfig { prealloc_bytes: 0, ..Default::default() },
+        reactor: Choice::Mio,
+        memory: MemoryWatch::ByHand,
+        seed: Some(1),
+        ..Default::default()
+    };
+    let (mut shard, _) = Shard::new(config).map_err(|error| error.to_string())?;
+    let prepared = Prepared::new(Work::Feed);
+    let id = shard.execute_prepared(prepared, ExecuteOptions::default());
+    let id = id.map_err(|error| error.to_string())?;
+    Ok((shard, id))
+}
+
+fn spec() -> SubscribeSpec {
+    SubscribeSpec { policy: Policy::Block, ..Default::default() }
+}
+
+fn publish(times: u64) -> Result<(), String> {
+    deliver(0, times)
+}
+
+fn deliver_one(times: u64) -> Result<(), String> {
+    deliver(1, times)
+}
+
+fn deliver_many(times: u64) -> Result<(), String> {
+    deliver(16, times)
+}
+
+fn deliver(subscribers: u32, times: u64) -> Result<(), String> {
+    let (mut shard, id) = shard()?;
+    for _ in 0..subscribers {
+        let closure = |delivery: &Delivery<'_>| {
+            black_box(delivery);
+        };
+        shard.subscribe(id, spec(), closure).map_err(|error| error.to_string())?;
+    }
+    for _ in 0..times {
+        let now = shard.now();
+        let published = shard.publish_at(id, Kind::Output, 0, black_box(PAYLOAD), now);
+        published.map_err(|error| error.to_string())?;
+        shard.turn();
+    }
+    Ok(())
+}
+
+fn batch(times: u64) -> Result<(), String> {
+    let (mut shard, id) = shard()?;
+    let closure = |delivery: &Delivery<'_>| {
+        black_box(delivery);
+    };
+    shard.subscribe(id, spec(), closure).map_err(|error| error.to_string())?;
+    let batch = [black_box(&PAYLOAD[..]); 64];
+    for _ in 0..times {
+        let now = shard.now();
+        let published = shard.publish_batch(id, Kind::Output, &batch, now);
+        published.map_err(|(_, error)| error.to_string())?;
+        shard.turn();
+    }
+    Ok(())
+}
+
+fn remote(times: u64) -> Result<(), String> {
+    let (mut shard, id) = shard()?;
+    let mut subscriber = shard.subscribe_remote(id, spec()).map_err(|error| error.to_string())?;
+    for _ in 0..times {
+        let now = shard.now();
+        let published = shard.publish_at(id, Kind::Output, 0, black_box(PAYLOAD), now);
+        published.map_err(|error| error.to_string())?;
+        shard.turn();
+        let take = |delivery: Delivery<'_>| {
+            black_box(&delivery);
+        };
+        if subscriber.drain(64, take) != 1 {
+            return Err("what was published was not there to be read".to_owned());
+        }
+    }
+    Ok(())
+}
+
+fn chunk(seq: u64) -> Event<'static> {
+    Event::Chunk(Chunk {
+        execution: EXECUTION,
+        seq,
+        total_chunks: None,
+        kind: "output",
+        key: None,
+        offset: seq * PAYLOAD.len() as u64,
+        data: PAYLOAD,
+        timestamp_us: 1_763_800_000_000_000 + seq,
+        mono_ns: 1_000_000_000_000 + seq,
+    })
+}
+
+/// Numbers of chunks that all have as many digits.
+fn seqs(times: u64) -> std::ops::Range<u64> {
+    1_000_000..1_000_000 + times
+}
+
+fn encode_line(times: u64) -> Result<(), String> {
+    let mut out = Vec::with_capacity(4 << 10);
+    for seq in seqs(times) {
+        out.clear();
+        black_box(chunk(seq)).write_line(&mut out);
+        black_box(&out);
+    }
+    Ok(())
+}
+
+fn encode_sse(times: u64) -> Result<(), String> {
+    let mut out = Vec::with_capacity(4 << 10);
+    for seq in seqs(times) {
+        out.clear();
+        let frame = http1::begin_chunk(&mut out);
+        let bytes = seq * PAYLOAD.len() as u64;
+        sse::write_cursors(&mut out, &[Cursor { execution: EXECUTION, seq, bytes, chunks: None }]);
+        sse::write_event(&mut out, &black_box(chunk(seq)));
+        out.extend_from_slice(sse::END);
+        http1::end_chunk(&mut out, frame);
+        black_box(&out);
+    }
+    Ok(())
+}
+
+/// A wheel with timers at all distances, and a time.
+fn wheel() -> Result<(Wheel<u64>, Instant), String> {
+    let now = Instant::from_nanos(1_000_000_000_000);
+    let mut wheel = Wheel::new(2 * TIMERS_OTHER as u32, now);
+    for number in 0..TIMERS_OTHER {
+        let deadline = now + Duration::from_secs(3_600 + number);
+        wheel.arm(deadline, number).map_err(|full| full.to_string())?;
+    }
+    Ok((wheel, now))
+}
+
+fn wheel_cancel(times: u64) -> Result<(), String> {
+    let (mut wheel, now) = wheel()?;
+    for number in 0..times {
+        let deadline = now + Duration::from_millis(1 + number % 30_000);
+        let timer = wheel.arm(black_box(deadline), number).map_err(|full| full.to_string())?;
+        black_box(wheel.next_deadline());
+        black_box(wheel.cancel(timer));
+    }
+    Ok(())
+}
+
+fn wheel_fire(times: u64) -> Result<(), String> {
+    let (mut wheel, mut now) = wheel()?;
+    for number in 0..times {
+        let deadline = now + Duration::from_micros(50 + 7 * (number % 30));
+        wheel.arm(black_box(deadline), number).map_err(|full| full.to_string())?;
+        now = wheel.next_deadline().ok_or("a timer is armed")?;
+        if wheel.pop_expired(now) != Some(number) || wheel.pop_expired(now).is_some() {
+            return Err("another timer has fired".to_owned());
+        }
+    }
+    Ok(())
+}
+
+fn mcp_progress(times: u64) -> Result<(), String> {
+    let token = Id::of_number(1_000);
+    let mut out = Vec::with_capacity(4 << 10);
+    for seq in seqs(times) {
+        out.clear();
+        let note = Progress::new(&token, seq as f64);
+        let offset = seq * PAYLOAD.len() as u64;
+        let chunk = notify::Chunk { seq, kind: "output", offset, data: PAYLOAD };
+        notify::progress(&mut out, &black_box(note), std::iter::once(chunk));
+        black_box(&out);
+    }
+    Ok(())
+}
+
+#[cfg(feature = "agent")]
+fn agent_part(times: u64) -> Result<(), String> {
+    use streamdoor::agent::{Body, Part, Partial};
+
+    let mut part = Part {
+        seq: 0,
+        agent_id: EXECUTION.into(),
+        step_number: 1,
+        timestamp_us: 1_763_800_000_000_000,
+        body: Body::Partial(Partial::TextDelta {
+            delta: " quick brown fox".to_owned(),
+            offset: 1_000,
+            accumulated_text: None,
+            accumulated_truncated: false,
+        }),
+    };
+    let mut out = Vec::with_capacity(4 << 10);
+    for seq in seqs(times) {
+        out.clear();
+        part.seq = seq;
+        black_box(&part).write_json(&mut out);
+        black_box(&out);
+    }
+    Ok(())
+}
+
+fn http_request(times: u64) -> Result<(), String> {
+    let request = b"POST /v1/executions HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\
+                    \r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}";
+    let mut reader = RequestReader::new();
+    for _ in 0..times {
+        let mut input = black_box(&request[..]);
+        while let Some(part) = reader.read(&mut input).map_err(|error| error.to_string())? {
+            black_box(part);
+        }
+    }
+    Ok(())
+}

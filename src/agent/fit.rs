@@ -1,0 +1,265 @@
+//! Parts that fit: how long text is in JSON, where it can be split, and what is cut of a part that
+//! is too long.
+
+use crate::agent::part::{Arguments, Body, Final, Part, Partial};
+use crate::agent::state::{StepCall, ToolExecution};
+use crate::wire::json;
+
+/// No character is longer in JSON than so many times its bytes.
+const ESCAPE_FACTOR: usize = 6;
+/// What a flag takes that says that something was cut.
+const FLAG_BYTES: usize = 32;
+
+/// Bytes of a character in JSON, as `wire::json` spells it.
+fn spelled_bytes(character: char) -> usize {
+    match character {
+        '"' | '\\' | '\n' | '\r' | '\t' | '\u{8}' | '\u{c}' => 2,
+        '\0'..'\u{20}' | '\u{7f}'..'\u{a0}' | '\u{2028}' | '\u{2029}' => 6,
+        _ => character.len_utf8(),
+    }
+}
+
+/// Bytes of the longest front of `text` that takes at most `bytes_max` in JSON, between quotes.
+pub(super) fn front_within(text: &str, bytes_max: usize) -> usize {
+    if text.len() <= bytes_max / ESCAPE_FACTOR {
+        return text.len();
+    }
+    let mut room = bytes_max;
+    for (at, character) in text.char_indices() {
+        match room.checked_sub(spelled_bytes(character)) {
+            Some(rest) => room = rest,
+            None => return at,
+        }
+    }
+    text.len()
+}
+
+/// The front of `text` that takes at most `bytes_max` in JSON, with `…` where there was more.
+pub(super) fn words(text: &str, bytes_max: usize) -> String {
+    let front = front_within(text, bytes_max);
+    if front == text.len() {
+        return text.to_owned();
+    }
+    let front = front_within(text, bytes_max - '…'.len_utf8());
+    format!("{}…", &text[..front])
+}
+
+/// The front of `text` of at most `bytes_max` bytes.
+pub(super) fn front(text: &str, bytes_max: usize) -> &str {
+    &text[..text.floor_char_boundary(bytes_max)]
+}
+
+/// Something in a part that can be cut.
+enum Long<'a> {
+    Text(&'a mut String, &'a mut bool),
+    Optional(&'a mut Option<String>, &'a mut bool),
+    Context(&'a mut Option<serde_json::Value>),
+    Arguments(&'a mut Arguments),
+    Names(&'a mut Vec<String>, &'a mut bool),
+    Calls(&'a mut Vec<StepCall>, &'a mut bool),
+}
+
+impl Part {
+    /// Cuts what is long until the part's JSON has at most `bytes_max` bytes. `scratch` is only
+    /// worked with. Where it is cut does not depend on times, nor on the part's number: runs that
+    /// say the same are cut at the same places.
+    ///
+    /// # Panics
+    /// If nothing is left to be cut: ids, names and numbers are bounded, and fit.
+    pub(super) fn fit(&mut self, bytes_max: usize, scratch: &mut Vec<u8>) {
+        loop {
+            scratch.clear();
+            self.write_json(scratch);
+            let spelled_bytes = scratch.len() + self.spare_bytes();
+            let Some(excess) = spelled_bytes.checked_sub(bytes_max + 1) else { return };
+            let mut long = self.body.long();
+            long.sort_by_key(Long::bytes);
+            let longest = long.pop().filter(|longest| longest.bytes() > 0);
+            let longest = longest.unwrap_or_else(|| panic!("{} bytes too many", excess + 1));
+            // Not far below the next one, which is the longest then.
+            let next_bytes = long.last().map_or(0, Long::bytes);
+            let share = (longest.bytes() - next_bytes).max(longest.bytes() / 2);
+            let cut_bytes = (excess + 1).min(share) + FLAG_BYTES;
+            longest.cut(cut_bytes);
+        }
+    }
+}
+
+impl Part {
+    /// What the numbers would take more that differ although the work is the same.
+    fn spare_bytes(&self) -> usize {
+        const DIGITS_MAX: usize = 20; // Of 64 bits.
+        let spare =
+            |number: u64| DIGITS_MAX - number.checked_ilog10().map_or(1, |log| log as usize + 1);
+        let inner = match &self.body {
+            Body::Partial(_) => 0,
+            Body::Final(last) => match last {
+                Final::ToolCallArgsCompleted { .. } => 0,
+                Final::ToolCallCompleted { execution, .. }
+                | Final::ToolCallFailed { execution, .. }
+                | Final::ToolCallCancelled { execution, .. } => {
+                    spare(execution.started_us) + spare(execution.duration_us)
+                }
+                Final::StepCompleted { step, .. } => spare(step.duration_us),
+                Final::ExecutionCompleted { final_state }
+                | Final::ExecutionFailed { final_state, .. }
+                | Final::ExecutionCancelled { final_state, .. } => spare(final_state.duration_us),
+            },
+        };
+        spare(self.seq) + spare(self.timestamp_us) + inner
+    }
+}
+
+impl Body {
+    fn long(&mut self) -> Vec<Long<'_>> {
+        match self {
+            Body::Partial(partial) => partial.long(),
+            Body::Final(last) => last.long(),
+        }
+    }
+}
+
+impl Partial {
+    fn long(&mut self) -> Vec<Long<'_>> {
+        match self {
+            Partial::ExecutionStarted { task, task_truncated, tools, tools_truncated, .. } => {
+                vec![Long::Text(task, task_truncated), Long::Names(tools, tools_truncated)]
+            }
+            Partial::TextDelta { accumulated_text, accumulated_truncated, .. } => {
+                vec![Long::Optional(accumulated_text, accumulated_truncated)]
+            }
+            Partial::ToolProgress { progress, .. } => vec![Long::Context(&mut progress.context)],
+            // Deltas and output are split before they are parts.
+            Partial::StepStarted
+            | Partial::ReasoningDelta { .. }
+            | Partial::ToolCallStarted { .. }
+            | Partial::ToolCallArgsDelta { .. }
+            | Partial::ToolOutputChunk { .. }
+            | Partial::Gap { .. } => Vec::new(),
+        }
+    }
+}
+
+impl Final {
+    fn long(&mut self) -> Vec<Long<'_>> {
+        match self {
+            Final::ToolCallArgsCompleted { arguments, .. } => vec![Long::Arguments(arguments)],
+            Final::ToolCallCompleted { execution, .. }
+            | Final::ToolCallFailed { execution, .. }
+            | Final::ToolCallCancelled { execution, .. } => {
+                let ToolExecution { arguments, output, output_truncated, .. } = &mut **execution;
+                vec![Long::Text(output, output_truncated), Long::Arguments(arguments)]
+            }
+            Final::StepCompleted { step, .. } => vec![
+                Long::Text(&mut step.text, &mut step.text_truncated),
+                Long::Calls(&mut step.tool_calls, &mut step.tool_calls_truncated),
+            ],
+            Final::ExecutionCompleted { final_state }
+            | Final::ExecutionFailed { final_state, .. }
+            | Final::ExecutionCancelled { final_state, .. } => {
+                vec![Long::Text(&mut final_state.text, &mut final_state.text_truncated)]
+            }
+        }
+    }
+}
+
+impl Long<'_> {
+    /// About how long it is in JSON; 0 if nothing of it can be cut.
+    fn bytes(&self) -> usize {
+        match self {
+            Long::Text(text, _) => text.chars().map(spelled_bytes).sum(),
+            Long::Optional(text, _) => text.as_ref().map_or(0, |text| text.len() + 1),
+            Long::Context(context) => context.as_ref().map_or(0, |value| spelled(value).len()),
+            Long::Arguments(Arguments::Valid(value)) => spelled(value).len(),
+            Long::Arguments(Arguments::Cut(text) | Arguments::Invalid { text, .. }) => {
+                text.chars().map(spelled_bytes).sum()
+            }
+            Long::Names(names, _) => names.iter().map(|name| name.len() + 3).sum(),
+            Long::Calls(calls, _) => calls.iter().map(call_bytes).sum(),
+        }
+    }
+
+    /// Cuts about so many bytes off its JSON, and something in any case.
+    fn cut(self, cut_bytes: usize) {
+        let rest_bytes = self.bytes().saturating_sub(cut_bytes);
+        match self {
+            Long::Text(text, is_cut) => {
+                text.truncate(front_within(text, rest_bytes));
+                *is_cut = true;
+            }
+            Long::Optional(text, is_cut) => (*text, *is_cut) = (None, true),
+            Long::Context(context) => *context = None,
+            Long::Arguments(arguments) => match arguments {
+                Arguments::Valid(value) => *arguments = Arguments::Cut(spelled(value)),
+                Arguments::Cut(text) => text.truncate(front_within(text, rest_bytes)),
+                Arguments::Invalid { text, text_truncated, .. } => {
+                    text.truncate(front_within(text, rest_bytes));
+                    *text_truncated = true;
+                }
+            },
+            Long::Names(names, is_cut) => {
+                let mut bytes = 0;
+                names.retain(|name| {
+                    bytes += name.len() + 3;
+                    bytes <= rest_bytes
+                });
+                *is_cut = true;
+            }
+            Long::Calls(calls, is_cut) => {
+                let mut bytes = 0;
+                calls.retain(|call| {
+                    bytes += call_bytes(call);
+                    bytes <= rest_bytes
+                });
+                *is_cut = true;
+            }
+        }
+    }
+}
+
+fn call_bytes(call: &StepCall) -> usize {
+    const AROUND: usize = r#"{"id":"","name":"","outcome":"completed"},"#.len();
+    call.id.len() + call.name.len() + AROUND
+}
+
+fn spelled(value: &serde_json::Value) -> String {
+    let mut out = Vec::new();
+    json::write_value(&mut out, value);
+    String::from_utf8(out).expect("JSON is UTF-8")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::Random;
+
+    #[test]
+    fn every_character_is_as_long_as_it_is_spelled() {
+        for character in '\0'..=char::MAX {
+            let mut out = Vec::new();
+            json::write_characters(&mut out, character.encode_utf8(&mut [0; 4]));
+            assert_eq!(out.len(), spelled_bytes(character), "{character:?}");
+            assert!(out.len() <= ESCAPE_FACTOR * character.len_utf8());
+        }
+    }
+
+    #[test]
+    fn a_front_is_the_longest_that_fits() {
+        let mut random = Random::new(1);
+        let some = ['a', 'ä', '€', '😀', '"', '\n', '\0', '\u{85}', '\u{2028}'];
+        for _ in 0..20_000 {
+            let length = random.below(30);
+            let one = |_| some[random.below(some.len() as u64) as usize];
+            let text: String = (0..length).map(one).collect();
+            let bytes_max = random.below(80) as usize;
+            let at = front_within(&text, bytes_max);
+            let bytes = |text: &str| text.chars().map(spelled_bytes).sum::<usize>();
+            assert!(bytes(&text[..at]) <= bytes_max);
+            if let Some(next) = text[at..].chars().next() {
+                assert!(bytes(&text[..at]) + spelled_bytes(next) > bytes_max, "{text:?}");
+            }
+            let words = words(&text, bytes_max + 3);
+            assert!(bytes(&words) <= bytes_max + 3 && (words == text || words.ends_with('…')));
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! Answers of Chat Completions, as OpenAI sends them and as everybody else does.
+//!
+//! A frame adds a delta. Fragments of a call belong to the one with their index; servers that give
+//! no index, or the same to all, are understood by ids and names. A call is complete when a reason
+//! to finish comes, or, if its arguments are a whole object, when the next one begins.
+
+use serde_json::{Map, Value};
+
+use crate::agent::message::Usage;
+use crate::agent::model::decode::malformed;
+use crate::agent::model::speaker::{CallNumber, Empty, Speaker};
+use crate::agent::model::value::{each, number, text, whole};
+use crate::agent::model::{FinishReason, ModelFault};
+
+#[derive(Debug, Default)]
+pub(super) struct Chat {
+    /// Calls with their indices; the newest with an index is the one that is meant by it.
+    calls: Vec<(Option<u64>, CallNumber)>,
+    /// The call of the form that was there before there were several.
+    function_call: Option<CallNumber>,
+    finish: Option<FinishReason>,
+    has_refusal: bool,
+    /// The field that reasoning came in, and all of it: servers that think between calls want it
+    /// back.
+    reasoning: Option<(&'static str, String)>,
+    /// The answer comes in one piece: each call is whole, whatever its id.
+    is_document: bool,
+    /// What belongs to the message and has to go back with it.
+    extra: Option<Value>,
+}
+
+/// What a fragment says about its call.
+struct Part<'a> {
+    index: Option<u64>,
+    id: &'a str,
+    name: &'a str,
+    has_arguments: bool,
+}
+
+impl Chat {
+    pub fn frame(&mut self, frame: &Value, speaker: &mut Speaker) -> Result<(), ModelFault> {
+        for choice in each(&frame["choices"]) {
+            if number(&choice["index"]).unwrap_or(0) == 0 {
+                self.choice(choice, speaker)?;
+            }
+        }
+        let counted = [&frame["usage"], &frame["x_groq"]["usage"]];
+        if let Some(usage) = counted.into_iter().find_map(usage_of) {
+            speaker.usage(usage);
+        }
+        Ok(())
+    }
+
+    /// An answer in one piece has messages where frames have deltas.
+    pub fn document(&mut self, value: &Value, speaker: &mut Speaker) -> Result<(), ModelFault> {
+        self.is_document = true;
+        self.frame(value, speaker)?;
+        self.done(speaker)
+    }
+
+    /// The stream says that it is over, or is over. Without a reason to finish it was cut.
+    pub fn done(&mut self, speaker: &mut Speaker) -> Result<(), ModelFault> {
+        let finish = self.finish.take().ok_or(ModelFault::Truncated)?;
+        let mut back = Map::new();
+        if let (Some((field, reasoning)), true) = (self.reasoning.take(), speaker.has_calls()) {
+            back.insert(field.to_owned(), Value::String(reasoning));
+        }
+        if let Some(extra) = self.extra.take() {
+            back.insert("extra_content".to_owned(), extra);
+        }
+        if !back.is_empty() {
+            speaker.block(Value::Object(back))?;
+        }
+        speaker.finish(match finish {
+            FinishReason::Stop if self.has_refusal => FinishReason::Refusal,
+            finish => finish,
+        })
+    }
+
+    fn choice(&mut self, choice: &Value, speaker: &mut Speaker) -> Result<(), ModelFault> {
+        let delta = if choice["delta"].is_object() { &choice["delta"] } else { &choice["message"] };
+        self.delta(delta, speaker)?;
+        let reason = text(&choice["finish_reason"]);
+        if reason.is_empty() {
+            return Ok(()); // `null`, or an empty one, until it is known.
+        }
+        self.finish = Some(match reason {
+            "stop" => FinishReason::Stop,
+            "tool_calls" | "function_call" => FinishReason::ToolCalls,
+            "length" => FinishReason::Length,
+            "content_filter" => FinishReason::ContentFilter,
+            other => FinishReason::Other(other.chars().take(64).collect()),
+        });
+        let is_cut = matches!(reason, "length" | "content_filter");
+        speaker.complete_all(if is_cut { Empty::IsCut } else { Empty::IsObject })
+    }
+
+    fn delta(&mut self, delta: &Value, speaker: &mut Speaker) -> Result<(), ModelFault> {
+        // Of servers that send both, both are the same.
+        let fields = ["reasoning_content", "reasoning"];
+        if let Some(field) = fields.into_iter().find(|field| !text(&delta[*field]).is_empty()) {
+            self.reason(field, text(&delta[field]), speaker)?;
+        }
+        self.content(&delta["content"], speaker)?;
+        let refusal = text(&delta["refusal"]);
+        self.has_refusal |= !refusal.is_empty();
+        speaker.text(refusal)?;
+        for fragment in each(&delta["tool_calls"]) {
+            self.fragment(fragment, speaker)?;
+        }
+        if delta["function_call"].is_object() {
+            self.old_fragment(&delta["function_call"], speaker)?;
+        }
+        if delta["extra_content"].is_object() {
+            self.extra = Some(delta["extra_content"].clone());
+        }
+        Ok(())
+    }
+
+    fn reason(
+        &mut self,
+        field: &'static str,
+        piece: &str,
+        speaker: &mut Speaker,
+    ) -> Result<(), ModelFault> {
+        speaker.reasoning(piece)?;
+        let (_, all) = self.reasoning.get_or_insert_with(|| (field, String::new()));
+        all.push_str(piece);
+        Ok(())
+    }
+
+    /// A text, or an array of parts.
+    fn content(&mut self, content: &Value, speaker: &mut Speaker) -> Result<(), ModelFault> {
+        speaker.text(text(content))?;
+        for part in each(content) {
+            match text(&part["type"]) {
+                _ if part.is_string() => speaker.text(text(part))?,
+                "thinking" => {
+                    speaker.reasoning(text(&part["thinking"]))?;
+                    each(&part["thinking"])
+                        .iter()
+                        .try_for_each(|inner| speaker.reasoning(text(&inner["text"])))?;
+                }
+                "refusal" => {
+                    self.has_refusal = true;
+                    speaker.text(text(&part["refusal"]))?;
+                }
+                _ => speaker.text(text(&part["text"]))?,
+            }
+        }
+        Ok(())
+    }
+
+    fn fragment(&mut self, fragment: &Value, speaker: &mut Speaker) -> Result<(), ModelFault> {
+        let function = &fragment["function"];
+        let (id, name) = (text(&fragment["id"]), text(&function["name"]));
+        let arguments = whole(&function["arguments"]);
+        let index = number(&fragment["index"]);
+        let is_nameless = index.is_none() && id.is_empty() && name.is_empty();
+        let part = Part { index, id, name, has_arguments: !arguments.trim_ascii().is_empty() };
+        let call = match self.find(&part, speaker).filter(|_| !self.is_document) {
+            Some(call) => call,
+            None if is_nameless && arguments.is_empty() => return Ok(()),
+            None if is_nameless => return Err(malformed("has arguments of no call")),
+            None => self.open(index, speaker)?,
+        };
+        if !id.is_empty() {
+            speaker.identify(call, id)?;
+        }
+        speaker.name(call, name)?;
+        let extra = &fragment["extra_content"];
+        if extra.is_object() && !speaker.is_complete(call) {
+            speaker.extra(call, extra.clone())?;
+        }
+        speaker.arguments(call, &arguments)
+    }
+
+    /// The call that a fragment belongs to; `None`: a new one.
+    fn find(&self, part: &Part<'_>, speaker: &Speaker) -> Option<CallNumber> {
+        let Part { index, id, name, has_arguments } = *part;
+        let has_id = |call: CallNumber| !id.is_empty() && speaker.id_of(call) == Some(id);
+        if index.is_some() {
+            let is_it = |(known, call): &&(Option<u64>, CallNumber)| {
+                *known == index || (known.is_none() && has_id(*call))
+            };
+            let (_, call) = *self.calls.iter().rev().find(is_it)?;
+            // The same index for several calls: a name with another id begins the next one.
+            let known = speaker.id_of(call);
+            let is_other =
+                !name.is_empty() && !id.is_empty() && known.is_some_and(|known| known != id);
+            return (!is_other).then_some(call);
+        }
+        // Whole arguments, and a name with more of them: another call, also if its id is the same.
+        let goes_on =
+            |call: CallNumber| name.is_empty() || !has_arguments || !speaker.has_whole_object(call);
+        if let Some((_, call)) = self.calls.iter().rev().find(|(_, call)| has_id(*call)) {
+            return goes_on(*call).then_some(*call);
+        }
+        let (_, last) = *self.calls.last()?;
+        let belongs = match (id.is_empty(), name.is_empty()) {
+            (true, true) => true,
+            // A late name, or one that is repeated until the arguments are whole.
+            (true, false) => {
+                let known = speaker.name_of(last);
+                let is_repeated = known == name && speaker.has_arguments(last);
+                known.is_empty() || (is_repeated && goes_on(last) && !speaker.is_complete(last))
+            }
+            (false, true) => speaker.id_of(last).is_none(),
+            (false, false) => false,
+        };
+        belongs.then_some(last)
+    }
+
+    fn open(
+        &mut self,
+        index: Option<u64>,
+        speaker: &mut Speaker,
+    ) -> Result<CallNumber, ModelFault> {
+        speaker.complete_whole_ones()?;
+        let call = speaker.open_call()?;
+        self.calls.push((index, call));
+        self.finish = None; // There is more to come.
+        Ok(call)
+    }
+
+    fn old_fragment(&mut self, function: &Value, speaker: &mut Speaker) -> Result<(), ModelFault> {
+        let call = match self.function_call {
+            Some(call) => call,
+            None => *self.function_call.insert(speaker.open_call()?),
+        };
+        speaker.name(call, text(&function["name"]))?;
+        speaker.arguments(call, &whole(&function["arguments"]))
+    }
+}
+
+fn usage_of(usage: &Value) -> Option<Usage> {
+    let cached = number(&usage["prompt_tokens_details"]["cached_tokens"]);
+    usage.is_object().then(|| Usage {
+        input_tokens: number(&usage["prompt_tokens"]).unwrap_or(0),
+        output_tokens: number(&usage["completion_tokens"]).unwrap_or(0),
+        reasoning_tokens: number(&usage["completion_tokens_details"]["reasoning_tokens"]),
+        cached_input_tokens: cached.or_else(|| number(&usage["prompt_cache_hit_tokens"])),
+    })
+}

@@ -1,0 +1,289 @@
+//! Bytes of an answer's body, cut anywhere, to events.
+
+use std::collections::VecDeque;
+use std::fmt;
+
+use serde_json::Value;
+
+use crate::agent::message::ToolDescription;
+use crate::agent::model::chat::Chat;
+use crate::agent::model::messages::Messages;
+use crate::agent::model::responses::Responses;
+use crate::agent::model::said::{SaidError, is_error};
+use crate::agent::model::speaker::Speaker;
+use crate::agent::model::{Endpoint, ModelEvent, ModelFault, Secret, Wire};
+use crate::limits;
+use crate::wire::sse;
+
+/// Reads the body of an answer with status 200, as it comes: an event stream, or one JSON document
+/// from a server that does not stream.
+///
+/// ```
+/// use std::collections::VecDeque;
+/// use streamdoor::agent::model::{Decoder, Endpoint, FinishReason, ModelEvent, Wire};
+///
+/// let base_url = "http://127.0.0.1:8080/v1".parse()?;
+/// let model = "any".to_owned();
+/// let endpoint = Endpoint { wire: Wire::ChatCompletions, base_url, model, key: None };
+/// let (mut decoder, mut events) = (Decoder::new(&endpoint, &[]), VecDeque::new());
+/// decoder.feed(b"data: {\"choices\":[{\"delta\":{\"content\":\"Hi", &mut events)?;
+/// assert!(events.is_empty()); // No event is whole yet.
+/// decoder.feed(b"\"},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n", &mut events)?;
+/// decoder.end(&mut events)?; // An answer without its end would fail here.
+/// let expected = [ModelEvent::Text("Hi".into()), ModelEvent::Finished(FinishReason::Stop)];
+/// assert_eq!(events, expected);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Decoder {
+    form: Form,
+    machine: Machine,
+    speaker: Speaker,
+    key: Option<Secret>,
+    failed: Option<ModelFault>,
+}
+
+/// What the body turns out to be.
+enum Form {
+    /// Nothing has come yet but white space, or a byte order mark.
+    Unknown(sse::Decoder),
+    Stream(sse::Decoder),
+    /// The beginning of a document.
+    Document(Vec<u8>),
+}
+
+enum Machine {
+    Chat(Chat),
+    Responses(Responses),
+    Messages(Messages),
+}
+
+impl Decoder {
+    /// For an answer to what `endpoint` was asked with `tools`.
+    pub fn new(endpoint: &Endpoint, tools: &[ToolDescription]) -> Decoder {
+        Decoder {
+            form: Form::new(),
+            machine: Machine::new(endpoint.wire),
+            speaker: Speaker::new(endpoint.wire, tools),
+            key: endpoint.key.clone(),
+            failed: None,
+        }
+    }
+
+    /// Begins with another answer to the same question.
+    pub(super) fn restart(&mut self) {
+        self.form = Form::new();
+        self.machine = Machine::new(self.speaker.wire());
+        self.speaker.restart();
+        self.failed = None;
+    }
+
+    /// Takes the next bytes and appends what they say. What comes behind the end says nothing.
+    ///
+    /// # Errors
+    /// [`ModelFault`], and that for ever; what was said before it stands in `out`.
+    pub fn feed(&mut self, bytes: &[u8], out: &mut VecDeque<ModelEvent>) -> Result<(), ModelFault> {
+        self.step(out, |decoder| decoder.read(bytes))
+    }
+
+    /// The body is over, or the connection is, however that came about.
+    ///
+    /// # Errors
+    /// [`ModelFault::Truncated`] if the answer was not complete; as [`Decoder::feed`].
+    pub fn end(&mut self, out: &mut VecDeque<ModelEvent>) -> Result<(), ModelFault> {
+        self.step(out, Decoder::read_end)
+    }
+
+    /// Has [`ModelEvent::Finished`] been said? Then the connection has nothing more to tell.
+    pub fn is_finished(&self) -> bool {
+        self.speaker.is_finished()
+    }
+
+    fn step(
+        &mut self,
+        out: &mut VecDeque<ModelEvent>,
+        read: impl FnOnce(&mut Decoder) -> Result<(), ModelFault>,
+    ) -> Result<(), ModelFault> {
+        if let Some(fault) = &self.failed {
+            return Err(fault.clone());
+        }
+        if self.is_finished() {
+            return Ok(());
+        }
+        let result = read(self);
+        out.append(&mut self.speaker.events);
+        self.failed = result.as_ref().err().cloned();
+        result
+    }
+
+    fn read(&mut self, bytes: &[u8]) -> Result<(), ModelFault> {
+        if matches!(self.form, Form::Unknown(_)) {
+            let says_nothing = |byte: &u8| b" \t\r\n\xEF\xBB\xBF".contains(byte);
+            if let Some(at) = bytes.iter().position(|byte| !says_nothing(byte)) {
+                self.decide(matches!(bytes[at], b'{' | b'['));
+                if matches!(self.form, Form::Document(_)) {
+                    return self.read(&bytes[at..]);
+                }
+            }
+        }
+        match &mut self.form {
+            Form::Document(begun) => {
+                let limit = limits::MODEL_FRAME_BYTES_MAX;
+                if bytes.len() > limit - begun.len() {
+                    return Err(ModelFault::TooLong { what: "document", limit });
+                }
+                begun.extend_from_slice(bytes);
+                Ok(())
+            }
+            Form::Unknown(_) | Form::Stream(_) => {
+                self.read_frames(bytes, || malformed("has a frame that is no JSON"))
+            }
+        }
+    }
+
+    /// A line of an event stream never begins with a brace or a bracket.
+    fn decide(&mut self, is_document: bool) {
+        let form = std::mem::replace(&mut self.form, Form::Document(Vec::new()));
+        if let (Form::Unknown(decoder), false) = (form, is_document) {
+            self.form = Form::Stream(decoder);
+        }
+    }
+
+    fn read_frames(
+        &mut self,
+        mut input: &[u8],
+        on_bad_json: impl Fn() -> ModelFault,
+    ) -> Result<(), ModelFault> {
+        let Decoder { form: Form::Unknown(decoder) | Form::Stream(decoder), .. } = self else {
+            unreachable!("a document has no frames");
+        };
+        let limit = limits::MODEL_FRAME_BYTES_MAX;
+        let too_long = |_| ModelFault::TooLong { what: "frame", limit };
+        while let Some(message) = decoder.read(&mut input).map_err(too_long)? {
+            let data = message.data();
+            let data = data.trim_ascii();
+            if data.starts_with("[DONE]") {
+                self.machine.done(&mut self.speaker)?;
+            } else if !data.is_empty() {
+                let frame: Value = serde_json::from_str(data).map_err(|_| on_bad_json())?;
+                let name = message.name();
+                if is_error(&name, &frame) {
+                    return Err(SaidError::of(&frame).into_fault(self.key.as_ref()));
+                }
+                self.machine.frame(&name, &frame, &mut self.speaker, self.key.as_ref())?;
+            }
+            if self.speaker.is_finished() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn read_end(&mut self) -> Result<(), ModelFault> {
+        match &mut self.form {
+            Form::Document(text) => {
+                let text = std::mem::take(text);
+                self.read_document(&text)?;
+            }
+            // The last frame may lack its empty line. If it lacks more than that, it is no JSON.
+            Form::Unknown(_) | Form::Stream(_) => {
+                self.read_frames(b"\n\n", || ModelFault::Truncated)?;
+                if !self.is_finished() {
+                    self.machine.end(&mut self.speaker)?;
+                }
+            }
+        }
+        if self.is_finished() { Ok(()) } else { Err(ModelFault::Truncated) }
+    }
+
+    fn read_document(&mut self, text: &[u8]) -> Result<(), ModelFault> {
+        let text = String::from_utf8_lossy(text);
+        let value: Value = serde_json::from_str(&text).map_err(|error| match error.is_eof() {
+            true => ModelFault::Truncated,
+            false => malformed("is neither an event stream nor JSON"),
+        })?;
+        let document = value.get(0).unwrap_or(&value); // Google puts its errors into an array.
+        if is_error("", document) {
+            return Err(SaidError::of(document).into_fault(self.key.as_ref()));
+        }
+        self.machine.document(document, &mut self.speaker, self.key.as_ref())
+    }
+}
+
+impl Form {
+    fn new() -> Form {
+        let bytes_max = limits::MODEL_FRAME_BYTES_MAX;
+        Form::Unknown(sse::Decoder::with_limits(bytes_max, bytes_max))
+    }
+}
+
+impl Machine {
+    fn new(wire: Wire) -> Machine {
+        match wire {
+            Wire::ChatCompletions => Machine::Chat(Chat::default()),
+            Wire::Responses => Machine::Responses(Responses::default()),
+            Wire::Messages => Machine::Messages(Messages::default()),
+        }
+    }
+
+    fn frame(
+        &mut self,
+        name: &str,
+        frame: &Value,
+        speaker: &mut Speaker,
+        key: Option<&Secret>,
+    ) -> Result<(), ModelFault> {
+        match self {
+            Machine::Chat(chat) => chat.frame(frame, speaker),
+            Machine::Responses(responses) => responses.frame(name, frame, speaker, key),
+            Machine::Messages(messages) => messages.frame(name, frame, speaker),
+        }
+    }
+
+    /// `[DONE]`: the other two wires end by frames of their own.
+    fn done(&mut self, speaker: &mut Speaker) -> Result<(), ModelFault> {
+        match self {
+            Machine::Chat(chat) => chat.done(speaker),
+            Machine::Responses(_) | Machine::Messages(_) => Ok(()),
+        }
+    }
+
+    fn document(
+        &mut self,
+        document: &Value,
+        speaker: &mut Speaker,
+        key: Option<&Secret>,
+    ) -> Result<(), ModelFault> {
+        match self {
+            Machine::Chat(chat) => chat.document(document, speaker),
+            Machine::Responses(responses) => responses.document(document, speaker, key),
+            Machine::Messages(messages) => messages.document(document, speaker),
+        }
+    }
+
+    fn end(&mut self, speaker: &mut Speaker) -> Result<(), ModelFault> {
+        match self {
+            Machine::Chat(chat) => chat.done(speaker),
+            Machine::Responses(_) | Machine::Messages(_) => Ok(()),
+        }
+    }
+}
+
+/// What it is about an answer that is not as its wire says.
+pub(super) fn malformed(problem: &str) -> ModelFault {
+    ModelFault::Malformed(problem.to_owned())
+}
+
+impl fmt::Debug for Decoder {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let form = match &self.form {
+            Form::Unknown(_) => "unknown",
+            Form::Stream(_) => "stream",
+            Form::Document(_) => "document",
+        };
+        out.debug_struct("Decoder")
+            .field("form", &form)
+            .field("is_finished", &self.is_finished())
+            .field("failed", &self.failed)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,297 @@
+//! Answers of Anthropic's Messages: blocks of content, each begun, continued and ended by name.
+//!
+//! Thoughts are signed, and go back as they came; so do calls of tools on the vendor's side, and
+//! what came of them. Blocks and events that are not known are passed over, as the vendor demands.
+//!
+//! A call whose arguments are empty needs none, unless the model ran out of tokens: it is complete
+//! with the next thing that comes, and not before.
+
+use serde_json::{Map, Value, json};
+
+use crate::agent::message::Usage;
+use crate::agent::model::speaker::{CallNumber, Empty, Speaker};
+use crate::agent::model::value::{each, number, text};
+use crate::agent::model::{FinishReason, ModelFault};
+use crate::limits;
+
+#[derive(Debug, Default)]
+pub(super) struct Messages {
+    /// Begun and not ended.
+    blocks: Vec<(Option<u64>, Block)>,
+    /// A call without arguments that has ended: nobody knows yet why it has none.
+    empty_call: Option<CallNumber>,
+    counts: Counts,
+    finish: Option<FinishReason>,
+}
+
+/// The newest of each.
+#[derive(Debug, Default)]
+struct Counts {
+    input: Option<u64>,
+    cache_created: Option<u64>,
+    cache_read: Option<u64>,
+    output: Option<u64>,
+    reasoning: Option<u64>,
+}
+
+#[derive(Debug)]
+enum Block {
+    Text,
+    /// A call, and what its block began with as input.
+    Call(CallNumber, Value),
+    /// Goes back as it is: with the fields that grow.
+    Kept {
+        block: Map<String, Value>,
+        input: String,
+    },
+    /// Of a kind that nobody knows here.
+    Unknown,
+}
+
+impl Messages {
+    pub fn frame(
+        &mut self,
+        name: &str,
+        frame: &Value,
+        speaker: &mut Speaker,
+    ) -> Result<(), ModelFault> {
+        let kind = match text(&frame["type"]) {
+            "" => name,
+            kind => kind,
+        };
+        let index = number(&frame["index"]);
+        match kind {
+            "message_start" => self.count(&frame["message"]["usage"], speaker),
+            "content_block_start" => return self.begin(index, &frame["content_block"], speaker),
+            "content_block_delta" => return self.go_on(index, &frame["delta"], speaker),
+            "content_block_stop" => return self.end(index, speaker),
+            "message_delta" => {
+                self.count(&frame["usage"], speaker);
+                self.stop(text(&frame["delta"]["stop_reason"]));
+            }
+            "message_stop" => return self.finish(speaker),
+            _ => {} // `ping`, and what may come to be.
+        }
+        Ok(())
+    }
+
+    /// A whole message.
+    pub fn document(&mut self, message: &Value, speaker: &mut Speaker) -> Result<(), ModelFault> {
+        for block in each(&message["content"]) {
+            self.begin(None, block, speaker)?;
+            self.end(None, speaker)?;
+        }
+        self.count(&message["usage"], speaker);
+        self.stop(text(&message["stop_reason"]));
+        self.finish(speaker)
+    }
+
+    fn begin(
+        &mut self,
+        index: Option<u64>,
+        block: &Value,
+        speaker: &mut Speaker,
+    ) -> Result<(), ModelFault> {
+        // Their ends got lost. Calls can still go on: there are servers that make several at once.
+        let is_over = |(known, block): &(Option<u64>, Block)| {
+            *known == index || matches!(block, Block::Kept { .. })
+        };
+        while let Some(at) = self.blocks.iter().position(is_over) {
+            self.end_at(at, speaker)?;
+        }
+        self.settle_empty(Empty::IsObject, speaker)?;
+        let limit = limits::MODEL_CALLS_MAX;
+        if self.blocks.len() == limit {
+            return Err(ModelFault::TooLong { what: "blocks", limit });
+        }
+        let begun = match text(&block["type"]) {
+            "text" => {
+                speaker.text(text(&block["text"]))?;
+                Block::Text
+            }
+            "tool_use" => {
+                let call = speaker.open_call()?;
+                speaker.identify(call, text(&block["id"]))?;
+                speaker.name(call, text(&block["name"]))?;
+                let input = &block["input"];
+                speaker.count(if input.is_null() { 0 } else { input.to_string().len() })?;
+                Block::Call(call, input.clone())
+            }
+            "thinking" => {
+                speaker.reasoning(text(&block["thinking"]))?;
+                Block::kept(block)
+            }
+            // What is called on the vendor's side comes with its results.
+            kind if kind == "redacted_thinking"
+                || kind == "server_tool_use"
+                || kind.ends_with("_tool_result") =>
+            {
+                Block::kept(block)
+            }
+            _ => Block::Unknown,
+        };
+        self.blocks.push((index, begun));
+        Ok(())
+    }
+
+    fn go_on(
+        &mut self,
+        index: Option<u64>,
+        delta: &Value,
+        speaker: &mut Speaker,
+    ) -> Result<(), ModelFault> {
+        let at = match index {
+            Some(_) => self.blocks.iter().position(|(known, _)| *known == index),
+            None => self.blocks.len().checked_sub(1),
+        };
+        let mut unknown = Block::Text; // A block whose beginning got lost can still be text.
+        let block = match at {
+            Some(at) => &mut self.blocks[at].1,
+            None => &mut unknown,
+        };
+        match (text(&delta["type"]), block) {
+            (_, Block::Unknown) => Ok(()),
+            ("text_delta", _) => speaker.text(text(&delta["text"])),
+            ("input_json_delta", Block::Call(call, _)) => {
+                speaker.arguments(*call, text(&delta["partial_json"]))
+            }
+            ("input_json_delta", Block::Kept { input, .. }) => {
+                let piece = text(&delta["partial_json"]);
+                let limit = limits::MODEL_ARGUMENTS_BYTES_MAX;
+                if piece.len() > limit - input.len() {
+                    return Err(ModelFault::TooLong { what: "arguments", limit });
+                }
+                input.push_str(piece);
+                speaker.count(piece.len())
+            }
+            ("thinking_delta", block) => {
+                let piece = text(&delta["thinking"]);
+                speaker.reasoning(piece)?; // It is counted there.
+                block.grow("thinking", piece);
+                Ok(())
+            }
+            ("signature_delta", block) => {
+                let piece = text(&delta["signature"]);
+                speaker.count(piece.len())?;
+                block.grow("signature", piece);
+                Ok(())
+            }
+            _ => Ok(()), // Citations, and what may come to be.
+        }
+    }
+
+    /// What ended already, or never began, ends without a word.
+    fn end(&mut self, index: Option<u64>, speaker: &mut Speaker) -> Result<(), ModelFault> {
+        let at = match index {
+            Some(_) => self.blocks.iter().position(|(known, _)| *known == index),
+            None => self.blocks.len().checked_sub(1),
+        };
+        at.map_or(Ok(()), |at| self.end_at(at, speaker))
+    }
+
+    fn end_at(&mut self, at: usize, speaker: &mut Speaker) -> Result<(), ModelFault> {
+        match self.blocks.remove(at).1 {
+            Block::Text | Block::Unknown => Ok(()),
+            Block::Call(call, input) => {
+                let has_input = input.as_object().is_some_and(|input| !input.is_empty());
+                if !speaker.has_arguments(call) && has_input {
+                    speaker.arguments(call, &input.to_string())?;
+                }
+                if speaker.has_arguments(call) {
+                    return speaker.complete(call, Empty::IsCut);
+                }
+                self.settle_empty(Empty::IsObject, speaker)?;
+                self.empty_call = Some(call);
+                Ok(())
+            }
+            Block::Kept { mut block, input } => {
+                if let Ok(input @ Value::Object(_)) = serde_json::from_str(&input) {
+                    block.insert("input".to_owned(), input);
+                }
+                speaker.block(Value::Object(block))
+            }
+        }
+    }
+
+    fn settle_empty(&mut self, empty: Empty, speaker: &mut Speaker) -> Result<(), ModelFault> {
+        match self.empty_call.take() {
+            Some(call) => speaker.complete(call, empty),
+            None => Ok(()),
+        }
+    }
+
+    fn stop(&mut self, reason: &str) {
+        let reason = match reason {
+            "" => return,
+            "end_turn" | "stop_sequence" => FinishReason::Stop,
+            "tool_use" => FinishReason::ToolCalls,
+            "max_tokens" | "model_context_window_exceeded" => FinishReason::Length,
+            "pause_turn" => FinishReason::Paused,
+            "refusal" => FinishReason::Refusal,
+            other => FinishReason::Other(other.chars().take(64).collect()),
+        };
+        self.finish = Some(reason);
+    }
+
+    /// An end without a reason is not one.
+    fn finish(&mut self, speaker: &mut Speaker) -> Result<(), ModelFault> {
+        let reason = self.finish.take().ok_or(ModelFault::Truncated)?;
+        while !self.blocks.is_empty() {
+            self.end(None, speaker)?;
+        }
+        let is_cut = matches!(reason, FinishReason::Length | FinishReason::Refusal);
+        self.settle_empty(if is_cut { Empty::IsCut } else { Empty::IsObject }, speaker)?;
+        speaker.finish(reason)
+    }
+
+    /// Counts are of all so far: the newest takes the place of the one before.
+    fn count(&mut self, usage: &Value, speaker: &mut Speaker) {
+        if !usage.is_object() {
+            return;
+        }
+        let Counts { input, cache_created, cache_read, output, reasoning } = &mut self.counts;
+        let details = &usage["output_tokens_details"];
+        let newest = [
+            (input, &usage["input_tokens"]),
+            (cache_created, &usage["cache_creation_input_tokens"]),
+            (cache_read, &usage["cache_read_input_tokens"]),
+            (output, &usage["output_tokens"]),
+            (
+                reasoning,
+                if details["thinking_tokens"].is_null() {
+                    &details["reasoning_tokens"]
+                } else {
+                    &details["thinking_tokens"]
+                },
+            ),
+        ];
+        for (count, value) in newest {
+            *count = number(value).or(*count);
+        }
+        let Counts { input, cache_created, cache_read, output, reasoning } = self.counts;
+        let all_input = [input, cache_created, cache_read].into_iter().flatten();
+        speaker.usage(Usage {
+            input_tokens: all_input.fold(0, u64::saturating_add),
+            output_tokens: output.unwrap_or(0),
+            reasoning_tokens: reasoning,
+            cached_input_tokens: cache_read,
+        });
+    }
+}
+
+impl Block {
+    fn kept(block: &Value) -> Block {
+        let block = block.as_object().cloned().unwrap_or_default();
+        Block::Kept { block, input: String::new() }
+    }
+
+    fn grow(&mut self, field: &str, piece: &str) {
+        let Block::Kept { block, .. } = self else { return };
+        match block.get_mut(field) {
+            Some(Value::String(text)) => text.push_str(piece),
+            _ => {
+                block.insert(field.to_owned(), json!(piece));
+            }
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! What a refusal means: may the same be asked again, and when?
+
+use std::fmt;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::agent::model::Secret;
+use crate::agent::model::said::{SaidError, is_passing_status, quote};
+use crate::limits;
+use crate::wire::http1::parse_http_date;
+
+/// An answer with another status than 2xx.
+#[derive(Clone, Copy, Debug)]
+pub struct Answered<'a> {
+    /// The status of its head.
+    pub status: u16,
+    /// Its header `retry-after`: seconds, or a date.
+    pub retry_after: Option<&'a str>,
+    /// Its header `retry-after-ms`, which is the finer one.
+    pub retry_after_ms: Option<&'a str>,
+    /// Its body, or how it begins; more than [`limits::MODEL_ERROR_BYTES_MAX`] is not looked at.
+    pub body: &'a [u8],
+}
+
+/// Why a model's server did not answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// The status of its head.
+    pub status: u16,
+    /// In its words, e.g. `rate_limit_exceeded`; `http_503` if it gave none.
+    pub code: String,
+    /// What it says about it, shortened, without keys.
+    pub message: String,
+    /// The same request can succeed later.
+    pub is_retryable: bool,
+    /// It says when, from now.
+    pub retry_after: Option<Duration>,
+}
+
+/// What an answer means that is a refusal. `wall_us` is the time of day, in µs since 1970, to which
+/// a date of `retry-after` is compared; `key` is kept out of what is quoted.
+///
+/// ```
+/// use streamdoor::agent::model::{Answered, fault_of_response};
+///
+/// let body = br#"{"error": {"type": "rate_limit_error", "message": "Slow down."}}"#;
+/// let retry_after = Some("2");
+/// let answered = Answered { status: 429, retry_after, retry_after_ms: None, body };
+/// let refused = fault_of_response(&answered, None, 0);
+/// assert!(refused.is_retryable);
+/// assert_eq!(refused.retry_after, Some(std::time::Duration::from_secs(2)));
+/// assert_eq!(refused.to_string(), "the model's server refuses with 429: Slow down.");
+/// ```
+pub fn fault_of_response(answered: &Answered<'_>, key: Option<&Secret>, wall_us: u64) -> Refused {
+    let Answered { status, body, .. } = *answered;
+    let body = &body[..body.len().min(limits::MODEL_ERROR_BYTES_MAX)];
+    let body = String::from_utf8_lossy(body);
+    let said = match serde_json::from_str::<Value>(&body) {
+        Ok(value) => Some(SaidError::of(value.get(0).unwrap_or(&value))),
+        Err(_) => None, // A page of a proxy, or nothing.
+    };
+    let is_lasting = said.as_ref().is_some_and(SaidError::is_lasting);
+    let is_passing = is_passing_status(status);
+    Refused {
+        status,
+        code: match said.as_ref().map(|said| said.code.as_str()) {
+            None | Some("") => format!("http_{status}"),
+            Some(code) => code.to_owned(),
+        },
+        message: match &said {
+            Some(said) => said.message(key),
+            None => quote(&body, key),
+        },
+        // Of the words of a server only those matter that tell a used up quota from a busy minute:
+        // what fails inside of it is called an invalid request by some.
+        is_retryable: is_passing && !(status == 429 && is_lasting),
+        retry_after: retry_after(answered, wall_us),
+    }
+}
+
+fn retry_after(answered: &Answered<'_>, wall_us: u64) -> Option<Duration> {
+    let number = |text: &str| {
+        let number: f64 = text.trim().parse().ok()?;
+        (number.is_finite() && number >= 0.0).then_some(number)
+    };
+    if let Some(ms) = answered.retry_after_ms.and_then(number) {
+        return Duration::try_from_secs_f64(ms / 1_000.0).ok();
+    }
+    let text = answered.retry_after?;
+    if let Some(seconds) = number(text) {
+        return Duration::try_from_secs_f64(seconds).ok();
+    }
+    let until_us = parse_http_date(text.trim())?.saturating_mul(1_000_000);
+    Some(Duration::from_micros(until_us.saturating_sub(wall_us)))
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Refused { status, code, message, .. } = self;
+        write!(out, "the model's server refuses with {status}")?;
+        match message.is_empty() {
+            true if code.starts_with("http_") => Ok(()),
+            true => write!(out, ": {code}"),
+            false => write!(out, ": {message}"),
+        }
+    }
+}
+
+impl std::error::Error for Refused {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(status: u16, body: &str) -> Refused {
+        let body = body.as_bytes();
+        let answered = Answered { status, retry_after: None, retry_after_ms: None, body };
+        fault_of_response(&answered, None, 0)
+    }
+
+    #[test]
+    fn the_status_says_whether_asking_again_can_help() {
+        for status in [408, 409, 425, 429, 500, 502, 503, 504, 520, 529, 599] {
+            assert!(refused(status, "").is_retryable, "{status}");
+            assert_eq!(refused(status, "").code, format!("http_{status}"));
+        }
+        for status in [301, 307, 400, 401, 402, 403, 404, 405, 413, 415, 418, 422, 451] {
+            assert!(!refused(status, "").is_retryable, "{status}");
+        }
+    }
+
+    #[test]
+    fn a_quota_that_is_used_up_is_no_busy_minute() {
+        let openai = r#"{"error":{"message":"You exceeded your current quota.",
+            "type":"insufficient_quota","param":null,"code":"insufficient_quota"}}"#;
+        assert!(!refused(429, openai).is_retryable);
+        assert_eq!(refused(429, openai).code, "insufficient_quota");
+        let busy = r#"{"error":{"message":"Limit 3, used 3.","type":"requests",
+            "code":"rate_limit_exceeded"}}"#;
+        assert!(refused(429, busy).is_retryable);
+        // A failure inside of it, in the wrong words.
+        let failed = r#"{"error":{"message":"?","type":"invalid_request_error"}}"#;
+        assert!(refused(500, failed).is_retryable);
+        assert!(!refused(400, failed).is_retryable);
+    }
+
+    #[test]
+    fn bodies_of_all_sorts_say_what_they_can() {
+        let table = [
+            (
+                r#"{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}"#,
+                "overloaded_error",
+                "Overloaded",
+            ),
+            (
+                r#"[{"error":{"code":503,"message":"Later","status":"UNAVAILABLE"}}]"#,
+                "UNAVAILABLE",
+                "Later",
+            ),
+            (r#"{"detail":"Not here"}"#, "http_503", "Not here"),
+            (r#"{"error":"model is loading"}"#, "http_503", "model is loading"),
+            (
+                "<html>\n<title>503</title>\n</html>",
+                "http_503",
+                "<html> <title>503</title> </html>",
+            ),
+            ("", "http_503", ""),
+            ("[]", "http_503", ""),
+            ("null", "http_503", ""),
+        ];
+        for (body, code, message) in table {
+            let refused = refused(503, body);
+            assert_eq!((refused.code.as_str(), refused.message.as_str()), (code, message));
+        }
+    }
+
+    #[test]
+    fn no_key_is_quoted() {
+        let key = Secret::new("sk-very-secret").unwrap();
+        for body in [
+            r#"{"error":{"message":"Incorrect API key: sk-very-secret."}}"#,
+            "What is Bearer sk-very-secret?",
+        ] {
+            let answered = Answered {
+                status: 401,
+                retry_after: None,
+                retry_after_ms: None,
+                body: body.as_bytes(),
+            };
+            let refused = fault_of_response(&answered, Some(&key), 0);
+            assert!(!format!("{refused:?} {refused}").contains("very"), "{refused:?}");
+            assert!(refused.message.contains("[key]"));
+        }
+    }
+
+    #[test]
+    fn servers_say_when_in_four_ways() {
+        let wall_us = 784_111_777 * 1_000_000 - 1_500_000;
+        let table = [
+            (Some("7"), None, Some(7_000)),
+            (Some(" 0.25 "), None, Some(250)),
+            (Some("7"), Some("120"), Some(120)),
+            (Some("Sun, 06 Nov 1994 08:49:37 GMT"), None, Some(1_500)),
+            (Some("Sun, 06 Nov 1994 08:49:30 GMT"), None, Some(0)),
+            (Some("7"), Some("soon"), Some(7_000)),
+            (Some("-1"), None, None),
+            (Some("1e300"), None, None),
+            (Some("NaN"), None, None),
+            (Some("tomorrow"), None, None),
+            (None, None, None),
+        ];
+        for (retry_after, retry_after_ms, expected_ms) in table {
+            let answered = Answered { status: 429, retry_after, retry_after_ms, body: b"" };
+            let refused = fault_of_response(&answered, None, wall_us);
+            let expected = expected_ms.map(Duration::from_millis);
+            assert_eq!(refused.retry_after, expected, "{retry_after:?} {retry_after_ms:?}");
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! Requests: a conversation, as each wire wants it.
+//!
+//! All three are asked for a stream. What they share is here: the head, arguments that are always
+//! an object, and the order of what a model said among what it wants back verbatim.
+
+mod chat;
+mod messages;
+mod responses;
+#[cfg(test)]
+mod tests;
+
+use serde_json::{Value, json};
+
+use crate::agent::message::{AssistantMessage, CallMade, Message, ReasoningBlock, ToolDescription};
+use crate::agent::model::names::Names;
+use crate::agent::model::{Endpoint, Wire};
+
+const USER_AGENT: &str = concat!("streamdoor/", env!("CARGO_PKG_VERSION"));
+/// The version of Messages that is spoken here.
+const ANTHROPIC_VERSION: &str = "2023-06-01";
+
+/// What a model is asked.
+#[derive(Clone, Copy, Debug)]
+pub struct Ask<'a> {
+    /// The conversation, oldest message first.
+    pub messages: &'a [Message],
+    /// What it may call.
+    pub tools: &'a [ToolDescription],
+    /// The longest answer.
+    pub max_tokens: Option<u32>,
+    /// How much is left to chance.
+    pub temperature: Option<f64>,
+    /// How much it is to think, where it can.
+    pub effort: Option<Effort>,
+    /// It may make several calls in one turn.
+    pub parallel_tool_calls: bool,
+}
+
+impl<'a> Ask<'a> {
+    /// To go on with a conversation, without tools, everything else as the model likes it.
+    pub fn of(messages: &'a [Message]) -> Ask<'a> {
+        Ask {
+            messages,
+            tools: &[],
+            max_tokens: None,
+            temperature: None,
+            effort: None,
+            parallel_tool_calls: true,
+        }
+    }
+}
+
+/// How much a model is to think.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effort {
+    /// A little.
+    Low,
+    /// As usual.
+    Medium,
+    /// A lot.
+    High,
+}
+
+impl Effort {
+    /// As all three wires spell it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Effort::Low => "low",
+            Effort::Medium => "medium",
+            Effort::High => "high",
+        }
+    }
+}
+
+/// Appends a whole request of HTTP/1.1 to `out`, with the key in its head.
+///
+/// ```
+/// use streamdoor::agent::Message;
+/// use streamdoor::agent::model::{Ask, Endpoint, Secret, Wire, write_request};
+///
+/// let endpoint = Endpoint {
+///     wire: Wire::Messages,
+///     base_url: "https://models.example".parse()?,
+///     model: "some-model".into(),
+///     key: Some(Secret::new("secret")?),
+/// };
+/// let messages = [Message::User("Hello?".into())];
+/// let mut request = Vec::new();
+/// write_request(&endpoint, &Ask::of(&messages), &mut request);
+/// let request = String::from_utf8(request)?;
+/// assert!(request.starts_with("POST /v1/messages HTTP/1.1\r\nhost: models.example\r\n"));
+/// assert!(request.contains("\r\nx-api-key: secret\r\n"));
+/// assert!(request.ends_with(r#"[{"role":"user","content":[{"type":"text","text":"Hello?"}]}]}"#));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn write_request(endpoint: &Endpoint, ask: &Ask<'_>, out: &mut Vec<u8>) {
+    let names = Names::of(ask.tools);
+    let body = match endpoint.wire {
+        Wire::ChatCompletions => chat::body(endpoint, ask, &names),
+        Wire::Responses => responses::body(endpoint, ask, &names),
+        Wire::Messages => messages::body(endpoint, ask, &names),
+    };
+    let body = body.to_string();
+    let (path, host) = (endpoint.path(), endpoint.base_url.authority());
+    let mut head = format!(
+        "POST {path} HTTP/1.1\r\nhost: {host}\r\nuser-agent: {USER_AGENT}\r\n\
+         accept: text/event-stream\r\naccept-encoding: identity\r\n\
+         content-type: application/json\r\ncontent-length: {}\r\n",
+        body.len()
+    );
+    let key = endpoint.key.as_ref().map(|key| key.reveal());
+    if endpoint.wire == Wire::Messages {
+        head += &format!("anthropic-version: {ANTHROPIC_VERSION}\r\n");
+    }
+    match (endpoint.wire, key) {
+        (_, None) => {}
+        (Wire::Messages, Some(key)) => head += &format!("x-api-key: {key}\r\n"),
+        (_, Some(key)) => head += &format!("authorization: Bearer {key}\r\n"),
+    }
+    head += "\r\n";
+    out.extend_from_slice(head.as_bytes());
+    out.extend_from_slice(body.as_bytes());
+}
+
+/// What a model said, in the order in which it has to be said again.
+enum Said<'a> {
+    Text(&'a str),
+    Call(&'a CallMade),
+    Block(&'a ReasoningBlock),
+}
+
+/// Takes a message apart at the places of what its wire wants back. Places that are not in it are
+/// moved to where it ends: a text may have been shortened.
+fn said<'a>(message: &'a AssistantMessage, wire: Wire) -> Vec<Said<'a>> {
+    let AssistantMessage { text, calls, reasoning } = message;
+    let (mut text_at, mut call_at) = (0, 0);
+    let mut all = Vec::new();
+    let mut say_until = |all: &mut Vec<Said<'a>>, text_end: usize, call_end: usize| {
+        let text_end = text.floor_char_boundary(text_end).max(text_at);
+        let call_end = call_end.min(calls.len()).max(call_at);
+        if text_end > text_at {
+            all.push(Said::Text(&text[text_at..text_end]));
+        }
+        all.extend(calls[call_at..call_end].iter().map(Said::Call));
+        (text_at, call_at) = (text_end, call_end);
+    };
+    for block in reasoning.iter().filter(|block| block.wire == wire) {
+        say_until(&mut all, block.text_bytes, block.call_count);
+        all.push(Said::Block(block));
+    }
+    say_until(&mut all, text.len(), calls.len());
+    all
+}
+
+/// Arguments as the object that wires, and templates behind them, rely on.
+fn arguments_of(call: &CallMade) -> Value {
+    match serde_json::from_str(&call.arguments) {
+        Ok(arguments @ Value::Object(_)) => arguments,
+        _ if call.arguments.trim_ascii().is_empty() => json!({}),
+        _ => json!({ "invalid_arguments": call.arguments }),
+    }
+}
+
+/// The same as text; what the model wrote, if that is one.
+fn arguments_text(call: &CallMade) -> String {
+    match serde_json::from_str(&call.arguments) {
+        Ok(Value::Object(_)) => call.arguments.clone(),
+        _ => arguments_of(call).to_string(),
+    }
+}
+
+/// A schema of an object, whatever it was.
+fn schema_of(tool: &ToolDescription) -> Value {
+    let mut schema = tool.schema.as_object().cloned().unwrap_or_default();
+    if schema.get("type").is_none_or(|kind| kind != "object") {
+        schema.insert("type".to_owned(), json!("object"));
+    }
+    if !schema.contains_key("properties") {
+        schema.insert("properties".to_owned(), json!({}));
+    }
+    Value::Object(schema)
+}
+
+/// Adds a text to one that may have one already.
+fn join(all: &mut String, text: &str) {
+    if !all.is_empty() {
+        all.push_str("\n\n");
+    }
+    all.push_str(text);
+}

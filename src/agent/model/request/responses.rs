@@ -1,0 +1,89 @@
+//! Requests of Responses. Nothing is stored on the other side: the whole conversation is sent each
+//! time, and reasoning goes along encrypted.
+
+use serde_json::{Value, json};
+
+use super::{Ask, Said, arguments_text, join, said, schema_of};
+use crate::agent::message::{AssistantMessage, Message, ToolDescription};
+use crate::agent::model::names::Names;
+use crate::agent::model::{Endpoint, Wire};
+
+pub(super) fn body(endpoint: &Endpoint, ask: &Ask<'_>, names: &Names) -> Value {
+    let mut body = json!({ "model": endpoint.model, "stream": true, "store": false });
+    if ask.effort.is_some() || thinks(&endpoint.model) {
+        // Others are refused for asking.
+        body["include"] = json!(["reasoning.encrypted_content"]);
+    }
+    if let Some(effort) = ask.effort {
+        body["reasoning"] = json!({ "effort": effort.as_str() });
+    }
+    if let Some(max_tokens) = ask.max_tokens {
+        body["max_output_tokens"] = json!(max_tokens);
+    }
+    if let Some(temperature) = ask.temperature {
+        body["temperature"] = json!(temperature);
+    }
+    if !ask.tools.is_empty() {
+        let tool = |tool: &ToolDescription| {
+            let (name, parameters) = (names.wire_name(&tool.name), schema_of(tool));
+            let description = &tool.description;
+            json!({
+                "type": "function", "name": name, "description": description,
+                "parameters": parameters, "strict": false,
+            })
+        };
+        body["tools"] = ask.tools.iter().map(tool).collect();
+        body["parallel_tool_calls"] = json!(ask.parallel_tool_calls);
+    }
+    let (mut instructions, mut input) = (String::new(), Vec::new());
+    for message in ask.messages {
+        match message {
+            Message::System(text) if input.is_empty() => join(&mut instructions, text),
+            Message::System(text) => input.push(json!({ "role": "system", "content": text })),
+            Message::User(text) => input.push(json!({ "role": "user", "content": text })),
+            Message::Assistant(message) => input.extend(assistant(message, names)),
+            Message::Tool(result) => input.push(json!({
+                "type": "function_call_output", "call_id": result.call_id, "output": result.output,
+            })),
+        }
+    }
+    if !instructions.is_empty() {
+        body["instructions"] = json!(instructions);
+    }
+    body["input"] = Value::Array(input);
+    body
+}
+
+/// Does OpenAI call a model so that thinks? `o3`, `o4-mini`, `gpt-5`, …
+fn thinks(model: &str) -> bool {
+    let mut chars = model.chars();
+    let is_o = chars.next() == Some('o') && chars.next().is_some_and(|c| c.is_ascii_digit());
+    let is_gpt = model.strip_prefix("gpt-").is_some_and(|version| {
+        let digits = version.split(|c: char| !c.is_ascii_digit()).next().unwrap_or("");
+        digits.parse().is_ok_and(|major: u32| major >= 5) && !version.contains("chat")
+    });
+    is_o || is_gpt
+}
+
+/// Reasoning goes back with what came of it, and not without.
+fn assistant(message: &AssistantMessage, names: &Names) -> Vec<Value> {
+    let (mut items, mut kept_count) = (Vec::new(), 0);
+    for said in said(message, Wire::Responses) {
+        match said {
+            Said::Text(text) => items.push(json!({ "role": "assistant", "content": text })),
+            Said::Call(call) => items.push(json!({
+                "type": "function_call", "call_id": call.id, "name": names.wire_name(&call.name),
+                "arguments": arguments_text(call),
+            })),
+            // Without its content it refers to something that was not stored.
+            Said::Block(block) if block.value["encrypted_content"].is_string() => {
+                items.push(block.value.clone());
+                continue;
+            }
+            Said::Block(_) => continue,
+        }
+        kept_count = items.len();
+    }
+    items.truncate(kept_count);
+    items
+}

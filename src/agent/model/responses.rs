@@ -1,0 +1,288 @@
+//! Answers of OpenAI's Responses: items of output, and deltas that belong to them.
+//!
+//! What an item has is said when it comes; what a server did not stream is taken from the item when
+//! it is done, and from the response when that is. A call is complete with its item.
+
+use serde_json::Value;
+
+use crate::agent::message::Usage;
+use crate::agent::model::said::SaidError;
+use crate::agent::model::speaker::{CallNumber, Empty, Speaker};
+use crate::agent::model::value::{each, number, text, whole};
+use crate::agent::model::{FinishReason, ModelFault, Secret};
+use crate::limits;
+
+#[derive(Debug, Default)]
+pub(super) struct Responses {
+    items: Vec<Item>,
+    numbering: Numbering,
+    has_refusal: bool,
+}
+
+#[derive(Debug, Default)]
+struct Item {
+    /// Its place in the output.
+    index: Option<u64>,
+    /// Its name.
+    id: String,
+    call: Option<CallNumber>,
+    /// Something of it was said when it came.
+    is_streamed: bool,
+    is_done: bool,
+}
+
+/// Whether numbers of frames can be trusted: some servers have none, or give each the same.
+#[derive(Debug, Default)]
+enum Numbering {
+    #[default]
+    Unknown,
+    First(u64),
+    Rising(u64),
+    Useless,
+}
+
+impl Numbering {
+    /// Was this frame there before? Only if numbers have risen so far.
+    fn is_repeated(&mut self, number: Option<u64>) -> bool {
+        *self = match (&*self, number) {
+            (Numbering::Useless, _) | (Numbering::Unknown, None) => Numbering::Useless,
+            (Numbering::Unknown, Some(number)) => Numbering::First(number),
+            (Numbering::First(first), Some(number)) if number > *first => Numbering::Rising(number),
+            (Numbering::First(_), _) => Numbering::Useless,
+            (Numbering::Rising(last), Some(number)) if number > *last => Numbering::Rising(number),
+            (Numbering::Rising(_), Some(_)) => return true,
+            (Numbering::Rising(last), None) => Numbering::Rising(*last),
+        };
+        false
+    }
+}
+
+impl Responses {
+    pub fn frame(
+        &mut self,
+        name: &str,
+        frame: &Value,
+        speaker: &mut Speaker,
+        key: Option<&Secret>,
+    ) -> Result<(), ModelFault> {
+        if self.numbering.is_repeated(number(&frame["sequence_number"])) {
+            return Ok(());
+        }
+        let kind = match text(&frame["type"]) {
+            "" => name,
+            kind => kind,
+        };
+        match kind {
+            "response.output_item.added" => {
+                let at = self.place(frame, &frame["item"])?;
+                self.begin(at, &frame["item"], speaker)
+            }
+            "response.output_item.done" => {
+                let at = self.place(frame, &frame["item"])?;
+                self.end(at, &frame["item"], speaker)
+            }
+            "response.output_text.delta" => {
+                self.stream(frame)?;
+                speaker.text(text(&frame["delta"]))
+            }
+            "response.refusal.delta" => {
+                self.stream(frame)?;
+                self.has_refusal = true;
+                speaker.text(text(&frame["delta"]))
+            }
+            "response.reasoning_text.delta" | "response.reasoning_summary_text.delta" => {
+                self.stream(frame)?;
+                speaker.reasoning(text(&frame["delta"]))
+            }
+            "response.function_call_arguments.delta" => {
+                let at = self.stream(frame)?;
+                self.arguments(at, text(&frame["delta"]), speaker)
+            }
+            "response.function_call_arguments.done" => {
+                let at = self.place(frame, &Value::Null)?;
+                self.last_arguments(at, &frame["arguments"], speaker)
+            }
+            "response.completed"
+            | "response.incomplete"
+            | "response.failed"
+            | "response.cancelled" => {
+                let status = kind.trim_start_matches("response.");
+                self.finish(status, &frame["response"], speaker, key)
+            }
+            _ => Ok(()), // Other families, and what may come to be.
+        }
+    }
+
+    /// A whole response.
+    pub fn document(
+        &mut self,
+        response: &Value,
+        speaker: &mut Speaker,
+        key: Option<&Secret>,
+    ) -> Result<(), ModelFault> {
+        self.finish(text(&response["status"]), response, speaker, key)
+    }
+
+    /// The item that a frame is about, new if it is not known.
+    fn place(&mut self, frame: &Value, item: &Value) -> Result<usize, ModelFault> {
+        let index = number(&frame["output_index"]);
+        let id = match text(&item["id"]) {
+            "" => text(&frame["item_id"]),
+            id => id,
+        };
+        self.find_or_add(index, id)
+    }
+
+    /// Servers give an item's place, or its name, or both; where they give neither, it is the last.
+    fn find_or_add(&mut self, index: Option<u64>, id: &str) -> Result<usize, ModelFault> {
+        let is_it = |item: &Item| match (index, item.index) {
+            (Some(index), Some(known)) => index == known,
+            _ => !id.is_empty() && item.id == id,
+        };
+        if let Some(at) = self.items.iter().rposition(is_it) {
+            return Ok(at);
+        }
+        if let (None, "", Some(last)) = (index, id, self.items.len().checked_sub(1)) {
+            return Ok(last);
+        }
+        let limit = limits::MODEL_ITEMS_MAX;
+        if self.items.len() == limit {
+            return Err(ModelFault::TooLong { what: "items", limit });
+        }
+        self.items.push(Item {
+            index,
+            id: id.chars().take(limits::MODEL_NAME_BYTES_MAX).collect(),
+            ..Default::default()
+        });
+        Ok(self.items.len() - 1)
+    }
+
+    fn stream(&mut self, frame: &Value) -> Result<usize, ModelFault> {
+        let at = self.place(frame, &Value::Null)?;
+        self.items[at].is_streamed = true;
+        Ok(at)
+    }
+
+    fn begin(&mut self, at: usize, item: &Value, speaker: &mut Speaker) -> Result<(), ModelFault> {
+        if text(&item["type"]) != "function_call" || self.items[at].is_done {
+            return Ok(());
+        }
+        let call = match self.items[at].call {
+            Some(call) => call,
+            None => *self.items[at].call.insert(speaker.open_call()?),
+        };
+        let id = if text(&item["call_id"]).is_empty() { &item["id"] } else { &item["call_id"] };
+        speaker.identify(call, text(id))?;
+        speaker.name(call, text(&item["name"]))
+    }
+
+    fn arguments(
+        &mut self,
+        at: usize,
+        piece: &str,
+        speaker: &mut Speaker,
+    ) -> Result<(), ModelFault> {
+        let item = &mut self.items[at];
+        if item.is_done {
+            return Ok(());
+        }
+        let call = match item.call {
+            Some(call) => call,
+            None => *item.call.insert(speaker.open_call()?), // Its beginning comes late.
+        };
+        speaker.arguments(call, piece)
+    }
+
+    /// All arguments: what of them has not been said is said now.
+    fn last_arguments(
+        &mut self,
+        at: usize,
+        arguments: &Value,
+        speaker: &mut Speaker,
+    ) -> Result<(), ModelFault> {
+        let all = whole(arguments);
+        let said_bytes = self.items[at].call.map_or(0, |call| speaker.arguments_bytes(call));
+        self.arguments(at, all.get(said_bytes..).unwrap_or(""), speaker)
+    }
+
+    /// An item is done; a second time says nothing.
+    fn end(&mut self, at: usize, item: &Value, speaker: &mut Speaker) -> Result<(), ModelFault> {
+        if self.items[at].is_done {
+            return Ok(());
+        }
+        match text(&item["type"]) {
+            "function_call" => {
+                self.begin(at, item, speaker)?;
+                self.last_arguments(at, &item["arguments"], speaker)?;
+                let is_cut = item["status"] == "incomplete";
+                let empty = if is_cut { Empty::IsCut } else { Empty::IsObject };
+                self.items[at].call.map_or(Ok(()), |call| speaker.complete(call, empty))?;
+            }
+            "reasoning" => {
+                if !self.items[at].is_streamed {
+                    let parts = each(&item["summary"]).iter().chain(each(&item["content"]));
+                    parts
+                        .into_iter()
+                        .try_for_each(|part| speaker.reasoning(text(&part["text"])))?;
+                }
+                speaker.block(item.clone())?;
+            }
+            "message" => {
+                for part in each(&item["content"]) {
+                    self.has_refusal |= part["type"] == "refusal";
+                    if !self.items[at].is_streamed {
+                        speaker.text(text(&part["text"]))?;
+                        speaker.text(text(&part["refusal"]))?;
+                    }
+                }
+            }
+            _ => {}
+        }
+        self.items[at].is_done = true;
+        Ok(())
+    }
+
+    fn finish(
+        &mut self,
+        status: &str,
+        response: &Value,
+        speaker: &mut Speaker,
+        key: Option<&Secret>,
+    ) -> Result<(), ModelFault> {
+        let reason = match status {
+            "completed" => FinishReason::Stop,
+            "incomplete" => match text(&response["incomplete_details"]["reason"]) {
+                "content_filter" => FinishReason::ContentFilter,
+                "max_output_tokens" | "" => FinishReason::Length,
+                other => FinishReason::Other(other.chars().take(64).collect()),
+            },
+            "failed" => return Err(SaidError::of(response).into_fault(key)),
+            "cancelled" => {
+                let message = "the response was cancelled".to_owned();
+                let code = "cancelled".to_owned();
+                return Err(ModelFault::Said { code, message, is_retryable: false });
+            }
+            _ => return Err(ModelFault::Truncated), // It is still going on, and we are not told.
+        };
+        for (index, item) in each(&response["output"]).iter().enumerate() {
+            let at = self.find_or_add(Some(index as u64), text(&item["id"]))?;
+            self.end(at, item, speaker)?;
+        }
+        if let Some(usage) = usage_of(&response["usage"]) {
+            speaker.usage(usage);
+        }
+        let is_whole = status == "completed";
+        speaker.complete_all(if is_whole { Empty::IsObject } else { Empty::IsCut })?;
+        let is_refusal = self.has_refusal && is_whole;
+        speaker.finish(if is_refusal { FinishReason::Refusal } else { reason })
+    }
+}
+
+fn usage_of(usage: &Value) -> Option<Usage> {
+    usage.is_object().then(|| Usage {
+        input_tokens: number(&usage["input_tokens"]).unwrap_or(0),
+        output_tokens: number(&usage["output_tokens"]).unwrap_or(0),
+        reasoning_tokens: number(&usage["output_tokens_details"]["reasoning_tokens"]),
+        cached_input_tokens: number(&usage["input_tokens_details"]["cached_tokens"]),
+    })
+}

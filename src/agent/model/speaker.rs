@@ -1,0 +1,325 @@
+//! What the decoders of all wires share: calls and their order, limits, and what was said so far.
+
+use std::collections::VecDeque;
+
+use serde_json::Value;
+
+use crate::agent::message::{ReasoningBlock, ToolDescription, Usage};
+use crate::agent::model::names::Names;
+use crate::agent::model::outline::ObjectOutline;
+use crate::agent::model::{FinishReason, ModelEvent, ModelFault, Wire};
+use crate::limits;
+
+/// Turns what a wire says into events, in an order that is the same for all of them.
+#[derive(Debug)]
+pub(super) struct Speaker {
+    wire: Wire,
+    names: Names,
+    /// Said, and not yet taken.
+    pub events: VecDeque<ModelEvent>,
+    calls: Vec<Call>,
+    /// Calls whose start was said.
+    started_count: usize,
+    text_bytes: usize,
+    said_bytes: usize,
+    usage: Option<Usage>,
+    is_finished: bool,
+}
+
+/// Which call, in the order in which the wire named them first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct CallNumber(usize);
+
+#[derive(Debug, Default)]
+struct Call {
+    id: Option<String>,
+    /// Empty until it comes.
+    name: String,
+    /// Its number in events, once its start was said.
+    index: Option<u32>,
+    /// What came of its arguments before its name.
+    early: String,
+    arguments_bytes: usize,
+    outline: ObjectOutline,
+    extra: Option<Value>,
+    is_complete: bool,
+}
+
+/// What a call without arguments means when it is complete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Empty {
+    /// The tool needs none: `{}`.
+    IsObject,
+    /// They were cut off before they began.
+    IsCut,
+}
+
+impl Speaker {
+    pub fn new(wire: Wire, tools: &[ToolDescription]) -> Speaker {
+        Speaker::with_names(wire, Names::of(tools))
+    }
+
+    /// Forgets all that was said.
+    pub fn restart(&mut self) {
+        *self = Speaker::with_names(self.wire, std::mem::take(&mut self.names));
+    }
+
+    pub fn wire(&self) -> Wire {
+        self.wire
+    }
+
+    fn with_names(wire: Wire, names: Names) -> Speaker {
+        Speaker {
+            wire,
+            names,
+            events: VecDeque::new(),
+            calls: Vec::new(),
+            started_count: 0,
+            text_bytes: 0,
+            said_bytes: 0,
+            usage: None,
+            is_finished: false,
+        }
+    }
+
+    pub fn is_finished(&self) -> bool {
+        self.is_finished
+    }
+
+    pub fn has_calls(&self) -> bool {
+        !self.calls.is_empty()
+    }
+
+    pub fn text(&mut self, text: &str) -> Result<(), ModelFault> {
+        if !text.is_empty() {
+            self.count(text.len())?;
+            self.text_bytes += text.len();
+            self.events.push_back(ModelEvent::Text(text.to_owned()));
+        }
+        Ok(())
+    }
+
+    pub fn reasoning(&mut self, text: &str) -> Result<(), ModelFault> {
+        if !text.is_empty() {
+            self.count(text.len())?;
+            self.events.push_back(ModelEvent::Reasoning(text.to_owned()));
+        }
+        Ok(())
+    }
+
+    /// Something that the wire wants back.
+    pub fn block(&mut self, value: Value) -> Result<(), ModelFault> {
+        self.count(value.to_string().len())?;
+        let (wire, text_bytes, call_count) = (self.wire, self.text_bytes, self.started_count);
+        let block = ReasoningBlock { wire, value, text_bytes, call_count };
+        self.events.push_back(ModelEvent::Block(block));
+        Ok(())
+    }
+
+    /// The newest count; said if it is news.
+    pub fn usage(&mut self, usage: Usage) {
+        if self.usage != Some(usage) {
+            self.usage = Some(usage);
+            self.events.push_back(ModelEvent::Usage(usage));
+        }
+    }
+
+    pub fn open_call(&mut self) -> Result<CallNumber, ModelFault> {
+        let limit = limits::MODEL_CALLS_MAX;
+        if self.calls.len() == limit {
+            return Err(ModelFault::TooLong { what: "calls", limit });
+        }
+        self.calls.push(Call::default());
+        Ok(CallNumber(self.calls.len() - 1))
+    }
+
+    /// The first id of a call is its own, if it comes before the call had to start without.
+    pub fn identify(&mut self, CallNumber(at): CallNumber, id: &str) -> Result<(), ModelFault> {
+        check_name(id)?;
+        let call = &mut self.calls[at];
+        if call.id.is_none() && call.index.is_none() && !id.is_empty() {
+            call.id = Some(id.to_owned());
+        }
+        self.start_if_known(at);
+        Ok(())
+    }
+
+    /// The first name of a call is its own; wires that repeat it do not add to it.
+    pub fn name(&mut self, CallNumber(at): CallNumber, name: &str) -> Result<(), ModelFault> {
+        check_name(name)?;
+        let call = &mut self.calls[at];
+        if call.name.is_empty() {
+            call.name.push_str(name);
+        }
+        self.start_if_known(at);
+        Ok(())
+    }
+
+    pub fn id_of(&self, CallNumber(at): CallNumber) -> Option<&str> {
+        self.calls[at].id.as_deref()
+    }
+
+    pub fn name_of(&self, CallNumber(at): CallNumber) -> &str {
+        &self.calls[at].name
+    }
+
+    /// What has to go back with the call.
+    pub fn extra(&mut self, CallNumber(at): CallNumber, extra: Value) -> Result<(), ModelFault> {
+        self.count(extra.to_string().len())?;
+        self.calls[at].extra = Some(extra);
+        Ok(())
+    }
+
+    /// The arguments go on.
+    pub fn arguments(&mut self, number: CallNumber, piece: &str) -> Result<(), ModelFault> {
+        if piece.is_empty() {
+            return Ok(());
+        }
+        let CallNumber(at) = number;
+        if self.calls[at].is_complete {
+            return match piece.trim_ascii().is_empty() {
+                true => Ok(()),
+                false => Err(ModelFault::Malformed("adds to arguments that were whole".to_owned())),
+            };
+        }
+        self.count(piece.len())?;
+        let call = &mut self.calls[at];
+        call.arguments_bytes += piece.len();
+        let limit = limits::MODEL_ARGUMENTS_BYTES_MAX;
+        if call.arguments_bytes > limit {
+            return Err(ModelFault::TooLong { what: "arguments", limit });
+        }
+        call.outline.read(piece);
+        call.early.push_str(piece);
+        if !call.name.is_empty() {
+            self.start(at);
+            self.say_early(at);
+        }
+        Ok(())
+    }
+
+    pub fn arguments_bytes(&self, CallNumber(at): CallNumber) -> usize {
+        self.calls[at].arguments_bytes
+    }
+
+    /// Are the arguments an object so far that nothing can be added to? That does not mean that
+    /// nothing will be.
+    pub fn has_whole_object(&self, CallNumber(at): CallNumber) -> bool {
+        self.calls[at].outline.is_whole()
+    }
+
+    pub fn has_arguments(&self, CallNumber(at): CallNumber) -> bool {
+        !self.calls[at].outline.is_blank()
+    }
+
+    pub fn is_complete(&self, CallNumber(at): CallNumber) -> bool {
+        self.calls[at].is_complete
+    }
+
+    /// The model is done with a call; does nothing the second time.
+    pub fn complete(&mut self, number: CallNumber, empty: Empty) -> Result<(), ModelFault> {
+        let CallNumber(at) = number;
+        let call = &mut self.calls[at];
+        if call.is_complete {
+            return Ok(());
+        }
+        if call.name.is_empty() {
+            call.is_complete = true;
+            let is_nothing = call.outline.is_blank() && call.id.is_none();
+            return match is_nothing || empty == Empty::IsCut {
+                true => Ok(()), // Nobody heard of it.
+                false => Err(ModelFault::Malformed("calls a tool without its name".to_owned())),
+            };
+        }
+        if call.outline.is_blank() && empty == Empty::IsObject {
+            self.arguments(number, "{}")?;
+        }
+        let index = self.start(at);
+        let call = &mut self.calls[at];
+        call.is_complete = true;
+        let extra = call.extra.take();
+        self.events.push_back(ModelEvent::CallCompleted { index, extra });
+        Ok(())
+    }
+
+    pub fn complete_all(&mut self, empty: Empty) -> Result<(), ModelFault> {
+        (0..self.calls.len()).try_for_each(|at| self.complete(CallNumber(at), empty))
+    }
+
+    /// Completes every call that has all that it can have, where another one begins.
+    pub fn complete_whole_ones(&mut self) -> Result<(), ModelFault> {
+        let is_whole = |call: &Call| call.index.is_some() && call.outline.is_whole();
+        let whole: Vec<usize> =
+            (0..self.calls.len()).filter(|at| is_whole(&self.calls[*at])).collect();
+        whole.into_iter().try_for_each(|at| self.complete(CallNumber(at), Empty::IsCut))
+    }
+
+    /// The end. That a model stopped or waits for its tools is seen by whether there are any: not
+    /// every server says the right one of the two.
+    pub fn finish(&mut self, reason: FinishReason) -> Result<(), ModelFault> {
+        if self.is_finished {
+            return Ok(());
+        }
+        self.complete_all(Empty::IsCut)?;
+        let reason = match reason {
+            FinishReason::Stop | FinishReason::ToolCalls if self.started_count > 0 => {
+                FinishReason::ToolCalls
+            }
+            FinishReason::ToolCalls => FinishReason::Stop,
+            other => other,
+        };
+        self.is_finished = true;
+        self.events.push_back(ModelEvent::Finished(reason));
+        Ok(())
+    }
+
+    /// Adds to what the answer has in all.
+    pub fn count(&mut self, bytes: usize) -> Result<(), ModelFault> {
+        let limit = limits::MODEL_ANSWER_BYTES_MAX;
+        self.said_bytes = self.said_bytes.saturating_add(bytes);
+        match self.said_bytes <= limit {
+            true => Ok(()),
+            false => Err(ModelFault::TooLong { what: "answer", limit }),
+        }
+    }
+
+    /// A call starts when its id and its name are there; it does not wait for an id once there are
+    /// arguments to be told.
+    fn start_if_known(&mut self, at: usize) {
+        let call = &self.calls[at];
+        if !call.name.is_empty() && (call.id.is_some() || !call.early.is_empty()) {
+            self.start(at);
+            self.say_early(at);
+        }
+    }
+
+    fn start(&mut self, at: usize) -> u32 {
+        let call = &mut self.calls[at];
+        if let Some(index) = call.index {
+            return index;
+        }
+        let index = self.started_count as u32;
+        self.started_count += 1;
+        call.index = Some(index);
+        let name = self.names.tool_name(&call.name).to_owned();
+        self.events.push_back(ModelEvent::CallStarted { index, id: call.id.clone(), name });
+        index
+    }
+
+    fn say_early(&mut self, at: usize) {
+        let call = &mut self.calls[at];
+        let index = call.index.expect("it is started before its arguments are told");
+        if !call.early.is_empty() {
+            let piece = std::mem::take(&mut call.early);
+            self.events.push_back(ModelEvent::CallArguments { index, piece });
+        }
+    }
+}
+
+fn check_name(name: &str) -> Result<(), ModelFault> {
+    let limit = limits::MODEL_NAME_BYTES_MAX;
+    match name.len() <= limit {
+        true => Ok(()),
+        false => Err(ModelFault::TooLong { what: "name", limit }),
+    }
+}

@@ -1,0 +1,404 @@
+//! One turn of a model, with all its attempts: what `llm_generate` and a run have in common.
+//!
+//! A machine: [`TurnAction`]s are wishes, [`Heard`] is what came of them. An attempt that fails
+//! before anything of it was said is made again, if that can help: after a delay by chance, whose
+//! bound doubles each time, and not before the server wants to be asked again.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::time::Duration;
+
+use crate::agent::message::ToolDescription;
+use crate::agent::model::{
+    Answered, Decoder, Endpoint, ModelEvent, ModelFault, Secret, fault_of_response,
+};
+use crate::base::{Instant, Random};
+use crate::limits;
+
+/// A turn that is being asked for.
+///
+/// ```
+/// use streamdoor::agent::Message;
+/// use streamdoor::agent::model::*;
+/// use streamdoor::base::Instant;
+///
+/// let base_url = "http://127.0.0.1:8080".parse()?;
+/// let model = "any".to_owned();
+/// let endpoint = Endpoint { wire: Wire::ChatCompletions, base_url, model, key: None };
+/// let messages = [Message::User("Hello?".into())];
+/// let mut request = Vec::new();
+/// write_request(&endpoint, &Ask::of(&messages), &mut request);
+///
+/// let (now, wall_us) = (Instant::ZERO, 0);
+/// let mut turn = Turn::new(&endpoint, &[], request, TurnOptions::default());
+/// let Some(TurnAction::Ask { attempt, request }) = turn.next_action() else { unreachable!() };
+/// assert!(request.starts_with(b"POST /chat/completions HTTP/1.1\r\n"));
+/// let head = Heard::Head { status: 200, retry_after: None, retry_after_ms: None };
+/// turn.handle(attempt, head, now, wall_us);
+/// let choice = r#"{"delta":{"content":"Yes."},"finish_reason":"stop"}"#;
+/// let body = format!("data: {{\"choices\":[{choice}]}}\n\n");
+/// turn.handle(attempt, Heard::Body(body.as_bytes()), now, wall_us);
+/// assert_eq!(turn.next_event(), Some(ModelEvent::Text("Yes.".into())));
+/// turn.handle(attempt, Heard::End, now, wall_us);
+/// assert_eq!(turn.next_event(), Some(ModelEvent::Finished(FinishReason::Stop)));
+/// assert!(turn.is_over() && turn.failure().is_none());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Turn {
+    state: State,
+    attempt: u32,
+    request: Request,
+    decoder: Decoder,
+    key: Option<Secret>,
+    events: VecDeque<ModelEvent>,
+    actions: VecDeque<TurnAction>,
+    /// Something was said that cannot be taken back.
+    has_said: bool,
+    retries_max: u32,
+    random: Random,
+}
+
+/// A request, which nobody is to see in print: it has the key in it.
+struct Request(Vec<u8>);
+
+#[derive(Debug)]
+enum State {
+    ExpectHead,
+    ExpectBody,
+    ExpectRefusal {
+        status: u16,
+        retry_after: Option<String>,
+        retry_after_ms: Option<String>,
+        body: Vec<u8>,
+    },
+    ExpectTime {
+        until: Instant,
+    },
+    Over(Option<TurnFailure>),
+}
+
+/// How often a turn is tried.
+#[derive(Clone, Copy, Debug)]
+pub struct TurnOptions {
+    /// Attempts after the first, [`limits::MODEL_RETRIES_MAX`] at most.
+    pub retries_max: u32,
+    /// The chance in the delays between them.
+    pub seed: u64,
+}
+
+impl Default for TurnOptions {
+    fn default() -> TurnOptions {
+        TurnOptions { retries_max: limits::AGENT_RETRIES, seed: 0 }
+    }
+}
+
+/// What the driver of a turn is to do.
+#[derive(Clone, PartialEq, Eq)]
+pub enum TurnAction {
+    /// Send this, and tell what comes as of this attempt.
+    Ask {
+        /// Which attempt: 0, 1, …
+        attempt: u32,
+        /// Bytes of HTTP, with the key in them.
+        request: Vec<u8>,
+    },
+    /// The answer of this attempt is known, though its body may not have ended: the connection can
+    /// be kept if it soon does.
+    Release {
+        /// Which.
+        attempt: u32,
+    },
+    /// Close the connection of this attempt: nobody listens to it any more.
+    HangUp {
+        /// Which.
+        attempt: u32,
+    },
+}
+
+/// What came of it.
+#[derive(Clone, Copy, Debug)]
+pub enum Heard<'a> {
+    /// The head of an answer.
+    Head {
+        /// Its status.
+        status: u16,
+        /// Its header `retry-after`.
+        retry_after: Option<&'a str>,
+        /// Its header `retry-after-ms`.
+        retry_after_ms: Option<&'a str>,
+    },
+    /// Next bytes of its body.
+    Body(&'a [u8]),
+    /// The body is whole.
+    End,
+    /// The connection broke, or there never was one.
+    Broken {
+        /// A short name of how, e.g. `connect_failed`.
+        code: &'a str,
+        /// In words.
+        text: &'a str,
+        /// Trying again can help.
+        is_retryable: bool,
+    },
+}
+
+/// Why a turn failed for good.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TurnFailure {
+    /// A short name of why.
+    pub code: String,
+    /// In words.
+    pub message: String,
+    /// The same turn can succeed later.
+    pub is_retryable: bool,
+    /// When, as far as the server said.
+    pub retry_after: Option<Duration>,
+}
+
+impl Turn {
+    /// Asks once at least. `request` is what is sent, each time; see
+    /// [`write_request`](crate::agent::model::write_request).
+    pub fn new(
+        endpoint: &Endpoint,
+        tools: &[ToolDescription],
+        request: Vec<u8>,
+        options: TurnOptions,
+    ) -> Turn {
+        let mut turn = Turn {
+            state: State::ExpectHead,
+            attempt: 0,
+            request: Request(request),
+            decoder: Decoder::new(endpoint, tools),
+            key: endpoint.key.clone(),
+            events: VecDeque::new(),
+            actions: VecDeque::new(),
+            has_said: false,
+            retries_max: options.retries_max.min(limits::MODEL_RETRIES_MAX),
+            random: Random::new(options.seed),
+        };
+        turn.ask();
+        turn
+    }
+
+    /// Tells what was heard of an attempt. What is told of an earlier one is passed over. `wall_us`
+    /// is the time of day, in µs since 1970, for a server that names a date.
+    pub fn handle(&mut self, attempt: u32, heard: Heard<'_>, now: Instant, wall_us: u64) {
+        if attempt != self.attempt {
+            return;
+        }
+        match (&mut self.state, heard) {
+            (State::Over(_) | State::ExpectTime { .. }, _) => {}
+            (_, Heard::Broken { code, text, is_retryable }) => {
+                let (code, message) = (code.to_owned(), text.to_owned());
+                let failure = TurnFailure { code, message, is_retryable, retry_after: None };
+                self.end_broken(failure, now, wall_us);
+            }
+            (State::ExpectHead, Heard::Head { status, retry_after, retry_after_ms }) => {
+                let owned = |text: Option<&str>| text.map(str::to_owned);
+                self.state = match status {
+                    200..=299 => State::ExpectBody,
+                    _ => State::ExpectRefusal {
+                        status,
+                        retry_after: owned(retry_after),
+                        retry_after_ms: owned(retry_after_ms),
+                        body: Vec::new(),
+                    },
+                };
+            }
+            (State::ExpectBody, Heard::Body(bytes)) => {
+                let result = self.decode(|decoder, events| decoder.feed(bytes, events));
+                self.judge(result, false, now);
+            }
+            (State::ExpectBody, Heard::End) => {
+                let result = self.decode(Decoder::end);
+                self.judge(result, true, now);
+            }
+            (State::ExpectRefusal { body, .. }, Heard::Body(bytes)) => {
+                let room = limits::MODEL_ERROR_BYTES_MAX - body.len();
+                body.extend_from_slice(&bytes[..bytes.len().min(room)]);
+                if body.len() == limits::MODEL_ERROR_BYTES_MAX {
+                    self.end_refusal(false, now, wall_us);
+                }
+            }
+            (State::ExpectRefusal { .. }, Heard::End) => self.end_refusal(true, now, wall_us),
+            (State::ExpectHead, Heard::Body(_) | Heard::End)
+            | (State::ExpectBody | State::ExpectRefusal { .. }, Heard::Head { .. }) => {
+                unreachable!("a head comes once, and before its body")
+            }
+        }
+    }
+
+    /// Time has passed: perhaps it is time to try again.
+    pub fn tick(&mut self, now: Instant) {
+        if self.next_deadline().is_some_and(|until| until <= now) {
+            self.attempt += 1;
+            self.decoder.restart();
+            self.ask();
+        }
+    }
+
+    /// Gives up, at once: there are no more events, and a connection is hung up.
+    pub fn cancel(&mut self) {
+        self.events.clear();
+        let was_asked = !self.actions.iter().any(|act| matches!(act, TurnAction::Ask { .. }));
+        self.actions.retain(|action| !matches!(action, TurnAction::Ask { .. }));
+        if self.is_over() {
+            return;
+        }
+        if was_asked && !matches!(self.state, State::ExpectTime { .. }) {
+            self.actions.push_back(TurnAction::HangUp { attempt: self.attempt });
+        }
+        self.state = State::Over(None);
+    }
+
+    /// The next wish.
+    pub fn next_action(&mut self) -> Option<TurnAction> {
+        self.actions.pop_front()
+    }
+
+    /// The next piece of the answer.
+    pub fn next_event(&mut self) -> Option<ModelEvent> {
+        self.events.pop_front()
+    }
+
+    /// When [`Turn::tick`] is due.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        match self.state {
+            State::ExpectTime { until } => Some(until),
+            _ => None,
+        }
+    }
+
+    /// Why it failed, if it did. What was said before that is among the events.
+    pub fn failure(&self) -> Option<&TurnFailure> {
+        match &self.state {
+            State::Over(failure) => failure.as_ref(),
+            _ => None,
+        }
+    }
+
+    /// Is it over, well or not? There may be events left.
+    pub fn is_over(&self) -> bool {
+        matches!(self.state, State::Over(_))
+    }
+
+    /// Attempts so far.
+    pub fn attempt_count(&self) -> u32 {
+        self.attempt + 1
+    }
+
+    fn ask(&mut self) {
+        let Request(request) = &self.request;
+        let request = request.clone();
+        self.actions.push_back(TurnAction::Ask { attempt: self.attempt, request });
+        self.state = State::ExpectHead;
+    }
+
+    fn decode(
+        &mut self,
+        read: impl FnOnce(&mut Decoder, &mut VecDeque<ModelEvent>) -> Result<(), ModelFault>,
+    ) -> Result<(), ModelFault> {
+        let known = self.events.len();
+        let result = read(&mut self.decoder, &mut self.events);
+        // Counts of an attempt that fails are replaced by those of the next.
+        let is_said = |event: &ModelEvent| !matches!(event, ModelEvent::Usage(_));
+        self.has_said |= self.events.range(known..).any(is_said);
+        result
+    }
+
+    /// Goes on, or ends, by what the decoder said of the newest bytes.
+    fn judge(&mut self, result: Result<(), ModelFault>, is_ended: bool, now: Instant) {
+        match result {
+            Ok(()) if self.decoder.is_finished() => {
+                self.state = State::Over(None);
+                if !is_ended {
+                    self.actions.push_back(TurnAction::Release { attempt: self.attempt });
+                }
+            }
+            Ok(()) => {}
+            Err(fault) => {
+                if !is_ended {
+                    self.actions.push_back(TurnAction::HangUp { attempt: self.attempt });
+                }
+                self.fail(TurnFailure::of(&fault), now);
+            }
+        }
+    }
+
+    /// There is no more of this attempt. An answer can be complete all the same, and a refusal can
+    /// be understood from its beginning.
+    fn end_broken(&mut self, failure: TurnFailure, now: Instant, wall_us: u64) {
+        match &self.state {
+            State::ExpectRefusal { .. } => self.end_refusal(true, now, wall_us),
+            State::ExpectBody => match self.decode(Decoder::end) {
+                Err(ModelFault::Truncated) => self.fail(failure, now),
+                result => self.judge(result, true, now),
+            },
+            _ => self.fail(failure, now),
+        }
+    }
+
+    fn end_refusal(&mut self, is_ended: bool, now: Instant, wall_us: u64) {
+        let State::ExpectRefusal { status, retry_after, retry_after_ms, body } = &self.state else {
+            unreachable!("only what is a refusal ends as one");
+        };
+        let answered = Answered {
+            status: *status,
+            retry_after: retry_after.as_deref(),
+            retry_after_ms: retry_after_ms.as_deref(),
+            body,
+        };
+        let refused = fault_of_response(&answered, self.key.as_ref(), wall_us);
+        if !is_ended {
+            self.actions.push_back(TurnAction::HangUp { attempt: self.attempt });
+        }
+        let message = refused.to_string();
+        let (is_retryable, retry_after) = (refused.is_retryable, refused.retry_after);
+        self.fail(TurnFailure { code: refused.code, message, is_retryable, retry_after }, now);
+    }
+
+    /// Tries again after a while, or fails for good.
+    fn fail(&mut self, failure: TurnFailure, now: Instant) {
+        let asked_for = failure.retry_after.unwrap_or(Duration::ZERO);
+        let may_retry = failure.is_retryable
+            && !self.has_said
+            && self.attempt < self.retries_max
+            && asked_for <= limits::MODEL_RETRY_AFTER_MAX;
+        if !may_retry {
+            self.state = State::Over(Some(failure));
+            return;
+        }
+        let bound = limits::MODEL_RETRY_DELAY * (1 << self.attempt);
+        let bound = bound.min(limits::MODEL_RETRY_DELAY_MAX);
+        let delay = bound.mul_f64(self.random.unit());
+        self.state = State::ExpectTime { until: now + delay.max(asked_for) };
+    }
+}
+
+impl TurnFailure {
+    fn of(fault: &ModelFault) -> TurnFailure {
+        TurnFailure {
+            code: fault.code().to_owned(),
+            message: fault.to_string(),
+            is_retryable: fault.is_retryable(),
+            retry_after: None,
+        }
+    }
+}
+
+impl fmt::Debug for TurnAction {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TurnAction::Ask { attempt, .. } => write!(out, "Ask({attempt})"),
+            TurnAction::Release { attempt } => write!(out, "Release({attempt})"),
+            TurnAction::HangUp { attempt } => write!(out, "HangUp({attempt})"),
+        }
+    }
+}
+
+impl fmt::Debug for Request {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "Request({} bytes)", self.0.len())
+    }
+}

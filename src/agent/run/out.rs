@@ -1,0 +1,241 @@
+//! What comes out of a run: parts, each of which fits, in an order that is checked.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::agent::fit::front_within;
+use crate::agent::fold::Fold;
+use crate::agent::hooks::Hooks;
+use crate::agent::order::Order;
+use crate::agent::part::{Body, Data, Final, Part, Partial};
+use crate::agent::state::StepState;
+use crate::base::ExecutionId;
+use crate::engine::Kind;
+use crate::limits;
+
+/// What the JSON of a delta or of a piece of output takes beside its text, at most.
+const ENVELOPE_BYTES_MAX: usize = 640;
+
+const _: () = assert!(2 * ENVELOPE_BYTES_MAX < limits::AGENT_PART_BYTES_MIN);
+
+/// The parts of a run that wait to be taken, and what they come to.
+pub(super) struct Out {
+    pub hooks: Box<dyn Hooks + Send>,
+    pub fold: Fold,
+    pub wall_us: u64,
+    pub step_number: u32,
+    /// Bytes of text, reasoning, arguments and output so far.
+    pub streamed_bytes: u64,
+    agent_id: Arc<str>,
+    part_bytes_max: usize,
+    accumulates: bool,
+    queue: VecDeque<Part>,
+    order: Order,
+    scratch: Vec<u8>,
+}
+
+/// A chunk of a tool, for [`Out::push_output`].
+pub(super) struct Chunk<'a> {
+    pub tool_call_id: &'a Arc<str>,
+    pub execution: Option<ExecutionId>,
+    pub output_seq: u64,
+    pub offset: u64,
+    pub kind: Kind,
+    pub bytes: &'a [u8],
+    pub more: bool,
+}
+
+impl Out {
+    pub fn new(
+        agent_id: &str,
+        part_bytes_max: usize,
+        accumulates: bool,
+        hooks: Box<dyn Hooks + Send>,
+    ) -> Out {
+        Out {
+            hooks,
+            fold: Fold::default(),
+            wall_us: 0,
+            step_number: 0,
+            streamed_bytes: 0,
+            agent_id: agent_id.into(),
+            part_bytes_max,
+            accumulates,
+            queue: VecDeque::new(),
+            order: Order::default(),
+            scratch: Vec::new(),
+        }
+    }
+
+    pub fn pop(&mut self) -> Option<Part> {
+        self.queue.pop_front()
+    }
+
+    pub fn waiting(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Texts of parts are cut to this in any case, before they are cut to what fits.
+    pub fn part_bytes_max(&self) -> usize {
+        self.part_bytes_max
+    }
+
+    /// A part of anything that fits, or is cut until it does.
+    pub fn push(&mut self, body: Body) {
+        let part = self.fitted(body);
+        self.fold.take(&part);
+        self.enqueue(part);
+    }
+
+    pub fn push_partial(&mut self, partial: Partial) {
+        self.push(Body::Partial(partial));
+    }
+
+    pub fn push_final(&mut self, last: Final) {
+        self.push(Body::Final(last));
+    }
+
+    /// The end of a step, which the fold has closed already.
+    pub fn push_step(&mut self, last: Final, step: StepState) {
+        let part = self.fitted(Body::Final(last));
+        self.fold.add_step(step);
+        self.enqueue(part);
+    }
+
+    /// The next part, cut until it fits.
+    pub fn fitted(&mut self, body: Body) -> Part {
+        let mut part = self.part(body);
+        part.fit(self.part_bytes_max, &mut self.scratch);
+        part
+    }
+
+    fn part(&self, body: Body) -> Part {
+        Part {
+            seq: self.order.seq() + 1,
+            agent_id: Arc::clone(&self.agent_id),
+            step_number: self.step_number,
+            timestamp_us: self.wall_us,
+            body,
+        }
+    }
+
+    fn enqueue(&mut self, part: Part) {
+        if let Err(broken) = self.order.take(&part) {
+            panic!("part {} ({}) breaks {broken}", part.seq, part.name());
+        }
+        self.hooks.after_part(&part);
+        self.queue.push_back(part);
+    }
+
+    /// A part that fits as it is.
+    fn push_short(&mut self, partial: Partial) {
+        let part = self.part(Body::Partial(partial));
+        self.fold.take(&part);
+        self.enqueue(part);
+    }
+
+    /// Text in as many deltas as it takes. `make` is told where each begins in `text`.
+    pub fn push_text(&mut self, text: String, make: impl Fn(String, u64) -> Partial) {
+        self.streamed_bytes += text.len() as u64;
+        let room = self.part_bytes_max - ENVELOPE_BYTES_MAX;
+        let (mut at, mut text) = (0, text);
+        while !text.is_empty() {
+            let rest = text.split_off(front_within(&text, room));
+            let (delta, offset) = (std::mem::replace(&mut text, rest), at);
+            at += delta.len() as u64;
+            let mut partial = make(delta, offset);
+            if self.accumulates {
+                self.accumulate(&mut partial);
+                self.push_partial(partial);
+            } else {
+                self.push_short(partial);
+            }
+        }
+    }
+
+    /// Says all of the text so far, if it can fit.
+    fn accumulate(&self, partial: &mut Partial) {
+        let Partial::TextDelta { delta, accumulated_text, accumulated_truncated, .. } = partial
+        else {
+            return;
+        };
+        let before = self.fold.open_text();
+        match before.len() + delta.len() <= self.part_bytes_max {
+            true => *accumulated_text = Some([before, delta].concat()),
+            false => *accumulated_truncated = true,
+        }
+    }
+
+    /// A chunk of a tool in as many pieces as it takes.
+    pub fn push_output(&mut self, chunk: &Chunk<'_>) {
+        self.streamed_bytes += chunk.bytes.len() as u64;
+        let room = self.part_bytes_max - ENVELOPE_BYTES_MAX;
+        let text = std::str::from_utf8(chunk.bytes).ok();
+        let mut at = 0;
+        loop {
+            let rest = chunk.bytes.len() - at;
+            let length = match text {
+                Some(text) => front_within(&text[at..], room),
+                None => rest.min(room / 4 * 3), // Four characters for three bytes.
+            };
+            let data = match text {
+                Some(text) => Data::Text(text[at..at + length].to_owned()),
+                None => Data::Bytes(chunk.bytes[at..at + length].to_vec()),
+            };
+            self.push_short(Partial::ToolOutputChunk {
+                tool_call_id: Arc::clone(chunk.tool_call_id),
+                execution: chunk.execution,
+                output_seq: chunk.output_seq,
+                offset: chunk.offset + at as u64,
+                kind: chunk.kind,
+                data,
+                more: chunk.more || length < rest,
+            });
+            at += length;
+            if at == chunk.bytes.len() {
+                return;
+            }
+        }
+    }
+
+    pub fn audit(&self) {
+        let last = self.order.seq();
+        let mut seq = last - self.queue.len() as u64;
+        for part in &self.queue {
+            seq += 1;
+            assert!(part.seq == seq);
+        }
+        assert!(self.order.is_over() == self.fold.state().end.is_some());
+        assert!(self.fold.state().steps.len() <= self.step_number as usize);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::Handle;
+
+    #[test]
+    fn what_a_delta_takes_beside_its_text_is_bounded() {
+        let id: Arc<str> = "i".repeat(limits::AGENT_CALL_ID_BYTES_MAX).into();
+        let slot = Handle { index: 0xFF_FFFF, generation: u32::MAX };
+        let part = Part {
+            seq: u64::MAX,
+            agent_id: "a".repeat(limits::AGENT_ID_BYTES_MAX).into(),
+            step_number: u32::MAX,
+            timestamp_us: u64::MAX,
+            body: Body::Partial(Partial::ToolOutputChunk {
+                tool_call_id: id,
+                execution: Some(ExecutionId { shard: 255, slot, nonce: u64::MAX }),
+                output_seq: u64::MAX,
+                offset: u64::MAX,
+                kind: Kind::ToolArguments,
+                data: Data::Bytes(Vec::new()),
+                more: true,
+            }),
+        };
+        let mut json = Vec::new();
+        part.write_json(&mut json);
+        assert!(json.len() <= ENVELOPE_BYTES_MAX, "{}", json.len());
+    }
+}

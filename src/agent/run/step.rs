@@ -1,0 +1,291 @@
+//! Steps: how they begin and end, and whether there is another one.
+
+use super::Run;
+use super::calls::{self, Call, CallState};
+use crate::agent::config::Config;
+use crate::agent::fit::{front, words};
+use crate::agent::hooks::StepChoice;
+use crate::agent::message::Message;
+use crate::agent::model::{Ask, Assembly, FinishReason, Turn, TurnOptions, write_request};
+use crate::agent::part::{Body, Final, Partial};
+use crate::agent::state::{
+    Continuation, Decision, Ended, FinalState, Reason, Step, StepCall, micros,
+};
+use crate::base::Instant;
+use crate::limits;
+
+/// The step that goes on.
+#[derive(Debug)]
+pub(super) struct OpenStep {
+    begun: Instant,
+    pub turn: Turn,
+    pub exchange: Option<Exchange>,
+    /// What the model has said so far.
+    pub assembly: Assembly,
+    pub text_bytes: u64,
+    pub reasoning_bytes: u64,
+    pub calls: Vec<Call>,
+    /// Calls that are carried out.
+    pub accepted_count: u32,
+}
+
+/// An exchange that is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Exchange {
+    /// In the run.
+    pub number: u32,
+    /// In the turn.
+    pub attempt: u32,
+}
+
+impl OpenStep {
+    pub fn is_turn_over(&self) -> bool {
+        self.assembly.finish.is_some()
+    }
+
+    pub fn is_done(&self) -> bool {
+        self.is_turn_over() && self.calls.iter().all(Call::is_over)
+    }
+
+    /// R1 to R3.
+    pub fn audit(&self, config: &Config) {
+        assert!(self.exchange.is_none() || !self.is_turn_over());
+        calls::audit(self, config);
+    }
+}
+
+impl Run {
+    /// Asks the model for the next step, unless a hook or a limit is in the way.
+    pub(super) fn begin_step(&mut self) {
+        let state = self.out.fold.state();
+        match self.out.hooks.before_step(state, &self.messages) {
+            StepChoice::Go => {}
+            StepChoice::ReplaceMessages(messages) => self.replace_messages(messages),
+            StepChoice::Stop(why) => return self.end(Ended::Completed, hook(&why)),
+        }
+        if self.conversation_bytes > self.config.conversation_bytes_max {
+            return self.end(Ended::Completed, Reason::ConversationMax);
+        }
+        self.out.step_number += 1;
+        self.out.push_partial(Partial::StepStarted);
+        let ask = Ask {
+            messages: &self.messages,
+            tools: &self.config.tools,
+            max_tokens: self.config.max_tokens,
+            temperature: self.config.temperature,
+            effort: self.config.reasoning_effort,
+            parallel_tool_calls: self.config.parallel_calls_max > 1,
+        };
+        let mut request = Vec::new();
+        write_request(&self.config.endpoint, &ask, &mut request);
+        let (retries_max, seed) = (self.config.retries_max, self.random.next_u64());
+        let Config { endpoint, tools, .. } = &self.config;
+        self.step = Some(OpenStep {
+            begun: self.now,
+            turn: Turn::new(endpoint, tools, request, TurnOptions { retries_max, seed }),
+            exchange: None,
+            assembly: Assembly::default(),
+            text_bytes: 0,
+            reasoning_bytes: 0,
+            calls: Vec::new(),
+            accepted_count: 0,
+        });
+    }
+
+    fn replace_messages(&mut self, messages: Vec<Message>) {
+        self.conversation_bytes = messages_bytes(&messages);
+        self.messages = messages;
+    }
+
+    /// The turn and all calls are over.
+    pub(super) fn complete_step(&mut self) {
+        self.take_over_messages();
+        let (decision, reason) = self.continuation();
+        let outcome = self.end_step(Continuation { decision, reason });
+        match outcome.decision {
+            Decision::Continue => self.begin_step(),
+            Decision::Stop => self.end(Ended::Completed, outcome.reason),
+        }
+    }
+
+    /// Does the run go on by itself?
+    fn continuation(&self) -> (Decision, Reason) {
+        let step = self.step.as_ref().expect("it is being completed");
+        let stop = |reason| (Decision::Stop, reason);
+        let reason = match step.assembly.finish.clone().expect("the turn is over") {
+            FinishReason::ContentFilter => return stop(Reason::ContentFilter),
+            FinishReason::Refusal => return stop(Reason::Refusal),
+            _ if !step.calls.is_empty() => Reason::ToolCalls,
+            FinishReason::Paused => Reason::Paused,
+            FinishReason::Stop | FinishReason::ToolCalls => return stop(Reason::Stop),
+            FinishReason::Length => return stop(Reason::Length),
+            FinishReason::Other(why) => {
+                return stop(Reason::Other(words(&why, limits::AGENT_WORDS_BYTES_MAX)));
+            }
+        };
+        let mut usage = self.state().usage;
+        usage += step.assembly.usage.unwrap_or_default();
+        let tokens = usage.input_tokens.saturating_add(usage.output_tokens);
+        if self.out.step_number >= self.config.steps_max {
+            return stop(Reason::StepsMax);
+        }
+        if self.config.tokens_max.is_some_and(|tokens_max| tokens >= tokens_max) {
+            return stop(Reason::TokensMax);
+        }
+        if self.conversation_bytes > self.config.conversation_bytes_max {
+            return stop(Reason::ConversationMax);
+        }
+        (Decision::Continue, reason)
+    }
+
+    /// What the model said becomes a message, and what came of its calls.
+    fn take_over_messages(&mut self) {
+        let step = self.step.as_mut().expect("it is being completed");
+        let mut message = std::mem::take(&mut step.assembly.message);
+        let mut results = Vec::new();
+        for (made, call) in message.calls.iter_mut().zip(&mut step.calls) {
+            (made.id, made.name) = (call.id.to_string(), call.name.to_string());
+            let CallState::Over { result, .. } = &mut call.state else {
+                unreachable!("all calls are over");
+            };
+            results.extend(result.take().map(Message::Tool));
+        }
+        let is_silent =
+            message.text.is_empty() && message.calls.is_empty() && message.reasoning.is_empty();
+        if is_silent {
+            return; // No wire takes a message without anything in it.
+        }
+        for message in std::iter::once(Message::Assistant(message)).chain(results) {
+            self.conversation_bytes += message_bytes(&message);
+            self.messages.push(message);
+        }
+    }
+
+    /// The last part of a step; tells how it ended, once the hook was asked.
+    fn end_step(&mut self, mut outcome: Continuation) -> Continuation {
+        let step = self.step.take().expect("it is being ended");
+        assert!(step.exchange.is_none());
+        let text = self.out.fold.open_text();
+        let shown = front(text, self.out.part_bytes_max());
+        let calls = step.calls.iter().map(|call| {
+            let CallState::Over { outcome, .. } = &call.state else {
+                unreachable!("all calls are over");
+            };
+            StepCall { id: call.id.to_string(), name: call.name.to_string(), outcome: *outcome }
+        });
+        let last = Step {
+            number: self.out.step_number,
+            text_truncated: shown.len() < text.len(),
+            text: shown.to_owned(),
+            tool_calls: calls.collect(),
+            tool_calls_truncated: false,
+            finish_reason: step.assembly.finish.map(finish_shown),
+            duration_us: micros(self.now.since(step.begun)),
+        };
+        let usage = step.assembly.usage;
+        let mut state = self.out.fold.close_step(&last, &outcome, usage);
+        match self.out.hooks.after_step(self.out.fold.state(), &state) {
+            StepChoice::Go => {}
+            StepChoice::ReplaceMessages(messages) => self.replace_messages(messages),
+            StepChoice::Stop(why) if outcome.decision == Decision::Continue => {
+                outcome = Continuation { decision: Decision::Stop, reason: hook(&why) };
+                state.outcome = outcome.clone();
+            }
+            StepChoice::Stop(_) => {} // It stops for a reason of its own.
+        }
+        let completed = Final::StepCompleted { step: last, outcome: outcome.clone(), usage };
+        self.out.push_step(completed, state);
+        outcome
+    }
+
+    /// Stops everything where it is.
+    pub(super) fn stop(&mut self, how: Ended, reason: Reason) {
+        if self.started.is_none() {
+            self.start();
+        }
+        if let Some(step) = &mut self.step {
+            step.turn.cancel();
+            self.hang_up(None);
+            self.give_up_calls(&why_stopped(&how, &reason));
+            if self.step.as_ref().is_some_and(OpenStep::is_turn_over) {
+                self.take_over_messages();
+            }
+            self.end_step(Continuation { decision: Decision::Stop, reason: reason.clone() });
+        }
+        self.end(how, reason);
+    }
+
+    /// The last part.
+    pub(super) fn end(&mut self, how: Ended, reason: Reason) {
+        assert!(self.step.is_none());
+        let state = self.out.fold.state();
+        let shown = front(state.text(), self.out.part_bytes_max());
+        let started = self.started.expect("who has not started does not end");
+        let final_state = FinalState {
+            step_count: self.out.step_number,
+            text_truncated: shown.len() < state.text().len(),
+            text: shown.to_owned(),
+            usage: state.usage,
+            reason,
+            tool_call_count: self.call_count,
+            duration_us: micros(self.now.since(started)),
+        };
+        self.out.push(Body::Final(match how {
+            Ended::Completed => Final::ExecutionCompleted { final_state },
+            Ended::Failed(error) => Final::ExecutionFailed { error, final_state },
+            Ended::Cancelled(reason) => Final::ExecutionCancelled { reason, final_state },
+        }));
+    }
+}
+
+fn hook(why: &str) -> Reason {
+    Reason::Hook(words(why, limits::AGENT_WORDS_BYTES_MAX))
+}
+
+/// A provider's own reason may be of any length.
+fn finish_shown(reason: FinishReason) -> FinishReason {
+    match reason {
+        FinishReason::Other(why) => FinishReason::Other(words(&why, limits::AGENT_WORDS_BYTES_MAX)),
+        known => known,
+    }
+}
+
+/// For the calls that are given up.
+fn why_stopped(how: &Ended, reason: &Reason) -> String {
+    match how {
+        Ended::Completed => format!("the run came to its limit {}", reason.name()),
+        Ended::Failed(failure) => format!("the model's turn failed: {failure}"),
+        Ended::Cancelled(_) => format!("the run was stopped: {}", reason.name()),
+    }
+}
+
+/// What messages take, about: their texts.
+pub(super) fn messages_bytes(messages: &[Message]) -> usize {
+    messages.iter().map(message_bytes).sum()
+}
+
+fn message_bytes(message: &Message) -> usize {
+    match message {
+        Message::System(text) | Message::User(text) => text.len(),
+        Message::Tool(result) => result.call_id.len() + result.output.len(),
+        Message::Assistant(said) => {
+            let calls = said.calls.iter();
+            let calls: usize =
+                calls.map(|call| call.id.len() + call.name.len() + call.arguments.len()).sum();
+            let reasoning = said.reasoning.iter();
+            let reasoning: usize = reasoning.map(|block| value_bytes(&block.value)).sum();
+            said.text.len() + calls + reasoning
+        }
+    }
+}
+
+fn value_bytes(value: &serde_json::Value) -> usize {
+    match value {
+        serde_json::Value::String(text) => text.len(),
+        serde_json::Value::Array(values) => values.iter().map(value_bytes).sum(),
+        serde_json::Value::Object(fields) => {
+            fields.iter().map(|(name, value)| name.len() + value_bytes(value)).sum()
+        }
+        _ => 1,
+    }
+}

@@ -1,0 +1,327 @@
+//! For tests: models that say what they are told to, over a real wire, and a driver that checks
+//! every action and every part as it comes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Value, json};
+
+use crate::agent::model::{Endpoint, Wire};
+use crate::agent::{
+    Action, Config, Event, Hooks, Message, NoHooks, Part, Run, Strategy, ToolDescription,
+};
+use crate::agent::{Fold, State, order::Order};
+use crate::base::{Instant, Random};
+
+pub const WALL_US: u64 = 1_700_000_000_000_000;
+
+/// One turn of a model.
+#[derive(Clone, Debug, Default)]
+pub struct Said {
+    pub reasoning: String,
+    pub text: String,
+    pub calls: Vec<CallSaid>,
+    /// As Chat Completions spells it.
+    pub finish: &'static str,
+    pub tokens: Option<(u64, u64)>,
+}
+
+#[derive(Clone, Debug)]
+pub struct CallSaid {
+    pub id: Option<String>,
+    pub name: String,
+    pub arguments: String,
+}
+
+impl Said {
+    pub fn text(text: &str) -> Said {
+        Said { text: text.to_owned(), finish: "stop", ..Said::default() }
+    }
+
+    pub fn calls(calls: &[(&str, &str, &str)]) -> Said {
+        let calls = calls.iter().map(|&(id, name, arguments)| CallSaid {
+            id: Some(id.to_owned()),
+            name: name.to_owned(),
+            arguments: arguments.to_owned(),
+        });
+        Said { calls: calls.collect(), finish: "tool_calls", ..Said::default() }
+    }
+
+    pub fn finish(mut self, finish: &'static str) -> Said {
+        self.finish = finish;
+        self
+    }
+
+    pub fn tokens(mut self, input: u64, output: u64) -> Said {
+        self.tokens = Some((input, output));
+        self
+    }
+
+    fn usage(&self) -> Option<Value> {
+        let (input, output) = self.tokens?;
+        Some(json!({"prompt_tokens": input, "completion_tokens": output}))
+    }
+
+    /// As a stream, in deltas of any length.
+    pub fn stream(&self, random: &mut Random) -> Vec<u8> {
+        let mut out = Vec::new();
+        let mut delta = |delta: Value| {
+            let frame = json!({"choices": [{"index": 0, "delta": delta, "finish_reason": null}]});
+            out.extend(format!("data: {frame}\n\n").bytes());
+        };
+        delta(json!({"role": "assistant", "content": ""}));
+        for piece in pieces(&self.reasoning, random) {
+            delta(json!({"reasoning_content": piece}));
+        }
+        for piece in pieces(&self.text, random) {
+            delta(json!({"content": piece}));
+        }
+        for (index, call) in self.calls.iter().enumerate() {
+            let function = json!({"name": call.name, "arguments": ""});
+            let first = json!({"index": index, "id": call.id, "type": "function",
+                "function": function});
+            delta(json!({"tool_calls": [first]}));
+            for piece in pieces(&call.arguments, random) {
+                let next = json!({"index": index, "function": {"arguments": piece}});
+                delta(json!({"tool_calls": [next]}));
+            }
+        }
+        let last = json!({"choices": [{"index": 0, "delta": {}, "finish_reason": self.finish}]});
+        out.extend(format!("data: {last}\n\n").bytes());
+        if let Some(usage) = self.usage() {
+            let frame = json!({"choices": [], "usage": usage});
+            out.extend(format!("data: {frame}\n\n").bytes());
+        }
+        out.extend(b"data: [DONE]\n\n");
+        out
+    }
+
+    /// As one document, of a provider that does not stream.
+    pub fn plain(&self) -> Vec<u8> {
+        let calls = self.calls.iter().enumerate().map(|(index, call)| {
+            let function = json!({"name": call.name, "arguments": call.arguments});
+            json!({"index": index, "id": call.id, "type": "function", "function": function})
+        });
+        let mut message = json!({"role": "assistant", "content": self.text});
+        if !self.calls.is_empty() {
+            message["tool_calls"] = calls.collect();
+        }
+        if !self.reasoning.is_empty() {
+            message["reasoning_content"] = self.reasoning.as_str().into();
+        }
+        let choice = json!({"index": 0, "message": message, "finish_reason": self.finish});
+        let mut document = json!({"object": "chat.completion", "choices": [choice]});
+        if let Some(usage) = self.usage() {
+            document["usage"] = usage;
+        }
+        document.to_string().into_bytes()
+    }
+}
+
+/// `text`, cut anywhere between characters.
+fn pieces<'a>(text: &'a str, random: &mut Random) -> Vec<&'a str> {
+    let mut pieces = Vec::new();
+    let mut rest = text;
+    while !rest.is_empty() {
+        let length = random.between(1, 1 + rest.len() as u64 / 2) as usize;
+        let at = rest.ceil_char_boundary(length);
+        let (piece, behind) = rest.split_at(at);
+        pieces.push(piece);
+        rest = behind;
+    }
+    pieces
+}
+
+pub fn config() -> Config {
+    let base_url = "http://127.0.0.1:9/v1".parse().unwrap();
+    let (wire, model) = (Wire::ChatCompletions, "a-model".to_owned());
+    let mut config = Config::new("run-1", Endpoint { wire, base_url, model, key: None });
+    config.tools = ["read", "list", "wait.long"].map(tool).to_vec();
+    config
+}
+
+pub fn tool(name: &str) -> ToolDescription {
+    let description = format!("What {name} does.");
+    ToolDescription { name: name.to_owned(), description, schema: json!({"type": "object"}) }
+}
+
+/// Drives a run, checks what comes out of it, and keeps it.
+pub struct Driver {
+    pub run: Run,
+    pub now: Instant,
+    pub parts: Vec<Part>,
+    pub actions: Vec<Action>,
+    /// The bodies of all requests.
+    pub asked: Vec<Value>,
+    /// Which exchange is open.
+    pub open: Option<u32>,
+    /// Which tools run.
+    pub running: BTreeMap<u32, String>,
+    order: Order,
+    fold: Fold,
+    config: Config,
+    exchanges: BTreeSet<u32>,
+    calls: BTreeSet<u32>,
+    scratch: Vec<u8>,
+}
+
+impl Driver {
+    pub fn new(config: Config) -> Driver {
+        Driver::with(config, vec![Message::User("Do it.".to_owned())], Box::new(NoHooks))
+    }
+
+    pub fn with(config: Config, messages: Vec<Message>, hooks: Box<dyn Hooks + Send>) -> Driver {
+        let run = Run::new(config.clone(), messages, hooks).unwrap();
+        Driver {
+            run,
+            now: Instant::ZERO,
+            parts: Vec::new(),
+            actions: Vec::new(),
+            asked: Vec::new(),
+            open: None,
+            running: BTreeMap::new(),
+            order: Order::default(),
+            fold: Fold::default(),
+            config,
+            exchanges: BTreeSet::new(),
+            calls: BTreeSet::new(),
+            scratch: Vec::new(),
+        }
+    }
+
+    /// One that has begun.
+    pub fn begun(config: Config) -> Driver {
+        let mut driver = Driver::new(config);
+        driver.tell(Event::Started);
+        driver
+    }
+
+    pub fn wall_us(&self) -> u64 {
+        WALL_US + self.now.nanos() / 1_000
+    }
+
+    /// Tells the run, and takes all that it says and wants.
+    pub fn tell(&mut self, event: Event<'_>) {
+        self.tell_only(event);
+        self.take_parts();
+    }
+
+    /// Tells the run, and takes all that it wants. Its parts wait.
+    pub fn tell_only(&mut self, event: Event<'_>) {
+        let wall_us = self.wall_us();
+        match &event {
+            Event::BodyEnded { turn } | Event::Broken { turn, .. } if self.open == Some(*turn) => {
+                self.open = None;
+            }
+            Event::ToolEnded { call, .. } | Event::ToolRefused { call, .. } => {
+                self.running.remove(call);
+            }
+            _ => {}
+        }
+        self.run.handle(event, self.now, wall_us);
+        self.run.audit();
+        while let Some(action) = self.run.next_action() {
+            self.check(&action);
+            self.actions.push(action);
+        }
+        if self.run.is_over().is_some() {
+            assert_eq!((self.open, self.running.len()), (None, 0), "the end leaves something");
+        }
+    }
+
+    pub fn take_parts(&mut self) {
+        while let Some(part) = self.run.next_part() {
+            self.take_part(part);
+        }
+    }
+
+    pub fn take_part(&mut self, part: Part) {
+        self.order.take(&part).unwrap();
+        self.scratch.clear();
+        part.write_json(&mut self.scratch);
+        assert!(self.scratch.len() <= self.config.part_bytes_max, "{} is too long", part.name());
+        let is_line = !self.scratch.iter().any(|byte| *byte < b' ');
+        assert!(is_line, "{} is not one line", part.name());
+        let read = Part::parse(&self.scratch).unwrap();
+        assert_eq!(read, part);
+        self.fold.take(&read);
+        self.parts.push(part);
+    }
+
+    fn check(&mut self, action: &Action) {
+        match action {
+            Action::Ask { turn, request } => {
+                assert_eq!(self.open, None, "two turns are open");
+                assert!(self.exchanges.insert(*turn), "a turn's number twice");
+                self.open = Some(*turn);
+                let body = request.windows(4).position(|four| four == b"\r\n\r\n").unwrap() + 4;
+                self.asked.push(serde_json::from_slice(&request[body..]).unwrap());
+            }
+            Action::HangUp { turn } | Action::Release { turn } => {
+                assert_eq!(self.open.take(), Some(*turn), "it is not open");
+            }
+            Action::Start { call, tool, arguments } => {
+                assert!(self.calls.insert(*call), "a call's number twice");
+                assert!(arguments.is_object());
+                assert!(self.config.tools.iter().any(|known| known.name == *tool));
+                if self.config.strategy == Strategy::AfterTurn {
+                    assert_eq!(self.open, None, "a tool starts while the model speaks");
+                }
+                self.running.insert(*call, tool.clone());
+                assert!(self.running.len() <= self.config.parallel_calls_max as usize);
+            }
+            Action::Stop { call } => {
+                assert!(self.running.remove(call).is_some(), "it does not run");
+            }
+        }
+    }
+
+    pub fn head(&mut self, status: u16, retry_after: Option<&str>) {
+        let turn = self.open.unwrap();
+        self.tell(Event::Answered { turn, status, retry_after, retry_after_ms: None });
+    }
+
+    /// The model's answer, whole, and the body's end where it is still awaited.
+    pub fn answer(&mut self, said: &Said) {
+        let turn = self.open.unwrap();
+        self.head(200, None);
+        let body = said.stream(&mut Random::new(1));
+        self.tell(Event::Body { turn, bytes: &body });
+        if self.open == Some(turn) {
+            self.tell(Event::BodyEnded { turn });
+        }
+    }
+
+    pub fn wait(&mut self, duration: std::time::Duration) {
+        self.now += duration;
+        self.tell(Event::Tick);
+    }
+
+    pub fn names(&self) -> Vec<&'static str> {
+        self.parts.iter().map(Part::name).collect()
+    }
+
+    /// What a client makes of the parts, which is what the run makes of them.
+    pub fn state(&self) -> &State {
+        assert_eq!(self.fold.state(), self.run.state());
+        self.fold.state()
+    }
+
+    /// The calls that were started, in order.
+    pub fn started(&self) -> Vec<u32> {
+        let started = |action: &Action| match action {
+            Action::Start { call, .. } => Some(*call),
+            _ => None,
+        };
+        self.actions.iter().filter_map(started).collect()
+    }
+
+    /// The parts of that type.
+    pub fn all(&self, name: &str) -> Vec<&Part> {
+        self.parts.iter().filter(|part| part.name() == name).collect()
+    }
+
+    /// The messages of the newest request.
+    pub fn last_asked(&self) -> &[Value] {
+        self.asked.last().unwrap()["messages"].as_array().unwrap()
+    }
+}

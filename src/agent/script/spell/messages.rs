@@ -1,0 +1,126 @@
+//! Anthropic's Messages: named frames, in which blocks begin, grow and stop.
+
+use serde_json::{Value, json};
+
+use super::{Item, Kind, Speller, frame};
+use crate::agent::script::{Finish, UsageSaid};
+
+/// What a thought is signed with: nobody checks it here.
+const SIGNATURE: &str = "c2NyaXB0ZWQ=";
+
+impl Speller {
+    pub(super) fn messages_begin(&self, usage: UsageSaid, out: &mut Vec<u8>) {
+        let usage = UsageSaid { output_tokens: 1, ..usage };
+        let message = self.message(json!([]), Value::Null, usage);
+        frame(out, Some("message_start"), &json!({"type": "message_start", "message": message}));
+    }
+
+    pub(super) fn messages_open(&self, out: &mut Vec<u8>) {
+        let block = match self.item() {
+            Item { kind: Kind::Text | Kind::Refusal, .. } => json!({"type": "text", "text": ""}),
+            Item { kind: Kind::Reasoning, .. } => {
+                json!({"type": "thinking", "thinking": "", "signature": ""})
+            }
+            Item { kind: Kind::Call, id, name, .. } => {
+                json!({"type": "tool_use", "id": id, "name": name, "input": {}})
+            }
+        };
+        let data = json!({
+            "type": "content_block_start", "index": self.item_index(), "content_block": block,
+        });
+        frame(out, Some("content_block_start"), &data);
+    }
+
+    pub(super) fn messages_add(&self, piece: &str, out: &mut Vec<u8>) {
+        self.block_delta(
+            match self.item().kind {
+                Kind::Text | Kind::Refusal => json!({"type": "text_delta", "text": piece}),
+                Kind::Reasoning => json!({"type": "thinking_delta", "thinking": piece}),
+                Kind::Call => json!({"type": "input_json_delta", "partial_json": piece}),
+            },
+            out,
+        );
+    }
+
+    pub(super) fn messages_close(&self, out: &mut Vec<u8>) {
+        if self.item().kind == Kind::Reasoning {
+            self.block_delta(json!({"type": "signature_delta", "signature": SIGNATURE}), out);
+        }
+        let data = json!({"type": "content_block_stop", "index": self.item_index()});
+        frame(out, Some("content_block_stop"), &data);
+    }
+
+    pub(super) fn messages_ping(&self, out: &mut Vec<u8>) {
+        frame(out, Some("ping"), &json!({"type": "ping"}));
+    }
+
+    pub(super) fn messages_finish(&self, finish: Finish, usage: UsageSaid, out: &mut Vec<u8>) {
+        let data = json!({
+            "type": "message_delta",
+            "delta": {"stop_reason": reason(finish), "stop_sequence": null},
+            "usage": usage_of(usage),
+        });
+        frame(out, Some("message_delta"), &data);
+        frame(out, Some("message_stop"), &json!({"type": "message_stop"}));
+    }
+
+    pub(super) fn messages_whole(&self, finish: Finish, usage: UsageSaid) -> Value {
+        let blocks: Vec<Value> = self.items.iter().map(block).collect();
+        self.message(json!(blocks), json!(reason(finish)), usage)
+    }
+
+    fn message(&self, content: Value, stop_reason: Value, usage: UsageSaid) -> Value {
+        json!({
+            "id": format!("msg_{}", self.number),
+            "type": "message",
+            "role": "assistant",
+            "model": self.model,
+            "content": content,
+            "stop_reason": stop_reason,
+            "stop_sequence": null,
+            "usage": usage_of(usage),
+        })
+    }
+
+    fn block_delta(&self, delta: Value, out: &mut Vec<u8>) {
+        let data =
+            json!({"type": "content_block_delta", "index": self.item_index(), "delta": delta});
+        frame(out, Some("content_block_delta"), &data);
+    }
+}
+
+fn block(item: &Item) -> Value {
+    let text = &item.text;
+    match item.kind {
+        Kind::Text | Kind::Refusal => json!({"type": "text", "text": text}),
+        Kind::Reasoning => json!({"type": "thinking", "thinking": text, "signature": SIGNATURE}),
+        Kind::Call => {
+            // What is no JSON can not be said in a plain answer.
+            let input: Value = serde_json::from_str(text).unwrap_or_else(|_| json!({}));
+            json!({"type": "tool_use", "id": item.id, "name": item.name, "input": input})
+        }
+    }
+}
+
+fn reason(finish: Finish) -> &'static str {
+    match finish {
+        Finish::Stop => "end_turn",
+        Finish::ToolCalls => "tool_use",
+        Finish::Length => "max_tokens",
+        Finish::ContentFilter | Finish::Refusal => "refusal",
+        Finish::Pause => "pause_turn",
+    }
+}
+
+fn usage_of(usage: UsageSaid) -> Value {
+    let mut said = json!({
+        "input_tokens": usage.input_tokens,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": usage.cached_input_tokens.unwrap_or(0),
+        "output_tokens": usage.output_tokens,
+    });
+    if let Some(tokens) = usage.reasoning_tokens {
+        said["output_tokens_details"] = json!({"thinking_tokens": tokens});
+    }
+    said
+}

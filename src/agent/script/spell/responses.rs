@@ -1,0 +1,202 @@
+//! OpenAI's Responses: named and numbered frames, in which items and their parts are added, grow
+//! and are done; the last one repeats everything.
+
+use serde_json::{Value, json};
+
+use super::{Item, Kind, Speller, frame};
+use crate::agent::script::{Finish, UsageSaid};
+
+impl Speller {
+    pub(super) fn responses_begin(&mut self, out: &mut Vec<u8>) {
+        for name in ["response.created", "response.in_progress"] {
+            let response = self.responses_whole(None, None);
+            self.named(name, json!({"response": response}), out);
+        }
+    }
+
+    pub(super) fn responses_open(&mut self, out: &mut Vec<u8>) {
+        let index = self.item_index();
+        let item = self.output_item(index, self.item(), false);
+        self.named("response.output_item.added", json!({"output_index": index, "item": item}), out);
+        self.part("added", out);
+    }
+
+    pub(super) fn responses_add(&mut self, piece: &str, out: &mut Vec<u8>) {
+        let name = match self.item().kind {
+            Kind::Text => "response.output_text.delta",
+            Kind::Refusal => "response.refusal.delta",
+            Kind::Reasoning => "response.reasoning_summary_text.delta",
+            Kind::Call => "response.function_call_arguments.delta",
+        };
+        let mut data = self.of_item();
+        data["delta"] = json!(piece);
+        self.named(name, data, out);
+    }
+
+    pub(super) fn responses_close(&mut self, out: &mut Vec<u8>) {
+        let (name, field) = match self.item().kind {
+            Kind::Text => ("response.output_text.done", "text"),
+            Kind::Refusal => ("response.refusal.done", "refusal"),
+            Kind::Reasoning => ("response.reasoning_summary_text.done", "text"),
+            Kind::Call => ("response.function_call_arguments.done", "arguments"),
+        };
+        let mut data = self.of_item();
+        data[field] = json!(self.item().text);
+        if self.item().kind == Kind::Call {
+            data["name"] = json!(self.item().name);
+        }
+        self.named(name, data, out);
+        self.part("done", out);
+        let index = self.item_index();
+        let item = self.output_item(index, self.item(), true);
+        self.named("response.output_item.done", json!({"output_index": index, "item": item}), out);
+    }
+
+    pub(super) fn responses_finish(&mut self, finish: Finish, usage: UsageSaid, out: &mut Vec<u8>) {
+        let name = match incomplete_reason(finish) {
+            Some(_) => "response.incomplete",
+            None => "response.completed",
+        };
+        let response = self.responses_whole(Some(finish), Some(usage));
+        self.named(name, json!({"response": response}), out);
+    }
+
+    pub(super) fn responses_error(&mut self, kind: &str, message: &str, out: &mut Vec<u8>) {
+        self.named("error", json!({"code": kind, "message": message, "param": null}), out);
+    }
+
+    /// The answer, as far as it is; `finish`: it is whole.
+    pub(super) fn responses_whole(
+        &self,
+        finish: Option<Finish>,
+        usage: Option<UsageSaid>,
+    ) -> Value {
+        let incomplete = finish.and_then(incomplete_reason);
+        let status = match (finish, incomplete) {
+            (None, _) => "in_progress",
+            (Some(_), None) => "completed",
+            (Some(_), Some(_)) => "incomplete",
+        };
+        let items = self.items.iter().enumerate();
+        let output: Vec<Value> =
+            items.map(|(index, item)| self.output_item(index, item, true)).collect();
+        json!({
+            "id": format!("resp_{}", self.number),
+            "object": "response",
+            "created_at": self.created_s,
+            "status": status,
+            "error": null,
+            "incomplete_details": incomplete.map(|reason| json!({"reason": reason})),
+            "instructions": null,
+            "metadata": {},
+            "model": self.model,
+            "output": output,
+            "parallel_tool_calls": true,
+            "previous_response_id": null,
+            "temperature": 1.0,
+            "tool_choice": "auto",
+            "tools": [],
+            "top_p": 1.0,
+            "usage": usage.map(usage_of),
+        })
+    }
+
+    fn output_item(&self, index: usize, item: &Item, is_done: bool) -> Value {
+        let id = self.item_id(index, item.kind);
+        let status = if is_done { "completed" } else { "in_progress" };
+        let content = if is_done { json!([part_of(item.kind, &item.text)]) } else { json!([]) };
+        match item.kind {
+            Kind::Text | Kind::Refusal => json!({
+                "id": id, "type": "message", "status": status, "role": "assistant",
+                "content": content,
+            }),
+            Kind::Reasoning => json!({"id": id, "type": "reasoning", "summary": content}),
+            Kind::Call => json!({
+                "id": id, "type": "function_call", "status": status, "call_id": item.id,
+                "name": item.name, "arguments": if is_done { item.text.as_str() } else { "" },
+            }),
+        }
+    }
+
+    fn item_id(&self, index: usize, kind: Kind) -> String {
+        let prefix = match kind {
+            Kind::Text | Kind::Refusal => "msg",
+            Kind::Reasoning => "rs",
+            Kind::Call => "fc",
+        };
+        format!("{prefix}_{}_{index}", self.number)
+    }
+
+    /// The fields that every frame about the open item has.
+    fn of_item(&self) -> Value {
+        let index = self.item_index();
+        let kind = self.item().kind;
+        let mut data = json!({"item_id": self.item_id(index, kind), "output_index": index});
+        match kind {
+            Kind::Text => {
+                data["content_index"] = json!(0);
+                data["logprobs"] = json!([]);
+            }
+            Kind::Refusal => data["content_index"] = json!(0),
+            Kind::Reasoning => data["summary_index"] = json!(0),
+            Kind::Call => {}
+        }
+        data
+    }
+
+    /// The one part that the open item has; a call has none.
+    fn part(&mut self, what: &str, out: &mut Vec<u8>) {
+        let item = self.item();
+        let family = match item.kind {
+            Kind::Text | Kind::Refusal => "content_part",
+            Kind::Reasoning => "reasoning_summary_part",
+            Kind::Call => return,
+        };
+        let mut data = self.of_item();
+        data.as_object_mut().expect("it is one").remove("logprobs");
+        data["part"] = match what {
+            "added" => part_of(item.kind, ""),
+            _ => part_of(item.kind, &item.text),
+        };
+        self.named(&format!("response.{family}.{what}"), data, out);
+    }
+
+    /// A frame: its type and number, and then what is in `fields`.
+    fn named(&mut self, name: &str, fields: Value, out: &mut Vec<u8>) {
+        let mut data = json!({"type": name, "sequence_number": self.sequence_number});
+        self.sequence_number += 1;
+        let Value::Object(fields) = fields else { unreachable!("they are fields") };
+        data.as_object_mut().expect("it is one").extend(fields);
+        frame(out, Some(name), &data);
+    }
+}
+
+fn part_of(kind: Kind, text: &str) -> Value {
+    match kind {
+        Kind::Text => {
+            json!({"type": "output_text", "text": text, "annotations": [], "logprobs": []})
+        }
+        Kind::Refusal => json!({"type": "refusal", "refusal": text}),
+        Kind::Reasoning | Kind::Call => json!({"type": "summary_text", "text": text}),
+    }
+}
+
+fn incomplete_reason(finish: Finish) -> Option<&'static str> {
+    match finish {
+        Finish::Stop | Finish::ToolCalls | Finish::Pause => None,
+        Finish::Length => Some("max_output_tokens"),
+        Finish::ContentFilter | Finish::Refusal => Some("content_filter"),
+    }
+}
+
+fn usage_of(usage: UsageSaid) -> Value {
+    json!({
+        "input_tokens": usage.input_tokens,
+        "input_tokens_details": {
+            "cached_tokens": usage.cached_input_tokens.unwrap_or(0), "cache_write_tokens": 0,
+        },
+        "output_tokens": usage.output_tokens,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens.unwrap_or(0)},
+        "total_tokens": usage.input_tokens.saturating_add(usage.output_tokens),
+    })
+}

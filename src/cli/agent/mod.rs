@@ -1,0 +1,228 @@
+//! `streamdoor agent`: a model that calls tools until its task is done, shown while it happens.
+
+mod here;
+mod screen;
+#[cfg(test)]
+mod screen_tests;
+mod show;
+mod there;
+
+use std::io::Read;
+use std::time::Duration;
+
+use lexopt::prelude::*;
+use serde_json::{Map, Value, json};
+use streamdoor::agent::model::Wire;
+use streamdoor::limits;
+
+use super::console::say;
+use super::options::{Common, TimeLimit};
+use super::remote::FollowArguments;
+use super::{CliError, parsed};
+use here::Here;
+use show::{Format, Show};
+
+const HELP: &str = "\
+streamdoor agent: a model that calls tools until its task is done, shown while it happens
+
+Usage: streamdoor agent [OPTIONS] TASK
+
+TASK is what is to be done; `-` takes it from standard input.
+
+The model:
+  --model M           what it is called there; on a server of ours: what it is called in its
+                      settings                                [on a server: its first one]
+  --base-url URL      where it is: http(s)://HOST[:PORT]/PATH. OpenAI's or Anthropic's own if
+                      left out
+  --wire W            how it is spoken to: chat (OpenAI's chat completions, and what is compatible
+                      with them), responses (OpenAI's) or messages (Anthropic's)         [chat]
+  --key-env NAME      the environment variable with the key; none: there is no key
+                                          [OPENAI_API_KEY, or ANTHROPIC_API_KEY for messages]
+  --system TEXT       what it is told before the task
+  --max-tokens N      of one answer
+  --temperature T, --reasoning-effort low|medium|high
+                      as the model has it                                 [the model's own]
+
+The tools:
+  --tools a,b         which it may call; all: every one but agents; none       [none]
+  --allow-commands    have the tools that run other programs, too
+  --mcp [NAME=]COMMAND|URL
+                      have the tools of another MCP server, too; may be repeated
+  --files-root DIR    files are those below DIR                               [all]
+  --strategy S        after_turn: tools run when the model has finished its turn; eager: each as
+                      soon as its arguments are whole                    [after_turn]
+  --parallel N        so many of them at once
+
+Limits:
+  --max-steps N, --max-total-tokens N, --timeout T (90s, 10m, 1h)
+
+Results:
+  --format F          text: for a person: what the model says on standard output; all else (what
+                      it thinks, a line for each tool, sums at the end) on standard error
+                      ndjson: all events, one JSON object a line; sse: as server-sent events
+  --accumulate        each piece of text comes with all of the step's text before it
+
+Where it runs:
+  (nothing)           in this process
+  --listen ADDRESS    in this process, and others can follow it: the command for that is on
+                      standard error. ADDRESS:PORT of this machine, or unix:PATH
+  --server URL        on a server of ours: http(s)://HOST:PORT or unix:PATH
+  --token-file FILE, --cacert FILE, --reconnects N
+                      for a server: as `streamdoor call` has them
+  --reactor R, --idle I
+                      as `streamdoor run` has them
+  -h, --help          this text
+
+Ctrl-C (or SIGTERM) cancels the run: the model's connection is closed, tools are stopped, and the
+sums are still printed; a second one ends the program. A key is in the environment alone, is sent
+nowhere but to the model, and no tool can read it there.
+
+Exit codes: 0 completed, 1 failed, cancelled or timed out, 2 bad usage, 3 the environment lacks
+something, or the server cannot be reached.
+";
+
+/// What the options say.
+#[derive(Default)]
+struct Options {
+    task: Option<String>,
+    /// What the run is told, beside its task.
+    arguments: Map<String, Value>,
+    format: Format,
+    model: Option<String>,
+    here: Here,
+    /// Options were given that are for a run in this process.
+    is_here: bool,
+    server: Option<String>,
+    follow: FollowArguments,
+    is_there: bool,
+}
+
+fn options(mut parser: lexopt::Parser) -> Result<Option<Options>, CliError> {
+    let mut options = Options::default();
+    while let Some(argument) = parser.next()? {
+        match argument {
+            Short('h') | Long("help") => return Ok(None),
+            Long(name) => {
+                let name = name.to_owned();
+                let is_taken = options.take(&name, &mut parser)?
+                    || options.take_argument(&name, &mut parser)?
+                    || options.take_place(&name, &mut parser)?;
+                if !is_taken {
+                    return Err(lexopt::Error::UnexpectedOption(format!("--{name}")).into());
+                }
+            }
+            Value(task) if options.task.is_none() => options.task = Some(task.string()?),
+            other => return Err(other.unexpected().into()),
+        }
+    }
+    if options.server.is_some() && options.is_here {
+        let text = "--server: where the model is, and what tools may do, is the server's to say";
+        return Err(CliError::Usage(text.to_owned()));
+    }
+    if options.server.is_none() && options.is_there {
+        let text = "--token-file, --cacert and --reconnects are for --server";
+        return Err(CliError::Usage(text.to_owned()));
+    }
+    Ok(Some(options))
+}
+
+impl Options {
+    fn take(&mut self, name: &str, parser: &mut lexopt::Parser) -> Result<bool, CliError> {
+        match name {
+            "format" => self.format = parsed(name, parser)?,
+            "model" => self.model = Some(parser.value()?.string()?),
+            "server" => self.server = Some(parser.value()?.string()?),
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// What the run itself is told.
+    fn take_argument(&mut self, name: &str, parser: &mut lexopt::Parser) -> Result<bool, CliError> {
+        let field = name.replace('-', "_");
+        let value = match name {
+            "system" | "strategy" | "reasoning-effort" => json!(parser.value()?.string()?),
+            "max-tokens" | "max-total-tokens" | "max-steps" | "parallel" => {
+                json!(parsed::<u64>(name, parser)?)
+            }
+            "temperature" => json!(parsed::<f64>(name, parser)?),
+            "accumulate" => json!(true),
+            "tools" => match parser.value()?.string()?.as_str() {
+                "all" => json!("all"),
+                "" | "none" => json!([]),
+                names => json!(names.split(',').map(str::trim).collect::<Vec<_>>()),
+            },
+            "timeout" => {
+                let TimeLimit(limit) = parsed(name, parser)?;
+                let limit = limit.unwrap_or(limits::AGENT_DURATION_MAX);
+                self.arguments.insert("timeout_ms".to_owned(), ms(limit).into());
+                return Ok(true);
+            }
+            _ => return Ok(false),
+        };
+        self.arguments.insert(field, value);
+        Ok(true)
+    }
+
+    fn take_place(&mut self, name: &str, parser: &mut lexopt::Parser) -> Result<bool, CliError> {
+        if self.here.take(name, parser)? {
+            self.is_here = true;
+            return Ok(true);
+        }
+        let is_taken = matches!(name, "token-file" | "cacert" | "reconnects")
+            && self.follow.take(name, parser)?;
+        self.is_there |= is_taken;
+        Ok(is_taken)
+    }
+}
+
+fn ms(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Carries out `streamdoor agent`.
+pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
+    let Some(options) = options(parser)? else {
+        say!("{}", HELP.trim_end());
+        return Ok(());
+    };
+    let Options { task, mut arguments, format, model, here, server, follow, .. } = options;
+    let task = match task.as_deref() {
+        None => return Err(CliError::Usage("what is to be done?".to_owned())),
+        Some("-") => read_task()?,
+        Some(task) => task.to_owned(),
+    };
+    arguments.insert("task".to_owned(), task.into());
+    let show = Show::new(format);
+    match server {
+        Some(url) => {
+            if let Some(model) = model {
+                arguments.insert("model".to_owned(), model.into());
+            }
+            there::run(&url, &follow, &Value::Object(arguments), show)
+        }
+        None => {
+            let model =
+                model.ok_or_else(|| CliError::Usage("which model? --model M".to_owned()))?;
+            here.run(&model, Value::Object(arguments), show)
+        }
+    }
+}
+
+fn read_task() -> Result<String, CliError> {
+    let mut task = String::new();
+    let limit = limits::HTTP_BODY_BYTES_MAX;
+    let read = std::io::stdin().take(limit).read_to_string(&mut task);
+    read.map_err(|error| CliError::Failed(format!("standard input: {error}")))?;
+    Ok(task)
+}
+
+/// The wire of an option.
+fn wire(parser: &mut lexopt::Parser) -> Result<Wire, CliError> {
+    parsed("wire", parser)
+}
+
+/// Which way to the kernel, and what to do when there is nothing to do.
+fn common() -> Common {
+    Common::new(1)
+}

@@ -1,0 +1,445 @@
+//! A run as a person sees it: the model's text as it comes, and a line for each tool that it calls.
+//!
+//! Parts go in, and pieces for the two outputs come out: nothing here writes. The model's text,
+//! and nothing else, is for standard output; all the rest is for standard error. Lines of tools
+//! that run are drawn again in their places on a terminal; elsewhere what was said stays, and a
+//! line is added when there is something to say.
+//!
+//! What models and tools say is not to be trusted: on a terminal it commands nothing.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use streamdoor::agent::{Arguments, Body, Data, Final, Part, Partial, ProgressSaid, ToolExecution};
+use streamdoor::base::Instant;
+
+/// How often a line is drawn again, at most.
+const DRAW_INTERVAL: Duration = Duration::from_millis(50);
+/// How often a line is added, at most, where nothing can be drawn again.
+const LINE_INTERVAL: Duration = Duration::from_secs(1);
+/// Of arguments, where the terminal has room for more.
+const ARGUMENTS_CHARS_MAX: usize = 60;
+/// Of what a tool said last.
+const SAID_CHARS_MAX: usize = 240;
+
+/// What there is to write on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Style {
+    /// Standard output is a terminal.
+    pub answer_is_terminal: bool,
+    /// Standard error is one: lines can be drawn again.
+    pub told_is_terminal: bool,
+    /// It has colours.
+    pub has_colours: bool,
+    /// So many characters fit in a line of it.
+    pub columns: usize,
+}
+
+/// Something to write, in this order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Piece {
+    /// On standard output.
+    Answer(String),
+    /// On standard error.
+    Told(String),
+}
+
+/// What was shown so far.
+pub struct Screen {
+    style: Style,
+    /// Calls that are not over.
+    calls: VecDeque<Call>,
+    /// Lines of them on the terminal, above the cursor.
+    drawn_lines: usize,
+    drawn_at: Option<Instant>,
+    /// Something stands on the line of this output.
+    open: Open,
+    totals: Totals,
+}
+
+/// What stands on the line that is written on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Open {
+    Nothing,
+    Answer,
+    Reasoning,
+}
+
+/// A call, as far as it is known.
+struct Call {
+    id: String,
+    name: String,
+    arguments: String,
+    chunks: u64,
+    bytes: u64,
+    progress: String,
+    /// The last line of its output.
+    said: String,
+    told_at: Option<Instant>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Totals {
+    calls: u64,
+    failed_calls: u64,
+}
+
+impl Screen {
+    /// Nothing is shown yet.
+    pub fn new(style: Style) -> Screen {
+        Screen {
+            style,
+            calls: VecDeque::new(),
+            drawn_lines: 0,
+            drawn_at: None,
+            open: Open::Nothing,
+            totals: Totals::default(),
+        }
+    }
+
+    /// What is to be written of a part.
+    pub fn take(&mut self, part: &Part, now: Instant, out: &mut Vec<Piece>) {
+        match &part.body {
+            Body::Partial(partial) => self.partial(partial, now, out),
+            Body::Final(last) => self.last(last, now, out),
+        }
+    }
+
+    /// Parts are missing.
+    pub fn gap(&mut self, chunks: u64, out: &mut Vec<Piece>) {
+        self.line(&format!("[missed {chunks} parts]"), out);
+        self.draw(out);
+    }
+
+    fn partial(&mut self, partial: &Partial, now: Instant, out: &mut Vec<Piece>) {
+        match partial {
+            Partial::TextDelta { delta, .. } => self.answer(delta, out),
+            Partial::ReasoningDelta { delta, .. } => self.reasoning(delta, out),
+            Partial::ToolCallStarted { tool_call_id, tool_name } => {
+                self.totals.calls += 1;
+                self.calls.push_back(Call {
+                    id: tool_call_id.to_string(),
+                    name: one_line(tool_name),
+                    arguments: String::new(),
+                    chunks: 0,
+                    bytes: 0,
+                    progress: String::new(),
+                    said: String::new(),
+                    told_at: None,
+                });
+                self.changed(now, out);
+            }
+            Partial::ToolCallArgsDelta { tool_call_id, delta, .. } => {
+                let Some(call) = self.call(tool_call_id) else { return };
+                if call.arguments.len() < 4 * ARGUMENTS_CHARS_MAX {
+                    call.arguments += &one_line(delta);
+                }
+                self.changed(now, out);
+            }
+            Partial::ToolOutputChunk { tool_call_id, data, .. } => {
+                let Some(call) = self.call(tool_call_id) else { return };
+                call.chunks += 1;
+                call.bytes += data.as_bytes().len() as u64;
+                if let Data::Text(text) = data {
+                    call.hear(text);
+                }
+                self.going_on(tool_call_id, now, out);
+            }
+            Partial::ToolProgress { tool_call_id, progress } => {
+                let Some(call) = self.call(tool_call_id) else { return };
+                call.progress = how_far(progress);
+                self.going_on(tool_call_id, now, out);
+            }
+            Partial::Gap { .. } | Partial::ExecutionStarted { .. } | Partial::StepStarted => {}
+        }
+    }
+
+    fn last(&mut self, last: &Final, now: Instant, out: &mut Vec<Piece>) {
+        match last {
+            Final::ToolCallArgsCompleted { tool_call_id, arguments, .. } => {
+                let text = match arguments {
+                    Arguments::Valid(value) => one_line(&value.to_string()),
+                    Arguments::Cut(text) | Arguments::Invalid { text, .. } => one_line(text),
+                };
+                let Some(call) = self.call(tool_call_id) else { return };
+                call.arguments = text;
+                let line = call.line('*', "");
+                match self.style.told_is_terminal {
+                    true => self.changed(now, out),
+                    false => self.line(&line, out),
+                }
+            }
+            Final::ToolCallCompleted { tool_call_id, execution } => {
+                self.call_over(tool_call_id, '+', execution, out);
+            }
+            Final::ToolCallFailed { tool_call_id, execution }
+            | Final::ToolCallCancelled { tool_call_id, execution } => {
+                self.totals.failed_calls += 1;
+                self.call_over(tool_call_id, '!', execution, out);
+            }
+            Final::StepCompleted { .. } => self.end_line(out),
+            Final::ExecutionCompleted { final_state }
+            | Final::ExecutionFailed { final_state, .. }
+            | Final::ExecutionCancelled { final_state, .. } => {
+                self.erase(out);
+                self.end_line(out);
+                let (calls, failed) = (self.totals.calls, self.totals.failed_calls);
+                let usage = &final_state.usage;
+                let steps = counted(final_state.step_count.into(), "step");
+                let mut line = format!("{steps}, {}", counted(calls, "call"));
+                if failed > 0 {
+                    line += &format!(" ({failed} failed)");
+                }
+                line += &format!(
+                    ", {} tokens in, {} out, {}",
+                    with_separators(usage.input_tokens),
+                    with_separators(usage.output_tokens),
+                    seconds(final_state.duration_us)
+                );
+                self.line(&line, out);
+            }
+        }
+    }
+
+    fn answer(&mut self, text: &str, out: &mut Vec<Piece>) {
+        self.erase(out);
+        if self.open == Open::Reasoning {
+            self.end_line(out);
+        }
+        let text = match self.style.answer_is_terminal {
+            true => printable(text),
+            false => text.to_owned(),
+        };
+        if !text.is_empty() {
+            self.open = if text.ends_with('\n') { Open::Nothing } else { Open::Answer };
+            out.push(Piece::Answer(text));
+        }
+    }
+
+    /// Only where somebody looks on.
+    fn reasoning(&mut self, text: &str, out: &mut Vec<Piece>) {
+        if !self.style.told_is_terminal {
+            return;
+        }
+        self.erase(out);
+        if self.open == Open::Answer {
+            self.end_line(out);
+        }
+        let text = printable(text);
+        if !text.is_empty() {
+            self.open = if text.ends_with('\n') { Open::Nothing } else { Open::Reasoning };
+            out.push(Piece::Told(self.dim(&text)));
+        }
+    }
+
+    fn call(&mut self, id: &str) -> Option<&mut Call> {
+        self.calls.iter_mut().find(|call| call.id == id)
+    }
+
+    /// Something about a call is new: it is drawn if it can be, and said if it was long silent.
+    fn going_on(&mut self, id: &str, now: Instant, out: &mut Vec<Piece>) {
+        if self.style.told_is_terminal {
+            return self.changed(now, out);
+        }
+        let Some(call) = self.call(id) else { return };
+        let began = *call.told_at.get_or_insert(now);
+        if now >= began + LINE_INTERVAL {
+            call.told_at = Some(now);
+            let line = call.line('*', &call.so_far());
+            self.line(&line, out);
+        }
+    }
+
+    fn call_over(&mut self, id: &str, mark: char, execution: &ToolExecution, out: &mut Vec<Piece>) {
+        let Some(at) = self.calls.iter().position(|call| call.id == *id) else { return };
+        let call = self.calls.remove(at).expect("it was just found");
+        let mut words = call.counts();
+        words += &format!("in {}", seconds(execution.duration_us));
+        if let Some(exit) = execution.exit {
+            words += &format!(", {exit}");
+        }
+        match &execution.error {
+            Some(error) => words += &format!(": {}", one_line(error)),
+            None if mark != '+' => words += &format!(": {}", execution.outcome),
+            None => {}
+        }
+        self.line(&call.line(mark, &words), out);
+        self.draw(out);
+    }
+
+    /// A line that stays.
+    fn line(&mut self, text: &str, out: &mut Vec<Piece>) {
+        self.erase(out);
+        self.end_line(out);
+        out.push(Piece::Told(format!("{text}\n")));
+    }
+
+    /// Ends the line that something stands on.
+    fn end_line(&mut self, out: &mut Vec<Piece>) {
+        match std::mem::replace(&mut self.open, Open::Nothing) {
+            Open::Nothing => {}
+            Open::Answer => out.push(Piece::Answer("\n".to_owned())),
+            Open::Reasoning => out.push(Piece::Told("\n".to_owned())),
+        }
+    }
+
+    fn changed(&mut self, now: Instant, out: &mut Vec<Piece>) {
+        let is_due = self.drawn_at.is_none_or(|drawn_at| now >= drawn_at + DRAW_INTERVAL);
+        if self.style.told_is_terminal && (is_due || self.drawn_lines != self.calls.len()) {
+            self.drawn_at = Some(now);
+            self.draw(out);
+        }
+    }
+
+    /// Draws a line for each call that is not over.
+    fn draw(&mut self, out: &mut Vec<Piece>) {
+        if !self.style.told_is_terminal {
+            return;
+        }
+        self.erase(out);
+        if self.calls.is_empty() {
+            return;
+        }
+        self.end_line(out);
+        let columns = self.style.columns.saturating_sub(1).max(20);
+        let lines = self.calls.iter().map(|call| {
+            let line = cut(&call.line('*', &call.so_far()), columns);
+            self.dim(&line) + "\n"
+        });
+        let text: String = lines.collect();
+        self.drawn_lines = self.calls.len();
+        out.push(Piece::Told(text));
+    }
+
+    /// Takes these lines away again.
+    fn erase(&mut self, out: &mut Vec<Piece>) {
+        let lines = std::mem::take(&mut self.drawn_lines);
+        if lines > 0 {
+            out.push(Piece::Told(format!("\x1b[{lines}A\r\x1b[J")));
+        }
+    }
+
+    fn dim(&self, text: &str) -> String {
+        if self.style.has_colours { format!("\x1b[2m{text}\x1b[0m") } else { text.to_owned() }
+    }
+}
+
+impl Call {
+    /// `* NAME ARGUMENTS: WORDS`
+    fn line(&self, mark: char, words: &str) -> String {
+        let arguments = cut(&self.arguments, ARGUMENTS_CHARS_MAX);
+        let mut line = format!("{mark} {} {arguments}", self.name);
+        if !words.is_empty() {
+            line.truncate(line.trim_end().len());
+            line += ": ";
+            line += words.trim_end();
+        }
+        line
+    }
+
+    /// `12 chunks, 3.4 KiB, `
+    fn counts(&self) -> String {
+        match self.chunks {
+            0 => String::new(),
+            chunks => format!("{}, {}, ", counted(chunks, "chunk"), in_units(self.bytes)),
+        }
+    }
+
+    fn so_far(&self) -> String {
+        let mut words = self.counts();
+        if !self.progress.is_empty() {
+            words += &self.progress;
+            words += ", ";
+        }
+        words.truncate(words.trim_end_matches(", ").len());
+        if !self.said.is_empty() {
+            words += if words.is_empty() { "" } else { " | " };
+            words += &self.said;
+        }
+        words
+    }
+
+    /// Remembers the last line of what it says.
+    fn hear(&mut self, text: &str) {
+        let last = text.lines().rev().find(|line| !line.trim().is_empty());
+        if let Some(last) = last {
+            self.said = cut(&one_line(last.trim()), SAID_CHARS_MAX);
+        }
+    }
+}
+
+fn how_far(said: &ProgressSaid) -> String {
+    let mut words = match (said.percentage, said.total) {
+        (Some(percentage), _) => format!("{percentage:.0} %"),
+        (None, Some(total)) => format!("{} of {total}", said.progress),
+        (None, None) => format!("{}", said.progress),
+    };
+    if let Some(message) = &said.message {
+        words += ", ";
+        words += &one_line(message);
+    }
+    words
+}
+
+/// What does nothing on a terminal but to be seen; line ends and tabs are what they are.
+fn printable(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\n' | '\t' => out.push(c),
+            '\0'..' ' | '\x7f' => out.extend(['^', char::from(c as u8 ^ 0x40)]),
+            '\u{80}'..'\u{a0}' => out.push(char::REPLACEMENT_CHARACTER),
+            _ => out.push(c),
+        }
+    }
+    out
+}
+
+fn one_line(text: &str) -> String {
+    printable(text).replace(['\n', '\t'], " ")
+}
+
+/// The first characters of it, with `…` where there were more.
+fn cut(text: &str, chars: usize) -> String {
+    match text.char_indices().nth(chars) {
+        None => text.to_owned(),
+        Some(_) => {
+            let end = text.char_indices().nth(chars.saturating_sub(1)).map_or(0, |(at, _)| at);
+            format!("{}…", &text[..end])
+        }
+    }
+}
+
+/// `1 step`, `2 steps`
+fn counted(number: u64, what: &str) -> String {
+    format!("{} {what}{}", with_separators(number), if number == 1 { "" } else { "s" })
+}
+
+/// `1,234,567`
+fn with_separators(number: u64) -> String {
+    let digits = number.to_string();
+    let mut out = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// `3.0 MiB`
+fn in_units(bytes: u64) -> String {
+    let (mut number, mut unit) = (bytes as f64, "bytes");
+    for larger in ["KiB", "MiB", "GiB"] {
+        if number < 1_024.0 {
+            break;
+        }
+        (number, unit) = (number / 1_024.0, larger);
+    }
+    if unit == "bytes" { format!("{number:.0} {unit}") } else { format!("{number:.1} {unit}") }
+}
+
+fn seconds(duration_us: u64) -> String {
+    format!("{:.2} s", duration_us as f64 / 1e6)
+}

@@ -1,0 +1,173 @@
+//! What becomes of a run's events: a screen for a person, or events for a program.
+
+use std::io::{self, ErrorKind, IsTerminal, Write};
+
+use rustix::termios::tcgetwinsize;
+use streamdoor::agent::{Body, Final, Part};
+use streamdoor::base::Instant;
+use streamdoor::wire::events::Event;
+use streamdoor::wire::sse::{self, Cursor};
+
+use super::screen::{Piece, Screen, Style};
+
+/// How a run is shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Format {
+    /// To a person.
+    #[default]
+    Text,
+    /// An event a line, as JSON.
+    Ndjson,
+    /// As server-sent events.
+    Sse,
+}
+
+impl std::str::FromStr for Format {
+    type Err = &'static str;
+    fn from_str(text: &str) -> Result<Format, &'static str> {
+        match text {
+            "text" => Ok(Format::Text),
+            "ndjson" | "json" => Ok(Format::Ndjson),
+            "sse" => Ok(Format::Sse),
+            _ => Err("must be text, ndjson (or json) or sse"),
+        }
+    }
+}
+
+/// Shows events. After the first error it shows nothing.
+pub struct Show {
+    format: Format,
+    screen: Screen,
+    /// Of server-sent events: how far we are.
+    execution: String,
+    bytes: u64,
+    seq: u64,
+    scratch: Vec<u8>,
+    pieces: Vec<Piece>,
+    error: Option<io::Error>,
+    /// Why the run failed, if its last part said so.
+    failure: Option<String>,
+}
+
+impl Show {
+    /// On the standard streams.
+    pub fn new(format: Format) -> Show {
+        Show {
+            format,
+            screen: Screen::new(style()),
+            execution: String::new(),
+            bytes: 0,
+            seq: 0,
+            scratch: Vec::new(),
+            pieces: Vec::new(),
+            error: None,
+            failure: None,
+        }
+    }
+
+    /// Nobody sees what would still come.
+    pub fn has_failed(&self) -> bool {
+        self.error.is_some()
+    }
+
+    /// Why the run failed.
+    pub fn failure(&self) -> Option<&str> {
+        self.failure.as_deref()
+    }
+
+    /// Nothing more comes. What went wrong with the showing, if it is not only that nobody reads
+    /// any more.
+    pub fn close(self) -> io::Result<()> {
+        match self.error {
+            Some(error) if error.kind() != ErrorKind::BrokenPipe => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Shows an event.
+    pub fn take(&mut self, event: &Event<'_>, now: Instant) {
+        if let Event::Part(part) = event
+            && let Ok(part) = Part::parse(part.json)
+        {
+            if let Body::Final(Final::ExecutionFailed { error, .. }) = &part.body {
+                self.failure = Some(format!("{}: {}", error.code, error.message));
+            }
+            if self.format == Format::Text {
+                self.screen.take(&part, now, &mut self.pieces);
+            }
+        }
+        if let (Format::Text, Event::Gap(gap)) = (self.format, event) {
+            self.screen.gap(gap.chunk_count, &mut self.pieces);
+        }
+        match self.format {
+            Format::Text => self.write_pieces(),
+            Format::Ndjson => {
+                event.write_line(&mut self.scratch);
+                self.write_scratch();
+            }
+            Format::Sse => {
+                self.spell(event);
+                self.write_scratch();
+            }
+        }
+    }
+
+    /// As the server spells it, with the same ids.
+    fn spell(&mut self, event: &Event<'_>) {
+        match event {
+            Event::Started(started) => self.execution = started.execution.to_owned(),
+            Event::Part(part) => {
+                (self.seq, self.bytes) = (part.seq, self.bytes + part.json.len() as u64);
+            }
+            Event::Gap(gap) => (self.seq, self.bytes) = (gap.to_seq, self.bytes + gap.byte_count),
+            Event::End(_) => self.seq += 1,
+            Event::Chunk(_) | Event::Progress(_) => {}
+        }
+        let (execution, seq, bytes) = (&self.execution, self.seq, self.bytes);
+        sse::write_cursors(&mut self.scratch, &[Cursor { execution, seq, bytes, chunks: None }]);
+        sse::write_event(&mut self.scratch, event);
+        self.scratch.extend_from_slice(sse::END);
+    }
+
+    fn write_scratch(&mut self) {
+        let mut out = io::stdout().lock();
+        let written = out.write_all(&self.scratch).and_then(|()| out.flush());
+        self.scratch.clear();
+        self.note(written);
+    }
+
+    fn write_pieces(&mut self) {
+        for piece in std::mem::take(&mut self.pieces) {
+            let written = match &piece {
+                Piece::Answer(text) => {
+                    let mut out = io::stdout().lock();
+                    out.write_all(text.as_bytes()).and_then(|()| out.flush())
+                }
+                Piece::Told(text) => {
+                    let _ = io::stderr().write_all(text.as_bytes()); // Nobody is left to tell.
+                    Ok(())
+                }
+            };
+            self.note(written);
+        }
+    }
+
+    fn note(&mut self, written: io::Result<()>) {
+        if self.error.is_none() {
+            self.error = written.err();
+        }
+    }
+}
+
+fn style() -> Style {
+    let told_is_terminal = io::stderr().is_terminal();
+    let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+    let no_colours = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    let columns = tcgetwinsize(io::stderr()).map_or(0, |size| usize::from(size.ws_col));
+    Style {
+        answer_is_terminal: io::stdout().is_terminal(),
+        told_is_terminal: told_is_terminal && !is_dumb,
+        has_colours: told_is_terminal && !is_dumb && !no_colours,
+        columns: if columns == 0 { 80 } else { columns },
+    }
+}

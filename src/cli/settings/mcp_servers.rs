@@ -1,0 +1,332 @@
+//! Other MCP servers of the settings, whose tools are offered here: `[mcp.NAME]` in the file,
+//! `COMMAND`, `URL`, `NAME=COMMAND` or `NAME=URL` on the command line. A key stands in neither: its
+//! variable of the environment is named.
+
+use std::time::Duration;
+
+use streamdoor::limits::{UPSTREAM_CALL_DEADLINE, UPSTREAM_CALL_DEADLINE_MAX, UPSTREAMS_MAX};
+use streamdoor::upstream::{Key, Place, UpstreamSpec, words_of};
+use toml::de::DeValue;
+
+use super::kinds::{Setting, quoted};
+use super::named::{Named, push, read_tables};
+
+/// In their order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct McpServers(pub Vec<McpServer>);
+
+/// How one is described.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct McpServer {
+    /// What it is called in the log.
+    pub name: String,
+    /// Stands before its tools, with `_`; or is empty.
+    prefix: String,
+    /// The program and its arguments; empty if it is a URL.
+    words: Vec<String>,
+    /// Variables of the program.
+    env: Vec<(String, String)>,
+    url: String,
+    /// The variable that has the key.
+    key_env: String,
+    /// How long a call may take; 0: as usual.
+    timeout_s: u64,
+}
+
+const FIELDS: &str = "command, args, env, url, key_env, prefix, timeout_s";
+/// As long as a name may be.
+const NAME_CHARS_MAX: usize = 32;
+
+impl McpServer {
+    /// As it is started; `key` is read from the environment, `hidden` are variables of others.
+    pub fn spec(&self, key: Option<Key>, hidden: Vec<String>) -> UpstreamSpec {
+        let place = match self.url.as_str() {
+            "" => Place::Program { words: self.words.clone(), variables: self.env.clone(), hidden },
+            url => Place::Url { url: url.to_owned(), key },
+        };
+        UpstreamSpec {
+            name: self.name.clone(),
+            prefix: self.prefix.clone(),
+            place,
+            call_deadline: match self.timeout_s {
+                0 => UPSTREAM_CALL_DEADLINE,
+                seconds => Duration::from_secs(seconds),
+            },
+        }
+    }
+
+    /// The variable that has its key, if it has one.
+    pub fn key_variable(&self) -> Option<&str> {
+        (!self.key_env.is_empty()).then_some(self.key_env.as_str())
+    }
+
+    fn to_toml(&self) -> String {
+        let mut fields = Vec::new();
+        if let Some((program, args)) = self.words.split_first() {
+            fields.push(format!("command = {}", quoted(&as_word(program))));
+            let args: Vec<String> = args.iter().map(|arg| quoted(arg)).collect();
+            if !args.is_empty() {
+                fields.push(format!("args = [{}]", args.join(", ")));
+            }
+        }
+        if !self.env.is_empty() {
+            let variable =
+                |(name, value): &(String, String)| format!("{} = {}", quoted(name), quoted(value));
+            let variables: Vec<String> = self.env.iter().map(variable).collect();
+            fields.push(format!("env = {{ {} }}", variables.join(", ")));
+        }
+        for (name, text) in [("url", &self.url), ("key_env", &self.key_env)] {
+            if !text.is_empty() {
+                fields.push(format!("{name} = {}", quoted(text)));
+            }
+        }
+        if self.prefix != self.name {
+            fields.push(format!("prefix = {}", quoted(&self.prefix)));
+        }
+        if self.timeout_s > 0 {
+            fields.push(format!("timeout_s = {}", self.timeout_s));
+        }
+        format!("{} = {{ {} }}", quoted(&self.name), fields.join(", "))
+    }
+}
+
+/// As a command has it: in quotes, if it has to be.
+fn as_word(text: &str) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "_-./@:+=,%".contains(c);
+    match !text.is_empty() && text.chars().all(is_plain) {
+        true => text.to_owned(),
+        false => format!("'{}'", text.replace('\'', r"'\''")),
+    }
+}
+
+/// `NAME` of `NAME=…`, and the rest.
+fn split_name(word: &str) -> (Option<&str>, &str) {
+    let is_name = |name: &str| {
+        !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "_-".contains(c))
+    };
+    match word.split_once('=') {
+        Some((name, rest)) if is_name(name) => (Some(name), rest),
+        _ => (None, word),
+    }
+}
+
+/// What a server is called that nobody has named: after its host, its program, or what an
+/// interpreter is to run.
+fn name_for(server: &McpServer) -> String {
+    const INTERPRETERS: [&str; 9] =
+        ["npx", "uvx", "bunx", "node", "bun", "deno", "python", "python3", "uv"];
+    let last_piece = |path: &str| path.rsplit('/').next().unwrap_or_default().to_owned();
+    let source = match server.words.split_first() {
+        None => {
+            let rest = server.url.split_once("://").map_or("", |(_, rest)| rest);
+            rest.split(['/', ':', '?']).next().unwrap_or_default().to_owned()
+        }
+        Some((program, args)) => {
+            let program = last_piece(program);
+            let is_interpreter = INTERPRETERS.contains(&program.as_str());
+            let of_args = args.iter().find(|arg| !arg.starts_with('-')).map(|arg| last_piece(arg));
+            of_args.filter(|_| is_interpreter).unwrap_or(program)
+        }
+    };
+    let is_name_char = |c: &char| c.is_ascii_alphanumeric() || "_-.".contains(*c);
+    let name: String = source.chars().filter(is_name_char).take(NAME_CHARS_MAX - 4).collect();
+    if name.is_empty() { "mcp".to_owned() } else { name }
+}
+
+impl Named for McpServer {
+    const TABLES: &'static str = "servers by name: [mcp.NAME]";
+    const COUNT_MAX: usize = UPSTREAMS_MAX;
+
+    fn of_name(name: &str) -> McpServer {
+        let (name, prefix) = (name.to_owned(), name.to_owned());
+        McpServer { name, prefix, ..McpServer::default() }
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn set(&mut self, field: &str, value: &DeValue<'_>) -> Result<(), String> {
+        let text = || value.as_str().map(str::to_owned).ok_or("is not a text in quotes");
+        match field {
+            "command" => {
+                let words = words_of(&text()?).map_err(|error| error.to_string())?;
+                self.words.splice(0..0, words);
+            }
+            "args" => {
+                let args = value.as_array().ok_or("is not a list of texts")?;
+                for arg in args.iter() {
+                    let arg = arg.get_ref().as_str().ok_or("is not a list of texts")?;
+                    self.words.push(arg.to_owned());
+                }
+            }
+            "env" => {
+                let DeValue::Table(variables) = value else {
+                    return Err("is not a table of texts".to_owned());
+                };
+                for (name, value) in variables.iter() {
+                    let value = value.get_ref().as_str().ok_or("is not a table of texts")?;
+                    self.env.push((name.get_ref().to_string(), value.to_owned()));
+                }
+                self.env.sort();
+            }
+            "url" => self.url = text()?,
+            "key_env" => self.key_env = text()?,
+            "prefix" => self.prefix = text()?,
+            "timeout_s" => {
+                let number = value.as_integer();
+                let number = number.and_then(|n| u64::from_str_radix(n.as_str(), n.radix()).ok());
+                self.timeout_s = number.filter(|n| *n > 0).ok_or("is not a number of seconds")?;
+            }
+            _ => return Err(format!("is none of {FIELDS}")),
+        }
+        Ok(())
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let problem = |text: &str| Err(format!("{}: {text}", self.name));
+        let is_variable = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        if self.words.is_empty() == self.url.is_empty() {
+            return problem("it has a command or a url, and not both");
+        }
+        if !self.key_env.chars().all(is_variable) {
+            return problem("key_env is the name of a variable, not a key");
+        }
+        if self.url.is_empty() && !self.key_env.is_empty() {
+            return problem("key_env is for a url; a command has env");
+        }
+        if !self.url.is_empty() && !self.env.is_empty() {
+            return problem("env is for a command");
+        }
+        if self.timeout_s > UPSTREAM_CALL_DEADLINE_MAX.as_secs() {
+            let most = UPSTREAM_CALL_DEADLINE_MAX.as_secs();
+            return problem(&format!("timeout_s is at most {most}"));
+        }
+        // Whether there will be a key matters for what the URL has to be.
+        let key = self.key_variable().map(|_| Key::new("k").expect("it could be one"));
+        self.spec(key, Vec::new()).check().map_err(|error| format!("{}: {error}", self.name))
+    }
+}
+
+impl Setting for McpServers {
+    fn placeholder(&self) -> String {
+        "[NAME=]COMMAND|URL".to_owned()
+    }
+
+    fn read_word(&mut self, word: &str) -> Result<(), String> {
+        let (name, rest) = split_name(word);
+        let mut server = McpServer::default();
+        match rest.starts_with("http://") || rest.starts_with("https://") {
+            true => server.url = rest.to_owned(),
+            false => server.words = words_of(rest).map_err(|error| error.to_string())?,
+        }
+        match name {
+            Some(name) => (server.name, server.prefix) = (name.to_owned(), name.to_owned()),
+            None => {
+                let name = name_for(&server);
+                let is_taken = |name: &String| self.0.iter().any(|other| other.name == *name);
+                let more = (2..).map(|number| format!("{name}-{number}"));
+                let mut all = std::iter::once(name.clone()).chain(more);
+                server.name = all.find(|name| !is_taken(name)).expect("there is always another");
+            }
+        }
+        push(&mut self.0, server)
+    }
+
+    fn read_toml(&mut self, value: &DeValue<'_>) -> Result<(), String> {
+        self.0 = read_tables(value)?;
+        Ok(())
+    }
+
+    fn to_toml(&self) -> String {
+        let servers: Vec<String> = self.0.iter().map(McpServer::to_toml).collect();
+        match servers.is_empty() {
+            true => "{}".to_owned(),
+            false => format!("{{ {} }}", servers.join(", ")),
+        }
+    }
+
+    fn clear(&mut self) {
+        self.0.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Settings;
+    use super::*;
+
+    fn of_words(words: &[&str]) -> Result<McpServers, String> {
+        let mut servers = McpServers::default();
+        words.iter().try_for_each(|word| servers.read_word(word))?;
+        Ok(servers)
+    }
+
+    #[test]
+    fn servers_of_the_command_line_are_printed_as_a_file_and_read_again() {
+        let words = [
+            "npx -y @modelcontextprotocol/server-everything",
+            "npx -y @modelcontextprotocol/server-everything stdio",
+            "files='/a b/server' --root 'it''s \"x\"'",
+            "https://example.com/mcp?x=1",
+            "near=http://127.0.0.1:3001/mcp",
+        ];
+        let servers = of_words(&words).unwrap();
+        let names: Vec<_> = servers.0.iter().map(|s| (&*s.name, &*s.prefix)).collect();
+        assert_eq!(
+            names,
+            [
+                ("server-everything", ""),
+                ("server-everything-2", ""),
+                ("files", "files"),
+                ("example.com", ""),
+                ("near", "near"),
+            ]
+        );
+        assert_eq!(servers.0[2].words, ["/a b/server", "--root", "its \"x\""]);
+        let mut again = Settings::default();
+        again.read_toml(&format!("mcp = {}", servers.to_toml())).unwrap();
+        assert_eq!(again.mcp, servers);
+    }
+
+    #[test]
+    fn a_table_has_what_other_programs_have_in_theirs() {
+        let text = "[mcp.git]\nargs = ['--repository', 'a b']\ncommand = 'uvx mcp-server-git'\n\
+                    timeout_s = 5\n[mcp.git.env]\nB = '2'\nA = '1'\n\
+                    [mcp.far]\nurl = 'https://h/mcp'\nkey_env = 'FAR_KEY'\nprefix = ''\n";
+        let mut settings = Settings::default();
+        settings.read_toml(text).unwrap();
+        let [git, far] = &settings.mcp.0[..] else { panic!("{:?}", settings.mcp) };
+        assert_eq!(git.words, ["uvx", "mcp-server-git", "--repository", "a b"]);
+        assert_eq!(git.env, [("A".into(), "1".into()), ("B".into(), "2".into())]);
+        assert_eq!(git.spec(None, vec![]).call_deadline, Duration::from_secs(5));
+        assert_eq!((&*git.prefix, &*far.prefix), ("git", ""));
+        assert_eq!(far.key_variable(), Some("FAR_KEY"));
+        let mut again = Settings::default();
+        again.read_toml(&settings.to_toml()).unwrap();
+        assert_eq!(again, settings);
+    }
+
+    #[test]
+    fn what_is_wrong_with_one_is_said() {
+        for (text, problem) in [
+            ("mcp = 1", "must be tables"),
+            ("[mcp.a]", "a command or a url"),
+            ("[mcp.a]\ncommand = 'x'\nurl = 'http://h'", "not both"),
+            ("[mcp.a]\ncommand = 'x'\nkey_env = 'K'", "for a url"),
+            ("[mcp.a]\nurl = 'http://127.0.0.1'\nkey_env = 'sk-123'", "not a key"),
+            ("[mcp.a]\nurl = 'http://example.com'\nkey_env = 'K'", "https is needed"),
+            ("[mcp.a]\ncommand = 'x'\ntimeout_s = 0", "\"timeout_s\" is not a number"),
+            ("[mcp.a]\ncommand = 'x'\ntimeout_s = 999999999", "at most"),
+            ("[mcp.a]\ncommand = 'x'\nfoo = 0", "is none of command"),
+            ("[mcp.a]\ncommand = \"'x\"", "no end"),
+            ("[mcp.'a b']\ncommand = 'x'", "a name is"),
+            ("[mcp.a]\nurl = 'ftp://h'", "its URL"),
+        ] {
+            let error = Settings::default().read_toml(text).unwrap_err();
+            assert!(error.contains(problem) && !error.contains("sk-"), "{text}: {error}");
+        }
+        assert!(of_words(&["a=x", "a=y"]).unwrap_err().contains("twice"));
+        assert!(of_words(&[""]).is_err());
+    }
+}

@@ -1,0 +1,90 @@
+//! Other MCP servers, whose tools commands offer beside their own: from settings to servers that
+//! are there.
+
+use std::sync::Arc;
+
+use streamdoor::shard::Log;
+use streamdoor::tool::Tools;
+use streamdoor::upstream::{Key, UpstreamSpec, Upstreams, UpstreamsError};
+
+use super::CliError;
+use super::settings::{McpServer, McpServers, read_mcp_server};
+
+/// Names of tools that are there without being in a table of tools.
+const RESERVED: [&str; 6] =
+    ["agent", "llm_generate", "run_command", "stream_open", "stream_read", "stream_close"];
+
+/// Starts them; `hidden` are variables of the environment that their programs do not get.
+pub fn start(servers: &McpServers, hidden: &[String], log: &Log) -> Result<Upstreams, CliError> {
+    let keys = servers.0.iter().filter_map(McpServer::key_variable).map(str::to_owned);
+    let hidden: Vec<String> = hidden.iter().cloned().chain(keys).collect();
+    let specs: Result<Vec<UpstreamSpec>, CliError> = servers
+        .0
+        .iter()
+        .map(|server| {
+            let problem =
+                |text: &str| CliError::Environment(format!("mcp.{}: {text}", server.name));
+            let key = match server.key_variable() {
+                None => None,
+                Some(variable) => {
+                    let text = std::env::var(variable);
+                    let text =
+                        text.map_err(|_| problem(&format!("the variable {variable} has no key")))?;
+                    Some(Key::new(&text).map_err(|error| problem(&error.to_string()))?)
+                }
+            };
+            Ok(server.spec(key, hidden.clone()))
+        })
+        .collect();
+    Upstreams::start(specs?, log).map_err(|error| in_words(&error))
+}
+
+/// Can all of their tools be there under their names?
+pub fn check(
+    upstreams: &Upstreams,
+    own: &Tools,
+    is_taken: impl Fn(&str) -> bool,
+) -> Result<(), CliError> {
+    let is_taken =
+        |name: &str| own.spec(name).is_some() || RESERVED.contains(&name) || is_taken(name);
+    upstreams.check_names(is_taken).map_err(|error| in_words(&error))
+}
+
+fn in_words(error: &UpstreamsError) -> CliError {
+    let text = format!("mcp.{error}");
+    match error {
+        UpstreamsError::Start { .. } => CliError::Environment(text),
+        UpstreamsError::Spec { .. } | UpstreamsError::Names(_) | UpstreamsError::Clash { .. } => {
+            CliError::Usage(text)
+        }
+    }
+}
+
+/// `--mcp` of a command that runs something here.
+#[derive(Default)]
+pub struct McpOptions(McpServers);
+
+impl McpOptions {
+    /// Takes the value of `--mcp`.
+    pub fn take(&mut self, parser: &mut lexopt::Parser) -> Result<(), CliError> {
+        let word = lexopt::ValueExt::string(parser.value()?)?;
+        read_mcp_server(&mut self.0, &word)
+            .map_err(|error| CliError::Usage(format!("--mcp {word}: {error}")))
+    }
+
+    /// Starts them, and adds their tools to these.
+    pub fn add_to(&self, tools: &mut Tools) -> Result<Arc<Upstreams>, CliError> {
+        let upstreams = start(&self.0, &[], &Log::off())?;
+        check(&upstreams, tools, |_| false)?;
+        upstreams.add_to(tools);
+        Ok(Arc::new(upstreams))
+    }
+
+    /// Starts them; their programs do not get these variables.
+    #[cfg(feature = "agent")]
+    pub fn start(&self, hidden: &[String]) -> Result<Arc<Upstreams>, CliError> {
+        let upstreams = start(&self.0, hidden, &Log::off())?;
+        check(&upstreams, &Tools::built_in(), |_| false)?;
+        Ok(Arc::new(upstreams))
+    }
+}

@@ -1,0 +1,188 @@
+//! What a run of a model takes: the members of `POST /v1/agent/stream`, which are also the
+//! arguments of the tools `agent` and `llm_generate`.
+
+use serde_json::{Map, Value};
+
+use crate::endpoint::body::{Members, parse};
+use crate::endpoint::execute::{
+    AGREED, ALLOWED, BEGINNING, HELD_BACK, KEPT, MEASURED, RETAINED, STALLED, opening,
+};
+use crate::endpoint::fields::{Field, Preset, Shape, object_schema};
+use crate::endpoint::front::bodies::{self, Run};
+use crate::endpoint::{ApiError, Execute, StreamFormat, Wishes};
+use crate::limits;
+use crate::tool::AGENT;
+use crate::trace::TraceContext;
+
+const TEXT: Shape = Shape::Text { bytes_max: limits::AGENT_TEXT_BYTES_MAX as u64 };
+const EFFORTS: &[&str] = &["low", "medium", "high"];
+
+const TASK: Field = Field::new("task", TEXT, "What is to be done; or it is the last message.");
+const MESSAGES: Field = Field::new(
+    "messages",
+    Shape::Messages,
+    "What was said so far, the oldest first; the task comes behind it.",
+);
+const MODEL: Field =
+    Field::new("model", Shape::ToolName, "Which model of the server's; absent: the first.");
+const TOOLS: Field = Field::new(
+    "tools",
+    Shape::Either(&[Shape::Choice(&["all"]), Shape::AgentTools]),
+    "What it may call: names out of /v1/tools, or all but agents; absent: what the server says.",
+);
+const SYSTEM: Field = Field::new("system", TEXT, "Said to the model before everything else.");
+const STRATEGY: Field = Field::new(
+    "strategy",
+    Shape::Choice(&["after_turn", "eager"]),
+    "When tools start: when the model's turn is over, or each as soon as its arguments are there.",
+)
+.or(Preset::Text("after_turn"));
+const PARALLEL: Field = Field::new(
+    "parallel",
+    Shape::Number { min: 1, max: limits::AGENT_CALLS_PER_STEP_MAX as u64 },
+    "So many tools run at once.",
+)
+.or(Preset::Number(limits::AGENT_PARALLEL_CALLS as u64));
+const STEPS: Field = Field::new(
+    "max_steps",
+    Shape::Number { min: 1, max: limits::AGENT_STEPS_MAX as u64 },
+    "So many turns of the model at most, with the calls that each makes.",
+)
+.or(Preset::Number(limits::AGENT_STEPS as u64));
+const TOKENS: Field = Field::new(
+    "max_tokens",
+    Shape::Number { min: 1, max: u32::MAX as u64 },
+    "So many tokens the model writes in one turn at most; absent: as its provider has it.",
+);
+const TOTAL_TOKENS: Field = Field::new(
+    "max_total_tokens",
+    Shape::Number { min: 1, max: u64::MAX },
+    "So many tokens of all turns, read and written, are enough; absent: any number.",
+);
+const TEMPERATURE: Field =
+    Field::new("temperature", Shape::Real, "How freely it chooses its words, from 0 to 2.");
+const EFFORT: Field =
+    Field::new("reasoning_effort", Shape::Choice(EFFORTS), "How much it is to think.");
+const TIMEOUT: Field = Field::new(
+    "timeout_ms",
+    Shape::Number { min: 1, max: limits::AGENT_DURATION_MAX.as_millis() as u64 },
+    "How long it may take; it is completed then, and says so.",
+)
+.or(Preset::Number(limits::AGENT_DURATION.as_millis() as u64));
+const ACCUMULATE: Field =
+    Field::new("accumulate", Shape::Flag, "Each delta also says the whole text so far.");
+const DEPTH: Field = Field::new(
+    "depth",
+    Shape::Number { min: 0, max: limits::AGENT_DEPTH_MAX as u64 },
+    "So many levels of agents it may start, if `agent` is among its tools.",
+)
+.or(Preset::Number(0));
+const CANCEL: Field = Field::new(
+    "cancel_on_disconnect",
+    Shape::Flag,
+    "It is cancelled when this connection breaks; absent: it goes on, and can be followed.",
+);
+
+/// The members of a request: [`RUN`], and what is said of any execution.
+pub(super) const STREAMED: &[Field] = &[
+    TASK,
+    MESSAGES,
+    MODEL,
+    TOOLS,
+    SYSTEM,
+    STRATEGY,
+    PARALLEL,
+    STEPS,
+    TOKENS,
+    TOTAL_TOKENS,
+    TEMPERATURE,
+    EFFORT,
+    TIMEOUT,
+    ACCUMULATE,
+    DEPTH,
+    CANCEL,
+    AGREED,
+    BEGINNING,
+    KEPT,
+    ALLOWED,
+    RETAINED,
+    HELD_BACK,
+    STALLED,
+    MEASURED,
+];
+/// The arguments of `agent`.
+const RUN: &[Field] = STREAMED.split_at(15).0;
+/// The arguments of `llm_generate`.
+const GENERATE: &[Field] = &[
+    Field::new("prompt", TEXT, "What is asked.").required(),
+    MODEL,
+    SYSTEM,
+    TOKENS,
+    TEMPERATURE,
+    EFFORT,
+    Field::new("stream", Shape::Flag, "It does so in any case: each delta is a chunk."),
+];
+
+/// The schema of the arguments of `agent`.
+pub fn agent_schema() -> Value {
+    object_schema(RUN)
+}
+
+/// The schema of the arguments of `llm_generate`.
+pub fn generate_schema() -> Value {
+    object_schema(GENERATE)
+}
+
+/// How the answer to `POST /v1/agent/stream` is to come.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Stream {
+    /// The format that was asked for by name.
+    pub said: Option<StreamFormat>,
+    /// The format for who speaks our own words.
+    pub own: StreamFormat,
+    pub wishes: Wishes,
+}
+
+/// Reads the body of `POST /v1/agent/stream`: an execution whose arguments are among its members.
+/// Clients of front ends are known by what they say, and answered in their own words if they do
+/// not ask for others.
+pub(super) fn stream(body: &[u8], stream: Stream) -> Result<Execute, ApiError> {
+    let Stream { said, own, wishes } = stream;
+    match bodies::run_of(parse(body)?)? {
+        Run::Own(body) => run(&body, Some((said.unwrap_or(own), wishes))),
+        Run::Front { members, format, front } => {
+            let format = said.unwrap_or(StreamFormat::Front(format));
+            let execute = run(&members, Some((format, wishes)))?;
+            Ok(Execute { front: Some(front.into()), ..execute })
+        }
+    }
+}
+
+/// A run whose arguments are among these members.
+pub(super) fn run(
+    body: &Value,
+    stream: Option<(StreamFormat, Wishes)>,
+) -> Result<Execute, ApiError> {
+    let members = Members::of(body, STREAMED)?;
+    let mut arguments = Map::new();
+    for field in RUN {
+        if let Some(value) = members.get(field.name) {
+            arguments.insert(field.name.to_owned(), value.clone());
+        }
+    }
+    Ok(Execute {
+        tool: AGENT.to_owned(),
+        arguments: Value::Object(arguments),
+        opening: opening(&members)?,
+        stream,
+        cancels: members.flag("cancel_on_disconnect")?,
+        trace: TraceContext::default(),
+        front: None,
+    })
+}
+
+/// Is that a member of a run?
+#[cfg(feature = "agent")]
+pub(super) fn is_member(name: &str) -> bool {
+    STREAMED.iter().any(|field| field.name == name)
+}

@@ -1,0 +1,173 @@
+//! What clients of LangGraph send: commands, `{id, method, params}`, and requests to follow a
+//! thread, `{channels, namespaces?, depth?, since?}`.
+
+use serde_json::{Value, json};
+
+use super::{AskError, Asked, Conversation, content, error, list, object};
+use crate::agent::CallMade;
+use crate::endpoint::front::Channels;
+
+/// What a client wants done.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Command {
+    /// `run.start`.
+    Start {
+        /// What the answer refers to.
+        id: u64,
+        /// Which model, or whatever the server calls so.
+        assistant: String,
+        /// What.
+        asked: Box<Asked>,
+    },
+    /// Something that is not done here; the protocol's name of the reason.
+    Refused {
+        /// What the answer refers to.
+        id: u64,
+        /// `unknown_command` or `not_supported`.
+        reason: &'static str,
+    },
+}
+
+/// What a client wants to follow.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Follow {
+    /// Which channels.
+    pub channels: Channels,
+    /// The last event that it has.
+    pub since: Option<u64>,
+    /// It follows what is at the root, where everything is.
+    pub has_root: bool,
+}
+
+/// Methods of the protocol that are not served.
+const NOT_SUPPORTED: [&str; 9] = [
+    "subscription.subscribe",
+    "subscription.unsubscribe",
+    "subscription.reconnect",
+    "agent.getTree",
+    "input.respond",
+    "input.inject",
+    "state.get",
+    "state.listCheckpoints",
+    "state.fork",
+];
+
+/// Reads the body of `POST /threads/{id}/commands`, for the thread of that name.
+///
+/// # Errors
+/// [`AskError`] names the field that is missing or wrong.
+pub fn read_command(body: &[u8], thread_id: &str) -> Result<Command, AskError> {
+    let mut command = object(body)?;
+    let Some(id) = command.get("id").and_then(Value::as_u64) else {
+        return error("id", "is no number");
+    };
+    let method = command.get("method").and_then(Value::as_str).unwrap_or_default().to_owned();
+    match method.as_str() {
+        "run.start" => {}
+        _ if NOT_SUPPORTED.contains(&&*method) => {
+            return Ok(Command::Refused { id, reason: "not_supported" });
+        }
+        _ => return Ok(Command::Refused { id, reason: "unknown_command" }),
+    }
+    let Some(Value::Object(mut params)) = command.remove("params") else {
+        return error("params", "is no object");
+    };
+    let assistant =
+        ["assistant_id", "assistantId"].into_iter().find_map(|name| params.remove(name));
+    let Some(Value::String(assistant)) = assistant else {
+        return error("params.assistant_id", "is no text");
+    };
+    let messages = read_input(params.remove("input"))?;
+    // Where LangGraph's own applications put what a run is to know.
+    let options = match params.remove("config").map(|mut config| config["configurable"].take()) {
+        Some(Value::Object(options)) => options,
+        _ => Default::default(),
+    };
+    let thread_id = Some(thread_id.to_owned());
+    let asked = Asked { messages, thread_id, options, ..Asked::default() };
+    Ok(Command::Start { id, assistant, asked: Box::new(asked) })
+}
+
+/// An input is a text, or an object with messages.
+fn read_input(input: Option<Value>) -> Result<Vec<crate::agent::Message>, AskError> {
+    let mut conversation = Conversation::default();
+    let mut members = match input {
+        Some(Value::String(text)) => {
+            conversation.user(text);
+            return Ok(conversation.end());
+        }
+        Some(Value::Object(members)) => members,
+        _ => return error("params.input", "is no object and no text"),
+    };
+    for (at, message) in list(&mut members, "messages")?.iter().enumerate() {
+        let Some(text) = content(&message["content"]) else {
+            return error(format!("params.input.messages[{at}].content"), "is no text");
+        };
+        // Both are usual.
+        let role = message["role"].as_str().or(message["type"].as_str());
+        match role {
+            Some("system" | "developer") => conversation.system(text),
+            Some("user" | "human") => conversation.user(text),
+            Some("assistant" | "ai") => conversation.assistant(text, calls(message)),
+            Some("tool") => {
+                let call_id = message["tool_call_id"].as_str().unwrap_or_default();
+                conversation.result(call_id, text, message["status"] == "error");
+            }
+            _ => {
+                let field = format!("params.input.messages[{at}].role");
+                return error(field, "is none that is known");
+            }
+        }
+    }
+    Ok(conversation.end())
+}
+
+fn calls(message: &Value) -> Vec<CallMade> {
+    let calls = message["tool_calls"].as_array().into_iter().flatten();
+    let read = |call: &Value| {
+        Some(CallMade {
+            id: call["id"].as_str()?.to_owned(),
+            name: call["name"].as_str()?.to_owned(),
+            arguments: call["args"].to_string(),
+            extra: None,
+        })
+    };
+    calls.filter_map(read).collect()
+}
+
+/// Reads the body of `POST /threads/{id}/stream/events`.
+///
+/// # Errors
+/// [`AskError`] names the field that is missing or wrong.
+pub fn read_follow(body: &[u8]) -> Result<Follow, AskError> {
+    let mut members = object(body)?;
+    let channels = list(&mut members, "channels")?;
+    let names: Option<Vec<&str>> = channels.iter().map(Value::as_str).collect();
+    let Some(names) = names else { return error("channels", "is no list of texts") };
+    let since = match members.get("since") {
+        None | Some(Value::Null) => None,
+        Some(since) => match since.as_u64() {
+            Some(since) => Some(since),
+            None => return error("since", "is no number"),
+        },
+    };
+    let has_root = match members.get("namespaces") {
+        None | Some(Value::Null) => true,
+        Some(Value::Array(namespaces)) => {
+            // What begins with nothing is everything.
+            namespaces.is_empty() || namespaces.iter().any(|prefix| *prefix == json!([]))
+        }
+        Some(_) => return error("namespaces", "is no list"),
+    };
+    Ok(Follow { channels: Channels::new(names), since, has_root })
+}
+
+/// The answer to a command that was carried out.
+pub fn write_command_success(id: u64, run_id: &str) -> Vec<u8> {
+    json!({"type": "success", "id": id, "result": {"run_id": run_id}}).to_string().into_bytes()
+}
+
+/// The answer to one that was not. `reason` is one of the protocol's.
+pub fn write_command_error(id: Option<u64>, reason: &str, message: &str) -> Vec<u8> {
+    json!({"type": "error", "id": id, "error": reason, "message": message}).to_string().into_bytes()
+}

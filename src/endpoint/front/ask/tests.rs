@@ -1,0 +1,200 @@
+//! Bodies as the clients send them, and bodies as they should not be.
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::agent::Message;
+use crate::endpoint::front::Channels;
+
+fn bytes(value: &Value) -> Vec<u8> {
+    value.to_string().into_bytes()
+}
+
+fn call(id: &str, arguments: &str) -> CallMade {
+    let (name, arguments) = ("seq".to_owned(), arguments.to_owned());
+    CallMade { id: id.to_owned(), name, arguments, extra: None }
+}
+
+fn assistant(text: &str, calls: Vec<CallMade>) -> Message {
+    Message::Assistant(AssistantMessage { text: text.to_owned(), calls, reasoning: Vec::new() })
+}
+
+fn result(call_id: &str, output: &str, is_error: bool) -> Message {
+    let (call_id, output) = (call_id.to_owned(), output.to_owned());
+    Message::Tool(ToolResult { call_id, output, is_error })
+}
+
+fn user(text: &str) -> Message {
+    Message::User(text.to_owned())
+}
+
+#[test]
+fn a_chat_of_ai_sdk_is_a_conversation_with_steps_and_calls() {
+    let tool = |id: &str, state: &str| {
+        json!({
+            "type": "dynamic-tool", "toolName": "seq", "toolCallId": id, "state": state,
+            "input": {"to": 1},
+        })
+    };
+    let mut done = tool("a", "output-available");
+    done["output"] = "1\n".into();
+    let mut failed = tool("b", "output-error");
+    failed["errorText"] = "exit code 3".into();
+    let fixed = json!({
+        "type": "tool-seq", "toolCallId": "d", "state": "output-available", "input": {},
+        "output": {"rows": 3},
+    });
+    let body = json!({
+        "id": "chat-1", "trigger": "submit-message", "messageId": "m9", "model": "fast",
+        "messages": [
+            {"id": "1", "role": "user", "parts": [
+                {"type": "text", "text": "count "}, {"type": "file", "url": "data:,"},
+                {"type": "text", "text": "up"},
+            ]},
+            {"id": "2", "role": "assistant", "parts": [
+                {"type": "step-start"}, {"type": "reasoning", "text": "hm"},
+                {"type": "text", "text": "I count."}, done, failed, tool("c", "input-available"),
+                {"type": "data-tool", "id": "a", "data": {}},
+                {"type": "step-start"}, fixed, {"type": "step-start"},
+                {"type": "text", "text": "Done."},
+            ]},
+            {"id": "3", "role": "user", "parts": [{"type": "text", "text": "again"}]},
+        ],
+    });
+    let asked = read_ai_sdk(&bytes(&body)).unwrap();
+    let to_1 = "{\"to\":1}";
+    let calls = vec![call("a", to_1), call("b", to_1), call("c", to_1)];
+    let expected = [
+        user("count up"),
+        assistant("I count.", calls),
+        result("a", "1\n", false),
+        result("b", "exit code 3", true),
+        result("c", NO_RESULT, true),
+        assistant("", vec![call("d", "{}")]),
+        result("d", "{\"rows\":3}", false),
+        assistant("Done.", Vec::new()),
+        user("again"),
+    ];
+    assert_eq!(asked.messages, expected);
+    assert_eq!(asked.thread_id.as_deref(), Some("chat-1"));
+    assert_eq!(Value::Object(asked.options), json!({"model": "fast"}));
+}
+
+#[test]
+fn a_run_of_ag_ui_is_a_conversation_with_its_context_and_the_pages_tools() {
+    let body = json!({
+        "threadId": "t", "runId": "r", "state": {"count": 1},
+        "messages": [
+            {"id": "1", "role": "user", "content": [
+                {"type": "text", "text": "count"}, {"type": "binary", "mimeType": "image/png"},
+            ]},
+            {"id": "2", "role": "assistant", "content": "", "toolCalls": [
+                {"id": "a", "type": "function", "function": {"name": "seq", "arguments": "{}"}},
+                {"id": "b", "type": "function", "function": {"name": "seq", "arguments": "{}"}},
+            ]},
+            {"id": "a-output", "role": "activity", "activityType": "T", "content": {"pieces": []}},
+            {"id": "3", "role": "tool", "toolCallId": "b", "content": "2"},
+            {"id": "4", "role": "tool", "toolCallId": "a", "content": "", "error": "no"},
+            {"id": "5", "role": "tool", "toolCallId": "x", "content": "of no call"},
+            {"id": "6", "role": "user", "content": "again"},
+        ],
+        "tools": [{"name": "paint", "description": "Paints.", "parameters": {"type": "object"}}],
+        "context": [{"description": "page", "value": "start"}],
+        "forwardedProps": {"model": "fast"},
+    });
+    let asked = read_ag_ui(&bytes(&body)).unwrap();
+    let expected = [
+        Message::System("page: start".to_owned()),
+        user("count"),
+        assistant("", vec![call("a", "{}"), call("b", "{}")]),
+        result("b", "2", false),
+        result("a", "no", true),
+        user("again"),
+    ];
+    assert_eq!(asked.messages, expected);
+    assert_eq!((asked.thread_id.as_deref(), asked.run_id.as_deref()), (Some("t"), Some("r")));
+    assert_eq!(asked.client_tools[0].name, "paint");
+    assert_eq!(Value::Object(asked.options), json!({"model": "fast"}));
+}
+
+#[test]
+fn commands_of_langgraph_start_runs_or_are_refused_by_name() {
+    let body = json!({"id": 1, "method": "run.start", "params": {
+        "assistant_id": "agent",
+        "input": {"messages": [
+            {"type": "human", "content": "count"},
+            {"type": "ai", "content": "", "tool_calls": [
+                {"id": "a", "name": "seq", "args": {"to": 1}, "type": "tool_call"},
+            ]},
+            {"type": "tool", "tool_call_id": "a", "content": "1", "status": "success"},
+            {"role": "user", "content": [{"type": "text", "text": "again"}]},
+        ]},
+        "config": {"configurable": {"model": "fast"}},
+    }});
+    let Command::Start { id: 1, assistant: which, asked } =
+        read_command(&bytes(&body), "t").unwrap()
+    else {
+        panic!("it starts a run");
+    };
+    let expected = [
+        user("count"),
+        assistant("", vec![call("a", "{\"to\":1}")]),
+        result("a", "1", false),
+        user("again"),
+    ];
+    assert_eq!((which.as_str(), &asked.messages[..]), ("agent", &expected[..]));
+    assert_eq!(asked.options["model"], "fast");
+    for (method, reason) in [("state.get", "not_supported"), ("fly", "unknown_command")] {
+        let body = json!({"id": 2, "method": method, "params": {}});
+        let refused = Command::Refused { id: 2, reason };
+        assert_eq!(read_command(&bytes(&body), "t"), Ok(refused));
+    }
+    let said = write_command_error(Some(2), "not_supported", "not here");
+    let said: Value = serde_json::from_slice(&said).unwrap();
+    assert_eq!((&said["type"], &said["error"]), (&json!("error"), &json!("not_supported")));
+}
+
+#[test]
+fn a_thread_is_followed_by_channels_from_an_event_on() {
+    let body = json!({"channels": ["tools", "custom:gap"], "since": 8_194});
+    let follow = read_follow(&bytes(&body)).unwrap();
+    let channels = Channels::new(["tools", "custom:gap"]);
+    assert_eq!(follow, Follow { channels, since: Some(8_194), has_root: true });
+    let body = json!({"channels": ["tools"], "namespaces": [["child:1"]]});
+    assert!(!read_follow(&bytes(&body)).unwrap().has_root);
+}
+
+#[test]
+fn what_is_not_understood_is_refused_by_the_name_of_its_field() {
+    type Read = fn(&[u8]) -> Result<(), AskError>;
+    let ai_sdk: Read = |body| read_ai_sdk(body).map(drop);
+    let ag_ui: Read = |body| read_ag_ui(body).map(drop);
+    let command: Read = |body| read_command(body, "t").map(drop);
+    let follow: Read = |body| read_follow(body).map(drop);
+    let start = |params: Value| json!({"id": 1, "method": "run.start", "params": params});
+    let no_role = json!({"assistant_id": "a", "input": {"messages": [{"content": "x"}]}});
+    let cases: [(Read, Value, &str); 14] = [
+        (ai_sdk, json!([]), ""),
+        (ai_sdk, json!({}), "messages"),
+        (ai_sdk, json!({"messages": {}}), "messages"),
+        (ai_sdk, json!({"messages": [{"role": "user"}]}), "messages[0].parts"),
+        (ai_sdk, json!({"messages": [{"role": "x", "parts": []}]}), "messages[0].role"),
+        (ai_sdk, json!({"messages": [], "id": 7}), "id"),
+        (ag_ui, json!({"messages": [{"role": "user", "content": 7}]}), "messages[0].content"),
+        (ag_ui, json!({"messages": [{"role": "x", "content": ""}]}), "messages[0].role"),
+        (ag_ui, json!({"messages": [], "tools": 7}), "tools"),
+        (command, json!({"method": "run.start"}), "id"),
+        (command, start(json!({"input": "x"})), "params.assistant_id"),
+        (command, start(json!({"assistant_id": "a"})), "params.input"),
+        (command, start(no_role), "params.input.messages[0].role"),
+        (follow, json!({"channels": [7]}), "channels"),
+    ];
+    for (read, body, field) in cases {
+        assert_eq!(read(&bytes(&body)).unwrap_err().field, field, "{body}");
+    }
+    for read in [ai_sdk, ag_ui, command, follow] {
+        assert_eq!(read(b"{\"messages\":").unwrap_err().to_string(), "the body is no JSON");
+        let deep = "[".repeat(100_000);
+        assert!(read(deep.as_bytes()).is_err(), "it is too deep, and nothing falls over");
+    }
+}

@@ -1,0 +1,160 @@
+//! Bodies of front ends' clients as calls: what they say is put into the words of our own requests,
+//! and read there.
+//!
+//! Options of a run stand where an application can put them: AI SDK's among the other members of
+//! the body, AG-UI's in `forwardedProps`, LangGraph's in `config.configurable`. What is none of
+//! ours there is passed over: each release of a client sends more, and each application its own.
+
+use serde_json::{Map, Value, json};
+
+use super::ask::{self, AskError, Asked};
+use super::{Format, SdkVersion};
+use crate::endpoint::{
+    Answer, ApiError, Call, Execute, FrontRun, FrontWish, ThreadAsk, ThreadCall, agent,
+};
+use crate::limits;
+use crate::tool::AGENT;
+use crate::wire::http1::Status;
+
+/// A run, as its client asks for it.
+#[derive(Debug)]
+pub(in crate::endpoint) enum Run {
+    /// In our own words.
+    Own(Value),
+    /// In those of a front end's client.
+    Front {
+        /// In our words.
+        members: Value,
+        /// The format that this client reads.
+        format: Format,
+        /// What it calls things.
+        front: FrontRun,
+    },
+}
+
+/// Who asks for a run, known by what only he says, and what he asks for.
+pub(in crate::endpoint) fn run_of(body: Value) -> Result<Run, ApiError> {
+    let Value::Object(members) = body else { return Ok(Run::Own(body)) };
+    let has_parts = |message: &Value| message.get("parts").is_some();
+    let mut messages = members.get("messages").and_then(Value::as_array).into_iter().flatten();
+    let is_ai_sdk = members.contains_key("trigger") || messages.any(has_parts);
+    let is_ag_ui = members.contains_key("threadId") && members.contains_key("runId");
+    let (asked, format) = match (is_ai_sdk, is_ag_ui) {
+        (true, _) => (ask::of_ai_sdk(members), Format::AiSdk { sdk: SdkVersion::default() }),
+        (false, true) => (ask::of_ag_ui(members), Format::AgUi),
+        (false, false) => return Ok(Run::Own(members.into())),
+    };
+    let asked = asked.map_err(refused)?;
+    let thread_field = if is_ai_sdk { "id" } else { "threadId" };
+    let front = FrontRun {
+        thread_id: asked.thread_id.as_deref().map(|name| named(thread_field, name)).transpose()?,
+        run_id: asked.run_id.as_deref().map(|name| named("runId", name)).transpose()?,
+        passed_over: asked.client_tools.iter().map(|tool| tool.name.clone()).collect(),
+        command: None,
+    };
+    Ok(Run::Front { members: members_of(asked), format, front })
+}
+
+/// In the words of our own requests.
+fn members_of(asked: Asked) -> Value {
+    let mut members: Map<String, Value> =
+        asked.options.into_iter().filter(|(name, _)| agent::is_member(name)).collect();
+    members.insert("messages".to_owned(), ask::spelled(&asked.messages));
+    members.into()
+}
+
+/// A name that a client gives something.
+pub(in crate::endpoint) fn named(field: &str, name: &str) -> Result<Box<str>, ApiError> {
+    let bytes_max = limits::THREAD_ID_BYTES_MAX;
+    if (1..=bytes_max).contains(&name.len()) {
+        return Ok(name.into());
+    }
+    let text = format!("{field}: it has not 1 to {bytes_max} bytes");
+    let error = ApiError::new(Status::BAD_REQUEST, "invalid_field", text);
+    Err(error.field(field).limit(bytes_max as u64))
+}
+
+fn refused(error: AskError) -> ApiError {
+    let text = error.to_string();
+    match error.field.is_empty() {
+        true => ApiError::new(Status::BAD_REQUEST, "malformed_json", text),
+        false => ApiError::new(Status::BAD_REQUEST, "invalid_field", text).field(error.field),
+    }
+}
+
+/// A command of LangGraph's on this thread. Its clients read why one is not carried out only of
+/// answers that are 200.
+pub(in crate::endpoint) fn command(body: &[u8], thread: Box<str>) -> Result<Call, Answer> {
+    match ask::read_command(body, &thread) {
+        Err(error) => Err(command_refused(None, "invalid_argument", &error.to_string())),
+        Ok(ask::Command::Refused { id, reason }) => {
+            Err(command_refused(Some(id), reason, "this server does not carry it out"))
+        }
+        Ok(ask::Command::Start { id, assistant, asked }) => {
+            let front =
+                FrontRun { thread_id: Some(thread), command: Some(id), ..FrontRun::default() };
+            let mut members = members_of(*asked);
+            if assistant != AGENT && members.get("model").is_none() {
+                members["model"] = assistant.into(); // What it calls an assistant is a model here.
+            }
+            if members.get("hold").is_none() {
+                // Who starts a run reads it on another connection, which is still to come.
+                members["hold"] = "until_read".into();
+            }
+            match agent::run(&members, None) {
+                Ok(execute) => {
+                    Ok(Call::Execute(Execute { front: Some(front.into()), ..execute }.into()))
+                }
+                Err(error) => Err(command_refused(Some(id), "invalid_argument", &error.message)),
+            }
+        }
+    }
+}
+
+/// Why a command was not carried out, in one of the protocol's own words.
+pub(crate) fn command_refused(id: Option<u64>, reason: &str, message: &str) -> Answer {
+    let body = ask::write_command_error(id, reason, message);
+    Answer::text(Status::OK, crate::endpoint::JSON, body)
+}
+
+/// The answer to a command that has started this run.
+pub(crate) fn command_carried_out(id: u64, run_id: &str) -> Answer {
+    let body = ask::write_command_success(id, run_id);
+    Answer::text(Status::OK, crate::endpoint::JSON, body)
+}
+
+/// A request of LangGraph's to follow this thread.
+pub(in crate::endpoint) fn follow(
+    body: &[u8],
+    thread: Box<str>,
+    format: Format,
+) -> Result<Call, ApiError> {
+    let ask::Follow { channels, since, has_root } = ask::read_follow(body).map_err(refused)?;
+    // All that there is happens at the root.
+    let channels = if has_root { channels } else { super::Channels::new([]) };
+    let wish = FrontWish { since, channels, passed_over: Vec::new() };
+    Ok(Call::Thread(ThreadCall { thread, ask: ThreadAsk::Follow(format, wish) }.into()))
+}
+
+/// A thread that a client of LangGraph's wants to be there: they come to be with their first run.
+pub(in crate::endpoint) fn create(body: &[u8]) -> Result<Call, ApiError> {
+    let body = crate::endpoint::body::parse(body)?;
+    let thread = match body.get("thread_id") {
+        None | Some(Value::Null) => Box::default(),
+        Some(Value::String(name)) => named("thread_id", name)?,
+        Some(_) => {
+            let text = "thread_id: it is no text";
+            let error = ApiError::new(Status::BAD_REQUEST, "invalid_field", text);
+            return Err(error.field("thread_id"));
+        }
+    };
+    Ok(Call::Thread(ThreadCall { thread, ask: ThreadAsk::Describe }.into()))
+}
+
+/// What there is to know of this server, as clients of LangGraph ask for it.
+pub(in crate::endpoint) fn about() -> Value {
+    json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "flags": {"assistants": false, "crons": false},
+    })
+}

@@ -1,0 +1,241 @@
+//! Requests of front ends, and the calls that they are.
+
+use serde_json::{Value, json};
+
+use super::{Channels, Format, SdkVersion, Spelling};
+use crate::endpoint::call_tests::id;
+use crate::endpoint::exchange::{answered, called, get, post, with};
+use crate::endpoint::{
+    Call, Execute, Follow, FrontRun, FrontWish, StreamFormat, ThreadAsk, ThreadCall, Wishes,
+};
+use crate::engine::Hold;
+
+const V5: StreamFormat = StreamFormat::Front(Format::AiSdk { sdk: SdkVersion::V5 });
+const LANGGRAPH: Format = Format::LangGraph { spelling: Spelling::Snake };
+
+fn followed(request: &str) -> Follow {
+    match called(request) {
+        Call::Follow(follow) => *follow,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn executed(request: &str) -> Execute {
+    match called(request) {
+        Call::Execute(execute) => *execute,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn asked(request: &str) -> ThreadCall {
+    match called(request) {
+        Call::Thread(call) => *call,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Status, code and field.
+fn refused(request: &str) -> (u16, String, Option<String>) {
+    let response = answered(request);
+    let (code, field, _) = response.error();
+    (response.status, code, field)
+}
+
+#[test]
+fn a_stream_is_told_in_the_words_that_were_asked_for() {
+    let events = format!("/v1/executions/{}/events", id(1));
+    let ai_sdk = |sdk| Format::AiSdk { sdk };
+    let camel = Format::LangGraph { spelling: Spelling::Camel };
+    for (query, format) in [
+        ("format=ai-sdk", ai_sdk(SdkVersion::V5)),
+        ("format=ai-sdk&sdk_version=7", ai_sdk(SdkVersion::V7)),
+        ("format=ag-ui", Format::AgUi),
+        ("format=langgraph", LANGGRAPH),
+        ("spelling=camel&format=langgraph", camel),
+    ] {
+        let follow = followed(&get(&format!("{events}?{query}")));
+        assert_eq!(follow.format, StreamFormat::Front(format), "{query}");
+        let stream = query.replace("format", "stream");
+        let execute = executed(&post(&format!("/v1/executions?{stream}"), "{\"tool\":\"t\"}"));
+        assert_eq!(execute.stream, Some((StreamFormat::Front(format), Wishes::default())));
+    }
+    let wrong = |query: &str| {
+        let (status, code, field) = refused(&get(&format!("{events}?{query}")));
+        assert_eq!((status, code.as_str()), (400, "invalid_parameter"), "{query}");
+        field.unwrap()
+    };
+    assert_eq!(wrong("format=vercel"), "format");
+    assert_eq!(wrong("format=ai-sdk&sdk_version=8"), "sdk_version");
+    assert_eq!(wrong("format=ag-ui&sdk_version=5"), "sdk_version");
+    assert_eq!(wrong("format=ai-sdk&spelling=camel"), "spelling");
+    assert_eq!(wrong("sdk_version=5"), "sdk_version");
+    assert_eq!(wrong("format=sse&spelling=snake"), "spelling");
+    let several = format!("/v1/events?executions={},{}&format=ag-ui", id(1), id(2));
+    assert_eq!(refused(&get(&several)).2.as_deref(), Some("format"));
+    let (status, _, field) = refused(&post("/v1/executions?sdk_version=5", "{\"tool\":\"t\"}"));
+    assert_eq!((status, field.as_deref()), (400, Some("sdk_version")));
+}
+
+#[test]
+fn only_langgraph_has_events_to_come_back_to() {
+    let events = format!("/v1/executions/{}/events?format=", id(1));
+    let last = |format: &str, id: &str| {
+        with("GET", &format!("{events}{format}"), &format!("Last-Event-ID: {id}\r\n"))
+    };
+    let follow = followed(&last("langgraph", &format!("{}:8194", id(1))));
+    assert_eq!((follow.front.since, follow.resumes), (Some(8_194), false));
+    for (format, event) in [
+        ("langgraph", format!("{}:8194", id(2))),
+        ("langgraph", "8194".to_owned()),
+        ("langgraph", format!("{}:-1", id(1))),
+        ("ai-sdk", format!("{}:8194", id(1))),
+        ("ag-ui", format!("{}:1", id(1))),
+    ] {
+        let (status, code, field) = refused(&last(format, &event));
+        let said = (status, code.as_str(), field.as_deref());
+        assert_eq!(said, (400, "invalid_cursor", Some("last-event-id")), "{format} {event}");
+    }
+}
+
+#[test]
+fn who_asks_for_a_run_is_known_by_what_he_says() {
+    let path = "/v1/agent/stream";
+    let own = executed(&post(path, "{\"task\":\"x\"}"));
+    assert_eq!((own.stream.unwrap().0, own.front), (StreamFormat::Sse, None));
+
+    let body = json!({
+        "id": "chat-1", "trigger": "submit-message", "messages": [
+            {"id": "1", "role": "user", "parts": [{"type": "text", "text": "count"}]},
+            {"id": "2", "role": "assistant", "parts": [{
+                "type": "dynamic-tool", "toolName": "seq", "toolCallId": "a",
+                "state": "output-available", "input": {"to": 1}, "output": "1\n",
+            }]},
+            {"id": "3", "role": "user", "parts": [{"type": "text", "text": "again"}]},
+        ],
+        "max_steps": 3, "cancel_on_disconnect": true, "theme": "dark",
+    });
+    let chat = executed(&post(path, &body.to_string()));
+    let messages = json!([
+        {"role": "user", "content": "count"},
+        {"role": "assistant", "content": "", "tool_calls": [
+            {"id": "a", "type": "function", "function": {"name": "seq", "arguments": "{\"to\":1}"}},
+        ]},
+        {"role": "tool", "tool_call_id": "a", "content": "1\n", "is_error": false},
+        {"role": "user", "content": "again"},
+    ]);
+    assert_eq!(chat.arguments, json!({"messages": messages, "max_steps": 3}));
+    assert_eq!((chat.stream.unwrap().0, chat.cancels), (V5, true));
+    let front = FrontRun { thread_id: Some("chat-1".into()), ..FrontRun::default() };
+    assert_eq!(chat.front, Some(front.into()));
+    // Whoever says what he reads is told that.
+    let other = executed(&post(&format!("{path}?format=ndjson"), &body.to_string()));
+    assert_eq!(other.stream.unwrap().0, StreamFormat::Ndjson);
+
+    let body = json!({
+        "threadId": "t", "runId": "r", "state": {}, "context": [],
+        "messages": [{"id": "1", "role": "user", "content": "count"}],
+        "tools": [{"name": "paint", "description": "", "parameters": {}}],
+        "forwardedProps": {"model": "fast", "page": 7},
+    });
+    let run = executed(&post(path, &body.to_string()));
+    let messages = json!([{"role": "user", "content": "count"}]);
+    assert_eq!(run.arguments, json!({"model": "fast", "messages": messages}));
+    assert_eq!(run.stream.unwrap().0, StreamFormat::Front(Format::AgUi));
+    let front = FrontRun {
+        thread_id: Some("t".into()),
+        run_id: Some("r".into()),
+        passed_over: vec!["paint".to_owned()],
+        command: None,
+    };
+    assert_eq!(run.front, Some(front.into()));
+
+    for (body, field) in [
+        (json!({"trigger": "x", "messages": [{"role": "x", "parts": []}]}), "messages[0].role"),
+        (json!({"trigger": "x", "messages": [], "id": "x".repeat(300)}), "id"),
+        (json!({"threadId": "t", "runId": "", "messages": []}), "runId"),
+        (
+            json!({"trigger": "x", "messages": [], "cancel_on_disconnect": 1}),
+            "cancel_on_disconnect",
+        ),
+    ] {
+        let (status, code, found) = refused(&post(path, &body.to_string()));
+        let said = (status, code.as_str(), found.as_deref());
+        assert_eq!(said, (400, "invalid_field", Some(field)), "{body}");
+    }
+}
+
+#[test]
+fn threads_are_asked_for_by_their_names() {
+    let thread = |thread: &str, ask| ThreadCall { thread: thread.into(), ask };
+    let rejoin = |format| ThreadAsk::Rejoin(format, Wishes::default());
+    let path = "/v1/agent/stream/a%20chat";
+    assert_eq!(asked(&get(&format!("{path}/stream"))), thread("a chat", rejoin(V5)));
+    let other = asked(&get(&format!("{path}/stream?format=sse")));
+    assert_eq!(other, thread("a chat", rejoin(StreamFormat::Sse)));
+    assert_eq!(asked(&with("DELETE", path, "")), thread("a chat", ThreadAsk::Cancel));
+    let long = format!("/v1/agent/stream/{}/stream", "x".repeat(257));
+    assert_eq!(refused(&get(&long)).2.as_deref(), Some("thread"));
+
+    let path = "/langgraph/threads";
+    assert_eq!(asked(&get(&format!("{path}/t"))), thread("t", ThreadAsk::Describe));
+    assert_eq!(asked(&get(&format!("{path}/t/state"))), thread("t", ThreadAsk::State));
+    assert_eq!(asked(&post(path, "{}")), thread("", ThreadAsk::Describe));
+    let named = asked(&post(path, "{\"thread_id\":\"t\",\"metadata\":{}}"));
+    assert_eq!(named, thread("t", ThreadAsk::Describe));
+    assert_eq!(refused(&post(path, "{\"thread_id\":7}")).2.as_deref(), Some("thread_id"));
+    let cancel = with("POST", &format!("{path}/t/runs/{}/cancel?wait=0", id(1)), "");
+    assert_eq!(called(&cancel), Call::Cancel(id(1)));
+
+    let wish = |channels, since| FrontWish { since, channels, passed_over: Vec::new() };
+    let all = wish(Channels::new(["tools", "lifecycle"]), Some(7));
+    let body = r#"{"channels":["tools","lifecycle"],"since":7}"#;
+    for end in ["stream", "stream/events"] {
+        let follow = asked(&post(&format!("{path}/t/{end}"), body));
+        assert_eq!(follow, thread("t", ThreadAsk::Follow(LANGGRAPH, all.clone())));
+    }
+    let child = r#"{"channels":["tools"],"namespaces":[["child"]]}"#;
+    let follow = asked(&post(&format!("{path}/t/stream?spelling=camel"), child));
+    let camel = Format::LangGraph { spelling: Spelling::Camel };
+    let nothing = ThreadAsk::Follow(camel, wish(Channels::new([]), None));
+    assert_eq!(follow, thread("t", nothing));
+    let (status, _, field) = refused(&post(&format!("{path}/t/stream"), "{}"));
+    assert_eq!((status, field.as_deref()), (400, Some("channels")));
+}
+
+#[test]
+fn a_command_starts_a_run_or_is_refused_in_the_protocols_words() {
+    let path = "/langgraph/threads/t/commands";
+    let start = |assistant: &str, options: Value| {
+        json!({"id": 3, "method": "run.start", "params": {
+            "assistant_id": assistant,
+            "input": {"messages": [{"role": "user", "content": "count"}]},
+            "config": {"configurable": options},
+        }})
+        .to_string()
+    };
+    let messages = json!([{"role": "user", "content": "count"}]);
+    let run = executed(&post(path, &start("agent", json!({"max_steps": 2, "page": 1}))));
+    assert_eq!(run.arguments, json!({"messages": messages, "max_steps": 2}));
+    assert_eq!((run.stream, run.tool.as_str()), (None, "agent"));
+    assert!(matches!(run.opening.hold, Hold::UntilRead { .. }), "it waits to be read");
+    let front = FrontRun { thread_id: Some("t".into()), command: Some(3), ..FrontRun::default() };
+    assert_eq!(run.front, Some(front.into()));
+    let run = executed(&post(path, &start("fast", json!({"hold": "newest"}))));
+    assert_eq!((&run.arguments["model"], run.opening.hold), (&json!("fast"), Hold::Newest));
+
+    let said = |body: &str| {
+        let response = answered(&post(path, body));
+        assert_eq!(response.status, 200, "else its clients do not read why");
+        let said = response.json();
+        assert_eq!(said["type"], "error");
+        (said["id"].clone(), said["error"].as_str().unwrap().to_owned())
+    };
+    let refused = |id: Value, reason: &str| (id, reason.to_owned());
+    let unknown = r#"{"id":1,"method":"fly","params":{}}"#;
+    assert_eq!(said(unknown), refused(json!(1), "unknown_command"));
+    let fork = r#"{"id":2,"method":"state.fork","params":{}}"#;
+    assert_eq!(said(fork), refused(json!(2), "not_supported"));
+    assert_eq!(said("{}"), refused(Value::Null, "invalid_argument"));
+    let wrong = start("agent", json!({"max_steps": 2, "policy": 7}));
+    assert_eq!(said(&wrong), refused(json!(3), "invalid_argument"));
+}

@@ -1,0 +1,176 @@
+//! Clients of the three formats, as strict as the real ones: each reads a stream as it comes, and
+//! refuses what the real client refuses. What they have understood at the end is a [`Seen`], the
+//! same for all.
+//!
+//! The rules are those of `ai` 5.0.0, 6.0.0 and 7.0.0 (strict objects, known chunks only), of
+//! `@ag-ui/client` 1.0.0 (`verify`), and of `langchain-protocol` 0.0.20, and a few more that good
+//! manners ask for: nothing is left open, nothing is ended twice.
+
+mod ag_ui;
+mod ai_sdk;
+mod langgraph;
+
+use serde_json::Value;
+
+use super::{Format, Spelling};
+use crate::base::Random;
+use crate::wire::sse::Decoder;
+
+/// What a client has understood.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Seen {
+    pub steps: Vec<SeenStep>,
+    pub end: SeenEnd,
+    /// Gaps that it was told of.
+    pub gap_count: usize,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SeenStep {
+    pub text: String,
+    pub reasoning: String,
+    pub calls: Vec<SeenCall>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SeenCall {
+    pub id: String,
+    pub name: String,
+    /// Text if they are no object.
+    pub arguments: Value,
+    /// Its output as it came.
+    pub pieces: String,
+    /// What came of it.
+    pub result: Option<Result<String, String>>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum SeenEnd {
+    /// The stream says nothing of an end.
+    #[default]
+    None,
+    Completed,
+    Failed(String),
+    Cancelled,
+    Detached,
+}
+
+impl Seen {
+    /// Without steps in which nothing was said: not every format tells them.
+    pub fn without_silence(mut self) -> Seen {
+        self.steps.retain(|step| *step != SeenStep::default());
+        self
+    }
+
+    pub fn call(&self, id: &str) -> Option<&SeenCall> {
+        self.steps.iter().flat_map(|step| &step.calls).find(|call| call.id == id)
+    }
+
+    /// The call of that id, which the checker knows of.
+    fn known(&mut self, id: &Value) -> Result<&mut SeenCall, String> {
+        let calls = self.steps.iter_mut().flat_map(|step| &mut step.calls);
+        calls.into_iter().find(|call| *id == *call.id).ok_or(format!("no call {id}"))
+    }
+}
+
+/// A client of one format.
+pub struct Checker {
+    decoder: Decoder,
+    client: Client,
+}
+
+enum Client {
+    AiSdk(ai_sdk::Client),
+    AgUi(ag_ui::Client),
+    LangGraph(langgraph::Client),
+}
+
+impl Checker {
+    pub fn new(format: Format) -> Checker {
+        let client = match format {
+            Format::AiSdk { sdk } => Client::AiSdk(ai_sdk::Client::new(sdk)),
+            Format::AgUi => Client::AgUi(ag_ui::Client::default()),
+            Format::LangGraph { spelling } => {
+                Client::LangGraph(langgraph::Client::new(spelling == Spelling::Camel))
+            }
+        };
+        Checker { decoder: Decoder::new(), client }
+    }
+
+    /// Reads what came, in pieces of any size.
+    pub fn read(&mut self, bytes: &[u8], random: &mut Random) -> Result<(), String> {
+        if bytes.contains(&b'\r') {
+            return Err("a carriage return".to_owned()); // One client looks for line feeds only.
+        }
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let size = 1 + random.below(rest.len().min(700) as u64) as usize;
+            let (mut piece, behind) = rest.split_at(size);
+            rest = behind;
+            while let Some(message) = self.decoder.read(&mut piece).map_err(|e| e.to_string())? {
+                let (name, data) = (message.name().into_owned(), message.data().into_owned());
+                let id = self.decoder.last_id().to_string();
+                self.message(&name, &id, &data).map_err(|error| format!("{error}: {data}"))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn message(&mut self, name: &str, id: &str, data: &str) -> Result<(), String> {
+        if let Client::AiSdk(client) = &mut self.client
+            && data == "[DONE]"
+        {
+            return client.done();
+        }
+        let json: Value = serde_json::from_str(data).map_err(|error| error.to_string())?;
+        if !json.is_object() {
+            return Err("no object".to_owned());
+        }
+        match &mut self.client {
+            Client::AiSdk(client) => client.chunk(&json),
+            Client::AgUi(client) => client.event(&json),
+            Client::LangGraph(client) => client.event(name, id, &json),
+        }
+    }
+
+    /// The connection is cut, and there is another one. The application keeps what it has.
+    pub fn reconnect(&mut self) {
+        self.decoder = Decoder::new();
+        match &mut self.client {
+            Client::AiSdk(client) => client.reconnect(),
+            Client::AgUi(client) => client.reconnect(),
+            Client::LangGraph(_) => {} // Its state outlives connections.
+        }
+    }
+
+    /// The stream is over.
+    pub fn finish(self) -> Result<Seen, String> {
+        match self.client {
+            Client::AiSdk(client) => client.finish(),
+            Client::AgUi(client) => client.finish(),
+            Client::LangGraph(client) => client.finish(),
+        }
+    }
+}
+
+/// A field that has to be a string.
+fn text<'a>(json: &'a Value, name: &str) -> Result<&'a str, String> {
+    json[name].as_str().ok_or(format!("`{name}` is no string"))
+}
+
+/// A field that has to be a string that is not empty.
+fn some_text<'a>(json: &'a Value, name: &str) -> Result<&'a str, String> {
+    let text = text(json, name)?;
+    require(!text.is_empty(), &format!("`{name}` is empty"))?;
+    Ok(text)
+}
+
+fn require(is_so: bool, otherwise: &str) -> Result<(), String> {
+    if is_so { Ok(()) } else { Err(otherwise.to_owned()) }
+}
+
+/// Arguments as a client has them: what is no object stays text.
+pub fn arguments(text: &str) -> Value {
+    let value = serde_json::from_str(text).ok().filter(Value::is_object);
+    value.unwrap_or_else(|| text.to_owned().into())
+}

@@ -1,0 +1,204 @@
+//! `@ag-ui/client`: what its `verify` refuses, and what its reducer makes of the rest.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use super::{Seen, SeenCall, SeenEnd, SeenStep, arguments, require, some_text, text};
+
+#[derive(Default)]
+pub struct Client {
+    seen: Seen,
+    has_started: bool,
+    has_ended: bool,
+    steps: BTreeSet<String>,
+    /// Names of the steps that were seen, and where the one is that began last.
+    names: Vec<String>,
+    current: usize,
+    messages: BTreeSet<String>,
+    reasoning: BTreeSet<String>,
+    spans: BTreeSet<String>,
+    calls: BTreeSet<String>,
+    /// What of arguments came.
+    told: BTreeMap<String, String>,
+    activities: BTreeSet<String>,
+}
+
+impl Client {
+    /// What checks the order begins anew; the application keeps what it has.
+    pub fn reconnect(&mut self) {
+        *self = Client {
+            seen: std::mem::take(&mut self.seen),
+            names: std::mem::take(&mut self.names),
+            told: std::mem::take(&mut self.told),
+            activities: std::mem::take(&mut self.activities),
+            ..Client::default()
+        };
+    }
+
+    pub fn event(&mut self, event: &Value) -> Result<(), String> {
+        let name = some_text(event, "type")?;
+        require(!self.has_ended, "behind the end")?;
+        require(self.has_started != (name == "RUN_STARTED"), "one start, and first")?;
+        if let Some(time) = event.get("timestamp") {
+            require(time.is_u64(), "no time")?;
+        }
+        let nulls = event.as_object().expect("it is one").values().any(Value::is_null);
+        require(!nulls, "a null")?;
+        match name {
+            "RUN_STARTED" => {
+                self.has_started = true;
+                some_text(event, "threadId")?;
+                some_text(event, "runId").map(drop)
+            }
+            "RUN_FINISHED" => self.finished(event),
+            "RUN_ERROR" => {
+                self.has_ended = true;
+                let message = some_text(event, "message")?.to_owned();
+                self.seen.end = match event["code"].as_str() {
+                    Some("cancelled") => SeenEnd::Cancelled,
+                    Some("detached") => SeenEnd::Detached,
+                    _ => SeenEnd::Failed(message),
+                };
+                Ok(())
+            }
+            "STEP_STARTED" => {
+                let step = some_text(event, "stepName")?.to_owned();
+                let known = self.names.iter().position(|name| *name == step);
+                self.current = known.unwrap_or(self.names.len());
+                if known.is_none() {
+                    self.names.push(step.clone());
+                    self.seen.steps.push(SeenStep::default());
+                }
+                require(self.steps.insert(step), "the step is active")
+            }
+            "STEP_FINISHED" => {
+                require(self.steps.remove(some_text(event, "stepName")?), "no such step")
+            }
+            "CUSTOM" => {
+                self.seen.gap_count += usize::from(some_text(event, "name")? == "gap");
+                require(event["value"].is_object(), "no value")
+            }
+            _ if name.starts_with("TOOL_CALL") => self.call(name, event),
+            _ if name.starts_with("ACTIVITY") => self.activity(name, event),
+            _ => self.prose(name, event),
+        }
+    }
+
+    fn prose(&mut self, name: &str, event: &Value) -> Result<(), String> {
+        let id = some_text(event, "messageId")?;
+        // The message of a step says which it is; it may have been begun before.
+        let number = id.split('-').nth(2).and_then(|number| number.parse::<usize>().ok());
+        require(number.is_some(), "a message of no step")?;
+        let (open, is_opening) = match name {
+            "TEXT_MESSAGE_START" => (&mut self.messages, Some(true)),
+            "TEXT_MESSAGE_END" => (&mut self.messages, Some(false)),
+            "TEXT_MESSAGE_CONTENT" => (&mut self.messages, None),
+            "REASONING_START" => (&mut self.spans, Some(true)),
+            "REASONING_END" => (&mut self.spans, Some(false)),
+            "REASONING_MESSAGE_START" => (&mut self.reasoning, Some(true)),
+            "REASONING_MESSAGE_END" => (&mut self.reasoning, Some(false)),
+            "REASONING_MESSAGE_CONTENT" => (&mut self.reasoning, None),
+            _ => return Err("an unknown event".to_owned()),
+        };
+        match is_opening {
+            Some(true) => require(open.insert(id.to_owned()), "it is open already"),
+            Some(false) => require(open.remove(id), "it is not open"),
+            None => {
+                require(open.contains(id), "it is not open")?;
+                let step = self.seen.steps.get_mut(self.current).ok_or("outside of a step")?;
+                let is_text = name == "TEXT_MESSAGE_CONTENT";
+                let told = if is_text { &mut step.text } else { &mut step.reasoning };
+                told.push_str(some_text(event, "delta")?);
+                Ok(())
+            }
+        }
+    }
+
+    fn call(&mut self, name: &str, event: &Value) -> Result<(), String> {
+        let id = some_text(event, "toolCallId")?;
+        match name {
+            "TOOL_CALL_START" => {
+                require(self.calls.insert(id.to_owned()), "it is open already")?;
+                let name = some_text(event, "toolCallName")?.to_owned();
+                some_text(event, "parentMessageId")?;
+                if self.seen.call(id).is_none() {
+                    let step = self.seen.steps.get_mut(self.current).ok_or("outside of a step")?;
+                    step.calls.push(SeenCall { id: id.to_owned(), name, ..SeenCall::default() });
+                }
+            }
+            "TOOL_CALL_ARGS" => {
+                require(self.calls.contains(id), "it is not open")?;
+                let told = self.told.entry(id.to_owned()).or_default();
+                told.push_str(some_text(event, "delta")?);
+            }
+            "TOOL_CALL_END" => {
+                require(self.calls.remove(id), "it is not open")?;
+                let told = self.told.get(id).map(String::as_str);
+                self.seen.known(&event["toolCallId"])?.arguments =
+                    arguments(told.unwrap_or_default());
+            }
+            "TOOL_CALL_RESULT" => {
+                require(!self.calls.contains(id), "its arguments are not there yet")?;
+                some_text(event, "messageId")?;
+                let call = self.seen.known(&event["toolCallId"])?;
+                require(call.result.is_none(), "a second result")?;
+                call.result = Some(Ok(text(event, "content")?.to_owned()));
+            }
+            _ => return Err("an unknown event".to_owned()),
+        }
+        Ok(())
+    }
+
+    fn activity(&mut self, name: &str, event: &Value) -> Result<(), String> {
+        let id = some_text(event, "messageId")?;
+        let call = id.strip_suffix("-output").ok_or("an activity of no call")?;
+        some_text(event, "activityType")?;
+        if name == "ACTIVITY_SNAPSHOT" {
+            let is_known = !self.activities.insert(id.to_owned());
+            require(event["content"]["pieces"] == serde_json::json!([]), "it is not empty")?;
+            let is_kept = is_known && event["replace"] == false;
+            if !is_kept {
+                self.seen.known(&call.into())?.pieces.clear();
+            }
+            return Ok(());
+        }
+        require(name == "ACTIVITY_DELTA", "an unknown event")?;
+        require(self.activities.contains(id), "no such activity")?;
+        for change in event["patch"].as_array().ok_or("no patch")? {
+            require(change["op"] == "add", "it does not add")?;
+            if change["path"] == "/pieces/-" {
+                let piece = some_text(change, "value")?;
+                self.seen.known(&call.into())?.pieces.push_str(piece);
+            }
+        }
+        Ok(())
+    }
+
+    fn finished(&mut self, event: &Value) -> Result<(), String> {
+        self.has_ended = true;
+        some_text(event, "threadId")?;
+        some_text(event, "runId")?;
+        for open in [&self.steps, &self.messages, &self.reasoning, &self.spans, &self.calls] {
+            require(open.is_empty(), &format!("{open:?} is open"))?;
+        }
+        let outcome = serde_json::json!({"type": "success"}); // Strict: nothing else in it.
+        require(event["outcome"] == outcome, "an unknown outcome")?;
+        for usage in event.get("usage").and_then(Value::as_array).into_iter().flatten() {
+            for (name, value) in usage.as_object().ok_or("no usage")? {
+                require(name == "model" || value.is_u64(), "no count")?;
+            }
+        }
+        self.seen.end = SeenEnd::Completed;
+        Ok(())
+    }
+
+    pub fn finish(self) -> Result<Seen, String> {
+        require(self.has_ended, "no end")?;
+        if self.seen.end != SeenEnd::Detached {
+            let mut calls = self.seen.steps.iter().flat_map(|step| &step.calls);
+            require(calls.all(|call| call.result.is_some()), "a call without a result")?;
+        }
+        Ok(self.seen)
+    }
+}

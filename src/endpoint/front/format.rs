@@ -1,0 +1,238 @@
+//! Which formats there are, how a client asks for one, and what its answer says it is.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// How a log is told to a front end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Format {
+    /// The UI message stream, version 1, of Vercel's AI SDK.
+    AiSdk {
+        /// Which generation reads it.
+        sdk: SdkVersion,
+    },
+    /// The events of the Agent-User Interaction protocol.
+    AgUi,
+    /// The agent streaming protocol of LangChain and LangGraph.
+    LangGraph {
+        /// How names of several words are spelled.
+        spelling: Spelling,
+    },
+}
+
+/// A generation of AI SDK. Each refuses what only later ones know.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum SdkVersion {
+    /// 5, whose chunks all others read, too.
+    #[default]
+    V5,
+    /// 6.
+    V6,
+    /// 7.
+    V7,
+}
+
+/// How names of several words are spelled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Spelling {
+    /// `tool_call_id`: what the packages write and read.
+    #[default]
+    Snake,
+    /// `toolCallId`: what drafts of the protocol say.
+    Camel,
+}
+
+/// Somebody asked for a format that there is not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FormatError {
+    /// Which parameter is wrong.
+    pub parameter: &'static str,
+    /// What it may be.
+    pub allowed: &'static str,
+}
+
+impl Format {
+    /// `format`, with `sdk_version` and `spelling` where they belong to it.
+    ///
+    /// # Errors
+    /// [`FormatError`] says which of them is not known, or does not belong to the format.
+    pub fn from_parameters(
+        format: &str,
+        sdk_version: Option<&str>,
+        spelling: Option<&str>,
+    ) -> Result<Format, FormatError> {
+        let parsed: Format = format.parse()?;
+        let misplaced = |parameter, allowed| Err(FormatError { parameter, allowed });
+        match parsed {
+            Format::AgUi | Format::LangGraph { .. } if sdk_version.is_some() => {
+                misplaced("sdk_version", "nothing: it belongs to format=ai-sdk")
+            }
+            Format::AgUi | Format::AiSdk { .. } if spelling.is_some() => {
+                misplaced("spelling", "nothing: it belongs to format=langgraph")
+            }
+            Format::AiSdk { sdk } => {
+                Ok(Format::AiSdk { sdk: sdk_version.map_or(Ok(sdk), str::parse)? })
+            }
+            Format::AgUi => Ok(Format::AgUi),
+            Format::LangGraph { spelling: default } => {
+                Ok(Format::LangGraph { spelling: spelling.map_or(Ok(default), str::parse)? })
+            }
+        }
+    }
+
+    /// What the head of an answer says beside what every stream's says.
+    pub fn headers(self) -> &'static [(&'static str, &'static str)] {
+        match self {
+            // Its value has never changed.
+            Format::AiSdk { .. } => &[("x-vercel-ai-ui-message-stream", "v1")],
+            Format::AgUi | Format::LangGraph { .. } => &[],
+        }
+    }
+
+    /// The number of the event of that id, of this execution, if the format has such ids.
+    pub fn event_of(self, id: &str, execution: &str) -> Option<u64> {
+        match self {
+            Format::AiSdk { .. } | Format::AgUi => None,
+            Format::LangGraph { .. } => {
+                let (of, number) = id.split_once(':')?;
+                number.parse().ok().filter(|_| of == execution)
+            }
+        }
+    }
+}
+
+impl FromStr for Format {
+    type Err = FormatError;
+
+    fn from_str(text: &str) -> Result<Format, FormatError> {
+        match text {
+            "ai-sdk" => Ok(Format::AiSdk { sdk: SdkVersion::default() }),
+            "ag-ui" => Ok(Format::AgUi),
+            "langgraph" => Ok(Format::LangGraph { spelling: Spelling::default() }),
+            _ => Err(FormatError {
+                parameter: "format",
+                allowed: "`ai-sdk`, `ag-ui` or `langgraph`",
+            }),
+        }
+    }
+}
+
+impl FromStr for SdkVersion {
+    type Err = FormatError;
+
+    fn from_str(text: &str) -> Result<SdkVersion, FormatError> {
+        match text {
+            "5" => Ok(SdkVersion::V5),
+            "6" => Ok(SdkVersion::V6),
+            "7" => Ok(SdkVersion::V7),
+            _ => Err(FormatError { parameter: "sdk_version", allowed: "`5`, `6` or `7`" }),
+        }
+    }
+}
+
+impl FromStr for Spelling {
+    type Err = FormatError;
+
+    fn from_str(text: &str) -> Result<Spelling, FormatError> {
+        match text {
+            "snake" => Ok(Spelling::Snake),
+            "camel" => Ok(Spelling::Camel),
+            _ => Err(FormatError { parameter: "spelling", allowed: "`snake` or `camel`" }),
+        }
+    }
+}
+
+impl fmt::Display for FormatError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "`{}` may be {}", self.parameter, self.allowed)
+    }
+}
+
+impl std::error::Error for FormatError {}
+
+/// The channels of LangGraph that a client follows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Channels {
+    has_lifecycle: bool,
+    has_messages: bool,
+    has_tools: bool,
+    /// `None` is every one.
+    customs: Option<Vec<String>>,
+}
+
+impl Default for Channels {
+    /// All of them.
+    fn default() -> Channels {
+        Channels { has_lifecycle: true, has_messages: true, has_tools: true, customs: None }
+    }
+}
+
+impl Channels {
+    /// Those of this list. Channels on which nothing is ever said here are passed over.
+    pub fn new<'a>(names: impl IntoIterator<Item = &'a str>) -> Channels {
+        let mut channels = Channels {
+            has_lifecycle: false,
+            has_messages: false,
+            has_tools: false,
+            customs: Some(Vec::new()),
+        };
+        for name in names {
+            match name {
+                "lifecycle" => channels.has_lifecycle = true,
+                "messages" => channels.has_messages = true,
+                "tools" => channels.has_tools = true,
+                "custom" => channels.customs = None,
+                _ => {
+                    if let (Some(customs), Some(name)) =
+                        (&mut channels.customs, name.strip_prefix("custom:"))
+                    {
+                        customs.push(name.to_owned());
+                    }
+                }
+            }
+        }
+        channels
+    }
+
+    /// Is this method followed? `custom` is the name of a custom event.
+    pub(super) fn has(&self, method: &str, custom: Option<&str>) -> bool {
+        match (method, custom) {
+            ("lifecycle", _) => self.has_lifecycle,
+            ("messages", _) => self.has_messages,
+            ("tools", _) => self.has_tools,
+            (_, Some(name)) => {
+                self.customs.as_ref().is_none_or(|names| names.iter().any(|known| known == name))
+            }
+            (_, None) => self.customs.is_none(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_format_is_asked_for_by_its_name_and_by_what_belongs_to_it() {
+        let ask = Format::from_parameters;
+        assert_eq!(ask("ai-sdk", None, None), Ok(Format::AiSdk { sdk: SdkVersion::V5 }));
+        assert_eq!(ask("ai-sdk", Some("7"), None), Ok(Format::AiSdk { sdk: SdkVersion::V7 }));
+        assert_eq!(ask("ag-ui", None, None), Ok(Format::AgUi));
+        let camel = Format::LangGraph { spelling: Spelling::Camel };
+        assert_eq!(ask("langgraph", None, Some("camel")), Ok(camel));
+        let wrong = |format, sdk, spelling| ask(format, sdk, spelling).unwrap_err().parameter;
+        assert_eq!(wrong("vercel", None, None), "format");
+        assert_eq!(wrong("ai-sdk", Some("8"), None), "sdk_version");
+        assert_eq!(wrong("ag-ui", Some("5"), None), "sdk_version");
+        assert_eq!(wrong("ai-sdk", None, Some("camel")), "spelling");
+        assert_eq!(wrong("langgraph", None, Some("kebab")), "spelling");
+    }
+
+    #[test]
+    fn channels_are_those_that_were_named() {
+        assert!(Channels::default().has("custom", Some("gap")));
+        let channels = Channels::new(["tools", "custom:gap", "values"]);
+        assert!(channels.has("tools", None) && channels.has("custom", Some("gap")));
+        assert!(!channels.has("messages", None) && !channels.has("custom", Some("progress")));
+    }
+}

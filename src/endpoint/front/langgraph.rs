@@ -1,0 +1,333 @@
+//! The agent streaming protocol of LangChain and LangGraph: events with a method and a number.
+//!
+//! A number is that of the run in its thread, of the part it comes from, and how many events came
+//! from that before: whoever comes back with `since` goes on behind exactly that event, whichever
+//! channels he follows now. All numbers are integers to JavaScript.
+//!
+//! A step's turn is one message; its blocks do not interleave, so what the model says at once is
+//! told one after the other ([`blocks`]). A turn that broke off is ended by the run's end, which
+//! knows why. The protocol knows no end but `completed` and `failed` that its clients wait for: a
+//! run that was cancelled has failed.
+//!
+//! | `custom` | payload |
+//! |---|---|
+//! | `progress` | `{toolCallId?, progress, total?, percentage?, message?, …}` |
+//! | `gap` | `{toolCallId?, fromSeq, toSeq, chunkCount, byteCount, reason}` |
+//! | `detached` | `{reason, resumeFrom}`: the stream ends, the run does not |
+
+mod blocks;
+
+use std::sync::Arc;
+
+use super::call::Call;
+use super::json::{Object, object};
+use super::op::{CallEnd, Ending, How, Input, Op, StepEnd};
+use super::{Channels, Item, Names, Since, Spelling};
+use crate::agent::Usage;
+use blocks::Blocks;
+
+/// Bits of an event's number that count within a part ...
+const EVENT_BITS: u32 = 12;
+/// ... within a run, which is more parts than a day has milliseconds, ...
+const RUN_BITS: u32 = 40;
+/// ... and runs of a thread; behind them they are counted anew.
+const RUNS: u32 = 1 << (53 - RUN_BITS);
+/// Events that come from one part; reopening is numbered behind them, with the last part's.
+const EVENTS_OF_PART: u64 = 1 << (EVENT_BITS - 1);
+
+/// The part that an event of that number came from.
+pub(super) fn part_of(event: u64) -> u64 {
+    (event % (1 << RUN_BITS)) >> EVENT_BITS
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub(super) struct LangGraph {
+    spelling: Spelling,
+    channels: Channels,
+    /// What the numbers of this run begin with.
+    base: u64,
+    /// Events up to this one are not written.
+    since: Option<u64>,
+    /// The number of the last event within the run, plus one.
+    next_event: u64,
+    /// The message that is open.
+    message: Option<Blocks>,
+    /// Calls whose tool the client was told has started.
+    started: Vec<Arc<str>>,
+}
+
+impl LangGraph {
+    pub fn new(spelling: Spelling) -> LangGraph {
+        LangGraph {
+            spelling,
+            channels: Channels::default(),
+            base: 0,
+            since: None,
+            next_event: 0,
+            message: None,
+            started: Vec::new(),
+        }
+    }
+
+    pub fn set_channels(&mut self, channels: Channels) {
+        self.channels = channels;
+    }
+
+    pub fn set_run(&mut self, ordinal: u32) {
+        self.base = u64::from(ordinal % RUNS) << RUN_BITS;
+    }
+
+    /// A number of an earlier run leaves nothing out; nor does one that is none of this thread's,
+    /// which a server has given out that remembered more runs.
+    pub fn set_since(&mut self, since: u64) -> Option<Since> {
+        let event = since.checked_sub(self.base);
+        self.since = event.filter(|event| *event < 1 << RUN_BITS);
+        let is_reopened = since % (1 << EVENT_BITS) >= EVENTS_OF_PART;
+        self.since.map(|event| Since { part: part_of(event), is_reopened })
+    }
+
+    /// The next events come from this item.
+    pub fn begin(&mut self, item: Item<'_>) {
+        let seq = match item {
+            Item::Part(part) => part.seq,
+            Item::Chunk(chunk) => chunk.seq,
+            _ => return, // They are numbered behind the last part.
+        };
+        self.next_event = self.next_event.max(seq << EVENT_BITS);
+    }
+
+    /// A client that has nothing comes.
+    pub fn reset(&mut self) {
+        (self.message, self.started) = (None, Vec::new());
+        self.next_event |= EVENTS_OF_PART;
+    }
+
+    /// A client comes back that has all that was written so far.
+    pub fn go_on(&mut self) {
+        self.since = self.since.max(self.next_event.checked_sub(1));
+    }
+
+    pub fn kept_bytes(&self) -> usize {
+        self.message.as_ref().map_or(0, Blocks::kept_bytes)
+    }
+
+    pub fn write(&mut self, op: &Op<'_>, names: &Names, time_us: u64, out: &mut Vec<u8>) {
+        let LangGraph { spelling, channels, base, since, next_event, message, started } = self;
+        let (style, base, since) = (Style(*spelling), *base, *since);
+        let mut pen = Pen { style, channels, base, since, next_event, names, time_us, out };
+        match op {
+            Op::Start => pen.lifecycle("started", None),
+            Op::StepStart { number, model } => {
+                let id = format!("{}-{number}", names.message_id);
+                *message = Some(Blocks::new(id, (*model).to_owned()));
+            }
+            Op::Open(block) => each(message, |blocks| blocks.open(*block, &mut pen)),
+            Op::Delta { text, .. } => each(message, |blocks| blocks.prose(text, &mut pen)),
+            Op::Shut(_) => each(message, |blocks| blocks.shut(&mut pen)),
+            Op::CallOpen { call, .. } => each(message, |blocks| blocks.call(call, &mut pen)),
+            Op::CallArguments { call, text } => {
+                each(message, |blocks| blocks.arguments(call, text, &mut pen));
+            }
+            Op::CallReady { call, input, .. } => {
+                each(message, |blocks| blocks.ready(call, input, &mut pen));
+                if !matches!(input, Input::Invalid { .. }) {
+                    started.push(Arc::clone(&call.id));
+                    pen.tool_started(call, Some(input));
+                }
+            }
+            Op::Output { call, output } => pen.tool("tool-output-delta", call, |data, _| {
+                data.text("delta", output.text);
+            }),
+            Op::Progress { call, progress } => pen.custom("progress", *call, |payload| {
+                progress.write(payload);
+            }),
+            Op::Gap { call, gap } => pen.custom("gap", *call, |payload| gap.write(payload)),
+            Op::CallEnd { call, end } => {
+                match started.iter().position(|id| *id == call.id) {
+                    Some(at) => drop(started.swap_remove(at)),
+                    None => pen.tool_started(call, None), // Its arguments were wrong.
+                }
+                pen.tool_end(call, end);
+            }
+            Op::StepEnd(end) => {
+                if !end.is_broken {
+                    finish(message, end, &mut pen);
+                }
+            }
+            Op::End(ending) => end_of_run(message, ending, &mut pen),
+            Op::Detached { reason, resume_from, .. } => pen.custom("detached", None, |payload| {
+                payload.text("reason", reason);
+                payload.number("resumeFrom", *resume_from);
+            }),
+            Op::Close => {}
+        }
+    }
+}
+
+/// Does something with the message that is open: there is one as long as there is a step.
+fn each(message: &mut Option<Blocks>, act: impl FnOnce(&mut Blocks)) {
+    if let Some(blocks) = message {
+        act(blocks);
+    }
+}
+
+fn finish(message: &mut Option<Blocks>, end: &StepEnd<'_>, pen: &mut Pen<'_>) {
+    let Some(blocks) = message.take() else { return };
+    if blocks.has_begun() {
+        pen.message("message-finish", |data, style| {
+            if let Some(usage) = &end.usage {
+                data.object("usage", |data| write_usage(usage, style, data));
+            }
+        });
+    }
+}
+
+fn end_of_run(message: &mut Option<Blocks>, ending: &Ending, pen: &mut Pen<'_>) {
+    let (code, said) = match &ending.how {
+        How::Completed => {
+            finish(message, &StepEnd::default(), pen);
+            return pen.lifecycle("completed", None);
+        }
+        How::Cancelled => ("cancelled", "the run was cancelled"),
+        How::Failed { code, message } => (code.as_str(), message.as_str()),
+        How::Stopped { code, message } => (*code, *message),
+    };
+    if message.take().is_some_and(|blocks| blocks.has_begun()) {
+        pen.message("error", |data, _| {
+            data.text("message", said);
+            data.text("code", code);
+        });
+    }
+    pen.lifecycle("failed", Some(said));
+}
+
+fn write_usage(usage: &Usage, style: Style, out: &mut Object<'_>) {
+    out.number(style.name("input_tokens", "inputTokens"), usage.input_tokens);
+    out.number(style.name("output_tokens", "outputTokens"), usage.output_tokens);
+    let total = usage.input_tokens.saturating_add(usage.output_tokens);
+    out.number(style.name("total_tokens", "totalTokens"), total);
+    if let Some(cached) = usage.cached_input_tokens {
+        let name = style.name("input_token_details", "inputTokenDetails");
+        out.object(name, |out| out.number(style.name("cache_read", "cacheRead"), cached));
+    }
+    if let Some(reasoning) = usage.reasoning_tokens {
+        let name = style.name("output_token_details", "outputTokenDetails");
+        out.object(name, |out| out.number("reasoning", reasoning));
+    }
+}
+
+/// How names of several words are spelled.
+#[derive(Clone, Copy)]
+struct Style(Spelling);
+
+impl Style {
+    fn name(self, snake: &'static str, camel: &'static str) -> &'static str {
+        match self.0 {
+            Spelling::Snake => snake,
+            Spelling::Camel => camel,
+        }
+    }
+}
+
+/// Writes events, and numbers them.
+struct Pen<'a> {
+    style: Style,
+    channels: &'a Channels,
+    base: u64,
+    since: Option<u64>,
+    next_event: &'a mut u64,
+    names: &'a Names,
+    time_us: u64,
+    out: &'a mut Vec<u8>,
+}
+
+impl Pen<'_> {
+    fn event(
+        &mut self,
+        method: &str,
+        custom: Option<&str>,
+        fill: impl FnOnce(&mut Object<'_>, Style),
+    ) {
+        let seq = *self.next_event;
+        *self.next_event += 1;
+        if self.since.is_some_and(|since| seq <= since) || !self.channels.has(method, custom) {
+            return;
+        }
+        let (style, seq) = (self.style, self.base + seq);
+        let (execution, time_ms) = (&self.names.execution, self.time_us / 1_000);
+        let id = format!("{execution}:{seq}"); // Ours, whatever the client calls his run.
+        self.out.extend_from_slice(b"id: ");
+        self.out.extend_from_slice(id.as_bytes());
+        self.out.extend_from_slice(b"\nevent: ");
+        self.out.extend_from_slice(method.as_bytes());
+        self.out.extend_from_slice(b"\ndata: ");
+        object(self.out, |event| {
+            event.text("type", "event");
+            event.text(style.name("event_id", "eventId"), &id);
+            event.number("seq", seq);
+            event.text("method", method);
+            event.object("params", |params| {
+                params.name("namespace").extend_from_slice(b"[]");
+                params.number("timestamp", time_ms);
+                params.object("data", |data| fill(data, style));
+            });
+        });
+        self.out.extend_from_slice(b"\n\n");
+    }
+
+    fn lifecycle(&mut self, event: &str, error: Option<&str>) {
+        let names = self.names;
+        self.event("lifecycle", None, |data, style| {
+            data.text("event", event);
+            data.text(style.name("graph_name", "graphName"), &names.tool);
+            data.text_if("error", error);
+        });
+    }
+
+    fn message(&mut self, event: &str, fill: impl FnOnce(&mut Object<'_>, Style)) {
+        self.event("messages", None, |data, style| {
+            data.text("event", event);
+            fill(data, style);
+        });
+    }
+
+    fn tool(&mut self, event: &str, call: &Call, fill: impl FnOnce(&mut Object<'_>, Style)) {
+        self.event("tools", None, |data, style| {
+            data.text("event", event);
+            data.text(style.name("tool_call_id", "toolCallId"), &call.id);
+            fill(data, style);
+        });
+    }
+
+    fn tool_started(&mut self, call: &Call, input: Option<&Input<'_>>) {
+        self.tool("tool-started", call, |data, style| {
+            data.text(style.name("tool_name", "toolName"), &call.name);
+            match input {
+                Some(Input::Valid(value)) => data.value("input", value),
+                Some(Input::Cut(text)) => data.text("input", text),
+                Some(Input::Invalid { .. } | Input::Unknown) | None => {}
+            }
+        });
+    }
+
+    fn tool_end(&mut self, call: &Call, end: &CallEnd<'_>) {
+        match end.problem() {
+            None => self.tool("tool-finished", call, |data, _| data.text("output", end.output)),
+            Some(problem) => self.tool("tool-error", call, |data, _| {
+                data.text("message", &problem);
+                data.text("code", end.outcome.name());
+            }),
+        }
+    }
+
+    fn custom(&mut self, name: &str, call: Option<&Call>, fill: impl FnOnce(&mut Object<'_>)) {
+        self.event("custom", Some(name), |data, _| {
+            data.text("name", name);
+            data.object("payload", |payload| {
+                payload.text_if("toolCallId", call.map(|call| &*call.id));
+                fill(payload);
+            });
+        });
+    }
+}

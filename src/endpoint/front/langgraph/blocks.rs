@@ -1,0 +1,272 @@
+//! The blocks of one message, one after the other.
+//!
+//! A model may write two calls at once. Here a block begins when the one before it is finished:
+//! what comes for it until then waits, which the limits of a turn bound.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::{Input, Object, Pen};
+use crate::endpoint::front::call::Call;
+use crate::endpoint::front::op::{Block, Prose};
+use crate::limits;
+
+/// See the module's text.
+#[derive(Debug)]
+pub(super) struct Blocks {
+    /// The message's.
+    id: String,
+    model: String,
+    has_begun: bool,
+    /// The number of the first of `waiting`.
+    index: u64,
+    /// The first is written, the others wait.
+    waiting: VecDeque<Waiting>,
+    /// The first was begun.
+    is_open: bool,
+}
+
+/// A block that is not finished.
+#[derive(Debug)]
+struct Waiting {
+    what: What,
+    /// What was not told yet.
+    held: String,
+    /// All prose that was told, for the block's end; `None` if that is too much, or not all.
+    whole: Option<String>,
+    end: Option<End>,
+}
+
+#[derive(Debug)]
+enum What {
+    Prose(Prose),
+    Call { id: Arc<str>, name: Arc<str> },
+}
+
+/// How a block ends.
+#[derive(Debug)]
+enum End {
+    Plain,
+    Arguments(Value),
+    Invalid { text: String, problem: String },
+}
+
+impl Blocks {
+    pub fn new(id: String, model: String) -> Blocks {
+        let waiting = VecDeque::new();
+        Blocks { id, model, has_begun: false, index: 0, waiting, is_open: false }
+    }
+
+    pub fn has_begun(&self) -> bool {
+        self.has_begun
+    }
+
+    pub fn kept_bytes(&self) -> usize {
+        let whole = |block: &Waiting| block.whole.as_ref().map_or(0, String::capacity);
+        self.waiting.iter().map(|block| block.held.capacity() + whole(block)).sum()
+    }
+
+    pub fn open(&mut self, block: Block, pen: &mut Pen<'_>) {
+        // The first of all begins at the front, or else its front is lost, and the client has it.
+        let is_whole = block.offset == 0 || self.index > 0 || !self.waiting.is_empty();
+        self.add(What::Prose(block.prose), is_whole, pen);
+    }
+
+    pub fn call(&mut self, call: &Call, pen: &mut Pen<'_>) {
+        let what = What::Call { id: Arc::clone(&call.id), name: Arc::clone(&call.name) };
+        self.add(what, true, pen);
+    }
+
+    fn add(&mut self, what: What, is_whole: bool, pen: &mut Pen<'_>) {
+        let (held, whole) = (String::new(), is_whole.then(String::new));
+        self.waiting.push_back(Waiting { what, held, whole, end: None });
+        self.flush(pen);
+    }
+
+    /// More of the prose that is open.
+    pub fn prose(&mut self, text: &str, pen: &mut Pen<'_>) {
+        if let Some(block) = self.waiting.iter_mut().find(|block| block.is_open_prose()) {
+            block.held.push_str(text);
+        }
+        self.flush(pen);
+    }
+
+    pub fn shut(&mut self, pen: &mut Pen<'_>) {
+        if let Some(block) = self.waiting.iter_mut().find(|block| block.is_open_prose()) {
+            block.end = Some(End::Plain);
+        }
+        self.flush(pen);
+    }
+
+    pub fn arguments(&mut self, call: &Call, text: &str, pen: &mut Pen<'_>) {
+        if let Some(block) = self.waiting.iter_mut().find(|block| block.is_open_call(call)) {
+            block.held.push_str(text);
+        }
+        self.flush(pen);
+    }
+
+    pub fn ready(&mut self, call: &Call, input: &Input<'_>, pen: &mut Pen<'_>) {
+        if let Some(block) = self.waiting.iter_mut().find(|block| block.is_open_call(call)) {
+            let invalid = |text: &str, problem: &str| End::Invalid {
+                text: text.to_owned(),
+                problem: problem.to_owned(),
+            };
+            block.end = Some(match input {
+                Input::Valid(value) => End::Arguments((*value).clone()),
+                Input::Unknown => End::Arguments(Value::Object(serde_json::Map::new())),
+                Input::Cut(text) => invalid(text, "the rest was lost"),
+                Input::Invalid { text, problem } => invalid(text, problem),
+            });
+        }
+        self.flush(pen);
+    }
+
+    /// Tells what can be told.
+    fn flush(&mut self, pen: &mut Pen<'_>) {
+        while let Some(first) = self.waiting.front_mut() {
+            if !self.has_begun {
+                self.has_begun = true;
+                begin(&self.id, &self.model, pen);
+            }
+            if !self.is_open {
+                self.is_open = true;
+                first.write_start(self.index, pen);
+            }
+            first.write_held(self.index, pen);
+            if first.end.is_none() {
+                return;
+            }
+            first.write_end(self.index, pen);
+            self.waiting.pop_front();
+            self.index += 1;
+            self.is_open = false;
+        }
+    }
+}
+
+fn begin(id: &str, model: &str, pen: &mut Pen<'_>) {
+    let names = pen.names;
+    pen.message("message-start", |data, style| {
+        data.text("role", "ai");
+        data.text("id", id);
+        data.object("metadata", |metadata| {
+            if !model.is_empty() {
+                metadata.text("model", model);
+            }
+            metadata.text(style.name("run_id", "runId"), &names.run_id);
+            metadata.text(style.name("thread_id", "threadId"), &names.thread_id);
+        });
+    });
+}
+
+impl Waiting {
+    fn is_open_prose(&self) -> bool {
+        self.end.is_none() && matches!(self.what, What::Prose(_))
+    }
+
+    fn is_open_call(&self, call: &Call) -> bool {
+        self.end.is_none() && matches!(&self.what, What::Call { id, .. } if *id == call.id)
+    }
+
+    fn write_start(&self, index: u64, pen: &mut Pen<'_>) {
+        self.write(index, "content-block-start", pen, |content| match &self.what {
+            What::Prose(prose) => prose_fields(*prose, "", content),
+            What::Call { id, name } => {
+                call_fields("tool_call_chunk", id, name, content, |content| {
+                    content.text("args", "");
+                })
+            }
+        });
+    }
+
+    fn write_held(&mut self, index: u64, pen: &mut Pen<'_>) {
+        if self.held.is_empty() {
+            return;
+        }
+        let held = &self.held;
+        pen.message("content-block-delta", |data, _| {
+            data.number("index", index);
+            data.object("delta", |delta| match self.what {
+                What::Prose(Prose::Text) => {
+                    delta.text("type", "text-delta");
+                    delta.text("text", held);
+                }
+                What::Prose(Prose::Reasoning) => {
+                    delta.text("type", "reasoning-delta");
+                    delta.text("reasoning", held);
+                }
+                // It appends. The older `block-delta` tells all of them each time.
+                What::Call { .. } => {
+                    delta.text("type", "tool-call-delta");
+                    delta.text("args", held);
+                }
+            });
+        });
+        if let (What::Prose(_), Some(whole)) = (&self.what, &mut self.whole) {
+            if whole.len() + held.len() <= limits::FRONT_PROSE_BYTES_MAX {
+                whole.push_str(held);
+            } else {
+                self.whole = None;
+            }
+        }
+        self.held.clear();
+    }
+
+    fn write_end(&self, index: u64, pen: &mut Pen<'_>) {
+        self.write(index, "content-block-finish", pen, |content| match (&self.what, &self.end) {
+            // Where it is not told again, what was told counts.
+            (What::Prose(prose), _) => {
+                prose_fields(*prose, self.whole.as_deref().unwrap_or_default(), content);
+            }
+            (What::Call { id, name }, Some(End::Arguments(value))) => {
+                call_fields("tool_call", id, name, content, |content| {
+                    content.value("args", value);
+                });
+            }
+            (What::Call { id, name }, Some(End::Invalid { text, problem })) => {
+                call_fields("invalid_tool_call", id, name, content, |content| {
+                    content.text("args", text);
+                    content.text("error", problem);
+                });
+            }
+            (What::Call { .. }, Some(End::Plain) | None) => unreachable!("calls end as calls"),
+        });
+    }
+
+    fn write(
+        &self,
+        index: u64,
+        event: &str,
+        pen: &mut Pen<'_>,
+        fill: impl FnOnce(&mut Object<'_>),
+    ) {
+        pen.message(event, |data, _| {
+            data.number("index", index);
+            data.object("content", fill);
+        });
+    }
+}
+
+fn prose_fields(prose: Prose, text: &str, content: &mut Object<'_>) {
+    let name = match prose {
+        Prose::Text => "text",
+        Prose::Reasoning => "reasoning",
+    };
+    content.text("type", name);
+    content.text(name, text);
+}
+
+fn call_fields(
+    what: &str,
+    id: &str,
+    name: &str,
+    content: &mut Object<'_>,
+    fill: impl FnOnce(&mut Object<'_>),
+) {
+    content.text("type", what);
+    content.text("id", id);
+    content.text("name", name);
+    fill(content);
+}

@@ -1,0 +1,431 @@
+//! Logs that nobody has thought of, in every format, however they are cut.
+
+use super::check::{Checker, Seen, SeenCall, SeenEnd, arguments};
+use super::runs::{Run, Size};
+use super::{Format, Front, Item, Names, Reader, SdkVersion, Source, Spelling};
+use crate::base::Random;
+use crate::wire::events::{Chunk, End, EndState, Gap, Limits, Started};
+
+pub const FORMATS: [Format; 6] = [
+    Format::AiSdk { sdk: SdkVersion::V5 },
+    Format::AiSdk { sdk: SdkVersion::V6 },
+    Format::AiSdk { sdk: SdkVersion::V7 },
+    Format::AgUi,
+    Format::LangGraph { spelling: Spelling::Snake },
+    Format::LangGraph { spelling: Spelling::Camel },
+];
+const ROUNDS: u64 = 300;
+
+fn seed() -> u64 {
+    std::env::var("SEED").map_or(1, |text| text.parse().unwrap())
+}
+
+pub const STARTED: Started<'static> = Started {
+    execution: "0abc",
+    subscriber: "1",
+    tool: "agent",
+    token: None,
+    policy: "block",
+    limits: Limits { chunks: 8, bytes: None },
+    from_seq: 1,
+};
+
+pub fn end(state: EndState<'static>) -> End<'static> {
+    End {
+        execution: "0abc",
+        state,
+        chunks: 0,
+        bytes: 0,
+        missed_chunks: 0,
+        missed_bytes: 0,
+        duration_us: 1,
+        exit: None,
+        error: None,
+    }
+}
+
+pub fn gap() -> Gap<'static> {
+    let (from_seq, to_seq, chunk_count, byte_count) = (3, 5, 3, 100);
+    Gap { execution: "0abc", from_seq, to_seq, chunk_count, byte_count, reason: "lag" }
+}
+
+pub fn front(format: Format) -> Front {
+    Front::new(format, Names::new("0abc", "agent"), Source::Agent)
+}
+
+/// As a client of `format` understands what the generator has meant.
+fn expected(format: Format, seen: &Seen) -> Seen {
+    let mut seen = seen.clone();
+    for call in seen.steps.iter_mut().flat_map(|step| &mut step.calls) {
+        call.result = call.result.take().map(|result| match (format, result) {
+            // What came is told whole.
+            (Format::AiSdk { .. }, Ok(_)) => Ok(call.pieces.clone()),
+            (Format::AgUi, Err(problem)) => Ok(problem),
+            (_, result) => result,
+        });
+    }
+    if let (SeenEnd::Failed(_), Format::AiSdk { .. }) = (&seen.end, format) {
+        seen.end = SeenEnd::Failed(String::new());
+    }
+    seen.without_silence()
+}
+
+/// What a client has understood, made alike: words of errors are compared where they are said.
+fn understood(format: Format, mut seen: Seen, meant: &Seen) -> Seen {
+    for call in seen.steps.iter_mut().flat_map(|step| &mut step.calls) {
+        if let Some(text) = call.arguments.as_str() {
+            call.arguments = arguments(text);
+        }
+        let problem = meant.call(&call.id).and_then(|call| call.result.clone()?.err());
+        call.result = call.result.take().map(|result| match (format, result, problem) {
+            // Behind the output.
+            (Format::AgUi, Ok(text), Some(problem)) if text.ends_with(&problem) => Ok(problem),
+            (_, result, _) => result,
+        });
+    }
+    if let (SeenEnd::Failed(text), Format::AiSdk { .. }, SeenEnd::Failed(said)) =
+        (&mut seen.end, format, &meant.end)
+    {
+        assert!(text.ends_with(said), "{text:?} {said:?}");
+        text.clear();
+    }
+    seen.without_silence()
+}
+
+fn whole(format: Format, run: &Run) -> Vec<u8> {
+    let (mut front, mut out) = (front(format), Vec::new());
+    front.write(Item::Started(&STARTED), &mut out);
+    for part in &run.parts {
+        front.write(Item::Part(part), &mut out);
+    }
+    front.write(Item::End(&end(EndState::Ended("completed"))), &mut out);
+    out
+}
+
+fn read(format: Format, bytes: &[u8], random: &mut Random) -> Seen {
+    let mut checker = Checker::new(format);
+    let read = checker.read(bytes, random).and_then(|()| checker.finish());
+    read.unwrap_or_else(|error| panic!("{format:?}: {error}\n{}", String::from_utf8_lossy(bytes)))
+}
+
+#[test]
+fn every_format_tells_the_same_run() {
+    let mut random = Random::new(seed());
+    for round in 0..ROUNDS {
+        let run = Run::new(&mut random, Size::default());
+        for format in FORMATS {
+            let bytes = whole(format, &run);
+            let seen = understood(format, read(format, &bytes, &mut random), &run.seen);
+            assert_eq!(seen, expected(format, &run.seen), "SEED={} {round} {format:?}", seed());
+        }
+    }
+}
+
+#[test]
+fn a_part_is_told_alike_as_a_value_and_as_a_chunk() {
+    let mut random = Random::new(seed() + 7);
+    let run = Run::new(&mut random, Size::default());
+    for format in FORMATS {
+        let (mut front, mut out) = (front(format), Vec::new());
+        front.write(Item::Started(&STARTED), &mut out);
+        for part in &run.parts {
+            let mut json = Vec::new();
+            part.write_json(&mut json);
+            let chunk = Chunk { kind: part.kind().name(), ..chunk(part.seq, 0, &json) };
+            front.write(Item::Chunk(&chunk), &mut out);
+            // What is no part is nothing to a client.
+            front.write(Item::Chunk(&Chunk { data: b"{\"type\":", ..chunk }), &mut out);
+        }
+        front.write(Item::End(&end(EndState::Ended("completed"))), &mut out);
+        assert_eq!(out, whole(format, &run), "SEED={} {format:?}", seed());
+    }
+}
+
+/// What a client understands of a run from a part on: what was open, and what came then. Parts
+/// before `held` were gone when he came.
+fn reopened(
+    format: Format,
+    reader: Reader,
+    run: &Run,
+    held: std::ops::Range<usize>,
+    random: &mut Random,
+) -> Seen {
+    let cut = held.end;
+    let (mut front, mut out) = (front(format), Vec::new());
+    for part in &run.parts[held] {
+        front.prime(Item::Part(part));
+    }
+    front.reopen(reader, &mut out);
+    for part in &run.parts[cut..] {
+        front.write(Item::Part(part), &mut out);
+    }
+    front.write(Item::End(&end(EndState::Ended("completed"))), &mut out);
+    read(format, &out, random)
+}
+
+fn has_same_end(call: &SeenCall, meant: &SeenCall) -> bool {
+    let (result, meant) = (call.result.as_ref().unwrap(), meant.result.as_ref().unwrap());
+    match meant {
+        // A format may say it behind the output, or have said before that it failed.
+        Err(problem) => {
+            result.as_ref().is_ok_and(|text| text.ends_with(problem)) || result.is_err()
+        }
+        Ok(text) => result.as_ref().is_ok_and(|told| told.starts_with(text)),
+    }
+}
+
+#[test]
+fn a_stream_that_starts_in_the_middle_has_all_that_was_open_and_all_that_comes() {
+    let mut random = Random::new(seed() + 1);
+    for round in 0..ROUNDS {
+        let run = Run::new(&mut random, Size::default());
+        let cut = random.below(run.parts.len() as u64) as usize;
+        for format in FORMATS {
+            let context = format!("SEED={} {round} {format:?} cut {cut}", seed());
+            let seen = reopened(format, Reader::New, &run, 0..cut, &mut random);
+            let seen = understood(format, seen, &run.seen);
+            assert_eq!(seen.end, expected(format, &run.seen).end, "{context}");
+            let first_step = run.parts[cut].step_number.max(1) as usize;
+            let meant = expected(format, &run.seen);
+            let later = run.seen.steps[first_step..].iter();
+            let later_count = later.filter(|step| **step != Default::default()).count();
+            let (seen_later, meant_later) = (&seen.steps, &meant.steps);
+            assert_eq!(
+                seen_later[seen_later.len() - later_count..],
+                meant_later[meant_later.len() - later_count..],
+                "{context}"
+            );
+            // Of the step that was cut: calls that were not over are whole.
+            for step in &seen.steps {
+                for call in &step.calls {
+                    let meant = meant.call(&call.id).expect("it is one of the run's");
+                    assert_eq!(call, meant, "{context}");
+                }
+            }
+            for part in &run.parts[cut..] {
+                if let Some(id) = part.tool_call_id() {
+                    assert!(seen.call(id).is_some(), "{context}: {id}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn whatever_was_lost_before_a_client_reads_what_is_left() {
+    let mut random = Random::new(seed() + 2);
+    for round in 0..ROUNDS {
+        let run = Run::new(&mut random, Size::default());
+        let cut = random.below(run.parts.len() as u64) as usize;
+        let lost = random.below(cut as u64 + 1) as usize;
+        for format in FORMATS {
+            // A new client reads what is told to one who comes back, too; but LangGraph's goes on.
+            let may_return = !matches!(format, Format::LangGraph { .. });
+            let readers = [Reader::New, Reader::Returning];
+            let reader = readers[usize::from(may_return && random.chance(1, 2))];
+            let seen = reopened(format, reader, &run, lost..cut, &mut random);
+            for part in &run.parts[cut..] {
+                // Who hears how a call ended hears of the call.
+                let crate::agent::Body::Final(last) = &part.body else { continue };
+                let (Some(id), true) =
+                    (part.tool_call_id(), format!("{last:?}").starts_with("ToolCallC"))
+                else {
+                    continue;
+                };
+                let call = seen.call(id);
+                let meant = run.seen.call(id).unwrap();
+                let context = format!("SEED={} {round} {format:?} {lost} {cut}", seed());
+                assert!(call.is_some_and(|call| has_same_end(call, meant)), "{context}: {call:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_log_with_holes_is_told_in_order() {
+    let mut random = Random::new(seed() + 3);
+    for _ in 0..ROUNDS {
+        let run = Run::new(&mut random, Size::default());
+        for format in FORMATS {
+            let (mut front, mut out, mut gap_count) = (front(format), Vec::new(), 0);
+            let mut is_lost = false;
+            for part in &run.parts {
+                if is_lost && random.chance(1, 2) && !part.is_end() {
+                    continue;
+                }
+                if !is_lost && random.chance(1, 10) && !part.is_end() {
+                    is_lost = true;
+                    gap_count += 1;
+                    front.write(Item::Gap(&gap()), &mut out);
+                    continue;
+                }
+                is_lost = false;
+                front.write(Item::Part(part), &mut out);
+            }
+            front.write(Item::End(&end(EndState::Ended("completed"))), &mut out);
+            let seen = read(format, &out, &mut random);
+            assert_eq!(seen.gap_count, gap_count);
+            let meant = expected(format, &run.seen).end;
+            assert_eq!(understood(format, seen, &run.seen).end, meant, "{format:?}");
+        }
+    }
+}
+
+#[test]
+fn who_comes_back_goes_on_where_he_was() {
+    let mut random = Random::new(seed() + 4);
+    for round in 0..ROUNDS {
+        let run = Run::new(&mut random, Size::default());
+        let cut = random.below(run.parts.len() as u64) as usize;
+        let format = Format::AgUi;
+        let mut checker = Checker::new(format);
+        let (mut first, mut out) = (front(format), Vec::new());
+        for part in &run.parts[..cut] {
+            first.write(Item::Part(part), &mut out);
+        }
+        checker.read(&out, &mut random).unwrap();
+        checker.reconnect();
+        out.clear();
+        let mut second = front(format);
+        for part in &run.parts[..cut] {
+            second.prime(Item::Part(part));
+        }
+        second.reopen(Reader::Returning, &mut out);
+        for part in &run.parts[cut..] {
+            second.write(Item::Part(part), &mut out);
+        }
+        second.write(Item::End(&end(EndState::Ended("completed"))), &mut out);
+        let context = format!("SEED={} {round} cut {cut}", seed());
+        checker.read(&out, &mut random).unwrap_or_else(|error| panic!("{context}: {error}"));
+        let seen = understood(format, checker.finish().unwrap(), &run.seen);
+        assert_eq!(seen, expected(format, &run.seen), "{context}");
+    }
+}
+
+/// Frames, and the numbers of those that have one.
+fn frames(bytes: &[u8]) -> Vec<(u64, String)> {
+    let text = String::from_utf8(bytes.to_vec()).unwrap();
+    let frames = text.split_terminator("\n\n").map(|frame| {
+        let id = frame.lines().next().unwrap().rsplit(':').next().unwrap();
+        (id.parse().unwrap(), frame.to_owned())
+    });
+    frames.collect()
+}
+
+#[test]
+fn with_since_exactly_the_events_behind_that_one_are_written() {
+    let mut random = Random::new(seed() + 5);
+    let format = Format::LangGraph { spelling: Spelling::Snake };
+    for round in 0..ROUNDS {
+        let run = Run::new(&mut random, Size::default());
+        let all = frames(&whole(format, &run));
+        let at = random.below(all.len() as u64) as usize;
+        let since = all[at].0;
+        let (mut front, mut out) = (front(format), Vec::new());
+        front.set_since(since);
+        front.write(Item::Started(&STARTED), &mut out);
+        for part in &run.parts {
+            front.write(Item::Part(part), &mut out);
+        }
+        front.write(Item::End(&end(EndState::Ended("completed"))), &mut out);
+        assert_eq!(frames(&out), all[at + 1..], "SEED={} {round} since {since}", seed());
+
+        // Or what is before is primed, and nothing is told again.
+        let cut = Front::part_of(since) as usize;
+        let (mut front, mut out) = (self::front(format), Vec::new());
+        front.prime(Item::Started(&STARTED));
+        for part in &run.parts[..cut] {
+            front.prime(Item::Part(part));
+        }
+        front.reopen(Reader::Returning, &mut out);
+        assert_eq!(out, b"");
+        for part in &run.parts[cut..] {
+            front.write(Item::Part(part), &mut out);
+        }
+        front.write(Item::End(&end(EndState::Ended("completed"))), &mut out);
+        let behind = all.iter().filter(|(number, _)| Front::part_of(*number) > cut as u64);
+        assert!(behind.eq(&frames(&out)), "SEED={} {round} cut {cut}", seed());
+    }
+}
+
+#[test]
+fn a_tools_output_is_told_once_and_a_bit_more_however_small_its_chunks() {
+    const OUTPUT_BYTES: usize = 3 << 20;
+    for (chunk_bytes, bytes_of_chunk) in [(64, 400), (4_096, 400)] {
+        for format in FORMATS {
+            let mut front = Front::new(format, Names::new("0abc", "seq"), Source::Tool);
+            let (mut out, mut written, mut kept) = (Vec::new(), 0, 0);
+            let data = vec![b'x'; chunk_bytes];
+            let count = OUTPUT_BYTES / chunk_bytes;
+            for seq in 1..=count as u64 {
+                front.write(
+                    Item::Chunk(&chunk(seq, (seq - 1) * chunk_bytes as u64, &data)),
+                    &mut out,
+                );
+                written += out.len();
+                out.clear();
+                kept = kept.max(front.kept_bytes());
+            }
+            front.write(Item::End(&end(EndState::Ended("completed"))), &mut out);
+            written += out.len();
+            let bound = 5 * OUTPUT_BYTES + count * bytes_of_chunk + 4_096;
+            assert!(written <= bound, "{format:?} {chunk_bytes}: {written} > {bound}");
+            let kept_max = 2 * crate::limits::FRONT_OUTPUT_BYTES_MAX + 4_096;
+            assert!(kept <= kept_max, "{format:?}: {kept} are kept");
+        }
+    }
+}
+
+pub fn chunk(seq: u64, offset: u64, data: &[u8]) -> Chunk<'_> {
+    Chunk {
+        execution: "0abc",
+        seq,
+        total_chunks: None,
+        kind: "stdout",
+        key: None,
+        offset,
+        data,
+        timestamp_us: 1_700_000_000_000_000,
+        mono_ns: 1,
+    }
+}
+
+#[test]
+fn a_tool_is_told_as_one_call_whatever_its_output_and_its_end() {
+    let mut random = Random::new(seed() + 6);
+    for round in 0..ROUNDS {
+        let mut data = vec![0; random.below(4_000) as usize];
+        random.fill(&mut data);
+        let size = 1 + random.below(300) as usize;
+        let state = ["completed", "failed", "cancelled", "timed_out"][random.below(4) as usize];
+        for format in FORMATS {
+            let names =
+                Names { arguments: serde_json::json!({"to": 3}), ..Names::new("0abc", "seq") };
+            let (mut front, mut out) = (Front::new(format, names, Source::Tool), Vec::new());
+            if random.chance(1, 2) {
+                front.write(Item::Started(&STARTED), &mut out);
+            }
+            let mut offset = 0;
+            for (at, piece) in data.chunks(size).enumerate() {
+                front.write(Item::Chunk(&chunk(at as u64 + 1, offset, piece)), &mut out);
+                offset += piece.len() as u64;
+            }
+            front.write(Item::End(&end(EndState::Ended(state))), &mut out);
+            let context = format!("SEED={} {round} {format:?}", seed());
+            let seen = read(format, &out, &mut random);
+            let [step] = &seen.steps[..] else { panic!("{context}: {seen:?}") };
+            let [call] = &step.calls[..] else { panic!("{context}: {seen:?}") };
+            let text = String::from_utf8_lossy(&data);
+            assert_eq!((&*call.id, &*call.name), ("0abc", "seq"), "{context}");
+            assert_eq!(call.arguments, serde_json::json!({"to": 3}), "{context}");
+            assert_eq!(call.pieces, text, "{context}");
+            if state == "completed" {
+                assert_eq!(call.result, Some(Ok(text.into_owned())), "{context}");
+                assert_eq!(seen.end, SeenEnd::Completed, "{context}");
+            } else {
+                assert_eq!(seen.end == SeenEnd::Cancelled, state == "cancelled", "{context}");
+                assert_ne!(call.result, Some(Ok(text.into_owned())), "{context}");
+            }
+        }
+    }
+}

@@ -1,0 +1,364 @@
+//! Rule by rule: what each format writes, spelled out.
+
+use serde_json::json;
+
+use super::check::{Checker, SeenEnd};
+use super::random_tests::{FORMATS, STARTED, chunk, end, front, gap};
+use super::runs::tool_gap;
+use super::{Channels, Format, Front, Item, Names, Reader, SdkVersion, Source, Spelling};
+use crate::agent::{Arguments, Body, Data, Final, Part, Partial, ToolExecution};
+use crate::base::Random;
+use crate::engine::{Kind, Outcome};
+use crate::wire::events::{EndState, Progress};
+
+fn parts(bodies: impl IntoIterator<Item = Body>) -> Vec<Part> {
+    let numbered = (1..).zip(bodies);
+    let part = |(seq, body)| {
+        let step_number = u32::from(seq > 1);
+        Part { seq, agent_id: "a".into(), step_number, timestamp_us: 2_000 * seq, body }
+    };
+    numbered.map(part).collect()
+}
+
+fn started() -> Body {
+    Body::Partial(Partial::ExecutionStarted {
+        task: "t".to_owned(),
+        task_truncated: false,
+        model: "m".to_owned(),
+        tools: Vec::new(),
+        tools_truncated: false,
+    })
+}
+
+fn text(delta: &str, offset: u64) -> Body {
+    let (delta, accumulated_text, accumulated_truncated) = (delta.to_owned(), None, false);
+    Body::Partial(Partial::TextDelta { delta, offset, accumulated_text, accumulated_truncated })
+}
+
+fn call_started() -> Body {
+    let (tool_call_id, tool_name) = ("c".into(), "seq".into());
+    Body::Partial(Partial::ToolCallStarted { tool_call_id, tool_name })
+}
+
+fn arguments(arguments: Arguments) -> Body {
+    let (tool_call_id, tool_name) = ("c".into(), "seq".into());
+    Body::Final(Final::ToolCallArgsCompleted { tool_call_id, tool_name, arguments })
+}
+
+fn output(text: &str, offset: u64) -> Body {
+    Body::Partial(Partial::ToolOutputChunk {
+        tool_call_id: "c".into(),
+        execution: None,
+        output_seq: 1,
+        offset,
+        kind: Kind::Stdout,
+        data: Data::Text(text.to_owned()),
+        more: false,
+    })
+}
+
+fn call_end(outcome: Outcome, output: &str, error: Option<&str>) -> Body {
+    let execution = Box::new(ToolExecution {
+        tool_call_id: "c".to_owned(),
+        name: "seq".to_owned(),
+        execution: None,
+        arguments: Arguments::Valid(json!({})),
+        output: output.to_owned(),
+        output_truncated: false,
+        output_bytes: output.len() as u64,
+        outcome,
+        exit: None,
+        error: error.map(str::to_owned),
+        started_us: 1,
+        duration_us: 2,
+    });
+    let tool_call_id = "c".into();
+    Body::Final(match outcome {
+        Outcome::Completed => Final::ToolCallCompleted { tool_call_id, execution },
+        _ => Final::ToolCallFailed { tool_call_id, execution },
+    })
+}
+
+fn written(format: Format, bodies: Vec<Body>, state: EndState<'static>) -> String {
+    let (mut front, mut out) = (front(format), Vec::new());
+    for part in &parts(bodies) {
+        front.write(Item::Part(part), &mut out);
+    }
+    front.write(Item::End(&end(state)), &mut out);
+    String::from_utf8(out).unwrap()
+}
+
+/// What stands in each event, in short.
+fn types(text: &str) -> Vec<String> {
+    let data = text.lines().filter_map(|line| line.strip_prefix("data: "));
+    let name = |data: &str| {
+        let json: serde_json::Value = serde_json::from_str(data).unwrap_or(json!({"type": data}));
+        let event = &json["params"]["data"]["event"];
+        let custom = &json["params"]["data"]["name"];
+        let name = [event, custom, &json["type"]].into_iter().find_map(|name| name.as_str());
+        name.unwrap().to_owned()
+    };
+    data.map(name).filter(|name| !name.starts_with("data-e")).collect()
+}
+
+const AI_SDK: Format = Format::AiSdk { sdk: SdkVersion::V5 };
+const LANGGRAPH: Format = Format::LangGraph { spelling: Spelling::Snake };
+const COMPLETED: EndState<'static> = EndState::Ended("completed");
+
+#[test]
+fn ai_sdk_is_told_a_run_in_the_chunks_that_its_oldest_client_knows() {
+    let bodies = vec![
+        started(),
+        text("Hi", 0),
+        call_started(),
+        arguments(Arguments::Valid(json!({"to": 1}))),
+        output("1\n", 0),
+        call_end(Outcome::Completed, "1\n", None),
+    ];
+    let text = written(AI_SDK, bodies, COMPLETED);
+    let begin = "data: {\"type\":\"start\",\"messageId\":\"msg-0abc\"}\n\n\
+        data: {\"type\":\"data-execution\",\"data\":{\"execution\":\"0abc\",\"tool\":\"agent\"},\
+        \"transient\":true}\n\n\
+        data: {\"type\":\"start-step\"}\n\n\
+        data: {\"type\":\"text-start\",\"id\":\"text-1-0\"}\n\n\
+        data: {\"type\":\"text-delta\",\"id\":\"text-1-0\",\"delta\":\"Hi\"}\n\n\
+        data: {\"type\":\"text-end\",\"id\":\"text-1-0\"}\n\n\
+        data: {\"type\":\"tool-input-start\",\"toolCallId\":\"c\",\"toolName\":\"seq\",\
+        \"dynamic\":true}\n\n\
+        data: {\"type\":\"tool-input-available\",\"toolCallId\":\"c\",\"toolName\":\"seq\",\
+        \"input\":{\"to\":1},\"dynamic\":true}\n\n\
+        data: {\"type\":\"data-tool-output\",\"data\":{\"toolCallId\":\"c\",\"delta\":\"1\\n\",\
+        \"offset\":0,\"kind\":\"stdout\"},\"transient\":true}\n\n\
+        data: {\"type\":\"tool-output-available\",\"toolCallId\":\"c\",\"output\":\"1\\n\",\
+        \"dynamic\":true,\"preliminary\":true}\n\n\
+        data: {\"type\":\"tool-output-available\",\"toolCallId\":\"c\",\"output\":\"1\\n\",\
+        \"dynamic\":true}\n\n";
+    assert!(text.starts_with(begin), "{text}");
+    let last = "data: {\"type\":\"finish-step\"}\n\ndata: {\"type\":\"finish\"}\n\n\
+        data: [DONE]\n\n";
+    assert!(text.ends_with(last), "{text}");
+}
+
+#[test]
+fn ag_ui_is_told_a_run_and_nothing_that_is_no_json() {
+    let bodies = vec![
+        started(),
+        text("Hi", 0),
+        call_started(),
+        arguments(Arguments::Valid(json!({"to": 1}))),
+        output("1\n", 0),
+        output("2\n", 2),
+        call_end(Outcome::Failed, "1\n", Some("exit code 2")),
+    ];
+    let text = written(Format::AgUi, bodies, COMPLETED);
+    let expected = [
+        "RUN_STARTED",
+        "CUSTOM",
+        "STEP_STARTED",
+        "TEXT_MESSAGE_START",
+        "TEXT_MESSAGE_CONTENT",
+        "TEXT_MESSAGE_END",
+        "TOOL_CALL_START",
+        "TOOL_CALL_ARGS",
+        "TOOL_CALL_END",
+        "ACTIVITY_SNAPSHOT",
+        "ACTIVITY_DELTA",
+        "ACTIVITY_DELTA",
+        "ACTIVITY_DELTA",
+        "TOOL_CALL_RESULT",
+        "STEP_FINISHED",
+        "RUN_FINISHED",
+    ];
+    let [types, expected] = [types(&text), expected.map(str::to_owned).to_vec()];
+    assert_eq!(types[1..], expected[1..], "{text}");
+    let delta = "\"patch\":[{\"op\":\"add\",\"path\":\"/pieces/-\",\"value\":\"2\\n\"}]}\n\n";
+    assert!(text.contains(delta) && !text.contains("DONE"), "{text}");
+    assert!(text.contains("\"content\":\"1\\n\\nexit code 2\",\"role\":\"tool\""), "{text}");
+}
+
+#[test]
+fn langgraph_is_told_a_run_with_numbers_and_both_spellings() {
+    let bodies = || {
+        vec![
+            started(),
+            text("Hi", 0),
+            call_started(),
+            arguments(Arguments::Valid(json!({"to": 1}))),
+            output("1\n", 0),
+            call_end(Outcome::Completed, "1\n", None),
+        ]
+    };
+    let text = written(LANGGRAPH, bodies(), COMPLETED);
+    let expected = [
+        "started",
+        "message-start",
+        "content-block-start",
+        "content-block-delta",
+        "content-block-finish",
+        "content-block-start",
+        "content-block-finish",
+        "tool-started",
+        "tool-output-delta",
+        "tool-finished",
+        "message-finish",
+        "completed",
+    ];
+    assert_eq!(types(&text), expected, "{text}");
+    // The third event of part 2.
+    let delta = "id: 0abc:8194\nevent: messages\ndata: {\"type\":\"event\",\
+        \"event_id\":\"0abc:8194\",\"seq\":8194,\"method\":\"messages\",\"params\":{\
+        \"namespace\":[],\"timestamp\":4,\"data\":{\"event\":\"content-block-delta\",\"index\":0,\
+        \"delta\":{\"type\":\"text-delta\",\"text\":\"Hi\"}}}}\n\n";
+    assert!(text.contains(delta), "{text}");
+    assert!(
+        text.contains(
+            "\"data\":{\"event\":\"tool-started\",\"tool_call_id\":\"c\",\
+        \"tool_name\":\"seq\",\"input\":{\"to\":1}}"
+        ),
+        "{text}"
+    );
+    let camel = written(Format::LangGraph { spelling: Spelling::Camel }, bodies(), COMPLETED);
+    assert!(camel.contains("\"toolCallId\":\"c\",\"toolName\":\"seq\""), "{camel}");
+    assert!(!camel.contains("_id\"") && !camel.contains("_name\""), "{camel}");
+}
+
+#[test]
+fn langgraph_follows_the_channels_that_were_asked_for_and_numbers_them_alike() {
+    let run = parts([started(), text("Hi", 0), call_started(), output("1\n", 0)]);
+    let tell = |channels| {
+        let (mut front, mut out) = (front(LANGGRAPH), Vec::new());
+        front.set_channels(channels);
+        run.iter().for_each(|part| front.write(Item::Part(part), &mut out));
+        String::from_utf8(out).unwrap()
+    };
+    let (all, some) = (tell(Channels::default()), tell(Channels::new(["tools"])));
+    assert_eq!(types(&some), ["tool-started", "tool-output-delta"]);
+    assert!(some.split_inclusive("\n\n").all(|frame| all.contains(frame)), "{some}");
+}
+
+#[test]
+fn wrong_arguments_start_no_tool_and_fail_once() {
+    let wrong = Arguments::Invalid {
+        text: "{\"to\":".to_owned(),
+        text_truncated: false,
+        problem: "it ends too early".to_owned(),
+    };
+    let bodies = || {
+        let failed = call_end(Outcome::Failed, "", Some("it ends too early"));
+        vec![started(), call_started(), arguments(wrong.clone()), failed]
+    };
+    let text = written(AI_SDK, bodies(), COMPLETED);
+    assert!(text.contains("\"type\":\"tool-input-error\""), "{text}");
+    assert!(!text.contains("tool-output-error"), "{text}");
+    let text = written(LANGGRAPH, bodies(), COMPLETED);
+    assert!(text.contains("\"type\":\"invalid_tool_call\""), "{text}");
+    assert_eq!(types(&text)[4..6], ["tool-started", "tool-error"], "{text}");
+    let text = written(Format::AgUi, bodies(), COMPLETED);
+    assert!(text.contains("\"delta\":\"{\\\"to\\\":\"") && text.contains("TOOL_CALL_RESULT"));
+}
+
+#[test]
+fn an_end_that_the_log_does_not_tell_is_told_from_the_streams_end() {
+    let ends = [
+        ("failed", SeenEnd::Failed(String::new())),
+        ("cancelled", SeenEnd::Cancelled),
+        ("timed_out", SeenEnd::Failed(String::new())),
+        ("completed", SeenEnd::Completed),
+    ];
+    for format in FORMATS {
+        for (state, meant) in &ends {
+            let bodies = vec![started(), text("Hi", 0), call_started(), output("1", 0)];
+            let text = written(format, bodies, EndState::Ended(state));
+            let mut checker = Checker::new(format);
+            checker.read(text.as_bytes(), &mut Random::new(1)).unwrap();
+            let mut seen = checker.finish().unwrap();
+            if let SeenEnd::Failed(text) = &mut seen.end {
+                text.clear();
+            }
+            assert_eq!(seen.end, *meant, "{format:?} {text}");
+            assert_eq!(seen.steps[0].text, "Hi", "{format:?}");
+        }
+    }
+}
+
+#[test]
+fn who_is_detached_is_told_so_and_that_the_run_goes_on() {
+    for format in FORMATS {
+        let bodies = vec![started(), text("Hi", 0)];
+        let state = EndState::Detached { reason: "lag", resume_from: 3 };
+        let text = written(format, bodies, state);
+        let mut checker = Checker::new(format);
+        checker.read(text.as_bytes(), &mut Random::new(1)).unwrap();
+        let seen = checker.finish().unwrap_or_else(|error| panic!("{format:?} {error} {text}"));
+        assert_eq!(seen.end, SeenEnd::Detached, "{format:?}");
+        assert!(format == Format::AgUi || text.contains("\"resumeFrom\":3"), "{text}");
+    }
+}
+
+#[test]
+fn gaps_and_progress_are_told_where_they_are() {
+    let progress = Progress {
+        execution: "0abc",
+        token: None,
+        progress: 1.0,
+        total: Some(4.0),
+        percentage: Some(25.0),
+        message: Some("on its way"),
+        context: Some("{\"rows\":3}"),
+    };
+    for format in FORMATS {
+        let (mut front, mut out) = (front(format), Vec::new());
+        let bodies = [started(), call_started(), output("1", 0), Body::Partial(tool_gap("c"))];
+        for part in &parts(bodies) {
+            front.write(Item::Part(part), &mut out);
+            front.write(Item::Gap(&gap()), &mut out);
+            front.write(Item::Progress(&progress), &mut out);
+        }
+        front.write(Item::End(&end(COMPLETED)), &mut out);
+        let mut checker = Checker::new(format);
+        checker.read(&out, &mut Random::new(1)).unwrap();
+        assert_eq!(checker.finish().unwrap().gap_count, 5, "{format:?}");
+        let text = String::from_utf8(out).unwrap();
+        let told = "\"progress\":1,\"total\":4,\"percentage\":25,\"message\":\"on its way\",\
+            \"context\":{\"rows\":3}";
+        assert_eq!(text.matches(told).count(), 4, "{text}");
+        assert!(text.contains("\"fromSeq\":2,\"toSeq\":4,\"chunkCount\":3,\"byteCount\":30"));
+    }
+}
+
+#[test]
+fn a_tool_whose_log_lost_its_front_is_told_from_there() {
+    for format in FORMATS {
+        let mut front = Front::new(format, Names::new("0abc", "seq"), Source::Tool);
+        let mut out = Vec::new();
+        front.prime(Item::Started(&STARTED));
+        front.prime(Item::Chunk(&chunk(7, 700, b"seven ")));
+        front.reopen(Reader::New, &mut out);
+        front.write(Item::Chunk(&chunk(8, 706, b"eight")), &mut out);
+        front.write(Item::End(&end(COMPLETED)), &mut out);
+        let mut checker = Checker::new(format);
+        checker.read(&out, &mut Random::new(1)).unwrap();
+        let seen = checker.finish().unwrap();
+        assert_eq!(seen.call("0abc").unwrap().pieces, "seven eight", "{format:?}");
+    }
+}
+
+#[test]
+fn names_of_strangers_stay_in_their_strings() {
+    let hostile = "a\n\ndata: {}\nid: 7\n\"\u{2028}";
+    for format in FORMATS {
+        let names = Names {
+            thread_id: hostile.to_owned(),
+            run_id: hostile.to_owned(),
+            ..Names::new("0abc", "agent")
+        };
+        let (mut front, mut out) = (Front::new(format, names, Source::Agent), Vec::new());
+        for part in &parts([started(), text(hostile, 0)]) {
+            front.write(Item::Part(part), &mut out);
+        }
+        front.write(Item::End(&end(COMPLETED)), &mut out);
+        let mut checker = Checker::new(format);
+        checker.read(&out, &mut Random::new(1)).unwrap();
+        assert_eq!(checker.finish().unwrap().steps[0].text, hostile, "{format:?}");
+    }
+}

@@ -1,0 +1,408 @@
+//! What a client was told so far, and so what it can be told next: items in, operations out.
+//!
+//! Nothing is taken for granted: a stream may begin anywhere and lose anything, and a part of a
+//! step that was never begun begins it. What is not known is told as soon as it is.
+
+mod agent;
+mod tool;
+
+use std::sync::Arc;
+
+use super::call::Call;
+use super::op::{Block, CallEnd, Ending, Gap, How, Input, Op, Output, Progress, Prose, StepEnd};
+use super::{Item, Names, Reader, Source};
+use crate::agent::Arguments;
+use crate::engine::{Kind, Outcome};
+use crate::wire::events::{self, EndState};
+
+/// Where operations go: what, and when it was, in µs since 1970, or 0.
+pub(super) type Tell<'t> = dyn FnMut(&Op<'_>, u64) + 't;
+
+/// What a call is called whose name was lost.
+const NAME_UNKNOWN: &str = "unknown";
+
+/// See the module's text.
+#[derive(Debug)]
+pub(super) struct Story {
+    source: Source,
+    /// Outputs are kept, and not only while it is primed.
+    keeps_outputs: bool,
+    is_priming: bool,
+    has_started: bool,
+    ending: Option<Ending>,
+    step: Option<u32>,
+    /// The block of prose that is open, and, while it is primed, what is in it.
+    block: Option<(Block, String)>,
+    /// Calls of the step that are not over.
+    calls: Vec<Call>,
+    model: String,
+    time_us: u64,
+}
+
+impl Story {
+    pub fn new(source: Source, keeps_outputs: bool) -> Story {
+        Story {
+            source,
+            keeps_outputs,
+            is_priming: false,
+            has_started: false,
+            ending: None,
+            step: None,
+            block: None,
+            calls: Vec::new(),
+            model: String::new(),
+            time_us: 0,
+        }
+    }
+
+    /// While it is primed, all that may have to be told again is kept.
+    pub fn set_priming(&mut self, is_priming: bool) {
+        self.is_priming = is_priming;
+        if is_priming {
+            return;
+        }
+        if let Some((_, text)) = &mut self.block {
+            *text = String::new();
+        }
+        for call in &mut self.calls {
+            call.input = None;
+            if !self.keeps_outputs {
+                call.output = String::new();
+            }
+        }
+    }
+
+    pub fn kept_bytes(&self) -> usize {
+        let block_bytes = self.block.as_ref().map_or(0, |(_, text)| text.capacity());
+        block_bytes + self.calls.iter().map(Call::kept_bytes).sum::<usize>()
+    }
+
+    /// Takes the next item.
+    pub fn take(&mut self, item: Item<'_>, names: &Names, tell: &mut Tell<'_>) {
+        match item {
+            Item::Started(_) => {
+                self.start(tell);
+                if self.source == Source::Tool {
+                    self.tool_call(names, tell);
+                }
+            }
+            Item::Part(part) => self.part(part, tell),
+            Item::Chunk(chunk) => self.chunk(chunk, names, tell),
+            Item::Gap(gap) => self.gap(gap, names, tell),
+            Item::Progress(progress) => self.progress(progress, names, tell),
+            Item::End(end) => self.end_of_stream(end, names, tell),
+        }
+    }
+
+    /// Opens what is open, for a stream whose start was primed.
+    pub fn reopen(&mut self, reader: Reader, tell: &mut Tell<'_>) {
+        if !self.has_started {
+            return; // Nothing was before.
+        }
+        let is_new = reader == Reader::New;
+        let time_us = self.time_us;
+        tell(&Op::Start, time_us);
+        if let Some(ending) = &self.ending {
+            return tell(&Op::End(ending), time_us);
+        }
+        let Some(number) = self.step else { return };
+        tell(&Op::StepStart { number, model: &self.model }, time_us);
+        if let Some((block, text)) = &self.block {
+            tell(&Op::Open(*block), time_us);
+            if is_new && !text.is_empty() {
+                tell(&Op::Delta { block: *block, text }, time_us);
+            }
+        }
+        for call in self.calls.iter().filter(|call| call.is_open) {
+            tell(&Op::CallOpen { call, step: number }, time_us);
+            if is_new && !call.arguments.is_empty() {
+                tell(&Op::CallArguments { call, text: &call.arguments }, time_us);
+            }
+            if call.is_ready {
+                tell_ready(call, call.input.as_ref(), !is_new, time_us, tell);
+            }
+            if is_new && !call.output.is_empty() {
+                let (text, kind) = (&*call.output, Kind::Output.name());
+                let offset = call.output_bytes.saturating_sub(text.len() as u64);
+                tell(&Op::Output { call, output: Output { text, kind, offset } }, time_us);
+            }
+        }
+    }
+
+    fn start(&mut self, tell: &mut Tell<'_>) {
+        if !self.has_started {
+            self.has_started = true;
+            tell(&Op::Start, self.time_us);
+        }
+    }
+
+    /// Sees to it that this step is open, and no other one.
+    fn enter(&mut self, number: u32, tell: &mut Tell<'_>) {
+        self.start(tell);
+        if self.step != Some(number) {
+            self.leave(StepEnd::default(), tell); // Its end was lost, if one is open.
+            self.step = Some(number);
+            tell(&Op::StepStart { number, model: &self.model }, self.time_us);
+        }
+    }
+
+    /// Closes the step that is open, and all that is open in it.
+    fn leave(&mut self, end: StepEnd<'_>, tell: &mut Tell<'_>) {
+        self.shut(tell);
+        for at in 0..self.calls.len() {
+            // The end of this call was lost. How it ended may still be known.
+            self.close_call(at, None, tell);
+        }
+        self.calls.clear();
+        if let Some(number) = self.step.take() {
+            tell(&Op::StepEnd(StepEnd { number, ..end }), self.time_us);
+        }
+    }
+
+    /// More prose.
+    fn prose(&mut self, prose: Prose, text: &str, offset: u64, tell: &mut Tell<'_>) {
+        if text.is_empty() {
+            return; // There are clients that refuse it.
+        }
+        if self.block.as_ref().is_none_or(|(block, _)| block.prose != prose) {
+            self.shut(tell);
+            let block = Block { prose, step: self.step.unwrap_or_default(), offset };
+            tell(&Op::Open(block), self.time_us);
+            self.block = Some((block, String::new()));
+        }
+        let (block, kept) = self.block.as_mut().expect("it was opened");
+        if self.is_priming {
+            kept.push_str(text); // No more than a ring holds.
+        }
+        tell(&Op::Delta { block: *block, text }, self.time_us);
+    }
+
+    fn shut(&mut self, tell: &mut Tell<'_>) {
+        if let Some((block, _)) = self.block.take() {
+            tell(&Op::Shut(block), self.time_us);
+        }
+    }
+
+    /// Where the call of that id is. One that is not known is put there, and not told yet.
+    fn find(&mut self, id: &Arc<str>) -> usize {
+        if let Some(at) = self.calls.iter().position(|call| call.id == *id) {
+            return at;
+        }
+        let mut call = Call::new(id, &NAME_UNKNOWN.into());
+        call.is_whole = false; // Whatever was before is lost.
+        self.calls.push(call);
+        self.calls.len() - 1
+    }
+
+    /// Sees to it that a call is open.
+    fn open(&mut self, at: usize, name: Option<&str>, tell: &mut Tell<'_>) {
+        let call = &mut self.calls[at];
+        if !call.is_open {
+            if let Some(name) = name {
+                call.name = name.into();
+            }
+            call.is_open = true;
+            let step = self.step.unwrap_or_default();
+            tell(&Op::CallOpen { call: &self.calls[at], step }, self.time_us);
+        }
+    }
+
+    /// Sees to it that a call is open and its arguments are told.
+    fn ready(
+        &mut self,
+        at: usize,
+        name: Option<&str>,
+        arguments: Option<&Arguments>,
+        tell: &mut Tell<'_>,
+    ) {
+        self.open(at, name, tell);
+        let call = &mut self.calls[at];
+        if call.is_ready {
+            return;
+        }
+        call.is_ready = true;
+        tell_ready(call, arguments, false, self.time_us, tell);
+        if self.is_priming {
+            call.input = arguments.cloned();
+        } else {
+            call.arguments = String::new();
+        }
+    }
+
+    /// More output of a call.
+    fn output(&mut self, at: usize, bytes: &[u8], kind: Kind, offset: u64, tell: &mut Tell<'_>) {
+        self.ready(at, None, None, tell);
+        let keeps = self.keeps_outputs || self.is_priming;
+        let call = &mut self.calls[at];
+        let text = call.take_output(bytes, kind, offset);
+        if text.is_empty() {
+            return;
+        }
+        if keeps {
+            call.keep(&text);
+        }
+        let output = Output { text: &text, kind: kind.name(), offset };
+        tell(&Op::Output { call, output }, self.time_us);
+    }
+
+    /// No more output comes: what was cut will not be a character.
+    fn end_output(&mut self, at: usize, tell: &mut Tell<'_>) {
+        let call = &mut self.calls[at];
+        let (text, kind) = call.end_output();
+        if !text.is_empty() {
+            if self.keeps_outputs || self.is_priming {
+                call.keep(&text);
+            }
+            let output = Output { text: &text, kind: kind.name(), offset: call.output_bytes };
+            tell(&Op::Output { call, output }, self.time_us);
+        }
+    }
+
+    /// Ends a call; `None` if how it ended was lost.
+    fn close_call(&mut self, at: usize, end: Option<CallEnd<'_>>, tell: &mut Tell<'_>) {
+        self.end_output(at, tell);
+        let time_us = self.time_us;
+        let call = &mut self.calls[at];
+        if !call.is_open {
+            return; // Nobody knows of it.
+        }
+        if !call.is_ready {
+            call.is_ready = true;
+            tell_ready(call, None, false, time_us, tell);
+        }
+        let lost = CallEnd {
+            outcome: Outcome::Failed,
+            output: &call.output,
+            is_truncated: true,
+            output_bytes: None,
+            exit: None,
+            error: Some("how it ended was lost"),
+            duration_us: None,
+        };
+        tell(&Op::CallEnd { call, end: end.unwrap_or(lost) }, time_us);
+    }
+
+    /// Begins what has to be begun before something is said of all of it. Can anything be said?
+    fn opens_note(&mut self, names: &Names, tell: &mut Tell<'_>) -> bool {
+        self.start(tell);
+        if self.source == Source::Tool {
+            self.tool_call(names, tell);
+        }
+        self.ending.is_none()
+    }
+
+    /// The call that a tool's stream is all of.
+    fn own_call(&self) -> Option<&Call> {
+        match self.source {
+            Source::Agent => None,
+            Source::Tool => self.calls.first(),
+        }
+    }
+
+    fn gap(&mut self, gap: &events::Gap<'_>, names: &Names, tell: &mut Tell<'_>) {
+        if !self.opens_note(names, tell) {
+            return;
+        }
+        let call = self.own_call();
+        let gap = Gap {
+            from_seq: gap.from_seq,
+            to_seq: gap.to_seq,
+            chunk_count: gap.chunk_count,
+            byte_count: gap.byte_count,
+            reason: gap.reason,
+        };
+        tell(&Op::Gap { call, gap }, self.time_us);
+    }
+
+    fn progress(&mut self, said: &events::Progress<'_>, names: &Names, tell: &mut Tell<'_>) {
+        if !self.opens_note(names, tell) {
+            return;
+        }
+        let call = self.own_call();
+        let context = said
+            .context
+            .map(|text| serde_json::from_str(text).unwrap_or_else(|_| text.to_owned().into()));
+        let progress = Progress {
+            progress: said.progress,
+            total: said.total,
+            percentage: said.percentage,
+            message: said.message,
+            context,
+        };
+        tell(&Op::Progress { call, progress }, self.time_us);
+    }
+
+    fn end_of_stream(&mut self, end: &events::End<'_>, names: &Names, tell: &mut Tell<'_>) {
+        self.start(tell);
+        if self.ending.is_none() {
+            match end.state {
+                // The run goes on, and with it all that is open.
+                EndState::Detached { reason, resume_from } => {
+                    let block = self.block.as_ref().map(|(block, _)| *block);
+                    tell(&Op::Detached { block, reason, resume_from }, self.time_us);
+                }
+                EndState::Ended(state) => {
+                    if self.source == Source::Tool {
+                        self.tool_end(state, end, names, tell);
+                    }
+                    let is_broken = state != Outcome::Completed.name();
+                    self.leave(StepEnd { is_broken, ..StepEnd::default() }, tell);
+                    self.end(ending_of(state, end.error), tell);
+                }
+            }
+        }
+        tell(&Op::Close, self.time_us);
+    }
+
+    fn end(&mut self, mut ending: Ending, tell: &mut Tell<'_>) {
+        ending.model.clone_from(&self.model);
+        tell(&Op::End(&ending), self.time_us);
+        self.ending = Some(ending);
+    }
+}
+
+/// How an execution's end is told whose tool said no more about it.
+fn ending_of(state: &str, error: Option<&str>) -> Ending {
+    let how = match state {
+        "completed" => How::Completed,
+        "cancelled" => How::Cancelled,
+        "timed_out" => TIMED_OUT,
+        _ => How::Failed {
+            code: "failed".to_owned(),
+            message: error.unwrap_or("the tool has failed").to_owned(),
+        },
+    };
+    let reason = state.to_owned();
+    Ending { how, reason, usage: None, step_count: None, model: String::new() }
+}
+
+const TIMED_OUT: How = How::Stopped { code: "timed_out", message: "it took too long" };
+
+/// Tells a call's arguments. What a part could not hold is put together from the pieces.
+fn tell_ready(
+    call: &Call,
+    arguments: Option<&Arguments>,
+    is_told: bool,
+    time_us: u64,
+    tell: &mut Tell<'_>,
+) {
+    let is_told = is_told || call.is_whole && !call.arguments.is_empty();
+    let whole;
+    let input = match arguments {
+        Some(Arguments::Valid(value)) => Input::Valid(value),
+        Some(Arguments::Invalid { text, problem, .. }) => {
+            let text = if is_told { &call.arguments } else { text };
+            Input::Invalid { text, problem }
+        }
+        Some(Arguments::Cut(text)) => {
+            whole = call.whole_arguments();
+            whole.as_ref().map_or(Input::Cut(text), Input::Valid)
+        }
+        None if call.arguments.is_empty() => Input::Unknown,
+        None => {
+            whole = call.whole_arguments();
+            whole.as_ref().map_or(Input::Cut(&call.arguments), Input::Valid)
+        }
+    };
+    tell(&Op::CallReady { call, input, is_told }, time_us);
+}

@@ -1,0 +1,306 @@
+//! How we ask: requests and notifications of a client, in the words of each version.
+
+use serde_json::{Map, Value, json};
+
+use crate::mcp::{
+    Era, META_CAPABILITIES, META_CLIENT, META_LOG_LEVEL, META_VERSION, Version, headers,
+};
+use crate::trace::TraceContext;
+use crate::wire::base64;
+use crate::wire::jsonrpc;
+
+/// What a server and we have agreed upon.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dialect {
+    /// Which version both speak.
+    pub version: Version,
+    /// Who the server is, by its own word: for the log, and nothing else.
+    pub server: String,
+    /// It says that it has tools.
+    pub has_tools: bool,
+    /// It tells when they change.
+    pub tells_changes: bool,
+    /// It runs calls as tasks of the handshake era.
+    pub has_tasks: bool,
+}
+
+/// A request, before it has an id.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Asked {
+    /// What is wanted.
+    pub method: &'static str,
+    /// Of what.
+    pub params: Map<String, Value>,
+    /// Headers that go with it where it goes over HTTP, beside those of every request.
+    pub headers: Vec<(String, String)>,
+}
+
+impl Asked {
+    fn new(method: &'static str, params: Value) -> Asked {
+        let Value::Object(params) = params else { unreachable!("parameters are objects") };
+        Asked { method, params, headers: Vec::new() }
+    }
+
+    /// `server/discover`: what the stateless era begins with.
+    pub(super) fn discover() -> Asked {
+        stateless(Asked::new("server/discover", json!({})))
+    }
+
+    /// `initialize`: what the handshake era begins with.
+    pub(super) fn initialize() -> Asked {
+        let params = json!({
+            "protocolVersion": Version::LATEST_HANDSHAKE.text(),
+            "capabilities": capabilities(),
+            "clientInfo": client_info(),
+        });
+        Asked::new("initialize", params)
+    }
+
+    /// Appends it as a message.
+    pub fn write(&self, out: &mut Vec<u8>, id: u64) {
+        jsonrpc::write_numbered_request(out, id, self.method, &Value::Object(self.params.clone()));
+    }
+}
+
+/// Appends `notifications/initialized`.
+pub fn initialized(out: &mut Vec<u8>) {
+    jsonrpc::write_notification(out, "notifications/initialized", &Value::Null);
+}
+
+/// Appends `notifications/cancelled`.
+pub fn cancelled(out: &mut Vec<u8>, id: u64) {
+    let params = json!({"requestId": id, "reason": "nobody wants the result any more"});
+    jsonrpc::write_notification(out, "notifications/cancelled", &params);
+}
+
+/// What we can: to take a result piece by piece, where a server does that (the draft SEP-2998).
+/// Nobody can be asked for anything: whoever has called may be many, or a program.
+fn capabilities() -> Value {
+    json!({ "partialResults": {} })
+}
+
+fn client_info() -> Value {
+    json!({ "name": "streamdoor", "version": env!("CARGO_PKG_VERSION") })
+}
+
+/// What every request of the stateless era says (B3), and its headers (B23, B24).
+fn stateless(mut asked: Asked) -> Asked {
+    let version = Version::LATEST.text();
+    let mut meta = match asked.params.remove("_meta") {
+        Some(Value::Object(meta)) => meta,
+        _ => Map::new(),
+    };
+    meta.insert(META_VERSION.to_owned(), version.into());
+    meta.insert(META_CAPABILITIES.to_owned(), capabilities());
+    meta.insert(META_CLIENT.to_owned(), client_info());
+    asked.params.insert("_meta".to_owned(), meta.into());
+    asked.headers.push(("mcp-protocol-version".to_owned(), version.to_owned()));
+    asked.headers.push(("mcp-method".to_owned(), asked.method.to_owned()));
+    asked
+}
+
+impl Dialect {
+    /// Which of both eras it is.
+    pub fn era(&self) -> Era {
+        self.version.era()
+    }
+
+    fn ask(&self, method: &'static str, params: Value) -> Asked {
+        let mut asked = Asked::new(method, params);
+        if self.era() == Era::Stateless {
+            return stateless(asked);
+        }
+        asked.headers.extend(self.version_header());
+        asked
+    }
+
+    /// The header that every message to this server has over HTTP, once its version is known.
+    pub fn version_header(&self) -> Option<(String, String)> {
+        (self.version >= Version::V2025_06_18)
+            .then(|| ("mcp-protocol-version".to_owned(), self.version.text().to_owned()))
+    }
+
+    /// `tools/list`, from this cursor on.
+    pub fn list(&self, cursor: Option<&str>) -> Asked {
+        self.ask("tools/list", cursor.map_or(json!({}), |cursor| json!({ "cursor": cursor })))
+    }
+
+    /// `tools/call`; `token` names its progress and its partial results.
+    pub fn call(&self, call: &Call<'_>) -> Asked {
+        let Call { name, arguments, schema, as_task, token, trace } = *call;
+        let mut meta = json!({ "progressToken": token, "partialResultToken": token });
+        if self.era() == Era::Stateless {
+            meta[META_LOG_LEVEL] = "info".into();
+        }
+        for (name, value) in trace.headers() {
+            if let Some(value) = value {
+                meta[name] = value.into();
+            }
+        }
+        let mut params = json!({ "name": name, "arguments": arguments, "_meta": meta });
+        if as_task {
+            params["task"] = json!({});
+        }
+        let mut asked = self.ask("tools/call", params);
+        if self.era() == Era::Stateless {
+            asked.headers.push(("mcp-name".to_owned(), header_value(name)));
+            asked.headers.extend(declared_headers(schema, arguments));
+        }
+        asked
+    }
+
+    /// `tasks/result` of the handshake era: answered when the task is over.
+    pub fn task_result(&self, task: &str) -> Asked {
+        self.ask("tasks/result", json!({ "taskId": task }))
+    }
+
+    /// `tasks/cancel` of the handshake era.
+    pub fn task_cancel(&self, task: &str) -> Asked {
+        self.ask("tasks/cancel", json!({ "taskId": task }))
+    }
+
+    /// `subscriptions/listen` of the stateless era: it is not answered while there may be news.
+    pub fn listen(&self) -> Asked {
+        let wanted = json!({ "notifications": { "toolsListChanged": true } });
+        self.ask("subscriptions/listen", wanted)
+    }
+}
+
+/// One call of a tool.
+#[derive(Clone, Copy, Debug)]
+pub struct Call<'a> {
+    /// As the server calls the tool.
+    pub name: &'a str,
+    /// Checked already, as far as the schema says.
+    pub arguments: &'a Value,
+    /// What the server says of them: some may have to stand in headers, too.
+    pub schema: &'a Value,
+    /// The server runs this tool only as a task.
+    pub as_task: bool,
+    /// Names its progress.
+    pub token: u64,
+    /// What it is a part of.
+    pub trace: &'a TraceContext,
+}
+
+/// The arguments that stand in headers, too (B25).
+fn declared_headers(schema: &Value, arguments: &Value) -> Vec<(String, String)> {
+    let Ok(declared) = headers::declared(schema) else { return Vec::new() };
+    let header = |one: headers::Declared| {
+        let value = one.path.iter().try_fold(arguments, |value, name| value.get(name))?;
+        let text = match value {
+            Value::String(text) => text.clone(),
+            Value::Number(_) | Value::Bool(_) => value.to_string(),
+            _ => return None,
+        };
+        Some((format!("mcp-param-{}", one.name.to_ascii_lowercase()), header_value(&text)))
+    };
+    declared.into_iter().filter_map(header).collect()
+}
+
+/// A text as it can stand in a header: in base 64, if it can not as it is.
+fn header_value(text: &str) -> String {
+    let is_plain = text.bytes().all(|byte| matches!(byte, 0x20..0x7F))
+        && text.trim_matches(' ').len() == text.len()
+        && !text.is_empty()
+        && !text.starts_with("=?");
+    if is_plain {
+        return text.to_owned();
+    }
+    let mut encoded = b"=?base64?".to_vec();
+    base64::write(&mut encoded, text.as_bytes());
+    encoded.extend_from_slice(b"?=");
+    String::from_utf8(encoded).expect("its digits are ASCII")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dialect(version: Version) -> Dialect {
+        let server = "s 1".to_owned();
+        Dialect { version, server, has_tools: true, tells_changes: true, has_tasks: true }
+    }
+
+    fn call(version: Version, as_task: bool) -> Asked {
+        let arguments = json!({"region": "zürich", "n": 7, "deep": {"flag": true}});
+        let header = |name: &str, of: &str| json!({"type": of, "x-mcp-header": name});
+        let schema = json!({"type": "object", "properties": {
+            "region": header("Region", "string"), "n": header("N", "integer"),
+            "absent": header("Absent", "string"),
+            "deep": {"type": "object", "properties": {"flag": header("Flag", "boolean")}}}});
+        let trace = TraceContext::parse(
+            Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
+            None,
+            None,
+        );
+        let call = Call {
+            name: "t",
+            arguments: &arguments,
+            schema: &schema,
+            as_task,
+            token: 9,
+            trace: &trace,
+        };
+        dialect(version).call(&call)
+    }
+
+    #[test]
+    fn a_call_has_what_its_version_wants() {
+        let old = call(Version::V2025_11_25, true);
+        assert_eq!(old.params["task"], json!({}));
+        let meta = &old.params["_meta"];
+        assert_eq!((&meta["progressToken"], &meta["partialResultToken"]), (&json!(9), &json!(9)));
+        assert!(meta["traceparent"].as_str().unwrap().starts_with("00-0af7651916cd43dd"));
+        assert_eq!(meta.get(META_VERSION), None);
+        let version = ("mcp-protocol-version".to_owned(), "2025-11-25".to_owned());
+        assert_eq!(old.headers, [version]);
+        assert_eq!(call(Version::V2024_11_05, false).headers, []);
+
+        let new = call(Version::V2026_07_28, false);
+        assert_eq!(new.params.get("task"), None);
+        let meta = &new.params["_meta"];
+        assert_eq!(
+            (&meta[META_VERSION], &meta[META_LOG_LEVEL]),
+            (&json!("2026-07-28"), &json!("info"))
+        );
+        let headers: Vec<(&str, &str)> = new.headers.iter().map(|(n, v)| (&**n, &**v)).collect();
+        assert_eq!(
+            headers,
+            [
+                // B23, B24, B25.
+                ("mcp-protocol-version", "2026-07-28"),
+                ("mcp-method", "tools/call"),
+                ("mcp-name", "t"),
+                ("mcp-param-region", "=?base64?esO8cmljaA==?="),
+                ("mcp-param-n", "7"),
+                ("mcp-param-flag", "true"),
+            ]
+        );
+    }
+
+    #[test]
+    fn what_cannot_stand_in_a_header_stands_there_in_base_64() {
+        assert_eq!(header_value("a b/c"), "a b/c");
+        for text in ["", " a", "a\r\nx: y", "é", "=?base64?aa?="] {
+            let value = header_value(text);
+            assert!(value.starts_with("=?base64?") && value.ends_with("?="), "{value}");
+        }
+    }
+
+    #[test]
+    fn requests_have_numbers_and_notifications_have_none() {
+        let mut out = Vec::new();
+        dialect(Version::LATEST_HANDSHAKE).list(Some("c")).write(&mut out, 7);
+        let said: Value = serde_json::from_slice(&out).unwrap();
+        assert_eq!(
+            said,
+            json!({"jsonrpc": "2.0", "id": 7, "method": "tools/list",
+            "params": {"cursor": "c"}})
+        );
+        out.clear();
+        cancelled(&mut out, 7);
+        let said: Value = serde_json::from_slice(&out).unwrap();
+        assert_eq!((&said["params"]["requestId"], said.get("id")), (&json!(7), None));
+    }
+}

@@ -1,0 +1,353 @@
+//! Messages of a server, and to which of our requests each belongs.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Map, Value};
+
+use crate::mcp::codes;
+use crate::wire::jsonrpc::{self, ErrorObject, Id, Message};
+
+/// Our requests that are under way on one connection, by the ids that we gave them. The id of a
+/// call is the token of its progress, too.
+#[derive(Clone, Debug)]
+pub struct Exchanges<T> {
+    open: BTreeMap<u64, Open<T>>,
+    next_id: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Open<T> {
+    whose: T,
+    is_call: bool,
+}
+
+/// What a message is.
+#[derive(Debug, PartialEq)]
+pub enum Heard<T> {
+    /// The answer to a request, which is over with it.
+    Answer(T, Result<Value, ErrorObject>),
+    /// Something that belongs to a request that is under way.
+    Note(T, Note),
+    /// A log message that says of no request that it belongs to it.
+    Log(Map<String, Value>),
+    /// The server's tools are others now.
+    ToolsChanged,
+    /// The server asks something itself: this is what it is to be told.
+    Reply(Vec<u8>),
+    /// Nothing follows from it.
+    Ignored(Ignored),
+}
+
+/// What comes while a call runs.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Note {
+    /// How far it is.
+    Progress {
+        /// So far.
+        progress: f64,
+        /// Of so much, if that is said.
+        total: Option<f64>,
+        /// In words, if it is said so.
+        message: Option<String>,
+    },
+    /// A piece of its result (the draft SEP-2998).
+    Partial {
+        /// Counts from 0.
+        seq: Option<u64>,
+        /// Content blocks.
+        content: Vec<Value>,
+    },
+    /// A line of its log: `level`, `data` and perhaps `logger`.
+    Log(Map<String, Value>),
+}
+
+/// Why nothing follows from a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ignored {
+    /// It is no message.
+    Malformed,
+    /// An answer that nobody waits for: of a wrong id, a second one, or too late.
+    UnknownId,
+    /// Progress, or a piece of a result, that belongs to nothing.
+    UnknownToken,
+    /// A notification that we have no use for, or whose parameters make no sense.
+    Unused,
+}
+
+impl<T> Default for Exchanges<T> {
+    fn default() -> Exchanges<T> {
+        Exchanges { open: BTreeMap::new(), next_id: 1 }
+    }
+}
+
+impl<T: Clone> Exchanges<T> {
+    /// The first request has this id, and so on.
+    pub fn starting_at(id: u64) -> Exchanges<T> {
+        Exchanges { open: BTreeMap::new(), next_id: id }
+    }
+
+    /// A new request: its id. Of a call there are notes, of others only an answer.
+    pub fn open(&mut self, whose: T, is_call: bool) -> u64 {
+        let id = self.next_id;
+        self.next_id += 1;
+        self.open.insert(id, Open { whose, is_call });
+        id
+    }
+
+    fn take(&mut self, id: Option<u64>) -> Option<T> {
+        self.open.remove(&id?).map(|open| open.whose)
+    }
+
+    /// Nobody waits for its answer any more. Was it under way?
+    pub fn close(&mut self, id: u64) -> Option<T> {
+        self.take(Some(id))
+    }
+
+    /// All that are under way. None is afterwards.
+    pub fn close_all(&mut self) -> impl Iterator<Item = T> + use<T> {
+        std::mem::take(&mut self.open).into_values().map(|open| open.whose)
+    }
+
+    /// Is none under way?
+    pub fn is_empty(&self) -> bool {
+        self.open.is_empty()
+    }
+
+    /// A message has come.
+    pub fn hear(&mut self, bytes: &[u8]) -> Heard<T> {
+        match jsonrpc::parse(bytes) {
+            Ok(Message::Response { id, result }) => self.answered(id.as_ref(), result),
+            Ok(Message::Notification { method, params }) => self.noted(&method, params),
+            Ok(Message::Request { id, method, .. }) => Heard::Reply(reply(&id, &method)),
+            Err(malformed) => {
+                // Whoever waits for just that is not left waiting.
+                let id = serde_json::from_slice::<Value>(bytes).ok();
+                let id = id.filter(|value| value.get("method").is_none());
+                let id = id.and_then(|value| value.get("id")?.as_u64());
+                match self.take(id) {
+                    Some(whose) => {
+                        let message = format!("its answer is none: {}", malformed.message);
+                        let error = ErrorObject { code: malformed.code, message, data: None };
+                        Heard::Answer(whose, Err(error))
+                    }
+                    None => Heard::Ignored(Ignored::Malformed),
+                }
+            }
+        }
+    }
+
+    fn answered(&mut self, id: Option<&Id>, result: Result<Value, ErrorObject>) -> Heard<T> {
+        let number = id.and_then(|id| id.to_value().as_u64());
+        match self.take(number) {
+            Some(whose) => Heard::Answer(whose, result),
+            None => Heard::Ignored(Ignored::UnknownId),
+        }
+    }
+
+    fn noted(&mut self, method: &str, mut params: Map<String, Value>) -> Heard<T> {
+        let (token, note) = match method {
+            "notifications/progress" => ("progressToken", progress(&params)),
+            "notifications/tools/partial_result" => ("partialResultToken", partial(&mut params)),
+            "notifications/message" => return self.logged(params),
+            "notifications/tools/list_changed" => return Heard::ToolsChanged,
+            "notifications/cancelled" => return self.cancelled(&params),
+            _ => return Heard::Ignored(Ignored::Unused),
+        };
+        let token = params.get(token).and_then(Value::as_u64);
+        let open = token.and_then(|token| self.open.get(&token)).filter(|open| open.is_call);
+        let Some(open) = open else { return Heard::Ignored(Ignored::UnknownToken) };
+        match note {
+            Some(note) => Heard::Note(open.whose.clone(), note),
+            None => Heard::Ignored(Ignored::Unused),
+        }
+    }
+
+    /// Where only one call is under way, what the server says belongs to it.
+    fn logged(&mut self, mut params: Map<String, Value>) -> Heard<T> {
+        params.remove("_meta");
+        if !params.get("level").is_some_and(Value::is_string) || !params.contains_key("data") {
+            return Heard::Ignored(Ignored::Unused);
+        }
+        let mut calls = self.open.values().filter(|open| open.is_call);
+        match (calls.next(), calls.next()) {
+            (Some(only), None) => Heard::Note(only.whose.clone(), Note::Log(params)),
+            _ => Heard::Log(params),
+        }
+    }
+
+    /// The server takes one of our requests back (B28: the one that listens).
+    fn cancelled(&mut self, params: &Map<String, Value>) -> Heard<T> {
+        let id = params.get("requestId").and_then(Value::as_u64);
+        match self.take(id) {
+            Some(whose) => {
+                let message = "its server has cancelled it".to_owned();
+                let error = ErrorObject { code: codes::INTERNAL, message, data: None };
+                Heard::Answer(whose, Err(error))
+            }
+            None => Heard::Ignored(Ignored::UnknownId),
+        }
+    }
+}
+
+fn progress(params: &Map<String, Value>) -> Option<Note> {
+    let message = params.get("message").and_then(Value::as_str).map(str::to_owned);
+    Some(Note::Progress {
+        progress: params.get("progress")?.as_f64()?,
+        total: params.get("total").and_then(Value::as_f64),
+        message,
+    })
+}
+
+fn partial(params: &mut Map<String, Value>) -> Option<Note> {
+    let Some(Value::Array(content)) = params.remove("content") else { return None };
+    Some(Note::Partial { seq: params.get("seq").and_then(Value::as_u64), content })
+}
+
+/// We answer to `ping`; for everything else we have not said that we can do it.
+fn reply(id: &Id, method: &str) -> Vec<u8> {
+    let mut out = Vec::new();
+    match method {
+        "ping" => jsonrpc::write_result(&mut out, id, &Value::Object(Map::new())),
+        _ => {
+            let text = "streamdoor stands between this server and whoever calls: it has declared \
+                        no such capability";
+            jsonrpc::write_error(&mut out, Some(id), codes::METHOD_NOT_FOUND, text, None);
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn with_two() -> Exchanges<&'static str> {
+        let mut exchanges = Exchanges::default();
+        assert_eq!((exchanges.open("a", true), exchanges.open("b", true)), (1, 2));
+        exchanges
+    }
+
+    fn hear(exchanges: &mut Exchanges<&'static str>, message: &Value) -> Heard<&'static str> {
+        exchanges.hear(message.to_string().as_bytes())
+    }
+
+    fn note(method: &str, params: Value) -> Value {
+        json!({"jsonrpc": "2.0", "method": format!("notifications/{method}"), "params": params})
+    }
+
+    #[test]
+    fn an_answer_belongs_to_its_request_once() {
+        let mut exchanges = with_two();
+        let answer = json!({"jsonrpc": "2.0", "id": 2, "result": {"x": 1}});
+        assert_eq!(hear(&mut exchanges, &answer), Heard::Answer("b", Ok(json!({"x": 1}))));
+        assert_eq!(hear(&mut exchanges, &answer), Heard::Ignored(Ignored::UnknownId));
+        for id in [json!(3), json!("1"), json!(-1), json!(0), json!(null)] {
+            let wrong = json!({"jsonrpc": "2.0", "id": id, "error": {"code": 1, "message": "m"}});
+            assert_eq!(hear(&mut exchanges, &wrong), Heard::Ignored(Ignored::UnknownId), "{id}");
+        }
+        assert_eq!(exchanges.close(1), Some("a"));
+        assert!(exchanges.is_empty());
+    }
+
+    #[test]
+    fn an_answer_that_makes_no_sense_is_an_error_for_whoever_waits_for_it() {
+        for broken in [
+            json!({"jsonrpc": "2.0", "id": 1, "result": []}),
+            json!({"jsonrpc": "2.0", "id": 1, "error": "no"}),
+            json!({"jsonrpc": "2.0", "id": 1, "result": {}, "error": {"code": 1, "message": ""}}),
+            json!({"jsonrpc": "1.0", "id": 1, "result": {}}),
+            json!({"jsonrpc": "2.0", "id": 1}),
+        ] {
+            let mut exchanges = with_two();
+            let heard = hear(&mut exchanges, &broken);
+            let Heard::Answer("a", Err(error)) = heard else { panic!("{broken}: {heard:?}") };
+            assert!(error.message.contains("its answer is none"), "{error:?}");
+        }
+    }
+
+    #[test]
+    fn notes_belong_to_calls_that_run_and_to_nothing_else() {
+        let mut exchanges = with_two();
+        let progress = |token: Value| {
+            let params = json!({"progressToken": token, "progress": 1, "message": "m"});
+            note("progress", params)
+        };
+        let told = Note::Progress { progress: 1.0, total: None, message: Some("m".to_owned()) };
+        assert_eq!(hear(&mut exchanges, &progress(json!(1))), Heard::Note("a", told));
+        for token in [json!(3), json!("1"), json!(null), json!([1])] {
+            let heard = hear(&mut exchanges, &progress(token));
+            assert_eq!(heard, Heard::Ignored(Ignored::UnknownToken));
+        }
+        let content = vec![json!({"type": "text", "text": "t"})];
+        let params = json!({"partialResultToken": 2, "seq": 4, "content": content});
+        let told = Note::Partial { seq: Some(4), content };
+        let heard = hear(&mut exchanges, &note("tools/partial_result", params));
+        assert_eq!(heard, Heard::Note("b", told));
+        // Behind its end.
+        exchanges.close(1);
+        let heard = hear(&mut exchanges, &progress(json!(1)));
+        assert_eq!(heard, Heard::Ignored(Ignored::UnknownToken));
+        // Of a request that is no call.
+        assert_eq!(exchanges.open("list", false), 3);
+        let heard = hear(&mut exchanges, &progress(json!(3)));
+        assert_eq!(heard, Heard::Ignored(Ignored::UnknownToken));
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_ignored() {
+        let mut exchanges = with_two();
+        for (method, params) in [
+            ("progress", json!({"progressToken": 1})),
+            ("progress", json!({"progressToken": 1, "progress": "1"})),
+            ("tools/partial_result", json!({"partialResultToken": 1, "content": {}})),
+            ("message", json!({"level": "info"})),
+            ("message", json!({"level": 1, "data": "x"})),
+            ("resources/updated", json!({"uri": "a:b"})),
+        ] {
+            let heard = hear(&mut exchanges, &note(method, params));
+            assert_eq!(heard, Heard::Ignored(Ignored::Unused), "{method}");
+        }
+        for line in ["", "banner", "[]", "{\"jsonrpc\":\"2.0\"}", "{\"a\":", "\u{feff}{}"] {
+            let heard = exchanges.hear(line.as_bytes());
+            assert_eq!(heard, Heard::Ignored(Ignored::Malformed), "{line}");
+        }
+        assert_eq!(exchanges.hear(b"\xff\xfe"), Heard::Ignored(Ignored::Malformed));
+        assert_eq!(exchanges.close_all().collect::<Vec<_>>(), ["a", "b"]);
+    }
+
+    #[test]
+    fn log_messages_belong_to_the_only_call_or_to_none() {
+        let mut exchanges = Exchanges::default();
+        exchanges.open("listener", false);
+        exchanges.open("call", true);
+        let line = json!({"level": "info", "data": "x", "_meta": {"a": 1}});
+        let said = json!({"level": "info", "data": "x"}).as_object().cloned().unwrap();
+        let heard = hear(&mut exchanges, &note("message", line.clone()));
+        assert_eq!(heard, Heard::Note("call", Note::Log(said.clone())));
+        exchanges.open("another", true);
+        assert_eq!(hear(&mut exchanges, &note("message", line)), Heard::Log(said));
+    }
+
+    #[test]
+    fn a_server_that_asks_is_answered() {
+        // A32, A44: a ping is answered; nothing else was declared.
+        let mut exchanges = with_two();
+        let ask = |method: &str| json!({"jsonrpc": "2.0", "id": "q", "method": method});
+        let reply = |heard: Heard<&str>| match heard {
+            Heard::Reply(bytes) => serde_json::from_slice::<Value>(&bytes).unwrap(),
+            other => panic!("{other:?}"),
+        };
+        let ping = reply(hear(&mut exchanges, &ask("ping")));
+        assert_eq!(ping, json!({"jsonrpc": "2.0", "id": "q", "result": {}}));
+        for method in ["sampling/createMessage", "elicitation/create", "roots/list", "x"] {
+            let refused = reply(hear(&mut exchanges, &ask(method)));
+            assert_eq!((&refused["id"], &refused["error"]["code"]), (&json!("q"), &json!(-32_601)));
+        }
+        assert_eq!(
+            hear(&mut exchanges, &note("tools/list_changed", json!({}))),
+            Heard::ToolsChanged
+        );
+    }
+}

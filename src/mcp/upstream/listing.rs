@@ -1,0 +1,286 @@
+//! Tools as a server lists them, page by page, and what they are called here.
+//!
+//! A tool that cannot be offered is left out, with the reason; a list that makes no sense is an
+//! error.
+
+use serde_json::{Map, Value};
+
+use super::dialect::Dialect;
+use super::shown;
+use crate::limits;
+use crate::mcp::headers;
+use crate::tool::{ToolSpec, is_tool_name};
+
+/// One tool of a server.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Offer {
+    /// As the server calls it.
+    pub name: String,
+    /// As it is offered here: under its own name, or one that can be had here.
+    pub spec: ToolSpec,
+    /// The server runs it only as a task of the handshake era.
+    pub as_task: bool,
+}
+
+/// A tool that is not offered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Turned {
+    /// As the server calls it, as far as that can be shown.
+    pub name: String,
+    /// Why not.
+    pub reason: String,
+}
+
+/// The list of a server, while it comes.
+#[derive(Clone, Debug)]
+pub struct Listing {
+    /// Stands before the names of its tools here.
+    prefix: String,
+    has_tasks: bool,
+    offers: Vec<Offer>,
+    turned: Vec<Turned>,
+    cursors: Vec<String>,
+}
+
+impl Listing {
+    /// Of a server whose tools are called so here: `prefix`, if it is not empty, and `_` before
+    /// their own names.
+    pub fn new(prefix: &str, dialect: &Dialect) -> Listing {
+        Listing {
+            prefix: prefix.to_owned(),
+            has_tasks: dialect.has_tasks,
+            offers: Vec::new(),
+            turned: Vec::new(),
+            cursors: Vec::new(),
+        }
+    }
+
+    /// Takes a page; where the next one begins, if there is one.
+    ///
+    /// # Errors
+    /// It is no page of a list of tools, or the list has no end.
+    pub fn take(&mut self, page: &Value) -> Result<Option<String>, String> {
+        let tools = page.get("tools").and_then(Value::as_array);
+        let tools = tools.ok_or("its list of tools (`tools`) is not a list")?;
+        for tool in tools {
+            if let Err(turned) = self.offer(tool) {
+                // Its names are not collected without end either.
+                if self.turned.len() < limits::UPSTREAM_TOOLS_MAX {
+                    self.turned.push(turned);
+                }
+            }
+        }
+        let cursor = match page.get("nextCursor") {
+            None | Some(Value::Null) => return Ok(None),
+            Some(Value::String(cursor)) => cursor.clone(),
+            Some(_) => return Err("where its list goes on (`nextCursor`) is no text".to_owned()),
+        };
+        if self.cursors.contains(&cursor) || self.cursors.len() >= limits::UPSTREAM_PAGES_MAX {
+            return Err("its list of tools does not end".to_owned());
+        }
+        self.cursors.push(cursor.clone());
+        Ok(Some(cursor))
+    }
+
+    /// All tools that are offered, by the names that they have here, and those that are not.
+    pub fn finish(mut self) -> (Vec<Offer>, Vec<Turned>) {
+        self.offers.sort_by(|a, b| a.spec.name.cmp(&b.spec.name));
+        (self.offers, self.turned)
+    }
+
+    fn offer(&mut self, tool: &Value) -> Result<(), Turned> {
+        let name = tool.get("name").and_then(Value::as_str).unwrap_or_default();
+        let turn = |reason: &str| Turned {
+            name: shown(name).chars().take(limits::TOOL_NAME_CHARS_MAX).collect(),
+            reason: reason.to_owned(),
+        };
+        if name.is_empty() {
+            return Err(turn("it has no name"));
+        }
+        if self.offers.len() >= limits::UPSTREAM_TOOLS_MAX {
+            return Err(turn("its server has too many tools"));
+        }
+        if tool.to_string().len() > limits::UPSTREAM_TOOL_BYTES_MAX {
+            return Err(turn("its description is too long"));
+        }
+        let Some(Value::Object(schema)) = tool.get("inputSchema") else {
+            return Err(turn("it has no schema of its arguments"));
+        };
+        let as_task = tool.pointer("/execution/taskSupport").and_then(Value::as_str);
+        let as_task = as_task == Some("required");
+        if as_task && !self.has_tasks {
+            return Err(turn("it is run as a task only, which its server cannot do"));
+        }
+        let spec = ToolSpec {
+            arguments: Value::Object(of_object(schema)),
+            title: text(tool, "title").or_else(|| text(tool.get("annotations")?, "title")),
+            output_schema: tool.get("outputSchema").filter(|schema| schema.is_object()).cloned(),
+            annotations: tool.get("annotations").filter(|it| it.is_object()).cloned().into(),
+            is_relayed: true,
+            ..ToolSpec::new(
+                own_name(&self.prefix, name),
+                text(tool, "description").unwrap_or_default(),
+            )
+        };
+        if let Err(problem) = headers::declared(&spec.arguments) {
+            return Err(turn(&problem));
+        }
+        if self.offers.iter().any(|other| other.name == name) {
+            return Err(turn("its server has two of that name"));
+        }
+        if let Some(other) = self.offers.iter().find(|other| other.spec.name == spec.name) {
+            let other = shown(&other.name);
+            return Err(turn(&format!("here it would be called as `{other}` is, too")));
+        }
+        self.offers.push(Offer { name: name.to_owned(), spec, as_task });
+        Ok(())
+    }
+}
+
+fn text(value: &Value, name: &str) -> Option<String> {
+    let text = value.get(name)?.as_str()?;
+    Some(text.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect())
+}
+
+/// Arguments are an object, whether a schema says so or not.
+fn of_object(schema: &Map<String, Value>) -> Map<String, Value> {
+    let mut schema = schema.clone();
+    if !schema.contains_key("type") {
+        schema.insert("type".to_owned(), "object".into());
+    }
+    schema
+}
+
+/// What a server's tool is called here: `prefix_name`. Characters that no name here can have become
+/// `_`; of a name that is too long the front is kept, and eight digits tell it from others.
+///
+/// ```
+/// use streamdoor::mcp::upstream::own_name;
+/// assert_eq!(own_name("", "get-sum"), "get-sum");
+/// assert_eq!(own_name("files", "fs/read"), "files_fs_read");
+/// assert_eq!(own_name("", &"x".repeat(70)).len(), 64);
+/// ```
+pub fn own_name(prefix: &str, name: &str) -> String {
+    let whole = match prefix {
+        "" => name.to_owned(),
+        prefix => format!("{prefix}_{name}"),
+    };
+    let is_name_char = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
+    let can_be_had: String = whole.chars().map(|c| if is_name_char(c) { c } else { '_' }).collect();
+    if is_tool_name(&can_be_had) || can_be_had.is_empty() {
+        return can_be_had;
+    }
+    // FNV-1a: the same in every run, so that the name is.
+    let hash = whole
+        .bytes()
+        .fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    let front = &can_be_had[..limits::TOOL_NAME_CHARS_MAX - 9];
+    format!("{front}_{hash:08x}")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::mcp::Version;
+
+    fn dialect(has_tasks: bool) -> Dialect {
+        Dialect {
+            version: Version::LATEST_HANDSHAKE,
+            server: "s 1".to_owned(),
+            has_tools: true,
+            tells_changes: false,
+            has_tasks,
+        }
+    }
+
+    fn tool(name: &str) -> Value {
+        json!({"name": name, "inputSchema": {"type": "object"}})
+    }
+
+    fn listed(tools: Value) -> (Vec<String>, Vec<Turned>) {
+        let mut listing = Listing::new("", &dialect(false));
+        assert_eq!(listing.take(&json!({ "tools": tools })), Ok(None));
+        let (offers, turned) = listing.finish();
+        (offers.into_iter().map(|offer| offer.spec.name).collect(), turned)
+    }
+
+    #[test]
+    fn all_pages_make_one_list_in_the_order_of_its_names() {
+        let mut listing = Listing::new("up", &dialect(true));
+        let first = json!({"tools": [tool("b/c")], "nextCursor": ""});
+        assert_eq!(listing.take(&first), Ok(Some(String::new()))); // B35: an empty one is one.
+        let described = json!({"name": "a", "title": "A", "description": "x\u{1b}[1m\ny",
+            "inputSchema": {"properties": {}}, "outputSchema": {"type": "object"},
+            "annotations": {"readOnlyHint": true}, "execution": {"taskSupport": "required"}});
+        assert_eq!(listing.take(&json!({"tools": [described], "nextCursor": null})), Ok(None));
+        let (offers, turned) = listing.finish();
+        assert_eq!(turned, []);
+        let names: Vec<_> = offers.iter().map(|o| (&*o.name, &*o.spec.name, o.as_task)).collect();
+        assert_eq!(names, [("a", "up_a", true), ("b/c", "up_b_c", false)]);
+        let spec = &offers[0].spec;
+        assert_eq!(spec.arguments, json!({"properties": {}, "type": "object"}));
+        assert_eq!(spec.output_schema, Some(json!({"type": "object"})));
+        assert_eq!(spec.annotations, json!({"readOnlyHint": true}));
+        assert_eq!((spec.title.as_deref(), &*spec.description), (Some("A"), "x[1m\ny"));
+        assert!(spec.is_relayed);
+    }
+
+    #[test]
+    fn what_cannot_be_offered_is_left_out_with_the_reason() {
+        let long = "d".repeat(limits::UPSTREAM_TOOL_BYTES_MAX);
+        let schema = json!({"type": "object", "properties": {"a": {"x-mcp-header": "a b"}}});
+        for (bad, words) in [
+            (json!(1), "no name"),
+            (json!({"inputSchema": {"type": "object"}}), "no name"),
+            (json!({"name": ["a"], "inputSchema": {"type": "object"}}), "no name"),
+            (json!({"name": "a"}), "no schema"),
+            (json!({"name": "a", "inputSchema": []}), "no schema"),
+            (json!({"name": "a", "inputSchema": {"type": "object"}, "description": long}), "long"),
+            (json!({"name": "a", "inputSchema": schema}), "x-mcp-header"),
+            (tool("good"), "two of that name"),
+            (
+                json!({"name": "t", "inputSchema": {}, "execution": {"taskSupport": "required"}}),
+                "task",
+            ),
+        ] {
+            let (names, turned) = listed(json!([tool("good"), bad]));
+            assert_eq!(names, ["good"], "{words}");
+            assert!(turned[0].reason.contains(words), "{turned:?}");
+        }
+        let (names, turned) = listed(json!([tool("a/b"), tool("a b"), tool("c")]));
+        assert_eq!(names, ["a_b", "c"]);
+        assert!(turned[0].reason.contains("`a/b`"), "{turned:?}");
+        let many: Vec<Value> = (0..2_000).map(|number| tool(&format!("t{number}"))).collect();
+        let (names, turned) = listed(many.into());
+        assert_eq!(names.len(), limits::UPSTREAM_TOOLS_MAX);
+        assert_eq!(turned.len(), limits::UPSTREAM_TOOLS_MAX);
+    }
+
+    #[test]
+    fn a_list_that_makes_no_sense_or_has_no_end_is_an_error() {
+        for page in [json!({}), json!({"tools": {}}), json!({"tools": [], "nextCursor": 1})] {
+            assert!(Listing::new("", &dialect(false)).take(&page).is_err(), "{page}");
+        }
+        let mut listing = Listing::new("", &dialect(false));
+        let again = json!({"tools": [], "nextCursor": "x"});
+        assert_eq!(listing.take(&again), Ok(Some("x".to_owned())));
+        assert!(listing.take(&again).unwrap_err().contains("does not end"));
+        let mut listing = Listing::new("", &dialect(false));
+        let endless = (0..).find_map(|number: usize| {
+            let page = json!({"tools": [], "nextCursor": number.to_string()});
+            listing.take(&page).err().map(|error| (number, error))
+        });
+        assert_eq!(endless.unwrap().0, limits::UPSTREAM_PAGES_MAX);
+    }
+
+    #[test]
+    fn names_are_the_same_in_every_run_and_can_be_had_here() {
+        let long = own_name("prefix", &"é/".repeat(80));
+        assert!(is_tool_name(&long), "{long}");
+        assert_eq!(long, own_name("prefix", &"é/".repeat(80)));
+        assert_ne!(long, own_name("prefix", &"é/".repeat(81)));
+        assert_eq!(own_name("", &"x".repeat(64)), "x".repeat(64));
+    }
+}

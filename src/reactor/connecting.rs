@@ -1,0 +1,64 @@
+//! Connections that go out: how they begin and what comes of them, the same for both backends.
+//!
+//! The system calls are plain ones, so filters of system calls see where a connection goes. The
+//! descriptor does not wait while it connects, and is a blocking one from then on, as those that
+//! were accepted are.
+
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+
+use crate::reactor::listener::PATH_BYTES_MAX;
+use crate::reactor::socket_calls::{self as calls, RawAddress};
+use crate::reactor::{ConnectAddress, ConnectError, IoError, Peer};
+
+/// A connection that was asked for.
+pub struct Begun {
+    pub fd: OwnedFd,
+    /// What came of it, if that is known already; else the descriptor becomes writable.
+    pub outcome: Option<Result<(), IoError>>,
+}
+
+/// Begins to connect.
+///
+/// # Errors
+/// [`ConnectError`]; nothing is left behind then.
+pub fn begin(address: &ConnectAddress) -> Result<Begun, ConnectError> {
+    let at = |call| move |error| ConnectError::Failed { address: address.clone(), call, error };
+    let (fd, raw) = match address {
+        ConnectAddress::Tcp(internet) => {
+            let family = if internet.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+            let fd = calls::socket(family, false).map_err(at("socket"))?;
+            calls::set_stream_options(fd.as_raw_fd()).map_err(at("setsockopt"))?;
+            (fd, RawAddress::of(internet))
+        }
+        ConnectAddress::Unix(path) => {
+            let bytes = path.as_os_str().as_bytes();
+            // A leading zero byte would be the abstract name space, which has no permissions.
+            if bytes.is_empty() || bytes.len() > PATH_BYTES_MAX || bytes.contains(&0) {
+                let path = path.clone();
+                return Err(ConnectError::BadPath { path, bytes_max: PATH_BYTES_MAX });
+            }
+            let fd = calls::socket(libc::AF_UNIX, false).map_err(at("socket"))?;
+            calls::set_send_buffer(fd.as_raw_fd()).map_err(at("setsockopt"))?;
+            (fd, RawAddress::of_path(bytes))
+        }
+    };
+    let outcome = match calls::connect(fd.as_raw_fd(), &raw) {
+        // After a signal it goes on by itself: connect(2).
+        Err(IoError(libc::EINPROGRESS | libc::EINTR)) => None,
+        outcome => Some(outcome),
+    };
+    Ok(Begun { fd, outcome })
+}
+
+/// What came of a connection whose descriptor says that it is writable, or has an error: who is at
+/// the other end.
+///
+/// # Errors
+/// Why there is nobody.
+pub fn outcome(fd: RawFd) -> Result<Peer, IoError> {
+    calls::pending_error(fd)?;
+    let peer = calls::peer(fd)?;
+    calls::set_blocking(fd, true);
+    Ok(peer)
+}

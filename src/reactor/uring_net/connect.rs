@@ -1,0 +1,61 @@
+//! Connections that go out. The kernel is asked when they are writable; what came of them is looked
+//! at when it is told.
+
+use super::{Connection, Flight, Happening, UringNet, owned};
+use crate::reactor::connecting::{self, Begun};
+use crate::reactor::ends::Ends;
+use crate::reactor::released::Past;
+use crate::reactor::uring_table::Purpose;
+use crate::reactor::{ConnectAddress, ConnectError, ConnectionId, IoError, Peer, SocketCounters};
+
+impl UringNet {
+    pub(super) fn begin_connect(
+        &mut self,
+        address: &ConnectAddress,
+    ) -> Result<ConnectionId, ConnectError> {
+        let connections_max = self.connections.capacity();
+        if self.connections.count() == connections_max {
+            return Err(ConnectError::TooMany { connections_max });
+        }
+        let Begun { fd, outcome } = connecting::begin(address)?;
+        let mut slot = Connection::new(Ends::of_socket(fd), Past::none(Peer::of(address)));
+        slot.is_connecting = true;
+        let is_known = outcome.is_some();
+        slot.past.broken = outcome.and_then(Result::err);
+        if !is_known {
+            slot.writable = Flight::Owed;
+        }
+        let inserted = self.connections.insert(slot);
+        let handle = inserted.map_err(|_| ConnectError::TooMany { connections_max })?;
+        match is_known {
+            true => self.events.push_back(Happening::Connected(ConnectionId(handle))),
+            false => self.owed.push_back((Purpose::Writable, handle)),
+        }
+        Ok(ConnectionId(handle))
+    }
+
+    /// Who is at the other end, or why there is nobody; None if it is not wanted any more.
+    pub(super) fn outcome_of_connect(
+        &mut self,
+        id: ConnectionId,
+        counters: &mut SocketCounters,
+    ) -> Option<Result<Peer, IoError>> {
+        let slot = owned(&mut self.connections, id)?;
+        slot.is_connecting = false;
+        let known = slot.past.broken.map_or(Ok(()), Err);
+        let outcome = known.and_then(|()| connecting::outcome(slot.ends.input()));
+        match outcome {
+            Ok(peer) => {
+                slot.past.peer = peer;
+                counters.connected_count += 1;
+                self.want_receive(id.0);
+            }
+            Err(error) => {
+                slot.past.has_ended = true;
+                slot.past.broken = Some(error);
+                counters.unconnected_count += 1;
+            }
+        }
+        Some(outcome)
+    }
+}

@@ -1,0 +1,258 @@
+//! One run's news: what the model's server, the tools, the engine and the clock say is told to its
+//! machine, and its wishes are carried out.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use super::publish::Published;
+use super::{Agent, Asked, Hosted, Job, Said};
+use crate::agent::{Action, CancelReason, End, Ended, Event, Run};
+use crate::base::Handle;
+use crate::engine::{Event as EngineEvent, Outcome};
+use crate::reactor::Reactor;
+use crate::shard::Shard;
+use crate::shard::outgoing::{Deadlines, Heard, Target};
+use crate::shard::run::{Producer, Ring};
+use crate::tool::{ToolError, panic_error};
+use crate::trace::Duty;
+
+impl<R: Reactor + 'static> Shard<R> {
+    /// Sees to everything that runs have been told, in the order of its weight: who is to stop is
+    /// told that before its tools' last words.
+    pub(in crate::shard) fn settle_agents(&mut self) {
+        loop {
+            if let Some(run) = self.agents.due.pop_front() {
+                self.did.note(Duty::Agents);
+                self.look_at_agent(run);
+            } else if let Some((ear, said)) = self.agents.said.pop_front() {
+                self.tell_said(ear.run, ear.call, &said);
+            } else if !self.hear_model() {
+                return;
+            }
+        }
+    }
+
+    /// Does a model's server have something to say? It is told.
+    fn hear_model(&mut self) -> bool {
+        if self.agents.exchanges.is_empty() {
+            return false; // What is heard then is for somebody else.
+        }
+        let mut body = std::mem::take(&mut self.agents.body);
+        let heard = self.next_heard(&mut body);
+        let has_heard = heard.is_some();
+        if let Some((exchange, heard)) = heard
+            && let Some(Asked { run, turn, .. }) = self.agents.asked(exchange)
+        {
+            self.worked = true;
+            let is_over = matches!(heard, Heard::End | Heard::Broken(_));
+            if is_over {
+                self.agents.forget(exchange);
+            }
+            self.with_hosted(run, |shard, hosted| {
+                if is_over {
+                    hosted.exchange = None;
+                }
+                let event = match &heard {
+                    Heard::Head { status, retry_after, retry_after_ms, .. } => Event::Answered {
+                        turn,
+                        status: *status,
+                        retry_after: retry_after.as_deref(),
+                        retry_after_ms: retry_after_ms.as_deref(),
+                    },
+                    Heard::Body => Event::Body { turn, bytes: &body },
+                    Heard::End => Event::BodyEnded { turn },
+                    Heard::Broken(fault) => Event::Broken { turn, fault: fault.clone() },
+                };
+                shard.tell_run(run, hosted, event);
+            });
+        }
+        self.agents.body = body;
+        has_heard
+    }
+
+    /// Begins a run, which has a ring now.
+    pub(in crate::shard) fn begin_agent(&mut self, handle: Handle) {
+        let run = self.run_mut(handle);
+        let Some(Agent::Waiting(job)) = run.agent.take() else {
+            unreachable!("a run begins once, with what it is to do");
+        };
+        let Ring::Here(writer) = &run.ring else { unreachable!("it was leased a ring") };
+        let part_bytes_max = writer.geometry().length_max() as usize;
+        let (id, owner) = (run.id, run.owner);
+        run.producer = Producer::Agent;
+        let mut job = *job;
+        job.config.agent_id = id.to_string();
+        job.config.part_bytes_max = job.config.part_bytes_max.min(part_bytes_max);
+        job.config.seed ^= id.nonce;
+        let Job { config, conversation, hooks, depth, is_plain } = job;
+        let target = config.endpoint.base_url.clone();
+        match Run::new(config, conversation, hooks) {
+            Ok(machine) => {
+                let hosted = Hosted { depth, ..Hosted::new(machine, target, owner, is_plain) };
+                self.run_mut(handle).agent = Some(Agent::Running(Box::new(hosted)));
+                self.counters.agents_started += 1;
+                self.agents.note(handle);
+            }
+            Err(error) => self.producer_ended(handle, Err(ToolError::new(error.to_string()))),
+        }
+    }
+
+    /// A run begins, is to stop, has room again, or its time has come.
+    fn look_at_agent(&mut self, handle: Handle) {
+        self.with_hosted(handle, |shard, hosted| {
+            if !std::mem::replace(&mut hosted.has_begun, true) {
+                shard.tell_run(handle, hosted, Event::Started);
+            }
+            let is_stopping = shard.run_mut(handle).stopping;
+            if is_stopping && !std::mem::replace(&mut hosted.is_cancelled, true) {
+                let reason = match shard.engine.stop_outcome(handle) {
+                    _ if shard.closing => CancelReason::Shutdown,
+                    Some(Outcome::TimedOut) => CancelReason::TimedOut,
+                    _ => CancelReason::Cancelled,
+                };
+                shard.tell_run(handle, hosted, Event::Cancel(reason));
+            } else {
+                shard.tell_run(handle, hosted, Event::Tick);
+            }
+        });
+    }
+
+    /// Tells a run what one of its tools has said.
+    fn tell_said(&mut self, run: Handle, call: u32, said: &Said) {
+        self.with_hosted(run, |shard, hosted| shard.tell_tool_said(run, hosted, call, said));
+    }
+
+    /// With a run that runs, out of its place; then it goes on as far as it can, and is put back.
+    fn with_hosted(&mut self, handle: Handle, look: impl FnOnce(&mut Self, &mut Hosted)) {
+        let run = self.runs[handle.index as usize].as_mut().filter(|run| run.handle == handle);
+        let Some(run) = run else { return };
+        let Some(Agent::Running(mut hosted)) = run.agent.take_if(|agent| agent.is_running()) else {
+            return;
+        };
+        look(self, &mut hosted);
+        if let Some(result) = self.go_on(handle, &mut hosted) {
+            self.end_agent(handle, *hosted, result);
+        } else {
+            self.run_mut(handle).agent = Some(Agent::Running(hosted));
+        }
+    }
+
+    /// Tells the machine. Hooks are somebody's own code: their panic fails the run alone.
+    pub(super) fn tell_run(&mut self, handle: Handle, hosted: &mut Hosted, event: Event<'_>) {
+        let (now, wall_us) = (self.now, self.anchor.wall_us_at(self.now.nanos()));
+        let machine = &mut hosted.machine;
+        let told = catch_unwind(AssertUnwindSafe(|| machine.handle(event, now, wall_us)));
+        if let Err(panic) = told {
+            self.counters.tools_panicked += 1;
+            self.run_mut(handle).has_panicked = true;
+            hosted.failure.get_or_insert_with(|| panic_error(&*panic));
+        }
+    }
+
+    /// Carries out what a run wishes and publishes its parts, until it waits. How it ended, if all
+    /// of that was said.
+    fn go_on(&mut self, handle: Handle, hosted: &mut Hosted) -> Option<Result<(), ToolError>> {
+        loop {
+            if let Some(failure) = hosted.failure.take() {
+                return Some(Err(failure)); // The machine is not asked anything any more.
+            }
+            while let Some(action) = hosted.machine.next_action() {
+                self.carry_out_for(handle, hosted, action);
+            }
+            match self.publish_parts(handle, hosted) {
+                Published::Held => break,
+                Published::All if hosted.failure.is_some() => {}
+                Published::All => match hosted.machine.next_action() {
+                    Some(action) => self.carry_out_for(handle, hosted, action),
+                    None => {
+                        if let Some(end) = hosted.machine.is_over() {
+                            return Some(result_of(end));
+                        }
+                        break;
+                    }
+                },
+            }
+        }
+        self.set_flow(hosted);
+        let deadline = hosted.machine.next_deadline();
+        if deadline != hosted.wakes_at {
+            hosted.wakes_at = deadline;
+            if let Some(deadline) = deadline {
+                self.tell(EngineEvent::Sleeping(handle, deadline));
+            }
+        }
+        None
+    }
+
+    fn carry_out_for(&mut self, handle: Handle, hosted: &mut Hosted, action: Action) {
+        match action {
+            Action::Ask { turn, request } => {
+                self.close_exchange(hosted, Self::drop_exchange);
+                let target = Target {
+                    is_tls: hosted.target.is_tls,
+                    host: hosted.target.host.as_str().into(),
+                    port: hosted.target.port,
+                };
+                let exchange = self.ask_outside(&target, request, Deadlines::default());
+                hosted.exchange = Some((turn, exchange));
+                hosted.is_read = true;
+                self.agents.remember(Asked { exchange, run: handle, turn });
+            }
+            Action::HangUp { turn } if hosted.is_asking(turn) => {
+                self.close_exchange(hosted, Self::drop_exchange);
+            }
+            Action::Release { turn } if hosted.is_asking(turn) => {
+                self.close_exchange(hosted, Self::release_exchange);
+            }
+            Action::HangUp { .. } | Action::Release { .. } => {} // It has ended by itself.
+            Action::Start { call, tool, arguments } => {
+                self.start_tool(handle, hosted, call, &tool, arguments);
+            }
+            Action::Stop { call } => self.stop_tool(hosted, call),
+        }
+    }
+
+    /// Nothing more is wanted of the model's answer.
+    fn close_exchange(
+        &mut self,
+        hosted: &mut Hosted,
+        close: fn(&mut Self, crate::shard::outgoing::ExchangeId),
+    ) {
+        if let Some((_, exchange)) = hosted.exchange.take() {
+            self.agents.forget(exchange);
+            close(self, exchange);
+        }
+    }
+
+    /// Who may speak: nobody while parts wait.
+    fn set_flow(&mut self, hosted: &mut Hosted) {
+        let has_room = hosted.waiting.is_none();
+        let is_read = has_room && hosted.machine.wants_body();
+        if let Some((_, exchange)) = hosted.exchange
+            && is_read != std::mem::replace(&mut hosted.is_read, is_read)
+        {
+            self.set_exchange_reading(exchange, is_read);
+        }
+        let takes = has_room && hosted.machine.wants_output();
+        self.set_demands(hosted, takes);
+    }
+
+    /// A run is over: nothing of it is left but its log.
+    fn end_agent(&mut self, handle: Handle, mut hosted: Hosted, result: Result<(), ToolError>) {
+        self.close_exchange(&mut hosted, Self::drop_exchange);
+        while let Some(call) = hosted.calls.last().map(|call| call.call) {
+            self.stop_tool(&mut hosted, call);
+        }
+        self.run_mut(handle).stopping = false;
+        self.producer_ended(handle, result);
+        self.pump();
+    }
+}
+
+/// How a run's end is told the engine.
+fn result_of(end: &End) -> Result<(), ToolError> {
+    match &end.how {
+        Ended::Completed => Ok(()),
+        Ended::Failed(failure) => Err(ToolError::new(failure.to_string())),
+        Ended::Cancelled(_) => Err(ToolError::Stopped),
+    }
+}

@@ -1,0 +1,190 @@
+//! The way in for Rust programs: a run on one's own shard, followed part by part, or step by step.
+//!
+//! [`AgentSteps`] is built on [`AgentStream`]: whoever only wants the state after each step is
+//! given the same as who has put it together from the parts.
+
+use super::{Agent, Job};
+use crate::agent::{Config, Fold, Folded, Hooks, Message, NoHooks, Part, State};
+use crate::base::ExecutionId;
+use crate::engine::{Policy, SubscribeError, SubscribeSpec};
+use crate::reactor::Reactor;
+use crate::shard::{Delivery, ExecuteError, ExecuteOptions, Polled, Shard};
+use crate::tool::{AgentCall, Prepared, StartError, Work};
+
+/// A run of an agent that a program puts together itself: with a model that needs no settings, and
+/// with hooks.
+pub struct AgentRun {
+    /// What it may do. What it is called (`agent_id`) follows from its execution, and its parts
+    /// are as long at most as its ring takes.
+    pub config: Config,
+    /// What was said so far; what is to be done now is its last message.
+    pub conversation: Vec<Message>,
+    /// Where the program looks into it, and steers it.
+    pub hooks: Box<dyn Hooks + Send>,
+}
+
+impl AgentRun {
+    /// A run without hooks, for this task.
+    pub fn new(config: Config, task: impl Into<String>) -> AgentRun {
+        let conversation = vec![Message::User(task.into())];
+        AgentRun { config, conversation, hooks: Box::new(NoHooks) }
+    }
+}
+
+/// A run, part by part.
+#[derive(Debug)]
+pub struct AgentStream {
+    polled: Polled,
+    execution: ExecutionId,
+}
+
+/// A run, step by step.
+#[derive(Debug)]
+pub struct AgentSteps {
+    stream: AgentStream,
+    fold: Fold,
+}
+
+impl<R: Reactor + 'static> Shard<R> {
+    /// Starts a run. Its tools are tools of this shard ([`Shard::tools_mut`]); those that its
+    /// config describes are what its model may call of them.
+    ///
+    /// # Errors
+    /// [`ExecuteError`]; nothing has happened.
+    pub fn start_agent(
+        &mut self,
+        run: AgentRun,
+        options: ExecuteOptions,
+    ) -> Result<ExecutionId, ExecuteError> {
+        let AgentRun { config, conversation, hooks } = run;
+        let spec = super::specs::agent(&self.agents.settings);
+        let call = AgentCall::Run(serde_json::Value::Null);
+        let mut prepared = Prepared::new(Work::Agent(Box::new(call)));
+        (prepared.need, prepared.timeouts) = (spec.need, spec.timeouts);
+        prepared.tool = Some(spec.into());
+        let job = Job { config, conversation, hooks, depth: 0, is_plain: false };
+        super::job::checked(&job.config)
+            .map_err(|error| ExecuteError::Start(StartError::Argument(error)))?;
+        self.open(prepared, options, Some(Agent::Waiting(Box::new(job))))
+    }
+
+    /// Starts a run, and follows it part by part. Between two parts the shard takes its turns.
+    ///
+    /// ```
+    /// use streamdoor::agent::{Body, Config, Partial};
+    /// use streamdoor::shard::{AgentRun, ExecuteOptions, ModelSettings, Shard, ShardConfig};
+    ///
+    /// # use std::io::{Read, Write};
+    /// # let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+    /// # let base_url = format!("http://{}/v1", listener.local_addr()?);
+    /// # std::thread::spawn(move || {
+    /// #     let (mut peer, _) = listener.accept().unwrap();
+    /// #     let _ = peer.read(&mut [0; 8_192]).unwrap();
+    /// #     let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n";
+    /// #     peer.write_all(head.as_bytes()).unwrap();
+    /// #     for word in ["Good ", "morning."] {
+    /// #         let delta = serde_json::json!({"content": word});
+    /// #         let chunk = serde_json::json!({"choices": [{"index": 0, "delta": delta}]});
+    /// #         write!(peer, "data: {chunk}\n\n").unwrap();
+    /// #     }
+    /// #     let stop = r#"{"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}"#;
+    /// #     write!(peer, "data: {stop}\n\ndata: [DONE]\n\n").unwrap();
+    /// # });
+    /// // A model of this machine, say. Its key, if it wants one, comes from the environment.
+    /// let model = ModelSettings::new("local", "chat", &base_url, "small", None)?;
+    /// let (mut shard, _report) = Shard::new(ShardConfig::default())?;
+    /// let run = AgentRun::new(Config::new("", model.endpoint), "Greet me.");
+    /// let mut stream = shard.stream_agent(run, ExecuteOptions::default())?;
+    /// let mut text = String::new();
+    /// while let Some(part) = stream.next(&mut shard) {
+    ///     if let Body::Partial(Partial::TextDelta { delta, .. }) = part.body {
+    ///         text.push_str(&delta); // As it is said.
+    ///     }
+    /// }
+    /// assert_eq!(text, "Good morning.");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`ExecuteError`]; nothing has happened.
+    pub fn stream_agent(
+        &mut self,
+        run: AgentRun,
+        options: ExecuteOptions,
+    ) -> Result<AgentStream, ExecuteError> {
+        let execution = self.start_agent(run, options)?;
+        Ok(self.follow_agent(execution).expect("it was just started, and nobody follows it"))
+    }
+
+    /// Starts a run, and follows it step by step.
+    ///
+    /// # Errors
+    /// [`ExecuteError`]; nothing has happened.
+    pub fn iterate_agent(
+        &mut self,
+        run: AgentRun,
+        options: ExecuteOptions,
+    ) -> Result<AgentSteps, ExecuteError> {
+        let stream = self.stream_agent(run, options)?;
+        Ok(AgentSteps { stream, fold: Fold::default() })
+    }
+
+    /// Follows a run that runs already, from its first part if that is still held.
+    ///
+    /// # Errors
+    /// [`SubscribeError`].
+    pub fn follow_agent(&mut self, execution: ExecutionId) -> Result<AgentStream, SubscribeError> {
+        let spec = SubscribeSpec { policy: Policy::Block, ..SubscribeSpec::default() };
+        Ok(AgentStream { polled: self.subscribe_polled(execution, spec)?, execution })
+    }
+}
+
+impl AgentStream {
+    /// The execution: others can follow it, too, and it can be cancelled.
+    pub fn execution(&self) -> ExecutionId {
+        self.execution
+    }
+
+    /// The next part if it is there.
+    pub fn poll<R: Reactor + 'static>(&mut self, shard: &mut Shard<R>) -> Option<Part> {
+        loop {
+            match shard.poll(&mut self.polled)? {
+                Delivery::Chunk(chunk) => {
+                    return Some(Part::parse(chunk.data).expect("a run's chunks are parts"));
+                }
+                Delivery::Gap(_) | Delivery::Progress(_) | Delivery::End(_) => {}
+            }
+        }
+    }
+
+    /// The next part, as soon as it is there; `None` when there are no more.
+    pub fn next<R: Reactor + 'static>(&mut self, shard: &mut Shard<R>) -> Option<Part> {
+        loop {
+            let part = self.poll(shard);
+            if part.is_some() || self.polled.is_done() {
+                return part;
+            }
+            if !shard.turn() {
+                shard.park(None);
+            }
+        }
+    }
+}
+
+impl AgentSteps {
+    /// The execution: others can follow it, too, and it can be cancelled.
+    pub fn execution(&self) -> ExecutionId {
+        self.stream.execution()
+    }
+
+    /// What is known after the next step; with the last one also how the run ended. `None` when
+    /// there are no more.
+    pub fn next<R: Reactor + 'static>(&mut self, shard: &mut Shard<R>) -> Option<State> {
+        while let Some(part) = self.stream.next(shard) {
+            if self.fold.take(&part) != Folded::Nothing {
+                return Some(self.fold.state().clone());
+            }
+        }
+        None
+    }
+}

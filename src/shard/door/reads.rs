@@ -1,0 +1,101 @@
+//! What readers in other processes have read. Nobody gives them anything: it is counted by where
+//! they say that they stand, less what they say that they missed, whenever somebody asks for the
+//! numbers and when they go.
+//!
+//! So it is a claim; but never more than there was to be read since they came, and no number ever
+//! falls. Nothing else follows from it: the engine is not told.
+
+use super::ProcessSeat;
+use crate::engine::policy::{Log, totals_before};
+use crate::engine::{Kinds, Subscribed, Totals};
+use crate::reactor::Reactor;
+use crate::shard::Shard;
+use crate::shard::run::{Remote, Seat};
+
+/// Of one reader.
+pub(super) struct Reads {
+    kinds: Kinds,
+    /// What there was when it came, and is not for it.
+    before: Totals,
+    counted: Totals,
+}
+
+impl Reads {
+    pub fn new(subscribed: &Subscribed) -> Reads {
+        let Subscribed { terms, cursor, .. } = subscribed;
+        Reads { kinds: terms.kinds, before: cursor.seen, counted: Totals::ZERO }
+    }
+}
+
+impl ProcessSeat {
+    /// What it has read since this was last asked, of what the engine was told of. Nothing while it
+    /// is behind what the ring holds: that is counted when it has caught up.
+    fn newly_read(&mut self, log: &impl Log) -> Totals {
+        let Ok(page) = self.page() else { return Totals::ZERO };
+        let next_seq = page.cursor_seen().min(log.head_seq() + 1);
+        if next_seq < log.tail_seq() {
+            return Totals::ZERO;
+        }
+        let (missed_chunks, missed_bytes) = self.missed();
+        let Reads { kinds, before, counted } = &mut self.reads;
+        let passed = totals_before(*kinds, next_seq, log);
+        let read = |passed: u64, before: u64, missed: u64, counted: &mut u64| {
+            let read = passed.saturating_sub(before).saturating_sub(missed);
+            let newly = read.saturating_sub(*counted);
+            *counted += newly;
+            newly
+        };
+        Totals {
+            chunks: read(passed.chunks, before.chunks, missed_chunks, &mut counted.chunks),
+            bytes: read(passed.bytes, before.bytes, missed_bytes, &mut counted.bytes),
+        }
+    }
+}
+
+impl<R: Reactor + 'static> Shard<R> {
+    /// Counts what has been read of an execution by now.
+    pub(in crate::shard) fn count_reads(&mut self, index: u32) {
+        let Some(run) = &mut self.runs[index as usize] else { return };
+        let Some(log) = self.engine.log(run.handle) else { return };
+        let mut newly = Totals::ZERO;
+        for at in 0..run.remotes.len() {
+            if matches!(run.remotes[at].seat, Seat::Process(_)) {
+                let _ = run.sample_reader(at); // If it cannot be there, it is where it was.
+            }
+            if let Seat::Process(seat) = &mut run.remotes[at].seat {
+                let Totals { chunks, bytes } = seat.newly_read(log);
+                newly = Totals { chunks: newly.chunks + chunks, bytes: newly.bytes + bytes };
+            }
+        }
+        self.add_reads(newly);
+    }
+
+    /// As [`Shard::count_reads`], of all executions.
+    pub(in crate::shard) fn count_all_reads(&mut self) {
+        for index in 0..self.runs.len() {
+            self.count_reads(index as u32);
+        }
+    }
+
+    /// Counts what a reader has read that was let go.
+    pub(in crate::shard) fn count_last_reads(&mut self, index: u32, remote: &mut Remote) {
+        let Some(run) = &self.runs[index as usize] else { return };
+        let Some(log) = self.engine.log(run.handle) else { return };
+        let guest = run.door.as_ref().and_then(|door| door.guest_reader());
+        let _ = remote.sample(|seq| {
+            seq <= log.head_seq() || guest.is_some_and(|reader| reader.has_been(seq))
+        });
+        if let Seat::Process(seat) = &mut remote.seat {
+            let newly = seat.newly_read(log);
+            self.add_reads(newly);
+        }
+    }
+
+    fn add_reads(&mut self, newly: Totals) {
+        let counters = &mut self.counters;
+        counters.chunks_delivered += newly.chunks;
+        counters.bytes_delivered += newly.bytes;
+        counters.door_chunks_read += newly.chunks;
+        counters.door_bytes_read += newly.bytes;
+    }
+}

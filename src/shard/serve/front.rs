@@ -1,0 +1,299 @@
+//! Front ends: a stream that is told in the words of their clients.
+//!
+//! What a client is told next depends on what it was told before, so each such stream has a
+//! [`Told`] of its own, which writes straight into its connection's buffer. One that does not begin
+//! with the first chunk is primed: what the ring still holds of what is before is read here, once,
+//! and what of it is still open is told as one.
+#![cfg_attr(not(feature = "agent"), allow(dead_code, reason = "only agents have threads"))]
+
+use smallvec::SmallVec;
+
+use super::super::act::read_chunk;
+use super::super::conversations::{Conversations, Waiting};
+use super::super::run::Ring;
+use super::super::{Chunk, Shard};
+use super::attached::Attached;
+use super::follow::Manner;
+use super::frames::Encoding;
+use crate::base::{ExecutionId, Principal};
+use crate::endpoint::front::{Channels, Format, Front, Item, Names, Reader, Since, Source};
+use crate::endpoint::{ApiError, Follow, FrontWish};
+use crate::engine::{DetachReason, EndState, From, GapReason, Kinds, Status, SubscribeError};
+use crate::reactor::{ConnectionId, Reactor};
+use crate::wire::events::{self, Event};
+use crate::wire::sse;
+
+/// A sign of life that every one of these clients skips.
+pub(super) const KEEP_ALIVE: &[u8] = b": \n\n";
+
+/// What one client is told.
+#[derive(Debug)]
+pub(super) struct Told {
+    /// `None`: its thread has no run.
+    front: Option<Front>,
+    opening: Opening,
+    /// Behind the end of a run it is told the next one of this thread.
+    pub thread: Option<Thread>,
+}
+
+/// How a stream begins.
+#[derive(Debug)]
+enum Opening {
+    /// With its start. These tools of the page's own are passed over.
+    Start(Vec<String>),
+    /// In the middle, for such a reader; from this chunk to that one it was lost before.
+    Middle(Reader, Option<(u64, u64)>),
+}
+
+/// A thread that is followed from run to run.
+#[derive(Debug)]
+pub(super) struct Thread {
+    pub principal: Principal,
+    pub name: Box<str>,
+    pub format: Format,
+    pub channels: Channels,
+    /// Where it is known which runs there are.
+    pub conversations: Conversations,
+    /// It waits for the next run.
+    pub waiting: Option<Waiting>,
+}
+
+/// What becomes of a stream when nothing more comes of what it has followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// It is over.
+    Nothing,
+    /// It waits for the next run of its thread.
+    Wait,
+    /// It is cut off, so that its client comes back and finds what there is.
+    Cut,
+}
+
+impl Told {
+    /// Of a thread that has no run.
+    pub fn nothing_yet(thread: Thread) -> Told {
+        Told { front: None, opening: Opening::Start(Vec::new()), thread: Some(thread) }
+    }
+
+    /// The next run begins.
+    pub fn begin_run(&mut self, front: Front) {
+        (self.front, self.opening) = (Some(front), Opening::Start(Vec::new()));
+    }
+
+    /// Nothing more comes of the run that is called so.
+    pub fn end_run(&mut self, run: &str, state: EndState) -> Next {
+        let Some(thread) = &mut self.thread else { return Next::Nothing };
+        match state {
+            EndState::Detached { reason: DetachReason::Shutdown, .. } => return Next::Nothing,
+            EndState::Detached { .. } => return Next::Cut,
+            EndState::Ended(_) => {}
+        }
+        let newest = thread.conversations.newest(thread.principal, &thread.name);
+        if newest.is_some_and(|newest| newest.to_string() != run) {
+            return Next::Cut; // Another one has begun meanwhile.
+        }
+        thread.waiting = Some(thread.conversations.wait());
+        self.front = None;
+        Next::Wait
+    }
+
+    /// Appends what an event is to this client, which may be nothing.
+    pub fn write(&mut self, event: &Event<'_>, out: &mut Vec<u8>) {
+        let Some(front) = &mut self.front else { return };
+        match event {
+            Event::Started(started) => match &self.opening {
+                Opening::Start(passed_over) => {
+                    front.write(Item::Started(started), out);
+                    if !passed_over.is_empty() {
+                        front.write_passed_over(passed_over, out);
+                    }
+                }
+                Opening::Middle(reader, lost) => {
+                    front.reopen(*reader, out);
+                    if let Some((from_seq, to_seq)) = *lost {
+                        let gap = events::Gap {
+                            execution: started.execution,
+                            from_seq,
+                            to_seq,
+                            chunk_count: to_seq + 1 - from_seq,
+                            byte_count: 0, // Nobody knows any more.
+                            reason: GapReason::Late.name(),
+                        };
+                        front.write(Item::Gap(&gap), out);
+                    }
+                }
+            },
+            Event::Chunk(chunk) => front.write(Item::Chunk(chunk), out),
+            Event::Part(part) => front.write(Item::Chunk(&chunk_of(part)), out),
+            Event::Gap(gap) => front.write(Item::Gap(gap), out),
+            Event::Progress(progress) => front.write(Item::Progress(progress), out),
+            Event::End(end) => front.write(Item::End(end), out),
+        }
+    }
+}
+
+/// A part as the chunk that it came in: all that is read of it is in its payload.
+fn chunk_of<'a>(part: &events::Part<'a>) -> events::Chunk<'a> {
+    events::Chunk {
+        execution: "",
+        seq: part.seq,
+        total_chunks: None,
+        kind: "text",
+        key: None,
+        offset: 0,
+        data: part.json,
+        timestamp_us: 0,
+        mono_ns: 0,
+    }
+}
+
+/// Where a stream begins.
+#[derive(Clone, Copy, Debug)]
+struct Beginning {
+    /// What its subscriber wants.
+    from: From,
+    /// Chunks before this one were told before, or are told as one.
+    primed_until: u64,
+    /// These chunks were lost meanwhile.
+    lost: Option<(u64, u64)>,
+}
+
+/// Where a stream begins that is to begin there, or behind what `since` came from.
+fn beginning(
+    status: &Status,
+    from: From,
+    since: Option<Since>,
+) -> Result<Beginning, SubscribeError> {
+    let next_seq = status.head_seq + 1;
+    let at = |seq: u64| From::Seq { seq, seen: None };
+    if let Some(Since { part, is_reopened }) = since {
+        // Some of its events may not have come.
+        let wanted_seq = (part + u64::from(is_reopened)).clamp(1, next_seq);
+        let held_seq = wanted_seq.max(status.tail_seq);
+        let lost = (held_seq > wanted_seq).then_some((wanted_seq, held_seq - 1));
+        return Ok(Beginning { from: at(held_seq), primed_until: wanted_seq, lost });
+    }
+    let wanted_seq = match from {
+        From::Start => 1,
+        From::Live => next_seq,
+        From::Seq { seq, .. } if seq > next_seq => {
+            return Err(SubscribeError::NotYet { next_seq });
+        }
+        From::Seq { seq, .. } => seq,
+    };
+    let from = if wanted_seq == 1 { From::Start } else { at(wanted_seq) };
+    Ok(Beginning { from, primed_until: wanted_seq, lost: None })
+}
+
+impl<R: Reactor + 'static> Shard<R> {
+    /// As [`Shard::follow`], in the words of a front end.
+    pub(super) fn follow_front(
+        &mut self,
+        id: ConnectionId,
+        follow: &Follow,
+        format: Format,
+    ) -> bool {
+        let (execution, from) = follow.executions[0];
+        match self.follow_in_words(id, (execution, from), follow, (format, None)) {
+            Ok(is_whole) => is_whole,
+            Err(error) => self.answer_error(id, &error),
+        }
+    }
+
+    /// Begins a stream of an execution in this format, for a whole thread if there is one.
+    pub(super) fn follow_in_words(
+        &mut self,
+        id: ConnectionId,
+        (execution, from): (ExecutionId, From),
+        follow: &Follow,
+        (format, thread): (Format, Option<Thread>),
+    ) -> Result<bool, ApiError> {
+        self.pump(); // Last words are carried out before others get the places of those.
+        let status = self.inspect(execution)?;
+        let FrontWish { since, channels, passed_over } = &follow.front;
+        let mut front = self.front_of(execution, format, channels);
+        let since = since.and_then(|since| front.set_since(since));
+        let Beginning { from, primed_until, lost } = beginning(&status, from, since)?;
+        let kinds = follow.wishes.kinds;
+        let opening = match primed_until {
+            1 => Opening::Start(passed_over.clone()),
+            _ => {
+                self.prime(&mut front, &status, primed_until, kinds);
+                let is_new = since.is_none_or(|since| since.is_reopened);
+                Opening::Middle(if is_new { Reader::New } else { Reader::Returning }, lost)
+            }
+        };
+        let spec = self.spec_of(execution, &follow.wishes, from);
+        let subscribed = self.attach_connection(execution, spec, id)?;
+        let attached = SmallVec::from_iter([(execution, Attached::Here(subscribed))]);
+        let told = Told { front: Some(front), opening, thread };
+        Ok(self.begin(id, Manner::told(format, told), attached))
+    }
+
+    /// What tells this execution.
+    pub(super) fn front_of(
+        &self,
+        execution: ExecutionId,
+        format: Format,
+        channels: &Channels,
+    ) -> Front {
+        let run = self.runs[execution.slot.index as usize].as_ref().expect("the caller found it");
+        let tool = run.tool.as_ref().map_or("", |tool| tool.name.as_str());
+        let mut names = Names::new(&run.names.execution, tool);
+        if let Some(arguments) = &run.arguments {
+            names.arguments.clone_from(arguments);
+        }
+        let mut ordinal = 0;
+        if let Some(seat) = &run.thread {
+            seat.thread_id().clone_into(&mut names.thread_id);
+            if let Some(run_id) = &seat.run_id {
+                names.run_id = run_id.to_string();
+            }
+            ordinal = seat.ordinal;
+        }
+        let source = if run.names.has_parts { Source::Agent } else { Source::Tool };
+        let mut front = Front::new(format, names, source);
+        front.set_run(ordinal);
+        front.set_channels(channels.clone());
+        front
+    }
+
+    /// Gives it what the ring holds of what is before a chunk.
+    fn prime(&mut self, front: &mut Front, status: &Status, until_seq: u64, kinds: Kinds) {
+        let run = self.runs[status.id.slot.index as usize].as_ref().expect("the caller found it");
+        let started = events::Started {
+            execution: &run.names.execution,
+            subscriber: "",
+            tool: "",
+            token: None,
+            policy: "",
+            limits: events::Limits { chunks: 0, bytes: None },
+            from_seq: 1,
+        };
+        front.prime(Item::Started(&started));
+        if matches!(run.ring, Ring::None) {
+            return;
+        }
+        for seq in status.tail_seq.max(1)..until_seq.min(status.head_seq + 1) {
+            let Ok((descriptor, data)) = read_chunk(run, seq, &mut self.scratch) else { continue };
+            let chunk = Chunk::new(run.id, run.chunks_expected, &descriptor, data, self.anchor);
+            let chunk = chunk.expect("this process wrote it");
+            if kinds.contains(chunk.kind) {
+                front.prime(Item::Chunk(&chunk.event(&run.names.execution)));
+            }
+        }
+    }
+}
+
+impl Manner {
+    /// In the words of a front end.
+    pub fn told(format: Format, told: Told) -> Manner {
+        Manner {
+            encoding: Encoding::Front,
+            media_type: sse::MEDIA_TYPE,
+            headers: format.headers(),
+            is_combined: false,
+            front: Some(Box::new(told)),
+        }
+    }
+}

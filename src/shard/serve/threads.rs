@@ -1,0 +1,336 @@
+//! Threads: what clients of front ends ask by the name that they gave a conversation.
+//!
+//! AI SDK comes back to the run that is under way, and has it stopped. LangGraph follows a thread
+//! rather than a run: its stream goes on behind the end of one with the next, on the connection
+//! that is open, because its clients keep one for as long as they have the thread. Such a
+//! connection waits on the shard where the last run was, or where the first one will be by its
+//! name ([`Shard::home_of_thread`]). Should the next run begin on another shard, because it may
+//! call tools of workers, the connection is cut: the client comes back at once with the number of
+//! what it has, and is sent there.
+//!
+//! A new run on a thread whose last one is still under way takes its place, and does not stop it:
+//! who wants that says `cancel_on_disconnect`, or asks for it. LangGraph's clients are told that
+//! the one has to end before the other begins, because they take that for granted.
+//!
+//! Invariant: T1: a connection is in [`Serve::idle_threads`] if and only if it follows a thread and
+//! no execution.
+
+use serde_json::{Value, json};
+use smallvec::smallvec;
+
+use super::super::Shard;
+use super::super::act::read_chunk;
+use super::super::handle::Command;
+use super::super::run::Ring;
+use super::Serve;
+use super::attached::Attached;
+use super::connection::Doing;
+use super::follow::Manner;
+use super::front::{Thread, Told};
+use super::stream::Source;
+use crate::agent::{Body, Final, Part};
+use crate::base::{ExecutionId, Principal};
+use crate::endpoint::{
+    Answer, ApiError, Call, Follow, FrontWish, StreamFormat, ThreadAsk, ThreadCall, Wishes,
+};
+use crate::engine::{From, NotFound, State};
+use crate::reactor::{ConnectionId, Reactor};
+use crate::tool::AGENT;
+use crate::wire::http1::Status;
+
+impl<R: Reactor + 'static> Shard<R> {
+    /// Where a call is carried out that is about a thread, or begins a run that is followed by its
+    /// thread.
+    pub(super) fn home_of_thread(&self, call: &Call, principal: Principal) -> Option<usize> {
+        match call {
+            Call::Thread(call) => match self.conversations.newest(principal, &call.thread) {
+                Some(execution) => Some(usize::from(execution.shard)),
+                None if matches!(call.ask, ThreadAsk::Follow(..)) => {
+                    Some(self.home_of_name(&call.thread))
+                }
+                None => None,
+            },
+            Call::Execute(execute) => {
+                let front = execute.front.as_ref().filter(|front| front.command.is_some())?;
+                front.thread_id.as_ref().map(|thread| self.home_of_name(thread))
+            }
+            _ => None,
+        }
+    }
+
+    /// Where the runs of a thread of this name are, unless they may call tools of workers.
+    fn home_of_name(&self, name: &str) -> usize {
+        let mixed = name.bytes().fold(0_u32, |sum, byte| {
+            sum.rotate_left(5).wrapping_add(u32::from(byte)).wrapping_mul(0x9e37_79b1)
+        });
+        (mixed >> 16) as usize % self.peers.len().max(1)
+    }
+
+    /// Carries out what is asked about a thread. `true`: it is answered.
+    pub(super) fn ask_thread(
+        &mut self,
+        id: ConnectionId,
+        call: ThreadCall,
+        principal: Principal,
+    ) -> bool {
+        let ThreadCall { thread, ask } = call;
+        let newest = self.conversations.newest(principal, &thread);
+        let newest = newest.filter(|execution| self.is_owned(*execution, principal));
+        let answer = match ask {
+            ThreadAsk::Rejoin(format, wishes) => {
+                return self.rejoin(id, newest, format, wishes);
+            }
+            ThreadAsk::Follow(format, wish) => {
+                let channels = wish.channels.clone();
+                let conversations = self.conversations.clone();
+                let (name, waiting) = (thread, None);
+                let thread = Thread { principal, name, format, channels, conversations, waiting };
+                return self.follow_thread(id, newest, thread, wish);
+            }
+            ThreadAsk::Cancel => match newest {
+                Some(execution) => self.cancel_call(execution),
+                None => Err(NotFound.into()),
+            },
+            ThreadAsk::State => Ok(Answer::json(Status::OK, &self.state_of_thread(newest))),
+            ThreadAsk::Describe => {
+                let name = match &*thread {
+                    "" => self.new_thread_name(),
+                    name => name.to_owned(),
+                };
+                Ok(Answer::json(Status::OK, &self.describe_thread(&name, newest)))
+            }
+        };
+        let answer = answer.unwrap_or_else(|error| Answer::error(&error));
+        self.answer(id, &answer)
+    }
+
+    fn is_under_way(&mut self, execution: ExecutionId) -> bool {
+        let status = self.inspect(execution);
+        status.is_ok_and(|status| matches!(status.state, State::Queued | State::Running))
+    }
+
+    fn rejoin(
+        &mut self,
+        id: ConnectionId,
+        newest: Option<ExecutionId>,
+        format: StreamFormat,
+        wishes: Wishes,
+    ) -> bool {
+        let Some(execution) = newest.filter(|execution| self.is_under_way(*execution)) else {
+            return self.answer(id, &Answer::empty(Status::NO_CONTENT));
+        };
+        let follow = Follow {
+            executions: smallvec![(execution, From::Start)],
+            is_combined: false,
+            resumes: false,
+            format,
+            wishes,
+            front: FrontWish::default(),
+        };
+        self.follow(id, &follow)
+    }
+
+    /// Follows a thread: its newest run, if there is one, and all that come.
+    fn follow_thread(
+        &mut self,
+        id: ConnectionId,
+        newest: Option<ExecutionId>,
+        thread: Thread,
+        wish: FrontWish,
+    ) -> bool {
+        let format = thread.format;
+        let Some(execution) = newest else { return self.wait_on_thread(id, thread) };
+        let follow = Follow {
+            executions: smallvec![(execution, From::Start)],
+            is_combined: false,
+            resumes: false,
+            format: StreamFormat::Front(format),
+            wishes: Wishes::default(),
+            front: wish,
+        };
+        let begun = self.follow_in_words(id, follow.executions[0], &follow, (format, Some(thread)));
+        begun.unwrap_or_else(|error| self.answer_error(id, &error))
+    }
+
+    /// Begins the stream of a thread that has no run.
+    fn wait_on_thread(&mut self, id: ConnectionId, mut thread: Thread) -> bool {
+        thread.waiting = Some(self.conversations.wait());
+        let manner = Manner::told(thread.format, Told::nothing_yet(thread));
+        let is_whole = self.begin(id, manner, Default::default());
+        if !is_whole {
+            self.serve.as_mut().expect("it has connections").idle_threads.push(id);
+        }
+        is_whole
+    }
+
+    /// A run has begun that is followed by its thread: those who wait for it are told it.
+    pub(super) fn announce_run(
+        &mut self,
+        execution: ExecutionId,
+        principal: Principal,
+        thread: &str,
+    ) {
+        if !self.conversations.has_waiting() {
+            return;
+        }
+        for id in self.waiting_for(principal, thread) {
+            if self.begin_next_run(id, execution).is_err() {
+                self.cut_stream(id);
+            }
+        }
+        self.tell_demands();
+        for (index, peer) in self.peers.iter().enumerate() {
+            if index == self.own_index() {
+                continue;
+            }
+            let name: Box<str> = thread.into();
+            // Whoever is not reached because it is full comes back later by himself.
+            let _ = peer.send(Command::Call(Box::new(move |shard: &mut Shard<R>| {
+                for id in shard.waiting_for(principal, &name) {
+                    shard.cut_stream(id);
+                }
+            })));
+        }
+    }
+
+    /// Connections that wait here for a run of this thread; they are taken out of the list.
+    fn waiting_for(&mut self, principal: Principal, name: &str) -> Vec<ConnectionId> {
+        let Some(serve) = &mut self.serve else { return Vec::new() };
+        let (mut found, mut others) = (Vec::new(), Vec::new());
+        for id in std::mem::take(&mut serve.idle_threads) {
+            let is_it = |thread: &Thread| thread.principal == principal && *thread.name == *name;
+            match serve.thread_of(id).is_some_and(|thread| is_it(thread)) {
+                true => found.push(id),
+                false => others.push(id),
+            }
+        }
+        serve.idle_threads = others;
+        found
+    }
+
+    /// A connection that has waited is told this run.
+    fn begin_next_run(&mut self, id: ConnectionId, execution: ExecutionId) -> Result<(), ApiError> {
+        let serve = self.serve.as_mut().expect("it has connections");
+        let Some(thread) = serve.thread_of(id) else { return Ok(()) };
+        thread.waiting = None;
+        let (format, channels) = (thread.format, thread.channels.clone());
+        let spec = self.spec_of(execution, &Wishes::default(), From::Start);
+        let subscribed = self.attach_connection(execution, spec, id)?;
+        let front = self.front_of(execution, format, &channels);
+        let run = self.runs[execution.slot.index as usize].as_ref().expect("it was just opened");
+        let tool = run.tool.as_ref().map_or("", |tool| tool.name.as_str());
+        let serve = self.serve.as_mut().expect("as above");
+        let connection = serve.writable(id).expect("it is still there");
+        let mut stream = connection.stream.take().expect("it follows its thread");
+        stream.front.as_mut().expect("as above").begin_run(front);
+        let mut followed = Attached::Here(subscribed).followed(execution);
+        followed.source = Some(Source::Here(subscribed.subscriber));
+        (stream.followed, stream.open_count) = (smallvec![followed], 1);
+        let from_seq = subscribed.cursor.next_seq;
+        run.names.write_started(
+            tool,
+            subscribed.subscriber,
+            &subscribed.terms,
+            from_seq,
+            |event| {
+                connection.write(|out| stream.write_event(out, event, true));
+            },
+        );
+        let takes = connection.takes;
+        connection.stream = Some(stream);
+        serve.demands.extend((!takes).then_some((subscribed.subscriber, 0)));
+        Ok(())
+    }
+
+    /// Cuts a stream off: its client comes back, and goes on.
+    fn cut_stream(&mut self, id: ConnectionId) {
+        let Some(serve) = &mut self.serve else { return };
+        if let Some(connection) = serve.writable(id) {
+            (connection.is_last, connection.is_aborted) = (true, true);
+        }
+    }
+
+    /// The server ends: nothing more comes on any thread.
+    pub(super) fn end_threads(&mut self) {
+        let Some(serve) = &mut self.serve else { return };
+        for id in std::mem::take(&mut serve.idle_threads) {
+            let Some(connection) = serve.writable(id) else { continue };
+            connection.stream = None;
+            connection.converse(|http, out| http.end_stream(out));
+            connection.doing = Doing::Requests;
+            connection.is_last = true;
+        }
+    }
+
+    /// As a name that nobody else has: a UUID.
+    fn new_thread_name(&mut self) -> String {
+        let serve = self.serve.as_mut().expect("it has connections");
+        let [high, low] = [serve.random.next_u64(), serve.random.next_u64()];
+        let (node, low) = (low & 0xffff_ffff_ffff, low >> 48);
+        format!(
+            "{:08x}-{:04x}-4{:03x}-{:04x}-{node:012x}",
+            high >> 32,
+            (high >> 16) & 0xffff,
+            high & 0xfff,
+            0x8000 | (low & 0x3fff)
+        )
+    }
+
+    fn describe_thread(&mut self, name: &str, newest: Option<ExecutionId>) -> Value {
+        let is_busy = newest.is_some_and(|execution| self.is_under_way(execution));
+        json!({
+            "thread_id": name,
+            "status": if is_busy { "busy" } else { "idle" },
+            "metadata": {},
+            "values": self.values_of(newest),
+            "interrupts": {},
+        })
+    }
+
+    fn state_of_thread(&mut self, newest: Option<ExecutionId>) -> Value {
+        let is_busy = newest.is_some_and(|execution| self.is_under_way(execution));
+        let next: &[&str] = if is_busy { &[AGENT] } else { &[] };
+        let metadata = newest.map_or(json!({}), |run| json!({"run_id": run.to_string()}));
+        json!({
+            "values": self.values_of(newest),
+            "next": next,
+            "tasks": [],
+            "interrupts": [],
+            "metadata": metadata,
+        })
+    }
+
+    /// What the last run has answered, which is all that is kept of a thread.
+    fn values_of(&mut self, newest: Option<ExecutionId>) -> Value {
+        let text = newest.and_then(|execution| self.last_words(execution));
+        let id = newest.map(|execution| format!("msg-{execution}"));
+        match text {
+            Some(text) => json!({"messages": [{"type": "ai", "id": id, "content": text}]}),
+            None => json!({}),
+        }
+    }
+
+    /// The text of the last part of a run, if that is over.
+    fn last_words(&mut self, execution: ExecutionId) -> Option<String> {
+        let status = self.inspect(execution).ok()?;
+        let run = self.runs[execution.slot.index as usize].as_ref()?;
+        if status.head_seq == 0 || matches!(run.ring, Ring::None) {
+            return None;
+        }
+        let (_, data) = read_chunk(run, status.head_seq, &mut self.scratch).ok()?;
+        let Body::Final(last) = Part::parse(data).ok()?.body else { return None };
+        match last {
+            Final::ExecutionCompleted { final_state }
+            | Final::ExecutionFailed { final_state, .. }
+            | Final::ExecutionCancelled { final_state, .. } => Some(final_state.text),
+            _ => None,
+        }
+    }
+}
+
+impl Serve {
+    /// The thread that a connection follows.
+    fn thread_of(&mut self, id: ConnectionId) -> Option<&mut Thread> {
+        self.connection(id)?.stream.as_mut()?.front.as_mut()?.thread.as_mut()
+    }
+}

@@ -1,0 +1,330 @@
+//! A client that has an agent run, or follows a run that somebody else has started, and believes
+//! nothing: parts come in order and once, gaps count what is missing, and there is one end.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::exchange::{Exchange, Outcome};
+use crate::agent::Part;
+use crate::agent::order::Order;
+use crate::base::Random;
+use crate::engine::Policy;
+use crate::reactor::ListenAddress;
+use crate::sim::world::SimWorld;
+use crate::wire::{ndjson, sse};
+
+/// What many of them have seen. Equal for equal seeds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct AudienceSeen {
+    pub parts: u64,
+    pub gaps: u64,
+    pub ends: u64,
+    pub detached: u64,
+    pub resumed: u64,
+    pub refused: u64,
+    /// Runs seen whole, from the first part to the last.
+    pub whole: u64,
+}
+
+/// All parts that anybody has seen, by run and number: everybody is told the same.
+pub(super) type Told = BTreeMap<String, BTreeMap<u64, Vec<u8>>>;
+
+/// The JSON of an event, and with it, over server-sent events, its name and its id.
+type Heard = (Vec<u8>, Option<(String, String)>);
+
+enum Format {
+    Sse(sse::Decoder),
+    Ndjson(ndjson::Decoder),
+}
+
+/// See the module's text.
+pub(super) struct Reader {
+    /// Which run; not known before the first event of one's own.
+    pub execution: Option<String>,
+    /// The request that starts it.
+    starts: Option<String>,
+    policy: Policy,
+    /// How far it may lag; else as its policy says.
+    chunks_max: Option<u64>,
+    format: Format,
+    exchange: Option<Exchange>,
+    has_started: bool,
+    told_seq: Option<u64>,
+    given_count: u64,
+    missed_count: u64,
+    order: Option<Order>,
+    has_ended: bool,
+    /// Its run's own end.
+    pub outcome: Option<String>,
+    is_detached: bool,
+    pub is_done: bool,
+}
+
+impl Reader {
+    /// Has a run with this body.
+    pub fn starting(body: &Value, random: &mut Random) -> Reader {
+        let mut reader = Reader::new(None, random);
+        let (body, query) = (body.to_string(), reader.query());
+        reader.starts = Some(format!(
+            "POST /v1/agent/stream?{query} HTTP/1.1\r\nHost: localhost\r\n\
+             Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        ));
+        reader
+    }
+
+    /// Follows a run.
+    pub fn new(execution: Option<String>, random: &mut Random) -> Reader {
+        let policy = match random.below(3) {
+            0 => Policy::ALL[random.below(Policy::ALL.len() as u64) as usize],
+            _ => Policy::Block,
+        };
+        let may_lag_little = policy != Policy::Block && random.chance(1, 2);
+        let chunks_max = may_lag_little.then(|| random.between(1, 8));
+        let format = match random.below(3) {
+            0 => Format::Ndjson(ndjson::Decoder::new()),
+            _ => Format::Sse(sse::Decoder::new()),
+        };
+        Reader {
+            execution,
+            starts: None,
+            policy,
+            chunks_max,
+            format,
+            exchange: None,
+            has_started: false,
+            told_seq: None,
+            given_count: 0,
+            missed_count: 0,
+            order: Some(Order::default()),
+            has_ended: false,
+            outcome: None,
+            is_detached: false,
+            is_done: false,
+        }
+    }
+
+    fn query(&self) -> String {
+        let format = if matches!(self.format, Format::Sse(_)) { "sse" } else { "ndjson" };
+        let limit = self.chunks_max.map(|chunks| format!("&max_chunks={chunks}"));
+        format!("format={format}&policy={}{}", self.policy.name(), limit.unwrap_or_default())
+    }
+
+    /// Connects, for the first time or again, and reads a bit.
+    pub fn step(
+        &mut self,
+        world: &SimWorld,
+        address: &ListenAddress,
+        random: &mut Random,
+        (seen, told): (&mut AudienceSeen, &mut Told),
+    ) -> Result<(), String> {
+        if self.is_done {
+            return Ok(());
+        }
+        let Some(exchange) = &mut self.exchange else {
+            self.connect(world, address, seen);
+            return Ok(());
+        };
+        exchange.step(world, random)?;
+        let (status, outcome) = (exchange.status, exchange.outcome);
+        let body = std::mem::take(&mut exchange.body);
+        match status {
+            None => {}
+            Some(200) => self.read(&body, seen, told)?,
+            Some(204) if self.outcome.is_some() => self.is_done = true,
+            Some(404 | 410 | 429 | 503) => {
+                seen.refused += 1;
+                self.is_done = true;
+            }
+            Some(other) => {
+                return Err(format!("status {other}: {}", String::from_utf8_lossy(&body)));
+            }
+        }
+        if let Some(outcome) = outcome {
+            let exchange = self.exchange.take().expect("it was just there");
+            exchange.close(world);
+            if outcome == Outcome::Complete && status == Some(200) && !self.has_ended {
+                return Err("the body is complete, and there was no end".into());
+            }
+            // Who started a run and was cut before he knew its name has nothing to come back to.
+            let is_lost = self.execution.is_none() || self.told_seq.is_none();
+            self.is_done |= self.has_ended || is_lost;
+        }
+        Ok(())
+    }
+
+    fn connect(&mut self, world: &SimWorld, address: &ListenAddress, seen: &mut AudienceSeen) {
+        let request = match (self.starts.take(), &self.execution) {
+            (Some(request), _) => request,
+            (None, Some(id)) => {
+                let mut target = format!("/v1/executions/{id}/events?{}", self.query());
+                let mut head = String::new();
+                match &mut self.format {
+                    Format::Sse(decoder) if self.told_seq.is_some() => {
+                        head = format!("Last-Event-ID: {}\r\n", decoder.last_id());
+                        decoder.reconnect();
+                    }
+                    Format::Ndjson(decoder) => {
+                        *decoder = ndjson::Decoder::new();
+                        if let Some(seq) = self.told_seq {
+                            target += &format!("&from={}", seq + 1);
+                        }
+                    }
+                    Format::Sse(_) => {}
+                }
+                seen.resumed += u64::from(self.told_seq.is_some());
+                format!("GET {target} HTTP/1.1\r\nHost: localhost\r\n{head}\r\n")
+            }
+            (None, None) => {
+                self.is_done = true;
+                return;
+            }
+        };
+        (self.has_started, self.given_count, self.missed_count) = (false, 0, 0);
+        self.exchange = Exchange::begin(world, address, &request);
+    }
+
+    /// Its connection is cut, if there is one.
+    pub fn cut(&mut self, world: &SimWorld, random: &mut Random) -> bool {
+        let Some(mut exchange) = self.exchange.take() else { return false };
+        exchange.leave(world, random);
+        // Who was let go does not come back; who knows the end does if he can say that he does.
+        let is_sse = matches!(self.format, Format::Sse(_));
+        let is_over = self.is_detached || (self.has_ended && !is_sse);
+        self.is_done |= is_over || self.execution.is_none() || self.told_seq.is_none();
+        true
+    }
+
+    fn read(
+        &mut self,
+        body: &[u8],
+        seen: &mut AudienceSeen,
+        told: &mut Told,
+    ) -> Result<(), String> {
+        let mut events: Vec<Heard> = Vec::new();
+        let mut input = body;
+        match &mut self.format {
+            Format::Sse(decoder) => {
+                while let Some(message) = decoder.read(&mut input).map_err(|e| format!("{e}"))? {
+                    let named = (message.name().into_owned(), message.id().into_owned());
+                    events.push((message.data_bytes().to_vec(), Some(named)));
+                }
+            }
+            Format::Ndjson(decoder) => {
+                while let Some(line) = decoder.read(&mut input).map_err(|e| format!("{e}"))? {
+                    events.push((line.to_vec(), None));
+                }
+            }
+        }
+        for (json, named) in events {
+            let event: Value = serde_json::from_slice(&json)
+                .map_err(|error| format!("{error}: {:?}", String::from_utf8_lossy(&json)))?;
+            if let Some((name, _)) = &named
+                && event["type"].as_str().or(event["event"].as_str()) != Some(name)
+            {
+                return Err(format!("{event} is called {name}"));
+            }
+            self.take(&json, &event, seen, told).map_err(|text| format!("{text}: {event}"))?;
+            if let (Some((_, id)), false) = (named, self.is_detached) {
+                self.check_id(&id)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn take(
+        &mut self,
+        json: &[u8],
+        event: &Value,
+        seen: &mut AudienceSeen,
+        told: &mut Told,
+    ) -> Result<(), String> {
+        let must = |is_so: bool, text: &str| if is_so { Ok(()) } else { Err(text.to_owned()) };
+        must(!self.has_ended, "something behind the end")?;
+        let number = |name: &str| event[name].as_u64().ok_or(format!("no {name}"));
+        if event["type"].is_string() {
+            must(self.has_started, "a part before `started`")?;
+            must(event["agent_id"].as_str() == self.execution.as_deref(), "of another run")?;
+            let seq = number("seq")?;
+            must(Some(seq) == self.told_seq.map(|told| told + 1), "a hole, or twice the same")?;
+            (self.told_seq, self.given_count) = (Some(seq), self.given_count + 1);
+            seen.parts += 1;
+            let part = Part::parse(json).map_err(|error| format!("no part: {error}"))?;
+            if let Some(order) = &mut self.order {
+                order.take(&part)?;
+                seen.whole += u64::from(order.is_over());
+            }
+            let run = told.entry(self.execution.clone().expect("it is known")).or_default();
+            let before = run.entry(seq).or_insert_with(|| json.to_vec());
+            return must(before == json, "another one was told something else");
+        }
+        match event["event"].as_str() {
+            Some("started") => {
+                must(!self.has_started, "it starts twice")?;
+                let id = event["execution"].as_str().ok_or("no execution")?;
+                must(self.execution.as_deref().is_none_or(|own| own == id), "another run")?;
+                self.execution.get_or_insert_with(|| id.to_owned());
+                let from_seq = number("from_seq")?;
+                let told_seq = *self.told_seq.get_or_insert(from_seq - 1);
+                must(from_seq == told_seq + 1, "it begins elsewhere")?;
+                if from_seq > 1 && self.order.as_ref().is_some_and(|o| o.seq() + 1 != from_seq) {
+                    self.order = None;
+                }
+                self.has_started = true;
+                Ok(())
+            }
+            Some("gap") => {
+                seen.gaps += 1;
+                self.order = None;
+                let (from, to, count) =
+                    (number("from_seq")?, number("to_seq")?, number("chunk_count")?);
+                must(self.policy != Policy::Block || self.is_late(from), "a gap under block")?;
+                must(Some(from) == self.told_seq.map(|told| told + 1), "a gap elsewhere")?;
+                must(count == to - from + 1, "a gap that counts wrong")?;
+                (self.told_seq, self.missed_count) = (Some(to), self.missed_count + count);
+                Ok(())
+            }
+            Some("progress") => Ok(()),
+            Some("end") => {
+                self.has_ended = true;
+                let state = event["state"].as_str().ok_or("no state")?;
+                self.is_detached = state == "detached";
+                match self.is_detached {
+                    true => seen.detached += 1,
+                    false => {
+                        seen.ends += 1;
+                        self.outcome = Some(state.to_owned());
+                        let is_whole = self.order.as_ref().is_none_or(|order| order.is_over());
+                        must(is_whole, "it ends without the run's last part")?;
+                    }
+                }
+                must(number("chunks")? == self.given_count, "the end counts other parts")?;
+                must(number("missed_chunks")? == self.missed_count, "the end counts other gaps")
+            }
+            _ => Err("what is this?".to_owned()),
+        }
+    }
+
+    /// Who comes late, or back, may find the oldest gone.
+    fn is_late(&self, from_seq: u64) -> bool {
+        self.given_count == 0 && self.told_seq == Some(from_seq - 1)
+    }
+
+    /// The `id:` says how far it is; behind the end, one past the last part.
+    fn check_id(&self, id: &str) -> Result<(), String> {
+        let seq = self.told_seq.expect("it has started") + u64::from(self.has_ended);
+        let begins = format!("{}:{seq}:", self.execution.as_deref().unwrap_or_default());
+        match id.starts_with(&begins) {
+            true => Ok(()),
+            false => Err(format!("id {id} is not of part {seq}")),
+        }
+    }
+
+    /// What it is doing, for who asks why.
+    pub fn describe(&self) -> String {
+        let (id, seq) = (&self.execution, self.told_seq);
+        let status = self.exchange.as_ref().map(|exchange| exchange.status);
+        format!("a reader of {id:?} at {seq:?} ({}), connection: {status:?}", self.policy.name())
+    }
+}

@@ -1,0 +1,322 @@
+//! A seed of front ends: runs that are followed in every format, from the start and from anywhere,
+//! over connections that are short, late, cut and reset. Each client is as strict as the real one,
+//! and at the end those of one run have understood the same.
+
+use std::collections::BTreeMap;
+
+use serde_json::json;
+
+use super::exchange::{Exchange, Outcome};
+use super::passing::Passing;
+use super::script;
+use super::scripted::SimModel;
+use super::story;
+use crate::base::{Instant, Random};
+use crate::endpoint::front::check::{Checker, Seen, SeenEnd};
+use crate::endpoint::front::{Format, SdkVersion, Spelling};
+use crate::reactor::{ListenAddress, ListenOptions, SocketLimits};
+use crate::shard::{AgentSettings, Shard, ShardConfig, ToolChoice};
+use crate::sim::reactor::SimReactor;
+use crate::sim::world::{SimFaults, SimWorld};
+
+const STORIES: u64 = 4;
+const ONLOOKERS_MAX: usize = 24;
+const STEPS: u32 = 400;
+const CALM_ROUNDS_MAX: u32 = 20_000;
+
+/// Somebody who follows a run in one format.
+struct Onlooker {
+    format: Format,
+    /// `None` until its own run says what it is called.
+    execution: Option<String>,
+    starts: Option<String>,
+    from: &'static str,
+    /// It is told everything, sooner or later.
+    is_owed_all: bool,
+    checker: Option<Checker>,
+    exchange: Option<Exchange>,
+    /// What came on this connection, for who looks for a name in it.
+    head: String,
+    seen: Option<Seen>,
+    is_done: bool,
+}
+
+fn draw_format(random: &mut Random) -> Format {
+    match random.below(5) {
+        0 => Format::AiSdk { sdk: SdkVersion::V5 },
+        1 => Format::AiSdk { sdk: SdkVersion::V7 },
+        2 => Format::AgUi,
+        3 => Format::LangGraph { spelling: Spelling::Camel },
+        _ => Format::LangGraph { spelling: Spelling::Snake },
+    }
+}
+
+fn query(format: Format) -> &'static str {
+    match format {
+        Format::AiSdk { sdk: SdkVersion::V7 } => "format=ai-sdk&sdk_version=7",
+        Format::AiSdk { .. } => "format=ai-sdk",
+        Format::AgUi => "format=ag-ui",
+        Format::LangGraph { spelling: Spelling::Camel } => "format=langgraph&spelling=camel",
+        Format::LangGraph { .. } => "format=langgraph",
+    }
+}
+
+impl Onlooker {
+    fn new(execution: Option<String>, random: &mut Random) -> Onlooker {
+        let is_new = execution.is_none();
+        let from = if is_new { "start" } else { ["start", "live"][random.below(2) as usize] };
+        let format = draw_format(random);
+        Onlooker {
+            format,
+            execution,
+            starts: None,
+            from,
+            is_owed_all: from == "start",
+            checker: Some(Checker::new(format)),
+            exchange: None,
+            head: String::new(),
+            seen: None,
+            is_done: false,
+        }
+    }
+
+    fn starting(random: &mut Random) -> Onlooker {
+        let mut onlooker = Onlooker::new(None, random);
+        let body = json!({
+            "task": story::task(random.below(STORIES)), "tools": ["script"],
+            "cancel_on_disconnect": random.chance(1, 4),
+        })
+        .to_string();
+        onlooker.starts = Some(format!(
+            "POST /v1/agent/stream?{} HTTP/1.1\r\nHost: localhost\r\n\
+             Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+            query(onlooker.format),
+            body.len()
+        ));
+        onlooker
+    }
+
+    fn connect(&mut self, world: &SimWorld, address: &ListenAddress) {
+        let request = match (self.starts.take(), &self.execution) {
+            (Some(request), _) => request,
+            (None, None) => {
+                self.is_done = true; // Nobody knows its name.
+                return;
+            }
+            (None, Some(id)) => {
+                self.checker = Some(Checker::new(self.format)); // It is told again, from there.
+                let (query, from) = (query(self.format), self.from);
+                format!(
+                    "GET /v1/executions/{id}/events?{query}&from={from}&policy=block HTTP/1.1\r\n\
+                     Host: localhost\r\n\r\n"
+                )
+            }
+        };
+        self.head.clear();
+        self.exchange = Exchange::begin(world, address, &request);
+    }
+
+    fn step(
+        &mut self,
+        world: &SimWorld,
+        address: &ListenAddress,
+        random: &mut Random,
+    ) -> Result<(), String> {
+        if self.is_done {
+            return Ok(());
+        }
+        let Some(exchange) = &mut self.exchange else {
+            self.connect(world, address);
+            return Ok(());
+        };
+        exchange.step(world, random)?;
+        let (status, outcome) = (exchange.status, exchange.outcome);
+        let body = std::mem::take(&mut exchange.body);
+        match status {
+            None => {}
+            Some(200) => self.read(&body, random)?,
+            Some(404 | 410 | 429 | 503) => self.is_done = true,
+            Some(other) => {
+                return Err(format!("status {other}: {}", String::from_utf8_lossy(&body)));
+            }
+        }
+        let Some(outcome) = outcome else { return Ok(()) };
+        self.exchange.take().expect("it was just there").close(world);
+        if outcome == Outcome::Complete && status == Some(200) {
+            let checker = self.checker.take().expect("it is read once");
+            self.seen = Some(checker.finish().map_err(|error| format!("at its end: {error}"))?);
+            self.is_done = true;
+        } else {
+            self.is_broken();
+        }
+        Ok(())
+    }
+
+    /// The connection is cut.
+    fn is_broken(&mut self) {
+        self.is_done |= self.execution.is_none();
+    }
+
+    fn read(&mut self, body: &[u8], random: &mut Random) -> Result<(), String> {
+        let checker = self.checker.as_mut().expect("it is still read");
+        checker.read(body, random)?;
+        self.head.push_str(&String::from_utf8_lossy(body));
+        if self.execution.is_none() {
+            self.execution = name_in(&self.head, self.format);
+        }
+        Ok(())
+    }
+}
+
+/// The execution that a stream says it is of.
+fn name_in(text: &str, format: Format) -> Option<String> {
+    let before = match format {
+        Format::LangGraph { .. } => "id: ",
+        _ => "\"execution\":\"",
+    };
+    let at = text.find(before)? + before.len();
+    text.get(at..at + 26).map(str::to_owned)
+}
+
+struct Play {
+    random: Random,
+    world: SimWorld,
+    shard: Shard<SimReactor>,
+    address: ListenAddress,
+    model: SimModel,
+    onlookers: Vec<Onlooker>,
+    cut_chance: u64,
+    cuts: u64,
+}
+
+/// Plays a seed: how many have read to an end, and how many connections were cut.
+///
+/// # Errors
+/// What went wrong.
+pub(super) fn play(seed: u64) -> Result<(u64, u64), String> {
+    let mut random = Random::new(seed);
+    let faults = if random.chance(1, 3) { SimFaults::NONE } else { SimFaults::ALL };
+    let world = SimWorld::new(random.next_u64(), faults);
+    let model = SimModel::new(&world, story::draw(&mut random));
+    let config = ShardConfig {
+        sockets: Some(SocketLimits { connections_max: 96, ..SocketLimits::default() }),
+        agents: AgentSettings {
+            models: vec![SimModel::settings("chat")],
+            tools: ToolChoice::These(vec!["script".to_owned()]),
+        },
+        seed: Some(random.next_u64()),
+        ..ShardConfig::default()
+    };
+    let mut shard = Shard::with_reactor(SimReactor::new(&world, 1), config).expect("some memory");
+    shard.run_jobs_by_hand();
+    shard.tools_mut().insert(script::spec(), script::prepare).expect("it is right");
+    let address: ListenAddress = "127.0.0.1:0".parse().expect("an address");
+    let address = shard.listen(&address, ListenOptions::default()).expect("it listens");
+    let cut_chance = if random.chance(1, 3) { 0 } else { random.between(1, 30) };
+    let onlookers = Vec::new();
+    let play = Play { random, world, shard, address, model, onlookers, cut_chance, cuts: 0 };
+    play.run()
+}
+
+impl Passing for Play {
+    fn world(&self) -> &SimWorld {
+        &self.world
+    }
+
+    fn turn_once(&mut self) -> bool {
+        self.shard.turn() | self.model.step(&self.world)
+    }
+
+    fn next_deadline(&mut self) -> Option<Instant> {
+        self.shard.next_deadline().into_iter().chain(self.model.next_deadline()).min()
+    }
+
+    fn park(&mut self, until: Instant) {
+        self.shard.park(Some(until));
+    }
+}
+
+impl Play {
+    fn run(mut self) -> Result<(u64, u64), String> {
+        for step in 0..STEPS {
+            self.act().map_err(|text| format!("step {step}: {text}"))?;
+        }
+        self.cut_chance = 0;
+        for round in 0.. {
+            self.visit_all().map_err(|text| format!("calm: {text}"))?;
+            self.turn();
+            self.pass(1 << (10 + round % 24));
+            if self.onlookers.iter().all(|onlooker| onlooker.is_done) {
+                break;
+            }
+            if round == CALM_ROUNDS_MAX {
+                return Err("calm: somebody never comes to the end".to_owned());
+            }
+        }
+        self.compare()?;
+        let ends = self.onlookers.iter().filter(|onlooker| onlooker.seen.is_some());
+        Ok((ends.count() as u64, self.cuts))
+    }
+
+    fn act(&mut self) -> Result<(), String> {
+        if self.onlookers.len() < ONLOOKERS_MAX {
+            match self.random.below(16) {
+                0 => self.onlookers.push(Onlooker::starting(&mut self.random)),
+                1 | 2 => {
+                    let known: Vec<String> =
+                        self.onlookers.iter().filter_map(|o| o.execution.clone()).collect();
+                    let any = self.random.below(known.len().max(1) as u64) as usize;
+                    if let Some(id) = known.get(any) {
+                        self.onlookers.push(Onlooker::new(Some(id.clone()), &mut self.random));
+                    }
+                }
+                _ => {}
+            }
+        }
+        self.visit_all()?;
+        let pause = 1 << self.random.between(8, 26);
+        self.turn();
+        self.pass(pause);
+        self.shard.audit();
+        Ok(())
+    }
+
+    fn visit_all(&mut self) -> Result<(), String> {
+        for (at, onlooker) in self.onlookers.iter_mut().enumerate() {
+            if self.random.chance(self.cut_chance, 1_000)
+                && let Some(mut exchange) = onlooker.exchange.take()
+            {
+                exchange.leave(&self.world, &mut self.random);
+                onlooker.is_broken();
+                self.cuts += 1;
+            }
+            let stepped = onlooker.step(&self.world, &self.address, &mut self.random);
+            stepped.map_err(|text| format!("onlooker {at} in {:?}: {text}", onlooker.format))?;
+        }
+        Ok(())
+    }
+
+    /// Whoever was told all of a run has understood the same, in whatever words.
+    fn compare(&self) -> Result<(), String> {
+        let mut runs: BTreeMap<&str, (Format, String)> = BTreeMap::new();
+        for onlooker in &self.onlookers {
+            let (Some(id), Some(seen)) = (&onlooker.execution, &onlooker.seen) else { continue };
+            let has_end = !matches!(seen.end, SeenEnd::None | SeenEnd::Detached);
+            if !onlooker.is_owed_all || seen.gap_count > 0 || !has_end {
+                continue; // It was let go before the run's end, say.
+            }
+            let said: String = seen.steps.iter().map(|step| step.text.as_str()).collect();
+            let calls = seen.steps.iter().flat_map(|step| &step.calls);
+            let calls: String =
+                calls.map(|call| format!("|{} {} {}", call.id, call.name, call.pieces)).collect();
+            let understood = format!("{said}{calls}");
+            let (format, other) =
+                runs.entry(id).or_insert_with(|| (onlooker.format, understood.clone()));
+            if *other != understood {
+                let own = onlooker.format;
+                return Err(format!("{id}: {other:?} in {format:?}, {understood:?} in {own:?}"));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,115 @@
+//! The server of a model in the simulated world: it follows a script, at the addresses and over the
+//! sockets of that world.
+
+use crate::agent::script::{Connection, Model, Script};
+use crate::base::Instant;
+use crate::reactor::ListenAddress;
+use crate::shard::ModelSettings;
+use crate::sim::network::SimClient;
+use crate::sim::world::{EAGAIN, SimWorld};
+
+/// When the world began.
+const WALL_US: u64 = 1_700_000_000_000_000;
+
+/// See the module's text.
+pub(super) struct SimModel {
+    address: ListenAddress,
+    model: Model,
+    connections: Vec<Talk>,
+    /// Connections that came.
+    pub accepted_count: u64,
+    /// Connections that the other end has closed while an answer was under way.
+    pub left_count: u64,
+}
+
+struct Talk {
+    client: SimClient,
+    connection: Connection,
+    /// All was sent that there will be.
+    is_finished: bool,
+}
+
+impl SimModel {
+    /// A server that follows this script.
+    pub fn new(world: &SimWorld, script: Script) -> SimModel {
+        let address = "127.0.0.1:9000".parse().expect("it is an address");
+        let address = world.listen(&address).expect("nobody else listens there");
+        let model = Model::new(script);
+        SimModel { address, model, connections: Vec::new(), accepted_count: 0, left_count: 0 }
+    }
+
+    /// As a shard is told of it.
+    pub fn settings(wire: &str) -> ModelSettings {
+        let base_url = "http://127.0.0.1:9000/v1";
+        ModelSettings::new("scripted", wire, base_url, "demo", None).expect("it is right")
+    }
+
+    /// Connections that are open.
+    pub fn open_count(&self) -> usize {
+        self.connections.len()
+    }
+
+    /// Does what can be done now. Was there anything?
+    pub fn step(&mut self, world: &SimWorld) -> bool {
+        let mut has_worked = false;
+        while let Some(client) = world.answer(&self.address) {
+            self.accepted_count += 1;
+            has_worked = true;
+            let connection = Connection::new();
+            self.connections.push(Talk { client, connection, is_finished: false });
+        }
+        for at in (0..self.connections.len()).rev() {
+            match self.talk(world, at) {
+                Some(did) => has_worked |= did,
+                None => {
+                    let talk = self.connections.swap_remove(at);
+                    world.client_close(talk.client);
+                    talk.connection.end(&mut self.model);
+                    has_worked = true;
+                }
+            }
+        }
+        has_worked
+    }
+
+    /// `None`: it is over.
+    fn talk(&mut self, world: &SimWorld, at: usize) -> Option<bool> {
+        let now = world.now();
+        let time = (now, WALL_US + now.nanos() / 1_000);
+        let Talk { client, connection, is_finished } = &mut self.connections[at];
+        let mut has_worked = false;
+        let mut buffer = [0; 4_096];
+        loop {
+            match world.client_receive(*client, &mut buffer) {
+                Ok(0) => {
+                    self.left_count += u64::from(connection.next_deadline().is_some());
+                    return None;
+                }
+                Ok(count) => connection.receive(&mut self.model, &buffer[..count], time),
+                Err(EAGAIN) => break,
+                Err(_) => return None,
+            }
+            has_worked = true;
+        }
+        connection.turn(&mut self.model, time);
+        while !connection.unsent().is_empty() {
+            match world.client_send(*client, connection.unsent()) {
+                Ok(count) => connection.sent(count),
+                Err(EAGAIN) => break,
+                Err(_) => return None,
+            }
+            has_worked = true;
+        }
+        if connection.is_over() && !std::mem::replace(is_finished, true) {
+            world.client_finish(*client);
+            has_worked = true;
+        }
+        Some(has_worked)
+    }
+
+    /// When it has more to say.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let all = self.connections.iter();
+        all.filter_map(|talk| talk.connection.next_deadline()).min()
+    }
+}

@@ -1,0 +1,142 @@
+//! Stalls: turns of a shard's loop that took too long, how long they took, and what they did.
+//!
+//! A turn notes what it does as it does it, one bit each; no clock is read for that. A turn that
+//! took longer than [`crate::limits::STALL_THRESHOLD`] is counted for each thing that it did: the
+//! one that stands out is what to look at. The tests are at the end of this file.
+
+use super::Latency;
+
+macro_rules! duties {
+    ($($(#[doc = $text:literal])+ $duty:ident = $name:literal,)+) => {
+        /// What a turn can do. Others' code runs in `tools` and `deliveries` only.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(u8)]
+        pub enum Duty {
+            $($(#[doc = $text])+ $duty,)+
+        }
+
+        impl Duty {
+            /// Every one, in the order of their numbers.
+            pub const ALL: &[Duty] = &[$(Duty::$duty),+];
+
+            /// How metrics spell it.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Duty::$duty => $name,)+
+                }
+            }
+        }
+    };
+}
+
+duties! {
+    /// What the kernel has said was looked at: requests were read, and answered.
+    Reactor = "reactor",
+    /// Commands of other threads were carried out.
+    Commands = "commands",
+    /// Timers fired.
+    Timers = "timers",
+    /// Tools of this thread took a step.
+    Tools = "tools",
+    /// Chunks were taken over from producers.
+    Chunks = "chunks",
+    /// Chunks were given to subscribers of this thread: closures ran, or events were spelled.
+    Deliveries = "deliveries",
+    /// Rings were leased, bought, or given back.
+    Rings = "rings",
+    /// Runs of agents went on.
+    Agents = "agents",
+    /// Rings of other shards were read.
+    Remotes = "remotes",
+    /// Connections were written to.
+    Sends = "sends",
+}
+
+const COUNT: usize = Duty::ALL.len();
+
+const _: () = assert!(COUNT <= u16::BITS as usize); // One bit each.
+
+/// What one turn did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Duties(u16);
+
+impl Duties {
+    /// It did this, too.
+    #[inline(always)]
+    pub fn note(&mut self, duty: Duty) {
+        self.0 |= 1 << duty as u16;
+    }
+
+    /// Did it do this one?
+    pub fn has(self, duty: Duty) -> bool {
+        self.0 & 1 << duty as u16 != 0
+    }
+
+    /// As a number, a bit for each, in the order of [`Duty::ALL`]: for the flight recorder.
+    pub fn bits(self) -> u64 {
+        self.0.into()
+    }
+}
+
+/// What was counted of turns that took too long.
+///
+/// # Example
+/// ```
+/// use streamdoor::trace::{Duties, Duty, Stalls};
+/// let (mut stalls, mut did) = (Stalls::default(), Duties::default());
+/// did.note(Duty::Tools);
+/// stalls.record(did, 2_000_000);
+/// assert_eq!(stalls.of(Duty::Tools), 1);
+/// assert_eq!(stalls.durations.sum_ns, 2_000_000);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stalls {
+    by: [u64; COUNT],
+    /// How long they took.
+    pub durations: Latency,
+}
+
+impl Stalls {
+    /// One more, that did this and took so long.
+    pub fn record(&mut self, did: Duties, ns: u64) {
+        for (count, duty) in self.by.iter_mut().zip(Duty::ALL) {
+            *count += u64::from(did.has(*duty));
+        }
+        self.durations.record(ns, 1);
+    }
+
+    /// How many did this, among other things.
+    pub fn of(&self, duty: Duty) -> u64 {
+        self.by[duty as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stall_counts_for_each_thing_that_its_turn_did() {
+        let (mut stalls, mut did) = (Stalls::default(), Duties::default());
+        stalls.record(did, 100_001);
+        did.note(Duty::Tools);
+        did.note(Duty::Sends);
+        did.note(Duty::Sends);
+        stalls.record(did, 200_000);
+        for duty in Duty::ALL {
+            let is_noted = matches!(duty, Duty::Tools | Duty::Sends);
+            assert_eq!((did.has(*duty), stalls.of(*duty)), (is_noted, is_noted.into()));
+        }
+        assert_eq!(did.bits(), 1 << Duty::Tools as u64 | 1 << Duty::Sends as u64);
+        assert_eq!(stalls.durations.counts.iter().sum::<u64>(), 2);
+        assert_eq!(stalls.durations.sum_ns, 300_001);
+    }
+
+    #[test]
+    fn every_doing_has_a_name_of_its_own() {
+        for (place, duty) in Duty::ALL.iter().enumerate() {
+            assert_eq!(*duty as usize, place);
+            assert!(Duty::ALL[..place].iter().all(|o| o.name() != duty.name()), "{duty:?}");
+        }
+    }
+}

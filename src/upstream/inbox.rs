@@ -1,0 +1,176 @@
+//! What has come for one request, and waits to be taken by the thread that made it.
+
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use serde_json::Value;
+
+use crate::base::Instant;
+use crate::limits;
+use crate::mcp::upstream::Note;
+use crate::reactor::Clock;
+use crate::wire::jsonrpc::ErrorObject;
+
+/// See the module's text.
+#[derive(Debug, Default)]
+pub(super) struct Inbox {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    notes: VecDeque<(Note, usize)>,
+    waiting_bytes: usize,
+    answer: Option<Result<Value, ErrorObject>>,
+    gone: Option<String>,
+    is_stopped: bool,
+    /// Nobody takes anything any more.
+    is_closed: bool,
+}
+
+/// What an inbox gives.
+#[derive(Debug, PartialEq)]
+pub(super) enum Told {
+    Note(Note),
+    Answer(Result<Value, ErrorObject>),
+    /// Its upstream is gone, and how.
+    Gone(String),
+    /// Whoever wanted it wants it no more.
+    Stopped,
+    /// It has waited for long enough.
+    Late,
+}
+
+impl Inbox {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts a note of so many bytes in; waits until there is room (U2).
+    pub fn put(&self, note: Note, bytes: usize) {
+        let bytes_max = limits::UPSTREAM_WAITING_BYTES_MAX;
+        let is_full = |state: &mut State| {
+            state.waiting_bytes > 0
+                && state.waiting_bytes + bytes > bytes_max
+                && !state.is_closed
+                && !state.is_stopped
+        };
+        let waited = self.changed.wait_while(self.state(), is_full);
+        let mut state = waited.unwrap_or_else(PoisonError::into_inner);
+        if state.is_closed || state.is_stopped {
+            return;
+        }
+        state.waiting_bytes += bytes;
+        state.notes.push_back((note, bytes));
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    pub fn answer(&self, answer: Result<Value, ErrorObject>) {
+        self.state().answer = Some(answer);
+        self.changed.notify_all();
+    }
+
+    pub fn gone(&self, how: &str) {
+        self.state().gone = Some(how.to_owned());
+        self.changed.notify_all();
+    }
+
+    /// Its call was stopped: whoever waits for it waits no more. May be called on a shard.
+    pub fn stop(&self) {
+        self.state().is_stopped = true;
+        self.changed.notify_all();
+    }
+
+    /// Nothing is taken any more.
+    pub fn close(&self) {
+        let mut state = self.state();
+        state.is_closed = true;
+        state.notes.clear();
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// What has come, in its order; waits for it.
+    pub fn take(&self, deadline: Option<Instant>) -> Told {
+        let mut state = self.state();
+        loop {
+            if state.is_stopped {
+                return Told::Stopped;
+            }
+            if let Some((note, bytes)) = state.notes.pop_front() {
+                state.waiting_bytes -= bytes;
+                drop(state);
+                self.changed.notify_all();
+                return Told::Note(note);
+            }
+            if let Some(answer) = state.answer.take() {
+                return Told::Answer(answer);
+            }
+            if let Some(how) = &state.gone {
+                return Told::Gone(how.clone());
+            }
+            state = match deadline {
+                None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+                Some(deadline) => {
+                    let left = deadline.since(Clock::now());
+                    if left.is_zero() {
+                        return Told::Late;
+                    }
+                    let waited = self.changed.wait_timeout(state, left);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use super::*;
+
+    fn note(number: u64) -> Note {
+        Note::Partial { seq: Some(number), content: Vec::new() }
+    }
+
+    #[test]
+    fn notes_come_before_the_answer_and_that_before_the_end() {
+        let inbox = Inbox::default();
+        inbox.gone("dead");
+        inbox.answer(Ok(Value::Null));
+        inbox.put(note(1), 1);
+        assert_eq!(inbox.take(None), Told::Note(note(1)));
+        assert_eq!(inbox.take(None), Told::Answer(Ok(Value::Null)));
+        assert_eq!(inbox.take(None), Told::Gone("dead".to_owned()));
+        inbox.stop();
+        assert_eq!(inbox.take(None), Told::Stopped);
+        let late = Clock::now() + Duration::from_millis(1);
+        assert_eq!(Inbox::default().take(Some(late)), Told::Late);
+    }
+
+    #[test]
+    fn whoever_brings_too_much_waits_until_it_is_taken_or_not_wanted() {
+        let inbox = Arc::new(Inbox::default());
+        // One that is larger than all the room there is gets in by itself.
+        inbox.put(note(0), 2 * limits::UPSTREAM_WAITING_BYTES_MAX);
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let bringing = Arc::clone(&inbox);
+        let thread = std::thread::spawn(move || {
+            for number in 1..3 {
+                bringing.put(note(number), limits::UPSTREAM_WAITING_BYTES_MAX);
+                sender.send(number).unwrap();
+            }
+        });
+        assert!(receiver.recv_timeout(Duration::from_millis(20)).is_err());
+        assert_eq!(inbox.take(None), Told::Note(note(0)));
+        assert_eq!(receiver.recv(), Ok(1));
+        assert!(receiver.recv_timeout(Duration::from_millis(20)).is_err());
+        inbox.close();
+        assert_eq!(receiver.recv(), Ok(2));
+        thread.join().unwrap();
+    }
+}

@@ -1,0 +1,418 @@
+//! One upstream: there, or not, or about to be. It is started by whoever needs it first, and by one
+//! of them only; the others wait for that.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use super::asks::{Asks, Ungreeted, greet, list};
+use super::program::{Program, Start};
+use super::say::Say;
+use super::site::Web;
+use super::spec::{Place, UpstreamSpec};
+use crate::base::Instant;
+use crate::limits;
+use crate::mcp::Era;
+use crate::mcp::upstream::{Dialect, Greeting, Offer, Turned, shown};
+use crate::reactor::Clock;
+use crate::shard::{Log, UpstreamMeter};
+use crate::trace::Level;
+
+/// One upstream.
+pub(super) struct Upstream {
+    pub spec: UpstreamSpec,
+    pub meter: UpstreamMeter,
+    pub say: Arc<Say>,
+    state: Mutex<State>,
+    changed: Condvar,
+    /// Told when its tools are others.
+    on_change: Mutex<Option<OnChange>>,
+    is_listing: Mutex<bool>,
+}
+
+/// What is done when the tools of an upstream are others: these were there before.
+pub(super) type OnChange = Arc<dyn Fn(&Arc<Upstream>, &[Offer]) + Send + Sync>;
+
+struct State {
+    link: Link,
+    /// Which era it was of, the last time.
+    known: Option<Era>,
+    offers: Arc<[Offer]>,
+    /// Starts in a row of which nothing came for long.
+    failures: u32,
+    /// It is not started before.
+    not_before: Option<Instant>,
+    up_since: Option<Instant>,
+}
+
+enum Link {
+    Down,
+    Starting,
+    Up(Arc<Ready>),
+    /// For good.
+    Ended,
+}
+
+/// An upstream that is there.
+pub(super) struct Ready {
+    pub dialect: Dialect,
+    pub way: Way,
+}
+
+/// How it is reached.
+#[derive(Clone)]
+pub(super) enum Way {
+    Program(Arc<Program>),
+    Web(Arc<Web>),
+}
+
+/// What a connection tells its upstream.
+pub(super) trait News: Send + Sync {
+    /// The server says that its tools are others now.
+    fn tools_changed(&self);
+    /// It has ended.
+    fn is_over(&self);
+}
+
+impl Upstream {
+    pub fn new(spec: UpstreamSpec, log: Log) -> Arc<Upstream> {
+        let state = State {
+            link: Link::Down,
+            known: None,
+            offers: Arc::default(),
+            failures: 0,
+            not_before: None,
+            up_since: None,
+        };
+        Arc::new(Upstream {
+            meter: UpstreamMeter::new(&spec.name),
+            say: Arc::new(Say::new(log, &spec.name)),
+            spec,
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            on_change: Mutex::default(),
+            is_listing: Mutex::default(),
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Its tools, by the names that they have here.
+    pub fn offers(&self) -> Arc<[Offer]> {
+        Arc::clone(&self.state().offers)
+    }
+
+    /// From now on this is done when its tools are others.
+    pub fn set_on_change(&self, on_change: OnChange) {
+        *self.on_change.lock().unwrap_or_else(PoisonError::into_inner) = Some(on_change);
+    }
+
+    /// Has it there; waits for that, unless whoever asks is stopped.
+    ///
+    /// # Errors
+    /// Why it is not there.
+    pub fn ready(
+        self: &Arc<Upstream>,
+        is_stopped: &dyn Fn() -> bool,
+    ) -> Result<Arc<Ready>, String> {
+        const LOOK: Duration = Duration::from_millis(20);
+        let mut state = self.state();
+        loop {
+            if is_stopped() {
+                return Err("it was stopped before it began".to_owned());
+            }
+            let wait = match &state.link {
+                Link::Up(ready) => return Ok(Arc::clone(ready)),
+                Link::Ended => return Err("its server is not asked any more".to_owned()),
+                Link::Starting => LOOK,
+                Link::Down => {
+                    let now = Clock::now();
+                    match state.not_before.filter(|at| *at > now) {
+                        Some(at) => at.since(now).min(LOOK),
+                        None => {
+                            state.link = Link::Starting;
+                            break;
+                        }
+                    }
+                }
+            };
+            let waited = self.changed.wait_timeout(state, wait);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        let known = state.known;
+        drop(state);
+        let started = self.start(known);
+        self.take_start(started)
+    }
+
+    /// What has come of a start.
+    fn take_start(
+        self: &Arc<Upstream>,
+        started: Result<(Ready, Vec<Offer>), String>,
+    ) -> Result<Arc<Ready>, String> {
+        let mut state = self.state();
+        let taken = match started {
+            Ok((ready, offers)) => {
+                let ready = Arc::new(ready);
+                if matches!(state.link, Link::Ended) {
+                    drop(state);
+                    ready.way.end();
+                    return Err("its server is not asked any more".to_owned());
+                }
+                state.known = Some(ready.dialect.era());
+                state.up_since = Some(Clock::now());
+                // It may have ended already, and have said so while nobody listened.
+                state.link = match &ready.way {
+                    Way::Program(program) if program.is_over() => Link::Down,
+                    _ => Link::Up(Arc::clone(&ready)),
+                };
+                if matches!(state.link, Link::Down) {
+                    state.back_off();
+                }
+                drop(state);
+                self.take_offers(offers);
+                Ok(ready)
+            }
+            Err(text) => {
+                if !matches!(state.link, Link::Ended) {
+                    state.link = Link::Down;
+                }
+                state.back_off();
+                drop(state);
+                Err(text)
+            }
+        };
+        self.changed.notify_all();
+        taken
+    }
+
+    /// Starts it, and has it list its tools.
+    fn start(self: &Arc<Upstream>, known: Option<Era>) -> Result<(Ready, Vec<Offer>), String> {
+        let deadline = Clock::now() + limits::UPSTREAM_START_DEADLINE;
+        let (dialect, way) = self.connect(known, deadline)?;
+        let listed = list(&*way.asks(), &self.spec.prefix, &dialect, deadline);
+        let (offers, turned) = match listed {
+            Ok(listed) => listed,
+            Err(text) => {
+                way.end();
+                return Err(text);
+            }
+        };
+        self.say.event(Level::Info, "upstream_ready", |line| {
+            line.text("server", &dialect.server);
+            line.text("version", dialect.version.text());
+            line.number("tools", offers.len() as u64);
+        });
+        self.tell_turned(&turned);
+        way.listen(&dialect);
+        Ok((Ready { dialect, way }, offers))
+    }
+
+    fn connect(
+        self: &Arc<Upstream>,
+        known: Option<Era>,
+        deadline: Instant,
+    ) -> Result<(Dialect, Way), String> {
+        match &self.spec.place {
+            Place::Url { url, key } => {
+                let news = self.news();
+                let (meter, say) = (self.meter.clone(), Arc::clone(&self.say));
+                let web = Web::new(url, key.clone(), meter, say, news)?;
+                let (greeting, asked) = Greeting::begin(known);
+                let dialect = greet(&web, greeting, asked, deadline).map_err(Ungreeted::text)?;
+                web.agree(&dialect);
+                Ok((dialect, Way::Web(web)))
+            }
+            Place::Program { .. } => {
+                let program = self.spawn()?;
+                let (greeting, asked) = Greeting::begin(known);
+                match greet(&program, greeting, asked, deadline) {
+                    Ok(dialect) => Ok((dialect, Way::Program(program))),
+                    // Some are upset by what they do not know: once more, without it.
+                    Err(Ungreeted::Upset(_)) => {
+                        program.end();
+                        let program = self.spawn()?;
+                        let (greeting, asked) = Greeting::begin(Some(Era::Handshake));
+                        match greet(&program, greeting, asked, deadline) {
+                            Ok(dialect) => Ok((dialect, Way::Program(program))),
+                            Err(error) => {
+                                program.end();
+                                Err(error.text())
+                            }
+                        }
+                    }
+                    Err(error) => {
+                        program.end();
+                        Err(error.text())
+                    }
+                }
+            }
+        }
+    }
+
+    fn spawn(self: &Arc<Upstream>) -> Result<Arc<Program>, String> {
+        let Place::Program { words, variables, hidden } = &self.spec.place else {
+            unreachable!("the caller has looked")
+        };
+        let start = Start { words, variables, hidden };
+        let (meter, say) = (self.meter.clone(), Arc::clone(&self.say));
+        let spawned = Program::spawn(&start, meter, say, self.news());
+        spawned.map_err(|error| format!("`{}` does not start: {error}", shown(&words[0])))
+    }
+
+    fn news(self: &Arc<Upstream>) -> Arc<dyn News> {
+        Arc::new(Teller(Arc::downgrade(self)))
+    }
+
+    fn tell_turned(&self, turned: &[Turned]) {
+        for Turned { name, reason } in turned {
+            self.say.quote(Level::Warn, "upstream_tool_left_out", |line| {
+                line.text("tool", name);
+                line.text("reason", reason);
+            });
+        }
+    }
+
+    /// These are its tools now.
+    fn take_offers(self: &Arc<Upstream>, offers: Vec<Offer>) {
+        let mut state = self.state();
+        if *state.offers == *offers {
+            return;
+        }
+        let before = std::mem::replace(&mut state.offers, offers.into());
+        drop(state);
+        let on_change = self.on_change.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(on_change) = on_change {
+            on_change(self, &before);
+        }
+    }
+
+    /// It is not to be used any more: the next call starts it, or greets it, anew.
+    pub fn lose(&self, ready: &Arc<Ready>) {
+        let mut state = self.state();
+        if matches!(&state.link, Link::Up(up) if Arc::ptr_eq(up, ready)) {
+            state.link = Link::Down;
+        }
+    }
+
+    fn is_over(&self) {
+        let mut state = self.state();
+        let is_its_own = match &state.link {
+            Link::Up(ready) => matches!(&ready.way, Way::Program(program) if program.is_over()),
+            Link::Down | Link::Starting | Link::Ended => false,
+        };
+        if is_its_own {
+            state.link = Link::Down;
+            state.back_off();
+        }
+    }
+
+    /// Asks for its tools again; on a thread of its own, as whoever calls may be who reads.
+    fn list_again(self: &Arc<Upstream>) {
+        let mut is_listing = self.is_listing.lock().unwrap_or_else(PoisonError::into_inner);
+        if std::mem::replace(&mut *is_listing, true) {
+            return; // Whoever is about to ask has not yet, or is told again.
+        }
+        drop(is_listing);
+        let upstream = Arc::clone(self);
+        let thread = std::thread::Builder::new().name("mcp-list".to_owned());
+        let spawned = thread.spawn(move || {
+            std::thread::sleep(limits::UPSTREAM_LOOK); // What changes much is asked for once.
+            *upstream.is_listing.lock().unwrap_or_else(PoisonError::into_inner) = false;
+            let ready = match &upstream.state().link {
+                Link::Up(ready) => Arc::clone(ready),
+                Link::Down | Link::Starting | Link::Ended => return,
+            };
+            let deadline = Clock::now() + limits::UPSTREAM_ANSWER_DEADLINE;
+            let prefix = &upstream.spec.prefix;
+            match list(&*ready.way.asks(), prefix, &ready.dialect, deadline) {
+                Ok((offers, turned)) => {
+                    upstream.say.event(Level::Info, "upstream_tools_changed", |line| {
+                        line.number("tools", offers.len() as u64);
+                    });
+                    upstream.tell_turned(&turned);
+                    upstream.take_offers(offers);
+                }
+                Err(text) => upstream.say.event(Level::Warn, "upstream_not_listed", |line| {
+                    line.text("error", &text);
+                }),
+            }
+        });
+        if spawned.is_err() {
+            *self.is_listing.lock().unwrap_or_else(PoisonError::into_inner) = false;
+        }
+    }
+
+    /// Ends it for good.
+    pub fn end(&self) {
+        let link = std::mem::replace(&mut self.state().link, Link::Ended);
+        self.changed.notify_all();
+        if let Link::Up(ready) = link {
+            ready.way.end();
+        }
+    }
+}
+
+impl State {
+    /// The next start waits, longer each time.
+    fn back_off(&mut self) {
+        let now = Clock::now();
+        if self.up_since.is_some_and(|since| now.since(since) >= limits::UPSTREAM_CALM) {
+            self.failures = 0;
+        }
+        let wait = limits::UPSTREAM_RETRY * (1 << self.failures.min(16));
+        self.failures = self.failures.saturating_add(1);
+        self.up_since = None;
+        self.not_before = Some(now + wait.min(limits::UPSTREAM_RETRY_MAX));
+    }
+}
+
+impl Way {
+    fn asks(&self) -> Box<dyn Asks> {
+        match self {
+            Way::Program(program) => Box::new(Arc::clone(program)),
+            Way::Web(web) => Box::new(Arc::clone(web)),
+        }
+    }
+
+    /// Has it tell when its tools are others, if it can.
+    fn listen(&self, dialect: &Dialect) {
+        if !dialect.tells_changes {
+            return;
+        }
+        match self {
+            Way::Program(program) if dialect.era() == Era::Stateless => {
+                let inbox = Arc::default();
+                program.begin(&inbox, false, |_| dialect.listen());
+            }
+            Way::Program(_) => {} // It tells without being asked.
+            Way::Web(web) => web.listen(dialect),
+        }
+    }
+
+    fn end(&self) {
+        match self {
+            Way::Program(program) => program.end(),
+            Way::Web(web) => web.end(),
+        }
+    }
+}
+
+/// Does not keep its upstream alive.
+struct Teller(Weak<Upstream>);
+
+impl News for Teller {
+    fn tools_changed(&self) {
+        if let Some(upstream) = self.0.upgrade() {
+            upstream.list_again();
+        }
+    }
+
+    fn is_over(&self) {
+        if let Some(upstream) = self.0.upgrade() {
+            upstream.is_over();
+            upstream.changed.notify_all();
+        }
+    }
+}

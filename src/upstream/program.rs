@@ -1,0 +1,425 @@
+//! An upstream that is a program: its process, and three threads that read it, write to it, and
+//! hear what it complains of.
+//!
+//! It leads a group of its own, so that Ctrl-C does not reach it behind our back and what it starts
+//! ends with it. Many requests are under way at once; what comes for one is put into its
+//! [`Inbox`]. Whoever writes never waits for it: what it does not read is kept, up to a limit, by a
+//! thread for just that. So reading never waits for writing, and both sides cannot wait for each
+//! other.
+
+use std::collections::VecDeque;
+use std::io::{self, Read, Write};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
+use serde_json::Value;
+
+use super::asks::{Asks, NoAnswer};
+use super::inbox::{Inbox, Told};
+use super::link::News;
+use super::say::Say;
+use crate::base::Instant;
+use crate::limits;
+use crate::mcp::upstream::{Asked, Exchanges, Heard, cancelled, shown};
+use crate::reactor::Clock;
+use crate::shard::{UpstreamCount, UpstreamMeter};
+use crate::trace::Level;
+use crate::wire::jsonrpc::ErrorObject;
+use crate::wire::{LineSplitter, Split};
+
+/// A process that runs, or has.
+pub(super) struct Program {
+    state: Mutex<State>,
+    ended: Condvar,
+    exchanges: Mutex<Exchanges<Arc<Inbox>>>,
+    outbox: Outbox,
+    meter: UpstreamMeter,
+    say: Arc<Say>,
+    news: Arc<dyn News>,
+}
+
+struct State {
+    /// `None`: it is waited for, and its number may be a stranger's.
+    child: Option<Child>,
+    /// How it has ended, in a sentence; what was under way knows that by then.
+    over: Option<String>,
+}
+
+/// Lines that it is still to read.
+#[derive(Default)]
+struct Outbox {
+    state: Mutex<Unsent>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Unsent {
+    lines: VecDeque<Vec<u8>>,
+    bytes: usize,
+    is_closed: bool,
+}
+
+/// Why nothing more is read.
+enum Why {
+    /// Its standard output has ended.
+    Ended,
+    Failed(io::Error),
+    TooLong,
+}
+
+/// How a program is started.
+pub(super) struct Start<'a> {
+    pub words: &'a [String],
+    pub variables: &'a [(String, String)],
+    pub hidden: &'a [String],
+}
+
+impl Program {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn spawn(
+        start: &Start<'_>,
+        meter: UpstreamMeter,
+        say: Arc<Say>,
+        news: Arc<dyn News>,
+    ) -> io::Result<Arc<Program>> {
+        let mut command = Command::new(&start.words[0]);
+        command.args(&start.words[1..]).process_group(0);
+        for name in start.hidden {
+            command.env_remove(name);
+        }
+        command.envs(start.variables.iter().map(|(name, value)| (name, value)));
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn()?;
+        let stdin = child.stdin.take().expect("it is piped");
+        let stdout = child.stdout.take().expect("it is piped");
+        let stderr = child.stderr.take().expect("it is piped");
+        let pid = child.id();
+        let program = Arc::new(Program {
+            state: Mutex::new(State { child: Some(child), over: None }),
+            ended: Condvar::new(),
+            exchanges: Mutex::default(),
+            outbox: Outbox::default(),
+            meter,
+            say,
+            news,
+        });
+        program.say.event(Level::Info, "upstream_started", |line| {
+            line.number("pid", u64::from(pid));
+        });
+        program.meter.add(UpstreamCount::Starts, 1);
+        let spawned = program.spawn_threads(stdin, stdout, stderr);
+        if spawned.is_err() {
+            let how = program.wait_for_end(&Why::Ended);
+            program.conclude(how);
+        }
+        spawned.map(|()| program)
+    }
+
+    fn spawn_threads(
+        self: &Arc<Program>,
+        stdin: ChildStdin,
+        stdout: ChildStdout,
+        stderr: ChildStderr,
+    ) -> io::Result<()> {
+        let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
+        let (writing, reading, say) = (Arc::clone(self), Arc::clone(self), Arc::clone(&self.say));
+        thread("mcp-stderr").spawn(move || hear_complaints(stderr, &say))?;
+        thread("mcp-write").spawn(move || writing.write(stdin))?;
+        thread("mcp-read").spawn(move || reading.read(stdout)).map(drop)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn exchanges(&self) -> MutexGuard<'_, Exchanges<Arc<Inbox>>> {
+        self.exchanges.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has it ended?
+    pub fn is_over(&self) -> bool {
+        self.state().over.is_some()
+    }
+
+    /// Sends a request, whose answer comes into this inbox; `asked` makes it, with its id.
+    pub fn begin(
+        &self,
+        inbox: &Arc<Inbox>,
+        is_call: bool,
+        asked: impl FnOnce(u64) -> Asked,
+    ) -> u64 {
+        let id = self.exchanges().open(Arc::clone(inbox), is_call);
+        // Whoever ends the rest has taken it from the table, or sees it there.
+        if let Some(how) = &self.state().over {
+            inbox.gone(how);
+        }
+        let mut line = Vec::new();
+        asked(id).write(&mut line, id);
+        self.send(line);
+        id
+    }
+
+    /// Nobody waits for the answer to this request any more.
+    pub fn forget(&self, id: u64) {
+        self.exchanges().close(id);
+    }
+
+    /// As [`Program::forget`], and it is told so.
+    pub fn cancel(&self, id: u64) {
+        if self.exchanges().close(id).is_some() {
+            let mut line = Vec::new();
+            cancelled(&mut line, id);
+            self.send(line);
+        }
+    }
+
+    /// Gives it a message. One that reads nothing any more is ended.
+    pub fn send(&self, mut line: Vec<u8>) {
+        line.push(b'\n');
+        let mut unsent = self.outbox.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if unsent.is_closed {
+            return;
+        }
+        if unsent.bytes + line.len() > limits::UPSTREAM_UNSENT_BYTES_MAX && unsent.bytes > 0 {
+            unsent.is_closed = true;
+            drop(unsent);
+            self.outbox.changed.notify_all();
+            self.say.event(Level::Warn, "upstream_deaf", |line| {
+                line.number("unsent_bytes_max", limits::UPSTREAM_UNSENT_BYTES_MAX as u64);
+            });
+            self.signal(Signal::KILL);
+            return;
+        }
+        unsent.bytes += line.len();
+        unsent.lines.push_back(line);
+        drop(unsent);
+        self.outbox.changed.notify_all();
+    }
+
+    /// The thread that writes.
+    fn write(&self, mut stdin: ChildStdin) {
+        loop {
+            let unsent = self.outbox.state.lock().unwrap_or_else(PoisonError::into_inner);
+            let is_idle = |unsent: &mut Unsent| unsent.lines.is_empty() && !unsent.is_closed;
+            let waited = self.outbox.changed.wait_while(unsent, is_idle);
+            let mut unsent = waited.unwrap_or_else(PoisonError::into_inner);
+            let Some(line) = unsent.lines.pop_front() else { return };
+            drop(unsent);
+            if stdin.write_all(&line).and_then(|()| stdin.flush()).is_err() {
+                self.outbox.close(); // Who reads its output sees its end, too.
+                return;
+            }
+            self.meter.add(UpstreamCount::SentBytes, line.len() as u64);
+            let mut unsent = self.outbox.state.lock().unwrap_or_else(PoisonError::into_inner);
+            unsent.bytes = unsent.bytes.saturating_sub(line.len());
+        }
+    }
+
+    /// The thread that reads.
+    fn read(&self, mut stdout: ChildStdout) {
+        let why = self.read_lines(&mut stdout);
+        drop(stdout);
+        let how = self.wait_for_end(&why);
+        self.conclude(how);
+    }
+
+    fn read_lines(&self, stdout: &mut ChildStdout) -> Why {
+        let mut splitter = LineSplitter::new(limits::UPSTREAM_MESSAGE_BYTES_MAX);
+        let mut buffer = vec![0; 64 << 10];
+        loop {
+            let count = match stdout.read(&mut buffer) {
+                Ok(0) => return Why::Ended,
+                Ok(count) => count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Why::Failed(error),
+            };
+            self.meter.add(UpstreamCount::ReceivedBytes, count as u64);
+            let mut input = &buffer[..count];
+            while let Some(split) = splitter.next(&mut input) {
+                match split {
+                    Split::Line(line) => self.hear(line),
+                    Split::TooLong => return Why::TooLong,
+                }
+            }
+        }
+    }
+
+    fn hear(&self, line: &[u8]) {
+        let heard = self.exchanges().hear(line);
+        match heard {
+            Heard::Answer(inbox, answer) => inbox.answer(answer),
+            Heard::Note(inbox, note) => inbox.put(note, line.len()),
+            Heard::Reply(reply) => self.send(reply),
+            Heard::ToolsChanged => self.news.tools_changed(),
+            Heard::Log(said) => self.say.quote(Level::Info, "upstream_said", |line| {
+                line.text("level", &shown(said["level"].as_str().unwrap_or_default()));
+                line.text("data", &shown(&text_of(&said["data"])));
+            }),
+            Heard::Ignored(why) => {
+                self.meter.add(UpstreamCount::Ignored, 1);
+                self.say.quote(Level::Debug, "upstream_ignored", |record| {
+                    record.text("why", &format!("{why:?}"));
+                    let beginning = &line[..line.len().min(256)];
+                    record.text("message", &shown(&String::from_utf8_lossy(beginning)));
+                });
+            }
+        }
+    }
+
+    /// Sees to it that nothing of it is left, and waits for it (U3): how it has ended.
+    fn wait_for_end(&self, why: &Why) -> String {
+        self.outbox.close();
+        if let Why::Ended = why {
+            self.wait_until_dead(limits::UPSTREAM_LINGER);
+        }
+        self.signal(Signal::TERM);
+        self.wait_until_dead(limits::UPSTREAM_LINGER);
+        // Whoever of its group is left now; its leader is not waited for yet, so that their number
+        // is nobody else's.
+        self.signal(Signal::KILL);
+        self.wait_until_dead(limits::UPSTREAM_GRACE);
+        let status = self.state().child.take().and_then(|mut child| child.wait().ok());
+        let ended = match status {
+            Some(status) => status.to_string(), // As `exit status: 1` or `signal: 9 (SIGKILL)`.
+            None => "how is not known".to_owned(),
+        };
+        match why {
+            Why::Ended => format!("it has ended ({ended})"),
+            Why::Failed(error) => format!("it cannot be read: {error}"),
+            Why::TooLong => {
+                let bytes_max = limits::UPSTREAM_MESSAGE_BYTES_MAX;
+                format!("it has said a line longer than {bytes_max} bytes, and was ended")
+            }
+        }
+    }
+
+    fn wait_until_dead(&self, time_max: Duration) {
+        let until = Clock::now() + time_max;
+        while self.lives() && Clock::now() < until {
+            std::thread::sleep(limits::UPSTREAM_LOOK);
+        }
+    }
+
+    /// Does its first process still run? It is not waited for here.
+    fn lives(&self) -> bool {
+        let state = self.state();
+        let Some(child) = &state.child else { return false };
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        matches!(waitid(WaitId::Pid(Pid::from_child(child)), options), Ok(None))
+    }
+
+    /// Sends a signal to its group, if its number is still its own.
+    fn signal(&self, signal: Signal) {
+        if let Some(child) = &self.state().child {
+            // An error says that there is nobody left.
+            let _ = kill_process_group(Pid::from_child(child), signal);
+        }
+    }
+
+    /// Tells everybody that it is over.
+    fn conclude(&self, how: String) {
+        self.say.event(Level::Info, "upstream_ended", |line| line.text("how", &how));
+        self.state().over = Some(how.clone());
+        self.ended.notify_all();
+        // Before those hear of it who wait: their next calls are to find a new one.
+        self.news.is_over();
+        let waiting: Vec<Arc<Inbox>> = self.exchanges().close_all().collect();
+        waiting.iter().for_each(|inbox| inbox.gone(&how));
+    }
+
+    /// Ends it in order: its standard input ends; if that is not enough, it is told to, and killed.
+    pub fn end(&self) {
+        self.outbox.close();
+        // What nobody takes any more does not hold the reading up.
+        let waiting: Vec<Arc<Inbox>> = self.exchanges().close_all().collect();
+        waiting.iter().for_each(|inbox| {
+            inbox.gone("the server that asks it ends");
+        });
+        if self.wait_over(limits::UPSTREAM_GRACE) {
+            return;
+        }
+        self.signal(Signal::TERM);
+        if self.wait_over(limits::UPSTREAM_LINGER) {
+            return;
+        }
+        self.signal(Signal::KILL);
+        self.wait_over(limits::UPSTREAM_GRACE);
+    }
+
+    fn wait_over(&self, time_max: Duration) -> bool {
+        let is_running = |state: &mut State| state.over.is_none();
+        let waited = self.ended.wait_timeout_while(self.state(), time_max, is_running);
+        let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        state.over.is_some()
+    }
+}
+
+impl Asks for Arc<Program> {
+    fn ask(
+        &self,
+        asked: &Asked,
+        deadline: Instant,
+    ) -> Result<Result<Value, ErrorObject>, NoAnswer> {
+        let inbox = Arc::new(Inbox::default());
+        let id = self.begin(&inbox, false, |_| asked.clone());
+        let told = inbox.take(Some(deadline));
+        self.forget(id);
+        match told {
+            Told::Answer(answer) => Ok(answer),
+            Told::Gone(how) => Err(NoAnswer::Gone(how)),
+            Told::Late | Told::Stopped | Told::Note(_) => Err(NoAnswer::Late),
+        }
+    }
+
+    fn tell(&self, message: Vec<u8>) -> Result<(), String> {
+        self.send(message);
+        Ok(())
+    }
+}
+
+impl Outbox {
+    fn close(&self) {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).is_closed = true;
+        self.changed.notify_all();
+    }
+}
+
+/// The thread that hears what a program complains of: lines for the log.
+fn hear_complaints(mut stderr: ChildStderr, say: &Say) {
+    let mut splitter = LineSplitter::new(limits::UPSTREAM_STDERR_BYTES_MAX);
+    let mut buffer = vec![0; 8 << 10];
+    let tell = |text: &[u8]| {
+        say.quote(Level::Info, "upstream_stderr", |line| {
+            line.text("text", &shown(&String::from_utf8_lossy(text)));
+        });
+    };
+    loop {
+        let count = match stderr.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(count) => count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(_) => break,
+        };
+        let mut input = &buffer[..count];
+        while let Some(split) = splitter.next(&mut input) {
+            match split {
+                Split::Line(line) => tell(line),
+                Split::TooLong => tell(b"(a line that is too long)"),
+            }
+        }
+    }
+    if let Some(line) = splitter.end() {
+        tell(line);
+    }
+}
+
+/// Texts as they are, all else as JSON.
+fn text_of(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}

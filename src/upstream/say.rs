@@ -1,0 +1,64 @@
+//! What the log is told of an upstream: as much as it may fill of it, and how much it was not told.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::base::Instant;
+use crate::limits;
+use crate::reactor::Clock;
+use crate::shard::Log;
+use crate::trace::Level;
+use crate::trace::log::Line;
+
+/// The way into the log for one upstream.
+#[derive(Debug)]
+pub(super) struct Say {
+    log: Log,
+    upstream: String,
+    second: Mutex<Second>,
+}
+
+/// What was told since then.
+#[derive(Debug, Default)]
+struct Second {
+    since: Option<Instant>,
+    told: u32,
+    untold: u64,
+}
+
+impl Say {
+    pub fn new(log: Log, upstream: &str) -> Say {
+        Say { log, upstream: upstream.to_owned(), second: Mutex::default() }
+    }
+
+    /// Something has happened that an upstream cannot make happen as often as it likes.
+    pub fn event(&self, level: Level, event: &str, fill: impl FnOnce(&mut Line<'_>)) {
+        self.log.announce(Clock::wall_us(), level, event, |line| {
+            line.text("upstream", &self.upstream);
+            fill(line);
+        });
+    }
+
+    /// Something that it says itself.
+    pub fn quote(&self, level: Level, event: &str, fill: impl FnOnce(&mut Line<'_>)) {
+        if !self.log.takes(level) {
+            return;
+        }
+        let mut second = self.second.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Clock::now();
+        if second.since.is_none_or(|since| now.since(since) >= Duration::from_secs(1)) {
+            let untold = std::mem::take(&mut second.untold);
+            (second.since, second.told) = (Some(now), 0);
+            if untold > 0 {
+                self.event(Level::Warn, "upstream_untold", |line| line.number("records", untold));
+            }
+        }
+        if second.told >= limits::UPSTREAM_RECORDS_PER_S {
+            second.untold += 1;
+            return;
+        }
+        second.told += 1;
+        drop(second);
+        self.event(level, event, fill);
+    }
+}

@@ -1,0 +1,103 @@
+//! A model that misbehaves: what comes of it, for the user and for his exit code.
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::parts::{deltas, of_lines, places, read};
+use crate::run::asking;
+use crate::scripted::Model;
+
+/// Exit code, parts and what was told of a run with this task.
+fn run(model: &Model, task: &str) -> (Option<i32>, Vec<Value>, String) {
+    let arguments = ["--format", "ndjson", "--max-steps", "4"];
+    let output = asking(model, &arguments, task).output().unwrap();
+    let parts = read(&of_lines(std::str::from_utf8(&output.stdout).unwrap()));
+    (output.status.code(), parts, String::from_utf8(output.stderr).unwrap())
+}
+
+fn end(parts: &[Value]) -> &Value {
+    parts.last().expect("there are parts")
+}
+
+#[test]
+fn what_can_be_tried_again_is() {
+    let model = Model::of("misbehaves.toml");
+    for task in ["a quota", "an overload"] {
+        let (code, parts, told) = run(&model, task);
+        assert_eq!(code, Some(0), "{task}: {told}");
+        assert_eq!(deltas(&parts, "TextDelta", 1), "The second time it goes well.");
+        let duration_us = end(&parts)["final_state"]["duration_us"].as_u64().unwrap();
+        if task == "a quota" {
+            assert!(duration_us >= 1_000_000, "Retry-After is a second: {duration_us}");
+        }
+        let asked: Vec<String> = model.requests.try_iter().collect();
+        assert_eq!(asked.len(), 2, "{asked:?}");
+    }
+}
+
+#[test]
+fn what_can_not_be_tried_again_fails_once_and_says_why() {
+    let model = Model::of("misbehaves.toml");
+    for (task, words, is_begun) in [
+        ("a key", "that is no key", false),
+        ("a sentence", "overloaded", true),
+        ("a cut", "", true),
+        ("a frame", "", true),
+        ("an end", "", true),
+        ("nonsense", "", true),
+    ] {
+        let (code, parts, told) = run(&model, task);
+        assert_eq!(code, Some(1), "{task}: {told}");
+        assert_eq!(end(&parts)["type"], "ExecutionFailed", "{task}");
+        let message = end(&parts)["error"]["message"].as_str().unwrap();
+        assert!(message.contains(words) && told.contains(message), "{task}: {message} | {told}");
+        assert_eq!(!deltas(&parts, "TextDelta", 1).is_empty(), is_begun, "{task}");
+        // The step that had begun is closed, once, and the run is over, once.
+        assert_eq!(places(&parts, "StepCompleted").len(), 1, "{task}");
+        let asked: Vec<String> = model.requests.try_iter().collect();
+        assert_eq!(asked.len(), 1, "{task}: {asked:?}");
+    }
+}
+
+#[test]
+fn arguments_that_are_none_reach_no_tool_and_the_model_is_told() {
+    let model = Model::of("misbehaves.toml");
+    let (code, parts, told) = run(&model, "arguments");
+    assert_eq!(code, Some(0), "{told}");
+    assert_eq!(places(&parts, "ToolCallFailed").len(), 2);
+    assert_eq!(places(&parts, "ToolOutputChunk").len(), 0);
+    let completed = places(&parts, "ToolCallArgsCompleted");
+    let cut = completed.into_iter().find(|at| parts[*at]["tool_name"] == "search_files");
+    let invalid = &parts[cut.unwrap()];
+    assert_eq!(invalid["invalid_arguments"], "{\"pattern\": \"x", "{invalid}");
+    assert!(deltas(&parts, "TextDelta", 2).starts_with("I was told: "));
+}
+
+#[test]
+fn a_call_that_the_models_limit_has_cut_reaches_no_tool() {
+    let model = Model::of("misbehaves.toml");
+    let (_, parts, _) = run(&model, "a length");
+    assert_eq!(places(&parts, "ToolCallFailed").len(), 1);
+    assert_eq!(places(&parts, "ToolOutputChunk").len(), 0);
+}
+
+#[test]
+fn a_silent_model_is_hung_up_on_when_the_user_has_had_enough() {
+    let model = Model::of("misbehaves.toml");
+    let mut command = asking(&model, &["--format", "ndjson"], "silence");
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let child = child.unwrap();
+    model.requests.recv_timeout(Duration::from_secs(60)).unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    let pid = child.id().to_string();
+    assert!(
+        std::process::Command::new("kill").args(["-s", "INT", &pid]).status().unwrap().success()
+    );
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let parts = read(&of_lines(std::str::from_utf8(&output.stdout).unwrap()));
+    assert_eq!(deltas(&parts, "TextDelta", 1), "one moment ");
+    assert_eq!(end(&parts)["type"], "ExecutionCancelled");
+}

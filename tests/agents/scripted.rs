@@ -1,0 +1,56 @@
+//! `streamdoor model-script` as a process.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+
+/// A model on a port of the kernel's choice. It ends with this value.
+pub struct Model {
+    child: Child,
+    /// `http://127.0.0.1:PORT/v1`
+    pub base_url: String,
+    /// A line for each request.
+    pub requests: Receiver<String>,
+}
+
+impl Model {
+    /// One that follows a script of the project's own.
+    pub fn of(name: &str) -> Model {
+        Model::start(format!("{}/tools/model-scripts/{name}", env!("CARGO_MANIFEST_DIR")).into())
+    }
+
+    /// One that follows this script.
+    pub fn following(name: &str, script: &str) -> Model {
+        let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+        let path = folder.join(format!("agents-{name}-{}.toml", std::process::id()));
+        fs::write(&path, script).unwrap();
+        let model = Model::start(path.clone());
+        fs::remove_file(path).unwrap();
+        model
+    }
+
+    fn start(script: PathBuf) -> Model {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_streamdoor"));
+        command.args(["model-script", "--listen", "127.0.0.1:0"]).arg(script);
+        let mut child =
+            command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+        let mut first = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut first).unwrap();
+        let base_url = first.trim().rsplit_once(" at ").expect("it says where").1.to_owned();
+        let log = BufReader::new(child.stderr.take().unwrap()).lines();
+        let (sender, requests) = channel();
+        std::thread::spawn(move || {
+            log.map_while(Result::ok).for_each(|line| drop(sender.send(line)));
+        });
+        Model { child, base_url, requests }
+    }
+}
+
+impl Drop for Model {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

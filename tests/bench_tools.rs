@@ -1,0 +1,163 @@
+//! The scripts around the benchmarks, as far as they need no build: plots are drawn from what a run
+//! writes, summaries from its lines, and every workload of `tools/perf` is one that `bench` takes.
+#![cfg(all(feature = "cli", feature = "server"))]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+fn tool(name: &str) -> PathBuf {
+    let root = std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo says where its package is");
+    Path::new(&root).join("tools").join(name)
+}
+
+fn run(command: &mut Command) -> String {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    assert!(output.status.success(), "{command:?}: {output:?}");
+    String::from_utf8(output.stdout).expect("output is UTF-8")
+}
+
+fn bench(words: &str) -> String {
+    run(Command::new(env!("CARGO_BIN_EXE_bench")).args(words.split_whitespace()))
+}
+
+fn is_there(program: &str) -> bool {
+    let found: std::io::Result<Output> = Command::new(program).arg("--version").output();
+    let is_there = found.is_ok_and(|output| output.status.success());
+    if !is_there {
+        println!("not run: {program} is not installed");
+    }
+    is_there
+}
+
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let name = format!("streamdoor-tools-{name}-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Of an SVG: how many lines are drawn. Each of their points is in the picture.
+fn line_count(svg: &str) -> usize {
+    assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n"), "{svg}");
+    let lines: Vec<&str> = svg.split("<polyline points=\"").skip(1).collect();
+    for line in &lines {
+        let points = line.split('"').next().expect("there is a first");
+        for point in points.split(' ') {
+            let (x, y) = point.split_once(',').expect("a point has two numbers");
+            let (x, y): (f64, f64) = (x.parse().unwrap(), y.parse().unwrap());
+            assert!((0.0..=900.0).contains(&x) && (0.0..=480.0).contains(&y), "{point} in {svg}");
+        }
+    }
+    lines.len()
+}
+
+#[test]
+fn a_record_is_drawn_and_summarised() {
+    if !is_there("python3") {
+        return;
+    }
+    let folder = Folder::new("record");
+    let mut lines = String::new();
+    for (implementation, factor) in [("streamdoor", 1), ("floor", 2)] {
+        let out = folder.0.join("histograms/inline-3").join(implementation);
+        let words = format!(
+            "fanout --smoke --impl {implementation} --subscribers 3 --seed {factor} --json \
+             --out {}",
+            out.display()
+        );
+        let line = bench(&words);
+        let line = line.strip_prefix('{').expect("a line of JSON");
+        lines += &format!("{{\"cell\":\"inline-3\",\"round\":1,{line}");
+    }
+    fs::write(folder.0.join("raw.jsonl"), lines).unwrap();
+    let plots = run(Command::new(tool("bench-plots")).arg(&folder.0));
+    assert_eq!(plots.lines().count(), 1, "{plots}");
+    fs::write(folder.0.join("plots.md"), &plots).unwrap();
+    let svg = |kind: &str| {
+        fs::read_to_string(folder.0.join(format!("plots/inline-3-{kind}.svg"))).expect("drawn")
+    };
+    assert_eq!(line_count(&svg("percentiles")), 2, "one for each implementation");
+    assert_eq!(line_count(&svg("time")), 4, "p50 and p99 of each");
+    let summary = Command::new(tool("bench-summary"))
+        .args([folder.0.as_os_str(), "tools/bench fanout".as_ref(), "abc".as_ref()])
+        .output()
+        .expect("python3 is there");
+    let summary = String::from_utf8(summary.stdout).unwrap();
+    assert!(summary.contains("## inline-3: inline, 3 subscribers, 100 B, 2,000 chunks/s"));
+    assert!(summary.contains("| streamdoor | ") && summary.contains("| floor | "), "{summary}");
+    let readme = fs::read_to_string(folder.0.join("README.md")).unwrap();
+    assert!(readme.contains("revision: abc") && readme.contains("plots/inline-3-time.svg"));
+}
+
+/// The numbers are made up: a cost that grows by a half, and 2 KiB for each.
+#[test]
+fn curves_show_growth_and_the_slope_of_memory() {
+    if !is_there("python3") {
+        return;
+    }
+    let folder = Folder::new("curves");
+    let line = |count: u64, cost_ns: f64| {
+        format!(
+            r#"{{"cell":"scale-closures-{count}","round":1,"bench":"fanout","impl":"streamdoor",
+            "mode":"inline","subscribers":{count},"size_bytes":100,"rate":"max","touch":"none",
+            "duration_s":1.0,"warmup_s":0.1,"chunks_per_s":1.0,"deliveries_per_s":{},
+            "preemptions":0,"memory_kib":{},"machine":"none; idle: none"}}"#,
+            1e9 / cost_ns,
+            10_000 + 2 * count
+        )
+        .replace('\n', "")
+            + "\n"
+    };
+    let lines = [line(10, 20.0), line(100, 22.0), line(10_000, 30.0)].concat();
+    fs::write(folder.0.join("raw.jsonl"), lines).unwrap();
+    let summary = run(Command::new(tool("bench-summary")).arg(&folder.0).args(["scale", "abc"]));
+    let verdict =
+        "- streamdoor: at most 1.50 × from 10 to 10,000 (within 1.5); memory 2.00 KiB each";
+    assert!(summary.contains(verdict), "{summary}");
+    assert!(summary.contains("| streamdoor | 100 | 22.0 | 1.10 | 10.0 |"), "{summary}");
+}
+
+#[test]
+fn every_workload_is_one_that_bench_takes() {
+    let is_alone = std::thread::available_parallelism().is_ok_and(|count| count.get() < 2);
+    if !is_there("python3") || is_alone {
+        return;
+    }
+    let help = run(Command::new(tool("perf")).arg("--help"));
+    let line = help.lines().find(|line| line.trim_start().starts_with("WORKLOAD ")).unwrap();
+    let names = line.split_whitespace().skip(1).map(|name| name.trim_end_matches([',', ':']));
+    let names: Vec<&str> = names.take_while(|name| *name != "streamdoor").collect();
+    assert!(names.len() > 5, "{help}");
+    for name in names.into_iter().filter(|name| cfg!(feature = "agent") || *name != "agent") {
+        let words = run(Command::new(tool("perf")).args(["--words", name]));
+        let text = bench(&format!("{} --smoke", words.trim_end()));
+        assert!(text.contains("machine "), "{name}: {text}");
+    }
+    let unknown = Command::new(tool("perf")).arg("nothing").output().unwrap();
+    assert_eq!(unknown.status.code(), Some(2), "{unknown:?}");
+}
+
+#[test]
+fn every_path_of_the_benchmarks_has_cells() {
+    if !is_there("python3") || !is_there("bash") {
+        return;
+    }
+    for path in ["fanout", "door", "serve", "mcp", "agent", "scale", "overload"] {
+        let cells = run(Command::new(tool("bench")).args([path, "--list"]));
+        assert!(cells.lines().all(|line| line.split_whitespace().count() > 1), "{cells}");
+        assert!(cells.contains("streamdoor"), "{cells}");
+    }
+    let unknown = Command::new(tool("bench")).arg("nothing").output().unwrap();
+    assert_eq!(unknown.status.code(), Some(2), "{unknown:?}");
+}

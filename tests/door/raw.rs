@@ -1,0 +1,127 @@
+//! A door without the library: the connection, the grant, the descriptors; and memory that other
+//! processes share, word by word, with whatever rights the kernel gives.
+
+use std::io::{self, IoSliceMut, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use memmap2::{MmapOptions, MmapRaw, UncheckedAdvice};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use serde_json::Value;
+
+/// What was granted: its line, its first document, its descriptors (ring, control page, page).
+pub struct Grant {
+    pub line: UnixStream,
+    pub document: Value,
+    pub descriptors: Vec<OwnedFd>,
+}
+
+/// Asks for a door. `token`: who asks, of a server that wants to know.
+///
+/// # Errors
+/// The answer, if that is a refusal; or how far it came.
+pub fn ask(path: &Path, target: &str, body: &str, token: Option<&str>) -> Result<Grant, String> {
+    let mut stream = UnixStream::connect(path).map_err(|error| error.to_string())?;
+    let length = body.len();
+    let token = token.map_or(String::new(), |token| format!("Authorization: Bearer {token}\r\n"));
+    write!(
+        stream,
+        "POST {target} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n{token}\
+         Content-Length: {length}\r\n\r\n{body}"
+    )
+    .map_err(|error| error.to_string())?;
+    let (mut bytes, mut descriptors) = (Vec::new(), Vec::new());
+    loop {
+        let count = receive(&stream, &mut bytes, &mut descriptors).unwrap_or(0);
+        let text = String::from_utf8_lossy(&bytes);
+        let grant = text.lines().find(|line| line.starts_with("{\"door\":1"));
+        if let (Some(grant), 3) = (grant, descriptors.len())
+            && text.ends_with("\r\n")
+        {
+            let document = serde_json::from_str(grant).unwrap();
+            return Ok(Grant { line: stream, document, descriptors });
+        }
+        let is_refused = !text.starts_with("HTTP/1.1 200") && text.contains("\r\n\r\n{");
+        if is_refused || count == 0 {
+            return Err(text.into_owned());
+        }
+    }
+}
+
+/// Takes what has come: bytes and descriptors.
+pub fn receive(
+    stream: &UnixStream,
+    bytes: &mut Vec<u8>,
+    descriptors: &mut Vec<OwnedFd>,
+) -> io::Result<usize> {
+    let mut piece = [0; 4_096];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut pieces = [IoSliceMut::new(&mut piece)];
+    let count = recvmsg(stream, &mut pieces, &mut control, RecvFlags::CMSG_CLOEXEC)?.bytes;
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(all) = message {
+            descriptors.extend(all);
+        }
+    }
+    bytes.extend_from_slice(&piece[..count]);
+    Ok(count)
+}
+
+/// A file that is mapped as a whole, and shared.
+pub struct Memory {
+    map: MmapRaw,
+}
+
+impl Memory {
+    pub fn writable(file: impl AsFd) -> io::Result<Memory> {
+        let map = MmapOptions::new().map_raw(file.as_fd().as_raw_fd())?;
+        Ok(Memory { map })
+    }
+
+    pub fn readable(file: impl AsFd) -> io::Result<Memory> {
+        let map = MmapOptions::new().map_raw_read_only(file.as_fd().as_raw_fd())?;
+        Ok(Memory { map })
+    }
+
+    pub fn word_count(&self) -> usize {
+        self.map.len() / 8
+    }
+
+    fn word(&self, number: usize) -> *mut u64 {
+        assert!(number < self.word_count());
+        // SAFETY: inside of the mapping: it was just checked.
+        unsafe { self.map.as_mut_ptr().cast::<u64>().add(number) }
+    }
+
+    pub fn load(&self, number: usize) -> u64 {
+        // SAFETY: it is mapped for reading and aligned; others write whole words.
+        unsafe { self.word(number).read_volatile() }
+    }
+
+    /// For what was mapped for writing.
+    pub fn store(&self, number: usize, value: u64) {
+        // SAFETY: as in `load`; that others see it at any moment is the point.
+        unsafe { self.word(number).write_volatile(value) }
+    }
+
+    /// A copy of all of it.
+    pub fn bytes(&self) -> Vec<u8> {
+        (0..self.word_count()).flat_map(|number| self.load(number).to_ne_bytes()).collect()
+    }
+
+    /// Takes the pages out of the file, as far as the kernel lets it.
+    pub fn remove_pages(&self) -> io::Result<()> {
+        // SAFETY: what is gone reads as zero, which is as good a word as any.
+        unsafe { self.map.unchecked_advise(UncheckedAdvice::Remove) }
+    }
+
+    /// Asks for the right to write what was mapped for reading.
+    pub fn make_writable(file: impl AsFd) -> io::Result<()> {
+        // SAFETY: nothing is read through it.
+        let map = unsafe { MmapOptions::new().map(file.as_fd().as_raw_fd())? };
+        map.make_mut().map(drop)
+    }
+}

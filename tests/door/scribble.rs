@@ -1,0 +1,195 @@
+//! What hostile processes write into memory that they share, where it may hurt: nonsense, numbers
+//! at the ends of their ranges, and above all numbers that could be true and are not, for a moment
+//! or for good.
+//!
+//! The word numbers are those of `src/memory/layout.rs`, `control.rs`, `reader_page.rs` and
+//! `owner.rs`, said once more: who attacks has read them, and has none of our checks.
+
+use streamdoor::base::Random;
+
+use crate::raw::Memory;
+
+const SLOT_COUNT: usize = 3;
+const DATA_BYTES: usize = 4;
+const GENERATION: usize = 16;
+const TAIL_SEQ: usize = 17;
+const HEAD_SEQ: usize = 32;
+const RING_TOTAL_BYTES: usize = 33;
+const TAIL_TOTALS: usize = 48;
+const DESCRIPTORS: usize = 128;
+const DESCRIPTOR_WORDS: usize = 8;
+// Words of a descriptor.
+const SEQ: usize = 0;
+const POSITION: usize = 1;
+const TOTAL_BYTES: usize = 2;
+const MONO_NS: usize = 3;
+const META: usize = 4;
+const OFFSET: usize = 5;
+/// Of a producer's page: what is expected, how it ended, progress, its name and version, who owns
+/// it and whether it waits.
+const PAGE_WORDS: [usize; 18] =
+    [17, 18, 32, 33, 34, 48, 49, 80, 112, 113, 114, 115, 116, 117, 280, 281, 288, 289];
+/// Of a reader's page: cursor, asleep, missed (chunks, bytes), left, its name and version.
+const READER_WORDS: [usize; 7] = [0, 1, 2, 3, 4, 8, 9];
+const OWNER_DIED: u64 = 0x4000_0000;
+
+/// Whoever scribbles.
+pub struct Scribbler {
+    pub random: Random,
+}
+
+/// A ring and how far its hostile writer has come in being believed.
+pub struct Forger {
+    next_seq: u64,
+    position: u64,
+    total_bytes: u64,
+}
+
+impl Scribbler {
+    pub fn new(seed: u64) -> Scribbler {
+        Scribbler { random: Random::new(seed) }
+    }
+
+    /// Something for a word in which `there` stands: mostly what could stand there, and is wrong.
+    fn value(&mut self, there: u64) -> u64 {
+        let step = self.random.between(1, 3);
+        let shift = self.random.below(64);
+        let drawn = self.random.next_u64();
+        match self.random.below(16) {
+            0 => drawn,
+            1 => drawn >> shift,
+            2 => 0,
+            3 => 1,
+            4 => u64::MAX - step,
+            5 => u64::MAX,
+            6 => 1 << shift,
+            7 => i64::MAX as u64 + step,
+            8 => u64::from(u32::MAX) + step - 2,
+            9 | 10 => there.wrapping_add(step),
+            11 | 12 => there.wrapping_sub(step),
+            13 => there.wrapping_add(drawn % 4_096),
+            14 => there / 2,
+            _ => OWNER_DIED | (drawn & 0xFFFF),
+        }
+    }
+
+    /// Any word.
+    pub fn anywhere(&mut self, memory: &Memory) {
+        let word = self.random.below(memory.word_count() as u64) as usize;
+        let value = self.value(memory.load(word));
+        memory.store(word, value);
+    }
+
+    /// One of these words; now and then it goes back and forth between two values, for who looks
+    /// twice.
+    fn one_of(&mut self, memory: &Memory, words: &[usize]) {
+        let word = words[self.random.below(words.len() as u64) as usize];
+        let there = memory.load(word);
+        let value = self.value(there);
+        if self.random.chance(1, 4) {
+            for _ in 0..self.random.below(200) {
+                memory.store(word, value);
+                memory.store(word, there);
+            }
+        }
+        memory.store(word, value);
+    }
+
+    pub fn reader_page(&mut self, page: &Memory) {
+        match self.random.chance(1, 8) {
+            true => self.anywhere(page),
+            false => self.one_of(page, &READER_WORDS),
+        }
+    }
+
+    pub fn producer_page(&mut self, page: &Memory) {
+        match self.random.chance(1, 8) {
+            true => self.anywhere(page),
+            false => self.one_of(page, &PAGE_WORDS),
+        }
+    }
+
+    /// The words that are looked at with each chunk, or any.
+    pub fn ring(&mut self, ring: &Memory) {
+        if self.random.chance(1, 4) {
+            return self.anywhere(ring);
+        }
+        let descriptor = DESCRIPTORS + DESCRIPTOR_WORDS * (self.random.below(16) as usize);
+        let words = [
+            SLOT_COUNT,
+            DATA_BYTES,
+            GENERATION,
+            TAIL_SEQ,
+            HEAD_SEQ,
+            RING_TOTAL_BYTES,
+            TAIL_TOTALS,
+            TAIL_TOTALS + 1,
+            descriptor + SEQ,
+            descriptor + POSITION,
+            descriptor + TOTAL_BYTES,
+            descriptor + META,
+            descriptor + OFFSET,
+        ];
+        self.one_of(ring, &words);
+    }
+
+    /// A sleeper that wakes, sleeps again, and asks to be looked at, faster than anybody answers.
+    pub fn sleep_and_wake(&mut self, page: &Memory, times: u64) {
+        for time in 0..self.random.below(times) {
+            page.store(READER_WORDS[1], [0, 2, time << 1 | 1, u64::MAX][time as usize % 4]);
+        }
+    }
+
+    /// A cursor like that of an honest reader, which may be a little ahead of it.
+    pub fn creep(&mut self, page: &Memory) {
+        let cursor = page.load(READER_WORDS[0]);
+        let step = if self.random.chance(1, 50) { self.random.below(3) } else { 0 };
+        page.store(READER_WORDS[0], cursor.wrapping_add(step));
+    }
+}
+
+impl Forger {
+    pub fn new() -> Forger {
+        Forger { next_seq: 1, position: 0, total_bytes: 0 }
+    }
+
+    /// Publishes a chunk as an honest writer does, but that perhaps (`1 in odds`) one thing about
+    /// it is wrong.
+    pub fn publish(&mut self, ring: &Memory, scribbler: &mut Scribbler, now_ns: u64, odds: u64) {
+        let random = &mut scribbler.random;
+        // What it was given, and not what it has written there since.
+        let bytes = ring.word_count() as u64 * 8;
+        let (slot_count, data_bytes) = (bytes / 256, bytes / 4 * 3 - 1_024);
+        let length = random.below(data_bytes / 8);
+        let padded = length.next_multiple_of(8).max(8);
+        let offset = self.position % data_bytes;
+        if offset + padded > data_bytes {
+            self.position += data_bytes - offset;
+        }
+        let offset = self.position % data_bytes;
+        self.total_bytes += length;
+        let descriptor = DESCRIPTORS + DESCRIPTOR_WORDS * (self.next_seq % slot_count) as usize;
+        let mut words = [0; 6];
+        words[SEQ] = self.next_seq;
+        words[POSITION] = self.position;
+        words[TOTAL_BYTES] = self.total_bytes;
+        words[MONO_NS] = now_ns;
+        words[META] = length | random.below(2) << 32 | random.below(4) << 40;
+        words[OFFSET] = offset;
+        let (mut head_seq, mut total_bytes) = (self.next_seq, self.total_bytes);
+        if random.chance(1, odds) {
+            let wrong = random.below(8) as usize;
+            match wrong {
+                6 => head_seq = scribbler.value(head_seq),
+                7 => total_bytes = scribbler.value(total_bytes),
+                word => words[word] = scribbler.value(words[word]),
+            }
+        }
+        for word in [POSITION, TOTAL_BYTES, MONO_NS, META, OFFSET, SEQ] {
+            ring.store(descriptor + word, words[word]);
+        }
+        ring.store(RING_TOTAL_BYTES, total_bytes);
+        ring.store(HEAD_SEQ, head_seq);
+        (self.next_seq, self.position) = (self.next_seq + 1, self.position + padded);
+    }
+}

@@ -1,0 +1,193 @@
+//! The kernel gives no more shared memory, descriptors or address space: a clear error, nobody is
+//! killed, everything else goes on, and so does what was refused when there is some again.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use rustix::fs::{FallocateFlags, fallocate};
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
+use serde_json::{Value, json};
+use streamdoor::base::ExecutionId;
+use streamdoor::client::ExecuteOptions;
+use streamdoor::door::{ProduceOptions, ReadOptions};
+use streamdoor::engine::{Hold, Outcome, Policy};
+use streamdoor::memory::named::name_of;
+
+use crate::house::{FAR, House, Told, slow_bytes};
+use crate::raw;
+
+/// A server whose /dev/shm is its own and takes so much; `None` if we cannot give it that.
+fn with_own_shm(bytes: u32, arguments: &[&str]) -> Option<House> {
+    let script = format!("mount -t tmpfs -o size={bytes} tmpfs /dev/shm || exit 99; exec \"$@\"");
+    let launcher = ["unshare", "-m", "sh", "-c", &script, "sh"].map(str::to_owned);
+    let tried = Command::new(&launcher[0]).args(&launcher[1..]).arg("true").output();
+    if !tried.is_ok_and(|output| output.status.success()) {
+        println!("not run: no file system can be mounted here (that takes unshare, and root)");
+        return None;
+    }
+    Some(House::within(&launcher, arguments))
+}
+
+/// A file of that server's /dev/shm.
+fn in_shm(house: &House, name: &str) -> PathBuf {
+    let its_root = Path::new("/proc").join(house.process_id().to_string()).join("root");
+    its_root.join("dev").join("shm").join(name)
+}
+
+/// Takes all that is left of its /dev/shm.
+fn fill(house: &House) {
+    let mut filler = File::create(in_shm(house, "filler")).unwrap();
+    for piece in [&[7; 4_096][..], &[7; 1]] {
+        while filler.write_all(piece).is_ok() {}
+    }
+}
+
+fn endless() -> Value {
+    json!({"chunks": 400, "delay_ms": 1, "chunk_size": 300})
+}
+
+fn execute(house: &House) -> ExecutionId {
+    let hold = Some(Hold::UntilRead { deadline: FAR });
+    let options = ExecuteOptions { hold, ..ExecuteOptions::default() };
+    house.execute("slow_data_processor", &endless(), &options)
+}
+
+fn is_all(told: &Told) -> bool {
+    told.bytes == slow_bytes(400, 300) && told.outcome() == Some(Outcome::Completed)
+}
+
+/// Somebody else reads and produces here as ever.
+fn goes_on(house: &House) {
+    let over_http = Told::over_http(&house.client, execute(house), Policy::Block);
+    assert!(is_all(&over_http), "{:?}", over_http.state);
+    let block = ReadOptions { policy: Some(Policy::Block), ..ReadOptions::default() };
+    let door = house.door();
+    let mut reader = door.run("slow_data_processor", &endless(), &block).unwrap();
+    assert!(is_all(&Told::of(&mut reader)));
+    let mut writer = door.produce("another", &ProduceOptions::default()).unwrap();
+    let mut reader = door.read(&writer.execution().to_string(), &block).unwrap();
+    writer.send(b"as ever").unwrap();
+    writer.complete().unwrap();
+    assert_eq!(Told::of(&mut reader).bytes, b"as ever");
+}
+
+#[test]
+fn on_a_full_dev_shm_there_are_no_names_and_all_else_goes_on() {
+    let Some(house) = with_own_shm(512 << 10, &["--named-doors"]) else { return };
+    fill(&house);
+    goes_on(&house);
+    let record = house.record("named_door_refused");
+    let reason = record["reason"].as_str().unwrap();
+    println!("{reason}");
+    assert!(reason.contains("No space left"), "{reason}");
+    assert_eq!(house.metric("streamdoor_named_doors_refused_total"), 3);
+    std::fs::remove_file(in_shm(&house, "filler")).unwrap();
+    let id = execute(&house);
+    assert!(in_shm(&house, &name_of(id)).exists(), "there is room again");
+    assert!(is_all(&Told::over_http(&house.client, id, Policy::Block)));
+}
+
+#[test]
+fn who_takes_the_pages_of_a_named_ring_on_a_full_dev_shm_kills_nobody() {
+    let Some(house) = with_own_shm(1 << 20, &["--named-doors"]) else { return };
+    let id = execute(&house);
+    let file = File::options().write(true).open(in_shm(&house, &name_of(id))).unwrap();
+    let bytes = file.metadata().unwrap().len();
+    let told = std::thread::scope(|scope| {
+        let told = scope.spawn(|| Told::over_http(&house.client, id, Policy::Block));
+        house.until("it runs", || house.metric("streamdoor_chunks_published_total") > 5);
+        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        fallocate(&file, hole, 0, bytes).unwrap();
+        fill(&house); // What is written there now has no page to go to: SIGBUS.
+        told.join().unwrap()
+    });
+    assert!(is_all(&told), "{:?}", told.state);
+    house.record("named_door_lost");
+    assert_eq!(house.metric("streamdoor_named_doors_lost_total"), 1);
+    goes_on(&house);
+}
+
+/// What a process may have of something.
+struct Limit {
+    pid: Pid,
+    resource: Resource,
+    before: Rlimit,
+}
+
+impl Limit {
+    fn set(house: &House, resource: Resource, value: u64) -> Limit {
+        let pid = Pid::from_raw(house.process_id() as i32).unwrap();
+        let maximum = getrlimit(resource).maximum; // Its own is ours, inherited.
+        let before = prlimit(Some(pid), resource, Rlimit { current: Some(value), maximum });
+        Limit { pid, resource, before: before.unwrap() }
+    }
+}
+
+impl Drop for Limit {
+    fn drop(&mut self) {
+        let _ = prlimit(Some(self.pid), self.resource, Rlimit { ..self.before });
+    }
+}
+
+fn descriptors(house: &House) -> Vec<u64> {
+    let links = std::fs::read_dir(format!("/proc/{}/fd", house.process_id())).unwrap();
+    links.map(|link| link.unwrap().file_name().to_str().unwrap().parse().unwrap()).collect()
+}
+
+/// The number of the descriptor that is opened when so many more have been, once it has closed
+/// those of connections that are gone.
+fn descriptor_behind(house: &House, count: usize) -> u64 {
+    let mut taken = descriptors(house);
+    house.until("it closes no more", || {
+        std::thread::sleep(Duration::from_millis(100));
+        let before = std::mem::replace(&mut taken, descriptors(house));
+        before == taken
+    });
+    (0..).filter(|number| !taken.contains(number)).nth(count).unwrap()
+}
+
+fn address_space(house: &House) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", house.process_id())).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmSize:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
+}
+
+#[test]
+fn where_the_kernel_gives_no_memory_a_door_is_refused_and_all_else_goes_on() {
+    let house = House::new(&["--doors-max", "64"]);
+    goes_on(&house);
+    let path = house.path();
+    let running = execute(&house).to_string();
+    let produce = ("/v1/door/executions".to_owned(), r#"{"name":"x","ring_bytes":1048576}"#);
+    let read = (format!("/v1/executions/{running}/door"), "");
+    let mut refused_count = house.metric("streamdoor_doors_refused_total");
+    for (target, body) in [&produce, &read] {
+        let ask = || raw::ask(&path, target, body, None).map(|_| ());
+        let refused = |limit: Limit, why: &str| {
+            let answer = ask().unwrap_err();
+            drop(limit);
+            let (head, document) = answer.split_once("\r\n\r\n").unwrap();
+            println!("{target}: {document}");
+            assert!(head.starts_with("HTTP/1.1 503 "), "{answer}");
+            let document: Value = serde_json::from_str(document).unwrap();
+            let message = document["error"]["message"].as_str().unwrap();
+            assert_eq!(document["error"]["code"], "no_shared_memory");
+            assert!(message.contains(why) && head.to_lowercase().contains("retry-after:"));
+        };
+        // Its connection, and one more.
+        let descriptors = descriptor_behind(&house, 2);
+        refused(Limit::set(&house, Resource::Nofile, descriptors), "Too many open files");
+        // Files of a page, which a ring is more than.
+        refused(Limit::set(&house, Resource::Fsize, 8 << 10), "File too large");
+        // Space for a page or two, but for no ring.
+        let space = address_space(&house) + (24 << 10);
+        refused(Limit::set(&house, Resource::As, space), "Cannot allocate memory");
+        refused_count += 3;
+        assert_eq!(house.metric("streamdoor_doors_refused_total"), refused_count);
+        ask().expect("there is enough again");
+        goes_on(&house);
+    }
+}

@@ -1,0 +1,65 @@
+//! The real clients of AI SDK, AG-UI and LangGraph: they read what fronts write, and they talk to a
+//! server with nothing but its URL.
+//!
+//! They are installed by the tests, with npm and pip, once and of fixed versions: of AI SDK the
+//! newest of each generation and an old one that refuses what it does not know. In
+//! `understood.rs` each reads recorded streams; in `real.rs` each runs agents of `streamdoor
+//! serve`, whose models follow a script.
+#![cfg(all(feature = "cli", feature = "agent"))]
+
+#[path = "../chromium/mod.rs"]
+#[allow(dead_code, reason = "the page is opened by a client of its own")]
+mod chromium;
+#[path = "../installed/mod.rs"]
+mod installed;
+mod page;
+mod real;
+#[path = "../agents/scripted.rs"]
+#[allow(dead_code, reason = "another test needs the rest")]
+mod scripted;
+#[path = "../served/mod.rs"]
+mod served;
+mod server;
+mod streams;
+mod understood;
+
+use std::path::{Path, PathBuf};
+
+use installed::Missing;
+
+/// Generations of AI SDK: the name that they are installed under, and the version. The second of
+/// each two is the newest; the first refuses fields and chunks that it does not know.
+pub const AI_SDKS: [(&str, &str); 6] = [
+    ("ai-5-old", "5.0.60"),
+    ("ai-5", "5.0.277"),
+    ("ai-6-old", "6.0.0"),
+    ("ai-6", "6.0.324"),
+    ("ai-7-old", "7.0.0"),
+    ("ai-7", "7.0.173"),
+];
+
+/// The folder with `node_modules`.
+fn node() -> Result<PathBuf, Missing> {
+    let sdks = AI_SDKS.map(|(name, version)| format!("{name}@npm:ai@{version}"));
+    let others = ["@ag-ui/client@1.0.0", "rxjs@7.8.2"].map(str::to_owned);
+    let packages: Vec<String> = sdks.into_iter().chain(others).collect();
+    let packages: Vec<&str> = packages.iter().map(String::as_str).collect();
+    installed::node(installed::folder("front-clients", "node"), &packages)
+}
+
+/// A Python with LangGraph's packages.
+fn python() -> Result<PathBuf, Missing> {
+    let packages = ["langgraph-sdk==0.4.14", "langchain-protocol==0.0.20", "langchain-core==1.7.2"];
+    installed::python(installed::folder("front-clients", "python"), &packages)
+}
+
+fn or_say(installed: Result<PathBuf, Missing>, then: impl FnOnce(&Path)) {
+    match installed {
+        Ok(path) => then(&path),
+        Err(reason) => println!("not run: {reason}"),
+    }
+}
+
+fn driver(name: &str) -> String {
+    format!("{}/tests/front_clients/drivers/{name}", env!("CARGO_MANIFEST_DIR"))
+}

@@ -1,0 +1,130 @@
+//! Any lines as what another MCP server says to us: each of our requests is answered once at most
+//! and hears nothing afterwards, a result's text is published whole however it came in pieces, and
+//! every tool that is offered has a name that no other has.
+
+use serde_json::Value;
+use streamdoor::mcp::upstream::{
+    Exchanges, Greeted, Greeting, Heard, Listing, Note, Passed, Passing, Piece, own_name,
+};
+use streamdoor::tool::is_tool_name;
+
+use super::jsonrpc_lines::check_line;
+
+/// Checks a stream of messages.
+pub fn check(data: &[u8]) {
+    let mut exchanges = Exchanges::default();
+    assert_eq!(exchanges.open(Request::Greeting, false), 1);
+    assert_eq!(exchanges.open(Request::List, false), 2);
+    let mut calls = [Call::new(false), Call::new(true)];
+    for at in 0..calls.len() {
+        exchanges.open(Request::Call(at), true);
+    }
+    let mut answered = Vec::new();
+    for line in data.split(|byte| *byte == b'\n') {
+        match exchanges.hear(line) {
+            Heard::Answer(request, answer) => {
+                assert!(!answered.contains(&request), "{request:?} is answered twice");
+                answered.push(request);
+                match request {
+                    Request::Call(at) => calls[at].answered(answer),
+                    Request::Greeting => greet(&answer),
+                    Request::List => list(&answer.unwrap_or_default()),
+                }
+            }
+            Heard::Note(request, note) => {
+                assert!(!answered.contains(&request), "{request:?} hears of itself too late");
+                let Request::Call(at) = request else { panic!("{request:?} is no call") };
+                calls[at].hear(note);
+            }
+            Heard::Reply(reply) => {
+                check_line(&reply);
+                serde_json::from_slice::<Value>(&reply).expect("it is a message");
+            }
+            Heard::Log(_) | Heard::ToolsChanged | Heard::Ignored(_) => {}
+        }
+    }
+    let open = exchanges.close_all().count();
+    assert_eq!(open + answered.len(), 4);
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Request {
+    Greeting,
+    List,
+    Call(usize),
+}
+
+fn greet(answer: &Result<Value, streamdoor::wire::jsonrpc::ErrorObject>) {
+    for known in [None, Some(streamdoor::mcp::Era::Handshake)] {
+        let (mut greeting, _) = Greeting::begin(known);
+        // Whatever it says, it is asked once more at most.
+        if let Ok(Greeted::Ask(_)) = greeting.answered(answer) {
+            assert!(!matches!(greeting.answered(answer), Ok(Greeted::Ask(_))));
+        }
+    }
+}
+
+fn list(page: &Value) {
+    let (mut greeting, _) = Greeting::begin(Some(streamdoor::mcp::Era::Handshake));
+    let agreed = serde_json::json!({"protocolVersion": "2025-11-25", "capabilities": {}});
+    let Ok(Greeted::Ready(dialect)) = greeting.answered(&Ok(agreed)) else {
+        panic!("it is an answer")
+    };
+    let mut listing = Listing::new("p", &dialect);
+    let taken = listing.take(page);
+    assert!(taken != Ok(None) || page["tools"].is_array());
+    let (offers, turned) = listing.finish();
+    for (at, offer) in offers.iter().enumerate() {
+        assert!(is_tool_name(&offer.spec.name), "{}", offer.spec.name);
+        assert!(offers[..at].iter().all(|other| other.spec.name != offer.spec.name));
+        assert_eq!(own_name("p", &offer.name), offer.spec.name);
+    }
+    let tool_count = page["tools"].as_array().map_or(0, Vec::len);
+    assert!(offers.len() + turned.len() <= tool_count);
+}
+
+/// What is published of one call.
+struct Call {
+    passing: Passing,
+    text: String,
+}
+
+impl Call {
+    fn new(owes_structure: bool) -> Call {
+        Call { passing: Passing::new(owes_structure), text: String::new() }
+    }
+
+    fn take(&mut self, pieces: Vec<Piece>) {
+        for piece in pieces {
+            if let Piece::Text { text, .. } = piece {
+                self.text.push_str(&text);
+            }
+        }
+    }
+
+    fn hear(&mut self, note: Note) {
+        let pieces = self.passing.hear(note);
+        self.take(pieces);
+    }
+
+    fn answered(&mut self, answer: Result<Value, streamdoor::wire::jsonrpc::ErrorObject>) {
+        let content = answer.as_ref().map(|result| result["content"].clone()).unwrap_or_default();
+        match self.passing.answered(answer) {
+            Passed::Completed(pieces) => {
+                self.take(pieces);
+                let is_plain = |block: &&Value| {
+                    let members = block.as_object().expect("it was taken");
+                    members
+                        .iter()
+                        .all(|(name, value)| matches!(&**name, "type" | "text") || value.is_null())
+                        && block["type"] == "text"
+                };
+                let texts = content.as_array().into_iter().flatten().filter(is_plain);
+                let whole: String = texts.filter_map(|block| block["text"].as_str()).collect();
+                assert!(self.text.ends_with(&whole), "{:?} lacks {whole:?}", self.text);
+            }
+            Passed::Failed(_, why) => assert!(!why.is_empty() && why.len() < 20 << 10),
+            Passed::Task(_) => {}
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! A server that crashes, hangs, floods and lies: each call has one end that says what was wrong,
+//! and the others go on.
+
+use std::time::Duration;
+
+use serde_json::json;
+use streamdoor::client::{Event, ExecuteOptions, FollowOptions};
+use streamdoor::engine::Timeouts;
+
+use crate::house::{Folder, House, scripted};
+use crate::served::ask;
+
+#[test]
+fn good_tools_work_in_both_eras_under_names_that_can_be_had_here() {
+    for script in ["handshake", "stateless", "upset"] {
+        let house = House::scripted(script);
+        let names: Vec<String> =
+            house.client.tools().unwrap().into_iter().map(|tool| tool.name).collect();
+        for name in ["echo", "partial", "with_slash_and_blanks"] {
+            assert!(names.iter().any(|other| other == name), "{script}: no {name} in {names:?}");
+        }
+        assert!(!names.iter().any(|name| name.contains("schema")), "{script}: {names:?}");
+        let called = house.call("with_slash_and_blanks", json!({"text": "hé\n"}));
+        called.assert_ended("completed", "");
+        assert_eq!(called.text, "hé\n", "{script}");
+        // What the schema refuses is refused here.
+        let body = json!({"tool": "echo", "arguments": {"text": 1}}).to_string();
+        let (status, answer) = ask(house.server.address(), "POST", "/v1/executions", &body);
+        assert_eq!(status, 400, "{answer}");
+        assert!(answer.contains("text"), "{answer}");
+    }
+}
+
+#[test]
+fn what_was_streamed_is_not_said_again() {
+    let house = House::scripted("handshake");
+    let called = house.call("partial", json!({}));
+    called.assert_ended("completed", "");
+    assert_eq!(called.text, "one two three");
+}
+
+#[test]
+fn a_call_that_goes_wrong_fails_once_and_says_how() {
+    let house = House::scripted("stateless");
+    for (tool, words) in [
+        ("fail", "it cannot be done"),
+        ("refuse", "these arguments are wrong"),
+        ("broken", "its answer is none"),
+        ("shapeless", "content block that is none"),
+        ("promise", "promised structured content"),
+        ("crash", "`up`: it has ended (exit status: 3)"),
+        ("huge", "a line longer than 16777216 bytes"),
+        ("crash", "exit status: 3"), // It was started again for that.
+    ] {
+        house.call(tool, json!({})).assert_ended("failed", words);
+        let called = house.call("echo", json!({"text": tool}));
+        called.assert_ended("completed", "");
+        assert_eq!(called.text, tool);
+    }
+    let crashed = house.call("crash", json!({}));
+    assert_eq!(
+        (&*crashed.text, &*crashed.messages),
+        ("half of a resu", &["about to crash".into()][..])
+    );
+    assert_eq!(house.metric("starts"), 4); // Once, and after each end but the last.
+    house.call("echo", json!({})).assert_ended("completed", "");
+    assert_eq!((house.metric("calls"), house.metric("failures")), (18, 9));
+}
+
+#[test]
+fn lies_are_ignored_and_counted() {
+    let house = House::scripted("handshake");
+    let before = house.metric("ignored");
+    let called = house.call("double", json!({}));
+    called.assert_ended("completed", "");
+    assert_eq!((&*called.text, called.messages.len()), ("the first", 0));
+    house.call("echo", json!({})).assert_ended("completed", "");
+    // Two lines that are no messages, two wrong ids, a wrong token, three notifications without
+    // sense; and behind the end an answer and two notifications.
+    assert_eq!(house.metric("ignored") - before, 11);
+}
+
+#[test]
+fn a_call_that_hangs_has_its_time_and_can_be_cancelled() {
+    let house = House::scripted("handshake");
+    let total = Some(Duration::from_millis(300));
+    let hung = house.call_within("hang", Timeouts { total, ..Timeouts::NONE });
+    hung.assert_ended("timed_out", "");
+    assert_eq!(hung.messages, ["hanging"]);
+    // Its server was told.
+    let cancelled = || house.call("cancelled", json!({})).text;
+    while cancelled() != "1" {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let created = house.client.execute("slow", &json!({}), &ExecuteOptions::default()).unwrap();
+    let follow = FollowOptions::default();
+    let mut stream = house.client.follow(created.execution, follow).unwrap();
+    let is_chunk = |event: &Event| matches!(event, Event::Chunk(_));
+    assert!(stream.any(|event| is_chunk(&event.unwrap())));
+    house.client.cancel(created.execution).unwrap();
+    let last = stream.last().unwrap().unwrap();
+    assert!(
+        matches!(&last, Event::End(end) if end.end.state.to_string() == "cancelled"),
+        "{last:?}"
+    );
+    while cancelled() != "2" {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_flood_is_held_back_takes_no_memory_and_disturbs_nobody() {
+    let house = House::with(
+        "flood",
+        &(scripted("up", "stateless")
+            + &scripted("calm", "handshake").replace("prefix = ''", "prefix = 'calm'")),
+        &[],
+    );
+    let total = Some(Duration::from_secs(1));
+    let before = house.server.memory_bytes("VmHWM");
+    std::thread::scope(|scope| {
+        let timeouts = Timeouts { total, ..Timeouts::NONE };
+        let options = ExecuteOptions { timeouts: Some(timeouts), ..ExecuteOptions::default() };
+        let house = &house;
+        let flood = scope.spawn(move || {
+            // One that wants everything, and takes nothing for a while.
+            let wishes = streamdoor::endpoint::Wishes {
+                policy: Some(streamdoor::engine::Policy::Block),
+                ..Default::default()
+            };
+            let follow = FollowOptions { wishes, ..FollowOptions::default() };
+            let mut stream = house.client.call("flood", &json!({}), &options, follow).unwrap();
+            stream.next().unwrap().unwrap();
+            std::thread::sleep(Duration::from_millis(700));
+            let last = stream.last().unwrap().unwrap();
+            assert!(matches!(&last, Event::End(_)), "{last:?}");
+        });
+        for number in 0..50 {
+            let called = house.call("calm_echo", json!({"text": number.to_string()}));
+            assert_eq!(called.text, number.to_string());
+        }
+        flood.join().unwrap();
+    });
+    let grown = house.server.memory_bytes("VmHWM") - before;
+    assert!(grown < 128 << 20, "{grown} bytes");
+    house.call("echo", json!({"text": "x"})).assert_ended("completed", "");
+}
+
+#[test]
+fn what_it_asks_is_refused_and_a_ping_answered() {
+    for script in ["handshake", "stateless"] {
+        let house = House::scripted(script);
+        assert_eq!(house.call("ask", json!({})).text, "{} -32601 -32601", "{script}");
+    }
+}
+
+#[test]
+fn tools_that_come_later_are_offered_on_every_shard() {
+    let cores = std::thread::available_parallelism().unwrap().get();
+    let cpus = if cores > 1 { "0,1" } else { "0" };
+    let house = House::with("change", &scripted("up", "handshake"), &["--cpus", cpus]);
+    let has_added = || house.client.tools().unwrap().iter().any(|tool| tool.name == "added");
+    assert!(!has_added());
+    house.call("change", json!({})).assert_ended("completed", "");
+    // Each connection comes to any of the shards: all of several have to know it.
+    let mut seen = 0;
+    while seen < 16 {
+        let client = streamdoor::client::Client::new(&format!("http://{}", house.server.address()));
+        let tools = client.unwrap().tools().unwrap();
+        match tools.iter().any(|tool| tool.name == "added") {
+            true => seen += 1,
+            false => {
+                assert_eq!(seen, 0, "it was offered, and is not any more");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+    }
+    assert_eq!(house.call("added", json!({"text": "x"})).text, "x");
+}
+
+#[test]
+fn what_cannot_be_there_is_told_at_the_start() {
+    let twice = scripted("a", "handshake") + &scripted("b", "handshake");
+    let never = scripted("a", "never");
+    for (name, settings, code, words) in [
+        ("twice", twice, 2, "would have the name of one of a"),
+        ("never", never, 3, "mcp.a: it has ended (exit status: 8)"),
+        ("absent", "[mcp.a]\ncommand = '/no/such/program'\n".to_owned(), 3, "does not start"),
+        ("nobody", "[mcp.a]\nurl = 'http://127.0.0.1:9/mcp'\n".to_owned(), 3, "cannot be reached"),
+    ] {
+        let folder = Folder::new(name);
+        let file = folder.settings(&settings);
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_streamdoor"));
+        command.args(["serve", "--listen", "127.0.0.1:0", "--config", &file]);
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{said}");
+        assert!(said.contains(words), "{words}: {said}");
+    }
+}
+
+#[test]
+fn nothing_of_it_is_left_when_the_server_ends() {
+    let mut house = House::scripted("handshake");
+    let mine = house.server.process_id();
+    let children = || -> Vec<u32> {
+        let all = std::fs::read_dir("/proc")
+            .unwrap()
+            .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
+        all.filter(|pid| {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            let behind = stat.rsplit_once(") ").map_or("", |(_, behind)| behind);
+            behind.split(' ').nth(1) == Some(&mine.to_string())
+        })
+        .collect()
+    };
+    let before = children();
+    assert_eq!(before.len(), 1, "{before:?}");
+    house.server.stop();
+    let lives = std::path::Path::new(&format!("/proc/{}", before[0])).exists();
+    assert!(!lives, "it has outlived the server");
+}

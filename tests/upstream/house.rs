@@ -1,0 +1,146 @@
+//! A server of ours with others behind it, and what is seen of it from outside.
+
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+use streamdoor::client::{Client, Event, ExecuteOptions, FollowOptions};
+use streamdoor::engine::Timeouts;
+
+use crate::roles::ROLE;
+use crate::served::Server;
+
+/// A folder for one test, which goes with it.
+pub struct Folder(pub PathBuf);
+
+impl Folder {
+    pub fn new(name: &str) -> Folder {
+        let name = format!("upstream-{}-{name}", std::process::id());
+        let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+        std::fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+
+    /// A file of settings.
+    pub fn settings(&self, text: &str) -> String {
+        let path = self.0.join("settings.toml");
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The table of settings for a scripted server.
+pub fn scripted(name: &str, script: &str) -> String {
+    let program = std::env::current_exe().unwrap();
+    let program = json!(format!("'{}'", program.display()));
+    format!(
+        "[mcp.{name}]\ncommand = {program}\nprefix = ''\ntimeout_s = 20\n\
+         args = ['roles::plays_its_role', '--exact', '--nocapture']\n\
+         env = {{ {ROLE} = '{script}' }}\n"
+    )
+}
+
+/// A server of ours with one scripted one behind it.
+pub struct House {
+    pub server: Server,
+    pub client: Client,
+    _folder: Folder,
+}
+
+impl House {
+    pub fn scripted(script: &str) -> House {
+        House::with(script, &scripted("up", script), &[])
+    }
+
+    pub fn with(name: &str, settings: &str, arguments: &[&str]) -> House {
+        House::by(&[], name, settings, arguments)
+    }
+
+    /// Started by this command.
+    pub fn by(launcher: &[String], name: &str, settings: &str, arguments: &[&str]) -> House {
+        let folder = Folder::new(name);
+        let file = folder.settings(settings);
+        let mut all = vec!["--config", &file];
+        all.extend_from_slice(arguments);
+        let server = Server::start_by(launcher, &all);
+        let client = Client::new(&format!("http://{}", server.address())).unwrap();
+        House { server, client, _folder: folder }
+    }
+
+    /// Calls a tool, and follows it to its end.
+    pub fn call(&self, tool: &str, arguments: Value) -> Called {
+        self.call_with(tool, arguments, ExecuteOptions::default())
+    }
+
+    /// The same with a limit to how long it takes.
+    pub fn call_within(&self, tool: &str, timeouts: Timeouts) -> Called {
+        let options = ExecuteOptions { timeouts: Some(timeouts), ..ExecuteOptions::default() };
+        self.call_with(tool, json!({}), options)
+    }
+
+    fn call_with(&self, tool: &str, arguments: Value, options: ExecuteOptions) -> Called {
+        let follow = FollowOptions::default();
+        let stream = self.client.call(tool, &arguments, &options, follow);
+        let stream = stream.unwrap_or_else(|error| panic!("{tool}: {error}"));
+        let mut called = Called::default();
+        for event in stream {
+            called.take(event.unwrap_or_else(|error| panic!("{tool}: {error}")));
+        }
+        called
+    }
+
+    /// A number of the server's, once it is at least that.
+    pub fn metric(&self, name: &str) -> u64 {
+        self.server.metric(&format!("streamdoor_upstream_{name}_total"))
+    }
+}
+
+/// What has come of a call.
+#[derive(Debug, Default)]
+pub struct Called {
+    pub state: String,
+    pub error: String,
+    /// Of all chunks of the kind `output`.
+    pub text: String,
+    /// All others: kind and payload.
+    pub others: Vec<(String, String)>,
+    pub messages: Vec<String>,
+    pub ends: u32,
+    /// Of a flood some is missed.
+    pub gaps: u32,
+}
+
+impl Called {
+    pub fn take(&mut self, event: Event) {
+        match event {
+            Event::Chunk(chunk) => {
+                let text = String::from_utf8(chunk.data.to_vec()).unwrap();
+                match chunk.kind.name() {
+                    "output" => self.text.push_str(&text),
+                    kind => self.others.push((kind.to_owned(), text)),
+                }
+            }
+            Event::Progress(progress) => self.messages.extend(progress.message),
+            Event::End(ended) => {
+                self.ends += 1;
+                self.state = ended.end.state.to_string();
+                self.error = ended.error.unwrap_or_default();
+            }
+            Event::Started(_) => {}
+            Event::Part(part) => panic!("{part:?}"),
+            Event::Gap(_) => self.gaps += 1,
+        }
+    }
+
+    /// It has ended once, in this way and with these words in its error.
+    pub fn assert_ended(&self, state: &str, words: &str) {
+        assert_eq!((self.ends, &*self.state), (1, state), "{self:?}");
+        assert!(self.gaps == 0 || state == "timed_out", "{self:?}");
+        assert!(self.error.contains(words), "{self:?}");
+    }
+}

@@ -1,0 +1,21 @@
+//! Other MCP servers behind `streamdoor serve --mcp`: one that follows a script and breaks every
+//! rule that it can (`scripted.rs`), our own, and real ones, which the tests install.
+#![cfg(all(feature = "cli", feature = "mcp"))]
+
+#[allow(dead_code, reason = "the clients' own tests need all of it")]
+#[path = "../mcp_clients/driver.rs"]
+mod driver;
+mod hostile;
+mod house;
+#[path = "../mcp_clients/install.rs"]
+mod install;
+#[path = "../installed/mod.rs"]
+mod installed;
+mod ours;
+mod real;
+mod roles;
+mod scripted;
+#[path = "../served/mod.rs"]
+mod served;
+mod web;
+mod web_tests;

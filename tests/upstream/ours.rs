@@ -1,0 +1,239 @@
+//! Our own server behind our own server, over both transports: what comes through is what came out
+//! of it; and one call that many follow.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
+use std::sync::mpsc::channel;
+
+use serde_json::{Value, json};
+use streamdoor::client::{Client, Event, FollowOptions};
+use streamdoor::endpoint::StreamFormat;
+
+use crate::house::{Called, House};
+use crate::served::{Server, ask};
+
+const VERSION: &str = "2026-07-28";
+
+/// A request of the stateless era, as it is sent.
+fn request(method: &str, name: &str, mut params: Value, token: Option<u64>) -> String {
+    params["_meta"] = json!({
+        "io.modelcontextprotocol/protocolVersion": VERSION,
+        "io.modelcontextprotocol/clientCapabilities": {},
+    });
+    if let Some(token) = token {
+        params["_meta"]["progressToken"] = token.into();
+    }
+    let body = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).to_string();
+    format!(
+        "POST /mcp HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
+         Accept: application/json, text/event-stream\r\nContent-Type: application/json\r\n\
+         MCP-Protocol-Version: {VERSION}\r\nMcp-Method: {method}\r\nMcp-Name: {name}\r\n\
+         Content-Length: {}\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+/// Messages of the answer to a call, to the last.
+fn call(address: &str, tool: &str, arguments: Value, token: Option<u64>) -> Vec<Value> {
+    let mut stream = TcpStream::connect(address).unwrap();
+    let params = json!({"name": tool, "arguments": arguments});
+    stream.write_all(request("tools/call", tool, params, token).as_bytes()).unwrap();
+    messages(stream)
+}
+
+fn messages(stream: TcpStream) -> Vec<Value> {
+    let lines = BufReader::new(stream).lines().map(|line| line.unwrap());
+    let json = lines.filter_map(|line| {
+        let line = line.strip_prefix("data: ").unwrap_or(&line).to_owned();
+        serde_json::from_str::<Value>(&line).ok().filter(Value::is_object)
+    });
+    json.collect()
+}
+
+pub fn result(address: &str, tool: &str, arguments: Value) -> Value {
+    let messages = call(address, tool, arguments, None);
+    let mut result = messages.last().unwrap()["result"].clone();
+    result.as_object_mut().unwrap_or_else(|| panic!("{messages:?}")).remove("_meta");
+    result
+}
+
+fn behind(settings: &str) -> House {
+    House::with("ours", settings, &[])
+}
+
+#[test]
+fn what_comes_through_is_what_came_out_over_both_transports() {
+    let direct = Server::start(&["--conformance"]);
+    let program = env!("CARGO_BIN_EXE_streamdoor");
+    let over_http = behind(&format!("[mcp.far]\nurl = 'http://{}/mcp'\n", direct.address()));
+    let over_lines = behind(&format!(
+        "[mcp.far]\ncommand = \"'{program}'\"\nargs = ['stdio', '--conformance']\n"
+    ));
+    for (tool, arguments) in [
+        ("test_simple_text", json!({})),
+        ("test_image_content", json!({})),
+        ("test_audio_content", json!({})),
+        ("test_embedded_resource", json!({})),
+        ("test_multiple_content_types", json!({})),
+        ("test_error_handling", json!({})),
+        ("test_tool_with_progress", json!({})),
+        ("slow_data_processor", json!({"chunks": 20, "delay_ms": 1})),
+    ] {
+        let expected = result(direct.address(), tool, arguments.clone());
+        for house in [&over_http, &over_lines] {
+            let name = format!("far_{tool}");
+            let through = result(house.server.address(), &name, arguments.clone());
+            assert_eq!(through, expected, "{tool}");
+        }
+    }
+    for house in [&over_http, &over_lines] {
+        // Chunks there are chunks here, one by one and while it runs.
+        let arguments = json!({"chunks": 20, "delay_ms": 2});
+        let stream = house.client.call(
+            "far_slow_data_processor",
+            &arguments,
+            &Default::default(),
+            FollowOptions::default(),
+        );
+        let mut chunk_count = 0;
+        let mut called = Called::default();
+        for event in stream.unwrap() {
+            let event = event.unwrap();
+            chunk_count += u32::from(matches!(event, Event::Chunk(_)));
+            called.take(event);
+        }
+        called.assert_ended("completed", "");
+        assert!(chunk_count > 1 && called.text.contains("chunk 20 of 20"), "{called:?}");
+    }
+}
+
+#[test]
+fn a_tool_that_asks_first_fails_and_says_what_for() {
+    let direct = Server::start(&["--conformance"]);
+    let house = behind(&format!("[mcp.far]\nurl = 'http://{}/mcp'\n", direct.address()));
+    let called = house.call("far_test_elicitation", json!({"message": "x"}));
+    assert_eq!((called.ends, &*called.state), (1, "failed"), "{called:?}");
+    assert!(!called.error.is_empty());
+}
+
+/// Reads a stream to its end on a thread, and tells when it has had its first chunk.
+fn follow(
+    house: &House,
+    format: StreamFormat,
+    id: streamdoor::base::ExecutionId,
+    seen: std::sync::mpsc::Sender<()>,
+) -> std::thread::JoinHandle<Called> {
+    let client = Client::new(&format!("http://{}", house.server.address())).unwrap();
+    let stream = client.follow(id, FollowOptions { format, ..FollowOptions::default() }).unwrap();
+    std::thread::spawn(move || {
+        let mut called = Called::default();
+        for event in stream {
+            let event = event.unwrap();
+            if let Event::Chunk(_) = event {
+                let _ = seen.send(()); // The test waits for the first.
+            }
+            called.take(event);
+        }
+        called
+    })
+}
+
+#[test]
+fn three_follow_one_call_and_each_is_told_once_when_its_server_is_killed() {
+    for is_killed in [false, true] {
+        let house = House::scripted("stateless");
+        let address = house.server.address().to_owned();
+        let caller = std::thread::spawn(move || call(&address, "slow", json!({}), Some(5)));
+        let id = loop {
+            let all = house.client.executions().unwrap();
+            match all.iter().find(|one| one.tool == "slow") {
+                Some(found) => break found.execution,
+                None => std::thread::sleep(std::time::Duration::from_millis(2)),
+            }
+        };
+        let (sender, receiver) = channel();
+        let followers = [StreamFormat::Sse, StreamFormat::Ndjson]
+            .map(|format| (follow(&house, format, id, sender.clone()), receiver.recv().unwrap()).0);
+        if is_killed {
+            kill_child_of(house.server.process_id());
+        }
+        let texts = followers.map(|follower| {
+            let called = follower.join().unwrap();
+            match is_killed {
+                true => called.assert_ended("failed", "`up`: it has ended (signal: 9 (SIGKILL))"),
+                false => called.assert_ended("completed", ""),
+            }
+            called.text
+        });
+        assert_eq!(texts[0], texts[1]);
+        let messages = caller.join().unwrap();
+        let (last, before) = messages.split_last().unwrap();
+        assert!(before.iter().all(|message| message["method"] == "notifications/progress"));
+        let content = last["result"]["content"].as_array().unwrap();
+        assert_eq!(content[0]["text"], texts[0]);
+        assert_eq!(last["result"]["isError"] == true, is_killed, "{last}");
+        match is_killed {
+            true => {
+                assert_eq!(content.len(), 2, "{last}");
+                assert!(content[1]["text"].as_str().unwrap().contains("SIGKILL"));
+                assert!(texts[0].starts_with("part 1\n"));
+            }
+            false => {
+                assert_eq!(content.len(), 1, "{last}");
+                assert!(texts[0].ends_with("part 100\n"));
+            }
+        }
+        // The next call finds it started again.
+        house.call("echo", json!({"text": "again"})).assert_ended("completed", "");
+    }
+}
+
+fn kill_child_of(parent: u32) {
+    let all = std::fs::read_dir("/proc").unwrap();
+    for entry in all.filter_map(Result::ok) {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else {
+            continue;
+        };
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let behind = stat.rsplit_once(") ").map_or("", |(_, behind)| behind);
+        if behind.split(' ').nth(1) == Some(&parent.to_string()) {
+            let pid = rustix::process::Pid::from_raw(pid).unwrap();
+            rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+        }
+    }
+}
+
+#[test]
+fn its_tools_can_be_run_without_a_server_too() {
+    let program = env!("CARGO_BIN_EXE_streamdoor");
+    let upstream = format!("up='{program}' stdio --conformance");
+    let run = |arguments: &[&str]| {
+        let output = std::process::Command::new(program).args(arguments).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        (String::from_utf8(output.stdout).unwrap(), output.status.code(), said)
+    };
+    let (listed, code, said) = run(&["tools", "--mcp", &upstream]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(listed.contains("up_test_simple_text"), "{listed}");
+    let (text, code, said) = run(&["run", "--mcp", &upstream, "up_test_simple_text"]);
+    assert_eq!((&*text, code), ("This is a simple text response for testing.", Some(0)), "{said}");
+    let (_, code, said) = run(&["run", "--mcp", &upstream, "up_test_error_handling"]);
+    assert_eq!(code, Some(1), "{said}");
+    let (_, code, said) = run(&["run", "--mcp", "'", "x"]);
+    assert_eq!((code, said.contains("no end")), (Some(2), true), "{said}");
+}
+
+#[test]
+fn a_page_that_does_not_speak_the_protocol_is_no_upstream() {
+    // Our own server, at a path where nothing is.
+    let direct = Server::start(&[]);
+    let (status, _) = ask(direct.address(), "GET", "/v1/tools", "");
+    assert_eq!(status, 200);
+    let program = env!("CARGO_BIN_EXE_streamdoor");
+    let url = format!("http://{}/nothing", direct.address());
+    let output = std::process::Command::new(program).args(["tools", "--mcp", &url]).output();
+    let output = output.unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    assert!(said.contains("404"), "{said}");
+}

@@ -1,0 +1,112 @@
+//! A server over HTTP whose sessions end, whose streams break off, and that answers with what is no
+//! answer.
+
+use std::time::Duration;
+
+use serde_json::json;
+use streamdoor::client::{Event, ExecuteOptions, FollowOptions};
+use streamdoor::engine::Timeouts;
+
+use crate::house::{Folder, House};
+use crate::web::{KEY, Web};
+
+fn settings(port: u16) -> String {
+    format!("[mcp.web]\nprefix = ''\nurl = 'http://127.0.0.1:{port}/mcp'\nkey_env = 'WEB_KEY'\n")
+}
+
+fn behind(web: &Web, name: &str) -> House {
+    let launcher = ["env".to_owned(), format!("WEB_KEY={KEY}")];
+    House::by(&launcher, name, &settings(web.port), &[])
+}
+
+#[test]
+fn a_session_that_is_over_is_begun_anew_and_left_at_the_end() {
+    let web = Web::start();
+    let mut house = behind(&web, "session");
+    assert_eq!(house.call("echo", json!({})).text, "here");
+    for _ in 0..2 {
+        assert_eq!(house.call("expire", json!({})).text, "the session is over");
+        assert_eq!(house.call("echo", json!({})).text, "here");
+    }
+    assert_eq!((web.heard().sessions, house.metric("starts")), (3, 3));
+    house.server.stop();
+    assert_eq!(web.heard().left, 1);
+}
+
+#[test]
+fn a_stream_that_breaks_off_is_gone_on_with() {
+    let web = Web::start();
+    let house = behind(&web, "resume");
+    let called = house.call("resume", json!({}));
+    called.assert_ended("completed", "");
+    assert_eq!(called.text, "one two");
+}
+
+#[test]
+fn what_is_no_answer_fails_the_call_and_says_how() {
+    let web = Web::start();
+    let house = behind(&web, "no-answer");
+    for (tool, words) in [
+        ("cut", "closed the stream before its answer"),
+        ("page", "the status 502"),
+        ("nothing", "what is no answer"),
+    ] {
+        let called = house.call(tool, json!({}));
+        called.assert_ended("failed", words);
+        assert_eq!(called.text, if tool == "cut" { "half of a resu" } else { "" });
+        assert_eq!(house.call("echo", json!({})).text, "here");
+    }
+}
+
+#[test]
+fn a_call_that_is_stopped_ends_its_exchange_and_is_cancelled_there() {
+    let web = Web::start();
+    let house = behind(&web, "stopped");
+    let options = ExecuteOptions::default();
+    let created = house.client.execute("slow", &json!({}), &options).unwrap();
+    let mut stream = house.client.follow(created.execution, FollowOptions::default()).unwrap();
+    assert!(stream.any(|event| matches!(event.unwrap(), Event::Chunk(_))));
+    house.client.cancel(created.execution).unwrap();
+    let last = stream.last().unwrap().unwrap();
+    assert!(
+        matches!(&last, Event::End(end) if end.end.state.to_string() == "cancelled"),
+        "{last:?}"
+    );
+    web.wait(|heard| heard.closed == 1 && heard.cancelled.len() == 1);
+    // What takes too long, too; and a flood is held back until then.
+    let total = Some(Duration::from_millis(500));
+    let before = house.server.memory_bytes("VmHWM");
+    let flood = house.call_within("flood", Timeouts { total, ..Timeouts::NONE });
+    flood.assert_ended("timed_out", "");
+    web.wait(|heard| heard.closed == 2 && heard.cancelled.len() == 2);
+    let grown = house.server.memory_bytes("VmHWM") - before;
+    assert!(grown < 128 << 20, "{grown} bytes");
+}
+
+#[test]
+fn tools_that_come_later_are_heard_of() {
+    let web = Web::start();
+    let house = behind(&web, "news");
+    assert_eq!(house.call("change", json!({})).text, "there is one more");
+    let has_added = || house.client.tools().unwrap().iter().any(|tool| tool.name == "added");
+    while !has_added() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(house.call("added", json!({})).text, "here");
+}
+
+#[test]
+fn without_its_key_nobody_gets_in() {
+    let web = Web::start();
+    let folder = Folder::new("key");
+    let file = folder.settings(&settings(web.port));
+    for (key, words) in [(None, "WEB_KEY has no key"), (Some("wrong"), "without a key (401)")] {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_streamdoor"));
+        command.args(["serve", "--listen", "127.0.0.1:0", "--config", &file]).env_remove("WEB_KEY");
+        command.envs(key.map(|key| ("WEB_KEY", key)));
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(3), "{said}");
+        assert!(said.contains(words), "{words}: {said}");
+    }
+}
