@@ -2,6 +2,7 @@
 //! writes, summaries from its lines, and every workload of `tools/perf` is one that `bench` takes.
 #![cfg(all(feature = "cli", feature = "server"))]
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -160,4 +161,33 @@ fn every_path_of_the_benchmarks_has_cells() {
     }
     let unknown = Command::new(tool("bench")).arg("nothing").output().unwrap();
     assert_eq!(unknown.status.code(), Some(2), "{unknown:?}");
+}
+
+/// Names of the table in the probes' text.
+fn probes_described() -> BTreeSet<String> {
+    let root = std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo says where its package is");
+    let text = fs::read_to_string(Path::new(&root).join("src/trace/probes.rs")).unwrap();
+    let rows = text.lines().filter_map(|line| line.strip_prefix("//! | `"));
+    rows.map(|row| row.split('`').next().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn the_program_has_the_probes_that_are_described_and_no_others() {
+    if !is_there("readelf") {
+        return;
+    }
+    let notes = run(Command::new("readelf").args(["-n", "-W", env!("CARGO_BIN_EXE_bench")]));
+    // Behind a provider comes the name, and the place of the `nop`, which is 0 if it was dropped.
+    let mut found = BTreeSet::new();
+    let mut lines = notes.lines().map(str::trim);
+    while let Some(line) = lines.next() {
+        if line == "Provider: streamdoor" {
+            let name = lines.next().and_then(|line| line.strip_prefix("Name: ")).unwrap();
+            let place = lines.next().and_then(|line| line.strip_prefix("Location: 0x")).unwrap();
+            let address = place.split(',').next().unwrap();
+            assert_ne!(u64::from_str_radix(address, 16), Ok(0), "{name}");
+            found.insert(name.to_owned());
+        }
+    }
+    assert_eq!(found, probes_described());
 }

@@ -10,7 +10,7 @@ mod counting;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use counting::{ALL_THERE, COUNT, COUNT_ENDED, LAST_COUNTED, at_chunk};
@@ -22,6 +22,11 @@ use streamdoor::tool::{Output, ToolError, ToolSpec};
 const CHUNK_BYTES: usize = 100;
 /// Of what came last so much is kept: the answer, with the beginning of the output in it.
 const LAST_BYTES: usize = 24 << 10;
+/// So many chunks the tool is ahead of who reads, who would else be let go past some.
+const AHEAD_CHUNKS: u64 = 256;
+
+/// What has come.
+static READ_BYTES: AtomicU64 = AtomicU64::new(0);
 
 /// The tool. Now and then it tells how far it is, in numbers and in words.
 fn emit(out: &mut Output) -> Result<(), ToolError> {
@@ -35,6 +40,10 @@ fn emit(out: &mut Output) -> Result<(), ToolError> {
             out.progress(seq as f64, Some(last_seq as f64));
         }
         at_chunk(seq);
+        let owed_bytes = seq.saturating_sub(AHEAD_CHUNKS) * CHUNK_BYTES as u64;
+        while READ_BYTES.load(Ordering::SeqCst) < owed_bytes && !out.is_stopped() {
+            std::thread::sleep(Duration::from_micros(100));
+        }
     }
     Ok(())
 }
@@ -91,6 +100,7 @@ fn read(mut stream: TcpStream) -> (u64, Vec<u8>) {
             count => {
                 bytes += count as u64;
                 kept += count;
+                READ_BYTES.store(bytes, Ordering::SeqCst);
             }
         }
     }
@@ -105,6 +115,7 @@ fn nothing_allocates(reactor: Choice, capabilities: &Value) {
         }
     };
     COUNT_ENDED.store(false, Ordering::SeqCst);
+    READ_BYTES.store(0, Ordering::SeqCst);
     let address = server.addresses()[0].to_string();
     let stream = call(&address, capabilities);
     let reader = std::thread::spawn(move || read(stream));

@@ -34,6 +34,7 @@ use super::segment::Segment;
 use crate::base::Instant;
 use crate::base::planted::{Planted, planted};
 use crate::limits::KINDS_MAX;
+use crate::trace::probe;
 
 /// [`RingWriter::fetch_room`] fetches no more than that.
 const FETCH_BYTES_MAX: u32 = 512;
@@ -355,6 +356,7 @@ impl RingWriter {
         line[SEQ].store(seq, Ordering::Release); // ring:publish
         self.word(TOTAL_BYTES_WORD).store(record.total_bytes, Ordering::Relaxed);
         self.word(HEAD_SEQ_WORD).store(seq, Ordering::Release); // ring:publish
+        probe!(publish, seq, room.length, record.total_bytes);
         seq
     }
 
@@ -383,7 +385,9 @@ impl RingWriter {
         line[SEQ].store(first_seq, Ordering::Release); // ring:publish
         self.word(TOTAL_BYTES_WORD).store(self.total_bytes, Ordering::Relaxed);
         self.word(HEAD_SEQ_WORD).store(self.seq_next - 1, Ordering::Release); // ring:publish
-        self.seq_next - first_seq
+        let count = self.seq_next - first_seq;
+        probe!(publish_batch, first_seq, count);
+        count
     }
 
     /// For a control of the loom models: the chunk is announced before its bytes are there.
@@ -419,6 +423,7 @@ impl RingWriter {
 
     /// Wakes everyone who waits for the head to move, in this process and others: one syscall.
     pub fn wake(&self) {
+        probe!(wake, self.head_seq());
         futex::wake_all(self.word(HEAD_SEQ_WORD));
     }
 

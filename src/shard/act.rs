@@ -18,7 +18,7 @@ use crate::memory::{
 };
 use crate::reactor::Reactor;
 use crate::tool::Host;
-use crate::trace::{Code, Duty};
+use crate::trace::{Code, Duty, probe};
 
 impl<R: Reactor + 'static> Shard<R> {
     /// Carries out everything the engine wishes.
@@ -218,11 +218,8 @@ impl<R: Reactor + 'static> Shard<R> {
                     match &mut sink.call {
                         Call::Closure(call) => call(&delivery),
                         Call::Polled(inbox) => {
-                            let is_copied = matches!(run.ring, Ring::Away(_));
-                            if is_copied {
-                                self.asked_for_bytes[..data.len()].copy_from_slice(data);
-                            }
-                            self.asked_for = Some(AskedFor::new(run, descriptor, is_copied));
+                            let bytes = &mut self.asked_for_bytes;
+                            self.asked_for = Some(AskedFor::new(run, descriptor, data, bytes));
                             inbox.borrow_mut().push_back(Item::Chunk { seq: chunk.seq });
                         }
                         #[cfg(feature = "server")]
@@ -246,6 +243,7 @@ impl<R: Reactor + 'static> Shard<R> {
                 fan.at += 1;
             }
             self.counters.count_given((fan.at - begun_at) as u64, descriptor.length);
+            probe!(deliver, fan.execution.index, chunk.seq, fan.at);
             fan.next_seq += 1;
             fan.at = 0;
         }

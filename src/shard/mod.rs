@@ -110,9 +110,9 @@ use crate::limits;
 use crate::memory::{ClockAnchor, Descriptor, Flag, RingPool};
 use crate::reactor::{AnyReactor, Decision, IdleStrategy, Reactor, Report};
 use crate::tool::{Job, ThreadPool, Tools};
-use crate::trace::{Code, Counters, Duties, Duty, FlightRecorder, Stalls};
+use crate::trace::{Code, Counters, Duties, Duty, FlightRecorder, Stalls, probe};
 use handle::Command;
-use run::{Bell, Run};
+use run::{Bell, Ring, Run};
 use secrets::Secrets;
 
 /// One thread's engine, rings, tools and subscribers.
@@ -295,7 +295,12 @@ struct AskedFor {
 }
 
 impl AskedFor {
-    fn new(run: &Run, descriptor: Descriptor, is_copied: bool) -> AskedFor {
+    /// A chunk that a tool's thread may overwrite is copied to `kept`.
+    fn new(run: &Run, descriptor: Descriptor, data: &[u8], kept: &mut [u8]) -> AskedFor {
+        let is_copied = matches!(run.ring, Ring::Away(_));
+        if is_copied {
+            kept[..data.len()].copy_from_slice(data);
+        }
         let Run { handle, id, chunks_expected, .. } = *run;
         AskedFor { execution: handle, id, chunks_expected, descriptor, is_copied }
     }
@@ -432,6 +437,7 @@ impl<R: Reactor + 'static> Shard<R> {
         self.now = self.reactor.now();
         self.worked = false;
         self.did = Duties::default();
+        probe!(turn_begin, self.now.nanos());
         if self.reactor.poll() > 0 {
             self.did.note(Duty::Reactor);
             #[cfg(feature = "server")]
@@ -491,6 +497,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
         self.counters.turns += 1;
         self.counters.turns_idle += u64::from(!self.worked);
+        probe!(turn_end, self.worked, self.did.bits());
         self.worked
     }
 

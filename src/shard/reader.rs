@@ -37,6 +37,7 @@ use crate::limits;
 use crate::memory::atomic::spin_hint;
 use crate::memory::{Descriptor, Left, Poll, ProgressRecord, ReadError, WaitOutcome, futex};
 use crate::reactor::Clock;
+use crate::trace::probe;
 use link::{Flaw, Link, Near};
 
 /// One sleep; then it looks again whether there really is nothing.
@@ -215,6 +216,7 @@ impl<L: Link> Subscriber<L> {
                     Ok(descriptor) => {
                         self.cursor.step(Some(descriptor.length));
                         self.fresh = false;
+                        probe!(receive, descriptor.seq, descriptor.length);
                         take(self.chunk(&descriptor, chunks_expected)?);
                         count += 1;
                     }
@@ -299,6 +301,7 @@ impl<L: Link> Subscriber<L> {
                     } else if self.fetch(&descriptor) {
                         self.cursor.step(Some(descriptor.length));
                         self.fresh = false;
+                        probe!(receive, descriptor.seq, descriptor.length);
                         if let Some(window) = &mut self.window {
                             window.tell(descriptor.seq);
                         }

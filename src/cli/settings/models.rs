@@ -206,7 +206,7 @@ mod tests {
     fn what_is_wrong_with_one_is_said_without_a_key_that_is_not_where_it_belongs() {
         let table = [
             ("models = 1", "must be tables"),
-            ("[models.a]\nwire = 1", "a: wire is not a text"),
+            ("[models.a]\nwire = 1", "a: \"wire\" is not a text"),
             ("[models.a]\nkey = 'sk-123'", "a: \"key\" is none of wire"),
             ("[models.a]\nkey_env = 'sk-123'", "a: key_env is the name of a variable"),
             #[cfg(feature = "agent")]

@@ -1,5 +1,6 @@
 //! What is given to connections, and the flush that sends it.
 
+use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use smallvec::SmallVec;
@@ -8,6 +9,7 @@ use super::super::run::Run;
 use super::super::{Chunk, Delivery, Names, Shard};
 use super::Serve;
 use super::connection::{Doing, Flushed, Timer};
+use super::door::Parcel;
 use super::frames::{ENCODINGS, Encoding, Frame, Key};
 use super::front::Next;
 use super::stream::{self, Source, Stream};
@@ -15,7 +17,7 @@ use crate::base::{Handle, Instant, SubscriberId};
 use crate::engine::{EndState, Event, Outcome};
 use crate::limits;
 use crate::reactor::{ConnectionId, Reactor, SendError};
-use crate::trace::{Counters, Duty, Transport};
+use crate::trace::{Counters, Duty, Transport, probe};
 use crate::wire::sse;
 
 /// What giving a chunk needs beside the tables.
@@ -221,15 +223,14 @@ impl Serve {
             let mut parcel = connection.parcel.take();
             let flushed = connection.flush(&self.frames, &mut self.spare, now, |slices| {
                 counters.sends += 1;
-                let Some(descriptors) = &parcel else { return reactor.send(id, slices) };
-                let sent_bytes = {
-                    let descriptors: SmallVec<[BorrowedFd<'_>; 3]> =
-                        descriptors.iter().map(OwnedFd::as_fd).collect();
-                    reactor.send_with_descriptors(id, slices, &descriptors)?
+                let sent_bytes = match &parcel {
+                    None => reactor.send(id, slices)?,
+                    Some(descriptors) => send_along(reactor, id, slices, descriptors)?,
                 };
                 if sent_bytes > 0 {
                     parcel = None; // What was handed over is closed here.
                 }
+                probe!(send, id.0.index, sent_bytes);
                 Ok::<_, SendError>(sent_bytes)
             });
             connection.parcel = parcel;
@@ -425,4 +426,15 @@ impl<R: Reactor + 'static> Shard<R> {
             serve.ended.push(id);
         }
     }
+}
+
+/// Sends with descriptors that go along.
+fn send_along<R: Reactor>(
+    reactor: &mut R,
+    id: ConnectionId,
+    slices: &[IoSlice<'_>],
+    parcel: &Parcel,
+) -> Result<usize, SendError> {
+    let descriptors: SmallVec<[BorrowedFd<'_>; 3]> = parcel.iter().map(OwnedFd::as_fd).collect();
+    reactor.send_with_descriptors(id, slices, &descriptors)
 }
