@@ -10,6 +10,7 @@ use std::cell::Cell;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use counting::{ALL_THERE, COUNT, COUNT_ENDED, COUNTING, FIRST_COUNTED, LAST_COUNTED, at_chunk};
@@ -215,18 +216,28 @@ fn across_threads_nothing_allocates() {
             ..Default::default()
         };
         let id = shard.execute("emit", serde_json::Value::Null, options).unwrap();
+        COUNT_ENDED.store(false, Ordering::SeqCst);
+        let have_begun = Arc::new(Barrier::new(3));
         let readers: Vec<_> = (0..2)
             .map(|_| {
                 let mut subscriber = shard.subscribe(id, spec(policy)).unwrap();
-                std::thread::spawn(move || while !matches!(subscriber.next(), Delivery::End(_)) {})
+                let has_begun = Arc::clone(&have_begun);
+                std::thread::spawn(move || {
+                    has_begun.wait();
+                    while !matches!(subscriber.next(), Delivery::End(_)) {}
+                    // Under `disconnect` that may be early, and a thread that ends is no part of
+                    // what is counted.
+                    while ALL_THERE.load(Ordering::SeqCst) {
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                })
             })
             .collect();
         // One more on the shard's own thread.
         let local = shard.call(move |shard| shard.subscribe(id, spec(policy), |_| {}).is_ok());
         assert_eq!(local, Ok(true));
+        have_begun.wait(); // A thread that begins allocates.
         ALL_THERE.store(true, Ordering::SeqCst);
-        readers.into_iter().for_each(|reader| reader.join().unwrap());
-        // Under `disconnect` they may have been let go before the tool was done.
         for _ in 0..60_000 {
             if COUNT_ENDED.load(Ordering::SeqCst) {
                 break;
@@ -234,6 +245,7 @@ fn across_threads_nothing_allocates() {
             std::thread::sleep(Duration::from_millis(1));
         }
         ALL_THERE.store(false, Ordering::SeqCst);
+        readers.into_iter().for_each(|reader| reader.join().unwrap());
         assert_none(&format!("threads, {policy}"));
     }
 }

@@ -9,14 +9,14 @@ mod counting;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use counting::{ALL_THERE, COUNT, COUNT_ENDED, LAST_COUNTED, at_chunk};
 use serde_json::{Value, json};
 use streamdoor::reactor::Choice;
-use streamdoor::shard::{Server, ServerConfig, ServerError, ShardConfig};
+use streamdoor::shard::{Server, ServerConfig, ServerError, Shard, ShardConfig};
 use streamdoor::tool::{Output, ToolError, ToolSpec};
 
 const CHUNK_BYTES: usize = 100;
@@ -54,7 +54,7 @@ fn started(reactor: Choice) -> Result<Server, ServerError> {
         listen: vec!["127.0.0.1:0".parse().unwrap()],
         connections_max: 100,
     };
-    let set_up = |shard: &mut streamdoor::shard::Shard| {
+    let set_up = |shard: &mut Shard| {
         let spec = ToolSpec::new("emit", "For a test.");
         shard.tools_mut().insert_closure(spec, |_, out| emit(out)).expect("it is described right");
     };
@@ -87,9 +87,10 @@ fn call(address: &str, capabilities: &Value) -> TcpStream {
 
 /// Reads until the stream ends, without any memory but its buffer: how many bytes came, and what
 /// came last.
-fn read(mut stream: TcpStream) -> (u64, Vec<u8>) {
+fn read(mut stream: TcpStream, has_buffer: &Barrier) -> (u64, Vec<u8>) {
     let mut buffer = vec![0; 64 << 10];
     let (mut bytes, mut kept) = (0, 0);
+    has_buffer.wait();
     loop {
         if kept > buffer.len() / 2 {
             buffer.copy_within(kept - LAST_BYTES..kept, 0);
@@ -106,6 +107,25 @@ fn read(mut stream: TcpStream) -> (u64, Vec<u8>) {
     }
 }
 
+/// A shard that is kept has the process's watch of memory go on running: a thread that begins
+/// allocates, and it may begin in the middle of what is counted.
+fn the_watch_has_begun() -> Shard {
+    let (shard, _) = Shard::new(ShardConfig::default()).unwrap();
+    while !sleeps("memory-watch") {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    shard
+}
+
+/// Has the thread of that name begun, and gone to sleep?
+fn sleeps(name: &str) -> bool {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    tasks.into_iter().any(|task| {
+        let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+        stat.contains(&format!("({name}) S"))
+    })
+}
+
 fn nothing_allocates(reactor: Choice, capabilities: &Value) {
     let server = match started(reactor) {
         Ok(server) => server,
@@ -118,8 +138,10 @@ fn nothing_allocates(reactor: Choice, capabilities: &Value) {
     READ_BYTES.store(0, Ordering::SeqCst);
     let address = server.addresses()[0].to_string();
     let stream = call(&address, capabilities);
-    let reader = std::thread::spawn(move || read(stream));
-    std::thread::sleep(Duration::from_millis(200)); // What watches memory has begun, too.
+    let has_buffer = Arc::new(Barrier::new(2));
+    let of_reader = Arc::clone(&has_buffer);
+    let reader = std::thread::spawn(move || read(stream, &of_reader));
+    has_buffer.wait(); // A thread that begins allocates.
     ALL_THERE.store(true, Ordering::SeqCst);
     let (bytes, last) = reader.join().unwrap();
     ALL_THERE.store(false, Ordering::SeqCst);
@@ -135,6 +157,7 @@ fn nothing_allocates(reactor: Choice, capabilities: &Value) {
 
 #[test]
 fn nothing_allocates_per_notification() {
+    let _keeper = the_watch_has_begun();
     for reactor in [Choice::Mio, Choice::Uring] {
         for capabilities in [json!({}), json!({"partialResults": {}})] {
             nothing_allocates(reactor, &capabilities);

@@ -84,7 +84,7 @@ fn start(
     arguments: Value,
     timeouts: Option<Timeouts>,
 ) -> (ExecutionId, Subscriber) {
-    let hold = Hold::UntilRead { deadline: Duration::from_secs(5) };
+    let hold = Hold::UntilRead { deadline: Duration::from_secs(60) };
     let options = ExecuteOptions { hold, timeouts, ..Default::default() };
     let id = shard.execute("run_command", arguments, options).unwrap();
     let spec = SubscribeSpec { policy: Policy::Block, ..Default::default() };
@@ -137,11 +137,30 @@ fn pids(subscriber: &mut Subscriber, ran: &mut Ran, count: usize) -> Vec<u32> {
 
 #[test]
 fn a_builds_output_comes_in_order_and_its_exit_code_is_in_the_end() {
-    let script = "for step in 1 2 3 4 5; do
-            echo compiling $step; sleep 0.05; echo warning $step >&2; sleep 0.05
+    // It waits for its reader: two pipes that both hold something have no order.
+    let script = "exec 3< \"$GO\"
+        for step in 1 2 3 4 5; do
+            echo compiling $step; read -r go <&3; echo warning $step >&2; read -r go <&3
         done
         echo failed >&2; exit 3";
-    let ran = run(sh(script));
+    let path = std::env::temp_dir().join(format!("streamdoor-command-go-{}", std::process::id()));
+    let made = std::process::Command::new("mkfifo").arg(&path).status().unwrap();
+    assert!(made.success());
+    // Open for both, it is opened at once by whoever comes.
+    let mut go = fs::File::options().read(true).write(true).open(&path).unwrap();
+    let shard = shard();
+    let arguments = json!({"argv": ["sh", "-c", script], "env": {"GO": path}});
+    let (_, mut subscriber) = start(&shard, arguments, None);
+    let (mut ran, mut gone_on) = (Ran::default(), 0);
+    while ran.state.is_none() {
+        ran.take(&subscriber.next());
+        let heard: usize = ran.texts().iter().map(|(_, text)| text.lines().count()).sum();
+        for _ in gone_on..heard {
+            go.write_all(b"\n").unwrap();
+        }
+        gone_on = heard;
+    }
+    fs::remove_file(&path).unwrap();
     let mut expected = Vec::new();
     for step in 1..=5 {
         expected.push((Kind::Stdout, format!("compiling {step}\n")));
@@ -324,7 +343,9 @@ fn children_that_have_let_go_of_the_pipes_are_killed_with_their_group() {
 
 #[test]
 fn what_children_write_shortly_after_the_end_is_not_lost() {
-    let ran = run(sh("(sleep 0.1; echo late) & echo early"));
+    // `$$` is the shell, which is there until its end is known.
+    let script = "(while kill -0 $$ 2>/dev/null; do sleep 0.01; done; echo late) & echo early";
+    let ran = run(sh(script));
     assert_eq!(ran.text(Kind::Stdout), "early\nlate\n");
     assert_eq!(ran.outcome(), Outcome::Completed);
 }

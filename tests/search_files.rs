@@ -49,7 +49,7 @@ fn shard() -> ShardThread {
 }
 
 fn options() -> ExecuteOptions {
-    let start = Start::AfterSubscribers { count: 1, deadline: Duration::from_secs(5) };
+    let start = Start::AfterSubscribers { count: 1, deadline: Duration::from_secs(60) };
     ExecuteOptions { start, ..Default::default() }
 }
 

@@ -55,7 +55,7 @@ impl Sample {
 }
 
 fn options() -> ExecuteOptions {
-    let hold = Hold::UntilRead { deadline: Duration::from_secs(5) };
+    let hold = Hold::UntilRead { deadline: Duration::from_secs(60) };
     ExecuteOptions { hold, ..Default::default() }
 }
 

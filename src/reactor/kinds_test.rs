@@ -9,6 +9,9 @@ use std::time::Duration;
 use crate::reactor::testing::for_each_backend;
 use crate::reactor::{Buffer, Completion, IoError, Operation, Reactor};
 
+/// Whatever has not come by then waits for somebody.
+const LATE: Duration = Duration::from_millis(500);
+
 fn read(reactor: &mut dyn Reactor, file: &impl AsRawFd, size_bytes: u32) {
     let buffer = Buffer::zeroed(size_bytes);
     reactor.submit(Operation::Read { token: 1, fd: file.as_raw_fd(), buffer }).unwrap();
@@ -140,7 +143,7 @@ fn a_read_and_a_write_wait_on_one_socket_together() {
         let mut sent_count = 0;
         loop {
             write(reactor, &near, &[7; 100_000]);
-            let until = reactor.now() + Duration::from_millis(2);
+            let until = reactor.now() + LATE;
             reactor.wait(Some(until));
             match reactor.next_completion() {
                 Some(completion) => sent_count += completion.result.unwrap(),
@@ -221,7 +224,7 @@ fn a_terminal_that_nobody_reads_blocks_a_write_but_not_the_thread() {
         let mut written_bytes = 0;
         for _ in 0..10_000 {
             write(reactor, &slave, &[b'x'; 50_000]);
-            let until = reactor.now() + Duration::from_millis(5);
+            let until = reactor.now() + LATE;
             reactor.wait(Some(until)); // Would hang if the write was made on this thread.
             match reactor.next_completion() {
                 Some(completion) => written_bytes += completion.result.unwrap(),

@@ -17,11 +17,10 @@ use crate::served::Server;
 const PATIENCE: Duration = Duration::from_secs(120);
 
 const SCRIPT: &str = r#"
-pace = "50ms"
 [[turns]]
 events = [
-  { text = "One two three four five six seven eight nine ten." },
-  { call = "slow_data_processor", arguments = { chunks = 3 } },
+  { text = "One two three four five six seven eight nine ten.", pace = "500ms" },
+  { call = "slow_data_processor", arguments = { chunks = 3, delay_ms = 1000 } },
 ]
 [[turns]]
 events = [{ text = "Done." }]
@@ -65,8 +64,7 @@ const listened = async () => {
 (async () => {
     const report = {};
     try {
-        report.fetched = await fetched();
-        report.listened = await listened();
+        [report.fetched, report.listened] = await Promise.all([fetched(), listened()]);
     } catch (error) { report.error = String(error); }
     fetch("/report", { method: "POST", body: JSON.stringify(report) });
 })();
@@ -148,7 +146,7 @@ fn a_browser_sees_each_part_when_it_happens() {
         assert_eq!(deltas(&parts, "TextDelta", 1), text, "{way}");
         assert_eq!(parts.last().unwrap()["type"], "ExecutionCompleted", "{way}");
         let at_ms = |at: usize| parts[at]["at_ms"].as_f64().unwrap();
-        // Ten tokens, 50 ms apart, and then chunks that take their time: none waited for the end.
+        // Ten tokens, 500 ms apart, and then chunks that take their time: none waited for the end.
         let tokens = places(&parts, "TextDelta");
         assert!(at_ms(tokens[9]) - at_ms(tokens[0]) >= 250.0, "{way}");
         let (chunks, done) =

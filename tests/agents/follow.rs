@@ -33,10 +33,15 @@ fn read_stream(url: &str) -> String {
     String::from_utf8(body).unwrap()
 }
 
+/// The model begins late: who follows has to be there before its ring is full.
+fn late_steps(folder: &Folder) -> String {
+    three_steps(folder).replacen("300ms", "5s", 1)
+}
+
 #[test]
 fn curl_from_another_terminal_sees_the_same_parts() {
     let folder = Folder::new("agent-follow");
-    let model = Model::following("follow", &three_steps(&folder));
+    let model = Model::following("follow", &late_steps(&folder));
     let mut command = agent(&model, &["--format", "ndjson", "--listen", "127.0.0.1:0"]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut told = BufReader::new(child.stderr.take().unwrap());
@@ -83,7 +88,7 @@ fn whoever_has_no_ticket_sees_and_does_nothing() {
 #[test]
 fn a_run_on_a_server_is_the_same_for_its_client_and_for_others() {
     let folder = Folder::new("agent-server");
-    let model = Model::following("server", &three_steps(&folder));
+    let model = Model::following("server", &late_steps(&folder));
     let described = format!("demo=chat,{},demo", model.base_url);
     let root = folder.0.to_str().unwrap();
     let server = Server::start(&[

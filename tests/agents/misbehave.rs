@@ -1,7 +1,7 @@
 //! A model that misbehaves: what comes of it, for the user and for his exit code.
 
+use std::io::{BufRead, BufReader, Read};
 use std::process::Stdio;
-use std::time::Duration;
 
 use serde_json::Value;
 
@@ -32,9 +32,9 @@ fn what_can_be_tried_again_is() {
         if task == "a quota" {
             assert!(duration_us >= 1_000_000, "Retry-After is a second: {duration_us}");
         }
-        let asked: Vec<String> = model.requests.try_iter().collect();
-        assert_eq!(asked.len(), 2, "{asked:?}");
+        model.wait_for_requests(2);
     }
+    assert_eq!(model.end(), [""; 0], "it is asked twice");
 }
 
 #[test]
@@ -56,9 +56,10 @@ fn what_can_not_be_tried_again_fails_once_and_says_why() {
         assert_eq!(!deltas(&parts, "TextDelta", 1).is_empty(), is_begun, "{task}");
         // The step that had begun is closed, once, and the run is over, once.
         assert_eq!(places(&parts, "StepCompleted").len(), 1, "{task}");
-        let asked: Vec<String> = model.requests.try_iter().collect();
-        assert_eq!(asked.len(), 1, "{task}: {asked:?}");
+        model.wait_for_requests(1);
+        assert!(model.requests.try_recv().is_err(), "{task}");
     }
+    assert_eq!(model.end(), [""; 0], "it is asked once");
 }
 
 #[test]
@@ -88,16 +89,19 @@ fn a_silent_model_is_hung_up_on_when_the_user_has_had_enough() {
     let model = Model::of("misbehaves.toml");
     let mut command = asking(&model, &["--format", "ndjson"], "silence");
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
-    let child = child.unwrap();
-    model.requests.recv_timeout(Duration::from_secs(60)).unwrap();
-    std::thread::sleep(Duration::from_millis(300));
+    let mut child = child.unwrap();
+    let mut output = BufReader::new(child.stdout.take().unwrap());
+    let mut lines = String::new();
+    while !lines.contains("moment ") {
+        assert!(output.read_line(&mut lines).unwrap() > 0, "it has ended: {lines}");
+    }
     let pid = child.id().to_string();
     assert!(
         std::process::Command::new("kill").args(["-s", "INT", &pid]).status().unwrap().success()
     );
-    let output = child.wait_with_output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
-    let parts = read(&of_lines(std::str::from_utf8(&output.stdout).unwrap()));
+    output.read_to_string(&mut lines).unwrap();
+    assert_eq!(child.wait_with_output().unwrap().status.code(), Some(1));
+    let parts = read(&of_lines(&lines));
     assert_eq!(deltas(&parts, "TextDelta", 1), "one moment ");
     assert_eq!(end(&parts)["type"], "ExecutionCancelled");
 }

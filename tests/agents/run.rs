@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
+use std::thread;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -14,7 +15,7 @@ use crate::scripted::Model;
 /// Lines of the file that a tool finds, one in ten.
 const FOUND: u64 = 2_000;
 /// What the command says, a line at a time.
-pub const COMMAND: &str = "for i in 1 2 3 4 5; do echo line $i; sleep 0.05; done";
+pub const COMMAND: &str = "for i in 1 2 3 4 5; do echo line $i; sleep 0.5; done";
 
 /// A folder with one large file. It is removed with this value.
 pub struct Folder(pub PathBuf);
@@ -151,15 +152,21 @@ pub fn check_three_steps(parts: &[Value]) {
 fn three_steps_with_two_tools_at_once_are_told_as_they_happen() {
     let folder = Folder::new("agent-steps");
     let model = Model::following("steps", &three_steps(&folder));
-    for wire in ["chat", "responses", "messages"] {
-        let output = agent(&model, &["--wire", wire, "--format", "ndjson"]).output().unwrap();
-        succeeded(&output);
-        let lines = text(&output.stdout);
-        assert!(lines.starts_with("{\"event\":\"started\","), "{lines}");
-        let end: Value = serde_json::from_str(lines.lines().last().unwrap()).unwrap();
-        assert_eq!((&end["event"], &end["state"]), (&json!("end"), &json!("completed")));
-        check_three_steps(&read(&of_lines(lines)));
-    }
+    // All at once: most of the time they wait.
+    thread::scope(|scope| {
+        for wire in ["chat", "responses", "messages"] {
+            let mut command = agent(&model, &["--wire", wire, "--format", "ndjson"]);
+            scope.spawn(move || {
+                let output = command.output().unwrap();
+                succeeded(&output);
+                let lines = text(&output.stdout);
+                assert!(lines.starts_with("{\"event\":\"started\","), "{lines}");
+                let end: Value = serde_json::from_str(lines.lines().last().unwrap()).unwrap();
+                assert_eq!((&end["event"], &end["state"]), (&json!("end"), &json!("completed")));
+                check_three_steps(&read(&of_lines(lines)));
+            });
+        }
+    });
 }
 
 #[test]
@@ -167,26 +174,31 @@ fn tools_can_run_before_the_turn_is_over() {
     let folder = Folder::new("agent-eager");
     let script = three_steps(&folder).replacen(
         "{ call = \"run_command\", id = \"command\"",
-        "{ pause = \"1s\" }, { call = \"run_command\", id = \"command\"",
+        "{ pause = \"5s\" }, { call = \"run_command\", id = \"command\"",
         1,
     );
     let model = Model::following("eager", &script);
     // Chat completions do not say when a call is whole, but by what follows.
-    for (wire, strategy, is_eager) in [
-        ("messages", "eager", true),
-        ("responses", "eager", true),
-        ("messages", "after_turn", false),
-        ("chat", "eager", false),
-    ] {
-        let arguments = ["--wire", wire, "--strategy", strategy, "--format", "sse"];
-        let output = agent(&model, &arguments).output().unwrap();
-        succeeded(&output);
-        let parts = read(&of_sse(text(&output.stdout)));
-        let search = place_of(&parts, "ToolCallCompleted", "search");
-        let command = place_of(&parts, "ToolCallStarted", "command");
-        // The search takes less than the second until the next call.
-        assert_eq!(search < command, is_eager, "{wire} {strategy}");
-    }
+    thread::scope(|scope| {
+        for (wire, strategy, is_eager) in [
+            ("messages", "eager", true),
+            ("responses", "eager", true),
+            ("messages", "after_turn", false),
+            ("chat", "eager", false),
+        ] {
+            let arguments = ["--wire", wire, "--strategy", strategy, "--format", "sse"];
+            let mut command = agent(&model, &arguments);
+            scope.spawn(move || {
+                let output = command.output().unwrap();
+                succeeded(&output);
+                let parts = read(&of_sse(text(&output.stdout)));
+                let search = place_of(&parts, "ToolCallCompleted", "search");
+                let command = place_of(&parts, "ToolCallStarted", "command");
+                // The search takes less than the seconds until the next call.
+                assert_eq!(search < command, is_eager, "{wire} {strategy}");
+            });
+        }
+    });
 }
 
 #[test]
@@ -208,7 +220,16 @@ fn a_pipe_is_given_what_the_model_says_and_the_rest_is_told_beside_it() {
 #[test]
 fn a_terminal_has_lines_that_are_drawn_in_their_places() {
     let folder = Folder::new("agent-terminal");
-    let model = Model::following("terminal", &three_steps(&folder));
+    // Both calls of the first step last for long enough to be drawn together.
+    let root = json!(folder.0).to_string();
+    let search = format!(
+        "call = \"search_files\", id = \"search\", \
+         arguments = {{ pattern = \"needle\", root = {root} }}"
+    );
+    let script = three_steps(&folder);
+    assert!(script.contains(&search), "{script}");
+    let wait = "call = \"run_command\", id = \"search\", arguments = { argv = [\"sleep\", \"2\"] }";
+    let model = Model::following("terminal", &script.replacen(&search, wait, 1));
     let terminal = Terminal::open(100, 30);
     let program = terminal.start(&mut agent(&model, &[]));
     assert!(program.end().success());

@@ -5,6 +5,10 @@ use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+/// A model that says nothing is no reason to wait for ever.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A model on a port of the kernel's choice. It ends with this value.
 pub struct Model {
@@ -45,6 +49,21 @@ impl Model {
             log.map_while(Result::ok).for_each(|line| drop(sender.send(line)));
         });
         Model { child, base_url, requests }
+    }
+
+    /// Waits for so many of its lines: they come beside its answers.
+    pub fn wait_for_requests(&self, count: usize) {
+        for _ in 0..count {
+            self.requests.recv_timeout(PATIENCE).expect("it is asked");
+        }
+    }
+
+    /// Ends it in order: the lines that nobody has taken.
+    pub fn end(mut self) -> Vec<String> {
+        let pid = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-s", "TERM", &pid]).status().unwrap().success());
+        self.child.wait().unwrap();
+        self.requests.iter().collect()
     }
 }
 

@@ -31,19 +31,22 @@ fn play() -> Option<Value> {
         }
     };
     let turn = Model::following("turn", TURN);
+    // What is not looked at for its pace is not waited for.
+    let quick = Model::following("quick", &TURN.replace("500ms", "1ms"));
+    let turns = format!("{},{}", quick.base_url, turn.base_url);
     let conversation = Model::following("conversation", CONVERSATION);
     let misbehaves = Model::of("misbehaves.toml");
     let scenes = [
-        ("turns", &turn),
-        ("models", &turn),
-        ("conversations", &conversation),
-        ("failures", &misbehaves),
-        ("retries", &misbehaves),
+        ("turns", &turns),
+        ("models", &turn.base_url),
+        ("conversations", &conversation.base_url),
+        ("failures", &misbehaves.base_url),
+        ("retries", &misbehaves.base_url),
     ];
     let driver = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/agents/drivers/sdks.py");
     let output = Command::new(program)
         .arg(driver)
-        .args(scenes.map(|(scene, model)| format!("{scene}={}", model.base_url)))
+        .args(scenes.map(|(scene, urls)| format!("{scene}={urls}")))
         .env("NO_PROXY", "127.0.0.1")
         .output()
         .unwrap();
@@ -56,7 +59,7 @@ models = ["demo", "other"]
 [[turns]]
 events = [
   { reasoning = "Two things to find out." },
-  { text = "Let me look around.", pace = "100ms" },
+  { text = "Let me look around.", pace = "500ms" },
   { call = "search_files", id = "call_a", arguments = { pattern = "ü\n", root = "." } },
   { call = "run_command", id = "call_b", arguments = { argv = ["uname"] } },
   { usage = { input_tokens = 70, output_tokens = 50, cached_input_tokens = 30 } },
@@ -101,7 +104,7 @@ fn each_sdk_is_told_what_the_script_says() {
         assert_eq!(arguments(&calls[0]), json!({"pattern": "ü\n", "root": "."}), "{way}");
         assert_eq!(arguments(&calls[1]), json!({"argv": ["uname"]}), "{way}");
         if way.ends_with("stream") {
-            // Four tokens, 100 ms apart: they came as they were said, and not at once.
+            // Four tokens, 500 ms apart: they came as they were said, and not at once.
             assert!(told["spread_ms"].as_f64().unwrap() >= 100.0, "{way}: {told}");
         }
     }

@@ -42,7 +42,9 @@ fn an_execution_is_read_by_name_also_from_a_producer_elsewhere() {
     let arguments = json!({"chunks": 20, "delay_ms": 20});
     let created = client.execute("slow_data_processor", &arguments, &ExecuteOptions::default());
     let id = created.unwrap().execution.to_string();
-    let read = command(&["cat", "--named", &id, "--format", "raw"]).output().unwrap();
+    // It may come late: as much as the ring holds is owed to it.
+    let words = ["cat", "--named", &id, "--format", "raw", "--policy", "buffer"];
+    let read = command(&words).output().unwrap();
     assert_eq!(read.status.code(), Some(0), "{}", said(&read));
     assert_eq!(read.stdout.len(), 2_000);
 
@@ -58,12 +60,15 @@ fn an_execution_is_read_by_name_also_from_a_producer_elsewhere() {
     assert_eq!(reader.wait().unwrap().code(), Some(0));
     drop(house); // Killed: its files are left, and no reader of them is told more.
     assert!(exists(&path_of(&id)));
-    let swept = command(&["doctor", "--json"]).output().unwrap();
-    let document: serde_json::Value = serde_json::from_slice(&swept.stdout).unwrap();
-    let findings = document["findings"].as_array().unwrap();
-    let rings = findings.iter().filter(|finding| finding["subject"] == "named rings");
-    assert!(rings.clone().count() > 0, "{document:#}");
-    assert!(!exists(&path_of(&id)), "{document:#}");
+    // Its io_uring may let go of them a moment later.
+    eventually("they are swept", || {
+        let swept = command(&["doctor", "--json"]).output().unwrap();
+        let document: serde_json::Value = serde_json::from_slice(&swept.stdout).unwrap();
+        let findings = document["findings"].as_array().unwrap();
+        let mut rings = findings.iter().filter(|finding| finding["subject"] == "named rings");
+        assert!(rings.next().is_some(), "{document:#}");
+        !exists(&path_of(&id))
+    });
 }
 
 #[test]
@@ -72,7 +77,7 @@ fn names_are_few_go_with_their_executions_and_are_not_asked_for() {
     if has_no_folder() {
         return;
     }
-    let house = House::start("few", &["--named-doors", "--doors-max", "2", "--retention-s", "1"]);
+    let house = House::start("few", &["--named-doors", "--doors-max", "2", "--retention-s", "5"]);
     let client = house.client();
     let run = |chunks: u32| {
         let arguments = json!({"chunks": chunks, "delay_ms": 10});
@@ -93,8 +98,8 @@ fn names_are_few_go_with_their_executions_and_are_not_asked_for() {
     });
     let fourth = run(1);
     assert!(exists(&path(fourth)) && !exists(&path(long[0])), "the ended one makes room");
-    eventually("what is forgotten has no name", || !exists(&path(fourth)));
     client.cancel(long[1]).unwrap();
+    eventually("what is forgotten has no name", || !exists(&path(fourth)));
     eventually("nothing is left", || !exists(&path(long[1])));
 
     let house = House::start("off", &[]);
@@ -112,7 +117,7 @@ fn who_cuts_a_file_off_harms_nobody_but_its_readers() {
     }
     let house = House::start("cutoff", &["--named-doors"]);
     let client = house.client();
-    let arguments = json!({"chunks": 200, "delay_ms": 5});
+    let arguments = json!({"chunks": 200, "delay_ms": 25});
     let created = client.execute("slow_data_processor", &arguments, &ExecuteOptions::default());
     let id = created.unwrap().execution;
     let text = id.to_string();

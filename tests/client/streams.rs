@@ -276,7 +276,8 @@ fn silence_is_a_cut() {
         bytes.truncate(bytes.len() / 2);
         Reply::Silence(bytes)
     });
-    let silence_max = Duration::from_millis(50);
+    // Long enough for the second answer, which must not be taken for silence.
+    let silence_max = Duration::from_secs(3);
     let options = FollowOptions { silence_max, ..FollowOptions::default() };
     check(&follow(&server, options).unwrap());
     assert_eq!(server.asked().len(), 2);

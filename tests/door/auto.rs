@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader, Lines};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -9,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use serde_json::Value;
 use streamdoor::door::Door;
 
-use crate::house::signal;
+use crate::house::{signal, until};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_streamdoor");
 
@@ -163,6 +164,8 @@ fn what_a_killed_server_left_is_replaced_and_what_a_living_one_has_is_not() {
     assert!(Door::open(&path).unwrap().client().unwrap().executions().is_ok());
     first.child.kill().unwrap();
     first.child.wait().unwrap();
+    // What listened there may outlive its process for a moment.
+    until("nobody listens", || UnixStream::connect(&path).is_err());
     assert_eq!(inode(&path), living); // It is left,
     let mut second = Server::start(Some(&folder.0), &[]);
     second.has_door(&path); // and replaced.

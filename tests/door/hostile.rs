@@ -14,13 +14,13 @@ use rustix::fs::{FallocateFlags, SealFlags, fallocate, fcntl_add_seals, ftruncat
 use serde_json::json;
 use streamdoor::client::ExecuteOptions;
 use streamdoor::door::{Door, DoorError, ProduceOptions, ReadOptions};
-use streamdoor::engine::{Hold, Outcome, Policy, State};
+use streamdoor::engine::{Hold, Outcome, Policy, Start, State};
 use streamdoor::reactor::Clock;
 use streamdoor::shard::Delivery;
 
 use crate::house::{FAR, House, Told, slow_bytes, until};
 use crate::raw::{self, Memory};
-use crate::role::{Role, say};
+use crate::role::{Role, say, wait_for_word};
 use crate::scribble::{Forger, Scribbler};
 
 /// How long they scribble.
@@ -67,6 +67,8 @@ fn tamper(grant: &raw::Grant, scribbler: &mut Scribbler) {
 
 /// The role: opens one door after the other, and scribbles over ring and page of each.
 pub fn write(path: &Path) {
+    say("ready");
+    wait_for_word();
     let mut scribbler = Scribbler::new(u64::from(std::process::id()));
     println!("seed {}", std::process::id());
     let (begun, mut count, mut forged) = (Clock::now(), 0_u64, 0_u64);
@@ -118,6 +120,8 @@ pub fn write(path: &Path) {
 
 /// The role: reads an execution so, again and again.
 pub fn read(path: &Path, execution: &str) {
+    say("ready");
+    wait_for_word();
     let mut scribbler = Scribbler::new(u64::from(std::process::id()));
     println!("seed {}", std::process::id());
     let (begun, mut count, mut written) = (Clock::now(), 0_u64, 0_u64);
@@ -201,6 +205,8 @@ fn read_what_they_write(door: &Door, is_over: &AtomicBool) -> (u64, u64) {
 #[test]
 fn a_writer_that_scribbles_harms_itself_alone() {
     let house = House::new(&["--idle", "block", "--retention-s", "1"]);
+    let mut role = Role::play("hostile writer", &house.path(), "");
+    role.hear("ready");
     let arguments = json!({"chunks": chunk_count(), "delay_ms": 1, "chunk_size": 100});
     let execution = house.execute("slow_data_processor", &arguments, &held(None));
     let door = house.door();
@@ -209,21 +215,22 @@ fn a_writer_that_scribbles_harms_itself_alone() {
     let mut writer = door.produce("honest", &ProduceOptions { execution, ..Default::default() });
     let writer = writer.as_mut().unwrap();
     let before = possessions(&house);
-    let mut role = Role::play("hostile writer", &house.path(), "");
+    role.go_on();
     let is_over = AtomicBool::new(false);
-    let (told, (read_count, unsound_count)) = std::thread::scope(|scope| {
+    let (told, said, (read_count, unsound_count)) = std::thread::scope(|scope| {
         let told = scope.spawn(|| Told::of(&mut reader));
         let seen = scope.spawn(|| read_what_they_write(&door, &is_over));
         while !told.is_finished() {
             writer.send(&[5; 1_000]).unwrap();
             std::thread::sleep(Duration::from_millis(1));
         }
+        let said = role.hear("scribbled "); // Until then there may be something to read.
         is_over.store(true, Ordering::Relaxed);
-        (told.join().unwrap(), seen.join().unwrap())
+        (told.join().unwrap(), said, seen.join().unwrap())
     });
     assert!(told.bytes == slow_bytes(chunk_count(), 100));
     assert_eq!(told.outcome(), Some(Outcome::Completed));
-    let (count, forged) = two_numbers(&role.hear("scribbled "));
+    let (count, forged) = two_numbers(&said);
     role.end();
     assert!(count > 5, "{count}");
     let refused = house.metric("streamdoor_door_producers_refused_total");
@@ -243,12 +250,17 @@ fn a_writer_that_scribbles_harms_itself_alone() {
 fn a_reader_that_scribbles_harms_itself_alone() {
     let house = House::new(&[]);
     let arguments = json!({"chunks": chunk_count(), "delay_ms": 1, "chunk_size": 100});
-    let options = held(Some(Duration::from_millis(50)));
+    // The deadline binds the honest ones too, who may be slow for a moment. It begins when there is
+    // a second reader, whoever that is.
+    let start = Some(Start::AfterSubscribers { count: 2, deadline: FAR });
+    let options = ExecuteOptions { start, ..held(Some(Duration::from_secs(5))) };
     let execution = house.execute("slow_data_processor", &arguments, &options);
     let name = execution.to_string();
     let mut reader = house.door().read(&name, &block()).unwrap();
-    let before = possessions(&house);
     let mut role = Role::play("hostile reader", &house.path(), &name);
+    role.hear("ready");
+    let before = possessions(&house);
+    role.go_on();
     let (told, tcp) = std::thread::scope(|scope| {
         let tcp = scope.spawn(|| Told::over_http(&house.client, execution, Policy::Block));
         (Told::of(&mut reader), tcp.join().unwrap())

@@ -1,7 +1,6 @@
 //! Reading: whatever the tool, whatever the policy, from wherever, and again.
 
 use std::os::fd::AsFd;
-use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use serde_json::json;
@@ -81,7 +80,7 @@ fn a_reader_that_lags_under_drop_is_told_exactly_what_it_missed() {
     };
     let mut reader = house.door().read(&execution.to_string(), &options).unwrap();
     assert_eq!((reader.terms().policy, reader.terms().limit.chunks), (Policy::Drop, 20));
-    std::thread::sleep(Duration::from_millis(100)); // Most of it is published.
+    house.until("all is published", || house.client.inspect(execution).unwrap().chunks == 2_000);
     let told = Told::of(&mut reader);
     assert_eq!(told.outcome(), Some(Outcome::Completed));
     let [given, given_bytes, missed, missed_bytes] = told.counts;
@@ -125,7 +124,7 @@ fn it_begins_where_it_is_told_to_and_an_ended_execution_is_read_again() {
 #[test]
 fn who_comes_live_is_given_what_comes_from_then_on() {
     let house = House::new(&[]);
-    let arguments = json!({"chunks": 400, "delay_ms": 2, "chunk_size": 10});
+    let arguments = json!({"chunks": 400, "delay_ms": 10, "chunk_size": 10});
     let execution = house.execute("slow_data_processor", &arguments, &ExecuteOptions::default());
     house.until("it runs", || house.client.inspect(execution).unwrap().chunks > 20);
     let options = ReadOptions { from: From::Live, ..block() };

@@ -2,7 +2,9 @@
 //! understood is what the native stream of the same run says.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::process::Command;
+use std::thread;
 
 use serde_json::{Value, json};
 
@@ -47,13 +49,13 @@ events = [
 
 [[turns]]
 when = { user = "endless" }
-events = [{ text = "word ", repeat = 1000000, pace = "5ms" }]
+events = [{ text = "word ", repeat = 1000000, pace = "50ms" }]
 
 [[turns]]
 when = { user = "slow", step = 1 }
 events = [
   { text = "This takes a while. " },
-  { call = "slow_data_processor", id = "call_1", arguments = { chunks = 12, delay_ms = 50 } },
+  { call = "slow_data_processor", id = "call_1", arguments = { chunks = 12, delay_ms = 500 } },
 ]
 [[turns]]
 when = { user = "slow", step = 2 }
@@ -177,21 +179,28 @@ fn check(house: &House, told: &BTreeMap<String, Value>, failure: &str) {
 #[test]
 fn every_generation_of_ai_sdk_runs_agents_with_nothing_but_a_url() {
     or_say(node(), |folder| {
-        for (package, version) in AI_SDKS.into_iter().skip(1).step_by(2) {
-            let house = House::new(package);
-            let mut command = Command::new("node");
-            command.arg(driver("real_ai_sdk.mjs")).arg(folder).arg(package).arg(house.base());
-            let told = house.play(command.arg(&version[..1]));
-            check(&house, &told, "no room");
-            assert_eq!(told["whole"]["over"], Value::Null, "nothing is under way");
-            let whole = house.native(&told["whole"]);
-            assert_eq!(told["whole"]["results"], whole.pieces, "{package}");
-            assert!(told["resumed"]["grown"].as_u64().unwrap() >= 2, "it grows while it runs");
-            let cancelled = &told["cancelled"];
-            assert_eq!(cancelled["ending"], "cancelled", "{cancelled:#}");
-            assert_eq!(cancelled["status"], 202, "{cancelled:#}");
-        }
+        // All at once: each waits for a tool that takes its time.
+        thread::scope(|scope| {
+            for (package, version) in AI_SDKS.into_iter().skip(1).step_by(2) {
+                scope.spawn(move || ai_sdk_runs_agents(folder, package, version));
+            }
+        });
     });
+}
+
+fn ai_sdk_runs_agents(folder: &Path, package: &str, version: &str) {
+    let house = House::new(package);
+    let mut command = Command::new("node");
+    command.arg(driver("real_ai_sdk.mjs")).arg(folder).arg(package).arg(house.base());
+    let told = house.play(command.arg(&version[..1]));
+    check(&house, &told, "no room");
+    assert_eq!(told["whole"]["over"], Value::Null, "nothing is under way");
+    let whole = house.native(&told["whole"]);
+    assert_eq!(told["whole"]["results"], whole.pieces, "{package}");
+    assert!(told["resumed"]["grown"].as_u64().unwrap() >= 2, "it grows while it runs");
+    let cancelled = &told["cancelled"];
+    assert_eq!(cancelled["ending"], "cancelled", "{cancelled:#}");
+    assert_eq!(cancelled["status"], 202, "{cancelled:#}");
 }
 
 #[test]

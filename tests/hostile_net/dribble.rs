@@ -27,8 +27,8 @@ const OTHERS: u64 = 64;
 /// Says to this program that it is a client, and of whom: `ADDRESS COUNT`.
 const ROLE: &str = "HOSTILE_NET_DRIBBLES";
 /// A turn of the server looks at the clock before it looks at its sockets, and on a busy machine
-/// something may come in between.
-const TURN: Duration = Duration::from_millis(200);
+/// something may come in between, for a while.
+const TURN: Duration = Duration::from_secs(3);
 const BYTE_EVERY: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(50);
 

@@ -1,8 +1,8 @@
-//! A connection that is cut fifty times while a thousand chunks a second are made: under `block`
+//! A connection that is cut fifty times while two hundred chunks a second are made: under `block`
 //! the exact sequence once, under `drop` what was given and the gaps are all of it.
 //!
 //! What a server has sent may be in any buffer on the way when that is cut. It is read again out of
-//! the ring, which keeps half of itself behind the cursor of a `block` subscriber: 128 ms of these
+//! the ring, which keeps half of itself behind the cursor of a `block` subscriber: 640 ms of these
 //! chunks. Who may have more under way than that acknowledges: that loses nothing, ever.
 
 use std::io::{Read, Write};
@@ -19,8 +19,13 @@ use crate::proxy::{Cuts, Proxy};
 use crate::server::{Server, slow, slow_data};
 
 pub const CUTS: usize = 50;
-pub const CHUNKS: u64 = 3_000;
+/// Twice as many as are made until the last cut: a reader may be late for it.
+pub const CHUNKS: u64 = 2_000;
+/// Slow enough for the ring to hold what is on the way to a reader that is late.
+pub const DELAY_MS: u64 = 5;
 pub const CHUNK_BYTES: u64 = 100;
+/// A connection is cut within so many bytes.
+pub const SPREAD_BYTES: u64 = 6_000;
 /// `block`, with a window far within what the ring of these chunks keeps for who comes back.
 pub const BLOCK_ACKNOWLEDGED: &str = "policy=block&acks=16";
 
@@ -96,9 +101,10 @@ impl Reader {
 fn follow_through_cuts(server: &Server, query: &str, seed: u64) -> (Sum, Sum) {
     let random = Random::new(seed);
     // Anywhere, also in the head and before it.
-    let cuts = Cuts { random, left: CUTS, after_bytes: 0, spread_bytes: 12_000, hurries: false };
+    let (after_bytes, spread_bytes) = (0, SPREAD_BYTES);
+    let cuts = Cuts { random, left: CUTS, after_bytes, spread_bytes, hurries: false };
     let proxy = Proxy::new(&server.address, String::new(), cuts);
-    let this = server.execute(&slow(CHUNKS, 1, CHUNK_BYTES));
+    let this = server.execute(&slow(CHUNKS, DELAY_MS, CHUNK_BYTES));
     let acknowledges_at = query.contains("acks").then(|| this.clone());
     let mut reader = Reader { acknowledges_at, ..Reader::default() };
     reader.follow(&proxy.address, &format!("{this}/events?{query}"));
@@ -113,33 +119,39 @@ fn follow_through_cuts(server: &Server, query: &str, seed: u64) -> (Sum, Sum) {
     (given, missed)
 }
 
+/// Two of them at once: each takes as long as its execution.
+fn follow_both(query: &str, check: impl Fn(Sum, Sum, u64) + Sync) {
+    let server = Server::start(&[]);
+    std::thread::scope(|scope| {
+        for seed in 0..2 {
+            let (server, check) = (&server, &check);
+            scope.spawn(move || {
+                let (given, missed) = follow_through_cuts(server, query, seed);
+                check(given, missed, seed);
+            });
+        }
+    });
+    server.stop();
+}
+
 #[test]
 fn under_block_each_chunk_comes_once_to_who_acknowledges() {
-    let server = Server::start(&[]);
-    for seed in 0..2 {
-        let (given, missed) = follow_through_cuts(&server, BLOCK_ACKNOWLEDGED, seed);
+    follow_both(BLOCK_ACKNOWLEDGED, |given, missed, seed| {
         assert_eq!((given.chunks, missed), (CHUNKS, Sum::default()), "seed {seed}");
-    }
-    server.stop();
+    });
 }
 
 #[test]
 fn under_block_each_chunk_comes_once_to_who_does_not() {
-    let server = Server::start(&[]);
-    for seed in 0..2 {
-        let (given, missed) = follow_through_cuts(&server, "policy=block", seed);
+    follow_both("policy=block", |given, missed, seed| {
         assert_eq!((given.chunks, missed), (CHUNKS, Sum::default()), "seed {seed}");
-    }
-    server.stop();
+    });
 }
 
 #[test]
 fn under_drop_what_is_missing_is_told_to_the_byte() {
-    let server = Server::start(&[]);
-    for seed in 0..2 {
-        let (given, missed) = follow_through_cuts(&server, "policy=drop", seed);
+    follow_both("policy=drop", |given, missed, seed| {
         // Who comes late by forty chunks is owed ten.
         assert!(given.chunks > 0 && missed.chunks > 0, "{given:?} {missed:?}, seed {seed}");
-    }
-    server.stop();
+    });
 }

@@ -6,6 +6,7 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use streamdoor::base::Random;
 
@@ -175,6 +176,7 @@ impl Shared {
             if begin == 0 || is_enough || now["held_back"] == true || now["state"] != "running" {
                 return;
             }
+            std::thread::sleep(Duration::from_millis(1)); // Others need the processor, too.
         }
     }
 }

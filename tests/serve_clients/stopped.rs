@@ -87,9 +87,10 @@ fn under_block_it_holds_its_producer_until_the_deadline_and_is_let_go() {
 
 fn hold_until_let_go(server: &Server, format: &str) {
     const CHUNKS: u64 = 3_000;
-    const DEADLINE_MS: u64 = 1_500;
+    // Of the one who goes on reading, too.
+    const DEADLINE_MS: u64 = 3_000;
     let data = |seq| slow_data(seq, CHUNKS, CHUNK_BYTES);
-    let mut body = slow(CHUNKS, 0, CHUNK_BYTES);
+    let mut body = slow(CHUNKS, 1, CHUNK_BYTES); // Not at once: it has to be stopped in time.
     body["block_deadline_ms"] = json!(DEADLINE_MS);
     body["start"] = json!({"after_subscribers": 2});
     let this = server.execute(&body);

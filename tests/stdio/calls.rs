@@ -5,6 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use streamdoor::reactor::Clock;
 
 use crate::program::{Program, REACTORS, Scratch, assert_quiet_end};
 
@@ -95,74 +96,92 @@ fn a_call_is_told_of_while_it_runs_and_answered_once() {
     }
 }
 
-/// A command that says `begun`, takes its time, and writes a file.
+/// A command that has begun, and is to be stopped before it writes a file.
+struct Work {
+    shell: u32,
+    file: Scratch,
+}
+
+/// A command that says `begun` and who it is, takes its time, and writes a file.
 fn command(file: &Scratch) -> Value {
-    let script = format!("echo begun; sleep 0.4; echo done > {}", file.0.display());
+    let script = format!("echo begun $$; sleep 5; echo done > {}", file.0.display());
     json!({"argv": ["sh", "-c", script]})
 }
 
-fn until_begun(program: &mut Program, token: &Value) {
-    loop {
+/// Waits until it has begun: its process.
+fn until_begun(program: &mut Program, token: &Value) -> u32 {
+    let mut told = String::new();
+    while !told.ends_with('\n') {
         let message = program.next();
-        let texts: String = chunks(&message, token).into_iter().map(|(_, text)| text).collect();
-        if texts.contains("begun") {
-            return;
-        }
+        told.extend(chunks(&message, token).into_iter().map(|(_, text)| text));
     }
+    let process = told.trim_end().strip_prefix("begun ");
+    process.and_then(|process| process.parse().ok()).unwrap_or_else(|| panic!("{told}"))
 }
 
-/// A program whose command, request 1 with token 5, has begun; it would write this file.
-fn at_work(name: &str, reactor: &str, era: Era) -> Option<(Program, Scratch)> {
+/// A program whose command, request 1 with token 5, has begun.
+fn at_work(name: &str, reactor: &str, era: Era) -> Option<(Program, Work)> {
     let mut program = Program::piped(reactor, &["--allow-commands", "sh"])?;
     era.begin(&mut program);
     let file = Scratch::new(&format!("{name}-{reactor}-{era:?}"));
     era.call(&mut program, 1, "run_command", command(&file), json!(5));
-    until_begun(&mut program, &json!(5));
-    Some((program, file))
+    let shell = until_begun(&mut program, &json!(5));
+    Some((program, Work { shell, file }))
 }
 
-fn assert_never_written(files: &[Scratch]) {
-    std::thread::sleep(Duration::from_millis(800));
-    for file in files {
+fn is_alive(process: u32) -> bool {
+    // A zombie does nothing more, whoever has yet to look.
+    std::fs::read_to_string(format!("/proc/{process}/stat"))
+        .is_ok_and(|stat| stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.starts_with(" Z")))
+}
+
+/// Only the shell writes: when it is gone, nobody does any more.
+fn assert_never_written(works: &[Work]) {
+    for Work { shell, file } in works {
+        let begun = Clock::now();
+        while is_alive(*shell) {
+            assert!(Clock::now().since(begun) < Duration::from_secs(60), "{shell} goes on");
+            std::thread::sleep(Duration::from_millis(10));
+        }
         assert!(!file.0.exists(), "{} was written", file.0.display());
     }
 }
 
 #[test]
 fn the_end_of_its_input_stops_what_runs() {
-    let mut files = Vec::new();
+    let mut works = Vec::new();
     for reactor in REACTORS {
         for era in ERAS {
-            let Some((program, file)) = at_work("end", reactor, era) else { continue };
+            let Some((program, work)) = at_work("end", reactor, era) else { continue };
             let (said, status, log) = program.finish();
             assert_eq!((status.code(), log.as_str()), (Some(0), ""), "{said:?}");
-            files.push(file);
+            works.push(work);
         }
     }
-    assert_never_written(&files);
+    assert_never_written(&works);
 }
 
 #[test]
 fn a_signal_stops_what_runs() {
-    let mut files = Vec::new();
+    let mut works = Vec::new();
     for reactor in REACTORS {
-        let Some((program, file)) = at_work("signal", reactor, Era::Stateless) else {
+        let Some((program, work)) = at_work("signal", reactor, Era::Stateless) else {
             continue;
         };
         program.signal("TERM");
         let (_, status, _) = program.wait(); // The log says of its subscribers why they had to go.
         assert_eq!(status.code(), Some(0));
-        files.push(file);
+        works.push(work);
     }
-    assert_never_written(&files);
+    assert_never_written(&works);
 }
 
 #[test]
 fn what_is_cancelled_is_stopped_and_says_nothing_more() {
-    let mut files = Vec::new();
+    let mut works = Vec::new();
     for reactor in REACTORS {
         for era in ERAS {
-            let Some((mut program, file)) = at_work("cancel", reactor, era) else { continue };
+            let Some((mut program, work)) = at_work("cancel", reactor, era) else { continue };
             let params = json!({"requestId": 1, "reason": "enough"});
             let told = json!({
                 "jsonrpc": "2.0", "method": "notifications/cancelled", "params": params,
@@ -179,10 +198,10 @@ fn what_is_cancelled_is_stopped_and_says_nothing_more() {
             };
             assert_eq!(answer["id"], 2, "{answer}");
             assert_quiet_end(program.finish());
-            files.push(file);
+            works.push(work);
         }
     }
-    assert_never_written(&files);
+    assert_never_written(&works);
 }
 
 #[test]

@@ -63,7 +63,7 @@ fn without_own_sequences(text: &str) -> String {
 fn it_shows_what_runs_and_gives_the_terminal_back() {
     let server = Server::start(&["--idle", "block"]);
     let body =
-        json!({"tool": "slow_data_processor", "arguments": {"chunks": 10_000, "delay_ms": 2}});
+        json!({"tool": "slow_data_processor", "arguments": {"chunks": 1_000_000, "delay_ms": 2}});
     let events = server.execute(&body);
     let _follower = server.follow(&events);
     let terminal = Terminal::open(160, 24);
@@ -161,12 +161,12 @@ fn in_a_pipe_it_looks_twice_and_prints_what_it_has_seen() {
     let unix = format!("unix:{}", path.display());
     let server = Server::start(&["--listen", &unix]);
     let body =
-        json!({"tool": "slow_data_processor", "arguments": {"chunks": 10_000, "delay_ms": 2}});
+        json!({"tool": "slow_data_processor", "arguments": {"chunks": 1_000_000, "delay_ms": 2}});
     let _follower = server.follow(&server.execute(&body));
     let door = path.display().to_string();
     for arguments in [&[unix.as_str()][..], &["--door", &door], &[&url(&server), "--once"]] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_streamdoor"));
-        let output = command.args(["top", "--interval", "200ms"]).args(arguments).output().unwrap();
+        let output = command.args(["top", "--interval", "1s"]).args(arguments).output().unwrap();
         assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
         let text = String::from_utf8(output.stdout).unwrap();
         assert!(!text.contains('\x1b'), "{text}");

@@ -74,16 +74,20 @@ fn lies_are_ignored_and_counted() {
     let called = house.call("double", json!({}));
     called.assert_ended("completed", "");
     assert_eq!((&*called.text, called.messages.len()), ("the first", 0));
-    house.call("echo", json!({})).assert_ended("completed", "");
     // Two lines that are no messages, two wrong ids, a wrong token, three notifications without
-    // sense; and behind the end an answer and two notifications.
-    assert_eq!(house.metric("ignored") - before, 11);
+    // sense; and behind the end an answer and two notifications, which may come late.
+    let ignored = || house.metric("ignored") - before;
+    while ignored() < 11 {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    house.call("echo", json!({})).assert_ended("completed", "");
+    assert_eq!(ignored(), 11);
 }
 
 #[test]
 fn a_call_that_hangs_has_its_time_and_can_be_cancelled() {
     let house = House::scripted("handshake");
-    let total = Some(Duration::from_millis(300));
+    let total = Some(Duration::from_secs(3));
     let hung = house.call_within("hang", Timeouts { total, ..Timeouts::NONE });
     hung.assert_ended("timed_out", "");
     assert_eq!(hung.messages, ["hanging"]);
@@ -162,7 +166,8 @@ fn tools_that_come_later_are_offered_on_every_shard() {
     let has_added = || house.client.tools().unwrap().iter().any(|tool| tool.name == "added");
     assert!(!has_added());
     house.call("change", json!({})).assert_ended("completed", "");
-    // Each connection comes to any of the shards: all of several have to know it.
+    // Each connection comes to any of the shards: all of several have to know it, one later than
+    // the other.
     let mut seen = 0;
     while seen < 16 {
         let client = streamdoor::client::Client::new(&format!("http://{}", house.server.address()));
@@ -170,7 +175,7 @@ fn tools_that_come_later_are_offered_on_every_shard() {
         match tools.iter().any(|tool| tool.name == "added") {
             true => seen += 1,
             false => {
-                assert_eq!(seen, 0, "it was offered, and is not any more");
+                seen = 0;
                 std::thread::sleep(Duration::from_millis(5));
             }
         }

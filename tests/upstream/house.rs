@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 use streamdoor::client::{Client, Event, ExecuteOptions, FollowOptions};
-use streamdoor::engine::Timeouts;
+use streamdoor::endpoint::Wishes;
+use streamdoor::engine::{Policy, Timeouts};
 
 use crate::roles::ROLE;
 use crate::served::Server;
@@ -43,6 +44,12 @@ pub fn scripted(name: &str, script: &str) -> String {
          args = ['roles::plays_its_role', '--exact', '--nocapture']\n\
          env = {{ {ROLE} = '{script}' }}\n"
     )
+}
+
+/// Of a follower that misses nothing, however busy the machine is.
+pub fn waited_for() -> FollowOptions {
+    let wishes = Wishes { policy: Some(Policy::Block), ..Wishes::default() };
+    FollowOptions { wishes, ..FollowOptions::default() }
 }
 
 /// A server of ours with one scripted one behind it.
@@ -84,8 +91,7 @@ impl House {
     }
 
     fn call_with(&self, tool: &str, arguments: Value, options: ExecuteOptions) -> Called {
-        let follow = FollowOptions::default();
-        let stream = self.client.call(tool, &arguments, &options, follow);
+        let stream = self.client.call(tool, &arguments, &options, waited_for());
         let stream = stream.unwrap_or_else(|error| panic!("{tool}: {error}"));
         let mut called = Called::default();
         for event in stream {

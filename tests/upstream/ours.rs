@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use streamdoor::client::{Client, Event, FollowOptions};
 use streamdoor::endpoint::StreamFormat;
 
-use crate::house::{Called, House};
+use crate::house::{Called, House, waited_for};
 use crate::served::{Server, ask};
 
 const VERSION: &str = "2026-07-28";
@@ -93,7 +93,7 @@ fn what_comes_through_is_what_came_out_over_both_transports() {
             "far_slow_data_processor",
             &arguments,
             &Default::default(),
-            FollowOptions::default(),
+            waited_for(),
         );
         let mut chunk_count = 0;
         let mut called = Called::default();
@@ -124,7 +124,7 @@ fn follow(
     seen: std::sync::mpsc::Sender<()>,
 ) -> std::thread::JoinHandle<Called> {
     let client = Client::new(&format!("http://{}", house.server.address())).unwrap();
-    let stream = client.follow(id, FollowOptions { format, ..FollowOptions::default() }).unwrap();
+    let stream = client.follow(id, FollowOptions { format, ..waited_for() }).unwrap();
     std::thread::spawn(move || {
         let mut called = Called::default();
         for event in stream {

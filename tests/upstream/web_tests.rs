@@ -30,6 +30,7 @@ fn a_session_that_is_over_is_begun_anew_and_left_at_the_end() {
     }
     assert_eq!((web.heard().sessions, house.metric("starts")), (3, 3));
     house.server.stop();
+    web.wait(|heard| heard.left > 0); // It does not wait for long to be heard.
     assert_eq!(web.heard().left, 1);
 }
 

@@ -1,6 +1,6 @@
 """Asks scripted models with the SDKs of OpenAI and Anthropic, and says in JSON what they made of it.
 
-Usage: sdks.py SCENE=BASE_URL ...
+Usage: sdks.py SCENE=BASE_URL[,BASE_URL] ...
 """
 
 import json
@@ -127,19 +127,21 @@ def messages_plain(client, messages):
     return of_message(client.messages.create(model="demo", max_tokens=100, messages=messages))
 
 
-def turns(base_url):
-    """One turn, each way to ask for it."""
-    of_openai, of_anthropic = clients(base_url)
+def turns(base_urls):
+    """One turn, each way to ask for it: the first model is quick, the second one takes its time."""
+    quick, slow = base_urls.split(",")
+    of_openai, of_anthropic = clients(quick)
+    slow_openai, slow_anthropic = clients(slow)
     # For the first time an SDK is busy with itself: it would hear all of a stream at once.
     responses_stream(of_openai, [TASK])
     chat_stream(of_openai, [TASK])
     messages_stream(of_anthropic, [TASK])
     return {
-        "chat stream": chat_stream(of_openai, [TASK]),
+        "chat stream": chat_stream(slow_openai, [TASK]),
         "chat plain": chat_plain(of_openai, [TASK]),
-        "responses stream": responses_stream(of_openai, [TASK]),
+        "responses stream": responses_stream(slow_openai, [TASK]),
         "responses plain": responses_plain(of_openai, [TASK]),
-        "messages stream": messages_stream(of_anthropic, [TASK]),
+        "messages stream": messages_stream(slow_anthropic, [TASK]),
         "messages plain": messages_plain(of_anthropic, [TASK]),
     }
 
