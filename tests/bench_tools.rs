@@ -181,7 +181,7 @@ fn the_program_has_the_probes_that_are_described_and_no_others() {
     let mut found = BTreeSet::new();
     let mut lines = notes.lines().map(str::trim);
     while let Some(line) = lines.next() {
-        if line == "Provider: streamdoor" {
+        if line.ends_with("Provider: streamdoor") {
             let name = lines.next().and_then(|line| line.strip_prefix("Name: ")).unwrap();
             let place = lines.next().and_then(|line| line.strip_prefix("Location: 0x")).unwrap();
             let address = place.split(',').next().unwrap();

@@ -343,8 +343,9 @@ fn children_that_have_let_go_of_the_pipes_are_killed_with_their_group() {
 
 #[test]
 fn what_children_write_shortly_after_the_end_is_not_lost() {
-    // `$$` is the shell, which is there until its end is known.
-    let script = "(while kill -0 $$ 2>/dev/null; do sleep 0.01; done; echo late) & echo early";
+    // `$$` is the shell: once it has ended it is a zombie, and then it is gone.
+    let script = "(while grep -qs 'State:.[^Z]' /proc/$$/status; do sleep 0.01; done; echo late) &
+        echo early";
     let ran = run(sh(script));
     assert_eq!(ran.text(Kind::Stdout), "early\nlate\n");
     assert_eq!(ran.outcome(), Outcome::Completed);

@@ -14,7 +14,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use streamdoor::base::Instant;
 use streamdoor::engine::{Policy, Timeouts};
-use streamdoor::limits::BURST_CHUNKS_MAX;
+use streamdoor::limits::{BURST_CHUNKS_MAX, RING_BYTES_PER_SLOT, RING_NEED_BYTES_DEFAULT};
 use streamdoor::reactor::{Idle, ListenAddress};
 use streamdoor::shard::{Server, ServerConfig, ShardConfig};
 use streamdoor::tool::{
@@ -40,6 +40,8 @@ const ATTACH_MS_MAX: u64 = 60_000;
 const LOOK: Duration = Duration::from_millis(1);
 /// Of a ring: so many chunks with their descriptors, as everybody else's rings hold.
 const RING_CHUNKS: usize = 1_024;
+/// Of each of many executions: as many as a tool gets that declares nothing.
+const RING_CHUNKS_OF_MANY: usize = (RING_NEED_BYTES_DEFAULT / RING_BYTES_PER_SLOT) as usize;
 const RING_BYTES_MAX: usize = 1 << 20;
 
 const HELP: &str = "\
@@ -129,7 +131,8 @@ fn prepare(start: &Arc<StartLine>, arguments: &Value) -> Result<(Work, Need), Ar
     arguments.finish()?;
     let index = index.filter(|index| *index < load.executions);
     let index = index.ok_or_else(|| ArgumentError::new("index", "there are not so many"))?;
-    let ring_bytes = (RING_CHUNKS * load.size_bytes.next_multiple_of(256)).min(RING_BYTES_MAX);
+    let ring_chunks = if load.executions > 1 { RING_CHUNKS_OF_MANY } else { RING_CHUNKS };
+    let ring_bytes = (ring_chunks * load.size_bytes.next_multiple_of(256)).min(RING_BYTES_MAX);
     let need = Need {
         ring_bytes: ring_bytes.max(16 * load.size_bytes) as u32,
         chunk_bytes: load.size_bytes as u32,

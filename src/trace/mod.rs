@@ -1,8 +1,8 @@
 //! Stratum 0: what a shard knows about itself. [`context`] what a request is a part of,
 //! [`counters`] how often, [`flight`] what last, [`histogram`] and [`latency`] how long, [`log`]
 //! what an operator is told, [`span`] what one request took part in, [`stall`] what took too long
-//! and what it was, [`probes`] where a tracer can look. Recording never allocates (but spans), locks,
-//! reads a clock or makes a syscall.
+//! and what it was, [`probes`] where a tracer can look. Recording never allocates (but spans),
+//! locks, reads a clock or makes a syscall.
 
 pub mod context;
 pub mod counters;

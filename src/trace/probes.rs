@@ -10,13 +10,13 @@
 //! | probe | when | |
 //! |---|---|---|
 //! | `turn_begin` | a shard looks around | ns of its clock |
-//! | `turn_end` | it has done what there was | whether there was any; its duties ([`super::Duties::bits`]) |
+//! | `turn_end` | it has done what there was | was there any; duties ([`super::Duties::bits`]) |
 //! | `publish` | a chunk is there for all | seq, payload bytes, total bytes |
 //! | `publish_batch` | several are, at once | first seq, how many |
-//! | `deliver` | subscribers of a shard have been given a chunk | execution's slot, seq, how many |
-//! | `receive` | a subscriber elsewhere has read a chunk | seq, payload bytes |
-//! | `send` | bytes were given to a connection's socket | its slot, bytes |
-//! | `wake` | readers asleep in the kernel are woken | ring's newest seq |
+//! | `deliver` | a shard's subscribers were given one | execution's slot, seq, how many |
+//! | `receive` | a subscriber elsewhere has read one | seq, payload bytes |
+//! | `send` | bytes were given to a socket | connection's slot, bytes |
+//! | `wake` | readers asleep in the kernel are woken | newest seq |
 //!
 //! `tools/perf WORKLOAD --probes` shows them.
 

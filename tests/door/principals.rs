@@ -203,7 +203,9 @@ fn what_is_shared_anew_is_zero_beyond_what_was_published() {
     for ring_bytes in [4 << 10, 64 << 10, 1 << 20] {
         let ring = Memory::readable(&pair.produce(ANN, ring_bytes).descriptors[0]).unwrap();
         let bytes = ring.bytes();
-        assert_eq!((bytes.len(), ring.load(32), ring.load(33)), (ring_bytes as usize, 0, 0));
+        assert_eq!((ring.load(32), ring.load(33)), (0, 0));
+        // Where memory is short it is a smaller one.
+        assert!((4 << 10..=ring_bytes as usize).contains(&bytes.len()), "{}", bytes.len());
         assert!(all_zero(&bytes[48 * 8..]), "a ring to write of {ring_bytes} bytes");
     }
     let grant = pair.read(ANN, &pair.ended(ANN, "ann").to_string()).unwrap();
