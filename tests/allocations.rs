@@ -13,7 +13,10 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
-use counting::{ALL_THERE, COUNT, COUNT_ENDED, COUNTING, FIRST_COUNTED, LAST_COUNTED, at_chunk};
+use counting::{
+    ALL_THERE, COUNT, COUNT_ENDED, COUNTING, FIRST_COUNTED, LAST_COUNTED, at_chunk, sleeps,
+    the_watch_has_begun,
+};
 use streamdoor::engine::{Hold, Kind, Policy, Start, SubscribeSpec};
 use streamdoor::reactor::readings::KernelFiles;
 use streamdoor::shard::{Delivery, ExecuteOptions, Log, Shard, ShardConfig};
@@ -83,25 +86,6 @@ fn looking_at_memory_allocates_nothing() {
     }
     at_chunk(LAST_COUNTED);
     assert_none("the memory watch");
-}
-
-/// A shard that is kept has the process's watch of memory go on running: a thread that begins
-/// allocates, and it may begin in the middle of what is counted.
-fn the_watch_has_begun() -> Shard {
-    let (shard, _) = Shard::new(ShardConfig::default()).unwrap();
-    while !sleeps("memory-watch") {
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    shard
-}
-
-/// Has the thread of that name begun, and gone to sleep?
-fn sleeps(name: &str) -> bool {
-    let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
-    tasks.into_iter().any(|task| {
-        let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
-        stat.contains(&format!("({name}) S"))
-    })
 }
 
 fn the_allocator_counts() {

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
-use counting::{ALL_THERE, COUNT, COUNT_ENDED, LAST_COUNTED, at_chunk};
+use counting::{ALL_THERE, COUNT, COUNT_ENDED, LAST_COUNTED, at_chunk, the_watch_has_begun};
 use serde_json::{Value, json};
 use streamdoor::reactor::Choice;
 use streamdoor::shard::{Server, ServerConfig, ServerError, Shard, ShardConfig};
@@ -105,25 +105,6 @@ fn read(mut stream: TcpStream, has_buffer: &Barrier) -> (u64, Vec<u8>) {
             }
         }
     }
-}
-
-/// A shard that is kept has the process's watch of memory go on running: a thread that begins
-/// allocates, and it may begin in the middle of what is counted.
-fn the_watch_has_begun() -> Shard {
-    let (shard, _) = Shard::new(ShardConfig::default()).unwrap();
-    while !sleeps("memory-watch") {
-        std::thread::sleep(Duration::from_millis(1));
-    }
-    shard
-}
-
-/// Has the thread of that name begun, and gone to sleep?
-fn sleeps(name: &str) -> bool {
-    let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
-    tasks.into_iter().any(|task| {
-        let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
-        stat.contains(&format!("({name}) S"))
-    })
 }
 
 fn nothing_allocates(reactor: Choice, capabilities: &Value) {

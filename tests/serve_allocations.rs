@@ -14,7 +14,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
-use counting::{ALL_THERE, COUNT, COUNT_ENDED, COUNTING, LAST_COUNTED, at_chunk};
+use counting::{
+    ALL_THERE, COUNT, COUNT_ENDED, COUNTING, LAST_COUNTED, at_chunk, the_watch_has_begun,
+};
 use serde_json::Value;
 use streamdoor::base::ExecutionId;
 use streamdoor::reactor::Choice;
@@ -83,15 +85,6 @@ fn started(reactor: Choice) -> Result<Server, ServerError> {
         shard.tools_mut().insert_closure(spec, be_silent).expect("it is described right");
     };
     Server::start(config, Arc::new(set_up))
-}
-
-/// Has the thread of that name begun, and gone to sleep?
-fn sleeps(name: &str) -> bool {
-    let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
-    tasks.into_iter().any(|task| {
-        let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
-        stat.contains(&format!("({name}) S"))
-    })
 }
 
 fn ask(address: &str, request: &str) -> TcpStream {
@@ -190,9 +183,7 @@ fn nothing_allocates(reactor: Choice) {
         })
         .collect();
     have_buffers.wait(); // A thread that starts allocates.
-    while !sleeps("memory-watch") {
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    drop(the_watch_has_begun());
     ALL_THERE.store(true, Ordering::SeqCst);
     while !COUNT_ENDED.load(Ordering::SeqCst) {
         std::thread::sleep(Duration::from_millis(1));

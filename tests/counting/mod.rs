@@ -5,6 +5,9 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::backtrace::Backtrace;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use streamdoor::shard::{Shard, ShardConfig};
 
 pub const FIRST_COUNTED: u64 = 1_000;
 pub const LAST_COUNTED: u64 = 100_000;
@@ -64,4 +67,23 @@ pub fn at_chunk(seq: u64) {
         COUNTING.store(false, Ordering::SeqCst);
         COUNT_ENDED.store(true, Ordering::SeqCst);
     }
+}
+
+/// A shard that is kept has the process's watch of memory go on running: a thread that begins
+/// allocates, and it may begin in the middle of what is counted.
+pub fn the_watch_has_begun() -> Shard {
+    let (shard, _) = Shard::new(ShardConfig::default()).unwrap();
+    while !sleeps("memory-watch") {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    shard
+}
+
+/// Has the thread of that name begun, and gone to sleep?
+pub fn sleeps(name: &str) -> bool {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    tasks.into_iter().any(|task| {
+        let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+        stat.contains(&format!("({name}) S"))
+    })
 }

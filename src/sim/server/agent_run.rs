@@ -8,9 +8,9 @@ use super::audience::{AudienceSeen, Reader, Told};
 use super::exchange::Exchange;
 use super::passing::Passing;
 use super::script;
-use super::scripted::SimModel;
+use super::scripted::{Asked, Asking, SimModel};
 use super::story::{self, STORIES};
-use crate::base::{Instant, Random};
+use crate::base::Random;
 use crate::engine::EngineLimits;
 use crate::limits;
 use crate::memory::RingPoolConfig;
@@ -58,21 +58,9 @@ struct Run {
     verbose: bool,
 }
 
-impl Passing for Run {
-    fn world(&self) -> &SimWorld {
-        &self.world
-    }
-
-    fn turn_once(&mut self) -> bool {
-        self.shard.turn() | self.model.step(&self.world)
-    }
-
-    fn next_deadline(&mut self) -> Option<Instant> {
-        self.shard.next_deadline().into_iter().chain(self.model.next_deadline()).min()
-    }
-
-    fn park(&mut self, until: Instant) {
-        self.shard.park(Some(until));
+impl Asking for Run {
+    fn asked(&mut self) -> Asked<'_> {
+        Asked { world: &self.world, shard: &mut self.shard, model: &mut self.model }
     }
 }
 

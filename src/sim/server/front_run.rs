@@ -9,9 +9,9 @@ use serde_json::json;
 use super::exchange::{Exchange, Outcome};
 use super::passing::Passing;
 use super::script;
-use super::scripted::SimModel;
+use super::scripted::{Asked, Asking, SimModel};
 use super::story;
-use crate::base::{Instant, Random};
+use crate::base::Random;
 use crate::endpoint::front::check::{Checker, Seen, SeenEnd};
 use crate::endpoint::front::{Format, SdkVersion, Spelling};
 use crate::reactor::{ListenAddress, ListenOptions, SocketLimits};
@@ -218,21 +218,9 @@ pub(super) fn play(seed: u64) -> Result<(u64, u64), String> {
     play.run()
 }
 
-impl Passing for Play {
-    fn world(&self) -> &SimWorld {
-        &self.world
-    }
-
-    fn turn_once(&mut self) -> bool {
-        self.shard.turn() | self.model.step(&self.world)
-    }
-
-    fn next_deadline(&mut self) -> Option<Instant> {
-        self.shard.next_deadline().into_iter().chain(self.model.next_deadline()).min()
-    }
-
-    fn park(&mut self, until: Instant) {
-        self.shard.park(Some(until));
+impl Asking for Play {
+    fn asked(&mut self) -> Asked<'_> {
+        Asked { world: &self.world, shard: &mut self.shard, model: &mut self.model }
     }
 }
 

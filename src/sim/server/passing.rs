@@ -12,7 +12,7 @@ const STOPS_MAX: u32 = 100;
 
 /// A play, whose time passes only when it is let.
 pub(super) trait Passing {
-    fn world(&self) -> &SimWorld;
+    fn world(&mut self) -> &SimWorld;
 
     /// Everybody does what is to be done now. Was there anything?
     fn turn_once(&mut self) -> bool;
@@ -45,7 +45,8 @@ pub(super) trait Passing {
                 return;
             }
         }
-        self.world().advance_to(until.max(self.world().now()));
+        let world = self.world();
+        world.advance_to(until.max(world.now()));
         self.turn();
     }
 }

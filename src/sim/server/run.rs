@@ -81,7 +81,7 @@ struct Run {
 }
 
 impl Passing for Run {
-    fn world(&self) -> &SimWorld {
+    fn world(&mut self) -> &SimWorld {
         &self.world
     }
 

@@ -1,11 +1,13 @@
 //! The server of a model in the simulated world: it follows a script, at the addresses and over the
 //! sockets of that world.
 
+use super::passing::Passing;
 use crate::agent::script::{Connection, Model, Script};
 use crate::base::Instant;
 use crate::reactor::ListenAddress;
-use crate::shard::ModelSettings;
+use crate::shard::{ModelSettings, Shard};
 use crate::sim::network::SimClient;
+use crate::sim::reactor::SimReactor;
 use crate::sim::world::{EAGAIN, SimWorld};
 
 /// When the world began.
@@ -111,5 +113,37 @@ impl SimModel {
     pub fn next_deadline(&self) -> Option<Instant> {
         let all = self.connections.iter();
         all.filter_map(|talk| talk.connection.next_deadline()).min()
+    }
+}
+
+/// A play of one shard and the model that its agents ask.
+pub(super) trait Asking {
+    fn asked(&mut self) -> Asked<'_>;
+}
+
+/// What such a play has.
+pub(super) struct Asked<'a> {
+    pub world: &'a SimWorld,
+    pub shard: &'a mut Shard<SimReactor>,
+    pub model: &'a mut SimModel,
+}
+
+impl<T: Asking> Passing for T {
+    fn world(&mut self) -> &SimWorld {
+        self.asked().world
+    }
+
+    fn turn_once(&mut self) -> bool {
+        let Asked { world, shard, model } = self.asked();
+        shard.turn() | model.step(world)
+    }
+
+    fn next_deadline(&mut self) -> Option<Instant> {
+        let Asked { shard, model, .. } = self.asked();
+        shard.next_deadline().into_iter().chain(model.next_deadline()).min()
+    }
+
+    fn park(&mut self, until: Instant) {
+        self.asked().shard.park(Some(until));
     }
 }
