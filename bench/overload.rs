@@ -189,7 +189,9 @@ impl Overload {
                     last_ns = now;
                 }
                 if reader.is_slow && !hurries {
-                    behind_chunks_max = behind_chunks_max.max(head_seq - reader.reached_seq());
+                    // A gap may reach further than the fast ones have read.
+                    let behind_chunks = head_seq.saturating_sub(reader.reached_seq());
+                    behind_chunks_max = behind_chunks_max.max(behind_chunks);
                 }
             }
             if readers.iter().all(Reader::has_ended) {
