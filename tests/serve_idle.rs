@@ -31,6 +31,8 @@ const LOOKS_AT_IDLE: Duration = Duration::from_secs(10);
 /// What may wake a server to which nothing happens in that time, beside the signs of life: the
 /// questions of the test itself, timers of connections, and threads that look after something.
 const IDLE_SLEEPS_MAX: u64 = 100;
+/// A tenth of that time, in ticks of 10 ms: who spins never sleeps, and takes half a core or more.
+const IDLE_TICKS_MAX: u64 = 100;
 
 /// One at a time: they measure, and together they would need twice the descriptors.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -223,6 +225,7 @@ fn an_idle_server_takes_no_time() {
             LOOKS_AT_IDLE.as_secs(),
         );
         assert!(sleeps <= IDLE_SLEEPS_MAX + keep_alive_count, "it works without work");
+        assert!(ticks <= IDLE_TICKS_MAX, "it spins");
         assert_eq!(keep_alive_count > 0, !followed.is_empty());
     }
 }
