@@ -105,16 +105,16 @@ const AI_SDK: Format = Format::AiSdk { sdk: SdkVersion::V5 };
 const LANGGRAPH: Format = Format::LangGraph { spelling: Spelling::Snake };
 const COMPLETED: EndState<'static> = EndState::Ended("completed");
 
+/// A run that says `Hi` and calls a tool, which has said one line; and what comes then.
+fn calling<const N: usize>(rest: [Body; N]) -> Vec<Body> {
+    let valid = arguments(Arguments::Valid(json!({"to": 1})));
+    let begun = [started(), text("Hi", 0), call_started(), valid, output("1\n", 0)];
+    begun.into_iter().chain(rest).collect()
+}
+
 #[test]
 fn ai_sdk_is_told_a_run_in_the_chunks_that_its_oldest_client_knows() {
-    let bodies = vec![
-        started(),
-        text("Hi", 0),
-        call_started(),
-        arguments(Arguments::Valid(json!({"to": 1}))),
-        output("1\n", 0),
-        call_end(Outcome::Completed, "1\n", None),
-    ];
+    let bodies = calling([call_end(Outcome::Completed, "1\n", None)]);
     let text = written(AI_SDK, bodies, COMPLETED);
     let begin = "data: {\"type\":\"start\",\"messageId\":\"msg-0abc\"}\n\n\
         data: {\"type\":\"data-execution\",\"data\":{\"execution\":\"0abc\",\"tool\":\"agent\"},\
@@ -141,15 +141,7 @@ fn ai_sdk_is_told_a_run_in_the_chunks_that_its_oldest_client_knows() {
 
 #[test]
 fn ag_ui_is_told_a_run_and_nothing_that_is_no_json() {
-    let bodies = vec![
-        started(),
-        text("Hi", 0),
-        call_started(),
-        arguments(Arguments::Valid(json!({"to": 1}))),
-        output("1\n", 0),
-        output("2\n", 2),
-        call_end(Outcome::Failed, "1\n", Some("exit code 2")),
-    ];
+    let bodies = calling([output("2\n", 2), call_end(Outcome::Failed, "1\n", Some("exit code 2"))]);
     let text = written(Format::AgUi, bodies, COMPLETED);
     let expected = [
         "RUN_STARTED",
