@@ -2,10 +2,12 @@
 //! checked by the compiler, with the reason beside them.
 
 mod agents;
+mod ahead;
 mod front;
 mod upstreams;
 
 pub use agents::*;
+pub use ahead::*;
 pub use front::*;
 pub use upstreams::*;
 
@@ -137,12 +139,6 @@ pub const READER_SLEEP_MAX: Duration = Duration::from_millis(5);
 /// Address space is reserved for the most; memory is bought in steps of this size (or one window,
 /// where that is larger), so that one purchase stalls its shard for tens of microseconds only.
 pub const RING_GROWTH_STEP_BYTES: u32 = 128 << 10;
-/// Of the size that was asked for last, so much is bought ahead while a shard has nothing to do: an
-/// execution that begins then needs no system call for its ring.
-pub const RING_RESERVE_BYTES: u32 = 512 << 10;
-/// In steps of this size, some 50 µs each: a request that comes meanwhile waits no longer. Larger
-/// windows are not bought ahead.
-pub const RING_RESTOCK_STEP_BYTES: u32 = 64 << 10;
 /// Idle windows go back to the kernel in steps of this size, one a turn: some 15 µs each, where a
 /// whole megabyte would be 200, and a turn is to stay below [`STALL_THRESHOLD`].
 pub const RING_RELEASE_STEP_BYTES: u32 = 64 << 10;

@@ -88,19 +88,20 @@ pub(super) fn ask(head: &RequestHead<'_>) -> (Asked, u64) {
             return (error(fault), dropped_max);
         }
     };
-    let here = || ROUTES.iter().filter(|route| is_at(route.path, &segments));
-    if here().next().is_none() {
+    let here = ROUTES.iter().filter(|route| is_at(route.path, &segments));
+    let here: SmallVec<[&Route; Method::ALL.len()]> = here.collect();
+    if here.is_empty() {
         let text = "there is nothing at this path; /openapi.json says what there is";
         return (error(ApiError::new(Status::NOT_FOUND, "unknown_path", text)), dropped_max);
     }
     if head.method == Method::Options {
-        return (Asked::Here(allow(Answer::empty(Status::NO_CONTENT), here())), dropped_max);
+        return (Asked::Here(allow(Answer::empty(Status::NO_CONTENT), here)), dropped_max);
     }
     let method = if head.method == Method::Head { Method::Get } else { head.method };
-    let Some(route) = here().find(|route| route.method == method) else {
+    let Some(route) = here.iter().find(|route| route.method == method) else {
         let text = format!("{} is not allowed here", head.method);
         let error = ApiError::new(Status::METHOD_NOT_ALLOWED, "method_not_allowed", text);
-        return (Asked::Here(allow(Answer::error_in(words, &error), here())), dropped_max);
+        return (Asked::Here(allow(Answer::error_in(words, &error), here)), dropped_max);
     };
     let bytes_max = route.body.as_ref().map_or(0, |body| body.bytes_max);
     match route.begin(head, &segments) {
@@ -113,15 +114,23 @@ pub(super) fn ask(head: &RequestHead<'_>) -> (Asked, u64) {
 /// No path has more parts.
 const SEGMENTS_MAX: usize = 8;
 
+/// Is this where the path of a route leads?
 fn is_at(path: &str, segments: &Segments<'_>) -> bool {
-    let mut parts = path[1..].split('/');
-    let is_it = |part: &str, segment: &str| match part.starts_with('{') {
-        true => !segment.is_empty(),
-        false => part == segment,
-    };
-    let are_equal =
-        segments.iter().all(|segment| parts.next().is_some_and(|part| is_it(part, segment)));
-    are_equal && parts.next().is_none()
+    let mut rest = path.as_bytes();
+    for segment in segments {
+        let Some(part) = rest.strip_prefix(b"/") else { return false };
+        let behind = match part.first() {
+            Some(b'{') if segment.is_empty() => None,
+            Some(b'{') => part.iter().position(|byte| *byte == b'}').map(|end| &part[end + 1..]),
+            // A slash that was spelled `%2F` is no end of a part.
+            _ => part.strip_prefix(segment.as_bytes()).filter(|_| !segment.contains('/')),
+        };
+        match behind {
+            Some(behind) if matches!(behind.first(), None | Some(b'/')) => rest = behind,
+            _ => return false,
+        }
+    }
+    rest.is_empty()
 }
 
 /// With the methods that the routes of a path have.

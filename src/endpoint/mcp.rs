@@ -5,13 +5,15 @@
 //! names and what it asks for is the shard's to see: it has the sessions.
 
 use serde_json::{Map, Value};
+use smallvec::SmallVec;
 
 use crate::base::ExecutionId;
 use crate::endpoint::answer::{Answer, JSON};
 use crate::endpoint::fields::{Field, Shape};
 use crate::endpoint::{ApiError, Call};
 use crate::mcp::{Ask, Context, codes};
-use crate::wire::http1::{Headers, Status, is_media_type};
+use crate::wire::http1::{HeaderFault, Headers, Status, is_media_type};
+use crate::wire::json::member;
 use crate::wire::jsonrpc::{self, Message};
 use crate::wire::sse;
 
@@ -154,23 +156,26 @@ pub(super) fn error_body(error: &ApiError) -> Vec<u8> {
 }
 
 fn head(headers: Headers<'_>, wish: McpWish) -> Result<McpRequest, ApiError> {
-    let text = |name: &'static str| Ok::<_, ApiError>(headers.only(name)?.map(Box::from));
+    const NAMES: [&str; 4] = ["mcp-session-id", "mcp-protocol-version", "mcp-method", "mcp-name"];
+    let mut values: [Option<Box<str>>; NAMES.len()] = Default::default();
     let mut parameters = Vec::new();
     for header in headers.iter() {
-        let prefix = header.name.get(..PARAMETER.len()).unwrap_or_default();
-        if prefix.eq_ignore_ascii_case(PARAMETER) {
-            let value = std::str::from_utf8(header.value).unwrap_or(NO_TEXT);
-            parameters.push((header.name[PARAMETER.len()..].into(), value.into()));
+        let text = std::str::from_utf8(header.value);
+        if let Some(at) = NAMES.iter().position(|name| header.name.eq_ignore_ascii_case(name)) {
+            match text {
+                Ok(text) if text.is_ascii() && values[at].is_none() => {
+                    values[at] = Some(text.into())
+                }
+                _ => return Err(HeaderFault { name: NAMES[at] }.into()),
+            }
+        } else if let Some((prefix, name)) = header.name.split_at_checked(PARAMETER.len())
+            && prefix.eq_ignore_ascii_case(PARAMETER)
+        {
+            parameters.push((name.into(), text.unwrap_or(NO_TEXT).into()));
         }
     }
-    Ok(McpRequest {
-        wish,
-        session: text("mcp-session-id")?,
-        version: text("mcp-protocol-version")?,
-        method: text("mcp-method")?,
-        name: text("mcp-name")?,
-        parameters,
-    })
+    let [session, version, method, name] = values;
+    Ok(McpRequest { wish, session, version, method, name, parameters })
 }
 
 const PARAMETER: &str = "mcp-param-";
@@ -179,9 +184,11 @@ const NO_TEXT: &str = "\u{0}";
 
 /// Says the client expressly that it takes each of these?
 fn require(headers: Headers<'_>, media_types: &[&str]) -> Result<(), ApiError> {
-    let ranges = || headers.texts("accept").flat_map(|text| text.split(','));
-    let names = |media_type: &&str| ranges().any(|range| is_media_type(range.trim(), media_type));
-    if media_types.iter().all(names) {
+    let mut missing: SmallVec<[&str; 2]> = media_types.into();
+    for range in headers.texts("accept").flat_map(|text| text.split(',')) {
+        missing.retain(|media_type| !is_media_type(range.trim(), media_type));
+    }
+    if missing.is_empty() {
         return Ok(());
     }
     let text = format!("accept: it has to name {}", media_types.join(" and "));
@@ -206,8 +213,8 @@ impl McpRequest {
             McpWish::Hear(_) | McpWish::Leave => None,
         };
         let is_alone = params.is_some_and(|params| {
-            let meta = params.get("_meta").and_then(Value::as_object);
-            meta.is_some_and(|meta| meta.contains_key(VERSION_KEY))
+            let meta = member(params, "_meta").and_then(Value::as_object);
+            meta.is_some_and(|meta| member(meta, VERSION_KEY).is_some())
         });
         match &self.session {
             Some(session) if !is_alone => place_of(session),
@@ -267,11 +274,11 @@ pub fn shard_of(ask: &Ask) -> Option<u8> {
 
 /// Where that lives which the parameters of a request name.
 fn named(params: &Map<String, Value>) -> Option<u8> {
-    let text = |name: &str| params.get(name).and_then(Value::as_str);
+    let text = |name: &str| member(params, name).and_then(Value::as_str);
     if let Some(task) = text("taskId") {
         return place_of(task);
     }
-    let stream = params.get("arguments").and_then(|arguments| arguments.get("stream_id"));
+    let stream = member(params, "arguments").and_then(|arguments| arguments.get("stream_id"));
     let uri = text("uri").and_then(|uri| uri.strip_prefix(EXECUTIONS));
     let id = uri.or(stream.and_then(Value::as_str))?.split('/').next()?;
     id.parse::<ExecutionId>().ok().map(|id| id.shard)

@@ -11,9 +11,11 @@
 //! far, empties exactly one slot into the levels below. So a jump of hours costs what it finds.
 //!
 //! What it costs: arming and cancelling are O(1). Firing is O(1) per timer plus at most one move
-//! per level during its life. [`Wheel::next_deadline`] is O(1) while the next timer is in a slot
-//! of one tick, or in one whose timers were armed in order of their deadlines; in a mixed slot the
-//! minimum is remembered, and found again by a scan of that slot when its owner was cancelled.
+//! per level during its life. [`Wheel::next_deadline`] is a load: a shard that polls asks several
+//! wheels in every turn, so the answer is remembered until its owner fires or is cancelled. It is
+//! found again in O(1) while the next timer is in a slot of one tick, or in one whose timers were
+//! armed in order of their deadlines; in a mixed slot the minimum is remembered, too, and found
+//! again by a scan of that slot when its owner was cancelled.
 //! A deadline that only ever moves later (inactivity) is therefore best not cancelled: let it
 //! fire, look at the last activity, and arm the rest.
 //!
@@ -23,6 +25,7 @@
 //! - W3: a bit of an occupancy map is set if and only if its slot or level holds a timer.
 //! - W4: within a slot, timers of one tick stand in the order in which they were armed.
 //! - W5: armed timers and free nodes together are the capacity.
+//! - W6: the due tick that is remembered as the first is the first.
 //!
 //! The tests are in `wheel/tests.rs`: a sorted map is the model of a million random operations.
 
@@ -48,11 +51,14 @@ const LEVELS: usize = 9;
 const TICK_LAST: u64 = 1 << (u64::BITS - WHEEL_TICK_SHIFT);
 /// Ends a list.
 const NOBODY: u32 = u32::MAX;
-/// The minimum of this slot has to be looked for.
+/// This minimum has to be looked for.
 const STALE: u64 = u64::MAX;
+/// No timer is armed, so that none is first.
+const NEVER: u64 = u64::MAX - 1;
 
 const _: () = {
     assert!(TICK_LAST < 1 << (DIGIT_BITS * LEVELS as u32)); // The levels reach every tick.
+    assert!(TICK_LAST < NEVER); // So that no tick is taken for a word.
     assert!(TICK_LAST >= 1 << (DIGIT_BITS * (LEVELS as u32 - 1))); // None of them is idle.
     assert!(SLOTS_PER_LEVEL == u64::BITS as usize); // One word says which slots are occupied.
     assert!(LEVELS <= u16::BITS as usize); // And one which levels are.
@@ -147,6 +153,8 @@ pub struct Wheel<T> {
     now: Instant,
     /// Bit `level`: that level holds a timer.
     levels_occupied: u16,
+    /// The earliest due tick of all: [`STALE`] if unknown, [`NEVER`] if nothing is armed.
+    due_tick_first: Cell<u64>,
     /// Bit `slot` of word `level`: that slot holds a timer.
     slots_occupied: [u64; LEVELS],
     slots: Box<[[Slot; SLOTS_PER_LEVEL]; LEVELS]>,
@@ -171,6 +179,7 @@ impl<T: Copy> Wheel<T> {
             elapsed: tick_before(now),
             now,
             levels_occupied: 0,
+            due_tick_first: Cell::new(NEVER),
             slots_occupied: [0; LEVELS],
             slots: Box::new([const { [const { Slot::empty() }; SLOTS_PER_LEVEL] }; LEVELS]),
         }
@@ -195,10 +204,15 @@ impl<T: Copy> Wheel<T> {
         let node = &mut self.nodes[index as usize];
         assert!(node.payload.is_none());
         self.free_head = node.next;
-        node.due_tick = due_tick.max(self.elapsed);
+        let due_tick = due_tick.max(self.elapsed);
+        node.due_tick = due_tick;
         node.generation = generation.get();
         node.payload = Some(payload);
         self.count += 1;
+        let first = self.due_tick_first.get();
+        if due_tick < first && first != STALE {
+            self.due_tick_first.set(due_tick);
+        }
         self.link(index);
         Ok(TimerId { index, generation })
     }
@@ -223,13 +237,12 @@ impl<T: Copy> Wheel<T> {
     pub fn pop_expired(&mut self, now: Instant) -> Option<T> {
         self.now = self.now.max(now);
         let now_tick = tick_before(now);
-        let Some(place) = self.first_place().filter(|&place| self.due_tick_min(place) <= now_tick)
-        else {
+        let due_tick = self.due_tick_first();
+        if due_tick > now_tick {
             // Near deadlines get fine slots only if `elapsed` keeps up with the time.
             self.advance(now_tick.max(self.elapsed));
             return None;
-        };
-        let due_tick = self.due_tick_min(place);
+        }
         self.advance(due_tick);
         let place = place_of(self.elapsed, due_tick);
         assert!(place.level == 0);
@@ -241,8 +254,10 @@ impl<T: Copy> Wheel<T> {
 
     /// The moment from which on [`Wheel::pop_expired`] gives the next timer, which is the end of
     /// the tick that its deadline is in; `None` if nothing is armed.
+    #[inline]
     pub fn next_deadline(&self) -> Option<Instant> {
-        self.first_place().map(|place| tick_start(self.due_tick_min(place)))
+        let due_tick = self.due_tick_first();
+        (due_tick != NEVER).then(|| tick_start(due_tick))
     }
 
     /// How many timers are armed.
@@ -258,6 +273,18 @@ impl<T: Copy> Wheel<T> {
     /// How many timers can be armed.
     pub fn capacity(&self) -> u32 {
         self.nodes.len() as u32
+    }
+
+    /// The earliest due tick of all, or [`NEVER`].
+    #[inline]
+    fn due_tick_first(&self) -> u64 {
+        let due_tick = self.due_tick_first.get();
+        if due_tick != STALE {
+            return due_tick;
+        }
+        let due_tick = self.first_place().map_or(NEVER, |place| self.due_tick_min(place));
+        self.due_tick_first.set(due_tick);
+        due_tick
     }
 
     /// Where the timer that is due next stands: a lower level always comes first.
@@ -341,6 +368,9 @@ impl<T: Copy> Wheel<T> {
 
     fn unlink(&mut self, index: u32, place: Place) {
         let Node { due_tick, next, prev, .. } = self.nodes[index as usize];
+        if due_tick == self.due_tick_first.get() {
+            self.due_tick_first.set(STALE);
+        }
         if prev == NOBODY && next == NOBODY {
             self.clear(place);
             return;
@@ -376,6 +406,9 @@ impl<T: Copy> Wheel<T> {
         node.prev = NOBODY;
         self.free_head = index;
         self.count -= 1;
+        if self.count == 0 {
+            self.due_tick_first.set(NEVER);
+        }
         payload
     }
 }

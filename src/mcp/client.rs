@@ -5,6 +5,7 @@ use serde_json::{Map, Value};
 use super::Fault;
 use crate::limits;
 use crate::tool::Abilities;
+use crate::wire::json::member;
 
 /// The extension that tasks of the stateless era are.
 pub const TASKS_EXTENSION: &str = "io.modelcontextprotocol/tasks";
@@ -33,10 +34,10 @@ impl ClientCapabilities {
         let sampling = part(members, "sampling")?;
         let roots = part(members, "roots")?;
         let has = |part: Option<&Map<String, Value>>, name: &str| {
-            part.and_then(|part| part.get(name)).is_some_and(|value| !value.is_null())
+            part.and_then(|part| member(part, name)).is_some_and(|value| !value.is_null())
         };
         let is_true = |part: Option<&Map<String, Value>>, name: &str| {
-            part.and_then(|part| part.get(name)) == Some(&Value::Bool(true))
+            part.and_then(|part| member(part, name)) == Some(&Value::Bool(true))
         };
         let abilities = Abilities {
             // An empty one means forms: that is all there was once.
@@ -59,7 +60,7 @@ fn part<'m>(
     members: &'m Map<String, Value>,
     name: &str,
 ) -> Result<Option<&'m Map<String, Value>>, Fault> {
-    match members.get(name) {
+    match member(members, name) {
         None | Some(Value::Null) => Ok(None),
         Some(Value::Object(part)) => Ok(Some(part)),
         Some(_) => {

@@ -7,6 +7,7 @@ use super::client::{ClientCapabilities, ClientInfo};
 use super::{Fault, Version};
 use crate::limits;
 use crate::trace::TraceContext;
+use crate::wire::json::{member, take_member};
 use crate::wire::jsonrpc::Id;
 
 /// The member of `_meta` that says which version a request of the stateless era has.
@@ -154,12 +155,12 @@ impl Context {
     /// # Errors
     /// Something of it is not what it has to be.
     pub(super) fn take(asker: Asker, params: &mut Map<String, Value>) -> Result<Context, Fault> {
-        let meta = match params.remove("_meta") {
+        let meta = match take_member(params, "_meta") {
             None | Some(Value::Null) => Map::new(),
             Some(Value::Object(meta)) => meta,
             Some(_) => return Err(Fault::invalid_params("`_meta` is not an object")),
         };
-        let token = |name: &str| match meta.get(name) {
+        let token = |name: &str| match member(&meta, name) {
             None | Some(Value::Null) => Ok(None),
             Some(value) => match Id::of_value(value) {
                 Some(token) => Ok(Some(token)),
@@ -192,13 +193,13 @@ impl Context {
 
 /// B9: what W3C does not spell so is left out.
 fn trace_of(meta: &Map<String, Value>) -> TraceContext {
-    let text = |name: &str| meta.get(name).and_then(Value::as_str);
+    let text = |name: &str| member(meta, name).and_then(Value::as_str);
     TraceContext::parse(text("traceparent"), text("tracestate"), text("baggage"))
 }
 
 /// A45: only where there are tasks of this form; elsewhere it is as if it were not there.
 fn task_wish(version: Version, params: &mut Map<String, Value>) -> Result<Option<TaskWish>, Fault> {
-    let wish = params.remove("task");
+    let wish = take_member(params, "task");
     if version != Version::V2025_11_25 {
         return Ok(None);
     }
@@ -219,7 +220,7 @@ fn task_wish(version: Version, params: &mut Map<String, Value>) -> Result<Option
 fn wants_stream(meta: &Map<String, Value>, params: &mut Map<String, Value>) -> Option<bool> {
     let arguments = params.get_mut("arguments").and_then(Value::as_object_mut);
     let said = arguments.and_then(|arguments| arguments.shift_remove("_stream"));
-    meta.get(META_STREAM).and_then(Value::as_bool).or(said.as_ref().and_then(Value::as_bool))
+    member(meta, META_STREAM).and_then(Value::as_bool).or(said.as_ref().and_then(Value::as_bool))
 }
 
 /// B16: missing answers, and such as make no sense, are asked for again.
@@ -227,14 +228,14 @@ fn retry(version: Version, params: &mut Map<String, Value>) -> Result<Retry, Fau
     if version < Version::V2026_07_28 {
         return Ok(Retry::default());
     }
-    let answers = match params.remove("inputResponses") {
+    let answers = match take_member(params, "inputResponses") {
         None | Some(Value::Null) => Map::new(),
         Some(Value::Object(answers)) => {
             answers.into_iter().filter(|(_, answer)| answer.is_object()).collect()
         }
         Some(_) => return Err(Fault::invalid_params("`inputResponses` is not an object")),
     };
-    let request_state = match params.remove("requestState") {
+    let request_state = match take_member(params, "requestState") {
         None | Some(Value::Null) => None,
         Some(Value::String(state)) => Some(state),
         Some(_) => return Err(Fault::invalid_params("`requestState` is not a string")),

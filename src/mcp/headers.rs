@@ -12,6 +12,7 @@ use super::Fault;
 use super::ask::name_parameter;
 use crate::tool::ToolSpec;
 use crate::wire::base64;
+use crate::wire::json::member;
 
 /// What the headers of a request say.
 #[derive(Clone, Copy)]
@@ -49,7 +50,7 @@ impl Headers<'_> {
         params: &Map<String, Value>,
     ) -> Result<(), Fault> {
         let Some(parameter) = name_parameter(method) else { return Ok(()) };
-        match params.get(parameter).and_then(Value::as_str) {
+        match member(params, parameter).and_then(Value::as_str) {
             Some(body) => check("Mcp-Name", self.name, decode, body),
             None if self.name.is_none() => Ok(()), // What is wrong then is the body.
             None => Err(mismatch("Mcp-Name", "names what the body does not")),
@@ -62,11 +63,11 @@ impl Headers<'_> {
         params: &Map<String, Value>,
         spec_of: &dyn Fn(&str) -> Option<Arc<ToolSpec>>,
     ) -> Result<(), Fault> {
-        let Some(name) = params.get("name").and_then(Value::as_str) else { return Ok(()) };
+        let Some(name) = member(params, "name").and_then(Value::as_str) else { return Ok(()) };
         let Some(spec) = spec_of(name) else { return Ok(()) };
         // A declaration that is wrong is none: clients do not use it either.
         let Ok(declared) = declared(&spec.arguments) else { return Ok(()) };
-        let arguments = params.get("arguments").unwrap_or(&Value::Null);
+        let arguments = member(params, "arguments").unwrap_or(&Value::Null);
         for Declared { name, path } in declared {
             let header = format!("Mcp-Param-{name}");
             let body = path.iter().try_fold(arguments, |value, name| value.get(name));

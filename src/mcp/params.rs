@@ -5,6 +5,7 @@ use serde_json::{Map, Value};
 use super::Fault;
 use super::ask::{Complete, Filter, Target};
 use crate::limits;
+use crate::wire::json::take_member;
 
 /// Parameters of one request, taken one by one. What nobody takes is ignored.
 pub(super) struct Params(Map<String, Value>);
@@ -15,7 +16,7 @@ impl Params {
     }
 
     pub fn value(&mut self, name: &str) -> Value {
-        self.0.remove(name).unwrap_or(Value::Null)
+        take_member(&mut self.0, name).unwrap_or(Value::Null)
     }
 
     fn text(&mut self, name: &str, bytes_max: usize) -> Result<String, Fault> {

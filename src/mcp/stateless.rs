@@ -16,6 +16,7 @@ use super::context::{
 use super::headers::Headers;
 use super::{Era, Fault, Version};
 use crate::tool::ToolSpec;
+use crate::wire::json::member;
 use crate::wire::jsonrpc::Message;
 
 /// In which era a message is to be understood (C1 to C3, B14): by what stands in it, else by the
@@ -27,7 +28,7 @@ pub fn era_of(message: &Message, version_header: Option<&str>) -> Era {
     };
     let meta = params.and_then(meta_of);
     let is_modern = |meta: &Map<String, Value>| {
-        meta.contains_key(META_VERSION) || meta.contains_key(META_CAPABILITIES)
+        member(meta, META_VERSION).is_some() || member(meta, META_CAPABILITIES).is_some()
     };
     if meta.is_some_and(is_modern) || version_header.is_some_and(is_later) {
         return Era::Stateless;
@@ -94,7 +95,7 @@ fn missing(name: &str) -> Fault {
 }
 
 fn meta_of(params: &Map<String, Value>) -> Option<&Map<String, Value>> {
-    params.get("_meta").and_then(Value::as_object)
+    member(params, "_meta").and_then(Value::as_object)
 }
 
 /// In which version a request is. That is looked at before anything else: another version may have
@@ -103,7 +104,7 @@ fn version_of(
     params: &Map<String, Value>,
     headers: Option<&Headers<'_>>,
 ) -> Result<Version, Fault> {
-    let said = meta_of(params).and_then(|meta| meta.get(META_VERSION)).and_then(Value::as_str);
+    let said = meta_of(params).and_then(|meta| member(meta, META_VERSION)).and_then(Value::as_str);
     let said = said.ok_or_else(|| missing(META_VERSION))?;
     if let Some(headers) = headers {
         headers.check_version(said)?;
@@ -124,9 +125,9 @@ impl Said {
     /// Something that has to be there is not, or makes no sense (B3).
     fn of(params: &Map<String, Value>) -> Result<Said, Fault> {
         let meta = meta_of(params).ok_or_else(|| missing(META_CAPABILITIES))?;
-        let client = meta.get(META_CAPABILITIES).ok_or_else(|| missing(META_CAPABILITIES))?;
+        let client = member(meta, META_CAPABILITIES).ok_or_else(|| missing(META_CAPABILITIES))?;
         let client = ClientCapabilities::parse(client).map_err(|fault| fault.status(400))?;
-        let given = |name: &str| meta.get(name).filter(|value| !value.is_null());
+        let given = |name: &str| member(meta, name).filter(|value| !value.is_null());
         let client_info = given(META_CLIENT).map(ClientInfo::parse).transpose();
         let log_level = given(META_LOG_LEVEL).map(Level::of).transpose()?;
         let client_info = client_info.map_err(|fault| fault.status(400))?;

@@ -54,6 +54,19 @@ pub struct MemoryStatus {
     pub usage: RingPoolUsage,
 }
 
+/// Has the allocator get memory from the kernel now, while nobody waits: what is freed it hands
+/// out next, and the call that takes it has no page to wait for.
+pub(super) fn warm_heap() {
+    let mut ahead: Vec<u8> = Vec::with_capacity(limits::HEAP_AHEAD_BYTES);
+    for page in ahead.spare_capacity_mut().chunks_mut(PAGE_BYTES) {
+        page[0].write(0);
+    }
+    std::hint::black_box(&mut ahead);
+}
+
+/// At least one byte of each page is written.
+const PAGE_BYTES: usize = 4096;
+
 /// Why no ring that is allowed now takes the declared chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shortage {

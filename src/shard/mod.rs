@@ -516,7 +516,10 @@ impl<R: Reactor + 'static> Shard<R> {
         };
         match self.idle.decide(self.worked, self.now, deadline) {
             Decision::Poll => std::hint::spin_loop(),
-            Decision::Wait { .. } if self.rings.is_scarce() => self.rings.restock_step(),
+            Decision::Wait { .. } if self.rings.is_scarce() => {
+                self.rings.restock_step();
+                memory::warm_heap();
+            }
             #[cfg(feature = "server")]
             Decision::Wait { .. } if !self.doors.guests.is_empty() && !self.fall_asleep() => {}
             Decision::Wait { until } => {

@@ -4,29 +4,74 @@
 use crate::base::Random;
 use crate::engine::Secret;
 
+/// Bytes of one secret.
+const SECRET_BYTES: usize = 24;
+/// The kernel is asked for so many at once: asked for each, it would be in the way of each call.
+const SECRETS_AHEAD: usize = 16;
+
 /// A source of secrets.
 pub(super) enum Secrets {
     /// Nobody can guess them.
-    Kernel,
+    Kernel(Box<Ahead>),
     /// Who knows the seed knows them: for simulations.
     Seeded(Random),
 }
 
+/// What the kernel has given, of which each byte is used once.
+#[derive(Default)]
+pub(super) struct Ahead {
+    secrets: [[u8; SECRET_BYTES]; SECRETS_AHEAD],
+    left_count: usize,
+}
+
+impl Ahead {
+    fn draw(&mut self) -> std::io::Result<[u8; SECRET_BYTES]> {
+        if self.left_count == 0 {
+            crate::reactor::random_bytes(self.secrets.as_flattened_mut())?;
+            self.left_count = SECRETS_AHEAD;
+        }
+        self.left_count -= 1;
+        // Who has it keeps it; nobody finds it here.
+        Ok(std::mem::take(&mut self.secrets[self.left_count]))
+    }
+}
+
 impl Secrets {
     pub fn new(seed: Option<u64>) -> Secrets {
-        seed.map_or(Secrets::Kernel, |seed| Secrets::Seeded(Random::new(seed)))
+        match seed {
+            None => Secrets::Kernel(Box::default()),
+            Some(seed) => Secrets::Seeded(Random::new(seed)),
+        }
     }
 
     /// # Errors
     /// What the kernel says; it does not happen once the machine has booted.
     pub fn draw(&mut self) -> std::io::Result<Secret> {
-        let mut bytes = [0; 24];
+        let mut bytes = [0; SECRET_BYTES];
         match self {
-            Secrets::Kernel => crate::reactor::random_bytes(&mut bytes)?,
+            Secrets::Kernel(ahead) => bytes = ahead.draw()?,
             Secrets::Seeded(random) => random.fill(&mut bytes),
         }
         let (nonce, token) = bytes.split_first_chunk().expect("there are 24");
         let token = u128::from_le_bytes(token.try_into().expect("16 are left"));
         Ok(Secret { nonce: u64::from_le_bytes(*nonce), token })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_secret_comes_twice_and_none_stays_behind() {
+        let mut secrets = Secrets::new(None);
+        let drawn: Vec<Secret> = (0..3 * SECRETS_AHEAD).map(|_| secrets.draw().unwrap()).collect();
+        for (at, secret) in drawn.iter().enumerate() {
+            assert!(secret.nonce != 0 && secret.token != 0);
+            assert!(drawn[..at].iter().all(|other| other.nonce != secret.nonce));
+            assert!(drawn[..at].iter().all(|other| other.token != secret.token));
+        }
+        let Secrets::Kernel(ahead) = &secrets else { panic!("no seed was given") };
+        assert!(ahead.secrets[ahead.left_count..].iter().flatten().all(|byte| *byte == 0));
     }
 }

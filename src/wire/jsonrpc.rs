@@ -9,6 +9,7 @@ use std::hash::{Hash, Hasher};
 
 use serde_json::{Map, Value};
 
+use self::envelope::Envelope;
 use super::json;
 use super::strict::{self, Unreadable};
 use crate::limits;
@@ -208,13 +209,15 @@ pub fn parse(bytes: &[u8]) -> Result<Message, Malformed> {
     let Ok(text) = std::str::from_utf8(bytes) else {
         return Err(unreadable(PARSE_ERROR, "the message is not UTF-8".to_owned()));
     };
-    let value = strict::read(bytes).map_err(|error| {
+    let refused = |error: Unreadable| {
         let is_json = matches!(error, Unreadable::NameTwice);
         let code = if is_json { INVALID_REQUEST } else { PARSE_ERROR };
         unreadable(code, format!("the message {error}"))
-    })?;
-    match value {
-        Value::Object(members) => message(text, members),
+    };
+    if text.trim_ascii_start().starts_with('{') {
+        return message(Envelope::read(text).map_err(refused)?);
+    }
+    match strict::read(bytes).map_err(refused)? {
         Value::Array(_) => {
             Err(unreadable(INVALID_REQUEST, "messages come one by one, not in a batch".to_owned()))
         }
@@ -222,58 +225,67 @@ pub fn parse(bytes: &[u8]) -> Result<Message, Malformed> {
     }
 }
 
-fn message(text: &str, mut members: Map<String, Value>) -> Result<Message, Malformed> {
-    let is_response = !members.contains_key("method")
-        && (members.contains_key("result") || members.contains_key("error"));
-    let id = members.contains_key("id").then(|| Id::of_raw(member_text(text, "id")?));
+fn message(envelope: Envelope<'_>) -> Result<Message, Malformed> {
+    let Envelope { jsonrpc, id, method, params, result, error: problem } = envelope;
+    let has_answer = result.is_some() || problem.is_some();
+    let is_response = method.is_none() && has_answer;
+    // An error may say `null` for a request that could not be read.
+    let is_null = is_response && id.is_some_and(|id| id.get() == "null");
+    let id = id.map(|id| Id::of_raw(id.get()));
     let error = |problem: &str| Malformed {
         id: if is_response { None } else { id.clone().flatten() },
         code: INVALID_REQUEST,
         message: problem.to_owned(),
         is_response,
     };
-    if members.get("jsonrpc").and_then(Value::as_str) != Some("2.0") {
+    if !jsonrpc.is_some_and(|version| is_text(version.get(), "2.0")) {
         return Err(error("`jsonrpc` is not \"2.0\""));
     }
-    // An error may say `null` for a request that could not be read.
-    let is_null = is_response && members.get("id").is_some_and(Value::is_null);
-    let id = match &id {
-        Some(None) if !is_null => {
-            let chars_max = limits::MCP_ID_BYTES_MAX;
-            let text = format!("`id` is not a string of at most {chars_max} bytes or an integer");
-            return Err(error(&text));
-        }
-        Some(id) => id.clone(),
-        None => None,
-    };
+    if matches!(id, Some(None)) && !is_null {
+        let chars_max = limits::MCP_ID_BYTES_MAX;
+        let text = format!("`id` is not a string of at most {chars_max} bytes or an integer");
+        return Err(error(&text));
+    }
     if is_response {
-        let result = response(&mut members).map_err(error)?;
+        let result = response(result, problem).map_err(error)?;
+        let id = id.flatten();
         if id.is_none() && result.is_ok() {
-            return Err(error("a result has no `id`"));
+            let message = "a result has no `id`".to_owned();
+            return Err(Malformed { id, code: INVALID_REQUEST, message, is_response });
         }
         return Ok(Message::Response { id, result });
     }
-    let method = match members.remove("method") {
+    let method = match method {
         Some(Value::String(method)) => method,
         Some(_) => return Err(error("`method` is not a string")),
         None => return Err(error("it has none of `method`, `result` and `error`")),
     };
-    if members.contains_key("result") || members.contains_key("error") {
+    if has_answer {
         return Err(error("it has a `method` and an answer"));
     }
-    let params = match members.remove("params") {
+    let params = match params {
         Some(Value::Object(params)) => params,
         None | Some(Value::Null) => Map::new(), // Some libraries spell out what is not there.
         Some(_) => return Err(error("`params` is not an object")),
     };
-    Ok(match id {
+    Ok(match id.flatten() {
         Some(id) => Message::Request { id, method, params },
         None => Message::Notification { method, params },
     })
 }
 
-fn response(members: &mut Map<String, Value>) -> Result<Result<Value, ErrorObject>, &'static str> {
-    match (members.remove("result"), members.remove("error")) {
+/// Is this, a value of JSON as it was spelled, this text?
+fn is_text(raw: &str, text: &str) -> bool {
+    let inside = raw.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
+    inside == Some(text)
+        || (raw.contains('\\') && serde_json::from_str::<String>(raw).is_ok_and(|it| it == text))
+}
+
+fn response(
+    result: Option<Value>,
+    error: Option<Value>,
+) -> Result<Result<Value, ErrorObject>, &'static str> {
+    match (result, error) {
         (Some(result), None) if result.is_object() => Ok(Ok(result)),
         (Some(_), None) => Err("`result` is not an object"),
         (None, Some(Value::Object(mut error))) => {
@@ -287,61 +299,6 @@ fn response(members: &mut Map<String, Value>) -> Result<Result<Value, ErrorObjec
         (None, Some(_)) => Err("`error` is not an object"),
         (Some(_), Some(_)) => Err("it has a `result` and an `error`"),
         (None, None) => unreachable!("the caller saw one of them"),
-    }
-}
-
-/// How the member of this name is spelled, of a text that is a JSON object.
-fn member_text<'t>(text: &'t str, wanted: &str) -> Option<&'t str> {
-    let mut rest = text.trim_start().strip_prefix('{')?;
-    loop {
-        rest = rest.trim_start_matches([' ', '\t', '\r', '\n', ',']);
-        let (name, after) = rest.split_at_checked(string_end(rest)?)?;
-        let value = after.trim_start().strip_prefix(':')?.trim_start();
-        let (value, after) = value.split_at_checked(value_end(value)?)?;
-        let is_wanted = match name.contains('\\') {
-            true => serde_json::from_str::<String>(name).is_ok_and(|name| name == wanted),
-            false => name.get(1..name.len() - 1) == Some(wanted),
-        };
-        if is_wanted {
-            return Some(value);
-        }
-        rest = after;
-    }
-}
-
-/// Where the string ends with which `text` begins.
-fn string_end(text: &str) -> Option<usize> {
-    let mut is_escaped = false;
-    let inside = text.strip_prefix('"')?;
-    let end = inside.bytes().position(|byte| {
-        let is_end = byte == b'"' && !is_escaped;
-        is_escaped = byte == b'\\' && !is_escaped;
-        is_end
-    });
-    Some(end? + 2)
-}
-
-/// Where the value ends with which `text` begins.
-fn value_end(text: &str) -> Option<usize> {
-    let (mut at, mut depth) = (0, 0u32);
-    loop {
-        match *text.as_bytes().get(at)? {
-            b'"' => at += string_end(text.get(at..)?)?,
-            b'{' | b'[' => {
-                depth += 1;
-                at += 1;
-            }
-            b'}' | b']' if depth == 0 => return Some(at),
-            b',' | b' ' | b'\t' | b'\r' | b'\n' if depth == 0 => return Some(at),
-            b'}' | b']' => {
-                depth -= 1;
-                at += 1;
-            }
-            _ => at += 1,
-        }
-        if depth == 0 && matches!(text.as_bytes()[at - 1], b'"' | b'}' | b']') {
-            return Some(at);
-        }
     }
 }
 
@@ -410,5 +367,6 @@ fn write_call(out: &mut Vec<u8>, method: &str, params: &Value) {
     out.push(b'}');
 }
 
+mod envelope;
 #[cfg(test)]
 mod tests;

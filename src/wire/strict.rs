@@ -3,9 +3,12 @@
 //! Refused is what is no JSON, an object that has one name twice, and, because it is of no use to
 //! anybody, what is nested deeper than [`limits::JSON_DEPTH_MAX`].
 
+use std::cell::Cell;
 use std::fmt;
 
-use serde_json::Value;
+use serde_core::Deserializer;
+use serde_core::de::{DeserializeSeed, Error, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Number, Value};
 
 use crate::limits;
 
@@ -37,58 +40,125 @@ impl fmt::Display for Unreadable {
 /// # Errors
 /// [`Unreadable`].
 pub(crate) fn read(text: &[u8]) -> Result<Value, Unreadable> {
-    let outline = Outline::of(text);
-    if outline.depth > limits::JSON_DEPTH_MAX {
-        return Err(Unreadable::TooDeep);
+    let found = Found::default();
+    let mut source = serde_json::Deserializer::from_slice(text);
+    let value = Strict::new(&found).deserialize(&mut source);
+    found.verdict(value.and_then(|value| source.end().map(|()| value)))
+}
+
+/// What was found on the way that the parser does not mind.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    is_too_deep: Cell<bool>,
+    has_name_twice: Cell<bool>,
+}
+
+impl Found {
+    /// A name was there before. The text is read on: it may be no JSON.
+    pub fn note_name_twice(&self) {
+        self.has_name_twice.set(true);
     }
-    let value: Value = serde_json::from_slice(text).map_err(Unreadable::NotJson)?;
-    // Of members with one name the parser keeps one.
-    match count_members(&value) == outline.colon_count {
-        true => Ok(value),
-        false => Err(Unreadable::NameTwice),
+
+    /// What becomes of what was read.
+    ///
+    /// # Errors
+    /// [`Unreadable`].
+    pub fn verdict<T>(&self, read: Result<T, serde_json::Error>) -> Result<T, Unreadable> {
+        match read {
+            _ if self.is_too_deep.get() => Err(Unreadable::TooDeep),
+            Err(error) => Err(Unreadable::NotJson(error)),
+            Ok(_) if self.has_name_twice.get() => Err(Unreadable::NameTwice),
+            Ok(value) => Ok(value),
+        }
     }
 }
 
-/// What can be said of a JSON text without reading it; of what is no JSON it says something.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Outline {
-    depth: u32,
-    /// Outside of strings: one for each member of each object.
-    colon_count: usize,
+/// Reads a value, and tells of it what a [`Value`] does not show.
+#[derive(Clone, Copy)]
+pub(crate) struct Strict<'f> {
+    found: &'f Found,
+    /// How many arrays and objects it may still open.
+    depth_left: u32,
 }
 
-impl Outline {
-    fn of(text: &[u8]) -> Outline {
-        let mut outline = Outline::default();
-        let (mut depth, mut in_string, mut is_escaped) = (0u32, false, false);
-        for byte in text {
-            if in_string {
-                in_string = is_escaped || *byte != b'"';
-                is_escaped = !is_escaped && *byte == b'\\';
-                continue;
-            }
-            match byte {
-                b'"' => in_string = true,
-                b':' => outline.colon_count += 1,
-                b'{' | b'[' => {
-                    depth += 1;
-                    outline.depth = outline.depth.max(depth);
-                }
-                b'}' | b']' => depth = depth.saturating_sub(1),
-                _ => {}
+impl<'f> Strict<'f> {
+    /// For a whole text.
+    pub fn new(found: &'f Found) -> Strict<'f> {
+        Strict { found, depth_left: limits::JSON_DEPTH_MAX }
+    }
+
+    /// For what is in an array or an object.
+    ///
+    /// # Errors
+    /// That is one too many.
+    pub fn inside<E: Error>(self) -> Result<Strict<'f>, E> {
+        match self.depth_left.checked_sub(1) {
+            Some(depth_left) => Ok(Strict { depth_left, ..self }),
+            None => {
+                self.found.is_too_deep.set(true);
+                Err(E::custom("it is nested too deep"))
             }
         }
-        outline
     }
 }
 
-fn count_members(value: &Value) -> usize {
-    match value {
-        Value::Object(members) => {
-            members.len() + members.values().map(count_members).sum::<usize>()
+impl<'de> DeserializeSeed<'de> for Strict<'_> {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, source: D) -> Result<Value, D::Error> {
+        source.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Strict<'_> {
+    type Value = Value;
+
+    fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("a value of JSON")
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(Value::Bool(value))
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(Value::Number(value.into()))
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(Value::Number(value.into()))
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
+        Ok(Number::from_f64(value).map_or(Value::Null, Value::Number))
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+        Ok(Value::String(value.to_owned()))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut values: A) -> Result<Value, A::Error> {
+        let inside = self.inside()?;
+        let mut array = Vec::new();
+        while let Some(value) = values.next_element_seed(inside)? {
+            array.push(value);
         }
-        Value::Array(values) => values.iter().map(count_members).sum(),
-        _ => 0,
+        Ok(Value::Array(array))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Value, A::Error> {
+        let inside = self.inside()?;
+        let mut object = Map::new();
+        while let Some(name) = members.next_key::<String>()? {
+            if object.insert(name, members.next_value_seed(inside)?).is_some() {
+                self.found.note_name_twice();
+            }
+        }
+        Ok(Value::Object(object))
     }
 }
 

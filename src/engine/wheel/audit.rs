@@ -1,9 +1,9 @@
 //! The invariants of the wheel, checked by walking through all of it. For tests and the simulator.
 
-use super::{LEVELS, NOBODY, Node, Place, SLOTS_PER_LEVEL, STALE, Wheel, place_of};
+use super::{LEVELS, NEVER, NOBODY, Node, Place, SLOTS_PER_LEVEL, STALE, Wheel, place_of};
 
 impl<T: Copy> Wheel<T> {
-    /// Checks W1 to W5. O(capacity): for tests and the simulator.
+    /// Checks W1 to W6. O(capacity): for tests and the simulator.
     ///
     /// # Panics
     /// If one of them does not hold.
@@ -26,6 +26,10 @@ impl<T: Copy> Wheel<T> {
             index = self.nodes[index as usize].next;
         }
         assert_eq!(armed_count + free_count, self.capacity(), "W5: capacity");
+        let armed = self.nodes.iter().filter(|node| node.payload.is_some());
+        let due_tick_first = armed.map(|node| node.due_tick).min().unwrap_or(NEVER);
+        let remembered = self.due_tick_first.get();
+        assert!(remembered == STALE || remembered == due_tick_first, "W6: the first");
     }
 
     fn audit_slot(&self, place: Place) -> u32 {

@@ -133,8 +133,8 @@ impl<R: Reactor + 'static> Shard<R> {
         #[cfg(not(feature = "agent"))]
         let outgoing = None;
         let Some(serve) = &self.serve else { return outgoing };
-        let all = [serve.next_deadline(), self.workers.next_deadline(), outgoing];
-        all.into_iter().flatten().min()
+        let here = earlier(serve.next_deadline(), self.workers.next_deadline());
+        earlier(here, outgoing)
     }
 }
 
@@ -184,6 +184,15 @@ impl Connection {
         let body_bytes = self.http.arrival().body_bytes.unwrap_or(0);
         let bought_ms = body_bytes.saturating_mul(1_000) / limits::REQUEST_BODY_BYTES_PER_S;
         self.body_from + limits::REQUEST_BODY_GRACE + Duration::from_millis(bought_ms)
+    }
+}
+
+/// The earlier of two deadlines, where there are two.
+#[inline]
+pub(super) fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (one, other) => one.or(other),
     }
 }
 

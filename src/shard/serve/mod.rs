@@ -319,9 +319,8 @@ impl Serve {
     /// When its next timer is due.
     #[inline]
     pub fn next_deadline(&self) -> Option<Instant> {
-        let all =
-            [self.timers.next_deadline(), self.remotes.next_deadline(), self.mcp.next_deadline()];
-        all.into_iter().flatten().min()
+        let chunks = clock::earlier(self.remotes.next_deadline(), self.mcp.next_deadline());
+        clock::earlier(self.timers.next_deadline(), chunks)
     }
 
     /// Is there anything to be sent, or to follow from what was?

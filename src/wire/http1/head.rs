@@ -2,6 +2,7 @@
 //! who is asked, and where the body ends, must be sayable in one way only.
 
 use std::fmt;
+use std::io::BufRead;
 
 use super::body::{BodyLength, is_token};
 use super::refusal::Refusal;
@@ -175,18 +176,31 @@ impl<'a> Headers<'a> {
 
     /// All of them.
     pub fn iter(&self) -> impl Iterator<Item = Header<'a>> + Clone + use<'a> {
-        let lines = self.lines.split(|byte| *byte == b'\n');
-        lines.filter_map(|line| {
+        self.lines().filter_map(|line| {
             let colon = line.iter().position(|byte| *byte == b':')?;
             let name = std::str::from_utf8(&line[..colon]).ok()?;
             Some(Header { name, value: line[colon + 1..].trim_ascii() })
         })
     }
 
+    /// The lines, each with its end.
+    fn lines(&self) -> impl Iterator<Item = &'a [u8]> + Clone + use<'a> {
+        let mut rest = self.lines;
+        std::iter::from_fn(move || {
+            let lines = rest;
+            let length = rest.skip_until(b'\n').expect("memory can be read");
+            (length > 0).then(|| &lines[..length])
+        })
+    }
+
     /// The values of a name, which has no case.
     pub fn all<'n>(&self, name: &'n str) -> impl Iterator<Item = &'a [u8]> + Clone + use<'a, 'n> {
-        let named = move |header: &Header<'a>| header.name.eq_ignore_ascii_case(name);
-        self.iter().filter(named).map(|header| header.value)
+        self.lines().filter_map(move |line| {
+            // No name has a colon, so the first one of this line is here or it has another name.
+            let (found, rest) = line.split_at_checked(name.len())?;
+            let value = rest.strip_prefix(b":")?;
+            found.eq_ignore_ascii_case(name.as_bytes()).then(|| value.trim_ascii())
+        })
     }
 
     /// The values of a name that are ASCII; for lists, where what is not understood is left out.
@@ -202,9 +216,10 @@ impl<'a> Headers<'a> {
     /// # Errors
     /// [`HeaderFault`].
     pub fn only(&self, name: &'static str) -> Result<Option<&'a str>, HeaderFault> {
-        match (self.all(name).count(), self.texts(name).next()) {
-            (0, _) => Ok(None),
-            (1, Some(text)) => Ok(Some(text)),
+        let mut values = self.all(name);
+        let Some(value) = values.next() else { return Ok(None) };
+        match std::str::from_utf8(value) {
+            Ok(text) if text.is_ascii() && values.next().is_none() => Ok(Some(text)),
             _ => Err(HeaderFault { name }),
         }
     }

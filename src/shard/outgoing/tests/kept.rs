@@ -171,11 +171,13 @@ fn an_answer_that_has_said_all_gives_its_connection_back() {
     with_both(|make| {
         // The end of the chunks comes late, or never.
         for is_late in [true, false] {
+            let (go_on, released) = std::sync::mpsc::channel::<()>();
+            let released = std::sync::Mutex::new(released);
             let to = serve(move |number, mut stream| {
                 while read_request(&mut stream).is_some() {
                     let head = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
                     say(&mut stream, format!("{head}6\r\n[DONE]\r\n"));
-                    std::thread::sleep(Duration::from_millis(20));
+                    released.lock().unwrap().recv().expect("the asker lets it go");
                     if is_late || number > 0 {
                         say(&mut stream, "4\r\nmore\r\n0\r\n\r\n");
                     } else {
@@ -189,6 +191,7 @@ fn an_answer_that_has_said_all_gives_its_connection_back() {
                 asker.until("it is said", |asker| asker.got[&id].body == b"[DONE]");
                 asker.got.remove(&id);
                 asker.shard.release_exchange(id); // From now on hearing of it is a failure.
+                go_on.send(()).unwrap();
                 asker.until("it is drained", |asker| {
                     asker.shard.outgoing.as_ref().unwrap().drained_count == 0
                 });

@@ -22,7 +22,7 @@ use crate::limits;
 use crate::mcp::{Context, Era, Fault};
 use crate::reactor::{ConnectionId, Reactor};
 use crate::wire::http1::Status;
-use crate::wire::jsonrpc;
+use crate::wire::jsonrpc::{self, Id};
 
 /// What a request is answered.
 pub(super) type Reply = Result<Value, Fault>;
@@ -122,11 +122,11 @@ fn bytes_of(call: &McpCall) -> usize {
 }
 
 /// As a message.
-pub(super) fn write_answer(context: &Context, reply: &Reply) -> Vec<u8> {
+pub(super) fn write_answer(request: &Id, reply: &Reply) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(256);
     match reply {
-        Ok(result) => jsonrpc::write_result(&mut bytes, &context.id, result),
-        Err(fault) => fault.write(&mut bytes, Some(&context.id)),
+        Ok(result) => jsonrpc::write_result(&mut bytes, request, result),
+        Err(fault) => fault.write(&mut bytes, Some(request)),
     }
     bytes
 }
@@ -300,7 +300,7 @@ impl<R: Reactor + 'static> Shard<R> {
         self.count_answer(handle, &reply);
         let serve = self.serve.as_mut().expect("it has calls");
         let Some(call) = serve.mcp.calls.get(handle) else { return };
-        let (outlet, bytes) = (call.outlet, write_answer(&call.context, &reply));
+        let (outlet, bytes) = (call.outlet, write_answer(&call.context.id, &reply));
         let tells_parts = call.tokens.partial.is_some();
         if let Outlet::Lines(_) = outlet
             && self.defer_answer(handle, &bytes)

@@ -241,7 +241,7 @@ impl<R: Reactor + 'static> Shard<R> {
         if let Some(span) = span {
             self.end_span(span, error_of(&reply));
         }
-        let bytes = write_answer(context, &reply);
+        let bytes = write_answer(&context.id, &reply);
         self.answer(id, &Answer::text(status_of(&reply), JSON, bytes))
     }
 }

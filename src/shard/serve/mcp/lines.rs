@@ -129,10 +129,10 @@ impl<R: Reactor + 'static> Shard<R> {
         match incoming {
             Err(fault) => self.write_fault(id, request_id, &fault),
             Ok(Incoming::Ask(context, ask)) => {
-                let named = (*context).clone();
+                let request = context.id.clone();
                 if let Some(reply) = self.ask_mcp(source, context, ask) {
-                    self.free_asked(asker, &named.id);
-                    let bytes = write_answer(&named, &reply);
+                    self.free_asked(asker, &request);
+                    let bytes = write_answer(&request, &reply);
                     self.write_line(id, |out| out.extend_from_slice(&bytes));
                 }
             }

@@ -43,6 +43,7 @@ use smallvec::SmallVec;
 
 use super::super::metrics::{McpCounts, McpMetrics};
 use super::super::{Places, Shard, ShardConfig};
+use super::clock::earlier;
 use crate::base::{Handle, Instant, Pool, Principal, SubscriberId};
 use crate::endpoint::StreamBody;
 use crate::engine::wheel::{TimerId, Wheel};
@@ -278,10 +279,10 @@ impl Mcp {
     }
 
     /// When something is due next.
+    #[inline]
     pub fn next_deadline(&self) -> Option<Instant> {
-        let all =
-            [self.timers.next_deadline(), self.sessions.next_deadline(), self.kept.next_deadline()];
-        all.into_iter().flatten().min()
+        let kept = earlier(self.sessions.next_deadline(), self.kept.next_deadline());
+        earlier(self.timers.next_deadline(), kept)
     }
 
     /// What was kept for a session that is no more.

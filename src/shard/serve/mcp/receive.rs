@@ -22,24 +22,17 @@ impl<R: Reactor + 'static> Shard<R> {
     pub(in crate::shard::serve) fn answer_mcp(
         &mut self,
         id: ConnectionId,
-        request: McpRequest,
+        mut request: McpRequest,
         owner: Principal,
     ) -> bool {
-        let McpRequest { wish, .. } = &request;
-        match wish {
-            McpWish::Say(message) => {
-                let message = (**message).clone();
-                match mcp::era_of(&message, request.version.as_deref()) {
-                    Era::Handshake => self.hear_session(id, &request, message, owner),
-                    Era::Stateless => self.hear_alone(id, &request, message, owner),
-                }
-            }
-            McpWish::Asked(context, ask) => {
-                let (context, ask) = (context.clone(), ask.clone());
-                self.hear_asked(id, &request, context, ask, owner)
-            }
+        // Of the request the head is left, from here on.
+        match std::mem::replace(&mut request.wish, McpWish::Leave) {
+            McpWish::Say(message) => match mcp::era_of(&message, request.version.as_deref()) {
+                Era::Handshake => self.hear_session(id, &request, *message, owner),
+                Era::Stateless => self.hear_alone(id, &request, *message, owner),
+            },
+            McpWish::Asked(context, ask) => self.hear_asked(id, &request, context, ask, owner),
             McpWish::Hear(Some(behind)) if self.is_far(&request) => {
-                let behind = behind.clone();
                 self.resume_far(id, &request, owner, &behind)
             }
             McpWish::Hear(behind) => match self.named_session(&request, owner) {
@@ -160,11 +153,11 @@ impl<R: Reactor + 'static> Shard<R> {
     ) -> bool {
         match incoming {
             Incoming::Ask(context, ask) => {
-                let named = (*context).clone();
+                let request = context.id.clone();
                 match self.ask_mcp(source, context, ask) {
                     Some(reply) => {
-                        self.free_asked(source.asker, &named.id);
-                        let bytes = write_answer(&named, &reply);
+                        self.free_asked(source.asker, &request);
+                        let bytes = write_answer(&request, &reply);
                         self.answer(id, &Answer::text(status_of(&reply), JSON, bytes))
                     }
                     None => false,

@@ -1,0 +1,118 @@
+//! The members of a message, each read into its place as it comes: a map of them would cost more
+//! than all the rest of a short message.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use serde_core::Deserializer;
+use serde_core::de::{DeserializeSeed, MapAccess, Visitor};
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use crate::wire::strict::{Found, Strict, Unreadable};
+
+/// What stands in a message. Members that it does not know were read, and left out.
+#[derive(Debug, Default)]
+pub(super) struct Envelope<'t> {
+    pub jsonrpc: Option<&'t RawValue>,
+    /// As it is spelled, for it goes back like that.
+    pub id: Option<&'t RawValue>,
+    pub method: Option<Value>,
+    pub params: Option<Value>,
+    pub result: Option<Value>,
+    pub error: Option<Value>,
+}
+
+impl<'t> Envelope<'t> {
+    /// Of a text that begins like an object.
+    ///
+    /// # Errors
+    /// [`Unreadable`].
+    pub fn read(text: &'t str) -> Result<Envelope<'t>, Unreadable> {
+        let found = Found::default();
+        let mut source = serde_json::Deserializer::from_str(text);
+        let envelope = source.deserialize_map(Members(&found));
+        found.verdict(envelope.and_then(|envelope| source.end().map(|()| envelope)))
+    }
+}
+
+struct Members<'f>(&'f Found);
+
+impl<'t> Visitor<'t> for Members<'_> {
+    type Value = Envelope<'t>;
+
+    fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'t>>(self, mut members: A) -> Result<Envelope<'t>, A::Error> {
+        let Members(found) = self;
+        let inside = Strict::new(found).inside()?;
+        let mut envelope = Envelope::default();
+        let mut others = BTreeSet::new();
+        while let Some(name) = members.next_key_seed(NameSeed)? {
+            let is_twice = match name {
+                Name::Jsonrpc => envelope.jsonrpc.replace(members.next_value()?).is_some(),
+                Name::Id => envelope.id.replace(members.next_value()?).is_some(),
+                Name::Other(name) => {
+                    members.next_value_seed(inside)?;
+                    !others.insert(name)
+                }
+                known => {
+                    let place = match known {
+                        Name::Method => &mut envelope.method,
+                        Name::Params => &mut envelope.params,
+                        Name::Result => &mut envelope.result,
+                        _ => &mut envelope.error,
+                    };
+                    place.replace(members.next_value_seed(inside)?).is_some()
+                }
+            };
+            if is_twice {
+                found.note_name_twice();
+            }
+        }
+        Ok(envelope)
+    }
+}
+
+/// Of a member of a message.
+enum Name {
+    Jsonrpc,
+    Id,
+    Method,
+    Params,
+    Result,
+    Error,
+    Other(Box<str>),
+}
+
+struct NameSeed;
+
+impl<'t> DeserializeSeed<'t> for NameSeed {
+    type Value = Name;
+
+    fn deserialize<D: Deserializer<'t>>(self, source: D) -> Result<Name, D::Error> {
+        source.deserialize_str(self)
+    }
+}
+
+impl Visitor<'_> for NameSeed {
+    type Value = Name;
+
+    fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("a name")
+    }
+
+    fn visit_str<E>(self, name: &str) -> Result<Name, E> {
+        Ok(match name {
+            "jsonrpc" => Name::Jsonrpc,
+            "id" => Name::Id,
+            "method" => Name::Method,
+            "params" => Name::Params,
+            "result" => Name::Result,
+            "error" => Name::Error,
+            other => Name::Other(other.into()),
+        })
+    }
+}
