@@ -146,6 +146,37 @@ fn calls_of_mcp_are_told_every_chunk_and_compared_with_the_floor() {
     }
 }
 
+#[test]
+fn first_notifications_are_timed_after_a_pause_and_of_calls_at_once() {
+    if !two_cpus() {
+        return;
+    }
+    for (words, calls) in [
+        ("--first 3 --first-pause 0.01 --transport http", 3),
+        ("--first 2 --first-pause 0.01 --transport pipe", 2),
+        ("--first 50 --first-at-once 30", 60),
+        ("--first 1 --first-at-once 40 --first-pause 0.01 --idle block --sessions 3", 40),
+        ("--first 1 --first-at-once 8 --only floor --idle spin", 8),
+    ] {
+        let text = text(&format!("mcp --smoke --rounds 1 --json {words}"));
+        for line in text.lines() {
+            let line: serde_json::Value = serde_json::from_str(line).expect("JSON");
+            let first = &line["first"];
+            assert_eq!(first["deliveries"], calls, "{words}: {line}");
+            let values = ["p50_ns", "p99_ns", "max_ns"].map(|name| first[name].as_u64());
+            assert!(values[0] > Some(0) && values.is_sorted(), "{words}: {line}");
+            assert_eq!(line["deliveries"], line["chunks"], "the rest is as ever: {line}");
+        }
+        assert!(!text.is_empty());
+    }
+    let directory = std::env::temp_dir().join(format!("streamdoor-first-{}", std::process::id()));
+    let out = directory.display();
+    text(&format!("mcp --smoke --rounds 1 --first 1 --first-at-once 9 --only floor --out {out}"));
+    let table = std::fs::read_to_string(directory.join("mcp-first-floor-http-9.hgrm"));
+    assert!(table.expect("it was asked for").contains("Total count    =            9]"));
+    std::fs::remove_dir_all(&directory).expect("nobody else has this directory");
+}
+
 /// Who blocks loses nothing, and holds the tool back to his own speed; who drops is told of what he
 /// has lost, and nobody else loses anything.
 #[test]
@@ -373,6 +404,10 @@ fn help_is_given_and_bad_usage_exits_with_2() {
         "mcp --peer sh",
         "mcp --transport carrier",
         "mcp --format ndjson",
+        "mcp --first-pause soon",
+        "mcp --first-at-once 1001",
+        "mcp --transport pipe --first-at-once 2",
+        "mcp floor --first-at-once 0",
         "mcp --connections 4",
         "instructions --only nothing",
         "instructions --check nowhere.toml",

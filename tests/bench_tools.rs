@@ -130,6 +130,40 @@ fn curves_show_growth_and_the_slope_of_memory() {
 }
 
 #[test]
+fn a_cell_about_first_notifications_shows_their_times_and_not_the_others() {
+    if !is_there("python3") {
+        return;
+    }
+    let folder = Folder::new("first");
+    let line = |implementation: &str, first_ns: u64| {
+        let times = |ns: u64, preemptions: u64| {
+            let keys = ["p50", "p95", "p99", "p99_9", "p99_99", "max"];
+            let values: String = keys.iter().map(|key| format!("\"{key}_ns\":{ns},")).collect();
+            format!("{values}\"deliveries\":3,\"preemptions\":{preemptions}")
+        };
+        format!(
+            "{{\"cell\":\"first-1000\",\"round\":1,\"bench\":\"mcp\",\
+             \"impl\":\"{implementation}\",\"transport\":\"http\",\"sessions\":1,\
+             \"size_bytes\":100,\"rate\":\"1000\",\"duration_s\":0.05,\"warmup_s\":0.0,\
+             \"idle\":\"backoff\",\"first_pause_s\":0.1,\"first_at_once\":1000,{},\
+             \"first\":{{{}}},\"server_cpu_ns_per_chunk\":5.0,\"server_memory_kib\":2048,\
+             \"machine\":\"none; idle: none\"}}\n",
+            times(7, 0),
+            times(first_ns, 4)
+        )
+    };
+    let lines = [line("streamdoor", 3_000), line("floor", 2_000)].concat();
+    fs::write(folder.0.join("raw.jsonl"), lines).unwrap();
+    let summary = run(Command::new(tool("bench-summary")).arg(&folder.0).args(["mcp", "abc"]));
+    let title =
+        "## first-1000: http, 1,000 calls at once, after 0.1 s without a call, to the first";
+    assert!(summary.contains(title), "{summary}");
+    let floor = "| floor | 2,000 | 2,000 | 2,000 | 2,000 | 2,000 | 2,000 \
+                 | 1.50 (1.50–1.50) | 1.50 (1.50–1.50) | 2.0 | 4 |";
+    assert!(summary.contains(floor), "{summary}");
+}
+
+#[test]
 fn every_workload_is_one_that_bench_takes() {
     let is_alone = std::thread::available_parallelism().is_ok_and(|count| count.get() < 2);
     if !is_there("python3") || is_alone {
@@ -158,6 +192,11 @@ fn every_path_of_the_benchmarks_has_cells() {
         let cells = run(Command::new(tool("bench")).args([path, "--list"]));
         assert!(cells.lines().all(|line| line.split_whitespace().count() > 1), "{cells}");
         assert!(cells.contains("streamdoor"), "{cells}");
+    }
+    let cells = run(Command::new(tool("bench")).args(["mcp", "--poll-idle", "--list"]));
+    for cell in ["first-idle", "first-1000"] {
+        let line = cells.lines().find(|line| line.starts_with(cell)).expect("there is that cell");
+        assert!(line.contains("floor rmcp rmcp-sessions typescript python"), "{line}");
     }
     let unknown = Command::new(tool("bench")).arg("nothing").output().unwrap();
     assert_eq!(unknown.status.code(), Some(2), "{unknown:?}");

@@ -257,6 +257,38 @@ fn other_processes_of_its_user_cannot_look_into_it() {
 }
 
 #[test]
+fn processors_are_kept_out_of_deep_sleep_or_it_says_what_is_missing() {
+    const DEVICE: &str = "/dev/cpu_dma_latency";
+    let opened = std::fs::OpenOptions::new().read(true).write(true).open(DEVICE);
+    if let Ok(mut device) = opened {
+        let mut server = Server::start(&["--poll-idle"]);
+        let records = server.until("listening");
+        assert!(records.iter().any(|record| record["event"] == "poll_idle"), "{records:?}");
+        let mut held_us = [1; 4]; // Of all who hold it, the least.
+        device.read_exact(&mut held_us).unwrap();
+        assert_eq!(i32::from_ne_bytes(held_us), 0);
+        server.signal("TERM");
+        server.until("stopped");
+        assert_eq!(server.end().0, Some(0));
+    }
+    let mut command = Command::new(PROGRAM);
+    command.args(["serve", "--poll-idle", "--listen", "127.0.0.1:0"]).current_dir("/");
+    if std::fs::metadata("/proc/self").unwrap().uid() == 0 {
+        command.uid(65_534);
+        if Command::new(PROGRAM).arg("--version").uid(65_534).output().is_err() {
+            println!("not run: nobody may not run {PROGRAM}");
+            return;
+        }
+    } else if std::fs::File::options().write(true).open(DEVICE).is_ok() {
+        return; // Whoever this is may hold it.
+    }
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("poll_idle: ") && said.contains(DEVICE), "{said}");
+}
+
+#[test]
 fn settings_come_from_a_file_and_the_command_line_and_are_printed_as_a_file() {
     let defaults = printed(&["--print-config"]);
     assert!(defaults.contains("\nlisten = [\"127.0.0.1:8808\"]\n"), "{defaults}");

@@ -79,13 +79,25 @@ impl Record<'_> {
     /// # Errors
     /// [`Failure::Failed`], which names the path.
     pub fn write(&self, directory: &Path) -> Result<(), Failure> {
-        create(directory, |directory| fs::create_dir_all(directory))?;
-        let table = directory.join(format!("{}.hgrm", self.name));
-        create(&table, |path| fs::write(path, percentile_table(self.histogram)))?;
+        write_table(directory, self.name, self.histogram)?;
         let deliveries_per_s = self.deliveries_per_s as usize;
         let log = interval_log(self.samples_ns, deliveries_per_s, self.start, self.comments);
         create(&directory.join(format!("{}.hlog", self.name)), |path| fs::write(path, &log))
     }
+}
+
+/// Writes `name.hgrm` into `directory`, which is made if there is none.
+///
+/// # Errors
+/// [`Failure::Failed`], which names the path.
+pub fn write_table(
+    directory: &Path,
+    name: &str,
+    histogram: &Histogram<u64>,
+) -> Result<(), Failure> {
+    create(directory, |directory| fs::create_dir_all(directory))?;
+    let table = directory.join(format!("{name}.hgrm"));
+    create(&table, |path| fs::write(path, percentile_table(histogram)))
 }
 
 fn create(path: &Path, make: impl FnOnce(&Path) -> std::io::Result<()>) -> Result<(), Failure> {

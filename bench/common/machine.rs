@@ -4,6 +4,7 @@
 //! measured path, except [`now_ns`], which is the same for everything that is measured.
 
 use std::fs;
+use std::io::Read as _;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::Failure;
@@ -128,12 +129,21 @@ pub fn describe() -> String {
     let hypervisor = cpu_info.lines().any(|l| l.starts_with("flags") && l.contains("hypervisor"));
     // Of the machine: this thread is pinned by now.
     let cpu_count = cpu_info.lines().filter(|line| line.starts_with("processor")).count();
+    let wish = idle_exit_us().map_or(String::new(), |us| format!(", idle exit in {us} µs"));
     format!(
-        "{cpu_model} ({cpu_count} cpus{}), Linux {kernel}, clock {}, cpuidle {}",
+        "{cpu_model} ({cpu_count} cpus{}), Linux {kernel}, clock {}, cpuidle {}{wish}",
         if hypervisor { ", virtual" } else { "" },
         clock.as_deref().unwrap_or("unknown"),
         governor.as_deref().unwrap_or("none"),
     )
+}
+
+/// How fast processors have to be out of their sleep, if somebody wishes that and we are told.
+fn idle_exit_us() -> Option<i32> {
+    const NO_WISH_US: i32 = 2_000_000_000;
+    let mut bytes = [0; 4];
+    fs::File::open("/dev/cpu_dma_latency").ok()?.read_exact(&mut bytes).ok()?;
+    Some(i32::from_ne_bytes(bytes)).filter(|us| *us < NO_WISH_US)
 }
 
 fn line(path: &str) -> Option<String> {

@@ -5,6 +5,8 @@
 //! what streamdoor would say, formatted once, and goes out with one write. It waits as streamdoor
 //! does. No policy, nobody comes or leaves during a run.
 
+mod at_once;
+
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
@@ -15,23 +17,28 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::retry_on_intr;
+use rustix::net::listen;
 use streamdoor::limits::SPIN_DEFAULT;
 use streamdoor::mcp::notify::{Chunk, Progress, progress};
 use streamdoor::reactor::{self, Idle};
 use streamdoor::wire::http1::{BODY_END, begin_chunk, end_chunk};
 use streamdoor::wire::jsonrpc::Id;
 
-use super::wire::token_of;
-use crate::common::Failure;
+use super::AT_ONCE_MAX;
+use super::wire::{self, token_of};
 use crate::common::machine::{allow_descriptors, now_ns, pin_thread};
+use crate::common::params::number;
 use crate::common::serve::child;
-use crate::common::serve::load::Load;
+use crate::common::serve::load::{LOAD_HELP, Load};
 use crate::common::serve::plan::{Plan, STAMP_DIGITS, payload, stamp, write_digits};
+use crate::common::{Failure, print};
 use crate::floor::preformatted::digit_count;
 use crate::floor::tcp::Waiter;
 use crate::serve::{first, ours};
 
 const DESCRIPTORS_OTHER: u64 = 64;
+/// So many connections may come before the first is taken.
+const BACKLOG: i32 = 4_096;
 const HEAD: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\
     cache-control: no-cache, no-transform\r\ntransfer-encoding: chunked\r\n\r\n";
 const HELP: &str = "\
@@ -44,6 +51,7 @@ Usage: bench mcp floor [stdio] [options]
 
   --cpu N             where it is pinned (the first allowed)
   --child             answer each line of standard input with what was used so far, end with it
+  --first-at-once N   the first N connections call the tool of one chunk at once
 ";
 
 /// Runs `bench mcp floor` with what follows these words.
@@ -53,29 +61,44 @@ Usage: bench mcp floor [stdio] [options]
 pub fn command(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure> {
     let mut arguments = arguments.into_iter().peekable();
     let is_stdio = arguments.next_if(|word| word == "stdio").is_some();
-    let Some((load, _)) = Load::of_server(arguments, HELP)? else { return Ok(()) };
+    let (mut is_child, mut at_once) = (false, 0);
+    let load = Load::parse(arguments, |name, parser| {
+        match name {
+            "child" => is_child = true,
+            "first-at-once" => at_once = number(parser, "--first-at-once", 1, AT_ONCE_MAX)?,
+            _ => return Ok(false),
+        }
+        Ok(true)
+    })?;
+    let Some(load) = load else {
+        print(&format!("{HELP}{LOAD_HELP}  --help\n"));
+        return Ok(());
+    };
+    if is_child {
+        child::answer_standard_input();
+    }
     pin_thread(load.cpu)?;
-    allow_descriptors(u64::from(load.connections) + DESCRIPTORS_OTHER)?;
+    // Calls at once are read and written by two descriptors each.
+    allow_descriptors(u64::from(load.connections + at_once) + DESCRIPTORS_OTHER)?;
     let (reactor, _) = reactor::open(load.reactor)
         .map_err(|error| Failure::Environment(format!("--reactor: {error}")))?;
     let waiter = Waiter::new(reactor, load.idle);
-    let served = if is_stdio { over_streams(&load, waiter) } else { over_http(&load, waiter) };
+    let served = match is_stdio {
+        true => over_streams(&load, waiter),
+        false => over_http(&load, waiter, at_once),
+    };
     served.map_err(|error| Failure::Failed(format!("mcp floor: {error}")))
 }
 
-fn over_http(load: &Load, waiter: Waiter) -> io::Result<()> {
+fn over_http(load: &Load, waiter: Waiter, at_once: u32) -> io::Result<()> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    listen(&listener, BACKLOG)?;
     child::announce(listener.local_addr()?);
-    let accept = || {
-        let (connection, _) = listener.accept()?;
-        connection.set_nodelay(true)?;
-        connection.set_nonblocking(true)?;
-        Ok::<_, io::Error>(Line::new(File::from(OwnedFd::from(connection)), load.idle))
-    };
+    at_once::serve(&listener, at_once, load.idle)?;
     let mut writers: Vec<Option<File>> = (0..load.executions).map(|_| None).collect();
     let mut left = writers.len();
     while left > 0 {
-        let mut line = accept()?;
+        let mut line = accept(&listener, load.idle)?;
         // One after the other until it is closed, or one that is to run.
         while let Some(request) = line.next_post()? {
             let Some(index) = index_of(&request) else {
@@ -95,6 +118,13 @@ fn over_http(load: &Load, waiter: Waiter) -> io::Result<()> {
     loop {
         std::thread::park(); // The connections stay open until the run is over.
     }
+}
+
+fn accept(listener: &TcpListener, idle: Idle) -> io::Result<Line> {
+    let (connection, _) = listener.accept()?;
+    connection.set_nodelay(true)?;
+    connection.set_nonblocking(true)?;
+    Ok(Line::new(File::from(OwnedFd::from(connection)), idle))
 }
 
 fn over_streams(load: &Load, waiter: Waiter) -> io::Result<()> {
@@ -207,6 +237,13 @@ fn index_of(call: &str) -> Option<usize> {
     }
     let digits = call.split_once("\"index\":")?.1;
     digits.split_once(|c: char| !c.is_ascii_digit())?.0.parse().ok()
+}
+
+/// Which call it is, by its token.
+fn index_of_token(call: &str) -> Option<usize> {
+    let digits = call.split_once("\"progressToken\":")?.1;
+    let digits = digits.split_once(|c: char| !c.is_ascii_digit())?.0;
+    wire::index_of(digits.parse().ok()?)
 }
 
 /// What is read from, as a shard that is idle would: some polls, and then sleep.

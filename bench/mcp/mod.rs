@@ -5,9 +5,11 @@
 //! Both speak the stateless era: a call is one request, and all it needs stands in it. What is
 //! published and when is the plan of `bench serve`, and the receiver is that of `bench serve`, with
 //! another reader of its bytes (`stream.rs`). `wire.rs` has the requests, `server.rs` the
-//! processes, `floor.rs` the least writer of the same notifications, `peer.rs` what is particular
-//! to other people's servers.
+//! processes, `first.rs` and `at_once.rs` the time to the first notification, `floor.rs` the least
+//! writer of the same notifications, `peer.rs` what is particular to other people's servers.
 
+mod at_once;
+mod first;
 mod floor;
 mod peer;
 mod report;
@@ -18,16 +20,15 @@ mod wire;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use hdrhistogram::Histogram;
 use lexopt::{Arg, Parser};
 
 use crate::common::machine::{allow_descriptors, cpus_allowed, pin_thread};
-use crate::common::params::{choice, number, text, two_cpus, usage};
-use crate::common::report::histogram_of;
+use crate::common::params::{choice, number, seconds, text, two_cpus, usage};
 use crate::common::serve::child::Usage;
 use crate::common::serve::load::{LOAD_HELP, Load};
 use crate::common::{Failure, print};
 use crate::serve::client::{Client, Received};
+use first::{Firsts, Taken};
 use peer::PEERS;
 use server::Server;
 
@@ -39,6 +40,8 @@ const IMPLEMENTATIONS_OWN: &[&str] = &["streamdoor", "floor", "floor-16"];
 const TRANSPORTS: &[&str] = &["http", "pipe", "socket"];
 const ROUNDS_MAX: u32 = 100;
 const FIRST_CALLS_MAX: u32 = 100_000;
+/// A server of ours has places for so many runs.
+const AT_ONCE_MAX: u32 = 1_000;
 
 const HELP: &str = "\
 bench mcp: calls of MCP with a progress token, and their notifications
@@ -58,12 +61,17 @@ Usage: bench mcp [options]
   --rounds N          how often both are run (2)
   --first N           calls one after the other that the time to the first notification is taken
                       of, before each run (200)
+  --first-pause S     seconds before each of them in which the server has nothing to do (0)
+  --first-at-once N   of those calls so many at once, each on a connection of its own, as often as
+                      --first needs, and a pause before each time: all are written one behind the
+                      other, and time counts from a call's own request. With --transport http
   --only NAME         streamdoor or floor alone; floor-16, which writes 16 at once where there is
                       no rate; or a peer, with --peer: rmcp and python in the
                       stateless era, rmcp-sessions, typescript and python-sessions with a handshake
   --peer 'WORDS'      the program of the peer and its first arguments, such as 'node server.mjs'
   --cpus A,B          where server and receiver are pinned (the first two allowed)
-  --out DIR           write histogram (.hgrm) and HDR interval log, version 2 (.hlog) there
+  --out DIR           write histogram (.hgrm) and HDR interval log, version 2 (.hlog) there; with
+                      --first-pause or --first-at-once the histogram of the first notifications
   --json              print one line of JSON for each run instead of text
 ";
 
@@ -80,7 +88,8 @@ pub struct Mcp {
     /// A line of JSON for each run.
     pub json: bool,
     rounds: u32,
-    first_calls: u32,
+    /// Of the time to the first notification.
+    pub first: Firsts,
     only: Option<&'static str>,
     /// The words of `--peer`.
     peer: Vec<String>,
@@ -91,7 +100,7 @@ pub struct Found {
     /// One of [`IMPLEMENTATIONS_OWN`], or of [`PEERS`].
     pub implementation: &'static str,
     /// From a request to its first notification.
-    pub first: Histogram<u64>,
+    pub first: Taken,
     /// By the receiver.
     pub received: Received,
     /// By the server.
@@ -138,10 +147,10 @@ impl Mcp {
         let client_cpu = cpus_allowed().get(1).copied().unwrap_or(load.cpu);
         let cpus = (load.cpu, client_cpu);
         let (transport, out, json, only) = (TRANSPORTS[0], None, false, None);
-        let (rounds, first_calls, peer) = (2, 200, Vec::new());
+        let (rounds, first, peer) = (2, Firsts::default(), Vec::new());
         let given = load.clone();
         let mut mcp =
-            Mcp { load: given, transport, client_cpu, out, json, rounds, first_calls, only, peer };
+            Mcp { load: given, transport, client_cpu, out, json, rounds, first, only, peer };
         let mut cpus = cpus;
         let mut parser = Parser::from_args(arguments);
         while let Some(argument) = parser.next().map_err(usage)? {
@@ -158,7 +167,13 @@ impl Mcp {
                     mcp.rounds = number(&mut parser, "--rounds", 1, ROUNDS_MAX)?;
                 }
                 Arg::Long("first") => {
-                    mcp.first_calls = number(&mut parser, "--first", 1, FIRST_CALLS_MAX)?;
+                    mcp.first.calls = number(&mut parser, "--first", 1, FIRST_CALLS_MAX)?;
+                }
+                Arg::Long("first-pause") => {
+                    mcp.first.pause = seconds(&mut parser, "--first-pause", 0.0)?;
+                }
+                Arg::Long("first-at-once") => {
+                    mcp.first.at_once = number(&mut parser, "--first-at-once", 1, AT_ONCE_MAX)?;
                 }
                 Arg::Long("only") => {
                     let peers = PEERS.iter().map(|(name, _)| *name);
@@ -198,6 +213,9 @@ impl Mcp {
         if is_peer == self.peer.is_empty() {
             return refused("--peer: goes with --only and the name of a peer, and only with that");
         }
+        if self.first.at_once > 0 && self.is_stdio() {
+            return refused("--first-at-once: each call needs a connection, so --transport http");
+        }
         if self.load.cpu == self.client_cpu {
             let text = "two cpus are needed: the receiver polls, and on one cpu the server would \
                         wait for its time slice";
@@ -211,20 +229,25 @@ impl Mcp {
         self.transport != "http"
     }
 
+    /// What a server is told: calls at once need connections, too.
+    pub fn load_of_server(&self) -> Load {
+        let Load { connections, executions, .. } = self.load;
+        let connections = connections.max(self.first.at_once.next_multiple_of(executions));
+        Load { connections, ..self.load.clone() }
+    }
+
     /// Starts a server, has it called, ends it.
     fn measure(&self, implementation: &'static str) -> Result<Found, Failure> {
-        allow_descriptors(u64::from(self.load.connections) + DESCRIPTORS_OTHER)?;
+        let connections = self.load_of_server().connections;
+        allow_descriptors(u64::from(connections) + DESCRIPTORS_OTHER)?;
         pin_thread(self.client_cpu)?;
         let mut server = Server::start(self, implementation)?;
-        let mut samples_ns = Vec::with_capacity(self.first_calls as usize);
-        for _ in 0..self.first_calls {
-            samples_ns.push(server.first()?);
-        }
+        let first = self.first.take_of(&mut server)?;
         let before = server.usage()?;
         let client = Client::new(&self.load, server.call_all(&self.load)?);
         let mut received = client.receive()?;
         let used = server.usage()?.since(before);
         received.outcome.preemptions += used.preemptions;
-        Ok(Found { implementation, first: histogram_of(&samples_ns), received, used })
+        Ok(Found { implementation, first, received, used })
     }
 }

@@ -27,10 +27,10 @@ fn load_line(mcp: &Mcp, found: &Found) -> String {
     }
     let Mcp { transport, client_cpu, load, .. } = mcp;
     let (cpu, sessions) = (load.cpu, load.connections);
-    let (name, words) = (found.implementation, words.join(" "));
+    let (name, words, first) = (found.implementation, words.join(" "), mcp.first.words());
     format!(
         "bench mcp --only {name} --transport {transport} --cpus {cpu},{client_cpu} --sessions \
-         {sessions} {words}"
+         {sessions} {first} {words}"
     )
 }
 
@@ -46,9 +46,10 @@ pub fn run_report(mcp: &Mcp, found: &Found) -> String {
     if !mcp.json {
         let mut text = format!("machine     {machine}\nload        {load}\n");
         text += &received.outcome.to_text();
-        let first = |quantile| found.first.value_at_quantile(quantile);
+        let first = |quantile| found.first.histogram.value_at_quantile(quantile);
         text += &format!("{:<12}{:>12} ns\n", "first-p50", first(0.5));
         text += &format!("{:<12}{:>12} ns\n", "first-p99", first(0.99));
+        text += &format!("{:<12}{:>12} ns\n", "first-max", found.first.histogram.max());
         text += &format!("{:<12}{:>12}\n", "missed", received.missed_chunks);
         text += &format!("{:<12}{:>12.3} s\n", "server-cpu", used.cpu_s);
         text += &format!("{:<12}{:>12.0} ns\n", "per-chunk", cpu_ns_per_chunk(found));
@@ -68,7 +69,11 @@ pub fn run_report(mcp: &Mcp, found: &Found) -> String {
     line.insert("warmup_s".into(), json!(mcp.load.warmup.as_secs_f64()));
     line.insert("seed".into(), json!(mcp.load.seed));
     line.extend(received.outcome.to_json());
-    line.insert("first".into(), Value::Object(latency_json(&found.first)));
+    line.insert("first_pause_s".into(), json!(mcp.first.pause.as_secs_f64()));
+    line.insert("first_at_once".into(), json!(mcp.first.at_once));
+    let mut first = latency_json(&found.first.histogram);
+    first.insert("preemptions".into(), json!(found.first.preemptions));
+    line.insert("first".into(), Value::Object(first));
     line.insert("missed_chunks".into(), json!(received.missed_chunks));
     line.insert("server_cpu_s".into(), json!((used.cpu_s * 1e6).round() / 1e6));
     line.insert("server_cpu_ns_per_chunk".into(), json!(cpu_ns_per_chunk(found)));
@@ -108,8 +113,8 @@ pub fn ratios(runs: &[Found]) -> String {
         })
     };
     let rates = rate("streamdoor").zip(rate("floor"));
-    line("first-p50", &|found| found.first.value_at_quantile(0.5));
-    line("first-p99", &|found| found.first.value_at_quantile(0.99));
+    line("first-p50", &|found| found.first.histogram.value_at_quantile(0.5));
+    line("first-p99", &|found| found.first.histogram.value_at_quantile(0.99));
     if let Some((ours, floor)) = rates {
         let ratio = ours as f64 / floor as f64;
         text += &format!("{:<12}{ratio:>12.2} × floor ({ours} /s, {floor} /s)\n", "delivered");
@@ -118,11 +123,17 @@ pub fn ratios(runs: &[Found]) -> String {
 }
 
 /// Writes `mcp-<impl>-<transport>-<sessions>-<size>-<rate>` as `.hgrm` and `.hlog` into the
-/// directory of `--out`, if there is one. A later round takes the place of an earlier one.
+/// directory of `--out`, if there is one. A later round takes the place of an earlier one. Where it
+/// is about first notifications, it is their `.hgrm` alone: `mcp-first-…`.
 ///
 /// # Errors
 /// [`Failure::Failed`], which names the path.
 pub fn write_files(mcp: &Mcp, found: &Found) -> Result<(), Failure> {
+    if let (Some(directory), true) = (&mcp.out, mcp.first.is_the_question()) {
+        let (name, at_once) = (found.implementation, mcp.first.at_once.max(1));
+        let name = format!("mcp-first-{name}-{}-{at_once}", mcp.transport);
+        return files::write_table(directory, &name, &found.first.histogram);
+    }
     let (Some(directory), Rate::PerSecond(rate)) = (&mcp.out, mcp.load.rate) else {
         return Ok(());
     };

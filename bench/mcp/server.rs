@@ -17,6 +17,7 @@ use serde_json::json;
 use streamdoor::reactor::{End, ReleasedSocket};
 use streamdoor::shard::LineOptions;
 
+use super::at_once::AtOnce;
 use super::peer::{self, Era, PlanFile};
 use super::stream::{Dialect, Stream};
 use super::{Mcp, wire};
@@ -64,7 +65,8 @@ pub fn command(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Fail
     Ok(())
 }
 
-fn failed(text: &str) -> Failure {
+/// With the name of this benchmark.
+pub fn failed(text: &str) -> Failure {
     Failure::Failed(format!("mcp: {text}"))
 }
 
@@ -138,7 +140,7 @@ impl Server {
     ///
     /// # Errors
     /// [`Failure::Failed`] if it does not come.
-    pub fn first(&mut self) -> Result<u32, Failure> {
+    pub fn first(&mut self) -> Result<u64, Failure> {
         let call = wire::call(self.era, first::TOOL, 0, &json!({}));
         let broken = |error: std::io::Error| failed(&error.to_string());
         match &mut self.reached {
@@ -162,6 +164,18 @@ impl Server {
                 read_first(output, Stream::of_lines(self.dialect, 1, 1), begun_ns)
             }
         }
+    }
+
+    /// Connections for so many calls at once.
+    ///
+    /// # Errors
+    /// [`Failure::Failed`] if it does not take them.
+    pub fn at_once(&self, count: u32) -> Result<AtOnce, Failure> {
+        let Reached::Http { process, .. } = &self.reached else {
+            unreachable!("it was refused for standard streams");
+        };
+        let connected = AtOnce::connect(process.address, self.era, self.dialect, count);
+        connected.map_err(|error| failed(&format!("connections for calls at once: {error}")))
     }
 
     /// Calls once for each session: what to read from.
@@ -209,7 +223,8 @@ fn command_of(
 ) -> Result<(PathBuf, Vec<String>), Failure> {
     if let Some(plan) = plan {
         let (program, own) = mcp.peer.split_first().expect("a peer is given with its program");
-        let words = peer::words(&mcp.load, peer::era_of(implementation), mcp.is_stdio(), plan);
+        let words =
+            peer::words(&mcp.load_of_server(), peer::era_of(implementation), mcp.is_stdio(), plan);
         return Ok((PathBuf::from(program), own.iter().cloned().chain(words).collect()));
     }
     let program = std::env::current_exe()
@@ -223,8 +238,12 @@ fn command_of(
     };
     let words = words.iter().map(|word| (*word).to_owned());
     let batch_chunks = if implementation == "floor-16" { 16 } else { 1 };
-    let load = Load { batch_chunks, ..mcp.load.clone() };
-    Ok((program, words.chain(load.to_arguments()).collect()))
+    let load = Load { batch_chunks, ..mcp.load_of_server() };
+    let at_once = match is_floor && mcp.first.at_once > 0 {
+        true => vec!["--first-at-once".to_owned(), mcp.first.at_once.to_string()],
+        false => Vec::new(),
+    };
+    Ok((program, words.chain(load.to_arguments()).chain(at_once).collect()))
 }
 
 fn start_on_streams(mcp: &Mcp, program: &Path, words: &[String]) -> Result<Reached, Failure> {
@@ -267,7 +286,7 @@ fn sockets() -> std::io::Result<Streams> {
 
 /// A connection that is written to before anything comes, and then polled; and its session, where
 /// there are sessions.
-fn connect(address: SocketAddr, era: Era) -> std::io::Result<(TcpStream, Option<String>)> {
+pub fn connect(address: SocketAddr, era: Era) -> std::io::Result<(TcpStream, Option<String>)> {
     let (socket, session) = match era {
         Era::Stateless => (TcpStream::connect(address)?, None),
         Era::Handshake => {
@@ -281,7 +300,7 @@ fn connect(address: SocketAddr, era: Era) -> std::io::Result<(TcpStream, Option<
 }
 
 /// Reads to the end of a call of one chunk: how long it was until that came.
-fn read_first(from: &mut impl Read, mut stream: Stream, begun_ns: u64) -> Result<u32, Failure> {
+fn read_first(from: &mut impl Read, mut stream: Stream, begun_ns: u64) -> Result<u64, Failure> {
     let mut buffer = [0; 16 << 10];
     let mut first_ns = None;
     while !stream.is_complete() {
@@ -300,5 +319,5 @@ fn read_first(from: &mut impl Read, mut stream: Stream, begun_ns: u64) -> Result
         taken.map_err(|text| failed(&text))?;
     }
     let first_ns = first_ns.ok_or_else(|| failed("a call without a notification"))?;
-    Ok(u32::try_from(first_ns - begun_ns).unwrap_or(u32::MAX))
+    Ok(first_ns - begun_ns)
 }

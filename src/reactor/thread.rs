@@ -118,7 +118,8 @@ impl fmt::Display for PollIdleError {
             PollIdleError::NotAllowed => {
                 write!(
                     f,
-                    "{IDLE_LATENCY_DEVICE} is for root only: run as root or without poll-idle"
+                    "{IDLE_LATENCY_DEVICE} is for root, and in a container only if that device is \
+                     allowed: run as root or without poll-idle"
                 )
             }
             PollIdleError::Missing => {

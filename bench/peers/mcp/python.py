@@ -88,7 +88,9 @@ def serve_http():
     print(f"listening 127.0.0.1:{listener.getsockname()[1]}", flush=True)
     threading.Thread(target=leave_with_standard_input, daemon=True).start()
     application = server.streamable_http_app()
-    config = uvicorn.Config(application, log_level="error", access_log=False)
+    # Connections may wait for others before they call.
+    waits = {"timeout_keep_alive": 600}
+    config = uvicorn.Config(application, log_level="error", access_log=False, **waits)
     asyncio.run(uvicorn.Server(config).serve(sockets=[listener]))
 
 

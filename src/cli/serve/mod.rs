@@ -21,6 +21,7 @@ use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use streamdoor::endpoint::Access;
 use streamdoor::engine::EngineLimits;
 use streamdoor::memory::{RingPoolConfig, named};
+use streamdoor::reactor::thread::PollIdle;
 use streamdoor::reactor::{Clock, ListenAddress, OpenError};
 #[cfg(feature = "tls")]
 #[cfg(feature = "agent")]
@@ -115,6 +116,8 @@ pub struct Ground {
     pub access: Arc<Access>,
     pub bill: Bill,
     pub log: Log,
+    /// Held as long as the server is there.
+    poll_idle: Option<PollIdle>,
     /// It is to end: said by a signal, or by whoever has the other end.
     pub stop: Receiver<()>,
     pub ender: Sender<()>,
@@ -127,6 +130,13 @@ impl Ground {
             .map_err(|error| CliError::Environment(format!("PR_SET_DUMPABLE: {error}")))?;
         let access = access(settings)?;
         let bill = Bill::new(settings, Allowance::raise())?;
+        let poll_idle = match settings.poll_idle.0 {
+            true => Some(
+                PollIdle::hold()
+                    .map_err(|error| CliError::Environment(format!("poll_idle: {error}")))?,
+            ),
+            false => None,
+        };
         let started = Log::start(settings.log, settings.log_level, io::stderr());
         let log = started.map_err(|error| CliError::Environment(format!("the log: {error}")))?;
         let (ender, stop) = channel();
@@ -141,7 +151,7 @@ impl Ground {
                 exit(0);
             },
         )?;
-        Ok(Ground { access, bill, log, stop, ender })
+        Ok(Ground { access, bill, log, poll_idle, stop, ender })
     }
 }
 
@@ -361,7 +371,7 @@ fn shards(settings: &Settings, access: &Arc<Access>, log: &Log) -> Vec<ShardConf
 
 /// Says what was found, what it takes, and, last of all, where it listens.
 pub fn announce(settings: &Settings, ground: &Ground, server: &Server) {
-    let Ground { bill, log, .. } = ground;
+    let Ground { bill, log, poll_idle, .. } = ground;
     tell(log, Level::Info, "started", |line| {
         line.text("version", env!("CARGO_PKG_VERSION"));
         line.number("pid", u64::from(std::process::id()));
@@ -375,6 +385,11 @@ pub fn announce(settings: &Settings, ground: &Ground, server: &Server) {
             }
             line.text("idle", &settings.idle.to_string());
             line.text("report", &report.to_string());
+        });
+    }
+    if poll_idle.is_some() {
+        tell(log, Level::Info, "poll_idle", |line| {
+            line.text("report", "all processors are kept out of deep sleep");
         });
     }
     let level = if bill.is_shrunk() { Level::Warn } else { Level::Info };

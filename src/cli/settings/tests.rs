@@ -28,6 +28,7 @@ const OTHERS: &[(&str, &str)] = &[
     ("reactor", "mio"),
     ("idle", "block"),
     ("spin-us", "7"),
+    ("poll-idle", "on"),
     ("rings-bytes-max", "33554432"),
     ("prealloc-bytes", "4096"),
     ("executions-max", "10000"),
