@@ -159,6 +159,8 @@ fn every_path_of_the_benchmarks_has_cells() {
         assert!(cells.lines().all(|line| line.split_whitespace().count() > 1), "{cells}");
         assert!(cells.contains("streamdoor"), "{cells}");
     }
+    let three = run(Command::new(tool("bench")).args(["fanout", "--list", "--only", "=inline-3"]));
+    assert!(three.starts_with("inline-3 ") && three.ends_with(" erlang \n"), "{three}");
     let unknown = Command::new(tool("bench")).arg("nothing").output().unwrap();
     assert_eq!(unknown.status.code(), Some(2), "{unknown:?}");
 }
