@@ -5,7 +5,7 @@
 
 use std::ffi::OsString;
 
-use crate::common::machine::wall_time;
+use crate::common::machine::{peak_memory_kib, wall_time};
 use crate::common::params::{Fanout, OPTIONS_HELP, Program};
 use crate::common::report::fanout_report;
 use crate::common::{Failure, drive, files, print};
@@ -44,6 +44,7 @@ pub fn command(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Fail
         other => unreachable!("`parse` takes only the names of PROGRAM, not {other}"),
     };
     files::write("bench", &params, &outcome, wall_time())?;
-    print(&fanout_report("bench", &params, &outcome));
+    let memory_kib = peak_memory_kib(std::process::id());
+    print(&fanout_report("bench", &params, &outcome, memory_kib));
     Ok(())
 }

@@ -198,6 +198,8 @@ fn every_path_of_the_benchmarks_has_cells() {
         let line = cells.lines().find(|line| line.starts_with(cell)).expect("there is that cell");
         assert!(line.contains("floor rmcp rmcp-sessions typescript python"), "{line}");
     }
+    let three = run(Command::new(tool("bench")).args(["fanout", "--list", "--only", "=inline-3"]));
+    assert!(three.starts_with("inline-3 ") && three.ends_with(" erlang \n"), "{three}");
     let unknown = Command::new(tool("bench")).arg("nothing").output().unwrap();
     assert_eq!(unknown.status.code(), Some(2), "{unknown:?}");
 }

@@ -398,7 +398,10 @@ fn threads_run<T: Threads, R: Recorder>(
 
 /// A result, if everything that was published arrived everywhere, once and whole.
 /// `preemptions_before` is what was counted before the run.
-fn judge(
+///
+/// # Errors
+/// [`Failure::Failed`] if it did not.
+pub fn judge(
     params: &Fanout,
     tally: Tally,
     received: Received,

@@ -6,7 +6,7 @@
 use hdrhistogram::Histogram;
 use serde_json::{Map, Value, json};
 
-use super::machine::{describe, peak_memory_kib};
+use super::machine::describe;
 use super::params::{Fanout, Mode};
 
 /// Percentiles that every report shows: name in text, key in JSON, quantile.
@@ -175,8 +175,9 @@ pub fn load_line(program: &str, params: &Fanout) -> String {
     )
 }
 
-/// The whole report of one `fanout`, in the form that was asked for.
-pub fn fanout_report(program: &str, params: &Fanout, outcome: &Outcome) -> String {
+/// The whole report of one `fanout`, in the form that was asked for. `memory_kib` is the most that
+/// what was measured had.
+pub fn fanout_report(program: &str, params: &Fanout, outcome: &Outcome, memory_kib: u64) -> String {
     if !params.json {
         let (machine, load) = (machine_line(params), load_line(program, params));
         return format!("machine     {machine}\nload        {load}\n{}", outcome.to_text());
@@ -193,7 +194,7 @@ pub fn fanout_report(program: &str, params: &Fanout, outcome: &Outcome) -> Strin
     line.insert("warmup_s".into(), json!(params.warmup.as_secs_f64()));
     line.insert("seed".into(), json!(params.seed));
     line.extend(outcome.to_json());
-    line.insert("memory_kib".into(), json!(peak_memory_kib(std::process::id())));
+    line.insert("memory_kib".into(), json!(memory_kib));
     line.insert("machine".into(), json!(machine_line(params)));
     format!("{}\n", Value::Object(line))
 }

@@ -3,15 +3,16 @@
 //! A package of its own, so that nobody who builds streamdoor builds these. One file per crate;
 //! each says how the crate is used and why. All are used without loss: where a crate would
 //! overwrite (tokio's `broadcast`), its producer looks how far the slowest receiver is, as rarely
-//! as it can. `sse` is another thing: a server that `bench serve` runs; `mcp` one that `bench mcp`
-//! runs, beside those in other languages (`bench/peers/mcp`). `door` is the same as `bench door`
-//! for ways between processes.
+//! as it can. `erlang` is no crate, but a script in a process of its own. `sse` is another thing: a
+//! server that `bench serve` runs; `mcp` one that `bench mcp` runs, beside those in other languages
+//! (`bench/peers/mcp`). `door` is the same as `bench door` for ways between processes.
 
 #[path = "../../common/mod.rs"]
 mod common;
 
 mod channels;
 mod door;
+mod erlang;
 mod mcp;
 mod payload;
 mod ring;
@@ -23,7 +24,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use common::drive::run;
-use common::machine::wall_time;
+use common::machine::{peak_memory_kib, wall_time};
 use common::params::{Fanout, Mode, OPTIONS_HELP, Payload, Program};
 use common::report::{Outcome, fanout_report};
 use common::{Failure, drive, exit_code, files, print};
@@ -38,6 +39,7 @@ const PROGRAM: Program = Program {
         "tokio-broadcast-x-tasks",
         "crossbeam",
         "rtrb",
+        "erlang",
     ],
     has_payload: true,
 };
@@ -58,7 +60,10 @@ Usage: peers fanout [options]
                                                thread's current-thread runtime, which blocks
                       crossbeam                a bounded channel per subscriber, try_recv
                       rtrb                     a queue per subscriber, read in chunks
-                      The tokio-broadcast-x kinds are --mode threads only, the other two inline only
+                      erlang                   a gen_server and a process per subscriber, in
+                                               Erlang's virtual machine, on one cpu; a rate only
+                      The tokio-broadcast-x kinds are --mode threads only, the other two and erlang
+                      inline only
   --payload value|arc [u8; SIZE] by value, or Arc<[u8]>: one allocation per chunk, one count per
                       subscriber (value up to 1,024 B, arc above; disruptor: always in place).
                       By value and in place: sizes 16, 64, 100, 256, 1024, 4096, 32768
@@ -91,9 +96,13 @@ fn fanout(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure> 
         print(&format!("{HELP}{OPTIONS_HELP}"));
         return Ok(());
     };
-    let outcome = measure(&params)?;
+    let (outcome, other_kib) = match params.implementation {
+        "erlang" => erlang::measure(&params).map(|(outcome, kib)| (outcome, Some(kib)))?,
+        _ => (measure(&params)?, None),
+    };
     files::write("peers", &params, &outcome, wall_time())?;
-    print(&fanout_report("peers", &params, &outcome));
+    let memory_kib = other_kib.unwrap_or_else(|| peak_memory_kib(std::process::id()));
+    print(&fanout_report("peers", &params, &outcome, memory_kib));
     Ok(())
 }
 
