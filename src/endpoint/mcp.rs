@@ -13,8 +13,8 @@ use crate::endpoint::fields::{Field, Shape};
 use crate::endpoint::{ApiError, Call};
 use crate::mcp::{Ask, Context, codes};
 use crate::wire::http1::{HeaderFault, Headers, Status, is_media_type};
-use crate::wire::json::member;
 use crate::wire::jsonrpc::{self, Message};
+use crate::wire::members::member;
 use crate::wire::sse;
 
 /// Where all of it is.

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use super::Fault;
 use crate::limits;
 use crate::tool::Abilities;
-use crate::wire::json::member;
+use crate::wire::members::member;
 
 /// The extension that tasks of the stateless era are.
 pub const TASKS_EXTENSION: &str = "io.modelcontextprotocol/tasks";

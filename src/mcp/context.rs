@@ -7,8 +7,8 @@ use super::client::{ClientCapabilities, ClientInfo};
 use super::{Fault, Version};
 use crate::limits;
 use crate::trace::TraceContext;
-use crate::wire::json::{member, take_member};
 use crate::wire::jsonrpc::Id;
+use crate::wire::members::{member, take_member};
 
 /// The member of `_meta` that says which version a request of the stateless era has.
 pub const META_VERSION: &str = "io.modelcontextprotocol/protocolVersion";

@@ -12,7 +12,7 @@ use super::Fault;
 use super::ask::name_parameter;
 use crate::tool::ToolSpec;
 use crate::wire::base64;
-use crate::wire::json::member;
+use crate::wire::members::member;
 
 /// What the headers of a request say.
 #[derive(Clone, Copy)]

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use super::Fault;
 use super::ask::{Complete, Filter, Target};
 use crate::limits;
-use crate::wire::json::take_member;
+use crate::wire::members::take_member;
 
 /// Parameters of one request, taken one by one. What nobody takes is ignored.
 pub(super) struct Params(Map<String, Value>);

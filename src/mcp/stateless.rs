@@ -16,8 +16,8 @@ use super::context::{
 use super::headers::Headers;
 use super::{Era, Fault, Version};
 use crate::tool::ToolSpec;
-use crate::wire::json::member;
 use crate::wire::jsonrpc::Message;
+use crate::wire::members::member;
 
 /// In which era a message is to be understood (C1 to C3, B14): by what stands in it, else by the
 /// header of HTTP.

@@ -6,7 +6,7 @@
 //! some of them end the line, and to some terminals others are commands. An event is one line for
 //! everybody, and harmless to look at.
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 const ONES: u64 = 0x0101_0101_0101_0101;
 const DELETE: u8 = 0x7F;
@@ -131,23 +131,6 @@ pub(crate) fn write_f64(out: &mut Vec<u8>, number: f64) {
     } else {
         serde_json::to_writer(out, &number).expect("a vector takes everything");
     }
-}
-
-/// Up to so many members are looked at one by one: that is less than hashing a name.
-const FEW_MEMBERS: usize = 8;
-
-/// The member of this name.
-pub(crate) fn member<'v>(members: &'v Map<String, Value>, name: &str) -> Option<&'v Value> {
-    match members.len() <= FEW_MEMBERS {
-        true => members.iter().find(|(other, _)| *other == name).map(|(_, value)| value),
-        false => members.get(name),
-    }
-}
-
-/// Takes the member of this name out.
-pub(crate) fn take_member(members: &mut Map<String, Value>, name: &str) -> Option<Value> {
-    member(members, name)?; // Most of what is looked for is not there.
-    members.remove(name)
 }
 
 /// Appends any value.

@@ -23,6 +23,8 @@ pub(crate) mod json;
 #[cfg(feature = "server")]
 pub mod jsonrpc;
 mod lines;
+#[cfg(feature = "server")]
+pub(crate) mod members;
 pub mod ndjson;
 #[cfg(feature = "agent")]
 pub(crate) mod object;
