@@ -1,7 +1,7 @@
 //! JSON values, appended to a buffer.
 //!
-//! Strings are escaped here and not by `serde_json`, for two reasons. Plain characters, many at
-//! a time, are the common case. And all control characters are escaped, with U+2028 and U+2029: JSON
+//! Strings are escaped here and not by `serde_json`, for two reasons. Many plain characters at a
+//! time are the common case. And all control characters are escaped, with U+2028 and U+2029: JSON
 //! allows those from U+007F on as they are, but to many a reader of lines (Python's `splitlines`)
 //! some of them end the line, and to some terminals others are commands. An event is one line for
 //! everybody, and harmless to look at.

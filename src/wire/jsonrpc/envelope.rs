@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use serde_core::Deserializer;
-use serde_core::de::{DeserializeSeed, MapAccess, Visitor};
+use serde_core::de::{DeserializeSeed, Error, MapAccess, Visitor};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
@@ -52,8 +52,8 @@ impl<'t> Visitor<'t> for Members<'_> {
         let mut others = BTreeSet::new();
         while let Some(name) = members.next_key_seed(NameSeed)? {
             let is_twice = match name {
-                Name::Jsonrpc => envelope.jsonrpc.replace(members.next_value()?).is_some(),
-                Name::Id => envelope.id.replace(members.next_value()?).is_some(),
+                Name::Jsonrpc => envelope.jsonrpc.replace(spelled(&mut members, inside)?).is_some(),
+                Name::Id => envelope.id.replace(spelled(&mut members, inside)?).is_some(),
                 Name::Other(name) => {
                     members.next_value_seed(inside)?;
                     !others.insert(name)
@@ -75,6 +75,27 @@ impl<'t> Visitor<'t> for Members<'_> {
         Ok(envelope)
     }
 }
+
+/// The next value, as it is spelled. What the parser passes over without looking at it closely (the
+/// size of a number, halves of characters) is looked at here.
+fn spelled<'t, A: MapAccess<'t>>(
+    members: &mut A,
+    inside: Strict<'_>,
+) -> Result<&'t RawValue, A::Error> {
+    let raw: &RawValue = members.next_value()?;
+    let text = raw.get();
+    let digits = text.strip_prefix('-').unwrap_or(text);
+    let is_integer =
+        digits.len() <= DIGITS_SAFE && digits.bytes().all(|byte| byte.is_ascii_digit());
+    if !is_integer && !(text.starts_with('"') && !text.contains('\\')) {
+        let mut source = serde_json::Deserializer::from_str(text);
+        inside.deserialize(&mut source).map_err(A::Error::custom)?;
+    }
+    Ok(raw)
+}
+
+/// So many digits fit into 64 bits.
+const DIGITS_SAFE: usize = 18;
 
 /// Of a member of a message.
 enum Name {

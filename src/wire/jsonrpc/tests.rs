@@ -114,7 +114,13 @@ fn what_is_no_json_is_a_parse_error_without_an_id() {
     assert!(parse(deep(depth_max - 2).as_bytes()).is_ok());
     let too_deep = deep(depth_max - 1);
     let bomb = "[".repeat(1 << 20);
-    let bad: [&[u8]; 9] = [
+    let in_id = format!(r#"{{"jsonrpc":"2.0","id":{bomb}"#);
+    let bad: [&[u8]; 14] = [
+        in_id.as_bytes(),
+        b"{\"jsonrpc\":\"2.0\",\"id\":1e999,\"method\":\"m\"}",
+        b"{\"jsonrpc\":\"2.0\",\"id\":[1e999],\"result\":{}}",
+        b"{\"jsonrpc\":\"2.0\",\"id\":\"\\ud800\",\"method\":\"m\"}",
+        b"{\"jsonrpc\":\"\\ud800\",\"id\":1,\"method\":\"m\"}",
         b"",
         b"{",
         b"nul",
@@ -130,6 +136,29 @@ fn what_is_no_json_is_a_parse_error_without_an_id() {
         let shown = String::from_utf8_lossy(&text[..text.len().min(80)]);
         assert_eq!((error.code, error.id), (PARSE_ERROR, None), "{shown}");
     }
+}
+
+#[test]
+fn a_name_that_comes_twice_is_refused_wherever_it_is() {
+    let table = [
+        r#"{"jsonrpc":"2.0","jsonrpc":"2.0","id":1,"method":"m"}"#,
+        r#"{"jsonrpc":"2.0","id":1,"id":1,"method":"m"}"#,
+        r#"{"jsonrpc":"2.0","id":1,"method":"m","m\u0065thod":"m"}"#,
+        r#"{"jsonrpc":"2.0","id":1,"method":"m","params":{},"params":{}}"#,
+        r#"{"jsonrpc":"2.0","id":1,"method":"m","params":{"a":1,"a":1}}"#,
+        r#"{"jsonrpc":"2.0","id":{"a":1,"a":1},"method":"m"}"#,
+        r#"{"jsonrpc":"2.0","id":1,"method":"m","other":1,"other":1}"#,
+        r#"{"jsonrpc":"2.0","id":1,"method":"m","other":[{"a":1,"a":1}]}"#,
+    ];
+    for text in table {
+        let error = parse(text.as_bytes()).expect_err(text);
+        assert_eq!((error.code, error.id), (INVALID_REQUEST, None), "{text}");
+        assert!(error.message.contains("one name twice"), "{text}: {}", error.message);
+    }
+    // Of what is no JSON, and has one twice, the first is said.
+    assert_eq!(code_of(r#"{"jsonrpc":"2.0","id":1,"id":1,"method":"m""#), PARSE_ERROR);
+    let other = r#"{"jsonrpc":"2.0","id":1,"method":"m","other":{"method":"n"},"more":[]}"#;
+    assert!(parse(other.as_bytes()).is_ok());
 }
 
 #[test]
