@@ -87,7 +87,8 @@ fn spelled<'t, A: MapAccess<'t>>(
     let digits = text.strip_prefix('-').unwrap_or(text);
     let is_integer =
         digits.len() <= DIGITS_SAFE && digits.bytes().all(|byte| byte.is_ascii_digit());
-    if !is_integer && !(text.starts_with('"') && !text.contains('\\')) {
+    let is_plain_text = text.starts_with('"') && !text.contains('\\');
+    if !is_integer && !is_plain_text {
         let mut source = serde_json::Deserializer::from_str(text);
         inside.deserialize(&mut source).map_err(A::Error::custom)?;
     }
