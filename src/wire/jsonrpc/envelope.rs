@@ -54,18 +54,13 @@ impl<'t> Visitor<'t> for Members<'_> {
             let is_twice = match name {
                 Name::Jsonrpc => envelope.jsonrpc.replace(spelled(&mut members, inside)?).is_some(),
                 Name::Id => envelope.id.replace(spelled(&mut members, inside)?).is_some(),
+                Name::Method => envelope.method.replace(members.next_value_seed(inside)?).is_some(),
+                Name::Params => envelope.params.replace(members.next_value_seed(inside)?).is_some(),
+                Name::Result => envelope.result.replace(members.next_value_seed(inside)?).is_some(),
+                Name::Error => envelope.error.replace(members.next_value_seed(inside)?).is_some(),
                 Name::Other(name) => {
                     members.next_value_seed(inside)?;
                     !others.insert(name)
-                }
-                known => {
-                    let place = match known {
-                        Name::Method => &mut envelope.method,
-                        Name::Params => &mut envelope.params,
-                        Name::Result => &mut envelope.result,
-                        _ => &mut envelope.error,
-                    };
-                    place.replace(members.next_value_seed(inside)?).is_some()
                 }
             };
             if is_twice {
