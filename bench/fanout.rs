@@ -6,11 +6,11 @@
 use std::ffi::OsString;
 
 use crate::common::machine::{peak_memory_kib, wall_time};
-use crate::common::params::{Fanout, OPTIONS_HELP, Program};
+use crate::common::params::{Fanout, Mode, OPTIONS_HELP, Program};
 use crate::common::report::fanout_report;
 use crate::common::{Failure, drive, files, print};
 use crate::floor;
-use crate::ours::Ours;
+use crate::ours::{Asleep, Ours};
 
 const PROGRAM: Program = Program { implementations: &["streamdoor", "floor"], has_payload: false };
 
@@ -25,7 +25,9 @@ Usage: bench fanout [options]
 
   --impl NAME         what is measured (streamdoor):
                       streamdoor  a shard driven by hand, one execution, `block` subscribers
-                      floor       a bare ring with bare cursors, see `bench floor --help`
+                                  Who blocks polls for 50 µs first
+                      floor       a bare ring with bare cursors, see `bench floor --help`; who
+                                  blocks does it with a futex, at once
                       Other crates: bench/peers
 ";
 
@@ -39,6 +41,7 @@ pub fn command(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Fail
         return Ok(());
     };
     let outcome = match params.implementation {
+        "streamdoor" if params.mode == Mode::Blocked => drive::run_threads::<Asleep>(&params)?,
         "streamdoor" => drive::run::<Ours>(&params)?,
         "floor" => floor::ring::measure(&params)?,
         other => unreachable!("`parse` takes only the names of PROGRAM, not {other}"),

@@ -1,10 +1,12 @@
 //! Floor: the least code that does the job, as a yardstick for everything else.
 //!
-//! [`ring`] is a bare ring with bare cursors, for one thread and for two; [`handover`] is a cache
+//! [`ring`] is a bare ring with bare cursors, for one thread and for two, [`bell`] what its readers
+//! sleep on; [`handover`] is a cache
 //! line that goes back and forth. The command `bench floor` measures both and the clock. No policy,
 //! no end, no second kind of reader, no check of what is read: no implementation that can be used
 //! has less to do. [`tcp`] is the same for streams over TCP, `bench floor tcp`: a server.
 
+pub mod bell;
 pub mod handover;
 pub mod preformatted;
 pub mod ring;

@@ -2,7 +2,8 @@
 //!
 //! Inline: every subscriber is a closure on the shard's thread, under `block` as the others lose
 //! nothing either. Threads: every subscriber is a [`Subscriber`], all of them polled by one other
-//! thread. Under `--touch none` they ask for headers only: the stamp is then the chunk's time.
+//! thread. Blocked: that thread sleeps, in the first of them, while none has anything. Under
+//! `--touch none` they ask for headers only: the stamp is then the chunk's time.
 
 use std::rc::Rc;
 
@@ -115,6 +116,14 @@ impl Produce for Producer {
     }
 }
 
+impl Drop for Producer {
+    fn drop(&mut self) {
+        // Who sleeps is woken by the end. An execution that never had a chunk has none, and then
+        // the shard's end is the reader's.
+        let _ = self.shard.finish(self.id, Ok(()));
+    }
+}
+
 /// All subscribers, on one thread.
 pub struct Readers(Vec<Subscriber>);
 
@@ -138,22 +147,68 @@ impl Subscribe for Readers {
         receiver: Rc<R>,
         stop: &Stop,
     ) -> Result<(), String> {
-        let copies = receiver.copies();
-        self.0.iter_mut().for_each(|reader| reader.headers_only(!copies));
-        stop.poll_until_done(setup, &*receiver, || {
-            let mut delivered = 0;
-            for reader in &mut self.0 {
-                delivered += reader.drain(BATCH_CHUNKS as usize, |delivery| {
-                    let Delivery::Chunk(chunk) = delivery else { return };
-                    if copies {
-                        receiver.deliver_owned(chunk.data);
-                    } else {
-                        receiver.deliver_stamp(chunk.published_at.nanos());
-                    }
-                }) as u32;
+        self.look_at_bytes(receiver.copies());
+        stop.poll_until_done(setup, &*receiver, || self.drain(&*receiver, &mut 0));
+        Ok(())
+    }
+}
+
+impl Readers {
+    fn look_at_bytes(&mut self, looks: bool) {
+        self.0.iter_mut().for_each(|reader| reader.headers_only(!looks));
+    }
+
+    /// What there is for each, at most [`BATCH_CHUNKS`]. The number of deliveries; those that were
+    /// ends are added to `end_count`.
+    #[inline(always)]
+    fn drain<R: Receive>(&mut self, receiver: &R, end_count: &mut usize) -> u32 {
+        let mut delivered = 0;
+        for reader in &mut self.0 {
+            let take = |delivery: Delivery<'_>| *end_count += take(&delivery, receiver);
+            delivered += reader.drain(BATCH_CHUNKS as usize, take) as u32;
+        }
+        delivered
+    }
+}
+
+/// 1 for an end, 0 for everything else.
+#[inline(always)]
+fn take<R: Receive>(delivery: &Delivery<'_>, receiver: &R) -> usize {
+    match delivery {
+        Delivery::Chunk(chunk) if receiver.copies() => receiver.deliver_owned(chunk.data),
+        Delivery::Chunk(chunk) => receiver.deliver_stamp(chunk.published_at.nanos()),
+        Delivery::End(_) => return 1,
+        _ => {}
+    }
+    0
+}
+
+/// Ours, with a thread of subscribers that sleeps while there is nothing.
+pub struct Asleep;
+
+impl Threads for Asleep {
+    type Producer = Producer;
+    type Subscribers = Sleepers;
+
+    fn open(setup: &Setup) -> Result<(Producer, Sleepers), String> {
+        let (producer, readers) = <Ours as Threads>::open(setup)?;
+        Ok((producer, Sleepers(readers)))
+    }
+}
+
+/// All subscribers, on one thread, which sleeps in the first: they read one log, so what comes for
+/// one has come for all.
+pub struct Sleepers(Readers);
+
+impl Subscribe for Sleepers {
+    fn run<R: Receive>(mut self, _: &Setup, receiver: Rc<R>, _: &Stop) -> Result<(), String> {
+        self.0.look_at_bytes(receiver.copies());
+        let mut end_count = 0;
+        while end_count < self.0.0.len() {
+            if self.0.drain(&*receiver, &mut end_count) == 0 {
+                end_count += take(&self.0.0[0].next(), &*receiver);
             }
-            delivered
-        });
+        }
         Ok(())
     }
 }

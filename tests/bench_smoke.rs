@@ -51,6 +51,31 @@ fn every_subscriber_is_given_every_chunk_and_percentiles_are_in_order() {
 }
 
 #[test]
+fn subscribers_that_sleep_are_given_every_chunk() {
+    if !two_cpus() {
+        assert_eq!(bench("fanout --smoke --mode blocked").status.code(), Some(3));
+        return;
+    }
+    for implementation in ["streamdoor", "floor"] {
+        for words in ["--subscribers 1", "--subscribers 3 --touch none --size 1024"] {
+            let words = format!("fanout --smoke --mode blocked --impl {implementation} {words}");
+            let found = text(&words);
+            assert!(found.contains("subscribers sleep"), "{found}");
+            assert!(found.contains("--rate 1000 "), "slow enough to sleep: {found}");
+            let (chunks, deliveries) = (number(&found, "chunks"), number(&found, "deliveries"));
+            let subscribers = if words.contains("--subscribers 3") { 3.0 } else { 1.0 };
+            assert_eq!((chunks, deliveries), (50.0, 50.0 * subscribers), "{found}");
+            let values = ["p50", "p99", "max"].map(|name| number(&found, name));
+            assert!(values[0] > 0.0 && values.is_sorted(), "{found}");
+            let found = text(&format!("{words} --rate max"));
+            let chunks = number(&found, "chunks");
+            assert!(chunks > 0.0, "{found}");
+            assert_eq!(number(&found, "deliveries"), chunks * subscribers, "{found}");
+        }
+    }
+}
+
+#[test]
 fn flat_out_counts_chunks_and_deliveries() {
     for mode in modes() {
         let words = format!("fanout --smoke --rate max --impl floor --subscribers 2 --mode {mode}");
@@ -381,6 +406,7 @@ fn help_is_given_and_bad_usage_exits_with_2() {
         "fanout --impl nonsense",
         "fanout --subscribers 0",
         "fanout --size 1",
+        "fanout --mode asleep",
         "fanout --rate",
         "floor --rate max",
         "floor --subscribers 2",

@@ -132,7 +132,8 @@ pub trait Inline {
     ) -> Result<(), String>;
 }
 
-/// Producer on one thread, all subscribers on another.
+/// Producer on one thread, all subscribers on another. That thread polls, or it sleeps while there
+/// is nothing and ends when the producer is dropped.
 pub trait Threads {
     /// What the producer's thread keeps.
     type Producer: Produce;
@@ -279,7 +280,7 @@ impl Received {
     }
 }
 
-/// Runs `T` under the load that `params` describe.
+/// Runs `T`, which polls, under the load that `params` describe.
 ///
 /// # Errors
 /// [`Failure`]; [`Failure::Failed`] if a chunk was lost, doubled or damaged.
@@ -287,6 +288,10 @@ pub fn run<T: Inline + Threads>(params: &Fanout) -> Result<Outcome, Failure> {
     match params.mode {
         Mode::Inline => run_inline::<T>(params),
         Mode::Threads => run_threads::<T>(params),
+        Mode::Blocked => Err(Failure::Usage(format!(
+            "--impl {} does not sleep: --mode inline or threads",
+            params.implementation
+        ))),
     }
 }
 
@@ -301,7 +306,7 @@ pub fn run_inline<T: Inline>(params: &Fanout) -> Result<Outcome, Failure> {
     }
 }
 
-/// As [`run`], on two threads.
+/// As [`run`], on two threads, in whatever way `T` waits.
 ///
 /// # Errors
 /// See [`run`].

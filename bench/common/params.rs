@@ -18,14 +18,19 @@ const SECONDS_MAX: f64 = 3_600.0;
 /// 4 bytes each, all touched before a run: 1 GiB.
 const SAMPLES_MAX: u64 = 1 << 28;
 const SEED_DEFAULT: u64 = 1;
+const RATE_DEFAULT: u32 = 10_000;
+/// Slow enough that whoever blocks sleeps between two chunks, whatever it spins before.
+pub const BLOCKED_RATE: u32 = 1_000;
 
 /// Where the subscribers run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// On the producer's thread.
     Inline,
-    /// All on one other thread, on another cpu.
+    /// All on one other thread, on another cpu, which polls.
     Threads,
+    /// All on one other thread, on another cpu, which sleeps in the kernel while there is nothing.
+    Blocked,
 }
 
 /// What a subscriber does with the bytes.
@@ -84,8 +89,10 @@ pub struct Fanout {
     pub json: bool,
     /// Where the producer is pinned.
     pub producer_cpu: usize,
-    /// Where the subscribers are pinned in [`Mode::Threads`].
+    /// Where the subscribers are pinned if they have a thread.
     pub subscribers_cpu: usize,
+    /// Whether `rate` was asked for.
+    pub is_rate_given: bool,
 }
 
 /// What differs between the programs.
@@ -101,12 +108,14 @@ pub const OPTIONS_HELP: &str = "\
   --subscribers N     subscribers, each with a cursor of its own (1)
   --size B            bytes of a payload, 8 or more (100)
   --rate R|max        chunks per second, planned with jittered gaps, latency is measured from the
-                      planned time; or as fast as it goes, throughput is measured (10000)
+                      planned time; or as fast as it goes, throughput is measured (10000; blocked
+                      1000, so that everybody sleeps between two chunks)
   --duration S        seconds that are counted (5)
   --warmup S          seconds before that which are not (0.2)
-  --mode inline|threads
-                      subscribers on the producer's thread, or all on one other thread which polls
-                      them round robin and never blocks (inline)
+  --mode inline|threads|blocked
+                      subscribers on the producer's thread; or all on one other thread which polls
+                      them round robin and never blocks; or there, but it sleeps in the kernel while
+                      there is nothing (inline)
   --touch none|copy   a subscriber reads the first 8 bytes, or copies the payload (copy)
   --seed N            of arrivals and payload (1)
   --cpus A,B          where producer and subscribers are pinned (the first two allowed)
@@ -130,7 +139,7 @@ impl Fanout {
             implementation,
             subscribers: 1,
             size_bytes: 100,
-            rate: Rate::PerSecond(10_000),
+            rate: Rate::PerSecond(RATE_DEFAULT),
             duration: Duration::from_secs(5),
             warmup: Duration::from_millis(200),
             mode: Mode::Inline,
@@ -141,6 +150,7 @@ impl Fanout {
             json: false,
             producer_cpu,
             subscribers_cpu: cpus.get(1).copied().unwrap_or(producer_cpu),
+            is_rate_given: false,
         })
     }
 
@@ -175,8 +185,18 @@ impl Fanout {
                 other => return Err(usage(other.unexpected())),
             }
         }
+        if params.mode == Mode::Blocked {
+            params.let_sleep();
+        }
         params.check()?;
         Ok(Some(params))
+    }
+
+    /// Whoever blocks is to sleep between two chunks, unless a rate was asked for.
+    pub fn let_sleep(&mut self) {
+        if let (Rate::PerSecond(rate), false) = (&mut self.rate, self.is_rate_given) {
+            *rate = (*rate).min(BLOCKED_RATE);
+        }
     }
 
     /// Takes option `--name` if `fanout` has it in every program.
@@ -195,12 +215,16 @@ impl Fanout {
                     "max" => Rate::Max,
                     _ => Rate::PerSecond(in_range("--rate", &text, 1, RATE_MAX)?),
                 };
+                self.is_rate_given = true;
             }
             "duration" => self.duration = seconds(parser, "--duration", SECONDS_MIN)?,
             "warmup" => self.warmup = seconds(parser, "--warmup", 0.0)?,
             "mode" => {
-                let name = choice(parser, "--mode", &["inline", "threads"])?;
-                self.mode = if name == "inline" { Mode::Inline } else { Mode::Threads };
+                self.mode = match choice(parser, "--mode", &["inline", "threads", "blocked"])? {
+                    "inline" => Mode::Inline,
+                    "threads" => Mode::Threads,
+                    _ => Mode::Blocked,
+                };
             }
             "touch" => {
                 let name = choice(parser, "--touch", &["none", "copy"])?;
@@ -230,12 +254,12 @@ impl Fanout {
     /// # Errors
     /// [`Failure`].
     pub fn check(&self) -> Result<(), Failure> {
-        if self.mode == Mode::Threads && self.producer_cpu == self.subscribers_cpu {
-            return Err(Failure::Environment(
-                "--mode threads needs two cpus: both sides poll, on one they would wait for \
-                 each other's time slice"
-                    .into(),
-            ));
+        if self.mode != Mode::Inline && self.producer_cpu == self.subscribers_cpu {
+            return Err(Failure::Environment(format!(
+                "--mode {} needs two cpus: who polls would have the other side wait for a time \
+                 slice",
+                self.mode_name()
+            )));
         }
         if let Rate::PerSecond(rate) = self.rate {
             let (warmup, counted) = self.chunks(rate);
@@ -268,11 +292,12 @@ impl Fanout {
 
 /// The words of the command line for the values, for reports and file names.
 impl Fanout {
-    /// `inline` or `threads`.
+    /// `inline`, `threads` or `blocked`.
     pub fn mode_name(&self) -> &'static str {
         match self.mode {
             Mode::Inline => "inline",
             Mode::Threads => "threads",
+            Mode::Blocked => "blocked",
         }
     }
 
@@ -368,6 +393,16 @@ mod tests {
         assert_eq!(params.chunks(1_000), (500, 2_000));
         assert_eq!(params.samples(), 2_500 * 16);
         assert!(parse("--help --nonsense").unwrap().is_none());
+        for (words, rate) in [
+            ("--mode blocked", BLOCKED_RATE),
+            ("--rate 10000 --mode blocked", 10_000),
+            ("--mode threads", RATE_DEFAULT),
+        ] {
+            match parse(&format!("{words} --cpus 0,1")).unwrap().unwrap().rate {
+                Rate::PerSecond(found) => assert_eq!(found, rate, "{words}"),
+                Rate::Max => panic!("{words}: flat out"),
+            }
+        }
     }
 
     #[test]
@@ -378,7 +413,7 @@ mod tests {
             ("--rate fast", "--rate"),
             ("--duration -1", "--duration"),
             ("--duration nan", "--duration"),
-            ("--mode sideways", "inline, threads"),
+            ("--mode sideways", "inline, threads, blocked"),
             ("--impl nothing", "--impl"),
             ("--payload arc", "--payload"),
             ("--cpus 1", "--cpus"),

@@ -150,12 +150,16 @@ pub fn latency_text(histogram: &Histogram<u64>) -> String {
 pub fn machine_line(params: &Fanout) -> String {
     let pinning = match params.mode {
         Mode::Inline => format!("producer and subscribers on cpu {}", params.producer_cpu),
-        Mode::Threads => format!(
+        Mode::Threads | Mode::Blocked => format!(
             "producer on cpu {}, subscribers on cpu {}",
             params.producer_cpu, params.subscribers_cpu
         ),
     };
-    format!("{}; idle: both sides poll; {pinning}", describe())
+    let idle = match params.mode {
+        Mode::Inline | Mode::Threads => "both sides poll",
+        Mode::Blocked => "the producer polls its plan, subscribers sleep",
+    };
+    format!("{}; idle: {idle}; {pinning}", describe())
 }
 
 /// The load in one line.

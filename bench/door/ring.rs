@@ -7,9 +7,8 @@
 //! of them when it has used up what it knew to be free. The memory is a memfd, which the producer's
 //! process inherits across fork and exec; both sides touch all of it before the run.
 //!
-//! Who blocks says so in a counter, looks once more, and sleeps on the head; the writer stores the
-//! head and wakes if somebody sleeps. A polled run has neither. Nothing is checked: both sides
-//! believe each other, which nobody should who can be used.
+//! Who blocks sleeps on a [`Bell`] in the same memory; in a polled run it is not rung. Nothing is
+//! checked: both sides believe each other, which nobody should who can be used.
 //!
 //! Invariants: R1 a slot is written only when every cursor has passed its old number; R2 a payload
 //! is read only after its slot's number was seen. Together they make payload access exclusive,
@@ -18,13 +17,14 @@
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::common::door::carrier::{Carrier, Produce, Read, Run};
 use crate::common::door::load::{Load, READERS_MAX, Wait};
 use crate::common::drive::Setup;
 use crate::common::receive::Receive;
 use crate::common::{BATCH_CHUNKS, Failure};
+use crate::floor::bell::Bell;
 
 /// The floor: payloads of `SIZE` bytes, or of any length if that is [`ANY_SIZE`].
 pub struct Bare<const SIZE: usize>;
@@ -219,29 +219,11 @@ impl Ring {
         Some(unsafe { std::slice::from_raw_parts(room.as_ptr(), length_bytes) })
     }
 
-    /// The half of the head on which readers sleep.
-    fn futex(&self) -> *const AtomicU32 {
-        (&raw const *self.line(HEAD_LINE)).cast() // The low one: little end first.
-    }
-
-    /// Whoever sleeps on the head looks again.
-    fn wake(&self) {
-        let everybody = i32::MAX;
-        // SAFETY: the address is a key only.
-        unsafe { libc::syscall(libc::SYS_futex, self.futex(), libc::FUTEX_WAKE, everybody) };
-    }
-
-    /// Until the head is another one than `seen`, or for no reason.
-    fn sleep(&self, seen: u64) {
-        let for_ever = std::ptr::null::<libc::timespec>();
-        // SAFETY: an aligned word of the mapping is compared, and nothing written.
-        unsafe {
-            libc::syscall(libc::SYS_futex, self.futex(), libc::FUTEX_WAIT, seen as u32, for_ever)
-        };
+    fn bell(&self) -> Bell<'_> {
+        let (head, asleep) = (self.line(HEAD_LINE), self.line(ASLEEP_LINE));
+        Bell { head, asleep, is_private: false }
     }
 }
-
-const _: () = assert!(cfg!(target_endian = "little"));
 
 impl Drop for Ring {
     fn drop(&mut self) {
@@ -269,14 +251,6 @@ impl<const SIZE: usize> Writer<SIZE> {
             self.free_until_seq = slowest_seq + self.ring.shape.capacity_chunks;
         }
     }
-
-    fn tell_sleepers(&self) {
-        self.ring.line(HEAD_LINE).store(self.next_seq - 1, Ordering::Release);
-        fence(Ordering::SeqCst); // With the one in `Reader::wait`: one of both sees the other.
-        if self.ring.line(ASLEEP_LINE).load(Ordering::Relaxed) != 0 {
-            self.ring.wake();
-        }
-    }
 }
 
 impl<const SIZE: usize> Produce for Writer<SIZE> {
@@ -294,7 +268,7 @@ impl<const SIZE: usize> Produce for Writer<SIZE> {
         }
         self.next_seq = last_seq + 1;
         if self.wakes {
-            self.tell_sleepers();
+            self.ring.bell().ring(last_seq);
         }
         Ok(())
     }
@@ -302,8 +276,7 @@ impl<const SIZE: usize> Produce for Writer<SIZE> {
     fn finish(&mut self) -> Result<(), String> {
         // release: pairs with acquire in `Reader::poll`.
         self.ring.line(DONE_LINE).store(self.next_seq, Ordering::Release);
-        self.next_seq += 1; // So that the head moves once more.
-        self.tell_sleepers();
+        self.ring.bell().ring(self.next_seq); // No chunk, but the head moves once more.
         Ok(())
     }
 }
@@ -341,15 +314,9 @@ impl<const SIZE: usize> Read for Reader<SIZE> {
                 Some(0) => {}
                 other => return Ok(other),
             }
-            let asleep = self.ring.line(ASLEEP_LINE);
-            asleep.fetch_add(1, Ordering::Relaxed);
-            fence(Ordering::SeqCst); // With the one in `Writer::tell_sleepers`.
-            let seen = self.ring.line(HEAD_LINE).load(Ordering::Acquire);
-            let is_done = self.ring.line(DONE_LINE).load(Ordering::Acquire) == self.next_seq;
-            if !is_done && !self.ring.is_there(self.next_seq) {
-                self.ring.sleep(seen);
-            }
-            asleep.fetch_sub(1, Ordering::Relaxed);
+            let (ring, next_seq) = (&self.ring, self.next_seq);
+            let is_done = || ring.line(DONE_LINE).load(Ordering::Acquire) == next_seq;
+            ring.bell().sleep_unless(|| is_done() || ring.is_there(next_seq));
         }
     }
 }

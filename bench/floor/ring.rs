@@ -8,17 +8,24 @@
 //! reader leaves its cursor in a line of its own, and the writer looks at all of them when it has
 //! used up what it knew to be free, which is at most once a lap.
 //!
+//! [`Sleeping`] is the same with a thread of readers that sleeps on a [`Bell`] while there is
+//! nothing.
+//!
 //! Invariants: R1 a slot is written only when every cursor has passed its old number; R2 a payload
 //! is read only after its slot's number was seen. Together they make payload access exclusive,
 //! which is what each `unsafe` here rests on. Tests: below, and every run checks what was received.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::common::drive::{self, Gone, Poll, Polled, Produce, Setup, Stop};
-use crate::common::params::Fanout;
+use super::bell::Bell;
+use crate::common::drive::{
+    self, Gone, Poll, Polled, Produce, Setup, Stop, Subscribe, Threads, run_threads,
+};
+use crate::common::params::{Fanout, Mode};
 use crate::common::receive::Receive;
 use crate::common::report::Outcome;
 use crate::common::{BATCH_CHUNKS, Failure};
@@ -35,10 +42,17 @@ pub const ANY_SIZE: usize = 0;
 /// See [`drive::run`].
 pub fn measure(params: &Fanout) -> Result<Outcome, Failure> {
     match params.size_bytes {
-        100 => drive::run::<Bare<100>>(params),
-        1_024 => drive::run::<Bare<1_024>>(params),
-        32_768 => drive::run::<Bare<32_768>>(params),
-        _ => drive::run::<Bare<ANY_SIZE>>(params),
+        100 => measure_as::<100>(params),
+        1_024 => measure_as::<1_024>(params),
+        32_768 => measure_as::<32_768>(params),
+        _ => measure_as::<ANY_SIZE>(params),
+    }
+}
+
+fn measure_as<const SIZE: usize>(params: &Fanout) -> Result<Outcome, Failure> {
+    match params.mode {
+        Mode::Inline | Mode::Threads => drive::run::<Bare<SIZE>>(params),
+        Mode::Blocked => run_threads::<Sleeping<SIZE>>(params),
     }
 }
 
@@ -61,8 +75,9 @@ struct Head {
     length_bytes: AtomicU64,
 }
 
+#[derive(Default)]
 #[repr(align(128))] // Two lines, because the processor fetches them in pairs.
-struct Cursor(AtomicU64); // The last number that its reader has finished with.
+struct Line(AtomicU64);
 
 struct Ring {
     slots: NonNull<u8>, // `layout.size()` zeroed bytes, until drop.
@@ -70,7 +85,10 @@ struct Ring {
     stride_bytes: usize,
     room_bytes: usize,
     capacity_chunks: u64,
-    cursors: Box<[Cursor]>,
+    cursors: Box<[Line]>, // The last number that each reader has finished with.
+    done: Line,           // One more than all chunks, once that is known; for who sleeps.
+    head: Line,
+    asleep: Line,
 }
 
 // SAFETY: what is behind `slots` is shared by R1 and R2; the rest is atomics or never changes.
@@ -93,7 +111,7 @@ impl Ring {
         // SAFETY: exactly the bytes of the allocation, which nobody else knows yet. Written so that
         // no page is touched for the first time during the run.
         unsafe { slots.as_ptr().write_bytes(0, layout.size()) };
-        let cursors = (0..setup.subscribers).map(|_| Cursor(AtomicU64::new(0))).collect();
+        let cursors = (0..setup.subscribers).map(|_| Line::default()).collect();
         Ring {
             slots,
             layout,
@@ -101,7 +119,14 @@ impl Ring {
             room_bytes: setup.size_bytes,
             capacity_chunks: setup.ring_chunks as u64,
             cursors,
+            done: Line::default(),
+            head: Line::default(),
+            asleep: Line::default(),
         }
+    }
+
+    fn bell(&self) -> Bell<'_> {
+        Bell { head: &self.head.0, asleep: &self.asleep.0, is_private: true }
     }
 
     #[inline(always)]
@@ -134,22 +159,26 @@ impl Ring {
         if SIZE == ANY_SIZE {
             head.length_bytes.store(length_bytes as u64, Ordering::Relaxed);
         }
-        // release: pairs with acquire in `read`.
+        // release: pairs with acquire in `is_there`.
         head.seq.store(seq, Ordering::Release);
+    }
+
+    #[inline(always)]
+    fn is_there(&self, seq: u64) -> bool {
+        // acquire: pairs with release in `write`.
+        self.head(self.slot(seq)).seq.load(Ordering::Acquire) == seq
     }
 
     /// # Safety
     /// The cursor that the caller holds has not passed `seq` while the slice is alive (R1).
     #[inline(always)]
     unsafe fn read<const SIZE: usize>(&self, seq: u64) -> Option<&[u8]> {
-        let slot = self.slot(seq);
-        let head = self.head(slot);
-        // acquire: pairs with release in `write`.
-        if head.seq.load(Ordering::Acquire) != seq {
+        if !self.is_there(seq) {
             return None;
         }
+        let slot = self.slot(seq);
         let length_bytes = match SIZE {
-            ANY_SIZE => head.length_bytes.load(Ordering::Relaxed) as usize,
+            ANY_SIZE => self.head(slot).length_bytes.load(Ordering::Relaxed) as usize,
             _ => SIZE,
         };
         // SAFETY: the head is the front of the slot, so this is still inside of it.
@@ -236,21 +265,80 @@ impl<const SIZE: usize> Poll for Readers<SIZE> {
     }
 }
 
+/// The floor with readers that sleep.
+pub struct Sleeping<const SIZE: usize>;
+
+impl<const SIZE: usize> Threads for Sleeping<SIZE> {
+    type Producer = Waking<SIZE>;
+    type Subscribers = Sleepers<SIZE>;
+
+    fn open(setup: &Setup) -> Result<(Waking<SIZE>, Sleepers<SIZE>), String> {
+        let (writer, readers) = <Bare<SIZE> as Polled>::open(setup)?;
+        Ok((Waking(writer), Sleepers(readers)))
+    }
+}
+
+/// The one writer, where readers sleep.
+pub struct Waking<const SIZE: usize>(Writer<SIZE>);
+
+impl<const SIZE: usize> Produce for Waking<SIZE> {
+    #[inline(always)]
+    fn publish(&mut self, payload: &[u8], count: u32, stop: &Stop) -> Result<(), Gone> {
+        self.0.publish(payload, count, stop)?;
+        self.0.ring.bell().ring(self.0.next_seq - 1);
+        Ok(())
+    }
+}
+
+impl<const SIZE: usize> Drop for Waking<SIZE> {
+    fn drop(&mut self) {
+        let (ring, next_seq) = (&self.0.ring, self.0.next_seq);
+        // release: pairs with acquire in `Sleepers::run`.
+        ring.done.0.store(next_seq, Ordering::Release);
+        ring.bell().ring(next_seq); // No chunk, but the head moves once more.
+    }
+}
+
+/// All cursors, on a thread that sleeps.
+pub struct Sleepers<const SIZE: usize>(Readers<SIZE>);
+
+impl<const SIZE: usize> Subscribe for Sleepers<SIZE> {
+    fn run<R: Receive>(mut self, _: &Setup, receiver: Rc<R>, _: &Stop) -> Result<(), String> {
+        let ring = Arc::clone(&self.0.ring);
+        loop {
+            if self.0.poll(&*receiver) > 0 {
+                continue;
+            }
+            let next_seq = self.0.next_seqs[0]; // They all stand here, or one would have read.
+            // acquire: pairs with release in `Waking::drop`.
+            let is_done = || ring.done.0.load(Ordering::Acquire) == next_seq;
+            if is_done() {
+                return Ok(());
+            }
+            ring.bell().sleep_unless(|| is_done() || ring.is_there(next_seq));
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::common::params::{Mode, Rate};
+    use crate::common::params::Rate;
     use crate::common::report::Measured;
     use std::time::Duration;
 
     #[test]
     fn everything_arrives_through_many_laps_of_a_small_ring() {
         // 64 slots each; the compiler knows the second size.
-        for (mode, subscribers, size_bytes) in
-            [(Mode::Inline, 3, 100_000), (Mode::Threads, 1, 32_768), (Mode::Threads, 3, 100_000)]
-        {
+        for (mode, subscribers, size_bytes) in [
+            (Mode::Inline, 3, 100_000),
+            (Mode::Threads, 1, 32_768),
+            (Mode::Threads, 3, 100_000),
+            (Mode::Blocked, 1, 32_768),
+            (Mode::Blocked, 3, 100_000),
+        ] {
             let mut params = Fanout::new("floor").unwrap();
-            if mode == Mode::Threads && params.producer_cpu == params.subscribers_cpu {
+            if mode != Mode::Inline && params.producer_cpu == params.subscribers_cpu {
                 continue; // One cpu: there is nothing to cross.
             }
             params.size_bytes = size_bytes;

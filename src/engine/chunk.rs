@@ -219,6 +219,12 @@ impl KindTotals {
         self.0[kind as usize].count(length);
     }
 
+    /// Counts several more chunks of one kind.
+    pub fn add(&mut self, kind: Kind, totals: Totals) {
+        let sum = &mut self.0[kind as usize];
+        *sum = *sum + totals;
+    }
+
     /// The sum over `kinds`.
     pub fn of(&self, kinds: Kinds) -> Totals {
         Kind::ALL

@@ -7,8 +7,9 @@
 //! Invariants ([`ChunkLog::audit`]):
 //! - G1: `tail_seq <= head_seq + 1`, and at most as many chunks are held as there are slots.
 //! - G2: totals before the tail + held chunks = totals through the head, for each kind.
+//! - G3: held chunks from `alike_from` on are all of kind `alike`.
 
-use crate::engine::chunk::{KindTotals, Kinds, Meta, Totals};
+use crate::engine::chunk::{Kind, KindTotals, Kinds, Meta, Totals};
 use crate::engine::event::ChunkFacts;
 use crate::engine::policy::{Cursor, Log};
 use crate::limits;
@@ -24,6 +25,9 @@ pub struct ChunkLog {
     tail_seq: u64,
     total_bytes: u64,
     before_tail: KindTotals,
+    /// What the newest chunks are, and the first of these: they are given up in one go.
+    alike: Kind,
+    alike_from: u64,
     /// Kept only since somebody filters by kind: see [`ChunkLog::keep_kind_totals`].
     through_head: Option<Box<KindTotals>>,
 }
@@ -39,6 +43,8 @@ impl ChunkLog {
             tail_seq: 1,
             total_bytes: 0,
             before_tail: KindTotals::default(),
+            alike: Kind::default(),
+            alike_from: 1,
             through_head: None,
         }
     }
@@ -55,6 +61,9 @@ impl ChunkLog {
         self.head_seq += 1;
         assert!(self.head_seq - self.tail_seq <= self.mask); // The ring has as many slots.
         self.total_bytes += u64::from(facts.length);
+        if facts.kind != self.alike {
+            (self.alike, self.alike_from) = (facts.kind, self.head_seq);
+        }
         if let Some(totals) = &mut self.through_head {
             totals.count(facts.kind, facts.length);
         }
@@ -74,10 +83,26 @@ impl ChunkLog {
     /// Notes that everything before `tail_seq`, as far as it was noted, is gone.
     #[inline]
     pub fn give_up_before(&mut self, tail_seq: u64) {
-        while self.tail_seq < tail_seq && self.tail_seq <= self.head_seq {
-            let gone = self.slots[self.index(self.tail_seq)];
+        if self.tail_seq < tail_seq && self.tail_seq <= self.head_seq {
+            self.give_up(tail_seq.min(self.head_seq + 1));
+        }
+    }
+
+    /// A writer gives up an eighth of its ring at once: where that is one kind, nothing is counted
+    /// chunk by chunk.
+    #[cold]
+    fn give_up(&mut self, tail_seq: u64) {
+        while self.tail_seq < tail_seq && self.tail_seq < self.alike_from {
+            let gone = self.meta(self.tail_seq);
             self.before_tail.count(gone.kind, gone.length);
             self.tail_seq += 1;
+        }
+        if self.tail_seq < tail_seq {
+            let (first, last) = (self.meta(self.tail_seq), self.meta(tail_seq - 1));
+            let bytes = last.total_bytes - first.total_bytes + u64::from(first.length);
+            let chunks = tail_seq - self.tail_seq;
+            self.before_tail.add(self.alike, Totals { chunks, bytes });
+            self.tail_seq = tail_seq;
         }
     }
 
@@ -158,7 +183,7 @@ impl ChunkLog {
         }
     }
 
-    /// G1 and G2.
+    /// G1 to G3.
     pub fn audit(&self) {
         assert!(self.tail_seq <= self.head_seq + 1);
         assert!(self.head_seq + 1 - self.tail_seq <= self.mask + 1);
@@ -167,6 +192,7 @@ impl ChunkLog {
             let meta = self.meta(seq);
             sum.count(meta.kind, meta.length);
             assert_eq!(meta.total_bytes, sum.of(Kinds::ALL).bytes);
+            assert!(seq < self.alike_from || meta.kind == self.alike);
         }
         if let Some(totals) = &self.through_head {
             assert_eq!(sum, **totals);
@@ -206,5 +232,39 @@ impl Log for ChunkLog {
 
     fn totals_before_tail(&self, kinds: Kinds) -> Totals {
         self.before_tail.of(kinds)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::Random;
+
+    #[test]
+    fn totals_add_up_however_much_goes_at_once_and_whatever_kinds_it_is_of() {
+        for seed in 0..60 {
+            let mut random = Random::new(seed);
+            let mut log = ChunkLog::new(16);
+            let (mut kind, runs) = (Kind::Output, [1, 10, 100][(seed % 3) as usize]);
+            for seq in 1..=500 {
+                if random.chance(1, runs) {
+                    kind = Kind::ALL[random.below(Kind::ALL.len() as u64) as usize];
+                }
+                let oldest = seq - log.tail_seq();
+                let tail_seq = match oldest {
+                    // The ring is full: something goes, in claims of up to all of it.
+                    16 => log.tail_seq() + random.between(1, oldest),
+                    _ => log.tail_seq(),
+                };
+                let length = random.below(1_000) as u32;
+                log.push(ChunkFacts { length, kind, key: 0, tail_seq });
+                log.audit();
+                assert_eq!((log.head_seq(), log.tail_seq()), (seq, tail_seq));
+                if random.chance(1, 50) {
+                    log.give_up_before(random.between(tail_seq, seq + 9)); // Behind the head, too.
+                    log.audit();
+                }
+            }
+        }
     }
 }

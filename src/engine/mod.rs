@@ -188,7 +188,7 @@ impl Engine {
     }
 
     /// Takes a fact. What follows from it is in [`Engine::next_action`].
-    #[inline]
+    #[inline(always)] // Which fact it is, is known where it is told.
     pub fn handle(&mut self, event: Event, now: Instant) {
         self.now = now;
         match event {
@@ -246,6 +246,13 @@ impl Engine {
             let FanOut { execution, from_seq, until_seq, .. } = self.fan_out;
             return Some(Action::Deliver { execution, from_seq, until_seq });
         }
+        self.wishes.pop_front()
+    }
+
+    /// As [`Engine::next_action`], for who was just told that the next one is no delivery
+    /// ([`Engine::next_fan_out`]).
+    #[inline]
+    pub(crate) fn next_wish(&mut self) -> Option<Action> {
         self.wishes.pop_front()
     }
 

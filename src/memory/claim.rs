@@ -35,17 +35,31 @@ impl RingWriter {
         }
         let needed_position = self.position_of(tail_seq);
         let tail_max = tail_max.min(tail_seq + slot_count / u64::from(CLAIM_PARTS));
-        let extra_bytes_max = data_bytes / u64::from(CLAIM_PARTS);
-        while tail_seq < tail_max
-            && self.position_of(tail_seq + 1) - needed_position <= extra_bytes_max
-        {
-            tail_seq += 1;
-        }
+        let position_max = needed_position + data_bytes / u64::from(CLAIM_PARTS);
+        let tail_seq = self.last_at_or_before(position_max, tail_seq, tail_max);
         let told_seq = tail_seq - u64::from(planted(Planted::TailOffByOne));
         self.store_tail(told_seq.max(self.tail_seq));
         self.seq_limit = tail_seq + slot_count;
         self.position_limit = self.position_of(tail_seq) + data_bytes;
         Ok(())
+    }
+
+    /// The last chunk of `low..=high` that starts at or before `position_max`, where `low` does. For
+    /// all of them, which is what rings with small chunks ask for, that is one look.
+    fn last_at_or_before(&self, position_max: u64, mut low: u64, high: u64) -> u64 {
+        let mut high = high.max(low);
+        if self.position_of(high) <= position_max {
+            return high;
+        }
+        while high - low > 1 {
+            let middle = low.midpoint(high);
+            if self.position_of(middle) <= position_max {
+                low = middle;
+            } else {
+                high = middle;
+            }
+        }
+        low
     }
 
     /// Goes on at `start`, behind chunks that were never written here: all that came before is gone
@@ -73,12 +87,17 @@ impl RingWriter {
     /// Moves the tail to `tail_seq`, for everyone to see before anything is overwritten.
     fn store_tail(&mut self, tail_seq: u64) {
         let mut changed_kinds = 0u32;
-        for seq in self.tail_seq..tail_seq {
+        let alike_from = self.alike_from.clamp(self.tail_seq, tail_seq);
+        for seq in self.tail_seq..alike_from {
             let (length, header) = unpack_meta(self.record(seq).meta);
-            let total = &mut self.tail_totals[header.kind as usize];
-            total.count += 1;
-            total.bytes += u64::from(length);
-            changed_kinds |= 1 << header.kind;
+            changed_kinds |= self.count_gone(header.kind, 1, u64::from(length));
+        }
+        if alike_from < tail_seq {
+            // Of one kind, so their sums are a difference.
+            let (first, last) = (self.record(alike_from), self.record(tail_seq - 1));
+            let (first_length, _) = unpack_meta(first.meta);
+            let bytes = last.total_bytes - first.total_bytes + u64::from(first_length);
+            changed_kinds |= self.count_gone(self.alike, tail_seq - alike_from, bytes);
         }
         self.tail_seq = tail_seq;
         self.tail_version += 2;
@@ -97,6 +116,14 @@ impl RingWriter {
             self.word(TAIL_TOTALS_WORD + 2 * kind + 1).store(total.bytes, Ordering::Relaxed);
         }
         self.word(TAIL_VERSION_WORD).store(self.tail_version, Ordering::Release); // ring:totals
+    }
+
+    /// Adds to what is before the tail. The kind as a bit.
+    fn count_gone(&mut self, kind: u8, count: u64, bytes: u64) -> u32 {
+        let total = &mut self.tail_totals[kind as usize];
+        total.count += count;
+        total.bytes += bytes;
+        1 << kind
     }
 
     /// Where chunk `seq` starts; for the one that does not exist yet, where it would.

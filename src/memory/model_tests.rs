@@ -64,7 +64,9 @@ fn run(seed: u64, geometry: Geometry, steps: u64) {
     let reader = writer.reader();
     let mut model = Model { chunks: Vec::new() };
     let length_max = u64::from(geometry.length_max());
-    let mut gated_count = 0;
+    let (mut gated_count, mut kind) = (0, 0);
+    // From a kind of its own for nearly each chunk to laps of one kind.
+    let runs = [1, 10, 100][(seed % 3) as usize];
     for step in 0..steps {
         let context = format!("SEED={seed} step={step} {geometry:?}");
         let next_seq = writer.head_seq() + 1;
@@ -80,7 +82,9 @@ fn run(seed: u64, geometry: Geometry, steps: u64) {
         } as usize;
         let mut payload = vec![0; length];
         random.fill(&mut payload);
-        let kind = random.below(KINDS_MAX as u64) as u8;
+        if random.chance(1, runs) {
+            kind = random.below(KINDS_MAX as u64) as u8;
+        }
         let header = ChunkHeader { kind, key: step as u8, flags: step as u16 };
         let now = Instant::from_nanos(next_seq * 10);
         let tail_before = writer.tail_seq();

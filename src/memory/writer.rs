@@ -14,6 +14,7 @@
 //! - W1: `tail_seq <= seq_next`, `seq_next - tail_seq <= slot_count`
 //! - W2: `position_next - position(tail_seq) <= data_bytes`
 //! - W3: no chunk at or after the caller's `gate_seq` is ever claimed
+//! - W4: held chunks from `alike_from` on are all of kind `alike`
 //!
 //! Tests: below, `model_tests.rs`, `loom_tests.rs`, `tests/ring_process.rs`.
 
@@ -66,6 +67,9 @@ pub struct RingWriter {
     pub(super) tail_seq: u64,
     pub(super) tail_version: u64,
     pub(super) tail_totals: KindTotals,
+    /// What kind the newest chunks are, and the first of these: they are claimed in one go.
+    pub(super) alike: u8,
+    pub(super) alike_from: u64,
     /// The first chunk of a batch that is under way; no other chunk has that number.
     batch_seq: u64,
     /// Where a lent stretch is, until it is published.
@@ -79,7 +83,7 @@ pub struct RingWriter {
 #[derive(Clone, Copy, Default)]
 pub(super) struct Record {
     pub(super) position: u64,
-    total_bytes: u64,
+    pub(super) total_bytes: u64,
     mono_ns: u64,
     pub(super) meta: u64,
 }
@@ -161,6 +165,8 @@ impl RingWriter {
             tail_seq: start.seq,
             tail_version: 0,
             tail_totals: start.kinds,
+            alike: 0,
+            alike_from: start.seq,
             batch_seq: NO_BATCH,
             lent: None,
             anchor,
@@ -252,6 +258,7 @@ impl RingWriter {
         self.records.clear();
         self.seq_next = start.seq;
         self.tail_seq = start.seq;
+        self.alike_from = start.seq;
         self.seq_limit = start.seq + u64::from(self.geometry.slot_count());
         self.position_limit = self.position_next + u64::from(self.geometry.data_bytes());
         self.total_bytes = start.total_bytes;
@@ -325,6 +332,9 @@ impl RingWriter {
         let seq = self.seq_next;
         self.total_bytes += u64::from(room.length);
         self.last_length = room.length;
+        if header.kind != self.alike {
+            (self.alike, self.alike_from) = (header.kind, seq);
+        }
         let record = Record {
             position: room.position,
             total_bytes: self.total_bytes,
@@ -533,7 +543,7 @@ impl RingWriter {
         (descriptor, self.payload_of(&descriptor))
     }
 
-    /// Checks W1 and W2.
+    /// Checks W1, W2 and W4.
     pub fn audit(&self) {
         assert!(self.tail_seq <= self.seq_next);
         assert!(self.seq_next - self.tail_seq <= u64::from(self.geometry.slot_count()));
@@ -541,6 +551,9 @@ impl RingWriter {
         assert!(self.position_next - self.position_of(self.tail_seq) <= data_bytes);
         assert!(self.position_next - self.lap_position <= data_bytes);
         assert!(self.position_next <= self.position_limit);
+        for seq in self.tail_seq.max(self.alike_from)..self.seq_next {
+            assert_eq!(self.descriptor(seq).header.kind, self.alike);
+        }
         assert_eq!(self.word(GENERATION_WORD).load(Ordering::Relaxed), self.generation);
     }
 }

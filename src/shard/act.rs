@@ -41,8 +41,8 @@ impl<R: Reactor + 'static> Shard<R> {
                 self.begin_fan_out();
                 #[cfg(feature = "server")]
                 self.flush_if_due();
-            } else if let Some(action) = self.engine.next_action() {
-                self.carry_out(action);
+            } else if let Some(wish) = self.engine.next_wish() {
+                self.carry_out(wish);
             } else {
                 return;
             }
@@ -572,7 +572,7 @@ fn hear_chunk(
 
 /// A chunk of the ring: where it is if only this thread writes there, else a checked copy. If it
 /// was overwritten, which the engine did not know: the oldest chunk that is still there.
-#[inline]
+#[inline(always)] // Descriptors are large: none of them is to be moved about.
 pub(super) fn read_chunk<'a>(
     run: &'a Run,
     seq: u64,

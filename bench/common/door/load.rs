@@ -10,9 +10,6 @@ use crate::common::params::{Fanout, Mode, Rate, choice, number, usage};
 /// As many as one execution has places for readers in other processes.
 pub const READERS_MAX: u32 = 64;
 const ROUNDS_MAX: u32 = 100;
-const POLLED_RATE: u32 = 10_000;
-/// Slow enough that everybody sleeps between two chunks, whatever they spin before.
-const BLOCKED_RATE: u32 = 1_000;
 
 /// How readers wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +31,6 @@ pub struct Load {
     pub rounds: u32,
     /// The one implementation that is run; all of them if there is none.
     pub only: Option<&'static str>,
-    is_rate_given: bool,
 }
 
 /// The options of [`Load::accept`] for `--help`.
@@ -66,7 +62,7 @@ impl Load {
     pub fn new(implementation: &'static str) -> Result<Load, Failure> {
         let mut plan = Fanout::new(implementation)?;
         plan.mode = Mode::Threads; // Another cpu.
-        Ok(Load { plan, wait: Wait::Polled, rounds: 2, only: None, is_rate_given: false })
+        Ok(Load { plan, wait: Wait::Polled, rounds: 2, only: None })
     }
 
     /// Parses options: those of all, and what `other` takes. `None`: help.
@@ -96,11 +92,8 @@ impl Load {
                 other => return Err(usage(other.unexpected())),
             }
         }
-        if !load.is_rate_given && load.wait == Wait::Blocked {
-            load.plan.rate = match load.plan.rate {
-                Rate::PerSecond(rate) => Rate::PerSecond(rate.min(BLOCKED_RATE)),
-                Rate::Max => Rate::Max,
-            };
+        if load.wait == Wait::Blocked {
+            load.plan.let_sleep();
         }
         load.check()?;
         Ok(Some(load))
@@ -115,16 +108,12 @@ impl Load {
             }
             "rounds" => self.rounds = number(parser, "--rounds", 1, ROUNDS_MAX)?,
             "subscribers" | "mode" => return Ok(false),
-            _ => {
-                self.is_rate_given |= name == "rate";
-                return self.plan.accept(name, parser);
-            }
+            _ => return self.plan.accept(name, parser),
         }
         Ok(true)
     }
 
     fn check(&self) -> Result<(), Failure> {
-        const { assert!(POLLED_RATE >= BLOCKED_RATE) };
         match self.plan.check() {
             Err(Failure::Environment(_)) => Err(Failure::Environment(
                 "two cpus are needed: producer and readers poll, on one they would wait for \
@@ -190,6 +179,7 @@ impl Load {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::common::params::BLOCKED_RATE;
 
     fn parse(words: &str) -> Result<Option<Load>, Failure> {
         let words = words.split_whitespace().map(OsString::from);

@@ -31,7 +31,7 @@ pub fn measure(params: &Fanout) -> Result<(Outcome, u64), Failure> {
     let Rate::PerSecond(rate) = params.rate else {
         return only("has no --rate max: mailboxes have no end");
     };
-    if params.mode == Mode::Threads {
+    if params.mode != Mode::Inline {
         return only("is --mode inline only");
     }
     if params.payload.is_some() {

@@ -57,13 +57,13 @@ Usage: peers fanout [options]
                                                producer's current-thread runtime
                       tokio-broadcast-x        sync::broadcast, try_recv polled on another thread
                       tokio-broadcast-x-tasks  sync::broadcast, one task per subscriber on another
-                                               thread's current-thread runtime, which blocks
+                                               thread's current-thread runtime
                       crossbeam                a bounded channel per subscriber, try_recv
                       rtrb                     a queue per subscriber, read in chunks
                       erlang                   a gen_server and a process per subscriber, in
                                                Erlang's virtual machine, on one cpu; a rate only
-                      The tokio-broadcast-x kinds are --mode threads only, the other two and erlang
-                      inline only
+                      tokio-broadcast-x is --mode threads only, its tasks blocked only, the other
+                      two and erlang inline only
   --payload value|arc [u8; SIZE] by value, or Arc<[u8]>: one allocation per chunk, one count per
                       subscriber (value up to 1,024 B, arc above; disruptor: always in place).
                       By value and in place: sizes 16, 64, 100, 256, 1024, 4096, 32768
@@ -171,7 +171,7 @@ fn measure_as<P: payload::Carry>(params: &Fanout) -> Result<Outcome, Failure> {
             drive::run_threads::<tokio_broadcast::Tried<P>>(params)
         }
         "tokio-broadcast-x-tasks" => {
-            only(Mode::Threads, "threads")?;
+            only(Mode::Blocked, "blocked")?;
             drive::run_threads::<tokio_broadcast::Tasks<P>>(params)
         }
         "crossbeam" => run::<channels::Crossbeam<P>>(params),

@@ -89,7 +89,8 @@ impl<P: Carry> Poll for Receivers<P> {
 }
 
 /// A task per subscriber. Inline the producer is the main future of the same runtime and yields
-/// until all have read; in threads mode the runtime is the other thread's, and blocks when idle.
+/// until all have read; blocked the runtime is the other thread's, and sleeps while no task is
+/// awake.
 pub struct Tasks<P>(PhantomData<P>);
 
 fn runtime() -> Result<Runtime, String> {

@@ -161,6 +161,12 @@ impl Run {
     /// told of. All that they have of chunks that were made here goes this way.
     #[inline]
     pub fn relay(&mut self, until_seq: u64, scratch: &mut [u8], serve: Option<&mut Serve>) {
+        if self.door.is_some() || self.named.is_some() {
+            self.hand_on(until_seq, scratch, serve);
+        }
+    }
+
+    fn hand_on(&mut self, until_seq: u64, scratch: &mut [u8], serve: Option<&mut Serve>) {
         if let Some(door) = &mut self.door
             && let Behind::Relay(relay) = &mut door.behind
         {
