@@ -492,7 +492,7 @@ impl RingWriter {
     ///
     /// # Panics
     /// If the ring does not hold it ([`RingWriter::is_held`]).
-    #[inline]
+    #[inline(always)] // Descriptors are large: none of them is to be moved about.
     pub fn descriptor(&self, seq: u64) -> Descriptor {
         assert!(self.is_held(seq));
         let record = self.record(seq);
@@ -537,7 +537,7 @@ impl RingWriter {
     ///
     /// # Panics
     /// If the ring does not hold it ([`RingWriter::is_held`]).
-    #[inline]
+    #[inline(always)] // As above.
     pub fn chunk(&self, seq: u64) -> (Descriptor, &[u8]) {
         let descriptor = self.descriptor(seq);
         (descriptor, self.payload_of(&descriptor))
