@@ -44,8 +44,8 @@ impl RingWriter {
         Ok(())
     }
 
-    /// The last chunk of `low..=high` that starts at or before `position_max`, where `low` does. For
-    /// all of them, which is what rings with small chunks ask for, that is one look.
+    /// The last chunk of `low..=high` that starts at or before `position_max`, where `low` does.
+    /// With small chunks that is `high`: one look.
     fn last_at_or_before(&self, position_max: u64, mut low: u64, high: u64) -> u64 {
         let mut high = high.max(low);
         if self.position_of(high) <= position_max {

@@ -37,6 +37,7 @@ const UNSAFE_AT_HOME: &[&str] = &[
     "src/tool/process.rs", // What a child does between fork and exec: `pre_exec` is unsafe.
     "bench/common/machine.rs",
     "bench/door/ring.rs",
+    "bench/floor/bell.rs",
     "bench/floor/ring.rs",
     "bench/peers/src/timer.rs", // Since 1.54 tokio takes a descriptor by an unsafe function only.
     "bench/peers/src/tokio_broadcast.rs",
