@@ -346,11 +346,11 @@ pub const REACTOR_DROP_ROUNDS_MAX: u32 = 50;
 /// ... at most this long each. After that it leaks the buffers that were not given back.
 pub const REACTOR_DROP_ROUND: Duration = Duration::from_millis(100);
 /// `backoff`: silences shorter than this part of the budget do not count as silences.
-pub const IDLE_GAP_FLOOR_FRACTION: u32 = 16;
-/// `backoff`: silences count as at most so many budgets.
-pub const IDLE_GAP_CLAMP: u32 = 4;
-/// `backoff`: each silence weighs 2^-2 in the typical one.
-pub const IDLE_GAP_SMOOTHING_SHIFT: u32 = 2;
+pub const IDLE_SILENCE_FLOOR_FRACTION: u32 = 16;
+/// `backoff`: where polling is not worth it, so many silences are slept through between two tries.
+pub const IDLE_PROBE_SILENCES: u32 = 8;
+/// `backoff`: each silence weighs 2^-2 in the share of those that were worth it.
+pub const IDLE_SHARE_SMOOTHING_SHIFT: u32 = 2;
 
 // --- HTTP, SSE, NDJSON ---------------------------------------------------------------------------
 

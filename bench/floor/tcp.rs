@@ -90,9 +90,9 @@ impl Waiter {
     pub fn wait(&mut self, planned_ns: u64) {
         let deadline = Instant::from_nanos(planned_ns.saturating_sub(POLL_NS));
         let mut now = Instant::from_nanos(now_ns());
-        self.idle.decide(true, now, None); // Something was sent.
+        self.idle.worked(now); // Something was sent.
         while !self.polls_only && now < deadline {
-            if let Decision::Wait { until } = self.idle.decide(false, now, Some(deadline)) {
+            if let Decision::Wait { until } = self.idle.decide(now, Some(deadline)) {
                 self.reactor.wait(until);
             }
             now = Instant::from_nanos(now_ns());

@@ -80,7 +80,7 @@ enum Rest {
 }
 
 impl Engine {
-    #[inline]
+    #[inline(always)] // As `Engine::handle`: most often of a single chunk.
     pub(super) fn published(&mut self, execution: Handle, chunks: &[ChunkFacts]) {
         let e = self.executions.get_mut(execution).expect("a publishing execution lives");
         assert!(matches!(e.producer, Producer::Active | Producer::Stopping)); // E1
@@ -149,6 +149,7 @@ impl Engine {
         &self.fan_out
     }
 
+    #[inline]
     fn make_up_delivery(&mut self) -> bool {
         while self.wishes.is_empty() {
             if self.scan.is_none() {

@@ -3,14 +3,16 @@
 //! A blocked core costs some 22 µs to wake on a virtual machine, a polling one 0.1 µs; but a core
 //! that polls while nothing comes burns what others could use, and where cores are few the host
 //! takes it away for milliseconds. So `backoff` polls for a while after the last event, and learns
-//! how long the silences are: when they outlast the budget, polling them buys nothing.
+//! how often that is worth it: where most silences outlast the budget, polling them buys nothing.
+//! It learns only from silences that it did poll. One that is slept through seems longer than it is
+//! by the time that waking takes, and a thread that went by those would never poll again.
 
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
 use crate::base::Instant;
-use crate::limits::{IDLE_GAP_CLAMP, IDLE_GAP_FLOOR_FRACTION, IDLE_GAP_SMOOTHING_SHIFT};
+use crate::limits::{IDLE_PROBE_SILENCES, IDLE_SHARE_SMOOTHING_SHIFT, IDLE_SILENCE_FLOOR_FRACTION};
 
 /// How a shard spends the time in which nothing happens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -72,6 +74,9 @@ pub enum Decision {
     },
 }
 
+/// All silences; see [`IdleStrategy::met_share`].
+const ALL: u32 = 256;
+
 /// Decides, turn by turn. One per shard.
 #[derive(Clone, Debug)]
 pub struct IdleStrategy {
@@ -79,25 +84,35 @@ pub struct IdleStrategy {
     budget: Duration,
     /// When the present silence began; None while turns find work.
     silent_since: Option<Instant>,
-    /// The length of a typical silence, smoothed. Starts at zero: the benefit of the doubt.
-    gap_typical: Duration,
+    /// `backoff` polls in this silence, until its budget is spent.
+    polls: bool,
+    /// Of the silences that were polled, how many ended within the budget: 256 are all, smoothed.
+    /// Starts there: the benefit of the doubt.
+    met_share: u32,
+    /// Silences since the last one that something was learned from.
+    unpolled: u32,
 }
 
 impl IdleStrategy {
     /// `budget`: how long `backoff` polls after the last event, [`crate::limits::SPIN_DEFAULT`] by
     /// default. Zero makes it `block`.
     pub fn new(idle: Idle, budget: Duration) -> IdleStrategy {
-        IdleStrategy { idle, budget, silent_since: None, gap_typical: Duration::ZERO }
+        IdleStrategy { idle, budget, silent_since: None, polls: true, met_share: ALL, unpolled: 0 }
     }
 
-    /// What to do after a turn that found work, or did not, and ended at `now`; `deadline` is when
-    /// the shard has to be awake again.
-    pub fn decide(&mut self, worked: bool, now: Instant, deadline: Option<Instant>) -> Decision {
-        if worked {
-            self.end_silence(now);
-            return Decision::Poll;
+    /// A turn found work; it began at `now`. Every one of them is to be told, or what came before
+    /// seems to be one long silence, in which nothing is worth polling.
+    #[inline]
+    pub fn worked(&mut self, now: Instant) {
+        if let Some(since) = self.silent_since.take() {
+            self.end_silence(now.since(since));
         }
-        let silent_since = *self.silent_since.get_or_insert(now);
+    }
+
+    /// What to do after a turn that found no work, and began at `now`; `deadline` is when the shard
+    /// has to be awake again.
+    pub fn decide(&mut self, now: Instant, deadline: Option<Instant>) -> Decision {
+        let silent_since = self.silent_since.unwrap_or_else(|| self.begin_silence(now));
         let due = deadline.is_some_and(|deadline| deadline <= now);
         if due || self.is_polling(silent_since, now, deadline) {
             return Decision::Poll;
@@ -111,20 +126,29 @@ impl IdleStrategy {
             Idle::Block => false,
             // A timer is an event whose gap is known.
             Idle::Backoff if deadline.is_some_and(|at| at.since(now) < self.budget) => true,
-            Idle::Backoff => self.gap_typical <= self.budget && now.since(since) < self.budget,
+            Idle::Backoff => self.polls && now.since(since) < self.budget,
         }
     }
 
-    fn end_silence(&mut self, now: Instant) {
-        let Some(since) = self.silent_since.take() else { return };
-        let gap = now.since(since);
-        if gap < self.budget / IDLE_GAP_FLOOR_FRACTION {
+    fn begin_silence(&mut self, now: Instant) -> Instant {
+        self.silent_since = Some(now);
+        // Worth it, or time to see whether it is by now.
+        self.polls = self.met_share >= ALL / 2 || self.unpolled >= IDLE_PROBE_SILENCES;
+        now
+    }
+
+    fn end_silence(&mut self, silence: Duration) {
+        if silence < self.budget / IDLE_SILENCE_FLOOR_FRACTION {
             return; // The same burst: nine gaps of 1 µs do not make one of 100 µs worth polling.
         }
-        // Clamped, so that one long night needs few events to be forgotten.
-        let gap = gap.min(self.budget * IDLE_GAP_CLAMP);
-        let weight = 1 << IDLE_GAP_SMOOTHING_SHIFT;
-        self.gap_typical = (self.gap_typical * (weight - 1) + gap) / weight;
+        if !self.polls {
+            self.unpolled += 1;
+            return;
+        }
+        self.unpolled = 0;
+        let met = if silence < self.budget { ALL } else { 0 };
+        let weight = 1 << IDLE_SHARE_SMOOTHING_SHIFT;
+        self.met_share = (self.met_share * (weight - 1) + met) / weight;
     }
 }
 
@@ -139,17 +163,21 @@ mod tests {
         Instant::from_nanos(micros * 1_000)
     }
 
-    /// Events every `gap_us`, turns of 1 µs: how long is polled in the last of `count` silences.
-    fn polled_us(strategy: &mut IdleStrategy, start_us: u64, gap_us: u64, count: u64) -> u64 {
-        let mut polled = 0;
-        for event in 0..count {
+    /// Events every `gap_us`, turns of 1 µs: how long is polled in each of `count` silences.
+    fn polled_us(
+        strategy: &mut IdleStrategy,
+        start_us: u64,
+        gap_us: u64,
+        count: u64,
+    ) -> Vec<usize> {
+        let silence = |event| {
             let event_us = start_us + event * gap_us;
-            assert_eq!(strategy.decide(true, at(event_us), FAR), Decision::Poll);
-            polled = (1..gap_us)
-                .take_while(|us| strategy.decide(false, at(event_us + us), FAR) == Decision::Poll)
-                .count() as u64;
-        }
-        polled
+            strategy.worked(at(event_us));
+            (1..gap_us)
+                .take_while(|us| strategy.decide(at(event_us + us), FAR) == Decision::Poll)
+                .count()
+        };
+        (0..count).map(silence).collect()
     }
 
     #[test]
@@ -157,49 +185,71 @@ mod tests {
         let mut spin = IdleStrategy::new(Idle::Spin, BUDGET);
         let mut block = IdleStrategy::new(Idle::Block, BUDGET);
         for us in (0..10_000_000).step_by(100_000) {
-            assert_eq!(spin.decide(false, at(us), None), Decision::Poll);
-            assert_eq!(block.decide(false, at(us), FAR), Decision::Wait { until: FAR });
-            assert_eq!(block.decide(true, at(us), FAR), Decision::Poll);
+            assert_eq!(spin.decide(at(us), None), Decision::Poll);
+            assert_eq!(block.decide(at(us), FAR), Decision::Wait { until: FAR });
+            block.worked(at(us));
         }
-        assert_eq!(block.decide(false, at(10_000_000), FAR), Decision::Poll); // It is due.
+        assert_eq!(block.decide(at(10_000_000), FAR), Decision::Poll); // It is due.
     }
 
     #[test]
     fn backoff_polls_for_its_budget_and_then_blocks() {
         let mut strategy = IdleStrategy::new(Idle::Backoff, BUDGET);
-        assert_eq!(strategy.decide(true, at(0), None), Decision::Poll);
+        strategy.worked(at(0));
         for us in 1..51 {
-            assert_eq!(strategy.decide(false, at(us), None), Decision::Poll, "{us}");
+            assert_eq!(strategy.decide(at(us), None), Decision::Poll, "{us}");
         }
-        assert_eq!(strategy.decide(false, at(51), None), Decision::Wait { until: None });
-        assert_eq!(strategy.decide(false, at(52), FAR), Decision::Wait { until: FAR });
+        assert_eq!(strategy.decide(at(51), None), Decision::Wait { until: None });
+        assert_eq!(strategy.decide(at(52), FAR), Decision::Wait { until: FAR });
     }
 
     #[test]
-    fn backoff_blocks_at_once_when_gaps_outlast_the_budget_and_learns_both_ways() {
+    fn backoff_blocks_at_once_when_silences_outlast_the_budget_and_learns_both_ways() {
         let mut strategy = IdleStrategy::new(Idle::Backoff, BUDGET);
-        assert_eq!(polled_us(&mut strategy, 0, 100, 20), 0);
-        assert_eq!(polled_us(&mut strategy, 10_000, 30, 20), 29);
-        let one_night_later = 100_000_000;
-        let far = polled_us(&mut strategy, one_night_later, 30, 20);
-        assert_eq!(far, 29);
+        let rare = polled_us(&mut strategy, 0, 100, 64);
+        assert_eq!(rare[..4], [50, 50, 50, 0]);
+        // Now and then it is tried again.
+        let probes = rare[3..].iter().filter(|&&us| us > 0).count() as u32;
+        assert_eq!(probes, 61 / (IDLE_PROBE_SILENCES + 1), "{rare:?}");
+        let frequent = polled_us(&mut strategy, 10_000, 30, 64);
+        assert_eq!(frequent[40..], [29; 24], "{frequent:?}");
+        let one_night_later = 9_000_000;
+        assert_eq!(polled_us(&mut strategy, one_night_later, 30, 20), [29; 20]);
+    }
+
+    /// Who sleeps is late by the time that waking takes: silences of 40 µs last 70 then.
+    #[test]
+    fn who_has_slept_for_long_finds_out_that_polling_is_worth_it_again() {
+        let mut strategy = IdleStrategy::new(Idle::Backoff, BUDGET);
+        polled_us(&mut strategy, 0, 1_000, 20);
+        let mut now_us = 100_000;
+        let mut slept = Vec::new();
+        for _ in 0..100 {
+            strategy.worked(at(now_us));
+            let sleeps = (1..40).any(|us| strategy.decide(at(now_us + us), FAR) != Decision::Poll);
+            now_us += if sleeps { 70 } else { 40 };
+            slept.push(sleeps);
+        }
+        assert!(slept[..10].contains(&true), "{slept:?}");
+        assert!(!slept[50..].contains(&true), "{slept:?}");
     }
 
     #[test]
     fn a_burst_does_not_make_long_gaps_look_short() {
         let mut strategy = IdleStrategy::new(Idle::Backoff, BUDGET);
-        let mut polled = 0;
+        let mut tries = 0;
         for round in 0..30 {
             let start_us = round * 200;
             for event in 0..10 {
-                strategy.decide(true, at(start_us + event * 2), FAR);
-                strategy.decide(false, at(start_us + event * 2 + 1), FAR);
+                strategy.worked(at(start_us + event * 2));
+                strategy.decide(at(start_us + event * 2 + 1), FAR);
             }
-            polled = (20..200)
-                .take_while(|us| strategy.decide(false, at(start_us + us), FAR) == Decision::Poll)
+            let polled = (20..200)
+                .take_while(|us| strategy.decide(at(start_us + us), FAR) == Decision::Poll)
                 .count();
+            tries += usize::from(polled > 1);
         }
-        assert_eq!(polled, 0);
+        assert_eq!(tries, 3 + 27 / (IDLE_PROBE_SILENCES as usize + 1));
     }
 
     #[test]
@@ -207,9 +257,9 @@ mod tests {
         let mut strategy = IdleStrategy::new(Idle::Backoff, BUDGET);
         polled_us(&mut strategy, 0, 100, 20);
         let deadline = Some(at(10_000));
-        assert_eq!(strategy.decide(false, at(9_949), deadline), Decision::Wait { until: deadline });
-        assert_eq!(strategy.decide(false, at(9_951), deadline), Decision::Poll);
-        assert_eq!(strategy.decide(false, at(10_500), deadline), Decision::Poll);
+        assert_eq!(strategy.decide(at(9_949), deadline), Decision::Wait { until: deadline });
+        assert_eq!(strategy.decide(at(9_951), deadline), Decision::Poll);
+        assert_eq!(strategy.decide(at(10_500), deadline), Decision::Poll);
     }
 
     #[test]

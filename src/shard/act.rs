@@ -35,10 +35,13 @@ impl<R: Reactor + 'static> Shard<R> {
 
     #[inline]
     fn pump_until_done(&mut self) {
-        self.fan_out(); // What a closure's panic has cut short.
         loop {
-            if self.engine.next_fan_out() {
+            // What a closure's panic has cut short comes first.
+            if self.fan.is_none() && self.engine.next_fan_out() {
                 self.begin_fan_out();
+            }
+            if self.fan.is_some() {
+                self.fan_out();
                 #[cfg(feature = "server")]
                 self.flush_if_due();
             } else if let Some(wish) = self.engine.next_wish() {
@@ -61,7 +64,6 @@ impl<R: Reactor + 'static> Shard<R> {
         #[cfg(feature = "server")]
         self.make_room_for_deliveries();
         self.fan = Some(Fan { execution, next_seq: from_seq, until_seq, at: 0 });
-        self.fan_out();
     }
 
     /// Whose closure is running, if one is; not any more.
@@ -73,11 +75,8 @@ impl<R: Reactor + 'static> Shard<R> {
         self.calling.take()
     }
 
+    /// Carries out a wish that is no delivery.
     pub(super) fn carry_out(&mut self, action: Action) {
-        if let Action::Deliver { .. } = action {
-            self.begin_fan_out();
-            return;
-        }
         self.worked = true;
         if let Some(observer) = &mut self.observer {
             observer(&action, &[]);
@@ -89,7 +88,7 @@ impl<R: Reactor + 'static> Shard<R> {
         self.deadline_stale = true;
         self.note_down(&action);
         match action {
-            Action::Deliver { .. } => unreachable!("carried out above"),
+            Action::Deliver { .. } => unreachable!("it is no wish: `Engine::next_fan_out`"),
             // Who asked has taken the answer already; this one was to a closure that panicked.
             Action::Reply(_) => {}
             Action::Lease(execution) => self.lease(execution),
@@ -205,8 +204,9 @@ impl<R: Reactor + 'static> Shard<R> {
                 }
             };
             let chunk = Chunk::new(run.id, run.chunks_expected, &descriptor, data, self.anchor);
-            let chunk = chunk.expect("this process wrote it");
-            let delivery = Delivery::Chunk(chunk);
+            // Made where it is given from: it is large, and not to be moved about.
+            let delivery = Delivery::Chunk(chunk.expect("this process wrote it"));
+            let Delivery::Chunk(chunk) = &delivery else { unreachable!("it is one") };
             let begun_at = fan.at;
             #[cfg(feature = "server")]
             if let Some(serve) = &mut self.serve {
@@ -228,15 +228,15 @@ impl<R: Reactor + 'static> Shard<R> {
                             let (now, names) = (self.now, &run.names);
                             let giving = Giving { reactor, counters, now, names, is_alone };
                             let serve = self.serve.as_mut().expect("it has connections");
-                            serve.give(*id, Source::Here(*subscriber), &chunk, giving);
+                            serve.give(*id, Source::Here(*subscriber), chunk, giving);
                         }
                         #[cfg(feature = "server")]
                         Call::Mcp(ear) => {
                             let progress = self.engine.progress(fan.execution);
-                            hear_chunk(&mut self.serve, *ear, *subscriber, &chunk, progress);
+                            hear_chunk(&mut self.serve, *ear, *subscriber, chunk, progress);
                         }
                         #[cfg(feature = "agent")]
-                        Call::Agent(ear) => self.agents.hear_chunk(*ear, &chunk),
+                        Call::Agent(ear) => self.agents.hear_chunk(*ear, chunk),
                         Call::Nobody => {}
                     }
                 }

@@ -223,8 +223,8 @@ impl<R: Reactor + 'static> Shard<R> {
     fn release_before(&mut self, slot: Handle) {
         while let Some(run) = &self.runs[slot.index as usize] {
             assert!(run.handle.generation < slot.generation);
-            let action = self.engine.next_action().expect("a forgotten execution is released");
-            self.carry_out(action);
+            let wish = self.engine.next_wish().expect("a forgotten execution is released");
+            self.carry_out(wish);
         }
     }
 

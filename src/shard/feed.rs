@@ -142,8 +142,13 @@ impl<R: Reactor + 'static> Shard<R> {
                 Err(_) => break, // Comes again, if it does, once these were taken over.
             }
         }
-        self.ingest_written(id.slot.index, &facts);
+        self.ingest_burst(id.slot.index, &facts);
         Ok(facts.len())
+    }
+
+    #[inline(never)] // The path of a single chunk is apart from it.
+    fn ingest_burst(&mut self, index: u32, facts: &[ChunkFacts]) {
+        self.ingest_written(index, facts);
     }
 
     /// The writer of an execution that is fed by hand, and what it is allowed.

@@ -497,13 +497,19 @@ impl<R: Reactor + 'static> Shard<R> {
         }
         self.counters.turns += 1;
         self.counters.turns_idle += u64::from(!self.worked);
+        if self.worked {
+            self.idle.worked(self.now);
+        }
         probe!(turn_end, self.worked, self.did.bits());
         self.worked
     }
 
     /// Between two turns: comes back at once, or when there may be something to do, as the idle
-    /// strategy decides. `until` bounds it.
+    /// strategy decides. `until` bounds it. For a turn that found something to do it is not needed.
     pub fn park(&mut self, until: Option<Instant>) {
+        if self.worked {
+            return;
+        }
         let busy = !self.runnable.is_empty() || self.mailbox_pending;
         #[cfg(feature = "server")]
         let busy = busy || self.has_awake_remotes();
@@ -514,7 +520,7 @@ impl<R: Reactor + 'static> Shard<R> {
             (Some(own), Some(until)) => Some(own.min(until)),
             (own, until) => own.or(until),
         };
-        match self.idle.decide(self.worked, self.now, deadline) {
+        match self.idle.decide(self.now, deadline) {
             Decision::Poll => std::hint::spin_loop(),
             Decision::Wait { .. } if self.rings.is_scarce() => {
                 self.rings.restock_step();

@@ -234,7 +234,7 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     /// As [`Shard::ingest`], of chunks that were just written here.
-    #[inline]
+    #[inline(always)] // How many they are, is known where they were written.
     pub(super) fn ingest_written(&mut self, index: u32, facts: &[ChunkFacts]) {
         #[cfg(feature = "server")]
         self.make_room_for_deliveries();
