@@ -13,8 +13,6 @@ use crate::engine::{
     SubscribeError, SubscribeSpec, Totals,
 };
 use crate::memory::{ChunkHeader, RingPoolConfig};
-use crate::sim::reactor::SimReactor;
-use crate::sim::world::{SimFaults, SimWorld};
 use crate::tool::{Context, Job, Need, Prepared, Step, Tool, ToolError, ToolSpec, Work};
 use crate::trace::TraceContext;
 
@@ -190,32 +188,6 @@ fn a_polled_subscriber_is_given_what_it_asks_for() {
     assert_eq!(diary[9], "10 9");
     assert_eq!(diary[10], "gap 11..=30 lag");
     assert_eq!(diary[11], "end failed broken");
-}
-
-/// However long it has lived: each call ends a silence.
-#[test]
-fn called_every_30_us_it_polls_and_called_every_ms_it_sleeps() {
-    let world = SimWorld::new(1, SimFaults::NONE);
-    let mut shard = Shard::with_reactor(SimReactor::new(&world, 8), config()).unwrap();
-    let mut sleeps = |count: u32, gap: Duration| {
-        let before = shard.counters().wakes;
-        for _ in 0..count {
-            let at = world.now() + gap;
-            world.set_horizon(Some(at));
-            while world.now() < at {
-                if !shard.turn() {
-                    shard.park(None);
-                }
-            }
-            shard.mailbox().send(Command::Call(Box::new(|_| {}))).unwrap_or_else(|_| panic!());
-        }
-        shard.counters().wakes - before
-    };
-    assert_eq!(sleeps(20, Duration::from_millis(1)), 20);
-    sleeps(100, Duration::from_micros(30)); // It finds out.
-    assert_eq!(sleeps(1_000, Duration::from_micros(30)), 0);
-    sleeps(100, Duration::from_millis(1));
-    assert_eq!(sleeps(1_000, Duration::from_millis(1)), 1_000);
 }
 
 #[test]

@@ -19,6 +19,8 @@ mod coverage;
 mod ending;
 mod expect;
 mod follower;
+#[cfg(test)]
+mod idle_tests;
 mod joins;
 mod model;
 pub mod network;
