@@ -17,6 +17,7 @@ use crate::engine::wheel::TimerId;
 use crate::mcp::progress::Rising;
 use crate::mcp::{Context, Filter, Level};
 use crate::reactor::ConnectionId;
+use crate::shard::Chunk;
 use crate::tool::{Question, ToolSpec};
 use crate::wire::jsonrpc::Id;
 
@@ -98,6 +99,21 @@ pub(super) struct Reached {
     pub count: u64,
     /// Partial results.
     pub partials: u64,
+}
+
+impl Reached {
+    /// This chunk was told, or nobody wants to hear of it.
+    pub fn come_past(&mut self, chunk: &Chunk<'_>) {
+        self.come_to(chunk.seq, chunk.offset + chunk.data.len() as u64);
+    }
+
+    /// Never back: chunks that were gathered are told late, and something that nobody wants to hear
+    /// of may have come meanwhile.
+    pub fn come_to(&mut self, seq: u64, bytes: u64) {
+        if seq > self.seq {
+            (self.seq, self.bytes) = (seq, bytes);
+        }
+    }
 }
 
 /// What its notifications are known by, where they are written from.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::super::super::Shard;
+use super::super::super::run::Run;
 use super::Due;
 use super::answer::{Reply, Source};
 use super::call::Stage;
@@ -370,17 +371,30 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Under what an execution's progress is told, and where its native stream is.
     pub(super) fn names_of(&self, id: ExecutionId) -> (Option<String>, Option<String>) {
-        let run = self.runs.get(id.slot.index as usize).and_then(Option::as_ref);
-        let Some(run) = run.filter(|run| run.id == id) else { return (None, None) };
+        (self.token_of(id), self.events_of(id))
+    }
+
+    /// Under what an execution's progress is told; `None` if it is forgotten.
+    pub(super) fn token_of(&self, id: ExecutionId) -> Option<String> {
+        self.known_run(id)?.names.token.clone()
+    }
+
+    /// Where its native stream is; `None` if it is forgotten, or nobody speaks HTTP.
+    pub(super) fn events_of(&self, id: ExecutionId) -> Option<String> {
+        let run = self.known_run(id)?;
         let has_http = self.serve.as_ref().is_some_and(|serve| !serve.listeners.is_empty());
-        let events = has_http.then(|| {
+        has_http.then(|| {
             let path = format!("/v1/executions/{id}/events");
             match self.access.ticket(run.owner, id, self.now) {
                 Some(ticket) => format!("{path}?ticket={ticket}"),
                 None => path,
             }
-        });
-        (run.names.token.clone(), events)
+        })
+    }
+
+    pub(super) fn known_run(&self, id: ExecutionId) -> Option<&Run> {
+        let run = self.runs.get(id.slot.index as usize)?.as_ref()?;
+        (run.id == id).then_some(run)
     }
 }
 

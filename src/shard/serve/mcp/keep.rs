@@ -55,6 +55,9 @@ pub(super) struct Keep {
     pub tool: Arc<ToolSpec>,
     /// `None`: its tool still asks.
     pub execution: Option<ExecutionId>,
+    /// What its progress is told under: its result says so, and that may be written when the
+    /// execution is forgotten already.
+    pub token: Option<String>,
     /// Gives it what comes, until the end.
     pub subscriber: Option<SubscriberId>,
     pub content: Content,
@@ -88,6 +91,7 @@ impl Keep {
             owner,
             tool,
             execution: None,
+            token: None,
             subscriber: None,
             content,
             beginning: Box::default(),

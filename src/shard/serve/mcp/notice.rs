@@ -135,7 +135,11 @@ impl Serve {
             }
             Ear::Call(handle) if chunk.kind == Kind::Log => self.hear_log(handle, chunk),
             // Structured content comes whole, with the answer.
-            Ear::Call(handle) if chunk.kind == Kind::Json && self.is_relayed(handle) => {}
+            Ear::Call(handle) if chunk.kind == Kind::Json && self.is_relayed(handle) => {
+                if let Some(call) = self.mcp.calls.get_mut(handle) {
+                    call.reached.come_past(chunk);
+                }
+            }
             Ear::Call(handle) => {
                 self.deliveries.note(chunk.published_at, Transport::Mcp, 1);
                 if !self.mcp.notice.push(handle, chunk, progress) {
@@ -205,8 +209,7 @@ impl Serve {
             let Some(progress) = notice.progress else { return };
             return self.tell_report(handle, &Reported { progress, message: None, context: None });
         };
-        call.reached.seq = last.seq;
-        call.reached.bytes = last.offset + (last.until - last.from) as u64;
+        call.reached.come_to(last.seq, last.offset + (last.until - last.from) as u64);
         let version = call.context.version;
         let tokens = Rc::clone(&call.tokens);
         if let Some(token) = &tokens.partial {
@@ -348,22 +351,22 @@ impl Serve {
     /// A line of a log: a text, or an object that says of which level it is.
     fn hear_log(&mut self, handle: Handle, chunk: &Chunk<'_>) {
         let Some(call) = self.mcp.calls.get_mut(handle) else { return };
-        call.reached.seq = chunk.seq;
-        call.reached.bytes = chunk.offset + chunk.data.len() as u64;
-        let Some(least) = call.level else { return };
+        let Some(least) = call.level else { return call.reached.come_past(chunk) };
         let text = String::from_utf8_lossy(chunk.data);
         let said: Option<serde_json::Value> = serde_json::from_str(&text).ok();
         let said = said.filter(|said| said.get("data").is_some());
         let member = |name: &str| said.as_ref()?.get(name)?.as_str();
         let level = member("level").and_then(Level::parse).unwrap_or(Level::Info);
         if level < least {
-            return;
+            return call.reached.come_past(chunk);
         }
         let data = match &said {
             Some(said) => notify::Data::Json(&said["data"]),
             None => notify::Data::Text(&text),
         };
-        self.close_notice();
+        self.close_notice(); // What came before it is not behind this line.
+        let Some(call) = self.mcp.calls.get_mut(handle) else { return };
+        call.reached.come_past(chunk);
         self.notify(handle, |out| notify::message(out, level, member("logger"), data, None));
     }
 
@@ -374,8 +377,12 @@ impl Serve {
         is_told
     }
 
-    /// Writes a message to who has made this call, if he hears it. Was it written?
+    /// Writes a message to who has made this call, behind what was gathered for him, if he hears
+    /// it. Was it written?
     pub(super) fn say(&mut self, handle: Handle, write: impl FnOnce(&mut Vec<u8>)) -> bool {
+        if self.mcp.notice.is_of(handle) {
+            self.close_notice();
+        }
         let Some(call) = self.mcp.calls.get_mut(handle) else { return false };
         let Some(id) = call.outlet.connection() else { return false };
         call.reached.count += 1;

@@ -34,9 +34,9 @@ impl<R: Reactor + 'static> Shard<R> {
         if self.has_panicked(id) {
             return Err(Fault::internal("the tool has panicked"));
         }
-        let (token, events) = self.names_of(id);
+        let events = self.events_of(id);
         let name = id.to_string();
-        let meta = meta_of(&name, token.as_deref(), events.as_deref());
+        let meta = meta_of(&name, keep.token.as_deref(), events.as_deref());
         let problem = over.problem();
         let end = End { outcome: over.outcome(), error: problem.as_deref() };
         let spec = Arc::clone(&keep.tool);
@@ -56,8 +56,7 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     fn has_panicked(&self, id: ExecutionId) -> bool {
-        let run = self.runs.get(id.slot.index as usize).and_then(Option::as_ref);
-        run.is_some_and(|run| run.id == id && run.has_panicked)
+        self.known_run(id).is_some_and(|run| run.has_panicked)
     }
 
     /// The client of this call is to come back for its answer.

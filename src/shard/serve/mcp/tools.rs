@@ -227,8 +227,10 @@ impl<R: Reactor + 'static> Shard<R> {
     pub(super) fn attach_keep(&mut self, keep: Handle, execution: ExecutionId, from: From) {
         let spec = SubscribeSpec { policy: Policy::Block, from, ..SubscribeSpec::default() };
         let subscribed = self.attach_ear(execution, spec, Ear::Keep(keep));
+        let token = self.token_of(execution);
         let serve = self.serve.as_mut().expect("it keeps");
         let Some(kept) = serve.mcp.keeps.get_mut(keep) else { return };
+        kept.token = token;
         match subscribed {
             Ok(subscriber) => kept.subscriber = Some(subscriber),
             Err(error) => {

@@ -5,6 +5,8 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::client::{Heard, MOMENT, Mcp, alone, slow};
+use crate::engine::Kind;
+use crate::sim::server::script::Script;
 
 #[test]
 fn a_session_that_is_cut_off_goes_on_where_it_was() {
@@ -85,6 +87,45 @@ fn an_answer_that_got_lost_is_there_for_who_comes_back() {
     let stranger = mcp.resume(first.last_id());
     mcp.house.pass(MOMENT);
     assert_eq!(Heard::read(&mcp.house.hear(stranger)).status, "400");
+}
+
+/// Chunks that share a notification are told late, lines of a log at once.
+#[test]
+fn the_id_of_an_event_says_what_was_told_with_it_and_before() {
+    let mut mcp = Mcp::begun();
+    mcp.ask("logging/setLevel", json!({"level": "debug"}));
+    let mut log_lines = 0;
+    for seed in 0..20 {
+        let (chunk_count, chunk_bytes_max) = (40, 30);
+        let script = Script { seed, chunk_count, chunk_bytes_max, fails: false, is_remote: false };
+        let meta = json!({"progressToken": 7});
+        let params = json!({"name": "script", "arguments": script.arguments(), "_meta": meta});
+        let message = mcp.request("tools/call", params);
+        let client = mcp.post(&message);
+        mcp.house.pass(Duration::from_secs(2));
+        let heard = Heard::read(&mcp.house.hear(client));
+        heard.answer();
+        let mut told_seq = 0;
+        for (id, message) in &heard.messages {
+            let numbers: Vec<u64> =
+                id.split('-').skip(1).map(|number| number.parse().unwrap()).collect();
+            let [seq, bytes, _] = numbers[..] else { panic!("{id}") };
+            assert_eq!(bytes, script.sum(&[], 1, seq).bytes, "{id}");
+            let chunks = message["params"]["_meta"]["dev.streamdoor/chunks"].as_array();
+            for chunk in chunks.into_iter().flatten() {
+                told_seq = told_seq.max(chunk["seq"].as_u64().unwrap());
+            }
+            if message["method"] == "notifications/message" {
+                log_lines += 1;
+                told_seq += 1;
+                while script.chunk(told_seq).0 != Kind::Log {
+                    told_seq += 1;
+                }
+            }
+            assert!(seq >= told_seq, "{id}: {message}");
+        }
+    }
+    assert!(log_lines > 100, "{log_lines}");
 }
 
 #[test]
