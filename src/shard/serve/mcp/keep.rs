@@ -58,6 +58,8 @@ pub(super) struct Keep {
     /// What its progress is told under: its result says so, and that may be written when the
     /// execution is forgotten already.
     pub token: Option<String>,
+    /// Its tool has panicked: the same of that.
+    pub has_panicked: bool,
     /// Gives it what comes, until the end.
     pub subscriber: Option<SubscriberId>,
     pub content: Content,
@@ -92,6 +94,7 @@ impl Keep {
             tool,
             execution: None,
             token: None,
+            has_panicked: false,
             subscriber: None,
             content,
             beginning: Box::default(),

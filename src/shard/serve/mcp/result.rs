@@ -14,7 +14,7 @@ use super::keep::{Content, Role};
 use super::notice::EventId;
 use super::sessions::SessionName;
 use super::{Link, News, Part};
-use crate::base::{ExecutionId, Handle, Principal};
+use crate::base::{Handle, Principal};
 use crate::engine::{From, Kind, Kinds, Totals};
 use crate::limits;
 use crate::mcp::results::Results;
@@ -31,7 +31,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let keep = serve.mcp.keeps.get(keep).ok_or_else(|| Fault::internal("it is gone"))?;
         let id = keep.execution.ok_or_else(|| Fault::internal("it was not run"))?;
         let over = keep.over.as_ref().ok_or_else(|| Fault::internal("it is not over"))?;
-        if self.has_panicked(id) {
+        if keep.has_panicked {
             return Err(Fault::internal("the tool has panicked"));
         }
         let events = self.events_of(id);
@@ -53,10 +53,6 @@ impl<R: Reactor + 'static> Shard<R> {
             }
             Content::Window(_) => results.call_as_stream(&keep.beginning, &name, &spec, meta),
         })
-    }
-
-    fn has_panicked(&self, id: ExecutionId) -> bool {
-        self.known_run(id).is_some_and(|run| run.has_panicked)
     }
 
     /// The client of this call is to come back for its answer.

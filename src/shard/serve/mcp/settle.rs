@@ -27,8 +27,13 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     fn settle_keep(&mut self, handle: Handle) {
-        let serve = self.serve.as_mut().expect("it keeps");
+        let serve = self.serve.as_ref().expect("it keeps");
         let Some(keep) = serve.mcp.keeps.get(handle) else { return };
+        let run = keep.execution.and_then(|id| self.known_run(id));
+        let has_panicked = run.is_some_and(|run| run.has_panicked);
+        let serve = self.serve.as_mut().expect("as above");
+        let keep = serve.mcp.keeps.get_mut(handle).expect("as above");
+        keep.has_panicked |= has_panicked;
         match &keep.role {
             Role::Answer(call) => {
                 let call = *call;

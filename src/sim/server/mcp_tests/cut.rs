@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::client::{Heard, MOMENT, Mcp, alone, slow};
 use crate::engine::Kind;
 use crate::sim::server::script::Script;
+use crate::tool::{Context, Step, Tool, ToolSpec, Work};
 
 #[test]
 fn a_session_that_is_cut_off_goes_on_where_it_was() {
@@ -143,5 +144,47 @@ fn a_request_that_stands_for_itself_ends_with_its_connection() {
         }
         mcp.house.pass(Duration::from_secs(1));
         assert!(mcp.states().iter().all(|state| state == "cancelled"), "{:?}", mcp.states());
+    }
+}
+
+/// Who reads slowly is told of the end when the execution is forgotten already.
+#[test]
+fn a_result_that_is_read_late_says_what_an_early_one_says() {
+    for is_late in [false, true] {
+        let mut mcp = Mcp::begun();
+        let panics = ToolSpec::new("panics", "Says a lot, and panics.");
+        let prepare = |_: &Value, need| Ok((Work::Steps(Box::new(Panics(0)) as _), need));
+        mcp.house.shards[0].tools_mut().insert(panics, prepare).unwrap();
+        let many = json!({"chunks": 400, "delay_ms": 0, "chunk_size": 40});
+        let client = mcp.call(many, json!({"progressToken": 7}));
+        let meta = json!({"progressToken": 8});
+        let params = json!({"name": "panics", "arguments": {}, "_meta": meta});
+        let message = mcp.request("tools/call", params);
+        let panicked = mcp.post(&message);
+        mcp.house.pass(MOMENT);
+        if is_late {
+            mcp.house.pass(Duration::from_secs(61));
+            assert!(mcp.states().is_empty(), "both are forgotten");
+        }
+        let heard = Heard::read(&mcp.house.hear(client));
+        let meta = &heard.answer()["result"]["_meta"];
+        assert!(meta["progressToken"].as_str().unwrap().len() >= 32, "{meta}");
+        let heard = Heard::read(&mcp.house.hear(panicked));
+        assert_eq!(heard.answer()["error"]["code"], -32603);
+    }
+}
+
+/// So many chunks, and then a panic.
+struct Panics(u32);
+
+impl Tool for Panics {
+    fn step(&mut self, context: &mut Context<'_>) -> Step {
+        while self.0 < 400 {
+            if context.emit(&[b'x'; 140]).is_err() {
+                return Step::Blocked;
+            }
+            self.0 += 1;
+        }
+        std::panic::resume_unwind(Box::new("as it is meant to")); // Without a word on stderr.
     }
 }
