@@ -438,6 +438,7 @@ impl<R: Reactor + 'static> Shard<R> {
         self.worked = false;
         self.did = Duties::default();
         probe!(turn_begin, self.now.nanos());
+        self.wake_readers(); // For what was published since the last turn.
         if self.reactor.poll() > 0 {
             self.did.note(Duty::Reactor);
             #[cfg(feature = "server")]
@@ -484,9 +485,10 @@ impl<R: Reactor + 'static> Shard<R> {
             self.did.note(Duty::Remotes);
             self.poll_remotes();
         }
+        self.wake_readers(); // They come to while this thread sends.
         #[cfg(feature = "server")]
-        self.flush_connections();
-        if !self.published.is_empty() {
+        {
+            self.flush_connections();
             self.wake_readers();
         }
         #[cfg(feature = "server")]

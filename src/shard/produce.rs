@@ -254,7 +254,14 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     /// Wakes readers on other threads that sleep although there are chunks for them.
+    #[inline]
     pub(super) fn wake_readers(&mut self) {
+        if !self.published.is_empty() {
+            self.wake_readers_of_published();
+        }
+    }
+
+    fn wake_readers_of_published(&mut self) {
         while !self.published.is_empty() {
             // exchange:sleep, exchange:doze and page:asleep, once for all of this turn's chunks.
             crate::memory::atomic::full_fence();

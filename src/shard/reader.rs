@@ -393,7 +393,8 @@ impl<L: Link> Subscriber<L> {
             let desk = (self.link.epoch_word(), epoch as u32);
             let outcome = futex::wait_either([head, desk], self.link.sleep_until(deadline));
             // Woken for nothing that can be seen yet: it will be soon.
-            if L::IS_FOREIGN && outcome == WaitOutcome::Woken && self.spin(deadline) {
+            let is_soon = |reader: &Self| L::IS_FOREIGN && reader.spin(deadline);
+            if outcome == WaitOutcome::Woken && (self.has_news() || is_soon(self)) {
                 break true;
             }
             if Clock::now() >= deadline {
