@@ -254,13 +254,14 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     /// Wakes readers on other threads that sleep although there are chunks for them.
-    #[inline]
+    #[inline(always)]
     pub(super) fn wake_readers(&mut self) {
         if !self.published.is_empty() {
             self.wake_readers_of_published();
         }
     }
 
+    #[inline(never)]
     fn wake_readers_of_published(&mut self) {
         while !self.published.is_empty() {
             // exchange:sleep, exchange:doze and page:asleep, once for all of this turn's chunks.
