@@ -67,7 +67,7 @@ where
         let (host, said, origin_ns) = (Arc::clone(&host), Arc::clone(&said), origin_ns.clone());
         let (load, report) = (load.clone(), report.clone());
         std::thread::spawn(move || {
-            let read = read::<C, R>(&host, &load, thread, &said, &origin_ns, &report);
+            let read = read::<C, R>(host, &load, thread, &said, &origin_ns, &report);
             let _ = report.send(read.map(Said::Done)); // Who gave up waiting does not hear it.
         });
     }
@@ -96,9 +96,10 @@ where
     judge(load, &published, &received, preemptions + published.preemptions)
 }
 
-/// What one thread does.
+/// What one thread does. It lets go of the host before it says anything: who hears it may be the last
+/// to have it, and ends it, before the process ends.
 fn read<C: Carrier, R: Recorder>(
-    host: &C::Host,
+    host: Arc<C::Host>,
     load: &Load,
     thread: u32,
     said: &str,
@@ -108,8 +109,9 @@ fn read<C: Carrier, R: Recorder>(
     let (thread_count, reader_count) = load.threads();
     let run = |index| Run { index, said, origin_ns: Arc::clone(origin_ns) };
     let readers: Result<Vec<C::Reader>, String> = (0..reader_count)
-        .map(|index| C::reader(host, load, &run(thread * reader_count + index)))
+        .map(|index| C::reader(&host, load, &run(thread * reader_count + index)))
         .collect();
+    drop(host);
     let mut readers = readers.map_err(Failure::Failed)?;
     let setup = Setup::new(reader_count, load.plan.size_bytes);
     let receiver = R::open(&setup, load.plan.samples() / thread_count as usize);
