@@ -97,7 +97,8 @@
 //! for wishes: the engine walks the subscribers, evaluates each one's policy, and wishes one
 //! [`engine::Action::Deliver`] for all that are owed the same chunks. The shard borrows the bytes
 //! from the ring and calls their closures. A [`shard::Subscriber`] on another thread needs none of
-//! that: it polls the descriptor's cache line, and evaluates the same policy by itself.
+//! that: it polls the descriptor's cache line, and evaluates the same policy by itself. If it
+//! sleeps, it is woken before the turn sends anything to anybody.
 //!
 //! A connection is a subscriber of its shard, with a queue instead of a closure: a chunk is encoded
 //! once for all who follow it in the same way (`shard/serve/frames.rs`), and at the end of the turn

@@ -96,8 +96,8 @@ where
     judge(load, &published, &received, preemptions + published.preemptions)
 }
 
-/// What one thread does. It lets go of the host before it says anything: who hears it may be the last
-/// to have it, and ends it, before the process ends.
+/// What one thread does. It lets go of the host before it says anything: who hears that is the last
+/// to have it, and ends it before the process ends.
 fn read<C: Carrier, R: Recorder>(
     host: Arc<C::Host>,
     load: &Load,
