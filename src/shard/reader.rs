@@ -392,10 +392,12 @@ impl<L: Link> Subscriber<L> {
             let head = (self.link.shared().reader.head_word(), head_seq as u32);
             let desk = (self.link.epoch_word(), epoch as u32);
             let outcome = futex::wait_either([head, desk], self.link.sleep_until(deadline));
-            // Woken for nothing that can be seen yet: it will be soon.
-            let is_soon = |reader: &Self| L::IS_FOREIGN && reader.spin(deadline);
-            if outcome == WaitOutcome::Woken && (self.has_news() || is_soon(self)) {
-                break true;
+            if outcome == WaitOutcome::Woken {
+                // If another process wakes for nothing that can be seen yet, it will be soon.
+                let is_news = if L::IS_FOREIGN { self.spin(deadline) } else { self.has_news() };
+                if is_news {
+                    break true;
+                }
             }
             if Clock::now() >= deadline {
                 break self.has_news();

@@ -55,10 +55,10 @@ pub(super) struct Keep {
     pub tool: Arc<ToolSpec>,
     /// `None`: its tool still asks.
     pub execution: Option<ExecutionId>,
-    /// What its progress is told under: its result says so, and that may be written when the
-    /// execution is forgotten already.
+    /// What its progress is told under. Kept, as `has_panicked` is, for the result: that may be
+    /// written when the execution is forgotten already.
     pub token: Option<String>,
-    /// Its tool has panicked: the same of that.
+    /// Whether its tool has panicked.
     pub has_panicked: bool,
     /// Gives it what comes, until the end.
     pub subscriber: Option<SubscriberId>,
