@@ -14,10 +14,11 @@ use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use counting::{
-    ALL_THERE, COUNT, COUNT_ENDED, COUNTING, FIRST_COUNTED, LAST_COUNTED, at_chunk, sleeps,
-    the_watch_has_begun,
+    ALL_THERE, COUNT, COUNT_ENDED, COUNTING, FIRST_COUNTED, LAST_COUNTED, all_are_there, at_chunk,
+    it_is_over, sleeps, the_watch_has_begun, wait_for_all,
 };
 use streamdoor::engine::{Hold, Kind, Policy, Start, SubscribeSpec};
+use streamdoor::memory::RingPoolConfig;
 use streamdoor::reactor::readings::KernelFiles;
 use streamdoor::shard::{Delivery, ExecuteOptions, Log, Shard, ShardConfig};
 use streamdoor::tool::{Context, EmitError, Prepared, Step, Tool, ToolSpec, Work};
@@ -51,7 +52,9 @@ fn nothing_allocates_on_the_chunk_path() {
     looking_at_memory_allocates_nothing();
     logging_allocates_nothing();
     // Last: its tools' threads outlive it, and one that waits for the first time allocates.
-    across_threads_nothing_allocates();
+    across_threads_nothing_allocates(RingPoolConfig::default());
+    // Nothing is there at the start: the shard buys ahead, in its silences.
+    across_threads_nothing_allocates(RingPoolConfig { prealloc_bytes: 0, ..Default::default() });
 }
 
 /// Neither who pushes a record, or drops it, nor who writes it.
@@ -177,15 +180,14 @@ fn fed_by_hand_nothing_allocates() {
     }
 }
 
-fn across_threads_nothing_allocates() {
+fn across_threads_nothing_allocates(rings: RingPoolConfig) {
     for policy in Policy::ALL {
-        let (shard, _) = Shard::spawn(ShardConfig::default(), |shard| {
+        let config = ShardConfig { rings, ..Default::default() };
+        let (shard, _) = Shard::spawn(config, |shard| {
             shard
                 .tools_mut()
                 .insert_closure(ToolSpec::new("emit", "For a test."), |_, out| {
-                    while !ALL_THERE.load(Ordering::SeqCst) {
-                        std::thread::sleep(Duration::from_millis(1));
-                    }
+                    wait_for_all();
                     for seq in 1..=LAST_COUNTED + 10 {
                         out.send(&[b'x'; 100])?;
                         at_chunk(seq);
@@ -223,16 +225,16 @@ fn across_threads_nothing_allocates() {
         let local = shard.call(move |shard| shard.subscribe(id, spec(policy), |_| {}).is_ok());
         assert_eq!(local, Ok(true));
         have_begun.wait(); // A thread that begins allocates.
-        ALL_THERE.store(true, Ordering::SeqCst);
+        all_are_there(std::iter::once(&*shard));
         for _ in 0..60_000 {
             if COUNT_ENDED.load(Ordering::SeqCst) {
                 break;
             }
             std::thread::sleep(Duration::from_millis(1));
         }
-        ALL_THERE.store(false, Ordering::SeqCst);
+        it_is_over();
         readers.into_iter().for_each(|reader| reader.join().unwrap());
-        assert_none(&format!("threads, {policy}"));
+        assert_none(&format!("threads, {policy}, {} bytes at the start", rings.prealloc_bytes));
     }
 }
 

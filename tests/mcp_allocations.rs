@@ -13,7 +13,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
-use counting::{ALL_THERE, COUNT, COUNT_ENDED, LAST_COUNTED, at_chunk, the_watch_has_begun};
+use counting::{
+    COUNT, COUNT_ENDED, LAST_COUNTED, all_are_there, at_chunk, it_is_over, the_watch_has_begun,
+    wait_for_all,
+};
 use serde_json::{Value, json};
 use streamdoor::reactor::Choice;
 use streamdoor::shard::{Server, ServerConfig, ServerError, Shard, ShardConfig};
@@ -30,9 +33,7 @@ static READ_BYTES: AtomicU64 = AtomicU64::new(0);
 
 /// The tool. Now and then it tells how far it is, in numbers and in words.
 fn emit(out: &mut Output) -> Result<(), ToolError> {
-    while !ALL_THERE.load(Ordering::SeqCst) {
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    wait_for_all();
     let last_seq = LAST_COUNTED + 10;
     for seq in 1..=last_seq {
         out.send(&[b'x'; CHUNK_BYTES])?;
@@ -123,9 +124,9 @@ fn nothing_allocates(reactor: Choice, capabilities: &Value) {
     let of_reader = Arc::clone(&has_buffer);
     let reader = std::thread::spawn(move || read(stream, &of_reader));
     has_buffer.wait(); // A thread that begins allocates.
-    ALL_THERE.store(true, Ordering::SeqCst);
+    all_are_there(server.handles());
     let (bytes, last) = reader.join().unwrap();
-    ALL_THERE.store(false, Ordering::SeqCst);
+    it_is_over();
     let allocation_count = COUNT.load(Ordering::SeqCst);
     println!("{reactor:?}, {capabilities}: {allocation_count} allocations, {bytes} bytes");
     assert!(COUNT_ENDED.load(Ordering::SeqCst));

@@ -15,7 +15,8 @@ use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use counting::{
-    ALL_THERE, COUNT, COUNT_ENDED, COUNTING, LAST_COUNTED, at_chunk, the_watch_has_begun,
+    COUNT, COUNT_ENDED, COUNTING, LAST_COUNTED, all_are_there, at_chunk, it_is_over,
+    the_watch_has_begun, wait_for_all,
 };
 use serde_json::Value;
 use streamdoor::base::ExecutionId;
@@ -49,9 +50,7 @@ const FOLLOWERS: &[(&str, bool)] = &[
 
 /// The tool. It tells how far it is, as those do that know it.
 fn emit(out: &mut Output) -> Result<(), ToolError> {
-    while !ALL_THERE.load(Ordering::SeqCst) {
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    wait_for_all();
     let long = vec![b'x'; LONG_CHUNK_BYTES];
     let last_seq = LAST_COUNTED + 10;
     for seq in 1..=last_seq {
@@ -184,11 +183,11 @@ fn nothing_allocates(reactor: Choice) {
         .collect();
     have_buffers.wait(); // A thread that starts allocates.
     drop(the_watch_has_begun());
-    ALL_THERE.store(true, Ordering::SeqCst);
+    all_are_there(server.handles());
     while !COUNT_ENDED.load(Ordering::SeqCst) {
         std::thread::sleep(Duration::from_millis(1));
     }
-    ALL_THERE.store(false, Ordering::SeqCst);
+    it_is_over();
     let allocation_count = COUNT.load(Ordering::SeqCst);
     let mut counters = Counters::default();
     server.handles().for_each(|shard| counters.merge(&shard.counters().unwrap()));

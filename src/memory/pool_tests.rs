@@ -305,7 +305,7 @@ fn what_runs_out_is_bought_ahead_and_a_lease_then_buys_nothing() {
         leases.push(pool.lease(64 * KIB, 0).unwrap());
         while pool.is_scarce() {
             let committed_bytes = pool.usage().committed_bytes;
-            pool.restock_step();
+            assert!(pool.restock_step());
             let step_bytes = u64::from(crate::limits::RING_RESTOCK_STEP_BYTES);
             assert!(pool.usage().committed_bytes <= committed_bytes + step_bytes);
             pool.audit();
@@ -321,12 +321,12 @@ fn what_runs_out_is_bought_ahead_and_a_lease_then_buys_nothing() {
     pool.set_bytes_max(pool.usage().committed_bytes);
     leases.push(pool.lease(64 * KIB, 0).unwrap());
     let committed_bytes = pool.usage().committed_bytes;
-    pool.restock_step();
+    assert!(!pool.restock_step());
     assert!(!pool.is_scarce());
     pool.set_bytes_max(4 * MIB);
     pool.set_pressure(Pressure::Elevated);
     leases.push(pool.lease(64 * KIB, 0).unwrap());
-    pool.restock_step();
+    assert!(!pool.restock_step());
     assert!(!pool.is_scarce());
     assert_eq!(pool.usage().committed_bytes, committed_bytes);
     pool.set_pressure(Pressure::Normal);

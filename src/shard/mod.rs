@@ -525,8 +525,9 @@ impl<R: Reactor + 'static> Shard<R> {
         match self.idle.decide(self.now, deadline) {
             Decision::Poll => std::hint::spin_loop(),
             Decision::Wait { .. } if self.rings.is_scarce() => {
-                self.rings.restock_step();
-                memory::warm_heap();
+                if self.rings.restock_step() {
+                    memory::warm_heap();
+                }
             }
             #[cfg(feature = "server")]
             Decision::Wait { .. } if !self.doors.guests.is_empty() && !self.fall_asleep() => {}

@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use streamdoor::shard::{Shard, ShardConfig};
+use streamdoor::shard::{Shard, ShardConfig, ShardHandle};
 
 pub const FIRST_COUNTED: u64 = 1_000;
 pub const LAST_COUNTED: u64 = 100_000;
@@ -17,7 +17,9 @@ struct CountingAllocator;
 pub static COUNTING: AtomicBool = AtomicBool::new(false);
 pub static COUNT: AtomicU64 = AtomicU64::new(0);
 pub static COUNT_ENDED: AtomicBool = AtomicBool::new(false);
-/// A tool on a thread begins when everybody is there, and nobody sets anything up any more.
+/// The tool's thread has begun, and waits for the others.
+static TOOL_WAITS: AtomicBool = AtomicBool::new(false);
+/// Everybody is there, and nobody sets anything up any more.
 pub static ALL_THERE: AtomicBool = AtomicBool::new(false);
 /// Where the first one was that was counted.
 static FIRST: Mutex<Option<Backtrace>> = Mutex::new(None);
@@ -69,13 +71,41 @@ pub fn at_chunk(seq: u64) {
     }
 }
 
+/// What a tool on a thread does first: it waits until everybody is there.
+pub fn wait_for_all() {
+    TOOL_WAITS.store(true, Ordering::SeqCst);
+    wait_until(|| ALL_THERE.load(Ordering::SeqCst));
+}
+
+/// Lets the tool go on, once its thread has begun and each of these shards has slept since: what a
+/// shard buys ahead in its silences (rings, and with them pages of the heap) it has by then.
+pub fn all_are_there<'a>(shards: impl Iterator<Item = &'a ShardHandle>) {
+    wait_until(|| TOOL_WAITS.load(Ordering::SeqCst));
+    for shard in shards {
+        let wakes = || shard.counters().expect("it runs").wakes;
+        let before = wakes();
+        wait_until(|| wakes() > before);
+    }
+    ALL_THERE.store(true, Ordering::SeqCst);
+}
+
+/// For the next tool.
+pub fn it_is_over() {
+    TOOL_WAITS.store(false, Ordering::SeqCst);
+    ALL_THERE.store(false, Ordering::SeqCst);
+}
+
+fn wait_until(mut is_so: impl FnMut() -> bool) {
+    while !is_so() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// A shard that is kept has the process's watch of memory go on running: a thread that begins
 /// allocates, and it may begin in the middle of what is counted.
 pub fn the_watch_has_begun() -> Shard {
     let (shard, _) = Shard::new(ShardConfig::default()).unwrap();
-    while !sleeps("memory-watch") {
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    wait_until(|| sleeps("memory-watch"));
     shard
 }
 
