@@ -85,6 +85,8 @@ fn a_record_is_drawn_and_summarised() {
     let plots = run(Command::new(tool("bench-plots")).arg(&folder.0));
     assert_eq!(plots.lines().count(), 1, "{plots}");
     fs::write(folder.0.join("plots.md"), &plots).unwrap();
+    let unmeasured = "- aeron: it is not here\n";
+    fs::write(folder.0.join("unmeasured.md"), unmeasured).unwrap();
     let svg = |kind: &str| {
         fs::read_to_string(folder.0.join(format!("plots/inline-3-{kind}.svg"))).expect("drawn")
     };
@@ -99,6 +101,7 @@ fn a_record_is_drawn_and_summarised() {
     assert!(summary.contains("| streamdoor | ") && summary.contains("| floor | "), "{summary}");
     let readme = fs::read_to_string(folder.0.join("README.md")).unwrap();
     assert!(readme.contains("revision: abc") && readme.contains("plots/inline-3-time.svg"));
+    assert!(readme.contains(&format!("Not measured:\n{unmeasured}\n`raw.jsonl`")), "{readme}");
 }
 
 /// The numbers are made up: a cost that grows by a half, and 2 KiB for each.
