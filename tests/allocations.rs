@@ -9,13 +9,12 @@ mod counting;
 use std::cell::Cell;
 use std::path::Path;
 use std::rc::Rc;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use counting::{
-    ALL_THERE, COUNT, COUNT_ENDED, COUNTING, FIRST_COUNTED, LAST_COUNTED, all_are_there, at_chunk,
-    it_is_over, sleeps, the_watch_has_begun, wait_for_all,
+    FIRST_COUNTED, LAST_COUNTED, all_are_there, allocations, assert_none, at_chunk,
+    the_watch_has_begun, wait_for_all, wait_until_counted, wait_until_it_sleeps,
 };
 use streamdoor::engine::{Hold, Kind, Policy, Start, SubscribeSpec};
 use streamdoor::memory::RingPoolConfig;
@@ -27,13 +26,6 @@ use streamdoor::wire::events::{self, Event};
 #[cfg(feature = "server")]
 use streamdoor::wire::http1;
 use streamdoor::wire::sse::{self, Cursor};
-
-fn assert_none(what: &str) {
-    assert!(!COUNTING.load(Ordering::SeqCst), "{what}: chunk {LAST_COUNTED} was never published");
-    let allocation_count = COUNT.load(Ordering::SeqCst);
-    println!("{what}: {allocation_count} allocations");
-    assert_eq!(allocation_count, 0, "{what}: the first at\n{}", counting::first());
-}
 
 fn spec(policy: Policy) -> SubscribeSpec {
     SubscribeSpec { policy, ..Default::default() }
@@ -68,9 +60,7 @@ fn logging_allocates_nothing() {
         }
     };
     push(10_000); // The thread begins, and waits for more.
-    while !sleeps("log") {
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    wait_until_it_sleeps("log");
     at_chunk(FIRST_COUNTED);
     push(100_000);
     at_chunk(LAST_COUNTED);
@@ -95,7 +85,7 @@ fn the_allocator_counts() {
     at_chunk(FIRST_COUNTED);
     std::hint::black_box(Box::new(1));
     at_chunk(LAST_COUNTED);
-    assert!(COUNT.load(Ordering::SeqCst) > 0);
+    assert!(allocations("the allocator") > 0);
 }
 
 /// Emits numbered chunks, a few a step, sleeping now and then: timers are on the path, too.
@@ -204,7 +194,6 @@ fn across_threads_nothing_allocates(rings: RingPoolConfig) {
             ..Default::default()
         };
         let id = shard.execute("emit", serde_json::Value::Null, options).unwrap();
-        COUNT_ENDED.store(false, Ordering::SeqCst);
         let have_begun = Arc::new(Barrier::new(3));
         let readers: Vec<_> = (0..2)
             .map(|_| {
@@ -213,11 +202,7 @@ fn across_threads_nothing_allocates(rings: RingPoolConfig) {
                 std::thread::spawn(move || {
                     has_begun.wait();
                     while !matches!(subscriber.next(), Delivery::End(_)) {}
-                    // Under `disconnect` that may be early, and a thread that ends is no part of
-                    // what is counted.
-                    while ALL_THERE.load(Ordering::SeqCst) {
-                        std::thread::sleep(Duration::from_millis(1));
-                    }
+                    wait_until_counted(); // Under `disconnect` the end may be early.
                 })
             })
             .collect();
@@ -226,13 +211,7 @@ fn across_threads_nothing_allocates(rings: RingPoolConfig) {
         assert_eq!(local, Ok(true));
         have_begun.wait(); // A thread that begins allocates.
         all_are_there(std::iter::once(&*shard));
-        for _ in 0..60_000 {
-            if COUNT_ENDED.load(Ordering::SeqCst) {
-                break;
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        it_is_over();
+        wait_until_counted();
         readers.into_iter().for_each(|reader| reader.join().unwrap());
         assert_none(&format!("threads, {policy}, {} bytes at the start", rings.prealloc_bytes));
     }

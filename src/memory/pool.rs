@@ -296,7 +296,7 @@ impl RingPool {
     }
 
     /// Buys one step ahead, if that is to be done: a lease then needs no system call. To be called
-    /// while [`RingPool::is_scarce`] and nobody waits. Has it bought something?
+    /// while [`RingPool::is_scarce`] and nobody waits. Returns whether it bought something.
     pub fn restock_step(&mut self) -> bool {
         let Some(class_index) = self.scarce_class_index.take() else { return false };
         let class_bytes = u64::from(RING_CLASS_BYTES[class_index]);
@@ -305,12 +305,11 @@ impl RingPool {
         if self.frugal || !has_room || !self.is_running_out(class_index) {
             return false;
         }
-        // Who then needs a window is told of an error.
-        let has_bought = self.buy(class_index, (step_bytes / class_bytes) as u32).is_ok();
-        if has_bought {
-            self.scarce_class_index = self.is_running_out(class_index).then_some(class_index);
+        if self.buy(class_index, (step_bytes / class_bytes) as u32).is_err() {
+            return false; // Who then needs a window is told.
         }
-        has_bought
+        self.scarce_class_index = self.is_running_out(class_index).then_some(class_index);
+        true
     }
 
     /// Large windows are never bought ahead: one of them may be all that somebody needs.
