@@ -183,8 +183,8 @@ impl Overload {
                 if room > 0 {
                     reader.read(&mut buffer[..room], counted_from_seq)?;
                 }
-                if !reader.is_slow && reader.last_seq > head_seq {
-                    head_seq = reader.last_seq;
+                if !reader.is_slow && reader.reached_seq() > head_seq {
+                    head_seq = reader.reached_seq();
                     first_ns = if first_ns == 0 { now } else { first_ns };
                     last_ns = now;
                 }
@@ -197,6 +197,11 @@ impl Overload {
             if readers.iter().all(Reader::has_ended) {
                 break;
             }
+        }
+        // The last chunks may be in a gap, even of every reader: each was told of all of them.
+        if let Some(other) = readers.iter().find(|reader| reader.reached_seq() != head_seq) {
+            let (one, other) = (head_seq, other.reached_seq());
+            return Err(Failure::Failed(format!("readers were told of {one} and {other} chunks")));
         }
         let of = |is_slow: bool| readers.iter().filter(move |reader| reader.is_slow == is_slow);
         let samples = |is_slow| -> Vec<u32> {
@@ -295,8 +300,6 @@ struct Reader {
     stream: Stream,
     is_slow: bool,
     taken_bytes: u64,
-    /// The last chunk that came.
-    last_seq: u64,
     samples_ns: Vec<u32>,
 }
 
@@ -317,7 +320,7 @@ impl Reader {
         socket.write_all(head.as_bytes())?;
         socket.set_nonblocking(true)?;
         let (stream, samples_ns) = (Stream::new(load.format), Vec::with_capacity(1 << 16));
-        Ok(Reader { socket, stream, is_slow, taken_bytes: 0, last_seq: 0, samples_ns })
+        Ok(Reader { socket, stream, is_slow, taken_bytes: 0, samples_ns })
     }
 
     fn has_ended(&self) -> bool {
@@ -346,14 +349,68 @@ impl Reader {
         };
         self.taken_bytes += count as u64;
         let received_ns = now_ns();
-        let Reader { stream, samples_ns, last_seq, .. } = self;
+        let Reader { stream, samples_ns, .. } = self;
         let taken = stream.take(&buffer[..count], |seq, due_ns| {
-            *last_seq = seq;
             if seq >= counted_from_seq {
                 let latency_ns = received_ns.saturating_sub(due_ns).min(u64::from(u32::MAX));
                 samples_ns.push(latency_ns as u32);
             }
         });
         taken.map_err(|text| Failure::Failed(format!("a stream: {text}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+    use crate::common::serve::event::Format;
+
+    /// What two readers are found to have been told, of whom the second came too late for all.
+    fn half(first: &str) -> Result<Half, Failure> {
+        let load = Load { connections: 2, rate: Rate::Max, ..Load::new().expect("there is a cpu") };
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("it is bound");
+        let late = "{\"event\":\"gap\",\"to_seq\":5,\"chunk_count\":5}\n\
+                    {\"event\":\"end\",\"state\":\"completed\",\"chunks\":0,\"missed_chunks\":5}\n";
+        let (mut readers, mut served) = (Vec::new(), Vec::new());
+        for body in [first, late] {
+            let reader = Reader::connect(&load, address, "/", false).expect("somebody listens");
+            readers.push(Reader { stream: Stream::new(Format::Ndjson), ..reader });
+            let (mut socket, _) = listener.accept().expect("somebody connects");
+            let length = body.len();
+            let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n");
+            socket.write_all((head + body).as_bytes()).expect("there is room");
+            served.push(socket);
+        }
+        let overload = Overload {
+            load: load.clone(),
+            policy: "drop",
+            slow: 0,
+            slow_bytes_per_s: 1_000,
+            client_cpu: 0,
+            json: false,
+        };
+        overload.read_all(&load, readers)
+    }
+
+    #[test]
+    fn chunks_count_that_every_reader_has_missed() {
+        let stamped = |stamp: &str| format!("\"data\":\"{stamp:0>20}x\"");
+        let chunk = format!("{{\"event\":\"chunk\",\"seq\":1,{}}}\n", stamped("7"));
+        let gap = |to_seq: u64| {
+            let missed = to_seq - 1;
+            format!(
+                "{chunk}{{\"event\":\"gap\",\"to_seq\":{to_seq},\"chunk_count\":{missed}}}\n\
+                 {{\"event\":\"end\",\"state\":\"completed\",\"chunks\":1,\
+                 \"missed_chunks\":{missed}}}\n"
+            )
+        };
+        let Ok(half) = half(&gap(5)) else { panic!("both were told of five chunks") };
+        assert_eq!((half.published_chunks, half.missed_fast_chunks), (5, 9));
+        assert_eq!(half.fast.len(), 1);
+        let Err(Failure::Failed(text)) = self::half(&gap(6)) else { panic!("one lost a chunk") };
+        assert_eq!(text, "readers were told of 6 and 5 chunks");
     }
 }
