@@ -6,13 +6,16 @@
 //! Both are slowed by backpressure and reached by a cancellation.
 //!
 //! No clock here: `now` comes with each step, and a thread asks its [`Host`]. The kernel is asked
-//! for files by tools on threads, through `files.rs`, and for processes in `process.rs` alone.
+//! for files by tools on threads, through `files.rs`, and for processes in `process.rs` and
+//! `child.rs` alone.
 //! Invariants: a tool's panic ends its own execution and nothing else; nothing is published after
 //! a tool was told to stop.
 
 mod agent;
 mod arguments;
 mod asking;
+#[cfg(any(feature = "tools", feature = "server"))]
+mod child;
 mod closure;
 mod complete;
 mod files;
@@ -42,6 +45,8 @@ mod watch;
 pub use agent::{AGENT, AgentCall, GENERATE};
 pub use arguments::{ArgumentError, Arguments};
 pub use asking::{Abilities, Asking, Question, QuestionMethod, Replies};
+#[cfg(feature = "server")]
+pub(crate) use child::lead_session_while_we_live;
 pub use closure::{Host, OnStop, Output, SendError, StopHook, StopSignal, Stopped};
 pub use complete::Completion;
 pub use files::Files;

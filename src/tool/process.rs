@@ -1,11 +1,9 @@
 //! A command as a group of processes: started, watched, and ended as a whole.
 //!
-//! The only file of `tool` that speaks to the kernel, and the only `unsafe` line of `tool`: what a
-//! child does between fork and exec. All else is `rustix`, which is safe.
+//! With `child` the only file of `tool` that speaks to the kernel.
 //!
-//! The command leads a session of its own: it has no terminal to ask things at, Ctrl-C does not
-//! reach it behind our back, and its number is the number of its group. It is reaped last, after
-//! the rest of its group was killed: as long as it is a zombie nobody else is given that number, so
+//! The command leads a session of its own, whose number is its own. It is reaped last, after the
+//! rest of its group was killed: as long as it is a zombie nobody else is given that number, so
 //! that no signal ever reaches a stranger. If this process dies, whatever the way, the kernel
 //! kills the command; and [`House`] sees to it that a shard that ends leaves no group behind.
 //! Limits: a descendant that begins a session of its own has left the group and is not followed;
@@ -14,17 +12,16 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, getpid, getppid, kill_process_group,
-    pidfd_open, set_parent_process_death_signal, setsid, waitid,
+    Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, kill_process_group, pidfd_open, waitid,
 };
 
+use super::child::lead_session_while_we_live;
 use crate::engine::Exit;
 use crate::limits;
 
@@ -94,19 +91,8 @@ impl Group {
     /// # Errors
     /// What the kernel says; nothing runs.
     pub fn spawn(mut command: Command, groups: Arc<Groups>) -> io::Result<Group> {
-        let parent = Some(getpid());
-        let before_exec = move || {
-            setsid()?;
-            // The thread that forks is the one that waits for it: it outlives the command.
-            set_parent_process_death_signal(Some(Signal::KILL))?;
-            match getppid() == parent {
-                true => Ok(()),
-                false => Err(io::Error::from_raw_os_error(libc::ESRCH)), // It has died just now.
-            }
-        };
-        // SAFETY: between fork and exec only system calls are made: no lock is taken, nothing is
-        // allocated, and nothing of other threads is touched.
-        unsafe { command.pre_exec(before_exec) };
+        // The thread that forks is the one that waits for it.
+        lead_session_while_we_live(&mut command);
         let leader = command.spawn()?;
         let pid = Pid::from_child(&leader);
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).ok();

@@ -1,17 +1,17 @@
 //! An upstream that is a program: its process, and three threads that read it, write to it, and
 //! hear what it complains of.
 //!
-//! It leads a group of its own, so that Ctrl-C does not reach it behind our back and what it starts
-//! ends with it. Many requests are under way at once; what comes for one is put into its
-//! [`Inbox`]. Whoever writes never waits for it: what it does not read is kept, up to a limit, by a
-//! thread for just that. So reading never waits for writing, and both sides cannot wait for each
-//! other.
+//! It leads a session of its own: it has no terminal to ask things at, Ctrl-C does not reach it
+//! behind our back, and what it starts ends with it. The thread that reads it has started it and
+//! waits for it; if this process dies, whatever the way, the kernel kills it. Many requests are
+//! under way at once; what comes for one is put into its [`Inbox`]. Whoever writes never waits for
+//! it: what it does not read is kept, up to a limit, by a thread for just that. So reading never
+//! waits for writing, and both sides cannot wait for each other.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
-use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
@@ -26,6 +26,7 @@ use crate::limits;
 use crate::mcp::upstream::{Asked, Exchanges, Heard, cancelled, shown};
 use crate::reactor::Clock;
 use crate::shard::{UpstreamCount, UpstreamMeter};
+use crate::tool::lead_session_while_we_live;
 use crate::trace::Level;
 use crate::wire::jsonrpc::ErrorObject;
 use crate::wire::{LineSplitter, Split};
@@ -42,7 +43,7 @@ pub(super) struct Program {
 }
 
 struct State {
-    /// `None`: it is waited for, and its number may be a stranger's.
+    /// `None`: it is not there yet; or it was waited for, and its number may be a stranger's.
     child: Option<Child>,
     /// How it has ended, in a sentence; what was under way knows that by then.
     over: Option<String>,
@@ -89,19 +90,15 @@ impl Program {
         news: Arc<dyn News>,
     ) -> io::Result<Arc<Program>> {
         let mut command = Command::new(&start.words[0]);
-        command.args(&start.words[1..]).process_group(0);
+        command.args(&start.words[1..]);
         for name in start.hidden {
             command.env_remove(name);
         }
         command.envs(start.variables.iter().map(|(name, value)| (name, value)));
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn()?;
-        let stdin = child.stdin.take().expect("it is piped");
-        let stdout = child.stdout.take().expect("it is piped");
-        let stderr = child.stderr.take().expect("it is piped");
-        let pid = child.id();
+        lead_session_while_we_live(&mut command);
         let program = Arc::new(Program {
-            state: Mutex::new(State { child: Some(child), over: None }),
+            state: Mutex::new(State { child: None, over: None }),
             ended: Condvar::new(),
             exchanges: Mutex::default(),
             outbox: Outbox::default(),
@@ -109,29 +106,45 @@ impl Program {
             say,
             news,
         });
-        program.say.event(Level::Info, "upstream_started", |line| {
-            line.number("pid", u64::from(pid));
-        });
-        program.meter.add(UpstreamCount::Starts, 1);
-        let spawned = program.spawn_threads(stdin, stdout, stderr);
-        if spawned.is_err() {
-            let how = program.wait_for_end(&Why::Ended);
-            program.conclude(how);
-        }
-        spawned.map(|()| program)
+        let (started, starts) = mpsc::sync_channel(1);
+        let reading = Arc::clone(&program);
+        thread("mcp-read").spawn(move || match reading.start(command) {
+            Ok(stdout) => {
+                let _ = started.send(Ok(())); // Whoever asked waits for it.
+                reading.read(stdout);
+            }
+            Err(error) => {
+                let _ = started.send(Err(error));
+            }
+        })?;
+        starts.recv().expect("it says what has come of it")?;
+        Ok(program)
     }
 
-    fn spawn_threads(
-        self: &Arc<Program>,
-        stdin: ChildStdin,
-        stdout: ChildStdout,
-        stderr: ChildStderr,
-    ) -> io::Result<()> {
-        let thread = |name: &str| std::thread::Builder::new().name(name.to_owned());
-        let (writing, reading, say) = (Arc::clone(self), Arc::clone(self), Arc::clone(&self.say));
+    /// Starts its process, with the other two threads, on the one that will read it.
+    fn start(self: &Arc<Self>, mut command: Command) -> io::Result<ChildStdout> {
+        let mut child = command.spawn()?;
+        let stdin = child.stdin.take().expect("it is piped");
+        let stdout = child.stdout.take().expect("it is piped");
+        let stderr = child.stderr.take().expect("it is piped");
+        let pid = child.id();
+        self.state().child = Some(child);
+        self.say.event(Level::Info, "upstream_started", |line| {
+            line.number("pid", u64::from(pid));
+        });
+        self.meter.add(UpstreamCount::Starts, 1);
+        let spawned = self.spawn_threads(stdin, stderr);
+        if spawned.is_err() {
+            let how = self.wait_for_end(&Why::Ended);
+            self.conclude(how);
+        }
+        spawned.map(|()| stdout)
+    }
+
+    fn spawn_threads(self: &Arc<Self>, stdin: ChildStdin, stderr: ChildStderr) -> io::Result<()> {
+        let (writing, say) = (Arc::clone(self), Arc::clone(&self.say));
         thread("mcp-stderr").spawn(move || hear_complaints(stderr, &say))?;
-        thread("mcp-write").spawn(move || writing.write(stdin))?;
-        thread("mcp-read").spawn(move || reading.read(stdout)).map(drop)
+        thread("mcp-write").spawn(move || writing.write(stdin)).map(drop)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -388,6 +401,10 @@ impl Outbox {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).is_closed = true;
         self.changed.notify_all();
     }
+}
+
+fn thread(name: &str) -> std::thread::Builder {
+    std::thread::Builder::new().name(name.to_owned())
 }
 
 /// The thread that hears what a program complains of: lines for the log.

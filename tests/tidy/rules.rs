@@ -34,7 +34,7 @@ pub const LIMITS: &str = "limits";
 const UNSAFE_AT_HOME: &[&str] = &[
     "src/memory/",
     "src/reactor/",
-    "src/tool/process.rs", // What a child does between fork and exec: `pre_exec` is unsafe.
+    "src/tool/child.rs", // What a child does between fork and exec: `pre_exec` is unsafe.
     "bench/common/machine.rs",
     "bench/door/ring.rs",
     "bench/floor/bell.rs",

@@ -6,9 +6,13 @@ use std::time::Duration;
 use serde_json::json;
 use streamdoor::client::{Event, ExecuteOptions, FollowOptions};
 use streamdoor::engine::Timeouts;
+use streamdoor::reactor::Clock;
 
 use crate::house::{Folder, House, scripted};
 use crate::served::ask;
+
+/// What does not happen within this does not happen.
+const FAR: Duration = Duration::from_secs(60);
 
 #[test]
 fn good_tools_work_in_both_eras_under_names_that_can_be_had_here() {
@@ -204,24 +208,46 @@ fn what_cannot_be_there_is_told_at_the_start() {
     }
 }
 
+/// Processes whose parent is this one.
+fn children(parent: u32) -> Vec<u32> {
+    let all = std::fs::read_dir("/proc")
+        .unwrap()
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
+    all.filter(|pid| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let behind = stat.rsplit_once(") ").map_or("", |(_, behind)| behind);
+        behind.split(' ').nth(1) == Some(&parent.to_string())
+    })
+    .collect()
+}
+
 #[test]
 fn nothing_of_it_is_left_when_the_server_ends() {
     let mut house = House::scripted("handshake");
-    let mine = house.server.process_id();
-    let children = || -> Vec<u32> {
-        let all = std::fs::read_dir("/proc")
-            .unwrap()
-            .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
-        all.filter(|pid| {
-            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-            let behind = stat.rsplit_once(") ").map_or("", |(_, behind)| behind);
-            behind.split(' ').nth(1) == Some(&mine.to_string())
-        })
-        .collect()
-    };
-    let before = children();
+    let before = children(house.server.process_id());
     assert_eq!(before.len(), 1, "{before:?}");
     house.server.stop();
     let lives = std::path::Path::new(&format!("/proc/{}", before[0])).exists();
     assert!(!lives, "it has outlived the server");
+}
+
+/// One that does not mind that nobody speaks to it any more.
+#[test]
+fn nothing_of_it_is_left_when_the_server_is_killed() {
+    let house = House::scripted("stubborn");
+    house.call("echo", json!({})).assert_ended("completed", "");
+    let before = children(house.server.process_id());
+    assert_eq!(before.len(), 1, "{before:?}");
+    let folder = format!("/proc/{}", before[0]);
+    drop(house); // By SIGKILL.
+    let is_dead = || {
+        let stat = std::fs::read_to_string(format!("{folder}/stat")).unwrap_or_default();
+        // A zombie waits for whoever takes orphans here.
+        stat.rsplit_once(") ").is_none_or(|(_, behind)| behind.starts_with('Z'))
+    };
+    let begun = Clock::now();
+    while !is_dead() {
+        assert!(Clock::now().since(begun) < FAR, "it has outlived the server");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }

@@ -56,7 +56,7 @@ fn text(text: &str) -> Value {
     json!({"content": [{"type": "text", "text": text}]})
 }
 
-/// Is the server of this script; returns when its standard input ends.
+/// Is the server of this script; returns when its standard input ends, unless it is stubborn.
 pub fn serve(script: &str) {
     if script == "never" {
         std::process::exit(8);
@@ -92,6 +92,11 @@ pub fn serve(script: &str) {
             }
             Some("subscriptions/listen" | "notifications/initialized") => {}
             Some(_) => refuse(&id, -32_601, "method not found"),
+        }
+    }
+    if script == "stubborn" {
+        loop {
+            std::thread::park();
         }
     }
 }
