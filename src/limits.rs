@@ -711,7 +711,7 @@ pub const SPANS_EXPORT_INTERVAL: Duration = Duration::from_millis(500);
 pub const SPANS_EXPORT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Connections beside the standard streams. More take longer to be ready for.
 pub const STDIO_CONNECTIONS_MAX: u64 = 256;
-/// Memory of rings that is bought before the first answer: half of it is 64 of the smallest.
+/// Memory of rings that is bought before the first answer: half of it is for 16 calls.
 pub const STDIO_RINGS_PREALLOC_BYTES: u64 = 2 << 20;
 /// What a thread carries at once between a file or a terminal and a shard.
 pub const STDIO_CARRY_BYTES: usize = 64 << 10;

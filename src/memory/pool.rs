@@ -6,10 +6,10 @@
 //! (its pages are the kernel's again) → bought. Idle windows are leased most recently used first:
 //! they are warm. A mapping lives as long as any reader of one of its windows.
 //!
-//! `prealloc_bytes` are bought and touched by [`RingPool::new`]: half for the 16 KiB class, which
-//! is what a tool gets that declares nothing, an eighth for each other class. More is bought when
-//! a lease needs it, up to `bytes_max` for all classes together; and ahead of that, while its shard
-//! has nothing else to do ([`RingPool::restock_step`]), in the class that was leased from last.
+//! `prealloc_bytes` are bought and touched by [`RingPool::new`]: half for the class that most rings
+//! will be of, an eighth for each other class. More is bought when a lease needs it, up to
+//! `bytes_max` for all classes together; and ahead of that, while its shard has nothing else to do
+//! ([`RingPool::restock_step`]), in the class that was leased from last.
 //!
 //! When memory is short ([`RingPool::set_pressure`]) no window above the largest allowed class is
 //! leased, only what is leased is bought, and what is idle goes back to the kernel, step by step:
@@ -39,14 +39,11 @@ use super::layout::Geometry;
 use super::lease::{Lease, Place};
 use super::pressure::Pressure;
 use crate::limits::{
-    RING_CLASS_BYTES, RING_GROWTH_STEP_BYTES, RING_RELEASE_STEP_BYTES, RING_RESERVE_BYTES,
-    RING_RESTOCK_STEP_BYTES, RINGS_BYTES_MAX, RINGS_PREALLOC_BYTES,
+    RING_CLASS_BYTES, RING_GROWTH_STEP_BYTES, RING_NEED_BYTES_DEFAULT, RING_RELEASE_STEP_BYTES,
+    RING_RESERVE_BYTES, RING_RESTOCK_STEP_BYTES, RINGS_BYTES_MAX, RINGS_PREALLOC_BYTES,
 };
 
 const CLASS_COUNT: usize = RING_CLASS_BYTES.len();
-/// The class that half of the preallocated bytes go to: 16 KiB.
-const CLASS_COMMON: usize = 1;
-const _: () = assert!(RING_CLASS_BYTES[CLASS_COMMON] == crate::limits::RING_NEED_BYTES_DEFAULT);
 
 /// How much memory a pool may use.
 #[derive(Clone, Copy, Debug)]
@@ -55,11 +52,18 @@ pub struct RingPoolConfig {
     pub prealloc_bytes: u64,
     /// Bought at most, all classes together.
     pub bytes_max: u64,
+    /// What most rings will hold: half of what is bought at start is windows for these. By default
+    /// what a tool gets that declares nothing; [`crate::limits::RING_SERVED_BYTES`] in a server.
+    pub common_bytes: u32,
 }
 
 impl Default for RingPoolConfig {
     fn default() -> RingPoolConfig {
-        RingPoolConfig { prealloc_bytes: RINGS_PREALLOC_BYTES, bytes_max: RINGS_BYTES_MAX }
+        RingPoolConfig {
+            prealloc_bytes: RINGS_PREALLOC_BYTES,
+            bytes_max: RINGS_BYTES_MAX,
+            common_bytes: RING_NEED_BYTES_DEFAULT,
+        }
     }
 }
 
@@ -132,7 +136,7 @@ impl RingPool {
     /// What the kernel says; or `InvalidInput` if `bytes_max` is below one window of the smallest
     /// class or below `prealloc_bytes`.
     pub fn new(config: RingPoolConfig) -> io::Result<RingPool> {
-        let RingPoolConfig { prealloc_bytes, bytes_max } = config;
+        let RingPoolConfig { prealloc_bytes, bytes_max, common_bytes } = config;
         let window_bytes_min = u64::from(RING_CLASS_BYTES[0]);
         if bytes_max < window_bytes_min || bytes_max < prealloc_bytes {
             let text = format!(
@@ -159,8 +163,10 @@ impl RingPool {
             generation_next: 1,
             usage: RingPoolUsage { reserved_bytes, ..RingPoolUsage::default() },
         };
+        let holds_common = |class_bytes: &u32| *class_bytes >= common_bytes;
+        let common = RING_CLASS_BYTES.iter().position(holds_common).unwrap_or(CLASS_COUNT - 1);
         for (class_index, class_bytes) in RING_CLASS_BYTES.into_iter().enumerate() {
-            let share = if class_index == CLASS_COMMON { 2 } else { 8 };
+            let share = if class_index == common { 2 } else { 8 };
             let window_count = prealloc_bytes / share / u64::from(class_bytes);
             pool.buy(class_index, window_count as u32)?;
         }

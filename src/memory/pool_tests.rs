@@ -13,7 +13,8 @@ const KIB: u32 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
 fn pool(prealloc_bytes: u64, bytes_max: u64) -> RingPool {
-    RingPool::new(RingPoolConfig { prealloc_bytes, bytes_max }).unwrap()
+    RingPool::new(RingPoolConfig { prealloc_bytes, bytes_max, ..RingPoolConfig::default() })
+        .unwrap()
 }
 
 fn write(writer: &mut RingWriter, payload: &[u8]) -> u64 {
@@ -45,6 +46,28 @@ fn ten_thousand_small_rings_work_at_once() {
     let committed_bytes = pool.usage().committed_bytes;
     assert_eq!(pool.release_idle(), committed_bytes);
     assert_eq!(pool.usage().committed_bytes, 0);
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "needs mmap")]
+fn half_of_what_is_bought_at_the_start_is_for_common_rings() {
+    for (common_bytes, class_bytes) in
+        [(16 * KIB, 16 * KIB), (17 * KIB, 64 * KIB), (u32::MAX, RING_CLASS_BYTES[4])]
+    {
+        let config =
+            RingPoolConfig { prealloc_bytes: 16 * MIB, common_bytes, ..RingPoolConfig::default() };
+        let mut pool = RingPool::new(config).unwrap();
+        assert_eq!(pool.usage().committed_bytes, 16 * MIB);
+        let purchases_total = pool.usage().purchases_total;
+        let leases: Vec<Lease> = (0..8 * MIB / u64::from(class_bytes))
+            .map(|_| pool.lease(class_bytes, 1).unwrap())
+            .collect();
+        assert_eq!(pool.usage().purchases_total, purchases_total, "{common_bytes}");
+        let one_more = pool.lease(class_bytes, 1).unwrap();
+        assert_eq!(pool.usage().purchases_total, purchases_total + 1, "{common_bytes}");
+        leases.into_iter().chain([one_more]).for_each(|lease| pool.give_back(lease));
+        pool.audit();
+    }
 }
 
 #[test]
@@ -340,7 +363,7 @@ fn what_runs_out_is_bought_ahead_and_a_lease_then_buys_nothing() {
 #[cfg_attr(miri, ignore = "needs mmap")]
 fn a_pool_that_cannot_work_is_refused_at_start() {
     for (prealloc_bytes, bytes_max) in [(0, 4 * 1_024 - 1), (3 * MIB, 2 * MIB)] {
-        let config = RingPoolConfig { prealloc_bytes, bytes_max };
+        let config = RingPoolConfig { prealloc_bytes, bytes_max, ..RingPoolConfig::default() };
         let error = RingPool::new(config).err().unwrap();
         assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
     }

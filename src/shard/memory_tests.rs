@@ -18,7 +18,8 @@ const KIB: u32 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
 fn config(bytes_max: u64) -> ShardConfig {
-    let rings = RingPoolConfig { prealloc_bytes: bytes_max / 4, bytes_max };
+    let rings =
+        RingPoolConfig { prealloc_bytes: bytes_max / 4, bytes_max, ..RingPoolConfig::default() };
     ShardConfig { rings, seed: Some(1), memory: MemoryWatch::ByHand, ..Default::default() }
 }
 

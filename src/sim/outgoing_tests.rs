@@ -116,7 +116,11 @@ impl Run {
         ];
         let config = ShardConfig {
             engine: EngineLimits { executions_max: 8, ..EngineLimits::default() },
-            rings: RingPoolConfig { prealloc_bytes: 0, bytes_max: 1 << 20 },
+            rings: RingPoolConfig {
+                prealloc_bytes: 0,
+                bytes_max: 1 << 20,
+                ..RingPoolConfig::default()
+            },
             outgoing: OutgoingConfig { names: Some(names.into()), ..OutgoingConfig::default() },
             sockets: Some(SocketLimits { connections_max: 128, listeners_max: 1 }),
             seed: Some(seed),

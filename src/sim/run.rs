@@ -85,7 +85,11 @@ impl Sim {
             println!("{plan:#?}");
         }
         let world = SimWorld::new(random.next_u64(), SimFaults::NONE);
-        let rings = RingPoolConfig { prealloc_bytes: 0, bytes_max: plan.rings_bytes_max };
+        let rings = RingPoolConfig {
+            prealloc_bytes: 0,
+            bytes_max: plan.rings_bytes_max,
+            ..RingPoolConfig::default()
+        };
         let config = ShardConfig {
             engine: plan.engine,
             rings,

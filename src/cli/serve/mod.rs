@@ -353,6 +353,7 @@ fn shards(settings: &Settings, access: &Arc<Access>, log: &Log) -> Vec<ShardConf
         rings: RingPoolConfig {
             prealloc_bytes: settings.prealloc_bytes.0,
             bytes_max: settings.rings_bytes_max.0,
+            ..RingPoolConfig::default()
         },
         reactor: settings.reactor,
         idle: settings.idle,

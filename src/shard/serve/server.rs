@@ -94,6 +94,8 @@ impl Server {
             config.named_doors.clone_from(&named_doors);
             config.mcp_places.get_or_insert_with(|| mcp_places.clone());
             config.conversations.get_or_insert_with(|| conversations.clone());
+            let common_bytes = &mut config.rings.common_bytes;
+            *common_bytes = limits::RING_SERVED_BYTES.max(*common_bytes);
             config.sockets =
                 Some(SocketLimits { connections_max: each_max, ..SocketLimits::default() });
             let set_up = Arc::clone(&set_up);

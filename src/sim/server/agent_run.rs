@@ -81,7 +81,11 @@ impl Run {
                 subscribers_per_execution_max: 16,
                 ..EngineLimits::default()
             },
-            rings: RingPoolConfig { prealloc_bytes: 0, bytes_max: 4 << 20 },
+            rings: RingPoolConfig {
+                prealloc_bytes: 0,
+                bytes_max: 4 << 20,
+                ..RingPoolConfig::default()
+            },
             sockets: Some(SocketLimits { connections_max: 96, ..SocketLimits::default() }),
             agents: AgentSettings {
                 models: vec![SimModel::settings(wire)],

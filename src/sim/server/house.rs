@@ -72,7 +72,7 @@ impl House {
         for shard in 0..shard_count {
             let config = ShardConfig {
                 engine: EngineLimits { shard, executions_max, ..EngineLimits::default() },
-                rings: RingPoolConfig { prealloc_bytes: 0, bytes_max },
+                rings: RingPoolConfig { prealloc_bytes: 0, bytes_max, ..RingPoolConfig::default() },
                 seed: Some(1),
                 mcp_places: Some(places.clone()),
                 conversations: Some(conversations.clone()),

@@ -117,7 +117,11 @@ impl Run {
                 subscribers_per_execution_max: 16,
                 ..EngineLimits::default()
             },
-            rings: RingPoolConfig { prealloc_bytes: 0, bytes_max: 1 << 20 },
+            rings: RingPoolConfig {
+                prealloc_bytes: 0,
+                bytes_max: 1 << 20,
+                ..RingPoolConfig::default()
+            },
             sockets: Some(SocketLimits {
                 connections_max: if acknowledges { 128 } else { random.between(4, 40) as u32 },
                 ..SocketLimits::default()

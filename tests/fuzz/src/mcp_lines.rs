@@ -91,7 +91,11 @@ impl Peer {
                 ..EngineLimits::default()
             },
             sockets: Some(SocketLimits { connections_max: 2, ..SocketLimits::default() }),
-            rings: RingPoolConfig { prealloc_bytes: 0, bytes_max: 4 << 20 },
+            rings: RingPoolConfig {
+                prealloc_bytes: 0,
+                bytes_max: 4 << 20,
+                ..RingPoolConfig::default()
+            },
             seed: Some(1),
             ..ShardConfig::default()
         };
