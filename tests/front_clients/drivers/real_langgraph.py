@@ -55,26 +55,40 @@ def until_over(events, keep):
             return
 
 
+def begin(thread, reads):
+    """Has each be read by a thread of its own, from the first event of the run that comes next: a
+    subscription is told what comes while it is there, and it is there once it is listed."""
+    threads = [threading.Thread(target=read) for read in reads]
+    for reader in threads:
+        reader.start()
+    while len(thread._controller._subscriptions) < len(threads):
+        time.sleep(0.01)
+    return threads
+
+
 def whole(client):
     """Through all that the client has: messages, calls, output, and one run after the other."""
     with client.threads.stream(assistant_id="agent") as thread:
+        events, texts = [], []
+        readers = begin(
+            thread,
+            [
+                lambda: events.extend(thread.subscribe(CHANNELS)),
+                lambda: texts.extend(str(message.text) for message in thread.messages),
+            ],
+        )
         thread.run.start(**ask("whole"))
-        events = []
-        other = threading.Thread(target=lambda: events.extend(thread.subscribe(CHANNELS)))
-        other.start()
-        texts = [str(message.text) for message in thread.messages]
-        other.join()
+        for reader in readers:
+            reader.join()
         told = fold(events)
         told["texts"] = texts
         told["output"] = thread.output["messages"][-1]["content"]
         # The connection stays: who reads the next run is there before it begins.
-        events = []
-        other = threading.Thread(target=lambda: events.extend(thread.subscribe(CHANNELS)))
-        other.start()
-        time.sleep(0.2)
+        again = []
+        [reader] = begin(thread, [lambda: again.extend(thread.subscribe(CHANNELS))])
         thread.run.start(**ask("again"))
-        other.join()
-        told["next"] = fold(events)["text"]
+        reader.join()
+        told["next"] = fold(again)["text"]
         state = client.threads.get_state(thread.thread_id)
         told["over"] = state["next"]
     return told
