@@ -7,6 +7,7 @@
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 
+use crate::limits::SEND_BUFFER_BYTES;
 use crate::reactor::listener::PATH_BYTES_MAX;
 use crate::reactor::socket_calls::{self as calls, RawAddress};
 use crate::reactor::{ConnectAddress, ConnectError, IoError, Peer};
@@ -39,7 +40,7 @@ pub fn begin(address: &ConnectAddress) -> Result<Begun, ConnectError> {
                 return Err(ConnectError::BadPath { path, bytes_max: PATH_BYTES_MAX });
             }
             let fd = calls::socket(libc::AF_UNIX, false).map_err(at("socket"))?;
-            calls::set_send_buffer(fd.as_raw_fd()).map_err(at("setsockopt"))?;
+            calls::set_send_buffer(fd.as_raw_fd(), SEND_BUFFER_BYTES).map_err(at("setsockopt"))?;
             (fd, RawAddress::of_path(bytes))
         }
     };

@@ -127,6 +127,15 @@ impl Ends {
         self.output.as_ref().unwrap_or(&self.input).fd.as_raw_fd()
     }
 
+    /// Bounds what the kernel holds that the peer has not confirmed. Descriptors that others share
+    /// stay as they are, and so does a socket whose kernel refuses.
+    pub fn bound_sending(&self, bytes: u32) {
+        let output = self.output.as_ref().unwrap_or(&self.input);
+        if output.kind == Kind::Socket {
+            let _ = calls::set_send_buffer(output.fd.as_raw_fd(), bytes);
+        }
+    }
+
     /// The other descriptor, if there is one.
     pub fn own_output(&self) -> Option<RawFd> {
         self.output.as_ref().map(|end| end.fd.as_raw_fd())

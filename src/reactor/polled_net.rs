@@ -15,7 +15,7 @@ use mio::unix::SourceFd;
 use mio::{Interest, Registry, Token};
 
 use crate::base::{Handle, Instant, Pool};
-use crate::limits::{LISTENER_PAUSE, RECEIVE_SCRATCH_BYTES};
+use crate::limits::{LISTENER_PAUSE, RECEIVE_SCRATCH_BYTES, SEND_BUFFER_BYTES};
 use crate::reactor::connecting::{self, Begun};
 use crate::reactor::ends::Ends;
 use crate::reactor::listener::{self, Listener};
@@ -263,7 +263,7 @@ impl PolledNet {
     fn settle_in(&mut self, fd: OwnedFd, is_unix: bool) -> Result<(ConnectionId, Peer), IoError> {
         let peer = calls::peer(fd.as_raw_fd())?;
         if is_unix {
-            calls::set_send_buffer(fd.as_raw_fd())?;
+            calls::set_send_buffer(fd.as_raw_fd(), SEND_BUFFER_BYTES)?;
         }
         let connection = self
             .insert(Connection::new(Ends::of_socket(fd), Past::none(peer)))
@@ -415,6 +415,12 @@ impl Net for PolledNet {
         if let Some(slot) = self.owned(id) {
             slot.is_receiving = is_receiving;
             self.touch(id.0);
+        }
+    }
+
+    fn bound_sending(&mut self, id: ConnectionId, bytes: u32) {
+        if let Some(slot) = self.owned(id) {
+            slot.ends.bound_sending(bytes);
         }
     }
 

@@ -205,12 +205,13 @@ pub fn set_stream_options(fd: RawFd) -> Result<(), IoError> {
     set_option(fd, libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, KEEPALIVE_IDLE_S as i32)?;
     set_option(fd, libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, KEEPALIVE_INTERVAL_S as i32)?;
     set_option(fd, libc::IPPROTO_TCP, libc::TCP_KEEPCNT, KEEPALIVE_COUNT as i32)?;
-    set_send_buffer(fd)
+    set_send_buffer(fd, SEND_BUFFER_BYTES)
 }
 
 /// Not inherited by Unix sockets: theirs belongs to the side that connected.
-pub fn set_send_buffer(fd: RawFd) -> Result<(), IoError> {
-    set_option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, SEND_BUFFER_BYTES as i32)
+pub fn set_send_buffer(fd: RawFd, bytes: u32) -> Result<(), IoError> {
+    let bytes = i32::try_from(bytes).unwrap_or(i32::MAX);
+    set_option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, bytes)
 }
 
 /// Sends what the kernel takes at once: all of `slices`, or less, or nothing; and the error that

@@ -353,6 +353,12 @@ impl Net for UringNet {
         self.want_receive(id.0);
     }
 
+    fn bound_sending(&mut self, id: ConnectionId, bytes: u32) {
+        if let Some(slot) = owned(&mut self.connections, id) {
+            slot.ends.bound_sending(bytes);
+        }
+    }
+
     fn send(
         &mut self,
         id: ConnectionId,

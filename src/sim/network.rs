@@ -17,8 +17,10 @@ use crate::reactor::{
 };
 use crate::sim::world::{EAGAIN, SimWorld};
 
-/// Bytes under way in one direction of a stream.
+/// Bytes under way in one direction of a stream, in the kernels of both ends.
 pub const STREAM_BYTES_MAX: usize = 1 << 16;
+/// The smallest bound of these that a reactor can set, as Linux has it.
+const STREAM_BYTES_MIN: usize = 4_608;
 /// Connections that wait at one listener.
 pub const BACKLOG_MAX: usize = 128;
 const PORT_FIRST: u16 = 40_000;
@@ -105,9 +107,10 @@ struct Listener {
     backlog: VecDeque<usize>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Direction {
     bytes: VecDeque<u8>,
+    bytes_max: usize,
     is_finished: bool,
     is_reader_gone: bool,
 }
@@ -122,10 +125,18 @@ struct Stream {
     peer: Peer,
 }
 
+impl Default for Direction {
+    fn default() -> Direction {
+        let bytes = VecDeque::new();
+        let bytes_max = STREAM_BYTES_MAX;
+        Direction { bytes, bytes_max, is_finished: false, is_reader_gone: false }
+    }
+}
+
 impl Direction {
     fn write(&mut self, bytes: &[u8]) -> Result<usize, IoError> {
         assert!(!self.is_finished, "actors and reactors send before they finish");
-        let count = bytes.len().min(STREAM_BYTES_MAX - self.bytes.len());
+        let count = bytes.len().min(self.bytes_max.saturating_sub(self.bytes.len()));
         if count == 0 && !bytes.is_empty() {
             return Err(EAGAIN);
         }
@@ -303,7 +314,14 @@ impl Network {
     pub fn is_writable(&mut self, end: StreamEnd) -> bool {
         let stream = &mut self.streams[end.stream];
         let is_reset = stream.is_reset;
-        stream.outward(end.side).bytes.len() < STREAM_BYTES_MAX || is_reset
+        let direction = stream.outward(end.side);
+        direction.bytes.len() < direction.bytes_max || is_reset
+    }
+
+    /// Bounds what is under way from this end, from now on.
+    pub fn bound_sending(&mut self, end: StreamEnd, bytes: u32) {
+        let bytes_max = (2 * bytes as usize).clamp(STREAM_BYTES_MIN, STREAM_BYTES_MAX);
+        self.streams[end.stream].outward(end.side).bytes_max = bytes_max;
     }
 
     pub fn receive(&mut self, end: StreamEnd, into: &mut [u8]) -> Result<usize, IoError> {

@@ -271,6 +271,10 @@ impl Net for Sockets {
         self.net.set_receiving(connection, is_receiving);
     }
 
+    fn bound_sending(&mut self, connection: ConnectionId, bytes: u32) {
+        self.net.bound_sending(&mut self.world.world.borrow_mut(), connection, bytes);
+    }
+
     fn send(
         &mut self,
         connection: ConnectionId,

@@ -342,6 +342,12 @@ impl SimNet {
         }
     }
 
+    pub fn bound_sending(&mut self, world: &mut World, id: ConnectionId, bytes: u32) {
+        if let Some(end) = self.owned(id).and_then(|slot| slot.end) {
+            world.network.bound_sending(end, bytes);
+        }
+    }
+
     pub fn send(
         &mut self,
         world: &mut World,

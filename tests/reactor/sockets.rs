@@ -82,6 +82,40 @@ pub fn a_slow_reader_cuts_sends_and_one_event_says_when_to_go_on<W: Network>(wor
     }
 }
 
+pub fn a_bound_holds_little_of_what_nobody_reads_and_loses_nothing<W: Network>(
+    world: &W,
+    seed: u64,
+) {
+    for kind in KINDS {
+        let mut server = Server::new(world, kind, 8);
+        let (client, id) = server.meet(world);
+        server.reactor.bound_sending(id, 8 << 10);
+        let bytes = pattern(seed, 1 << 20);
+        let (mut sent, mut got) = (0, Vec::new());
+        let mut send = |server: &mut Server<W>| {
+            let piece = &bytes[sent..bytes.len().min(sent + 4_096)];
+            let count = server.reactor.send(id, &[IoSlice::new(piece)]).unwrap();
+            sent += count;
+            (count, sent)
+        };
+        let mut quiet = 0;
+        server.until("nothing moves", |server| {
+            let (count, sent) = send(server);
+            quiet = if count == 0 { quiet + 1 } else { 0 };
+            // Over TCP the peer's kernel confirms what nobody has read.
+            let is_exact = !W::IS_REAL || matches!(kind, Kind::Unix);
+            assert!(!is_exact || sent <= 24 << 10, "{sent} bytes are under way");
+            quiet == 20
+        });
+        server.until("everything", |server| {
+            send(server);
+            drain(world, &client, &mut got);
+            got.len() == bytes.len()
+        });
+        assert!(got == bytes);
+    }
+}
+
 pub fn many_slices_and_empty_ones_arrive_as_one_run_of_bytes<W: Network>(world: &W, seed: u64) {
     for kind in KINDS {
         let mut server = Server::new(world, kind, 8);

@@ -4,7 +4,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use super::{Connection, Flight, Happening, UringNet};
 use crate::base::Handle;
-use crate::limits::LISTENER_PAUSE;
+use crate::limits::{LISTENER_PAUSE, SEND_BUFFER_BYTES};
 use crate::reactor::ends::Ends;
 use crate::reactor::released::Past;
 use crate::reactor::socket_calls::{self as calls, AcceptRefusal};
@@ -108,7 +108,7 @@ impl UringNet {
     ) -> Result<(ConnectionId, Peer), IoError> {
         let peer = calls::peer(fd.as_raw_fd())?;
         if self.listeners.get(listener).is_some_and(|slot| slot.listener.is_unix()) {
-            calls::set_send_buffer(fd.as_raw_fd())?;
+            calls::set_send_buffer(fd.as_raw_fd(), SEND_BUFFER_BYTES)?;
         }
         let slot = Connection::new(Ends::of_socket(fd), Past::none(peer));
         let handle = self.connections.insert(slot).map_err(|_| IoError(libc::EMFILE))?;
