@@ -90,6 +90,10 @@ pub const RING_NEED_BYTES_DEFAULT: u32 = 16 << 10;
 /// What it gets at least where connections follow it: half of the 256 slots, 128 ms of a thousand
 /// chunks a second, may be under way in buffers and be lost there.
 pub const RING_SERVED_BYTES: u32 = 64 << 10;
+/// The size of a ring, at least, that connections follow under `block`: half of it is kept for
+/// clients that come back. What a client has not read is in its kernel's buffer, which takes 64 KiB
+/// on Linux before the client has read anything, and in ours.
+pub const RING_REPLAYED_BYTES: u32 = 256 << 10;
 /// Ring memory touched at start.
 pub const RINGS_PREALLOC_BYTES: u64 = 16 << 20;
 /// Ring memory of one shard, at most.
@@ -498,8 +502,6 @@ pub const SEND_STALL: Duration = Duration::from_secs(300);
 pub const LINGER: Duration = Duration::from_secs(2);
 /// How often a server that drains looks whether it has.
 pub const DRAIN_LOOK: Duration = Duration::from_millis(5);
-/// A `block` subscriber that has come back is given the next piece of what it missed after so long.
-pub const RESUME_PACE: Duration = Duration::from_millis(10);
 /// How long a browser waits before it comes back, at least; with up to as much again on top.
 pub const RETRY: Duration = Duration::from_millis(500);
 

@@ -9,7 +9,7 @@ use streamdoor::door::{Door, DoorError, NamedReader, ReadOptions, Reader};
 use streamdoor::engine::{End, Hold, Terms};
 use streamdoor::limits;
 use streamdoor::reactor::Clock;
-use streamdoor::shard::{Delivery, Names};
+use streamdoor::shard::{Agreed, Delivery, Names};
 use streamdoor::tool::AGENT;
 use streamdoor::trace::Histogram;
 
@@ -280,7 +280,8 @@ struct Taker {
 impl Taker {
     fn begin(&mut self, tool: &str, subscriber: SubscriberId, terms: &Terms, from_seq: u64) {
         let Taker { sink, names, .. } = self;
-        names.write_started(tool, subscriber, terms, from_seq, |event| {
+        let agreed = Agreed { subscriber, terms: *terms, from_seq, replay: None };
+        names.write_started(tool, agreed, |event| {
             sink.take(event, false, Instant::ZERO);
         });
     }

@@ -5,7 +5,7 @@ use std::io;
 
 use streamdoor::base::Instant;
 use streamdoor::engine::End;
-use streamdoor::shard::{Delivery, Names, Subscriber};
+use streamdoor::shard::{Agreed, Delivery, Names, Subscriber};
 
 use super::progress::Meter;
 use super::session::{Canceller, Watcher};
@@ -47,7 +47,8 @@ impl Watcher for Writer {
     fn attached(&mut self, subscriber: &Subscriber) {
         let (id, terms) = (subscriber.id(), subscriber.terms());
         // The tool waits for its subscribers: the first chunk is 1.
-        self.names.write_started(&self.tool, id, &terms, 1, |event| {
+        let agreed = Agreed { subscriber: id, terms, from_seq: 1, replay: None };
+        self.names.write_started(&self.tool, agreed, |event| {
             self.sink.take(event, false, Instant::ZERO);
         });
         self.stop_on_error();

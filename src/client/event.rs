@@ -7,6 +7,7 @@ use crate::base::{ExecutionId, ProgressToken};
 use crate::engine::{
     DetachReason, End, EndState, Exit, Gap, GapReason, Kind, LagLimit, Outcome, Policy, Totals,
 };
+use crate::wire::events::Replay;
 
 /// Something that a subscriber is told.
 #[derive(Clone, Debug, PartialEq)]
@@ -42,6 +43,8 @@ pub struct Started {
     pub limit: LagLimit,
     /// The first chunk that it will be given or told of.
     pub from_seq: u64,
+    /// What the server keeps for it in case its connection breaks.
+    pub replay: Option<Replay>,
 }
 
 /// A piece of a result.
@@ -147,6 +150,20 @@ fn started(execution: ExecutionId, fields: &mut Fields) -> Result<Started, Clien
         policy: fields.parsed("policy")?,
         limit: limit(fields.object("limits")?)?,
         from_seq: seq(fields, "from_seq")?,
+        replay: fields.object_if("replay")?.map(replay).transpose()?,
+    })
+}
+
+fn replay(mut fields: Fields) -> Result<Replay, ClientError> {
+    let of = fields.text("of")?;
+    let Some(of) = Replay::OF.iter().position(|word| *word == of) else {
+        return Err(fields.wrong("of", "`sent` or `unacknowledged`"));
+    };
+    Ok(Replay {
+        chunks: fields.small("chunks")?,
+        bytes: fields.small("bytes")?,
+        until_acknowledged: of == 1,
+        grace_ms: fields.number("grace_ms")?,
     })
 }
 

@@ -61,13 +61,24 @@ fn everything_else_comes_through() {
     let execution = &id().to_string();
     let (subscriber, tool, policy) = ("s1.2", "t\n\u{2028}", "drop_oldest");
     let limits = events::Limits { chunks: 10, bytes: None };
-    let started =
-        events::Started { execution, subscriber, tool, token: None, policy, limits, from_seq: 4 };
+    let kept = events::Replay { chunks: 3, bytes: 99, until_acknowledged: true, grace_ms: 10_000 };
+    let replay = Some(kept);
+    let started = events::Started {
+        execution,
+        subscriber,
+        tool,
+        token: None,
+        policy,
+        limits,
+        from_seq: 4,
+        replay,
+    };
     let Event::Started(read_started) = read(events::Event::Started(started)) else { panic!() };
     assert_eq!((read_started.execution, read_started.tool.as_str()), (id(), tool));
     assert_eq!(read_started.policy, Policy::DropOldest);
     assert_eq!(read_started.limit, LagLimit { chunks: 10, bytes: u64::MAX });
     assert_eq!((read_started.subscriber.as_str(), read_started.from_seq), (subscriber, 4));
+    assert_eq!(read_started.replay, replay);
 
     for reason in [GapReason::Lag, GapReason::Conflated, GapReason::Overtaken, GapReason::Late] {
         let gap = Gap { from_seq: 2, to_seq: 5, chunk_count: 4, byte_count: 0, reason };

@@ -18,6 +18,7 @@ fn started(from_seq: u64) -> Started {
         policy: Policy::Drop,
         limit: LagLimit { chunks: 10, bytes: u64::MAX },
         from_seq,
+        replay: None,
     }
 }
 

@@ -18,6 +18,7 @@ impl Event {
                 policy: started.policy.name(),
                 limits: of_limit(started.limit),
                 from_seq: started.from_seq,
+                replay: started.replay,
             }),
             Event::Chunk(chunk) => events::Event::Chunk(events::Chunk {
                 execution,

@@ -83,7 +83,9 @@ impl NamedReader {
         let anchor = reader.anchor();
         let shared = Shared { id: execution, reader, control, page, anchor };
         let link = ByName { shared, view, flaw: Cell::new(None) };
-        let subscribed = Subscribed { subscriber, execution: execution.slot, terms, cursor };
+        let replay = None; // What a reader of shared memory was given is not lost.
+        let subscribed =
+            Subscribed { subscriber, execution: execution.slot, terms, cursor, replay };
         let mut subscriber = Subscriber::of_link(link, &subscribed, None, Clock::now());
         subscriber.headers_only(options.headers_only);
         Ok(NamedReader { subscriber })

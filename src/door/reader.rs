@@ -53,7 +53,8 @@ impl Reader {
         let anchor = ClockAnchor { wall_us, mono_ns };
         let shared = Shared { id, reader, control, page, anchor };
         let link = Far { shared, desk, line, flaw: Cell::new(None) };
-        let subscribed = Subscribed { subscriber, execution: id.slot, terms, cursor };
+        let replay = None; // What a reader of shared memory was given is not lost.
+        let subscribed = Subscribed { subscriber, execution: id.slot, terms, cursor, replay };
         let now = Clock::now();
         let mut subscriber = Subscriber::of_link(link, &subscribed, None, now);
         subscriber.headers_only(options.headers_only);

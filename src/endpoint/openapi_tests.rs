@@ -227,6 +227,12 @@ mod checked {
                 policy: "block",
                 limits: events::Limits { chunks: 1, bytes: Some(2) },
                 from_seq: 1,
+                replay: Some(events::Replay {
+                    chunks: 1,
+                    bytes: 2,
+                    until_acknowledged: true,
+                    grace_ms: 3,
+                }),
             }),
             events::Event::Chunk(events::Chunk {
                 execution,

@@ -6,6 +6,7 @@ use serde_json::{Map, Value, json};
 use crate::endpoint::fields::{POLICIES, Shape, object_schema};
 use crate::endpoint::mcp::MESSAGE;
 use crate::engine::Kind;
+use crate::wire::events;
 
 /// All of them, by name.
 pub(super) fn all() -> Map<String, Value> {
@@ -419,6 +420,12 @@ fn event() -> Value {
         ("limits", bounds()),
         ("from_seq", count()),
     ];
+    let replay = [
+        ("chunks", count()),
+        ("bytes", count()),
+        ("of", choice(&events::Replay::OF)),
+        ("grace_ms", count()),
+    ];
     let chunk = [
         ("seq", count()),
         ("kind", choice(&kinds)),
@@ -452,7 +459,7 @@ fn event() -> Value {
     let mut of_progress = progress_fields();
     of_progress.push(("token", token()));
     json!({"oneOf": [
-        named("started", &started, &[("token", token())]),
+        named("started", &started, &[("token", token()), ("replay", object(&replay, &[]))]),
         named("chunk", &chunk, &[("total_chunks", count()), ("key", count())]),
         part(),
         named("gap", &gap, &[]),

@@ -8,6 +8,7 @@ use crate::engine::exit::Exit;
 use crate::engine::gate::Gate;
 use crate::engine::policy::{Cursor, Terms};
 use crate::engine::progress::Progress;
+use crate::engine::reserve::Replay;
 use crate::engine::status::Status;
 
 /// A wish of the engine, to be carried out by the shard in order.
@@ -95,6 +96,8 @@ pub struct Subscribed {
     pub terms: Terms,
     /// Where it begins.
     pub cursor: Cursor,
+    /// What is kept for it, if it is one that replays.
+    pub replay: Option<Replay>,
 }
 
 /// Where an execution is in its life.

@@ -11,7 +11,7 @@ use crate::engine::execution::Execution;
 use crate::engine::policy::{Cursor, LagLimit, Log, Policy, Terms, totals_before};
 use crate::engine::subscriber::{Connection, Detail, Local, Remote};
 use crate::engine::timers::Timer;
-use crate::engine::{Engine, Kinds, Seat, Totals};
+use crate::engine::{Engine, Kinds, Replay, Seat, Totals};
 use crate::limits;
 
 impl Engine {
@@ -53,6 +53,9 @@ impl Engine {
         }
         let terms = terms(execution, spec)?;
         let cursor = first_cursor(execution, spec)?;
+        let ring = execution.ring_facts();
+        let replays = spec.replays && spec.policy == Policy::Block;
+        let replay = replays.then(|| Replay::of(ring, spec.ack_window));
         let seat = Seat { execution: id.slot, place: spec.place, at: there as u32 };
         let Ok(seat) = self.seats.insert(seat) else {
             return Err(SubscribeError::TooMany { subscribers_max: self.limits.subscribers_max });
@@ -65,15 +68,12 @@ impl Engine {
                 e.remotes.push(Remote::new(subscriber, spec, terms, cursor.next_seq, now));
             }
             Place::Local => {
-                let acked_until_seq = match spec.ack_window {
-                    Some(window) => cursor.next_seq + u64::from(window),
-                    None => u64::MAX,
-                };
                 let detail = Box::new(Detail {
                     start: cursor.seen,
                     missed: Totals::ZERO,
                     since: now,
                     ack_window: spec.ack_window,
+                    window: None,
                     acked_seq: cursor.next_seq - 1,
                     told_seq: cursor.next_seq - 1,
                     coalesce: spec.coalesce,
@@ -90,27 +90,26 @@ impl Engine {
                     connection: Connection::Up,
                     fresh: true,
                     flush: false,
-                    replays: spec.replays && spec.policy == Policy::Block,
+                    replays,
                     gone: false,
                     progress_told: 0,
-                    acked_until_seq,
+                    acked_until_seq: u64::MAX,
                     detail,
                 };
-                local.set_plain();
+                local.set_window(ring);
                 if !terms.kinds.is_all() {
                     e.log.keep_kind_totals();
                 }
                 e.locals.push(local);
             }
         }
-        Ok(Subscribed { subscriber, execution: id.slot, terms, cursor })
+        Ok(Subscribed { subscriber, execution: id.slot, terms, cursor, replay })
     }
 
     /// What follows from one more subscriber being there.
     fn attached(&mut self, execution: Handle) {
         let e = self.executions.get_mut(execution).expect("it was just subscribed to");
-        e.trip_seq = e.next_trip_seq();
-        e.burst_chunks = e.smallest_burst();
+        e.audience_changed();
         let hold = e.timers.hold.take();
         self.disarm(hold);
         if !planted(Planted::LateJoinerNotGated) {
@@ -236,8 +235,7 @@ impl Engine {
             let seat = self.seats.get_mut(local.id.0).expect("a living subscriber");
             seat.at = at as u32;
         }
-        e.trip_seq = e.next_trip_seq();
-        e.burst_chunks = e.smallest_burst();
+        e.audience_changed();
     }
 
     pub(super) fn acknowledge(&mut self, subscriber: SubscriberId, seq: u64) {
@@ -300,10 +298,13 @@ impl Engine {
                 local.set_plain();
                 let timer = local.detail.grace_timer.take();
                 let (terms, cursor) = (local.terms, local.cursor);
+                let (replays, ack_window) = (local.replays, local.detail.ack_window);
                 self.disarm(timer);
                 let execution = self.seats.get(subscriber.0).expect("it was found").execution;
                 self.mark_dirty(execution);
-                Ok(Subscribed { subscriber, execution, terms, cursor })
+                let e = self.executions.get(execution).expect("a seat's execution lives");
+                let replay = replays.then(|| Replay::of(e.ring_facts(), ack_window));
+                Ok(Subscribed { subscriber, execution, terms, cursor, replay })
             }
         };
         self.reply(Reply::Reattached(result));

@@ -17,8 +17,8 @@ use crate::engine::locals::Locals;
 use crate::engine::log::ChunkLog;
 use crate::engine::policy::{Log, Policy};
 use crate::engine::progress::Tracker;
-use crate::engine::reserve::Reserve;
-use crate::engine::subscriber::Remote;
+use crate::engine::reserve::{Replay, Reserve};
+use crate::engine::subscriber::{Local, Remote};
 use crate::engine::wheel::TimerId;
 use crate::limits;
 
@@ -251,8 +251,18 @@ impl Execution {
         locals.chain(remotes).min()
     }
 
+    /// Computes again what depends on who follows, and in which ring.
+    pub fn audience_changed(&mut self) {
+        self.trip_seq = self.next_trip_seq();
+        self.burst_chunks = self.smallest_burst();
+        let ring = self.ring_facts();
+        let replays = |local: &Local| local.replays && local.detail.ack_window.is_none();
+        let is_bounded = self.locals.positions().any(|(local, _)| replays(local));
+        self.log.bound_deliveries(is_bounded.then(|| Replay::of(ring, None).delivery()));
+    }
+
     /// See [`crate::engine::Engine::burst_chunks`].
-    pub fn smallest_burst(&self) -> u32 {
+    fn smallest_burst(&self) -> u32 {
         let bursts = self.locals.positions().map(|(local, _)| local.burst_chunks());
         bursts.min().unwrap_or(u32::MAX).min(limits::BURST_CHUNKS_MAX)
     }

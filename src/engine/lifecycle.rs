@@ -125,10 +125,9 @@ impl Engine {
         for local in e.locals.apart() {
             // The ring may be smaller than expected where memory is short.
             local.terms.limit.chunks = local.terms.limit.chunks.min(ring.chunks_max);
-            local.set_plain();
+            local.set_window(ring);
         }
-        e.trip_seq = e.next_trip_seq();
-        e.burst_chunks = e.smallest_burst();
+        e.audience_changed();
         e.reserve = Reserve::of(ring);
         e.gate = e.move_reserve();
         let gate = e.gate;

@@ -30,7 +30,12 @@ pub struct ChunkLog {
     alike_from: u64,
     /// Kept only since somebody filters by kind: see [`ChunkLog::keep_kind_totals`].
     through_head: Option<Box<KindTotals>>,
+    /// The number of chunks of one delivery, and of payload bytes behind its first chunk, at most.
+    delivery_max: (u64, u64),
 }
+
+/// The largest delivery that a subscriber is given, where none asks for smaller ones.
+const DELIVERY_MAX: (u64, u64) = (limits::DELIVERY_CHUNKS_MAX as u64, limits::DELIVERY_BYTES_MAX);
 
 impl ChunkLog {
     /// An empty log of a ring with `slot_count` descriptors, a power of two.
@@ -46,6 +51,7 @@ impl ChunkLog {
             alike: Kind::default(),
             alike_from: 1,
             through_head: None,
+            delivery_max: DELIVERY_MAX,
         }
     }
 
@@ -131,23 +137,39 @@ impl ChunkLog {
         }
     }
 
+    /// An upper bound of what these chunks take in the ring's payload area.
+    pub fn ring_bytes_max(&self, seqs: std::ops::Range<u64>) -> u64 {
+        let count = seqs.end - seqs.start;
+        let bytes = self.bytes_before(seqs.end) - self.bytes_before(seqs.start);
+        bytes + count * (limits::CHUNK_ALIGN_BYTES - 1)
+    }
+
     /// Where one stands that was given everything before `seq`, the last of which is held.
     #[inline]
     pub fn cursor_before(&self, seq: u64) -> Cursor {
         Cursor::new(seq, Totals { chunks: seq - 1, bytes: self.bytes_before(seq) })
     }
 
+    /// Bounds deliveries: by this number of chunks and of payload bytes behind the first chunk, or
+    /// by [`limits::DELIVERY_CHUNKS_MAX`] and [`limits::DELIVERY_BYTES_MAX`] if these are smaller.
+    pub fn bound_deliveries(&mut self, bound: Option<(u64, u64)>) {
+        let (chunks, bytes) = bound.unwrap_or(DELIVERY_MAX);
+        assert!(chunks > 0);
+        self.delivery_max = (chunks.min(DELIVERY_MAX.0), bytes.min(DELIVERY_MAX.1));
+    }
+
     /// One past the last chunk that can be given at once together with chunk `from_seq`, which is
-    /// held: see [`limits::DELIVERY_CHUNKS_MAX`] and [`limits::DELIVERY_BYTES_MAX`].
+    /// held: see [`ChunkLog::bound_deliveries`].
     #[inline]
     pub fn delivery_end(&self, from_seq: u64) -> u64 {
         if from_seq == self.head_seq { from_seq + 1 } else { self.delivery_end_of_many(from_seq) }
     }
 
     fn delivery_end_of_many(&self, from_seq: u64) -> u64 {
+        let (chunks_max, bytes_max) = self.delivery_max;
         let through_first = self.meta(from_seq).total_bytes;
-        let fits = |seq| self.meta(seq).total_bytes - through_first <= limits::DELIVERY_BYTES_MAX;
-        let last_seq = self.head_seq.min(from_seq + u64::from(limits::DELIVERY_CHUNKS_MAX) - 1);
+        let fits = |seq| self.meta(seq).total_bytes - through_first <= bytes_max;
+        let last_seq = self.head_seq.min(from_seq + chunks_max - 1);
         if fits(last_seq) {
             return last_seq + 1;
         }

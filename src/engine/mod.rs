@@ -70,6 +70,7 @@ pub use exit::Exit;
 pub use gate::Gate;
 pub use policy::{Cursor, LagLimit, Log, Owed, Policy, Terms, UnknownPolicy};
 pub use progress::{Measure, Progress, ProgressReport, ProgressSource};
+pub use reserve::Replay;
 pub use status::{Status, SubscriberStatus};
 
 use crate::base::{Handle, Instant, Pool, SubscriberId};

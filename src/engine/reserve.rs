@@ -1,8 +1,13 @@
-//! What is kept for readers that may come back: the newest chunks before where they stand.
+//! The chunks that are kept for readers that may come back: the newest before their cursor.
 //!
-//! What was given to a connection last may be lost on its way when it breaks. So the gate of a
-//! subscriber that replays trails its cursor: by half of the ring's slots and half of its payload
+//! A connection that breaks may lose the chunks that were sent on it last. The gate of a subscriber
+//! that replays therefore trails its cursor: by half of the ring's slots and half of its payload
 //! area at most, so that the producer can always go on when everybody has read everything.
+//!
+//! The other half of the promise is a bound on what is sent ([`Replay`]). With acknowledgements the
+//! engine gives no chunk that the reserve could not keep together with all unacknowledged ones.
+//! Without them the engine gives small deliveries, and the transport bounds what it has taken and
+//! not handed over.
 //!
 //! Invariants:
 //! - V1: what is reserved before a cursor only ever begins later as the cursor moves on.
@@ -15,6 +20,34 @@ use crate::engine::log::ChunkLog;
 use crate::engine::policy::Log;
 use crate::limits;
 
+/// The promise to a `block` subscriber that may come back: chunks that are kept for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Replay {
+    /// Number of chunks that are kept at most.
+    pub chunks: u32,
+    /// Number of bytes in the ring that they take at most. A single chunk is always kept.
+    pub bytes: u32,
+    /// True if these are the chunks that the client has not acknowledged, and no more than these
+    /// are sent ahead. False if these are the newest ones that were sent.
+    pub until_acknowledged: bool,
+}
+
+impl Replay {
+    /// The promise in a ring like this, to a subscriber with this window of acknowledgements.
+    pub(super) fn of(ring: RingFacts, ack_window: Option<u32>) -> Replay {
+        let Reserve { chunks_max, bytes_max, .. } = Reserve::of(ring);
+        let chunks = ack_window.unwrap_or(u32::MAX).min(chunks_max as u32).max(1);
+        Replay { chunks, bytes: bytes_max as u32, until_acknowledged: ack_window.is_some() }
+    }
+
+    /// The number of chunks and of payload bytes of one delivery to a subscriber that acknowledges
+    /// nothing. Its transport holds about twice as much, and the rest is for the buffers of the
+    /// client's kernel: it confirms bytes that the client has not read.
+    pub fn delivery(self) -> (u64, u64) {
+        (u64::from(self.chunks / 32).max(1), u64::from(self.bytes / 32))
+    }
+}
+
 /// The chunks from `from_seq` to before `next_seq`. Moves on in O(1) per chunk.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Reserve {
@@ -26,7 +59,8 @@ pub(super) struct Reserve {
     bytes_max: u64,
 }
 
-fn padded(length: u32) -> u64 {
+/// The bytes that a chunk takes in the payload area.
+pub(super) fn padded(length: u32) -> u64 {
     u64::from(length).next_multiple_of(limits::CHUNK_ALIGN_BYTES)
 }
 

@@ -8,10 +8,11 @@ use crate::base::planted::{Planted, planted};
 use crate::base::{Instant, SubscriberId};
 use crate::engine::action::{DetachReason, End, EndState, Outcome};
 use crate::engine::chunk::{Gap, GapReason, Totals};
-use crate::engine::event::{Coalesce, SubscribeSpec};
+use crate::engine::event::{Coalesce, RingFacts, SubscribeSpec};
 use crate::engine::exit::Exit;
 use crate::engine::log::ChunkLog;
 use crate::engine::policy::{Cursor, Log, Owed, Policy, Terms, lag, owed};
+use crate::engine::reserve::Replay;
 use crate::engine::wheel::TimerId;
 
 /// A subscriber of the engine's own thread.
@@ -48,7 +49,10 @@ pub(super) struct Detail {
     pub start: Totals,
     pub missed: Totals,
     pub since: Instant,
+    /// The window of acknowledgements that it asked for, in chunks.
     pub ack_window: Option<u32>,
+    /// The window that it has: smaller where the ring has to keep what is in it.
+    pub window: Option<Window>,
     /// It has dealt with everything through this chunk.
     pub acked_seq: u64,
     /// The last chunk of its kinds that it was given or told of in a gap.
@@ -56,6 +60,26 @@ pub(super) struct Detail {
     pub coalesce: Option<Coalesce>,
     pub coalesce_timer: Option<TimerId>,
     pub grace_timer: Option<TimerId>,
+}
+
+/// The chunks that a subscriber may be given and has not acknowledged, at most. The first one is
+/// always within the window.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Window {
+    pub chunks: u32,
+    /// In the payload area of the ring, `u64::MAX` where the ring need not keep them.
+    pub bytes: u64,
+}
+
+impl Window {
+    /// As it is asked for, within what the ring can keep.
+    pub fn of(ack_window: Option<u32>, replay: Option<Replay>) -> Option<Window> {
+        let chunks = ack_window?;
+        Some(match replay {
+            Some(Replay { chunks, bytes, .. }) => Window { chunks, bytes: bytes.into() },
+            None => Window { chunks, bytes: u64::MAX },
+        })
+    }
 }
 
 /// Can it be reached?
@@ -173,17 +197,26 @@ impl Local {
     /// be acknowledged, and the others pass.
     fn reach_of_window(&mut self, until_seq: u64, log: &ChunkLog) -> u64 {
         let from_seq = self.cursor.next_seq;
-        let Detail { ack_window, acked_seq, told_seq, .. } = *self.detail;
-        let window = u64::from(ack_window.expect("there is a bound"));
+        let Detail { window, acked_seq, told_seq, .. } = *self.detail;
+        let Window { chunks, bytes } = window.expect("there is a bound");
         let next_wanted = |seq: u64| {
             let wanted = |&seq: &u64| self.terms.kinds.contains(log.meta(seq).kind);
             (seq..until_seq).find(wanted).unwrap_or(until_seq)
         };
+        let mut first_seq = acked_seq + 1;
         if told_seq <= acked_seq {
-            let bound_seq = next_wanted(from_seq) + window;
+            first_seq = next_wanted(from_seq);
+            let bound_seq = first_seq + u64::from(chunks);
             self.acked_until_seq = self.acked_until_seq.max(bound_seq);
         }
-        next_wanted(self.acked_until_seq.max(from_seq).min(until_seq))
+        let mut reach_seq = self.acked_until_seq.max(from_seq).min(until_seq);
+        if bytes != u64::MAX {
+            // What is under way is kept whole: behind its first chunk only as much as that allows.
+            let fits =
+                |&seq: &u64| seq <= first_seq || log.ring_bytes_max(first_seq..seq + 1) <= bytes;
+            reach_seq = (from_seq..reach_seq).find(|seq| !fits(seq)).unwrap_or(reach_seq);
+        }
+        next_wanted(reach_seq)
     }
 
     /// How far its demand takes it, at most to `until_seq`, and how many chunks of its kinds that
@@ -264,7 +297,7 @@ impl Local {
     /// With acknowledgements: the first chunk that it may still come back for; else the first of
     /// all.
     pub fn unacked_seq(&self) -> u64 {
-        match self.detail.ack_window {
+        match self.detail.window {
             Some(_) => self.detail.acked_seq + 1,
             None => 1,
         }
@@ -312,11 +345,23 @@ impl Local {
         End { exit, ..self.end(EndState::Ended(outcome), now) }
     }
 
+    /// Takes the window that this ring can keep, if it acknowledges.
+    pub fn set_window(&mut self, ring: RingFacts) {
+        let ack_window = self.detail.ack_window;
+        let replay = self.replays.then(|| Replay::of(ring, ack_window));
+        self.detail.window = Window::of(ack_window, replay);
+        self.acked_until_seq = match self.detail.window {
+            Some(window) => self.detail.acked_seq + 1 + u64::from(window.chunks),
+            None => u64::MAX,
+        };
+        self.set_plain();
+    }
+
     /// How far it may be given chunks, after it has acknowledged those through `seq`.
     pub fn acknowledge(&mut self, seq: u64) {
-        if let Some(window) = self.detail.ack_window {
+        if let Some(window) = self.detail.window {
             self.detail.acked_seq = self.detail.acked_seq.max(seq);
-            let until_seq = seq + 1 + u64::from(window);
+            let until_seq = seq + 1 + u64::from(window.chunks);
             self.acked_until_seq = self.acked_until_seq.max(until_seq);
         }
     }

@@ -2,7 +2,8 @@
 
 use super::{Chunk, Delivery, Reported};
 use crate::base::{ExecutionId, ProgressToken, SubscriberId};
-use crate::engine::{End, EndState, Exit, Gap, LagLimit, Terms};
+use crate::engine::{End, EndState, Exit, Gap, LagLimit, Replay, Terms};
+use crate::limits;
 use crate::tool::ToolSpec;
 use crate::wire::events::{self, Event};
 
@@ -15,6 +16,19 @@ pub struct Names {
     pub token: Option<String>,
     /// It is an agent's run: its chunks are parts.
     pub has_parts: bool,
+}
+
+/// What was agreed with a subscriber, for its first event.
+#[derive(Clone, Copy, Debug)]
+pub struct Agreed {
+    /// Its name.
+    pub subscriber: SubscriberId,
+    /// Its policy, limit and kinds.
+    pub terms: Terms,
+    /// The first chunk that it will be given or told of.
+    pub from_seq: u64,
+    /// What is kept for it in case its connection breaks.
+    pub replay: Option<Replay>,
 }
 
 impl Names {
@@ -40,14 +54,8 @@ impl Names {
     }
 
     /// The first event, what was agreed with a subscriber, is given to `write`.
-    pub fn write_started(
-        &self,
-        tool: &str,
-        subscriber: SubscriberId,
-        terms: &Terms,
-        from_seq: u64,
-        write: impl FnOnce(&Event<'_>),
-    ) {
+    pub fn write_started(&self, tool: &str, agreed: Agreed, write: impl FnOnce(&Event<'_>)) {
+        let Agreed { subscriber, terms, from_seq, replay } = agreed;
         let started = events::Started {
             execution: &self.execution,
             subscriber: &subscriber.to_string(),
@@ -56,6 +64,12 @@ impl Names {
             policy: terms.policy.name(),
             limits: of_limit(terms.limit),
             from_seq,
+            replay: replay.map(|replay| events::Replay {
+                chunks: replay.chunks,
+                bytes: replay.bytes,
+                until_acknowledged: replay.until_acknowledged,
+                grace_ms: limits::RECONNECT_GRACE.as_millis() as u64,
+            }),
         };
         write(&Event::Started(started));
     }

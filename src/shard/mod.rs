@@ -80,7 +80,7 @@ pub use conversations::Conversations;
 pub use delivery::{Chunk, Delivery, Ended, Reported, outcome_of};
 #[cfg(feature = "server")]
 pub use door::{Doors, NamedDoors};
-pub use events::Names;
+pub use events::{Agreed, Names};
 pub use feed::PublishError;
 pub use handle::{CallError, HandleError, ShardHandle, ShardThread};
 pub use log::Log;

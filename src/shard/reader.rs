@@ -31,7 +31,7 @@ use crate::base::planted::{Planted, planted};
 use crate::base::{Instant, SubscriberId};
 use crate::engine::policy::{Cursor, Policy, Terms};
 use crate::engine::{
-    DetachReason, End, EndState, Gap, Kind, Outcome, Progress, Subscribed, Totals,
+    DetachReason, End, EndState, Gap, Kind, Outcome, Progress, Replay, Subscribed, Totals,
 };
 use crate::limits;
 use crate::memory::atomic::spin_hint;
@@ -76,6 +76,7 @@ pub struct Subscriber<L: Link = Near> {
     /// Under `block` everything is owed: no look at the policy.
     is_plain: bool,
     window: Option<Window>,
+    replay: Option<Replay>,
     /// The time, where it is not the clock's but a shard's: for its last word.
     now: Option<Instant>,
     /// What it says when it goes.
@@ -144,7 +145,9 @@ impl<L: Link> Subscriber<L> {
             reports_seen: u64::MAX,
             ended: false,
             is_plain: subscribed.terms.policy == Policy::Block && ack_window.is_none(),
-            window: ack_window.map(|count| Window::new(count, subscribed.cursor.next_seq)),
+            window: ack_window
+                .map(|count| Window::new(count, subscribed.replay, subscribed.cursor.next_seq)),
+            replay: subscribed.replay,
             now: None,
             leaves: Left::Done,
             buffer: vec![0; buffer_bytes].into_boxed_slice(),
@@ -469,7 +472,12 @@ impl<L: Link> Subscriber<L> {
         if let (Next::Chunk(descriptor), Some(mut window)) = (&next, self.window)
             && self.is_wanted(descriptor)
         {
-            let is_admitted = window.admits(descriptor.seq, self.link.acked_seq());
+            let is_admitted = window.admits(descriptor.into(), self.link.acked_seq(), |seq| {
+                match self.link.shared().reader.poll(seq) {
+                    Poll::Ready(descriptor) => Some((&descriptor).into()),
+                    _ => None,
+                }
+            });
             self.window = Some(window);
             if !is_admitted {
                 self.granted_seq = 0; // What is owed is another question when it goes on.

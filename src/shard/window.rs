@@ -1,15 +1,40 @@
-//! Acknowledgements of a subscriber on another thread: how far it may be given chunks before its
-//! client has dealt with some. As the engine has it for subscribers of its own thread; chunks that
-//! it does not want pass.
+//! The window of acknowledgements of a subscriber on another thread: how far it may be given chunks
+//! before its client has dealt with some. The engine has the same for subscribers of its own
+//! thread. Chunks of kinds that the subscriber does not want pass.
+
+use crate::engine::Replay;
+use crate::limits;
+use crate::memory::Descriptor;
+
+/// A chunk's place in the endless stream of payload areas. Another process may have written it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    seq: u64,
+    from: u64,
+    until: u64,
+}
+
+impl From<&Descriptor> for Place {
+    fn from(chunk: &Descriptor) -> Place {
+        let bytes = u64::from(chunk.length).next_multiple_of(limits::CHUNK_ALIGN_BYTES);
+        let until = chunk.position.saturating_add(bytes);
+        Place { seq: chunk.seq, from: chunk.position, until }
+    }
+}
 
 /// See the module's text.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Window {
     chunk_count: u64,
+    /// What the chunks in it take in the ring at most; `u64::MAX` where the ring need not keep them.
+    bytes_max: u64,
     /// One past the last chunk that it may be given.
     until_seq: u64,
     /// The last chunk that its client has dealt with.
     acked_seq: u64,
+    /// The first chunk that was not dealt with, and where its payload begins.
+    first_seq: u64,
+    from: u64,
     /// The last chunk that it was given, or told of in a gap.
     told_seq: u64,
     /// The chunk that waits for an acknowledgement; 0: none does.
@@ -17,28 +42,56 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// Of so many chunks, for one that begins with `next_seq`.
-    pub fn new(chunk_count: u32, next_seq: u64) -> Window {
-        let chunk_count = u64::from(chunk_count);
+    /// A window of so many chunks, for a subscriber that begins with `next_seq`. It is smaller if
+    /// the ring could not keep what is in it.
+    pub fn new(chunk_count: u32, replay: Option<Replay>, next_seq: u64) -> Window {
+        let chunk_count = u64::from(replay.map_or(chunk_count, |replay| replay.chunks));
         let before = next_seq - 1;
-        let until_seq = next_seq + chunk_count;
-        Window { chunk_count, until_seq, acked_seq: before, told_seq: before, held_seq: 0 }
+        Window {
+            chunk_count,
+            bytes_max: replay.map_or(u64::MAX, |replay| replay.bytes.into()),
+            until_seq: next_seq + chunk_count,
+            acked_seq: before,
+            first_seq: next_seq,
+            from: 0,
+            told_seq: before,
+            held_seq: 0,
+        }
     }
 
-    /// May it be given chunk `seq`, the next that it wants? `acked_seq` is the last chunk that was
-    /// acknowledged, as far as is known.
-    pub fn admits(&mut self, seq: u64, acked_seq: u64) -> bool {
+    /// True if it may be given `chunk`, the next that it wants. `acked_seq` is the last chunk that
+    /// was acknowledged, as far as is known. `look` finds a chunk that the ring still holds.
+    pub fn admits(
+        &mut self,
+        chunk: Place,
+        acked_seq: u64,
+        look: impl FnOnce(u64) -> Option<Place>,
+    ) -> bool {
+        let seq = chunk.seq;
         if acked_seq > self.acked_seq {
             self.acked_seq = acked_seq;
             self.until_seq = self.until_seq.max(acked_seq + 1 + self.chunk_count);
+            // The gate keeps it, because it is not acknowledged. A ring that another process
+            // writes may not, and then the window stays where it was.
+            if self.told_seq > acked_seq
+                && let Some(first) = look(acked_seq + 1)
+            {
+                (self.first_seq, self.from) = (first.seq, first.from);
+            }
         }
         if self.told_seq <= self.acked_seq {
             // Nothing is to be acknowledged: the window begins here.
             self.until_seq = self.until_seq.max(seq + self.chunk_count);
+            (self.first_seq, self.from) = (seq, chunk.from);
         }
-        let is_admitted = seq < self.until_seq;
+        let is_admitted = seq < self.until_seq && self.keeps(chunk);
         self.held_seq = if is_admitted { 0 } else { seq };
         is_admitted
+    }
+
+    /// True if the ring keeps `chunk` together with all before it that are under way.
+    fn keeps(&self, chunk: Place) -> bool {
+        chunk.seq == self.first_seq || chunk.until.saturating_sub(self.from) <= self.bytes_max
     }
 
     /// It was given this chunk, or told of it as the last one of a gap.
@@ -46,7 +99,7 @@ impl Window {
         self.told_seq = seq;
     }
 
-    /// Does chunk `seq` wait for an acknowledgement?
+    /// True if chunk `seq` waits for an acknowledgement.
     pub fn holds(&self, seq: u64) -> bool {
         self.held_seq == seq
     }
@@ -56,31 +109,57 @@ impl Window {
 mod tests {
     use super::*;
 
+    /// Chunk `seq` of a log in which each has so many bytes.
+    fn chunk(seq: u64, bytes: u64) -> Place {
+        Place { seq, from: (seq - 1) * bytes, until: seq * bytes }
+    }
+
+    fn admits(window: &mut Window, seq: u64, acked_seq: u64) -> bool {
+        window.admits(chunk(seq, 100), acked_seq, |seq| Some(chunk(seq, 100)))
+    }
+
     #[test]
     fn it_moves_with_what_is_acknowledged() {
-        let mut window = Window::new(2, 5);
+        let mut window = Window::new(2, None, 5);
         for seq in [5, 6] {
-            assert!(window.admits(seq, 0));
+            assert!(admits(&mut window, seq, 0));
             window.tell(seq);
         }
-        assert!(!window.admits(7, 0) && window.holds(7) && !window.holds(6));
-        assert!(window.admits(7, 5) && !window.holds(7));
+        assert!(!admits(&mut window, 7, 0) && window.holds(7) && !window.holds(6));
+        assert!(admits(&mut window, 7, 5) && !window.holds(7));
         window.tell(7);
-        assert!(!window.admits(8, 5));
-        assert!(!window.admits(8, 4)); // What was known stays known.
-        assert!(window.admits(8, 7));
+        assert!(!admits(&mut window, 8, 5));
+        assert!(!admits(&mut window, 8, 4)); // What was known stays known.
+        assert!(admits(&mut window, 8, 7));
     }
 
     #[test]
     fn while_nothing_is_to_be_acknowledged_it_begins_at_what_is_wanted() {
-        let mut window = Window::new(2, 1);
-        assert!(window.admits(90, 0)); // The chunks before were of other kinds.
+        let mut window = Window::new(2, None, 1);
+        assert!(admits(&mut window, 90, 0)); // The chunks before were of other kinds.
         window.tell(90);
-        assert!(window.admits(91, 0));
+        assert!(admits(&mut window, 91, 0));
         window.tell(91);
-        assert!(!window.admits(92, 0) && window.admits(92, 90));
+        assert!(!admits(&mut window, 92, 0) && admits(&mut window, 92, 90));
         window.tell(99); // A gap.
-        assert!(!window.admits(100, 91));
-        assert!(window.admits(100, 99));
+        assert!(!admits(&mut window, 100, 91));
+        assert!(admits(&mut window, 100, 99));
+    }
+
+    #[test]
+    fn it_takes_no_more_bytes_than_the_ring_keeps_and_always_one_chunk() {
+        let replay = Replay { chunks: 8, bytes: 330, until_acknowledged: true };
+        let mut window = Window::new(50, Some(replay), 1);
+        for seq in 1..=3 {
+            assert!(admits(&mut window, seq, 0), "{seq}");
+            window.tell(seq);
+        }
+        assert!(!admits(&mut window, 4, 0) && window.holds(4)); // 400 bytes.
+        assert!(admits(&mut window, 4, 1));
+        window.tell(4);
+        assert!(!admits(&mut window, 5, 1));
+        let large = Place { until: 900, ..chunk(5, 100) };
+        assert!(!window.admits(large, 3, |seq| Some(chunk(seq, 100))));
+        assert!(window.admits(large, 4, |_| None)); // It is alone.
     }
 }

@@ -57,6 +57,28 @@ pub struct Started<'a> {
     pub limits: Limits,
     /// The first chunk that it will be given or told of.
     pub from_seq: u64,
+    /// What is kept for it in case its connection breaks; left out where nothing is.
+    pub replay: Option<Replay>,
+}
+
+/// The chunks that are kept for a subscriber whose connection may break. It loses nothing if no
+/// more than these were on their way to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Replay {
+    /// At most so many chunks.
+    pub chunks: u32,
+    /// At most so many bytes, with the padding of the ring; a single chunk in any case.
+    pub bytes: u32,
+    /// True if these are the chunks that the client has not acknowledged, and no more are sent
+    /// ahead: `"of":"unacknowledged"`. Else they are the newest that were sent: `"of":"sent"`.
+    pub until_acknowledged: bool,
+    /// How long the subscriber's place is kept after its connection broke, in milliseconds.
+    pub grace_ms: u64,
+}
+
+impl Replay {
+    /// The words for what is kept: if it is not until it is acknowledged, and if it is.
+    pub const OF: [&str; 2] = ["sent", "unacknowledged"];
 }
 
 /// How far a subscriber may lag.
@@ -263,6 +285,15 @@ impl Fields<'_> {
         self.number_if("bytes", started.limits.bytes);
         self.0.push(b'}');
         self.number("from_seq", started.from_seq);
+        if let Some(replay) = &started.replay {
+            self.name("replay");
+            self.0.extend_from_slice(b"{\"chunks\":");
+            json::write_u64(self.0, replay.chunks.into());
+            self.number("bytes", replay.bytes.into());
+            self.text("of", Replay::OF[usize::from(replay.until_acknowledged)]);
+            self.number("grace_ms", replay.grace_ms);
+            self.0.push(b'}');
+        }
     }
 
     fn chunk(&mut self, chunk: &Chunk<'_>) {

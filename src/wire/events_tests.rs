@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::base64::tests::decoded;
-use super::events::{Chunk, End, EndState, Event, Exit, Gap, Limits, Progress, Started};
+use super::events::{Chunk, End, EndState, Event, Exit, Gap, Limits, Progress, Replay, Started};
 use crate::base::Random;
 
 fn line(event: Event<'_>) -> String {
@@ -65,6 +65,7 @@ fn started_is_spelled_so() {
         policy: "block",
         limits: Limits { chunks: 10, bytes: Some(4_096) },
         from_seq: 1,
+        replay: None,
     };
     assert_eq!(
         line(Event::Started(started)),
@@ -76,6 +77,13 @@ fn started_is_spelled_so() {
     let limits = Limits { chunks: 10, bytes: None };
     let bare = line(Event::Started(Started { token: None, limits, ..started }));
     assert!(bare.contains(r#""tool":"process_file","policy":"block","limits":{"chunks":10},"#));
+    for (until_acknowledged, of) in [(true, "unacknowledged"), (false, "sent")] {
+        let replay = Replay { chunks: 8, bytes: 9, until_acknowledged, grace_ms: 10_000 };
+        let kept = line(Event::Started(Started { replay: Some(replay), ..started }));
+        let expected = r#""from_seq":1,"replay":{"chunks":8,"bytes":9,"of":"#.to_owned()
+            + &format!("\"{of}\",\"grace_ms\":10000}}}}\n");
+        assert!(kept.ends_with(&expected), "{kept}");
+    }
 }
 
 #[test]

@@ -13,7 +13,7 @@ use streamdoor::engine::{Hold, Policy, Start, SubscribeSpec};
 use streamdoor::limits;
 use streamdoor::reactor::{Clock, ListenAddress, ListenError, OpenError, random_bytes};
 use streamdoor::shard::{
-    AgentSettings, Delivery, ExecuteError, ExecuteOptions, ModelSettings, Names, Server,
+    AgentSettings, Agreed, Delivery, ExecuteError, ExecuteOptions, ModelSettings, Names, Server,
     ServerConfig, ServerError, Shard, ShardConfig, ShardHandle, ToolChoice,
 };
 use streamdoor::tool::{AGENT, CommandPolicy, Files};
@@ -272,7 +272,9 @@ fn follow(
     let mut subscriber =
         subscribed.map_err(|error| CliError::Failed(format!("not followed: {error}")))?;
     let names = Names { has_parts: true, ..Names::new(id, None) };
-    names.write_started(AGENT, subscriber.id(), &subscriber.terms(), 1, |event| {
+    let (id, terms) = (subscriber.id(), subscriber.terms());
+    let agreed = Agreed { subscriber: id, terms, from_seq: 1, replay: None };
+    names.write_started(AGENT, agreed, |event| {
         show.take(event, Clock::now());
     });
     let mut is_unwanted = false;

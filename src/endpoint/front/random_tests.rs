@@ -28,6 +28,7 @@ pub const STARTED: Started<'static> = Started {
     policy: "block",
     limits: Limits { chunks: 8, bytes: None },
     from_seq: 1,
+    replay: None,
 };
 
 pub fn end(state: EndState<'static>) -> End<'static> {

@@ -5,8 +5,8 @@ use super::Subscriber;
 use super::link::Near;
 use super::log::RingLog;
 use crate::base::{ExecutionId, Instant};
-use crate::engine::Totals;
 use crate::engine::policy::{self, Cursor};
+use crate::engine::{Replay, Totals};
 use crate::memory::{Left, ProgressRecord, ShortText};
 use crate::shard::Delivery;
 
@@ -14,6 +14,11 @@ impl Subscriber {
     /// What it follows.
     pub(in crate::shard) fn execution(&self) -> ExecutionId {
         self.link.shared.id
+    }
+
+    /// What is kept for it in case its connection breaks.
+    pub(in crate::shard) fn replay(&self) -> Option<Replay> {
+        self.replay
     }
 
     /// Where it stands.

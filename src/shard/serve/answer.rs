@@ -11,7 +11,9 @@ use crate::endpoint::{
     Answer, ApiError, Call, Execute, FrontRun, FrontWish, Opening, PolicyWish, StreamFormat,
     documents,
 };
-use crate::engine::{CancelError, NotFound, Outcome, Start, State, Status as ExecutionStatus};
+use crate::engine::{
+    CancelError, NotFound, Outcome, Policy, Start, State, Status as ExecutionStatus,
+};
 use crate::limits;
 use crate::reactor::{ConnectionId, Reactor};
 use crate::tool::{AGENT, StartError};
@@ -167,11 +169,18 @@ impl<R: Reactor + 'static> Shard<R> {
             // Whoever asks for the stream at once is to miss nothing of it.
             options.start = Start::AfterSubscribers { count: 1, deadline: limits::ATTACH_DEADLINE };
         }
+        let asked = execute.stream.as_ref().and_then(|(_, wishes)| wishes.policy);
+        let asked = asked.or(policy.map(|wish| wish.policy));
         let prepared = self.prepare_tool(owner, &execute.tool, &execute.arguments);
         let opened = prepared.map_err(ExecuteError::Start).and_then(|mut prepared| {
             prepared.trace = execute.trace.clone();
-            let ring_bytes = &mut prepared.need.ring_bytes;
-            *ring_bytes = self.served_ring_bytes().max(*ring_bytes);
+            let of_tool = prepared.tool.as_ref().map(|tool| tool.subscribers.policy);
+            let ring_bytes = match asked.or(of_tool) {
+                Some(Policy::Block) => limits::RING_REPLAYED_BYTES,
+                _ => limits::RING_SERVED_BYTES,
+            };
+            let need = &mut prepared.need;
+            need.ring_bytes = self.served_ring_bytes(ring_bytes).max(need.ring_bytes);
             self.execute_prepared(prepared, options)
         });
         let execution = match opened {
@@ -247,11 +256,11 @@ impl<R: Reactor + 'static> Shard<R> {
         self.answer_error(id, error)
     }
 
-    /// What a ring has at least that connections follow: what was lost on their way is read again
-    /// out of it. While memory is plentiful; after that it is as large as its tool needs.
-    pub(super) fn served_ring_bytes(&self) -> u32 {
+    /// The size of a ring that connections follow, at least: `ring_bytes` while memory is
+    /// plentiful. A short ring is as large as its tool needs.
+    pub(super) fn served_ring_bytes(&self, ring_bytes: u32) -> u32 {
         let is_plentiful = self.rings.usage().leased_bytes < self.rings.bytes_max() / 2;
-        if is_plentiful { limits::RING_SERVED_BYTES } else { 0 }
+        if is_plentiful { ring_bytes } else { 0 }
     }
 
     /// Answers at the end of the execution, or when the client has waited long enough.

@@ -2,11 +2,10 @@
 
 use smallvec::SmallVec;
 
-use super::super::Shard;
+use super::super::{Agreed, Shard};
 use super::join::{Joined, Part, Parts};
 use super::stream::Followed;
-use crate::base::{ExecutionId, SubscriberId};
-use crate::engine::policy::Terms;
+use crate::base::ExecutionId;
 use crate::engine::{Event, From, Kinds, Subscribed, Totals};
 use crate::reactor::Reactor;
 
@@ -39,15 +38,23 @@ impl Attached {
         !matches!(self, Attached::Over { .. })
     }
 
-    /// The subscriber, what was agreed with it, and its first chunk; `None` if nothing comes.
-    pub fn agreed(&self) -> Option<(SubscriberId, Terms, u64)> {
+    /// What was agreed with the subscriber; `None` if nothing comes.
+    pub fn agreed(&self) -> Option<Agreed> {
         match self {
-            Attached::Here(Subscribed { subscriber, terms, cursor, .. }) => {
-                Some((*subscriber, *terms, cursor.next_seq))
-            }
+            Attached::Here(Subscribed { subscriber, terms, cursor, replay, .. }) => Some(Agreed {
+                subscriber: *subscriber,
+                terms: *terms,
+                from_seq: cursor.next_seq,
+                replay: *replay,
+            }),
             Attached::There(joined) => {
                 let subscriber = &joined.subscriber;
-                Some((subscriber.id(), subscriber.terms(), subscriber.cursor().next_seq))
+                Some(Agreed {
+                    subscriber: subscriber.id(),
+                    terms: subscriber.terms(),
+                    from_seq: subscriber.cursor().next_seq,
+                    replay: subscriber.replay(),
+                })
             }
             Attached::Over { .. } => None,
         }

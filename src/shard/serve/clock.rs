@@ -4,10 +4,8 @@ use std::time::Duration;
 
 use super::super::Shard;
 use super::connection::{Connection, Doing, Timer};
-use super::stream::{Pace, Source};
 use crate::base::Instant;
 use crate::endpoint::Due;
-use crate::engine::Event;
 use crate::limits;
 use crate::reactor::{ConnectionId, Reactor};
 
@@ -50,37 +48,10 @@ impl<R: Reactor + 'static> Shard<R> {
                 Timer::Join => self.join_late(id),
                 Timer::Beat => self.beat(id),
                 Timer::McpBeat => self.beat_mcp(id),
-                Timer::Pace => self.give_next_piece(id),
             }
         }
         self.fire_worker_deadlines();
         self.fire_mcp_deadlines();
-    }
-
-    /// Who came back has had time to read what it was given: the next piece, or all from now on.
-    fn give_next_piece(&mut self, id: ConnectionId) {
-        let now = self.now;
-        let serve = self.serve.as_mut().expect("it has connections");
-        let connection = serve.connection(id).expect("the caller found it");
-        let takes = connection.takes;
-        let Some(stream) = &mut connection.stream else { return };
-        let Some(Pace { chunk_count, until_seq }) = stream.pace else { return };
-        let Some(followed) = stream.followed.iter().find(|f| f.source.is_some()) else { return };
-        let Some(Source::Here(subscriber)) = followed.source else { return };
-        let has_all = followed.seq >= until_seq;
-        if has_all {
-            stream.pace = None;
-        }
-        let next = match has_all {
-            true => (Timer::Beat, now + limits::KEEP_ALIVE),
-            false => (Timer::Pace, now + limits::RESUME_PACE),
-        };
-        serve.set_timer(id, Some(next));
-        if takes {
-            let demand = if has_all { u32::MAX } else { chunk_count };
-            self.tell(Event::Demand(subscriber, demand));
-            self.pump();
-        }
     }
 
     /// A stream shows that it lives, unless it has just done so; who takes nothing is let go.

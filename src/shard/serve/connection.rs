@@ -22,7 +22,7 @@ use crate::base::{Instant, Principal};
 use crate::endpoint::{Call, Deliver, HttpConnection};
 use crate::engine::wheel::TimerId;
 use crate::limits;
-use crate::reactor::{ConnectionId, Peer};
+use crate::reactor::{ConnectionId, Peer, Reactor};
 
 /// Something to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,8 +109,6 @@ pub(super) enum Timer {
     Beat,
     /// An answer of MCP says that it lives.
     McpBeat,
-    /// Who came back is given the next of what it missed.
-    Pace,
     /// What was said last is under way.
     Linger,
 }
@@ -156,6 +154,8 @@ pub(super) struct Connection {
     pub is_full: bool,
     /// Of its own bytes so many are counted as put aside.
     pub aside_bytes: usize,
+    /// The bound of what the kernel holds of it.
+    send_bound_bytes: u32,
     /// Of a body that has not come whole so many are counted.
     pub body_bytes: usize,
     /// After what is to be sent nothing follows.
@@ -204,11 +204,20 @@ impl Connection {
             is_touched: false,
             is_full: false,
             aside_bytes: 0,
+            send_bound_bytes: limits::SEND_BUFFER_BYTES,
             body_bytes: 0,
             is_last: false,
             is_aborted: false,
             has_ended: false,
             sent_at: now,
+        }
+    }
+
+    /// Has the kernel hold at most about so many bytes that the client's kernel has not confirmed.
+    pub fn bound_sending<R: Reactor>(&mut self, bytes: u32, reactor: &mut R) {
+        if self.send_bound_bytes != bytes {
+            self.send_bound_bytes = bytes;
+            reactor.bound_sending(self.id, bytes);
         }
     }
 
@@ -386,6 +395,13 @@ impl Connection {
             skip_bytes -= skipped;
             &slice[skipped..]
         })
+    }
+
+    /// Forgets what was not sent: the connection is broken.
+    pub fn abandon(&mut self, spare: &mut Buffers) {
+        self.is_aborted = true;
+        self.pieces.clear();
+        spare.give_back(std::mem::take(&mut self.own));
     }
 
     /// Copies what was not sent: the cache is to be written again.

@@ -42,7 +42,9 @@ impl Serve {
     /// Is there enough for a send?
     #[inline]
     pub fn is_flush_due(&self) -> bool {
-        self.queued_events >= limits::FLUSH_EVENTS || self.queued_bytes >= limits::FLUSH_BYTES
+        self.queued_events >= limits::FLUSH_EVENTS
+            || self.queued_bytes >= limits::FLUSH_BYTES
+            || self.is_flush_urged
     }
 
     /// Queues a chunk for a connection that follows this source.
@@ -75,8 +77,10 @@ impl Serve {
         let connection = self.writable(id).expect("it was just there");
         let mut stream = connection.stream.take().expect("as above");
         stream.count(source, chunk);
+        let is_urged = stream.note_unsent(frame.length as usize);
         let from = stream::give(connection, &stream, frame);
         connection.stream = Some(stream);
+        self.is_flush_urged |= is_urged;
         if let Some(from) = from {
             self.frames.queue(from);
         }
@@ -102,7 +106,9 @@ impl Serve {
         let event = giving.names.event(chunk);
         connection.write(|out| stream.write_chunk(out, &event));
         let written = connection.own_bytes() - before;
+        let is_urged = stream.note_unsent(written);
         connection.stream = Some(stream);
+        self.is_flush_urged |= is_urged;
         self.queued_bytes += written;
     }
 
@@ -219,6 +225,9 @@ impl Serve {
             let index = self.touched[at] as usize;
             let Some(connection) = self.connections[index].as_deref_mut() else { continue };
             connection.is_touched = false;
+            if let Some(stream) = &mut connection.stream {
+                stream.flushed();
+            }
             let id = connection.id;
             let mut parcel = connection.parcel.take();
             let flushed = connection.flush(&self.frames, &mut self.spare, now, |slices| {
@@ -234,23 +243,26 @@ impl Serve {
                 Ok::<_, SendError>(sent_bytes)
             });
             connection.parcel = parcel;
+            let is_broken = flushed == Flushed::Broken;
             let takes = match flushed {
                 Flushed::All => true,
                 Flushed::Cut => {
                     self.waiting_line.leave(index as u32); // It has an answer to take first.
                     false
                 }
+                // It is dropped at the end of the turn. What it would be given until then would be
+                // lost, and the client comes back for it.
                 Flushed::Broken => {
+                    connection.abandon(&mut self.spare);
                     self.broken.push(id);
-                    continue;
+                    false
                 }
             };
             let aside_bytes = if takes { 0 } else { connection.waiting_bytes() };
             self.aside_bytes = self.aside_bytes + aside_bytes - connection.aside_bytes;
             connection.aside_bytes = aside_bytes;
-            if self.aside_bytes > limits::CARRIES_BYTES_MAX && !takes {
+            if self.aside_bytes > limits::CARRIES_BYTES_MAX && aside_bytes > 0 {
                 self.broken.push(id); // Who would need more than there is goes.
-                continue;
             }
             if takes && std::mem::take(&mut connection.is_full) {
                 self.answered.push(id);
@@ -263,7 +275,7 @@ impl Serve {
                     self.demands.extend(link.feeds.iter().map(|subscriber| (*subscriber, demand)));
                 }
                 if let Some(stream) = &connection.stream {
-                    let demand = if takes { stream.demand() } else { 0 };
+                    let demand = if takes { u32::MAX } else { 0 };
                     for followed in &stream.followed {
                         match followed.source {
                             Some(Source::Here(id)) => self.demands.push((id, demand)),
@@ -273,7 +285,7 @@ impl Serve {
                     }
                 }
             }
-            if connection.is_last && (takes || connection.is_aborted) {
+            if connection.is_last && (takes || connection.is_aborted) && !is_broken {
                 self.finished.push(id);
             }
         }
@@ -281,6 +293,7 @@ impl Serve {
         self.frames.let_go();
         self.queued_events = 0;
         self.queued_bytes = 0;
+        self.is_flush_urged = false;
     }
 }
 

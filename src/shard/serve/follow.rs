@@ -8,7 +8,7 @@ use super::connection::{Doing, Timer};
 use super::frames::Encoding;
 use super::front::Told;
 use super::join::{Part, Parts};
-use super::stream::{Pace, Source, Stream};
+use super::stream::{Source, Stream};
 use crate::base::{ExecutionId, SubscriberId};
 use crate::endpoint::{
     Answer, ApiError, Follow, FrontWish, PolicyWish, StreamBody, StreamFormat, Wishes,
@@ -17,7 +17,6 @@ use crate::engine::{
     Event, From, Kinds, NotFound, Policy, Reply, State, Status as ExecutionStatus, SubscribeError,
     SubscribeSpec, Subscribed,
 };
-use crate::limits;
 use crate::reactor::{ConnectionId, Reactor};
 use crate::trace::Code;
 use crate::wire::http1::Status;
@@ -41,7 +40,9 @@ impl<R: Reactor + 'static> Shard<R> {
         follow: &Follow,
         mut parts: Parts,
     ) -> bool {
-        let pace = if follow.resumes { self.look_for_ends(follow, &mut parts) } else { None };
+        if follow.resumes {
+            self.look_for_ends(follow, &mut parts);
+        }
         self.pump(); // Last words are carried out before others get the places of those.
         let mut attached = AllAttached::new();
         for (at, &(execution, from)) in follow.executions.iter().enumerate() {
@@ -71,53 +72,23 @@ impl<R: Reactor + 'static> Shard<R> {
             StreamFormat::Ndjson => Encoding::Ndjson,
             StreamFormat::Front(_) => unreachable!("it is followed otherwise"),
         };
-        let mut open = attached.iter().filter(|(_, attached)| attached.is_open());
-        let alone = match (open.next(), open.next()) {
-            (Some((_, Attached::Here(subscribed))), None) => Some(*subscribed),
-            _ => None,
-        };
         let manner = Manner::of(encoding, follow.format.media_type());
         let is_combined = follow.is_combined;
-        let is_whole = self.begin(id, Manner { is_combined, ..manner }, attached);
-        if let (Some(pace), Some(subscribed), false) = (pace, alone, is_whole)
-            && subscribed.terms.policy == Policy::Block
-            && subscribed.terms.kinds.is_all()
-            && follow.wishes.ack_window.is_none()
-        {
-            self.set_pace(id, pace, subscribed.subscriber);
-        }
-        is_whole
+        self.begin(id, Manner { is_combined, ..manner }, attached)
     }
 
     /// Who comes back may have seen executions of this shard to their ends. Looked for before
-    /// anybody is let in: the engine's wishes are carried out meanwhile. How the last one of the
-    /// others would be given what it has missed.
-    fn look_for_ends(&mut self, follow: &Follow, parts: &mut Parts) -> Option<Pace> {
+    /// anybody is let in: the engine's wishes are carried out meanwhile.
+    fn look_for_ends(&mut self, follow: &Follow, parts: &mut Parts) {
         parts.resize_with(follow.executions.len(), || None);
-        let mut pace = None;
         for (at, &(execution, from)) in follow.executions.iter().enumerate() {
             if let (From::Seq { seq, .. }, None) = (from, &parts[at])
                 && let Ok(status) = self.inspect(execution)
+                && was_seen_to_end(&status, seq)
             {
-                match was_seen_to_end(&status, seq) {
-                    true => parts[at] = Some(Part::SeenToEnd),
-                    false => pace = pace_of(&status, seq),
-                }
+                parts[at] = Some(Part::SeenToEnd);
             }
         }
-        pace
-    }
-
-    /// Who has come back is given what it missed in pieces.
-    fn set_pace(&mut self, id: ConnectionId, pace: Pace, subscriber: SubscriberId) {
-        let now = self.now;
-        let serve = self.serve.as_mut().expect("it has connections");
-        let connection = serve.connection(id).expect("its stream was just begun");
-        connection.stream.as_mut().expect("as above").pace = Some(pace);
-        let takes = connection.takes;
-        serve.set_timer(id, Some((Timer::Pace, now + limits::RESUME_PACE)));
-        let demand = if takes { pace.chunk_count } else { 0 };
-        self.tell(Event::Demand(subscriber, demand));
     }
 
     /// Answers with the payload of an execution, all of it or, in the end, not.
@@ -233,14 +204,15 @@ impl<R: Reactor + 'static> Shard<R> {
             followed: followed.collect(),
             open_count: open_count as u32,
             cancels: None,
-            pace: None,
+            bound: None,
             front,
         });
         if encoding == Encoding::Sse {
             connection.write(|out| stream.write_retry(out, retry));
         }
         for (execution, attached) in &attached {
-            let Some((subscriber, terms, from_seq)) = attached.agreed() else { continue };
+            let Some(agreed) = attached.agreed() else { continue };
+            stream.bound_by(&agreed);
             let (names, tool) = match attached {
                 Attached::There(joined) => (&joined.names, joined.tool.as_str()),
                 Attached::Here(_) | Attached::Over { .. } => {
@@ -249,7 +221,7 @@ impl<R: Reactor + 'static> Shard<R> {
                     (&run.names, run.tool.as_ref().map_or("", |tool| tool.name.as_str()))
                 }
             };
-            names.write_started(tool, subscriber, &terms, from_seq, |event| {
+            names.write_started(tool, agreed, |event| {
                 connection.write(|out| stream.write_event(out, event, true));
             });
         }
@@ -271,6 +243,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
         let connection = serve.connection(id).expect("as above");
         connection.doing = Doing::Stream;
+        connection.bound_sending(stream.send_bound(), &mut self.reactor);
         connection.stream = Some(stream);
         serve.set_timer(id, Some((Timer::Beat, now + beat)));
         self.tell_demands();
@@ -336,13 +309,4 @@ impl Manner {
 pub(super) fn was_seen_to_end(status: &ExecutionStatus, seq: u64) -> bool {
     let is_over = matches!(status.state, State::Draining | State::Ended(_));
     is_over && seq > status.head_seq + 1
-}
-
-/// How what is there from chunk `seq` on is given to a `block` subscriber that has come back: half
-/// of what is kept for it at once, so that a cut in the middle of it costs nothing.
-fn pace_of(status: &ExecutionStatus, seq: u64) -> Option<Pace> {
-    let chunk_count = (status.ring?.slot_count / 4).max(1);
-    let until_seq = status.head_seq;
-    let is_more = (until_seq + 1).saturating_sub(seq) > u64::from(chunk_count);
-    is_more.then_some(Pace { chunk_count, until_seq })
 }

@@ -269,6 +269,7 @@ impl<R: Reactor + 'static> Shard<R> {
             policy: "",
             limits: events::Limits { chunks: 0, bytes: None },
             from_seq: 1,
+            replay: None,
         };
         front.prime(Item::Started(&started));
         if matches!(run.ring, Ring::None) {

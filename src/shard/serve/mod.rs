@@ -115,6 +115,8 @@ pub(super) struct Serve {
     /// Since the last flush: how many chunks were queued, and how many bytes of frames.
     queued_events: u32,
     queued_bytes: usize,
+    /// A connection has as much to send as may be under way on it.
+    is_flush_urged: bool,
     /// What all connections wait to send.
     aside_bytes: usize,
     /// What all bodies have that have not come whole.
@@ -185,6 +187,7 @@ impl Serve {
             touched: Vec::with_capacity(256),
             queued_events: 0,
             queued_bytes: 0,
+            is_flush_urged: false,
             aside_bytes: 0,
             body_bytes: 0,
             spare: Buffers::new(),

@@ -23,7 +23,7 @@ use super::deliver::Giving;
 use super::join::Joined;
 use super::stream::Source;
 use crate::base::Instant;
-use crate::engine::{Coalesce, End, EndState, Gap};
+use crate::engine::{Coalesce, End, EndState, Gap, Replay};
 use crate::limits;
 use crate::reactor::{ConnectionId, Reactor};
 use crate::trace::Counters;
@@ -46,6 +46,8 @@ struct Remote {
     coalesce: Option<Coalesce>,
     /// Chunks wait for company until then.
     due_at: Option<Instant>,
+    /// The number of chunks and of payload bytes that it is given between two flushes.
+    delivery_max: (u64, u64),
 }
 
 /// All of one shard's connections.
@@ -90,7 +92,16 @@ impl Remotes {
     pub fn insert(&mut self, joined: Joined, connection: ConnectionId) -> Source {
         let Joined { subscriber, names, coalesce, .. } = joined;
         let (state, due_at) = (State::Awake, None);
-        let remote = Box::new(Remote { subscriber, names, connection, state, coalesce, due_at });
+        let whole = (limits::DELIVERY_CHUNKS_MAX.into(), limits::DELIVERY_BYTES_MAX);
+        let is_bounded = |replay: &Replay| !replay.until_acknowledged;
+        let delivery_max = match subscriber.replay().filter(is_bounded) {
+            Some(replay) => replay.delivery(),
+            None => whole,
+        };
+        let delivery_max = (delivery_max.0.min(whole.0), delivery_max.1.min(whole.1));
+        let remote =
+            Remote { subscriber, names, connection, state, coalesce, due_at, delivery_max };
+        let remote = Box::new(remote);
         let at = self.free.pop().unwrap_or(self.places.len() as u32);
         match self.places.get_mut(at as usize) {
             Some(place) => *place = Some(remote),
@@ -217,7 +228,8 @@ impl Serve {
             if !self.connection(id).expect("R1").takes {
                 break State::Held;
             }
-            if count == limits::DELIVERY_CHUNKS_MAX || bytes >= limits::DELIVERY_BYTES_MAX {
+            let (chunks_max, bytes_max) = remote.delivery_max;
+            if count > 0 && (count >= chunks_max || bytes >= bytes_max) {
                 break State::Awake;
             }
             if let Company::Waits { head_seq } = remote.company(now) {

@@ -226,16 +226,12 @@ impl<R: Reactor + 'static> Shard<R> {
         let mut followed = Attached::Here(subscribed).followed(execution);
         followed.source = Some(Source::Here(subscribed.subscriber));
         (stream.followed, stream.open_count) = (smallvec![followed], 1);
-        let from_seq = subscribed.cursor.next_seq;
-        run.names.write_started(
-            tool,
-            subscribed.subscriber,
-            &subscribed.terms,
-            from_seq,
-            |event| {
-                connection.write(|out| stream.write_event(out, event, true));
-            },
-        );
+        let agreed = Attached::Here(subscribed).agreed().expect("it was just attached");
+        run.names.write_started(tool, agreed, |event| {
+            connection.write(|out| stream.write_event(out, event, true));
+        });
+        stream.bound_by(&agreed);
+        connection.bound_sending(stream.send_bound(), &mut self.reactor);
         let takes = connection.takes;
         connection.stream = Some(stream);
         serve.demands.extend((!takes).then_some((subscribed.subscriber, 0)));

@@ -54,6 +54,12 @@ impl Parts {
                 policy: self.pick(&Policy::ALL).name(),
                 limits: events::Limits { chunks: a as u32, bytes: self.if_flag(0, b) },
                 from_seq: c.max(1),
+                replay: self.if_flag(1, ()).map(|()| events::Replay {
+                    chunks: d as u32,
+                    bytes: e as u32,
+                    until_acknowledged: self.if_flag(2, ()).is_some(),
+                    grace_ms: b,
+                }),
             }),
             1 => Event::Chunk(events::Chunk {
                 execution,

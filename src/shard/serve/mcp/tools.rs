@@ -219,7 +219,7 @@ impl<R: Reactor + 'static> Shard<R> {
             ..ExecuteOptions::default()
         };
         let ring_bytes = &mut prepared.need.ring_bytes;
-        *ring_bytes = self.served_ring_bytes().max(*ring_bytes);
+        *ring_bytes = self.served_ring_bytes(limits::RING_SERVED_BYTES).max(*ring_bytes);
         self.execute_prepared(prepared, options)
     }
 

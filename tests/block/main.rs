@@ -1,0 +1,180 @@
+//! `block` means everything: readers are cut again and again, each time with all that is in the
+//! buffers of both kernels lost, and every byte of the result still comes once and in order.
+//!
+//! Each run follows a file through 10 to 50 connections, over chunk sizes, windows of
+//! acknowledgements and ways to follow. `STREAMDOOR_BLOCK_RUNS` says how many runs each combination
+//! gets; 100 of them are a campaign of some minutes.
+#![cfg(all(feature = "cli", feature = "server", feature = "tools"))]
+
+mod reader;
+#[path = "../served/mod.rs"]
+mod served;
+
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+use streamdoor::base::{ExecutionId, Random};
+
+use reader::{Format, Reader};
+use served::{Server, ask};
+
+const CHUNK_BYTES: [usize; 5] = [100, 1_000, 4_096, 7_777, 65_536];
+const ACKS: [Option<u32>; 4] = [None, Some(1), Some(4), Some(64)];
+
+fn run_count() -> u64 {
+    match std::env::var("STREAMDOOR_BLOCK_RUNS") {
+        Ok(text) => text.parse().expect("STREAMDOOR_BLOCK_RUNS is a number"),
+        Err(_) => 1,
+    }
+}
+
+/// A file of text that is there as long as this value.
+struct File {
+    path: PathBuf,
+    text: Vec<u8>,
+}
+
+impl File {
+    fn new(name: &str, bytes: usize) -> File {
+        let path =
+            std::env::temp_dir().join(format!("streamdoor-block-{}-{name}", std::process::id()));
+        let mut random = Random::new(bytes as u64);
+        let text: Vec<u8> =
+            (0..bytes).map(|_| random.between(b' '.into(), b'~'.into()) as u8).collect();
+        std::fs::write(&path, &text).unwrap();
+        File { path, text }
+    }
+
+    /// Opens an execution that streams it. It begins with its first reader.
+    fn execute(&self, server: &Server, chunk_bytes: usize) -> String {
+        let arguments = json!({"file_path": self.path, "chunk_size": chunk_bytes});
+        let hold = json!({"until_read_ms": 10_000});
+        let body = json!({"tool": "process_file", "arguments": arguments, "hold": hold});
+        let (status, created) = ask(server.address(), "POST", "/v1/executions", &body.to_string());
+        assert_eq!(status, 201, "{created}");
+        let created: Value = serde_json::from_str(&created).unwrap();
+        created["execution"].as_str().or(created["id"].as_str()).unwrap().to_owned()
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// The folder that the servers may read.
+fn root() -> String {
+    std::env::temp_dir().to_str().unwrap().to_owned()
+}
+
+/// How large a file makes so many connections worth it.
+fn file_bytes(chunk_bytes: usize) -> usize {
+    (chunk_bytes * 1_500).clamp(200_000, 8_000_000)
+}
+
+/// Follows one file through its cuts, and compares.
+fn follow(server: &Server, chunk_bytes: usize, acks: Option<u32>, format: Format, seed: u64) {
+    let context = format!("chunks of {chunk_bytes}, acks {acks:?}, {format:?}, seed {seed}");
+    let file =
+        File::new(&format!("{chunk_bytes}-{acks:?}-{format:?}-{seed}"), file_bytes(chunk_bytes));
+    let id = file.execute(server, chunk_bytes);
+    let mut random = Random::new(seed);
+    let cuts = random.between(10, 50);
+    let chunks = file.text.len().div_ceil(chunk_bytes) as u64;
+    let per_connection = (chunks / cuts).clamp(1, 120);
+    let mut reader = Reader::new(server.address(), format, acks, vec![id]);
+    for _ in 0..cuts {
+        let events = random.between(1, per_connection);
+        if reader.read_some(Some(events)) {
+            break;
+        }
+    }
+    while !reader.read_some(None) {}
+    let result = reader.result();
+    let gaps = result.gaps.len();
+    assert!(gaps == 0, "{context}: {gaps} gaps, the first {}", result.gaps[0]);
+    assert!(result.data[0] == file.text, "{context}: other bytes");
+    assert_eq!(result.ends, ["completed"], "{context}");
+}
+
+fn follow_all(server: &Server, format: Format) {
+    for seed in 0..run_count() {
+        for chunk_bytes in CHUNK_BYTES {
+            for acks in ACKS {
+                follow(server, chunk_bytes, acks, format, seed);
+            }
+        }
+    }
+}
+
+#[test]
+fn server_sent_events_come_whole_through_any_cuts() {
+    for reactor in ["uring", "mio"] {
+        let server = Server::start(&["--reactor", reactor, "--files-root", &root()]);
+        follow_all(&server, Format::Sse);
+    }
+}
+
+#[test]
+fn lines_of_json_come_whole_through_any_cuts() {
+    let server = Server::start(&["--files-root", &root()]);
+    follow_all(&server, Format::Ndjson);
+}
+
+/// One connection that follows an execution of each of two shards.
+#[test]
+fn executions_of_two_shards_come_whole_through_any_cuts() {
+    if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
+        eprintln!("not run: there is one processor");
+        return;
+    }
+    let server = Server::start(&["--cpus", "0,1", "--files-root", &root()]);
+    for seed in 0..run_count() {
+        for chunk_bytes in CHUNK_BYTES {
+            for acks in ACKS {
+                let context = format!("chunks of {chunk_bytes}, acks {acks:?}, seed {seed}");
+                let file = File::new(
+                    &format!("two-{chunk_bytes}-{acks:?}-{seed}"),
+                    file_bytes(chunk_bytes) / 2,
+                );
+                let ids = on_both_shards(&server, &file, chunk_bytes);
+                let mut random = Random::new(seed);
+                let cuts = random.between(10, 50);
+                let chunks = 2 * file.text.len().div_ceil(chunk_bytes) as u64;
+                let per_connection = (chunks / cuts).clamp(1, 120);
+                let mut reader = Reader::new(server.address(), Format::Sse, acks, ids);
+                for _ in 0..cuts {
+                    let events = random.between(1, per_connection);
+                    if reader.read_some(Some(events)) {
+                        break;
+                    }
+                }
+                while !reader.read_some(None) {}
+                let result = reader.result();
+                let gaps = result.gaps.len();
+                assert!(gaps == 0, "{context}: {gaps} gaps, the first {}", result.gaps[0]);
+                for data in &result.data {
+                    assert!(*data == file.text, "{context}: other bytes");
+                }
+                assert_eq!(result.ends, ["completed", "completed"], "{context}");
+            }
+        }
+    }
+}
+
+/// The kernel spreads connections: sooner or later each shard opens one.
+fn on_both_shards(server: &Server, file: &File, chunk_bytes: usize) -> Vec<String> {
+    let mut found = [None, None];
+    while let [None, _] | [_, None] = found {
+        let id = file.execute(server, chunk_bytes);
+        let shard = id.parse::<ExecutionId>().unwrap().shard;
+        match &mut found[usize::from(shard)] {
+            place @ None => *place = Some(id),
+            Some(_) => {
+                ask(server.address(), "DELETE", &format!("/v1/executions/{id}"), "");
+            }
+        }
+    }
+    found.map(Option::unwrap).to_vec()
+}
