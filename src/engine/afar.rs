@@ -59,7 +59,12 @@ impl Engine {
         if remote.is_lost() {
             return;
         }
-        if remote.replays {
+        let replays = remote.replays;
+        let execution = self.seats.get(subscriber.0).expect("the caller found it").execution;
+        if replays && self.leave_to_heir(subscriber, execution) {
+            return;
+        }
+        if replays {
             let timer = self.arm(limits::RECONNECT_GRACE, Timer::Grace(subscriber));
             let remote = self.remote_mut(subscriber).expect("as above");
             remote.grace_timer = Some(timer);

@@ -79,6 +79,7 @@ impl Engine {
                     coalesce: spec.coalesce,
                     coalesce_timer: None,
                     grace_timer: None,
+                    heir: None,
                 });
                 let mut local = Local {
                     id: subscriber,
@@ -281,7 +282,12 @@ impl Engine {
         }
         local.connection = Connection::Lost;
         local.set_plain();
-        if local.terms.policy == Policy::Block {
+        let (replays, blocks) = (local.replays, local.terms.policy == Policy::Block);
+        let execution = self.seats.get(subscriber.0).expect("it was just found").execution;
+        if replays && self.leave_to_heir(subscriber, execution) {
+            return;
+        }
+        if blocks {
             let timer = self.arm(limits::RECONNECT_GRACE, Timer::Grace(subscriber));
             let local = self.local_mut(subscriber).expect("it was just found");
             local.detail.grace_timer = Some(timer);

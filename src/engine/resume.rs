@@ -1,31 +1,103 @@
 //! A subscriber that comes back on another connection takes the place that the lost one has kept.
+//!
+//! A client often comes back before the server has noticed that its old connection is broken. The
+//! new subscriber then becomes the *heir* of the old one, whose place goes as soon as it is lost:
+//! nobody else comes back for it, and it would hold the producer for the whole grace.
 
+use crate::base::{Handle, Instant, SubscriberId};
 use crate::engine::Engine;
 use crate::engine::action::{Action, Subscribed};
 use crate::engine::event::{From, SubscribeSpec};
-use crate::engine::policy::Policy;
+use crate::engine::execution::Execution;
+use crate::engine::policy::{Policy, Terms};
+use crate::limits;
+
+/// The claim of a subscriber to the place of an older one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Heir {
+    of: SubscriberId,
+    /// Later than this the older one belongs to another client.
+    until: Instant,
+}
+
+/// A subscriber whose client may come back.
+struct Replaying {
+    id: SubscriberId,
+    terms: Terms,
+    next_seq: u64,
+    is_lost: bool,
+    heir: Option<Heir>,
+}
+
+impl Execution {
+    fn replaying(&self) -> impl Iterator<Item = Replaying> {
+        let locals = self.locals.positions().filter(|(local, _)| local.replays);
+        let locals = locals.map(|(local, next_seq)| Replaying {
+            id: local.id,
+            terms: local.terms,
+            next_seq,
+            is_lost: local.is_lost(),
+            heir: local.detail.heir,
+        });
+        let remotes = self.remotes.iter().filter(|remote| remote.replays && !remote.gone);
+        let remotes = remotes.map(|remote| Replaying {
+            id: remote.id,
+            terms: remote.terms,
+            next_seq: remote.next_seq,
+            is_lost: remote.is_lost(),
+            heir: remote.heir,
+        });
+        locals.chain(remotes)
+    }
+}
 
 impl Engine {
-    /// Lets go the lost subscriber whose place the new one takes: one with the same terms that
-    /// stood where the new one begins or behind that, and of these the one that stood next to it.
-    /// The new one holds the producer by now: in between nothing is overwritten.
+    /// Lets go the subscriber whose place the new one takes: one with the same terms that stood
+    /// where the new one begins or behind that, and of these the one that stood next to it. The
+    /// new one holds the producer by now: in between nothing is overwritten.
     pub(super) fn take_over(&mut self, new: &Subscribed, spec: &SubscribeSpec) {
         let From::Seq { seq, .. } = spec.from else { return };
         if !spec.replays || spec.policy != Policy::Block {
             return;
         }
         let e = self.executions.get(new.execution).expect("it was just subscribed to");
-        let locals = e.locals.positions().filter(|(local, _)| local.is_lost());
-        let locals = locals.map(|(local, next_seq)| (local.id, local.terms, next_seq));
-        let remotes = e.remotes.iter().filter(|remote| remote.is_lost());
-        let remotes = remotes.map(|remote| (remote.id, remote.terms, remote.next_seq));
-        let fits = locals
-            .chain(remotes)
-            .filter(|(_, terms, next_seq)| *terms == new.terms && *next_seq >= seq);
-        if let Some((lost, ..)) = fits.min_by_key(|(.., next_seq)| *next_seq) {
-            self.counters.subscribers_resumed += 1;
-            self.wishes.push_back(Action::Forget(lost));
-            self.remove(lost);
+        let is_claimed = |id| e.replaying().any(|other| other.heir.is_some_and(|h| h.of == id));
+        let fits = e.replaying().filter(|old| {
+            old.id != new.subscriber && old.terms == new.terms && old.next_seq >= seq
+        });
+        let fits = fits.filter(|old| !is_claimed(old.id));
+        let Some(old) = fits.min_by_key(|old| (!old.is_lost, old.next_seq)) else { return };
+        if old.is_lost {
+            self.resumed(old.id);
+        } else {
+            let until = self.now + limits::RECONNECT_GRACE;
+            self.set_heir(new.subscriber, Some(Heir { of: old.id, until }));
+        }
+    }
+
+    /// A connection is broken. True if its client came back before that was noticed: the place is
+    /// gone then.
+    pub(super) fn leave_to_heir(&mut self, lost: SubscriberId, execution: Handle) -> bool {
+        let e = self.executions.get(execution).expect("a seat's execution lives");
+        let is_heir = |heir: Heir| heir.of == lost && self.now <= heir.until;
+        let found = e.replaying().find(|new| new.heir.is_some_and(is_heir));
+        let Some(new) = found else { return false };
+        self.set_heir(new.id, None);
+        self.resumed(lost);
+        true
+    }
+
+    fn resumed(&mut self, lost: SubscriberId) {
+        self.counters.subscribers_resumed += 1;
+        self.wishes.push_back(Action::Forget(lost));
+        self.remove(lost);
+    }
+
+    fn set_heir(&mut self, subscriber: SubscriberId, heir: Option<Heir>) {
+        if let Some(remote) = self.remote_mut(subscriber) {
+            remote.heir = heir;
+        } else if let Some(local) = self.local_mut(subscriber) {
+            local.detail.heir = heir;
         }
     }
 }

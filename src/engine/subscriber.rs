@@ -13,6 +13,7 @@ use crate::engine::exit::Exit;
 use crate::engine::log::ChunkLog;
 use crate::engine::policy::{Cursor, Log, Owed, Policy, Terms, lag, owed};
 use crate::engine::reserve::Replay;
+use crate::engine::resume::Heir;
 use crate::engine::wheel::TimerId;
 
 /// A subscriber of the engine's own thread.
@@ -60,6 +61,7 @@ pub(super) struct Detail {
     pub coalesce: Option<Coalesce>,
     pub coalesce_timer: Option<TimerId>,
     pub grace_timer: Option<TimerId>,
+    pub heir: Option<Heir>,
 }
 
 /// The chunks that a subscriber may be given and has not acknowledged, at most. The first one is
@@ -383,6 +385,7 @@ pub(super) struct Remote {
     pub acked_seq: Option<u64>,
     /// Its connection broke: it keeps its place until this timer fires.
     pub grace_timer: Option<TimerId>,
+    pub heir: Option<Heir>,
 }
 
 impl Remote {
@@ -403,6 +406,7 @@ impl Remote {
             replays: spec.replays && spec.policy == Policy::Block,
             acked_seq: spec.ack_window.map(|_| next_seq - 1),
             grace_timer: None,
+            heir: None,
         }
     }
 

@@ -138,6 +138,7 @@ fn executions_of_two_shards_come_whole_through_any_cuts() {
                     &format!("two-{chunk_bytes}-{acks:?}-{seed}"),
                     file_bytes(chunk_bytes) / 2,
                 );
+                let started_at = std::time::Instant::now();
                 let ids = on_both_shards(&server, &file, chunk_bytes);
                 let mut random = Random::new(seed);
                 let cuts = random.between(10, 50);
@@ -158,6 +159,7 @@ fn executions_of_two_shards_come_whole_through_any_cuts() {
                     assert!(*data == file.text, "{context}: other bytes");
                 }
                 assert_eq!(result.ends, ["completed", "completed"], "{context}");
+                eprintln!("{context}: {cuts} cuts, {:.1?}", started_at.elapsed());
             }
         }
     }
