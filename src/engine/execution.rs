@@ -6,6 +6,7 @@
 //!   come back; it moves back only when a reader comes.
 //! - E3: an outcome is decided once.
 //! - E4: a timer is armed only in the states that it belongs to.
+//! - E5: chunks that a client may come back for and has not acknowledged are not overwritten.
 
 use crate::base::planted::{Planted, planted};
 use crate::base::{ExecutionId, Instant, ProgressToken};
@@ -293,7 +294,7 @@ impl Execution {
         foreseen.min().unwrap_or(u64::MAX)
     }
 
-    /// E1 to E4.
+    /// E1 to E5.
     pub fn audit(&self) {
         self.log.audit();
         if self.state == State::Queued {
@@ -320,6 +321,8 @@ impl Execution {
             assert!(!local.gates() || local.fresh || next_seq >= self.log.tail_seq());
             assert!(next_seq <= self.log.head_seq() + 1);
             assert!(local.demand == u32::MAX || local.demand <= 1 << 30);
+            let acknowledges = local.replays && local.detail.window.is_some();
+            assert!(!acknowledges || self.ring.is_none() || gate.gate_seq <= local.unacked_seq()); // E5
         }
     }
 }

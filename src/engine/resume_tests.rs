@@ -341,11 +341,89 @@ fn with_acknowledgements_only_what_is_not_acknowledged_is_kept() {
             _ => None,
         })
     };
-    assert_eq!(gate_seq(&mut world), Some((3, 11)));
+    // Half of the 16 slots keep what is under way: no more is given, and all of it is held.
+    assert_eq!(gate_seq(&mut world), Some((1, 9)));
     world.ask(Event::Acknowledge(subscriber, 7));
     assert_eq!(gate_seq(&mut world), Some((8, 11)));
     world.ask(Event::Acknowledge(subscriber, 10));
     assert_eq!(gate_seq(&mut world), Some((11, 11)));
+}
+
+#[test]
+fn what_was_given_and_not_acknowledged_is_kept_whatever_its_size() {
+    let mut random = Random::new(3);
+    for round in 0..200u64 {
+        let mut world = World::new(4, 4);
+        let id = world.open(OpenSpec::new(RING)).unwrap();
+        let ack_window = Some(random.between(1, 64) as u32);
+        let spec = SubscribeSpec { ack_window, ..replaying(From::Start) };
+        let subscriber = world.subscribe(id, spec).unwrap();
+        let (mut gate_seq, mut given_seq, mut acked_seq) = (1, 0, 0);
+        for _ in 0..200 {
+            let head_seq = world.engine.log(id.slot).unwrap().head_seq();
+            let length = random.between(0, 512) as u32;
+            let bytes = |from_seq: u64| -> u64 {
+                let log = world.engine.log(id.slot).unwrap();
+                let held = (from_seq..=head_seq).map(|seq| log.meta(seq).length);
+                held.map(|length| u64::from(length.next_multiple_of(8))).sum()
+            };
+            // A ring of 16 slots and 2,048 bytes, which overwrites nothing from the gate on.
+            let tail_seq = world.engine.log(id.slot).unwrap().tail_seq();
+            let fits = |seq| head_seq + 1 - seq < 14 && bytes(seq) + u64::from(length) <= 1_536;
+            let room = (tail_seq..=gate_seq.min(head_seq + 1)).find(|&seq| fits(seq));
+            match room {
+                Some(tail_seq) => world.publish_over(id, length, tail_seq),
+                None => world.handle(Event::Gated(id.slot)),
+            }
+            for action in world.take() {
+                match action {
+                    Action::SetGate(_, gate) => gate_seq = gate.gate_seq,
+                    Action::Deliver { until_seq, .. } => given_seq = until_seq - 1,
+                    Action::Gap(_, _, gap) => panic!("round {round}: {gap:?}"),
+                    _ => {}
+                }
+            }
+            // Its client may come back for any of these at any time.
+            assert!(world.engine.log(id.slot).unwrap().tail_seq() <= acked_seq + 1);
+            if random.chance(1, 3) && given_seq > acked_seq {
+                acked_seq = random.between(acked_seq + 1, given_seq);
+                world.ask(Event::Acknowledge(subscriber, acked_seq));
+            }
+        }
+        assert!(acked_seq > 20, "round {round}: it was given {given_seq}");
+    }
+}
+
+#[test]
+fn a_client_that_is_back_before_its_loss_is_noticed_takes_its_own_place() {
+    for place in [Place::Local, Place::Remote] {
+        let mut world = World::new(4, 4);
+        let id = world.open(OpenSpec::new(RING)).unwrap();
+        let spec = SubscribeSpec { place, ..replaying(From::Start) };
+        let old = world.subscribe(id, spec).unwrap();
+        let other = world.subscribe(id, spec).unwrap();
+        for _ in 0..6 {
+            world.publish(id, 8);
+        }
+        for reader in [old, other] {
+            world.handle(Event::ReaderAt(reader, 7));
+        }
+        world.take();
+        let back = SubscribeSpec { place, ..replaying(From::Seq { seq: 4, seen: None }) };
+        let new = world.subscribe(id, back).unwrap();
+        assert_eq!(world.engine.counters().subscribers_resumed, 0);
+        world.take();
+        // Both of them stand where it may have stood. It is the heir of the first.
+        world.handle(Event::Lost(old));
+        assert!(world.take().contains(&Action::Forget(old)), "{place:?}");
+        assert_eq!(world.engine.counters().subscribers_resumed, 1);
+        // The other one keeps its place, since nobody has come back for it.
+        world.handle(Event::Lost(other));
+        assert!(!world.take().contains(&Action::Forget(other)), "{place:?}");
+        world.handle(Event::Lost(new));
+        assert_eq!(world.engine.counters().subscribers_resumed, 1);
+        world.engine.audit();
+    }
 }
 
 #[test]

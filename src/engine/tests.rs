@@ -96,6 +96,12 @@ impl World {
         self.handle(Event::Published(id.slot, &[facts]));
     }
 
+    /// Publishes a chunk that overwrites everything before `tail_seq`.
+    pub fn publish_over(&mut self, id: ExecutionId, length: u32, tail_seq: u64) {
+        let facts = ChunkFacts { length, kind: Kind::Output, key: 0, tail_seq };
+        self.handle(Event::Published(id.slot, &[facts]));
+    }
+
     pub fn pass(&mut self, duration: Duration) {
         self.now += duration;
         self.handle(Event::Tick);

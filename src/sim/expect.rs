@@ -190,7 +190,7 @@ impl Follower {
                 execution.may_be_ahead() && self.policy == Policy::Disconnect
             }
             (Expected::Ended, Got::End(EndState::Ended(_))) => true,
-            (Expected::Chunk(seq), Got::Nothing) => self.may_wait(seq, now),
+            (Expected::Chunk(seq), Got::Nothing) => self.may_wait(seq, execution, now),
             _ => false,
         };
         let through_seq = match got {
@@ -226,8 +226,8 @@ impl Follower {
     }
 
     /// There is a chunk for it, and it got nothing.
-    fn may_wait(&mut self, seq: u64, now: Instant) -> bool {
-        if self.is_held_by_acks(seq) {
+    fn may_wait(&mut self, seq: u64, execution: &ExecutionModel, now: Instant) -> bool {
+        if self.is_held_by_acks(seq, execution) {
             return true;
         }
         let Some(coalesce) = self.coalesce else { return false };
@@ -241,7 +241,7 @@ impl Follower {
         let waiting = execution.wanted(self.kinds, self.next_seq, u64::MAX).next();
         let Some((seq, chunk)) = waiting else { return Ok(()) };
         let due_at = chunk.known_at.max(self.free_since) + coalesce.delay_max + COALESCE_SLACK;
-        match now <= due_at || self.is_held_by_acks(seq) || self.lost_at.is_some() {
+        match now <= due_at || self.is_held_by_acks(seq, execution) || self.lost_at.is_some() {
             true => Ok(()),
             false => Err(format!("chunk {seq} is waiting for company since {:?}", chunk.known_at)),
         }

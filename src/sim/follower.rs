@@ -151,8 +151,8 @@ impl Follower {
 
     /// Its wishes are known, and so is what is there for it already.
     pub fn begin(&mut self, execution: &ExecutionModel) -> Result<(), String> {
-        if let Some(window) = self.ack_window {
-            self.acked_until_seq = self.next_seq + u64::from(window);
+        if let Some(window) = self.window_chunks(execution) {
+            self.acked_until_seq = self.next_seq + window;
         }
         self.pending = execution.totals(self.kinds, self.next_seq, u64::MAX);
         self.began_behind = self.pending.chunks > 0;
@@ -192,9 +192,11 @@ impl Follower {
         }
         let ring = execution.ring?;
         let given_from_seq = self.first_given_seq?; // Before that the gate may not stand.
-        let acked_seq = if self.ack_window.is_some() { self.acked_seq } else { 0 };
+        if self.ack_window.is_some() {
+            return Some(given_from_seq.max(self.acked_seq + 1)); // All of it, however much.
+        }
         let (mut from_seq, mut bytes) = (self.next_seq, 0);
-        while from_seq > given_from_seq.max(acked_seq + 1) {
+        while from_seq > given_from_seq {
             let chunk = execution.chunk(from_seq - 1).expect("it was given");
             bytes += u64::from(chunk.length.next_multiple_of(8));
             let is_full = self.next_seq - from_seq == u64::from(ring.slot_count / 2);
@@ -311,7 +313,7 @@ impl Follower {
                 return Err(format!("the bytes of chunk {seq} are not its own"));
             }
         }
-        self.count_acknowledgement(seq)?;
+        self.count_acknowledgement(seq, execution)?;
         self.first_given_seq.get_or_insert(seq);
         self.given.count(model.length);
         self.settle(seq, Totals { chunks: 1, bytes: u64::from(model.length) });
@@ -320,10 +322,18 @@ impl Follower {
 
     /// Nothing is sent beyond what was acknowledged and the window; if nothing is outstanding, the
     /// window begins with the next chunk of its kinds.
-    fn count_acknowledgement(&mut self, seq: u64) -> Result<(), String> {
-        let Some(window) = self.ack_window else { return Ok(()) };
-        if self.acked_seq >= self.dealt_seq {
-            self.acked_until_seq = self.acked_until_seq.max(seq + u64::from(window));
+    fn count_acknowledgement(
+        &mut self,
+        seq: u64,
+        execution: &ExecutionModel,
+    ) -> Result<(), String> {
+        let Some(window) = self.window_chunks(execution) else { return Ok(()) };
+        if self.first_given_seq.is_none() {
+            self.acked_until_seq = seq + window; // The ring is known by now.
+        } else if self.acked_seq >= self.dealt_seq {
+            self.acked_until_seq = self.acked_until_seq.max(seq + window);
+        } else if self.fills_ring(seq, execution) {
+            return Err(format!("chunk {seq} is more than the ring can keep"));
         }
         let until_seq = self.acked_until_seq.max(self.acked_until_seq_max);
         match seq < until_seq {
@@ -332,17 +342,36 @@ impl Follower {
         }
     }
 
+    /// The window of acknowledgements: as it asked for, or what half of the slots can keep.
+    fn window_chunks(&self, execution: &ExecutionModel) -> Option<u64> {
+        let window = u64::from(self.ack_window?);
+        let ring = execution.ring.filter(|_| self.replays);
+        Some(ring.map_or(window, |ring| window.min(u64::from(ring.slot_count / 2).max(1))))
+    }
+
+    /// Does chunk `seq`, together with all before it that are not acknowledged, take more than half
+    /// of the payload area? What is under way to one that replays has to be kept.
+    fn fills_ring(&self, seq: u64, execution: &ExecutionModel) -> bool {
+        let Some(ring) = execution.ring.filter(|_| self.replays) else { return false };
+        let first_seq = self.acked_seq + 1;
+        let lengths = (first_seq..=seq).filter_map(|seq| execution.chunk(seq));
+        let bytes: u64 = lengths.map(|chunk| u64::from(chunk.length) + 7).sum();
+        seq > first_seq && bytes > u64::from(ring.data_bytes / 2)
+    }
+
     /// It has dealt with everything through `seq`.
-    pub fn acknowledge(&mut self, seq: u64, now: Instant) {
+    pub fn acknowledge(&mut self, seq: u64, execution: &ExecutionModel, now: Instant) {
         self.free_since = now;
-        let window = self.ack_window.expect("it acknowledges");
+        let window = self.window_chunks(execution).expect("it acknowledges");
         self.acked_seq = self.acked_seq.max(seq);
-        self.acked_until_seq = self.acked_until_seq.max(seq + 1 + u64::from(window));
+        self.acked_until_seq = self.acked_until_seq.max(seq + 1 + window);
     }
 
     /// May it not be given this chunk yet, because of what it has not acknowledged?
-    pub fn is_held_by_acks(&self, seq: u64) -> bool {
-        self.ack_window.is_some() && self.acked_seq < self.dealt_seq && seq >= self.acked_until_seq
+    pub fn is_held_by_acks(&self, seq: u64, execution: &ExecutionModel) -> bool {
+        self.ack_window.is_some()
+            && self.acked_seq < self.dealt_seq
+            && (seq >= self.acked_until_seq || self.fills_ring(seq, execution))
     }
 
     fn take_gap(&mut self, gap: &Gap, execution: &ExecutionModel) -> Result<(), String> {
@@ -360,12 +389,12 @@ impl Follower {
         }
         self.check_reason(gap, execution).map_err(|text| format!("{gap:?}: {text}"))?;
         self.missed = self.missed + told;
-        if let Some(window) = self.ack_window
+        if let Some(window) = self.window_chunks(execution)
             && self.acked_seq >= self.dealt_seq
         {
             let wanted = execution.wanted(self.kinds, gap.from_seq, gap.to_seq).next();
             let (first_seq, _) = wanted.expect("they were counted");
-            let until_seq = first_seq + u64::from(window);
+            let until_seq = first_seq + window;
             self.acked_until_seq_max = self.acked_until_seq_max.max(until_seq);
         }
         self.settle(gap.to_seq, told);

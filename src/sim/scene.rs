@@ -291,6 +291,12 @@ impl Scene {
         }
     }
 
+    /// A follower acknowledges everything through `seq`.
+    pub fn acknowledge(&mut self, index: usize, seq: u64, now: Instant) {
+        let follower = &mut self.followers[index];
+        follower.acknowledge(seq, &self.executions[follower.execution], now);
+    }
+
     fn leaves(&mut self, subscriber: SubscriberId, gone: Gone) {
         let index = self.by_seat[subscriber.0.index as usize].expect("it was granted");
         let follower = &mut self.followers[index];

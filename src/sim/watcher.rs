@@ -180,7 +180,7 @@ impl Sim {
         if !is_misuse {
             // What it makes room for comes before the answer.
             let now = self.now();
-            self.shared.lock().followers[index].acknowledge(seq, now);
+            self.shared.lock().acknowledge(index, seq, now);
         }
         let result = self.shard.acknowledge(subscriber, seq);
         let mut scene = self.shared.lock();
@@ -341,7 +341,7 @@ impl Sim {
         drop(scene);
         if is_due {
             let now = self.now();
-            self.shared.lock().followers[index].acknowledge(seq, now);
+            self.shared.lock().acknowledge(index, seq, now);
             if let Err(error) = self.shard.acknowledge(subscriber, seq) {
                 self.shared.lock().fail(format!("{index} acknowledged {seq}: {error:?}"));
             }

@@ -50,6 +50,8 @@ pub(super) struct Reader {
     format: Format,
     exchange: Option<Exchange>,
     has_started: bool,
+    /// It has followed on another connection before.
+    is_back: bool,
     told_seq: Option<u64>,
     given_count: u64,
     missed_count: u64,
@@ -94,6 +96,7 @@ impl Reader {
             format,
             exchange: None,
             has_started: false,
+            is_back: false,
             told_seq: None,
             given_count: 0,
             missed_count: 0,
@@ -181,6 +184,7 @@ impl Reader {
                 return;
             }
         };
+        self.is_back = self.told_seq.is_some();
         (self.has_started, self.given_count, self.missed_count) = (false, 0, 0);
         self.exchange = Exchange::begin(world, address, &request);
     }
@@ -306,9 +310,10 @@ impl Reader {
         }
     }
 
-    /// Who comes late, or back, may find the oldest gone.
+    /// Who comes late may find the oldest gone. Who comes back may not: all that was on its way when
+    /// its connection was cut is still held.
     fn is_late(&self, from_seq: u64) -> bool {
-        self.given_count == 0 && self.told_seq == Some(from_seq - 1)
+        !self.is_back && self.given_count == 0 && self.told_seq == Some(from_seq - 1)
     }
 
     /// The `id:` says how far it is; behind the end, one past the last part.
