@@ -52,7 +52,7 @@ impl Engine {
             return Err(SubscribeError::TooMany { subscribers_max: of_execution });
         }
         let terms = terms(execution, spec)?;
-        let cursor = first_cursor(execution, spec)?;
+        let cursor = first_cursor(execution, spec)?.coming_at(execution.log.head_seq());
         let ring = execution.ring_facts();
         let replays = spec.replays && spec.policy == Policy::Block;
         let replay = replays.then(|| Replay::of(ring, spec.ack_window));

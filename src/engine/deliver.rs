@@ -377,7 +377,7 @@ impl Engine {
         let seen = local.cursor.seen - sum(to_seq + 1..next_seq);
         local.cursor = match missed.chunks {
             0 => local.cursor.moved_to(to_seq + 1, seen),
-            _ => Cursor::new(to_seq + 1, seen),
+            _ => local.cursor.jumped_to(to_seq + 1, seen),
         };
         local.detail.missed = local.detail.missed + missed;
         local.detail.told_seq = to_seq;

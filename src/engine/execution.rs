@@ -289,7 +289,8 @@ impl Execution {
                 return Some(self.log.head_seq() + 1);
             }
             // With a filter it can only come later: fewer chunks count.
-            Some((next_seq + u64::from(terms.limit.chunks)).max(self.log.head_seq() + 1))
+            let lag_from_seq = local.cursor.lag_begins(next_seq);
+            Some((lag_from_seq + u64::from(terms.limit.chunks)).max(self.log.head_seq() + 1))
         });
         foreseen.min().unwrap_or(u64::MAX)
     }

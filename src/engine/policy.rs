@@ -137,6 +137,9 @@ pub struct Cursor {
     pub next_seq: u64,
     /// `drop` and `buffer` after the limit was reached: the first chunk no longer owed.
     stop_seq: u64,
+    /// The first chunk that was not there yet when the subscriber came; 0 once it has passed that.
+    /// What was there before is no lag: the subscriber is given as much of it as is held.
+    lag_from_seq: u64,
     /// All chunks of its kinds before `next_seq`, given or missed.
     pub seen: Totals,
 }
@@ -207,10 +210,16 @@ pub fn owed(terms: &Terms, cursor: &mut Cursor, log: &impl Log) -> Owed {
     }
 }
 
-/// How far the subscriber lags, in what it asked for.
+/// The chunks that are there for the subscriber, in what it asked for.
+#[inline]
+pub fn pending(terms: &Terms, cursor: &Cursor, log: &impl Log) -> Totals {
+    log.totals_through_head(terms.kinds) - cursor.seen
+}
+
+/// How far the subscriber lags, in what it asked for: without what was there when it came.
 #[inline]
 pub fn lag(terms: &Terms, cursor: &Cursor, log: &impl Log) -> Totals {
-    log.totals_through_head(terms.kinds) - cursor.seen
+    log.totals_through_head(terms.kinds) - cursor.before_lag(terms.kinds, log)
 }
 
 #[inline]
@@ -219,7 +228,8 @@ fn owed_under_drop(terms: &Terms, cursor: &mut Cursor, log: &impl Log, end_seq: 
         if terms.limit.holds(lag(terms, cursor, log)) {
             return Owed::Give { until_seq: end_seq };
         }
-        cursor.stop_seq = window_end(terms, cursor.next_seq, log, end_seq);
+        let lag_from_seq = cursor.lag_begins(cursor.next_seq);
+        cursor.stop_seq = window_end(terms, lag_from_seq, log, end_seq);
     }
     if cursor.next_seq < cursor.stop_seq {
         return Owed::Give { until_seq: cursor.stop_seq.min(end_seq) };
@@ -227,10 +237,10 @@ fn owed_under_drop(terms: &Terms, cursor: &mut Cursor, log: &impl Log, end_seq: 
     Owed::Skip { until_seq: end_seq, reason: GapReason::Lag }
 }
 
-/// One past the last of the first chunks which the limit holds, counted from `next_seq`.
-fn window_end(terms: &Terms, next_seq: u64, log: &impl Log, end_seq: u64) -> u64 {
+/// One past the last of the first chunks which the limit holds, counted from `from_seq`.
+fn window_end(terms: &Terms, from_seq: u64, log: &impl Log, end_seq: u64) -> u64 {
     let mut window = Totals::ZERO;
-    let mut seq = next_seq;
+    let mut seq = from_seq;
     while seq < end_seq {
         let meta = log.meta(seq);
         if terms.kinds.contains(meta.kind) {
@@ -292,7 +302,53 @@ fn owed_under_conflate(terms: &Terms, cursor: &mut Cursor, log: &impl Log, end_s
 impl Cursor {
     /// Before chunk `next_seq` of a log of which `seen` of the wanted kinds came before.
     pub fn new(next_seq: u64, seen: Totals) -> Cursor {
-        Cursor { next_seq, stop_seq: NO_STOP, seen }
+        Cursor { next_seq, stop_seq: NO_STOP, lag_from_seq: 0, seen }
+    }
+
+    /// The same for a subscriber that comes now: what is there already does not count as its lag.
+    #[must_use]
+    pub fn coming_at(self, head_seq: u64) -> Cursor {
+        let is_behind = self.next_seq <= head_seq;
+        let lag_from_seq = if is_behind { head_seq.saturating_add(1) } else { 0 };
+        Cursor { lag_from_seq, ..self }
+    }
+
+    /// True while it is given what was there when it came.
+    #[inline]
+    pub fn catches_up(&self) -> bool {
+        self.next_seq < self.lag_from_seq
+    }
+
+    /// True if it has been given all of that, and [`Cursor::caught_up`] was not called.
+    #[inline]
+    pub fn has_caught_up(&self) -> bool {
+        self.lag_from_seq != 0 && !self.catches_up()
+    }
+
+    /// The first chunk that counts as lag of a subscriber before `next_seq`.
+    pub fn lag_begins(&self, next_seq: u64) -> u64 {
+        next_seq.max(self.lag_from_seq)
+    }
+
+    /// The same, once it no longer does.
+    #[must_use]
+    pub fn caught_up(self) -> Cursor {
+        Cursor { lag_from_seq: 0, ..self }
+    }
+
+    /// The chunks of its kinds that do not count as its lag.
+    #[inline]
+    fn before_lag(&self, kinds: Kinds, log: &impl Log) -> Totals {
+        match self.catches_up() {
+            false => self.seen,
+            true => totals_before(kinds, self.lag_from_seq, log),
+        }
+    }
+
+    /// The same behind a gap: before another chunk, with nothing that was stopped.
+    #[must_use]
+    pub fn jumped_to(self, next_seq: u64, seen: Totals) -> Cursor {
+        Cursor { next_seq, seen, stop_seq: NO_STOP, ..self }
     }
 
     /// Has `drop` stopped taking chunks for it?

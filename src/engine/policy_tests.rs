@@ -55,6 +55,32 @@ fn terms(policy: Policy, chunks: u32) -> Terms {
     Terms { policy, limit: LagLimit { chunks, bytes: u64::MAX }, kinds: Kinds::ALL }
 }
 
+/// What was there when it came is no lag: all of it is owed, and a limit of what comes after that.
+#[test]
+fn who_comes_late_is_owed_all_that_is_held_whatever_its_limit() {
+    for policy in [Policy::Drop, Policy::Buffer, Policy::DropOldest, Policy::Disconnect] {
+        let mut log = Memory::new();
+        let terms = terms(policy, 3);
+        for _ in 0..50 {
+            log.push(10, Kind::Output, 0);
+        }
+        let mut cursor = Cursor::new(1, Totals::ZERO).coming_at(50);
+        assert_eq!(owed(&terms, &mut cursor, &log), Owed::Give { until_seq: 51 }, "{policy}");
+        cursor.give(Kinds::ALL, 20, &log);
+        for _ in 0..3 {
+            log.push(10, Kind::Output, 0);
+        }
+        assert_eq!(owed(&terms, &mut cursor, &log), Owed::Give { until_seq: 54 }, "{policy}");
+        log.push(10, Kind::Output, 0);
+        let expected = match policy {
+            Policy::Disconnect => Owed::Disconnect,
+            Policy::DropOldest => Owed::Skip { until_seq: 52, reason: GapReason::Lag },
+            _ => Owed::Give { until_seq: 54 }, // Then one gap.
+        };
+        assert_eq!(owed(&terms, &mut cursor, &log), expected, "{policy}");
+    }
+}
+
 #[test]
 fn drop_gives_its_window_then_one_gap_then_goes_on_live() {
     let mut log = Memory::new();

@@ -11,7 +11,7 @@ use crate::engine::chunk::{Gap, GapReason, Totals};
 use crate::engine::event::{Coalesce, RingFacts, SubscribeSpec};
 use crate::engine::exit::Exit;
 use crate::engine::log::ChunkLog;
-use crate::engine::policy::{Cursor, Log, Owed, Policy, Terms, lag, owed};
+use crate::engine::policy::{Cursor, Log, Owed, Policy, Terms, owed, pending};
 use crate::engine::reserve::Replay;
 use crate::engine::resume::Heir;
 use crate::engine::wheel::TimerId;
@@ -118,6 +118,7 @@ impl Local {
             || self.demand != u32::MAX
             || self.coalesces
             || self.acked_until_seq != u64::MAX
+            || (self.cursor.catches_up() && self.terms.policy != Policy::Block)
             || !self.terms.kinds.is_all();
         self.plain_chunks = match self.terms.policy {
             _ if looks => 0,
@@ -144,6 +145,10 @@ impl Local {
         if self.cursor.next_seq + u64::from(early) > log.head_seq() {
             self.flush = false;
             return if ended { Next::CaughtUp } else { Next::Nothing };
+        }
+        if self.cursor.has_caught_up() {
+            self.cursor = self.cursor.caught_up();
+            self.set_plain();
         }
         if self.demand == 0 {
             return Next::Nothing;
@@ -244,8 +249,8 @@ impl Local {
 
     fn waits_for_company(&self, log: &ChunkLog) -> bool {
         let coalesce = self.detail.coalesce.expect("the flag says so");
-        let lag = lag(&self.terms, &self.cursor, log);
-        lag.bytes < coalesce.bytes_max && lag.chunks < u64::from(self.terms.limit.chunks)
+        let pending = pending(&self.terms, &self.cursor, log);
+        pending.bytes < coalesce.bytes_max && pending.chunks < u64::from(self.terms.limit.chunks)
     }
 
     fn skip(&mut self, until_seq: u64, reason: GapReason, log: &ChunkLog, ended: bool) -> Next {

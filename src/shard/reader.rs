@@ -125,11 +125,13 @@ impl<L: Link> Subscriber<L> {
         ack_window: Option<u32>,
         now: Instant,
     ) -> Subscriber<L> {
-        let buffer_bytes = link.shared().reader.geometry().length_max() as usize;
+        let reader = &link.shared().reader;
+        let buffer_bytes = reader.geometry().length_max() as usize;
+        let cursor = subscribed.cursor.coming_at(reader.head_seq());
         Subscriber {
             id: subscribed.subscriber,
             terms: subscribed.terms,
-            cursor: subscribed.cursor,
+            cursor,
             granted_seq: 0,
             shown_seq: subscribed.cursor.next_seq,
             rung_seq: 0,

@@ -83,7 +83,8 @@ impl Follower {
         if next_seq < self.granted_seq {
             return Expected::Chunk(next_seq);
         }
-        let lag = execution.totals(self.kinds, from_seq, head_seq);
+        let lag_from_seq = self.lag_from(from_seq);
+        let lag = execution.totals(self.kinds, lag_from_seq, head_seq);
         let within = self.holds(execution, lag);
         let grant = |follower: &mut Follower, until_seq: u64| {
             if follower.habitat == Habitat::Remote {
@@ -100,7 +101,7 @@ impl Follower {
                     if within {
                         return grant(self, head_seq + 1);
                     }
-                    self.stop_seq = Some(self.first_outside(execution, from_seq, head_seq));
+                    self.stop_seq = Some(self.first_outside(execution, lag_from_seq, head_seq));
                 }
                 let stop_seq = self.stop_seq.expect("it was just set");
                 if next_seq < stop_seq {

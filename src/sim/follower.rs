@@ -78,6 +78,8 @@ pub(super) struct Follower {
     began_behind: bool,
     /// A closure began over its limit, and has not caught up since.
     pub began_over: bool,
+    /// The first chunk that was not there yet when it came: its lag counts from there.
+    lag_from_seq: u64,
     pub acked_seq: u64,
     acked_until_seq: u64,
     /// As that, and beyond: a window that began with a chunk which then was missed.
@@ -137,6 +139,7 @@ impl Follower {
             was_over: false,
             began_behind: false,
             began_over: false,
+            lag_from_seq: 1,
             acked_seq: next_seq - 1,
             acked_until_seq: u64::MAX,
             acked_until_seq_max: 0,
@@ -156,8 +159,9 @@ impl Follower {
         }
         self.pending = execution.totals(self.kinds, self.next_seq, u64::MAX);
         self.began_behind = self.pending.chunks > 0;
-        self.was_over = !self.holds(execution, self.pending);
-        self.began_over = self.was_over;
+        self.lag_from_seq = execution.head_seq() + 1;
+        self.was_over = false; // What was there before is no lag.
+        self.began_over = false;
         let before = execution.totals(self.kinds, 1, self.next_seq - 1);
         match before == self.before {
             true => Ok(()),
@@ -181,6 +185,19 @@ impl Follower {
         lag.chunks <= 1
             || lag.chunks <= u64::from(self.limit_chunks(execution))
                 && lag.bytes <= self.limit_bytes
+    }
+
+    /// How far it lags: what was there when it came does not count.
+    fn lag(&self, execution: &ExecutionModel) -> Totals {
+        match self.next_seq < self.lag_from_seq {
+            true => execution.totals(self.kinds, self.lag_from_seq, u64::MAX),
+            false => self.pending,
+        }
+    }
+
+    /// The first chunk whose coming is lag, from here on.
+    pub fn lag_from(&self, from_seq: u64) -> u64 {
+        from_seq.max(self.lag_from_seq)
     }
 
     /// The first chunk that it may come back for, if it may at all: half of the slots and half of
@@ -229,7 +246,7 @@ impl Follower {
             return Ok(());
         }
         self.pending.count(chunk.length);
-        if !self.holds(execution, self.pending) {
+        if !self.holds(execution, self.lag(execution)) {
             self.was_over = true;
         }
         let gates = self.policy == Policy::Block && self.kinds.is_all() && !self.is_joining;
@@ -398,7 +415,7 @@ impl Follower {
             self.acked_until_seq_max = self.acked_until_seq_max.max(until_seq);
         }
         self.settle(gap.to_seq, told);
-        self.was_over = !self.holds(execution, self.pending);
+        self.was_over = !self.holds(execution, self.lag(execution));
         // It goes on catching up, unless it was this that it was catching up with.
         self.began_over &= gap.reason != GapReason::Lag && self.was_over;
         Ok(())

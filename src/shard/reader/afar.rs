@@ -54,7 +54,7 @@ impl Subscriber {
             return None;
         }
         let log = RingLog { reader, head_seq, next_seq, seen };
-        Some((policy::lag(&self.terms, &self.cursor, &log), head_seq))
+        Some((policy::pending(&self.terms, &self.cursor, &log), head_seq))
     }
 
     /// Falls asleep in the reactor that its shard knows, unless there is something: `false`. It is

@@ -6,7 +6,7 @@
 
 use super::log::{RingLog, sum_of};
 use super::{Flaw, Link, Next, Subscriber};
-use crate::engine::policy::{self, Cursor, Owed, Policy};
+use crate::engine::policy::{self, Owed, Policy};
 use crate::engine::{DetachReason, Gap, GapReason, Totals};
 use crate::memory::{FinalRecord, Left, Poll, TailTotals};
 use crate::shard::delivery::{detach_of_code, outcome_of_code};
@@ -201,7 +201,7 @@ impl<L: Link> Subscriber<L> {
             return Next::Again;
         }
         let from_seq = self.cursor.next_seq;
-        self.cursor = Cursor::new(until_seq, seen);
+        self.cursor = self.cursor.jumped_to(until_seq, seen);
         self.granted_seq = 0;
         let late = self.fresh || self.terms.policy == Policy::Block; // The gate has stood since.
         let reason = if late { GapReason::Late } else { GapReason::Overtaken };
