@@ -7,6 +7,9 @@
 #![cfg(all(feature = "cli", feature = "server", feature = "tools"))]
 
 mod reader;
+#[path = "../agents/scripted.rs"]
+#[allow(dead_code, reason = "not every test needs all of it")]
+mod scripted;
 #[path = "../served/mod.rs"]
 mod served;
 
@@ -15,7 +18,8 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 use streamdoor::base::{ExecutionId, Random};
 
-use reader::{Format, Reader};
+use reader::{Format, Reader, Received};
+use scripted::Model;
 use served::{Server, ask};
 
 const CHUNK_BYTES: [usize; 5] = [100, 1_000, 4_096, 7_777, 65_536];
@@ -45,15 +49,10 @@ impl File {
         File { path, text }
     }
 
-    /// Opens an execution that streams it. It begins with its first reader.
+    /// Opens an execution that streams it.
     fn execute(&self, server: &Server, chunk_bytes: usize) -> String {
         let arguments = json!({"file_path": self.path, "chunk_size": chunk_bytes});
-        let hold = json!({"until_read_ms": 10_000});
-        let body = json!({"tool": "process_file", "arguments": arguments, "hold": hold});
-        let (status, created) = ask(server.address(), "POST", "/v1/executions", &body.to_string());
-        assert_eq!(status, 201, "{created}");
-        let created: Value = serde_json::from_str(&created).unwrap();
-        created["execution"].as_str().or(created["id"].as_str()).unwrap().to_owned()
+        execute(server, "process_file", &arguments)
     }
 }
 
@@ -61,6 +60,16 @@ impl Drop for File {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.path);
     }
+}
+
+/// Opens an execution whose beginning is held until its first reader comes.
+fn execute(server: &Server, tool: &str, arguments: &Value) -> String {
+    let hold = json!({"until_read_ms": 10_000});
+    let body = json!({"tool": tool, "arguments": arguments, "hold": hold, "policy": "block"});
+    let (status, created) = ask(server.address(), "POST", "/v1/executions", &body.to_string());
+    assert_eq!(status, 201, "{created}");
+    let created: Value = serde_json::from_str(&created).unwrap();
+    created["execution"].as_str().unwrap().to_owned()
 }
 
 /// The folder that the servers may read.
@@ -73,38 +82,40 @@ fn file_bytes(chunk_bytes: usize) -> usize {
     (chunk_bytes * 1_500).clamp(200_000, 8_000_000)
 }
 
-/// Follows one file through its cuts, and compares.
-fn follow(server: &Server, chunk_bytes: usize, acks: Option<u32>, format: Format, seed: u64) {
-    let context = format!("chunks of {chunk_bytes}, acks {acks:?}, {format:?}, seed {seed}");
-    let file =
-        File::new(&format!("{chunk_bytes}-{acks:?}-{format:?}-{seed}"), file_bytes(chunk_bytes));
-    let id = file.execute(server, chunk_bytes);
+/// Follows executions of so many events through 10 to 50 cuts. Nothing is missing then.
+fn follow_through_cuts(mut reader: Reader, event_count: u64, seed: u64, context: &str) -> Received {
     let mut random = Random::new(seed);
     let cuts = random.between(10, 50);
-    let chunks = file.text.len().div_ceil(chunk_bytes) as u64;
-    let per_connection = (chunks / cuts).clamp(1, 120);
-    let mut reader = Reader::new(server.address(), format, acks, vec![id]);
+    let per_connection = (event_count / cuts).clamp(1, 120);
     for _ in 0..cuts {
-        let events = random.between(1, per_connection);
-        if reader.read_some(Some(events)) {
+        if reader.read_some(Some(random.between(1, per_connection))) {
             break;
         }
     }
     while !reader.read_some(None) {}
-    let result = reader.result();
-    let gaps = result.gaps.len();
-    assert!(gaps == 0, "{context}: {gaps} gaps, the first {}", result.gaps[0]);
-    assert!(result.data[0] == file.text, "{context}: other bytes");
-    assert_eq!(result.ends, ["completed"], "{context}");
+    let received = reader.received();
+    let gaps = received.gaps.len();
+    assert!(gaps == 0, "{context}: {gaps} gaps, the first {}", received.gaps[0]);
+    assert!(received.ends.iter().all(|end| end == "completed"), "{context}: {:?}", received.ends);
+    received
 }
 
-fn follow_all(server: &Server, format: Format) {
-    for seed in 0..run_count() {
-        for chunk_bytes in CHUNK_BYTES {
-            for acks in ACKS {
-                follow(server, chunk_bytes, acks, format, seed);
-            }
-        }
+/// Each chunk size with each window of acknowledgements, so often.
+fn all_combinations() -> impl Iterator<Item = (u64, usize, Option<u32>)> {
+    let sizes = CHUNK_BYTES.into_iter().flat_map(|bytes| ACKS.map(|acks| (bytes, acks)));
+    (0..run_count())
+        .flat_map(move |seed| sizes.clone().map(move |(bytes, acks)| (seed, bytes, acks)))
+}
+
+fn follow_files(server: &Server, format: Format) {
+    for (seed, chunk_bytes, acks) in all_combinations() {
+        let context = format!("chunks of {chunk_bytes}, acks {acks:?}, {format:?}, seed {seed}");
+        let file = File::new(&format!("{chunk_bytes}-{format:?}"), file_bytes(chunk_bytes));
+        let id = file.execute(server, chunk_bytes);
+        let chunk_count = file.text.len().div_ceil(chunk_bytes) as u64;
+        let reader = Reader::new(server.address(), format, acks, vec![id]);
+        let received = follow_through_cuts(reader, chunk_count, seed, &context);
+        assert!(received.data[0] == file.text, "{context}: other bytes");
     }
 }
 
@@ -112,14 +123,14 @@ fn follow_all(server: &Server, format: Format) {
 fn server_sent_events_come_whole_through_any_cuts() {
     for reactor in ["uring", "mio"] {
         let server = Server::start(&["--reactor", reactor, "--files-root", &root()]);
-        follow_all(&server, Format::Sse);
+        follow_files(&server, Format::Sse);
     }
 }
 
 #[test]
 fn lines_of_json_come_whole_through_any_cuts() {
     let server = Server::start(&["--files-root", &root()]);
-    follow_all(&server, Format::Ndjson);
+    follow_files(&server, Format::Ndjson);
 }
 
 /// One connection that follows an execution of each of two shards.
@@ -130,37 +141,40 @@ fn executions_of_two_shards_come_whole_through_any_cuts() {
         return;
     }
     let server = Server::start(&["--cpus", "0,1", "--files-root", &root()]);
+    for (seed, chunk_bytes, acks) in all_combinations() {
+        let context = format!("chunks of {chunk_bytes}, acks {acks:?}, seed {seed}");
+        let file = File::new(&format!("{chunk_bytes}-two"), file_bytes(chunk_bytes) / 2);
+        let ids = on_both_shards(&server, &file, chunk_bytes);
+        let chunk_count = 2 * file.text.len().div_ceil(chunk_bytes) as u64;
+        let reader = Reader::new(server.address(), Format::Sse, acks, ids);
+        let received = follow_through_cuts(reader, chunk_count, seed, &context);
+        for data in &received.data {
+            assert!(*data == file.text, "{context}: other bytes");
+        }
+    }
+}
+
+/// An agent's run, whose parts are small and many.
+#[test]
+fn parts_of_agents_come_whole_through_any_cuts() {
+    const WORDS: u64 = 3_000;
+    let script = format!(
+        "models = [\"demo\"]\n[[turns]]\n\
+         events = [{{ pause = \"50ms\" }}, {{ text = \"word \", repeat = {WORDS}, pace = \"0ms\" }}]"
+    );
+    let model = Model::following("block", &script);
+    let described = format!("demo=chat,{},demo", model.base_url);
+    let server = Server::start(&["--model", &described]);
     for seed in 0..run_count() {
-        for chunk_bytes in CHUNK_BYTES {
-            for acks in ACKS {
-                let context = format!("chunks of {chunk_bytes}, acks {acks:?}, seed {seed}");
-                let file = File::new(
-                    &format!("two-{chunk_bytes}-{acks:?}-{seed}"),
-                    file_bytes(chunk_bytes) / 2,
-                );
-                let started_at = std::time::Instant::now();
-                let ids = on_both_shards(&server, &file, chunk_bytes);
-                let mut random = Random::new(seed);
-                let cuts = random.between(10, 50);
-                let chunks = 2 * file.text.len().div_ceil(chunk_bytes) as u64;
-                let per_connection = (chunks / cuts).clamp(1, 120);
-                let mut reader = Reader::new(server.address(), Format::Sse, acks, ids);
-                for _ in 0..cuts {
-                    let events = random.between(1, per_connection);
-                    if reader.read_some(Some(events)) {
-                        break;
-                    }
-                }
-                while !reader.read_some(None) {}
-                let result = reader.result();
-                let gaps = result.gaps.len();
-                assert!(gaps == 0, "{context}: {gaps} gaps, the first {}", result.gaps[0]);
-                for data in &result.data {
-                    assert!(*data == file.text, "{context}: other bytes");
-                }
-                assert_eq!(result.ends, ["completed", "completed"], "{context}");
-                eprintln!("{context}: {cuts} cuts, {:.1?}", started_at.elapsed());
-            }
+        for (format, acks) in
+            [Format::Sse, Format::Ndjson].into_iter().flat_map(|f| ACKS.map(|a| (f, a)))
+        {
+            let context = format!("an agent, acks {acks:?}, {format:?}, seed {seed}");
+            let id = execute(&server, "agent", &json!({"task": "speak"}));
+            let reader = Reader::new(server.address(), format, acks, vec![id]);
+            let received = follow_through_cuts(reader, WORDS, seed, &context);
+            let text = String::from_utf8(received.data[0].clone()).unwrap();
+            assert_eq!(text, "word ".repeat(WORDS as usize), "{context}");
         }
     }
 }

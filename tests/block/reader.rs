@@ -16,7 +16,7 @@ pub enum Format {
 }
 
 /// What has come, of each execution.
-pub struct Result {
+pub struct Received {
     pub data: Vec<Vec<u8>>,
     pub gaps: Vec<Value>,
     pub ends: Vec<String>,
@@ -34,7 +34,7 @@ pub struct Reader {
     has_ended: Vec<bool>,
     /// Where it acknowledges, kept open.
     acknowledging: Option<TcpStream>,
-    result: Result,
+    received: Received,
 }
 
 enum Decoder {
@@ -59,13 +59,17 @@ impl Reader {
             next_seq: vec![1; count],
             has_ended: vec![false; count],
             acknowledging: None,
-            result: Result { data: vec![Vec::new(); count], gaps: Vec::new(), ends: Vec::new() },
+            received: Received {
+                data: vec![Vec::new(); count],
+                gaps: Vec::new(),
+                ends: Vec::new(),
+            },
             executions,
         }
     }
 
-    pub fn result(self) -> Result {
-        self.result
+    pub fn received(self) -> Received {
+        self.received
     }
 
     fn request(&self) -> String {
@@ -109,7 +113,7 @@ impl Reader {
                     },
                     ResponsePart::Body(mut body) => {
                         while let Some((id, event)) = next(&mut decoder, &mut body) {
-                            chunk_count += u64::from(event["event"] == "chunk");
+                            chunk_count += u64::from(event["seq"].is_u64());
                             self.take(id, &event);
                             if chunk_count > 0 && Some(chunk_count) == chunks_max {
                                 return false; // The socket closes, and what it holds is lost.
@@ -123,23 +127,32 @@ impl Reader {
     }
 
     fn take(&mut self, id: Option<String>, event: &Value) {
-        let of = event["execution"].as_str().unwrap();
+        let is_part = event["type"].is_string();
+        let of = event[if is_part { "agent_id" } else { "execution" }].as_str().unwrap();
         let at = self.executions.iter().position(|id| id == of).unwrap();
-        match event["event"].as_str().unwrap() {
+        match event["event"].as_str().unwrap_or("part") {
             "started" => self.subscribers[at] = event["subscriber"].as_str().unwrap().to_owned(),
             "chunk" => {
                 assert_eq!(event["seq"], self.next_seq[at], "{of}");
                 self.next_seq[at] += 1;
-                self.result.data[at].extend(event["data"].as_str().unwrap().bytes());
+                self.received.data[at].extend(event["data"].as_str().unwrap().bytes());
+                self.acknowledge(at);
+            }
+            "part" => {
+                assert_eq!(event["seq"], self.next_seq[at], "{of}");
+                self.next_seq[at] += 1;
+                if event["type"] == "TextDelta" {
+                    self.received.data[at].extend(event["delta"].as_str().unwrap().bytes());
+                }
                 self.acknowledge(at);
             }
             "gap" => {
-                self.result.gaps.push(event.clone());
+                self.received.gaps.push(event.clone());
                 self.next_seq[at] = event["to_seq"].as_u64().unwrap() + 1;
             }
             "end" => {
                 self.has_ended[at] = true;
-                self.result.ends.push(event["state"].as_str().unwrap().to_owned());
+                self.received.ends.push(event["state"].as_str().unwrap().to_owned());
             }
             _ => {}
         }
