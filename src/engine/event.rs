@@ -274,11 +274,12 @@ pub struct SubscribeSpec {
     pub place: Place,
     /// How many chunks it can take now (`u32::MAX`: any number).
     pub demand: u32,
-    /// What it was given last may be lost on its way, and it then comes back for it: under `block`
-    /// the newest chunks before where it stands are not overwritten either, up to half of the ring.
-    /// With acknowledgements these are the chunks that it has not acknowledged. If it comes back
-    /// with [`From::Seq`] and the same terms, it takes the place of the lost one. On another thread
-    /// this is for who reads for a connection.
+    /// True if chunks may be lost on their way to it, and it comes back for them. Under `block` the
+    /// newest chunks before where it stands are then kept, up to half of the ring. With
+    /// acknowledgements the chunks that it has not acknowledged are kept, and it is given no more
+    /// than the ring can keep: [`Replay`](crate::engine::Replay). A subscriber that comes back with
+    /// [`From::Seq`] and the same terms takes the place of the lost one. On another thread this is
+    /// for readers of connections.
     pub replays: bool,
 }
 
