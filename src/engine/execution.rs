@@ -323,7 +323,8 @@ impl Execution {
             assert!(next_seq <= self.log.head_seq() + 1);
             assert!(local.demand == u32::MAX || local.demand <= 1 << 30);
             let acknowledges = local.replays && local.detail.window.is_some();
-            assert!(!acknowledges || self.ring.is_none() || gate.gate_seq <= local.unacked_seq()); // E5
+            let is_kept = gate.gate_seq <= local.unacked_seq();
+            assert!(!acknowledges || self.ring.is_none() || is_kept); // E5
         }
     }
 }

@@ -165,9 +165,9 @@ use crate::base::Instant;
 ///   releases do nothing; a close gives the try up, after which there is no event. A reactor does
 ///   not give up by itself: the kernel does after minutes. It holds a place from the beginning, as
 ///   any connection does. A Unix listener whose queue is full refuses (EAGAIN).
-/// - **R27 bound sending.** After [`Reactor::bound_sending`] the kernel takes no more bytes while it
-///   holds about that many (with its own overhead, and at least its own minimum of some kilobytes)
-///   that the peer's kernel has not confirmed, and what one send moves on top. Bytes that the
+/// - **R27 bound sending.** After [`Reactor::bound_sending`] the kernel takes no more bytes while
+///   it holds about that many (with its own overhead, and at least its own minimum of some
+///   kilobytes) that the peer's kernel has not confirmed. One send may move more. Bytes that the
 ///   kernel holds already stay. On a Unix socket a byte is confirmed when the peer has read it.
 pub trait Reactor {
     /// The time, read now: one turn reads it once and hands it down.

@@ -26,7 +26,8 @@ impl From<&Descriptor> for Place {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Window {
     chunk_count: u64,
-    /// What the chunks in it take in the ring at most; `u64::MAX` where the ring need not keep them.
+    /// The bytes that the chunks in it take in the ring, at most; `u64::MAX` where the ring need
+    /// not keep them.
     bytes_max: u64,
     /// One past the last chunk that it may be given.
     until_seq: u64,

@@ -159,8 +159,8 @@ fn executions_of_two_shards_come_whole_through_any_cuts() {
 fn parts_of_agents_come_whole_through_any_cuts() {
     const WORDS: u64 = 3_000;
     let script = format!(
-        "models = [\"demo\"]\n[[turns]]\n\
-         events = [{{ pause = \"50ms\" }}, {{ text = \"word \", repeat = {WORDS}, pace = \"0ms\" }}]"
+        "models = ['demo']\n[[turns]]\n\
+         events = [{{ pause = '50ms' }}, {{ text = 'word ', repeat = {WORDS}, pace = '0ms' }}]"
     );
     let model = Model::following("block", &script);
     let described = format!("demo=chat,{},demo", model.base_url);

@@ -200,6 +200,7 @@ pub fn started(from_seq: u64) -> Event<'static> {
         policy: "drop",
         limits: events::Limits { chunks: 10, bytes: None },
         from_seq,
+        replay: None,
     })
 }
 

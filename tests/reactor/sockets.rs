@@ -92,15 +92,15 @@ pub fn a_bound_holds_little_of_what_nobody_reads_and_loses_nothing<W: Network>(
         server.reactor.bound_sending(id, 8 << 10);
         let bytes = pattern(seed, 1 << 20);
         let (mut sent, mut got) = (0, Vec::new());
-        let mut send = |server: &mut Server<W>| {
+        let mut send = |reactor: &mut W::R| {
             let piece = &bytes[sent..bytes.len().min(sent + 4_096)];
-            let count = server.reactor.send(id, &[IoSlice::new(piece)]).unwrap();
+            let count = reactor.send(id, &[IoSlice::new(piece)]).unwrap();
             sent += count;
             (count, sent)
         };
         let mut quiet = 0;
         server.until("nothing moves", |server| {
-            let (count, sent) = send(server);
+            let (count, sent) = send(&mut server.reactor);
             quiet = if count == 0 { quiet + 1 } else { 0 };
             // Over TCP the peer's kernel confirms what nobody has read.
             let is_exact = !W::IS_REAL || matches!(kind, Kind::Unix);
@@ -108,7 +108,7 @@ pub fn a_bound_holds_little_of_what_nobody_reads_and_loses_nothing<W: Network>(
             quiet == 20
         });
         server.until("everything", |server| {
-            send(server);
+            send(&mut server.reactor);
             drain(world, &client, &mut got);
             got.len() == bytes.len()
         });

@@ -24,6 +24,8 @@ pub const CHUNKS: u64 = 2_000;
 /// Slow enough for the ring to hold what is on the way to a reader that is late.
 pub const DELAY_MS: u64 = 5;
 pub const CHUNK_BYTES: u64 = 100;
+/// The ring holds 60 ms of these: a client that comes back has missed some.
+const LARGE_CHUNK_BYTES: u64 = 4_000;
 /// A connection is cut within so many bytes.
 pub const SPREAD_BYTES: u64 = 6_000;
 /// `block`, with a window far within what the ring of these chunks keeps for who comes back.
@@ -98,35 +100,39 @@ impl Reader {
 }
 
 /// Were that all chunks, once each, in order, and all that is missing told?
-fn follow_through_cuts(server: &Server, query: &str, seed: u64) -> (Sum, Sum) {
+fn follow_through_cuts(
+    server: &Server,
+    (query, chunk_bytes): (&str, u64),
+    seed: u64,
+) -> (Sum, Sum) {
     let random = Random::new(seed);
     // Anywhere, also in the head and before it.
     let (after_bytes, spread_bytes) = (0, SPREAD_BYTES);
     let cuts = Cuts { random, left: CUTS, after_bytes, spread_bytes, hurries: false };
     let proxy = Proxy::new(&server.address, String::new(), cuts);
-    let this = server.execute(&slow(CHUNKS, DELAY_MS, CHUNK_BYTES));
+    let this = server.execute(&slow(CHUNKS, DELAY_MS, chunk_bytes));
     let acknowledges_at = query.contains("acks").then(|| this.clone());
     let mut reader = Reader { acknowledges_at, ..Reader::default() };
     reader.follow(&proxy.address, &format!("{this}/events?{query}"));
     assert_eq!(proxy.cut_count(), CUTS, "seed {seed}");
     // The last of them came to its end, and the question for more was answered: no more.
     assert_eq!(reader.connections, CUTS + 1, "seed {seed}");
-    let (given, missed) = events::check(&reader.told, |seq| slow_data(seq, CHUNKS, CHUNK_BYTES));
+    let (given, missed) = events::check(&reader.told, |seq| slow_data(seq, CHUNKS, chunk_bytes));
     assert_eq!(given.chunks + missed.chunks, CHUNKS, "seed {seed}");
-    assert_eq!(given.bytes + missed.bytes, CHUNKS * CHUNK_BYTES, "seed {seed}");
+    assert_eq!(given.bytes + missed.bytes, CHUNKS * chunk_bytes, "seed {seed}");
     let ends: Vec<&Value> = reader.told.iter().filter(|event| event["event"] == "end").collect();
     assert_eq!((ends.len(), &ends[0]["state"]), (1, &"completed".into()), "seed {seed}");
     (given, missed)
 }
 
 /// Two of them at once: each takes as long as its execution.
-fn follow_both(query: &str, check: impl Fn(Sum, Sum, u64) + Sync) {
+fn follow_both((query, chunk_bytes): (&str, u64), check: impl Fn(Sum, Sum, u64) + Sync) {
     let server = Server::start(&[]);
     std::thread::scope(|scope| {
         for seed in 0..2 {
             let (server, check) = (&server, &check);
             scope.spawn(move || {
-                let (given, missed) = follow_through_cuts(server, query, seed);
+                let (given, missed) = follow_through_cuts(server, (query, chunk_bytes), seed);
                 check(given, missed, seed);
             });
         }
@@ -136,22 +142,22 @@ fn follow_both(query: &str, check: impl Fn(Sum, Sum, u64) + Sync) {
 
 #[test]
 fn under_block_each_chunk_comes_once_to_who_acknowledges() {
-    follow_both(BLOCK_ACKNOWLEDGED, |given, missed, seed| {
+    follow_both((BLOCK_ACKNOWLEDGED, CHUNK_BYTES), |given, missed, seed| {
         assert_eq!((given.chunks, missed), (CHUNKS, Sum::default()), "seed {seed}");
     });
 }
 
 #[test]
 fn under_block_each_chunk_comes_once_to_who_does_not() {
-    follow_both("policy=block", |given, missed, seed| {
+    follow_both(("policy=block", CHUNK_BYTES), |given, missed, seed| {
         assert_eq!((given.chunks, missed), (CHUNKS, Sum::default()), "seed {seed}");
     });
 }
 
 #[test]
 fn under_drop_what_is_missing_is_told_to_the_byte() {
-    follow_both("policy=drop", |given, missed, seed| {
-        // Who comes late by forty chunks is owed ten.
+    follow_both(("policy=drop", LARGE_CHUNK_BYTES), |given, missed, seed| {
+        // Who comes late is given what the ring holds: some twelve of these, 60 ms.
         assert!(given.chunks > 0 && missed.chunks > 0, "{given:?} {missed:?}, seed {seed}");
     });
 }

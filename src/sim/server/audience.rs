@@ -310,8 +310,8 @@ impl Reader {
         }
     }
 
-    /// Who comes late may find the oldest gone. Who comes back may not: all that was on its way when
-    /// its connection was cut is still held.
+    /// A reader that comes late may find the oldest gone. One that comes back may not: all that was
+    /// on its way when its connection was cut is still held.
     fn is_late(&self, from_seq: u64) -> bool {
         !self.is_back && self.given_count == 0 && self.told_seq == Some(from_seq - 1)
     }
