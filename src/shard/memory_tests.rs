@@ -401,3 +401,42 @@ fn each_change_of_state_is_a_line_that_names_the_reading() {
     });
     assert_eq!(lines.iter().map(told).collect::<Vec<_>>(), expected);
 }
+
+/// It was given chunks of 48,896 bytes, and no word of it, while memory was short.
+#[test]
+fn a_file_comes_in_chunks_of_the_size_that_was_asked_for_or_not_at_all() {
+    let path = std::env::temp_dir().join(format!("streamdoor-chunks-{}", std::process::id()));
+    std::fs::write(&path, vec![b'x'; 200_000]).unwrap();
+    let mut shard = shard(8 * MIB);
+    let lengths_of = |shard: &mut Shard, arguments: serde_json::Value| {
+        let options = ExecuteOptions {
+            hold: crate::engine::Hold::UntilRead { deadline: Duration::from_secs(60) },
+            ..Default::default()
+        };
+        let id = shard.execute("process_file", &arguments, options)?;
+        let (lengths, done) = (Rc::new(RefCell::new(Vec::new())), Rc::new(RefCell::new(false)));
+        let (seen, ended) = (Rc::clone(&lengths), Rc::clone(&done));
+        let spec = SubscribeSpec { policy: Policy::Block, ..Default::default() };
+        let followed = shard.subscribe(id, spec, move |delivery| match delivery {
+            Delivery::Chunk(chunk) => seen.borrow_mut().push(chunk.data.len()),
+            Delivery::End(_) => *ended.borrow_mut() = true,
+            _ => {}
+        });
+        followed.unwrap();
+        while !*done.borrow() {
+            if !shard.turn() {
+                shard.park(None);
+            }
+        }
+        Ok::<_, ExecuteError>(lengths.take())
+    };
+    let asked = json!({"file_path": path, "chunk_size": 65_536});
+    let whole = [65_536, 65_536, 65_536, 3_392];
+    assert_eq!(lengths_of(&mut shard, asked.clone()).unwrap(), whole);
+    shard.set_readings(&some(10.0)); // Rings of at most 256 KiB.
+    let refused = lengths_of(&mut shard, asked).unwrap_err().to_string();
+    assert!(refused.contains("65536"), "{refused}");
+    let free = lengths_of(&mut shard, json!({"file_path": path})).unwrap();
+    assert_eq!(free.iter().sum::<usize>(), 200_000);
+    std::fs::remove_file(path).unwrap();
+}
