@@ -1,9 +1,9 @@
 //! The commands `bench soak` and `bench idle`: what becomes of a server over a long time.
 //!
-//! `streamdoor serve`, the program that is shipped, in a process of its own ([`server`]). `soak` has
-//! it run short executions of every kind without end ([`work`]) and looks at its memory meanwhile;
-//! `idle` does nothing and looks at what the kernel counts of a server that has nothing to do. Both
-//! write what they saw as a table, and `soak` draws it ([`draw`]).
+//! `streamdoor serve`, the program that is shipped, in a process of its own ([`server`]). `soak`
+//! has it run short executions of every kind without end ([`work`]) and looks at its memory
+//! meanwhile; `idle` does nothing and looks at what the kernel counts of a server that has nothing
+//! to do. Both write what they saw as a table, and `soak` draws it ([`draw`]).
 
 mod draw;
 mod sample;
