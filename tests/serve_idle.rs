@@ -2,6 +2,7 @@
 //! and the time that an idle server takes.
 #![cfg(all(feature = "cli", feature = "server"))]
 
+#[allow(dead_code, reason = "not every test needs all of it")]
 mod limited;
 mod served;
 

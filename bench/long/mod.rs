@@ -13,9 +13,10 @@ mod work;
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use lexopt::{Arg, Parser, ValueExt};
+use streamdoor::reactor::Clock;
 
 use crate::common::machine::describe;
 use crate::common::params::{choice, number, usage};
@@ -85,7 +86,7 @@ pub fn soak(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure
         }
     }
     let server = Server::start(reactor, arenas)?;
-    let started = Instant::now();
+    let started = Clock::now();
     let workers = Workers::new(&server, workers)?;
     let mut samples = Vec::new();
     let mut next = 0;
@@ -102,7 +103,11 @@ pub fn soak(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure
         let title = format!("streamdoor serve --reactor {reactor}: memory over executions");
         write(&folder.join(format!("soak-{reactor}.svg")), &draw::drawing(&title, &samples))?;
     }
-    print(&format!("machine {}\n{}", describe(), soak_report(&samples, started.elapsed())));
+    print(&format!(
+        "machine {}\n{}",
+        describe(),
+        soak_report(&samples, Clock::now().since(started))
+    ));
     Ok(())
 }
 
@@ -155,7 +160,7 @@ pub fn idle(arguments: impl IntoIterator<Item = OsString>) -> Result<(), Failure
     }
     let server = (reactor != "none").then(|| Server::start(reactor, 0)).transpose()?;
     std::thread::sleep(SETTLE);
-    let started = Instant::now();
+    let started = Clock::now();
     let mut samples = vec![Sample::take(server.as_ref(), started, 0)?];
     for _ in 0..seconds {
         let mut blocked = 0;

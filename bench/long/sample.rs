@@ -2,7 +2,9 @@
 
 use std::fmt;
 use std::fs;
-use std::time::Instant;
+
+use streamdoor::base::Instant;
+use streamdoor::reactor::Clock;
 
 use super::server::Server;
 use crate::common::Failure;
@@ -47,7 +49,7 @@ impl Sample {
         executions: u64,
     ) -> Result<Sample, Failure> {
         let mut sample = Sample {
-            at_s: started.elapsed().as_secs_f64(),
+            at_s: Clock::now().since(started).as_secs_f64(),
             executions,
             machine_io_us: waited_us("/proc/pressure/io").unwrap_or(0),
             ..Sample::default()

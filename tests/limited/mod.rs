@@ -1,6 +1,5 @@
 //! A cgroup of a test's own: with little memory, for programs that have to live with it; or to see
 //! what one program waits for.
-#![allow(dead_code, reason = "not every test needs all of it")]
 
 use std::fs;
 use std::path::{Path, PathBuf};
