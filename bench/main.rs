@@ -11,6 +11,7 @@ mod door;
 mod fanout;
 mod floor;
 mod instructions;
+mod long;
 mod mcp;
 mod ours;
 mod overload;
@@ -33,6 +34,8 @@ Usage: bench <command> [options]
   agent     deltas of models through runs of agents, beside a straight pipe
   mcp       calls of MCP with progress, over HTTP and over standard streams
   overload  readers of a server that are too slow, and what they cost the others
+  soak      short executions of every kind, and the server's memory meanwhile
+  idle      a server with nothing to do, and what the kernel counts meanwhile
   instructions
             how many instructions the hot operations take, and whether that is as recorded
 
@@ -55,6 +58,8 @@ fn main() -> ExitCode {
             Some("agent") => agent::command(arguments),
             Some("mcp") => mcp::command(arguments),
             Some("overload") => overload::command(arguments),
+            Some("soak") => long::soak(arguments),
+            Some("idle") => long::idle(arguments),
             Some("instructions") => instructions::command(arguments),
             Some("server") => serve::ours::command(arguments),
             Some("--help" | "-h" | "help") => {

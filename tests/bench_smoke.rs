@@ -352,6 +352,27 @@ fn runs_of_agents_are_measured_beside_a_pipe() {
 
 /// The check itself: it passes with what was just counted, and fails when that is changed by hand.
 #[test]
+fn a_soak_and_an_idle_server_are_looked_at_drawn_and_written() {
+    let folder = std::env::temp_dir().join(format!("streamdoor-soak-{}", std::process::id()));
+    let place = folder.display();
+    let text = crate::text(&format!("soak --smoke --reactor mio --out {place}"));
+    assert_eq!(number(&text, "executions"), 120.0);
+    let table = std::fs::read_to_string(folder.join("soak-mio.csv")).unwrap();
+    let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split(',').collect()).collect();
+    assert_eq!((rows.len(), rows[0][1], rows[5][1]), (1 + 5, "executions", "120"), "{table}");
+    assert!(rows.iter().all(|row| row.len() == rows[0].len()), "{table}");
+    assert!(rows[1..].iter().all(|row| row[2].parse::<u64>().unwrap() > 0), "{table}");
+    let drawing = std::fs::read_to_string(folder.join("soak-mio.svg")).unwrap();
+    assert!(drawing.starts_with("<svg") && drawing.matches("<polyline").count() == 4);
+    let text = crate::text(&format!("idle --smoke --out {place}"));
+    assert!(number(&text, "seconds") >= 1.0);
+    assert!(number(&text, "rings_committed_kib_min") > 0.0, "{text}");
+    assert_eq!(number(&text, "pressure_changes"), 0.0, "{text}");
+    assert!(folder.join("idle-uring.csv").exists());
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
 fn instructions_are_compared_with_what_is_recorded() {
     let path = std::env::temp_dir().join(format!("streamdoor-counts-{}.toml", std::process::id()));
     let of = |task: &str| format!("instructions --only encode-ndjson --{task} {}", path.display());

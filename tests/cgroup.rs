@@ -3,6 +3,7 @@
 //! controller), the test says that it was not run.
 #![cfg(feature = "cli")]
 
+#[allow(dead_code, reason = "not every test needs all of it")]
 mod limited;
 
 use std::fs;

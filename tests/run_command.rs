@@ -6,6 +6,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -18,7 +19,7 @@ use streamdoor::shard::{
     Delivery, ExecuteError, ExecuteOptions, HandleError, Shard, ShardConfig, ShardThread,
     Subscriber,
 };
-use streamdoor::tool::{CommandPolicy, StartError};
+use streamdoor::tool::{CommandPolicy, Environment, INHERITED, StartError};
 
 /// Everything that one command gave.
 #[derive(Debug, Default)]
@@ -339,6 +340,129 @@ fn children_that_have_let_go_of_the_pipes_are_killed_with_their_group() {
     assert_eq!(ran.exit, Some(Exit::Code(0)));
     let pid = ran.text(Kind::Stdout).trim().parse().unwrap();
     wait_until("the child is gone", || !is_alive(pid));
+}
+
+/// A script that leaves a process behind, which writes its number into a file: far away from the
+/// command, and from all that it could be recognized by.
+fn leaves_behind(how: &str) -> (String, PathBuf) {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let name =
+        format!("streamdoor-left-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+    let path = std::env::temp_dir().join(name);
+    let place = path.display();
+    let script = format!(
+        "{how} sh -c 'echo $$ >{place}.new; mv {place}.new {place}; exec sleep 998' \
+         </dev/null >/dev/null 2>&1 & while ! test -e {place}; do sleep 0.01; done"
+    );
+    (script, path)
+}
+
+fn pid_in(path: &PathBuf) -> u32 {
+    let text = fs::read_to_string(path).unwrap();
+    fs::remove_file(path).unwrap();
+    text.trim().parse().unwrap()
+}
+
+#[test]
+fn what_has_left_its_group_is_gone_when_the_end_is_told() {
+    for how in [
+        "setsid",
+        "setsid env -i PATH=\"$PATH\"",
+        // Its parents have ended, too.
+        "setsid sh -c 'setsid \"$@\" &' sh",
+        "trap '' TERM HUP; setsid",
+    ] {
+        let (script, path) = leaves_behind(how);
+        for code in [0, 3] {
+            let ran = run(sh(&format!("{script}; exit {code}")));
+            assert_eq!(ran.exit, Some(Exit::Code(code)), "{how}: {ran:?}");
+            assert!(!is_alive(pid_in(&path)), "{how}");
+        }
+    }
+}
+
+#[test]
+fn a_cancellation_ends_what_has_left_its_group() {
+    let shard = shard();
+    let (script, path) = leaves_behind("setsid");
+    let (id, mut subscriber) =
+        start(&shard, sh(&format!("{script}; echo 1; exec sleep 999")), None);
+    let mut ran = Ran::default();
+    pids(&mut subscriber, &mut ran, 1);
+    let pid = pid_in(&path);
+    assert!(is_alive(pid));
+    shard.cancel(id).unwrap();
+    wait_until("it is gone", || !is_alive(pid));
+}
+
+#[test]
+fn what_others_have_started_is_left_alone() {
+    let shard = shard();
+    // A command that still runs, and a child of the program around us, and what they have started.
+    let (script, path) = leaves_behind("setsid");
+    let (id, mut subscriber) =
+        start(&shard, sh(&format!("{script}; echo 1; exec sleep 999")), None);
+    let mut ran = Ran::default();
+    pids(&mut subscriber, &mut ran, 1);
+    let of_command = pid_in(&path);
+    let (script, path) = leaves_behind("setsid");
+    let mut ours = std::process::Command::new("sh")
+        .args(["-c", &format!("{script}; exec sleep 999")])
+        .spawn()
+        .unwrap();
+    wait_until("it has started its own", || path.exists());
+    let of_ours = pid_in(&path);
+
+    let (script, path) = leaves_behind("setsid");
+    let ended = run(sh(&script));
+    assert_eq!(ended.outcome(), Outcome::Completed);
+    assert!(!is_alive(pid_in(&path)));
+    let (_, mut another) = start(&shard, sh("true"), None);
+    while !matches!(another.next(), Delivery::End(_)) {}
+    assert!(is_alive(of_command) && is_alive(of_ours) && is_alive(ours.id()));
+
+    shard.cancel(id).unwrap();
+    wait_until("the other's is gone", || !is_alive(of_command));
+    assert!(is_alive(of_ours));
+    ours.kill().unwrap();
+    assert!(!ours.wait().unwrap().success(), "it can be waited for");
+    rustix::process::kill_process(
+        rustix::process::Pid::from_raw(of_ours as i32).unwrap(),
+        rustix::process::Signal::KILL,
+    )
+    .unwrap();
+}
+
+/// Cargo and nextest set many variables for whatever they test.
+#[test]
+fn a_commands_environment_is_chosen() {
+    assert!(std::env::vars_os().any(|(name, _)| name == "CARGO_MANIFEST_DIR"));
+    let ran = run(json!({"argv": ["env"], "env": {"ONE": "1"}}));
+    let text = ran.text(Kind::Stdout);
+    let names: Vec<&str> = text.lines().filter_map(|line| Some(line.split_once('=')?.0)).collect();
+    assert!(names.contains(&"PATH") && names.contains(&"ONE"), "{text}");
+    let is_usual = |name: &&str| INHERITED.contains(name) || name.starts_with("LC_");
+    let others: Vec<_> = names.iter().filter(|name| **name != "ONE" && !is_usual(name)).collect();
+    assert_eq!(others, Vec::<&&str>::new());
+
+    let asked =
+        ["CARGO_MANIFEST_DIR", "CARGO_PKG_NAME", "TWO=2=2"].map(|word| word.parse().unwrap());
+    let environment = Environment::of_process(&asked, &["CARGO_PKG_NAME".to_owned()]);
+    let (shard, _) = Shard::spawn(ShardConfig::default(), |shard| {
+        shard.tools_mut().allow_commands(CommandPolicy::Any);
+        shard.tools_mut().set_environment(environment);
+    })
+    .unwrap();
+    let (_, mut subscriber) = start(&shard, json!({"argv": ["env"]}), None);
+    let mut ran = Ran::default();
+    while ran.state.is_none() {
+        ran.take(&subscriber.next());
+    }
+    let text = ran.text(Kind::Stdout);
+    let value =
+        |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
+    assert_eq!(value("CARGO_MANIFEST_DIR"), std::env::var("CARGO_MANIFEST_DIR").ok().as_deref());
+    assert_eq!((value("TWO"), value("CARGO_PKG_NAME")), (Some("2=2"), None));
 }
 
 #[test]

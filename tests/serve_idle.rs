@@ -2,6 +2,8 @@
 //! and the time that an idle server takes.
 #![cfg(all(feature = "cli", feature = "server"))]
 
+#[allow(dead_code, reason = "not every test needs all of it")]
+mod limited;
 mod served;
 
 use std::io::{ErrorKind, Read, Write};
@@ -228,4 +230,30 @@ fn an_idle_server_takes_no_time() {
         assert!(ticks <= IDLE_TICKS_MAX, "it spins");
         assert_eq!(keep_alive_count > 0, !followed.is_empty());
     }
+}
+
+/// The kernel counts it for each cgroup. On a machine with other servers nothing else is exact.
+#[test]
+fn an_idle_server_waits_for_no_disk() {
+    use streamdoor::reactor::uring_operations;
+    const IDLE_FOR: Duration = Duration::from_secs(2);
+    let operations = uring_operations().unwrap_or_default();
+    let flag = operations.iter().find(|operation| operation.name == "ENTER_NO_IOWAIT");
+    if flag.is_some_and(|flag| !flag.is_known) {
+        return println!(
+            "not run: before Linux 6.15 each wait in io_uring counts as one for a disk"
+        );
+    }
+    let Some(cgroup) = limited::Cgroup::with_pressure() else {
+        return println!("not run: no cgroup of version 2 can be made here");
+    };
+    let _alone = ALONE.lock();
+    let mut server = Server::start_by(&cgroup.launcher(), &["--reactor", "auto"]);
+    server.ask("GET", "/healthz", "");
+    let before = cgroup.waited_for_disks();
+    std::thread::sleep(IDLE_FOR);
+    let waited = cgroup.waited_for_disks() - before;
+    println!("{waited:?} of {IDLE_FOR:?}");
+    assert!(waited < IDLE_FOR / 4, "{waited:?} of {IDLE_FOR:?}");
+    server.stop();
 }

@@ -1,10 +1,12 @@
 //! Stratum 0: values that everything else is built from. Pure, no syscall, no clock.
 //!
 //! [`time`] instants and durations as plain numbers; [`id`] names that leave our hands and come
-//! back; [`pool`] fixed tables with generations; [`principal`] who asks; [`random`] a seeded
+//! back; [`plain`] text of others made harmless; [`pool`] fixed tables with generations;
+//! [`principal`] who asks; [`random`] a seeded
 //! generator.
 
 pub mod id;
+pub mod plain;
 pub mod planted;
 pub mod pool;
 pub mod principal;

@@ -5,6 +5,8 @@ use std::fmt;
 use std::io::{self, ErrorKind, Write};
 use std::process::exit;
 
+use streamdoor::base::plain::is_shown;
+
 /// Prints a line on standard output.
 macro_rules! say {
     ($($arg:tt)*) => { $crate::cli::console::print_line(format_args!($($arg)*)) };
@@ -17,7 +19,7 @@ pub(crate) use {note, say};
 
 /// See [`say`].
 pub fn print_line(line: fmt::Arguments<'_>) {
-    if let Err(error) = writeln!(io::stdout(), "{line}") {
+    if let Err(error) = writeln!(io::stdout(), "{}", harmless(line)) {
         if error.kind() == ErrorKind::BrokenPipe {
             exit(0);
         }
@@ -28,5 +30,22 @@ pub fn print_line(line: fmt::Arguments<'_>) {
 
 /// See [`note`].
 pub fn print_note(line: fmt::Arguments<'_>) {
-    let _ = writeln!(io::stderr(), "{line}"); // There is nobody left to tell.
+    let _ = writeln!(io::stderr(), "{}", harmless(line)); // There is nobody left to tell.
+}
+
+/// The line as it is printed: what others have said in it commands no terminal.
+fn harmless(line: fmt::Arguments<'_>) -> String {
+    let shown = |c| if is_shown(c) { c } else { char::REPLACEMENT_CHARACTER };
+    line.to_string().chars().map(shown).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_in_a_line_commands_the_terminal() {
+        let said = "tool\u{1b}[2J \u{202e}txt";
+        assert_eq!(harmless(format_args!("a\n\t{said}")), "a\n\ttool\u{fffd}[2J \u{fffd}txt");
+    }
 }

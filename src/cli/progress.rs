@@ -7,6 +7,7 @@ use std::io::{self, Write as _};
 use std::time::Duration;
 
 use streamdoor::base::Instant;
+use streamdoor::base::plain::plain_line;
 use streamdoor::wire::events::{Chunk, Part, Progress};
 
 const BAR_CELLS: usize = 24;
@@ -95,8 +96,7 @@ impl Meter {
             Some(total) => write!(self.count, "{} of {total}", progress.progress),
             None => write!(self.count, "{}", progress.progress),
         };
-        let printable = |c: &char| !c.is_control();
-        self.message = progress.message.unwrap_or_default().chars().filter(printable).collect();
+        self.message = plain_line(progress.message.unwrap_or_default());
         self.changed(now, REPORT_INTERVAL);
     }
 

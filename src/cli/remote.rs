@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use streamdoor::base::plain::plain_line;
 use streamdoor::base::{ExecutionId, Instant};
 #[cfg(feature = "tls")]
 use streamdoor::client::Trust;
@@ -226,7 +227,7 @@ fn last_words(ended: &Ended, reconnects: u64, took: Duration) -> String {
 
 /// What a server says, fit for a terminal.
 pub fn printable(text: &str) -> String {
-    text.chars().filter(|c| !c.is_control()).collect()
+    plain_line(text)
 }
 
 /// Where results go, opened: the last thing before something is asked for.

@@ -1,7 +1,9 @@
 //! Chunks as a terminal can show them. What they hold is not to be trusted: control characters are
-//! shown as `^[` and the like and do nothing, and chunks that are not text are only counted.
+//! shown as `^[` and the like and do nothing, nor do those that turn the
+//! direction of a text; and chunks that are not text are only counted.
 
 use serde_json::Value;
+use streamdoor::base::plain::is_command;
 use streamdoor::engine::Kind;
 use streamdoor::wire::events::{Chunk, Event, Part};
 
@@ -99,7 +101,7 @@ impl TerminalText {
         match c {
             '\n' | '\t' => out.push(c as u8),
             '\0'..' ' | '\x7f' => out.extend([b'^', c as u8 ^ 0x40]),
-            '\u{80}'..'\u{a0}' => out.extend("\u{fffd}".bytes()),
+            _ if is_command(c) => out.extend("\u{fffd}".bytes()),
             _ => out.extend_from_slice(c.encode_utf8(&mut buffer).as_bytes()),
         }
         self.is_within_line = c != '\n';

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use streamdoor::shard::Log;
-use streamdoor::tool::Tools;
+use streamdoor::tool::{Environment, Tools, Variable};
 use streamdoor::upstream::{Key, UpstreamSpec, Upstreams, UpstreamsError};
 
 use super::CliError;
@@ -14,10 +14,16 @@ use super::settings::{McpServer, McpServers, read_mcp_server};
 const RESERVED: [&str; 6] =
     ["agent", "llm_generate", "run_command", "stream_open", "stream_read", "stream_close"];
 
-/// Starts them; `hidden` are variables of the environment that their programs do not get.
-pub fn start(servers: &McpServers, hidden: &[String], log: &Log) -> Result<Upstreams, CliError> {
+/// Starts them. Their programs get the variables that are `asked` for, but none of `secret` and
+/// none that has the key of a server.
+pub fn start(
+    servers: &McpServers,
+    (asked, secret): (&[Variable], &[String]),
+    log: &Log,
+) -> Result<Upstreams, CliError> {
     let keys = servers.0.iter().filter_map(McpServer::key_variable).map(str::to_owned);
-    let hidden: Vec<String> = hidden.iter().cloned().chain(keys).collect();
+    let secret: Vec<String> = secret.iter().cloned().chain(keys).collect();
+    let environment = Environment::of_process(asked, &secret);
     let specs: Result<Vec<UpstreamSpec>, CliError> = servers
         .0
         .iter()
@@ -33,7 +39,7 @@ pub fn start(servers: &McpServers, hidden: &[String], log: &Log) -> Result<Upstr
                     Some(Key::new(&text).map_err(|error| problem(&error.to_string()))?)
                 }
             };
-            Ok(server.spec(key, hidden.clone()))
+            Ok(server.spec(key, environment.clone()))
         })
         .collect();
     Upstreams::start(specs?, log).map_err(|error| in_words(&error))
@@ -74,16 +80,16 @@ impl McpOptions {
 
     /// Starts them, and adds their tools to these.
     pub fn add_to(&self, tools: &mut Tools) -> Result<Arc<Upstreams>, CliError> {
-        let upstreams = start(&self.0, &[], &Log::off())?;
+        let upstreams = start(&self.0, (&[], &[]), &Log::off())?;
         check(&upstreams, tools, |_| false)?;
         upstreams.add_to(tools);
         Ok(Arc::new(upstreams))
     }
 
-    /// Starts them; their programs do not get these variables.
+    /// Starts them. Their programs get the first of these variables, and never the second.
     #[cfg(feature = "agent")]
-    pub fn start(&self, hidden: &[String]) -> Result<Arc<Upstreams>, CliError> {
-        let upstreams = start(&self.0, hidden, &Log::off())?;
+    pub fn start(&self, asked: &[Variable], secret: &[String]) -> Result<Arc<Upstreams>, CliError> {
+        let upstreams = start(&self.0, (asked, secret), &Log::off())?;
         check(&upstreams, &Tools::built_in(), |_| false)?;
         Ok(Arc::new(upstreams))
     }

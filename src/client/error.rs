@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 use std::time::Duration;
 
+use crate::base::plain::is_command;
 use crate::limits;
 use crate::wire::http1::{ResponseError, Status};
 
@@ -94,9 +95,9 @@ impl ClientError {
     }
 }
 
-/// What a server wrote, fit to be printed: no control characters, and not without end.
+/// What a server wrote, fit to be printed: without commands for terminals, and not without end.
 pub(crate) fn printable(text: &str) -> String {
-    let chars = text.chars().filter(|c| !c.is_control());
+    let chars = text.chars().filter(|&c| !is_command(c));
     chars.take(limits::CLIENT_MESSAGE_CHARS_MAX).collect()
 }
 

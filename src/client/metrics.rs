@@ -65,6 +65,14 @@ impl Metrics {
         samples.map(|sample| sample.value).reduce(|sum, value| sum + value)
     }
 
+    /// The label of the largest sample with that name, and its value; `None` if it is not told.
+    pub fn max_labelled(&self, name: &str, label: &str) -> Option<(&str, f64)> {
+        let samples = self.samples.iter().filter(|sample| sample.name == name);
+        let largest = samples.max_by(|one, other| one.value.total_cmp(&other.value))?;
+        let (_, text) = largest.labels.iter().find(|(key, _)| key == label)?;
+        Some((text, largest.value))
+    }
+
     fn values(&self, name: &str) -> impl Iterator<Item = f64> {
         self.samples.iter().filter(move |sample| sample.name == name).map(|sample| sample.value)
     }
@@ -127,6 +135,8 @@ mod tests {
         assert_eq!((metrics.sum("a_total"), metrics.max("a_total")), (Some(7.0), Some(4.0)));
         assert_eq!(metrics.sum_where("e", "state", "run\"ning\n"), Some(2.0));
         assert_eq!(metrics.sum_where("e", "state", "queued"), Some(5.0));
+        assert_eq!(metrics.max_labelled("e", "state"), Some(("queued", 5.0)));
+        assert_eq!(metrics.max_labelled("other", "state"), None);
         assert_eq!((metrics.sum("other"), metrics.sum("none")), (Some(1.5), None));
     }
 

@@ -5,6 +5,7 @@ use serde_json::{Map, Value};
 use super::client::TASKS_EXTENSION;
 use super::params::Params;
 use super::{Context, Era, Fault, Level, ServerInfo, Version};
+use crate::base::plain::is_command;
 use crate::limits;
 use crate::wire::jsonrpc::{ErrorObject, Id};
 
@@ -213,7 +214,7 @@ impl Told {
                 Some(id) => {
                     let reason = params.get("reason").and_then(Value::as_str);
                     let clean = |text: &str| {
-                        let chars = text.chars().filter(|c| !c.is_control());
+                        let chars = text.chars().filter(|&c| !is_command(c));
                         chars.take(limits::MCP_ID_BYTES_MAX / 4).collect()
                     };
                     Told::Cancelled { id, reason: reason.map(clean) }

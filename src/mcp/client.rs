@@ -3,6 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::Fault;
+use crate::base::plain::is_command;
 use crate::limits;
 use crate::tool::Abilities;
 use crate::wire::members::member;
@@ -87,7 +88,7 @@ impl ClientInfo {
                 Fault::invalid_params(format!("`clientInfo.{name}` is not a string"))
             })?;
             let bytes_max = limits::MCP_ID_BYTES_MAX;
-            Ok(text.chars().filter(|c| !c.is_control()).take(bytes_max / 4).collect())
+            Ok(text.chars().filter(|&c| !is_command(c)).take(bytes_max / 4).collect())
         };
         Ok(ClientInfo { name: text("name")?, version: text("version")? })
     }

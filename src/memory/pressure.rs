@@ -26,6 +26,10 @@ pub struct Readings {
     pub io_some_avg10: Option<f32>,
     /// … in which all of them did.
     pub io_full_avg10: Option<f32>,
+    /// Swap space of the machine, and the part of it that nothing stands in: SwapTotal, SwapFree.
+    pub swap_total_bytes: Option<u64>,
+    /// See above.
+    pub swap_free_bytes: Option<u64>,
     /// Memory that can be had without swapping: MemAvailable.
     pub mem_available_bytes: Option<u64>,
     /// Memory of the machine.
@@ -80,18 +84,9 @@ impl Pressure {
         }
     }
 
-    /// What these readings alone say: the worst of the rows about memory, and of those about disks
-    /// where they are one step worse. A disk that is busy while memory is not is somebody's work,
-    /// and no smaller ring helps it.
+    /// The state that these readings alone call for: [`Diagnosis::of`].
     pub fn of(readings: &Readings) -> Pressure {
-        let worst = |is_disk: bool| {
-            let rows = THRESHOLDS.iter().filter(|row| row.is_disk == is_disk);
-            let words = rows.filter_map(|row| Some(row.pressure((row.value)(readings)?)));
-            words.max().unwrap_or_default()
-        };
-        let (memory, disks) = (worst(false), worst(true));
-        let next = Pressure::ALL.into_iter().find(|&pressure| pressure > memory);
-        memory.max(disks.min(next.unwrap_or(memory)))
+        Diagnosis::of(readings).pressure
     }
 }
 
@@ -101,16 +96,139 @@ impl fmt::Display for Pressure {
     }
 }
 
+/// The reading that decided a state: a row of [`THRESHOLDS`], and its value at that moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Decisive {
+    row: u8,
+    percent: u8,
+}
+
+impl Decisive {
+    /// The reading in this row of [`THRESHOLDS`], if there is such a row. Percentages are rounded
+    /// down, and end at [`Decisive::PERCENT_MAX`].
+    pub fn new(row: usize, percent: f32) -> Option<Decisive> {
+        let percent = percent.clamp(0.0, f32::from(Decisive::PERCENT_MAX)) as u8;
+        (row < THRESHOLDS.len()).then_some(Decisive { row: row as u8, percent })
+    }
+
+    /// More is possible: a cgroup whose limit was lowered uses more than all.
+    pub const PERCENT_MAX: u8 = 127;
+
+    /// The row of [`THRESHOLDS`].
+    pub fn row(self) -> usize {
+        usize::from(self.row)
+    }
+
+    /// The name of the row.
+    pub fn name(self) -> &'static str {
+        THRESHOLDS[self.row()].name
+    }
+
+    /// One word for the row, as metrics have it.
+    pub fn label(self) -> &'static str {
+        THRESHOLDS[self.row()].label
+    }
+
+    /// The value, in whole percent.
+    pub fn percent(self) -> u8 {
+        self.percent
+    }
+}
+
+impl fmt::Display for Decisive {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{} {} %", self.name(), self.percent)
+    }
+}
+
+/// A state, and the reading that decided it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Diagnosis {
+    /// How short memory is.
+    pub pressure: Pressure,
+    /// The reading. In the state `normal`: the one that is nearest to its threshold. `None` if the
+    /// kernel says nothing.
+    pub decided_by: Option<Decisive>,
+}
+
+impl Diagnosis {
+    /// The diagnosis on these readings alone: the worst of the rows about memory decides.
+    ///
+    /// A disk that is busy while memory is not is somebody's work, and no smaller ring helps it.
+    /// So rows about disks count only beside a row about memory that is on its way
+    /// ([`Row::Memory`]) or beside swap in use; then they lift the state by one step at the most.
+    pub fn of(readings: &Readings) -> Diagnosis {
+        let memory = Diagnosis::worst(readings, |row| matches!(row, Row::Memory { .. }));
+        if !can_thrash(readings) {
+            return memory;
+        }
+        let disks = Diagnosis::worst(readings, |row| matches!(row, Row::Disk));
+        let next = Pressure::ALL.into_iter().find(|&pressure| pressure > memory.pressure);
+        let lifted = disks.pressure.min(next.unwrap_or(memory.pressure));
+        if lifted > memory.pressure { Diagnosis { pressure: lifted, ..disks } } else { memory }
+    }
+
+    /// Of several rows in one state the one decides that has gone farthest beyond its threshold.
+    fn worst(readings: &Readings, is_wanted: impl Fn(&Row) -> bool) -> Diagnosis {
+        let rows = THRESHOLDS.iter().enumerate().filter(|(_, row)| is_wanted(&row.about));
+        let found = rows.filter_map(|(index, row)| {
+            let percent = (row.value)(readings).filter(|percent| !percent.is_nan())?;
+            let pressure = row.pressure(percent);
+            let threshold = row.percent[(pressure as usize).saturating_sub(1)];
+            let diagnosis = Diagnosis { pressure, decided_by: Decisive::new(index, percent) };
+            Some((percent / threshold, diagnosis))
+        });
+        let order = |(one_ratio, one): &(f32, Diagnosis),
+                     (other_ratio, other): &(f32, Diagnosis)| {
+            one.pressure.cmp(&other.pressure).then(one_ratio.total_cmp(other_ratio))
+        };
+        found.max_by(order).map(|(_, diagnosis)| diagnosis).unwrap_or_default()
+    }
+}
+
+impl fmt::Display for Diagnosis {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.decided_by {
+            Some(reading) => write!(out, "{} ({reading})", self.pressure),
+            None => write!(out, "{} (the kernel says nothing)", self.pressure),
+        }
+    }
+}
+
+/// True if a busy disk may be the work of memory that is too small.
+fn can_thrash(readings: &Readings) -> bool {
+    let is_on_its_way = |row: &Threshold| match row.about {
+        Row::Memory { disks_count_from } => {
+            (row.value)(readings).is_some_and(|percent| percent >= disks_count_from)
+        }
+        Row::Disk => false,
+    };
+    let swap = readings.swap_total_bytes.zip(readings.swap_free_bytes);
+    let swap_percent =
+        swap.and_then(|(total, free)| used_percent(total.saturating_sub(free), total));
+    let is_swapping = swap_percent >= Some(limits::PRESSURE_SWAP_USED_PERCENT);
+    is_swapping || THRESHOLDS.iter().any(is_on_its_way)
+}
+
 /// One row of the table: what is looked at, and from where on it is elevated, critical, survival.
 pub struct Threshold {
     /// What it is called in the report.
     pub name: &'static str,
+    /// One word for it, as metrics have it.
+    pub label: &'static str,
     /// Percent, if it is known. More is worse.
     value: fn(&Readings) -> Option<f32>,
     /// Percent: elevated, critical, survival, each from here on.
     pub percent: [f32; 3],
-    /// It is about disks.
-    is_disk: bool,
+    about: Row,
+}
+
+/// The subject of a row.
+enum Row {
+    /// Memory. From this percentage on, rows about disks count.
+    Memory { disks_count_from: f32 },
+    /// Disks.
+    Disk,
 }
 
 impl Threshold {
@@ -125,42 +243,48 @@ impl Threshold {
 pub const THRESHOLDS: [Threshold; 6] = [
     Threshold {
         name: "memory some avg10",
+        label: "memory_some",
         value: |readings| readings.memory_some_avg10,
         percent: limits::PRESSURE_MEMORY_SOME_PERCENT,
-        is_disk: false,
+        about: Row::Memory { disks_count_from: limits::PRESSURE_MEMORY_SOME_DISKS_PERCENT },
     },
     Threshold {
         name: "memory full avg10",
+        label: "memory_full",
         value: |readings| readings.memory_full_avg10,
         percent: limits::PRESSURE_MEMORY_FULL_PERCENT,
-        is_disk: false,
+        about: Row::Memory { disks_count_from: limits::PRESSURE_MEMORY_FULL_DISKS_PERCENT },
     },
     Threshold {
         name: "io some avg10",
+        label: "io_some",
         value: |readings| readings.io_some_avg10,
         percent: limits::PRESSURE_IO_SOME_PERCENT,
-        is_disk: true,
+        about: Row::Disk,
     },
     Threshold {
         name: "io full avg10",
+        label: "io_full",
         value: |readings| readings.io_full_avg10,
         percent: limits::PRESSURE_IO_FULL_PERCENT,
-        is_disk: true,
+        about: Row::Disk,
     },
     Threshold {
         name: "memory used of the machine",
+        label: "machine_used",
         value: |readings| {
             let total_bytes = readings.mem_total_bytes?;
             used_percent(total_bytes.saturating_sub(readings.mem_available_bytes?), total_bytes)
         },
         percent: limits::PRESSURE_USED_PERCENT,
-        is_disk: false,
+        about: Row::Memory { disks_count_from: limits::PRESSURE_USED_DISKS_PERCENT },
     },
     Threshold {
         name: "memory used of the cgroup",
+        label: "cgroup_used",
         value: |readings| used_percent(readings.cgroup_used_bytes?, readings.cgroup_limit_bytes?),
         percent: limits::PRESSURE_USED_PERCENT,
-        is_disk: false,
+        about: Row::Memory { disks_count_from: limits::PRESSURE_USED_DISKS_PERCENT },
     },
 ];
 
@@ -172,33 +296,43 @@ fn used_percent(used_bytes: u64, of_bytes: u64) -> Option<f32> {
 /// The state, over time.
 #[derive(Clone, Debug, Default)]
 pub struct Gauge {
-    pressure: Pressure,
+    /// As of the sample that changed the state.
+    diagnosis: Diagnosis,
     /// Samples in a row that were better than the state.
     calm_count: u32,
     /// The worst of these.
-    calm_worst: Pressure,
+    calm_worst: Diagnosis,
 }
 
 impl Gauge {
     /// Takes one sample and says how short memory is.
     pub fn observe(&mut self, readings: &Readings) -> Pressure {
-        let sample = Pressure::of(readings);
-        if sample >= self.pressure {
-            *self = Gauge { pressure: sample, ..Gauge::default() };
-            return sample;
+        let sample = Diagnosis::of(readings);
+        if sample.pressure >= self.diagnosis.pressure {
+            let is_same = sample.pressure == self.diagnosis.pressure;
+            let diagnosis = if is_same { self.diagnosis } else { sample };
+            *self = Gauge { diagnosis, ..Gauge::default() };
+            return diagnosis.pressure;
         }
         self.calm_count += 1;
-        self.calm_worst = self.calm_worst.max(sample);
-        assert!(self.calm_worst < self.pressure);
-        if self.calm_count >= limits::PRESSURE_CALM_SAMPLES {
-            *self = Gauge { pressure: self.calm_worst, ..Gauge::default() };
+        if sample.pressure >= self.calm_worst.pressure {
+            self.calm_worst = sample;
         }
-        self.pressure
+        assert!(self.calm_worst.pressure < self.diagnosis.pressure);
+        if self.calm_count >= limits::PRESSURE_CALM_SAMPLES {
+            *self = Gauge { diagnosis: self.calm_worst, ..Gauge::default() };
+        }
+        self.diagnosis.pressure
     }
 
-    /// What the last sample left.
+    /// The state that the last sample left.
     pub fn pressure(&self) -> Pressure {
-        self.pressure
+        self.diagnosis.pressure
+    }
+
+    /// The same, with the reading that has brought it about.
+    pub fn diagnosis(&self) -> Diagnosis {
+        self.diagnosis
     }
 }
 
@@ -220,6 +354,8 @@ mod tests {
         io_full_avg10: None,
         mem_available_bytes: None,
         mem_total_bytes: None,
+        swap_total_bytes: None,
+        swap_free_bytes: None,
         cgroup_limit_bytes: None,
         cgroup_used_bytes: None,
     };
@@ -250,12 +386,16 @@ mod tests {
     fn each_row_of_the_table_decides_where_its_numbers_say() {
         for (row, threshold) in THRESHOLDS.iter().enumerate() {
             assert_eq!(Pressure::of(&reading(row, 0.0)), Pressure::Normal, "{}", threshold.name);
+            let is_disk = matches!(threshold.about, Row::Disk);
             for (level, percent) in threshold.percent.into_iter().enumerate() {
-                // Disks are believed one step further than memory.
+                // Disks are believed one step further than memory, once that is on its way.
                 let of = |percent| {
                     let mut readings = reading(row, percent);
-                    if threshold.is_disk && level > 0 {
-                        let of_memory = limits::PRESSURE_MEMORY_SOME_PERCENT[level - 1];
+                    if is_disk {
+                        let of_memory = match level {
+                            0 => limits::PRESSURE_MEMORY_SOME_DISKS_PERCENT,
+                            _ => limits::PRESSURE_MEMORY_SOME_PERCENT[level - 1],
+                        };
                         readings.memory_some_avg10 = Some(of_memory);
                     }
                     Pressure::of(&readings)
@@ -265,7 +405,7 @@ mod tests {
                 assert_eq!(at, Pressure::ALL[level + 1], "{} {percent}", threshold.name);
             }
             let all_used = Pressure::of(&reading(row, 100.0));
-            let worst = if threshold.is_disk { Pressure::Elevated } else { Pressure::Survival };
+            let worst = if is_disk { Pressure::Normal } else { Pressure::Survival };
             assert_eq!(all_used, worst, "{}", threshold.name);
         }
     }
@@ -292,6 +432,8 @@ mod tests {
                     memory_full_avg10: readings.memory_full_avg10.or(other.memory_full_avg10),
                     io_some_avg10: readings.io_some_avg10.or(other.io_some_avg10),
                     io_full_avg10: readings.io_full_avg10.or(other.io_full_avg10),
+                    swap_total_bytes: None,
+                    swap_free_bytes: None,
                     mem_available_bytes: readings.mem_available_bytes.or(other.mem_available_bytes),
                     mem_total_bytes: readings.mem_total_bytes.or(other.mem_total_bytes),
                     cgroup_limit_bytes: readings.cgroup_limit_bytes.or(other.cgroup_limit_bytes),
@@ -300,6 +442,62 @@ mod tests {
             }
             assert_eq!(Pressure::of(&readings), Pressure::Critical, "{}", threshold.name);
         }
+    }
+
+    #[test]
+    fn disks_alone_never_lift_the_state() {
+        let disks = Readings { io_some_avg10: Some(100.0), io_full_avg10: Some(100.0), ..NOTHING };
+        let calm = Readings {
+            memory_some_avg10: Some(limits::PRESSURE_MEMORY_SOME_DISKS_PERCENT - 0.1),
+            memory_full_avg10: Some(0.0),
+            mem_total_bytes: Some(100 << 20),
+            mem_available_bytes: Some(40 << 20),
+            swap_total_bytes: Some(100 << 20),
+            swap_free_bytes: Some(95 << 20),
+            ..disks
+        };
+        for readings in [disks, calm] {
+            assert_eq!(Pressure::of(&readings), Pressure::Normal, "{readings:?}");
+        }
+        let of_memory = limits::PRESSURE_MEMORY_SOME_DISKS_PERCENT;
+        for beside in [
+            Readings { memory_some_avg10: Some(of_memory), ..calm },
+            Readings { mem_available_bytes: Some(30 << 20), ..calm },
+            Readings { swap_free_bytes: Some(90 << 20), ..calm },
+        ] {
+            let diagnosis = Diagnosis::of(&beside);
+            assert_eq!(diagnosis.pressure, Pressure::Elevated, "{beside:?}");
+            assert!(diagnosis.decided_by.unwrap().name().starts_with("io "), "{diagnosis}");
+        }
+    }
+
+    #[test]
+    fn a_diagnosis_names_the_reading_that_has_gone_farthest() {
+        let readings = Readings {
+            memory_some_avg10: Some(31.0),
+            memory_full_avg10: Some(29.0),
+            io_some_avg10: Some(100.0),
+            ..NOTHING
+        };
+        // Two rows are critical; "full" is nearer to the next state. The disk lifts it further.
+        assert_eq!(Diagnosis::of(&readings).to_string(), "survival (io some avg10 100 %)");
+        let without_disk = Readings { io_some_avg10: None, ..readings };
+        assert_eq!(Diagnosis::of(&without_disk).to_string(), "critical (memory full avg10 29 %)");
+        let calm = Readings { memory_some_avg10: Some(1.0), ..NOTHING };
+        assert_eq!(Diagnosis::of(&calm).to_string(), "normal (memory some avg10 1 %)");
+        assert_eq!(Diagnosis::of(&NOTHING), Diagnosis::default());
+    }
+
+    #[test]
+    fn a_state_keeps_the_reading_that_brought_it_about() {
+        let mut gauge = Gauge::default();
+        gauge.observe(&reading(0, 12.0));
+        gauge.observe(&reading(1, 6.0)); // As bad, for another reason.
+        assert_eq!(gauge.diagnosis().to_string(), "elevated (memory some avg10 12 %)");
+        for _ in 0..limits::PRESSURE_CALM_SAMPLES {
+            gauge.observe(&reading(4, 50.0));
+        }
+        assert_eq!(gauge.diagnosis().to_string(), "normal (memory used of the machine 50 %)");
     }
 
     #[test]

@@ -26,12 +26,19 @@ pub fn pressure_avg10(text: &str) -> (Option<f32>, Option<f32>) {
 
 /// MemTotal and MemAvailable in bytes, from `/proc/meminfo`. Before Linux 3.14 there is no second.
 pub fn meminfo_bytes(text: &str) -> (Option<u64>, Option<u64>) {
-    let of_line = |name: &str| {
-        let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
-        let kib: u64 = value.trim().strip_suffix("kB")?.trim_end().parse().ok()?;
-        kib.checked_mul(1_024)
-    };
-    (of_line("MemTotal"), of_line("MemAvailable"))
+    (line_bytes(text, "MemTotal"), line_bytes(text, "MemAvailable"))
+}
+
+/// SwapTotal and SwapFree in bytes, from `/proc/meminfo`.
+pub fn swap_bytes(text: &str) -> (Option<u64>, Option<u64>) {
+    (line_bytes(text, "SwapTotal"), line_bytes(text, "SwapFree"))
+}
+
+/// The value of one line of `/proc/meminfo`, in bytes.
+fn line_bytes(text: &str, name: &str) -> Option<u64> {
+    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    let kib: u64 = value.trim().strip_suffix("kB")?.trim_end().parse().ok()?;
+    kib.checked_mul(1_024)
 }
 
 /// Where a process stands in the trees of cgroups.
@@ -111,6 +118,13 @@ mod tests {
         let (some, _) = text.split_once('\n').unwrap();
         assert_eq!(pressure_avg10(some), (Some(12.34), None));
         assert_eq!(pressure_avg10("some avg10=100.00\nfull avg10=0.00"), (Some(100.0), Some(0.0)));
+    }
+
+    #[test]
+    fn swap_is_read_where_there_is_some() {
+        let text = "MemTotal: 9 kB\nSwapCached: 1 kB\nSwapTotal: 4 kB\nSwapFree:       3 kB\n";
+        assert_eq!(swap_bytes(text), (Some(4_096), Some(3_072)));
+        assert_eq!(swap_bytes("MemTotal: 9 kB\n"), (None, None));
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Which operations the kernel's io_uring knows, and what each is for: for `streamdoor doctor`.
+//! Which operations (and one flag) the kernel's io_uring knows, and what each is for: for
+//! `streamdoor doctor`.
 //!
 //! Whether they also work is another question: [`super::open_with_sockets`] tries it.
 
@@ -53,7 +54,15 @@ pub fn uring_operations() -> Result<Vec<UringOperation>, UringError> {
         let is_known = probe.is_supported(code);
         UringOperation { name, since, purpose, is_needed, is_known }
     });
-    Ok(found.into())
+    let mut found = Vec::from(found);
+    found.push(UringOperation {
+        name: "ENTER_NO_IOWAIT",
+        since: "6.15",
+        purpose: "waits that /proc/pressure/io does not count as waits for a disk",
+        is_needed: false,
+        is_known: ring.params().is_feature_no_iowait(),
+    });
+    Ok(found)
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ use crate::limits::KERNEL_FILE_BYTES_MAX;
 use crate::memory::Readings;
 use crate::memory::readings::{
     cgroup_places, count_bytes, file_cache_bytes, limit_bytes, meminfo_bytes, path_names,
-    pressure_avg10,
+    pressure_avg10, swap_bytes,
 };
 
 /// Mounts of v2, and what their files are called.
@@ -84,8 +84,9 @@ impl KernelFiles {
         let avg10 = |text: Option<&str>| text.map_or((None, None), pressure_avg10);
         let (memory_some_avg10, memory_full_avg10) = avg10(text_of(&self.pressure_memory, buffer));
         let (io_some_avg10, io_full_avg10) = avg10(text_of(&self.pressure_io, buffer));
-        let meminfo = text_of(&self.meminfo, buffer).map_or((None, None), meminfo_bytes);
-        let (mem_total_bytes, mem_available_bytes) = meminfo;
+        let meminfo = text_of(&self.meminfo, buffer).unwrap_or("");
+        let (mem_total_bytes, mem_available_bytes) = meminfo_bytes(meminfo);
+        let (swap_total_bytes, swap_free_bytes) = swap_bytes(meminfo);
         let mut limit: Option<u64> = None;
         let mut room: Option<u64> = None;
         for level in &self.levels {
@@ -107,6 +108,8 @@ impl KernelFiles {
             io_full_avg10,
             mem_available_bytes,
             mem_total_bytes,
+            swap_total_bytes,
+            swap_free_bytes,
             cgroup_limit_bytes: limit,
             cgroup_used_bytes,
         }

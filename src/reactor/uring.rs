@@ -17,7 +17,7 @@ use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use io_uring::{IoUring, opcode, types};
+use io_uring::{EnterFlags, IoUring, opcode, types};
 
 use crate::base::{Instant, Pool};
 use crate::limits::{
@@ -41,6 +41,8 @@ pub use crate::reactor::uring_setup::{Flavor, UringError};
 pub struct UringReactor {
     ring: IoUring,
     flavor: Flavor,
+    /// The kernel knows [`EnterFlags::NO_IOWAIT`] (Linux 6.15).
+    can_skip_iowait: bool,
     table: Table,
     /// None until sockets are asked for.
     net: Option<Box<UringNet>>,
@@ -74,7 +76,9 @@ impl UringReactor {
         let listener = listener.map_err(UringError::Other)?;
         thread::block_sigpipe();
         let table = Table::new(operations_max);
-        Ok(UringReactor { ring, flavor, table, net: None, listener, one_thread: PhantomData })
+        let can_skip_iowait = ring.params().is_feature_no_iowait();
+        let (net, one_thread) = (None, PhantomData);
+        Ok(UringReactor { ring, flavor, can_skip_iowait, table, net, listener, one_thread })
     }
 
     /// What this kernel granted.
@@ -129,14 +133,7 @@ impl UringReactor {
             self.table.counters.overflow_count += 1;
             self.reap(); // Makes room for what the kernel holds back; this call fetches it.
         }
-        let submitter = self.ring.submitter();
-        let result = match timeout {
-            None => submitter.submit_and_wait(want),
-            Some(timeout) => {
-                let timespec = types::Timespec::from(timeout);
-                submitter.submit_with_args(want, &types::SubmitArgs::new().timespec(&timespec))
-            }
-        };
+        let result = self.enter_kernel(want, timeout);
         match result.map_err(|error| error.raw_os_error()) {
             Ok(_) => {}
             // The time is over, or a signal came, or the kernel wants completions reaped first,
@@ -144,6 +141,22 @@ impl UringReactor {
             Err(Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN)) => {}
             Err(code) => panic!("io_uring_enter refused our own arguments: errno {code:?}"),
         }
+    }
+
+    /// The system call, with the flags of [`enter_flags`]: the library's own functions cannot be
+    /// told of [`EnterFlags::NO_IOWAIT`].
+    fn enter_kernel(&mut self, want: usize, timeout: Option<Duration>) -> io::Result<usize> {
+        let queue = self.ring.submission();
+        let has_events = want > 0 || queue.cq_overflow() || queue.taskrun();
+        let submission_count = queue.len() as u32;
+        drop(queue); // Shows the kernel what is queued.
+        let flags = enter_flags(self.can_skip_iowait, has_events, timeout.is_some());
+        let timespec = timeout.map(types::Timespec::from);
+        let arguments = timespec.as_ref().map(|time| types::SubmitArgs::new().timespec(time));
+        let submitter = self.ring.submitter();
+        // SAFETY: the flags say what the argument is: EXT_ARG exactly if there is one, which points
+        // to a time that outlives the call. Entries were checked when they were pushed.
+        unsafe { submitter.enter(submission_count, want as u32, flags.bits(), arguments.as_ref()) }
     }
 
     /// Takes the kernel's answers.
@@ -330,6 +343,19 @@ impl UringReactor {
     }
 }
 
+/// The flags of one way into the kernel. Deferred work is done only by one that asks for events.
+///
+/// An idle shard waits for wake-ups and sockets, not for a disk. Without
+/// [`EnterFlags::NO_IOWAIT`] the kernel counts each such wait as I/O wait, and one idle shard alone
+/// lifts `/proc/pressure/io` above 80 %.
+fn enter_flags(can_skip_iowait: bool, has_events: bool, has_timeout: bool) -> EnterFlags {
+    let mut flags = EnterFlags::empty();
+    flags.set(EnterFlags::NO_IOWAIT, can_skip_iowait);
+    flags.set(EnterFlags::GETEVENTS, has_events);
+    flags.set(EnterFlags::EXT_ARG, has_timeout);
+    flags
+}
+
 /// Another descriptor of the ring, for those who send messages to it: its number stays ours as long
 /// as one of them is left.
 fn share(ring: &IoUring) -> io::Result<OwnedFd> {
@@ -514,6 +540,20 @@ mod tests {
         reactor.submit(Operation::Read { token: 3, fd, buffer: Buffer::zeroed(8) }).unwrap();
         assert!(reactor.reap_all());
         assert_eq!(reactor.counters().cancelled_count, 4);
+    }
+
+    #[test]
+    fn a_wait_is_no_wait_for_a_disk_where_the_kernel_can_tell_them_apart() {
+        for (has_events, has_timeout) in [(false, false), (true, false), (true, true)] {
+            let flags = enter_flags(true, has_events, has_timeout);
+            assert!(flags.contains(EnterFlags::NO_IOWAIT));
+            assert_eq!(flags.contains(EnterFlags::GETEVENTS), has_events);
+            assert_eq!(flags.contains(EnterFlags::EXT_ARG), has_timeout);
+            let of_older = enter_flags(false, has_events, has_timeout);
+            assert_eq!(of_older, flags.difference(EnterFlags::NO_IOWAIT));
+        }
+        let Some(reactor) = reactor(4, 4, 8) else { return };
+        assert_eq!(reactor.can_skip_iowait, reactor.ring.params().is_feature_no_iowait());
     }
 
     #[test]

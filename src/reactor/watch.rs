@@ -21,46 +21,67 @@ use super::readings::KernelFiles;
 use super::waker::Waker;
 use crate::limits::MEMORY_WATCH_INTERVAL;
 use crate::memory::atomic::{AtomicU64, Ordering};
-use crate::memory::pressure::rings_bytes_under;
+use crate::memory::pressure::{Decisive, Diagnosis, THRESHOLDS, rings_bytes_under};
 use crate::memory::{Gauge, Pressure, Readings};
 
 /// What a shard has to go by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outlook {
-    /// How short memory is.
-    pub pressure: Pressure,
+    /// How short memory is, and which reading says so.
+    pub diagnosis: Diagnosis,
     /// What this shard's rings may take; [`Outlook::NO_LIMIT`] if nothing limits them.
     pub rings_bytes_max: u64,
 }
 
 impl Outlook {
-    /// No limit. (Two bits short of all: an outlook is one word.)
-    pub const NO_LIMIT: u64 = !PRESSURE_MASK;
+    /// No limit. (Some bits short of all: an outlook is one word.)
+    pub const NO_LIMIT: u64 = BYTES_MASK;
     /// Of a machine with plenty of everything.
-    pub const CALM: Outlook =
-        Outlook { pressure: Pressure::Normal, rings_bytes_max: Outlook::NO_LIMIT };
+    pub const CALM: Outlook = Outlook {
+        diagnosis: Diagnosis { pressure: Pressure::Normal, decided_by: None },
+        rings_bytes_max: Outlook::NO_LIMIT,
+    };
 
     /// Of a process with `shard_count` shards, on a machine that says this.
-    pub fn new(pressure: Pressure, readings: &Readings, shard_count: u64) -> Outlook {
+    pub fn new(diagnosis: Diagnosis, readings: &Readings, shard_count: u64) -> Outlook {
         let all_bytes = readings.cgroup_limit_bytes.map(rings_bytes_under);
         let share_bytes = all_bytes.map(|bytes| (bytes / shard_count.max(1)) & !PRESSURE_MASK);
-        Outlook { pressure, rings_bytes_max: share_bytes.unwrap_or(Outlook::NO_LIMIT) }
+        let rings_bytes_max = share_bytes.unwrap_or(Outlook::NO_LIMIT).min(Outlook::NO_LIMIT);
+        Outlook { diagnosis, rings_bytes_max }
     }
 
     fn word(self) -> u64 {
-        assert!(self.rings_bytes_max & PRESSURE_MASK == 0);
-        self.rings_bytes_max | self.pressure as u64
+        assert!(self.rings_bytes_max & !BYTES_MASK == 0);
+        let Diagnosis { pressure, decided_by } = self.diagnosis;
+        let row = decided_by.map_or(0, |reading| reading.row() as u64 + 1);
+        let percent = decided_by.map_or(0, |reading| u64::from(reading.percent()));
+        self.rings_bytes_max | pressure as u64 | percent << PERCENT_SHIFT | row << ROW_SHIFT
     }
 
     fn of_word(word: u64) -> Outlook {
         let pressure = Pressure::of_index((word & PRESSURE_MASK) as u8);
         let pressure = pressure.expect("two bits name one of four");
-        Outlook { pressure, rings_bytes_max: word & !PRESSURE_MASK }
+        let percent = (word >> PERCENT_SHIFT) as u8 & Decisive::PERCENT_MAX;
+        let row = ((word >> ROW_SHIFT) as usize).checked_sub(1);
+        let decided_by = row.and_then(|row| Decisive::new(row, f32::from(percent)));
+        Outlook {
+            diagnosis: Diagnosis { pressure, decided_by },
+            rings_bytes_max: word & BYTES_MASK,
+        }
     }
 }
 
+// From the lowest bit: the pressure (2), the bytes without their lowest two, the percentage (7),
+// and one more than the row of the reading (3).
 const PRESSURE_MASK: u64 = 3;
-const _: () = assert!(Pressure::ALL.len() as u64 == PRESSURE_MASK + 1);
+const PERCENT_SHIFT: u32 = 54;
+const ROW_SHIFT: u32 = 61;
+const BYTES_MASK: u64 = (1 << PERCENT_SHIFT) - 1 - PRESSURE_MASK;
+const _: () = {
+    assert!(Pressure::ALL.len() as u64 == PRESSURE_MASK + 1);
+    assert!(Decisive::PERCENT_MAX as u64 == (1 << (ROW_SHIFT - PERCENT_SHIFT)) - 1);
+    assert!(THRESHOLDS.len() < 1 << (u64::BITS - ROW_SHIFT));
+};
 
 /// Where the outlook is left for one shard.
 struct Post {
@@ -170,7 +191,7 @@ impl State {
     /// Tells every member whose outlook is not what it was.
     fn tell(&self) {
         let count = self.posts.len() as u64;
-        let word = Outlook::new(self.gauge.pressure(), &self.readings, count).word();
+        let word = Outlook::new(self.gauge.diagnosis(), &self.readings, count).word();
         for post in &self.posts {
             // Under the lock, which orders all writers; readers need no more than the word.
             if post.word.load(Ordering::Relaxed) != word {
@@ -243,8 +264,12 @@ mod tests {
     fn an_outlook_goes_through_one_word() {
         for pressure in Pressure::ALL {
             for rings_bytes_max in [0, 4 << 10, 64 * MIB, Outlook::NO_LIMIT] {
-                let outlook = Outlook { pressure, rings_bytes_max };
-                assert_eq!(Outlook::of_word(outlook.word()), outlook);
+                for row in 0..=THRESHOLDS.len() {
+                    let decided_by = Decisive::new(row, row as f32 * 40.0); // None at the end.
+                    let diagnosis = Diagnosis { pressure, decided_by };
+                    let outlook = Outlook { diagnosis, rings_bytes_max };
+                    assert_eq!(Outlook::of_word(outlook.word()), outlook);
+                }
             }
         }
     }
@@ -286,10 +311,10 @@ mod tests {
         wait_until("read again", || watch.readings().memory_some_avg10.is_some());
         assert!(!bell.take());
         tree.put("proc/pressure/memory", "some avg10=99.00\nfull avg10=0.00\n");
-        wait_until("pressure", || member.outlook().pressure == Pressure::Survival);
+        wait_until("pressure", || member.outlook().diagnosis.pressure == Pressure::Survival);
         assert!(bell.take());
         tree.put("proc/pressure/memory", "some avg10=0.00\nfull avg10=0.00\n");
-        wait_until("calm again", || member.outlook().pressure == Pressure::Normal);
+        wait_until("calm again", || member.outlook().diagnosis.pressure == Pressure::Normal);
     }
 
     #[test]

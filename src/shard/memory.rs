@@ -23,6 +23,7 @@ use super::config::{MemoryWatch, ShardConfig};
 use super::{ExecuteError, Shard};
 use crate::engine::{Event, RingFacts};
 use crate::limits;
+use crate::memory::pressure::{Decisive, Diagnosis};
 use crate::memory::{Gauge, Geometry, LeaseError, Pressure, Readings, RingPoolUsage};
 use crate::reactor::{Member, Outlook, Reactor, Waker, Watch};
 use crate::trace::Code;
@@ -46,6 +47,8 @@ impl Default for Memory {
 pub struct MemoryStatus {
     /// How short it is.
     pub pressure: Pressure,
+    /// The reading that decided this, as it was at the last change.
+    pub decided_by: Option<Decisive>,
     /// What the rings of this shard may take together.
     pub rings_bytes_max: u64,
     /// The largest ring that a new execution gets.
@@ -97,7 +100,7 @@ pub(super) fn join(config: &mut ShardConfig, waker: Waker) -> io::Result<Option<
         let prealloc_bytes_max = outlook.rings_bytes_max / limits::RINGS_PREALLOC_FRACTION_MIN;
         rings.prealloc_bytes = rings.prealloc_bytes.min(prealloc_bytes_max);
     }
-    if outlook.pressure != Pressure::Normal {
+    if outlook.diagnosis.pressure != Pressure::Normal {
         rings.prealloc_bytes = 0; // It would go back at once.
     }
     Ok(Some(member))
@@ -107,7 +110,8 @@ impl<R: Reactor + 'static> Shard<R> {
     /// How short memory is, and what the rings take.
     pub fn memory(&self) -> MemoryStatus {
         MemoryStatus {
-            pressure: self.memory.outlook.pressure,
+            pressure: self.memory.outlook.diagnosis.pressure,
+            decided_by: self.memory.outlook.diagnosis.decided_by,
             rings_bytes_max: self.rings.bytes_max(),
             largest_class_bytes: self.rings.largest_class_bytes(),
             usage: self.rings.usage(),
@@ -131,7 +135,7 @@ impl<R: Reactor + 'static> Shard<R> {
     /// ```
     pub fn set_readings(&mut self, readings: &Readings) -> Pressure {
         let pressure = self.memory.gauge.observe(readings);
-        self.adapt(Outlook::new(pressure, readings, 1));
+        self.adapt(Outlook::new(self.memory.gauge.diagnosis(), readings, 1));
         self.pump();
         pressure
     }
@@ -155,12 +159,16 @@ impl<R: Reactor + 'static> Shard<R> {
         if outlook == self.memory.outlook {
             return;
         }
-        self.counters.memory_pressure_changes +=
-            u64::from(outlook.pressure != self.memory.outlook.pressure);
-        self.memory.outlook = outlook;
-        self.rings.set_pressure(outlook.pressure);
+        let before = std::mem::replace(&mut self.memory.outlook, outlook).diagnosis.pressure;
+        let Diagnosis { pressure, .. } = outlook.diagnosis;
+        if pressure != before {
+            self.counters.memory_pressure_changes += 1;
+            #[cfg(feature = "server")]
+            self.log_pressure(before, outlook.diagnosis);
+        }
+        self.rings.set_pressure(pressure);
         let bytes_max = self.rings.set_bytes_max(outlook.rings_bytes_max);
-        self.record(Code::MemoryChanged, outlook.pressure as u64, bytes_max);
+        self.record(Code::MemoryChanged, pressure as u64, bytes_max);
         // Who waits may get a ring now, or is to hear that there is none.
         self.tell(Event::RingReturned);
     }

@@ -353,3 +353,90 @@ fn a_spawned_shard_shrinks_to_its_cgroup_and_follows_when_the_limit_changes() {
     let text = refused.expect("it is refused under pressure").to_string();
     assert!(text.contains("memory pressure is critical"), "{text}");
 }
+
+/// What a log has written.
+#[cfg(feature = "server")]
+#[derive(Clone, Default)]
+struct Written(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);
+
+#[cfg(feature = "server")]
+impl std::io::Write for Written {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(feature = "server")]
+#[test]
+fn each_change_of_state_is_a_line_that_names_the_reading() {
+    use crate::trace::{Level, LogFormat};
+    let written = Written::default();
+    let log = Log::start(LogFormat::Json, Level::Info, written.clone()).unwrap();
+    let mut shard = Shard::new(ShardConfig { log: log.clone(), ..config(MIB) }).unwrap().0;
+    shard.set_readings(&Readings { io_some_avg10: Some(100.0), ..some(4.0) }); // Disks alone.
+    shard.set_readings(&some(12.5));
+    shard.set_readings(&some(13.0));
+    assert_eq!(shard.memory().decided_by.unwrap().to_string(), "memory some avg10 12 %");
+    for _ in 0..limits::PRESSURE_CALM_SAMPLES {
+        shard.set_readings(&some(1.0));
+    }
+    assert!(log.close());
+    let bytes = written.0.lock().unwrap();
+    let lines = std::str::from_utf8(&bytes).unwrap().lines();
+    let lines: Vec<serde_json::Value> =
+        lines.map(|line| serde_json::from_str(line).unwrap()).collect();
+    let told = |line: &serde_json::Value| {
+        assert_eq!(line["event"], "memory_pressure_changed");
+        let text = |name: &str| line[name].as_str().unwrap().to_owned();
+        (text("level"), text("pressure"), text("reading"), line["percent"].as_u64().unwrap())
+    };
+    let expected = [("warn", "elevated", 12), ("info", "normal", 1)];
+    let expected = expected.map(|(level, pressure, percent)| {
+        (level.to_owned(), pressure.to_owned(), "memory some avg10".to_owned(), percent)
+    });
+    assert_eq!(lines.iter().map(told).collect::<Vec<_>>(), expected);
+}
+
+/// It was given chunks of 48,896 bytes, and no word of it, while memory was short.
+#[test]
+fn a_file_comes_in_chunks_of_the_size_that_was_asked_for_or_not_at_all() {
+    let path = std::env::temp_dir().join(format!("streamdoor-chunks-{}", std::process::id()));
+    std::fs::write(&path, vec![b'x'; 200_000]).unwrap();
+    let mut shard = shard(8 * MIB);
+    let lengths_of = |shard: &mut Shard, arguments: serde_json::Value| {
+        let options = ExecuteOptions {
+            hold: crate::engine::Hold::UntilRead { deadline: Duration::from_secs(60) },
+            ..Default::default()
+        };
+        let id = shard.execute("process_file", &arguments, options)?;
+        let (lengths, done) = (Rc::new(RefCell::new(Vec::new())), Rc::new(RefCell::new(false)));
+        let (seen, ended) = (Rc::clone(&lengths), Rc::clone(&done));
+        let spec = SubscribeSpec { policy: Policy::Block, ..Default::default() };
+        let followed = shard.subscribe(id, spec, move |delivery| match delivery {
+            Delivery::Chunk(chunk) => seen.borrow_mut().push(chunk.data.len()),
+            Delivery::End(_) => *ended.borrow_mut() = true,
+            _ => {}
+        });
+        followed.unwrap();
+        while !*done.borrow() {
+            if !shard.turn() {
+                shard.park(None);
+            }
+        }
+        Ok::<_, ExecuteError>(lengths.take())
+    };
+    let asked = json!({"file_path": path, "chunk_size": 65_536});
+    let whole = [65_536, 65_536, 65_536, 3_392];
+    assert_eq!(lengths_of(&mut shard, asked.clone()).unwrap(), whole);
+    shard.set_readings(&some(10.0)); // Rings of at most 256 KiB.
+    let refused = lengths_of(&mut shard, asked).unwrap_err().to_string();
+    assert!(refused.contains("65536"), "{refused}");
+    let free = lengths_of(&mut shard, json!({"file_path": path})).unwrap();
+    assert_eq!(free.iter().sum::<usize>(), 200_000);
+    std::fs::remove_file(path).unwrap();
+}

@@ -23,6 +23,7 @@ use prometheus_client::registry::{Registry, Unit};
 use crate::endpoint::MetricsFormat;
 use crate::limits;
 use crate::mcp::Era;
+use crate::memory::pressure::Decisive;
 use crate::memory::{Pressure, RingPoolUsage};
 use crate::reactor;
 use crate::shard::{UpstreamCount, UpstreamMeter};
@@ -47,6 +48,8 @@ pub struct ShardMetrics {
     pub rings_bytes_max: u64,
     /// How short memory is.
     pub pressure: Pressure,
+    /// The reading that decided this.
+    pub decided_by: Option<Decisive>,
     /// How many executions there are.
     pub executions: ExecutionCounts,
     /// Subscribers there now.
@@ -388,7 +391,14 @@ impl Families<'_, '_> {
         let text = "Bytes that all rings may take now.";
         self.gauge("rings_bytes_allowed", text, |shard| shard.rings_bytes_max)?;
         let text = "How short memory is: 0 normal, 1 elevated, 2 critical, 3 survival.";
-        self.gauge("memory_pressure_level", text, |shard| shard.pressure as u64)
+        self.gauge("memory_pressure_level", text, |shard| shard.pressure as u64)?;
+        let text = "The reading that decided how short memory is, in percent, as it was then.";
+        let samples = |shard: &ShardMetrics| {
+            let sample =
+                |reading: Decisive| ([("reading", reading.label())], reading.percent().into());
+            shard.decided_by.map(sample).into_iter().collect()
+        };
+        self.labelled("memory_pressure_percent", text, samples, ConstGauge::new)
     }
 
     fn executions(&mut self) -> fmt::Result {

@@ -7,6 +7,7 @@ use super::metrics::{
 };
 use super::{UpstreamCount, UpstreamMeter};
 use crate::endpoint::MetricsFormat;
+use crate::memory::pressure::Decisive;
 use crate::memory::{Pressure, RingPoolUsage};
 use crate::reactor::{Counters as ReactorCounters, SocketCounters};
 use crate::trace::{Counters, Duties, Duty, Latencies, Stalls, Transport};
@@ -175,6 +176,7 @@ fn shard(number: u32) -> ShardMetrics {
         rings: RingPoolUsage { leased_count: 3, leased_bytes: 48 << 10, ..Default::default() },
         rings_bytes_max: 1 << 20,
         pressure: Pressure::Critical,
+        decided_by: Decisive::new(1, 29.5),
         executions: ExecutionCounts { running: 2, timed_out: 1, ..Default::default() },
         subscribers: 6,
         connections: 9,
@@ -242,6 +244,8 @@ fn every_number_stands_under_its_name_unit_and_shard() {
     assert_eq!(value("listener_exhaustions", "{shard=\"0\"}"), 5);
     assert_eq!(value("reactor_entries", "{shard=\"0\"}"), 4);
     assert_eq!(value("memory_pressure_level", "{shard=\"0\"}"), 2);
+    let reading = "{shard=\"0\",reading=\"memory_full\"}";
+    assert_eq!(value("memory_pressure_percent", reading), 29);
     assert_eq!(value("executions", "{shard=\"0\",state=\"running\"}"), 2);
     assert_eq!(value("executions", "{shard=\"1\",state=\"timed_out\"}"), 1);
     assert_eq!(value("frames_reused", "{shard=\"0\"}"), 31);

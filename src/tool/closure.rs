@@ -213,6 +213,27 @@ impl Output {
         written
     }
 
+    /// As [`Output::try_send`], and tells the shard of a chunk that has to wait, so that it is
+    /// worth trying again. Returns whether the chunk was sent.
+    ///
+    /// # Errors
+    /// [`Stopped`]: return.
+    ///
+    /// # Panics
+    /// If the chunk is longer than the ring takes.
+    #[cfg(feature = "sqlite")]
+    pub(super) fn offer(&mut self, header: ChunkHeader, piece: &[u8]) -> Result<bool, Stopped> {
+        match self.try_send(header, piece) {
+            Ok(_) => Ok(true),
+            Err(SendError::Stopped) => Err(Stopped),
+            Err(SendError::TooLarge { .. }) => unreachable!("pieces were cut to fit"),
+            Err(SendError::Blocked) => {
+                self.host.ring();
+                Ok(false)
+            }
+        }
+    }
+
     fn write_within_gate(&mut self, header: ChunkHeader, payload: &[u8]) -> Result<u64, SendError> {
         let (gate_seq, credit_seq, credit_bytes, read_seq) = self.control.gate();
         let gate = Gate { gate_seq, credit_seq, credit_bytes, read_seq };

@@ -6,8 +6,8 @@
 //! Both are slowed by backpressure and reached by a cancellation.
 //!
 //! No clock here: `now` comes with each step, and a thread asks its [`Host`]. The kernel is asked
-//! for files by tools on threads, through `files.rs`, and for processes in `process.rs` and
-//! `child.rs` alone.
+//! for files by tools on threads, through `files.rs`, and for processes in `process.rs`, `mark.rs`
+//! and `child.rs` alone; `environment.rs` reads the variables that this process was started with.
 //! Invariants: a tool's panic ends its own execution and nothing else; nothing is published after
 //! a tool was told to stop.
 
@@ -18,9 +18,13 @@ mod asking;
 mod child;
 mod closure;
 mod complete;
+#[cfg(any(feature = "tools", feature = "server"))]
+mod environment;
 mod files;
 #[cfg(feature = "tools")]
 mod generate_timeseries;
+#[cfg(any(feature = "tools", feature = "server"))]
+mod mark;
 #[cfg(feature = "tools")]
 mod process;
 mod process_file;
@@ -49,9 +53,13 @@ pub use asking::{Abilities, Asking, Question, QuestionMethod, Replies};
 pub(crate) use child::lead_session_while_we_live;
 pub use closure::{Host, OnStop, Output, SendError, StopHook, StopSignal, Stopped};
 pub use complete::Completion;
+#[cfg(any(feature = "tools", feature = "server"))]
+pub use environment::{Environment, INHERITED, Variable, VariableParseError};
 pub use files::Files;
 #[cfg(feature = "server")]
 pub use files::Folder;
+#[cfg(feature = "server")]
+pub(crate) use mark::Mark;
 pub use registry::{Prepared, SpecError, StartError, Tools, is_tool_name};
 pub use remote::{Gather, RemoteCall, VirtualTool};
 #[cfg(feature = "tools")]

@@ -6,9 +6,10 @@
 //! rest of its group was killed: as long as it is a zombie nobody else is given that number, so
 //! that no signal ever reaches a stranger. If this process dies, whatever the way, the kernel
 //! kills the command; and [`House`] sees to it that a shard that ends leaves no group behind.
-//! Limits: a descendant that begins a session of its own has left the group and is not followed;
-//! and if this process is killed outright, what the command had started in turn lives on until it
-//! writes into its closed pipes.
+//! A descendant that begins a session of its own has left the group, and may have lost its parents.
+//! It is found by the [`Mark`] that it bears, and ended with the rest.
+//! Limits: those of the mark; and if this process is killed outright, what the command had started
+//! in turn lives on until it writes into its closed pipes.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -22,6 +23,7 @@ use rustix::process::{
 };
 
 use super::child::lead_session_while_we_live;
+use super::mark::Mark;
 use crate::engine::Exit;
 use crate::limits;
 
@@ -39,7 +41,8 @@ pub(super) struct Groups {
 
 #[derive(Default)]
 struct State {
-    leaders: Vec<Pid>,
+    /// With the marks of what they have started.
+    leaders: Vec<(Pid, Mark)>,
     closing: bool,
 }
 
@@ -58,9 +61,10 @@ impl Drop for House {
         let waited =
             self.0.changed.wait_timeout_while(state, wait_max, |state| !state.leaders.is_empty());
         let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        for &leader in &state.leaders {
+        for &(leader, mark) in &state.leaders {
             // An error would say that there is nobody left to kill.
             let _ = kill_process_group(leader, Signal::KILL);
+            mark.kill_all();
         }
     }
 }
@@ -80,6 +84,9 @@ impl Groups {
 pub(super) struct Group {
     leader: Child,
     pid: Pid,
+    mark: Mark,
+    /// All of them were killed.
+    is_gone: bool,
     /// Readable once the leader has ended; `None` on kernels before 5.3.
     pidfd: Option<OwnedFd>,
     groups: Arc<Groups>,
@@ -92,12 +99,13 @@ impl Group {
     /// What the kernel says; nothing runs.
     pub fn spawn(mut command: Command, groups: Arc<Groups>) -> io::Result<Group> {
         // The thread that forks is the one that waits for it.
-        lead_session_while_we_live(&mut command);
+        let mark = Mark::new();
+        lead_session_while_we_live(&mut command, mark);
         let leader = command.spawn()?;
         let pid = Pid::from_child(&leader);
         let pidfd = pidfd_open(pid, PidfdFlags::empty()).ok();
-        groups.state().leaders.push(pid);
-        Ok(Group { leader, pid, pidfd, groups })
+        groups.state().leaders.push((pid, mark));
+        Ok(Group { leader, pid, mark, is_gone: false, pidfd, groups })
     }
 
     /// The leader's ends of its pipes.
@@ -119,14 +127,18 @@ impl Group {
 
     /// Asks all of them to end. Those that are stopped are woken for it.
     pub fn terminate(&self) {
-        // Errors say that there is nobody, and that is looked for elsewhere.
-        let _ = kill_process_group(self.pid, Signal::TERM);
-        let _ = kill_process_group(self.pid, Signal::CONT);
+        for signal in [Signal::TERM, Signal::CONT] {
+            // An error says that there is nobody, and that is looked for elsewhere.
+            let _ = kill_process_group(self.pid, signal);
+            self.mark.signal_outside(self.pid, signal);
+        }
     }
 
-    /// Kills all of them.
-    pub fn kill(&self) {
+    /// Kills all of them. Returns whether none is left.
+    pub fn kill(&mut self) -> bool {
         let _ = kill_process_group(self.pid, Signal::KILL);
+        self.is_gone = self.mark.kill_all();
+        self.is_gone
     }
 
     /// Waits until one of `pipes` can be read, the leader ends, or `timeout` is over. Says of each
@@ -166,10 +178,12 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        self.kill();
+        if !self.is_gone {
+            self.kill();
+        }
         // From here on nobody may send a signal to that number.
         let mut state = self.groups.state();
-        state.leaders.retain(|&leader| leader != self.pid);
+        state.leaders.retain(|&(leader, _)| leader != self.pid);
         drop(state);
         let _ = self.leader.wait(); // It was killed. An error says that it was reaped already.
         self.groups.changed.notify_all();

@@ -8,12 +8,16 @@ use serde_json::{Value, json};
 
 use crate::engine::Policy;
 use crate::limits;
+use crate::memory::Geometry;
 use crate::tool::{
     ArgumentError, Arguments, Files, Need, Output, SubscribeDefaults, ToolError, ToolSpec, Work,
 };
 
 const CHUNK_BYTES_DEFAULT: u64 = 32 << 10; // One read of the sift seed.
-const CHUNK_BYTES_MAX: u64 = 1 << 20;
+/// What the largest ring takes in one chunk.
+const CHUNK_BYTES_MAX: u64 =
+    Geometry::of_class(limits::RING_CLASS_BYTES[limits::RING_CLASS_BYTES.len() - 1]).length_max()
+        as u64;
 
 pub(super) fn spec() -> ToolSpec {
     ToolSpec {
@@ -30,7 +34,8 @@ pub(super) fn spec() -> ToolSpec {
                     "minimum": 1,
                     "maximum": CHUNK_BYTES_MAX,
                     "default": CHUNK_BYTES_DEFAULT,
-                    "description": "Bytes of one read.",
+                    "description": "Bytes of one chunk. If it is given, every chunk but the last \
+                        is as long, or the call is refused while memory is too short for that.",
                 },
             },
             "required": ["file_path"],
@@ -46,6 +51,8 @@ pub(super) fn prepare(
     need: Need,
     files: &Files,
 ) -> Result<(Work, Need), ArgumentError> {
+    // What was asked for is given or refused; what was not is cut to whatever the ring takes.
+    let is_asked = arguments.get("chunk_size").is_some();
     let mut arguments = Arguments::new(arguments)?;
     let path = arguments.path("file_path")?;
     let chunk_bytes = arguments.number("chunk_size", CHUNK_BYTES_DEFAULT, 1..=CHUNK_BYTES_MAX)?;
@@ -54,7 +61,8 @@ pub(super) fn prepare(
     let ring_bytes = (chunk_bytes as u32 * 8).clamp(limits::RING_NEED_BYTES_DEFAULT, largest);
     let files = files.clone();
     let work = Work::Thread(Box::new(move |out| stream(&files, &path, chunk_bytes as usize, out)));
-    Ok((work, Need { ring_bytes, ..need }))
+    let asked_bytes = if is_asked { chunk_bytes as u32 } else { 0 };
+    Ok((work, Need { ring_bytes, chunk_bytes: need.chunk_bytes.max(asked_bytes), ..need }))
 }
 
 fn stream(
@@ -114,6 +122,22 @@ fn read_full(file: &mut File, buffer: &mut [u8]) -> std::io::Result<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_chunk_size_that_is_asked_for_is_what_the_ring_must_take() {
+        let need_of = |arguments: Value| {
+            prepare(&arguments, Need::default(), &Files::Anywhere).map(|(_, need)| need)
+        };
+        let asked = need_of(json!({"file_path": "a", "chunk_size": 65_536})).unwrap();
+        assert_eq!(asked.chunk_bytes, 65_536);
+        let free = need_of(json!({"file_path": "a"})).unwrap();
+        assert_eq!(free.chunk_bytes, Need::default().chunk_bytes);
+        let most = need_of(json!({"file_path": "a", "chunk_size": CHUNK_BYTES_MAX})).unwrap();
+        let largest = Geometry::of_class(*limits::RING_CLASS_BYTES.last().unwrap());
+        assert_eq!(most.chunk_bytes, largest.length_max());
+        let more = json!({"file_path": "a", "chunk_size": CHUNK_BYTES_MAX + 1});
+        assert_eq!(need_of(more).unwrap_err().field, "chunk_size");
+    }
 
     #[test]
     fn chunks_are_counted_as_they_are_sent() {

@@ -17,7 +17,9 @@ use crate::tool::{
     ToolSpec, VirtualTool, Work, process_file, slow_data_processor,
 };
 #[cfg(feature = "tools")]
-use crate::tool::{CommandPolicy, generate_timeseries, process, run_command, search_files};
+use crate::tool::{
+    CommandPolicy, Environment, generate_timeseries, process, run_command, search_files,
+};
 use crate::trace::TraceContext;
 
 /// A tool with its arguments checked, ready to run.
@@ -95,7 +97,7 @@ struct Given<'a> {
     replies: &'a Replies,
     files: &'a Files,
     #[cfg(feature = "tools")]
-    hidden_variables: &'a Arc<[String]>,
+    environment: &'a Environment,
 }
 
 struct Entry {
@@ -177,9 +179,9 @@ pub struct Tools {
     /// What `run_command` has started. It ends with these tools.
     #[cfg(feature = "tools")]
     commands: Option<process::House>,
-    /// Variables of the environment that no command gets.
+    /// What commands are started with.
     #[cfg(feature = "tools")]
-    hidden_variables: Arc<[String]>,
+    environment: Environment,
 }
 
 impl Tools {
@@ -224,17 +226,17 @@ impl Tools {
         let groups = self.commands.get_or_insert_default().groups();
         let spec = run_command::spec(&policy);
         let prepare = move |given: &Given<'_>, need| {
-            let around = (given.files, given.hidden_variables);
+            let around = (given.files, given.environment);
             run_command::prepare(&policy, &groups, given.arguments, need, around)
         };
         self.add(Addition::new(spec, Box::new(prepare))).expect("ours is right");
     }
 
-    /// Says which variables of this process's environment no command gets from now on: those that
-    /// have keys.
+    /// Says which environment variables commands get from now on. Without this they get those of
+    /// [`INHERITED`](crate::tool::INHERITED).
     #[cfg(feature = "tools")]
-    pub fn hide_variables(&mut self, names: Vec<String>) {
-        self.hidden_variables = names.into();
+    pub fn set_environment(&mut self, environment: Environment) {
+        self.environment = environment;
     }
 
     /// Adds a tool, or replaces the one of that name. `prepare` is called with the arguments of
@@ -463,7 +465,7 @@ impl Tools {
             replies,
             files: &self.files,
             #[cfg(feature = "tools")]
-            hidden_variables: &self.hidden_variables,
+            environment: &self.environment,
         };
         let spec = &entry.spec;
         let (work, need) = (entry.prepare)(&given, spec.need).map_err(StartError::Argument)?;

@@ -10,7 +10,9 @@
 //! with [`crate::engine::Exit`] in the end. What it has started and left behind may write on for
 //! [`limits::COMMAND_LINGER`]; then it is told to end, like everything when the execution is
 //! cancelled or times out: SIGTERM to the whole group, and SIGKILL after [`limits::COMMAND_GRACE`].
-//! At the end the group is killed in any case.
+//! At the end whatever it has started and is still there is killed in any case, also what has left
+//! its group: nothing of it is left when the end is told. Its environment is chosen
+//! ([`crate::tool::Environment`]), not inherited.
 //!
 //! It is off unless [`crate::tool::Tools::allow_commands`] was called. Under a list, a caller
 //! chooses no environment: with `PATH` or `LD_PRELOAD` any command can be made another.
@@ -28,7 +30,8 @@ use crate::tool::arguments::without_nul;
 use crate::tool::process::{self, Group, Groups};
 use crate::tool::watch::Watch;
 use crate::tool::{
-    ArgumentError, Arguments, Files, Need, Output, SubscribeDefaults, ToolError, ToolSpec, Work,
+    ArgumentError, Arguments, Environment, Files, Need, Output, SubscribeDefaults, ToolError,
+    ToolSpec, Work,
 };
 use crate::trace::TraceContext;
 
@@ -63,12 +66,12 @@ pub(super) fn spec(policy: &CommandPolicy) -> ToolSpec {
             properties["env"] = json!({
                 "type": "object",
                 "additionalProperties": {"type": "string"},
-                "description": "Environment variables, in addition to those of the server.",
+                "description": "Environment variables, beside those that every command gets.",
             });
             properties["clear_env"] = json!({
                 "type": "boolean",
                 "default": false,
-                "description": "It gets none of the server's environment variables.",
+                "description": "It gets no other environment variables than those of `env`.",
             });
         }
         CommandPolicy::Only(programs) => {
@@ -96,10 +99,10 @@ pub(super) fn prepare(
     groups: &Arc<Groups>,
     arguments: &Value,
     need: Need,
-    (files, hidden): (&Files, &Arc<[String]>),
+    (files, environment): (&Files, &Environment),
 ) -> Result<(Work, Need), ArgumentError> {
-    let hidden = Arc::clone(hidden);
-    let plan = Plan { hidden, ..Plan::new(policy, files, Arguments::new(arguments)?)? };
+    let mut plan = Plan::new(policy, files, Arguments::new(arguments)?)?;
+    plan.environment = (!plan.clears_env).then(|| environment.clone());
     let groups = Arc::clone(groups);
     let work = Work::Thread(Box::new(move |out| plan.run(groups, out)));
     Ok((work, Need { ring_bytes: need.ring_bytes.max(RING_BYTES), ..need }))
@@ -111,10 +114,10 @@ struct Plan {
     cwd: Option<PathBuf>,
     /// Among which `cwd` is.
     files: Files,
+    /// What every command gets; `None` if this one is to get none of it.
+    environment: Option<Environment>,
     env: Vec<(String, String)>,
-    clear_env: bool,
-    /// Variables of this process that no command gets.
-    hidden: Arc<[String]>,
+    clears_env: bool,
     stdin: Option<String>,
 }
 
@@ -133,11 +136,11 @@ impl Plan {
         }
         let cwd = arguments.optional_path("cwd")?;
         let env = variables(arguments.value("env"))?;
-        let clear_env = arguments.flag("clear_env")?;
+        let clears_env = arguments.flag("clear_env")?;
         let stdin = stdin(arguments.value("stdin"))?;
         arguments.finish()?;
-        if *policy != CommandPolicy::Any && (clear_env || !env.is_empty()) {
-            let field = if clear_env { "clear_env" } else { "env" };
+        if *policy != CommandPolicy::Any && (clears_env || !env.is_empty()) {
+            let field = if clears_env { "clear_env" } else { "env" };
             let problem = "is refused where only listed commands are allowed";
             return Err(ArgumentError::new(field, problem));
         }
@@ -152,7 +155,7 @@ impl Plan {
             CommandPolicy::Any => Files::Anywhere,
             CommandPolicy::Only(_) => files.clone(),
         };
-        Ok(Plan { argv, cwd, files, env, clear_env, hidden: Arc::new([]), stdin })
+        Ok(Plan { argv, cwd, files, environment: None, env, clears_env, stdin })
     }
 
     fn run(&self, groups: Arc<Groups>, out: &mut Output) -> Result<(), ToolError> {
@@ -180,14 +183,12 @@ impl Plan {
                 })?;
             command.current_dir(place);
         }
-        if self.clear_env {
-            command.env_clear();
-        }
-        for name in &*self.hidden {
-            command.env_remove(name);
+        command.env_clear();
+        if let Some(environment) = &self.environment {
+            command.envs(environment.variables());
         }
         if trace.parent.is_some() {
-            // All of them: what this process was started with is another trace's.
+            // All of them: what was asked for of this process's environment is another trace's.
             for (name, value) in trace.variables() {
                 match value {
                     Some(value) => command.env(name, value),

@@ -25,7 +25,8 @@ enum Phase {
     Lingering(Instant),
     /// All of its group were told to end, and are killed then.
     Ending(Instant),
-    /// All were killed. Who has left the group and keeps the pipes open is not waited for longer.
+    /// All were killed. A process that could not be found and keeps the pipes open is not waited
+    /// for longer.
     Killed(Instant),
 }
 
@@ -84,6 +85,10 @@ impl Watch {
         }
         for pipe in &mut self.pipes {
             self.stopped |= pipe.send_kept(out, self.stopped).is_err();
+        }
+        if !self.group.kill() {
+            let text = "what it has started multiplies faster than it can be killed";
+            return Err(ToolError::new(text));
         }
         match self.exit {
             Some(exit) if !self.stopped => Ok(exit),

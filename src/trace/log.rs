@@ -9,6 +9,7 @@ use std::fmt::{self, Write as _};
 use std::io::Write as _;
 use std::str::FromStr;
 
+use crate::base::plain::is_command;
 use crate::limits::{LOG_FIELDS_MAX, LOG_TEXT_BYTES_MAX};
 
 macro_rules! words {
@@ -291,8 +292,7 @@ fn write_quoted(out: &mut Vec<u8>, text: &str) {
             '\n' => out.extend_from_slice(b"\\n"),
             '\r' => out.extend_from_slice(b"\\r"),
             '\t' => out.extend_from_slice(b"\\t"),
-            '\u{2028}'..='\u{202E}' | '\u{2066}'..='\u{2069}' => write_escape(out, c),
-            c if c.is_control() => write_escape(out, c),
+            c if is_command(c) => write_escape(out, c),
             c => out.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes()),
         }
     }

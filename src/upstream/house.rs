@@ -19,13 +19,13 @@ use crate::trace::Level;
 ///
 /// ```no_run
 /// use streamdoor::shard::Log;
-/// use streamdoor::tool::Tools;
+/// use streamdoor::tool::{Environment, Tools};
 /// use streamdoor::upstream::{Place, Upstreams, UpstreamSpec, words_of};
 ///
 /// let place = Place::Program {
 ///     words: words_of("npx -y @modelcontextprotocol/server-everything")?,
 ///     variables: Vec::new(),
-///     hidden: Vec::new(),
+///     environment: Environment::default(),
 /// };
 /// let upstreams = Upstreams::start(vec![UpstreamSpec::new("everything", place)], &Log::off())?;
 /// let mut tools = Tools::built_in();

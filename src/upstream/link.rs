@@ -252,10 +252,10 @@ impl Upstream {
     }
 
     fn spawn(self: &Arc<Upstream>) -> Result<Arc<Program>, String> {
-        let Place::Program { words, variables, hidden } = &self.spec.place else {
+        let Place::Program { words, variables, environment } = &self.spec.place else {
             unreachable!("the caller has looked")
         };
-        let start = Start { words, variables, hidden };
+        let start = Start { words, variables, environment };
         let (meter, say) = (self.meter.clone(), Arc::clone(&self.say));
         let spawned = Program::spawn(&start, meter, say, self.news());
         spawned.map_err(|error| format!("`{}` does not start: {error}", shown(&words[0])))

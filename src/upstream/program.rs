@@ -2,8 +2,9 @@
 //! hear what it complains of.
 //!
 //! It leads a session of its own: it has no terminal to ask things at, Ctrl-C does not reach it
-//! behind our back, and what it starts ends with it. The thread that reads it has started it and
-//! waits for it; if this process dies, whatever the way, the kernel kills it. Many requests are
+//! behind our back, and what it starts ends with it, also what has left its session ([`Mark`]). Its
+//! environment is chosen ([`Environment`]), not inherited. The thread that reads it has started it
+//! and waits for it; if this process dies, whatever the way, the kernel kills it. Many requests are
 //! under way at once; what comes for one is put into its [`Inbox`]. Whoever writes never waits for
 //! it: what it does not read is kept, up to a limit, by a thread for just that. So reading never
 //! waits for writing, and both sides cannot wait for each other.
@@ -26,13 +27,14 @@ use crate::limits;
 use crate::mcp::upstream::{Asked, Exchanges, Heard, cancelled, shown};
 use crate::reactor::Clock;
 use crate::shard::{UpstreamCount, UpstreamMeter};
-use crate::tool::lead_session_while_we_live;
+use crate::tool::{Environment, Mark, lead_session_while_we_live};
 use crate::trace::Level;
 use crate::wire::jsonrpc::ErrorObject;
 use crate::wire::{LineSplitter, Split};
 
 /// A process that runs, or has.
 pub(super) struct Program {
+    mark: Mark,
     state: Mutex<State>,
     ended: Condvar,
     exchanges: Mutex<Exchanges<Arc<Inbox>>>,
@@ -75,7 +77,7 @@ enum Why {
 pub(super) struct Start<'a> {
     pub words: &'a [String],
     pub variables: &'a [(String, String)],
-    pub hidden: &'a [String],
+    pub environment: &'a Environment,
 }
 
 impl Program {
@@ -91,13 +93,13 @@ impl Program {
     ) -> io::Result<Arc<Program>> {
         let mut command = Command::new(&start.words[0]);
         command.args(&start.words[1..]);
-        for name in start.hidden {
-            command.env_remove(name);
-        }
+        command.env_clear().envs(start.environment.variables());
         command.envs(start.variables.iter().map(|(name, value)| (name, value)));
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        lead_session_while_we_live(&mut command);
+        let mark = Mark::new();
+        lead_session_while_we_live(&mut command, mark);
         let program = Arc::new(Program {
+            mark,
             state: Mutex::new(State { child: None, over: None }),
             ended: Condvar::new(),
             exchanges: Mutex::default(),
@@ -296,6 +298,7 @@ impl Program {
         // Whoever of its group is left now; its leader is not waited for yet, so that their number
         // is nobody else's.
         self.signal(Signal::KILL);
+        self.mark.kill_all();
         self.wait_until_dead(limits::UPSTREAM_GRACE);
         let status = self.state().child.take().and_then(|mut child| child.wait().ok());
         let ended = match status {
@@ -327,12 +330,12 @@ impl Program {
         matches!(waitid(WaitId::Pid(Pid::from_child(child)), options), Ok(None))
     }
 
-    /// Sends a signal to its group, if its number is still its own.
+    /// Sends a signal to its group, if its number is still its own, and to what has left that.
     fn signal(&self, signal: Signal) {
-        if let Some(child) = &self.state().child {
-            // An error says that there is nobody left.
-            let _ = kill_process_group(Pid::from_child(child), signal);
-        }
+        let Some(group) = self.state().child.as_ref().map(Pid::from_child) else { return };
+        // Errors say that there is nobody left.
+        let _ = kill_process_group(group, signal);
+        self.mark.signal_outside(group, signal);
     }
 
     /// Tells everybody that it is over.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::client::exchange::Site;
 use crate::limits;
-use crate::tool::is_tool_name;
+use crate::tool::{Environment, is_tool_name};
 
 /// One upstream.
 #[derive(Clone, Debug)]
@@ -27,10 +27,10 @@ pub enum Place {
     Program {
         /// The program and its arguments.
         words: Vec<String>,
-        /// Variables of its environment, beside those that are there.
+        /// Variables of its environment, beside those of `environment`.
         variables: Vec<(String, String)>,
-        /// Variables that it does not get: those that have keys of others.
-        hidden: Vec<String>,
+        /// What it gets of the environment of this process.
+        environment: Environment,
     },
     /// A server that is asked over HTTP.
     Url {
@@ -199,7 +199,7 @@ mod tests {
         let program = |words: &[&str], variables: &[(&str, &str)]| Place::Program {
             words: words.iter().map(|word| (*word).to_owned()).collect(),
             variables: variables.iter().map(|(n, v)| ((*n).into(), (*v).into())).collect(),
-            hidden: Vec::new(),
+            environment: Environment::default(),
         };
         let url = |url: &str, key: Option<&str>| Place::Url {
             url: url.to_owned(),

@@ -4,9 +4,11 @@
 //! cannot be read, [`Malformed`] says as much of it as could be.
 
 use std::cmp::Ordering;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 
+use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use self::envelope::Envelope;
@@ -223,6 +225,14 @@ pub fn parse(bytes: &[u8]) -> Result<Message, Malformed> {
         }
         _ => Err(unreadable(INVALID_REQUEST, "the message is not an object".to_owned())),
     }
+}
+
+/// The number of the request that this answers, also of an answer that [`parse`] refuses, however
+/// deep it is nested: nothing inside of its members is looked at.
+pub fn answered_number(bytes: &[u8]) -> Option<u64> {
+    let members: BTreeMap<String, &RawValue> = serde_json::from_slice(bytes).ok()?;
+    let id = members.get("id").filter(|_| !members.contains_key("method"))?;
+    id.get().parse().ok()
 }
 
 fn message(envelope: Envelope<'_>) -> Result<Message, Malformed> {

@@ -8,6 +8,7 @@ mod memory;
 mod normal;
 
 #[path = "../limited/mod.rs"]
+#[allow(dead_code, reason = "not every test needs all of it")]
 mod limited;
 #[path = "../served/mod.rs"]
 mod served;

@@ -1,4 +1,5 @@
-//! A cgroup with little memory, for tests of programs that have to live with it.
+//! A cgroup of a test's own: with little memory, for programs that have to live with it; or to see
+//! what one program waits for.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -37,15 +38,33 @@ impl Cgroup {
         None
     }
 
+    /// One whose waits the kernel counts apart (`io.pressure`), without a limit; `None` if nobody
+    /// lets us.
+    pub fn with_pressure() -> Option<Cgroup> {
+        let text = fs::read_to_string("/proc/self/cgroup").ok()?;
+        let names: Vec<&str> = path_names(cgroup_places(&text).unified.unwrap_or("/")).collect();
+        let mounts = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"].map(Path::new);
+        let parents = mounts.into_iter().flat_map(|mount| {
+            let depths = (0..=names.len()).rev();
+            depths.map(|depth| mount.join(names[..depth].iter().collect::<PathBuf>()))
+        });
+        let mut made = parents.filter_map(|parent| Cgroup::made_in(&parent));
+        made.find(|cgroup| fs::read_to_string(cgroup.path.join("io.pressure")).is_ok())
+    }
+
     fn below(parent: &Path, limit_file: &str) -> Option<Cgroup> {
+        let cgroup = Cgroup::made_in(parent)?;
+        let limit = cgroup.path.join(limit_file);
+        (limit.exists() && fs::write(limit, LIMIT_BYTES.to_string()).is_ok()).then_some(cgroup)
+    }
+
+    fn made_in(parent: &Path) -> Option<Cgroup> {
         if !parent.join("cgroup.procs").exists() {
             return None; // Not a cgroup: a directory made there would be one of a tmpfs.
         }
         let path = parent.join(format!("streamdoor-test-{}", std::process::id()));
         fs::create_dir(&path).ok()?;
-        let cgroup = Cgroup { path }; // From here on it is removed again.
-        let limit = cgroup.path.join(limit_file);
-        (limit.exists() && fs::write(limit, LIMIT_BYTES.to_string()).is_ok()).then_some(cgroup)
+        Some(Cgroup { path }) // From here on it is removed again.
     }
 
     /// What stands before a program's words to have it run inside: a shell goes there first and
@@ -54,6 +73,13 @@ impl Cgroup {
         let script = "echo $$ > \"$1/cgroup.procs\" || exit 99; shift; exec \"$@\"";
         let place = self.path.to_str().expect("the kernel's names are plain").to_owned();
         ["sh", "-c", script, "sh"].map(str::to_owned).into_iter().chain([place]).collect()
+    }
+
+    /// The time that some task in it has waited for a disk.
+    pub fn waited_for_disks(&self) -> Duration {
+        let text = fs::read_to_string(self.path.join("io.pressure")).expect("it could be read");
+        let total = text.split_ascii_whitespace().find_map(|word| word.strip_prefix("total="));
+        Duration::from_micros(total.expect("psi has a total").parse().expect("a number"))
     }
 
     /// The first number in any of these files.

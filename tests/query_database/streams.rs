@@ -223,3 +223,36 @@ fn a_query_without_rows_completes_without_chunks() {
     let (shard, file) = (shard(), table("none"));
     assert_eq!(ask(&shard, file.path(), "SELECT a FROM t WHERE 0"), Ok(vec![]));
 }
+
+#[test]
+fn a_reader_that_reads_nothing_locks_nobody_out() {
+    const ROWS: u64 = 20_000; // Far more than the ring holds.
+    let (shard, file) = (shard(), File::of_rows("unread", ROWS));
+    let (_, mut subscriber) = start(&shard, arguments(&file, "SELECT id, price FROM items"));
+    // It has begun: its first row is there, and belongs to what the file was then.
+    let Some(Delivery::Chunk(first)) = subscriber.next_within(PATIENCE) else { panic!() };
+    let mut lines = first.data.to_vec();
+    let writer = file.connection();
+    writer.busy_timeout(PATIENCE).unwrap();
+    writer.execute_batch("UPDATE items SET price = -1").unwrap();
+    let ending = read_all(&mut subscriber, |bytes, _| lines.extend_from_slice(bytes));
+    assert_eq!(ending, (Outcome::Completed, None));
+    let text = String::from_utf8(lines).unwrap();
+    assert_eq!(text.lines().count() as u64, ROWS);
+    for (line, id) in text.lines().zip(1..) {
+        let row: Value = serde_json::from_str(line).unwrap();
+        assert_eq!(row, json!({"id": id, "price": id as f64 * 0.25}));
+    }
+}
+
+#[test]
+fn a_query_with_too_many_rows_for_a_stuck_reader_is_given_up_and_says_so() {
+    let (shard, file) = (shard(), table("stuck"));
+    let query = ENDLESS_ROWS.replace("SELECT i FROM", "SELECT printf('%.100000c', 'x') FROM");
+    let (_, mut subscriber) = start(&shard, arguments(&file, &query));
+    wait_until_locked(&file);
+    assert_unlocked(&file);
+    let (outcome, error) = read_all(&mut subscriber, |_, _| {});
+    assert_eq!(outcome, Outcome::Failed);
+    assert!(error.as_deref().is_some_and(|text| text.contains("given up")), "{error:?}");
+}

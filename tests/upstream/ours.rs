@@ -237,3 +237,37 @@ fn a_page_that_does_not_speak_the_protocol_is_no_upstream() {
     assert_eq!(output.status.code(), Some(3), "{said}");
     assert!(said.contains("404"), "{said}");
 }
+
+/// The program around it is a shell, which leaves a process behind and tells what it was given.
+#[test]
+fn an_upstream_leaves_nothing_behind_and_gets_what_was_chosen() {
+    let program = env!("CARGO_BIN_EXE_streamdoor");
+    let place = std::env::temp_dir().join(format!("streamdoor-upstream-{}", std::process::id()));
+    let place = place.display();
+    let script = format!(
+        "setsid env -i sh -c 'echo $$ >{place}.pid; exec sleep 998' </dev/null >/dev/null 2>&1 &
+        env >{place}.env; while ! test -s {place}.pid; do sleep 0.01; done; exec {program} stdio"
+    );
+    let settings = format!(
+        "command_env = ['ASKED=1', 'CARGO_PKG_NAME']\n[mcp.far]\ncommand = 'sh'\n\
+         args = ['-c', \"\"\"{script}\"\"\"]\nenv = {{ OWN = '2' }}\n"
+    );
+    let mut house = behind(&settings);
+    let read = |what: &str| std::fs::read_to_string(format!("{place}.{what}")).unwrap();
+    let pid = read("pid").trim().to_owned();
+    let is_alive = || {
+        std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z"))
+    };
+    assert!(is_alive());
+    let variables = read("env");
+    let has = |begin: &str| variables.lines().any(|line| line.starts_with(begin));
+    for given in ["PATH=", "ASKED=1", "OWN=2", "CARGO_PKG_NAME="] {
+        assert!(has(given), "{given}: {variables}");
+    }
+    assert!(!has("CARGO_MANIFEST_DIR="), "{variables}");
+    house.server.stop();
+    assert!(!is_alive());
+    for what in ["pid", "env"] {
+        std::fs::remove_file(format!("{place}.{what}")).unwrap();
+    }
+}

@@ -9,8 +9,9 @@ use serde_json::{Map, Value};
 use crate::agent::message::Usage;
 use crate::agent::model::decode::malformed;
 use crate::agent::model::speaker::{CallNumber, Empty, Speaker};
-use crate::agent::model::value::{each, number, text, whole};
+use crate::agent::model::value::{each, number, place, text, whole};
 use crate::agent::model::{FinishReason, ModelFault};
+use crate::limits;
 
 #[derive(Debug, Default)]
 pub(super) struct Chat {
@@ -155,7 +156,7 @@ impl Chat {
         let function = &fragment["function"];
         let (id, name) = (text(&fragment["id"]), text(&function["name"]));
         let arguments = whole(&function["arguments"]);
-        let index = number(&fragment["index"]);
+        let index = place(&fragment["index"], "calls", limits::MODEL_CALLS_MAX)?;
         let is_nameless = index.is_none() && id.is_empty() && name.is_empty();
         let part = Part { index, id, name, has_arguments: !arguments.trim_ascii().is_empty() };
         let call = match self.find(&part, speaker).filter(|_| !self.is_document) {

@@ -94,6 +94,25 @@ fn an_answer_has_a_largest_size_whatever_it_consists_of() {
 }
 
 #[test]
+fn a_place_beyond_all_that_there_may_be_is_a_fault_at_once() {
+    for place in [json!(4_000_000_000_u64), json!(4e9), json!("4000000000"), json!(u64::MAX)] {
+        let (calls, items) = (limits::MODEL_CALLS_MAX, limits::MODEL_ITEMS_MAX);
+        let function = json!({ "name": "b", "arguments": "{}" });
+        let call = json!({ "index": place, "id": "a", "function": function });
+        let frames = [delta(json!({ "tool_calls": [call] }))];
+        assert_eq!(fault_of(Wire::ChatCompletions, frames), (0, too_long("calls", calls)));
+        let block = json!({ "type": "tool_use", "id": "a", "name": "b", "input": {} });
+        let begin =
+            json!({ "type": "content_block_start", "index": place, "content_block": block });
+        assert_eq!(fault_of(Wire::Messages, [begin]), (0, too_long("blocks", items)));
+        let item = json!({ "type": "function_call", "name": "b", "call_id": "a" });
+        let added =
+            json!({ "type": "response.output_item.added", "output_index": place, "item": item });
+        assert_eq!(fault_of(Wire::Responses, [added]), (0, too_long("items", items)));
+    }
+}
+
+#[test]
 fn a_call_has_so_many_bytes_and_an_answer_so_many_calls() {
     let limit = limits::MODEL_ARGUMENTS_BYTES_MAX;
     let half = "x".repeat(limit / 2);

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use crate::agent::message::Usage;
 use crate::agent::model::speaker::{CallNumber, Empty, Speaker};
-use crate::agent::model::value::{each, number, text};
+use crate::agent::model::value::{each, number, place, text};
 use crate::agent::model::{FinishReason, ModelFault};
 use crate::limits;
 
@@ -59,7 +59,7 @@ impl Messages {
             "" => name,
             kind => kind,
         };
-        let index = number(&frame["index"]);
+        let index = place(&frame["index"], "blocks", limits::MODEL_ITEMS_MAX)?;
         match kind {
             "message_start" => self.count(&frame["message"]["usage"], speaker),
             "content_block_start" => return self.begin(index, &frame["content_block"], speaker),

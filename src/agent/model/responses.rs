@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::agent::message::Usage;
 use crate::agent::model::said::SaidError;
 use crate::agent::model::speaker::{CallNumber, Empty, Speaker};
-use crate::agent::model::value::{each, number, text, whole};
+use crate::agent::model::value::{self, each, number, text, whole};
 use crate::agent::model::{FinishReason, ModelFault, Secret};
 use crate::limits;
 
@@ -125,7 +125,7 @@ impl Responses {
 
     /// The item that a frame is about, new if it is not known.
     fn place(&mut self, frame: &Value, item: &Value) -> Result<usize, ModelFault> {
-        let index = number(&frame["output_index"]);
+        let index = value::place(&frame["output_index"], "items", limits::MODEL_ITEMS_MAX)?;
         let id = match text(&item["id"]) {
             "" => text(&frame["item_id"]),
             id => id,

@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use crate::agent::model::value::{number, text};
 use crate::agent::model::{ModelFault, Secret};
+use crate::base::plain::is_command;
 use crate::limits;
 
 /// What a server says is wrong.
@@ -101,7 +102,7 @@ pub(super) fn is_passing_status(status: u16) -> bool {
 pub(super) fn quote(text: &str, key: Option<&Secret>) -> String {
     let text = key.map_or(Cow::Borrowed(text), |key| key.scrub(text));
     let mut quoted = String::new();
-    for word in text.split(|c: char| c.is_whitespace() || c.is_control()) {
+    for word in text.split(|c: char| c.is_whitespace() || is_command(c)) {
         if word.is_empty() {
             continue;
         }
@@ -121,7 +122,7 @@ pub(super) fn quote(text: &str, key: Option<&Secret>) -> String {
 
 /// A code is a word, not a text.
 fn short_word(word: &str) -> String {
-    word.chars().filter(|c| !c.is_control()).take(64).collect()
+    word.chars().filter(|&c| !is_command(c)).take(64).collect()
 }
 
 #[cfg(test)]

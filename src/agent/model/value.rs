@@ -4,6 +4,8 @@ use std::borrow::Cow;
 
 use serde_json::Value;
 
+use crate::agent::model::ModelFault;
+
 /// A text; empty if it is none.
 pub(super) fn text(value: &Value) -> &str {
     value.as_str().unwrap_or("")
@@ -24,6 +26,21 @@ pub(super) fn number(value: &Value) -> Option<u64> {
         }),
         Value::String(digits) => digits.parse().ok(),
         _ => None,
+    }
+}
+
+/// The place of something among `limit` of its kind, from 0; none is beyond the last.
+///
+/// # Errors
+/// [`ModelFault::TooLong`].
+pub(super) fn place(
+    value: &Value,
+    what: &'static str,
+    limit: usize,
+) -> Result<Option<u64>, ModelFault> {
+    match number(value) {
+        Some(place) if place >= limit as u64 => Err(ModelFault::TooLong { what, limit }),
+        place => Ok(place),
     }
 }
 

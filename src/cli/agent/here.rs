@@ -16,7 +16,7 @@ use streamdoor::shard::{
     AgentSettings, Agreed, Delivery, ExecuteError, ExecuteOptions, ModelSettings, Names, Server,
     ServerConfig, ServerError, Shard, ShardConfig, ShardHandle, ToolChoice,
 };
-use streamdoor::tool::{AGENT, CommandPolicy, Files};
+use streamdoor::tool::{AGENT, CommandPolicy, Environment, Files, Variable};
 use streamdoor::upstream::Upstreams;
 
 use super::show::Show;
@@ -45,6 +45,7 @@ pub struct Here {
     base_url: Option<String>,
     key_env: Option<String>,
     allows_commands: bool,
+    command_env: Vec<Variable>,
     mcp: McpOptions,
     files_root: Option<PathBuf>,
     listen: Option<ListenAddress>,
@@ -58,6 +59,7 @@ impl Default for Here {
             base_url: None,
             key_env: None,
             allows_commands: false,
+            command_env: Vec::new(),
             mcp: McpOptions::default(),
             files_root: None,
             listen: None,
@@ -74,6 +76,7 @@ impl Here {
             "base-url" => self.base_url = Some(parser.value()?.string()?),
             "key-env" => self.key_env = Some(parser.value()?.string()?),
             "allow-commands" => self.allows_commands = true,
+            "command-env" => self.command_env.push(parsed(name, parser)?),
             "mcp" => self.mcp.take(parser)?,
             "files-root" => self.files_root = Some(parser.value()?.into()),
             "listen" => self.listen = Some(parsed(name, parser)?),
@@ -85,7 +88,7 @@ impl Here {
 
     /// Runs it, and shows it.
     pub fn run(self, model: &str, arguments: Value, mut show: Show) -> Result<(), CliError> {
-        let upstreams = self.mcp.start(&[self.key_variable().to_owned()])?;
+        let upstreams = self.mcp.start(&self.command_env, &[self.key_variable().to_owned()])?;
         let (server, access) = self.start(model, &upstreams)?;
         let shard = server.handles().next().expect("there is one").clone();
         let owner = match access.is_guarded() {
@@ -138,12 +141,14 @@ impl Here {
                 CliError::Environment(format!("--files-root {}: {error}", root.display()))
             })?,
         };
-        let (allows_commands, key_env) = (self.allows_commands, self.key_variable().to_owned());
+        let key_env = [self.key_variable().to_owned()];
+        let environment = Environment::of_process(&self.command_env, &key_env);
+        let allows_commands = self.allows_commands;
         let offered = Arc::clone(upstreams);
         let set_up = move |shard: &mut Shard| {
             let tools = shard.tools_mut();
             tools.allow_files(files.clone());
-            tools.hide_variables(vec![key_env.clone()]);
+            tools.set_environment(environment.clone());
             if allows_commands {
                 tools.allow_commands(CommandPolicy::Any);
             }

@@ -46,6 +46,8 @@ The model:
 The tools:
   --tools a,b         which it may call; all: every one but agents; none       [none]
   --allow-commands    have the tools that run other programs, too
+  --command-env NAME[=VALUE]
+                      give these programs this environment variable, too; may be repeated
   --mcp [NAME=]COMMAND|URL
                       have the tools of another MCP server, too; may be repeated
   --files-root DIR    files are those below DIR                               [all]

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use streamdoor::agent::{Arguments, Body, Data, Final, Part, Partial, ProgressSaid, ToolExecution};
 use streamdoor::base::Instant;
+use streamdoor::base::plain::is_command;
 
 /// How often a line is drawn again, at most.
 const DRAW_INTERVAL: Duration = Duration::from_millis(50);
@@ -388,7 +389,7 @@ fn printable(text: &str) -> String {
         match c {
             '\n' | '\t' => out.push(c),
             '\0'..' ' | '\x7f' => out.extend(['^', char::from(c as u8 ^ 0x40)]),
-            '\u{80}'..'\u{a0}' => out.push(char::REPLACEMENT_CHARACTER),
+            _ if is_command(c) => out.push(char::REPLACEMENT_CHARACTER),
             _ => out.push(c),
         }
     }

@@ -7,7 +7,7 @@ use std::path::Path;
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use streamdoor::limits;
-use streamdoor::memory::pressure::rings_bytes_under;
+use streamdoor::memory::pressure::{Diagnosis, rings_bytes_under};
 use streamdoor::memory::{ClockAnchor, DoorRing, Pressure, Readings, RingReader, futex};
 use streamdoor::reactor::readings::KernelFiles;
 use streamdoor::reactor::{Choice, SocketLimits, open_with_sockets, uring_operations};
@@ -187,8 +187,9 @@ fn pressure(readings: &Readings) -> Finding {
         )
         .advise("Boot with psi=1, on a kernel with CONFIG_PSI (Linux 4.20 or newer).");
     };
-    let pressure = Pressure::of(readings);
-    let found = format!("memory was waited for in {some} % of the last 10 s: {}", pressure.name());
+    let diagnosis = Diagnosis::of(readings);
+    let found = format!("memory was waited for in {some} % of the last 10 s: {diagnosis}");
+    let Diagnosis { pressure, .. } = diagnosis;
     let largest_kib = pressure.largest_class_bytes() >> 10;
     let means = format!("Rings may be as large as {largest_kib} KiB now.");
     match pressure {

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use streamdoor::base::plain::is_command;
 use streamdoor::memory::named::{Verdict, sweep};
 
 use super::finding::Finding;
@@ -49,7 +50,7 @@ pub fn findings(folder: &Path, removes: bool) -> Vec<Finding> {
     for (file, why) in foreign.into_iter().take(FOREIGN_TOLD_MAX) {
         let means = "It is called as a named ring is and is none of this user's: it was not \
                      touched, and no reader takes it for one.";
-        let file: String = file.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
+        let file: String = file.chars().map(|c| if is_command(c) { '?' } else { c }).collect();
         let finding = Finding::note(SUBJECT, format!("{name}/{file}: {why}"), means);
         findings.push(finding.advise("Find out who has put it there."));
     }

@@ -30,7 +30,7 @@ use streamdoor::shard::TlsConfig;
 use streamdoor::shard::{
     Doors, Log, NamedDoors, Server, ServerConfig, ServerError, Shard, ShardConfig,
 };
-use streamdoor::tool::{Files, Tools};
+use streamdoor::tool::{Environment, Files, Tools};
 use streamdoor::trace::Level;
 use streamdoor::trace::log::Line;
 use streamdoor::upstream::Upstreams;
@@ -234,11 +234,11 @@ pub fn start(
     let commands = settings.commands();
     let virtual_tools = settings.virtual_tools.all();
     let files = files(settings)?;
-    let keys = keys(settings);
+    let environment = Environment::of_process(&settings.command_env, &keys(settings));
     let offered = Arc::clone(&upstreams);
     let set_up_tools = move |shard: &mut Shard| {
         shard.tools_mut().allow_files(files.clone());
-        shard.tools_mut().hide_variables(keys.clone());
+        shard.tools_mut().set_environment(environment.clone());
         if let Some(policy) = &commands {
             shard.tools_mut().allow_commands(policy.clone());
         }
@@ -273,7 +273,8 @@ fn keys(settings: &Settings) -> Vec<String> {
 
 /// The other servers whose tools are offered, once all of them are there.
 fn upstreams(settings: &Settings, log: &Log) -> Result<Arc<Upstreams>, CliError> {
-    let started = upstreams::start(&settings.mcp, &settings.models.keys(), log)?;
+    let variables = (&*settings.command_env, &*settings.models.keys());
+    let started = upstreams::start(&settings.mcp, variables, log)?;
     let mut own = Tools::built_in();
     own.allow_files(files(settings)?);
     let virtual_tools = settings.virtual_tools.all();

@@ -7,6 +7,7 @@ use std::str::FromStr;
 use streamdoor::endpoint::{HostName, Origin};
 use streamdoor::limits::{SETTING_ITEMS_MAX, SHARDS_MAX};
 use streamdoor::reactor::{Choice, Idle, ListenAddress};
+use streamdoor::tool::Variable;
 use streamdoor::trace::{Level, LogFormat};
 use toml::de::DeValue;
 
@@ -313,6 +314,7 @@ lists! {
     ListenAddress: "ADDRESS";
     Origin: "ORIGIN";
     String: "PROGRAM";
+    Variable: "NAME[=VALUE]";
 }
 
 fn item<T>(word: &str) -> Result<T, String>

@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use streamdoor::limits::{UPSTREAM_CALL_DEADLINE, UPSTREAM_CALL_DEADLINE_MAX, UPSTREAMS_MAX};
+use streamdoor::tool::Environment;
 use streamdoor::upstream::{Key, Place, UpstreamSpec, words_of};
 use toml::de::DeValue;
 
@@ -38,10 +39,13 @@ const FIELDS: &str = "command, args, env, url, key_env, prefix, timeout_s";
 const NAME_CHARS_MAX: usize = 32;
 
 impl McpServer {
-    /// As it is started; `key` is read from the environment, `hidden` are variables of others.
-    pub fn spec(&self, key: Option<Key>, hidden: Vec<String>) -> UpstreamSpec {
+    /// As it is started; `key` is read from the environment, `environment` is what programs get.
+    pub fn spec(&self, key: Option<Key>, environment: Environment) -> UpstreamSpec {
         let place = match self.url.as_str() {
-            "" => Place::Program { words: self.words.clone(), variables: self.env.clone(), hidden },
+            "" => {
+                let (words, variables) = (self.words.clone(), self.env.clone());
+                Place::Program { words, variables, environment }
+            }
             url => Place::Url { url: url.to_owned(), key },
         };
         UpstreamSpec {
@@ -204,7 +208,8 @@ impl Named for McpServer {
         }
         // Whether there will be a key matters for what the URL has to be.
         let key = self.key_variable().map(|_| Key::new("k").expect("it could be one"));
-        self.spec(key, Vec::new()).check().map_err(|error| format!("{}: {error}", self.name))
+        let spec = self.spec(key, Environment::default());
+        spec.check().map_err(|error| format!("{}: {error}", self.name))
     }
 }
 
@@ -299,7 +304,7 @@ mod tests {
         let [git, far] = &settings.mcp.0[..] else { panic!("{:?}", settings.mcp) };
         assert_eq!(git.words, ["uvx", "mcp-server-git", "--repository", "a b"]);
         assert_eq!(git.env, [("A".into(), "1".into()), ("B".into(), "2".into())]);
-        assert_eq!(git.spec(None, vec![]).call_deadline, Duration::from_secs(5));
+        assert_eq!(git.spec(None, Environment::default()).call_deadline, Duration::from_secs(5));
         assert_eq!((&*git.prefix, &*far.prefix), ("git", ""));
         assert_eq!(far.key_variable(), Some("FAR_KEY"));
         let mut again = Settings::default();

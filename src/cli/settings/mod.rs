@@ -17,7 +17,7 @@ use std::path::Path;
 use streamdoor::endpoint::{HostName, Origin};
 use streamdoor::limits;
 use streamdoor::reactor::{Choice, Idle, ListenAddress};
-use streamdoor::tool::CommandPolicy;
+use streamdoor::tool::{CommandPolicy, Variable};
 use streamdoor::trace::{Level, LogFormat};
 
 use super::CliError;
@@ -139,6 +139,10 @@ settings! {
     files_root: FilePath = FilePath::default();
     /// Have run_command, for this program; may be repeated.
     allow_commands: Vec<String> = Vec::new();
+    /// Give run_command and the programs of --mcp this environment variable, too: NAME, as the
+    /// server has it, or NAME=VALUE; may be repeated. They get no others but PATH, HOME, LANG and a
+    /// few of that kind, and never one that has a key.
+    command_env: Vec<Variable> = Vec::new();
     /// Send a span of each request of MCP there, as OTLP over HTTP: http://ADDRESS:PORT of this
     /// machine.
     otlp_endpoint: Collector = Collector::default();

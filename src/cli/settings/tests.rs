@@ -46,6 +46,7 @@ const OTHERS: &[(&str, &str)] = &[
     ("log-level", "debug"),
     ("files-root", "/usr/share"),
     ("allow-commands", "ls"),
+    ("command-env", "A=b=c"),
     ("otlp-endpoint", "http://127.0.0.1:4318/v1/traces"),
     ("virtual-tools", r#"{"a":{"description":"d","input_schema":{"type":"object"}}}"#),
     ("models", "local=chat,http://127.0.0.1:9/v1,small,THE_KEY"),

@@ -1,10 +1,12 @@
 //! One frame of the view: lines of text, made of what was seen. No line is longer than the
 //! terminal, and no text of a tool or of a server is anything but text.
 
+use streamdoor::base::plain::is_command;
 use streamdoor::client::{Progress, Status, Summary};
 use streamdoor::engine::State;
 use streamdoor::limits::STALL_THRESHOLD;
 use streamdoor::memory::Pressure;
+use streamdoor::memory::pressure::THRESHOLDS;
 use streamdoor::trace::Duty;
 
 use super::sample::{Between, Sample, has_ended, percentile};
@@ -72,10 +74,6 @@ impl Frame<'_> {
         let queued = now.count(|state| state == State::Queued);
         let draining = now.count(|state| state == State::Draining);
         let (connections, allowed) = (total("connections"), total("connections_allowed"));
-        let pressure = now
-            .metrics
-            .max("memory_pressure_level")
-            .and_then(|level| Pressure::ALL.get(level as usize).map(|pressure| pressure.name()));
         vec![
             head,
             format!(
@@ -109,13 +107,30 @@ impl Frame<'_> {
             ),
             format!(
                 "memory       pressure {}; {} rings of {}, {} bought, {} allowed",
-                pressure.unwrap_or("?"),
+                self.pressure(),
                 count(total("rings_leased")),
                 bytes(total("rings_leased_bytes")),
                 bytes(total("rings_committed_bytes")),
                 bytes(total("rings_allowed_bytes")),
             ),
         ]
+    }
+
+    /// The worst state of all shards, and the reading that decided it.
+    fn pressure(&self) -> String {
+        let metrics = &self.now.metrics;
+        let level = metrics.max("memory_pressure_level");
+        let Some(pressure) = level.and_then(|level| Pressure::of_index(level as u8)) else {
+            return "?".to_owned();
+        };
+        match metrics.max_labelled("memory_pressure_percent", "reading") {
+            Some((label, percent)) => {
+                let row = THRESHOLDS.iter().find(|row| row.label == label);
+                let reading = row.map_or(label, |row| row.name);
+                format!("{pressure} ({} {percent} %)", printable(reading))
+            }
+            None => pressure.name().to_owned(),
+        }
     }
 
     /// How long deliveries took, and how far subscribers are behind.
@@ -351,9 +366,8 @@ fn age(ms: u64) -> String {
 fn printable(text: &str) -> String {
     text.chars()
         .map(|c| match c {
-            _ if c.is_control() => '\u{fffd}',
-            '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{feff}' => '\u{fffd}',
-            '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' => '\u{fffd}',
+            _ if is_command(c) => '\u{fffd}',
+            '\u{ad}' | '\u{180e}' | '\u{feff}' | '\u{200b}'..='\u{200d}' => '\u{fffd}',
             '\u{2060}'..='\u{206f}' | '\u{fff9}'..='\u{fffb}' => '\u{fffd}',
             '\u{e0000}'..='\u{e007f}' => '\u{fffd}',
             _ => c,

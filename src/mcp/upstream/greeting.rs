@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::dialect::{Asked, Dialect};
 use super::shown;
+use crate::base::plain::is_command;
 use crate::mcp::{Era, META_SERVER, Version};
 use crate::wire::jsonrpc::ErrorObject;
 
@@ -118,7 +119,7 @@ fn dialect(version: Version, server: &Value, capabilities: &Value) -> Dialect {
     let has_tasks = capabilities.pointer("/tasks/requests/tools/call");
     Dialect {
         version,
-        server: server.chars().filter(|c| !c.is_control()).take(NAME_CHARS_MAX).collect(),
+        server: server.chars().filter(|&c| !is_command(c)).take(NAME_CHARS_MAX).collect(),
         has_tools: tools.is_some(),
         tells_changes: is_true(tools.and_then(|tools| tools.get("listChanged"))),
         has_tasks: has_tasks.is_some_and(Value::is_object) && version.era() == Era::Handshake,

@@ -121,10 +121,7 @@ impl<T: Clone> Exchanges<T> {
             Ok(Message::Request { id, method, .. }) => Heard::Reply(reply(&id, &method)),
             Err(malformed) => {
                 // Whoever waits for just that is not left waiting.
-                let id = serde_json::from_slice::<Value>(bytes).ok();
-                let id = id.filter(|value| value.get("method").is_none());
-                let id = id.and_then(|value| value.get("id")?.as_u64());
-                match self.take(id) {
+                match self.take(jsonrpc::answered_number(bytes)) {
                     Some(whose) => {
                         let message = format!("its answer is none: {}", malformed.message);
                         let error = ErrorObject { code: malformed.code, message, data: None };
@@ -264,6 +261,27 @@ mod tests {
             let heard = hear(&mut exchanges, &broken);
             let Heard::Answer("a", Err(error)) = heard else { panic!("{broken}: {heard:?}") };
             assert!(error.message.contains("its answer is none"), "{error:?}");
+        }
+    }
+
+    #[test]
+    fn an_answer_that_is_nested_too_deep_fails_at_once() {
+        for depth in [200, 100_000] {
+            let (open, close) = ("[".repeat(depth), "]".repeat(depth));
+            for members in [
+                format!("\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{{\"a\":{open}{close}}}"),
+                format!("\"result\":{{\"a\":{open}{close}}},\"id\":1,\"jsonrpc\":\"2.0\""),
+                format!("\"jsonrpc\":\"2.0\",\"id\":1,\"error\":{open}{close}"),
+            ] {
+                let mut exchanges = with_two();
+                let heard = exchanges.hear(format!("{{{members}}}").as_bytes());
+                let Heard::Answer("a", Err(error)) = heard else { panic!("{depth}: {heard:?}") };
+                assert!(error.message.contains("its answer is none"), "{error:?}");
+            }
+            // A request of its own is no answer to ours.
+            let mut exchanges = with_two();
+            let asked = format!("{{\"id\":1,\"method\":\"x\",\"params\":{open}{close}}}");
+            assert_eq!(exchanges.hear(asked.as_bytes()), Heard::Ignored(Ignored::Malformed));
         }
     }
 

@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 
 use super::dialect::Dialect;
 use super::shown;
+use crate::base::plain::plain_text;
 use crate::limits;
 use crate::mcp::headers;
 use crate::tool::{ToolSpec, is_tool_name};
@@ -112,10 +113,10 @@ impl Listing {
             return Err(turn("it is run as a task only, which its server cannot do"));
         }
         let spec = ToolSpec {
-            arguments: Value::Object(of_object(schema)),
+            arguments: with_plain_texts(Value::Object(of_object(schema))),
             title: text(tool, "title").or_else(|| text(tool.get("annotations")?, "title")),
-            output_schema: tool.get("outputSchema").filter(|schema| schema.is_object()).cloned(),
-            annotations: tool.get("annotations").filter(|it| it.is_object()).cloned().into(),
+            output_schema: object(tool, "outputSchema").map(with_plain_texts),
+            annotations: object(tool, "annotations").map(with_plain_texts).into(),
             is_relayed: true,
             ..ToolSpec::new(
                 own_name(&self.prefix, name),
@@ -138,8 +139,39 @@ impl Listing {
 }
 
 fn text(value: &Value, name: &str) -> Option<String> {
-    let text = value.get(name)?.as_str()?;
-    Some(text.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect())
+    Some(plain_text(value.get(name)?.as_str()?))
+}
+
+/// A schema, or annotations, whose texts for people ([`TEXTS`]) are plain. What is data (constants,
+/// examples, patterns) is as it was. A value of JSON that was parsed is not deep.
+fn with_plain_texts(mut value: Value) -> Value {
+    make_texts_plain(&mut value);
+    value
+}
+
+/// Members of schemas and annotations that people, and models, read.
+const TEXTS: [&str; 3] = ["title", "description", "$comment"];
+/// Members whose values are data.
+const DATA: [&str; 5] = ["const", "default", "enum", "examples", "pattern"];
+
+fn make_texts_plain(value: &mut Value) {
+    match value {
+        Value::Object(members) => {
+            for (name, member) in members {
+                match member {
+                    Value::String(text) if TEXTS.contains(&&**name) => *text = plain_text(text),
+                    _ if DATA.contains(&&**name) => {}
+                    _ => make_texts_plain(member),
+                }
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(make_texts_plain),
+        _ => {}
+    }
+}
+
+fn object(value: &Value, name: &str) -> Option<Value> {
+    value.get(name).filter(|member| member.is_object()).cloned()
 }
 
 /// Arguments are an object, whether a schema says so or not.
@@ -204,6 +236,41 @@ mod tests {
         assert_eq!(listing.take(&json!({ "tools": tools })), Ok(None));
         let (offers, turned) = listing.finish();
         (offers.into_iter().map(|offer| offer.spec.name).collect(), turned)
+    }
+
+    #[test]
+    fn texts_of_a_tool_turn_no_direction_and_its_data_is_untouched() {
+        let turned = "a\u{202e}b\u{2066}c\u{200f}";
+        let tool = serde_json::json!({
+            "name": "t", "title": turned, "description": turned,
+            "inputSchema": {"type": "object", "title": turned, "properties": {
+                "description": {"type": "string", "description": turned, "default": turned,
+                    "enum": [turned, {"description": turned}]},
+            }},
+            "outputSchema": {"type": "object", "description": turned},
+            "annotations": {"title": turned, "readOnlyHint": true},
+        });
+        let page = serde_json::json!({"tools": [tool]});
+        let mut listing = Listing::new("", &dialect(false));
+        assert_eq!(listing.take(&page), Ok(None));
+        let (offers, turned_away) = listing.finish();
+        assert!(turned_away.is_empty(), "{turned_away:?}");
+        let spec = &offers[0].spec;
+        assert_eq!((spec.title.as_deref(), &*spec.description), (Some("abc"), "abc"));
+        let of_member = &spec.arguments["properties"]["description"];
+        assert_eq!(
+            (&spec.arguments["title"], &of_member["description"]),
+            (&"abc".into(), &"abc".into())
+        );
+        assert_eq!(
+            (&of_member["default"], &of_member["enum"][0]),
+            (&turned.into(), &turned.into())
+        );
+        assert_eq!(of_member["enum"][1]["description"], turned);
+        assert_eq!(spec.output_schema.as_ref().unwrap()["description"], "abc");
+        assert!(
+            !serde_json::to_string(&spec.to_json()["annotations"]).unwrap().contains('\u{202e}')
+        );
     }
 
     #[test]

@@ -27,12 +27,12 @@ pub use hearing::{Exchanges, Heard, Ignored, Note};
 pub use listing::{Listing, Offer, Turned, own_name};
 pub use passing::{Passed, Passing, Piece};
 
+use crate::base::plain::is_shown;
 use crate::limits;
 
 /// What a server wrote, fit to be shown: without commands for terminals, and not without end.
 pub fn shown(text: &str) -> String {
-    let is_shown = |c: &char| !c.is_control() || matches!(c, '\n' | '\t');
-    let mut chars = text.chars().filter(is_shown);
+    let mut chars = text.chars().filter(|&c| is_shown(c));
     let mut shown: String = chars.by_ref().take(limits::UPSTREAM_ERROR_CHARS_MAX).collect();
     if chars.next().is_some() {
         shown.push('…');

@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 
 use super::hearing::Note;
 use super::shown;
+use crate::base::plain;
 use crate::limits;
 use crate::wire::jsonrpc::ErrorObject;
 
@@ -97,7 +98,12 @@ impl Passing {
                 let message = message.map(|message| shown(&message));
                 vec![Piece::Progress { progress, total, message }]
             }
-            Note::Log(line) => vec![Piece::Log(Value::Object(line))],
+            Note::Log(mut line) => {
+                if let Some(Value::String(data)) = line.get_mut("data") {
+                    *data = plain::plain_text(data);
+                }
+                vec![Piece::Log(Value::Object(line))]
+            }
             Note::Partial { seq, content } => {
                 let seq = seq.unwrap_or(self.next_seq);
                 if seq < self.next_seq {
@@ -226,7 +232,7 @@ impl Passing {
         while !text.is_char_boundary(end) {
             end -= 1;
         }
-        let reason = format!("{}…", &text[..end]);
+        let reason = format!("{}…", shown(&text[..end]));
         Passed::Failed(self.rest(content), reason)
     }
 
@@ -364,6 +370,22 @@ mod tests {
             Passed::Failed(_, reason) => reason,
             other => panic!("{other:?}"),
         }
+    }
+
+    #[test]
+    fn reasons_and_logs_turn_no_direction_and_content_is_untouched() {
+        let turned = "a\u{202e}b";
+        let failed = |text: &str| reason(json!({"isError": true, "content": texts(&[text])}));
+        assert_eq!(failed(turned), "ab");
+        assert!(!failed(&turned.repeat(1_000)).contains('\u{202e}'));
+        let refused = ErrorObject { code: 1, message: turned.to_owned(), data: None };
+        let refused = Passing::new(false).answered(Err(refused));
+        assert_eq!(refused, Passed::Failed(Vec::new(), "ab".to_owned()));
+        let line = json!({"level": "info", "data": turned}).as_object().cloned().unwrap();
+        let told = Passing::new(false).hear(Note::Log(line));
+        assert_eq!(told, [Piece::Log(json!({"level": "info", "data": "ab"}))]);
+        let pieces = completed(&mut Passing::new(false), json!({"content": texts(&[turned])}));
+        assert_eq!(pieces, [text(turned, false)]);
     }
 
     #[test]

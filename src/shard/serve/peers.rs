@@ -234,6 +234,7 @@ impl<R: Reactor + 'static> Shard<R> {
             rings: memory.usage,
             rings_bytes_max: memory.rings_bytes_max,
             pressure: memory.pressure,
+            decided_by: memory.decided_by,
             executions,
             subscribers,
             connections: self.connection_count().into(),

@@ -3,6 +3,8 @@
 use super::super::Shard;
 use crate::base::{ExecutionId, Handle, SubscriberId};
 use crate::engine::{End, EndState, Verdict};
+use crate::memory::Pressure;
+use crate::memory::pressure::Diagnosis;
 use crate::reactor::{ConnectionId, Peer, Reactor};
 use crate::trace::{Level, Record};
 
@@ -15,6 +17,20 @@ impl<R: Reactor + 'static> Shard<R> {
     pub(super) fn log_connection(&self, event: &'static str, peer: Peer) {
         self.log.record(self.wall_us(), Level::Debug, event, |record| {
             record.number("shard", self.own_index() as u64).show("peer", &peer);
+        });
+    }
+
+    /// Memory has become shorter or less so. One line for each change of state, which names the
+    /// reading that decided.
+    pub(in crate::shard) fn log_pressure(&self, before: Pressure, diagnosis: Diagnosis) {
+        let level = if diagnosis.pressure > before { Level::Warn } else { Level::Info };
+        self.log.record(self.wall_us(), level, "memory_pressure_changed", |record| {
+            record.number("shard", self.own_index() as u64);
+            record.show("pressure", &diagnosis.pressure).show("before", &before);
+            if let Some(reading) = diagnosis.decided_by {
+                record.show("reading", &reading.name());
+                record.number("percent", reading.percent().into());
+            }
         });
     }
 

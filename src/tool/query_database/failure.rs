@@ -6,6 +6,7 @@ use rusqlite::ErrorCode;
 
 use crate::tool::Stopped;
 use crate::tool::query_database::guard::{BUSY_WAIT, VALUE_BYTES_MAX};
+use crate::tool::query_database::spool::STUCK_MAX;
 
 /// Why a query did not reach its end.
 #[derive(Debug)]
@@ -16,6 +17,8 @@ pub(super) enum Failure {
     Refused(String),
     /// The file is no such thing; the text says what about it.
     File(String),
+    /// Too many rows wait for a reader that takes none, while others cannot write to the file.
+    Stuck,
     /// SQLite says so.
     Sqlite(rusqlite::Error),
 }
@@ -39,6 +42,14 @@ impl Failure {
             Failure::Stopped => Stopped.to_string(),
             Failure::Refused(text) => text.clone(),
             Failure::File(text) => of_path(text, path),
+            Failure::Stuck => {
+                let text = format!(
+                    "was locked against writers for a reader that has taken nothing for \
+                     {STUCK_MAX:?}: the query was given up; in WAL mode it would not lock others \
+                     out"
+                );
+                of_path(&text, path)
+            }
             Failure::Sqlite(error) => of_sqlite(error, path),
         }
     }

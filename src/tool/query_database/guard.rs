@@ -112,6 +112,7 @@ pub(super) struct Guard {
     connection: Connection,
     /// What the authorizer refused since the last time that somebody asked.
     refused: Arc<Mutex<Option<String>>>,
+    locks_others_out: bool,
 }
 
 impl Guard {
@@ -142,6 +143,8 @@ impl Guard {
             std::thread::sleep(BUSY_WAIT_STEP);
             waited < BUSY_WAIT && !stop.is_stopped()
         }))?;
+        let mode: String = connection.pragma_query_value(None, "journal_mode", |row| row.get(0))?;
+        let locks_others_out = !mode.eq_ignore_ascii_case("wal");
         let refused = Arc::new(Mutex::new(None));
         let refused_there = Arc::clone(&refused);
         connection.authorizer(Some(move |context: AuthContext<'_>| {
@@ -149,12 +152,17 @@ impl Guard {
             lock(&refused_there).get_or_insert(refusal);
             Authorization::Deny
         }))?;
-        Ok(Guard { connection, refused })
+        Ok(Guard { connection, refused, locks_others_out })
     }
 
     /// The connection, for what is ours.
     pub fn connection(&self) -> &Connection {
         &self.connection
+    }
+
+    /// True if nobody can write to the file while a statement is being run.
+    pub fn locks_others_out(&self) -> bool {
+        self.locks_others_out
     }
 
     /// Compiles `query`, if it is one statement that only reads.

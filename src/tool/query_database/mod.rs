@@ -10,9 +10,14 @@
 //! nothing (SQLite clears it with the first statement that starts), so a second statement, the
 //! anchor, stands at its only row for as long as the query may run.
 //!
-//! Two limits worth knowing. A query holds a read lock for as long as its subscribers take. And a
-//! batch is sent when it is full, or when a row comes [`FLUSH_AFTER`] after the one that was sent
-//! last: rows that came quickly, followed by a long search, wait for the search's next row.
+//! In every journal mode but WAL, others cannot write to the file while a query runs. A reader that
+//! is slow does not make that longer: rows wait for it outside of the file ([`spool`]), up to 64
+//! MiB of them. A query with more rows takes as long as its reader, and is given up when that one
+//! takes nothing for 3 s.
+//!
+//! Another limit worth knowing: a batch is sent when it is full, or when a row comes
+//! [`FLUSH_AFTER`] after the one that was sent last: rows that came quickly, followed by a long
+//! search, wait for the search's next row.
 //!
 //! Tests: in the files beside this one, and `tests/query_database/`, through a shard.
 
@@ -20,6 +25,7 @@ mod failure;
 mod guard;
 mod parameters;
 mod rows;
+mod spool;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -28,16 +34,16 @@ use rusqlite::{Connection, Row};
 use serde_json::{Value, json};
 
 use crate::base::Instant;
-use crate::engine::{Kind, Policy, Timeouts};
+use crate::engine::{Policy, Timeouts};
 use crate::limits;
 use crate::tool::{
-    ArgumentError, Arguments, Files, Need, Output, Stopped, SubscribeDefaults, ToolError, ToolSpec,
-    Work,
+    ArgumentError, Arguments, Files, Need, Output, SubscribeDefaults, ToolError, ToolSpec, Work,
 };
 use failure::Failure;
 use guard::Guard;
 use parameters::Parameters;
 use rows::RowFormat;
+use spool::Spool;
 
 const BATCH_ROWS_DEFAULT: u64 = 100;
 const BATCH_ROWS_MAX: u64 = 10_000;
@@ -142,16 +148,23 @@ pub(super) fn prepare(
 }
 
 fn stream(files: &Files, request: &Request, out: &mut Output) -> Result<(), ToolError> {
-    let result = Guard::open(files, &request.path, out.stop_signal())
+    // The file is closed, and its lock gone, before rows that are left wait for their reader.
+    let rows = Guard::open(files, &request.path, out.stop_signal())
         .and_then(|guard| query(&guard, request, out));
-    match result {
+    let drained = rows.and_then(|(spool, row_count)| {
+        spool.drain(out)?;
+        out.progress(row_count as f64, Some(row_count as f64));
+        Ok(())
+    });
+    match drained {
         Ok(()) => Ok(()),
         Err(_) if out.is_stopped() => Err(ToolError::Stopped), // It was interrupted.
         Err(failure) => Err(ToolError::new(failure.in_words(&request.path))),
     }
 }
 
-fn query(guard: &Guard, request: &Request, out: &mut Output) -> Result<(), Failure> {
+/// What is left of its rows, and how many there were.
+fn query(guard: &Guard, request: &Request, out: &mut Output) -> Result<(Spool, u64), Failure> {
     // Dropped in reverse: nothing interrupts a connection that is being closed.
     let interrupt = guard.connection().get_interrupt_handle();
     let _on_stop = out.on_stop(move || interrupt.interrupt());
@@ -164,15 +177,16 @@ fn query(guard: &Guard, request: &Request, out: &mut Output) -> Result<(), Failu
     let mut statement = guard.prepare(&request.query)?;
     request.parameters.bind(&mut statement)?;
     let mut rows = statement.raw_query();
-    let mut batch = Batch::new(out, request.batch_rows);
+    let spool = Spool::new(guard.locks_others_out());
+    let mut batch = Batch::new(out, spool, request.batch_rows);
     // From the first row on nothing can change the columns; before it, another process could.
-    let Some(row) = guard.said(rows.next())? else { return Ok(batch.finish()?) };
+    let Some(row) = guard.said(rows.next())? else { return batch.finish() };
     let format = RowFormat::new(row.as_ref().column_names());
     batch.push(&format, row)?;
     while let Some(row) = guard.said(rows.next())? {
         batch.push(&format, row)?;
     }
-    Ok(batch.finish()?)
+    batch.finish()
 }
 
 /// A statement that has one row, and none of the file's.
@@ -183,6 +197,7 @@ fn anchor(connection: &Connection) -> rusqlite::Result<rusqlite::Statement<'_>> 
 /// Rows that wait to be sent together.
 struct Batch<'a> {
     out: &'a mut Output,
+    spool: Spool,
     rows_max: u64,
     bytes_max: usize,
     /// Whole lines.
@@ -194,10 +209,11 @@ struct Batch<'a> {
 }
 
 impl<'a> Batch<'a> {
-    fn new(out: &'a mut Output, rows_max: u64) -> Batch<'a> {
+    fn new(out: &'a mut Output, spool: Spool, rows_max: u64) -> Batch<'a> {
         let bytes_max = out.chunk_bytes_max() as usize;
         Batch {
             out,
+            spool,
             rows_max,
             bytes_max,
             buffer: Vec::with_capacity(2 * bytes_max),
@@ -225,8 +241,8 @@ impl<'a> Batch<'a> {
     }
 
     /// Sends the first `length` bytes, which are all the rows that were counted.
-    fn send(&mut self, length: usize) -> Result<(), Stopped> {
-        self.out.send_as(Kind::Row, Kind::Row as u8, &self.buffer[..length])?;
+    fn send(&mut self, length: usize) -> Result<(), Failure> {
+        self.spool.send(self.out, &self.buffer[..length])?;
         self.buffer.drain(..length);
         self.buffer.shrink_to(2 * self.bytes_max); // A giant's room is not kept.
         self.row_count = 0;
@@ -239,12 +255,11 @@ impl<'a> Batch<'a> {
         Ok(())
     }
 
-    fn finish(mut self) -> Result<(), Stopped> {
+    fn finish(mut self) -> Result<(Spool, u64), Failure> {
         if !self.buffer.is_empty() {
             self.send(self.buffer.len())?;
         }
-        self.out.progress(self.total_count as f64, Some(self.total_count as f64));
-        Ok(())
+        Ok((self.spool, self.total_count))
     }
 }
 

@@ -1,0 +1,125 @@
+//! `streamdoor serve` as a process: on a Unix socket, so that no number of connections uses up the
+//! machine's ports, and in a cgroup of its own where one can be made, so that its waits are counted
+//! apart from everybody else's.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use streamdoor::client::Client;
+
+use crate::common::Failure;
+
+/// A server that listens. It ends with this value.
+pub struct Server {
+    process: Child,
+    /// With its socket, and the file that its tools read.
+    folder: PathBuf,
+    cgroup: Option<PathBuf>,
+}
+
+/// Bytes of the file that tools read.
+pub const FILE_BYTES: usize = 20_000;
+const FILE: &str = "lines.txt";
+
+impl Server {
+    /// Starts it: the program that stands beside this one.
+    ///
+    /// # Errors
+    /// [`Failure`].
+    pub fn start(reactor: &str, arenas: u32) -> Result<Server, Failure> {
+        let failed =
+            |what: &str, error: std::io::Error| Failure::Failed(format!("{what}: {error}"));
+        let own = std::env::current_exe().map_err(|error| failed("where am I?", error))?;
+        let program = own.with_file_name("streamdoor");
+        let folder = std::env::temp_dir().join(format!("streamdoor-long-{}", std::process::id()));
+        fs::create_dir_all(&folder).map_err(|error| failed("its folder", error))?;
+        let text = "a line of a file\n".repeat(FILE_BYTES / 17 + 1);
+        let written = fs::write(folder.join(FILE), &text[..FILE_BYTES]);
+        written.map_err(|error| failed("its file", error))?;
+        let mut command = Command::new(&program);
+        command
+            .args(["serve", "--log", "json", "--retention-s", "1", "--reactor", reactor])
+            .arg(format!("--listen=unix:{}", folder.join("socket").display()))
+            .arg("--files-root")
+            .arg(&folder);
+        if arenas > 0 {
+            command.env("MALLOC_ARENA_MAX", arenas.to_string());
+        }
+        let spawned = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn();
+        let process = spawned.map_err(|error| {
+            Failure::Usage(format!("can not start {}: {error}", program.display()))
+        })?;
+        let cgroup = own_cgroup(process.id());
+        let mut server = Server { process, folder, cgroup };
+        server.wait_until_it_listens()?;
+        Ok(server)
+    }
+
+    fn wait_until_it_listens(&mut self) -> Result<(), Failure> {
+        let log = self.process.stderr.take().expect("it was piped");
+        let mut lines = BufReader::new(log).lines().map_while(Result::ok);
+        let is_there = |line: &String| line.contains("\"listening\"");
+        if !lines.by_ref().any(|line| is_there(&line)) {
+            return Err(Failure::Failed("the server has ended, and did not listen".into()));
+        }
+        // A pipe that is full would hold its log up.
+        std::thread::spawn(move || lines.for_each(drop));
+        Ok(())
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// A client of it, with a connection of its own.
+    ///
+    /// # Errors
+    /// [`Failure::Failed`].
+    pub fn client(&self) -> Result<Client, Failure> {
+        Client::new(&format!("unix:{}", self.folder.join("socket").display()))
+            .map_err(|error| Failure::Failed(error.to_string()))
+    }
+
+    /// The file that its tools can read.
+    pub fn file(&self) -> PathBuf {
+        self.folder.join(FILE)
+    }
+
+    /// Where the kernel counts how long it has waited for disks.
+    pub fn io_pressure(&self) -> Option<String> {
+        Some(self.cgroup.as_ref()?.join("io.pressure").display().to_string())
+    }
+}
+
+/// A new cgroup with this process in it; `None` where nobody lets us.
+fn own_cgroup(pid: u32) -> Option<PathBuf> {
+    let mounts = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"].map(Path::new);
+    let mount = mounts.into_iter().find(|mount| mount.join("cgroup.controllers").exists())?;
+    let place = mount.join(format!("streamdoor-bench-{pid}"));
+    fs::create_dir(&place).ok()?;
+    let moved = fs::write(place.join("cgroup.procs"), pid.to_string());
+    if moved.is_err() || !place.join("io.pressure").exists() {
+        let _ = fs::remove_dir(&place);
+        return None;
+    }
+    Some(place)
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        let _ = fs::remove_dir_all(&self.folder);
+        let Some(cgroup) = &self.cgroup else { return };
+        for _ in 0..100 {
+            if fs::remove_dir(cgroup).is_ok() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10)); // It is still being taken down.
+        }
+    }
+}

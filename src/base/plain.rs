@@ -1,0 +1,58 @@
+//! Text of others, fit to be shown: it stays where it is put and does nothing but be seen.
+
+/// True if a terminal takes the character for a command, or if it changes the order or the lines of
+/// what stands around it: control characters, bidirectional controls (Unicode Standard Annex 9),
+/// and the separators of lines and paragraphs.
+pub const fn is_command(c: char) -> bool {
+    matches!(c, '\0'..='\u{1f}' | '\u{7f}'..='\u{9f}')
+        || is_bidi_control(c)
+        || matches!(c, '\u{2028}' | '\u{2029}')
+}
+
+/// True if the character turns the direction of the text around it.
+pub const fn is_bidi_control(c: char) -> bool {
+    matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}')
+        || matches!(c, '\u{2066}'..='\u{2069}')
+}
+
+/// The text without commands. Line ends and tabs go, too: it is one line.
+pub fn plain_line(text: &str) -> String {
+    text.chars().filter(|&c| !is_command(c)).collect()
+}
+
+/// The text without commands, but with its line ends and tabs.
+pub fn plain_text(text: &str) -> String {
+    text.chars().filter(|&c| is_shown(c)).collect()
+}
+
+/// True for all that [`plain_text`] keeps.
+pub const fn is_shown(c: char) -> bool {
+    matches!(c, '\n' | '\t') || !is_command(c)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_go_and_everything_else_stays() {
+        let hostile = "a\u{1b}[2J\u{9b}b\u{7f}\r\n\tc\u{202e}d\u{2066}e\u{61c}\u{200f}f\u{2028}g";
+        assert_eq!(plain_line(hostile), "a[2Jbcdefg");
+        assert_eq!(plain_text(hostile), "a[2Jb\n\tcdefg");
+        // Joiners make emoji and scripts what they are; a no-break space is a space.
+        for kept in ["👩\u{200d}💻", "می\u{200c}خواهم", "عربي", "é\u{a0}\u{ad}€𝄞"]
+        {
+            assert_eq!(plain_line(kept), kept);
+        }
+    }
+
+    #[test]
+    fn every_control_character_is_a_command() {
+        for c in (0..=0x10_ffff).filter_map(char::from_u32) {
+            assert!(!c.is_control() || is_command(c), "{c:?}");
+        }
+        let bidi = "\u{61c}\u{200e}\u{200f}\u{202a}\u{202b}\u{202c}\u{202d}\u{202e}\u{2066}\
+                    \u{2067}\u{2068}\u{2069}";
+        assert!(bidi.chars().all(is_bidi_control) && plain_text(bidi).is_empty());
+    }
+}

@@ -1,0 +1,183 @@
+//! Rows that a reader has not taken yet, while the query goes on.
+//!
+//! In every journal mode but WAL a query that runs keeps others from writing to its file. So it
+//! must not wait for its reader: rows that the ring does not take go into a file without a name,
+//! the query comes to its end, its lock goes, and the rows are passed on as the reader takes them.
+//! The file is bounded. A query with more rows waits for its reader as it would without a spool; it is
+//! given up if that one takes nothing for [`STUCK_MAX`], and says so. Under WAL nothing is spooled:
+//! readers and writers do not see each other there.
+//!
+//! Invariant: rows are passed on in their order; while something is spooled, nothing passes by.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::time::Duration;
+
+use rustix::fs::OFlags;
+
+use crate::base::Instant;
+use crate::engine::Kind;
+use crate::memory::{CHUNK_MORE, ChunkHeader};
+use crate::tool::query_database::failure::Failure;
+use crate::tool::{Output, Stopped};
+
+/// Rows of one query that wait in the file, at the most.
+const SPOOL_BYTES_MAX: u64 = 64 << 20;
+/// A reader that takes nothing for so long, while the file is full, is not waited for. Programs
+/// that write to a database are patient for 5 s, as a rule.
+pub(super) const STUCK_MAX: Duration = Duration::from_secs(3);
+/// A ring that was full is tried again after this long.
+const RETRY: Duration = Duration::from_millis(2);
+
+/// See above.
+pub(super) struct Spool {
+    /// `None`: the query waits for its reader.
+    file: Option<File>,
+    /// Pieces of the file, each a chunk: their lengths, and whether the next one goes on.
+    pieces: VecDeque<(u32, bool)>,
+    /// Where the first of them begins, and where the last ends.
+    begin: u64,
+    end: u64,
+    /// Since then the ring takes nothing.
+    refused_since: Option<Instant>,
+    tried_at: Instant,
+    buffer: Vec<u8>,
+}
+
+impl Spool {
+    /// A spool, if the query is one that others must wait for. Without a place for its file there
+    /// is none, either.
+    pub fn new(locks_others_out: bool) -> Spool {
+        Spool {
+            file: locks_others_out.then(unnamed_file).and_then(Result::ok),
+            pieces: VecDeque::new(),
+            begin: 0,
+            end: 0,
+            refused_since: None,
+            tried_at: Instant::ZERO,
+            buffer: Vec::new(),
+        }
+    }
+
+    /// Sends rows, or keeps them.
+    ///
+    /// # Errors
+    /// [`Failure::Stopped`], or [`Failure::Stuck`].
+    pub fn send(&mut self, out: &mut Output, rows: &[u8]) -> Result<(), Failure> {
+        if self.file.is_none() {
+            return Ok(out.send_as(Kind::Row, KEY, rows)?);
+        }
+        let piece_bytes_max = out.chunk_bytes_max() as usize;
+        let mut rest = rows;
+        while !rest.is_empty() {
+            let (piece, after) = rest.split_at(rest.len().min(piece_bytes_max));
+            let more = !after.is_empty();
+            self.pass_on(out)?;
+            let is_taken = self.pieces.is_empty() && self.offer(out, piece, more)?;
+            if !is_taken {
+                self.wait_for_room(out, piece.len() as u64)?;
+                self.keep(piece, more)?;
+            }
+            rest = after;
+        }
+        Ok(())
+    }
+
+    /// Passes on what is kept, and waits for its reader: the query is over.
+    ///
+    /// # Errors
+    /// [`Stopped`], or what the kernel says.
+    pub fn drain(mut self, out: &mut Output) -> Result<(), Failure> {
+        while let Some((length, more)) = self.pieces.front().copied() {
+            self.read(length)?;
+            match more {
+                true => out.send_part(Kind::Row, KEY, &self.buffer)?,
+                false => out.send_as(Kind::Row, KEY, &self.buffer)?,
+            }
+            self.drop_first(length);
+        }
+        Ok(())
+    }
+
+    /// As much of what is kept as the ring takes now.
+    fn pass_on(&mut self, out: &mut Output) -> Result<(), Failure> {
+        if !self.pieces.is_empty() && out.now().since(self.tried_at) < RETRY {
+            return Ok(()); // Each try rings the shard's bell.
+        }
+        while let Some((length, more)) = self.pieces.front().copied() {
+            self.read(length)?;
+            let piece = std::mem::take(&mut self.buffer);
+            let is_taken = self.offer(out, &piece, more);
+            self.buffer = piece;
+            if !is_taken? {
+                break;
+            }
+            self.drop_first(length);
+        }
+        Ok(())
+    }
+
+    fn offer(&mut self, out: &mut Output, piece: &[u8], more: bool) -> Result<bool, Stopped> {
+        let flags = if more { CHUNK_MORE } else { 0 };
+        let header = ChunkHeader { kind: Kind::Row as u8, key: KEY, flags };
+        let is_taken = out.offer(header, piece)?;
+        self.tried_at = out.now();
+        match is_taken {
+            true => self.refused_since = None,
+            false => drop(self.refused_since.get_or_insert(self.tried_at)),
+        }
+        Ok(is_taken)
+    }
+
+    /// Until the file has room for so many bytes more.
+    fn wait_for_room(&mut self, out: &mut Output, length: u64) -> Result<(), Failure> {
+        while self.end + length > SPOOL_BYTES_MAX && !self.pieces.is_empty() {
+            std::thread::sleep(RETRY);
+            self.pass_on(out)?;
+            let is_stuck = |since: Instant| out.now().since(since) >= STUCK_MAX;
+            if self.refused_since.is_some_and(is_stuck) {
+                return Err(Failure::Stuck);
+            }
+        }
+        Ok(())
+    }
+
+    fn keep(&mut self, piece: &[u8], more: bool) -> Result<(), Failure> {
+        let file = self.file.as_ref().expect("the caller has looked");
+        file.write_all_at(piece, self.end).map_err(of_spool)?;
+        self.end += piece.len() as u64;
+        self.pieces.push_back((piece.len() as u32, more));
+        Ok(())
+    }
+
+    /// The first piece, into the buffer.
+    fn read(&mut self, length: u32) -> Result<(), Failure> {
+        let file = self.file.as_ref().expect("something is kept there");
+        self.buffer.resize(length as usize, 0);
+        file.read_exact_at(&mut self.buffer, self.begin).map_err(of_spool)
+    }
+
+    fn drop_first(&mut self, length: u32) {
+        self.pieces.pop_front();
+        self.begin += u64::from(length);
+        if self.pieces.is_empty() {
+            (self.begin, self.end) = (0, 0); // What is there is written over.
+        }
+        assert!(self.begin <= self.end);
+    }
+}
+
+/// All rows are one key.
+const KEY: u8 = Kind::Row as u8;
+
+fn unnamed_file() -> io::Result<File> {
+    let flags = OFlags::TMPFILE.bits().cast_signed();
+    let mut options = File::options();
+    options.read(true).write(true).mode(0o600).custom_flags(flags).open(std::env::temp_dir())
+}
+
+fn of_spool(error: io::Error) -> Failure {
+    Failure::Refused(format!("`query`: rows that wait for their reader cannot be kept: {error}"))
+}
