@@ -12,6 +12,7 @@ use super::order::Order;
 use super::request::{self, FollowOptions};
 use crate::base::{ExecutionId, Instant};
 use crate::endpoint::StreamFormat;
+use crate::engine::Totals;
 use crate::limits;
 use crate::reactor::Clock;
 use crate::wire::ndjson;
@@ -23,7 +24,8 @@ use crate::wire::sse::{self, Reached};
 /// A connection that breaks is replaced, and the stream goes on behind what was given last. That
 /// there was a break shows in [`Stream::reconnects`] only. What the server says is checked: an
 /// event that is not well formed, a chunk missing without a gap, or a stream that is over before
-/// its end are errors, after which nothing more comes.
+/// its end are errors, after which nothing more comes. So is an end that counts other chunks of the
+/// execution than came or were told missing.
 ///
 /// Dropping it ends the connection; the execution goes on.
 #[derive(Debug)]
@@ -115,6 +117,16 @@ impl Stream {
     /// How often the stream was taken up again.
     pub fn reconnects(&self) -> u64 {
         self.reconnects
+    }
+
+    /// What came so far, over all connections. What the end tells counts one connection.
+    pub fn given(&self) -> Totals {
+        self.order.given()
+    }
+
+    /// What gaps have told missing so far, over all connections.
+    pub fn missed(&self) -> Totals {
+        self.order.missed()
     }
 
     /// Says that everything up to chunk `seq` is dealt with; with

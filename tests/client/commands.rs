@@ -155,7 +155,7 @@ fn exit_codes_tell_whose_fault_it_is() {
         let server = server(move |_| {
             let mut bytes = stream_head(SSE);
             tell(&mut bytes, SSE, Some(0), &started(1));
-            tell(&mut bytes, SSE, None, &end(state, std::iter::empty()));
+            tell(&mut bytes, SSE, None, &end(state, std::iter::empty(), 0));
             Reply::Last(bytes)
         });
         assert_eq!(code(&["call", &server.url, "t"], expected), Some(1));
@@ -190,7 +190,8 @@ fn an_interrupt_cancels_the_execution_of_a_call() {
         let mut bytes = stream_head(SSE);
         let seq = after(request) + 1;
         tell(&mut bytes, SSE, Some(seq - 1), &started(seq));
-        tell(&mut bytes, SSE, Some(seq), &end(EndState::Ended("cancelled"), std::iter::empty()));
+        let cancelled = end(EndState::Ended("cancelled"), std::iter::empty(), seq - 1);
+        tell(&mut bytes, SSE, Some(seq), &cancelled);
         Reply::Last(bytes)
     });
     let mut child = program(&["call", &server.url, "t"])
