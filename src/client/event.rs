@@ -96,7 +96,7 @@ pub struct Progress {
 pub struct Ended {
     /// How it ended, what the subscriber was given, and what the execution has published. After the
     /// connection was cut, the server may count what was on its way at that moment as given twice,
-    /// or from there only.
+    /// or from there only: [`Stream::given`](super::Stream::given) counts over all connections.
     pub end: End,
     /// What went wrong, if something did.
     pub error: Option<String>,
