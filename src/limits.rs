@@ -515,6 +515,8 @@ pub const CLIENT_RETRY_MIN: Duration = Duration::from_millis(10);
 pub const CLIENT_RETRY_MAX: Duration = Duration::from_secs(30);
 /// A connection that lasted for so long was a good one, even if nothing came.
 pub const CLIENT_CALM: Duration = Duration::from_secs(30);
+/// Chunks that a client under `block` may be sent before it acknowledges. The ring allows fewer.
+pub const CLIENT_ACK_WINDOW: u32 = 1_024;
 /// One receive of a client, at most.
 pub const CLIENT_RECEIVE_BYTES: usize = 64 << 10;
 /// Characters of a server's error message that are shown.

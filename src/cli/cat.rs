@@ -74,8 +74,8 @@ and what --tool has started is cancelled. With `block`, whoever reads us slowly 
 --named: of a server with --named-doors. It does not know that we read: nobody waits for us, so the
 policy can be neither block nor disconnect, and all kinds are read.
 
-Exit codes: 0 completed, 1 failed, cancelled, timed out or detached, or the server has gone, 2 bad
-usage or not let in, 3 there is no server.
+Exit codes: 0 completed; 1 failed, cancelled, timed out or detached, or the server has gone, or
+chunks are missing under block; 2 bad usage or not let in; 3 there is no server.
 ";
 
 #[derive(Debug, Default)]
@@ -171,6 +171,7 @@ pub fn run(parser: lexopt::Parser) -> Result<(), CliError> {
         return place.conclude(output.as_ref().err(), "no longer read", Ok(()));
     };
     let verdict = results::verdict_of("the reader", end.state, error.as_deref());
+    let verdict = verdict.and_then(|()| results::whole(opened.terms.policy, end.missed));
     let sha256 = taker.checksum.finish();
     let unwritten = output.as_ref().err().map(|error| std::io::Error::from(error.kind()));
     let results = Results { label, latency: taker.latency, end, error, sha256, output };

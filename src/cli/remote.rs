@@ -12,7 +12,7 @@ use streamdoor::client::{
     AddressError, Client, ClientError, Ended, Event, FollowOptions, Refused, Started, Stream,
 };
 use streamdoor::endpoint::{Wishes, first_token};
-use streamdoor::engine::{Coalesce, Kind, Kinds};
+use streamdoor::engine::{Coalesce, Kind, Kinds, Totals};
 use streamdoor::reactor::Clock;
 use streamdoor::shard::Names;
 
@@ -147,12 +147,15 @@ pub fn follow(
             Ok(()) => Ok(()), // There was nothing to come.
         };
     };
-    let mut words = last_words(&ended, follower.stream.reconnects(), took);
+    let stream = &follower.stream;
+    let mut words = last_words(&ended, stream, took);
     if let Some(sha256) = follower.checksum.finish() {
-        words.push_str(&format!("\n{} bytes, sha256 {sha256}", ended.end.given.bytes));
+        words.push_str(&format!("\n{} bytes, sha256 {sha256}", stream.given().bytes));
     }
     let error = ended.error.as_deref().map(printable);
     let verdict = results::verdict_of("the subscriber", ended.end.state, error.as_deref());
+    let policy = stream.started().map(|started| started.policy).unwrap_or_default();
+    let verdict = verdict.and_then(|()| results::whole(policy, stream.missed()));
     place.conclude(unwritten.as_ref().err(), &words, verdict)
 }
 
@@ -207,14 +210,15 @@ impl<F: FnMut(&Started)> Follower<F> {
     }
 }
 
-/// `completed: 10 chunks, 1000 bytes in 2.00 s`
-fn last_words(ended: &Ended, reconnects: u64, took: Duration) -> String {
-    let end = &ended.end;
+/// `completed: 10 chunks, 1000 bytes in 2.00 s`, over all connections.
+fn last_words(ended: &Ended, stream: &Stream, took: Duration) -> String {
+    let (end, reconnects) = (&ended.end, stream.reconnects());
     let seconds = took.as_secs_f64();
-    let (chunks, bytes) = (end.given.chunks, end.given.bytes);
+    let Totals { chunks, bytes } = stream.given();
     let mut text = format!("{}: {chunks} chunks, {bytes} bytes in {seconds:.2} s", end.state);
-    if end.missed.chunks > 0 {
-        text.push_str(&format!(", {} chunks missed", end.missed.chunks));
+    let missed = stream.missed();
+    if missed.chunks > 0 {
+        text.push_str(&format!(", {} chunks missed", missed.chunks));
     }
     if reconnects > 0 {
         text.push_str(&format!(", the connection broke {reconnects} times"));

@@ -5,7 +5,7 @@ use std::io;
 use std::time::Duration;
 
 use sha2::{Digest, Sha256};
-use streamdoor::engine::{End, EndState, Outcome};
+use streamdoor::engine::{End, EndState, Outcome, Policy, Totals};
 use streamdoor::trace::Histogram;
 
 use super::CliError;
@@ -106,6 +106,17 @@ pub fn verdict_of(who: &str, state: EndState, error: Option<&str>) -> Result<(),
         (EndState::Ended(Outcome::TimedOut), None) => "the execution timed out".to_owned(),
         (state, None) => format!("the execution was {state}"),
     }))
+}
+
+/// Under `block` everything is owed: what is missing nevertheless is a failure.
+pub fn whole(policy: Policy, missed: Totals) -> Result<(), CliError> {
+    match (policy, missed) {
+        (Policy::Block, Totals { chunks: chunks @ 1.., bytes }) => Err(CliError::Failed(format!(
+            "{chunks} chunks of {bytes} bytes are missing from the results, although the policy is \
+             block"
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// The most memory this process ever had, in KiB; `None` where the kernel does not say.

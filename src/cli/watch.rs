@@ -43,10 +43,12 @@ One execution:
                       as `streamdoor call --help` says
   -h, --help          this text
 
-Ctrl-C ends the program, not the execution.
+A connection that breaks is taken up again where it broke. Under block the results are acknowledged
+as they are written, and chunks that are missing are a failure: also those that were gone before we
+came, unless --from begins behind them. Ctrl-C ends the program, not the execution.
 
-Exit codes: 0 completed, 1 failed, cancelled, timed out or detached, 2 bad usage or not let in,
-3 the server cannot be reached.
+Exit codes: 0 completed; 1 failed, cancelled, timed out or detached, or the stream broke off, or
+chunks are missing under block; 2 bad usage or not let in; 3 the server cannot be reached.
 ";
 
 /// Back to the first place of the terminal, and nothing behind it.

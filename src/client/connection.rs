@@ -151,14 +151,53 @@ impl Connection {
         request: &[u8],
         patience: Patience,
     ) -> Result<Head, ClientError> {
-        self.is_answered = false;
-        self.reader.expect(method);
-        let sent = self.socket.write_all(request);
+        let sent = self.send(method, request);
         match (self.head(patience), sent) {
             // A server may say no to what is too long before it has come, and close.
             (Ok(head), _) => Ok(head),
-            (Err(ClientError::Cut(_)), Err(error)) => Err(Cut::Failed(error).into()),
+            (Err(ClientError::Cut(_)), Err(cut)) => Err(cut.into()),
             (Err(error), _) => Err(error),
+        }
+    }
+
+    /// Sends a request, and does not wait for its response.
+    pub fn send(&mut self, method: Method, request: &[u8]) -> Result<(), Cut> {
+        self.is_answered = false;
+        self.reader.expect(method);
+        self.socket.write_all(request).map_err(Cut::Failed)
+    }
+
+    /// The head of the response to what was sent, once all of the response is there. Waits for
+    /// nothing: `None` if some of it is missing. `head` is what came of it so far.
+    pub fn poll_answer(
+        &mut self,
+        head: &mut Option<Head>,
+        patience: Patience,
+    ) -> Result<Option<Head>, ClientError> {
+        loop {
+            let mut input = &self.buffer[self.at..self.filled];
+            let is_whole = loop {
+                match self.reader.read(&mut input)? {
+                    Some(ResponsePart::Head(info)) => *head = Some(Head::of(&info)),
+                    Some(ResponsePart::Body(_)) => {}
+                    Some(ResponsePart::End) => break true,
+                    None => break false,
+                }
+            };
+            self.at = self.filled - input.len();
+            if is_whole {
+                return Ok(head.take());
+            }
+            patience.left()?;
+            match self.socket.read_now(&mut self.buffer) {
+                Ok(0) => return Err(Cut::Closed.into()),
+                Ok(count) => (self.at, self.filled) = (0, count),
+                Err(error) => match error.kind() {
+                    ErrorKind::Interrupted => {}
+                    ErrorKind::WouldBlock => return Ok(None),
+                    _ => return Err(Cut::Failed(error).into()),
+                },
+            }
         }
     }
 
@@ -302,6 +341,23 @@ impl Socket {
             Socket::Unix(stream) => stream.read(buffer),
             #[cfg(feature = "tls")]
             Socket::Tls(stream) => stream.read(buffer),
+        }
+    }
+
+    /// Reads what is there; [`ErrorKind::WouldBlock`] if nothing is.
+    fn read_now(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.set_nonblocking(true)?;
+        let read = self.read(buffer);
+        self.set_nonblocking(false)?;
+        read
+    }
+
+    fn set_nonblocking(&self, is_nonblocking: bool) -> io::Result<()> {
+        match self {
+            Socket::Tcp(stream) => stream.set_nonblocking(is_nonblocking),
+            Socket::Unix(stream) => stream.set_nonblocking(is_nonblocking),
+            #[cfg(feature = "tls")]
+            Socket::Tls(stream) => stream.sock.set_nonblocking(is_nonblocking),
         }
     }
 

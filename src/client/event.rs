@@ -97,8 +97,9 @@ pub struct Progress {
 /// The last word to a subscriber.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ended {
-    /// How it ended, and what the subscriber was given. After the connection was cut, the server
-    /// may count what was on its way at that moment twice, or from there only.
+    /// How it ended, what the subscriber was given, and what the execution has published. After the
+    /// connection was cut, the server may count what was on its way at that moment as given twice,
+    /// or from there only: [`Stream::given`](super::Stream::given) counts over all connections.
     pub end: End,
     /// What went wrong, if something did.
     pub error: Option<String>,
@@ -251,6 +252,10 @@ fn end(fields: &mut Fields) -> Result<Ended, ClientError> {
         missed: Totals {
             chunks: fields.number("missed_chunks")?,
             bytes: fields.number("missed_bytes")?,
+        },
+        published: Totals {
+            chunks: fields.number("execution_chunks")?,
+            bytes: fields.number("execution_bytes")?,
         },
         duration_us: fields.number("duration_us")?,
         exit: exit_if(fields)?,

@@ -129,6 +129,8 @@ fn every_end_comes_through() {
             bytes: 2,
             missed_chunks: 3,
             missed_bytes: 4,
+            execution_chunks: 7,
+            execution_bytes: 8,
             duration_us: 5,
             exit: exit.map(|exit| match exit {
                 Exit::Code(code) => events::Exit::Code(code),
@@ -140,6 +142,7 @@ fn every_end_comes_through() {
         assert_eq!((read.end.state, read.end.exit), (state, exit));
         assert_eq!(read.end.given, Totals { chunks: 1, bytes: 2 });
         assert_eq!(read.end.missed, Totals { chunks: 3, bytes: 4 });
+        assert_eq!(read.end.published, Totals { chunks: 7, bytes: 8 });
         assert_eq!((read.end.duration_us, read.error.as_deref()), (5, Some("why")));
     }
 }
@@ -164,7 +167,8 @@ fn what_is_no_event_is_refused_by_name() {
                      "chunk_count": 2, "byte_count": 5, "reason": "lag"});
     let end = json!({"event": "end", "execution": execution, "state": "detached", "chunks": 1,
                      "reason": "lag", "resume_from": 2, "bytes": 1, "missed_chunks": 0,
-                     "missed_bytes": 0, "duration_us": 1});
+                     "missed_bytes": 0, "execution_chunks": 1, "execution_bytes": 1,
+                     "duration_us": 1});
     let table = [
         (&chunk, "event", json!("chunks")),
         (&chunk, "event", json!(null)),

@@ -28,6 +28,10 @@
 //! given twice, and nothing is lost without a gap that says so. A stream that ends without its end
 //! event is an error, and not a short result.
 //!
+//! Under `block` a stream acknowledges what its caller has taken, so that the server keeps what may
+//! have got lost with a connection. At its end it compares what came over all connections with what
+//! the execution has published.
+//!
 //! Whatever a server says is checked: lengths against [`crate::limits`], fields against their
 //! types, numbers against each other.
 //!
@@ -38,6 +42,7 @@
 //! `tests/client_server/` against real ones.
 #![forbid(unsafe_code)]
 
+mod acks;
 mod address;
 mod backoff;
 mod connection;
@@ -157,6 +162,10 @@ impl Client {
         request.write(&self.shared.authority, self.shared.token.as_deref(), keeps_alive)
     }
 
+    fn connect(&self) -> Result<Connection, ClientError> {
+        Connection::open(&self.shared.address, &self.shared.security)
+    }
+
     /// Where the server is.
     pub fn address(&self) -> &Address {
         &self.shared.address
@@ -200,9 +209,10 @@ impl Client {
         follow: FollowOptions,
     ) -> Result<Stream, ClientError> {
         let follow = FollowOptions { from: From::Start, after: None, ..follow };
+        let (follow, acks) = follow.acknowledged();
         let body = request::execute(tool, arguments, options);
         let connection = self.open(&request::call(&body, &follow), follow.format)?;
-        Ok(Stream::new(self.clone(), follow, None, connection))
+        Ok(Stream::new(self.clone(), follow, None, connection, acks))
     }
 
     /// Runs an agent, and follows it from its start. `arguments` are the members of the body of
@@ -213,8 +223,9 @@ impl Client {
     #[cfg(feature = "agent")]
     pub fn agent(&self, arguments: &Value, follow: FollowOptions) -> Result<Stream, ClientError> {
         let follow = FollowOptions { from: From::Start, after: None, ..follow };
+        let (follow, acks) = follow.acknowledged();
         let connection = self.open(&request::agent(arguments, &follow), follow.format)?;
-        Ok(Stream::new(self.clone(), follow, None, connection))
+        Ok(Stream::new(self.clone(), follow, None, connection, acks))
     }
 
     /// Follows an execution.
@@ -226,9 +237,10 @@ impl Client {
         execution: ExecutionId,
         options: FollowOptions,
     ) -> Result<Stream, ClientError> {
+        let (options, acks) = options.acknowledged();
         let request = request::follow(execution, options.after, &options);
         let connection = self.open(&request, options.format)?;
-        Ok(Stream::new(self.clone(), options, Some(execution), connection))
+        Ok(Stream::new(self.clone(), options, Some(execution), connection, acks))
     }
 
     /// Which executions there are.
@@ -289,7 +301,8 @@ impl Client {
         Awaited::read(answer(value)?, status == HttpStatus::OK)
     }
 
-    /// Says that a subscriber has dealt with everything up to chunk `seq`.
+    /// Says that a subscriber has dealt with everything up to chunk `seq`. A [`Stream`] under
+    /// `block` does that by itself.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -345,8 +358,7 @@ impl Client {
         let asked = match idle.map(|idle| self.ask_on(idle, request, &bytes, patience)) {
             // The server has closed it meanwhile: it takes a new one.
             None | Some(Err(Unasked { is_answered: false, .. })) => {
-                let connection = Connection::open(&self.shared.address, &self.shared.security)?;
-                self.ask_on(connection, request, &bytes, patience)
+                self.ask_on(self.connect()?, request, &bytes, patience)
             }
             Some(asked) => asked,
         };
@@ -388,7 +400,7 @@ impl Client {
         format: StreamFormat,
     ) -> Result<Option<Connection>, ClientError> {
         let patience = Patience::for_answer(limits::CLIENT_ANSWER_TIMEOUT);
-        let mut connection = Connection::open(&self.shared.address, &self.shared.security)?;
+        let mut connection = self.connect()?;
         let bytes = self.spell(request, false);
         let head = connection.ask(request.method, &bytes, patience)?;
         match head.status {

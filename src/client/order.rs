@@ -2,8 +2,8 @@
 //! before, also over broken connections.
 //!
 //! Where all kinds are followed, chunks and gaps follow each other without a hole up to the end.
-//! With a filter only their order can be seen, and the sums at the end of a stream that was never
-//! cut.
+//! With a filter only their order can be seen, and the sums at the end: those of a stream that was
+//! never cut, and those of the execution.
 //!
 //! What was given and told missing is summed up, too: whoever comes back says it, and then the
 //! server can count what is missing in between, also when it has forgotten those chunks.
@@ -27,8 +27,10 @@ pub(super) struct Order {
     seen: Option<Seen>,
     /// The execution's end was told, with this cursor.
     end_seq: Option<u64>,
-    /// What the first subscriber was given.
+    /// What came, over all connections.
     given: Totals,
+    /// What gaps told missing, over all connections.
+    missed: Totals,
     /// The connection was cut: another subscriber, or a part of the first.
     is_resumed: bool,
 }
@@ -43,6 +45,7 @@ impl Order {
             seen: None,
             end_seq: None,
             given: Totals::ZERO,
+            missed: Totals::ZERO,
             is_resumed: false,
         };
         order.know(match after {
@@ -55,6 +58,16 @@ impl Order {
     /// The last chunk given or told of.
     pub fn told_seq(&self) -> Option<u64> {
         self.told_seq
+    }
+
+    /// What came, over all connections.
+    pub fn given(&self) -> Totals {
+        self.given
+    }
+
+    /// What gaps told missing, over all connections.
+    pub fn missed(&self) -> Totals {
+        self.missed
     }
 
     /// What to go on behind, with all that is known of it.
@@ -156,6 +169,8 @@ impl Order {
         self.told_seq = Some(gap.to_seq);
         self.told_bytes = None;
         self.know(seen);
+        let missed = Totals { chunks: gap.chunk_count, bytes: gap.byte_count };
+        self.missed = self.missed + missed;
         Ok(true)
     }
 
@@ -186,6 +201,16 @@ impl Order {
             return Err(ClientError::protocol(format!(
                 "{} chunks of {} bytes came, and the end tells of {} of {}",
                 given.chunks, given.bytes, told.chunks, told.bytes
+            )));
+        }
+        let published = ended.end.published;
+        if let Some(seen) = self.seen
+            && published != (Totals { chunks: seen.chunks, bytes: seen.bytes })
+        {
+            return Err(ClientError::protocol(format!(
+                "{} chunks of {} bytes came or were told missing, and the execution has published \
+                 {} of {}",
+                seen.chunks, seen.bytes, published.chunks, published.bytes
             )));
         }
         let said = id.filter(|_| is_own).and_then(|reached| reached.seen);

@@ -41,14 +41,15 @@ fn gap(from_seq: u64, to_seq: u64) -> Gap {
     Gap { from_seq, to_seq, chunk_count, byte_count: 10 * chunk_count, reason: GapReason::Lag }
 }
 
-fn end(state: EndState, chunks: u64) -> Ended {
-    let given = Totals { chunks, bytes: 10 * chunks };
-    let end = End { state, given, missed: Totals::ZERO, duration_us: 0, exit: None };
+/// Of so many chunks given, and so many that the execution has published.
+fn end(state: EndState, given: u64, published: u64) -> Ended {
+    let [given, published] = [given, published].map(|chunks| Totals { chunks, bytes: 10 * chunks });
+    let end = End { state, given, missed: Totals::ZERO, published, duration_us: 0, exit: None };
     Ended { end, error: None }
 }
 
-fn completed(chunks: u64) -> Ended {
-    end(EndState::Ended(Outcome::Completed), chunks)
+fn completed(given: u64, published: u64) -> Ended {
+    end(EndState::Ended(Outcome::Completed), given, published)
 }
 
 /// A cursor that does not say what was seen.
@@ -90,11 +91,11 @@ fn chunks_and_gaps_follow_each_other_without_a_hole() {
     assert_eq!(order.told_seq(), Some(8));
     assert_eq!(hole(order.chunk(&chunk(10), None)), (9, 10));
     assert_eq!(hole(order.gap(&gap(11, 12), None)), (9, 11));
-    assert_eq!(hole(order.end(&completed(4), at(10))), (9, 10));
-    assert!(order.end(&completed(4), at(9)).is_ok());
+    assert_eq!(hole(order.end(&completed(4, 8), at(10))), (9, 10));
+    assert!(order.end(&completed(4, 8), at(9)).is_ok());
     let detached = |resume_from| EndState::Detached { reason: DetachReason::Lag, resume_from };
-    assert_eq!(hole(order.end(&end(detached(10), 4), None)), (9, 10));
-    assert!(order.end(&end(detached(9), 4), None).is_ok());
+    assert_eq!(hole(order.end(&end(detached(10), 4, 8), None)), (9, 10));
+    assert!(order.end(&end(detached(9), 4, 8), None).is_ok());
     assert_eq!(order.told_seq(), Some(8), "what was refused changes nothing");
 }
 
@@ -107,7 +108,7 @@ fn what_is_told_again_is_left_out() {
     assert!(!order.gap(&gap(4, 5), at(5)).unwrap());
     assert!(order.chunk(&chunk(6), at(6)).unwrap());
     assert!(is_protocol_error(order.gap(&gap(6, 9), at(9))));
-    assert!(order.end(&completed(1), at(7)).is_ok(), "sums are not compared any more");
+    assert!(order.end(&completed(1, 6), at(7)).is_ok(), "sums are not compared any more");
 }
 
 #[test]
@@ -140,8 +141,31 @@ fn with_a_filter_only_the_order_and_the_sums_count() {
     assert_eq!(order.told_seq(), Some(20));
     order.passed(at(3)).unwrap();
     assert_eq!(order.told_seq(), Some(20), "it never goes back");
-    assert!(order.end(&completed(3), at(31)).is_ok());
-    assert!(is_protocol_error(order.end(&completed(4), at(31))), "one has got lost");
+    assert!(order.end(&completed(3, 3), at(31)).is_ok());
+    assert!(is_protocol_error(order.end(&completed(4, 3), at(31))), "one has got lost");
+}
+
+#[test]
+fn the_end_counts_everything_over_all_connections_or_something_got_lost() {
+    for is_whole in [true, false] {
+        let resumed = || {
+            let mut order = order(is_whole, 3);
+            order.gap(&gap(4, 5), at(5)).unwrap();
+            order.resume();
+            order.started(&started(6)).unwrap();
+            order.chunk(&chunk(6), at(6)).unwrap();
+            order
+        };
+        let sums = |chunks| Totals { chunks, bytes: 10 * chunks };
+        assert_eq!((resumed().given(), resumed().missed()), (sums(4), sums(2)));
+        assert!(resumed().end(&completed(1, 6), at(7)).is_ok());
+        for published in [0, 1, 5, 7] {
+            assert!(is_protocol_error(resumed().end(&completed(1, published), at(7))));
+        }
+        let detached = EndState::Detached { reason: DetachReason::Lag, resume_from: 7 };
+        assert!(resumed().end(&end(detached, 1, 6), None).is_ok());
+        assert!(is_protocol_error(resumed().end(&end(detached, 1, 5), None)));
+    }
 }
 
 #[test]
@@ -179,7 +203,7 @@ fn what_was_seen_is_summed_up_where_the_server_does_not_say_it() {
     whole.chunk(&chunk(5), None).unwrap();
     assert!(!whole.chunk(&chunk(3), None).unwrap());
     assert_eq!(whole.reached(), seen(5, 5, 50), "what is told again counts once");
-    whole.end(&completed(2), None).unwrap();
+    whole.end(&completed(2, 5), None).unwrap();
     assert_eq!(whole.reached(), seen(6, 5, 50), "behind the end");
     assert_eq!(whole.told_seq(), Some(5));
 
@@ -189,7 +213,9 @@ fn what_was_seen_is_summed_up_where_the_server_does_not_say_it() {
     filtered.gap(&few, None).unwrap();
     assert_eq!(filtered.reached(), seen(19, 5, 37));
     let detached = EndState::Detached { reason: DetachReason::Lag, resume_from: 20 };
-    filtered.end(&end(detached, 3), None).unwrap();
+    let mut last_word = end(detached, 3, 5);
+    last_word.end.published.bytes = 37;
+    filtered.end(&last_word, None).unwrap();
     assert_eq!(filtered.reached(), seen(19, 5, 37), "a detached one goes on behind that");
 }
 
@@ -229,12 +255,12 @@ fn cursors_count_what_came_or_are_not_believed() {
         assert!(order().chunk(&chunk(3), seen(3, 3, 30)).unwrap());
         assert!(order().gap(&gap(3, 5), seen(5, 5, 50)).unwrap());
         order().passed(seen(2, 2, 20)).unwrap();
-        order().end(&completed(2), seen(3, 3, 20)).unwrap();
+        order().end(&completed(2, 2), seen(3, 3, 20)).unwrap();
         assert!(is_protocol_error(order().chunk(&chunk(3), seen(3, 2, 30))));
         assert!(is_protocol_error(order().chunk(&chunk(3), seen(3, 3, 29))));
         assert!(is_protocol_error(order().gap(&gap(3, 5), seen(5, 5, 51))));
         assert!(is_protocol_error(order().passed(seen(2, 2, 21))));
-        assert!(is_protocol_error(order().end(&completed(2), seen(3, 3, 21))));
+        assert!(is_protocol_error(order().end(&completed(2, 2), seen(3, 3, 21))));
         let mut refused = order();
         assert!(is_protocol_error(refused.gap(&gap(3, 5), seen(5, 4, 50))));
         assert_eq!(refused.reached(), seen(2, 2, 20), "what was refused changes nothing");
@@ -263,5 +289,7 @@ fn the_largest_numbers_are_numbers_too() {
     let last = Chunk { offset: 0, ..chunk(u64::MAX) };
     assert!(order.chunk(&last, at(u64::MAX)).unwrap());
     assert!(!order.chunk(&last, at(u64::MAX)).unwrap());
-    assert!(order.end(&completed(1), at(u64::MAX)).is_ok());
+    let mut ended = completed(1, 1);
+    ended.end.published.chunks = u64::MAX;
+    assert!(order.end(&ended, at(u64::MAX)).is_ok());
 }

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
+use super::acks::Acks;
 use crate::base::ExecutionId;
 use crate::endpoint::{PolicyWish, StreamFormat, Wishes};
-use crate::engine::{From, Hold, Kind, OnStall, ProgressSource, Start, Timeouts};
+use crate::engine::{From, Hold, Kind, OnStall, Policy, ProgressSource, Start, Timeouts};
 use crate::limits;
 use crate::wire::http1::Method;
 use crate::wire::sse::Reached;
@@ -46,7 +47,8 @@ pub struct FollowOptions {
     /// As what events come. They are the same in both of our own formats; those of front ends are
     /// for their clients, and who names one here is told server-sent events.
     pub format: StreamFormat,
-    /// What happens when we lag, which kinds we want, and so on.
+    /// What happens when we lag, which kinds we want, and so on. With the policy `block` the stream
+    /// acknowledges by itself what its caller has taken; with a window here, the caller does.
     pub wishes: Wishes,
     /// How often in a row to connect again when the connection breaks; 0: never.
     pub reconnects_max: u32,
@@ -72,6 +74,16 @@ impl Default for FollowOptions {
 }
 
 impl FollowOptions {
+    /// As they are sent: under `block` the stream acknowledges, unless its caller does.
+    pub(super) fn acknowledged(mut self) -> (FollowOptions, Option<Acks>) {
+        let wishes = &mut self.wishes;
+        let acknowledges = wishes.policy == Some(Policy::Block) && wishes.ack_window.is_none();
+        if acknowledges {
+            wishes.ack_window = Some(limits::CLIENT_ACK_WINDOW);
+        }
+        (self, acknowledges.then(Acks::default))
+    }
+
     /// That behind which everything is owed to us, if that is known in advance.
     pub(super) fn begin_after(&self) -> Option<Reached> {
         let unseen = |seq| Some(Reached { seq, seen: None });
@@ -312,7 +324,7 @@ pub(crate) fn path_piece(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{Coalesce, Kinds, Policy};
+    use crate::engine::{Coalesce, Kinds};
     use crate::wire::sse::Seen;
 
     #[test]

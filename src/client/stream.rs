@@ -4,6 +4,7 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use super::Client;
+use super::acks::Acks;
 use super::backoff::Backoff;
 use super::connection::{Connection, Patience};
 use super::error::{ClientError, Cut};
@@ -11,7 +12,8 @@ use super::event::{Ended, Event, Progress, Started};
 use super::order::Order;
 use super::request::{self, FollowOptions};
 use crate::base::{ExecutionId, Instant};
-use crate::endpoint::StreamFormat;
+use crate::endpoint::{StreamFormat, Wishes};
+use crate::engine::{Policy, Totals};
 use crate::limits;
 use crate::reactor::Clock;
 use crate::wire::ndjson;
@@ -23,7 +25,8 @@ use crate::wire::sse::{self, Reached};
 /// A connection that breaks is replaced, and the stream goes on behind what was given last. That
 /// there was a break shows in [`Stream::reconnects`] only. What the server says is checked: an
 /// event that is not well formed, a chunk missing without a gap, or a stream that is over before
-/// its end are errors, after which nothing more comes.
+/// its end are errors, after which nothing more comes. So is an end that counts other chunks of the
+/// execution than came or were told missing.
 ///
 /// Dropping it ends the connection; the execution goes on.
 #[derive(Debug)]
@@ -37,6 +40,8 @@ pub struct Stream {
     started: Option<Started>,
     progress: Option<Progress>,
     backoff: Backoff,
+    /// Under `block`: what is acknowledged.
+    acks: Option<Acks>,
     /// Why there is no connection, and what its server wants to be waited.
     cut: Option<ClientError>,
     reconnects: u64,
@@ -55,6 +60,19 @@ struct Link {
     is_complete: bool,
     /// Its first event has come, at that time.
     started_at: Option<Instant>,
+    /// When bytes came last.
+    heard_at: Instant,
+}
+
+/// What came of waiting for bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Received {
+    /// So many.
+    Bytes(usize),
+    /// None yet.
+    Nothing,
+    /// There will be none: the response is complete.
+    End,
 }
 
 #[derive(Debug)]
@@ -74,6 +92,7 @@ impl Stream {
         options: FollowOptions,
         execution: Option<ExecutionId>,
         connection: Option<Connection>,
+        acks: Option<Acks>,
     ) -> Stream {
         let seed = Clock::now().nanos() ^ u64::from(std::process::id()).rotate_left(32);
         Stream {
@@ -86,6 +105,7 @@ impl Stream {
             execution,
             started: None,
             progress: None,
+            acks,
             cut: None,
             reconnects: 0,
         }
@@ -117,8 +137,19 @@ impl Stream {
         self.reconnects
     }
 
+    /// What came so far, over all connections. What the end tells counts one connection.
+    pub fn given(&self) -> Totals {
+        self.order.given()
+    }
+
+    /// What gaps have told missing so far, over all connections.
+    pub fn missed(&self) -> Totals {
+        self.order.missed()
+    }
+
     /// Says that everything up to chunk `seq` is dealt with; with
-    /// [`Wishes::ack_window`](crate::endpoint::Wishes::ack_window).
+    /// [`Wishes::ack_window`](crate::endpoint::Wishes::ack_window). Without that, a stream under
+    /// `block` says it by itself: of each event when its caller asks for the next.
     ///
     /// # Errors
     /// [`ClientError`]; it can be said again.
@@ -192,6 +223,9 @@ impl Stream {
                 link.started_at = Some(Clock::now());
                 self.execution = Some(execution);
                 self.order.started(started)?;
+                if let Some(acks) = &mut self.acks {
+                    acks.begin(execution, &started.subscriber, started.from_seq - 1);
+                }
                 self.started.replace(started.clone()).is_none()
             }
             Event::Chunk(chunk) => self.order.chunk(chunk, id)?,
@@ -214,9 +248,19 @@ impl Stream {
     /// Waits for more to decode; or does the next thing to get at it.
     fn receive(&mut self) -> Result<(), ClientError> {
         let Some(link) = &mut self.link else { return self.reconnect() };
-        let error = match link.receive(self.options.silence_max) {
-            Ok(true) => return Ok(()),
-            Ok(false) => ClientError::Cut(Cut::Unended),
+        // The caller has come back for more: it has taken all that it was told.
+        let told_seq = self.order.told_seq().unwrap_or(0);
+        let wait_max = self.acks.as_mut().and_then(|acks| acks.speak(&self.client, told_seq));
+        let error = match link.receive(self.options.silence_max, wait_max) {
+            Ok(Received::Bytes(count)) => {
+                self.acks.iter_mut().for_each(|acks| acks.received(count));
+                return Ok(());
+            }
+            Ok(Received::Nothing) => {
+                self.acks.iter_mut().for_each(Acks::quiet);
+                return Ok(());
+            }
+            Ok(Received::End) => ClientError::Cut(Cut::Unended),
             Err(error) if error.is_transient() => error,
             Err(error) => return Err(error),
         };
@@ -227,6 +271,7 @@ impl Stream {
             self.backoff.reset();
         }
         (self.link, self.cut) = (None, Some(error));
+        self.acks.iter_mut().for_each(Acks::pause);
         Ok(())
     }
 
@@ -245,6 +290,9 @@ impl Stream {
             Some(_) => self.order.reached(),
             None => self.options.after, // As if there had been no connection yet.
         };
+        if self.started.as_ref().is_some_and(|started| started.policy == Policy::Block) {
+            self.acknowledge_from_now_on();
+        }
         let request = request::follow(execution, after, &self.options);
         match self.client.open(&request, self.options.format) {
             Ok(Some(connection)) => {
@@ -260,7 +308,18 @@ impl Stream {
                 self.cut = Some(error);
                 Ok(())
             }
-            Err(error) => Err(error),
+            // A server that was started anew knows nothing of it, say: the rest will never come.
+            Err(error) => Err(ClientError::Broken { attempts, cause: Box::new(error) }),
+        }
+    }
+
+    /// The execution has decided for `block`, which was not known before.
+    fn acknowledge_from_now_on(&mut self) {
+        let policy = Some(Policy::Block);
+        let wishes = Wishes { policy, ..self.options.wishes };
+        let options = FollowOptions { wishes, ..self.options.clone() };
+        if let (options, Some(acks)) = options.acknowledged() {
+            (self.options, self.acks) = (options, Some(acks));
         }
     }
 }
@@ -293,19 +352,36 @@ impl Link {
             StreamFormat::Ndjson => Decoder::Ndjson(ndjson::Decoder::new()),
         };
         let (received, at, is_complete, started_at) = (Vec::new(), 0, false, None);
-        Link { connection, decoder, received, at, is_complete, started_at }
+        let heard_at = Clock::now();
+        Link { connection, decoder, received, at, is_complete, started_at, heard_at }
     }
 
-    /// Waits for bytes, when all others are decoded. Will there be any?
-    fn receive(&mut self, silence_max: Duration) -> Result<bool, ClientError> {
+    /// Waits for bytes, when all others are decoded; for `wait_max` at most, if it is given. Longer
+    /// silence than `silence_max` is a cut.
+    fn receive(
+        &mut self,
+        silence_max: Duration,
+        wait_max: Option<Duration>,
+    ) -> Result<Received, ClientError> {
         if self.is_complete {
-            return Ok(false);
+            return Ok(Received::End);
         }
         self.received.clear();
         self.at = 0;
-        let patience = Patience::Silence(silence_max.max(limits::CLIENT_RETRY_MIN));
-        self.is_complete = !self.connection.receive(patience, &mut self.received)?;
-        Ok(true)
+        let silence_max = silence_max.max(limits::CLIENT_RETRY_MIN);
+        let patience = Patience::Silence(wait_max.unwrap_or(silence_max).min(silence_max));
+        match self.connection.receive(patience, &mut self.received) {
+            Ok(has_more) => self.is_complete = !has_more,
+            Err(ClientError::Cut(Cut::Silent(_))) if wait_max.is_some() => {
+                return match Clock::now().since(self.heard_at) < silence_max {
+                    true => Ok(Received::Nothing),
+                    false => Err(Cut::Silent(silence_max).into()),
+                };
+            }
+            Err(error) => return Err(error),
+        }
+        self.heard_at = Clock::now();
+        Ok(Received::Bytes(self.received.len()))
     }
 
     /// The next event that is whole.

@@ -213,6 +213,8 @@ mod checked {
                 bytes: 2,
                 missed_chunks: 3,
                 missed_bytes: 4,
+                execution_chunks: 4,
+                execution_bytes: 6,
                 duration_us: 5,
                 exit: Some(events::Exit::Code(1)),
                 error: Some("e"),

@@ -448,6 +448,8 @@ fn event() -> Value {
         ("bytes", count()),
         ("missed_chunks", count()),
         ("missed_bytes", count()),
+        ("execution_chunks", count()),
+        ("execution_bytes", count()),
         ("duration_us", count()),
     ];
     let of_end = [

@@ -165,6 +165,10 @@ pub struct End {
     pub given: Totals,
     /// What its gaps counted.
     pub missed: Totals,
+    /// All chunks of its kinds that the execution published before the subscriber's place: at the
+    /// execution's end all there are, else those before `resume_from`. They count from chunk 1,
+    /// over however many connections they were given.
+    pub published: Totals,
     /// How long it was subscribed, in µs.
     pub duration_us: u64,
     /// How the process ended that the tool has run, if it has.

@@ -138,7 +138,8 @@ impl Engine {
                 let e = self.executions.get(seat.execution).expect("a seat's execution lives");
                 let resume_from = e.remotes[seat.at as usize].next_seq;
                 let state = EndState::Detached { reason: DetachReason::Shutdown, resume_from };
-                End { state, given: Totals::ZERO, missed: Totals::ZERO, duration_us: 0, exit: None }
+                let (given, missed, published) = (Totals::ZERO, Totals::ZERO, Totals::ZERO);
+                End { state, given, missed, published, duration_us: 0, exit: None }
             }
         };
         self.wishes.push_back(Action::Forget(subscriber));

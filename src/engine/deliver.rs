@@ -7,7 +7,7 @@
 use crate::base::planted::{Planted, planted};
 use crate::base::{Handle, SubscriberId};
 use crate::engine::Engine;
-use crate::engine::action::{Action, DetachReason};
+use crate::engine::action::{Action, DetachReason, End};
 use crate::engine::chunk::{Gap, GapReason, Totals};
 use crate::engine::event::{ChunkFacts, Place};
 use crate::engine::execution::Producer;
@@ -326,8 +326,12 @@ impl Engine {
         let execution = self.executions.get(seat.execution).expect("a seat's execution lives");
         let outcome = execution.outcome.expect("only after the end is one caught up");
         let exit = execution.exit;
+        let kinds = self.local(subscriber).expect("as above").terms.kinds;
+        // Not what the cursor has passed: a client that came back may have said that.
+        let published = execution.log.totals_through_head(kinds);
         let now = self.now;
-        let end = self.local_mut(subscriber).expect("as above").ended(outcome, exit, now);
+        let local = self.local_mut(subscriber).expect("as above");
+        let end = End { published, ..local.ended(outcome, exit, now) };
         self.counters.ends_delivered += 1;
         self.wishes.push_back(Action::End(subscriber, seat.execution, end));
         self.remove(subscriber);

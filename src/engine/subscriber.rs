@@ -339,7 +339,8 @@ impl Local {
     pub fn end(&self, state: EndState, now: Instant) -> End {
         let given = self.cursor.seen - self.detail.start - self.detail.missed;
         let duration_us = now.since(self.detail.since).as_micros() as u64;
-        End { state, given, missed: self.detail.missed, duration_us, exit: None }
+        let (missed, published) = (self.detail.missed, self.cursor.seen);
+        End { state, given, missed, published, duration_us, exit: None }
     }
 
     /// Its own end, before the execution's.

@@ -147,6 +147,8 @@ pub(crate) fn of_end<'a>(execution: &'a str, end: &End, error: Option<&'a str>) 
         bytes: end.given.bytes,
         missed_chunks: end.missed.chunks,
         missed_bytes: end.missed.bytes,
+        execution_chunks: end.published.chunks,
+        execution_bytes: end.published.bytes,
         duration_us: end.duration_us,
         exit: end.exit.map(|exit| match exit {
             Exit::Code(code) => events::Exit::Code(code),

@@ -39,6 +39,7 @@ use crate::memory::{Descriptor, Left, Poll, ProgressRecord, ReadError, WaitOutco
 use crate::reactor::Clock;
 use crate::trace::probe;
 use link::{Flaw, Link, Near};
+use log::sum_of;
 
 /// One sleep; then it looks again whether there really is nothing.
 const WAIT_MAX: Duration = Duration::from_secs(3_600);
@@ -564,11 +565,16 @@ impl<L: Link> Subscriber<L> {
         let given = self.cursor.seen - self.start - self.missed;
         let now = self.now.unwrap_or_else(Clock::now);
         let duration_us = now.since(self.since).as_micros() as u64;
-        let exit = match state {
-            EndState::Ended(_) => self.link.exit(),
-            EndState::Detached { .. } => None,
+        let (published, exit) = match state {
+            EndState::Ended(_) => {
+                // Not what the cursor has passed: a client that came back may have said that.
+                let record = self.link.shared().control.final_record();
+                let all = record.map(|record| sum_of(&record.totals, self.terms.kinds));
+                (all.unwrap_or(self.cursor.seen), self.link.exit())
+            }
+            EndState::Detached { .. } => (self.cursor.seen, None),
         };
-        Ready::End(End { state, given, missed: self.missed, duration_us, exit })
+        Ready::End(End { state, given, missed: self.missed, published, duration_us, exit })
     }
 }
 

@@ -178,14 +178,19 @@ pub struct End<'a> {
     pub execution: &'a str,
     /// How it ended.
     pub state: EndState<'a>,
-    /// Chunks that the subscriber was given.
+    /// Chunks that the subscriber was given on this connection.
     pub chunks: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Chunks that it was not given.
+    /// Chunks that the gaps of this connection counted.
     pub missed_chunks: u64,
     /// Their bytes.
     pub missed_bytes: u64,
+    /// Chunks of the subscriber's kinds that the execution published, from its first one on: all,
+    /// or those before `resume_from`.
+    pub execution_chunks: u64,
+    /// Their bytes.
+    pub execution_bytes: u64,
     /// How long it was subscribed, in µs.
     pub duration_us: u64,
     /// How the command ended, if the tool ran one.
@@ -361,6 +366,8 @@ impl Fields<'_> {
         self.number("bytes", end.bytes);
         self.number("missed_chunks", end.missed_chunks);
         self.number("missed_bytes", end.missed_bytes);
+        self.number("execution_chunks", end.execution_chunks);
+        self.number("execution_bytes", end.execution_bytes);
         self.number("duration_us", end.duration_us);
         if let Some(exit) = end.exit {
             let (name, number) = match exit {

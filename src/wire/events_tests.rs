@@ -39,6 +39,8 @@ fn end(state: EndState<'_>) -> End<'_> {
         bytes: 900,
         missed_chunks: 1,
         missed_bytes: 100,
+        execution_chunks: 20,
+        execution_bytes: 2_000,
         duration_us: 2_000_000,
         exit: None,
         error: None,
@@ -156,7 +158,8 @@ fn an_end_is_spelled_so() {
         line(Event::End(end(EndState::Ended("completed")))),
         r#"{"event":"end","execution":"0abc","state":"completed","chunks":9,"bytes":900,"#
             .to_owned()
-            + "\"missed_chunks\":1,\"missed_bytes\":100,\"duration_us\":2000000}\n"
+            + "\"missed_chunks\":1,\"missed_bytes\":100,\"execution_chunks\":20,\
+               \"execution_bytes\":2000,\"duration_us\":2000000}\n"
     );
     let failed = End {
         exit: Some(Exit::Code(-3)),

@@ -4,7 +4,8 @@ use std::io::Read;
 use std::process::{Command, Output, Stdio};
 
 use crate::server::{
-    HEAD_SEQ, ID, Reply, Server, after, data, end, json, script, started, stream_head, tell,
+    HEAD_SEQ, ID, Reply, Server, after, data, end, json, script, script_under, started,
+    stream_head, tell,
 };
 use streamdoor::endpoint::StreamFormat;
 use streamdoor::wire::events::EndState;
@@ -131,11 +132,70 @@ fn a_call_comes_back_when_it_is_cut_and_fails_where_it_may_not() {
     assert!(printed.status.success(), "{printed:?}");
     assert_eq!(printed.stdout, payload());
     assert!(text(&printed.stderr).contains("the connection broke 1 times"));
+    // Over both connections, although each `end` counts one.
+    let bytes = payload().len();
+    let sums = format!("completed: 6 chunks, {bytes} bytes in ");
+    assert!(text(&printed.stderr).starts_with(&sums), "{printed:?}");
+    assert!(text(&printed.stderr).contains(", 3 chunks missed"), "{printed:?}");
     let server = cut_once();
     let printed = output(&["call", &server.url, "t", "--reconnects", "0"]);
     assert_eq!(printed.status.code(), Some(1));
     assert!(payload().starts_with(&printed.stdout) && printed.stdout.len() < payload().len());
     assert!(text(&printed.stderr).contains("before its end"), "{printed:?}");
+}
+
+#[test]
+fn under_block_a_hole_is_a_failure_whatever_is_written() {
+    for cut_at in [None, Some(2)] {
+        // The gap is told on the second connection, or on the first.
+        let mut is_cut = cut_at.is_none();
+        let server = server(move |request| {
+            if request.contains("/acks HTTP/1.1") {
+                return Reply::Last(json(404, r#"{"error": {"code": "x", "message": "gone"}}"#));
+            }
+            let mut bytes = script_under("block", SSE, after(request));
+            if !std::mem::replace(&mut is_cut, true) {
+                bytes.truncate(bytes.len() / cut_at.unwrap());
+            }
+            Reply::Last(bytes)
+        });
+        let call = ["call", &server.url, "t", "--policy", "block"];
+        let watch = ["watch", &server.url, ID]; // The execution says `block`.
+        for (arguments, format) in
+            [(&call[..], "raw"), (&watch, "raw"), (&call, "ndjson"), (&watch, "table")]
+        {
+            let printed = output(&[arguments, &["--format", format]].concat());
+            assert_eq!(printed.status.code(), Some(1), "{arguments:?} {format}: {printed:?}");
+            let said = text(&printed.stderr);
+            assert!(said.contains("3 chunks of "), "{said}");
+            assert!(said.contains("missing from the results, although the policy is block"));
+            if format == "raw" {
+                assert_eq!(printed.stdout, payload());
+            }
+        }
+    }
+}
+
+#[test]
+fn a_stream_that_its_server_no_longer_knows_has_broken_off_and_is_no_wrong_usage() {
+    let arguments = [&["call", "", "t"][..], &["watch", "", ID]];
+    for (mut arguments, code) in arguments.map(Vec::from).into_iter().zip([404, 401]) {
+        let mut is_begun = false;
+        let server = server(move |request| {
+            if !std::mem::replace(&mut is_begun, true) {
+                let mut bytes = script(SSE, after(request));
+                bytes.truncate(bytes.len() / 2);
+                return Reply::Last(bytes);
+            }
+            Reply::Last(json(code, r#"{"error": {"code": "x", "message": "no such execution"}}"#))
+        });
+        arguments[1] = &server.url;
+        let printed = output(&arguments);
+        assert_eq!(printed.status.code(), Some(1), "{printed:?}");
+        let said = text(&printed.stderr);
+        assert!(said.contains("broke off before its end"), "{said}");
+        assert!(said.contains("no such execution"), "{said}");
+    }
 }
 
 #[test]
@@ -155,7 +215,7 @@ fn exit_codes_tell_whose_fault_it_is() {
         let server = server(move |_| {
             let mut bytes = stream_head(SSE);
             tell(&mut bytes, SSE, Some(0), &started(1));
-            tell(&mut bytes, SSE, None, &end(state, std::iter::empty()));
+            tell(&mut bytes, SSE, None, &end(state, std::iter::empty(), 0));
             Reply::Last(bytes)
         });
         assert_eq!(code(&["call", &server.url, "t"], expected), Some(1));
@@ -190,7 +250,8 @@ fn an_interrupt_cancels_the_execution_of_a_call() {
         let mut bytes = stream_head(SSE);
         let seq = after(request) + 1;
         tell(&mut bytes, SSE, Some(seq - 1), &started(seq));
-        tell(&mut bytes, SSE, Some(seq), &end(EndState::Ended("cancelled"), std::iter::empty()));
+        let cancelled = end(EndState::Ended("cancelled"), std::iter::empty(), seq - 1);
+        tell(&mut bytes, SSE, Some(seq), &cancelled);
         Reply::Last(bytes)
     });
     let mut child = program(&["call", &server.url, "t"])
@@ -243,11 +304,11 @@ fn a_watcher_lists_or_follows() {
     assert!(lines[1].ends_with("6.0 s  25 % (1 of 4)"), "{lines:?}");
     assert_eq!(lines.len(), 2);
 
-    let followed = output(&["watch", &server.url, ID, "--policy", "block"]);
+    let followed = output(&["watch", &server.url, ID, "--policy", "drop"]);
     assert!(followed.status.success(), "{followed:?}");
     assert_eq!(followed.stdout, payload());
     let asked = server.asked();
-    let request = format!("GET /v1/executions/{ID}/events?format=sse&policy=block HTTP/1.1\r\n");
+    let request = format!("GET /v1/executions/{ID}/events?format=sse&policy=drop HTTP/1.1\r\n");
     assert!(asked.iter().any(|asked| asked.starts_with(&request)), "{asked:?}");
     // What the script tells before that was not asked for.
     let later = output(&["watch", &server.url, ID, "--from", "8", "--format", "raw"]);

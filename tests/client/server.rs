@@ -192,12 +192,16 @@ pub fn bytes_before(seq: u64) -> u64 {
 pub const HEAD_SEQ: u64 = 9;
 
 pub fn started(from_seq: u64) -> Event<'static> {
+    started_under("drop", from_seq)
+}
+
+pub fn started_under(policy: &'static str, from_seq: u64) -> Event<'static> {
     Event::Started(events::Started {
         execution: ID,
         subscriber: "s0.1",
         tool: "t",
         token: None,
-        policy: "drop",
+        policy,
         limits: events::Limits { chunks: 10, bytes: None },
         from_seq,
         replay: None,
@@ -218,7 +222,12 @@ pub fn chunk(seq: u64, data: &[u8]) -> Event<'_> {
     })
 }
 
-pub fn end(state: events::EndState<'static>, given: impl Iterator<Item = u64>) -> Event<'static> {
+/// The end of an execution whose last chunk is `last`, to who was given these.
+pub fn end(
+    state: events::EndState<'static>,
+    given: impl Iterator<Item = u64>,
+    last: u64,
+) -> Event<'static> {
     let lengths: Vec<u64> = given.map(|seq| data(seq).len() as u64).collect();
     Event::End(events::End {
         execution: ID,
@@ -227,6 +236,8 @@ pub fn end(state: events::EndState<'static>, given: impl Iterator<Item = u64>) -
         bytes: lengths.iter().sum(),
         missed_chunks: 3,
         missed_bytes: bytes_before(8) - bytes_before(5),
+        execution_chunks: last,
+        execution_bytes: bytes_before(last + 1),
         duration_us: 1,
         exit: None,
         error: None,
@@ -236,8 +247,13 @@ pub fn end(state: events::EndState<'static>, given: impl Iterator<Item = u64>) -
 /// The whole answer to who has been told everything up to `after`: three chunks, progress, a
 /// chunk, a gap, two chunks, and the end.
 pub fn script(format: StreamFormat, after: u64) -> Vec<u8> {
+    script_under("drop", format, after)
+}
+
+/// The same under another policy.
+pub fn script_under(policy: &'static str, format: StreamFormat, after: u64) -> Vec<u8> {
     let mut out = stream_head(format);
-    tell(&mut out, format, Some(after), &started(after + 1));
+    tell(&mut out, format, Some(after), &started_under(policy, after + 1));
     let mut told = after;
     for seq in 1..=HEAD_SEQ {
         if seq == 4 && after < 4 {
@@ -271,7 +287,7 @@ pub fn script(format: StreamFormat, after: u64) -> Vec<u8> {
         tell(&mut out, format, Some(told), &event);
     }
     let given = (after + 1..=HEAD_SEQ).filter(|seq| !(5..=7).contains(seq));
-    let end = end(events::EndState::Ended("completed"), given);
+    let end = end(events::EndState::Ended("completed"), given, HEAD_SEQ);
     tell(&mut out, format, Some(HEAD_SEQ + 1), &end);
     out.extend_from_slice(BODY_END);
     out

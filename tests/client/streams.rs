@@ -295,7 +295,7 @@ fn told(tell_all: impl Fn(&mut Vec<u8>)) -> Result<Vec<Event>, ClientError> {
 #[test]
 fn what_is_not_right_is_not_passed_on() {
     let sse = StreamFormat::Sse;
-    let ended = |given: u64| end(events::EndState::Ended("completed"), 1..given + 1);
+    let ended = |given: u64| end(events::EndState::Ended("completed"), 1..given + 1, given);
     let first = data(1);
     let begin = |out: &mut Vec<u8>| {
         tell(out, sse, Some(0), &started(1));

@@ -11,13 +11,13 @@ use crate::world::data;
 const PROGRAM: &str = env!("CARGO_BIN_EXE_streamdoor");
 
 /// `streamdoor serve` on a port of the kernel's choice.
-struct Serve {
+pub struct Serve {
     child: Child,
-    url: String,
+    pub url: String,
 }
 
 impl Serve {
-    fn start(arguments: &[&str]) -> Serve {
+    pub fn start(arguments: &[&str]) -> Serve {
         let mut child = Command::new(PROGRAM)
             .args(["serve", "--log", "json", "--idle", "block", "--listen", "127.0.0.1:0"])
             .arg("--files-root")
@@ -63,11 +63,11 @@ fn command(arguments: &[&str]) -> Command {
     command
 }
 
-fn output(arguments: &[&str]) -> Output {
+pub fn output(arguments: &[&str]) -> Output {
     command(arguments).output().unwrap()
 }
 
-fn said(output: &Output) -> String {
+pub fn said(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 

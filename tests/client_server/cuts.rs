@@ -45,6 +45,12 @@ fn a_call_that_is_cut_again_and_again_is_whole() {
             assert!(stream.reconnects() >= cut_count - 1, "{}", stream.reconnects());
             let Some(Event::End(ended)) = events.last() else { panic!("no end") };
             assert_eq!(ended.end.state, EndState::Ended(Outcome::Completed));
+            // The end counts its own connection, and the execution; the stream all connections.
+            let all = totals(&wishes, CHUNKS);
+            assert_eq!((ended.end.published, stream.given()), (all, all));
+            assert!(ended.end.given.chunks < all.chunks, "{:?}", ended.end);
+            assert_eq!(stream.missed(), Totals::ZERO);
+            assert!(proxy.acks() > 0);
         }
     }
 }

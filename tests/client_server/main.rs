@@ -5,6 +5,8 @@
 #[cfg(feature = "cli")]
 mod commands;
 mod cuts;
+#[cfg(feature = "cli")]
+mod faults;
 mod proxy;
 mod requests;
 mod streams;

@@ -84,6 +84,8 @@ fn end(state: &'static str) -> End<'static> {
         bytes: 1,
         missed_chunks: 0,
         missed_bytes: 0,
+        execution_chunks: 1,
+        execution_bytes: 1,
         duration_us: 1,
         exit: None,
         error: (state == "failed").then_some("exit code 3"),

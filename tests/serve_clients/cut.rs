@@ -122,6 +122,11 @@ fn follow_through_cuts(
     assert_eq!(given.bytes + missed.bytes, CHUNKS * chunk_bytes, "seed {seed}");
     let ends: Vec<&Value> = reader.told.iter().filter(|event| event["event"] == "end").collect();
     assert_eq!((ends.len(), &ends[0]["state"]), (1, &"completed".into()), "seed {seed}");
+    // The end counts the last connection, and the execution over all of them.
+    let end = ends[0];
+    let totals = [&end["execution_chunks"], &end["execution_bytes"]];
+    assert_eq!(totals, [CHUNKS, CHUNKS * CHUNK_BYTES], "seed {seed}: {end}");
+    assert!(end["chunks"].as_u64().unwrap() < given.chunks, "seed {seed}: {end}");
     (given, missed)
 }
 

@@ -100,5 +100,7 @@ pub fn check_whole(events: &[Value], state: &str, data: impl Fn(u64) -> Vec<u8>)
     assert_eq!(end["state"], state, "{end}");
     let told = [&end["chunks"], &end["bytes"], &end["missed_chunks"], &end["missed_bytes"]];
     assert_eq!(told, [given.chunks, given.bytes, missed.chunks, missed.bytes]);
+    let totals = [&end["execution_chunks"], &end["execution_bytes"]];
+    assert_eq!(totals, [given.chunks + missed.chunks, given.bytes + missed.bytes], "{end}");
     (given, missed)
 }

@@ -12,6 +12,8 @@
             for number in range(1000):
                 writer.send(f"{number}".encode())   # waits while readers hold it back
 
+Threads may share a reader or a writer. One of them is in it at a time, and the others wait.
+
 Needs nothing but Python 3.8 and the library of tools/c (libstreamdoor_c.so), which is looked for
 where STREAMDOOR_LIBRARY says, beside this file, and where the system looks for libraries. See
 tools/c/streamdoor.h for what is behind all this.
@@ -21,6 +23,8 @@ import ctypes
 import ctypes.util
 import os
 import pathlib
+import threading
+import time
 from collections import namedtuple
 
 __all__ = [
@@ -283,6 +287,8 @@ class Reader(_Closing):
         self._name = name
         self._delivery = _Delivery(struct_size=ctypes.sizeof(_Delivery))
         self._reference = ctypes.byref(self._delivery)
+        # Held until what a call has filled in is copied: the next call fills it in again.
+        self._lock = threading.Lock()
         self.is_over = False
 
     @property
@@ -311,12 +317,27 @@ class Reader(_Closing):
 
     def next(self, timeout=None):
         """What is next. None after the end, and when `timeout` seconds have passed."""
-        limit_ms = -1 if timeout is None else max(0, round(timeout * 1000))
-        return self._given(_library.sd_next(self._open(), limit_ms, self._reference))
+        if timeout is None:
+            with self._lock:
+                return self._given(_library.sd_next(self._open(), -1, self._reference))
+        deadline = time.monotonic() + max(0, timeout)
+        if not self._lock.acquire(timeout=min(max(0, timeout), threading.TIMEOUT_MAX)):
+            return None
+        try:
+            limit_ms = max(0, round((deadline - time.monotonic()) * 1000))
+            return self._given(_library.sd_next(self._open(), limit_ms, self._reference))
+        finally:
+            self._lock.release()
 
     def poll(self):
-        """What is there at this moment, or None; `is_over` says whether more can come."""
-        return self._given(_library.sd_poll(self._open(), self._reference))
+        """What is there at this moment, or None; `is_over` says whether more can come. None, too,
+        while another thread is in this reader: that one is given what comes."""
+        if not self._lock.acquire(blocking=False):
+            return None
+        try:
+            return self._given(_library.sd_poll(self._open(), self._reference))
+        finally:
+            self._lock.release()
 
     def fileno(self):
         """For select and event loops; nothing is to be read from it. Before waiting: watch()."""
@@ -357,6 +378,8 @@ class Writer(_Closing):
         self._close = _library.sd_close_writer
         self._name = name
         self._seq = ctypes.c_uint64()
+        # Held until the number that a call has filled in is read: the next call fills it in again.
+        self._lock = threading.Lock()
         self.execution = _execution(_library.sd_writer_execution, name)
         self.chunk_bytes_max = _checked(_library.sd_chunk_bytes_max(name))
 
@@ -364,38 +387,49 @@ class Writer(_Closing):
         """Sends bytes, or anything like bytes, and waits while readers hold it back. The number of
         the chunk; of the last one, where the ring takes less at once."""
         kind, (address, size, keep) = _index(KINDS, kind, "kind"), _bytes(data)
-        reference = ctypes.byref(self._seq)
-        _checked(_library.sd_send_as(self._open(), kind, key, address, size, reference))
-        return self._seq.value
+        with self._lock:
+            reference = ctypes.byref(self._seq)
+            _checked(_library.sd_send_as(self._open(), kind, key, address, size, reference))
+            return self._seq.value
 
     def try_send(self, data, kind="output", key=0):
-        """As send, at once or not at all: then None."""
+        """As send, at once or not at all: then None. None, too, while another thread sends."""
         kind, (address, size, keep) = _index(KINDS, kind, "kind"), _bytes(data)
-        reference = ctypes.byref(self._seq)
-        sent = _checked(_library.sd_try_send(self._open(), kind, key, address, size, reference))
-        return self._seq.value if sent == _DELIVERY else None
+        if not self._lock.acquire(blocking=False):
+            return None
+        try:
+            reference = ctypes.byref(self._seq)
+            sent = _library.sd_try_send(self._open(), kind, key, address, size, reference)
+            return self._seq.value if _checked(sent) == _DELIVERY else None
+        finally:
+            self._lock.release()
 
     def lend(self, size):
         """Room in the ring to be filled in place, as a memoryview, and then published. It is good
-        until the next call of this writer; do not keep it."""
+        until the next call of this writer, by any thread; do not keep it."""
         room = ctypes.c_void_p()
-        _checked(_library.sd_lend(self._open(), size, ctypes.byref(room)))
+        with self._lock:
+            _checked(_library.sd_lend(self._open(), size, ctypes.byref(room)))
         return memoryview((ctypes.c_ubyte * size).from_address(room.value)).cast("B")
 
     def publish(self, size, kind="output", key=0):
         """Publishes the first `size` bytes of what was lent. The number of the chunk."""
-        kind, reference = _index(KINDS, kind, "kind"), ctypes.byref(self._seq)
-        _checked(_library.sd_publish(self._open(), kind, key, size, reference))
-        return self._seq.value
+        kind = _index(KINDS, kind, "kind")
+        with self._lock:
+            reference = ctypes.byref(self._seq)
+            _checked(_library.sd_publish(self._open(), kind, key, size, reference))
+            return self._seq.value
 
     def progress(self, progress, total=None, message=""):
         """So much is done, of so much if that is known."""
         message = message.replace("\0", " ").encode("utf-8", "replace")
-        _checked(_library.sd_progress(self._open(), progress, total or 0.0, message))
+        with self._lock:
+            _checked(_library.sd_progress(self._open(), progress, total or 0.0, message))
 
     def expect(self, chunk_count):
         """There will be so many chunks."""
-        _checked(_library.sd_expect(self._open(), chunk_count))
+        with self._lock:
+            _checked(_library.sd_expect(self._open(), chunk_count))
 
     @property
     def is_stopped(self):
@@ -404,14 +438,16 @@ class Writer(_Closing):
 
     def complete(self):
         """Everything was published. Waits until the server has taken it."""
-        name, self._name = self._open(), None
-        _checked(_library.sd_complete(name))
+        with self._lock:
+            name, self._name = self._open(), None
+            _checked(_library.sd_complete(name))
 
     def fail(self, text):
         """It went wrong. Waits until the server knows."""
-        name, self._name = self._open(), None
         text = text.replace("\0", " ").encode("utf-8", "replace")
-        _checked(_library.sd_fail(name, text))
+        with self._lock:
+            name, self._name = self._open(), None
+            _checked(_library.sd_fail(name, text))
 
     def __exit__(self, kind, error, trace):
         if self._name is None:

@@ -68,6 +68,8 @@ pub fn end(execution: &str, chunks: u64, size_bytes: usize) -> Event<'_> {
         bytes: chunks * size_bytes as u64,
         missed_chunks: 0,
         missed_bytes: 0,
+        execution_chunks: chunks,
+        execution_bytes: chunks * size_bytes as u64,
         duration_us: 0,
         exit: None,
         error: None,

@@ -39,6 +39,8 @@ pub fn end(state: EndState<'static>) -> End<'static> {
         bytes: 0,
         missed_chunks: 0,
         missed_bytes: 0,
+        execution_chunks: 0,
+        execution_bytes: 0,
         duration_us: 1,
         exit: None,
         error: None,

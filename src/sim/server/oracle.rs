@@ -204,7 +204,19 @@ impl Oracle {
         if (given, missed) != (self.given, self.missed) {
             return Err(format!("its sums are not {:?} and {:?}", self.given, self.missed));
         }
+        let published =
+            Totals { chunks: number("execution_chunks")?, bytes: number("execution_bytes")? };
         let told_seq = self.told_seq.expect("it was started");
+        // A worker that was gone, or a cancelled tool, may have stopped anywhere behind that.
+        let last_seq = match event["state"].as_str() {
+            Some("detached") => number("resume_from")?.saturating_sub(1),
+            Some("completed") => self.script.chunk_count,
+            _ => told_seq,
+        };
+        let expected = self.script.sum(&self.kinds, 1, last_seq);
+        if published != expected {
+            return Err(format!("the execution has published {expected:?}, not {published:?}"));
+        }
         match event["state"].as_str() {
             Some("detached") => {
                 self.is_detached = true;

@@ -102,6 +102,8 @@ impl Parts {
                 bytes: c,
                 missed_chunks: d,
                 missed_bytes: e,
+                execution_chunks: c,
+                execution_bytes: a,
                 duration_us: a,
                 exit: self.if_flag(1, events::Exit::Code(b as i32)),
                 error: self.if_flag(2, text.as_str()),
@@ -145,6 +147,7 @@ impl Parts {
             (Event::End(written), client::Event::End(read)) => {
                 assert_eq!(read.end.given.chunks, written.chunks);
                 assert_eq!(read.end.missed.bytes, written.missed_bytes);
+                assert_eq!(read.end.published.chunks, written.execution_chunks);
                 assert_eq!(read.end.exit.is_some(), written.exit.is_some());
                 assert_eq!(read.error.as_deref(), written.error);
             }

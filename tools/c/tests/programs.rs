@@ -160,6 +160,70 @@ with streamdoor.Door(sys.argv[1]) as door:
                 writer.publish(count)
 ";
 
+/// Threads share a writer, and others a reader. Each number that a thread is given must be that of
+/// its own chunk. Where a thread is refused because another one is inside, it tries again.
+const PYTHON_THREADS: &str = "
+import sys, threading, streamdoor
+THREADS, SENDS = 4, 1500
+def patiently(call):
+    while True:
+        try:
+            return call()
+        except streamdoor.StreamdoorError as error:
+            if error.code != -3:
+                raise
+def run(work):
+    def safely(at):
+        try:
+            work(at)
+        except BaseException as error:
+            errors.append(error)
+    threads = [threading.Thread(target=safely, args=(at,)) for at in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    return threads
+sys.setswitchinterval(1e-5)
+errors, sent, read, ends = [], {}, [], []
+def send(at):
+    for number in range(SENDS):
+        data = b'%d:%d' % (at, number)
+        call = (writer.send, writer.try_send)[number % 2]
+        seq = patiently(lambda: call(data))
+        while seq is None:
+            seq = patiently(lambda: call(data))
+        sent[data] = seq
+def take(at):
+    while True:
+        delivery = patiently(reader.next)
+        if delivery is None:
+            return
+        (read if isinstance(delivery, streamdoor.Chunk) else ends).append(delivery)
+with streamdoor.Door(sys.argv[1]) as door:
+    with door.produce('threads', policy='block', hold_ms=60000) as writer:
+        reader = door.read(writer.execution, policy='block')
+        senders, takers = run(send), run(take)
+        for thread in senders:
+            thread.join()
+    for thread in takers:
+        thread.join()
+assert not errors, errors[0]
+wrong = [chunk for chunk in read if sent.get(chunk.data) != chunk.seq]
+assert not wrong, (len(wrong), len(read), wrong[0])
+assert sorted(chunk.seq for chunk in read) == list(range(1, THREADS * SENDS + 1))
+assert [end.outcome for end in ends] == ['completed'], ends
+";
+
+#[test]
+fn threads_of_python_that_share_a_writer_or_a_reader_are_given_what_is_theirs() {
+    if !has("python3") {
+        return;
+    }
+    let world = World::new("threads");
+    let mut command = python(PYTHON_THREADS);
+    let output = command.arg(world.door()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
 #[test]
 fn a_file_goes_from_c_to_c_and_to_python_through_one_ring() {
     if !has("cc") {
