@@ -71,6 +71,7 @@ impl Engine {
                 };
                 let detail = Box::new(Detail {
                     start: cursor.seen,
+                    gone: e.log.totals_before_tail(terms.kinds),
                     missed: Totals::ZERO,
                     since: now,
                     ack_window: spec.ack_window,
