@@ -176,12 +176,14 @@ impl<R: Reactor + 'static> Shard<R> {
         keep.timer = None;
         let execution = keep.execution;
         match &keep.role {
-            Role::Door => self.close_door(handle),
-            Role::Task(_) => self.forget_task(handle),
-            Role::Answer(_) => return,
-        }
-        if let Some(execution) = execution {
-            let _ = self.cancel(execution);
+            Role::Door => self.door_is_due(handle),
+            Role::Task(_) => {
+                self.forget_task(handle);
+                if let Some(execution) = execution {
+                    let _ = self.cancel(execution);
+                }
+            }
+            Role::Answer(_) => {}
         }
     }
 }

@@ -213,7 +213,6 @@ impl<R: Reactor + 'static> Shard<R> {
         let deadline = limits::ATTACH_DEADLINE;
         let options = ExecuteOptions {
             start: Start::AfterSubscribers { count: subscriber_count, deadline },
-            block_deadline: Some(limits::MCP_DOOR_IDLE),
             retention,
             owner,
             ..ExecuteOptions::default()
