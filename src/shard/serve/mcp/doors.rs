@@ -17,7 +17,7 @@ use crate::engine::{Event, From};
 use crate::limits;
 use crate::mcp::door::{self, DoorCall, ReadError};
 use crate::mcp::results::Results;
-use crate::mcp::{CallMeta, Context};
+use crate::mcp::{CallMeta, Context, Rest};
 use crate::reactor::Reactor;
 use crate::shard::places::{Place, What};
 use crate::tool::{Asking, Prepared, Replies, ToolSpec};
@@ -418,7 +418,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let (token, events) = self.names_of(id);
         let name = id.to_string();
         let meta = meta_of(&name, token.as_deref(), events.as_deref());
-        results.call_as_stream(beginning, &name, spec, meta)
+        results.call_in_part(beginning, Rest::Stream(&name), spec, meta)
     }
 
     /// Under what an execution's progress is told, and where its native stream is.
