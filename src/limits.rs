@@ -740,7 +740,8 @@ const _: () = {
 pub const MCP_CALLS_MAX: u32 = 2_048;
 /// Outputs that are kept for answers, tasks and doors.
 pub const MCP_KEEPS_MAX: u32 = 2_048;
-/// How long a door waits to be read, and the tool with it.
+/// How long a door is kept that nobody reads. Its tool waits only for as long as for any `block`
+/// subscriber.
 pub const MCP_DOOR_IDLE: Duration = Duration::from_secs(600);
 /// How long the answer is kept of who was cut off, ...
 pub const MCP_ANSWER_KEPT: Duration = Duration::from_secs(300);

@@ -70,6 +70,7 @@ impl Engine {
             Place::Local => {
                 let detail = Box::new(Detail {
                     start: cursor.seen,
+                    gone: e.log.totals_before_tail(terms.kinds),
                     missed: Totals::ZERO,
                     since: now,
                     ack_window: spec.ack_window,

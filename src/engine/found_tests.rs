@@ -42,6 +42,47 @@ fn a_limit_that_a_smaller_ring_cuts_is_also_the_burst_and_the_trip() {
     assert_eq!(world.ends(), [lag]);
 }
 
+/// It waits for company, or its connection takes nothing, and the ring goes on.
+#[test]
+fn under_disconnect_only_what_was_gone_before_it_came_is_a_gap() {
+    let mut world = World::new(4, 4);
+    let coalesce = Coalesce { delay_max: Duration::from_millis(50), bytes_max: 1 << 20 };
+    let waits = SubscribeSpec { coalesce: Some(coalesce), ..with(Policy::Disconnect) };
+    let stands = SubscribeSpec { demand: 0, ..with(Policy::Disconnect) };
+    let late = GapReason::Late;
+    for (spec, before, gaps, resume_from) in [
+        (waits, 0u64, vec![], 1),
+        (stands, 0, vec![], 1),
+        (waits, 20, vec![(1, 6, late)], 21),
+        (stands, 20, vec![], 1),
+    ] {
+        let id = world.open(OpenSpec::new(RING)).unwrap();
+        for _ in 0..before {
+            world.publish(id, 10);
+        }
+        world.take();
+        world.subscribe(id, SubscribeSpec { limit_chunks: Some(14), ..spec }).unwrap();
+        // Long chunks: the ring holds fewer than its limit allows.
+        for seq in before + 1..=before + 16 {
+            let tail_seq = seq.saturating_sub(4).max(1);
+            let facts = ChunkFacts { length: 512, kind: Kind::Output, key: 0, tail_seq };
+            world.handle(Event::Published(id.slot, &[facts]));
+        }
+        let told: Vec<Action> = world.take();
+        let came = told.iter().filter_map(|action| match action {
+            Action::Gap(_, _, gap) => Some((gap.from_seq, gap.to_seq, gap.reason)),
+            _ => None,
+        });
+        assert_eq!(came.collect::<Vec<_>>(), gaps);
+        let ends = told.iter().filter_map(|action| match action {
+            Action::End(_, _, end) => Some(end.state),
+            _ => None,
+        });
+        let lag = EndState::Detached { reason: DetachReason::Lag, resume_from };
+        assert_eq!(ends.collect::<Vec<_>>(), [lag]);
+    }
+}
+
 #[test]
 fn what_a_subscriber_does_not_want_costs_it_no_demand() {
     let mut world = World::new(4, 4);

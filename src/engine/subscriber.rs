@@ -27,7 +27,8 @@ pub(super) struct Local {
     /// Chunks that it can take now; `u32::MAX` is any number, and stays so.
     pub demand: u32,
     pub connection: Connection,
-    /// Nothing was given yet: a first gap is for coming late. `block` is so until its first chunk.
+    /// Nothing was given yet: a first gap may be for coming late. `block` is so until its first
+    /// chunk.
     pub fresh: bool,
     /// It has wishes in `detail.coalesce`.
     pub coalesces: bool,
@@ -48,6 +49,8 @@ pub(super) struct Local {
 #[derive(Debug)]
 pub(super) struct Detail {
     pub start: Totals,
+    /// Chunks of its kinds that were gone when it came.
+    pub gone: Totals,
     pub missed: Totals,
     pub since: Instant,
     /// The window of acknowledgements that it asked for, in chunks.
@@ -257,7 +260,7 @@ impl Local {
         // Of `block` the gate takes care, once it stands; what went before that, also unknown to
         // the engine, went before it came.
         let blocks = self.terms.policy == Policy::Block;
-        let late = reason == GapReason::Overtaken && (self.fresh || blocks);
+        let late = reason == GapReason::Overtaken && (self.is_late() || blocks);
         let reason = if late { GapReason::Late } else { reason };
         self.fresh &= blocks;
         match self.cursor.skip(self.terms.kinds, until_seq, reason, log) {
@@ -281,10 +284,17 @@ impl Local {
         }
     }
 
-    /// Has the ring overwritten what `disconnect` owes it? What was gone before it came it is told.
+    /// True while it is still to be told of chunks that were gone when it came.
+    fn is_late(&self) -> bool {
+        self.fresh && self.cursor.seen.chunks < self.detail.gone.chunks
+    }
+
+    /// True if the ring has overwritten what `disconnect` owes it. Chunks that were gone when it
+    /// came are not owed: it is told of them.
     fn is_overtaken(&self, log: &ChunkLog) -> bool {
-        let lost = log.totals_before_tail(self.terms.kinds) - self.cursor.seen;
-        self.terms.policy == Policy::Disconnect && !self.fresh && lost.chunks > 0
+        let owed_from = if self.is_late() { self.detail.gone } else { self.cursor.seen };
+        let gone_now = log.totals_before_tail(self.terms.kinds);
+        self.terms.policy == Policy::Disconnect && gone_now.chunks > owed_from.chunks
     }
 
     /// Does it lag further than `disconnect` allows?

@@ -216,7 +216,7 @@ fn a_result_is_wanted_as_a_stream_in_meta_or_among_the_arguments() {
         (json!({}), None),
         (json!({"_meta": {META_STREAM: true}}), Some(true)),
         (json!({"_meta": {META_STREAM: false}}), Some(false)),
-        (json!({"_meta": {META_STREAM: 1}}), None),
+        (json!({"_meta": {META_STREAM: null}}), None),
         (json!({"arguments": {"_stream": true}}), Some(true)),
         (json!({"arguments": {"_stream": true}, "_meta": {META_STREAM: false}}), Some(false)),
     ] {
@@ -227,6 +227,16 @@ fn a_result_is_wanted_as_a_stream_in_meta_or_among_the_arguments() {
         assert_eq!(context.wants_stream, wanted);
         let Ask::CallTool { arguments, .. } = ask else { panic!("it is a call") };
         assert_eq!(arguments, map(json!({"a": 1}))); // The tool does not know that word.
+    }
+    for (mut params, name) in [
+        (json!({"_meta": {META_STREAM: 1}}), "`_meta.dev.streamdoor/stream`"),
+        (json!({"_meta": {META_STREAM: "false"}}), "`_meta.dev.streamdoor/stream`"),
+        (json!({"arguments": {"_stream": "yes"}}), "`arguments._stream`"),
+    ] {
+        params["name"] = "t".into();
+        let fault = ask_with(OLD, json!({}), "tools/call", params).unwrap_err();
+        assert_eq!(fault.code, -32602);
+        assert_eq!(fault.message, format!("{name} is neither true nor false"));
     }
 }
 

@@ -169,6 +169,66 @@ impl CallMeta<'_> {
     }
 }
 
+/// The place of a result that is too long for its answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rest<'a> {
+    /// In the stream of this name, from its beginning.
+    Stream(&'a str),
+    /// As much of its end as is still held, in the stream of this name.
+    Held(&'a str),
+    /// In the notifications of its call.
+    Told,
+    /// The notifications of its call were not all of it: its client took none for too long.
+    CutShort,
+    /// Nowhere: its call wanted neither a stream nor notifications.
+    Lost,
+}
+
+impl Rest<'_> {
+    fn is_lost(self) -> bool {
+        matches!(self, Rest::CutShort | Rest::Lost)
+    }
+
+    fn in_words(self, is_all: bool) -> String {
+        let begins = "This is how the result begins";
+        let stream_read = |stream_id: &str| {
+            format!(
+                "{{\"stream_id\": \"{stream_id}\"}}, again and again until it says \"done\": \
+                 true. Close it with stream_close."
+            )
+        };
+        match self {
+            Rest::Stream(stream_id) => {
+                let rest = stream_read(stream_id);
+                let how = match is_all {
+                    true => "The result is a stream.",
+                    false => &format!("{begins}; all of it is a stream."),
+                };
+                format!("{how} Read it with the tool stream_read, from the beginning: {rest}")
+            }
+            Rest::Held(stream_id) => format!(
+                "{begins}. It is too long for one answer, and only its end is still held. Read \
+                 that with the tool stream_read: {}",
+                stream_read(stream_id)
+            ),
+            Rest::Told => format!(
+                "{begins}. It is too long for one answer. The notifications of this call were all \
+                 of it, except for what their gaps name; there is no stream to read."
+            ),
+            Rest::CutShort => format!(
+                "{begins}. It is too long for one answer, and the notifications of this call were \
+                 only a part of it: they ended when they were not read for too long."
+            ),
+            Rest::Lost => format!(
+                "{begins}. It is longer than one answer can be ({} bytes), and the rest was not \
+                 kept: this call wanted no stream (\"{META_STREAM}\": false), and no \
+                 notifications (\"progressToken\").",
+                limits::MCP_RESULT_BYTES_MAX
+            ),
+        }
+    }
+}
+
 impl Results<'_> {
     /// Of a call that has ended, with all that came (A35, A36). `fits` checks an output by the
     /// schema of its tool.
@@ -248,12 +308,13 @@ impl Results<'_> {
         finish(Map::new(), vec![text_block(problem)], true, meta, self)
     }
 
-    /// Of a call whose result is too long, or was wanted so: how it begins, and what the rest is
-    /// read from. A tool whose output has a schema owes all of it: then it is an error.
-    pub fn call_as_stream(
+    /// Of a call whose result is too long, or was wanted as a stream: how it begins, and where the
+    /// rest is. A tool whose output has a schema owes all of it: then it is an error, as it is
+    /// where a part of the rest is lost.
+    pub fn call_in_part(
         &self,
         beginning: &[u8],
-        stream_id: &str,
+        rest: Rest<'_>,
         spec: &ToolSpec,
         meta: CallMeta<'_>,
     ) -> Value {
@@ -264,24 +325,16 @@ impl Results<'_> {
             content.push(text_block(text));
         }
         let has_schema = output_schema(spec, self.version()).is_some();
-        let how = match text.is_empty() {
-            true => "The result is a stream.",
-            false => "This is how the result begins; all of it is a stream.",
-        };
-        let how = format!(
-            "{how} Read it with the tool stream_read, from the beginning: {{\"stream_id\": \
-             \"{stream_id}\"}}, again and again until it says \"done\": true. Close it with \
-             stream_close."
-        );
-        content.push(text_block(&how));
+        content.push(text_block(&rest.in_words(text.is_empty())));
         if has_schema {
             content.push(text_block("It is too long to be given as structured content."));
         }
-        let stream = json!({ "stream_id": stream_id });
-        let members = Map::new();
-        let mut document = finish(members, content, has_schema, meta, self);
-        if let Value::Object(members) = &mut document {
-            add_meta(members, META_STREAM, stream);
+        let is_error = has_schema || rest.is_lost();
+        let mut document = finish(Map::new(), content, is_error, meta, self);
+        if let Value::Object(members) = &mut document
+            && let Rest::Stream(stream_id) | Rest::Held(stream_id) = rest
+        {
+            add_meta(members, META_STREAM, json!({ "stream_id": stream_id }));
         }
         document
     }

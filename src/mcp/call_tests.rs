@@ -6,7 +6,7 @@ use super::results::{Results, output_schema};
 use super::results_tests::{each, full};
 use super::shapes::check;
 use super::{
-    CallMeta, Collected, End, META_EVENTS, META_EXECUTION, META_STREAM, ServerInfo, Version,
+    CallMeta, Collected, End, META_EVENTS, META_EXECUTION, META_STREAM, Rest, ServerInfo, Version,
     text_block,
 };
 use crate::engine::{Kind, Outcome};
@@ -200,16 +200,16 @@ fn a_result_that_is_too_long_is_how_it_begins_and_a_stream() {
     let long = format!("{}\u{e9}{}", "a".repeat(cut - 1), "b".repeat(cut));
     let plain = ToolSpec::new("a", "b");
     for (_, document) in each("CallToolResult", |results| {
-        results.call_as_stream(long.as_bytes(), "s-1", &plain, META)
+        results.call_in_part(long.as_bytes(), Rest::Stream("s-1"), &plain, META)
     }) {
         assert_eq!(document["content"][0]["text"], "a".repeat(cut - 1));
         assert!(document["content"][1]["text"].as_str().unwrap().contains("\"s-1\""));
         assert_eq!(document["_meta"][META_STREAM]["stream_id"], "s-1");
         assert_eq!(document.get("isError"), None);
     }
-    for (version, document) in
-        each("CallToolResult", |results| results.call_as_stream(b"\xff", "s", &full(), META))
-    {
+    for (version, document) in each("CallToolResult", |results| {
+        results.call_in_part(b"\xff", Rest::Stream("s"), &full(), META)
+    }) {
         // A35: who promises structured content must not be silent about it.
         let owes = output_schema(&full(), version).is_some();
         assert_eq!(document.get("isError").is_some(), owes, "{document}");
@@ -220,6 +220,33 @@ fn a_result_that_is_too_long_is_how_it_begins_and_a_stream() {
         assert_eq!(document["content"], json!([text_block("{\"a\":1}")]));
         let is_there = document.get("structuredContent").is_some();
         assert_eq!(is_there, version >= Version::V2025_06_18);
+    }
+}
+
+#[test]
+fn a_result_without_a_stream_says_at_once_where_the_rest_is() {
+    let plain = ToolSpec::new("a", "b");
+    for (rest, words, is_error) in [
+        (Rest::Told, "The notifications of this call were all of it", false),
+        (Rest::CutShort, "only a part of it", true),
+        (Rest::Lost, "the rest was not kept", true),
+    ] {
+        for (_, document) in
+            each("CallToolResult", |results| results.call_in_part(b"ab", rest, &plain, META))
+        {
+            assert_eq!(document["content"][0]["text"], "ab");
+            let text = document["content"][1]["text"].as_str().unwrap();
+            assert!(text.contains(words) && !text.contains("stream_read"), "{text}");
+            assert_eq!(document["_meta"].get(META_STREAM), None);
+            assert_eq!(document["isError"] == true, is_error);
+        }
+    }
+    for (_, document) in
+        each("CallToolResult", |results| results.call_in_part(b"ab", Rest::Held("s"), &plain, META))
+    {
+        let text = document["content"][1]["text"].as_str().unwrap();
+        assert!(text.contains("only its end is still held"), "{text}");
+        assert_eq!(document["_meta"][META_STREAM]["stream_id"], "s");
     }
 }
 

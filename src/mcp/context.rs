@@ -184,7 +184,7 @@ impl Context {
             client,
             log_level,
             task: task_wish(version, params)?,
-            wants_stream: wants_stream(&meta, params),
+            wants_stream: wants_stream(&meta, params)?,
             trace: trace_of(&meta),
             retry: retry(version, params)?,
         })
@@ -217,10 +217,20 @@ fn task_wish(version: Version, params: &mut Map<String, Value>) -> Result<Option
 }
 
 /// In `_meta`, or, for models that can say nothing there, among the arguments.
-fn wants_stream(meta: &Map<String, Value>, params: &mut Map<String, Value>) -> Option<bool> {
+fn wants_stream(
+    meta: &Map<String, Value>,
+    params: &mut Map<String, Value>,
+) -> Result<Option<bool>, Fault> {
+    let flag = |name: &str, value: Option<&Value>| match value {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::Bool(flag)) => Ok(Some(*flag)),
+        Some(_) => Err(Fault::invalid_params(format!("`{name}` is neither true nor false"))),
+    };
     let arguments = params.get_mut("arguments").and_then(Value::as_object_mut);
     let said = arguments.and_then(|arguments| arguments.shift_remove("_stream"));
-    member(meta, META_STREAM).and_then(Value::as_bool).or(said.as_ref().and_then(Value::as_bool))
+    let in_arguments = flag("arguments._stream", said.as_ref())?;
+    let in_meta = flag(&format!("_meta.{META_STREAM}"), member(meta, META_STREAM))?;
+    Ok(in_meta.or(in_arguments))
 }
 
 /// B16: missing answers, and such as make no sense, are asked for again.

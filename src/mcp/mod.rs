@@ -67,7 +67,7 @@ pub mod upstream;
 mod version;
 
 pub use ask::{Ask, Complete, Filter, Incoming, Target, Told};
-pub use call::{CallMeta, Collected, End, block, text_block};
+pub use call::{CallMeta, Collected, End, Rest, block, text_block};
 pub use catalog::Catalog;
 pub use client::{ClientCapabilities, ClientInfo, TASKS_EXTENSION};
 pub use context::{

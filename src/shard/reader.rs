@@ -66,6 +66,8 @@ pub struct Subscriber<L: Link = Near> {
     unsettled: bool,
     fresh: bool,
     start: Totals,
+    /// Chunks of its kinds that were gone when it came; all, where the ring does not say.
+    gone: Totals,
     missed: Totals,
     since: Instant,
     reports_told: u64,
@@ -129,6 +131,9 @@ impl<L: Link> Subscriber<L> {
         let reader = &link.shared().reader;
         let buffer_bytes = reader.geometry().length_max() as usize;
         let cursor = subscribed.cursor.coming_at(reader.head_seq());
+        let tail = reader.tail_totals();
+        let unknown = Totals { chunks: u64::MAX, bytes: u64::MAX };
+        let gone = tail.map_or(unknown, |tail| log::sum_of(&tail.kinds, subscribed.terms.kinds));
         Subscriber {
             id: subscribed.subscriber,
             terms: subscribed.terms,
@@ -141,6 +146,7 @@ impl<L: Link> Subscriber<L> {
             unsettled: true,
             fresh: true,
             start: subscribed.cursor.seen,
+            gone,
             missed: Totals::ZERO,
             since: now,
             reports_told: 0,

@@ -115,6 +115,21 @@ fn who_lags_who_has_missed_and_who_holds_the_producer_back_can_be_asked() {
 }
 
 #[test]
+fn under_disconnect_a_reader_elsewhere_is_told_only_of_what_was_gone_before_it_came() {
+    let mut shard = shard();
+    let id = feed(&mut shard);
+    let mut early = shard.subscribe_remote(id, with(Policy::Disconnect)).unwrap();
+    for _ in 0..5_000 {
+        shard.publish(id, Kind::Output, &[0; 100]).unwrap();
+    }
+    let mut late = shard.subscribe_remote(id, with(Policy::Disconnect)).unwrap();
+    let first = |reader: &mut Subscriber| reader.poll().map(|delivery| words(&delivery));
+    assert_eq!(first(&mut early).as_deref(), Some("end detached: lag "));
+    let tail_seq = shard.inspect(id).unwrap().tail_seq;
+    assert_eq!(first(&mut late), Some(format!("gap 1..={} late", tail_seq - 1)));
+}
+
+#[test]
 fn draining_gives_what_polling_gives() {
     for policy in Policy::ALL {
         let mut shard = shard();

@@ -66,11 +66,13 @@ impl Follower {
         let Held { tail_seq, head_seq } = held;
         let lost = execution.totals(self.kinds, self.next_seq, (tail_seq - 1).min(head_seq));
         if lost.chunks > 0 {
-            if self.policy == Policy::Disconnect && !self.is_fresh {
+            let gone_seq = if self.is_fresh { self.came_tail_seq - 1 } else { 0 };
+            let gone = execution.totals(self.kinds, self.next_seq, gone_seq.min(head_seq));
+            if self.policy == Policy::Disconnect && lost.chunks > gone.chunks {
                 return Expected::Detached;
             }
             self.stop_seq = None;
-            let reason = if self.is_fresh { GapReason::Late } else { GapReason::Overtaken };
+            let reason = if gone.chunks > 0 { GapReason::Late } else { GapReason::Overtaken };
             return Expected::Gap { to_seq: tail_seq - 1, reason };
         }
         let from_seq = self.next_seq.max(tail_seq);

@@ -60,6 +60,8 @@ pub(super) struct Follower {
     pub missed: Totals,
     /// Neither a chunk nor a gap has come yet.
     pub is_fresh: bool,
+    /// Everything before this was gone when it came.
+    pub came_tail_seq: u64,
     pub ended: Option<EndState>,
     pub gone: Option<Gone>,
     /// It has left, died or panicked: nothing may come any more, or nobody looks.
@@ -128,6 +130,7 @@ impl Follower {
             given: Totals::ZERO,
             missed: Totals::ZERO,
             is_fresh: true,
+            came_tail_seq: 1,
             ended: None,
             gone: None,
             has_left: false,
@@ -429,7 +432,7 @@ impl Follower {
         let fits = match gap.reason {
             // A thread may go on until the gate stands.
             GapReason::Late if policy == Policy::Block => self.given.chunks == 0,
-            GapReason::Late => self.is_fresh,
+            GapReason::Late => self.is_fresh && self.comes_late(gap, execution),
             GapReason::Conflated => policy == Policy::Conflate,
             GapReason::Lag => {
                 matches!(policy, Policy::Drop | Policy::Buffer | Policy::DropOldest)
@@ -450,6 +453,14 @@ impl Follower {
             GapReason::Lag if policy == Policy::DropOldest => self.check_oldest(gap, execution),
             _ => Ok(()),
         }
+    }
+
+    /// True if something of it was gone when it came; under `disconnect` all of it. The ring of a
+    /// thread may have been further than the engine knew.
+    fn comes_late(&self, gap: &Gap, execution: &ExecutionModel) -> bool {
+        let gone = execution.totals(self.kinds, self.next_seq, self.came_tail_seq - 1).chunks;
+        let is_whole = self.policy != Policy::Disconnect || gap.chunk_count == gone;
+        (gone > 0 && is_whole) || execution.may_be_ahead()
     }
 
     /// What `drop_oldest` leaves is within the limit, and one more would not have been.

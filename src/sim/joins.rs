@@ -50,6 +50,7 @@ impl Sim {
             coalesce: spec.coalesce.filter(|_| habitat != Habitat::Remote),
             replays: spec.replays && habitat != Habitat::Remote && spec.policy == Policy::Block,
             is_promised,
+            came_tail_seq: status.as_ref().map_or(1, |status| status.tail_seq),
         });
         let follower = self.shared.lock().followers.len();
         let granted = match habitat {

@@ -76,6 +76,8 @@ pub(super) struct Joining {
     pub coalesce: Option<Coalesce>,
     pub replays: bool,
     pub is_promised: bool,
+    /// Everything before this was gone when it came.
+    pub came_tail_seq: u64,
 }
 
 /// The scene as its actors hold it.
@@ -238,6 +240,7 @@ impl Scene {
         follower.coalesce = joining.coalesce;
         follower.replays = joining.replays;
         follower.is_promised = joining.is_promised;
+        follower.came_tail_seq = joining.came_tail_seq;
         let execution = &mut self.executions[joining.execution];
         let result = follower.begin(execution);
         execution.followers.push(index);

@@ -3,6 +3,7 @@
 #![cfg(all(feature = "cli", feature = "server"))]
 
 mod client;
+mod cuts;
 #[path = "../echo/mod.rs"]
 mod echo;
 mod nonces;

@@ -3,7 +3,7 @@
 //!
 //! The window holds what was put out and not yet read, and the answer that was given last: it can
 //! be asked for again, by its offset, until the next one is asked for. While the window is full
-//! the tool waits.
+//! the tool waits, and each read makes room: an answer that was given counts as read.
 
 mod tools;
 
@@ -72,7 +72,8 @@ impl Window {
 
     /// So many bytes can be put in.
     pub fn room(&self) -> usize {
-        limits::MCP_RESULT_BYTES_MAX.saturating_sub(self.bytes.len())
+        let unread_bytes = self.total_written() - self.next;
+        limits::MCP_RESULT_BYTES_MAX.saturating_sub(unread_bytes as usize)
     }
 
     /// Puts in what follows. What begins while there is room may be longer than it.
@@ -284,10 +285,14 @@ mod tests {
         window.push(&vec![b'a'; max]);
         assert_eq!(window.room(), 0);
         assert_eq!(read(&mut window, None).1.len(), limits::MCP_READ_BYTES_MAX);
-        assert_eq!(window.room(), 0); // The answer may be lost.
+        assert_eq!(window.room(), limits::MCP_READ_BYTES_MAX); // A read makes room.
+        window.push(&vec![b'b'; limits::MCP_READ_BYTES_MAX]);
+        assert_eq!(window.room(), 0);
+        assert_eq!(read(&mut window, Some(0)).0, 0); // The answer was lost: it is there once more.
+        assert_eq!(window.room(), 0);
         assert_eq!(read(&mut window, None).0, limits::MCP_READ_BYTES_MAX as u64);
         assert_eq!(window.room(), limits::MCP_READ_BYTES_MAX);
-        assert_eq!(window.total_written(), max as u64);
+        assert_eq!(window.total_written(), (max + limits::MCP_READ_BYTES_MAX) as u64);
     }
 
     #[test]

@@ -147,7 +147,7 @@ fn read_spec() -> ToolSpec {
     let text = format!(
         "Reads the next piece of a stream, {read_kib} KiB at most. Waits up to {wait_s} s for \
          something to come: with \"timed_out\": true nothing has, and it can be read again. A lost \
-         answer can be had again by its offset."
+         answer can be had again by its offset. \"error\" says why a stream is not whole."
     );
     let count = json!({ "type": "integer", "minimum": 0 });
     ToolSpec {
@@ -175,6 +175,7 @@ fn read_spec() -> ToolSpec {
                 "chunk": { "type": "string" },
                 "encoding": { "enum": ["text", "base64"] },
                 "timed_out": { "type": "boolean" },
+                "error": { "type": "string" },
             },
             "required": [
                 "stream_id", "offset", "bytes_read", "done", "total_written", "chunk", "encoding",

@@ -193,7 +193,9 @@ impl<L: Link> Subscriber<L> {
             return Next::Fault(self.broken(Flaw::Totals));
         }
         let missed = seen - self.cursor.seen;
-        if self.terms.policy == Policy::Disconnect && !self.fresh && missed.chunks > 0 {
+        let is_late = self.fresh && self.cursor.seen.chunks < self.gone.chunks;
+        let owed_from = if is_late { self.gone } else { self.cursor.seen };
+        if self.terms.policy == Policy::Disconnect && seen.chunks > owed_from.chunks {
             return self.disconnect();
         }
         if missed.chunks == 0 {
@@ -203,7 +205,7 @@ impl<L: Link> Subscriber<L> {
         let from_seq = self.cursor.next_seq;
         self.cursor = self.cursor.jumped_to(until_seq, seen);
         self.granted_seq = 0;
-        let late = self.fresh || self.terms.policy == Policy::Block; // The gate has stood since.
+        let late = is_late || self.terms.policy == Policy::Block; // The gate has stood since.
         let reason = if late { GapReason::Late } else { GapReason::Overtaken };
         self.fresh = false;
         let to_seq = until_seq - 1;

@@ -48,15 +48,24 @@ pub(super) struct KeptCall {
     /// What it was called in the ids of its events.
     pub handle: Handle,
     pub call: Box<McpCall>,
+    /// The number of the event that was the answer; `None`: it was not sent yet.
+    answer_count: Option<u64>,
     until: Instant,
 }
 
 impl Kept {
     /// Keeps one, and lets go of those for which there is no room any more.
-    pub fn keep(&mut self, handle: Handle, mut call: Box<McpCall>, now: Instant) {
+    pub fn keep(
+        &mut self,
+        handle: Handle,
+        mut call: Box<McpCall>,
+        answer_count: Option<u64>,
+        now: Instant,
+    ) {
         let handle = *call.name.get_or_insert(handle);
+        let until = now + limits::MCP_ANSWER_KEPT;
         self.bytes += bytes_of(&call);
-        self.calls.push_back(KeptCall { handle, call, until: now + limits::MCP_ANSWER_KEPT });
+        self.calls.push_back(KeptCall { handle, call, answer_count, until });
         while self.bytes > limits::MCP_ANSWERS_BYTES_MAX
             || self.calls.len() > limits::MCP_ANSWERS_MAX
         {
@@ -79,6 +88,13 @@ impl Kept {
 
     pub fn next_deadline(&self) -> Option<Instant> {
         self.calls.front().map(|oldest| oldest.until)
+    }
+
+    /// True if the event of this number was the answer of the call of this name.
+    pub fn was_answered(&self, handle: Handle, session: SessionName, count: u64) -> bool {
+        let asker = Asker::Session(session);
+        let its = self.calls.iter().find(|kept| kept.handle == handle && kept.call.asker == asker);
+        its.is_some_and(|kept| kept.answer_count == Some(count))
     }
 
     /// The one of this name, if it is this session's.
@@ -207,6 +223,7 @@ impl<R: Reactor + 'static> Shard<R> {
             ran: None,
             notifier: None,
             reached: Default::default(),
+            is_cut_short: false,
             is_primed: false,
             held: Vec::new(),
             level,
@@ -230,6 +247,18 @@ impl<R: Reactor + 'static> Shard<R> {
             serve.set_timer(id, Some((Timer::McpBeat, now + limits::KEEP_ALIVE)));
         }
         Ok(handle)
+    }
+
+    /// Nobody hears this call now. Under `block` its notifier keeps its place until the client is
+    /// back, or the grace is over; any other ends, and the client is told what it missed.
+    pub(super) fn mute(&mut self, handle: Handle) {
+        let serve = self.serve.as_mut().expect("it has calls");
+        serve.mcp.notice.drop_of(handle);
+        let Some(call) = serve.mcp.calls.get_mut(handle) else { return };
+        call.outlet = Outlet::Nowhere;
+        if let Some(notifier) = call.notifier {
+            self.tell(Event::Lost(notifier));
+        }
     }
 
     /// Nothing is told of this call any more.
@@ -334,11 +363,13 @@ impl<R: Reactor + 'static> Shard<R> {
         self.finish_answered(handle, bytes);
     }
 
-    /// Writes an answer that has waited.
+    /// Writes an answer that has waited; if nobody hears it now, it is kept.
     pub(super) fn say_answer(&mut self, handle: Handle, bytes: Vec<u8>) {
         let serve = self.serve.as_mut().expect("it has calls");
-        serve.say(handle, |out| out.extend_from_slice(&bytes));
-        self.finish_answered(handle, bytes);
+        match serve.say(handle, |out| out.extend_from_slice(&bytes)) {
+            true => self.finish_answered(handle, bytes),
+            false => self.keep_answer(handle, bytes),
+        }
     }
 
     /// The last word was written.
@@ -354,7 +385,8 @@ impl<R: Reactor + 'static> Shard<R> {
                 // It may get lost on its way.
                 call.outlet = Outlet::Nowhere;
                 call.stage = Stage::Answered(bytes.into());
-                serve.mcp.kept.keep(handle, call, now);
+                let count = call.reached.count;
+                serve.mcp.kept.keep(handle, call, Some(count), now);
             }
         }
     }
@@ -366,7 +398,7 @@ impl<R: Reactor + 'static> Shard<R> {
         if call.is_primed || call.reached.count > 0 {
             call.stage = Stage::Answered(bytes.into());
             let serve = self.serve.as_mut().expect("as above");
-            serve.mcp.kept.keep(handle, call, now);
+            serve.mcp.kept.keep(handle, call, None, now);
         }
     }
 

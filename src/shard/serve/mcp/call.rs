@@ -139,6 +139,8 @@ pub(super) struct McpCall {
     /// Gives it what becomes notifications.
     pub notifier: Option<SubscriberId>,
     pub reached: Reached,
+    /// Its client has taken nothing for so long that it is told nothing more before the answer.
+    pub is_cut_short: bool,
     /// It was told an id to come back with before anything else.
     pub is_primed: bool,
     /// Messages of the log that are less important are not told; `None`: none is.

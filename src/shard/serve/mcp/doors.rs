@@ -12,12 +12,12 @@ use super::answer::{Reply, Source};
 use super::call::Stage;
 use super::keep::{Keep, Role};
 use super::tools::{ToolCall, execute_error};
-use crate::base::{ExecutionId, Handle, Principal};
+use crate::base::{ExecutionId, Handle, Instant, Principal};
 use crate::engine::{Event, From};
 use crate::limits;
 use crate::mcp::door::{self, DoorCall, ReadError};
 use crate::mcp::results::Results;
-use crate::mcp::{CallMeta, Context};
+use crate::mcp::{CallMeta, Context, Rest};
 use crate::reactor::Reactor;
 use crate::shard::places::{Place, What};
 use crate::tool::{Asking, Prepared, Replies, ToolSpec};
@@ -135,23 +135,40 @@ impl<R: Reactor + 'static> Shard<R> {
         Ok(Results::new(context.version, &server).call_refused(problem, CallMeta::default()))
     }
 
-    /// A place for a door of this principal's. Those that were read to their ends, and are still
-    /// here, hold none; when they are too many the first of them has to go.
+    /// A place for a door of this principal's. Those that were read to their ends, or not for a
+    /// long time, are still here, and hold none. When they are too many one of them has to go.
     fn place_for_door(&mut self, owner: Principal) -> Result<Place, String> {
-        let most = limits::MCP_STREAMS_PER_PRINCIPAL_MAX;
-        let place = self.mcp.places.take(What::Doors, owner, most).ok_or_else(|| {
-            format!("{most} streams are open already: close one with stream_close")
-        })?;
+        let place = self.take_door_place(owner)?;
         let serve = self.serve.as_mut().expect("it was asked");
         let is_own = |keep: &Keep| matches!(keep.role, Role::Door) && keep.owner == owner;
-        let own = serve.mcp.keeps.iter().filter(|(_, keep)| is_own(keep));
-        let own: Vec<(Handle, bool)> = own.map(|(handle, k)| (handle, k.is_done())).collect();
-        if own.len() >= most
-            && let Some((handle, _)) = own.iter().find(|(_, is_done)| *is_done)
-        {
-            self.forget_keep(*handle);
+        let own: Vec<_> = serve.mcp.keeps.iter().filter(|(_, keep)| is_own(keep)).collect();
+        let idle = own.iter().filter(|(_, keep)| keep.place.is_none());
+        let oldest = idle.min_by_key(|(_, keep)| (!keep.is_done(), keep.idle_until));
+        let is_full = own.len() >= limits::MCP_STREAMS_PER_PRINCIPAL_MAX;
+        if let Some(handle) = oldest.filter(|_| is_full).map(|(handle, _)| *handle) {
+            self.forget_keep(handle);
         }
         Ok(place)
+    }
+
+    fn take_door_place(&self, owner: Principal) -> Result<Place, String> {
+        let most = limits::MCP_STREAMS_PER_PRINCIPAL_MAX;
+        let place = self.mcp.places.take(What::Doors, owner, most);
+        place.ok_or_else(|| format!("{most} streams are open already: close one with stream_close"))
+    }
+
+    /// A door is read: it is counted again, unless nothing more comes of its tool.
+    fn count_again(&mut self, handle: Handle) -> Result<(), String> {
+        let serve = self.serve.as_mut().expect("it was asked");
+        let keep = serve.mcp.keeps.get(handle).expect("it was just found");
+        let is_counted = keep.place.is_some() || keep.over.is_some();
+        let owner = keep.owner;
+        if !is_counted {
+            let place = self.take_door_place(owner)?;
+            let serve = self.serve.as_mut().expect("as above");
+            serve.mcp.keeps.get_mut(handle).expect("as above").place = Some(place);
+        }
+        Ok(())
     }
 
     /// The door of this name, if it is this principal's.
@@ -179,13 +196,44 @@ impl<R: Reactor + 'static> Shard<R> {
         Ok(keep)
     }
 
+    /// Somebody reads from a door, or may begin to. For so long as a `block` subscriber may hold
+    /// its producer back it is counted; then it is only kept, for who comes back.
     fn set_door_timer(&mut self, handle: Handle) {
-        let until = self.now + limits::MCP_DOOR_IDLE;
+        let idle_until = self.now + limits::MCP_DOOR_IDLE;
+        let counted_until = idle_until.min(self.now + self.block_deadline);
         let serve = self.serve.as_mut().expect("it was asked");
+        let Some(keep) = serve.mcp.keeps.get_mut(handle) else { return };
+        keep.idle_until = idle_until;
+        self.arm_door(handle, counted_until);
+    }
+
+    fn arm_door(&mut self, handle: Handle, until: Instant) {
+        let serve = self.serve.as_mut().expect("it keeps");
         let Some(keep) = serve.mcp.keeps.get_mut(handle) else { return };
         let armed = keep.timer.take();
         let timer = serve.mcp.set_timer(armed, Some((Due::Keep(handle), until)));
         serve.mcp.keeps.get_mut(handle).expect("it was just there").timer = timer;
+    }
+
+    /// A door was not read for a while: others may have its place. In the end it is closed, and its
+    /// tool stopped, unless that goes on without it.
+    pub(super) fn door_is_due(&mut self, handle: Handle) {
+        let now = self.now;
+        let serve = self.serve.as_mut().expect("it keeps");
+        let Some(keep) = serve.mcp.keeps.get_mut(handle) else { return };
+        if keep.has_readers() {
+            return self.set_door_timer(handle); // Somebody does read.
+        }
+        keep.place = None;
+        let (idle_until, is_let_go) = (keep.idle_until, keep.is_let_go());
+        if now < idle_until {
+            return self.arm_door(handle, idle_until);
+        }
+        let execution = keep.execution.filter(|_| !is_let_go);
+        self.close_door(handle);
+        if let Some(execution) = execution {
+            let _ = self.cancel(execution); // It may be over.
+        }
     }
 
     fn read_stream(
@@ -195,6 +243,9 @@ impl<R: Reactor + 'static> Shard<R> {
         keep: Handle,
         offset: Option<u64>,
     ) -> Option<Reply> {
+        if let Err(problem) = self.count_again(keep) {
+            return Some(self.refusal(&context, &problem));
+        }
         self.set_door_timer(keep);
         if let Some(reply) = self.read_door(&context, keep, offset, false) {
             return Some(reply);
@@ -233,11 +284,12 @@ impl<R: Reactor + 'static> Shard<R> {
             return Some(Ok(results.call_refused(&text, meta)));
         }
         let problem = keep.over.as_ref().and_then(super::keep::Over::problem);
+        let is_let_go = keep.is_let_go();
         let window = keep.window().expect("a door has a window");
         let value = match window.read(offset) {
             Ok(reading) => {
                 let mut value = reading.to_json(&id);
-                if let Some(problem) = problem.filter(|_| reading.is_done) {
+                if let Some(problem) = problem.filter(|_| reading.is_done || is_let_go) {
                     value["error"] = problem.into();
                 }
                 value
@@ -306,10 +358,10 @@ impl<R: Reactor + 'static> Shard<R> {
         let serve = self.serve.as_mut().expect("it was asked");
         let Some(keep) = serve.mcp.keeps.get_mut(handle) else { return 0 };
         let total = keep.window().map_or(0, |window| window.total_written());
-        let execution = keep.execution.filter(|_| keep.over.is_none());
+        let execution = keep.execution;
         self.close_door(handle);
         if let Some(execution) = execution {
-            let _ = self.cancel(execution);
+            let _ = self.cancel(execution); // It may be over.
         }
         total
     }
@@ -366,7 +418,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let (token, events) = self.names_of(id);
         let name = id.to_string();
         let meta = meta_of(&name, token.as_deref(), events.as_deref());
-        results.call_as_stream(beginning, &name, spec, meta)
+        results.call_in_part(beginning, Rest::Stream(&name), spec, meta)
     }
 
     /// Under what an execution's progress is told, and where its native stream is.

@@ -1,16 +1,17 @@
 //! What is kept of an execution's output: for the answer to a call, for a task, for a door.
 //!
 //! An answer holds so much, and content blocks among it. What is more than that makes a door of it:
-//! a window of what was not read yet, and its producer waits until somebody reads. Where that is
-//! not wanted, the answer says how the output begins; the rest was told in notifications, and is
-//! let go of here.
+//! a window of what was not read yet, and its producer waits until somebody reads, as long as for
+//! any stalled `block` subscriber: then it goes on, and the door says so. Where a door is not
+//! wanted, the answer says how the output begins; the rest was told in notifications, and is let go
+//! of here.
 
 use std::sync::Arc;
 
 use super::tasks::Task;
-use crate::base::{ExecutionId, Handle, Principal, SubscriberId};
+use crate::base::{ExecutionId, Handle, Instant, Principal, SubscriberId};
 use crate::engine::wheel::TimerId;
-use crate::engine::{EndState, Gap, Kind, Outcome};
+use crate::engine::{DetachReason, EndState, Gap, Kind, Outcome};
 use crate::limits;
 use crate::mcp::Collected;
 use crate::mcp::door::Window;
@@ -71,8 +72,10 @@ pub(super) struct Keep {
     pub is_full: bool,
     pub over: Option<Over>,
     pub role: Role,
-    /// Counted as its principal's.
+    /// Counted as its principal's. A door that nobody reads has none.
     pub place: Option<Place>,
+    /// A door that nobody reads until then is closed.
+    pub idle_until: Instant,
     /// Calls that wait for something new.
     pub readers: Vec<Handle>,
     /// Payload that was gone before it began.
@@ -103,6 +106,7 @@ impl Keep {
             over: None,
             role,
             place: None,
+            idle_until: Instant::ZERO,
             readers: Vec::new(),
             missed_bytes: 0,
             timer: None,
@@ -170,6 +174,9 @@ impl Keep {
     pub fn end(&mut self, ended: &Ended<'_>) {
         self.subscriber = None;
         self.finish(Over { state: ended.end.state, error: ended.error.map(Box::from) });
+        if self.is_let_go() {
+            self.place = None;
+        }
     }
 
     /// It was never given anything.
@@ -210,6 +217,12 @@ impl Keep {
         matches!(self.content, Content::Window(_))
     }
 
+    /// True for a door that its tool no longer waits for.
+    pub fn is_let_go(&self) -> bool {
+        let state = self.over.as_ref().map(|over| over.state);
+        matches!(self.role, Role::Door) && matches!(state, Some(EndState::Detached { .. }))
+    }
+
     /// Was all of it read?
     pub fn is_done(&self) -> bool {
         matches!(&self.content, Content::Window(window) if window.is_done())
@@ -224,6 +237,11 @@ impl Over {
             EndState::Ended(Outcome::Completed) => None,
             EndState::Ended(outcome) => {
                 Some(said.map_or_else(|| format!("the execution has {outcome}"), str::to_owned))
+            }
+            EndState::Detached { reason: DetachReason::Stall, .. } => {
+                let text = "the stream was not read for too long (stall): its tool went on without \
+                            it, and the rest is lost";
+                Some(text.to_owned())
             }
             EndState::Detached { reason, .. } => {
                 Some(format!("the rest is lost: detached ({})", reason.name()))

@@ -16,7 +16,7 @@ use super::call::{Asker, Outlet, Stage};
 use super::{Due, Ear, News, Part};
 use crate::base::{Handle, SubscriberId};
 use crate::endpoint::StreamBody;
-use crate::engine::{Gap, Kind, Progress};
+use crate::engine::{EndState, Gap, Kind, Progress};
 use crate::limits;
 use crate::mcp::{Level, Version, notify};
 use crate::reactor::ConnectionId;
@@ -175,19 +175,23 @@ impl Serve {
                 Delivery::Chunk(_) => {}
                 Delivery::Gap(gap) => self.tell_gap(handle, gap),
                 Delivery::Progress(reported) => self.tell_progress(handle, reported),
-                Delivery::End(_) => {
-                    self.unfeed(handle, subscriber);
+                Delivery::End(ended) => {
+                    self.unfeed(handle, subscriber, ended.end.state);
                     self.mcp.note(News::Call(handle));
                 }
             },
         }
     }
 
-    /// Nothing more is told of a call.
-    pub(super) fn unfeed(&mut self, handle: Handle, subscriber: SubscriberId) {
+    /// This subscriber tells nothing more of a call.
+    fn unfeed(&mut self, handle: Handle, subscriber: SubscriberId, state: EndState) {
         let Some(call) = self.mcp.calls.get_mut(handle) else { return };
+        if call.notifier != Some(subscriber) {
+            return; // The client is back, and another one tells it.
+        }
         call.notifier = None;
         let Some(id) = call.outlet.connection() else { return };
+        call.is_cut_short = matches!(state, EndState::Detached { .. });
         if let Some(connection) = self.connection(id)
             && let Some(link) = &mut connection.mcp
         {

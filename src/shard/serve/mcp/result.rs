@@ -15,10 +15,10 @@ use super::notice::EventId;
 use super::sessions::SessionName;
 use super::{Link, News, Part};
 use crate::base::{Handle, Principal};
-use crate::engine::{From, Kind, Kinds, Totals};
+use crate::engine::{Event, From, Kind, Kinds, Totals};
 use crate::limits;
 use crate::mcp::results::Results;
-use crate::mcp::{Context, End, Fault};
+use crate::mcp::{Context, End, Fault, Rest};
 use crate::reactor::{ConnectionId, Reactor};
 use crate::wire::sse;
 
@@ -29,6 +29,11 @@ impl<R: Reactor + 'static> Shard<R> {
         let results = Results::new(context.version, &server);
         let serve = self.serve.as_ref().expect("it keeps");
         let keep = serve.mcp.keeps.get(keep).ok_or_else(|| Fault::internal("it is gone"))?;
+        let is_cut_short = match &keep.role {
+            Role::Answer(call) => serve.mcp.calls.get(*call).is_some_and(|call| call.is_cut_short),
+            Role::Door | Role::Task(_) => false,
+        };
+        let is_told = context.progress_token.is_some() || context.partial_token.is_some();
         let id = keep.execution.ok_or_else(|| Fault::internal("it was not run"))?;
         let over = keep.over.as_ref().ok_or_else(|| Fault::internal("it is not over"))?;
         if keep.has_panicked {
@@ -49,9 +54,17 @@ impl<R: Reactor + 'static> Shard<R> {
                 results.call(collected, end, &spec, meta, &fits)
             }
             Content::Beginning(collected) => {
-                results.call_as_stream(collected.output(), &name, &spec, meta)
+                let rest = match keep.is_streamed {
+                    false => Rest::Held(&name),
+                    true if !is_told => Rest::Lost,
+                    true if is_cut_short => Rest::CutShort,
+                    true => Rest::Told,
+                };
+                results.call_in_part(collected.output(), rest, &spec, meta)
             }
-            Content::Window(_) => results.call_as_stream(&keep.beginning, &name, &spec, meta),
+            Content::Window(_) => {
+                results.call_in_part(&keep.beginning, Rest::Stream(&name), &spec, meta)
+            }
         })
     }
 
@@ -60,9 +73,8 @@ impl<R: Reactor + 'static> Shard<R> {
         let serve = self.serve.as_mut().expect("it has calls");
         let Some(call) = serve.mcp.calls.get_mut(handle) else { return };
         let Outlet::Stream(id) = call.outlet else { return };
-        call.outlet = Outlet::Nowhere;
         serve.write_mcp_retry(id);
-        self.silence(handle);
+        self.mute(handle);
         self.serve.as_mut().expect("as above").release_link(id);
     }
 
@@ -77,6 +89,9 @@ impl<R: Reactor + 'static> Shard<R> {
         let event = EventId::parse(behind)?;
         let asker = Asker::Session(name);
         let serve = self.serve.as_mut().expect("it was asked");
+        if serve.mcp.kept.was_answered(event.handle, name, event.count) {
+            return self.end_at_once(id, name, event.handle);
+        }
         let is_its = |call: &super::call::McpCall| call.asker == asker && call.owner == owner;
         let is_it = |handle: Handle, call: &super::call::McpCall| {
             is_its(call) && call.name.unwrap_or(handle) == event.handle
@@ -115,16 +130,25 @@ impl<R: Reactor + 'static> Shard<R> {
         Some(false)
     }
 
+    /// The client has had the answer: nothing follows it.
+    fn end_at_once(&mut self, id: ConnectionId, name: SessionName, call: Handle) -> Option<bool> {
+        let now = self.now;
+        let serve = self.serve.as_mut().expect("it was asked");
+        serve.mcp.sessions.touch(name, now);
+        let connection = serve.connection(id)?;
+        connection.mcp = Some(Box::new(Link::new(Part::Call(call))));
+        serve.begin_stream(id);
+        serve.release_link(id);
+        Some(false)
+    }
+
     /// Its connection is not heard any more, although nobody has said so yet.
     fn take_from(&mut self, handle: Handle) {
         let serve = self.serve.as_mut().expect("it was asked");
         let Some(call) = serve.mcp.calls.get_mut(handle) else { return };
         let before = call.outlet;
-        self.silence(handle);
+        self.mute(handle);
         let serve = self.serve.as_mut().expect("as above");
-        if let Some(call) = serve.mcp.calls.get_mut(handle) {
-            call.outlet = Outlet::Nowhere;
-        }
         if let Outlet::Stream(id) | Outlet::Open(id) = before {
             if let Some(connection) = serve.connection(id) {
                 connection.mcp = None;
@@ -134,8 +158,19 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// What came behind an event is told again, from the log of its execution.
+    /// Tells what came behind an event again, from the log of its execution. The notifier of the
+    /// lost connection holds the log until the new one does.
     fn notify_from(&mut self, handle: Handle, event: EventId) {
+        let serve = self.serve.as_mut().expect("it was asked");
+        let Some(call) = serve.mcp.calls.get_mut(handle) else { return };
+        let lost = call.notifier.take();
+        self.attach_behind(handle, event);
+        if let Some(lost) = lost {
+            self.ask_at_once(Event::Unsubscribe(lost)); // Its place may be taken over already.
+        }
+    }
+
+    fn attach_behind(&mut self, handle: Handle, event: EventId) {
         let serve = self.serve.as_mut().expect("it was asked");
         let Some(call) = serve.mcp.calls.get(handle) else { return };
         let execution = match call.stage {
@@ -151,11 +186,9 @@ impl<R: Reactor + 'static> Shard<R> {
             (false, None) => return,
         };
         let Some(execution) = execution else { return };
-        let seen = Some(Totals { chunks: event.seq, bytes: event.bytes });
-        let from = match kinds.is_all() {
-            true => From::Seq { seq: event.seq + 1, seen },
-            false => From::Live,
-        };
+        // Of some kinds alone the event does not say how much there was.
+        let seen = kinds.is_all().then_some(Totals { chunks: event.seq, bytes: event.bytes });
+        let from = From::Seq { seq: event.seq + 1, seen };
         self.pump();
         self.attach_notifier(handle, execution, from, kinds);
     }

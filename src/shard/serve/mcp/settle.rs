@@ -69,9 +69,7 @@ impl<R: Reactor + 'static> Shard<R> {
             // With a timer it settles: it is said when that is over.
             Stage::Answered(bytes) if call.notifier.is_none() && call.timer.is_none() => {
                 let bytes = bytes.to_vec();
-                serve.close_notice();
-                serve.say(handle, |out| out.extend_from_slice(&bytes));
-                self.finish_answered(handle, bytes);
+                self.say_answer(handle, bytes);
             }
             _ => {}
         }
@@ -97,13 +95,15 @@ impl<R: Reactor + 'static> Shard<R> {
             Part::Call(handle) => {
                 let Some(serve) = &mut self.serve else { return };
                 let Some(call) = serve.mcp.calls.get_mut(handle) else { return };
-                call.outlet = Outlet::Nowhere;
                 match call.asker {
                     Asker::Session(_) if call.context.version.era() == Era::Handshake => {
-                        self.silence(handle);
+                        self.mute(handle);
                         self.settle_detached(handle);
                     }
-                    Asker::Session(_) | Asker::Alone(_) => self.cancel_mcp(handle),
+                    Asker::Session(_) | Asker::Alone(_) => {
+                        call.outlet = Outlet::Nowhere;
+                        self.cancel_mcp(handle);
+                    }
                 }
             }
         }
@@ -114,11 +114,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let serve = self.serve.as_mut().expect("it has calls");
         let Some(call) = serve.mcp.calls.get(handle) else { return };
         match &call.stage {
-            Stage::Runs(_) => serve.mcp.note(News::Call(handle)),
-            Stage::Answered(bytes) => {
-                let bytes = bytes.to_vec();
-                self.finish_answered(handle, bytes);
-            }
+            Stage::Runs(_) | Stage::Answered(_) => serve.mcp.note(News::Call(handle)),
             Stage::Asks(_) => {} // The client comes back, or the time is up.
             Stage::Awaits(_) | Stage::Reads(..) | Stage::Listens(_) | Stage::Begins => {
                 self.close_call(handle);
@@ -176,12 +172,14 @@ impl<R: Reactor + 'static> Shard<R> {
         keep.timer = None;
         let execution = keep.execution;
         match &keep.role {
-            Role::Door => self.close_door(handle),
-            Role::Task(_) => self.forget_task(handle),
-            Role::Answer(_) => return,
-        }
-        if let Some(execution) = execution {
-            let _ = self.cancel(execution);
+            Role::Door => self.door_is_due(handle),
+            Role::Task(_) => {
+                self.forget_task(handle);
+                if let Some(execution) = execution {
+                    let _ = self.cancel(execution);
+                }
+            }
+            Role::Answer(_) => {}
         }
     }
 }

@@ -213,7 +213,6 @@ impl<R: Reactor + 'static> Shard<R> {
         let deadline = limits::ATTACH_DEADLINE;
         let options = ExecuteOptions {
             start: Start::AfterSubscribers { count: subscriber_count, deadline },
-            block_deadline: Some(limits::MCP_DOOR_IDLE),
             retention,
             owner,
             ..ExecuteOptions::default()
@@ -250,11 +249,18 @@ impl<R: Reactor + 'static> Shard<R> {
     ) {
         let wishes = Wishes { kinds, ..Wishes::default() };
         let spec = self.spec_of(execution, &wishes, from);
-        let attached = self.attach_ear(execution, spec, Ear::Call(handle));
+        let attached = match self.attach_ear(execution, spec, Ear::Call(handle)) {
+            Err(SubscribeError::NoLongerHeld { tail_seq }) => {
+                let from = From::Seq { seq: tail_seq, seen: None };
+                self.attach_ear(execution, SubscribeSpec { from, ..spec }, Ear::Call(handle))
+            }
+            attached => attached,
+        };
         let Ok(notifier) = attached else { return }; // Its answer is complete without.
         let serve = self.serve.as_mut().expect("it has calls");
         let Some(call) = serve.mcp.calls.get_mut(handle) else { return };
         call.notifier = Some(notifier);
+        call.is_cut_short = false;
         let Some(id) = call.outlet.connection() else { return };
         let Some(connection) = serve.connection(id) else { return };
         let takes = connection.takes;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::client::{Heard, MOMENT, Mcp, alone, slow};
 use crate::base::Random;
@@ -125,7 +125,42 @@ fn who_takes_nothing_for_a_while_is_told_what_it_missed_and_answered() {
     assert_eq!(next, 3_001);
     assert!(missed > 0, "it could not take all of it");
     let result = &heard.answer()["result"];
-    assert!(result["_meta"]["dev.streamdoor/stream"]["stream_id"].is_string(), "{result}");
+    assert_eq!(result["_meta"]["dev.streamdoor/stream"], Value::Null, "it has no beginning");
+    let text = result["content"][1]["text"].as_str().unwrap();
+    assert!(text.contains("were all of it, except for what their gaps name"), "{text}");
+}
+
+#[test]
+fn a_call_without_a_stream_and_without_notifications_says_that_the_rest_is_lost() {
+    let mut mcp = Mcp::begun();
+    let many = json!({"chunks": 3_000, "delay_ms": 0, "chunk_size": 200});
+    let client = mcp.call(many, json!({"dev.streamdoor/stream": false}));
+    mcp.house.pass(Duration::from_secs(1));
+    assert_eq!(mcp.states(), ["completed"], "nobody was held back");
+    let heard = Heard::read(&mcp.house.hear(client));
+    let result = &heard.answer()["result"];
+    assert_eq!(result["isError"], true);
+    assert_eq!(result["_meta"]["dev.streamdoor/stream"], Value::Null);
+    let text = result["content"][1]["text"].as_str().unwrap();
+    assert!(text.contains("the rest was not kept"), "{text}");
+}
+
+#[test]
+fn a_wish_for_a_stream_that_is_neither_yes_nor_no_is_refused() {
+    let mut mcp = Mcp::begun();
+    for wrong in [json!("false"), json!(0), json!([]), json!({})] {
+        for (meta, arguments, name) in [
+            (json!({"dev.streamdoor/stream": wrong}), slow(1, 0), "dev.streamdoor/stream"),
+            (json!({}), json!({"chunks": 1, "_stream": wrong}), "_stream"),
+        ] {
+            let client = mcp.call(arguments, meta);
+            let heard = Heard::read(&mcp.house.hear(client));
+            let error = &heard.answer()["error"];
+            assert_eq!(error["code"], -32602, "{error}");
+            assert!(error["message"].as_str().unwrap().contains(name), "{error}");
+        }
+    }
+    assert!(mcp.states().is_empty(), "nothing was run");
 }
 
 #[test]

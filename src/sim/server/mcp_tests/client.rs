@@ -102,6 +102,13 @@ impl Heard {
         chunks.map(|chunk| chunk["seq"].as_u64().unwrap()).collect()
     }
 
+    /// The gaps that it was told of.
+    pub fn gaps(&self) -> Vec<Value> {
+        let notes = self.progress();
+        let gaps = notes.iter().map(|note| &note["params"]["_meta"]["dev.streamdoor/gap"]);
+        gaps.filter(|gap| !gap.is_null()).cloned().collect()
+    }
+
     pub fn assert_rises(&self) {
         let numbers: Vec<f64> = (self.progress().iter())
             .map(|note| note["params"]["progress"].as_f64().unwrap())

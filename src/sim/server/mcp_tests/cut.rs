@@ -5,9 +5,15 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::client::{Heard, MOMENT, Mcp, alone, slow};
-use crate::engine::Kind;
+use crate::base::Random;
+use crate::engine::{Kind, Policy};
+use crate::limits;
+use crate::shard::ShardConfig;
+use crate::sim::network::SimClient;
+use crate::sim::server::house::House;
 use crate::sim::server::script::Script;
-use crate::tool::{Context, Step, Tool, ToolSpec, Work};
+use crate::sim::world::EAGAIN;
+use crate::tool::{Context, Need, Step, SubscribeDefaults, Tool, ToolSpec, Work};
 
 #[test]
 fn a_session_that_is_cut_off_goes_on_where_it_was() {
@@ -88,6 +94,169 @@ fn an_answer_that_got_lost_is_there_for_who_comes_back() {
     let stranger = mcp.resume(first.last_id());
     mcp.house.pass(MOMENT);
     assert_eq!(Heard::read(&mcp.house.hear(stranger)).status, "400");
+}
+
+#[test]
+fn behind_the_answer_nothing_more_is_told() {
+    let mut mcp = Mcp::begun();
+    let client = mcp.call(slow(3, 100), json!({"progressToken": 7}));
+    mcp.house.pass(Duration::from_secs(1));
+    let heard = Heard::read(&mcp.house.hear(client));
+    heard.answer();
+    let before = heard.messages[heard.messages.len() - 2].0.clone();
+    let mut last = heard.last_id().to_owned();
+    for _ in 0..3 {
+        for _ in 0..2 {
+            let back = mcp.resume(&last);
+            let text = mcp.house.hear(back);
+            let nothing = Heard::read(&text);
+            assert_eq!(nothing.status, "200", "{text}");
+            assert!(nothing.is_over && nothing.messages.is_empty(), "{text}");
+            // The connection is free again.
+            mcp.house.say(back, "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n");
+            assert!(mcp.house.hear(back).starts_with("HTTP/1.1 200 "));
+        }
+        // The answer that comes after it was lost has a number of its own.
+        let back = mcp.resume(&before);
+        let again = Heard::read(&mcp.house.hear(back));
+        again.answer();
+        assert_ne!(again.last_id(), last);
+        last = again.last_id().to_owned();
+    }
+}
+
+#[test]
+fn an_answer_is_kept_for_who_is_cut_off_again_before_it() {
+    let mut mcp = Mcp::begun();
+    let client = call_flood(&mut mcp, 256 << 10, 1_000, 300);
+    let first = hear_some(&mut mcp, client, 2_000);
+    mcp.house.world.client_reset(client);
+    mcp.house.pass(limits::RECONNECT_GRACE + Duration::from_secs(1));
+    assert_eq!(mcp.states(), ["completed"], "nobody has come back for it in time");
+    let mut last = first.last_id().to_owned();
+    for _ in 0..3 {
+        let back = mcp.resume(&last);
+        let heard = hear_some(&mut mcp, back, 60_000);
+        assert!(heard.status == "200" && heard.answers().is_empty(), "{heard:?}");
+        last = heard.last_id().to_owned();
+        mcp.house.world.client_reset(back);
+        mcp.house.pass(Duration::from_secs(1));
+    }
+    let back = mcp.resume(&last);
+    let heard = hear_some(&mut mcp, back, usize::MAX);
+    assert!(heard.is_over, "{heard:?}");
+    heard.answer();
+}
+
+/// The client reads a part of what was sent. Everything else is lost with the connection.
+#[test]
+fn under_block_no_chunk_is_missed_however_often_the_connection_is_cut() {
+    // More is kept for who comes back than is under way at any time, and less than all there is.
+    for (ring_bytes, chunk_bytes, chunk_count) in [
+        (256 << 10, 100, 4_000),
+        (256 << 10, 1_000, 600),
+        (256 << 10, 7_777, 80),
+        (1 << 20, 40_000, 40),
+    ] {
+        for seed in 0..2 {
+            let mut random = Random::new(seed);
+            let mut mcp = Mcp::of(House::with_rings(1, 2 << 20, ShardConfig::default()));
+            mcp.begin();
+            let mut client = call_flood(&mut mcp, ring_bytes, chunk_bytes, chunk_count);
+            let (mut chunks, mut last, mut cuts) = (Vec::new(), String::new(), 0);
+            let answer = loop {
+                let most = 2_000 + random.below(60_000) as usize + 2 * chunk_bytes;
+                let heard = hear_some(&mut mcp, client, if cuts < 30 { most } else { usize::MAX });
+                let gaps = heard.gaps();
+                assert!(gaps.is_empty(), "{chunk_bytes} bytes, seed {seed}, cut {cuts}: {gaps:?}");
+                chunks.extend(heard.chunks());
+                if heard.is_over {
+                    break heard.answer().clone();
+                }
+                if !heard.messages.is_empty() {
+                    assert_eq!(heard.status, "200");
+                    last = heard.last_id().to_owned();
+                }
+                match random.chance(1, 3) {
+                    true => {} // Its server is not told: the client just comes back.
+                    false => mcp.house.world.client_reset(client),
+                }
+                let away_ms = match random.chance(1, 8) {
+                    true => limits::RECONNECT_GRACE.as_millis() as u64 - 100,
+                    false => random.below(50),
+                };
+                mcp.house.pass(Duration::from_millis(away_ms));
+                client = mcp.resume(&last);
+                cuts += 1;
+            };
+            assert!(cuts >= 10, "{cuts}");
+            assert_eq!(chunks, (1..=chunk_count).collect::<Vec<u64>>());
+            let text = answer["result"]["content"][1]["text"].as_str().unwrap();
+            assert!(text.contains("were all of it"), "{text}");
+        }
+    }
+}
+
+/// A tool whose subscribers are to miss nothing, and that publishes as fast as they let it.
+fn call_flood(mcp: &mut Mcp, ring_bytes: u32, chunk_bytes: usize, chunk_count: u64) -> SimClient {
+    let subscribers = SubscribeDefaults { policy: Policy::Block, ..SubscribeDefaults::default() };
+    let need = Need { ring_bytes, chunk_bytes: chunk_bytes as u32, ..Need::default() };
+    let spec = ToolSpec { subscribers, need, ..ToolSpec::new("flood", "Publishes a lot.") };
+    let prepare = move |_: &Value, need| {
+        let flood = Flood { chunk_bytes, left: chunk_count };
+        Ok((Work::Steps(Box::new(flood) as _), need))
+    };
+    mcp.house.shards[0].tools_mut().insert(spec, prepare).unwrap();
+    let meta = json!({"progressToken": 1, "dev.streamdoor/stream": false});
+    let params = json!({"name": "flood", "arguments": {}, "_meta": meta});
+    let message = mcp.request("tools/call", params);
+    mcp.post(&message)
+}
+
+struct Flood {
+    chunk_bytes: usize,
+    left: u64,
+}
+
+impl Tool for Flood {
+    fn step(&mut self, context: &mut Context<'_>) -> Step {
+        while self.left > 0 {
+            if context.emit(&vec![b'x'; self.chunk_bytes]).is_err() {
+                return Step::Blocked;
+            }
+            self.left -= 1;
+        }
+        Step::Done
+    }
+}
+
+/// The events that are whole in the next so many bytes, or in all that come in a second.
+fn hear_some(mcp: &mut Mcp, client: SimClient, bytes_max: usize) -> Heard {
+    let mut text = Vec::new();
+    let mut idle = 0;
+    while text.len() < bytes_max && idle < 1_000 {
+        let mut buffer = [0; 4_096];
+        let most = (bytes_max - text.len()).min(buffer.len());
+        match mcp.house.world.client_receive(client, &mut buffer[..most]) {
+            Ok(0) => break,
+            Ok(count) => {
+                text.extend_from_slice(&buffer[..count]);
+                idle = 0;
+            }
+            Err(EAGAIN) => {
+                mcp.house.pass(MOMENT);
+                idle += 1;
+            }
+            Err(error) => panic!("{error}"),
+        }
+        if text.ends_with(b"\r\n0\r\n\r\n") {
+            break;
+        }
+    }
+    let text = String::from_utf8(text).unwrap();
+    let is_over = text.ends_with("\r\n0\r\n\r\n");
+    let until = if is_over { text.len() } else { text.rfind("\n\n").map_or(0, |at| at + 2) };
+    Heard::read(&text[..until])
 }
 
 /// Chunks that share a notification are told late, lines of a log at once.

@@ -4,8 +4,34 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::client::{Heard, MOMENT, Mcp, slow};
+use super::client::{Heard, MOMENT, Mcp, alone, slow};
 use crate::limits;
+use crate::shard::ShardConfig;
+use crate::sim::server::house::House;
+
+/// With room for more executions than a principal has doors, and a session.
+fn roomy() -> Mcp {
+    let mut mcp = Mcp::of(House::with_executions(16, 1, 2 << 20, ShardConfig::default()));
+    mcp.begin();
+    mcp
+}
+
+/// Opens as many doors as one principal can have, by calls that stand for themselves.
+fn open_all(mcp: &mut Mcp, arguments: &Value) -> Vec<String> {
+    let mut meta = alone();
+    meta["dev.streamdoor/stream"] = true.into();
+    let mut open = || {
+        let client = mcp.call(arguments.clone(), meta.clone());
+        let heard = Heard::read(&mcp.house.hear(client));
+        let meta = &heard.answer()["result"]["_meta"];
+        meta["dev.streamdoor/stream"]["stream_id"].as_str().unwrap().to_owned()
+    };
+    (0..limits::MCP_STREAMS_PER_PRINCIPAL_MAX).map(|_| open()).collect()
+}
+
+fn read(mcp: &mut Mcp, id: &str) -> Value {
+    mcp.tool("stream_read", json!({"stream_id": id}))["structuredContent"].clone()
+}
 
 #[test]
 fn a_result_that_is_too_long_is_read_through_a_door() {
@@ -16,7 +42,7 @@ fn a_result_that_is_too_long_is_read_through_a_door() {
     let heard = Heard::read(&mcp.house.hear(client));
     let meta = heard.answer()["result"]["_meta"].clone();
     let id = meta["dev.streamdoor/stream"]["stream_id"].as_str().unwrap().to_owned();
-    mcp.house.pass(Duration::from_secs(60));
+    mcp.house.pass(limits::BLOCK_DEADLINE / 2);
     assert_eq!(mcp.states(), ["running"], "it waits to be read");
     let mut text = String::new();
     loop {
@@ -67,6 +93,74 @@ fn a_door_waits_for_its_tool_and_its_tool_for_who_reads() {
     let read = mcp.tool("stream_read", json!({"stream_id": id}));
     assert_eq!(read["isError"], true);
     assert!(mcp.states().is_empty(), "nobody reads, and all is forgotten");
+}
+
+#[test]
+fn a_tool_waits_for_a_door_that_nobody_reads_as_long_as_for_a_stalled_subscriber() {
+    let mut mcp = roomy();
+    let many = json!({"chunks": 3_000, "delay_ms": 0, "chunk_size": 100});
+    let ids = open_all(&mut mcp, &many);
+    let open = json!({"tool": "slow_data_processor", "arguments": slow(1, 0)});
+    mcp.house.pass(limits::BLOCK_DEADLINE - Duration::from_secs(1));
+    assert!(mcp.states().iter().all(|state| state == "running"), "they wait to be read");
+    assert_eq!(mcp.tool("stream_open", open.clone())["isError"], true, "no place is left");
+    mcp.house.pass(Duration::from_secs(2));
+    assert!(mcp.states().iter().all(|state| state == "completed"), "they went on");
+    assert_eq!(mcp.tool("stream_open", open)["isError"], Value::Null, "the places are back");
+    // Who comes back is told why, with the first answer; what was kept is still there.
+    let last = ids.last().unwrap();
+    let mut text_bytes = 0;
+    loop {
+        let read = read(&mut mcp, last);
+        assert!(read["error"].as_str().unwrap().contains("(stall)"), "{read}");
+        assert_eq!(read["offset"], text_bytes);
+        text_bytes += read["bytes_read"].as_u64().unwrap();
+        if read["done"] == true {
+            break;
+        }
+    }
+    assert!((limits::MCP_RESULT_BYTES_MAX as u64..300_000).contains(&text_bytes), "{text_bytes}");
+    assert_eq!(mcp.tool("stream_close", json!({"stream_id": last}))["isError"], Value::Null);
+}
+
+#[test]
+fn a_door_that_is_read_slowly_is_read_whole() {
+    let mut mcp = roomy();
+    let many = json!({"chunks": 3_000, "delay_ms": 0, "chunk_size": 100});
+    let ids = open_all(&mut mcp, &many);
+    let mut text_bytes = 0;
+    loop {
+        mcp.house.pass(limits::BLOCK_DEADLINE - Duration::from_secs(5));
+        let read = read(&mut mcp, &ids[0]);
+        assert_eq!(read["error"], Value::Null, "{read}");
+        text_bytes += read["bytes_read"].as_u64().unwrap();
+        if read["done"] == true {
+            break;
+        }
+    }
+    assert_eq!(text_bytes, 300_000);
+}
+
+#[test]
+fn a_door_that_nobody_reads_is_kept_and_takes_no_place() {
+    let mut mcp = roomy();
+    let ids = open_all(&mut mcp, &slow(2, 100));
+    let open = json!({"tool": "slow_data_processor", "arguments": slow(10, 10_000)});
+    mcp.house.pass(limits::BLOCK_DEADLINE + Duration::from_secs(1));
+    let opened = mcp.tool("stream_open", open.clone());
+    assert_eq!(opened["isError"], Value::Null, "{opened}");
+    // One of them has made room. The others are whole.
+    let short = read(&mut mcp, &ids[7]);
+    assert_eq!((&short["bytes_read"], &short["done"]), (&json!(40), &json!(true)));
+    // A tool that still runs is counted again by who reads from it, if there is a place.
+    let running = opened["structuredContent"]["stream_id"].as_str().unwrap().to_owned();
+    mcp.house.pass(limits::BLOCK_DEADLINE + Duration::from_secs(1));
+    let others = open_all(&mut mcp, &slow(2, 300_000));
+    let refused = mcp.tool("stream_read", json!({"stream_id": running}));
+    assert_eq!(refused["isError"], true, "{refused}");
+    mcp.tool("stream_close", json!({"stream_id": others[0]}));
+    let read = read(&mut mcp, &running);
+    assert_eq!(read["bytes_read"], 80, "{read}");
 }
 
 #[test]
