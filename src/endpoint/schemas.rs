@@ -311,7 +311,7 @@ fn execution() -> Value {
             ("head_seq", count()),
             ("tail_seq", count()),
             ("held_back", flag()),
-            ("held_back_by", array(&Shape::Subscriber.schema())),
+            ("held_back_by", array(&holder())),
             ("age_ms", count()),
             ("subscribers", array(&reference("Subscriber"))),
             ("links", links()),
@@ -324,6 +324,11 @@ fn execution() -> Value {
             ("exit", reference("Exit")),
         ],
     )
+}
+
+/// A subscriber, or the hold until somebody reads.
+fn holder() -> Value {
+    json!({"anyOf": [Shape::Subscriber.schema(), {"const": super::documents::HELD_BY_HOLD}]})
 }
 
 fn subscriber() -> Value {

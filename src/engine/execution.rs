@@ -6,6 +6,8 @@
 //!   come back; it moves back only when a reader comes.
 //! - E3: an outcome is decided once.
 //! - E4: a timer is armed only in the states that it belongs to.
+//! - E5: a producer that waits has somebody to wait for: a gating reader that has not read (or
+//!   acknowledged) everything, or the ring's hold for its first reader.
 
 use crate::base::planted::{Planted, planted};
 use crate::base::{ExecutionId, Instant, ProgressToken};
@@ -66,6 +68,8 @@ pub(super) struct Execution {
     pub reserve: Reserve,
     /// Since when the producer waits for the gate to move, if it does.
     pub gated_at: Option<Instant>,
+    /// It waited behind this chunk although nobody was in its way, and was told its gate again.
+    pub told_again_at: Option<u64>,
     /// When the producer was last heard of. Time for which it was held back is not counted: what
     /// was heard before that moves along.
     pub heard_at: Instant,
@@ -124,6 +128,7 @@ impl Execution {
             gate: Gate::OPEN,
             reserve: Reserve::default(),
             gated_at: None,
+            told_again_at: None,
             heard_at: now,
             heard: false,
             trip_seq: u64::MAX,
@@ -244,6 +249,21 @@ impl Execution {
         gate
     }
 
+    /// Can the gate be in the producer's way? If every gating reader has everything, there is room
+    /// for one more chunk, however long.
+    pub fn is_held_back(&self) -> bool {
+        let head_seq = self.log.head_seq();
+        let has_unacknowledged = || {
+            let locals = self.locals.positions().filter(|(local, _)| {
+                local.gates() && local.replays && local.detail.ack_window.is_some()
+            });
+            let remotes = self.remotes.iter().filter(|r| r.gates() && r.replays);
+            locals.map(|(local, _)| local.unacked_seq()).any(|seq| seq <= head_seq)
+                || remotes.filter_map(|r| r.acked_seq).any(|seq| seq < head_seq)
+        };
+        self.holds() || !self.drained() || has_unacknowledged()
+    }
+
     /// The slowest gating cursor; `None` if nobody gates.
     pub fn slowest_gating_seq(&self) -> Option<u64> {
         let locals = self.locals.positions().filter(|(l, _)| l.gates()).map(|(_, seq)| seq);
@@ -283,7 +303,7 @@ impl Execution {
         foreseen.min().unwrap_or(u64::MAX)
     }
 
-    /// E1 to E4.
+    /// E1 to E5.
     pub fn audit(&self) {
         self.log.audit();
         if self.state == State::Queued {
@@ -302,6 +322,7 @@ impl Execution {
             assert!(matches!(self.state, State::Queued | State::Running));
             assert!(self.timers.retention.is_none());
         }
+        assert!(!self.gated() || self.is_held_back()); // E5
         let gate = self.allowed(&mut { self.reserve });
         assert!(self.gate.gate_seq <= gate.gate_seq || self.closed() || self.ring.is_none());
         self.locals.audit(self.progress_to_tell);

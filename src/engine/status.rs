@@ -35,6 +35,8 @@ pub struct Status {
     pub subscriber_count: u32,
     /// Is the producer held back by a reader?
     pub gated: bool,
+    /// Is the ring held for its first reader?
+    pub holds: bool,
     /// When it was opened.
     pub opened_at: Instant,
     /// What went wrong, if it failed.
@@ -121,6 +123,7 @@ impl Engine {
                 progress: e.tracker.progress(),
                 subscriber_count: e.subscriber_count(),
                 gated: e.gated(),
+                holds: e.holds(),
                 opened_at: e.opened_at,
                 error: e.error.clone(),
                 exit: e.exit,

@@ -53,6 +53,8 @@ mod upstreams;
 mod window;
 
 #[cfg(test)]
+mod gate_tests;
+#[cfg(test)]
 mod memory_tests;
 #[cfg(all(test, feature = "server"))]
 mod metrics_tests;
@@ -655,6 +657,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
         for run in self.runs.iter().flatten() {
             assert!(run.ingested_seq <= run.head_seq());
+            assert!(run.is_gate_told(), "S2: what {} is allowed", run.id);
             if let run::Ring::Here(writer) = &run.ring {
                 writer.audit();
             }

@@ -130,6 +130,10 @@ counters! {
     tools_panicked,
     /// Times that a producer was paused for a block subscriber.
     producers_paused,
+    /// Times that a producer on a thread had not been told what it is allowed: a fault of ours.
+    gates_told_late,
+    /// Executions that failed because their producer waited although nobody held it back.
+    producers_stuck,
     /// Subscribers attached.
     subscribers_attached,
     /// Subscribers that took the place of one whose connection had broken.
