@@ -139,7 +139,7 @@ pub fn state(id: ExecutionId, state: State) -> Value {
     document.0.into()
 }
 
-/// What stands for the hold among those that hold an execution back.
+/// The name of the hold in `held_back_by`.
 pub(super) const HELD_BY_HOLD: &str = "hold";
 
 /// Everything about one execution. With `ticket` its stream can be had by who has that.

@@ -326,7 +326,7 @@ fn execution() -> Value {
     )
 }
 
-/// A subscriber, or the hold until somebody reads.
+/// The id of a subscriber, or the name of the hold.
 fn holder() -> Value {
     json!({"anyOf": [Shape::Subscriber.schema(), {"const": super::documents::HELD_BY_HOLD}]})
 }

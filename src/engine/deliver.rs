@@ -410,7 +410,7 @@ impl Engine {
             self.asked_in_vain(execution);
             return;
         }
-        // Who is blamed from now on has all of the deadline.
+        // A stall deadline that was armed for nobody does not count against a reader.
         let vain = e.told_again_at.take().and_then(|_| e.timers.stall.take());
         self.disarm(vain);
         let e = self.executions.get_mut(execution).expect("as above");
@@ -425,8 +425,8 @@ impl Engine {
         self.wait_for_readers(execution);
     }
 
-    /// The producer waits, and nobody is in its way: it is told again what it is allowed. If that
-    /// does not help, its execution fails at the block deadline.
+    /// Handles a producer that waits although nobody holds it back: publishes its gate again. The
+    /// execution fails at the block deadline if the producer still waits behind the same chunk.
     fn asked_in_vain(&mut self, execution: Handle) {
         let e = self.executions.get_mut(execution).expect("a living execution");
         let (head_seq, gate) = (e.log.head_seq(), e.gate);

@@ -68,7 +68,7 @@ pub(super) struct Execution {
     pub reserve: Reserve,
     /// Since when the producer waits for the gate to move, if it does.
     pub gated_at: Option<Instant>,
-    /// It waited behind this chunk although nobody was in its way, and was told its gate again.
+    /// The chunk behind which the producer waited for nobody when its gate was published again.
     pub told_again_at: Option<u64>,
     /// When the producer was last heard of. Time for which it was held back is not counted: what
     /// was heard before that moves along.
@@ -249,8 +249,8 @@ impl Execution {
         gate
     }
 
-    /// Can the gate be in the producer's way? If every gating reader has everything, there is room
-    /// for one more chunk, however long.
+    /// True if a reader or the hold may keep the producer waiting. Otherwise one more chunk of any
+    /// length fits (V2 of the reserve).
     pub fn is_held_back(&self) -> bool {
         let head_seq = self.log.head_seq();
         let has_unacknowledged = || {

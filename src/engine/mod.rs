@@ -325,7 +325,7 @@ impl Engine {
         self.executions.get(execution).map_or(0, |e| e.subscriber_count())
     }
 
-    /// Can the gate of an execution be in its producer's way?
+    /// True if a reader or the hold may keep the producer of an execution waiting.
     pub fn is_held_back(&self, execution: Handle) -> bool {
         self.executions.get(execution).is_some_and(Execution::is_held_back)
     }

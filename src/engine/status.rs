@@ -35,7 +35,7 @@ pub struct Status {
     pub subscriber_count: u32,
     /// Is the producer held back by a reader?
     pub gated: bool,
-    /// Is the ring held for its first reader?
+    /// True while the ring keeps its oldest chunks for its first reader.
     pub holds: bool,
     /// When it was opened.
     pub opened_at: Instant,

@@ -197,7 +197,7 @@ impl Engine {
         self.detach(subscriber, DetachReason::Lost);
     }
 
-    /// Nobody was in the producer's way, it was told so, and it has published nothing since.
+    /// Fails the execution if its producer still waits for nobody behind the same chunk.
     fn fail_if_stuck(&mut self, execution: Handle) {
         let e = self.executions.get_mut(execution).expect("a timer's execution lives");
         if e.told_again_at == Some(e.log.head_seq()) && e.producer == Producer::Active {

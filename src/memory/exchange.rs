@@ -13,7 +13,7 @@
 //! - `exchange:doze`: the same for readers that sleep in a reactor, each with a flag of its own
 //!   besides: whoever takes the flag counts the reader off, so that it is woken once for each sleep
 //!   and nothing is paid while it has not fallen asleep again.
-//! - `exchange:gated`: who sees that the writer waits sees the chunks that it wrote before.
+//! - `exchange:gated`: a shard that sees the writer wait sees the chunks that it wrote before.
 //!
 //! Tests: below; `loom_tests.rs` for both handshakes.
 
@@ -139,7 +139,7 @@ impl Exchange {
         full_fence();
     }
 
-    /// Does the producer wait for the gate to move? Then all that it has published is to be seen.
+    /// True if the producer waits for the gate to move. The caller then sees all its chunks.
     #[inline]
     pub fn is_gated(&self) -> bool {
         self.gated.0.load(Ordering::Acquire) != 0 // exchange:gated

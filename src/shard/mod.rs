@@ -98,6 +98,8 @@ pub use reader::link::Flaw;
 #[cfg(feature = "server")]
 pub(crate) use reader::link::{Link, Shared};
 #[cfg(feature = "server")]
+pub(crate) use serve::{AtDoor, HandLine};
+#[cfg(feature = "server")]
 pub use serve::{LineOptions, Server, ServerConfig, ServerError, SetUp};
 #[cfg(feature = "tls")]
 pub use serve::{TlsConfig, TlsError};

@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 use super::handle::{Command, ToolDone};
 use super::run::{Producer, Remote, Ring, Run, ThreadClock, ThreadHost};
 use super::{Shard, Threads};
+use crate::base::planted::{Planted, planted};
 use crate::base::{Handle, SubscriberId};
 use crate::engine::{ChunkFacts, Event, Gate, Kind, ProducerEnd};
 use crate::limits;
@@ -24,8 +25,8 @@ impl Run {
         Gate { gate_seq: self.gate.gate_seq.min(self.ingested_seq + 1), ..self.gate }
     }
 
-    /// Tells a producer that is not on this thread what it is allowed, and wakes it if it waits for
-    /// that. Afterwards it is heard again if it has no room.
+    /// Publishes the gate of a producer on another thread or in another process, and wakes the
+    /// producer if it waits. The next time that it finds no room counts again.
     pub fn publish_gate(&mut self) {
         match &self.producer {
             Producer::Thread(_) => self.publish_thread_gate(),
@@ -45,7 +46,8 @@ impl Run {
         }
     }
 
-    /// Was a producer that is not on this thread told what it is allowed (S2)?
+    /// True if the published gate is what the producer is allowed (S2). Producers on the shard's
+    /// thread need no published gate.
     pub fn is_gate_told(&self) -> bool {
         let Gate { gate_seq, credit_seq, credit_bytes, read_seq } = self.allowed();
         let allowed = (gate_seq, credit_seq, credit_bytes, read_seq);
@@ -159,7 +161,7 @@ impl<R: Reactor + 'static> Shard<R> {
         self.sample_readers(index);
         let run = self.runs[index as usize].as_mut().expect("the caller looked");
         if !run.is_gate_told() {
-            run.publish_gate(); // Else it would wait for nobody, for ever.
+            run.publish_gate(); // Otherwise it would wait for ever.
             self.note_gate_told_late(index);
             return;
         }
@@ -241,8 +243,8 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     /// Tells the engine what was published, in bursts that no local subscriber's limit is below:
-    /// between two bursts they are given what they are owed. Whoever calls it, and when: a producer
-    /// that is not on this thread is told that it may go on (S2).
+    /// between two bursts they are given what they are owed. Publishes the gate of a producer on
+    /// another thread, which may overwrite these chunks from now on (S2).
     pub(super) fn ingest(&mut self, index: u32) {
         let mut first = true;
         loop {
@@ -251,7 +253,7 @@ impl<R: Reactor + 'static> Shard<R> {
             let Some(run) = self.runs[index as usize].as_mut() else { return };
             let head_seq = run.head_seq();
             if run.ingested_seq == head_seq {
-                if !first {
+                if !first && !planted(Planted::GatePublishedInTurnsOnly) {
                     run.publish_gate();
                 }
                 return;
@@ -467,8 +469,11 @@ impl<R: Reactor + 'static> Shard<R> {
             }
             return;
         }
-        // It waited before its chunks were taken, there were none, and it was told nothing since.
+        // The flag was set before the head was read: the engine knows all chunks of the thread.
         let has_moved = run.ingested_seq != ingested_before;
+        if has_moved && planted(Planted::GatePublishedInTurnsOnly) {
+            run.publish_gate();
+        }
         if is_gated && !has_moved && run.exchange.is_gated() && !run.blocked {
             run.blocked = true;
             self.record(Code::ProducerPaused, u64::from(index), 0);

@@ -130,7 +130,7 @@ counters! {
     tools_panicked,
     /// Times that a producer was paused for a block subscriber.
     producers_paused,
-    /// Times that a producer on a thread had not been told what it is allowed: a fault of ours.
+    /// Gates that a waiting producer had not been told of: a fault of the server, which it mended.
     gates_told_late,
     /// Executions that failed because their producer waited although nobody held it back.
     producers_stuck,

@@ -1,8 +1,8 @@
-//! Runs that a reader at the door follows while others ask how they are: each of them ends.
+//! Every run ends that a reader at the door follows while other clients ask for its status.
 //!
-//! Read from the environment: `DOOR_RUNS` (how many; every policy and both ways to wait for the reader
-//! take turns, on io_uring and on mio) and `DOOR_RUN_BYTES` (of the file; its chunks have 400 bytes).
-//! All of them at full size, with an optimised build:
+//! The environment sets the size: `DOOR_RUNS` is the number of runs, which alternate between all
+//! policies and both ways to wait for the reader, on io_uring and on mio; `DOOR_RUN_BYTES` is the
+//! size of the file, which is read in chunks of 400 bytes. The full size, in an optimised build:
 //!
 //! ```text
 //! DOOR_RUNS=1000 DOOR_RUN_BYTES=20000000 cargo test --release --all-features --test cat \
@@ -29,7 +29,7 @@ fn number(name: &str, or: usize) -> usize {
     text.map_or(or, |text| text.parse().unwrap_or_else(|_| panic!("{name} is a number")))
 }
 
-/// Asks again and again, many times at once, how an execution is.
+/// Sends pipelined status requests until the run is over.
 fn ask(door: &str, id: ExecutionId, is_over: &AtomicBool, answers: &AtomicU64) {
     let mut stream = UnixStream::connect(door).unwrap();
     let mut reader = BufReader::new(stream.try_clone().unwrap());
@@ -73,9 +73,8 @@ fn run(house: &House, number: usize, content: &[u8]) {
     let arguments = json!({"file_path": "big", "chunk_size": CHUNK_BYTES});
     let id = client.execute("process_file", &arguments, &options).unwrap().execution;
     let (is_over, answers) = (AtomicBool::new(false), AtomicU64::new(0));
-    let out = house.folder.join("out");
+    let (door, out) = (house.door(), house.folder.join("out"));
     std::thread::scope(|scope| {
-        let door = house.door();
         for _ in 0..2 {
             scope.spawn(|| ask(&door, id, &is_over, &answers));
         }

@@ -205,7 +205,7 @@ impl Run {
         self.door.as_mut()?.guest()
     }
 
-    /// As [`Run::publish_gate`], of a guest.
+    /// Publishes the gate of a guest: see [`Run::publish_gate`].
     pub fn publish_guest_gate(&mut self) {
         let Gate { gate_seq, credit_seq, credit_bytes, read_seq } = self.allowed();
         let Some(door) = &mut self.door else { return };
@@ -337,12 +337,13 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// A guest says that it waits. That may be old, or a lie: it is so if somebody is in its way.
+    /// Handles a guest that says it waits. The engine hears of it only if somebody holds the guest
+    /// back: the guest's word may be out of date, or a lie.
     fn hear_that_guest_waits(&mut self, index: u32) {
         let run = self.runs[index as usize].as_mut().expect("the caller looked");
         let handle = run.handle;
         if std::mem::replace(&mut run.blocked, true) {
-            return; // It was heard before.
+            return; // The engine has heard of it since the gate was published.
         }
         self.sample_readers(index);
         self.tell(Event::RoomWanted(handle));

@@ -154,7 +154,7 @@ impl Door {
         }
     }
 
-    /// May a producer in another process write?
+    /// True if a producer in another process may write.
     pub fn has_guest_begun(&self) -> bool {
         matches!(&self.behind, Behind::Guest(guest) if guest.has_begun)
     }

@@ -245,7 +245,7 @@ fn copy_through(
 }
 
 impl<R: Reactor + 'static> Shard<R> {
-    /// Takes over what a guest has published, and tells it that it may go on (S2).
+    /// Takes over what a guest has published, and publishes its gate (S2).
     pub(super) fn ingest_guest(&mut self, index: u32) -> Result<Taken, Broken> {
         let ingested = |shard: &Self| shard.runs[index as usize].as_ref().map(|r| r.ingested_seq);
         let before = ingested(self);

@@ -49,7 +49,7 @@ impl<R: Reactor + 'static> Shard<R> {
         });
     }
 
-    /// A tool's thread waited because it was not told that it may go on. It is by now.
+    /// Logs that a tool's thread waited because its gate had not been published.
     pub(in crate::shard) fn log_gate_told_late(&self, index: u32) {
         let Some(run) = &self.runs[index as usize] else { return };
         self.log.record(self.wall_us(), Level::Error, "gate_told_late", |record| {
