@@ -1,7 +1,7 @@
 //! Readers at the door, simulated: each has a page of its own and reads the relay of its execution,
 //! as a process does. Their lines carry knocks and ends, which may be late.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use crate::base::{ExecutionId, Instant};
@@ -31,6 +31,7 @@ pub(super) struct Far {
     desk: DeskView,
     line: HandLine,
     lines: Lines,
+    has_left: Cell<bool>,
 }
 
 pub(super) type DoorReader = Subscriber<Far>;
@@ -81,7 +82,9 @@ impl Link for Far {
 
     fn leave(&self, _how: Left) {
         self.shared.page.set_left();
-        self.lines.0.borrow_mut().push(Signal::End(self.line));
+        if !self.has_left.replace(true) {
+            self.lines.0.borrow_mut().push(Signal::End(self.line));
+        }
     }
 
     fn exit(&self) -> Option<Exit> {
@@ -110,7 +113,8 @@ impl Sim {
         note_relay(execution);
         let spec = SubscribeSpec { ack_window: None, coalesce: None, ..spec };
         let AtDoor { subscribed, shared, desk, line } = self.shard.read_by_hand(id, spec)?;
-        let link = Far { shared, desk, line, lines: self.lines.clone() };
+        let (lines, has_left) = (self.lines.clone(), Cell::new(false));
+        let link = Far { shared, desk, line, lines, has_left };
         link.ring(); // It has mapped everything.
         let mut reader = Subscriber::of_link(link, &subscribed, None, self.now());
         reader.headers_only(headers_only);

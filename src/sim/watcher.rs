@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::base::Instant;
-use crate::engine::{AcknowledgeError, GapReason};
+use crate::engine::{AcknowledgeError, GapReason, Status};
 use crate::shard::{Polled, Subscriber};
 use crate::sim::between::Rest;
 #[cfg(feature = "server")]
@@ -31,6 +31,15 @@ pub(super) enum Seat {
     Remote(Box<Subscriber>),
     #[cfg(feature = "server")]
     Door(Box<DoorReader>),
+}
+
+/// The chunks that are held for a subscriber in an execution's own ring.
+fn held_by(status: Option<&Status>, habitat: Habitat, head_seq: u64) -> Held {
+    match status {
+        None => Held { tail_seq: 1, head_seq },
+        Some(status) if habitat.is_elsewhere() => Held { tail_seq: status.tail_seq, head_seq },
+        Some(status) => Held { tail_seq: status.tail_seq, head_seq: status.head_seq },
+    }
 }
 
 impl Sim {
@@ -109,17 +118,10 @@ impl Sim {
         let scene = &mut *guard;
         let follower = &mut scene.followers[index];
         let model = &scene.executions[execution];
-        let held = match (&status, follower.habitat) {
+        let held = match &self.watchers[at].seat {
             #[cfg(feature = "server")]
-            (_, Habitat::Door) => match &self.watchers[at].seat {
-                Seat::Door(reader) => held_for(reader),
-                _ => unreachable!("it sits where it lives"),
-            },
-            (None, _) => Held { tail_seq: 1, head_seq: model.head_seq() },
-            (Some(status), Habitat::Remote) => {
-                Held { tail_seq: status.tail_seq, head_seq: model.head_seq() }
-            }
-            (Some(status), _) => Held { tail_seq: status.tail_seq, head_seq: status.head_seq },
+            Seat::Door(reader) => held_for(reader),
+            _ => held_by(status.as_ref(), follower.habitat, model.head_seq()),
         };
         let before = (follower.stop_seq, follower.granted_seq);
         let gone = follower.gone;

@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 
 use crate::base::Random;
 use crate::engine::{Kind, Timeouts, Totals};
-use crate::memory::{ChunkHeader, RingWriter};
+use crate::memory::ChunkHeader;
 use crate::tool::{
-    ArgumentError, Arguments, Context, EmitError, Job, Need, Output, SendError, Step, Tool,
+    ArgumentError, Arguments, Context, Done, EmitError, Job, Need, Output, SendError, Step, Tool,
     ToolError, ToolSpec, Work,
 };
 
@@ -166,7 +166,7 @@ pub(super) struct ThreadPlayer {
     script: Script,
     seq: u64,
     output: Output,
-    done: Box<dyn FnOnce(RingWriter, Result<(), ToolError>, bool) + Send>,
+    done: Done,
 }
 
 impl ThreadPlayer {
