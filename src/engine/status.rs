@@ -33,7 +33,7 @@ pub struct Status {
     pub progress: Option<Progress>,
     /// Subscribers there now.
     pub subscriber_count: u32,
-    /// Is the producer held back by a reader?
+    /// True while a reader or the hold keeps the producer waiting.
     pub gated: bool,
     /// True while the ring keeps its oldest chunks for its first reader.
     pub holds: bool,

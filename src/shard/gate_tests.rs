@@ -1,5 +1,5 @@
-//! What a producer is told that it may write: every way by which its chunks are taken over tells
-//! it, and nothing makes it wait for nobody.
+//! The gate of a producer: the shard publishes it wherever it takes chunks over, and a producer
+//! waits only while a reader or the hold keeps it waiting.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ fn with(policy: Policy) -> SubscribeSpec {
     SubscribeSpec { policy, ..Default::default() }
 }
 
-/// An execution in a small ring, and what its tool's thread writes with.
+/// An execution in a small ring, and the output of its tool's thread.
 fn thread(shard: &mut Shard, hold: Hold) -> (ExecutionId, Output) {
     let work = Work::Thread(Box::new(|_| Ok(())));
     let need = Need { ring_bytes: 4 << 10, chunk_bytes: 0, ..Default::default() };
@@ -116,7 +116,7 @@ fn a_gate_that_was_not_told_is_told_and_counted() {
     assert!(fill(&mut output) > 0);
 }
 
-/// Says that it has no room, though it has not tried.
+/// Reports that it has no room, without trying to write.
 struct Pretends;
 
 impl Tool for Pretends {

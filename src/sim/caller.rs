@@ -309,7 +309,7 @@ impl Sim {
         }
     }
 
-    /// A client asks for the status of an execution: the shard takes over its chunks for the answer.
+    /// A client asks for the status of an execution: the shard takes its chunks over to answer.
     fn ask_for_readers(&mut self, execution: usize) {
         let id = self.shared.lock().executions[execution].id;
         let readers = self.shard.subscribers(id);

@@ -1,8 +1,8 @@
 //! Readers at the door without a connection: for the simulator, which has no sockets that carry
 //! descriptors and no thread that buys memory.
 //!
-//! Everything but the connection is as at a real door: the relay, the control page, the reader's own
-//! page and slot. The caller carries the two signals of a line: a knock, and its end.
+//! Everything but the connection is as at a real door: the relay, the control page, the reader's
+//! own page and slot. The caller carries the two signals of a line: a knock, and its end.
 
 use super::super::Shard;
 use super::super::door::relay;
