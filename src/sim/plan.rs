@@ -66,6 +66,7 @@ pub(super) struct Plan {
     /// Weights of: closure, polled, on another thread.
     pub places: [u64; 3],
     /// A reader of another thread is one of another process instead, at the door.
+    #[cfg_attr(not(feature = "server"), expect(dead_code, reason = "there is no door"))]
     pub doors: u64,
     /// Somebody asks for the readers of an execution.
     pub looks: u64,
