@@ -48,6 +48,8 @@ pub enum Planted {
     InactivityWhileGated = 19,
     /// An execution is forgotten while somebody still reads its ring.
     RetentionFreesLeasedRing = 20,
+    /// The gate of a thread is published only if a turn takes its chunks over.
+    GatePublishedInTurnsOnly = 21,
 }
 
 /// Is this bug the chosen one?
@@ -92,7 +94,7 @@ mod chosen {
 
 impl Planted {
     /// Every one of them.
-    pub const ALL: [Planted; 20] = [
+    pub const ALL: [Planted; 21] = [
         Planted::ClaimAfterWrite,
         Planted::DataWrapBeforeSlotWrap,
         Planted::TailOffByOne,
@@ -113,5 +115,6 @@ impl Planted {
         Planted::BlockDeadlineLeftArmed,
         Planted::InactivityWhileGated,
         Planted::RetentionFreesLeasedRing,
+        Planted::GatePublishedInTurnsOnly,
     ];
 }

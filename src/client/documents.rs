@@ -90,7 +90,7 @@ pub struct Status {
     pub total_chunks: Option<u64>,
     /// It waits for subscribers.
     pub held_back: bool,
-    /// For these.
+    /// The subscribers that hold it back; `hold` while it waits for its first one.
     pub held_back_by: Vec<String>,
     /// How old it is, in ms.
     pub age_ms: u64,

@@ -139,6 +139,9 @@ pub fn state(id: ExecutionId, state: State) -> Value {
     document.0.into()
 }
 
+/// The name of the hold in `held_back_by`.
+pub(super) const HELD_BY_HOLD: &str = "hold";
+
 /// Everything about one execution. With `ticket` its stream can be had by who has that.
 pub fn execution(
     status: &Status,
@@ -160,7 +163,10 @@ pub fn execution(
     document.add_if("total_chunks", status.chunks_expected);
     document.add("held_back", status.gated);
     let holders = subscribers.iter().filter(|subscriber| subscriber.gates);
-    let holders: Vec<Value> = holders.map(|holder| holder.id.to_string().into()).collect();
+    let mut holders: Vec<Value> = holders.map(|holder| holder.id.to_string().into()).collect();
+    if status.gated && status.holds {
+        holders.push(HELD_BY_HOLD.into());
+    }
     document.add("held_back_by", holders);
     document.add("age_ms", milliseconds(status.opened_at, now));
     let subscribers: Vec<Value> = subscribers.iter().map(|each| subscriber(each, now)).collect();

@@ -31,6 +31,7 @@ pub fn bare() -> Status {
         progress: None,
         subscriber_count: 0,
         gated: false,
+        holds: false,
         opened_at: at_ms(4_000),
         error: None,
         exit: None,
@@ -123,6 +124,10 @@ fn an_execution_is_told_as_far_as_it_is_known() {
         "error": "too slow", "exit": {"signal": 9}, "links": links(Some(&t)),
     });
     assert_eq!(execution(&full(), "tool", texts, &subscribers(), None, NOW), expected);
+    // Nobody has come yet for whom the ring is held.
+    let held = Status { gated: true, holds: true, ..bare() };
+    let told = execution(&held, "tool", (None, None), &[], None, NOW);
+    assert_eq!((&told["held_back"], &told["held_back_by"]), (&json!(true), &json!(["hold"])));
     // What is called JSON and is none is a text.
     let told = execution(&full(), "tool", (None, Some("{")), &[], Some("T-1_x"), NOW);
     assert_eq!(told["progress"]["context"], "{");

@@ -107,7 +107,7 @@ mod checked {
     use crate::base::{Handle, Instant, SubscriberId};
     use crate::engine::policy::{Cursor, LagLimit, Policy, Terms};
     use crate::engine::{
-        AcknowledgeError, DetachReason, Exit, Kind, Kinds, Outcome, State, Timeouts, Totals,
+        AcknowledgeError, DetachReason, Exit, Kind, Kinds, Outcome, State, Status, Timeouts, Totals,
     };
     use crate::tool::Tools;
     use crate::trace::TraceContext;
@@ -131,7 +131,8 @@ mod checked {
     #[test]
     fn documents_are_what_the_description_says() {
         let (now, texts) = (Instant::from_nanos(1 << 40), (Some("a"), Some("[1]")));
-        for status in [bare(), full()] {
+        let held = Status { gated: true, holds: true, ..bare() };
+        for status in [bare(), full(), held] {
             let told = documents::execution(&status, "t", texts, &subscribers(), None, now);
             assert_is("Execution", &told);
             assert_is("Executions", &documents::executions([(&status, "t")], now));

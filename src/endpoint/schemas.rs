@@ -312,7 +312,7 @@ fn execution() -> Value {
             ("head_seq", count()),
             ("tail_seq", count()),
             ("held_back", flag()),
-            ("held_back_by", array(&Shape::Subscriber.schema())),
+            ("held_back_by", array(&holder())),
             ("age_ms", count()),
             ("subscribers", array(&reference("Subscriber"))),
             ("links", links()),
@@ -325,6 +325,11 @@ fn execution() -> Value {
             ("exit", reference("Exit")),
         ],
     )
+}
+
+/// The id of a subscriber, or the name of the hold.
+fn holder() -> Value {
+    json!({"anyOf": [Shape::Subscriber.schema(), {"const": super::documents::HELD_BY_HOLD}]})
 }
 
 fn subscriber() -> Value {

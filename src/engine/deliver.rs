@@ -406,16 +406,42 @@ impl Engine {
         if e.closed() {
             return;
         }
-        e.gated_at.get_or_insert(now);
+        if self.update_gate(execution) {
+            return;
+        }
+        let e = self.executions.get_mut(execution).expect("as above");
+        if !e.is_held_back() {
+            self.asked_in_vain(execution);
+            return;
+        }
+        // A stall deadline that was armed for nobody does not count against a reader.
+        let vain = e.told_again_at.take().and_then(|_| e.timers.stall.take());
+        self.disarm(vain);
+        let e = self.executions.get_mut(execution).expect("as above");
+        if e.gated_at.is_none() {
+            e.gated_at = Some(now);
+            self.counters.producers_paused += 1;
+        }
         if !planted(Planted::InactivityWhileGated) {
             let silence = e.timers.silence.take(); // It stands still.
             self.disarm(silence);
         }
-        self.counters.producers_paused += 1;
-        if self.update_gate(execution) {
-            return;
-        }
         self.wait_for_readers(execution);
+    }
+
+    /// Handles a producer that waits although nobody holds it back: publishes its gate again. The
+    /// execution fails at the block deadline if the producer still waits behind the same chunk.
+    fn asked_in_vain(&mut self, execution: Handle) {
+        let e = self.executions.get_mut(execution).expect("a living execution");
+        let (head_seq, gate) = (e.log.head_seq(), e.gate);
+        if e.told_again_at != Some(head_seq) {
+            e.told_again_at = Some(head_seq);
+            self.set_gate(execution, gate);
+        } else if e.timers.stall.is_none() {
+            let deadline = e.spec.block_deadline;
+            let timer = self.arm(deadline, Timer::Stall(execution));
+            self.with(execution, |e| e.timers.stall = Some(timer));
+        }
     }
 
     /// Gives the slowest reader a deadline, and has the shard say when one on another thread moves.
@@ -442,6 +468,7 @@ impl Engine {
             return false;
         }
         e.gate = gate;
+        e.told_again_at = None;
         let was_gated = e.ungate(now);
         let is_left = planted(Planted::BlockDeadlineLeftArmed);
         // Somebody has read: the deadline starts anew.

@@ -51,8 +51,9 @@ pub enum Event<'a> {
     /// These chunks are in the ring, and of those before them nothing before the last one's
     /// `tail_seq`.
     Published(Handle, &'a [ChunkFacts]),
-    /// The producer can not write: a gating reader is in the way. The shard has just told where
-    /// the readers on other threads stand.
+    /// The producer cannot write within its gate. The shard has just reported the cursors of the
+    /// readers on other threads. If no reader holds the producer back, the engine sets the same
+    /// gate once more, and fails the execution at the block deadline if that does not help.
     Gated(Handle),
     /// The producer will have to wait soon. The shard has just told where the readers on other
     /// threads stand.

@@ -6,7 +6,9 @@
 //!   come back; it moves back only when a reader comes.
 //! - E3: an outcome is decided once.
 //! - E4: a timer is armed only in the states that it belongs to.
-//! - E5: chunks that a client may come back for and has not acknowledged are not overwritten.
+//! - E5: a producer that waits has somebody to wait for: a gating reader that has not read (or
+//!   acknowledged) everything, or the ring's hold for its first reader.
+//! - E6: chunks that a client may come back for and has not acknowledged are not overwritten.
 
 use crate::base::planted::{Planted, planted};
 use crate::base::{ExecutionId, Instant, ProgressToken};
@@ -67,6 +69,8 @@ pub(super) struct Execution {
     pub reserve: Reserve,
     /// Since when the producer waits for the gate to move, if it does.
     pub gated_at: Option<Instant>,
+    /// The chunk behind which the producer waited for nobody when its gate was published again.
+    pub told_again_at: Option<u64>,
     /// When the producer was last heard of. Time for which it was held back is not counted: what
     /// was heard before that moves along.
     pub heard_at: Instant,
@@ -125,6 +129,7 @@ impl Execution {
             gate: Gate::OPEN,
             reserve: Reserve::default(),
             gated_at: None,
+            told_again_at: None,
             heard_at: now,
             heard: false,
             trip_seq: u64::MAX,
@@ -245,6 +250,21 @@ impl Execution {
         gate
     }
 
+    /// True if a reader or the hold may keep the producer waiting. Otherwise one more chunk of any
+    /// length fits (V2 of the reserve).
+    pub fn is_held_back(&self) -> bool {
+        let head_seq = self.log.head_seq();
+        let has_unacknowledged = || {
+            let locals = self.locals.positions().filter(|(local, _)| {
+                local.gates() && local.replays && local.detail.ack_window.is_some()
+            });
+            let remotes = self.remotes.iter().filter(|r| r.gates() && r.replays);
+            locals.map(|(local, _)| local.unacked_seq()).any(|seq| seq <= head_seq)
+                || remotes.filter_map(|r| r.acked_seq).any(|seq| seq < head_seq)
+        };
+        self.holds() || !self.drained() || has_unacknowledged()
+    }
+
     /// The slowest gating cursor; `None` if nobody gates.
     pub fn slowest_gating_seq(&self) -> Option<u64> {
         let locals = self.locals.positions().filter(|(l, _)| l.gates()).map(|(_, seq)| seq);
@@ -295,7 +315,7 @@ impl Execution {
         foreseen.min().unwrap_or(u64::MAX)
     }
 
-    /// E1 to E5.
+    /// E1 to E6.
     pub fn audit(&self) {
         self.log.audit();
         if self.state == State::Queued {
@@ -314,6 +334,7 @@ impl Execution {
             assert!(matches!(self.state, State::Queued | State::Running));
             assert!(self.timers.retention.is_none());
         }
+        assert!(!self.gated() || self.is_held_back()); // E5
         let gate = self.allowed(&mut { self.reserve });
         assert!(self.gate.gate_seq <= gate.gate_seq || self.closed() || self.ring.is_none());
         self.locals.audit(self.progress_to_tell);
@@ -324,7 +345,7 @@ impl Execution {
             assert!(local.demand == u32::MAX || local.demand <= 1 << 30);
             let acknowledges = local.replays && local.detail.window.is_some();
             let is_kept = gate.gate_seq <= local.unacked_seq();
-            assert!(!acknowledges || self.ring.is_none() || is_kept); // E5
+            assert!(!acknowledges || self.ring.is_none() || is_kept); // E6
         }
     }
 }

@@ -326,6 +326,11 @@ impl Engine {
         self.executions.get(execution).map_or(0, |e| e.subscriber_count())
     }
 
+    /// True if a reader or the hold may keep the producer of an execution waiting.
+    pub fn is_held_back(&self, execution: Handle) -> bool {
+        self.executions.get(execution).is_some_and(Execution::is_held_back)
+    }
+
     /// Does the engine itself wait for the chunks of an execution? If not, and no subscriber does,
     /// it may be told of them later, many at once.
     pub fn is_in_a_hurry(&self, execution: Handle) -> bool {

@@ -33,8 +33,10 @@ pub struct Status {
     pub progress: Option<Progress>,
     /// Subscribers there now.
     pub subscriber_count: u32,
-    /// Is the producer held back by a reader?
+    /// True while a reader or the hold keeps the producer waiting.
     pub gated: bool,
+    /// True while the ring keeps its oldest chunks for its first reader.
+    pub holds: bool,
     /// When it was opened.
     pub opened_at: Instant,
     /// What went wrong, if it failed.
@@ -121,6 +123,7 @@ impl Engine {
                 progress: e.tracker.progress(),
                 subscriber_count: e.subscriber_count(),
                 gated: e.gated(),
+                holds: e.holds(),
                 opened_at: e.opened_at,
                 error: e.error.clone(),
                 exit: e.exit,

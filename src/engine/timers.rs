@@ -7,6 +7,7 @@ use crate::base::{Handle, Instant, SubscriberId};
 use crate::engine::action::{Action, DetachReason, Outcome};
 use crate::engine::event::OnStall;
 use crate::engine::execution::Producer;
+use crate::engine::policy::Log;
 use crate::engine::subscriber::{Connection, Local};
 use crate::engine::wheel::TimerId;
 use crate::engine::{Engine, Execution};
@@ -196,12 +197,26 @@ impl Engine {
         self.detach(subscriber, DetachReason::Lost);
     }
 
+    /// Fails the execution if its producer still waits for nobody behind the same chunk.
+    fn fail_if_stuck(&mut self, execution: Handle) {
+        let e = self.executions.get_mut(execution).expect("a timer's execution lives");
+        if e.told_again_at == Some(e.log.head_seq()) && e.producer == Producer::Active {
+            e.error = Some("the producer waited for room, and nobody held it back".into());
+            self.counters.producers_stuck += 1;
+            self.stop(execution, Outcome::Failed);
+        }
+    }
+
     /// The slowest gating readers lose their place, or the execution its life. Who came while the
     /// deadline ran, to where they stand, has one of its own.
     fn stalled(&mut self, execution: Handle) {
         let now = self.now;
         let e = self.executions.get_mut(execution).expect("a timer's execution lives");
         e.timers.stall = None;
+        if !e.gated() && !e.closed() {
+            self.fail_if_stuck(execution);
+            return;
+        }
         // A ring that is held for its first reader is held by nobody who could be blamed.
         let Some(slowest_seq) = e.slowest_gating_seq() else { return };
         let deadline = e.spec.block_deadline;

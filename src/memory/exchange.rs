@@ -13,6 +13,7 @@
 //! - `exchange:doze`: the same for readers that sleep in a reactor, each with a flag of its own
 //!   besides: whoever takes the flag counts the reader off, so that it is woken once for each sleep
 //!   and nothing is paid while it has not fallen asleep again.
+//! - `exchange:gated`: a shard that sees the writer wait sees the chunks that it wrote before.
 //!
 //! Tests: below; `loom_tests.rs` for both handshakes.
 
@@ -134,14 +135,14 @@ impl Exchange {
     /// The producer waits for the gate to move, or waits no more. After `true` it has to look at
     /// the gate once more.
     pub fn set_gated(&self, is_gated: bool) {
-        self.gated.0.store(u32::from(is_gated), Ordering::Relaxed);
+        self.gated.0.store(u32::from(is_gated), Ordering::Release); // exchange:gated
         full_fence();
     }
 
-    /// Does the producer wait for the gate to move?
+    /// True if the producer waits for the gate to move. The caller then sees all its chunks.
     #[inline]
     pub fn is_gated(&self) -> bool {
-        self.gated.0.load(Ordering::Relaxed) != 0
+        self.gated.0.load(Ordering::Acquire) != 0 // exchange:gated
     }
 }
 

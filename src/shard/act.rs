@@ -397,7 +397,7 @@ impl<R: Reactor + 'static> Shard<R> {
             Producer::Thread(_) => run.publish_gate(),
             #[cfg(feature = "server")]
             Producer::Guest => {
-                run.publish_guest_gate();
+                run.publish_gate();
                 self.worked = true; // There may be room for what it has written.
             }
             Producer::Steps(_) if blocked => self.make_runnable(execution.index),

@@ -53,6 +53,8 @@ mod upstreams;
 mod window;
 
 #[cfg(test)]
+mod gate_tests;
+#[cfg(test)]
 mod memory_tests;
 #[cfg(all(test, feature = "server"))]
 mod metrics_tests;
@@ -95,6 +97,8 @@ pub use reader::Subscriber;
 pub use reader::link::Flaw;
 #[cfg(feature = "server")]
 pub(crate) use reader::link::{Link, Shared};
+#[cfg(feature = "server")]
+pub(crate) use serve::{AtDoor, HandLine};
 #[cfg(feature = "server")]
 pub use serve::{LineOptions, Server, ServerConfig, ServerError, SetUp};
 #[cfg(feature = "tls")]
@@ -655,6 +659,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
         for run in self.runs.iter().flatten() {
             assert!(run.ingested_seq <= run.head_seq());
+            assert!(run.is_gate_told(), "S2: what {} is allowed", run.id);
             if let run::Ring::Here(writer) = &run.ring {
                 writer.audit();
             }

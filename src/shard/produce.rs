@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 use super::handle::{Command, ToolDone};
 use super::run::{Producer, Remote, Ring, Run, ThreadClock, ThreadHost};
 use super::{Shard, Threads};
+use crate::base::planted::{Planted, planted};
 use crate::base::{Handle, SubscriberId};
 use crate::engine::{ChunkFacts, Event, Gate, Kind, ProducerEnd};
 use crate::limits;
@@ -24,13 +25,39 @@ impl Run {
         Gate { gate_seq: self.gate.gate_seq.min(self.ingested_seq + 1), ..self.gate }
     }
 
-    /// Tells a producer on another thread what it is allowed, and wakes it if it waits for that.
-    pub fn publish_gate(&self) {
+    /// Publishes the gate of a producer on another thread or in another process, and wakes the
+    /// producer if it waits. The next time that it finds no room counts again.
+    pub fn publish_gate(&mut self) {
+        match &self.producer {
+            Producer::Thread(_) => self.publish_thread_gate(),
+            #[cfg(feature = "server")]
+            Producer::Guest => self.publish_guest_gate(),
+            _ => return,
+        }
+        self.blocked = false;
+    }
+
+    fn publish_thread_gate(&self) {
         let Gate { gate_seq, credit_seq, credit_bytes, read_seq } = self.allowed();
         self.control.set_gate(gate_seq, credit_seq, credit_bytes, read_seq);
         if self.exchange.is_gated() {
             self.exchange.set_gated(false);
             self.control.wake_producer();
+        }
+    }
+
+    /// True if the published gate is what the producer is allowed (S2). Producers on the shard's
+    /// thread need no published gate.
+    pub fn is_gate_told(&self) -> bool {
+        let Gate { gate_seq, credit_seq, credit_bytes, read_seq } = self.allowed();
+        let allowed = (gate_seq, credit_seq, credit_bytes, read_seq);
+        match &self.producer {
+            Producer::Thread(_) => self.control.view().gate() == allowed,
+            #[cfg(feature = "server")]
+            Producer::Guest => self.door.as_ref().is_none_or(|door| {
+                !door.has_guest_begun() || door.control.page.view().gate() == allowed
+            }),
+            _ => true,
         }
     }
 
@@ -132,9 +159,23 @@ impl<R: Reactor + 'static> Shard<R> {
     /// Has the engine find out whether the producer can go on, and if not, who is in the way.
     pub(super) fn ask_for_room(&mut self, index: u32) {
         self.sample_readers(index);
-        let run = self.runs[index as usize].as_ref().expect("the caller looked");
-        self.tell(Event::Gated(run.handle));
+        let run = self.runs[index as usize].as_mut().expect("the caller looked");
+        if !run.is_gate_told() {
+            run.publish_gate(); // Otherwise it would wait for ever.
+            self.note_gate_told_late(index);
+            return;
+        }
+        let handle = run.handle;
+        self.tell(Event::Gated(handle));
         self.pump();
+    }
+
+    fn note_gate_told_late(&mut self, index: u32) {
+        self.counters.gates_told_late += 1;
+        #[cfg(feature = "server")]
+        self.log_gate_told_late(index);
+        #[cfg(not(feature = "server"))]
+        let _ = index;
     }
 
     /// Says where the readers on other threads stand.
@@ -202,7 +243,8 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     /// Tells the engine what was published, in bursts that no local subscriber's limit is below:
-    /// between two bursts they are given what they are owed.
+    /// between two bursts they are given what they are owed. Publishes the gate of a producer on
+    /// another thread, which may overwrite these chunks from now on (S2).
     pub(super) fn ingest(&mut self, index: u32) {
         let mut first = true;
         loop {
@@ -211,6 +253,9 @@ impl<R: Reactor + 'static> Shard<R> {
             let Some(run) = self.runs[index as usize].as_mut() else { return };
             let head_seq = run.head_seq();
             if run.ingested_seq == head_seq {
+                if !first && !planted(Planted::GatePublishedInTurnsOnly) {
+                    run.publish_gate();
+                }
                 return;
             }
             self.worked = true;
@@ -407,6 +452,7 @@ impl<R: Reactor + 'static> Shard<R> {
         // Before the head is looked at, and only after it was closed: what is told below may have
         // it stopped, and then it may write until it sees that.
         let quiet = run.stopping && run.exchange.is_quiet();
+        let is_gated = run.exchange.is_gated();
         if let Some(notes) = host.take_notes() {
             self.pass_on(handle, &notes);
         }
@@ -423,10 +469,12 @@ impl<R: Reactor + 'static> Shard<R> {
             }
             return;
         }
-        let is_gated = run.exchange.is_gated();
-        if run.ingested_seq != ingested_before {
+        // The flag was set before the head was read: the engine knows all chunks of the thread.
+        let has_moved = run.ingested_seq != ingested_before;
+        if has_moved && planted(Planted::GatePublishedInTurnsOnly) {
             run.publish_gate();
-        } else if is_gated && !run.blocked {
+        }
+        if is_gated && !has_moved && run.exchange.is_gated() && !run.blocked {
             run.blocked = true;
             self.record(Code::ProducerPaused, u64::from(index), 0);
             self.ask_for_room(index);

@@ -304,6 +304,34 @@ impl Sim {
         if self.random.chance(self.plan.progress, 1_000) {
             self.look_up_token(execution);
         }
+        if self.random.chance(self.plan.looks, 1_000) {
+            self.ask_for_readers(execution);
+        }
+    }
+
+    /// A client asks for the status of an execution: the shard takes its chunks over to answer.
+    fn ask_for_readers(&mut self, execution: usize) {
+        let id = self.shared.lock().executions[execution].id;
+        let readers = self.shard.subscribers(id);
+        let status = self.shard.inspect(id);
+        let mut scene = self.shared.lock();
+        scene.coverage.count("readers asked for");
+        let fits = match (&readers, &status) {
+            (Ok(readers), Ok(status)) if status.gated => {
+                let is_held = readers.iter().any(|reader| reader.gates);
+                scene.coverage.count(match is_held {
+                    true => "held back by a reader",
+                    false => "held back by the hold",
+                });
+                is_held || status.holds
+            }
+            (Ok(_), Ok(_)) => true,
+            (Err(_), Err(_)) => scene.executions[execution].is_forgotten,
+            _ => false,
+        };
+        if !fits {
+            scene.fail(format!("execution {execution}: {status:?} with {readers:?}"));
+        }
     }
 
     /// A progress token finds its execution as long as that lives, and nothing once forgotten.

@@ -58,7 +58,13 @@ const ACTIONS: &[&str] = &[
     "Reply::Inspected",
     "Reply::TokenForgotten",
 ];
-const PLACES: &[&str] = &["closure", "polled", "remote"];
+const PLACES: &[&str] = &[
+    "closure",
+    "polled",
+    "remote",
+    #[cfg(feature = "server")]
+    "door",
+];
 const OTHERS: &[&str] = &[
     "outcome completed",
     "outcome failed",
@@ -78,6 +84,9 @@ const OTHERS: &[&str] = &[
     "end detached: shutdown",
     "end detached: evicted",
     "token looked up",
+    "readers asked for",
+    "held back by a reader",
+    "held back by the hold",
     #[cfg(feature = "planted")]
     "reader fell asleep",
     "producer steps",

@@ -5,7 +5,7 @@ use crate::base::Instant;
 use crate::engine::{DetachReason, EndState, Policy};
 use crate::limits;
 use crate::shard::Ended;
-use crate::sim::follower::{Follower, Gone, Habitat};
+use crate::sim::follower::{Follower, Gone};
 use crate::sim::model::ExecutionModel;
 
 impl Follower {
@@ -40,7 +40,7 @@ impl Follower {
         {
             return Err(format!("{end:?} where {} is next", self.next_seq));
         }
-        if self.habitat != Habitat::Remote
+        if !self.habitat.is_elsewhere()
             && u128::from(end.duration_us) > now.since(self.since).as_micros()
         {
             return Err(format!("{end:?}: it lasted longer than it was there"));
@@ -56,7 +56,7 @@ impl Follower {
         now: Instant,
     ) -> Result<(), String> {
         let by_engine = self.gone == Some(Gone::Detached(reason));
-        let by_itself = self.habitat == Habitat::Remote && reason == DetachReason::Lag;
+        let by_itself = self.habitat.is_elsewhere() && reason == DetachReason::Lag;
         if !by_engine && !by_itself {
             return Err(format!(
                 "detached: {}, and the engine said {:?}",
@@ -81,7 +81,7 @@ impl Follower {
                 Err(format!("detached for standing still under {}", self.policy))
             }
             DetachReason::Stall
-                if self.habitat != Habitat::Remote
+                if !self.habitat.is_elsewhere()
                     && now.since(self.moved_at) < execution.block_deadline =>
             {
                 Err("detached for standing still, and it has just moved".into())

@@ -10,7 +10,7 @@ use crate::base::Instant;
 use crate::engine::{EndState, Gap, GapReason, Policy, Totals};
 use crate::limits;
 use crate::shard::Delivery;
-use crate::sim::follower::{Follower, Gone, Habitat};
+use crate::sim::follower::{Follower, Gone};
 use crate::sim::model::ExecutionModel;
 
 /// What is owed.
@@ -89,7 +89,7 @@ impl Follower {
         let lag = execution.totals(self.kinds, lag_from_seq, head_seq);
         let within = self.holds(execution, lag);
         let grant = |follower: &mut Follower, until_seq: u64| {
-            if follower.habitat == Habitat::Remote {
+            if follower.habitat.is_elsewhere() {
                 follower.granted_seq = until_seq;
             }
             Expected::Chunk(next_seq)
@@ -218,9 +218,9 @@ impl Follower {
     /// The engine has let it go; it may not have heard of that.
     fn fits_after_the_end(&self, got: Got) -> bool {
         match got {
-            Got::Chunk(_) | Got::Gap(_) => self.habitat == Habitat::Remote,
+            Got::Chunk(_) | Got::Gap(_) => self.habitat.is_elsewhere(),
             Got::End(EndState::Ended(_)) => {
-                self.gone == Some(Gone::Ended) || self.habitat == Habitat::Remote
+                self.gone == Some(Gone::Ended) || self.habitat.is_elsewhere()
             }
             Got::End(EndState::Detached { .. }) => true,
             Got::Nothing => self.gone == Some(Gone::Left),

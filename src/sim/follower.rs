@@ -18,6 +18,16 @@ pub(super) enum Habitat {
     Polled,
     /// Made for another thread, polled on this one.
     Remote,
+    /// At the door: it reads a relay.
+    #[cfg(feature = "server")]
+    Door,
+}
+
+impl Habitat {
+    /// True if it reads a ring by itself.
+    pub fn is_elsewhere(self) -> bool {
+        !matches!(self, Habitat::Closure | Habitat::Polled)
+    }
 }
 
 /// What the engine has said about a subscriber, as the observer saw it.

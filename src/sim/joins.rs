@@ -46,9 +46,9 @@ impl Sim {
         self.shared.lock().joining = Some(Joining {
             execution,
             habitat,
-            ack_window: spec.ack_window.filter(|_| habitat != Habitat::Remote),
-            coalesce: spec.coalesce.filter(|_| habitat != Habitat::Remote),
-            replays: spec.replays && habitat != Habitat::Remote && spec.policy == Policy::Block,
+            ack_window: spec.ack_window.filter(|_| !habitat.is_elsewhere()),
+            coalesce: spec.coalesce.filter(|_| !habitat.is_elsewhere()),
+            replays: spec.replays && !habitat.is_elsewhere() && spec.policy == Policy::Block,
             is_promised,
             came_tail_seq: status.as_ref().map_or(1, |status| status.tail_seq),
         });
@@ -63,6 +63,10 @@ impl Sim {
                 subscriber.headers_only(headers_only);
                 Seat::Remote(Box::new(subscriber))
             }),
+            #[cfg(feature = "server")]
+            Habitat::Door => self
+                .read_at_door((execution, id), spec, headers_only)
+                .map(|reader| Seat::Door(Box::new(reader))),
         };
         match granted {
             Ok(seat) => {
@@ -92,6 +96,11 @@ impl Sim {
         let random = &mut self.random;
         let habitats = [Habitat::Closure, Habitat::Polled, Habitat::Remote];
         let habitat = habitats[pick(random, &plan.places)];
+        #[cfg(feature = "server")]
+        let habitat = match habitat {
+            Habitat::Remote if random.chance(plan.doors, 1_000) => Habitat::Door,
+            habitat => habitat,
+        };
         let policy = Policy::ALL[random.below(6) as usize];
         let mut spec = SubscribeSpec { policy, place: Place::Local, ..Default::default() };
         spec.replays = random.chance(plan.replays, 1_000);
@@ -226,7 +235,7 @@ impl Sim {
     /// What was agreed is what was asked for, with the defaults filled in.
     fn check_granted(&mut self, follower: usize, spec: &SubscribeSpec, headers_only: bool) {
         let mut scene = self.shared.lock();
-        let is_remote = scene.followers[follower].habitat == Habitat::Remote;
+        let is_remote = scene.followers[follower].habitat.is_elsewhere();
         scene.followers[follower].is_joining = false;
         scene.followers[follower].headers_only = headers_only && is_remote;
         if headers_only && is_remote {
@@ -305,7 +314,7 @@ impl Sim {
                 is_full || subscribers >= all_max && subscribers_max == all_max
             }
             (SubscribeError::NotYet { next_seq: 1 }, Some(status)) if status.ring.is_none() => {
-                habitat == Habitat::Remote || is_refused_rightly(spec, error, status)
+                habitat.is_elsewhere() || is_refused_rightly(spec, error, status)
             }
             (error, Some(status)) => is_refused_rightly(spec, error, status),
             (_, None) => false,

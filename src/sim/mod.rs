@@ -8,14 +8,16 @@
 //!
 //! Reading order: `run.rs` (one run from beginning to end), `model.rs` (what is known of an
 //! execution), `follower.rs`, `ending.rs` and `expect.rs` (the oracle), then the actors:
-//! `caller.rs`, `producer.rs`, `thread.rs`, `joins.rs`, `watcher.rs`, `shortage.rs`; `between.rs`
-//! is what happens in the middle of their steps. `outgoing_tests.rs` has a shard that asks others
-//! over HTTP. `server/` has the whole server in the same world.
+//! `caller.rs`, `producer.rs`, `thread.rs`, `joins.rs`, `watcher.rs`, `door.rs`, `shortage.rs`;
+//! `between.rs` is what happens in the middle of their steps. `outgoing_tests.rs` has a shard that
+//! asks others over HTTP. `server/` has the whole server in the same world.
 
 mod between;
 mod caller;
 pub mod campaign;
 mod coverage;
+#[cfg(feature = "server")]
+mod door;
 mod ending;
 mod expect;
 mod follower;

@@ -65,6 +65,11 @@ pub(super) struct Plan {
     pub producers: [u64; 3],
     /// Weights of: closure, polled, on another thread.
     pub places: [u64; 3],
+    /// A reader of another thread is one of another process instead, at the door.
+    #[cfg_attr(not(feature = "server"), expect(dead_code, reason = "there is no door"))]
+    pub doors: u64,
+    /// Somebody asks for the readers of an execution.
+    pub looks: u64,
 }
 
 /// Off in half of all seeds, else anything up to `most`.
@@ -130,6 +135,8 @@ impl Plan {
             shuts_down: random.chance(1, 8),
             producers: weights(random),
             places: weights(random),
+            doors: rate(random, 1_000),
+            looks: rate(random, 1_000),
         }
     }
 

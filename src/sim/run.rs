@@ -12,6 +12,8 @@ use crate::limits;
 use crate::memory::RingPoolConfig;
 use crate::shard::{Shard, ShardConfig};
 use crate::sim::coverage::Coverage;
+#[cfg(feature = "server")]
+use crate::sim::door::Lines;
 use crate::sim::model::Producer;
 use crate::sim::plan::{Plan, pick};
 use crate::sim::producer::Script;
@@ -67,6 +69,9 @@ pub(super) struct Sim {
     pub feeds: Vec<Feed>,
     /// What is to run on threads, by execution.
     pub scripts: Vec<Option<Script>>,
+    /// The lines of readers at the door.
+    #[cfg(feature = "server")]
+    pub lines: Lines,
     step_count: u64,
 }
 
@@ -94,6 +99,8 @@ impl Sim {
             engine: plan.engine,
             rings,
             seed: Some(random.next_u64()),
+            #[cfg(feature = "server")]
+            doors: crate::shard::Doors::new(limits::DOORS_CEILING),
             ..Default::default()
         };
         let reactor = SimReactor::new(&world, 1);
@@ -117,6 +124,8 @@ impl Sim {
             watchers: Vec::new(),
             feeds: Vec::new(),
             scripts: Vec::new(),
+            #[cfg(feature = "server")]
+            lines: Lines::default(),
             step_count: 0,
         }
     }
@@ -208,6 +217,8 @@ impl Sim {
         for _ in 0..TURNS_MAX {
             self.sync_clock();
             self.shared.lock().executions.iter_mut().for_each(|each| each.patience.turn());
+            #[cfg(feature = "server")]
+            self.hear_lines();
             let worked = self.shard.turn();
             self.take_jobs();
             if !worked {
@@ -315,6 +326,9 @@ impl Sim {
         }
         self.raise();
         self.shard.audit();
+        let counters = self.shard.counters();
+        assert_eq!(counters.gates_told_late, 0, "a producer waited for a gate");
+        assert_eq!(counters.producers_stuck, 0, "a producer waited for nobody");
         let mut guard = self.shared.lock();
         let scene = &mut *guard;
         let now = scene.now;

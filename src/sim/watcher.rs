@@ -4,9 +4,11 @@
 use std::time::Duration;
 
 use crate::base::Instant;
-use crate::engine::{AcknowledgeError, GapReason};
+use crate::engine::{AcknowledgeError, GapReason, Status};
 use crate::shard::{Polled, Subscriber};
 use crate::sim::between::Rest;
+#[cfg(feature = "server")]
+use crate::sim::door::{DoorReader, held_for};
 use crate::sim::expect::{Expected, Got, Held};
 use crate::sim::follower::Habitat;
 use crate::sim::run::Sim;
@@ -27,6 +29,17 @@ pub(super) enum Seat {
     Closure,
     Polled(Polled),
     Remote(Box<Subscriber>),
+    #[cfg(feature = "server")]
+    Door(Box<DoorReader>),
+}
+
+/// The chunks that are held for a subscriber in an execution's own ring.
+fn held_by(status: Option<&Status>, habitat: Habitat, head_seq: u64) -> Held {
+    match status {
+        None => Held { tail_seq: 1, head_seq },
+        Some(status) if habitat.is_elsewhere() => Held { tail_seq: status.tail_seq, head_seq },
+        Some(status) => Held { tail_seq: status.tail_seq, head_seq: status.head_seq },
+    }
 }
 
 impl Sim {
@@ -105,12 +118,10 @@ impl Sim {
         let scene = &mut *guard;
         let follower = &mut scene.followers[index];
         let model = &scene.executions[execution];
-        let held = match (&status, follower.habitat) {
-            (None, _) => Held { tail_seq: 1, head_seq: model.head_seq() },
-            (Some(status), Habitat::Remote) => {
-                Held { tail_seq: status.tail_seq, head_seq: model.head_seq() }
-            }
-            (Some(status), _) => Held { tail_seq: status.tail_seq, head_seq: status.head_seq },
+        let held = match &self.watchers[at].seat {
+            #[cfg(feature = "server")]
+            Seat::Door(reader) => held_for(reader),
+            _ => held_by(status.as_ref(), follower.habitat, model.head_seq()),
         };
         let before = (follower.stop_seq, follower.granted_seq);
         let gone = follower.gone;
@@ -124,6 +135,11 @@ impl Sim {
             Seat::Closure => return false,
             Seat::Polled(polled) => self.shard.poll(polled),
             Seat::Remote(subscriber) => subscriber.poll(),
+            #[cfg(feature = "server")]
+            Seat::Door(reader) => reader.try_poll().unwrap_or_else(|flaw| {
+                shared.lock().fail(format!("subscriber {index} finds a flaw: {flaw:?}"));
+                None
+            }),
         };
         let got = Got::of(delivery.as_ref());
         let mut guard = shared.lock();
@@ -164,7 +180,7 @@ impl Sim {
         let (acked_seq, dealt_seq) = (follower.acked_seq, follower.dealt_seq);
         let is_attached = follower.is_attached();
         let has_ended = follower.gone.is_some();
-        let is_local = follower.habitat != Habitat::Remote;
+        let is_local = !follower.habitat.is_elsewhere();
         drop(scene);
         let is_misuse = self.random.chance(self.plan.misuse, 1_000);
         if !is_local || window.is_none() && !is_misuse || !is_attached && !is_misuse {
@@ -214,7 +230,7 @@ impl Sim {
         let scene = self.shared.lock();
         let follower = &scene.followers[index];
         let subscriber = follower.subscriber;
-        let can_break = follower.habitat != Habitat::Remote && follower.is_attached();
+        let can_break = !follower.habitat.is_elsewhere() && follower.is_attached();
         drop(scene);
         if can_break {
             let now = self.now();
@@ -260,7 +276,7 @@ impl Sim {
         let follower = &scene.followers[index];
         let (subscriber, gone) = (follower.subscriber, follower.gone);
         let counted = (follower.given, follower.missed);
-        let is_remote = follower.habitat == Habitat::Remote;
+        let is_remote = follower.habitat.is_elsewhere();
         scene.say(|| format!("{index} leaves"));
         drop(scene);
         if is_remote {

@@ -130,6 +130,10 @@ counters! {
     tools_panicked,
     /// Times that a producer was paused for a block subscriber.
     producers_paused,
+    /// Gates that a waiting producer had not been told of: a fault of the server, which it mended.
+    gates_told_late,
+    /// Executions that failed because their producer waited although nobody held it back.
+    producers_stuck,
     /// Subscribers attached.
     subscribers_attached,
     /// Subscribers that took the place of one whose connection had broken.

@@ -7,3 +7,4 @@ mod doctor;
 mod house;
 mod named;
 mod pipe;
+mod runs;

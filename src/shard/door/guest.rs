@@ -205,7 +205,7 @@ impl Run {
         self.door.as_mut()?.guest()
     }
 
-    /// Tells the guest what it is allowed, and wakes it if it waits for that.
+    /// Publishes the gate of a guest: see [`Run::publish_gate`].
     pub fn publish_guest_gate(&mut self) {
         let Gate { gate_seq, credit_seq, credit_bytes, read_seq } = self.allowed();
         let Some(door) = &mut self.door else { return };
@@ -244,7 +244,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
         guest.has_begun = true;
         let connection = guest.connection;
-        run.publish_guest_gate();
+        run.publish_gate();
         self.doors.guests.push(index);
         self.say_go(connection);
     }
@@ -320,9 +320,6 @@ impl<R: Reactor + 'static> Shard<R> {
         if !matches!(run.producer, Producer::Guest) {
             return; // What it has published, or said, has ended it.
         }
-        if run.ingested_seq != ingested_before {
-            run.publish_guest_gate();
-        }
         let (head_seq, has_moved) = (run.ingested_seq, run.ingested_seq != ingested_before);
         let Some(guest) = run.guest() else { return };
         guest.is_stuck = matches!(taken, Ok(Taken::NoRoom));
@@ -335,8 +332,26 @@ impl<R: Reactor + 'static> Shard<R> {
             (Ok(Taken::All), None) if is_dead => self.end_guest(index, Err(GONE)),
             (Ok(Taken::NoRoom), _) => self.say_that_it_is_gated(index),
             (Ok(Taken::Enough), _) => self.worked = true,
-            (Ok(Taken::All), None) if waits => self.say_that_it_is_gated(index),
+            (Ok(Taken::All), None) if waits => self.hear_that_guest_waits(index),
             (Ok(Taken::All), None) => {}
+        }
+    }
+
+    /// Handles a guest that says it waits. The engine hears of it only if somebody holds the guest
+    /// back: the guest's word may be out of date, or a lie.
+    fn hear_that_guest_waits(&mut self, index: u32) {
+        let run = self.runs[index as usize].as_mut().expect("the caller looked");
+        let handle = run.handle;
+        if std::mem::replace(&mut run.blocked, true) {
+            return; // The engine has heard of it since the gate was published.
+        }
+        self.sample_readers(index);
+        self.tell(Event::RoomWanted(handle));
+        self.pump();
+        let run = self.runs[index as usize].as_ref().filter(|run| run.handle == handle);
+        if run.is_some_and(|run| run.blocked) && self.engine.is_held_back(handle) {
+            self.tell(Event::Gated(handle));
+            self.pump();
         }
     }
 

@@ -154,6 +154,11 @@ impl Door {
         }
     }
 
+    /// True if a producer in another process may write.
+    pub fn has_guest_begun(&self) -> bool {
+        matches!(&self.behind, Behind::Guest(guest) if guest.has_begun)
+    }
+
     /// The descriptor of the ring, for one more reader; `None` if nobody may be given it yet.
     pub fn ring_descriptor(&self) -> Option<io::Result<OwnedFd>> {
         match &self.behind {

@@ -245,8 +245,20 @@ fn copy_through(
 }
 
 impl<R: Reactor + 'static> Shard<R> {
-    /// Takes over what a guest has published.
+    /// Takes over what a guest has published, and publishes its gate (S2).
     pub(super) fn ingest_guest(&mut self, index: u32) -> Result<Taken, Broken> {
+        let ingested = |shard: &Self| shard.runs[index as usize].as_ref().map(|r| r.ingested_seq);
+        let before = ingested(self);
+        let taken = self.take_of_guest(index);
+        if ingested(self) != before
+            && let Some(run) = self.runs[index as usize].as_mut()
+        {
+            run.publish_gate();
+        }
+        taken
+    }
+
+    fn take_of_guest(&mut self, index: u32) -> Result<Taken, Broken> {
         self.choose_mirror(index)?;
         let (mut chunks, mut bytes) = (0, 0);
         loop {

@@ -26,7 +26,7 @@ use crate::endpoint::{
     ApiError, Produce, ProduceGrant, ReadDoor, ReadGrant, StreamBody, documents,
 };
 use crate::engine::{
-    DetachReason, Event, NotFound, Place, Reply, SubscribeSpec, Subscribed, Verdict,
+    DetachReason, Event, NotFound, Place, Reply, SubscribeError, SubscribeSpec, Subscribed, Verdict,
 };
 use crate::limits;
 use crate::memory::{ControlFile, Geometry, ProducerRing, ReaderPageFile, WildCursor};
@@ -205,7 +205,7 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     pub(super) fn looks(&self) -> Looks {
-        Rc::clone(&self.serve.as_ref().expect("it has connections").looks)
+        self.serve.as_ref().map_or_else(Looks::default, |serve| Rc::clone(&serve.looks))
     }
 
     pub(super) fn grant_reader(
@@ -214,42 +214,62 @@ impl<R: Reactor + 'static> Shard<R> {
         asked: &ReadDoor,
     ) -> Result<Grant, ApiError> {
         let execution = asked.execution;
+        let shared = self.share_with_reader(execution)?;
+        let spec = self.spec_of(execution, &asked.wishes, asked.from);
+        let subscribed = self.subscribe_at_door(execution, spec)?;
+        let (grant, parcel) = self.seat_reader(id, &subscribed, shared)?;
+        let tool = self.tool_name(execution);
+        let names = &self.run_mut(execution.slot).names;
+        let document = documents::granted(grant.spelled(), &tool, names.token.as_deref());
+        let side = Side::Reader { subscriber: grant.subscriber, slot: grant.slot };
+        let line = Line { execution, side, body: StreamBody::Chunked, is_over: false };
+        Ok(Grant { line, document, parcel })
+    }
+
+    /// The ring and the control page of an execution that has a door, for one more reader.
+    pub(super) fn share_with_reader(
+        &mut self,
+        execution: ExecutionId,
+    ) -> Result<[OwnedFd; 2], ApiError> {
         let index = execution.slot.index;
         self.take_over_guest(index);
         self.ingest(index); // It may see more than the engine was told of.
         self.pump();
         let run = self.runs[index as usize].as_ref().filter(|run| run.id == execution);
         let Some(run) = run else { return Err(NotFound.into()) };
-        if run.door.is_none() {
-            return Err(relay::queued());
-        }
-        self.seat_reader(id, asked)
-    }
-
-    /// As [`Shard::grant_reader`], of an execution that has a door.
-    fn seat_reader(&mut self, id: ConnectionId, asked: &ReadDoor) -> Result<Grant, ApiError> {
-        let execution = asked.execution;
-        let run = self.run_mut(execution.slot);
-        let window_bytes = run.ring_bytes;
-        let no_memory = |error: std::io::Error| relay::no_memory(window_bytes, &error);
-        let door = run.door.as_mut().expect("the caller has seen to it");
+        let Some(door) = &run.door else { return Err(relay::queued()) };
+        let no_memory = |error: std::io::Error| relay::no_memory(run.ring_bytes, &error);
         let ring = door.ring_descriptor().ok_or_else(not_yet)?.map_err(no_memory)?;
         let control = door.control.descriptor().try_clone_to_owned().map_err(no_memory)?;
-        let spec = self.spec_of(execution, &asked.wishes, asked.from);
+        Ok([ring, control])
+    }
+
+    pub(super) fn subscribe_at_door(
+        &mut self,
+        execution: ExecutionId,
+        spec: SubscribeSpec,
+    ) -> Result<Subscribed, SubscribeError> {
         let spec = SubscribeSpec { place: Place::Remote, replays: false, ..spec };
         let Reply::Subscribed(result) = self.ask(Event::Subscribe(execution, spec)) else {
             unreachable!("the answer fits the question");
         };
-        let subscribed = result?;
-        let seated = self.take_seat(id, &subscribed);
-        let (slot, page) = seated.inspect_err(|_| {
+        result
+    }
+
+    /// Seats a new subscriber. Returns its grant and the memory that it is to map.
+    pub(super) fn seat_reader(
+        &mut self,
+        id: ConnectionId,
+        subscribed: &Subscribed,
+        [ring, control]: [OwnedFd; 2],
+    ) -> Result<(ReadGrant, Parcel), ApiError> {
+        let (slot, page) = self.take_seat(id, subscribed).inspect_err(|_| {
             self.tell(Event::ReaderGone(subscribed.subscriber));
             self.pump();
         })?;
         let anchor = self.anchor;
-        let tool = self.tool_name(execution);
         let grant = ReadGrant {
-            execution,
+            execution: self.run_mut(subscribed.execution).id,
             subscriber: subscribed.subscriber,
             terms: subscribed.terms,
             cursor: subscribed.cursor,
@@ -257,12 +277,7 @@ impl<R: Reactor + 'static> Shard<R> {
             wall_us: anchor.wall_us,
             mono_ns: anchor.mono_ns,
         };
-        let names = &self.run_mut(execution.slot).names;
-        let document = documents::granted(grant.spelled(), &tool, names.token.as_deref());
-        let subscriber = subscribed.subscriber;
-        let side = Side::Reader { subscriber, slot };
-        let line = Line { execution, side, body: StreamBody::Chunked, is_over: false };
-        Ok(Grant { line, document, parcel: SmallVec::from_iter([ring, control, page]) })
+        Ok((grant, SmallVec::from_iter([ring, control, page])))
     }
 
     /// Gives a new subscriber its slot and its page.
@@ -389,6 +404,11 @@ impl<R: Reactor + 'static> Shard<R> {
         let Some(connection) = serve.connection(id) else { return };
         let Some(line) = connection.line.as_ref().filter(|line| !line.is_over) else { return };
         let (execution, side) = (line.execution, line.side);
+        self.hear_knock(execution, side);
+    }
+
+    /// Handles bytes from the other end of a line.
+    pub(super) fn hear_knock(&mut self, execution: ExecutionId, side: Side) {
         let index = execution.slot.index;
         let run = self.runs[index as usize].as_mut().filter(|run| run.id == execution);
         let Some(run) = run else { return };
@@ -430,8 +450,7 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     /// The connection that was a line is gone.
-    pub(super) fn lose_line(&mut self, line: Line) {
-        let Line { execution, side, .. } = line;
+    pub(super) fn lose_line(&mut self, execution: ExecutionId, side: Side) {
         let index = execution.slot.index;
         if matches!(side, Side::Reader { .. }) {
             self.count_reads(index); // For the last time, of this one.

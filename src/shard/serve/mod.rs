@@ -32,6 +32,7 @@ mod admit;
 mod answer;
 mod attached;
 mod buffers;
+mod by_hand;
 mod calls;
 mod clock;
 mod connection;
@@ -64,6 +65,7 @@ mod tls;
 mod virtual_tools;
 mod workers;
 
+pub(crate) use by_hand::{AtDoor, HandLine};
 pub(super) use deliver::Giving;
 pub(super) use door::LastWord;
 pub(super) use mcp::Ear;

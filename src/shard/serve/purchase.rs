@@ -96,7 +96,7 @@ impl<R: Reactor + 'static> Shard<R> {
         Ok(())
     }
 
-    fn place_at_door(&self) -> Result<Place, ApiError> {
+    pub(super) fn place_at_door(&self) -> Result<Place, ApiError> {
         let places = &self.doors.places;
         places.take().ok_or_else(|| relay::too_many(places.places_max()))
     }
@@ -182,7 +182,7 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     /// Makes an execution one that other processes share, in this memory, if it still can be.
-    fn open_relay(
+    pub(super) fn open_relay(
         &mut self,
         execution: ExecutionId,
         memory: DoorMemory,

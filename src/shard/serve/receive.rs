@@ -256,7 +256,7 @@ impl<R: Reactor + 'static> Shard<R> {
             self.lose_link(id, *link);
         }
         if let Some(line) = line {
-            self.lose_line(*line);
+            self.lose_line(line.execution, line.side);
         }
         for followed in stream.iter().flat_map(|stream| &stream.followed) {
             match followed.source {

@@ -65,6 +65,14 @@ impl<R: Reactor + 'static> Shard<R> {
         });
     }
 
+    /// Logs that a tool's thread waited because its gate had not been published.
+    pub(in crate::shard) fn log_gate_told_late(&self, index: u32) {
+        let Some(run) = &self.runs[index as usize] else { return };
+        self.log.record(self.wall_us(), Level::Error, "gate_told_late", |record| {
+            record.show("execution", &run.id).number("chunks", run.ingested_seq);
+        });
+    }
+
     /// An execution is over.
     pub(in crate::shard) fn log_ended(&self, execution: Handle, verdict: &Verdict) {
         let run = self.runs[execution.index as usize].as_ref();

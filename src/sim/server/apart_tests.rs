@@ -5,8 +5,8 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::house::{House, NOTHING, SHORT, get};
-use super::script::Script;
-use crate::base::ExecutionId;
+use super::script::{self, Script, ThreadPlayer};
+use crate::base::{ExecutionId, Random};
 use crate::limits;
 use crate::sim::network::SimClient;
 
@@ -17,8 +17,12 @@ const BIG: Script =
 
 /// Runs a script on that shard; its name. The world spreads connections.
 fn run_on(house: &mut House, shard: u8, script: Script, more: &str) -> String {
+    run_tool_on(house, shard, ("script", script), more)
+}
+
+fn run_tool_on(house: &mut House, shard: u8, run: (&str, Script), more: &str) -> String {
     loop {
-        let id = house.run(script, more);
+        let id = house.run_tool(run.0, run.1, more);
         if id.parse::<ExecutionId>().unwrap().shard == shard {
             return id;
         }
@@ -103,6 +107,38 @@ fn its_place_is_kept_for_the_grace_and_no_longer() {
             assert!(!status.contains("\"lost\":true"), "{status}");
         }
     }
+}
+
+#[test]
+fn a_stream_over_two_shards_ends_although_a_thread_waits_when_it_joins() {
+    let mut house = House::of(2);
+    for shard in &mut house.shards {
+        shard.run_jobs_by_hand();
+        shard.tools_mut().insert(script::spec_on_thread(), script::prepare_on_thread).unwrap();
+    }
+    let silent = run_on(&mut house, 0, SHORT, NOTHING);
+    let big = run_tool_on(&mut house, 1, (script::ON_THREAD, BIG), "");
+    let jobs = std::iter::from_fn(|| house.shards[1].next_job());
+    let mut thread = jobs.last().map(|job| ThreadPlayer::new(*job));
+    let client = house.visit(&get(&format!("/v1/executions/{silent}")));
+    assert!(house.hear(client).contains("\"running\""));
+    // The thread fills its ring while its shard sleeps, and the request is there when it wakes up.
+    house.absent = Some(1);
+    let mut random = Random::new(1);
+    for _ in 0..100 {
+        thread = thread.and_then(|thread| thread.play(&mut random));
+    }
+    house.say(client, &get(&format!("/v1/events?executions={silent},{big}&policy=drop")));
+    house.absent = None;
+    let mut heard = String::new();
+    for _ in 0..1_000 {
+        house.pass(Duration::from_millis(1));
+        heard += &house.hear(client);
+        thread = thread.and_then(|thread| thread.play(&mut random));
+    }
+    let status = house.get(&format!("/v1/executions/{big}"));
+    assert!(thread.is_none(), "the thread waits, and nobody holds it back: {status}; {heard}");
+    assert_eq!(events_of(&heard, &big).last().unwrap()["state"], "completed");
 }
 
 /// Two executions, and a client that wants both, on a connection of the first one's shard; the

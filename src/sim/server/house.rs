@@ -177,7 +177,13 @@ impl House {
 
     /// Runs a script; its name.
     pub fn run(&mut self, script: Script, more: &str) -> String {
-        let body = format!("{{\"tool\":\"script\",\"arguments\":{}{more}}}", script.arguments());
+        self.run_tool("script", script, more)
+    }
+
+    /// Runs a script with a tool of that name. Returns the id of the execution.
+    pub fn run_tool(&mut self, tool: &str, script: Script, more: &str) -> String {
+        let arguments = script.arguments();
+        let body = format!("{{\"tool\":\"{tool}\",\"arguments\":{arguments}{more}}}");
         let length = body.len();
         let client = self.visit(&format!(
             "POST /v1/executions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\

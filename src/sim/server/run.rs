@@ -8,7 +8,7 @@ use super::exchange::{Exchange, Outcome};
 use super::follower::Follower;
 use super::oracle::Seen;
 use super::passing::Passing;
-use super::script::{self, Script};
+use super::script::{self, Script, ThreadPlayer};
 use super::worker::{self, SimWorker, WorkerSeen};
 use crate::base::{Instant, Random};
 use crate::engine::EngineLimits;
@@ -63,6 +63,8 @@ struct Run {
     shards: Vec<Shard<SimReactor>>,
     address: ListenAddress,
     executions: Vec<Execution>,
+    threads: Vec<ThreadPlayer>,
+    thread_count: u64,
     followers: Vec<Follower>,
     errands: Vec<Errand>,
     workers: Vec<SimWorker>,
@@ -86,7 +88,15 @@ impl Passing for Run {
     }
 
     fn turn_once(&mut self) -> bool {
-        self.shards.iter_mut().map(Shard::turn).fold(false, |a, b| a | b)
+        self.play_threads();
+        let has_worked = self.shards.iter_mut().map(Shard::turn).fold(false, |a, b| a | b);
+        for shard in &mut self.shards {
+            while let Some(job) = shard.next_job() {
+                self.threads.push(ThreadPlayer::new(*job));
+                self.thread_count += 1;
+            }
+        }
+        has_worked
     }
 
     fn next_deadline(&mut self) -> Option<Instant> {
@@ -136,7 +146,10 @@ impl Run {
             let config = config(index, &mut random);
             let mut shard = Shard::with_reactor(reactor, config).expect("memory for small rings");
             shard.run_jobs_by_hand();
-            shard.tools_mut().insert(script::spec(), script::prepare).expect("it is right");
+            let tools = shard.tools_mut();
+            tools.insert(script::spec(), script::prepare).expect("it is right");
+            let on_thread = script::spec_on_thread();
+            tools.insert(on_thread, script::prepare_on_thread).expect("it is right");
             let options = ListenOptions { shares_port: true };
             address = shard.listen(&address, options).expect("it listens");
             shards.push(shard);
@@ -159,6 +172,8 @@ impl Run {
             shards,
             address,
             executions: Vec::new(),
+            threads: Vec::new(),
+            thread_count: 0,
             followers: Vec::new(),
             errands: Vec::new(),
             seen: Seen::default(),
@@ -204,6 +219,7 @@ impl Run {
             ("calls cancelled", self.worker_seen.cancels),
             ("workers that came back", self.worker_seen.returns),
             ("errands turned away", self.turned_away),
+            ("tools on threads", self.thread_count),
             ("sessions of MCP", self.assistant_seen.sessions),
             ("calls of MCP", self.assistant_seen.calls),
             ("results of MCP", self.assistant_seen.results),
@@ -218,7 +234,22 @@ impl Run {
         ];
         let mut counters = Counters::default();
         self.shards.iter().for_each(|shard| counters.merge(&shard.counters()));
+        match (counters.gates_told_late, counters.producers_stuck) {
+            (0, 0) => {}
+            waited => return Err(format!("producers waited for nobody: {waited:?}")),
+        }
         Ok(SeedSummary { seed, happened, counters })
+    }
+
+    /// Gives the processor to some of the tools' threads.
+    fn play_threads(&mut self) {
+        for thread in std::mem::take(&mut self.threads) {
+            let thread = match self.random.chance(1, 3) {
+                true => thread.play(&mut self.random),
+                false => Some(thread),
+            };
+            self.threads.extend(thread);
+        }
     }
 
     fn act(&mut self) -> Result<(), String> {
@@ -329,9 +360,12 @@ impl Run {
             _ => {
                 let script = Script::draw(&mut self.random, !self.workers.is_empty());
                 let holds = ["\"newest\"", "\"until_read\""][self.random.below(2) as usize];
+                let tool = match script.is_remote {
+                    true => worker::TOOL,
+                    false => ["script", script::ON_THREAD][self.random.below(2) as usize],
+                };
                 let body = format!(
-                    "{{\"tool\":\"{}\",\"arguments\":{},\"hold\":{holds}}}",
-                    if script.is_remote { worker::TOOL } else { "script" },
+                    "{{\"tool\":\"{tool}\",\"arguments\":{},\"hold\":{holds}}}",
                     script.arguments()
                 );
                 let request = format!(
@@ -362,6 +396,9 @@ impl Run {
             let body = String::from_utf8_lossy(&errand.exchange.body).into_owned();
             if outcome == Outcome::Cut {
                 continue; // The server ends, or it came to a full house.
+            }
+            if body.contains("\"held_back\":true") && body.contains("\"held_back_by\":[]") {
+                return Err(format!("it is held back by nobody: {body}"));
             }
             if status == Some(503) && body.contains("too_many_connections") {
                 self.turned_away += 1;

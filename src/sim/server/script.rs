@@ -1,14 +1,17 @@
 //! The tool of the simulated server. What it publishes follows from its seed: whoever knows that
 //! can tell every chunk that there is.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use crate::base::Random;
 use crate::engine::{Kind, Timeouts, Totals};
+use crate::memory::ChunkHeader;
 use crate::tool::{
-    ArgumentError, Arguments, Context, EmitError, Need, Step, Tool, ToolError, ToolSpec, Work,
+    ArgumentError, Arguments, Context, Done, EmitError, Job, Need, Output, SendError, Step, Tool,
+    ToolError, ToolSpec, Work,
 };
 
 /// What one execution publishes.
@@ -51,6 +54,19 @@ impl Script {
             chunk_bytes_max: number("chunk_bytes")?,
             fails: number("fails")? == 1,
             is_remote: true,
+        })
+    }
+
+    /// The script in the arguments of a tool.
+    fn read(arguments: &Value) -> Result<Script, ArgumentError> {
+        let mut arguments = Arguments::new(arguments)?;
+        let mut number = |name: &str| arguments.number(name, 0, 0..=1 << 50);
+        Ok(Script {
+            seed: number("seed")?,
+            chunk_count: number("chunks")?,
+            chunk_bytes_max: number("chunk_bytes")?,
+            fails: number("fails")? == 1,
+            is_remote: false,
         })
     }
 
@@ -115,18 +131,85 @@ pub(super) fn spec() -> ToolSpec {
 }
 
 pub(super) fn prepare(arguments: &Value, need: Need) -> Result<(Work, Need), ArgumentError> {
-    let mut arguments = Arguments::new(arguments)?;
-    let mut number = |name: &str| arguments.number(name, 0, 0..=1 << 50);
-    let script = Script {
-        seed: number("seed")?,
-        chunk_count: number("chunks")?,
-        chunk_bytes_max: number("chunk_bytes")?,
-        fails: number("fails")? == 1,
-        is_remote: false,
-    };
+    let script = Script::read(arguments)?;
     let pace = Random::new(script.seed ^ 1);
     Ok((Work::Steps(Box::new(Player { script, seq: 1, pace })), need))
 }
+
+/// The name of the tool that plays its script on a thread.
+pub(super) const ON_THREAD: &str = "script_on_thread";
+
+pub(super) fn spec_on_thread() -> ToolSpec {
+    ToolSpec { name: ON_THREAD.into(), ..spec() }
+}
+
+std::thread_local! {
+    /// The script of the job that was called last.
+    static CALLED: Cell<Option<Script>> = const { Cell::new(None) };
+}
+
+/// The same for a thread. Its job plays nothing: it says what a [`ThreadPlayer`] is to play.
+pub(super) fn prepare_on_thread(
+    arguments: &Value,
+    need: Need,
+) -> Result<(Work, Need), ArgumentError> {
+    let script = Script::read(arguments)?;
+    let work = Work::Thread(Box::new(move |_| {
+        CALLED.set(Some(script));
+        Ok(())
+    }));
+    Ok((work, need))
+}
+
+/// A tool's thread, simulated: it sends a bit whenever it is given the processor.
+pub(super) struct ThreadPlayer {
+    script: Script,
+    seq: u64,
+    output: Output,
+    done: Done,
+}
+
+impl ThreadPlayer {
+    pub fn new(job: Job) -> ThreadPlayer {
+        let Job { mut output, work, done } = job;
+        work(&mut output).expect("it only says what is to be played");
+        let script = CALLED.take().expect("it has just said so");
+        ThreadPlayer { script, seq: 1, output, done }
+    }
+
+    /// Sends some chunks. `None`: it has returned.
+    pub fn play(mut self, random: &mut Random) -> Option<ThreadPlayer> {
+        for _ in 0..random.between(1, 40) {
+            if self.seq > self.script.chunk_count {
+                let result = match self.script.fails {
+                    true => Err(ToolError::new(FAILURE)),
+                    false => Ok(()),
+                };
+                (self.done)(self.output.into_writer(), result, false);
+                return None;
+            }
+            let (kind, bytes) = self.script.chunk(self.seq);
+            let header = ChunkHeader { kind: kind as u8, key: kind as u8, flags: 0 };
+            match self.output.try_send(header, &bytes) {
+                Ok(seq) => assert_eq!(seq, self.seq),
+                Err(SendError::Blocked) => break,
+                Err(SendError::Stopped) => {
+                    (self.done)(self.output.into_writer(), Err(ToolError::Stopped), false);
+                    return None;
+                }
+                Err(error @ SendError::TooLarge { .. }) => panic!("{error:?}"),
+            }
+            self.seq += 1;
+            if random.chance(1, 8) {
+                self.output.progress(self.seq as f64, Some(self.script.chunk_count as f64));
+            }
+        }
+        Some(self)
+    }
+}
+
+/// The error of a script that fails.
+const FAILURE: &str = "as its script says";
 
 /// Plays a script, now faster and now slower.
 struct Player {
@@ -140,7 +223,7 @@ impl Tool for Player {
         for _ in 0..self.pace.between(1, 24) {
             if self.seq > self.script.chunk_count {
                 return match self.script.fails {
-                    true => Step::Failed(ToolError::new("as its script says")),
+                    true => Step::Failed(ToolError::new(FAILURE)),
                     false => Step::Done,
                 };
             }

@@ -1,0 +1,138 @@
+//! Readers at the door, simulated: each has a page of its own and reads the relay of its execution,
+//! as a process does. Their lines carry knocks and ends, which may be late.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use crate::base::{ExecutionId, Instant};
+use crate::engine::{Exit, SubscribeError, SubscribeSpec};
+use crate::memory::atomic::AtomicU64;
+use crate::memory::{DeskView, Left};
+use crate::shard::delivery::exit_of_code;
+use crate::shard::{AtDoor, Flaw, HandLine, Link, Shared, Subscriber};
+use crate::sim::between::note_relay;
+use crate::sim::expect::Held;
+use crate::sim::run::Sim;
+
+/// A signal on a line.
+#[derive(Clone, Copy, Debug)]
+enum Signal {
+    Knock(HandLine),
+    End(HandLine),
+}
+
+/// Signals of all lines on their way to the shard, oldest first.
+#[derive(Clone, Default)]
+pub(super) struct Lines(Rc<RefCell<Vec<Signal>>>);
+
+/// The link of a reader at the door.
+pub(super) struct Far {
+    shared: Shared,
+    desk: DeskView,
+    line: HandLine,
+    lines: Lines,
+    has_left: Cell<bool>,
+}
+
+pub(super) type DoorReader = Subscriber<Far>;
+
+impl Link for Far {
+    type Fault = Flaw;
+    const IS_FOREIGN: bool = true;
+
+    fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
+    fn epoch(&self) -> u64 {
+        self.desk.epoch()
+    }
+
+    fn epoch_word(&self) -> &AtomicU64 {
+        self.desk.epoch_word()
+    }
+
+    fn detached(&self) -> u32 {
+        self.desk.detached()
+    }
+
+    fn acked_seq(&self) -> u64 {
+        0
+    }
+
+    fn fall_asleep(&self) {
+        self.shared.page.set_asleep();
+    }
+
+    fn wake_up(&self) {
+        self.shared.page.set_awake();
+    }
+
+    fn sleep_until(&self, deadline: Instant) -> Instant {
+        deadline
+    }
+
+    fn is_up(&self) -> bool {
+        true
+    }
+
+    fn ring(&self) {
+        self.lines.0.borrow_mut().push(Signal::Knock(self.line));
+    }
+
+    fn leave(&self, _how: Left) {
+        self.shared.page.set_left();
+        if !self.has_left.replace(true) {
+            self.lines.0.borrow_mut().push(Signal::End(self.line));
+        }
+    }
+
+    fn exit(&self) -> Option<Exit> {
+        exit_of_code(self.shared.control.exit())
+    }
+
+    fn fault(&self, flaw: Flaw) -> Flaw {
+        flaw
+    }
+}
+
+/// The chunks that its relay holds.
+pub(super) fn held_for(reader: &DoorReader) -> Held {
+    let relay = &reader.link().shared.reader;
+    Held { tail_seq: relay.tail_seq(), head_seq: relay.head_seq() }
+}
+
+impl Sim {
+    /// Lets a reader in at the door.
+    pub fn read_at_door(
+        &mut self,
+        (execution, id): (usize, ExecutionId),
+        spec: SubscribeSpec,
+        headers_only: bool,
+    ) -> Result<DoorReader, SubscribeError> {
+        note_relay(execution);
+        let spec = SubscribeSpec { ack_window: None, coalesce: None, ..spec };
+        let AtDoor { subscribed, shared, desk, line } = self.shard.read_by_hand(id, spec)?;
+        let (lines, has_left) = (self.lines.clone(), Cell::new(false));
+        let link = Far { shared, desk, line, lines, has_left };
+        link.ring(); // It has mapped everything.
+        let mut reader = Subscriber::of_link(link, &subscribed, None, self.now());
+        reader.headers_only(headers_only);
+        Ok(reader)
+    }
+
+    /// The shard receives the signals on all lines, unless they are late.
+    pub fn hear_lines(&mut self) {
+        let has_faults = self.shared.lock().has_faults;
+        if has_faults && self.random.chance(1, 4) {
+            return;
+        }
+        let signals = std::mem::take(&mut *self.lines.0.borrow_mut());
+        for signal in signals {
+            match signal {
+                Signal::Knock(line) => self.shard.hear_by_hand(line),
+                Signal::End(line) => self.shard.lose_by_hand(line),
+            }
+        }
+    }
+}
