@@ -319,6 +319,8 @@ pub const LOG_RECORDS_MAX: usize = 512;
 pub const LOG_FIELDS_MAX: usize = 8;
 /// Each text of a record; a longer one is cut, and shows it.
 pub const LOG_TEXT_BYTES_MAX: usize = 64;
+/// The message of a panic in code that others wrote; a longer one is cut.
+pub const PANIC_TEXT_BYTES_MAX: usize = 1_024;
 /// What is written at once, and a bit.
 pub const LOG_BATCH_BYTES: usize = 64 << 10;
 /// How long the end of the program waits for the log to be written.

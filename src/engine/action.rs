@@ -198,11 +198,12 @@ pub enum DetachReason {
     Lag,
     /// It held the producer back past the deadline.
     Stall,
-    /// Its connection broke, and it did not come back in time.
+    /// Its connection broke and did not come back in time, its closure panicked, or its shard died.
     Lost,
-    /// The shard is shutting down.
+    /// The server stops.
     Shutdown,
-    /// The ring was needed for somebody else, or the retention is over.
+    /// The ring was needed for another execution, the retention is over, or the reader wrote
+    /// nonsense into shared memory.
     Evicted,
 }
 

@@ -292,6 +292,12 @@ impl Engine {
         }
     }
 
+    pub(super) fn broken(&mut self, subscriber: SubscriberId) {
+        if self.seats.get(subscriber.0).is_some() {
+            self.detach(subscriber, DetachReason::Lost);
+        }
+    }
+
     pub(super) fn reattach(&mut self, subscriber: SubscriberId) {
         let result = match self.local_mut(subscriber) {
             None => Err(NotFound),

@@ -3,12 +3,13 @@
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use super::delivery::{Chunk, Delivery, Ended, Reported, code_of_exit, code_of_outcome};
+use super::panics::Callback;
 use super::run::{Producer, Remote, Ring, Run, Seat};
 #[cfg(feature = "server")]
 use super::serve::{Giving, LastWord, Source};
 use super::{AskedFor, Call, Fan, Item, NO_SINK, Shard, Sink};
 use crate::base::planted::{Planted, planted};
-use crate::base::{Handle, SubscriberId};
+use crate::base::{Handle, Panicked, SubscriberId, guarded};
 use crate::engine::{
     Action, DetachReason, End, Event, FanOut, Gate, Log, ProducerEnd, RingFacts, Verdict,
 };
@@ -26,10 +27,13 @@ impl<R: Reactor + 'static> Shard<R> {
     pub(super) fn pump(&mut self) {
         while let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.pump_until_done())) {
             // S3: a closure's panic ends its subscription. Any other is ours.
-            let Some(subscriber) = self.called() else { resume_unwind(panic) };
+            let Some(subscriber) = self.called() else {
+                self.is_broken = true;
+                resume_unwind(panic)
+            };
             self.sinks[subscriber.0.index as usize] = NO_SINK;
-            self.record(Code::OutsideRefused, u64::from(subscriber.0.index), 0);
-            self.tell(Event::Unsubscribe(subscriber));
+            self.note_panic(Callback::Subscriber(subscriber), &Panicked::of(panic));
+            self.tell(Event::Broken(subscriber));
         }
     }
 
@@ -57,9 +61,8 @@ impl<R: Reactor + 'static> Shard<R> {
         self.worked = true;
         self.did.note(Duty::Deliveries);
         let &FanOut { execution, from_seq, until_seq, .. } = self.engine.fan_out();
-        if let Some(observer) = &mut self.observer {
-            let action = Action::Deliver { execution, from_seq, until_seq };
-            observer(&action, self.engine.recipients());
+        if self.observer.is_some() {
+            self.let_see(&Action::Deliver { execution, from_seq, until_seq });
         }
         #[cfg(feature = "server")]
         self.make_room_for_deliveries();
@@ -68,20 +71,34 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Whose closure is running, if one is; not any more.
     fn called(&mut self) -> Option<SubscriberId> {
-        if let Some(fan) = &mut self.fan {
-            fan.at += 1;
-            return self.engine.recipients().get(fan.at - 1).copied();
-        }
-        self.calling.take()
+        let Some(fan) = &mut self.fan else { return self.calling.take() };
+        let subscriber = self.engine.recipients().get(fan.at).copied()?;
+        let is_closure = matches!(self.sinks[subscriber.0.index as usize].call, Call::Closure(_));
+        fan.at += 1;
+        is_closure.then_some(subscriber)
     }
 
     /// Carries out a wish that is no delivery.
     pub(super) fn carry_out(&mut self, action: Action) {
         self.worked = true;
-        if let Some(observer) = &mut self.observer {
-            observer(&action, &[]);
+        if self.observer.is_some() {
+            self.let_see(&action);
         }
         self.act(action);
+    }
+
+    /// Has the observer see an action.
+    #[cold]
+    pub(super) fn let_see(&mut self, action: &Action) {
+        let recipients = match action {
+            Action::Deliver { .. } => self.engine.recipients(),
+            _ => &[],
+        };
+        let Some(observer) = &mut self.observer else { return };
+        if let Err(panicked) = guarded(|| observer(action, recipients)) {
+            self.observer = None;
+            self.note_panic(Callback::Observer, &panicked);
+        }
     }
 
     fn act(&mut self, action: Action) {
@@ -272,7 +289,9 @@ impl<R: Reactor + 'static> Shard<R> {
             Call::Closure(mut call) => {
                 let last_word = Delivery::End(Ended { end, error: error.as_deref() });
                 // The subscription is over: its panic has nothing left to end.
-                let _ = catch_unwind(AssertUnwindSafe(|| call(&last_word)));
+                if let Err(panicked) = guarded(|| call(&last_word)) {
+                    self.note_panic(Callback::Subscriber(subscriber), &panicked);
+                }
             }
             Call::Polled(inbox) => inbox.borrow_mut().push_back(Item::End(end, error)),
             #[cfg(feature = "server")]

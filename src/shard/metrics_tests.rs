@@ -206,8 +206,13 @@ fn upstreams() -> [UpstreamMeter; 1] {
 }
 
 fn rendered(format: MetricsFormat) -> String {
-    let process =
-        ProcessMetrics { connections_max: 1_000, log_records_dropped: 7, spans_dropped: 11 };
+    let process = ProcessMetrics {
+        connections_max: 1_000,
+        log_records_dropped: 7,
+        spans_dropped: 11,
+        shard_count: 3,
+        dead_shards: vec![2],
+    };
     String::from_utf8(render(format, vec![shard(0), shard(1)], process, &upstreams())).unwrap()
 }
 
@@ -236,6 +241,8 @@ fn every_number_stands_under_its_name_unit_and_shard() {
     assert_eq!(value("chunks_published", "{shard=\"0\"}"), 10);
     assert_eq!(value("chunks_published", "{shard=\"1\"}"), 11);
     assert_eq!(value("published_bytes", "{shard=\"0\"}"), u64::MAX);
+    assert_eq!(value("shard_up", "{shard=\"1\"}"), 1);
+    assert_eq!(value("shard_up", "{shard=\"2\"}"), 0);
     assert_eq!(value("sent_bytes", "{shard=\"1\"}"), 77);
     assert_eq!(value("rings_leased_bytes", "{shard=\"1\"}"), 48 << 10);
     assert_eq!(value("rings_leased", "{shard=\"1\"}"), 3);

@@ -128,6 +128,8 @@ counters! {
     executions_evicted,
     /// Tools that panicked, each at the cost of its own execution.
     tools_panicked,
+    /// Panics of an embedder's code: of subscribers, observers, calls and prompts.
+    callbacks_panicked,
     /// Times that a producer was paused for a block subscriber.
     producers_paused,
     /// Subscribers attached.

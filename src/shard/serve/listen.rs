@@ -112,12 +112,7 @@ impl<R: Reactor + 'static> Shard<R> {
         self.end_mcp();
         #[cfg(feature = "agent")]
         self.end_threads();
-        self.flush_connections();
         let serve = self.serve.as_ref().expect("it was just there");
-        let is_idle = |connection: &super::Connection| {
-            let waits = connection.http.due() == Due::Request;
-            matches!(connection.doing, Doing::Requests) && waits && !connection.has_pieces()
-        };
         let connections = serve.connections.iter().flatten();
         let idle: Vec<ConnectionId> =
             connections.filter(|c| is_idle(c)).map(|connection| connection.id).collect();

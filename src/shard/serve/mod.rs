@@ -37,6 +37,7 @@ mod clock;
 mod connection;
 mod deliver;
 mod door;
+mod ends;
 mod follow;
 mod frames;
 mod front;
@@ -66,6 +67,7 @@ mod workers;
 
 pub(super) use deliver::Giving;
 pub(super) use door::LastWord;
+pub use ends::{ShardEnd, ShardEnds};
 pub(super) use mcp::Ear;
 pub use mcp::LineOptions;
 pub(super) use mcp::McpSetUp;
