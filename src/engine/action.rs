@@ -205,16 +205,19 @@ pub enum DetachReason {
     /// The ring was needed for another execution, the retention is over, or the reader wrote
     /// nonsense into shared memory.
     Evicted,
+    /// Its owner removed it.
+    Removed,
 }
 
 impl DetachReason {
     /// Every reason.
-    pub const ALL: [DetachReason; 5] = [
+    pub const ALL: [DetachReason; 6] = [
         DetachReason::Lag,
         DetachReason::Stall,
         DetachReason::Lost,
         DetachReason::Shutdown,
         DetachReason::Evicted,
+        DetachReason::Removed,
     ];
 
     /// The name, as every wire spells it.
@@ -225,6 +228,7 @@ impl DetachReason {
             DetachReason::Lost => "lost",
             DetachReason::Shutdown => "shutdown",
             DetachReason::Evicted => "evicted",
+            DetachReason::Removed => "removed",
         }
     }
 }

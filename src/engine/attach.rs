@@ -132,12 +132,12 @@ impl Engine {
         self.counters.subscribers_detached_left += 1;
         let now = self.now;
         let end = match self.local_mut(subscriber) {
-            Some(local) => local.detached(DetachReason::Shutdown, now),
+            Some(local) => local.detached(DetachReason::Removed, now),
             None => {
                 // A reader on another thread counts for itself.
                 let e = self.executions.get(seat.execution).expect("a seat's execution lives");
                 let resume_from = e.remotes[seat.at as usize].next_seq;
-                let state = EndState::Detached { reason: DetachReason::Shutdown, resume_from };
+                let state = EndState::Detached { reason: DetachReason::Removed, resume_from };
                 End { state, given: Totals::ZERO, missed: Totals::ZERO, duration_us: 0, exit: None }
             }
         };
@@ -169,6 +169,7 @@ impl Engine {
             DetachReason::Lost => &mut self.counters.subscribers_detached_lost,
             DetachReason::Shutdown => &mut self.counters.subscribers_detached_shutdown,
             DetachReason::Evicted => &mut self.counters.subscribers_detached_evicted,
+            DetachReason::Removed => &mut self.counters.subscribers_detached_left,
         };
         *counter += 1;
         self.counters.ends_delivered += 1;

@@ -327,11 +327,11 @@ impl<R: Reactor + 'static> Shard<R> {
         if let Call::Polled(inbox) = sink.call {
             inbox.borrow_mut().clear(); // It has left: nothing comes any more.
         }
-        // On another thread nobody knows of that yet, unless it has left by itself.
+        // On another thread nobody knows of that yet, unless the reader has left by itself.
         for at in 0..self.runs.len() {
             let Some(run) = &mut self.runs[at] else { continue };
-            if let Some(remote) = run.dismiss(subscriber, DetachReason::Evicted) {
-                self.let_go(at as u32, remote, DetachReason::Evicted);
+            if let Some(remote) = run.dismiss(subscriber, DetachReason::Removed) {
+                self.let_go(at as u32, remote, DetachReason::Removed);
                 return;
             }
         }

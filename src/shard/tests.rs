@@ -72,7 +72,7 @@ fn a_reader_on_another_thread_hears_that_it_was_unsubscribed() {
     while let Some(delivery) = subscriber.poll() {
         given.push(words(&delivery));
     }
-    assert_eq!(given.last().map(String::as_str), Some("end detached: evicted "), "{given:?}");
+    assert_eq!(given.last().map(String::as_str), Some("end detached: removed "), "{given:?}");
     // It gates nobody any more.
     while shard.counters().chunks_published < 5_000 {
         shard.publish(id, Kind::Output, &[0; 100]).unwrap();

@@ -138,7 +138,7 @@ counters! {
     subscribers_resumed,
     /// Subscribers refused because a limit was reached.
     subscribers_refused,
-    /// Subscribers that left by themselves.
+    /// Subscribers that left by themselves, or were removed by their owners.
     subscribers_detached_left,
     /// Subscribers detached because they lagged.
     subscribers_detached_lag,
