@@ -405,7 +405,7 @@ impl<R: Reactor + 'static> Shard<R> {
         result.map(|_| ())
     }
 
-    /// Shared a subscription without an end; returns what it was given and what it missed.
+    /// Ends a subscription without a last word; returns what it was given and what it missed.
     ///
     /// # Errors
     /// [`NotFound`] if it has ended already.
@@ -527,7 +527,7 @@ impl<R: Reactor + 'static> Shard<R> {
         result
     }
 
-    /// Shared everything: tools are stopped, subscribers told `detached: shutdown`.
+    /// Ends everything: tools are stopped, subscribers told `detached: shutdown`.
     pub fn shut_down(&mut self) {
         if !self.closing {
             self.closing = true;

@@ -94,8 +94,9 @@ impl Shard<AnyReactor> {
     ///
     /// let (shard, _report) = Shard::spawn(ShardConfig::default(), |_| {})?;
     /// let arguments = json!({"chunks": 3, "delay_ms": 1});
-    /// let hold = streamdoor::engine::Hold::UntilRead { deadline: std::time::Duration::from_secs(5)
-    /// }; let options = streamdoor::shard::ExecuteOptions { hold, ..Default::default() };
+    /// let deadline = std::time::Duration::from_secs(5);
+    /// let hold = streamdoor::engine::Hold::UntilRead { deadline };
+    /// let options = streamdoor::shard::ExecuteOptions { hold, ..Default::default() };
     /// let id = shard.execute("slow_data_processor", arguments, options)?;
     /// let mut subscriber = shard.subscribe(id, SubscribeSpec::default())?;
     /// let mut count = 0;
@@ -307,7 +308,7 @@ impl ShardHandle {
         refused(self.call(move |shard| shard.cancel(id)))
     }
 
-    /// What an execution is duty.
+    /// What an execution is doing.
     ///
     /// # Errors
     /// [`HandleError`].

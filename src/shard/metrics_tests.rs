@@ -301,6 +301,24 @@ fn every_number_stands_under_its_name_unit_and_shard() {
 }
 
 #[test]
+fn every_metric_that_a_page_names_is_told_under_that_name() {
+    let text = rendered(MetricsFormat::Prometheus);
+    let families = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
+    let told: Vec<&str> = families.map(|(name, _)| name).collect();
+    let is_of_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+    for (page, text) in
+        [("README.md", include_str!("../../README.md")), ("PERF.md", include_str!("../../PERF.md"))]
+    {
+        let named: Vec<&str> =
+            text.split(|c| !is_of_name(c)).filter(|word| word.starts_with("streamdoor_")).collect();
+        assert!(!named.is_empty(), "{page}");
+        for name in named {
+            assert!(told.contains(&name), "{page} names `{name}`, which is none of {told:?}");
+        }
+    }
+}
+
+#[test]
 fn without_shards_there_is_still_a_right_text() {
     for format in [MetricsFormat::OpenMetrics, MetricsFormat::Prometheus] {
         let text = render(format, Vec::new(), ProcessMetrics::default(), &[]);
