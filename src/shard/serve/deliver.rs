@@ -372,6 +372,7 @@ impl<R: Reactor + 'static> Shard<R> {
             self.settle_flush();
             self.pump();
         }
+        self.close_idle();
     }
 
     fn settle_flush(&mut self) {
@@ -397,8 +398,11 @@ impl<R: Reactor + 'static> Shard<R> {
     fn finish_connection(&mut self, id: ConnectionId) {
         let now = self.now;
         let serve = self.serve.as_mut().expect("it has connections");
+        let is_draining = serve.is_draining;
         let Some(connection) = serve.connection(id) else { return };
-        if connection.is_aborted || connection.has_ended {
+        // Whoever has sent nothing more loses nothing by it.
+        let ends_now = is_draining && connection.has_read_all();
+        if connection.is_aborted || connection.has_ended || ends_now {
             self.drop_connection(id);
             return;
         }
