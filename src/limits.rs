@@ -56,6 +56,8 @@ pub const DELIVERY_BYTES_MAX: u64 = 64 << 10;
 
 /// How long a `block` subscriber may hold a producer back.
 pub const BLOCK_DEADLINE: Duration = Duration::from_secs(30);
+/// How long a cancelled execution waits for a `block` subscriber that takes nothing.
+pub const CANCELLED_STALL: Duration = Duration::from_secs(5);
 /// How long `start: after_subscribers` and `hold: until_read` wait for somebody.
 pub const ATTACH_DEADLINE: Duration = Duration::from_secs(30);
 /// How long a `block` subscriber whose connection broke keeps its place.

@@ -73,6 +73,7 @@ impl Engine {
                     start: cursor.seen,
                     missed: Totals::ZERO,
                     since: now,
+                    moved_at: now,
                     ack_window: spec.ack_window,
                     acked_seq: cursor.next_seq - 1,
                     told_seq: cursor.next_seq - 1,

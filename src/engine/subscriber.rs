@@ -48,6 +48,8 @@ pub(super) struct Detail {
     pub start: Totals,
     pub missed: Totals,
     pub since: Instant,
+    /// When its connection last took a part of what it was given.
+    pub moved_at: Instant,
     pub ack_window: Option<u32>,
     /// It has dealt with everything through this chunk.
     pub acked_seq: u64,

@@ -220,6 +220,7 @@ impl Serve {
             let Some(connection) = self.connections[index].as_deref_mut() else { continue };
             connection.is_touched = false;
             let id = connection.id;
+            let was_blocked = connection.is_blocked;
             let mut parcel = connection.parcel.take();
             let flushed = connection.flush(&self.frames, &mut self.spare, now, |slices| {
                 counters.sends += 1;
@@ -237,6 +238,7 @@ impl Serve {
             let takes = match flushed {
                 Flushed::All => true,
                 Flushed::Cut => {
+                    self.moved.extend(connection.moved(was_blocked, now));
                     self.waiting_line.leave(index as u32); // It has an answer to take first.
                     false
                 }
@@ -346,6 +348,9 @@ impl<R: Reactor + 'static> Shard<R> {
             && let Some((subscriber, demand)) = serve.demands.pop()
         {
             self.tell(Event::Demand(subscriber, demand));
+        }
+        while let Some(subscriber) = self.serve.as_mut().and_then(|serve| serve.moved.pop()) {
+            self.tell(Event::Moved(subscriber));
         }
     }
 

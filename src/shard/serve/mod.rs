@@ -125,6 +125,8 @@ pub(super) struct Serve {
     spare: Buffers,
     /// What the engine is to be told: how much a subscriber takes from now on.
     demands: Vec<(SubscriberId, u32)>,
+    /// And whose connection has taken a part of what it was given.
+    moved: Vec<SubscriberId>,
     /// Connections that turned out to be broken.
     broken: Vec<ConnectionId>,
     /// Connections to which everything was sent that there will be.
@@ -191,6 +193,7 @@ impl Serve {
             body_bytes: 0,
             spare: Buffers::new(),
             demands: Vec::with_capacity(256),
+            moved: Vec::with_capacity(256),
             broken: Vec::new(),
             finished: Vec::new(),
             answered: Vec::new(),
@@ -251,6 +254,7 @@ impl Serve {
         let count = self.connection_count as usize;
         self.touched.reserve(count.saturating_sub(self.touched.len()));
         self.demands.reserve(count.saturating_sub(self.demands.len()));
+        self.moved.reserve(count.saturating_sub(self.moved.len()));
         self.spare.provide(count);
         self.set_timer(id, Some((Timer::Request, now + limits::REQUEST_DEADLINE)));
     }
@@ -330,6 +334,7 @@ impl Serve {
     fn has_work(&self) -> bool {
         !(self.touched.is_empty()
             && self.demands.is_empty()
+            && self.moved.is_empty()
             && self.broken.is_empty()
             && self.finished.is_empty()
             && self.ended.is_empty()
