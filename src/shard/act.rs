@@ -14,8 +14,8 @@ use crate::engine::{
     Action, DetachReason, End, Event, FanOut, Gate, Log, ProducerEnd, RingFacts, Verdict,
 };
 use crate::memory::{
-    Descriptor, FinalRecord, Geometry, KindTotal, KindTotals, Lease, ProgressRecord, ReadError,
-    RingWriter, ShortText,
+    ControlPage, Descriptor, FinalRecord, Geometry, KindTotal, KindTotals, Lease, ProgressRecord,
+    ReadError, RingWriter, ShortText,
 };
 use crate::reactor::Reactor;
 use crate::tool::Host;
@@ -491,6 +491,7 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     fn write_verdict(&mut self, execution: Handle, verdict: &Verdict) {
+        let is_closing = self.closing;
         let run = self.run_mut(execution);
         if let Producer::Waiting(_) = run.producer {
             run.producer = Producer::Gone; // It never began, and nobody should wait for that.
@@ -509,10 +510,16 @@ impl<R: Reactor + 'static> Shard<R> {
         };
         let exit = run.exit.get().copied();
         let error = verdict.error.as_deref().unwrap_or("");
-        run.tell_pages(|page| {
+        let finish = |page: &mut ControlPage| {
             page.set_exit(exit.map_or(0, code_of_exit));
             page.finish(&record, error);
-        });
+        };
+        match is_closing {
+            // All readers were detached before: that is what has happened to them, wherever they
+            // stand. Those of a named ring cannot be told so.
+            true => run.tell_named(finish),
+            false => run.tell_pages(finish),
+        }
         run.error = verdict.error.clone();
         run.knock();
         #[cfg(feature = "server")]

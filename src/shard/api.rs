@@ -530,6 +530,7 @@ impl<R: Reactor + 'static> Shard<R> {
     /// Ends everything: tools are stopped, subscribers told `detached: shutdown`.
     pub fn shut_down(&mut self) {
         if !self.closing {
+            self.pump(); // What has ended by now has ended by itself.
             self.closing = true;
             self.look_at_clock();
             self.tell(Event::Shutdown);

@@ -271,6 +271,11 @@ impl Run {
         if let Some(door) = &mut self.door {
             tell(&mut door.control.page);
         }
+        self.tell_named(tell);
+    }
+
+    /// As [`Run::tell_pages`], of the readers of its named ring alone.
+    pub fn tell_named(&mut self, mut tell: impl FnMut(&mut ControlPage)) {
         #[cfg(feature = "server")]
         if let Some(named) = &mut self.named {
             named.tell(&mut tell);
