@@ -58,6 +58,8 @@ pub const DELIVERY_BYTES_MAX: u64 = 64 << 10;
 
 /// How long a `block` subscriber may hold a producer back.
 pub const BLOCK_DEADLINE: Duration = Duration::from_secs(30);
+/// How long a cancelled execution waits for a `block` subscriber that takes nothing.
+pub const CANCELLED_STALL: Duration = Duration::from_secs(5);
 /// How long `start: after_subscribers` and `hold: until_read` wait for somebody.
 pub const ATTACH_DEADLINE: Duration = Duration::from_secs(30);
 /// How long a `block` subscriber whose connection broke keeps its place.
@@ -287,6 +289,8 @@ pub const LOG_RECORDS_MAX: usize = 512;
 pub const LOG_FIELDS_MAX: usize = 8;
 /// Each text of a record; a longer one is cut, and shows it.
 pub const LOG_TEXT_BYTES_MAX: usize = 64;
+/// The message of a panic in code that others wrote; a longer one is cut.
+pub const PANIC_TEXT_BYTES_MAX: usize = 1_024;
 /// What is written at once, and a bit.
 pub const LOG_BATCH_BYTES: usize = 64 << 10;
 /// How long the end of the program waits for the log to be written.

@@ -1,10 +1,10 @@
 //! Stratum 0: values that everything else is built from. Pure, no syscall, no clock.
 //!
-//! [`time`] instants and durations as plain numbers; [`id`] names that leave our hands and come
-//! back; [`plain`] text of others made harmless; [`pool`] fixed tables with generations;
-//! [`principal`] who asks; [`random`] a seeded
-//! generator.
+//! [`guard`] calls into code that others wrote; [`time`] instants and durations as plain numbers;
+//! [`id`] names that leave our hands and come back; [`plain`] text of others made harmless;
+//! [`pool`] fixed tables with generations; [`principal`] who asks; [`random`] a seeded generator.
 
+pub mod guard;
 pub mod id;
 pub mod plain;
 pub mod planted;
@@ -13,6 +13,7 @@ pub mod principal;
 pub mod random;
 pub mod time;
 
+pub use guard::{Foreign, Panicked, guarded};
 pub use id::{ExecutionId, ProgressToken, SubscriberId};
 pub use pool::{Handle, Pool};
 pub use principal::Principal;

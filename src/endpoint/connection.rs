@@ -48,6 +48,8 @@ pub struct HttpConnection {
     principal: Principal,
     /// The peer sends no more.
     input_ended: bool,
+    /// It was closed in the middle of a request, or before one.
+    is_cut_short: bool,
     arrival: Arrival,
 }
 
@@ -148,6 +150,7 @@ impl HttpConnection {
             state: State::Head,
             principal: Principal::ANYONE,
             input_ended: false,
+            is_cut_short: false,
             arrival: Arrival::default(),
         }
     }
@@ -221,6 +224,15 @@ impl HttpConnection {
             State::Head | State::Body(_) => Due::Rest,
             State::Answer(_) | State::Stream(..) | State::Part(_) => Due::Answer,
             State::Closed => Due::Nothing,
+        }
+    }
+
+    /// True if no part of a request is under way that will not be read.
+    pub fn has_read_all(&self) -> bool {
+        match self.due() {
+            Due::Request | Due::Answer => true,
+            Due::Rest | Due::Parts => false,
+            Due::Nothing => !self.is_cut_short,
         }
     }
 
@@ -563,6 +575,7 @@ impl HttpConnection {
     }
 
     fn close(&mut self) -> Step {
+        self.is_cut_short = true;
         self.state = State::Closed;
         self.kept = Vec::new();
         self.reader = RequestReader::new();

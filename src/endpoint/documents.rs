@@ -244,6 +244,15 @@ pub fn all_progress<'a>(all: impl IntoIterator<Item = Advance<'a>>) -> Value {
     json!({ "progress": progress })
 }
 
+/// The lists of all shards as one, with the numbers of the shards that are missing in it.
+pub fn gathered(name: String, list: Vec<Value>, dead_shards: &[u8]) -> Value {
+    let mut document = Map::from_iter([(name, Value::from(list))]);
+    if !dead_shards.is_empty() {
+        document.insert("dead_shards".to_owned(), dead_shards.into());
+    }
+    document.into()
+}
+
 /// The server lives, or takes requests: `{"status": …}`.
 pub fn health(status: &str) -> Value {
     json!({ "status": status })

@@ -72,6 +72,18 @@ impl ApiError {
         json!({ "error": error })
     }
 
+    /// These shards of the server have died.
+    ///
+    /// # Panics
+    /// If there are none.
+    pub fn shards_dead(shards: &[u8]) -> ApiError {
+        assert!(!shards.is_empty());
+        let names: Vec<String> = shards.iter().map(u8::to_string).collect();
+        let (names, noun) = (names.join(", "), if shards.len() == 1 { "shard" } else { "shards" });
+        let text = format!("{noun} {names} died with all executions there: restart the server");
+        ApiError::new(Status::SERVICE_UNAVAILABLE, "shard_dead", text)
+    }
+
     /// The server takes no more.
     pub fn shutting_down() -> ApiError {
         let error = ApiError::new(Status::SERVICE_UNAVAILABLE, "shutting_down", "shutting down");
@@ -178,6 +190,9 @@ impl From<StartError> for ApiError {
             }
             StartError::Asks { .. } => {
                 ApiError::new(Status::CONFLICT, "tool_asks", text).field("tool")
+            }
+            StartError::Panicked { .. } => {
+                ApiError::new(Status::INTERNAL_SERVER_ERROR, "tool_panicked", text).field("tool")
             }
         }
     }

@@ -580,7 +580,7 @@ pub(super) const ROUTES: &[Route] = &[
     Route {
         path: "/readyz",
         name: "getReadiness",
-        summary: "May clients be sent here? 503 if not.",
+        summary: "May clients be sent here? 503 if the server stops or a shard of it has died.",
         answers: &[(Status::OK, Content::Json("Health"))],
         begin: |_| Ok(Asked::Call(Call::Ready)),
         ..PLAIN

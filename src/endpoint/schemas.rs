@@ -16,13 +16,13 @@ pub(super) fn all() -> Map<String, Value> {
         ("Tools", list("tools", &tool())),
         ("Created", created()),
         ("State", object(&[("execution", id()), ("state", state())], &[])),
-        ("Executions", list("executions", &execution_line())),
+        ("Executions", gathered("executions", &execution_line())),
         ("Execution", execution()),
         ("Subscriber", subscriber()),
         ("Result", result()),
         ("Progress", progress()),
         ("TokenProgress", token_progress(true)),
-        ("AllProgress", list("progress", &token_progress(false))),
+        ("AllProgress", gathered("progress", &token_progress(false))),
         ("Health", object(&[("status", text())], &[])),
         ("Description", json!({"type": "object", "description": "An OpenAPI document."})),
         ("Exit", exit()),
@@ -110,6 +110,11 @@ fn command_answer() -> Value {
 
 fn list(name: &str, of: &Value) -> Value {
     object(&[(name, array(of))], &[])
+}
+
+/// A list of all shards; those that have died are named.
+fn gathered(name: &str, of: &Value) -> Value {
+    object(&[(name, array(of))], &[("dead_shards", array(&count()))])
 }
 
 fn array(of: &Value) -> Value {

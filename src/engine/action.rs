@@ -205,22 +205,26 @@ pub enum DetachReason {
     Lag,
     /// It held the producer back past the deadline.
     Stall,
-    /// Its connection broke, and it did not come back in time.
+    /// Its connection broke and did not come back in time, its closure panicked, or its shard died.
     Lost,
-    /// The shard is shutting down.
+    /// The server stops.
     Shutdown,
-    /// The ring was needed for somebody else, or the retention is over.
+    /// The ring was needed for another execution, the retention is over, or the reader wrote
+    /// nonsense into shared memory.
     Evicted,
+    /// Its owner removed it.
+    Removed,
 }
 
 impl DetachReason {
     /// Every reason.
-    pub const ALL: [DetachReason; 5] = [
+    pub const ALL: [DetachReason; 6] = [
         DetachReason::Lag,
         DetachReason::Stall,
         DetachReason::Lost,
         DetachReason::Shutdown,
         DetachReason::Evicted,
+        DetachReason::Removed,
     ];
 
     /// The name, as every wire spells it.
@@ -231,6 +235,7 @@ impl DetachReason {
             DetachReason::Lost => "lost",
             DetachReason::Shutdown => "shutdown",
             DetachReason::Evicted => "evicted",
+            DetachReason::Removed => "removed",
         }
     }
 }

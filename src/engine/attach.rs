@@ -73,6 +73,7 @@ impl Engine {
                     gone: e.log.totals_before_tail(terms.kinds),
                     missed: Totals::ZERO,
                     since: now,
+                    moved_at: now,
                     ack_window: spec.ack_window,
                     window: None,
                     acked_seq: cursor.next_seq - 1,
@@ -133,12 +134,12 @@ impl Engine {
         self.counters.subscribers_detached_left += 1;
         let now = self.now;
         let end = match self.local_mut(subscriber) {
-            Some(local) => local.detached(DetachReason::Shutdown, now),
+            Some(local) => local.detached(DetachReason::Removed, now),
             None => {
                 // A reader on another thread counts for itself.
                 let e = self.executions.get(seat.execution).expect("a seat's execution lives");
                 let resume_from = e.remotes[seat.at as usize].next_seq;
-                let state = EndState::Detached { reason: DetachReason::Shutdown, resume_from };
+                let state = EndState::Detached { reason: DetachReason::Removed, resume_from };
                 let (given, missed, published) = (Totals::ZERO, Totals::ZERO, Totals::ZERO);
                 End { state, given, missed, published, duration_us: 0, exit: None }
             }
@@ -171,6 +172,7 @@ impl Engine {
             DetachReason::Lost => &mut self.counters.subscribers_detached_lost,
             DetachReason::Shutdown => &mut self.counters.subscribers_detached_shutdown,
             DetachReason::Evicted => &mut self.counters.subscribers_detached_evicted,
+            DetachReason::Removed => &mut self.counters.subscribers_detached_left,
         };
         *counter += 1;
         self.counters.ends_delivered += 1;
@@ -294,6 +296,12 @@ impl Engine {
             let local = self.local_mut(subscriber).expect("it was just found");
             local.detail.grace_timer = Some(timer);
         } else {
+            self.detach(subscriber, DetachReason::Lost);
+        }
+    }
+
+    pub(super) fn broken(&mut self, subscriber: SubscriberId) {
+        if self.seats.get(subscriber.0).is_some() {
             self.detach(subscriber, DetachReason::Lost);
         }
     }

@@ -446,9 +446,11 @@ impl Engine {
 
     /// Gives the slowest reader a deadline, and has the shard say when one on another thread moves.
     pub(super) fn wait_for_readers(&mut self, execution: Handle) {
+        let now = self.now;
         let e = self.executions.get_mut(execution).expect("a living execution");
         if e.timers.stall.is_none() {
-            let deadline = e.spec.block_deadline;
+            let deadline = e.stall_deadline();
+            e.timers.stall_from = (e.slowest_gating_seq().unwrap_or(0), now);
             let timer = self.arm(deadline, Timer::Stall(execution));
             let e = self.executions.get_mut(execution).expect("as above");
             e.timers.stall = Some(timer);

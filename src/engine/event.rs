@@ -78,6 +78,10 @@ pub enum Event<'a> {
     Demand(SubscriberId, u32),
     /// A subscriber's connection broke. A `block` subscriber keeps its place for a while.
     Lost(SubscriberId),
+    /// A subscriber's connection has taken a part of what it was given.
+    Moved(SubscriberId),
+    /// A subscriber's closure panicked: it is given nothing more, and never comes back.
+    Broken(SubscriberId),
     /// Of what was to be delivered to a local subscriber, nothing was from chunk `.1` on: a
     /// producer on another thread was faster, and the ring holds nothing through chunk `.2` any
     /// more.

@@ -100,6 +100,8 @@ pub(super) struct Timers {
     pub start: Option<TimerId>,
     pub hold: Option<TimerId>,
     pub stall: Option<TimerId>,
+    /// Where the slowest gating reader stood when `stall` was armed, and since when.
+    pub stall_from: (u64, Instant),
     pub silence: Option<TimerId>,
     pub total: Option<TimerId>,
     pub sleep: Option<TimerId>,

@@ -277,7 +277,7 @@ impl Engine {
             exit: e.exit,
         };
         let timers = std::mem::take(&mut e.timers);
-        let Timers { start, hold, stall, sleep, progress, silence, total, retention } = timers;
+        let Timers { start, hold, stall, sleep, progress, silence, total, retention, .. } = timers;
         assert!(retention.is_none());
         for timer in [start, hold, stall, sleep, progress, silence, total] {
             self.disarm(timer);

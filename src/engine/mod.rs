@@ -226,6 +226,8 @@ impl Engine {
             Event::Sleeping(execution, until) => self.sleeping(execution, until),
             Event::ProducerEnded(execution, end) => self.producer_ended(execution, end),
             Event::Lost(subscriber) => self.lost(subscriber),
+            Event::Moved(subscriber) => self.connection_moved(subscriber),
+            Event::Broken(subscriber) => self.broken(subscriber),
             Event::Overtaken(subscriber, from_seq, to_seq) => {
                 self.overtaken(subscriber, from_seq, to_seq);
             }

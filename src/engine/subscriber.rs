@@ -53,6 +53,8 @@ pub(super) struct Detail {
     pub gone: Totals,
     pub missed: Totals,
     pub since: Instant,
+    /// When its connection last took a part of what it was given.
+    pub moved_at: Instant,
     /// The window of acknowledgements that it asked for, in chunks.
     pub ack_window: Option<u32>,
     /// The window that it has: smaller where the ring has to keep what is in it.

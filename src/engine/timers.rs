@@ -11,6 +11,7 @@ use crate::engine::policy::Log;
 use crate::engine::subscriber::{Connection, Local};
 use crate::engine::wheel::TimerId;
 use crate::engine::{Engine, Execution};
+use crate::limits;
 
 /// A deadline of an execution or a subscriber. The handle may be stale when it fires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +48,16 @@ enum Timeout {
 
 fn in_words(what: &str, limit: Option<Duration>) -> String {
     format!("timed out: {what} {:?}", limit.expect("it was passed"))
+}
+
+impl Execution {
+    /// How long a gating reader may stand still. Who cancels does not wait for long.
+    pub(super) fn stall_deadline(&self) -> Duration {
+        match self.outcome {
+            Some(Outcome::Cancelled) => self.spec.block_deadline.min(limits::CANCELLED_STALL),
+            _ => self.spec.block_deadline,
+        }
+    }
 }
 
 impl Engine {
@@ -207,6 +218,13 @@ impl Engine {
         }
     }
 
+    pub(super) fn connection_moved(&mut self, subscriber: SubscriberId) {
+        let now = self.now;
+        if let Some(local) = self.local_mut(subscriber) {
+            local.detail.moved_at = now;
+        }
+    }
+
     /// The slowest gating readers lose their place, or the execution its life. Who came while the
     /// deadline ran, to where they stand, has one of its own.
     fn stalled(&mut self, execution: Handle) {
@@ -219,12 +237,20 @@ impl Engine {
         }
         // A ring that is held for its first reader is held by nobody who could be blamed.
         let Some(slowest_seq) = e.slowest_gating_seq() else { return };
-        let deadline = e.spec.block_deadline;
+        let (from_seq, from) = e.timers.stall_from;
+        if e.closed() && slowest_seq > from_seq {
+            return self.wait_for_readers(execution);
+        }
+        let deadline = e.stall_deadline();
+        // In the middle of a chunk a reader moves, too, if only for as long as any may stand still.
+        let until = from + e.spec.block_deadline;
+        let moves =
+            |l: &Local| e.closed() && now < until && now.since(l.detail.moved_at) < deadline;
         let is_slowest = |&(l, seq): &(&Local, u64)| l.gates() && seq == slowest_seq;
         let locals = e.locals.positions().filter(is_slowest).map(|(local, _)| local);
+        let since = |l: &Local| if moves(l) { l.detail.moved_at } else { l.detail.since };
         let remotes = e.remotes.iter().filter(|r| r.gates() && r.next_seq == slowest_seq);
-        let slowest =
-            locals.map(|l| (l.id, l.detail.since)).chain(remotes.map(|r| (r.id, r.since)));
+        let slowest = locals.map(|l| (l.id, since(l))).chain(remotes.map(|r| (r.id, r.since)));
         let (stalled, others): (Vec<_>, Vec<_>) =
             slowest.partition(|(_, since)| now.since(*since) >= deadline);
         let is_active = e.producer == Producer::Active; // One that stops has last words, maybe.

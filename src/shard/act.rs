@@ -3,18 +3,19 @@
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use super::delivery::{Chunk, Delivery, Ended, Reported, code_of_exit, code_of_outcome};
+use super::panics::Callback;
 use super::run::{Producer, Remote, Ring, Run, Seat};
 #[cfg(feature = "server")]
 use super::serve::{Giving, LastWord, Source};
 use super::{AskedFor, Call, Fan, Item, NO_SINK, Shard, Sink};
 use crate::base::planted::{Planted, planted};
-use crate::base::{Handle, SubscriberId};
+use crate::base::{Handle, Panicked, SubscriberId, guarded};
 use crate::engine::{
     Action, DetachReason, End, Event, FanOut, Gate, Log, ProducerEnd, RingFacts, Verdict,
 };
 use crate::memory::{
-    Descriptor, FinalRecord, Geometry, KindTotal, KindTotals, Lease, ProgressRecord, ReadError,
-    RingWriter, ShortText,
+    ControlPage, Descriptor, FinalRecord, Geometry, KindTotal, KindTotals, Lease, ProgressRecord,
+    ReadError, RingWriter, ShortText,
 };
 use crate::reactor::Reactor;
 use crate::tool::Host;
@@ -26,10 +27,13 @@ impl<R: Reactor + 'static> Shard<R> {
     pub(super) fn pump(&mut self) {
         while let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.pump_until_done())) {
             // S3: a closure's panic ends its subscription. Any other is ours.
-            let Some(subscriber) = self.called() else { resume_unwind(panic) };
+            let Some(subscriber) = self.called() else {
+                self.is_broken = true;
+                resume_unwind(panic)
+            };
             self.sinks[subscriber.0.index as usize] = NO_SINK;
-            self.record(Code::OutsideRefused, u64::from(subscriber.0.index), 0);
-            self.tell(Event::Unsubscribe(subscriber));
+            self.note_panic(Callback::Subscriber(subscriber), &Panicked::of(panic));
+            self.tell(Event::Broken(subscriber));
         }
     }
 
@@ -57,9 +61,8 @@ impl<R: Reactor + 'static> Shard<R> {
         self.worked = true;
         self.did.note(Duty::Deliveries);
         let &FanOut { execution, from_seq, until_seq, .. } = self.engine.fan_out();
-        if let Some(observer) = &mut self.observer {
-            let action = Action::Deliver { execution, from_seq, until_seq };
-            observer(&action, self.engine.recipients());
+        if self.observer.is_some() {
+            self.let_see(&Action::Deliver { execution, from_seq, until_seq });
         }
         #[cfg(feature = "server")]
         self.make_room_for_deliveries();
@@ -68,20 +71,34 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Whose closure is running, if one is; not any more.
     fn called(&mut self) -> Option<SubscriberId> {
-        if let Some(fan) = &mut self.fan {
-            fan.at += 1;
-            return self.engine.recipients().get(fan.at - 1).copied();
-        }
-        self.calling.take()
+        let Some(fan) = &mut self.fan else { return self.calling.take() };
+        let subscriber = self.engine.recipients().get(fan.at).copied()?;
+        let is_closure = matches!(self.sinks[subscriber.0.index as usize].call, Call::Closure(_));
+        fan.at += 1;
+        is_closure.then_some(subscriber)
     }
 
     /// Carries out a wish that is no delivery.
     pub(super) fn carry_out(&mut self, action: Action) {
         self.worked = true;
-        if let Some(observer) = &mut self.observer {
-            observer(&action, &[]);
+        if self.observer.is_some() {
+            self.let_see(&action);
         }
         self.act(action);
+    }
+
+    /// Has the observer see an action.
+    #[cold]
+    pub(super) fn let_see(&mut self, action: &Action) {
+        let recipients = match action {
+            Action::Deliver { .. } => self.engine.recipients(),
+            _ => &[],
+        };
+        let Some(observer) = &mut self.observer else { return };
+        if let Err(panicked) = guarded(|| observer(action, recipients)) {
+            self.observer = None;
+            self.note_panic(Callback::Observer, &panicked);
+        }
     }
 
     fn act(&mut self, action: Action) {
@@ -272,7 +289,9 @@ impl<R: Reactor + 'static> Shard<R> {
             Call::Closure(mut call) => {
                 let last_word = Delivery::End(Ended { end, error: error.as_deref() });
                 // The subscription is over: its panic has nothing left to end.
-                let _ = catch_unwind(AssertUnwindSafe(|| call(&last_word)));
+                if let Err(panicked) = guarded(|| call(&last_word)) {
+                    self.note_panic(Callback::Subscriber(subscriber), &panicked);
+                }
             }
             Call::Polled(inbox) => inbox.borrow_mut().push_back(Item::End(end, error)),
             #[cfg(feature = "server")]
@@ -308,11 +327,11 @@ impl<R: Reactor + 'static> Shard<R> {
         if let Call::Polled(inbox) = sink.call {
             inbox.borrow_mut().clear(); // It has left: nothing comes any more.
         }
-        // On another thread nobody knows of that yet, unless it has left by itself.
+        // On another thread nobody knows of that yet, unless the reader has left by itself.
         for at in 0..self.runs.len() {
             let Some(run) = &mut self.runs[at] else { continue };
-            if let Some(remote) = run.dismiss(subscriber, DetachReason::Evicted) {
-                self.let_go(at as u32, remote, DetachReason::Evicted);
+            if let Some(remote) = run.dismiss(subscriber, DetachReason::Removed) {
+                self.let_go(at as u32, remote, DetachReason::Removed);
                 return;
             }
         }
@@ -472,6 +491,7 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     fn write_verdict(&mut self, execution: Handle, verdict: &Verdict) {
+        let is_closing = self.closing;
         let run = self.run_mut(execution);
         if let Producer::Waiting(_) = run.producer {
             run.producer = Producer::Gone; // It never began, and nobody should wait for that.
@@ -490,10 +510,16 @@ impl<R: Reactor + 'static> Shard<R> {
         };
         let exit = run.exit.get().copied();
         let error = verdict.error.as_deref().unwrap_or("");
-        run.tell_pages(|page| {
+        let finish = |page: &mut ControlPage| {
             page.set_exit(exit.map_or(0, code_of_exit));
             page.finish(&record, error);
-        });
+        };
+        match is_closing {
+            // All readers were detached before: that is what has happened to them, wherever they
+            // stand. Those of a named ring cannot be told so.
+            true => run.tell_named(finish),
+            false => run.tell_pages(finish),
+        }
         run.error = verdict.error.clone();
         run.knock();
         #[cfg(feature = "server")]

@@ -11,7 +11,7 @@ use super::events::Names;
 use super::memory::Shortage;
 use super::run::{Agent, Producer, Remote, Ring, Run, Seat, ThreadSeat};
 use super::{AskedFor, Call, Inbox, Item, Shard, Sink, Subscriber, Threads};
-use crate::base::{ExecutionId, Handle, Principal, ProgressToken, SubscriberId};
+use crate::base::{ExecutionId, Foreign, Handle, Principal, ProgressToken, SubscriberId};
 use crate::engine::{
     AcknowledgeError, Action, CancelError, End, Event, Gate, NotFound, OpenError, OpenSpec, Place,
     Progress, ProgressSource, Reply, Status, SubscribeError, SubscribeSpec, Subscribed,
@@ -101,8 +101,8 @@ impl<R: Reactor + 'static> Shard<R> {
         let Some(Action::Reply(reply)) = self.engine.next_action() else {
             unreachable!("a question is answered first");
         };
-        if let Some(observer) = &mut self.observer {
-            observer(&Action::Reply(reply.clone()), &[]);
+        if self.observer.is_some() {
+            self.let_see(&Action::Reply(reply.clone()));
         }
         reply
     }
@@ -122,7 +122,8 @@ impl<R: Reactor + 'static> Shard<R> {
         arguments: &Value,
         options: ExecuteOptions,
     ) -> Result<ExecutionId, ExecuteError> {
-        let prepared = self.tools.prepare(tool, arguments).map_err(ExecuteError::Start)?;
+        let prepared = self.tools.prepare(tool, arguments);
+        let prepared = self.note_start(prepared).map_err(ExecuteError::Start)?;
         self.execute_prepared(prepared, options)
     }
 
@@ -137,7 +138,7 @@ impl<R: Reactor + 'static> Shard<R> {
         options: ExecuteOptions,
     ) -> Result<ExecutionId, ExecuteError> {
         #[cfg(feature = "agent")]
-        let agent = match &prepared.work {
+        let agent = match &*prepared.work {
             Work::Agent(call) => Some(self.agent_of(call, options.owner)?),
             _ => None,
         };
@@ -240,7 +241,8 @@ impl<R: Reactor + 'static> Shard<R> {
         closure: impl FnMut(&Delivery<'_>) + 'static,
     ) -> Result<SubscriberId, SubscribeError> {
         let spec = SubscribeSpec { place: Place::Local, demand: u32::MAX, ..spec };
-        let subscribed = self.attach(id, spec, |_| Call::Closure(Box::new(closure)))?;
+        let subscribed =
+            self.attach(id, spec, |_| Call::Closure(Foreign::new(Box::new(closure))))?;
         self.pump();
         Ok(subscribed.subscriber)
     }
@@ -403,7 +405,7 @@ impl<R: Reactor + 'static> Shard<R> {
         result.map(|_| ())
     }
 
-    /// Shared a subscription without an end; returns what it was given and what it missed.
+    /// Ends a subscription without a last word; returns what it was given and what it missed.
     ///
     /// # Errors
     /// [`NotFound`] if it has ended already.
@@ -525,9 +527,10 @@ impl<R: Reactor + 'static> Shard<R> {
         result
     }
 
-    /// Shared everything: tools are stopped, subscribers told `detached: shutdown`.
+    /// Ends everything: tools are stopped, subscribers told `detached: shutdown`.
     pub fn shut_down(&mut self) {
         if !self.closing {
+            self.pump(); // What has ended by now has ended by itself.
             self.closing = true;
             self.look_at_clock();
             self.tell(Event::Shutdown);
@@ -553,13 +556,13 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// A tool that blocks, to be run on some thread: `work`, then `done` with the output's writer.
     pub fn next_job(&mut self) -> Option<Box<Job>> {
-        self.jobs.pop_front()
+        self.jobs.pop_front().map(Foreign::into_inner)
     }
 
     /// Has every wish of the engine seen by `observer` before it is carried out; with it, to whom a
-    /// delivery goes.
+    /// delivery goes. An observer that panics sees nothing more.
     pub fn observe(&mut self, observer: impl FnMut(&Action, &[SubscriberId]) + 'static) {
-        self.observer = Some(Box::new(observer));
+        self.observer = Some(Foreign::new(Box::new(observer)));
     }
 }
 

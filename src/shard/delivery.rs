@@ -114,6 +114,7 @@ pub(crate) fn code_of_detach(reason: DetachReason) -> u32 {
         DetachReason::Shutdown => 3,
         DetachReason::Evicted => 4,
         DetachReason::Lost => 5,
+        DetachReason::Removed => 6,
     }
 }
 

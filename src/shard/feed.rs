@@ -159,7 +159,9 @@ impl<R: Reactor + 'static> Shard<R> {
         let gate = run.allowed();
         match (&run.producer, &mut run.ring) {
             (Producer::Feed, Ring::Here(writer)) => Ok((gate, writer)),
-            (Producer::Waiting(Work::Feed), _) => Err(PublishError::Blocked),
+            (Producer::Waiting(work), _) if matches!(**work, Work::Feed) => {
+                Err(PublishError::Blocked)
+            }
             _ => Err(PublishError::NotFound),
         }
     }

@@ -1,4 +1,5 @@
-//! The way in from other threads: a bounded mailbox of things to do on the shard's own thread.
+//! The way in from other threads: a bounded mailbox of things to do on the shard's own thread; and
+//! how that thread ends.
 
 use std::fmt;
 use std::io;
@@ -10,7 +11,7 @@ use serde_json::Value;
 
 use super::run::Bell;
 use super::{ExecuteError, ExecuteOptions, MemoryStatus, Shard, ShardConfig, Subscriber};
-use crate::base::{ExecutionId, Handle};
+use crate::base::{ExecutionId, Handle, Panicked, guarded};
 use crate::engine::{CancelError, NotFound, Status, SubscribeError, SubscribeSpec};
 use crate::limits;
 use crate::memory::RingWriter;
@@ -59,19 +60,22 @@ pub struct ShardThread {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Why a call did not reach the shard.
+/// Why a call returned nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallError {
     /// Wait: its mailbox is full.
     Busy,
     /// Give up: the shard is gone.
     Gone,
+    /// Fix the call: it panicked on the shard's thread. What it did before stays done, and the log
+    /// has the message.
+    Panicked,
 }
 
 /// Why something asked through a handle was not done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HandleError<E> {
-    /// It did not reach the shard.
+    /// The call returned nothing.
     Call(CallError),
     /// The shard refused.
     Refused(E),
@@ -81,7 +85,7 @@ impl Shard<AnyReactor> {
     /// A shard on a thread of its own. `set_up` is called there first: to add tools, say.
     ///
     /// # Errors
-    /// What the kernel says, of the thread or of the shard.
+    /// What the kernel says, of the thread or of the shard; or the panic of `set_up`.
     ///
     /// ```
     /// use serde_json::json;
@@ -90,8 +94,9 @@ impl Shard<AnyReactor> {
     ///
     /// let (shard, _report) = Shard::spawn(ShardConfig::default(), |_| {})?;
     /// let arguments = json!({"chunks": 3, "delay_ms": 1});
-    /// let hold = streamdoor::engine::Hold::UntilRead { deadline: std::time::Duration::from_secs(5)
-    /// }; let options = streamdoor::shard::ExecuteOptions { hold, ..Default::default() };
+    /// let deadline = std::time::Duration::from_secs(5);
+    /// let hold = streamdoor::engine::Hold::UntilRead { deadline };
+    /// let options = streamdoor::shard::ExecuteOptions { hold, ..Default::default() };
     /// let id = shard.execute("slow_data_processor", arguments, options)?;
     /// let mut subscriber = shard.subscribe(id, SubscribeSpec::default())?;
     /// let mut count = 0;
@@ -109,6 +114,19 @@ impl Shard<AnyReactor> {
     where
         F: FnOnce(&mut Shard) + Send + 'static,
     {
+        Shard::spawn_and_tell(config, set_up, |_| {})
+    }
+
+    /// As [`Shard::spawn`]. Once the shard is gone, `tell` is called on its thread, with the panic
+    /// if it died of one.
+    pub(super) fn spawn_and_tell<F>(
+        config: ShardConfig,
+        set_up: F,
+        tell: impl FnOnce(Option<Panicked>) + Send + 'static,
+    ) -> io::Result<(ShardThread, Report)>
+    where
+        F: FnOnce(&mut Shard) + Send + 'static,
+    {
         let (sender, receiver) = sync_channel(1);
         let builder = std::thread::Builder::new().name("shard".to_owned());
         let thread = builder.spawn(move || {
@@ -120,9 +138,18 @@ impl Shard<AnyReactor> {
                     return;
                 }
             };
-            set_up(&mut shard);
+            if let Err(panicked) = guarded(|| set_up(&mut shard)) {
+                let text = format!("the set-up of the shard panicked: {panicked}");
+                let _ = sender.send(Err(io::Error::other(text)));
+                return;
+            }
             let _ = sender.send(Ok((shard.handle(), report)));
-            shard.run();
+            let died = guarded(|| shard.run()).err();
+            if let Some(panicked) = &died {
+                let _ = guarded(|| shard.perish(panicked));
+            }
+            let _ = guarded(|| drop(shard));
+            tell(died);
         })?;
         let gone = || io::Error::other("the shard's thread ended while it was set up");
         let (handle, report) = receiver.recv().map_err(|_| gone())??;
@@ -231,7 +258,7 @@ impl ShardHandle {
     /// everybody else on that thread waits. Must not be called on that thread itself.
     ///
     /// # Errors
-    /// [`CallError`]; `call` did not run.
+    /// [`CallError`]; but for [`CallError::Panicked`], `call` did not run.
     pub fn call<T, F>(&self, call: F) -> Result<T, CallError>
     where
         T: Send + 'static,
@@ -239,10 +266,12 @@ impl ShardHandle {
     {
         let (sender, receiver) = sync_channel(1);
         let command = Command::Call(Box::new(move |shard: &mut Shard| {
-            let _ = sender.send(call(shard)); // The caller may have gone away.
+            let called = shard.call_guarded(call).map_err(|_| CallError::Panicked);
+            // The caller may have gone away: then what `call` has returned is dropped here.
+            let _ = guarded(|| drop(sender.send(called)));
         }));
         self.mailbox.send(command).map_err(|(error, _)| error)?;
-        receiver.recv().map_err(|_| CallError::Gone)
+        receiver.recv().map_err(|_| CallError::Gone)?
     }
 
     /// Runs a tool by name.
@@ -279,7 +308,7 @@ impl ShardHandle {
         refused(self.call(move |shard| shard.cancel(id)))
     }
 
-    /// What an execution is duty.
+    /// What an execution is doing.
     ///
     /// # Errors
     /// [`HandleError`].
@@ -323,7 +352,7 @@ impl Drop for ShardThread {
             bell.waker.wake();
         }
         if let Some(thread) = self.thread.take() {
-            let _ = thread.join(); // It has told of its panic on stderr.
+            let _ = thread.join(); // Panics are caught on that thread.
         }
     }
 }
@@ -345,6 +374,7 @@ impl fmt::Display for CallError {
         out.write_str(match self {
             CallError::Busy => "the shard's mailbox is full",
             CallError::Gone => "the shard is gone",
+            CallError::Panicked => "the call panicked on the shard's thread",
         })
     }
 }

@@ -139,7 +139,7 @@ pub struct ExecutionCounts {
 }
 
 /// The numbers of the process at one moment.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProcessMetrics {
     /// Connections that may be there at once.
     pub connections_max: u64,
@@ -147,6 +147,10 @@ pub struct ProcessMetrics {
     pub log_records_dropped: u64,
     /// Spans that the queue to who sends them had no room for.
     pub spans_dropped: u64,
+    /// Shards that were started.
+    pub shard_count: u32,
+    /// The numbers of those that have died.
+    pub dead_shards: Vec<u32>,
 }
 
 impl MetricsFormat {
@@ -450,7 +454,8 @@ impl Families<'_, '_> {
     }
 
     fn process(&mut self, process: &ProcessMetrics) -> fmt::Result {
-        let ProcessMetrics { connections_max, log_records_dropped, spans_dropped } = *process;
+        let ProcessMetrics { connections_max, log_records_dropped, spans_dropped, .. } = *process;
+        self.lives(process)?;
         let allowed = ConstGauge::new(connections_max);
         let text = "Connections that may be there at once.";
         let kind = allowed.metric_type();
@@ -463,6 +468,21 @@ impl Families<'_, '_> {
             let dropped = ConstCounter::new(count);
             let kind = dropped.metric_type();
             dropped.encode(self.encoder.encode_descriptor(name, text, None, kind)?)?;
+        }
+        Ok(())
+    }
+
+    /// Which shards live.
+    fn lives(&mut self, process: &ProcessMetrics) -> fmt::Result {
+        if process.shard_count == 0 {
+            return Ok(());
+        }
+        let text = "1 if the shard runs, 0 if it has died.";
+        let kind = MetricType::Gauge;
+        let mut family = self.encoder.encode_descriptor("shard_up", text, None, kind)?;
+        for shard in 0..process.shard_count {
+            let is_up = u64::from(!process.dead_shards.contains(&shard));
+            ConstGauge::new(is_up).encode(family.encode_family(&[("shard", shard)])?)?;
         }
         Ok(())
     }

@@ -208,8 +208,13 @@ fn upstreams() -> [UpstreamMeter; 1] {
 }
 
 fn rendered(format: MetricsFormat) -> String {
-    let process =
-        ProcessMetrics { connections_max: 1_000, log_records_dropped: 7, spans_dropped: 11 };
+    let process = ProcessMetrics {
+        connections_max: 1_000,
+        log_records_dropped: 7,
+        spans_dropped: 11,
+        shard_count: 3,
+        dead_shards: vec![2],
+    };
     String::from_utf8(render(format, vec![shard(0), shard(1)], process, &upstreams())).unwrap()
 }
 
@@ -238,6 +243,8 @@ fn every_number_stands_under_its_name_unit_and_shard() {
     assert_eq!(value("chunks_published", "{shard=\"0\"}"), 10);
     assert_eq!(value("chunks_published", "{shard=\"1\"}"), 11);
     assert_eq!(value("published_bytes", "{shard=\"0\"}"), u64::MAX);
+    assert_eq!(value("shard_up", "{shard=\"1\"}"), 1);
+    assert_eq!(value("shard_up", "{shard=\"2\"}"), 0);
     assert_eq!(value("sent_bytes", "{shard=\"1\"}"), 77);
     assert_eq!(value("rings_leased_bytes", "{shard=\"1\"}"), 48 << 10);
     assert_eq!(value("rings_leased", "{shard=\"1\"}"), 3);
@@ -295,6 +302,24 @@ fn every_number_stands_under_its_name_unit_and_shard() {
     // Every counter of a shard is there.
     let counter_count = families.values().filter(|family| family.kind == "counter").count();
     assert!(counter_count > Counters::NAMES.len());
+}
+
+#[test]
+fn every_metric_that_a_page_names_is_told_under_that_name() {
+    let text = rendered(MetricsFormat::Prometheus);
+    let families = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
+    let told: Vec<&str> = families.map(|(name, _)| name).collect();
+    let is_of_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+    for (page, text) in
+        [("README.md", include_str!("../../README.md")), ("PERF.md", include_str!("../../PERF.md"))]
+    {
+        let named: Vec<&str> =
+            text.split(|c| !is_of_name(c)).filter(|word| word.starts_with("streamdoor_")).collect();
+        assert!(!named.is_empty(), "{page}");
+        for name in named {
+            assert!(told.contains(&name), "{page} names `{name}`, which is none of {told:?}");
+        }
+    }
 }
 
 #[test]

@@ -17,7 +17,7 @@
 //! - S2: a ring's writer gets no gate beyond the one the engine last set, nor beyond what the
 //!   engine was told of.
 //! - S3: no user's code runs while the engine or a ring is in between two states; its panic ends
-//!   its own subscription or execution, and nothing else.
+//!   its own subscription, execution or call, and nothing else: `panics.rs`.
 
 mod act;
 #[cfg(feature = "agent")]
@@ -38,6 +38,7 @@ mod memory;
 pub mod metrics;
 #[cfg(feature = "agent")]
 pub(crate) mod outgoing;
+mod panics;
 #[cfg(feature = "server")]
 mod places;
 mod produce;
@@ -100,7 +101,7 @@ pub(crate) use reader::link::{Link, Shared};
 #[cfg(feature = "server")]
 pub(crate) use serve::{AtDoor, HandLine};
 #[cfg(feature = "server")]
-pub use serve::{LineOptions, Server, ServerConfig, ServerError, SetUp};
+pub use serve::{LineOptions, Server, ServerConfig, ServerError, SetUp, ShardEnd, ShardEnds};
 #[cfg(feature = "tls")]
 pub use serve::{TlsConfig, TlsError};
 #[cfg(feature = "server")]
@@ -108,7 +109,7 @@ pub use spans::Spans;
 #[cfg(feature = "server")]
 pub use upstreams::{UpstreamCount, UpstreamMeter};
 
-use crate::base::{ExecutionId, Handle, Instant, SubscriberId};
+use crate::base::{ExecutionId, Foreign, Handle, Instant, SubscriberId};
 use crate::engine::{Action, End, Engine, Event, Gap, Kinds, Progress};
 use crate::limits;
 use crate::memory::{ClockAnchor, Descriptor, Flag, RingPool};
@@ -166,6 +167,8 @@ pub struct Shard<R: Reactor + 'static = AnyReactor> {
     worked: bool,
     closing: bool,
     stopped: bool,
+    /// An assertion of ours has failed: nothing can be said of what this shard holds.
+    is_broken: bool,
     counters: Counters,
     /// What this turn did, and what was counted of turns that took too long.
     did: Duties,
@@ -177,7 +180,7 @@ pub struct Shard<R: Reactor + 'static = AnyReactor> {
     last_error: Option<Box<str>>,
     /// What was said to the progress that was polled last.
     last_texts: Texts,
-    jobs: VecDeque<Box<Job>>,
+    jobs: VecDeque<Foreign<Box<Job>>>,
     retention: Duration,
     block_deadline: Duration,
     #[cfg(feature = "server")]
@@ -204,6 +207,9 @@ pub struct Shard<R: Reactor + 'static = AnyReactor> {
     /// All shards of its server, itself among them.
     #[cfg(feature = "server")]
     peers: Vec<handle::Mailbox<R>>,
+    /// Of these, the numbers of those that have died.
+    #[cfg(feature = "server")]
+    dead_peers: Vec<u8>,
     #[cfg(feature = "server")]
     serve: Option<Box<serve::Serve>>,
     /// Servers of models, once one was asked.
@@ -240,8 +246,11 @@ fn tools_of(config: &ShardConfig) -> Tools {
     tools
 }
 
+/// See [`Shard::subscribe`].
+type Closure = Box<dyn FnMut(&Delivery<'_>)>;
+
 /// See [`Shard::observe`].
-type Observer = Box<dyn FnMut(&Action, &[SubscriberId])>;
+type Observer = Foreign<Box<dyn FnMut(&Action, &[SubscriberId])>>;
 
 /// Chunks on their way: chunk after chunk, recipient after recipient.
 #[derive(Debug)]
@@ -271,7 +280,7 @@ struct Sink {
 /// How it is given.
 enum Call {
     Nobody,
-    Closure(Box<dyn FnMut(&Delivery<'_>)>),
+    Closure(Foreign<Closure>),
     Polled(Inbox),
     #[cfg(feature = "server")]
     Connection(crate::reactor::ConnectionId),
@@ -394,6 +403,7 @@ impl<R: Reactor + 'static> Shard<R> {
             worked: false,
             closing: false,
             stopped: false,
+            is_broken: false,
             counters: Counters::default(),
             did: Duties::default(),
             stalls: Stalls::default(),
@@ -424,6 +434,8 @@ impl<R: Reactor + 'static> Shard<R> {
             opened: Vec::new(),
             #[cfg(feature = "server")]
             peers: Vec::new(),
+            #[cfg(feature = "server")]
+            dead_peers: Vec::new(),
             #[cfg(feature = "server")]
             serve: None,
             #[cfg(feature = "agent")]

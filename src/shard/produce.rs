@@ -1,7 +1,6 @@
 //! From a producer into the log: tools are stepped, and what was published is taken over.
 
 use std::ops::RangeInclusive;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -10,7 +9,7 @@ use super::handle::{Command, ToolDone};
 use super::run::{Producer, Remote, Ring, Run, ThreadClock, ThreadHost};
 use super::{Shard, Threads};
 use crate::base::planted::{Planted, planted};
-use crate::base::{Handle, SubscriberId};
+use crate::base::{Foreign, Handle, SubscriberId, guarded};
 use crate::engine::{ChunkFacts, Event, Gate, Kind, ProducerEnd};
 use crate::limits;
 use crate::memory::{Descriptor, Left, Poll, RingWriter, WildCursor};
@@ -121,11 +120,10 @@ impl<R: Reactor + 'static> Shard<R> {
         let mut notes = Notes::default();
         let mut context = Context::new(self.now, writer, before, &mut notes, &run.trace);
         let mut has_panicked = false;
-        let step = catch_unwind(AssertUnwindSafe(|| tool.step(&mut context)));
-        let step = step.unwrap_or_else(|panic| {
+        let step = guarded(|| tool.step(&mut context)).unwrap_or_else(|panicked| {
             self.counters.tools_panicked += 1;
             has_panicked = true;
-            Step::Failed(panic_error(&*panic))
+            Step::Failed(panic_error(&panicked))
         });
         #[cfg(feature = "server")]
         {
@@ -331,7 +329,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let Producer::Waiting(work) = std::mem::replace(&mut run.producer, Producer::Gone) else {
             unreachable!("a producer is started once");
         };
-        match work {
+        match work.into_inner() {
             #[cfg(feature = "server")]
             Work::Feed if run.door.is_some() => {
                 run.producer = Producer::Guest;
@@ -345,10 +343,10 @@ impl<R: Reactor + 'static> Shard<R> {
                 self.begin_call(handle, *call);
             }
             Work::Steps(tool) => {
-                run.producer = Producer::Steps(tool);
+                run.producer = Producer::Steps(Foreign::new(tool));
                 self.make_runnable(handle.index);
             }
-            Work::Thread(work) => self.start_thread(handle, work),
+            Work::Thread(work) => self.start_thread(handle, Foreign::new(work)),
             #[cfg(feature = "agent")]
             Work::Agent(_) => self.begin_agent(handle),
             #[cfg(not(feature = "agent"))]
@@ -359,7 +357,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    fn start_thread(&mut self, handle: Handle, work: Blocking) {
+    fn start_thread(&mut self, handle: Handle, work: Foreign<Blocking>) {
         let clock = match self.threads {
             Threads::Pool(_) => ThreadClock::Real,
             Threads::ByHand => ThreadClock::Fixed(self.now),
@@ -384,10 +382,10 @@ impl<R: Reactor + 'static> Shard<R> {
                 bell.waker.wake();
             }
         });
-        let job = Box::new(Job { output, work, done });
+        let job = Box::new(Job { output, work: work.into_inner(), done });
         let refused = match &self.threads {
             Threads::ByHand => {
-                self.jobs.push_back(job);
+                self.jobs.push_back(Foreign::new(job));
                 None
             }
             Threads::Pool(pool) => pool.submit(job).err(),
@@ -395,7 +393,9 @@ impl<R: Reactor + 'static> Shard<R> {
         if let Some(job) = refused {
             let waiting_max = limits::TOOL_QUEUE_MAX;
             let text = format!("no thread for it: {waiting_max} tools wait for one already");
-            let (writer, result) = (job.output.into_writer(), Err(ToolError::new(text)));
+            let Job { output, work, done: _ } = *job;
+            drop(Foreign::new(work));
+            let (writer, result) = (output.into_writer(), Err(ToolError::new(text)));
             self.tool_done(ToolDone { handle, writer, result, panicked: false });
         }
     }

@@ -1,7 +1,6 @@
 //! What a shard keeps for one execution beside what the engine knows: its ring, its tool, the pages
 //! it shares with readers on other threads.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, OnceLock};
 
 #[cfg(feature = "agent")]
@@ -11,7 +10,7 @@ use super::events::Names;
 #[cfg(feature = "server")]
 use crate::base::Principal;
 use crate::base::planted::{Planted, planted};
-use crate::base::{ExecutionId, Handle, Instant, SubscriberId};
+use crate::base::{ExecutionId, Foreign, Handle, Instant, SubscriberId, guarded};
 use crate::engine::{DetachReason, Exit, Gate};
 use crate::memory::atomic::full_fence;
 use crate::memory::{
@@ -36,9 +35,9 @@ pub(super) enum Ring {
 /// What publishes.
 pub(super) enum Producer {
     /// Not started yet.
-    Waiting(Work),
+    Waiting(Foreign<Work>),
     /// Stepped by this thread.
-    Steps(Box<dyn Tool>),
+    Steps(Foreign<Box<dyn Tool>>),
     /// By hand.
     Feed,
     /// A run of an agent, on this thread.
@@ -272,10 +271,17 @@ impl Run {
         if let Some(door) = &mut self.door {
             tell(&mut door.control.page);
         }
+        self.tell_named(tell);
+    }
+
+    /// As [`Run::tell_pages`], of the readers of its named ring alone.
+    pub fn tell_named(&mut self, mut tell: impl FnMut(&mut ControlPage)) {
         #[cfg(feature = "server")]
         if let Some(named) = &mut self.named {
             named.tell(&mut tell);
         }
+        #[cfg(not(feature = "server"))]
+        let _ = &mut tell;
     }
 
     /// Lets a reader elsewhere go, if it is one of this execution's; it is told why. What there is
@@ -292,6 +298,19 @@ impl Run {
         remote.wake(self.exchange.has_sleepers());
         remote.rouse(&self.exchange, &mut Waker::wake);
         Some(remote)
+    }
+
+    /// The shard is gone: its producer on another thread stops, and its readers elsewhere are let
+    /// go.
+    pub fn abandon(&mut self) {
+        self.exchange.close();
+        if let Producer::Thread(host) = &self.producer {
+            host.call_stop_hook();
+        }
+        self.control.wake_producer();
+        while let Some(subscriber) = self.remotes.last().map(|remote| remote.subscriber) {
+            drop(self.dismiss(subscriber, DetachReason::Lost));
+        }
     }
 
     /// Makes the readers elsewhere look: there is something other than chunks.
@@ -373,7 +392,7 @@ pub(super) struct ThreadHost {
     clock: ThreadClock,
     notes: Mutex<Notes>,
     noted: Flag,
-    stop_hook: Mutex<Option<StopHook>>,
+    stop_hook: Mutex<Option<Foreign<StopHook>>>,
 }
 
 /// The clock that tools' threads read.
@@ -428,7 +447,7 @@ impl Host for ThreadHost {
 
     fn keep_stop_hook(&self, hook: Option<StopHook>) {
         let mut kept = self.stop_hook.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let before = std::mem::replace(&mut *kept, hook);
+        let before = std::mem::replace(&mut *kept, hook.map(Foreign::new));
         drop(kept);
         drop(before); // A tool's own code: not under the lock.
     }
@@ -436,7 +455,7 @@ impl Host for ThreadHost {
     fn call_stop_hook(&self) {
         let kept = self.stop_hook.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Some(hook) = &*kept {
-            let _ = catch_unwind(AssertUnwindSafe(hook)); // Its panic is the tool's own.
+            let _ = guarded(&**hook); // Its panic is the tool's own.
         }
     }
 }

@@ -72,11 +72,34 @@ fn a_reader_on_another_thread_hears_that_it_was_unsubscribed() {
     while let Some(delivery) = subscriber.poll() {
         given.push(words(&delivery));
     }
-    assert_eq!(given.last().map(String::as_str), Some("end detached: evicted "), "{given:?}");
+    assert_eq!(given.last().map(String::as_str), Some("end detached: removed "), "{given:?}");
     // It gates nobody any more.
     while shard.counters().chunks_published < 5_000 {
         shard.publish(id, Kind::Output, &[0; 100]).unwrap();
     }
+}
+
+#[test]
+fn a_reader_that_has_everything_is_told_like_any_other_that_the_server_stops() {
+    let mut shard = shard();
+    let id = feed(&mut shard);
+    let [mut quick, mut slow] =
+        [(); 2].map(|()| shard.subscribe_remote(id, with(Policy::Block)).unwrap());
+    let over = feed(&mut shard);
+    let mut ended = shard.subscribe_remote(over, with(Policy::Block)).unwrap();
+    shard.publish(id, Kind::Output, b"one").unwrap();
+    shard.finish(over, Ok(())).unwrap();
+    turn_until_idle(&mut shard);
+    assert_eq!(words(&quick.poll().unwrap()), "1 one");
+    shard.shut_down();
+    for subscriber in [&mut quick, &mut slow] {
+        let mut last = String::new();
+        while let Some(delivery) = subscriber.poll() {
+            last = words(&delivery);
+        }
+        assert_eq!(last, "end detached: shutdown ");
+    }
+    assert_eq!(words(&ended.poll().unwrap()), "end completed ");
 }
 
 #[test]

@@ -196,6 +196,12 @@ impl Coverage {
         found.unwrap_or_else(|| panic!("{name:?} is in the list of what can happen")).1 += 1;
     }
 
+    /// How often it happened.
+    pub(super) fn counted(&self, name: &str) -> u64 {
+        let found = self.counts.iter().find(|(known, _)| known == name);
+        found.expect("it is in the list of what can happen").1
+    }
+
     /// Adds what happened in another run.
     pub fn merge(&mut self, other: &Coverage) {
         for ((_, count), (_, more)) in self.counts.iter_mut().zip(&other.counts) {

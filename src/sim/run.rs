@@ -333,6 +333,9 @@ impl Sim {
         let scene = &mut *guard;
         let now = scene.now;
         let mut wrong = None;
+        // Also the observer's panic would be caught.
+        let panicked_count = scene.coverage.counted("closure panicked");
+        assert_eq!(self.shard.counters().callbacks_panicked, panicked_count);
         for follower in scene.followers.iter().filter(|follower| follower.is_attached()) {
             let execution = &scene.executions[follower.execution];
             if follower.is_plain() && !execution.is_thread() && follower.pending.chunks > 0 {

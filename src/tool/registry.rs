@@ -6,6 +6,7 @@ use std::sync::{Arc, LazyLock};
 
 use serde_json::{Map, Value};
 
+use crate::base::{Foreign, Panicked, guarded};
 use crate::engine::{ProgressSource, Timeouts};
 use crate::limits;
 #[cfg(feature = "sqlite")]
@@ -28,7 +29,7 @@ pub struct Prepared {
     /// Which tool it is, if it has a name.
     pub tool: Option<Arc<ToolSpec>>,
     /// What runs.
-    pub work: Work,
+    pub work: Foreign<Work>,
     /// What it needs.
     pub need: Need,
     /// How long it may be silent, and how long it may take.
@@ -45,6 +46,7 @@ impl Prepared {
         let timeouts = Timeouts::NONE;
         let progress = ProgressSource::Tool;
         let (need, trace) = (Need::default(), TraceContext::default());
+        let work = Foreign::new(work);
         Prepared { tool: None, work, need, timeouts, progress, trace }
     }
 }
@@ -66,6 +68,13 @@ pub enum StartError {
         /// The tool.
         name: String,
     },
+    /// Its own code panicked while it was asked, or prepared to run.
+    Panicked {
+        /// The tool.
+        name: String,
+        /// The panic.
+        panicked: Panicked,
+    },
 }
 
 impl fmt::Display for StartError {
@@ -77,6 +86,9 @@ impl fmt::Display for StartError {
             StartError::Argument(error) => error.fmt(out),
             StartError::Asks { name } => {
                 write!(out, "`{name}` asks its caller before it runs: it is called over MCP only")
+            }
+            StartError::Panicked { name, panicked } => {
+                write!(out, "`{name}` panicked before it ran: {panicked}")
             }
         }
     }
@@ -106,13 +118,19 @@ struct Entry {
     /// Of its output, if that has one.
     output: Option<Schema>,
     /// Of one that asks.
-    asks: Option<Asks>,
-    prepare: Prepare,
+    asks: Option<Foreign<Asks>>,
+    prepare: Foreign<Prepare>,
     /// It is there only where files may be read.
     reads_files: bool,
 }
 
 impl Entry {
+    /// Calls the code of the tool.
+    fn call<T>(&self, call: impl FnOnce() -> T) -> Result<T, StartError> {
+        let name = &self.spec.name;
+        guarded(call).map_err(|panicked| StartError::Panicked { name: name.clone(), panicked })
+    }
+
     /// The arguments of one run, checked.
     fn checked<'a>(&self, arguments: &'a Value) -> Result<&'a Value, StartError> {
         static NONE: LazyLock<Value> = LazyLock::new(|| Value::Object(Map::new()));
@@ -128,15 +146,15 @@ struct Addition {
     patterns: Patterns,
     /// Whether it is checked by its schemas.
     checks: Checks,
-    asks: Option<Asks>,
-    prepare: Prepare,
+    asks: Option<Foreign<Asks>>,
+    prepare: Foreign<Prepare>,
     reads_files: bool,
 }
 
 impl Addition {
     /// Of the program itself: neither asks nor reads.
     fn new(spec: ToolSpec, prepare: Prepare) -> Addition {
-        let (patterns, checks) = (Patterns::Any, Checks::ALL);
+        let (patterns, checks, prepare) = (Patterns::Any, Checks::ALL, Foreign::new(prepare));
         Addition { spec, patterns, checks, asks: None, prepare, reads_files: false }
     }
 }
@@ -402,7 +420,7 @@ impl Tools {
             Ok((Work::Thread(Box::new(move |out| closure(&arguments, &replies, out))), need))
         };
         let addition = Addition::new(spec, Box::new(prepare));
-        self.add(Addition { asks: Some(Box::new(asks)), ..addition })
+        self.add(Addition { asks: Some(Foreign::new(Box::new(asks))), ..addition })
     }
 
     /// Takes a tool away. What runs of it goes on.
@@ -444,7 +462,8 @@ impl Tools {
     ) -> Result<Asking, StartError> {
         let entry = self.known(name)?;
         let Some(asks) = &entry.asks else { return Ok(Asking::Run) };
-        Ok(asks(entry.checked(arguments)?, replies, abilities))
+        let arguments = entry.checked(arguments)?;
+        entry.call(|| asks(arguments, replies, abilities))
     }
 
     /// Checks the arguments of one run, for which [`Tools::asking`] has said [`Asking::Run`] with
@@ -468,7 +487,9 @@ impl Tools {
             environment: &self.environment,
         };
         let spec = &entry.spec;
-        let (work, need) = (entry.prepare)(&given, spec.need).map_err(StartError::Argument)?;
+        let planned = entry.call(|| (entry.prepare)(&given, spec.need))?;
+        let (work, need) = planned.map_err(StartError::Argument)?;
+        let work = Foreign::new(work);
         let (timeouts, progress) = (spec.timeouts, spec.progress);
         let tool = Some(Arc::clone(spec));
         Ok(Prepared { tool, work, need, timeouts, progress, trace: TraceContext::default() })
@@ -585,7 +606,21 @@ mod tests {
         assert!(tools.prepare_with("word", &Value::Null, &with("abcd")).is_ok());
     }
 
-    #[cfg(feature = "schema")]
+    #[test]
+    fn a_tool_that_panics_before_it_runs_is_named_with_its_panic() {
+        fn explode<T>() -> T {
+            std::panic::resume_unwind(Box::new("not today"))
+        }
+        let mut tools = Tools::new();
+        tools.insert(ToolSpec::new("one", "For a test."), |_, _| explode()).unwrap();
+        let spec = ToolSpec::new("two", "For a test.");
+        tools.insert_asking(spec, |_, _, _| explode(), |_, _, _| Ok(())).unwrap();
+        for name in ["one", "two"] {
+            let error = tools.prepare(name, &Value::Null).unwrap_err();
+            assert_eq!(error.to_string(), format!("`{name}` panicked before it ran: not today"));
+        }
+    }
+
     #[test]
     fn a_tool_asks_nothing_about_arguments_that_are_wrong() {
         let (replies, abilities) = (Replies::default(), Abilities::default());

@@ -1,7 +1,8 @@
 //! A tool's JSON Schema, compiled once, and what is wrong with arguments in words of one field.
 //!
-//! With the feature `schema` that is the crate `jsonschema`. Without it schemas are only texts, and
-//! each tool checks its own arguments as it takes them ([`crate::tool::Arguments`]).
+//! With the feature `schema` that is the crate `jsonschema`. Without it `type` and `required` are
+//! checked, in properties and items too; anything else each tool checks by itself as it takes its
+//! arguments ([`crate::tool::Arguments`]).
 
 use serde_json::Value;
 
@@ -21,6 +22,9 @@ pub(super) struct Schema {
     /// `None`: anything fits.
     #[cfg(feature = "schema")]
     validator: Option<jsonschema::Validator>,
+    /// `None`: anything fits.
+    #[cfg(not(feature = "schema"))]
+    schema: Option<Value>,
 }
 
 impl Schema {
@@ -29,6 +33,8 @@ impl Schema {
         Schema {
             #[cfg(feature = "schema")]
             validator: None,
+            #[cfg(not(feature = "schema"))]
+            schema: None,
         }
     }
 
@@ -50,8 +56,8 @@ impl Schema {
     /// # Errors
     /// None.
     #[cfg(not(feature = "schema"))]
-    pub fn compile(_schema: &Value, _patterns: Patterns) -> Result<Schema, String> {
-        Ok(Schema {})
+    pub fn compile(schema: &Value, _patterns: Patterns) -> Result<Schema, String> {
+        Ok(Schema { schema: Some(schema.clone()) })
     }
 
     /// # Errors
@@ -64,10 +70,10 @@ impl Schema {
     }
 
     /// # Errors
-    /// None.
+    /// The first thing that is wrong, with the field that it is about.
     #[cfg(not(feature = "schema"))]
-    pub fn check(&self, _arguments: &Value) -> Result<(), ArgumentError> {
-        Ok(())
+    pub fn check(&self, arguments: &Value) -> Result<(), ArgumentError> {
+        self.schema.as_ref().map_or(Ok(()), |schema| plain::check(schema, arguments, ""))
     }
 }
 
@@ -91,6 +97,107 @@ fn in_words(error: &jsonschema::ValidationError<'_>) -> ArgumentError {
         _ => {
             let field = if field.is_empty() { "arguments".to_owned() } else { field };
             ArgumentError::new(field, error.to_string())
+        }
+    }
+}
+
+/// What is checked without the crate.
+#[cfg(any(test, not(feature = "schema")))]
+mod plain {
+    use super::{ArgumentError, Value};
+
+    /// Is `value`, at this path, of the declared type, and are its required members there? The
+    /// depth of the recursion is that of `value`, which the reader of JSON bounds.
+    pub fn check(schema: &Value, value: &Value, path: &str) -> Result<(), ArgumentError> {
+        let within = |name: &str| match path {
+            "" => name.to_owned(),
+            path => format!("{path}.{name}"),
+        };
+        if let Some(names) = wrong_type(schema, value) {
+            let field = if path.is_empty() { "arguments" } else { path };
+            return Err(ArgumentError::new(field, format!("{value} is not of type {names}")));
+        }
+        match value {
+            Value::Object(members) => {
+                let required = schema["required"].as_array().into_iter().flatten();
+                let mut required = required.filter_map(Value::as_str);
+                if let Some(name) = required.find(|name| !members.contains_key(*name)) {
+                    return Err(ArgumentError::new(within(name), "is missing"));
+                }
+                members.iter().try_for_each(|(name, member)| {
+                    check(&schema["properties"][name], member, &within(name))
+                })
+            }
+            Value::Array(items) => {
+                let mut numbered = items.iter().enumerate();
+                numbered.try_for_each(|(at, item)| {
+                    check(&schema["items"], item, &within(&at.to_string()))
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The declared types, if the value is of none of them.
+    fn wrong_type(schema: &Value, value: &Value) -> Option<String> {
+        let names: Vec<&str> = match &schema["type"] {
+            Value::String(name) => vec![name],
+            Value::Array(names) => names.iter().filter_map(Value::as_str).collect(),
+            _ => return None,
+        };
+        let fits = |name: &&str| match *name {
+            "null" => value.is_null(),
+            "boolean" => value.is_boolean(),
+            "string" => value.is_string(),
+            "array" => value.is_array(),
+            "object" => value.is_object(),
+            "number" => value.is_number(),
+            "integer" => {
+                let is_whole = |number: f64| number.fract() == 0.0;
+                value.is_i64() || value.is_u64() || value.as_f64().is_some_and(is_whole)
+            }
+            _ => true, // There is no such type: it says nothing.
+        };
+        let quoted = || names.iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>();
+        (!names.iter().any(fits)).then(|| quoted().join(", "))
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+        use serde_json::json;
+
+        #[test]
+        fn types_and_required_members_are_checked_at_any_depth() {
+            let point = json!({
+                "type": "object",
+                "properties": {"x": {"type": ["integer", "null"]}},
+                "required": ["x"],
+            });
+            let schema = json!({
+                "type": "object",
+                "properties": {
+                    "name": {"type": "string"},
+                    "points": {"type": "array", "items": point},
+                    "any": true,
+                },
+                "required": ["name"],
+            });
+            let wrong = |value: Value| {
+                let error = check(&schema, &value, "").unwrap_err();
+                (error.field, error.problem)
+            };
+            let name = "n";
+            let right = json!({"name": name, "points": [{"x": 3.0}, {"x": null}], "any": [1]});
+            assert_eq!(check(&schema, &right, ""), Ok(()));
+            assert_eq!(wrong(json!({})), ("name".to_owned(), "is missing".to_owned()));
+            let text = "3 is not of type \"string\"".to_owned();
+            assert_eq!(wrong(json!({"name": 3})), ("name".to_owned(), text));
+            assert_eq!(wrong(json!([name])).0, "arguments");
+            assert_eq!(wrong(json!({"name": name, "points": {}})).0, "points");
+            let half = json!({"name": name, "points": [{"x": 1}, {"x": 1.5}]});
+            assert_eq!(wrong(half).0, "points.1.x");
+            assert_eq!(wrong(json!({"name": name, "points": [{}]})).0, "points.0.x");
         }
     }
 }

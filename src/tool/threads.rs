@@ -4,9 +4,9 @@
 //! thread; its execution ends all the same, because the ring is closed under it.
 
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
+use crate::base::{Foreign, Panicked, guarded};
 use crate::limits;
 use crate::memory::RingWriter;
 use crate::tool::{Blocking, Output, ToolError};
@@ -37,7 +37,7 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    jobs: VecDeque<Box<Job>>,
+    jobs: VecDeque<Foreign<Box<Job>>>,
     thread_count: usize,
     idle_count: usize,
     closed: bool,
@@ -67,14 +67,15 @@ impl ThreadPool {
         if state.jobs.len() >= limits::TOOL_QUEUE_MAX {
             return Err(job);
         }
-        state.jobs.push_back(job);
+        state.jobs.push_back(Foreign::new(job));
         if state.jobs.len() > state.idle_count && state.thread_count < self.shared.threads_max {
             let shared = Arc::clone(&self.shared);
             let name = format!("tool-{}", state.thread_count);
             match std::thread::Builder::new().name(name).spawn(move || work(&shared)) {
                 Ok(_) => state.thread_count += 1,
                 Err(_) if state.thread_count == 0 => {
-                    return Err(state.jobs.pop_back().expect("it was just put there"));
+                    let job = state.jobs.pop_back().expect("it was just put there");
+                    return Err(job.into_inner());
                 }
                 Err(_) => {} // It waits for one of those that there are.
             }
@@ -108,7 +109,7 @@ fn work(shared: &Shared) {
         state.idle_count -= 1;
         drop(state);
         match job {
-            Some(job) => run(job),
+            Some(job) => run(job.into_inner()),
             None => return,
         }
     }
@@ -117,18 +118,13 @@ fn work(shared: &Shared) {
 /// Runs one tool; its panic is its own.
 fn run(job: Box<Job>) {
     let Job { mut output, work, done } = *job;
-    let result = catch_unwind(AssertUnwindSafe(|| work(&mut output)));
+    let result = guarded(|| work(&mut output));
     let panicked = result.is_err();
-    let result = result.unwrap_or_else(|panic| Err(panic_error(&*panic)));
+    let result = result.unwrap_or_else(|panicked| Err(panic_error(&panicked)));
     done(output.into_writer(), result, panicked);
 }
 
 /// What a tool's panic looks like to its subscribers.
-pub(crate) fn panic_error(panic: &(dyn std::any::Any + Send)) -> ToolError {
-    let text = panic
-        .downcast_ref::<&str>()
-        .copied()
-        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("no message");
-    ToolError::Failed(format!("the tool panicked: {text}"))
+pub(crate) fn panic_error(panicked: &Panicked) -> ToolError {
+    ToolError::Failed(format!("the tool panicked: {panicked}"))
 }

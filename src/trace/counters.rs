@@ -128,6 +128,8 @@ counters! {
     executions_evicted,
     /// Tools that panicked, each at the cost of its own execution.
     tools_panicked,
+    /// Panics of an embedder's code: of subscribers, observers, calls and prompts.
+    callbacks_panicked,
     /// Times that a producer was paused for a block subscriber.
     producers_paused,
     /// Gates that a waiting producer had not been told of: a fault of the server, which it mended.
@@ -140,7 +142,7 @@ counters! {
     subscribers_resumed,
     /// Subscribers refused because a limit was reached.
     subscribers_refused,
-    /// Subscribers that left by themselves.
+    /// Subscribers that left by themselves, or were removed by their owners.
     subscribers_detached_left,
     /// Subscribers detached because they lagged.
     subscribers_detached_lag,

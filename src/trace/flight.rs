@@ -57,6 +57,8 @@ codes! {
     RingReleased = "ring released",
     /// Memory became shorter or less so: the pressure's number, bytes that rings may take.
     MemoryChanged = "memory changed",
+    /// Code of a tool or of an embedder panicked; the log tells more.
+    CalloutPanicked = "callout panicked",
     /// What came from outside was refused: where from, why.
     OutsideRefused = "outside refused",
 }

@@ -243,7 +243,9 @@ fn replace(shard: &ShardHandle, upstream: &Arc<Upstream>, before: &Arc<[String]>
         });
         match called {
             Err(crate::shard::CallError::Busy) => std::thread::sleep(limits::UPSTREAM_LOOK),
-            Ok(()) | Err(crate::shard::CallError::Gone) => return,
+            Ok(()) | Err(crate::shard::CallError::Gone | crate::shard::CallError::Panicked) => {
+                return;
+            }
         }
     }
 }

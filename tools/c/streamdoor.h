@@ -129,7 +129,8 @@ enum { /* sd_delivery.outcome */
     /* The execution goes on without this reader: it lagged, held the producer back for too long,
      * broke, the server shuts down, or needs the ring for somebody else. */
     SD_DETACHED_LAG = 16, SD_DETACHED_STALL = 17, SD_DETACHED_LOST = 18,
-    SD_DETACHED_SHUTDOWN = 19, SD_DETACHED_EVICTED = 20
+    SD_DETACHED_SHUTDOWN = 19, SD_DETACHED_EVICTED = 20,
+    SD_DETACHED_REMOVED = 21
 };
 
 typedef struct sd_delivery {

@@ -40,7 +40,7 @@ KINDS = (
 OUTCOMES = {
     1: "completed", 2: "failed", 3: "cancelled", 4: "timed_out",
     16: "detached: lag", 17: "detached: stall", 18: "detached: lost", 19: "detached: shutdown",
-    20: "detached: evicted",
+    20: "detached: evicted", 21: "detached: removed",
 }
 _NOTHING, _DELIVERY, _OVER = 0, 1, 2
 _VERSION_MAJOR = 1

@@ -60,7 +60,7 @@ use crate::agent::message::Message;
 use crate::agent::model::Heard;
 use crate::agent::part::{Part, Partial};
 use crate::agent::state::{End, Ended, Reason, State};
-use crate::base::{Instant, Random};
+use crate::base::{Foreign, Instant, Random};
 use crate::limits;
 use out::Out;
 use step::OpenStep;
@@ -120,11 +120,12 @@ impl Run {
     pub fn new(
         config: Config,
         conversation: Vec<Message>,
-        hooks: Box<dyn Hooks + Send>,
+        hooks: impl Into<Foreign<Box<dyn Hooks + Send>>>,
     ) -> Result<Run, ConfigError> {
         config.check()?;
         let system = config.system.clone().map(Message::System);
         let messages: Vec<Message> = system.into_iter().chain(conversation).collect();
+        let hooks = hooks.into();
         let out = Out::new(&config.agent_id, config.part_bytes_max, config.accumulate, hooks);
         Ok(Run {
             conversation_bytes: step::messages_bytes(&messages),

@@ -10,6 +10,7 @@ use crate::agent::order::Order;
 use crate::agent::part::{Body, Data, Final, Part, Partial};
 use crate::agent::state::StepState;
 use crate::base::ExecutionId;
+use crate::base::Foreign;
 use crate::engine::Kind;
 use crate::limits;
 
@@ -20,7 +21,7 @@ const _: () = assert!(2 * ENVELOPE_BYTES_MAX < limits::AGENT_PART_BYTES_MIN);
 
 /// The parts of a run that wait to be taken, and what they come to.
 pub(super) struct Out {
-    pub hooks: Box<dyn Hooks + Send>,
+    pub hooks: Foreign<Box<dyn Hooks + Send>>,
     pub fold: Fold,
     pub wall_us: u64,
     pub step_number: u32,
@@ -50,7 +51,7 @@ impl Out {
         agent_id: &str,
         part_bytes_max: usize,
         accumulates: bool,
-        hooks: Box<dyn Hooks + Send>,
+        hooks: Foreign<Box<dyn Hooks + Send>>,
     ) -> Out {
         Out {
             hooks,

@@ -28,7 +28,7 @@ use streamdoor::reactor::{Clock, ListenAddress, OpenError};
 use streamdoor::shard::AgentSettings;
 use streamdoor::shard::TlsConfig;
 use streamdoor::shard::{
-    Doors, Log, NamedDoors, Server, ServerConfig, ServerError, Shard, ShardConfig,
+    Doors, Log, NamedDoors, Server, ServerConfig, ServerError, Shard, ShardConfig, ShardEnds,
 };
 use streamdoor::tool::{Environment, Files, Tools};
 use streamdoor::trace::Level;
@@ -172,13 +172,32 @@ fn serve(settings: &Settings, fixtures: Option<Fixtures>) -> Result<(), CliError
 fn serve_until_told(settings: &Settings, ground: &Ground, server: Server) -> Result<(), CliError> {
     announce(settings, ground, &server);
     door::open(settings, ground, &server)?;
+    let (ends, shard_count) = (server.ends(), server.handles().count());
+    watch_shards(server.ends(), shard_count, ground)?;
     let _ = ground.stop.recv();
     let log = &ground.log;
     let deadline = Duration::from_secs(settings.drain_deadline_s.0);
     tell(log, Level::Info, "stopping", |line| line.number("deadline_s", deadline.as_secs()));
-    server.drain(deadline);
-    tell(log, Level::Info, "stopped", |_| {});
-    Ok(())
+    let is_drained = server.drain(deadline);
+    let level = if is_drained { Level::Info } else { Level::Warn };
+    tell(log, level, "stopped", |line| {
+        line.text("drained", if is_drained { "all" } else { "in part" });
+    });
+    match ends.has_death() {
+        true => Err(CliError::Failed("a shard has died: the log says which, and why".to_owned())),
+        false => Ok(()),
+    }
+}
+
+/// Has the server end once its last shard has died.
+fn watch_shards(mut ends: ShardEnds, shard_count: usize, ground: &Ground) -> Result<(), CliError> {
+    let ender = ground.ender.clone();
+    let watch = move || {
+        (0..shard_count).for_each(|_| _ = ends.wait()); // Each has logged what it died of.
+        let _ = ender.send(()); // If nobody waits any more, it is ending already.
+    };
+    let spawned = std::thread::Builder::new().name("shards".to_owned()).spawn(watch);
+    spawned.map(drop).map_err(|error| CliError::Environment(format!("a thread: {error}")))
 }
 
 /// A server that runs, and what belongs to it.

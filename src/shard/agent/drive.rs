@@ -1,12 +1,10 @@
 //! One run's news: what the model's server, the tools, the engine and the clock say is told to its
 //! machine, and its wishes are carried out.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
 use super::publish::Published;
 use super::{Agent, Asked, Hosted, Job, Said};
 use crate::agent::{Action, CancelReason, End, Ended, Event, Run};
-use crate::base::Handle;
+use crate::base::{Handle, guarded};
 use crate::engine::{Event as EngineEvent, Outcome};
 use crate::reactor::Reactor;
 use crate::shard::Shard;
@@ -140,11 +138,10 @@ impl<R: Reactor + 'static> Shard<R> {
     pub(super) fn tell_run(&mut self, handle: Handle, hosted: &mut Hosted, event: Event<'_>) {
         let (now, wall_us) = (self.now, self.anchor.wall_us_at(self.now.nanos()));
         let machine = &mut hosted.machine;
-        let told = catch_unwind(AssertUnwindSafe(|| machine.handle(event, now, wall_us)));
-        if let Err(panic) = told {
+        if let Err(panicked) = guarded(|| machine.handle(event, now, wall_us)) {
             self.counters.tools_panicked += 1;
             self.run_mut(handle).has_panicked = true;
-            hosted.failure.get_or_insert_with(|| panic_error(&*panic));
+            hosted.failure.get_or_insert_with(|| panic_error(&panicked));
         }
     }
 

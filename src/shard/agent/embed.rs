@@ -5,7 +5,7 @@
 
 use super::{Agent, Job};
 use crate::agent::{Config, Fold, Folded, Hooks, Message, NoHooks, Part, State};
-use crate::base::ExecutionId;
+use crate::base::{ExecutionId, Foreign};
 use crate::engine::{Policy, SubscribeError, SubscribeSpec};
 use crate::reactor::Reactor;
 use crate::shard::{Delivery, ExecuteError, ExecuteOptions, Polled, Shard};
@@ -62,6 +62,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let mut prepared = Prepared::new(Work::Agent(Box::new(call)));
         (prepared.need, prepared.timeouts) = (spec.need, spec.timeouts);
         prepared.tool = Some(spec.into());
+        let hooks = Foreign::new(hooks);
         let job = Job { config, conversation, hooks, depth: 0, is_plain: false };
         super::job::checked(&job.config)
             .map_err(|error| ExecuteError::Start(StartError::Argument(error)))?;

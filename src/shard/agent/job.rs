@@ -10,7 +10,7 @@ use crate::agent::{
     AssistantMessage, CallMade, Config, Hooks, Message, NoHooks, Strategy, ToolDescription,
     ToolResult,
 };
-use crate::base::Principal;
+use crate::base::{Foreign, Principal};
 use crate::limits;
 use crate::reactor::Reactor;
 use crate::shard::{ExecuteError, Shard};
@@ -20,7 +20,7 @@ use crate::tool::{AGENT, AgentCall, ArgumentError, Arguments, StartError, ToolSp
 pub(in crate::shard) struct Job {
     pub config: Config,
     pub conversation: Vec<Message>,
-    pub hooks: Box<dyn Hooks + Send>,
+    pub hooks: Foreign<Box<dyn Hooks + Send>>,
     /// So many levels of agents may be started by it.
     pub depth: u32,
     /// Of its parts only the model's text is published.
@@ -73,7 +73,13 @@ impl<R: Reactor + 'static> Shard<R> {
         let conversation = conversation(&mut given)?;
         given.finish()?;
         checked(&config)?;
-        Ok(Job { config, conversation, hooks: Box::new(NoHooks), depth, is_plain: false })
+        Ok(Job {
+            config,
+            conversation,
+            hooks: Foreign::new(Box::new(NoHooks)),
+            depth,
+            is_plain: false,
+        })
     }
 
     /// One turn without tools, of which the text is all that is published.
@@ -85,7 +91,13 @@ impl<R: Reactor + 'static> Shard<R> {
         let conversation = vec![Message::User(given.text("prompt")?)];
         given.finish()?;
         checked(&config)?;
-        Ok(Job { config, conversation, hooks: Box::new(NoHooks), depth: 0, is_plain: true })
+        Ok(Job {
+            config,
+            conversation,
+            hooks: Foreign::new(Box::new(NoHooks)),
+            depth: 0,
+            is_plain: true,
+        })
     }
 
     /// What is said of the model, whatever it is asked.

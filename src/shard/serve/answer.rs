@@ -90,6 +90,9 @@ impl<R: Reactor + 'static> Shard<R> {
                 let status = self.inspect(id)?;
                 documents::progress(*token, &status, self.engine.progress_texts(id.slot))
             }
+            Call::Ready if !self.dead_peers.is_empty() => {
+                return Err(ApiError::shards_dead(&self.dead_peers));
+            }
             Call::Ready => documents::health("ready"),
             Call::Execute(_)
             | Call::Follow(_)

@@ -16,9 +16,9 @@ use super::buffers::Buffers;
 use super::door::{Line, Parcel};
 use super::frames::Frames;
 use super::mcp::Link;
-use super::stream::Stream;
+use super::stream::{Source, Stream};
 use super::tls::Session;
-use crate::base::{Instant, Principal};
+use crate::base::{Instant, Principal, SubscriberId};
 use crate::endpoint::{Call, Deliver, HttpConnection};
 use crate::engine::wheel::TimerId;
 use crate::limits;
@@ -224,6 +224,23 @@ impl Connection {
     /// Has it something to send?
     pub fn has_pieces(&self) -> bool {
         !self.pieces.is_empty() || self.sealed_bytes() > 0
+    }
+
+    /// The subscribers of this shard that are given through it, if the kernel has taken a part of
+    /// what they were given just now.
+    pub fn moved(&self, was_blocked: bool, now: Instant) -> impl Iterator<Item = SubscriberId> {
+        let has_moved = !was_blocked && self.sent_at == now;
+        let stream = self.stream.iter().filter(move |_| has_moved);
+        stream.flat_map(|stream| &stream.followed).filter_map(|followed| match followed.source {
+            Some(Source::Here(subscriber)) => Some(subscriber),
+            Some(Source::There(_)) | None => None,
+        })
+    }
+
+    /// True if it has sent nothing that was not read: then what it was told is not lost when the
+    /// connection is closed at once.
+    pub fn has_read_all(&self) -> bool {
+        self.http.has_read_all()
     }
 
     fn sealed_bytes(&self) -> usize {

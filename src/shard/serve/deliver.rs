@@ -229,6 +229,7 @@ impl Serve {
                 stream.flushed();
             }
             let id = connection.id;
+            let was_blocked = connection.is_blocked;
             let mut parcel = connection.parcel.take();
             let flushed = connection.flush(&self.frames, &mut self.spare, now, |slices| {
                 counters.sends += 1;
@@ -247,6 +248,7 @@ impl Serve {
             let takes = match flushed {
                 Flushed::All => true,
                 Flushed::Cut => {
+                    self.moved.extend(connection.moved(was_blocked, now));
                     self.waiting_line.leave(index as u32); // It has an answer to take first.
                     false
                 }
@@ -360,6 +362,9 @@ impl<R: Reactor + 'static> Shard<R> {
         {
             self.tell(Event::Demand(subscriber, demand));
         }
+        while let Some(subscriber) = self.serve.as_mut().and_then(|serve| serve.moved.pop()) {
+            self.tell(Event::Moved(subscriber));
+        }
     }
 
     /// Sends everything that this turn has made, and sees to what comes of that.
@@ -385,6 +390,7 @@ impl<R: Reactor + 'static> Shard<R> {
             self.settle_flush();
             self.pump();
         }
+        self.close_idle();
     }
 
     fn settle_flush(&mut self) {
@@ -410,8 +416,11 @@ impl<R: Reactor + 'static> Shard<R> {
     fn finish_connection(&mut self, id: ConnectionId) {
         let now = self.now;
         let serve = self.serve.as_mut().expect("it has connections");
+        let is_draining = serve.is_draining;
         let Some(connection) = serve.connection(id) else { return };
-        if connection.is_aborted || connection.has_ended {
+        // Whoever has sent nothing more loses nothing by it.
+        let ends_now = is_draining && connection.has_read_all();
+        if connection.is_aborted || connection.has_ended || ends_now {
             self.drop_connection(id);
             return;
         }

@@ -21,7 +21,7 @@ use super::super::run::{Producer, Remote, Run, Seat};
 use super::Serve;
 use super::answer::{options_of, refusal};
 use super::connection::{Connection, Doing, Timer};
-use crate::base::{ExecutionId, Handle, Principal, SubscriberId};
+use crate::base::{ExecutionId, Foreign, Handle, Principal, SubscriberId};
 use crate::endpoint::{
     ApiError, Produce, ProduceGrant, ReadDoor, ReadGrant, StreamBody, documents,
 };
@@ -349,7 +349,7 @@ impl<R: Reactor + 'static> Shard<R> {
             timeouts: spec.timeouts,
             progress: spec.progress,
             tool: Some(Arc::new(spec)),
-            work: Work::Feed,
+            work: Foreign::new(Work::Feed),
             need,
             trace: TraceContext::default(),
         };

@@ -99,12 +99,12 @@ impl<R: Reactor + 'static> Shard<R> {
         kinds: Kinds,
     ) -> bool {
         // The ring may go on between this and the subscription: then there is a gap, and a cut.
-        let is_held = match self.inspect(execution) {
+        let tail_seq = match self.inspect(execution) {
             Err(error) => return self.answer_error(id, &error.into()),
-            Ok(status) => status.tail_seq <= 1,
+            Ok(status) => status.tail_seq,
         };
-        if !is_held {
-            let error = SubscribeError::NoLongerHeld { tail_seq: 2 };
+        if tail_seq > 1 {
+            let error = SubscribeError::NoLongerHeld { tail_seq };
             return self.answer_error(id, &error.into());
         }
         let wishes = Wishes { policy: Some(Policy::Block), kinds, ..Wishes::default() };

@@ -161,8 +161,9 @@ impl<R: Reactor + 'static> Shard<R> {
                 resumes: follow.resumes,
             };
             let command = Command::Call(Box::new(move |shard: &mut Shard<R>| shard.join(question)));
-            if self.peers[home].send(command).is_err() {
-                return self.answer_error(id, &busy()); // Answers of others find nobody.
+            if let Err((error, _)) = self.peers[home].send(command) {
+                let error = self.peer_refusal(home, error);
+                return self.answer_error(id, &error); // Answers of others find nobody.
             }
             asked_count += 1;
         }

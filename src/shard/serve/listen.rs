@@ -7,7 +7,6 @@ use super::super::Shard;
 use super::Serve;
 use super::connection::Doing;
 use super::mcp::Mcp;
-use crate::endpoint::Due;
 use crate::reactor::{ConnectionId, ListenAddress, ListenError, ListenOptions, Reactor};
 
 impl<R: Reactor + 'static> Shard<R> {
@@ -112,16 +111,23 @@ impl<R: Reactor + 'static> Shard<R> {
         self.end_mcp();
         #[cfg(feature = "agent")]
         self.end_threads();
-        self.flush_connections();
         let serve = self.serve.as_ref().expect("it was just there");
-        let is_idle = |connection: &super::Connection| {
-            let waits = connection.http.due() == Due::Request;
-            matches!(connection.doing, Doing::Requests) && waits && !connection.has_pieces()
-        };
         let connections = serve.connections.iter().flatten();
-        let idle: Vec<ConnectionId> =
-            connections.filter(|c| is_idle(c)).map(|connection| connection.id).collect();
-        for id in idle {
+        let told = connections.filter(|c| matches!(c.doing, Doing::Closing) && c.has_read_all());
+        let told: Vec<ConnectionId> = told.map(|connection| connection.id).collect();
+        for id in told {
+            self.drop_connection(id);
+        }
+        self.flush_connections(); // It closes those that wait for a request, from now on.
+    }
+
+    /// While the server ends: a connection that has its answer gets no other request.
+    pub(super) fn close_idle(&mut self) {
+        while let Some(serve) = &mut self.serve
+            && serve.is_draining
+            && let Some(index) = serve.waiting_line.first()
+        {
+            let id = serve.connections[index as usize].as_ref().expect("V4").id;
             self.drop_connection(id);
         }
     }

@@ -38,6 +38,7 @@ mod clock;
 mod connection;
 mod deliver;
 mod door;
+mod ends;
 mod follow;
 mod frames;
 mod front;
@@ -68,6 +69,7 @@ mod workers;
 pub(crate) use by_hand::{AtDoor, HandLine};
 pub(super) use deliver::Giving;
 pub(super) use door::LastWord;
+pub use ends::{ShardEnd, ShardEnds};
 pub(super) use mcp::Ear;
 pub use mcp::LineOptions;
 pub(super) use mcp::McpSetUp;
@@ -127,6 +129,8 @@ pub(super) struct Serve {
     spare: Buffers,
     /// What the engine is to be told: how much a subscriber takes from now on.
     demands: Vec<(SubscriberId, u32)>,
+    /// And whose connection has taken a part of what it was given.
+    moved: Vec<SubscriberId>,
     /// Connections that turned out to be broken.
     broken: Vec<ConnectionId>,
     /// Connections to which everything was sent that there will be.
@@ -194,6 +198,7 @@ impl Serve {
             body_bytes: 0,
             spare: Buffers::new(),
             demands: Vec::with_capacity(256),
+            moved: Vec::with_capacity(256),
             broken: Vec::new(),
             finished: Vec::new(),
             answered: Vec::new(),
@@ -254,6 +259,7 @@ impl Serve {
         let count = self.connection_count as usize;
         self.touched.reserve(count.saturating_sub(self.touched.len()));
         self.demands.reserve(count.saturating_sub(self.demands.len()));
+        self.moved.reserve(count.saturating_sub(self.moved.len()));
         self.spare.provide(count);
         self.set_timer(id, Some((Timer::Request, now + limits::REQUEST_DEADLINE)));
     }
@@ -333,6 +339,7 @@ impl Serve {
     fn has_work(&self) -> bool {
         !(self.touched.is_empty()
             && self.demands.is_empty()
+            && self.moved.is_empty()
             && self.broken.is_empty()
             && self.finished.is_empty()
             && self.ended.is_empty()

@@ -12,10 +12,8 @@ use super::super::handle::Command;
 use super::connection::{Connection, Doing};
 use super::tls::Session;
 use crate::endpoint::{Answer, ApiError, Call, HttpConnection, Step};
-use crate::limits;
 use crate::reactor::{ConnectionId, Reactor, ReleasedSocket};
 use crate::tool::AGENT;
-use crate::wire::http1::Status;
 
 /// A connection on its way to another shard.
 pub(in crate::shard) struct Moving {
@@ -98,7 +96,10 @@ impl<R: Reactor + 'static> Shard<R> {
                 let waker = peer.waker().clone();
                 self.reactor.wake(&waker);
             }
-            Err((_, Command::Arrive(moving))) => self.send_back(*moving),
+            Err((error, Command::Arrive(moving))) => {
+                let error = self.peer_refusal(home, error);
+                self.send_back(*moving, &error);
+            }
             Err(_) => unreachable!("it comes back as it went"),
         }
     }
@@ -113,12 +114,10 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     /// The other shard takes nothing now: the client is told so from here.
-    fn send_back(&mut self, moving: Moving) {
+    fn send_back(&mut self, moving: Moving, error: &ApiError) {
         self.let_go_asked(&moving.call);
         if let Some(id) = self.adopt(moving) {
-            let error =
-                ApiError::new(Status::SERVICE_UNAVAILABLE, "busy", "a shard takes no calls");
-            self.answer(id, &Answer::error(&error.retry_after(limits::BUSY_RETRY_AFTER)));
+            self.answer(id, &Answer::error(error));
             self.converse(id, |http, around, out| http.resume(around, out));
         }
     }

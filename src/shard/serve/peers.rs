@@ -1,10 +1,11 @@
 //! The other shards of a server: what is asked of all of them is gathered.
 
 use serde_json::Value;
+use smallvec::SmallVec;
 
 use super::super::handle::{Command, Mailbox};
 use super::super::metrics::{self, ExecutionCounts, ProcessMetrics, ShardMetrics};
-use super::super::{Shard, ShardHandle};
+use super::super::{CallError, Shard, ShardHandle};
 use super::connection::Doing;
 use crate::base::Principal;
 use crate::endpoint::{Answer, ApiError, Call, McpRequest, MetricsFormat, documents};
@@ -24,7 +25,8 @@ pub(super) struct Gathering {
     /// What that is in a trace.
     span: Option<Box<Span>>,
     parts: Vec<Part>,
-    missing_count: usize,
+    /// The shards that have not answered.
+    awaited: SmallVec<[u8; 8]>,
     /// What it will be, whatever they say: it was only to be told to them.
     answer: Option<Answer>,
 }
@@ -66,13 +68,40 @@ impl Shard {
 
 impl<R: Reactor + 'static> Shard<R> {
     /// Which shard this is.
-    pub(super) fn own_index(&self) -> usize {
+    pub(in crate::shard) fn own_index(&self) -> usize {
         usize::from(self.engine.limits().shard)
     }
 
-    fn other_peers(&self) -> impl Iterator<Item = &Mailbox<R>> {
-        let own = self.own_index();
-        self.peers.iter().enumerate().filter(move |(index, _)| *index != own).map(|(_, peer)| peer)
+    /// The other shards that live, with their numbers.
+    fn other_peers(&self) -> impl Iterator<Item = (u8, &Mailbox<R>)> {
+        let (own, dead) = (self.own_index() as u8, &self.dead_peers);
+        let all = (0..).zip(&self.peers); // There are at most `limits::SHARDS_MAX`.
+        all.filter(move |(index, _)| *index != own && !dead.contains(index))
+    }
+
+    /// The reason why a shard takes nothing.
+    pub(super) fn peer_refusal(&self, peer: usize, error: CallError) -> ApiError {
+        if error == CallError::Busy {
+            let error =
+                ApiError::new(Status::SERVICE_UNAVAILABLE, "busy", "a shard takes no calls");
+            return error.retry_after(limits::BUSY_RETRY_AFTER);
+        }
+        ApiError::shards_dead(&[peer as u8])
+    }
+
+    /// Another shard has died: nobody waits for it any more.
+    pub(super) fn note_death(&mut self, peer: u8) {
+        if self.dead_peers.contains(&peer) {
+            return;
+        }
+        self.dead_peers.push(peer);
+        self.dead_peers.sort_unstable();
+        let gatherings = self.serve.iter().flat_map(|serve| &serve.gatherings);
+        let waiting = gatherings.filter(|gathering| gathering.awaited.contains(&peer));
+        let waiting: Vec<ConnectionId> = waiting.map(|gathering| gathering.id).collect();
+        for id in waiting {
+            self.take_part(id, peer, None);
+        }
     }
 
     /// Asks all shards. `true`: it is answered.
@@ -100,23 +129,31 @@ impl<R: Reactor + 'static> Shard<R> {
         own_part: Part,
         answer: Option<Answer>,
     ) -> bool {
-        let asked_count = self.other_peers().count();
         let own = self.own_index();
-        if !self.other_peers().all(|peer| ask_peer(peer, id, own, (call.clone(), principal))) {
-            let error =
-                ApiError::new(Status::SERVICE_UNAVAILABLE, "busy", "a shard takes no calls");
-            return self.answer_error(id, &error.retry_after(limits::BUSY_RETRY_AFTER));
+        let (mut awaited, mut dead) = (SmallVec::new(), Vec::new());
+        let refused = self.other_peers().find(|(index, peer)| {
+            match ask_peer(peer, id, own, (call.clone(), principal)) {
+                Ok(()) => awaited.push(*index),
+                Err(CallError::Gone | CallError::Panicked) => dead.push(*index),
+                Err(CallError::Busy) => return true,
+            }
+            false
+        });
+        if let Some(busy) = refused.map(|(index, _)| index) {
+            let error = self.peer_refusal(busy.into(), CallError::Busy);
+            return self.answer_error(id, &error);
         }
+        dead.into_iter().for_each(|peer| self.note_death(peer));
         let (format, listed) = match call {
             Call::Metrics(format) => (Some(format), None),
             Call::Mcp(request) => (None, Some(request)),
             _ => (None, None),
         };
-        let (parts, missing_count) = (vec![own_part], asked_count);
+        let parts = vec![own_part];
         let span = self.serve.as_mut().filter(|_| listed.is_some());
         let span = span.and_then(|serve| serve.mcp.take_span());
-        let gathering = Gathering { id, format, listed, span, parts, missing_count, answer };
-        if asked_count == 0 {
+        let gathering = Gathering { id, format, listed, span, parts, awaited, answer };
+        if gathering.awaited.is_empty() {
             return self.answer_gathered(gathering);
         }
         let serve = self.serve.as_mut().expect("it has connections");
@@ -147,16 +184,16 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// Another shard has answered.
-    fn take_part(&mut self, id: ConnectionId, part: Part) {
+    /// Another shard has answered, or has died.
+    fn take_part(&mut self, id: ConnectionId, peer: u8, part: Option<Part>) {
         let Some(serve) = &mut self.serve else { return };
         let Some(at) = serve.gatherings.iter().position(|gathering| gathering.id == id) else {
             return; // Who asked has gone.
         };
         let gathering = &mut serve.gatherings[at];
-        gathering.parts.push(part);
-        gathering.missing_count -= 1;
-        if gathering.missing_count > 0 {
+        gathering.parts.extend(part);
+        gathering.awaited.retain(|awaited| *awaited != peer);
+        if !gathering.awaited.is_empty() {
             return;
         }
         let gathering = serve.gatherings.swap_remove(at);
@@ -194,7 +231,7 @@ impl<R: Reactor + 'static> Shard<R> {
                 let text = metrics::render(format, shards, self.process_metrics(), &self.upstreams);
                 Answer::text(Status::OK, format.media_type(), text)
             }
-            None => Answer::json(Status::OK, &Value::from_iter([(name, Value::from(list))])),
+            None => Answer::json(Status::OK, &documents::gathered(name, list, &self.dead_peers)),
         };
         self.answer(gathering.id, &answer)
     }
@@ -256,26 +293,27 @@ impl<R: Reactor + 'static> Shard<R> {
             connections_max: u64::from(self.socket_limits.connections_max) * shard_count,
             log_records_dropped: self.log.dropped_total(),
             spans_dropped: self.spans.dropped()(),
+            shard_count: self.peers.len().max(1) as u32,
+            dead_shards: self.dead_peers.iter().map(|peer| u32::from(*peer)).collect(),
         }
     }
 }
 
-/// Asks another shard for its part of a call of this principal's, to be sent to shard `asker`. Did
-/// it take the question?
+/// Asks another shard for its part of a call of this principal's, to be sent to shard `asker`.
 fn ask_peer<R: Reactor + 'static>(
     peer: &Mailbox<R>,
     id: ConnectionId,
     asker: usize,
     (call, principal): (Call, Principal),
-) -> bool {
+) -> Result<(), CallError> {
     let question = Command::Call(Box::new(move |shard: &mut Shard<R>| {
-        let part = shard.part_of(&call, principal);
+        let (part, peer) = (shard.part_of(&call, principal), shard.own_index() as u8);
         let answer = Command::Call(Box::new(move |shard: &mut Shard<R>| {
-            shard.take_part(id, part);
+            shard.take_part(id, peer, Some(part));
         }));
         if let Some(asker) = shard.peers.get(asker) {
             let _ = asker.send(answer); // If it is gone by now, so is the connection.
         }
     }));
-    peer.send(question).is_ok()
+    peer.send(question).map_err(|(error, _)| error)
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use super::super::{
     CallError, Conversations, Places, Shard, ShardConfig, ShardHandle, ShardThread,
 };
+use super::ends::{ShardEnd, ShardEnds};
 use crate::limits;
 use crate::reactor::{ListenAddress, ListenError, ListenOptions, Report, SocketLimits};
 use crate::tool::Files;
@@ -29,6 +30,7 @@ pub struct ServerConfig {
 #[derive(Debug)]
 pub struct Server {
     threads: Vec<ShardThread>,
+    ends: ShardEnds,
     addresses: Vec<ListenAddress>,
     reports: Vec<Report>,
 }
@@ -86,7 +88,9 @@ impl Server {
         crate::reactor::random_bytes(&mut mcp_key).map_err(ServerError::Shard)?;
         let mcp_places = Places::default();
         let conversations = Conversations::default();
-        let mut server = Server { threads: Vec::new(), addresses: Vec::new(), reports: Vec::new() };
+        let ends = ShardEnds::default();
+        let (threads, addresses, reports) = (Vec::new(), Vec::new(), Vec::new());
+        let mut server = Server { threads, ends, addresses, reports };
         for (index, mut config) in shards.into_iter().enumerate() {
             config.engine.shard = index as u8;
             config.mcp_key.get_or_insert(mcp_key);
@@ -98,16 +102,19 @@ impl Server {
             *common_bytes = limits::RING_SERVED_BYTES.max(*common_bytes);
             config.sockets =
                 Some(SocketLimits { connections_max: each_max, ..SocketLimits::default() });
-            let set_up = Arc::clone(&set_up);
-            let spawned = Shard::spawn(config, move |shard| {
+            let (set_up, ends) = (Arc::clone(&set_up), server.ends.clone());
+            let set_up = move |shard: &mut Shard| {
                 shard.tools_mut().allow_files(Files::Nowhere);
                 set_up(shard);
-            });
+            };
+            let spawned =
+                Shard::spawn_and_tell(config, set_up, move |died| ends.add(index as u8, died));
             let (thread, report) = spawned.map_err(ServerError::Shard)?;
             server.threads.push(thread);
             server.reports.push(report);
         }
         let handles: Vec<ShardHandle> = server.handles().cloned().collect();
+        server.ends.introduce(handles.clone());
         for thread in &server.threads {
             let peers = handles.clone();
             thread.call(move |shard| shard.set_peers(&peers)).map_err(ServerError::Call)?;
@@ -158,18 +165,35 @@ impl Server {
         self.threads.iter().map(|thread| &**thread)
     }
 
-    /// Ends it: accepts nobody, stops what runs, tells subscribers `detached: shutdown`, and waits
-    /// until everything was sent, at most for so long. Was everything sent?
+    /// Waits until a shard has ended, and says which and why. The other shards go on: they answer
+    /// 503 to `/readyz`, and name the dead one in `/metrics` and in lists.
+    pub fn wait(&self) -> ShardEnd {
+        self.ends().wait()
+    }
+
+    /// The ends of all shards, from the first one on, to be waited for elsewhere.
+    pub fn ends(&self) -> ShardEnds {
+        self.ends.clone()
+    }
+
+    /// Ends the server: accepts nobody, stops what runs, tells subscribers `detached: shutdown`,
+    /// and waits until everything was sent, at most for so long. Returns true if everything was
+    /// sent; if a shard has died, what it had to send was not.
     pub fn drain(self, deadline: Duration) -> bool {
-        for thread in &self.threads {
-            let _ = thread.call(Shard::drain); // One that is gone has nothing to send.
-        }
+        let mut undrained: Vec<&ShardThread> = self.threads.iter().collect();
         let mut waited = Duration::ZERO;
         loop {
-            let counts = self.threads.iter().map(|t| t.call(|shard| shard.connection_count()));
-            let is_done = counts.map(|count| count.unwrap_or(0)).sum::<u32>() == 0;
+            undrained.retain(|thread| thread.call(Shard::drain) == Err(CallError::Busy));
+            let is_quiet = |thread: &ShardThread| {
+                match thread.call(|shard| shard.connection_count()) {
+                    Ok(count) => count == 0,
+                    Err(CallError::Busy) => false,
+                    Err(CallError::Gone | CallError::Panicked) => true, // Nothing more is sent.
+                }
+            };
+            let is_done = undrained.is_empty() && self.threads.iter().all(is_quiet);
             if is_done || waited >= deadline {
-                return is_done;
+                return is_done && !self.ends.has_death();
             }
             std::thread::sleep(limits::DRAIN_LOOK);
             waited += limits::DRAIN_LOOK;

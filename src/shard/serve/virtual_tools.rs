@@ -76,7 +76,7 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Checks the arguments of a run of a tool of any kind.
     pub(in crate::shard) fn prepare_tool(
-        &self,
+        &mut self,
         principal: Principal,
         name: &str,
         arguments: &Value,
@@ -93,7 +93,8 @@ impl<R: Reactor + 'static> Shard<R> {
             let found = all.find(|tools| tools.contains(name)).expect("it was just there");
             return found.tools.prepare(name, arguments);
         }
-        self.tools.prepare(name, arguments).map_err(|error| match error {
+        let prepared = self.tools.prepare(name, arguments);
+        self.note_start(prepared).map_err(|error| match error {
             StartError::UnknownTool { name, .. } => {
                 let known = self.tool_specs(principal).map(|spec| spec.name.clone()).collect();
                 StartError::UnknownTool { name, known }

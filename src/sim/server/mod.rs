@@ -18,6 +18,8 @@ mod apart_tests;
 mod assistant;
 #[cfg(feature = "agent")]
 mod audience;
+#[cfg(test)]
+mod ends_tests;
 mod exchange;
 mod follower;
 #[cfg(all(test, feature = "agent"))]

@@ -168,6 +168,7 @@ fn outcome(state: EndState) -> (u32, u64) {
                 DetachReason::Lost => 18,
                 DetachReason::Shutdown => 19,
                 DetachReason::Evicted => 20,
+                DetachReason::Removed => 21,
             };
             (reason, resume_from)
         }

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::super::super::Shard;
+use super::super::super::panics::Callback;
 use super::answer::{Reply, Source};
 use super::call::{Asker, McpCall, Stage};
-use crate::base::{Handle, Principal};
+use crate::base::{Handle, Principal, guarded};
 use crate::mcp::catalog::Rendered;
 use crate::mcp::completion::{self, Sources};
 use crate::mcp::cursor::{self, List, Page};
@@ -84,6 +85,17 @@ impl<R: Reactor + 'static> Shard<R> {
         Arc::clone(&self.mcp.server)
     }
 
+    /// Calls code of the catalog.
+    ///
+    /// # Errors
+    /// That it panicked.
+    pub(super) fn call_catalog<T>(&mut self, call: impl FnOnce() -> T) -> Result<T, Fault> {
+        guarded(call).map_err(|panicked| {
+            self.note_panic(Callback::Catalog, &panicked);
+            Fault::internal(format!("it panicked: {panicked}"))
+        })
+    }
+
     /// What there is beside tools and executions.
     pub(super) fn catalog(&self) -> Arc<Catalog> {
         Arc::clone(&self.mcp.catalog)
@@ -130,7 +142,7 @@ impl<R: Reactor + 'static> Shard<R> {
         prompt.check(arguments)?;
         let bound = Bound { principal: source.owner, method: "prompts/get", name, arguments };
         let replies = self.mcp.seal.replies(bound, context, self.now)?;
-        match (prompt.render)(arguments, &replies, &context.client)? {
+        match self.call_catalog(|| (prompt.render)(arguments, &replies, &context.client))?? {
             Rendered::Messages(messages) => Ok(results.prompt(&prompt.description, messages)),
             Rendered::Ask(Asking::Ask { questions, state })
                 if context.version.era() == Era::Stateless =>

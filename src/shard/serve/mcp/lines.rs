@@ -5,6 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::super::super::Shard;
+use super::super::super::panics::Callback;
 use super::super::Serve;
 use super::super::connection::Doing;
 use super::answer::{Source, write_answer};
@@ -12,7 +13,7 @@ use super::call::{Asker, Outlet, Stage};
 use super::receive::result_bytes;
 use super::sessions::SessionName;
 use super::{Due, Link, Part};
-use crate::base::{Handle, Principal};
+use crate::base::{Handle, Principal, guarded};
 use crate::limits;
 use crate::mcp::{self, Era, Fault, Incoming, codes};
 use crate::reactor::{AdoptError, ConnectionId, Reactor, ReleasedSocket};
@@ -240,8 +241,8 @@ impl<R: Reactor + 'static> Shard<R> {
         if let Some(name) = lines.session {
             self.close_session(name);
         }
-        if let Some(on_end) = lines.options.on_end {
-            on_end();
+        if let Some(Err(panicked)) = lines.options.on_end.map(guarded) {
+            self.note_panic(Callback::EndOfLines, &panicked);
         }
     }
 

@@ -44,7 +44,7 @@ use smallvec::SmallVec;
 use super::super::metrics::{McpCounts, McpMetrics};
 use super::super::{Places, Shard, ShardConfig};
 use super::clock::earlier;
-use crate::base::{Handle, Instant, Pool, Principal, SubscriberId};
+use crate::base::{Foreign, Handle, Instant, Pool, Principal, SubscriberId};
 use crate::endpoint::StreamBody;
 use crate::engine::wheel::{TimerId, Wheel};
 use crate::limits;
@@ -146,7 +146,7 @@ enum Due {
 /// What the protocol's clients are told of the server, whatever they ask.
 pub(in crate::shard) struct McpSetUp {
     pub server: Arc<ServerInfo>,
-    pub catalog: Arc<Catalog>,
+    pub catalog: Foreign<Arc<Catalog>>,
     /// Seals what tools want to remember.
     pub seal: Seal,
     /// Of all shards of the server.
@@ -168,7 +168,7 @@ impl McpSetUp {
         };
         let server =
             ServerInfo { lists_tasks: config.access.is_guarded(), ..ServerInfo::default() };
-        let (server, catalog, seal) = (server.into(), Arc::default(), Seal::new(&key));
+        let (server, catalog, seal) = (server.into(), Foreign::default(), Seal::new(&key));
         Ok(McpSetUp {
             server,
             catalog,
@@ -186,7 +186,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let catalog: Arc<Catalog> = catalog.into();
         let has_prompts = !catalog.prompts.is_empty();
         Arc::make_mut(&mut self.mcp.server).has_prompts = has_prompts;
-        self.mcp.catalog = catalog;
+        self.mcp.catalog = Foreign::new(catalog);
         if let Some(serve) = &mut self.serve {
             serve.mcp.note(News::Changed(List::Prompts, None));
         }

@@ -93,7 +93,10 @@ impl<R: Reactor + 'static> Shard<R> {
                 }
             }
             Some(_) => return Err(not_found()),
-            None => self.catalog().read(uri).ok_or_else(not_found)?,
+            None => {
+                let catalog = self.catalog();
+                self.call_catalog(|| catalog.read(uri))?.ok_or_else(not_found)?
+            }
         };
         Ok(results.contents(vec![item]))
     }

@@ -76,22 +76,26 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     /// What a tool says to its arguments and the answers that there are.
-    pub(super) fn ask_tool(&self, call: &ToolCall) -> Result<Asking, Reply> {
+    pub(super) fn ask_tool(&mut self, call: &ToolCall) -> Result<Asking, Reply> {
         let name = &call.spec.name;
         if self.is_virtual(call.source.owner, name) {
             return Ok(Asking::Run);
         }
         let abilities = call.context.client.abilities;
         let asking = self.tools.asking(name, &call.arguments, &call.replies, abilities);
+        let asking = self.note_start(asking);
         asking.map_err(|error| self.start_error(&call.context, &error))
     }
 
     /// Makes a call ready to run, or says what it is answered instead.
-    pub(super) fn prepare_call(&self, call: &ToolCall) -> Started {
+    pub(super) fn prepare_call(&mut self, call: &ToolCall) -> Started {
         let (owner, name) = (call.source.owner, &call.spec.name);
         let prepared = match self.is_virtual(owner, name) {
             true => self.prepare_tool(owner, name, &call.arguments),
-            false => self.tools.prepare_with(name, &call.arguments, &call.replies),
+            false => {
+                let prepared = self.tools.prepare_with(name, &call.arguments, &call.replies);
+                self.note_start(prepared)
+            }
         };
         let mut prepared = prepared.map_err(|error| self.start_error(&call.context, &error))?;
         prepared.trace = call.context.trace.clone();
@@ -107,6 +111,7 @@ impl<R: Reactor + 'static> Shard<R> {
             StartError::Argument(_) | StartError::Asks { .. } => {
                 self.refusal(context, &error.to_string())
             }
+            StartError::Panicked { .. } => Err(Fault::internal(error.to_string())),
         }
     }
 

@@ -1,0 +1,120 @@
+//! Code of others that panicked on the shard's thread: what it costs, and how that is told.
+//!
+//! Every call into such code goes through [`guarded`] (the deliveries of a turn together, in
+//! `act.rs`), and every value of theirs that the shard owns is a [`Foreign`] one. The price is one
+//! start of a tool, one execution, one subscription, one request or one call of a handle. It is
+//! counted, noted in the flight recorder, and logged.
+//!
+//! A closure that was handed the whole shard may have panicked in the middle of ours. Then what
+//! engine and rings hold is audited: the shard goes on if that is sound, and dies otherwise.
+//!
+//! Tests: `tests/panics.rs`.
+//!
+//! [`Foreign`]: crate::base::Foreign
+
+use std::fmt;
+
+use super::Shard;
+use crate::base::{Panicked, SubscriberId, guarded};
+use crate::reactor::Reactor;
+use crate::tool::StartError;
+use crate::trace::Code;
+#[cfg(feature = "server")]
+use crate::trace::Level;
+
+/// Code of an embedder's that the shard calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Callback {
+    /// The closure of a subscriber.
+    Subscriber(SubscriberId),
+    /// See [`Shard::observe`].
+    Observer,
+    /// The closure of [`super::ShardHandle::call`].
+    Call,
+    /// A prompt or a resource of the catalog of MCP.
+    #[cfg(feature = "server")]
+    Catalog,
+    /// [`super::LineOptions::on_end`].
+    #[cfg(feature = "server")]
+    EndOfLines,
+}
+
+impl fmt::Display for Callback {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Callback::Subscriber(id) => write!(out, "subscriber {id}"),
+            Callback::Observer => out.write_str("observer"),
+            Callback::Call => out.write_str("call"),
+            #[cfg(feature = "server")]
+            Callback::Catalog => out.write_str("catalog"),
+            #[cfg(feature = "server")]
+            Callback::EndOfLines => out.write_str("end_of_lines"),
+        }
+    }
+}
+
+impl<R: Reactor + 'static> Shard<R> {
+    /// Counts and tells the panic of an embedder's code.
+    #[cold]
+    pub(super) fn note_panic(&mut self, callback: Callback, panicked: &Panicked) {
+        self.counters.callbacks_panicked += 1;
+        self.tell_panic("callback_panicked", &callback, panicked);
+    }
+
+    /// Counts and tells the panic of a tool that was asked, or prepared to run.
+    pub(super) fn note_start<T>(
+        &mut self,
+        started: Result<T, StartError>,
+    ) -> Result<T, StartError> {
+        if let Err(StartError::Panicked { name, panicked }) = &started {
+            self.counters.tools_panicked += 1;
+            self.tell_panic("tool_panicked", name, panicked);
+        }
+        started
+    }
+
+    fn tell_panic(&mut self, event: &str, whose: &dyn fmt::Display, panicked: &Panicked) {
+        self.record(Code::CalloutPanicked, 0, 0);
+        #[cfg(feature = "server")]
+        self.log.announce(self.wall_us(), Level::Error, event, |line| {
+            line.number("shard", self.own_index() as u64);
+            line.text("whose", &whose.to_string());
+            line.text("panic", panicked.text());
+        });
+        #[cfg(not(feature = "server"))]
+        let _ = (event, whose, panicked);
+    }
+
+    /// This shard has died of a panic: nothing can be said of what it holds. Everybody who waits
+    /// for it on another thread is let go.
+    pub(super) fn perish(&mut self, panicked: &Panicked) {
+        self.closing = true; // The engine is told nothing any more.
+        self.tell_panic("shard_died", &"shard", panicked);
+        let _ = self.flight.dump(&mut std::io::stderr().lock());
+        for run in self.runs.iter_mut().flatten() {
+            let _ = guarded(|| run.abandon()); // Each by itself, as it is sound or not.
+        }
+    }
+
+    /// Calls a closure of an embedder's that may do anything to this shard.
+    ///
+    /// # Errors
+    /// Its panic.
+    ///
+    /// # Panics
+    /// If its panic has left the shard in between two states.
+    pub(super) fn call_guarded<T>(
+        &mut self,
+        call: impl FnOnce(&mut Shard<R>) -> T,
+    ) -> Result<T, Panicked> {
+        let called = guarded(|| call(self));
+        if let Err(panicked) = &called {
+            self.note_panic(Callback::Call, panicked);
+            assert!(!self.is_broken, "an assertion of the shard has failed: {panicked}");
+            self.pump();
+            self.engine.audit();
+            self.rings.audit();
+        }
+        called
+    }
+}

@@ -1,0 +1,191 @@
+//! How things end: a server that stops, an execution that is cancelled, a subscriber that is
+//! removed. In simulated time.
+
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::house::{House, NOTHING, SHORT, get};
+use super::script::Script;
+use crate::base::ExecutionId;
+use crate::limits;
+use crate::sim::network::SimClient;
+use crate::sim::world::EAGAIN;
+
+const SECOND: Duration = Duration::from_secs(1);
+/// More than a connection and its server hold.
+const BIG: Script = Script {
+    seed: 3,
+    chunk_count: 2_000,
+    chunk_bytes_max: 1 << 10,
+    fails: false,
+    is_remote: false,
+};
+const AT_ONCE: &str = ",\"start\":{\"after_subscribers\":1}";
+
+fn delete(house: &mut House, path: &str) -> String {
+    let client = house.visit(&format!("DELETE {path} HTTP/1.1\r\nHost: localhost\r\n\r\n"));
+    let heard = house.hear(client);
+    house.world.client_close(client);
+    heard
+}
+
+/// The state of an execution, as the server tells it.
+fn state(house: &mut House, id: &str) -> String {
+    let heard = house.get(&format!("/v1/executions/{id}"));
+    let (_, body) = heard.split_once("\r\n\r\n").expect(&heard);
+    let document: Value = serde_json::from_str(body).expect(body);
+    document["state"].as_str().expect(body).to_owned()
+}
+
+/// The events of a stream, by what follows their `data: `.
+fn events(heard: &str) -> Vec<Value> {
+    let lines = heard.lines().filter_map(|line| line.strip_prefix("data: "));
+    lines.map(|line| serde_json::from_str(line).expect(line)).collect()
+}
+
+/// An execution of each of two shards, and a connection of the first shard that follows both.
+fn both(house: &mut House) -> ([String; 2], SimClient) {
+    let mut ids = [None, None];
+    while ids.contains(&None) {
+        let id = house.run(SHORT, NOTHING);
+        let shard = usize::from(id.parse::<ExecutionId>().unwrap().shard);
+        if ids[shard].is_some() {
+            delete(house, &format!("/v1/executions/{id}"));
+            house.pass(limits::RETENTION + SECOND);
+        } else {
+            ids[shard] = Some(id);
+        }
+    }
+    let ids = ids.map(|id| id.expect("as above"));
+    // It moves to the shard of the first.
+    let client = house.visit(&get(&format!("/v1/events?executions={},{}", ids[0], ids[1])));
+    (ids, client)
+}
+
+fn connection_count(house: &House) -> u32 {
+    house.shards.iter().map(|shard| shard.connection_count()).sum()
+}
+
+#[test]
+fn a_server_that_stops_closes_a_connection_when_its_response_ends() {
+    for first in [0, 1] {
+        let mut house = House::of(2);
+        let (_, client) = both(&mut house);
+        let idle = house.visit("");
+        assert!(house.hear(client).contains("event: started\n"));
+        // One shard has swept its connections before the other one says its last word.
+        house.shards[first].drain();
+        house.pass(SECOND / 10);
+        assert!(connection_count(&house) > 0);
+        house.shards[1 - first].drain();
+        house.pass(SECOND / 10);
+        let heard = house.hear(client);
+        let ends = events(&heard).iter().filter(|event| event["reason"] == "shutdown").count();
+        assert_eq!(ends, 2, "{heard}");
+        assert!(heard.ends_with("<end>"), "{heard}");
+        assert_eq!(house.hear(idle), "<end>");
+        // Both clients have their ends open still.
+        assert_eq!(connection_count(&house), 0);
+    }
+}
+
+#[test]
+fn a_server_that_stops_waits_for_no_client_that_has_said_nothing_more() {
+    let mut house = House::new();
+    let head = "GET /v1/executions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    let told = house.visit(head); // It does not close its side.
+    let id = house.run(SHORT, NOTHING);
+    let path = format!("/v1/executions/{id}/events");
+    let stream = house
+        .visit(&format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"));
+    // What is left of this request may come at any time: a close could cut off its answer.
+    let begun = house.visit("GET /v1/executions HTTP/1.1\r\nContent-Length: nonsense\r\n\r\n");
+    house.shards[0].drain();
+    house.pass(SECOND / 10);
+    assert!(house.hear(told).ends_with("<end>"));
+    assert!(house.hear(stream).ends_with("<end>"));
+    assert!(house.hear(begun).starts_with("HTTP/1.1 400"));
+    assert_eq!(connection_count(&house), 1);
+    house.pass(limits::LINGER + SECOND);
+    assert_eq!(connection_count(&house), 0);
+}
+
+#[test]
+fn a_cancelled_execution_waits_for_a_reader_that_stands_still_no_longer_than_it_says() {
+    let mut house = House::new();
+    let id = house.run(BIG, AT_ONCE);
+    let client = house.visit(&get(&format!("/v1/executions/{id}/events?policy=block")));
+    house.pass(SECOND);
+    assert!(delete(&mut house, &format!("/v1/executions/{id}")).starts_with("HTTP/1.1 202"));
+    house.pass(limits::CANCELLED_STALL / 2);
+    assert_eq!(state(&mut house, &id), "draining");
+    house.pass(limits::CANCELLED_STALL);
+    assert_eq!(state(&mut house, &id), "cancelled");
+    let mut heard = String::new();
+    for _ in 0..200 {
+        heard += &house.hear(client);
+        house.pass(Duration::from_millis(1));
+    }
+    assert_eq!(events(&heard).last().unwrap()["reason"], "stall");
+}
+
+#[test]
+fn a_reader_that_makes_progress_gets_all_of_a_cancelled_execution() {
+    let mut house = House::new();
+    let id = house.run(BIG, AT_ONCE);
+    let client = house.visit(&get(&format!("/v1/executions/{id}/events?policy=block")));
+    house.pass(SECOND);
+    assert!(delete(&mut house, &format!("/v1/executions/{id}")).starts_with("HTTP/1.1 202"));
+    let (mut heard, mut buffer, mut waited) = (Vec::new(), [0; 4_096], Duration::ZERO);
+    while !heard.ends_with(b"0\r\n\r\n") {
+        match house.world.client_receive(client, &mut buffer) {
+            Ok(count) => heard.extend_from_slice(&buffer[..count]),
+            Err(error) => assert_eq!(error, EAGAIN),
+        }
+        house.pass(limits::CANCELLED_STALL * 3 / 4);
+        waited += limits::CANCELLED_STALL * 3 / 4;
+    }
+    assert!(waited > limits::CANCELLED_STALL * 4, "{waited:?}");
+    let events = events(&String::from_utf8_lossy(&heard));
+    let seqs: Vec<u64> = events.iter().filter_map(|event| event["seq"].as_u64()).collect();
+    assert_eq!(seqs, (1..=seqs.len() as u64).collect::<Vec<_>>());
+    let end = events.last().unwrap();
+    assert_eq!((&end["state"], &end["missed_chunks"]), (&"cancelled".into(), &0.into()), "{end}");
+}
+
+#[test]
+fn who_removes_a_subscriber_is_told_the_same_on_every_shard() {
+    let mut house = House::of(2);
+    let (ids, client) = both(&mut house);
+    let started: Vec<Value> = events(&house.hear(client))
+        .into_iter()
+        .filter(|event| event["limits"].is_object())
+        .collect();
+    assert_eq!(started.len(), 2, "{started:?}");
+    for event in &started {
+        let (id, subscriber) = (&event["execution"], &event["subscriber"]);
+        let (id, subscriber) = (id.as_str().unwrap(), subscriber.as_str().unwrap());
+        assert!(ids.iter().any(|known| known == id));
+        let path = format!("/v1/executions/{id}/subscribers/{subscriber}");
+        assert!(delete(&mut house, &path).starts_with("HTTP/1.1 204"));
+    }
+    house.pass(SECOND / 10);
+    let heard = house.hear(client);
+    let reasons: Vec<Value> = events(&heard).iter().map(|event| event["reason"].clone()).collect();
+    assert_eq!(reasons, ["removed", "removed"], "{heard}");
+}
+
+#[test]
+fn output_whose_beginning_is_gone_is_refused_with_the_chunk_that_is_still_there() {
+    let mut house = House::new();
+    let id = house.run(BIG, "");
+    house.pass(SECOND);
+    let heard = house.get(&format!("/v1/executions/{id}"));
+    let (_, body) = heard.split_once("\r\n\r\n").unwrap();
+    let tail_seq = serde_json::from_str::<Value>(body).unwrap()["tail_seq"].as_u64().expect(body);
+    assert!(tail_seq > 2, "{body}");
+    let heard = house.get(&format!("/v1/executions/{id}/output"));
+    assert!(heard.starts_with("HTTP/1.1 410 "), "{heard}");
+    assert!(heard.contains(&format!("\"limit\":{tail_seq}")), "{tail_seq} in {heard}");
+}
