@@ -245,7 +245,7 @@ fn a_producer_that_died_while_it_counted_is_counted_for() {
         assert!(reader.next_within(Duration::from_millis(5)).unwrap().is_none());
         host.end(Outcome::Failed, "the producer died");
         let Ok(Some(Delivery::Gap(gap))) = reader.next() else { panic!("there is a gap") };
-        assert_eq!((gap.from_seq, gap.to_seq, gap.reason), (1, tail_seq - 1, GapReason::Late));
+        assert_eq!((gap.from_seq, gap.to_seq, gap.reason), (1, tail_seq - 1, GapReason::Overtaken));
         let wanted = |seq: &u64| kinds.is_all() || !seq.is_multiple_of(2);
         let missed = (1..tail_seq).filter(wanted).count() as u64;
         assert_eq!((gap.chunk_count, gap.byte_count), (missed, 4 * missed));

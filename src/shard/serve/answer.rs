@@ -178,12 +178,8 @@ impl<R: Reactor + 'static> Shard<R> {
         let opened = prepared.map_err(ExecuteError::Start).and_then(|mut prepared| {
             prepared.trace = execute.trace.clone();
             let of_tool = prepared.tool.as_ref().map(|tool| tool.subscribers.policy);
-            let ring_bytes = match asked.or(of_tool) {
-                Some(Policy::Block) => limits::RING_REPLAYED_BYTES,
-                _ => limits::RING_SERVED_BYTES,
-            };
             let need = &mut prepared.need;
-            need.ring_bytes = self.served_ring_bytes(ring_bytes).max(need.ring_bytes);
+            need.ring_bytes = self.served_ring_bytes(asked.or(of_tool)).max(need.ring_bytes);
             self.execute_prepared(prepared, options)
         });
         let execution = match opened {
@@ -259,11 +255,15 @@ impl<R: Reactor + 'static> Shard<R> {
         self.answer_error(id, error)
     }
 
-    /// The size of a ring that connections follow, at least: `ring_bytes` while memory is
-    /// plentiful. A short ring is as large as its tool needs.
-    pub(super) fn served_ring_bytes(&self, ring_bytes: u32) -> u32 {
+    /// The size of a ring, at least, that connections follow with this policy, as far as is known.
+    /// While memory is short a ring is as large as its tool needs.
+    pub(super) fn served_ring_bytes(&self, policy: Option<Policy>) -> u32 {
         let is_plentiful = self.rings.usage().leased_bytes < self.rings.bytes_max() / 2;
-        if is_plentiful { ring_bytes } else { 0 }
+        match policy {
+            _ if !is_plentiful => 0,
+            Some(Policy::Block) => limits::RING_REPLAYED_BYTES,
+            _ => limits::RING_SERVED_BYTES,
+        }
     }
 
     /// Answers at the end of the execution, or when the client has waited long enough.

@@ -68,7 +68,6 @@ impl<R: Reactor + 'static> Shard<R> {
             followed: SmallVec::new(),
             open_count: 0,
             cancels: None,
-            bound: None,
         };
         connection.write(|out| stream.write_retry(out, retry));
         connection.doing = Doing::Stream;

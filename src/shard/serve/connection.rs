@@ -20,6 +20,7 @@ use super::stream::{Source, Stream};
 use super::tls::Session;
 use crate::base::{Instant, Principal, SubscriberId};
 use crate::endpoint::{Call, Deliver, HttpConnection};
+use crate::engine::Replay;
 use crate::engine::wheel::TimerId;
 use crate::limits;
 use crate::reactor::{ConnectionId, Peer, Reactor};
@@ -154,8 +155,8 @@ pub(super) struct Connection {
     pub is_full: bool,
     /// Of its own bytes so many are counted as put aside.
     pub aside_bytes: usize,
-    /// The bound of what the kernel holds of it.
-    send_bound_bytes: u32,
+    /// The bound of what the kernel holds of it, and what was written since the last flush.
+    bound: Bound,
     /// Of a body that has not come whole so many are counted.
     pub body_bytes: usize,
     /// After what is to be sent nothing follows.
@@ -166,6 +167,30 @@ pub(super) struct Connection {
     pub has_ended: bool,
     /// When the kernel took something last.
     pub sent_at: Instant,
+}
+
+/// The bound of what may be under way on a connection.
+#[derive(Clone, Copy, Debug)]
+struct Bound {
+    /// The kernel holds about twice as many bytes at most, with its overhead. A byte of payload is
+    /// at least one of them.
+    kernel_bytes: u32,
+    /// Bytes that were written since the last flush.
+    unsent_bytes: usize,
+}
+
+/// The bound for a subscriber, by what is kept for it in case it comes back. Without such a promise,
+/// or if the client acknowledges, it is [`limits::SEND_BUFFER_BYTES`].
+///
+/// The pieces are small, as [`Replay::delivery`] has it: a kernel confirms some segments of a young
+/// connection at once, and all others when its program has read them.
+pub(super) fn kernel_bytes_for(replay: Option<Replay>) -> u32 {
+    match replay {
+        Some(Replay { bytes, until_acknowledged: false, .. }) => {
+            (bytes / 16).clamp(1, limits::SEND_BUFFER_BYTES)
+        }
+        _ => limits::SEND_BUFFER_BYTES,
+    }
 }
 
 /// What became of a flush.
@@ -204,7 +229,7 @@ impl Connection {
             is_touched: false,
             is_full: false,
             aside_bytes: 0,
-            send_bound_bytes: limits::SEND_BUFFER_BYTES,
+            bound: Bound { kernel_bytes: limits::SEND_BUFFER_BYTES, unsent_bytes: 0 },
             body_bytes: 0,
             is_last: false,
             is_aborted: false,
@@ -213,12 +238,30 @@ impl Connection {
         }
     }
 
-    /// Has the kernel hold at most about so many bytes that the client's kernel has not confirmed.
-    pub fn bound_sending<R: Reactor>(&mut self, bytes: u32, reactor: &mut R) {
-        if self.send_bound_bytes != bytes {
-            self.send_bound_bytes = bytes;
-            reactor.bound_sending(self.id, bytes);
+    /// Bounds what is under way to the subscribers that are given something through it.
+    pub fn bound_sending<R: Reactor + ?Sized>(&mut self, kernel_bytes: u32, reactor: &mut R) {
+        if self.bound.kernel_bytes != kernel_bytes {
+            self.bound.kernel_bytes = kernel_bytes;
+            reactor.bound_sending(self.id, kernel_bytes);
         }
+    }
+
+    /// Takes note of bytes of chunks that were written. True if they are to be sent before more
+    /// chunks are written.
+    #[inline]
+    pub fn note_unsent(&mut self, bytes: usize) -> bool {
+        let bound = &mut self.bound;
+        if bound.kernel_bytes == limits::SEND_BUFFER_BYTES {
+            return false;
+        }
+        bound.unsent_bytes += bytes;
+        bound.unsent_bytes >= bound.kernel_bytes as usize / 2
+    }
+
+    /// Takes note of a flush.
+    #[inline]
+    pub fn flushed(&mut self) {
+        self.bound.unsent_bytes = 0;
     }
 
     /// Has it something to send?

@@ -77,7 +77,7 @@ impl Serve {
         let connection = self.writable(id).expect("it was just there");
         let mut stream = connection.stream.take().expect("as above");
         stream.count(source, chunk);
-        let is_urged = stream.note_unsent(frame.length as usize);
+        let is_urged = connection.note_unsent(frame.length as usize);
         let from = stream::give(connection, &stream, frame);
         connection.stream = Some(stream);
         self.is_flush_urged |= is_urged;
@@ -106,7 +106,7 @@ impl Serve {
         let event = giving.names.event(chunk);
         connection.write(|out| stream.write_chunk(out, &event));
         let written = connection.own_bytes() - before;
-        let is_urged = stream.note_unsent(written);
+        let is_urged = connection.note_unsent(written);
         connection.stream = Some(stream);
         self.is_flush_urged |= is_urged;
         self.queued_bytes += written;
@@ -225,9 +225,7 @@ impl Serve {
             let index = self.touched[at] as usize;
             let Some(connection) = self.connections[index].as_deref_mut() else { continue };
             connection.is_touched = false;
-            if let Some(stream) = &mut connection.stream {
-                stream.flushed();
-            }
+            connection.flushed();
             let id = connection.id;
             let was_blocked = connection.is_blocked;
             let mut parcel = connection.parcel.take();

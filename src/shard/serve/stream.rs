@@ -4,14 +4,12 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::super::Agreed;
 use super::connection::Connection;
 use super::frames::{Encoding, Frame};
 use super::front::Told;
 use crate::base::{ExecutionId, SubscriberId};
 use crate::endpoint::StreamBody;
 use crate::engine::{Kinds, Totals};
-use crate::limits;
 use crate::shard::Chunk;
 use crate::wire::events::Event;
 use crate::wire::http1::{begin_chunk, end_chunk, write_chunk_size};
@@ -29,20 +27,8 @@ pub(super) struct Stream {
     pub open_count: u32,
     /// What is cancelled if its connection breaks.
     pub cancels: Option<ExecutionId>,
-    pub bound: Option<Bound>,
     /// The front end that it is told to, in its own words.
     pub front: Option<Box<Told>>,
-}
-
-/// The bound of what may be under way on a connection, for subscribers that may come back for it
-/// and acknowledge nothing.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Bound {
-    /// The kernel holds about twice as many bytes at most, with its overhead. A byte of payload is
-    /// at least one of them.
-    pub kernel_bytes: u32,
-    /// Bytes that were written since the last flush.
-    unsent_bytes: usize,
 }
 
 /// Where what is given comes from.
@@ -91,39 +77,6 @@ impl Stream {
     pub fn waits_on_thread(&self) -> bool {
         let thread = self.front.as_ref().and_then(|told| told.thread.as_ref());
         thread.is_some_and(|thread| thread.waiting.is_some())
-    }
-
-    /// Bounds what is under way by what is kept for this subscriber.
-    pub fn bound_by(&mut self, agreed: &Agreed) {
-        let Some(replay) = agreed.replay.filter(|replay| !replay.until_acknowledged) else {
-            return;
-        };
-        // As [`Replay::delivery`] has it, and in small pieces: a kernel confirms some segments of a
-        // young connection at once, whoever reads them, and all others when they were read.
-        let kernel_bytes = (replay.bytes / 16).clamp(1, limits::SEND_BUFFER_BYTES);
-        let smallest =
-            self.bound.map_or(kernel_bytes, |bound| bound.kernel_bytes.min(kernel_bytes));
-        self.bound = Some(Bound { kernel_bytes: smallest, unsent_bytes: 0 });
-    }
-
-    /// The number of bytes that the kernel may hold of it.
-    pub fn send_bound(&self) -> u32 {
-        self.bound.map_or(limits::SEND_BUFFER_BYTES, |bound| bound.kernel_bytes)
-    }
-
-    /// Takes note of bytes that were written. True if they are to be sent before more are written.
-    #[inline]
-    pub fn note_unsent(&mut self, bytes: usize) -> bool {
-        let Some(bound) = &mut self.bound else { return false };
-        bound.unsent_bytes += bytes;
-        bound.unsent_bytes >= bound.kernel_bytes as usize / 2
-    }
-
-    /// Takes note of a flush.
-    pub fn flushed(&mut self) {
-        if let Some(bound) = &mut self.bound {
-            bound.unsent_bytes = 0;
-        }
     }
 
     /// Its part of this source.

@@ -461,6 +461,8 @@ impl Serve {
             });
         }
         let written = connection.own_bytes() - before;
+        let is_urged = connection.note_unsent(written);
+        self.is_flush_urged |= is_urged;
         self.queued_bytes += written;
     }
 

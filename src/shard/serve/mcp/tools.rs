@@ -5,14 +5,16 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::super::super::{Call as SinkCall, ExecuteError, ExecuteOptions, Shard, Sink};
+use super::super::connection::kernel_bytes_for;
 use super::Ear;
 use super::answer::{Reply, Source};
 use super::call::{Asker, Outlet, Stage};
 use super::keep::{Keep, Role};
-use crate::base::{ExecutionId, Handle, Principal, SubscriberId};
+use crate::base::{ExecutionId, Handle, Principal};
 use crate::endpoint::Wishes;
 use crate::engine::{
     Event, From, Kind, Kinds, Policy, Reply as EngineReply, Start, SubscribeError, SubscribeSpec,
+    Subscribed,
 };
 use crate::limits;
 use crate::mcp::door::DoorCall;
@@ -222,8 +224,9 @@ impl<R: Reactor + 'static> Shard<R> {
             owner,
             ..ExecuteOptions::default()
         };
+        let policy = prepared.tool.as_ref().map(|tool| tool.subscribers.policy);
         let ring_bytes = &mut prepared.need.ring_bytes;
-        *ring_bytes = self.served_ring_bytes(limits::RING_SERVED_BYTES).max(*ring_bytes);
+        *ring_bytes = self.served_ring_bytes(policy).max(*ring_bytes);
         self.execute_prepared(prepared, options)
     }
 
@@ -236,7 +239,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let Some(kept) = serve.mcp.keeps.get_mut(keep) else { return };
         kept.token = token;
         match subscribed {
-            Ok(subscriber) => kept.subscriber = Some(subscriber),
+            Ok(subscribed) => kept.subscriber = Some(subscribed.subscriber),
             Err(error) => {
                 kept.fail(&error.to_string());
                 serve.mcp.note(super::News::Keep(keep));
@@ -261,13 +264,17 @@ impl<R: Reactor + 'static> Shard<R> {
             }
             attached => attached,
         };
-        let Ok(notifier) = attached else { return }; // Its answer is complete without.
+        let Ok(subscribed) = attached else { return }; // Its answer is complete without.
+        let notifier = subscribed.subscriber;
         let serve = self.serve.as_mut().expect("it has calls");
         let Some(call) = serve.mcp.calls.get_mut(handle) else { return };
         call.notifier = Some(notifier);
         call.is_cut_short = false;
+        // Only the client of a session can come back.
+        let replay = subscribed.replay.filter(|_| matches!(call.asker, Asker::Session(_)));
         let Some(id) = call.outlet.connection() else { return };
         let Some(connection) = serve.connection(id) else { return };
+        connection.bound_sending(kernel_bytes_for(replay), &mut self.reactor);
         let takes = connection.takes;
         if let Some(link) = &mut connection.mcp {
             link.feeds.push(notifier);
@@ -283,7 +290,7 @@ impl<R: Reactor + 'static> Shard<R> {
         execution: ExecutionId,
         spec: SubscribeSpec,
         ear: Ear,
-    ) -> Result<SubscriberId, SubscribeError> {
+    ) -> Result<Subscribed, SubscribeError> {
         self.keep_for_reader(execution.slot.index);
         let EngineReply::Subscribed(result) = self.ask_at_once(Event::Subscribe(execution, spec))
         else {
@@ -295,7 +302,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let sink = Sink { subscriber: Some(subscriber), kinds, call: SinkCall::Mcp(ear) };
         self.sinks[index as usize] = sink;
         self.record(Code::SubscriberAttached, index.into(), subscribed.execution.index.into());
-        Ok(subscriber)
+        Ok(subscribed)
     }
 }
 
