@@ -6,6 +6,8 @@ use std::time::Duration;
 use super::*;
 use crate::base::ExecutionId;
 use crate::engine::{Hold, Outcome, Policy, SubscribeSpec};
+#[cfg(feature = "server")]
+use crate::engine::{Kind, Start};
 use crate::memory::{ChunkHeader, RingPoolConfig};
 use crate::tool::{Context, Need, Output, Prepared, Step, Tool, Work};
 
@@ -147,4 +149,18 @@ fn who_waits_for_nobody_fails_at_the_block_deadline_and_says_why() {
     }
     assert!(shard.now().since(opened_at) >= Duration::from_millis(20));
     assert_eq!(shard.counters().producers_stuck, 1);
+}
+
+#[cfg(feature = "server")]
+#[test]
+fn readers_at_the_door_start_an_execution_that_is_fed_by_hand() {
+    let mut shard = shard();
+    let start = Start::AfterSubscribers { count: 2, deadline: Duration::from_secs(60) };
+    let options = ExecuteOptions { start, ..Default::default() };
+    let id = shard.execute_prepared(Prepared::new(Work::Feed), options).unwrap();
+    let _first = shard.read_by_hand(id, with(Policy::Drop)).unwrap();
+    assert_eq!(shard.publish(id, Kind::Output, b"early"), Err(PublishError::Blocked));
+    let _second = shard.read_by_hand(id, with(Policy::Drop)).unwrap();
+    turn_until_idle(&mut shard);
+    assert_eq!(shard.publish(id, Kind::Output, b"in time"), Ok(1));
 }

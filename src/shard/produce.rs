@@ -331,7 +331,7 @@ impl<R: Reactor + 'static> Shard<R> {
         };
         match work.into_inner() {
             #[cfg(feature = "server")]
-            Work::Feed if run.door.is_some() => {
+            Work::Feed if run.door.as_ref().is_some_and(|door| door.is_guests()) => {
                 run.producer = Producer::Guest;
                 self.let_guest_begin(handle);
             }

@@ -154,6 +154,11 @@ impl Door {
         }
     }
 
+    /// True if the ring is that of a producer in another process.
+    pub fn is_guests(&self) -> bool {
+        matches!(&self.behind, Behind::Guest(_))
+    }
+
     /// True if a producer in another process may write.
     pub fn has_guest_begun(&self) -> bool {
         matches!(&self.behind, Behind::Guest(guest) if guest.has_begun)
