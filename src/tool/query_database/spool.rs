@@ -3,9 +3,9 @@
 //! In every journal mode but WAL a query that runs keeps others from writing to its file. So it
 //! must not wait for its reader: rows that the ring does not take go into a file without a name,
 //! the query comes to its end, its lock goes, and the rows are passed on as the reader takes them.
-//! The file is bounded. A query with more rows waits for its reader as it would without a spool; it is
-//! given up if that one takes nothing for [`STUCK_MAX`], and says so. Under WAL nothing is spooled:
-//! readers and writers do not see each other there.
+//! The file is bounded. A query with more rows waits for its reader as it would without a spool; it
+//! is given up if that one takes nothing for [`STUCK_MAX`], and says so. Under WAL nothing is
+//! spooled: readers and writers do not see each other there.
 //!
 //! Invariant: rows are passed on in their order; while something is spooled, nothing passes by.
 
