@@ -215,7 +215,11 @@ fn panic_through(handle: &ShardHandle) {
         }
     }));
     let bomb = Bomb(2);
-    let when_dropped = following(Box::new(move |_| assert!(bomb.0 > 0))).unwrap();
+    let when_dropped = following(Box::new(move |_| {
+        let whole: &Bomb = &bomb;
+        assert!(whole.0 > 0);
+    }));
+    let when_dropped = when_dropped.unwrap();
     for id in [exploding, at_the_end.unwrap(), when_dropped] {
         let mut subscriber = handle.subscribe(id, SubscribeSpec::default()).unwrap();
         let end = loop {
