@@ -179,8 +179,8 @@ struct Bound {
     unsent_bytes: usize,
 }
 
-/// The bound for a subscriber, by what is kept for it in case it comes back. Without such a promise,
-/// or if the client acknowledges, it is [`limits::SEND_BUFFER_BYTES`].
+/// The bound for a subscriber, by what is kept for it in case it comes back. Without such a
+/// promise, or if the client acknowledges, it is [`limits::SEND_BUFFER_BYTES`].
 ///
 /// The pieces are small, as [`Replay::delivery`] has it: a kernel confirms some segments of a young
 /// connection at once, and all others when its program has read them.
