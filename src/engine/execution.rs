@@ -204,15 +204,17 @@ impl Execution {
     /// What the gating subscribers allow the producer now. `reserve` is moved to where they stand.
     pub fn allowed(&self, reserve: &mut Reserve) -> Gate {
         let mut gate = if self.holds() { Gate::HELD } else { Gate::OPEN };
-        let (mut replay_seq, mut unacked_seq) = (u64::MAX, u64::MAX);
+        let mut replay_seq = u64::MAX;
         for (local, next_seq) in self.locals.positions().filter(|(local, _)| local.gates()) {
             let limit = local.terms.limit;
             gate.read_seq = gate.read_seq.min(next_seq);
-            if local.replays {
-                replay_seq = replay_seq.min(next_seq);
-                unacked_seq = unacked_seq.min(local.unacked_seq());
-            } else {
-                gate.gate_seq = gate.gate_seq.min(next_seq);
+            match local.acked_seq() {
+                _ if !local.replays => gate.gate_seq = gate.gate_seq.min(next_seq),
+                None => replay_seq = replay_seq.min(next_seq),
+                Some(acked_seq) => {
+                    let kept_seq = self.log.first_unacked(acked_seq, next_seq, local.terms.kinds);
+                    gate.gate_seq = gate.gate_seq.min(kept_seq);
+                }
             }
             let chunks = u64::from(limit.chunks) + u64::from(planted(Planted::CreditOffByOne));
             gate.credit_seq = gate.credit_seq.min(next_seq.saturating_add(chunks));
@@ -224,11 +226,14 @@ impl Execution {
         for remote in self.remotes.iter().filter(|remote| remote.gates()) {
             let limit = remote.terms.limit;
             gate.read_seq = gate.read_seq.min(remote.next_seq);
-            if remote.replays {
-                replay_seq = replay_seq.min(remote.next_seq);
-                unacked_seq = unacked_seq.min(remote.unacked_seq());
-            } else {
-                gate.gate_seq = gate.gate_seq.min(remote.next_seq);
+            match remote.acked_seq {
+                _ if !remote.replays => gate.gate_seq = gate.gate_seq.min(remote.next_seq),
+                None => replay_seq = replay_seq.min(remote.next_seq),
+                Some(acked_seq) => {
+                    let (next_seq, kinds) = (remote.next_seq, remote.terms.kinds);
+                    let kept_seq = self.log.first_unacked(acked_seq, next_seq, kinds);
+                    gate.gate_seq = gate.gate_seq.min(kept_seq);
+                }
             }
             let credit_seq = remote.next_seq.saturating_add(limit.chunks.into());
             gate.credit_seq = gate.credit_seq.min(credit_seq);
@@ -238,8 +243,7 @@ impl Execution {
             }
         }
         if replay_seq != u64::MAX {
-            let reserved_seq = reserve.before(replay_seq, &self.log);
-            gate.gate_seq = gate.gate_seq.min(reserved_seq.max(unacked_seq).min(replay_seq));
+            gate.gate_seq = gate.gate_seq.min(reserve.before(replay_seq, &self.log));
         }
         gate
     }
@@ -256,13 +260,17 @@ impl Execution {
     /// length fits (V2 of the reserve).
     pub fn is_held_back(&self) -> bool {
         let head_seq = self.log.head_seq();
+        let is_unacknowledged = |acked_seq: Option<u64>, next_seq, kinds| {
+            let kept_seq = acked_seq.map(|seq| self.log.first_unacked(seq, next_seq, kinds));
+            kept_seq.is_some_and(|kept_seq| kept_seq <= head_seq)
+        };
         let has_unacknowledged = || {
-            let locals = self.locals.positions().filter(|(local, _)| {
-                local.gates() && local.replays && local.detail.ack_window.is_some()
-            });
+            let locals = self.locals.positions().filter(|(l, _)| l.gates() && l.replays);
             let remotes = self.remotes.iter().filter(|r| r.gates() && r.replays);
-            locals.map(|(local, _)| local.unacked_seq()).any(|seq| seq <= head_seq)
-                || remotes.filter_map(|r| r.acked_seq).any(|seq| seq < head_seq)
+            let mut locals = locals.map(|(l, seq)| (l.acked_seq(), seq, l.terms.kinds));
+            let mut remotes = remotes.map(|r| (r.acked_seq, r.next_seq, r.terms.kinds));
+            locals.any(|(acked, seq, kinds)| is_unacknowledged(acked, seq, kinds))
+                || remotes.any(|(acked, seq, kinds)| is_unacknowledged(acked, seq, kinds))
         };
         self.holds() || !self.drained() || has_unacknowledged()
     }
@@ -345,9 +353,12 @@ impl Execution {
             assert!(!local.gates() || local.fresh || next_seq >= self.log.tail_seq());
             assert!(next_seq <= self.log.head_seq() + 1);
             assert!(local.demand == u32::MAX || local.demand <= 1 << 30);
-            let acknowledges = local.replays && local.detail.window.is_some();
-            let is_kept = gate.gate_seq <= local.unacked_seq();
-            assert!(!acknowledges || self.ring.is_none() || is_kept); // E6
+            if let (true, true, Some(acked_seq)) = (local.replays, local.gates(), local.acked_seq())
+            {
+                let kept_seq = self.log.first_unacked(acked_seq, next_seq, local.terms.kinds);
+                let is_kept = gate.gate_seq <= kept_seq && self.gate.gate_seq <= kept_seq;
+                assert!(self.ring.is_none() || self.closed() || is_kept); // E6
+            }
         }
     }
 }

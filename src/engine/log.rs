@@ -137,6 +137,18 @@ impl ChunkLog {
         }
     }
 
+    /// The first chunk behind `acked_seq` and before `next_seq` that is held and wanted, and so may
+    /// have to be given again; `next_seq` if there is none.
+    pub fn first_unacked(&self, acked_seq: u64, next_seq: u64, kinds: Kinds) -> u64 {
+        let from_seq = (acked_seq + 1).max(self.tail_seq).min(next_seq);
+        if kinds.is_all() {
+            return from_seq;
+        }
+        let end_seq = next_seq.min(self.head_seq + 1);
+        let wanted = |&seq: &u64| kinds.contains(self.meta(seq).kind);
+        (from_seq..end_seq).find(wanted).unwrap_or(next_seq)
+    }
+
     /// An upper bound of what these chunks take in the ring's payload area.
     pub fn ring_bytes_max(&self, seqs: std::ops::Range<u64>) -> u64 {
         let count = seqs.end - seqs.start;

@@ -215,7 +215,7 @@ impl Local {
             let wanted = |&seq: &u64| self.terms.kinds.contains(log.meta(seq).kind);
             (seq..until_seq).find(wanted).unwrap_or(until_seq)
         };
-        let mut first_seq = acked_seq + 1;
+        let mut first_seq = log.first_unacked(acked_seq, from_seq, self.terms.kinds);
         if told_seq <= acked_seq {
             first_seq = next_wanted(from_seq);
             let bound_seq = first_seq + u64::from(chunks);
@@ -313,13 +313,9 @@ impl Local {
         self.terms.policy == Policy::Block && !self.gone
     }
 
-    /// With acknowledgements: the first chunk that it may still come back for; else the first of
-    /// all.
-    pub fn unacked_seq(&self) -> u64 {
-        match self.detail.window {
-            Some(_) => self.detail.acked_seq + 1,
-            None => 1,
-        }
+    /// With acknowledgements: it has dealt with everything through this chunk.
+    pub fn acked_seq(&self) -> Option<u64> {
+        self.detail.window.map(|_| self.detail.acked_seq)
     }
 
     /// Is its connection broken?
@@ -431,11 +427,6 @@ impl Remote {
     /// Is its connection broken?
     pub fn is_lost(&self) -> bool {
         self.grace_timer.is_some()
-    }
-
-    /// As [`Local::unacked_seq`].
-    pub fn unacked_seq(&self) -> u64 {
-        self.acked_seq.map_or(1, |acked_seq| acked_seq + 1)
     }
 
     pub fn gates(&self) -> bool {

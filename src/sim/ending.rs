@@ -82,7 +82,7 @@ impl Follower {
             }
             DetachReason::Stall
                 if !self.habitat.is_elsewhere()
-                    && now.since(self.moved_at) < execution.block_deadline =>
+                    && now.since(self.moved_at) < execution.stall_deadline() =>
             {
                 Err("detached for standing still, and it has just moved".into())
             }

@@ -9,6 +9,7 @@ use crate::engine::{
     Coalesce, DetachReason, EndState, Gap, GapReason, Kinds, Policy, Progress, Subscribed, Totals,
 };
 use crate::shard::{Chunk, Delivery};
+use crate::sim::expect::Held;
 use crate::sim::model::{ExecutionModel, fill_payload};
 
 /// Where a subscriber lives.
@@ -92,6 +93,8 @@ pub(super) struct Follower {
     pub began_over: bool,
     /// The first chunk that was not there yet when it came: its lag counts from there.
     lag_from_seq: u64,
+    /// The last chunk of the last gap.
+    missed_through_seq: u64,
     pub acked_seq: u64,
     acked_until_seq: u64,
     /// As that, and beyond: a window that began with a chunk which then was missed.
@@ -153,6 +156,7 @@ impl Follower {
             began_behind: false,
             began_over: false,
             lag_from_seq: 1,
+            missed_through_seq: 0,
             acked_seq: next_seq - 1,
             acked_until_seq: u64::MAX,
             acked_until_seq_max: 0,
@@ -198,6 +202,11 @@ impl Follower {
         lag.chunks <= 1
             || lag.chunks <= u64::from(self.limit_chunks(execution))
                 && lag.bytes <= self.limit_bytes
+    }
+
+    /// A reader at the door has come to what its own ring holds.
+    pub fn comes_to(&mut self, held: Held) {
+        (self.came_tail_seq, self.lag_from_seq) = (held.tail_seq, held.head_seq + 1);
     }
 
     /// How far it lags: what was there when it came does not count.
@@ -358,7 +367,7 @@ impl Follower {
         execution: &ExecutionModel,
     ) -> Result<(), String> {
         let Some(window) = self.window_chunks(execution) else { return Ok(()) };
-        if self.first_given_seq.is_none() {
+        if self.first_given_seq.is_none() && self.missed.chunks == 0 {
             self.acked_until_seq = seq + window; // The ring is known by now.
         } else if self.acked_seq >= self.dealt_seq {
             self.acked_until_seq = self.acked_until_seq.max(seq + window);
@@ -383,7 +392,9 @@ impl Follower {
     /// of the payload area? What is under way to one that replays has to be kept.
     fn fills_ring(&self, seq: u64, execution: &ExecutionModel) -> bool {
         let Some(ring) = execution.ring.filter(|_| self.replays) else { return false };
-        let first_seq = self.acked_seq + 1;
+        let from_seq = self.acked_seq.max(self.missed_through_seq) + 1;
+        let wanted = execution.wanted(self.kinds, from_seq, seq).next();
+        let Some((first_seq, _)) = wanted else { return false };
         let lengths = (first_seq..=seq).filter_map(|seq| execution.chunk(seq));
         let bytes: u64 = lengths.map(|chunk| u64::from(chunk.length) + 7).sum();
         seq > first_seq && bytes > u64::from(ring.data_bytes / 2)
@@ -419,6 +430,7 @@ impl Follower {
         }
         self.check_reason(gap, execution).map_err(|text| format!("{gap:?}: {text}"))?;
         self.missed = self.missed + told;
+        self.missed_through_seq = gap.to_seq;
         if let Some(window) = self.window_chunks(execution)
             && self.acked_seq >= self.dealt_seq
         {

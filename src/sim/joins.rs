@@ -10,6 +10,8 @@ use crate::engine::{
 use crate::limits;
 use crate::shard::Delivery;
 use crate::sim::between::Rest;
+#[cfg(feature = "server")]
+use crate::sim::door::held_for;
 use crate::sim::follower::Habitat;
 use crate::sim::plan::pick;
 use crate::sim::run::Sim;
@@ -70,6 +72,10 @@ impl Sim {
         };
         match granted {
             Ok(seat) => {
+                #[cfg(feature = "server")]
+                if let Seat::Door(reader) = &seat {
+                    self.shared.lock().followers[follower].comes_to(held_for(reader));
+                }
                 self.check_granted(follower, &spec, headers_only);
                 self.check_taken_over(&spec, is_promised);
                 let is_slow = self.random.chance(self.plan.slow_readers, 1_000);

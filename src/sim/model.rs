@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crate::base::{ExecutionId, Instant, Random};
 use crate::engine::{Kind, Kinds, OnStall, Outcome, RingFacts, Timeouts, Totals, Verdict};
+use crate::limits;
 use crate::sim::patience::Patience;
 use crate::sim::shortage::REFUSED_TEXT;
 
@@ -127,6 +128,14 @@ impl ExecutionModel {
 
     pub fn chunk(&self, seq: u64) -> Option<&ChunkModel> {
         self.chunks.get(usize::try_from(seq.checked_sub(1)?).ok()?)
+    }
+
+    /// How long a reader may stand still: less once the execution was cancelled.
+    pub fn stall_deadline(&self) -> Duration {
+        match self.verdict {
+            Some((Outcome::Cancelled, _)) => self.block_deadline.min(limits::CANCELLED_STALL),
+            _ => self.block_deadline,
+        }
     }
 
     /// Notes the next chunk, whose `offset` is filled in here.

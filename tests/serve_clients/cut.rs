@@ -125,7 +125,7 @@ fn follow_through_cuts(
     // The end counts the last connection, and the execution over all of them.
     let end = ends[0];
     let totals = [&end["execution_chunks"], &end["execution_bytes"]];
-    assert_eq!(totals, [CHUNKS, CHUNKS * CHUNK_BYTES], "seed {seed}: {end}");
+    assert_eq!(totals, [CHUNKS, CHUNKS * chunk_bytes], "seed {seed}: {end}");
     assert!(end["chunks"].as_u64().unwrap() < given.chunks, "seed {seed}: {end}");
     (given, missed)
 }
