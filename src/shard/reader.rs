@@ -130,6 +130,7 @@ impl<L: Link> Subscriber<L> {
     ) -> Subscriber<L> {
         let reader = &link.shared().reader;
         let buffer_bytes = reader.geometry().length_max() as usize;
+        // The engine may not have been told yet of all that the ring holds.
         let cursor = subscribed.cursor.coming_at(reader.head_seq());
         let tail = reader.tail_totals();
         let unknown = Totals { chunks: u64::MAX, bytes: u64::MAX };
@@ -180,6 +181,11 @@ impl<L: Link> Subscriber<L> {
     /// The next chunk that it will be given or told of.
     pub fn next_seq(&self) -> u64 {
         self.cursor.next_seq
+    }
+
+    /// The first chunk that counts as its lag: earlier ones were there when it came.
+    pub(crate) fn lag_begins(&self) -> u64 {
+        self.cursor.lag_begins(self.cursor.next_seq)
     }
 
     /// From now on chunks come without their bytes: `data` is empty. For who only counts, times or

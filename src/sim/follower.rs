@@ -9,7 +9,6 @@ use crate::engine::{
     Coalesce, DetachReason, EndState, Gap, GapReason, Kinds, Policy, Progress, Subscribed, Totals,
 };
 use crate::shard::{Chunk, Delivery};
-use crate::sim::expect::Held;
 use crate::sim::model::{ExecutionModel, fill_payload};
 
 /// Where a subscriber lives.
@@ -155,7 +154,7 @@ impl Follower {
             was_over: false,
             began_behind: false,
             began_over: false,
-            lag_from_seq: 1,
+            lag_from_seq: subscribed.cursor.lag_begins(next_seq),
             missed_through_seq: 0,
             acked_seq: next_seq - 1,
             acked_until_seq: u64::MAX,
@@ -176,8 +175,7 @@ impl Follower {
         }
         self.pending = execution.totals(self.kinds, self.next_seq, u64::MAX);
         self.began_behind = self.pending.chunks > 0;
-        self.lag_from_seq = execution.head_seq() + 1;
-        self.was_over = false; // What was there before is no lag.
+        self.was_over = !self.holds(execution, self.lag(execution));
         self.began_over = false;
         let before = execution.totals(self.kinds, 1, self.next_seq - 1);
         match before == self.before {
@@ -204,9 +202,10 @@ impl Follower {
                 && lag.bytes <= self.limit_bytes
     }
 
-    /// A reader at the door has come to what its own ring holds.
-    pub fn comes_to(&mut self, held: Held) {
-        (self.came_tail_seq, self.lag_from_seq) = (held.tail_seq, held.head_seq + 1);
+    /// It reads a ring by itself, and has seen there what is no lag.
+    pub fn lags_from(&mut self, lag_from_seq: u64, execution: &ExecutionModel) {
+        self.lag_from_seq = lag_from_seq;
+        self.was_over = !self.holds(execution, self.lag(execution));
     }
 
     /// How far it lags: what was there when it came does not count.

@@ -72,10 +72,20 @@ impl Sim {
         };
         match granted {
             Ok(seat) => {
-                #[cfg(feature = "server")]
-                if let Seat::Door(reader) = &seat {
-                    self.shared.lock().followers[follower].comes_to(held_for(reader));
+                let mut guard = self.shared.lock();
+                let scene = &mut *guard;
+                let joined = &mut scene.followers[follower];
+                let model = &scene.executions[execution];
+                match &seat {
+                    Seat::Remote(subscriber) => joined.lags_from(subscriber.lag_begins(), model),
+                    #[cfg(feature = "server")]
+                    Seat::Door(reader) => {
+                        joined.came_tail_seq = held_for(reader).tail_seq;
+                        joined.lags_from(reader.lag_begins(), model);
+                    }
+                    Seat::Closure | Seat::Polled(_) => {}
                 }
+                drop(guard);
                 self.check_granted(follower, &spec, headers_only);
                 self.check_taken_over(&spec, is_promised);
                 let is_slow = self.random.chance(self.plan.slow_readers, 1_000);
