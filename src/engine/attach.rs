@@ -6,7 +6,7 @@ use crate::engine::action::{
     AcknowledgeError, Action, DetachReason, End, EndState, NotFound, Reply, SubscribeError,
     Subscribed,
 };
-use crate::engine::event::{From, Place, SubscribeSpec};
+use crate::engine::event::{From, Place, RingFacts, SubscribeSpec};
 use crate::engine::execution::Execution;
 use crate::engine::policy::{Cursor, LagLimit, Log, Policy, Terms, totals_before};
 use crate::engine::subscriber::{Connection, Detail, Local, Remote};
@@ -54,8 +54,7 @@ impl Engine {
         let terms = terms(execution, spec)?;
         let cursor = first_cursor(execution, spec)?.coming_at(execution.log.head_seq());
         let ring = execution.ring_facts();
-        let replays = spec.replays && spec.policy == Policy::Block;
-        let replay = replays.then(|| Replay::of(ring, spec.ack_window));
+        let replay = replay_in(ring, spec);
         let seat = Seat { execution: id.slot, place: spec.place, at: there as u32 };
         let Ok(seat) = self.seats.insert(seat) else {
             return Err(SubscribeError::TooMany { subscribers_max: self.limits.subscribers_max });
@@ -93,7 +92,7 @@ impl Engine {
                     connection: Connection::Up,
                     fresh: true,
                     flush: false,
-                    replays,
+                    replays: replay.is_some(),
                     gone: false,
                     progress_told: 0,
                     acked_until_seq: u64::MAX,
@@ -325,6 +324,12 @@ impl Engine {
         };
         self.reply(Reply::Reattached(result));
     }
+}
+
+/// The promise to a subscriber that may come back, if it is one.
+fn replay_in(ring: RingFacts, spec: &SubscribeSpec) -> Option<Replay> {
+    let replays = spec.replays && spec.policy == Policy::Block;
+    replays.then(|| Replay::of(ring, spec.ack_window))
 }
 
 /// What is agreed: the wishes, with defaults filled in and bounds checked.

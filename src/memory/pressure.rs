@@ -156,7 +156,7 @@ impl Diagnosis {
     ///
     /// A disk that is busy while memory is not is somebody's work, and no smaller ring helps it.
     /// So rows about disks count only beside a row about memory that is on its way
-    /// ([`Row::Memory`]) or beside swap in use; then they lift the state by one step at the most.
+    /// (`Row::Memory`) or beside swap in use; then they lift the state by one step at the most.
     pub fn of(readings: &Readings) -> Diagnosis {
         let memory = Diagnosis::worst(readings, |row| matches!(row, Row::Memory { .. }));
         if !can_thrash(readings) {

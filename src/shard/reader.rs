@@ -31,7 +31,7 @@ use crate::base::planted::{Planted, planted};
 use crate::base::{Instant, SubscriberId};
 use crate::engine::policy::{Cursor, Policy, Terms};
 use crate::engine::{
-    DetachReason, End, EndState, Gap, Kind, Outcome, Progress, Replay, Subscribed, Totals,
+    DetachReason, End, EndState, Gap, Kind, Outcome, Progress, Subscribed, Totals,
 };
 use crate::limits;
 use crate::memory::atomic::spin_hint;
@@ -79,7 +79,8 @@ pub struct Subscriber<L: Link = Near> {
     /// Under `block` everything is owed: no look at the policy.
     is_plain: bool,
     window: Option<Window>,
-    replay: Option<Replay>,
+    #[cfg(feature = "server")]
+    replay: Option<crate::engine::Replay>,
     /// The time, where it is not the clock's but a shard's: for its last word.
     now: Option<Instant>,
     /// What it says when it goes.
@@ -157,6 +158,7 @@ impl<L: Link> Subscriber<L> {
             is_plain: subscribed.terms.policy == Policy::Block && ack_window.is_none(),
             window: ack_window
                 .map(|count| Window::new(count, subscribed.replay, subscribed.cursor.next_seq)),
+            #[cfg(feature = "server")]
             replay: subscribed.replay,
             now: None,
             leaves: Left::Done,

@@ -72,20 +72,7 @@ impl Sim {
         };
         match granted {
             Ok(seat) => {
-                let mut guard = self.shared.lock();
-                let scene = &mut *guard;
-                let joined = &mut scene.followers[follower];
-                let model = &scene.executions[execution];
-                match &seat {
-                    Seat::Remote(subscriber) => joined.lags_from(subscriber.lag_begins(), model),
-                    #[cfg(feature = "server")]
-                    Seat::Door(reader) => {
-                        joined.came_tail_seq = held_for(reader).tail_seq;
-                        joined.lags_from(reader.lag_begins(), model);
-                    }
-                    Seat::Closure | Seat::Polled(_) => {}
-                }
-                drop(guard);
+                self.note_backlog(execution, follower, &seat);
                 self.check_granted(follower, &spec, headers_only);
                 self.check_taken_over(&spec, is_promised);
                 let is_slow = self.random.chance(self.plan.slow_readers, 1_000);
@@ -109,6 +96,23 @@ impl Sim {
             }
         }
         self.shared.lock().joining = None;
+    }
+
+    /// A reader that reads a ring by itself has seen there what is no lag.
+    fn note_backlog(&mut self, execution: usize, follower: usize, seat: &Seat) {
+        let mut guard = self.shared.lock();
+        let scene = &mut *guard;
+        let joined = &mut scene.followers[follower];
+        let model = &scene.executions[execution];
+        match seat {
+            Seat::Remote(subscriber) => joined.lags_from(subscriber.lag_begins(), model),
+            #[cfg(feature = "server")]
+            Seat::Door(reader) => {
+                joined.came_tail_seq = held_for(reader).tail_seq;
+                joined.lags_from(reader.lag_begins(), model);
+            }
+            Seat::Closure | Seat::Polled(_) => {}
+        }
     }
 
     fn draw_wish(&mut self, execution: usize, status: Option<&Status>) -> Wish {

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 /// What happens to one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(feature = "cli"), allow(dead_code, reason = "only the program meets them all"))]
 pub enum Fault {
     Nothing,
     /// Both sides are closed after so many bytes of the server's.

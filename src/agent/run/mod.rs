@@ -69,7 +69,7 @@ use step::OpenStep;
 ///
 /// ```
 /// use streamdoor::agent::model::{Endpoint, Wire};
-/// use streamdoor::agent::{Action, CancelReason, Config, Event, Message, NoHooks, Run};
+/// use streamdoor::agent::{Action, CancelReason, Config, Event, Hooks, Message, NoHooks, Run};
 /// use streamdoor::base::Instant;
 ///
 /// let base_url = "http://127.0.0.1:8000/v1".parse()?;
@@ -78,7 +78,8 @@ use step::OpenStep;
 /// let conversation = vec![Message::User("What is in this folder?".to_owned())];
 /// let (now, wall_us) = (Instant::ZERO, 1_700_000_000_000_000);
 /// let config = Config::new("agent-1", endpoint);
-/// let mut run = Run::new(config, conversation, Box::new(NoHooks))?;
+/// let hooks: Box<dyn Hooks + Send> = Box::new(NoHooks);
+/// let mut run = Run::new(config, conversation, hooks)?;
 ///
 /// run.handle(Event::Started, now, wall_us);
 /// let Some(Action::Ask { turn, request }) = run.next_action() else { panic!("it asks first") };

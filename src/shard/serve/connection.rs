@@ -457,7 +457,8 @@ impl Connection {
         })
     }
 
-    /// Forgets what was not sent: the connection is broken.
+    /// Forgets what was not sent: the connection is broken. It is dropped at the end of the turn.
+    /// Chunks that it were given until then would be lost, and the client comes back for them.
     pub fn abandon(&mut self, spare: &mut Buffers) {
         self.is_aborted = true;
         self.pieces.clear();

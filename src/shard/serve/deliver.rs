@@ -8,10 +8,11 @@ use smallvec::SmallVec;
 use super::super::run::Run;
 use super::super::{Chunk, Delivery, Names, Shard};
 use super::Serve;
-use super::connection::{Doing, Flushed, Timer};
+use super::connection::{Connection, Doing, Flushed, Timer};
 use super::door::Parcel;
 use super::frames::{ENCODINGS, Encoding, Frame, Key};
 use super::front::Next;
+use super::remote::Remotes;
 use super::stream::{self, Source, Stream};
 use crate::base::{Handle, Instant, SubscriberId};
 use crate::engine::{EndState, Event, Outcome};
@@ -250,8 +251,6 @@ impl Serve {
                     self.waiting_line.leave(index as u32); // It has an answer to take first.
                     false
                 }
-                // It is dropped at the end of the turn. What it would be given until then would be
-                // lost, and the client comes back for it.
                 Flushed::Broken => {
                     connection.abandon(&mut self.spare);
                     self.broken.push(id);
@@ -270,20 +269,7 @@ impl Serve {
             if takes != connection.takes {
                 connection.takes = takes;
                 self.has_free_worker |= takes && connection.worker.is_some();
-                if let Some(link) = &connection.mcp {
-                    let demand = if takes { u32::MAX } else { 0 };
-                    self.demands.extend(link.feeds.iter().map(|subscriber| (*subscriber, demand)));
-                }
-                if let Some(stream) = &connection.stream {
-                    let demand = if takes { u32::MAX } else { 0 };
-                    for followed in &stream.followed {
-                        match followed.source {
-                            Some(Source::Here(id)) => self.demands.push((id, demand)),
-                            Some(Source::There(at)) if takes => self.remotes.release(at),
-                            Some(Source::There(_)) | None => {}
-                        }
-                    }
-                }
+                say_demand(connection, &mut self.demands, &mut self.remotes);
             }
             if connection.is_last && (takes || connection.is_aborted) && !is_broken {
                 self.finished.push(id);
@@ -297,7 +283,27 @@ impl Serve {
     }
 }
 
-/// Is a body of nothing but payload incomplete for ever?
+/// Tells all that are given something through a connection whether it takes more.
+fn say_demand(
+    connection: &Connection,
+    demands: &mut Vec<(SubscriberId, u32)>,
+    remotes: &mut Remotes,
+) {
+    let demand = if connection.takes { u32::MAX } else { 0 };
+    if let Some(link) = &connection.mcp {
+        demands.extend(link.feeds.iter().map(|subscriber| (*subscriber, demand)));
+    }
+    let stream = connection.stream.iter();
+    for followed in stream.flat_map(|stream| &stream.followed) {
+        match followed.source {
+            Some(Source::Here(id)) => demands.push((id, demand)),
+            Some(Source::There(at)) if connection.takes => remotes.release(at),
+            Some(Source::There(_)) | None => {}
+        }
+    }
+}
+
+/// True if a body of nothing but payload has lost bytes for good.
 fn is_cut(delivery: &Delivery<'_>) -> bool {
     match delivery {
         Delivery::Gap(_) => true,
