@@ -1,12 +1,16 @@
 //! A client that leaves in the middle, with everything that it has not read yet, and comes back.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 
+use rustix::net::{self, AddressFamily, SocketType, sockopt};
 use serde_json::{Value, json};
 use streamdoor::wire::http1::{Method, ResponsePart, ResponseReader};
 use streamdoor::wire::ndjson;
 use streamdoor::wire::sse;
+
+/// The kernel doubles it.
+const RECEIVE_BUFFER_BYTES: usize = 8 << 10;
 
 /// How it follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +76,18 @@ impl Reader {
         self.received
     }
 
+    /// A connection. A reader that acknowledges nothing keeps its kernel's buffer small, as README
+    /// says: what that holds is lost with the connection.
+    fn connect(&self) -> TcpStream {
+        let Ok(SocketAddr::V4(address)) = self.address.parse() else { panic!("{}", self.address) };
+        let socket = net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+        if self.acks.is_none() {
+            sockopt::set_socket_recv_buffer_size(&socket, RECEIVE_BUFFER_BYTES).unwrap();
+        }
+        net::connect(&socket, &address).unwrap();
+        socket.into()
+    }
+
     fn request(&self) -> String {
         let acks = self.acks.map_or(String::new(), |acks| format!("&acks={acks}"));
         let ids = self.executions.join(",");
@@ -90,7 +106,7 @@ impl Reader {
 
     /// Reads on a new connection until so many chunks have come, or to the end: `true`.
     pub fn read_some(&mut self, chunks_max: Option<u64>) -> bool {
-        let mut stream = TcpStream::connect(&self.address).unwrap();
+        let mut stream = self.connect();
         stream.write_all(self.request().as_bytes()).unwrap();
         let mut reader = ResponseReader::new();
         reader.expect(Method::Get);
