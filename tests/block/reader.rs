@@ -21,6 +21,7 @@ pub enum Format {
 
 /// What has come, of each execution.
 pub struct Received {
+    pub executions: Vec<String>,
     pub data: Vec<Vec<u8>>,
     pub gaps: Vec<Value>,
     pub ends: Vec<String>,
@@ -64,12 +65,17 @@ impl Reader {
             has_ended: vec![false; count],
             acknowledging: None,
             received: Received {
+                executions: executions.clone(),
                 data: vec![Vec::new(); count],
                 gaps: Vec::new(),
                 ends: Vec::new(),
             },
             executions,
         }
+    }
+
+    pub fn acknowledges(&self) -> bool {
+        self.acks.is_some()
     }
 
     pub fn received(self) -> Received {
