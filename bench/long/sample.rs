@@ -18,9 +18,9 @@ pub struct Sample {
     pub executions: u64,
     /// All of the server's memory that is there.
     pub rss_kib: u64,
-    /// Of this, what is its own: heap and stacks.
+    /// The part that is its own: heap and stacks.
     pub anonymous_kib: u64,
-    /// Of this, rings and other memory that it shares.
+    /// The part that it shares: rings and other shared memory.
     pub shared_kib: u64,
     /// Memory of rings that was bought.
     pub rings_kib: u64,

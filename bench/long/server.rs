@@ -89,7 +89,7 @@ impl Server {
         self.folder.join(FILE)
     }
 
-    /// Where the kernel counts how long it has waited for disks.
+    /// The file in which the kernel counts the time that it waited for disks.
     pub fn io_pressure(&self) -> Option<String> {
         Some(self.cgroup.as_ref()?.join("io.pressure").display().to_string())
     }

@@ -17,7 +17,7 @@ use crate::common::Failure;
 const KINDS: u64 = 7;
 /// A server that is full says when to ask again; if it does not, this long.
 const RETRY: Duration = Duration::from_millis(5);
-/// So often in a row, then something is wrong.
+/// The number of failures in a row after which something is wrong.
 const RETRIES_MAX: u32 = 20_000;
 const RESULT_WAIT: Duration = Duration::from_secs(30);
 
@@ -27,11 +27,11 @@ pub struct Workers {
     file: PathBuf,
 }
 
-/// What a tool is called with.
+/// The arguments of a call.
 struct Call(&'static str, Value);
 
 impl Workers {
-    /// So many, of this server.
+    /// Connects `count` workers to this server.
     ///
     /// # Errors
     /// [`Failure::Failed`].

@@ -2,7 +2,8 @@
 //!
 //! [`guard`] calls into code that others wrote; [`time`] instants and durations as plain numbers;
 //! [`id`] names that leave our hands and come back; [`plain`] text of others made harmless;
-//! [`pool`] fixed tables with generations; [`principal`] who asks; [`random`] a seeded generator.
+//! [`pool`] fixed tables with generations; [`principal`] names of callers; [`random`] a seeded
+//! generator.
 
 pub mod guard;
 pub mod id;

@@ -59,8 +59,8 @@ told. Under block the results are acknowledged as they are written, so that the 
 a broken connection lost. The sums are over all connections.
 
 Ctrl-C (or SIGTERM) cancels the execution, and the sums are still printed; a second one ends the
-program. If who reads the results goes away (`| head -1`), the execution is cancelled and that is no
-failure.
+program. If the reader of the results goes away (`| head -1`), the execution is cancelled, and that
+is no failure.
 
 Exit codes: 0 completed; 1 failed, cancelled, timed out or detached, or the stream broke off, or
 chunks are missing under block; 2 bad usage or not let in; 3 the server cannot be reached.

@@ -68,8 +68,8 @@ Results:
   standard output; its latencies are from the moment of publishing until we have the chunk.
 
 Ctrl-C ends the program; with --tool it cancels the execution, the table is still printed, and a
-second one ends the program. If who reads the results goes away (`| head -1`), that is no failure,
-and what --tool has started is cancelled. With `block`, whoever reads us slowly slows the tool.
+second one ends the program. If the reader of the results goes away (`| head -1`), that is no
+failure, and what --tool has started is cancelled. With `block`, whoever reads us slowly slows the tool.
 
 --named: of a server with --named-doors. It does not know that we read: nobody waits for us, so the
 policy can be neither block nor disconnect, and all kinds are read.

@@ -30,7 +30,7 @@ const QUIET: Duration = Duration::from_millis(10);
 
 const _: () = assert!(CHUNKS_DUE < limits::CLIENT_ACK_WINDOW as u64);
 
-/// What one stream has acknowledged, and how.
+/// The acknowledgements of one stream.
 #[derive(Debug, Default)]
 pub(super) struct Acks {
     /// The path of the subscriber's acknowledgements; empty while it has none to send.

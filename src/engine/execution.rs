@@ -282,7 +282,7 @@ impl Execution {
         locals.chain(remotes).min()
     }
 
-    /// Computes again what depends on who follows, and in which ring.
+    /// Updates the limits that depend on the subscribers and on the ring.
     pub fn audience_changed(&mut self) {
         self.trip_seq = self.next_trip_seq();
         self.burst_chunks = self.smallest_burst();

@@ -39,7 +39,7 @@ const FIELDS: &str = "command, args, env, url, key_env, prefix, timeout_s";
 const NAME_CHARS_MAX: usize = 32;
 
 impl McpServer {
-    /// As it is started; `key` is read from the environment, `environment` is what programs get.
+    /// The command line; `key` is read from the environment, `environment` is given to programs.
     pub fn spec(&self, key: Option<Key>, environment: Environment) -> UpstreamSpec {
         let place = match self.url.as_str() {
             "" => {

@@ -246,8 +246,8 @@ impl Connection {
         }
     }
 
-    /// Takes note of bytes of chunks that were written. True if they are to be sent before more
-    /// chunks are written.
+    /// Takes note of bytes of chunks that were written. True if they have to be sent before
+    /// more chunks are written.
     #[inline]
     pub fn note_unsent(&mut self, bytes: usize) -> bool {
         let bound = &mut self.bound;

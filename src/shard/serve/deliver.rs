@@ -422,7 +422,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let serve = self.serve.as_mut().expect("it has connections");
         let is_draining = serve.is_draining;
         let Some(connection) = serve.connection(id) else { return };
-        // Whoever has sent nothing more loses nothing by it.
+        // A client that has sent nothing more loses nothing by it.
         let ends_now = is_draining && connection.has_read_all();
         if connection.is_aborted || connection.has_ended || ends_now {
             self.drop_connection(id);

@@ -197,7 +197,7 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     /// Somebody reads from a door, or may begin to. For so long as a `block` subscriber may hold
-    /// its producer back it is counted; then it is only kept, for who comes back.
+    /// its producer back it is counted; then it is only kept, for a client that comes back.
     fn set_door_timer(&mut self, handle: Handle) {
         let idle_until = self.now + limits::MCP_DOOR_IDLE;
         let counted_until = idle_until.min(self.now + self.block_deadline);

@@ -151,7 +151,7 @@ fn an_answer_is_kept_for_who_is_cut_off_again_before_it() {
 /// The client reads a part of what was sent. Everything else is lost with the connection.
 #[test]
 fn under_block_no_chunk_is_missed_however_often_the_connection_is_cut() {
-    // More is kept for who comes back than is under way at any time, and less than all there is.
+    // The ring keeps more for a returning client than is ever under way, and less than all chunks.
     for (ring_bytes, chunk_bytes, chunk_count) in [
         (256 << 10, 100, 4_000),
         (256 << 10, 1_000, 600),
