@@ -163,6 +163,8 @@ pub(super) struct Connection {
     pub is_last: bool,
     /// The body was cut off: no end is sent, and what is under way may get lost.
     pub is_aborted: bool,
+    /// It is broken, and takes nothing any more.
+    pub is_abandoned: bool,
     /// The peer has finished, or is gone.
     pub has_ended: bool,
     /// When the kernel took something last.
@@ -233,6 +235,7 @@ impl Connection {
             body_bytes: 0,
             is_last: false,
             is_aborted: false,
+            is_abandoned: false,
             has_ended: false,
             sent_at: now,
         }
@@ -460,7 +463,7 @@ impl Connection {
     /// Forgets what was not sent: the connection is broken. It is dropped at the end of the turn.
     /// Chunks that it were given until then would be lost, and the client comes back for them.
     pub fn abandon(&mut self, spare: &mut Buffers) {
-        self.is_aborted = true;
+        (self.is_aborted, self.is_abandoned) = (true, true);
         self.pieces.clear();
         spare.give_back(std::mem::take(&mut self.own));
     }

@@ -226,6 +226,9 @@ impl Serve {
             let index = self.touched[at] as usize;
             let Some(connection) = self.connections[index].as_deref_mut() else { continue };
             connection.is_touched = false;
+            if connection.is_abandoned {
+                continue; // Nothing to send is no room: it takes nothing until it is dropped.
+            }
             connection.flushed();
             let id = connection.id;
             let was_blocked = connection.is_blocked;
