@@ -414,6 +414,8 @@ pub const FLUSH_BYTES: usize = 64 << 10;
 /// What a connection gets first for bytes of its own: a head, or the gaps and the progress of one
 /// flush.
 pub const BUFFER_BYTES: usize = 4 << 10;
+/// What a connection gets to put a flush of short events aside, and what is said behind it.
+pub const CARRY_BYTES: usize = FLUSH_BYTES + BUFFER_BYTES;
 /// Buffers of each size, for own bytes and for what the kernel did not take, that are kept for the
 /// next who needs one.
 pub const CARRIES_KEPT: usize = 64;

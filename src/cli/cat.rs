@@ -69,7 +69,8 @@ Results:
 
 Ctrl-C ends the program; with --tool it cancels the execution, the table is still printed, and a
 second one ends the program. If the reader of the results goes away (`| head -1`), that is no
-failure, and what --tool has started is cancelled. With `block`, whoever reads us slowly slows the tool.
+failure, and what --tool has started is cancelled. With `block`, a slow reader of the results slows
+the tool.
 
 --named: of a server with --named-doors. It does not know that we read: nobody waits for us, so the
 policy can be neither block nor disconnect, and all kinds are read.

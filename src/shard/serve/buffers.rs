@@ -23,7 +23,7 @@ impl Buffers {
     /// provided for. Memory that nobody writes to is none yet.
     pub fn provide(&mut self, connection_count: usize) {
         while self.large.len() < connection_count.min(limits::CARRIES_KEPT) {
-            self.large.push(Vec::with_capacity(limits::FLUSH_BYTES));
+            self.large.push(Vec::with_capacity(limits::CARRY_BYTES));
         }
     }
 
@@ -46,7 +46,12 @@ impl Buffers {
             Some(at) => self.large.swap_remove(at),
             None => {
                 self.large.pop(); // The larger one comes back in its place.
-                Vec::with_capacity(bytes.next_power_of_two().max(limits::FLUSH_BYTES))
+                let is_short = bytes <= limits::CARRY_BYTES;
+                Vec::with_capacity(if is_short {
+                    limits::CARRY_BYTES
+                } else {
+                    bytes.next_power_of_two()
+                })
             }
         }
     }
@@ -74,15 +79,15 @@ mod tests {
         let mut buffers = Buffers::new();
         assert_eq!(buffers.small(), None);
         let first = buffers.large(1);
-        assert!(first.capacity() >= limits::FLUSH_BYTES);
+        assert!(first.capacity() >= limits::CARRY_BYTES);
         buffers.give_back(first);
         buffers.give_back(vec![0; 100]);
         buffers.give_back(Vec::new());
-        let larger = buffers.large(limits::FLUSH_BYTES + 1);
-        assert!(larger.is_empty() && larger.capacity() > limits::FLUSH_BYTES);
+        let larger = buffers.large(limits::CARRY_BYTES + 1);
+        assert!(larger.is_empty() && larger.capacity() > limits::CARRY_BYTES);
         assert!(buffers.large.is_empty()); // It takes the place of the first.
         buffers.give_back(larger);
-        assert!(buffers.large(10).capacity() > limits::FLUSH_BYTES);
+        assert!(buffers.large(10).capacity() > limits::CARRY_BYTES);
         assert!(buffers.small().is_some_and(|small| small.is_empty()));
         assert_eq!(buffers.small(), None);
     }

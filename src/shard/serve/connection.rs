@@ -468,14 +468,15 @@ impl Connection {
         spare.give_back(std::mem::take(&mut self.own));
     }
 
-    /// Copies what was not sent: the cache is to be written again.
+    /// Copies what was not sent: the cache is to be written again. The copy has room for the gaps
+    /// and the progress of one flush, which are written behind it.
     fn put_aside(&mut self, sent_bytes: usize, frames: &Frames, spare: &mut Buffers) {
         if let [Piece::Own { from, .. }] = &mut self.pieces[..] {
             *from += sent_bytes as u32; // It is aside already.
             return;
         }
         let total_bytes: usize = self.pieces.iter().map(Piece::len).sum();
-        let mut rest = spare.large(total_bytes - sent_bytes);
+        let mut rest = spare.large(total_bytes - sent_bytes + limits::BUFFER_BYTES);
         for slice in self.slices_from(sent_bytes, frames) {
             rest.extend_from_slice(slice);
         }
@@ -536,4 +537,30 @@ fn append<T>(own: &mut Vec<u8>, pieces: &mut Pieces, write: impl FnOnce(&mut Vec
         _ => push(pieces, Piece::Own { from, until }),
     }
     result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::Handle;
+
+    #[test]
+    fn what_is_put_aside_leaves_room_for_a_gap_behind_it() {
+        for flush_bytes in
+            [1, limits::FLUSH_BYTES - 1, limits::FLUSH_BYTES, 2 * limits::FLUSH_BYTES]
+        {
+            let id = ConnectionId(Handle { index: 0, generation: 0 });
+            let mut connection =
+                Connection::new(id, Peer::Tcp(([127, 0, 0, 1], 1).into()), Instant::from_nanos(0));
+            let (frames, mut spare) = (Frames::new(2 * limits::FRAME_BYTES_MAX), Buffers::new());
+            connection.push_frame(0, flush_bytes);
+            let taken: Result<usize, ()> = Ok(0);
+            let flushed = connection.flush(&frames, &mut spare, Instant::from_nanos(1), |_| taken);
+            assert_eq!(flushed, Flushed::Cut);
+            let capacity = connection.own.capacity();
+            connection.write(|out| out.extend_from_slice(&[b'g'; limits::BUFFER_BYTES]));
+            assert_eq!(connection.own.capacity(), capacity, "{flush_bytes} bytes");
+            connection.audit();
+        }
+    }
 }
