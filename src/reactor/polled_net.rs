@@ -274,6 +274,10 @@ impl PolledNet {
     /// Gives a connection a place and has epoll watch it. Gives it back with the reason if not.
     fn insert(&mut self, slot: Connection) -> Result<ConnectionId, (Connection, IoError)> {
         slot.ends.set_input_blocking(false);
+        // Bought here, because what happens on a connection buys nothing.
+        let room = self.connections.count() as usize + self.listeners.count() as usize + 1;
+        self.touched.reserve(room.saturating_sub(self.touched.len()));
+        self.later.reserve(room.saturating_sub(self.later.len()));
         let (input, output) = (slot.ends.input(), slot.ends.own_output());
         let inserted = self.connections.insert(slot);
         let handle = inserted.map_err(|slot| (slot, IoError(libc::EMFILE)))?;

@@ -114,6 +114,9 @@ enum Lent {
     Held(ConnectionId, Vec<u8>),
 }
 
+/// Receive, send, and cancel: so much of a connection is under way at once.
+const EVENTS_EACH: usize = 3;
+
 /// Listeners and connections of a [`crate::reactor::UringReactor`].
 pub struct UringNet {
     listeners: Pool<ListenerSlot>,
@@ -146,6 +149,15 @@ impl UringNet {
             lent: Lent::Nothing,
             retry_at: None,
         }
+    }
+
+    /// Gives a connection a place, and the queues room for it: what happens on it buys nothing.
+    fn insert(&mut self, slot: Connection) -> Result<Handle, Connection> {
+        let room = EVENTS_EACH * (self.connections.count() as usize + 1);
+        self.events.reserve(room.saturating_sub(self.events.len()));
+        self.owed.reserve(room.saturating_sub(self.owed.len()));
+        self.starved.reserve(room.saturating_sub(self.starved.len()));
+        self.connections.insert(slot)
     }
 
     pub fn event_count(&self) -> usize {

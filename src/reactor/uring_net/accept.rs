@@ -111,7 +111,7 @@ impl UringNet {
             calls::set_send_buffer(fd.as_raw_fd(), SEND_BUFFER_BYTES)?;
         }
         let slot = Connection::new(Ends::of_socket(fd), Past::none(peer));
-        let handle = self.connections.insert(slot).map_err(|_| IoError(libc::EMFILE))?;
+        let handle = self.insert(slot).map_err(|_| IoError(libc::EMFILE))?;
         self.want_receive(handle);
         Ok((ConnectionId(handle), peer))
     }

@@ -25,7 +25,7 @@ impl UringNet {
         if !is_known {
             slot.writable = Flight::Owed;
         }
-        let inserted = self.connections.insert(slot);
+        let inserted = self.insert(slot);
         let handle = inserted.map_err(|_| ConnectError::TooMany { connections_max })?;
         match is_known {
             true => self.events.push_back(Happening::Connected(ConnectionId(handle))),

@@ -38,7 +38,7 @@ impl UringNet {
         let connections_max = self.connections.capacity();
         let (ends, past) = socket.find_place(&self.connections)?.into_kernel()?;
         ends.set_input_blocking(true); // The kernel waits by itself only then.
-        let inserted = self.connections.insert(Connection::new(ends, past));
+        let inserted = self.insert(Connection::new(ends, past));
         let handle = inserted.map_err(|slot| {
             let socket = ReleasedSocket::of_kernel(slot.ends, slot.past);
             AdoptError::Full { socket, connections_max }

@@ -1,9 +1,10 @@
-//! Buffers that connections borrow: for what is theirs alone, between two flushes, and for what the
-//! kernel did not take, until it does. An idle connection has none.
+//! Buffers that connections borrow: for what is theirs alone and for its pieces, between two
+//! flushes, and for what the kernel did not take, until it does. An idle connection has none.
 //!
 //! There are two sizes, so that who puts aside a whole flush does not find what somebody wrote a
 //! gap into: it would have to grow, long after everything had its size.
 
+use super::connection::{PIECES_MAX, Pieces};
 use crate::limits;
 
 /// See the module's text.
@@ -11,12 +12,15 @@ use crate::limits;
 pub(super) struct Buffers {
     small: Vec<Vec<u8>>,
     large: Vec<Vec<u8>>,
+    /// Room for [`PIECES_MAX`] pieces each, as often as it was needed at once.
+    pieces: Vec<Pieces>,
 }
 
 impl Buffers {
     pub fn new() -> Buffers {
         let kept = || Vec::with_capacity(limits::CARRIES_KEPT);
-        Buffers { small: kept(), large: kept() }
+        let pieces = Vec::with_capacity(limits::CARRIES_KEPT);
+        Buffers { small: kept(), large: kept(), pieces }
     }
 
     /// Sees to it that so many connections can put something aside at once, or as many as are
@@ -25,6 +29,10 @@ impl Buffers {
         while self.large.len() < connection_count.min(limits::CARRIES_KEPT) {
             self.large.push(Vec::with_capacity(limits::CARRY_BYTES));
         }
+        while self.pieces.len() < connection_count.min(limits::CARRIES_KEPT) {
+            self.pieces.push(Pieces::with_capacity(PIECES_MAX));
+        }
+        self.pieces.reserve(connection_count);
     }
 
     /// Sees to it that there is a small one more, for who is told something at any time.
@@ -38,6 +46,19 @@ impl Buffers {
     #[inline]
     pub fn small(&mut self) -> Option<Vec<u8>> {
         self.small.pop()
+    }
+
+    /// Room for the pieces of one flush, if there is some.
+    #[inline]
+    pub fn pieces(&mut self) -> Option<Pieces> {
+        self.pieces.pop()
+    }
+
+    /// Room for pieces that is not needed any more.
+    #[inline]
+    pub fn give_back_pieces(&mut self, mut pieces: Pieces) {
+        pieces.clear();
+        self.pieces.push(pieces);
     }
 
     /// One with room for so many bytes, and for a flush of short events in any case.

@@ -27,7 +27,7 @@ use crate::reactor::{ConnectionId, Peer, Reactor};
 
 /// Something to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Piece {
+pub(super) enum Piece {
     /// A range of the connection's own bytes.
     Own { from: u32, until: u32 },
     /// A range of the frame cache.
@@ -48,18 +48,18 @@ impl Piece {
     }
 }
 
-/// Idle connections have no more than these two: the head and the beginning, a sign of life.
-type Pieces = SmallVec<[Piece; 2]>;
+/// Idle connections have no more than these two: the head and the beginning, a sign of life. Room
+/// for more is borrowed until the next flush: see [`Buffers`].
+pub(super) type Pieces = SmallVec<[Piece; 2]>;
 
 /// Between two flushes there are no more: `is_flush_due` is asked behind each delivery, and each
 /// event has at most a prefix of the connection's own.
-const PIECES_MAX: usize = 2 * (limits::FLUSH_EVENTS + limits::DELIVERY_CHUNKS_MAX) as usize;
+pub(super) const PIECES_MAX: usize =
+    2 * (limits::FLUSH_EVENTS + limits::DELIVERY_CHUNKS_MAX) as usize;
 
-/// Who needs more than two needs as many as there can be sooner or later: bought once, because a
-/// chunk buys nothing.
 fn push(pieces: &mut Pieces, piece: Piece) {
     if pieces.len() == pieces.capacity() && !pieces.spilled() {
-        pieces.reserve_exact(PIECES_MAX - pieces.len());
+        pieces.reserve_exact(PIECES_MAX - pieces.len()); // All that there can be, at once.
     }
     pieces.push(piece);
 }
@@ -318,7 +318,7 @@ impl Connection {
         append(&mut self.own, &mut self.pieces, |out| speak(&mut self.http, out))
     }
 
-    /// A buffer for its own bytes, if it has none.
+    /// A buffer for its own bytes, if it has none, and room for the pieces of one more event.
     #[inline]
     pub fn borrow_buffer(&mut self, spare: &mut Buffers) {
         if self.own.capacity() == 0
@@ -326,6 +326,19 @@ impl Connection {
         {
             self.own = buffer;
         }
+        if !self.pieces.is_empty()
+            && !self.pieces.spilled()
+            && let Some(mut many) = spare.pieces()
+        {
+            many.extend_from_slice(&self.pieces);
+            self.pieces = many;
+        }
+    }
+
+    /// True if its own bytes have no room for what is told between two flushes any more.
+    #[inline]
+    pub fn is_nearly_full(&self) -> bool {
+        self.own.capacity() - self.own.len() < limits::BUFFER_BYTES / 2
     }
 
     /// As [`Connection::borrow_buffer`], for who writes a part of each event itself.
@@ -334,13 +347,6 @@ impl Connection {
             let mut large = spare.large(limits::FLUSH_BYTES);
             large.extend_from_slice(&self.own);
             spare.give_back(std::mem::replace(&mut self.own, large));
-        }
-    }
-
-    /// Has room for as many pieces as there can be from now on.
-    pub fn provide_pieces(&mut self) {
-        if !self.pieces.spilled() {
-            self.pieces.reserve_exact(PIECES_MAX - self.pieces.len());
         }
     }
 
@@ -398,9 +404,23 @@ impl Connection {
             self.put_aside(sent_bytes, frames, spare);
             return Flushed::Cut;
         }
-        self.pieces.clear();
-        spare.give_back(std::mem::take(&mut self.own));
+        self.clear(spare);
         Flushed::All
+    }
+
+    /// Gives back what it has borrowed.
+    #[inline]
+    fn clear(&mut self, spare: &mut Buffers) {
+        self.clear_pieces(spare);
+        spare.give_back(std::mem::take(&mut self.own));
+    }
+
+    #[inline]
+    fn clear_pieces(&mut self, spare: &mut Buffers) {
+        if self.pieces.spilled() {
+            spare.give_back_pieces(std::mem::take(&mut self.pieces));
+        }
+        self.pieces.clear();
     }
 
     /// As [`Connection::flush`], with TLS: what was sealed and not sent first, then portion after
@@ -441,8 +461,7 @@ impl Connection {
         if sealed_bytes < total_bytes {
             self.put_aside(sealed_bytes, frames, spare);
         } else {
-            self.pieces.clear();
-            spare.give_back(std::mem::take(&mut self.own));
+            self.clear(spare);
         }
         flushed
     }
@@ -464,15 +483,16 @@ impl Connection {
     /// Chunks that it were given until then would be lost, and the client comes back for them.
     pub fn abandon(&mut self, spare: &mut Buffers) {
         (self.is_aborted, self.is_abandoned) = (true, true);
-        self.pieces.clear();
-        spare.give_back(std::mem::take(&mut self.own));
+        self.clear(spare);
     }
 
     /// Copies what was not sent: the cache is to be written again. The copy has room for the gaps
     /// and the progress of one flush, which are written behind it.
     fn put_aside(&mut self, sent_bytes: usize, frames: &Frames, spare: &mut Buffers) {
-        if let [Piece::Own { from, .. }] = &mut self.pieces[..] {
-            *from += sent_bytes as u32; // It is aside already.
+        if let [Piece::Own { from, until }] = self.pieces[..] {
+            // It is aside already.
+            self.clear_pieces(spare);
+            self.pieces.push(Piece::Own { from: from + sent_bytes as u32, until });
             return;
         }
         let total_bytes: usize = self.pieces.iter().map(Piece::len).sum();
@@ -480,9 +500,9 @@ impl Connection {
         for slice in self.slices_from(sent_bytes, frames) {
             rest.extend_from_slice(slice);
         }
-        self.pieces.clear();
+        self.clear(spare);
         self.pieces.push(Piece::Own { from: 0, until: rest.len() as u32 });
-        spare.give_back(std::mem::replace(&mut self.own, rest));
+        self.own = rest;
     }
 
     /// What is still to be sent of a connection that is blocked: nothing but bytes of its own.
@@ -496,8 +516,8 @@ impl Connection {
     }
 
     /// Takes its buffer back, when it is gone.
-    pub fn recycle(self, spare: &mut Buffers) {
-        spare.give_back(self.own);
+    pub fn recycle(mut self, spare: &mut Buffers) {
+        self.clear(spare);
         if let Some(session) = self.session {
             session.recycle(spare);
         }

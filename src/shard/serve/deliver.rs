@@ -202,6 +202,7 @@ impl Serve {
             Delivery::Chunk(_) | Delivery::Progress(_) => {}
         }
         connection.write(|out| stream.write_event(out, &delivery.event(names), has_id));
+        let is_urged = connection.is_nearly_full();
         let next = stream.next_behind(delivery);
         if next == Next::Cut {
             connection.is_last = true;
@@ -217,6 +218,7 @@ impl Serve {
         }
         let connection = self.connection(id).expect("as above");
         connection.stream = Some(stream);
+        self.is_flush_urged |= is_urged;
     }
 
     /// Sends what there is to be sent, once for each connection.

@@ -236,9 +236,7 @@ impl<R: Reactor + 'static> Shard<R> {
                 Attached::Over { .. } => None,
             };
         }
-        let connection = serve.connection(id).expect("as above");
         if stream.followed.iter().any(|f| matches!(f.source, Some(Source::There(_)))) {
-            connection.provide_pieces(); // What is read elsewhere comes in any mixture.
             serve.spare.provide_small();
         }
         let connection = serve.connection(id).expect("as above");
