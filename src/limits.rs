@@ -95,9 +95,11 @@ pub const RING_NEED_BYTES_DEFAULT: u32 = 16 << 10;
 /// chunks a second, may be under way in buffers and be lost there.
 pub const RING_SERVED_BYTES: u32 = 64 << 10;
 /// The size of a ring, at least, that connections follow under `block`: half of it is kept for
-/// clients that come back. What a client has not read is in its kernel's buffer, which takes 64 KiB
-/// on Linux before the client has read anything, and in ours.
+/// clients that come back, and what may be under way to them is bounded by that.
 pub const RING_REPLAYED_BYTES: u32 = 256 << 10;
+/// What a chunk takes on a connection beside its payload, at least: its number, its offset, its
+/// kind.
+pub const CHUNK_FRAME_BYTES_MIN: u32 = 64;
 /// Ring memory touched at start.
 pub const RINGS_PREALLOC_BYTES: u64 = 16 << 20;
 /// Ring memory of one shard, at most.
@@ -601,6 +603,21 @@ pub const LISTENERS_MAX: u32 = 16;
 pub const LISTEN_BACKLOG: u32 = 4_096;
 /// A listener that found no descriptor tries again after this long, or when one was closed here.
 pub const LISTENER_PAUSE: Duration = Duration::from_millis(100);
+/// What a peer's program may leave unread on a connection whose sending is bounded: the bound's
+/// share.
+pub const WINDOW_SHARE: u32 = 2;
+/// What the kernel may hold then, sent and unconfirmed: the bound's share. The kernel doubles the
+/// number, and one send may move as much again.
+pub const BOUNDED_BUFFER_SHARE: u32 = 8;
+/// When the window of such a connection is looked at again, if nothing may be sent. The time doubles
+/// while nothing changes, up to...
+pub const WINDOW_LOOK_AFTER: Duration = Duration::from_micros(100);
+/// ... this.
+pub const WINDOW_LOOK_AFTER_MAX: Duration = Duration::from_millis(25);
+/// After so long without a change a probe is sent, and the next after twice that, ...
+pub const PROBE_AFTER: Duration = Duration::from_millis(200);
+/// ... of so many bytes.
+pub const PROBE_BYTES: u32 = 512;
 /// What the kernel may hold of one connection, sent and unacknowledged. It doubles the number, and
 /// counts its own overhead: two full segments of loopback.
 pub const SEND_BUFFER_BYTES: u32 = 256 << 10;

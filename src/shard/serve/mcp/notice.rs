@@ -148,6 +148,11 @@ impl Serve {
                 }
                 self.queued_events += 1;
                 self.queued_bytes += chunk.data.len();
+                let outlet =
+                    self.mcp.calls.get_mut(handle).and_then(|call| call.outlet.connection());
+                if let Some(connection) = outlet.and_then(|id| self.connection(id)) {
+                    self.is_flush_urged |= connection.note_unsent(chunk.data.len());
+                }
             }
         }
     }
@@ -460,10 +465,7 @@ impl Serve {
                 out.extend_from_slice(b"\n\n");
             });
         }
-        let written = connection.own_bytes() - before;
-        let is_urged = connection.note_unsent(written);
-        self.is_flush_urged |= is_urged;
-        self.queued_bytes += written;
+        self.queued_bytes += connection.own_bytes() - before;
     }
 
     /// Writes how long a client is to wait before it comes back.

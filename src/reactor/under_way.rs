@@ -1,0 +1,214 @@
+//! A bound of what is under way on a connection (R27): sent, and not read by the peer's program.
+//!
+//! TCP confirms bytes that the peer's program has not read. They wait in the peer's kernel, whose
+//! window shrinks by as much. The widest window that was seen, less the present one, is therefore
+//! about what is unread. Measured on loopback, against the peer's own count (FIONREAD), it is within
+//! one and a half times of that, also while the kernel makes its buffer larger (to 3.7 MB).
+//!
+//! A kernel may make its buffer smaller, too. Then nothing seems to be read any more, although
+//! everything is. After a while without a change a few bytes are sent as a probe. If the window is
+//! as wide behind them as it was before, everything was read.
+//!
+//! The window is asked for when the bytes that may be sent are used up, and no event says that it
+//! has changed. A connection that may send nothing is looked at in short intervals.
+
+use std::io::IoSlice;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use crate::base::{Handle, Instant};
+use crate::limits::{
+    PROBE_AFTER, PROBE_BYTES, WINDOW_LOOK_AFTER, WINDOW_LOOK_AFTER_MAX, WINDOW_SHARE,
+};
+use crate::reactor::IoError;
+use crate::reactor::ends::Ends;
+
+/// What the kernel knows of a peer's window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Window {
+    /// Bytes that the peer's kernel takes.
+    pub bytes: u32,
+    /// Nothing is under way to that kernel: it has confirmed everything.
+    pub is_settled: bool,
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub(super) struct UnderWay {
+    /// Bytes that the peer's program may leave unread.
+    unread_max: u32,
+    /// The widest window that was seen.
+    widest: u32,
+    /// Bytes that may be sent until the window is asked for again.
+    allowed: u32,
+    hold: Option<Hold>,
+}
+
+/// Nothing may be sent at present.
+#[derive(Clone, Copy, Debug)]
+struct Hold {
+    /// The window as it was last, since when it has been so wide, and when to look again.
+    window: u32,
+    since: Instant,
+    look_at: Instant,
+    pause: Duration,
+    /// A probe is sent after this long without a change.
+    patience: Duration,
+    is_probed: bool,
+}
+
+impl UnderWay {
+    /// A bound of so many bytes in all, while nothing is unread.
+    pub fn new(bytes: u32, window: Window) -> UnderWay {
+        let unread_max = (bytes / WINDOW_SHARE).max(1);
+        UnderWay { unread_max, widest: window.bytes, allowed: unread_max, hold: None }
+    }
+
+    /// Sends as much of `slices` as is allowed, as [`Ends::send`] does. `true` if that was all that
+    /// stands in the way of the rest.
+    pub fn send(
+        &mut self,
+        ends: &Ends,
+        slices: &[IoSlice<'_>],
+        descriptors: &[BorrowedFd<'_>],
+    ) -> (usize, Option<IoError>, bool) {
+        let allowed = self.allowed(|| ends.window());
+        if allowed == 0 {
+            return (0, None, true);
+        }
+        let mut part = [IoSlice::new(&[])];
+        let fitting = fitting(slices, allowed, &mut part);
+        let (sent_bytes, error) = ends.send(fitting, descriptors);
+        self.sent(sent_bytes);
+        let is_fit_sent = error.is_none() && sent_bytes == bytes_of(fitting);
+        (sent_bytes, error, is_fit_sent && sent_bytes < bytes_of(slices))
+    }
+
+    /// The number of bytes that may be sent now. `look` asks for the window; None: it is known no
+    /// more, and the next send says why.
+    fn allowed(&mut self, look: impl FnOnce() -> Option<Window>) -> usize {
+        if self.allowed == 0 {
+            let Some(window) = look() else { return usize::MAX };
+            self.see(window);
+        }
+        self.allowed as usize
+    }
+
+    /// So many bytes were sent.
+    fn sent(&mut self, bytes: usize) {
+        self.allowed = self.allowed.saturating_sub(u32::try_from(bytes).unwrap_or(u32::MAX));
+    }
+
+    fn see(&mut self, window: Window) {
+        self.widest = self.widest.max(window.bytes);
+        self.allowed = self.unread_max.saturating_sub(self.widest - window.bytes);
+    }
+
+    /// No more may be sent for the present: when to look again.
+    pub fn hold(&mut self, window: Option<Window>, now: Instant) -> Instant {
+        let hold = self.hold.get_or_insert_with(|| Hold {
+            window: window.map_or(0, |window| window.bytes),
+            since: now,
+            look_at: now,
+            pause: WINDOW_LOOK_AFTER,
+            patience: PROBE_AFTER,
+            is_probed: false,
+        });
+        hold.look_at = now + hold.pause;
+        hold.look_at
+    }
+
+    /// Looks whether something may be sent again. If not, when to look again.
+    pub fn look(&mut self, window: Option<Window>, now: Instant) -> Result<(), Instant> {
+        let (Some(hold), Some(window)) = (&mut self.hold, window) else {
+            self.hold = None;
+            return Ok(());
+        };
+        if now < hold.look_at {
+            return Err(hold.look_at);
+        }
+        if hold.is_probed && window.is_settled && window.bytes >= hold.window {
+            self.widest = window.bytes; // The probe was read, and so was everything before it.
+        }
+        self.see(window);
+        let hold = self.hold.as_mut().expect("it was just there");
+        if self.allowed > 0 {
+            self.hold = None;
+            return Ok(());
+        }
+        if window.bytes == hold.window {
+            hold.pause = (hold.pause * 2).min(WINDOW_LOOK_AFTER_MAX);
+        } else {
+            hold.pause = WINDOW_LOOK_AFTER;
+            (hold.window, hold.since, hold.is_probed) = (window.bytes, now, false);
+        }
+        if now.since(hold.since) >= hold.patience && !hold.is_probed {
+            hold.is_probed = true;
+            hold.patience *= 2;
+            self.allowed = PROBE_BYTES;
+            return Ok(());
+        }
+        hold.look_at = now + hold.pause;
+        Err(hold.look_at)
+    }
+}
+
+/// The connections of a reactor that may send nothing at present.
+#[derive(Debug, Default)]
+pub(super) struct Held {
+    handles: Vec<Handle>,
+    look_at: Option<Instant>,
+}
+
+impl Held {
+    pub fn look_at(&self) -> Option<Instant> {
+        self.look_at
+    }
+
+    pub fn is_due(&self, now: impl FnOnce() -> Instant) -> bool {
+        self.look_at.is_some_and(|at| at <= now())
+    }
+
+    /// Keeps an eye on one, from then on.
+    pub fn add(&mut self, handle: Handle, look_at: Instant) {
+        if !self.handles.contains(&handle) {
+            self.handles.push(handle);
+        }
+        self.look_at = Some(self.look_at.map_or(look_at, |at| at.min(look_at)));
+    }
+
+    /// Looks at all. `look` says when to look at one again, or None if it is not held any more.
+    pub fn look(&mut self, mut look: impl FnMut(Handle) -> Option<Instant>) {
+        let mut next: Option<Instant> = None;
+        self.handles.retain(|&handle| {
+            let again = look(handle);
+            next = next.into_iter().chain(again).min();
+            again.is_some()
+        });
+        self.look_at = next;
+    }
+}
+
+/// As many of these slices as are allowed; of the first at least a part.
+fn fitting<'s>(
+    slices: &'s [IoSlice<'s>],
+    allowed: usize,
+    part: &'s mut [IoSlice<'s>; 1],
+) -> &'s [IoSlice<'s>] {
+    let mut bytes = 0;
+    let fit = slices.iter().take_while(|slice| {
+        bytes += slice.len();
+        bytes <= allowed
+    });
+    match (fit.count(), slices.first()) {
+        (0, Some(first)) => {
+            part[0] = IoSlice::new(&first[..allowed.min(first.len())]);
+            part
+        }
+        (count, _) => &slices[..count],
+    }
+}
+
+fn bytes_of(slices: &[IoSlice<'_>]) -> usize {
+    slices.iter().map(|slice| slice.len()).sum()
+}
