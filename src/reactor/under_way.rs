@@ -212,3 +212,160 @@ fn fitting<'s>(
 fn bytes_of(slices: &[IoSlice<'_>]) -> usize {
     slices.iter().map(|slice| slice.len()).sum()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BOUND: u32 = 2_000;
+    const UNREAD_MAX: u32 = BOUND / WINDOW_SHARE;
+
+    /// A peer's kernel, and what its program has not read.
+    struct Peer {
+        buffer: u32,
+        unread: u32,
+    }
+
+    impl Peer {
+        fn window(&self) -> Option<Window> {
+            Some(Window { bytes: self.buffer.saturating_sub(self.unread), is_settled: true })
+        }
+    }
+
+    /// Sends all that is allowed.
+    fn send_all(under_way: &mut UnderWay, peer: &mut Peer) -> u32 {
+        let mut sent = 0;
+        loop {
+            let allowed = under_way.allowed(|| peer.window()) as u32;
+            if allowed == 0 {
+                return sent;
+            }
+            under_way.sent(allowed as usize);
+            peer.unread += allowed;
+            sent += allowed;
+        }
+    }
+
+    fn bounded(peer: &Peer) -> UnderWay {
+        UnderWay::new(BOUND, peer.window().unwrap())
+    }
+
+    #[test]
+    fn a_peer_that_reads_nothing_is_sent_the_bound_and_probes() {
+        let mut peer = Peer { buffer: 1 << 20, unread: 0 };
+        let mut under_way = bounded(&peer);
+        let mut now = Instant::ZERO;
+        assert_eq!(send_all(&mut under_way, &mut peer), UNREAD_MAX);
+        let mut look_at = under_way.hold(peer.window(), now);
+        let (mut looks, mut probes) = (0, 0);
+        while now.since(Instant::ZERO) < Duration::from_secs(30) {
+            now = look_at;
+            looks += 1;
+            look_at = match under_way.look(peer.window(), now) {
+                Err(again) => again,
+                Ok(()) => {
+                    assert_eq!(send_all(&mut under_way, &mut peer), PROBE_BYTES);
+                    probes += 1;
+                    under_way.hold(peer.window(), now)
+                }
+            };
+            assert!(look_at > now);
+        }
+        assert!((5..10).contains(&probes), "{probes} probes");
+        assert!(looks < 2_000, "{looks} looks");
+    }
+
+    #[test]
+    fn a_peer_that_reads_is_sent_as_much_again_at_the_next_look() {
+        let mut peer = Peer { buffer: 10_000, unread: 0 };
+        let mut under_way = bounded(&peer);
+        send_all(&mut under_way, &mut peer);
+        let look_at = under_way.hold(peer.window(), Instant::ZERO);
+        assert_eq!(look_at, Instant::ZERO + WINDOW_LOOK_AFTER);
+        peer.unread -= 300;
+        assert_eq!(under_way.look(peer.window(), Instant::ZERO), Err(look_at)); // Not yet.
+        assert_eq!(under_way.look(peer.window(), look_at), Ok(()));
+        assert_eq!(send_all(&mut under_way, &mut peer), 300);
+    }
+
+    #[test]
+    fn what_is_unread_stays_bounded_while_the_buffer_grows() {
+        let mut peer = Peer { buffer: 10_000, unread: 0 };
+        let mut under_way = bounded(&peer);
+        for _ in 0..100 {
+            send_all(&mut under_way, &mut peer);
+            assert!(peer.unread <= 2 * UNREAD_MAX, "{} bytes are unread", peer.unread);
+            peer.buffer += 1_000;
+            peer.unread -= peer.unread.min(UNREAD_MAX / 2);
+            send_all(&mut under_way, &mut peer);
+            peer.unread = 0;
+        }
+    }
+
+    #[test]
+    fn a_buffer_that_has_become_smaller_holds_nothing_up_for_good() {
+        let mut peer = Peer { buffer: 10_000, unread: 0 };
+        let mut under_way = bounded(&peer);
+        send_all(&mut under_way, &mut peer);
+        (peer.buffer, peer.unread) = (4_000, 0);
+        let mut now = under_way.hold(peer.window(), Instant::ZERO);
+        let mut sent = 0;
+        while sent <= PROBE_BYTES {
+            match under_way.look(peer.window(), now) {
+                Err(again) => now = again,
+                Ok(()) => {
+                    sent += send_all(&mut under_way, &mut peer);
+                    peer.unread = 0; // It reads all.
+                    now = under_way.hold(peer.window(), now);
+                }
+            }
+            assert!(now.since(Instant::ZERO) < Duration::from_secs(1), "{sent} bytes were sent");
+        }
+    }
+
+    #[test]
+    fn a_connection_without_a_window_any_more_is_not_held() {
+        let peer = Peer { buffer: 10_000, unread: 0 };
+        let mut under_way = bounded(&peer);
+        under_way.sent(BOUND as usize);
+        under_way.hold(peer.window(), Instant::ZERO);
+        assert_eq!(under_way.look(None, Instant::ZERO), Ok(()));
+        assert_eq!(under_way.allowed(|| None), usize::MAX);
+    }
+
+    #[test]
+    fn those_that_are_held_are_looked_at_until_they_are_not() {
+        let handle = |index| Handle { index, generation: 0 };
+        let at = |nanos| Instant::from_nanos(nanos);
+        let mut held = Held::default();
+        assert!(!held.is_due(|| at(1_000)));
+        held.add(handle(1), at(20));
+        held.add(handle(2), at(10));
+        held.add(handle(1), at(30));
+        assert!(held.is_due(|| at(10)) && !held.is_due(|| at(9)));
+        let mut seen = Vec::new();
+        held.look(|handle| {
+            seen.push(handle.index);
+            (handle.index == 1).then_some(at(40))
+        });
+        assert_eq!((seen, held.look_at()), (vec![1, 2], Some(at(40))));
+        held.look(|_| None);
+        assert_eq!(held.look_at(), None);
+    }
+
+    #[test]
+    fn slices_are_cut_to_what_is_allowed() {
+        let slices = [IoSlice::new(b"abc"), IoSlice::new(b"defg")];
+        let fits = |allowed| {
+            let mut part = [IoSlice::new(&[])];
+            let fitting = fitting(&slices, allowed, &mut part).iter();
+            fitting.flat_map(|slice| slice.iter().copied()).collect::<Vec<u8>>()
+        };
+        assert_eq!(fits(2), b"ab");
+        assert_eq!(fits(3), b"abc");
+        assert_eq!(fits(6), b"abc");
+        assert_eq!(fits(usize::MAX), b"abcdefg");
+        let mut part = [IoSlice::new(&[])];
+        assert!(fitting(&[], 5, &mut part).is_empty());
+    }
+}

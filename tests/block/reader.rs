@@ -1,16 +1,12 @@
 //! A client that leaves in the middle, with everything that it has not read yet, and comes back.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
 
-use rustix::net::{self, AddressFamily, SocketType, sockopt};
 use serde_json::{Value, json};
 use streamdoor::wire::http1::{Method, ResponsePart, ResponseReader};
 use streamdoor::wire::ndjson;
 use streamdoor::wire::sse;
-
-/// The kernel doubles it.
-const RECEIVE_BUFFER_BYTES: usize = 8 << 10;
 
 /// How it follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +17,6 @@ pub enum Format {
 
 /// What has come, of each execution.
 pub struct Received {
-    pub executions: Vec<String>,
     pub data: Vec<Vec<u8>>,
     pub gaps: Vec<Value>,
     pub ends: Vec<String>,
@@ -65,7 +60,6 @@ impl Reader {
             has_ended: vec![false; count],
             acknowledging: None,
             received: Received {
-                executions: executions.clone(),
                 data: vec![Vec::new(); count],
                 gaps: Vec::new(),
                 ends: Vec::new(),
@@ -74,24 +68,8 @@ impl Reader {
         }
     }
 
-    pub fn acknowledges(&self) -> bool {
-        self.acks.is_some()
-    }
-
     pub fn received(self) -> Received {
         self.received
-    }
-
-    /// A connection. A reader that acknowledges nothing keeps its kernel's buffer small, as README
-    /// says: what that holds is lost with the connection.
-    fn connect(&self) -> TcpStream {
-        let Ok(SocketAddr::V4(address)) = self.address.parse() else { panic!("{}", self.address) };
-        let socket = net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
-        if self.acks.is_none() {
-            sockopt::set_socket_recv_buffer_size(&socket, RECEIVE_BUFFER_BYTES).unwrap();
-        }
-        net::connect(&socket, &address).unwrap();
-        socket.into()
     }
 
     fn request(&self) -> String {
@@ -112,7 +90,7 @@ impl Reader {
 
     /// Reads on a new connection until so many chunks have come, or to the end: `true`.
     pub fn read_some(&mut self, chunks_max: Option<u64>) -> bool {
-        let mut stream = self.connect();
+        let mut stream = TcpStream::connect(&self.address).unwrap();
         stream.write_all(self.request().as_bytes()).unwrap();
         let mut reader = ResponseReader::new();
         reader.expect(Method::Get);

@@ -26,7 +26,7 @@ pub fn an_echo_gives_every_byte_back_in_order<W: Network>(world: &W, seed: u64) 
     for kind in KINDS {
         let mut server = Server::new(world, kind, 8);
         let (client, id) = server.meet(world);
-        let bytes = pattern(seed, 400_000);
+        let bytes = pattern(seed, 200_000);
         let (mut sent, mut echoed, mut got) = (0, 0, Vec::new());
         server.until("the echo", |server| {
             match world.client_send(&client, &bytes[sent..bytes.len().min(sent + 9_000)]) {
@@ -114,6 +114,24 @@ pub fn a_bound_holds_little_of_what_nobody_reads_and_loses_nothing<W: Network>(
         });
         assert!(got == bytes);
     }
+}
+
+pub fn a_peer_that_takes_less_and_reads_all_is_sent_everything<W: Network>(world: &W, seed: u64) {
+    let mut server = Server::new(world, Kind::Tcp, 8);
+    let (client, id) = server.meet(world);
+    server.reactor.bound_sending(id, Some(BOUND_BYTES));
+    let bytes = pattern(seed, 200_000);
+    let (mut sent, mut got) = (0, Vec::new());
+    server.until("everything", |server| {
+        sent += server.reactor.send(id, &[IoSlice::new(&bytes[sent..])]).unwrap();
+        let before = got.len();
+        drain(world, &client, &mut got);
+        if before < bytes.len() / 4 && got.len() >= bytes.len() / 4 {
+            world.client_takes_less(&client);
+        }
+        got.len() == bytes.len()
+    });
+    assert!(got == bytes);
 }
 
 pub fn many_slices_and_empty_ones_arrive_as_one_run_of_bytes<W: Network>(world: &W, seed: u64) {
