@@ -774,6 +774,9 @@ pub const MCP_ANSWERS_MAX: usize = 1_024;
 pub const MCP_ANSWERS_BYTES_MAX: usize = 16 << 20;
 /// On lines a notification that all is done waits for the answer for so long.
 pub const MCP_WHOLE_HELD: Duration = Duration::from_millis(20);
+/// So long what was asked on lines may go on when nothing more comes there. Clients wait for a
+/// program's end about twice as long before they kill it.
+pub const MCP_LAST_ANSWERS: Duration = Duration::from_secs(1);
 /// How long a client has to answer what a tool asks.
 pub const MCP_ASK_DEADLINE: Duration = Duration::from_secs(600);
 /// Tasks of one principal, on all shards together.

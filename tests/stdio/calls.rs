@@ -161,6 +161,31 @@ fn the_end_of_its_input_stops_what_runs() {
     assert_never_written(&works);
 }
 
+/// Requests out of a pipe: the input has ended before the file is read, with a newline or without.
+#[test]
+fn a_call_right_before_the_end_of_the_input_is_answered() {
+    for reactor in REACTORS {
+        for end in ["", "\n"] {
+            let file = Scratch::new(&format!("piped-{reactor}-{}", end.len()));
+            std::fs::write(&file.0, "what is in it").unwrap();
+            let root = file.0.parent().unwrap().to_str().unwrap();
+            let Some(mut program) = Program::piped(reactor, &["--files-root", root]) else {
+                continue;
+            };
+            Era::Handshake.begin(&mut program);
+            let params = json!({"name": "process_file", "arguments": {"file_path": file.0}});
+            let call = json!({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": params});
+            let input = program.input.as_mut().unwrap();
+            input.write_all(format!("{call}{end}").as_bytes()).unwrap();
+            let (said, status, log) = program.finish();
+            assert_eq!((status.code(), log.as_str()), (Some(0), ""), "{said:?}");
+            let answer = said.last().expect("there is an answer");
+            assert_eq!(answer["id"], 7, "{said:?}");
+            assert!(answer.to_string().contains("what is in it"), "{answer}");
+        }
+    }
+}
+
 #[test]
 fn a_signal_stops_what_runs() {
     let mut works = Vec::new();

@@ -24,6 +24,7 @@ impl<R: Reactor + 'static> Shard<R> {
             connection.timer = None;
             match timer {
                 Timer::Linger => self.drop_connection(id),
+                Timer::LastAnswers => self.cancel_all_of(id),
                 Timer::Idle if connection.has_pieces() => {
                     let until = connection.sent_at + limits::CONNECTION_IDLE;
                     match until <= now {

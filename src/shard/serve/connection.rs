@@ -112,6 +112,8 @@ pub(super) enum Timer {
     McpBeat,
     /// What was said last is under way.
     Linger,
+    /// Nothing more comes on a connection of lines, and something is still to be answered.
+    LastAnswers,
 }
 
 /// See the module's text.

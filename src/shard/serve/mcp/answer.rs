@@ -290,6 +290,9 @@ impl<R: Reactor + 'static> Shard<R> {
         if call.is_to_count {
             self.count_call(call.context.version.era(), McpOutcome::Cancelled);
         }
+        if let Outlet::Lines(id) = call.outlet {
+            self.end_behind_answers(id);
+        }
         Some(call)
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::super::super::Shard;
 use super::super::super::panics::Callback;
 use super::super::Serve;
-use super::super::connection::Doing;
+use super::super::connection::{Doing, Timer};
 use super::answer::{Source, write_answer};
 use super::call::{Asker, Outlet, Stage};
 use super::receive::result_bytes;
@@ -42,6 +42,8 @@ pub(super) struct Lines {
     splitter: LineSplitter,
     session: Option<SessionName>,
     options: LineOptions,
+    /// The other end says nothing more. The connection ends behind the last answer.
+    is_ending: bool,
 }
 
 impl<R: Reactor + 'static> Shard<R> {
@@ -65,7 +67,7 @@ impl<R: Reactor + 'static> Shard<R> {
         serve.accept(id, peer, now);
         serve.set_timer(id, None);
         let splitter = LineSplitter::new(limits::MCP_LINE_BYTES_MAX);
-        let lines = Lines { splitter, session: None, options };
+        let lines = Lines { splitter, session: None, options, is_ending: false };
         let connection = serve.connection(id).expect("it was just accepted");
         connection.mcp = Some(Box::new(Link::new(Part::Lines(Box::new(lines)))));
         connection.doing = Doing::Mcp;
@@ -192,7 +194,8 @@ impl<R: Reactor + 'static> Shard<R> {
         serve.write_event(id, None, write);
     }
 
-    /// The other end says nothing more: what is under way is cancelled, what was said is sent.
+    /// The other end says nothing more. What it has asked for and can be answered without it has
+    /// [`limits::MCP_LAST_ANSWERS`] to end, so that requests out of a pipe are answered.
     pub(in crate::shard::serve) fn end_lines(&mut self, id: ConnectionId, is_broken: bool) {
         if is_broken {
             self.drop_connection(id);
@@ -202,26 +205,47 @@ impl<R: Reactor + 'static> Shard<R> {
         if let Some(message) = last {
             self.hear_line(id, message);
         }
-        self.cancel_all_of(id);
-        let serve = self.serve.as_mut().expect("it has connections");
+        for handle in self.calls_of(id) {
+            self.end_call_of_lines(handle);
+        }
+        let until = self.now + limits::MCP_LAST_ANSWERS;
+        if let Some(lines) = self.lines_of(id) {
+            lines.is_ending = true;
+            let serve = self.serve.as_mut().expect("it has lines");
+            serve.set_timer(id, Some((Timer::LastAnswers, until)));
+        }
+        self.end_behind_answers(id);
+    }
+
+    fn calls_of(&self, id: ConnectionId) -> Vec<Handle> {
+        let calls = self.serve.iter().flat_map(|serve| serve.mcp.calls.iter());
+        let its = calls.filter(|(_, call)| call.outlet == Outlet::Lines(id));
+        its.map(|(handle, _)| handle).collect()
+    }
+
+    /// What is under way on a connection of lines is stopped.
+    pub(in crate::shard::serve) fn cancel_all_of(&mut self, id: ConnectionId) {
+        for handle in self.calls_of(id) {
+            self.cancel_mcp(handle);
+        }
+    }
+
+    /// Ends a connection of lines if the other end says nothing more and everything is answered.
+    pub(super) fn end_behind_answers(&mut self, id: ConnectionId) {
+        if !self.lines_of(id).is_some_and(|lines| lines.is_ending) || !self.calls_of(id).is_empty()
+        {
+            return;
+        }
+        let serve = self.serve.as_mut().expect("it has lines");
+        serve.set_timer(id, None);
         if let Some(connection) = serve.writable(id) {
             connection.has_ended = true;
             connection.is_last = true;
         }
     }
 
-    /// What is under way on a connection of lines is stopped.
-    fn cancel_all_of(&mut self, id: ConnectionId) {
-        let Some(serve) = &self.serve else { return };
-        let calls = serve.mcp.calls.iter();
-        let its = calls.filter(|(_, call)| call.outlet == Outlet::Lines(id));
-        let its: Vec<Handle> = its.map(|(handle, _)| handle).collect();
-        for handle in its {
-            self.end_call_of_lines(handle);
-        }
-    }
-
-    /// Whoever has asked says nothing more. An answer that waits for nothing but time is said now.
+    /// The other end says nothing more. An answer that waits for nothing but time is said now, and
+    /// what waits for the other end is cancelled.
     fn end_call_of_lines(&mut self, handle: Handle) {
         let Some(call) = self.serve.as_ref().and_then(|serve| serve.mcp.calls.get(handle)) else {
             return;
@@ -231,7 +255,8 @@ impl<R: Reactor + 'static> Shard<R> {
                 let bytes = bytes.to_vec();
                 self.say_answer(handle, bytes);
             }
-            _ => self.cancel_mcp(handle),
+            Stage::Begins | Stage::Runs(_) | Stage::Awaits(_) | Stage::Reads(..) => {}
+            Stage::Asks(_) | Stage::Listens(_) => self.cancel_mcp(handle),
         }
     }
 
