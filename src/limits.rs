@@ -58,7 +58,7 @@ pub const DELIVERY_BYTES_MAX: u64 = 64 << 10;
 
 /// How long a `block` subscriber may hold a producer back.
 pub const BLOCK_DEADLINE: Duration = Duration::from_secs(30);
-/// How long a cancelled execution waits for a `block` subscriber that takes nothing.
+/// The time that a cancelled execution waits for a `block` subscriber that takes nothing.
 pub const CANCELLED_STALL: Duration = Duration::from_secs(5);
 /// How long `start: after_subscribers` and `hold: until_read` wait for somebody.
 pub const ATTACH_DEADLINE: Duration = Duration::from_secs(30);
@@ -97,8 +97,8 @@ pub const RING_SERVED_BYTES: u32 = 64 << 10;
 /// The size of a ring, at least, that connections follow under `block`: half of it is kept for
 /// clients that come back, and what may be under way to them is bounded by that.
 pub const RING_REPLAYED_BYTES: u32 = 256 << 10;
-/// What a chunk takes on a connection beside its payload, at least: its number, its offset, its
-/// kind.
+/// The bytes that a chunk takes on a connection, at least, beside its payload: its number, its
+/// offset and its kind.
 pub const CHUNK_FRAME_BYTES_MIN: u32 = 64;
 /// Ring memory touched at start.
 pub const RINGS_PREALLOC_BYTES: u64 = 16 << 20;
@@ -244,8 +244,8 @@ pub const COMMAND_GRACE: Duration = Duration::from_secs(2);
 pub const COMMAND_LINGER: Duration = Duration::from_millis(500);
 /// A command that is silent is looked at this often: should it stop?
 pub const COMMAND_LOOK: Duration = Duration::from_millis(20);
-/// What a command has left behind is looked for and killed this often, until nothing is found. A
-/// second time is for what was born meanwhile; who needs more multiplies on purpose.
+/// Processes that a command has left behind are looked for and killed this often, until none is
+/// found. A second time is for what was born meanwhile; more is for what multiplies on purpose.
 pub const COMMAND_KILL_ROUNDS_MAX: u32 = 64;
 /// And this often on kernels that tell nobody when a process has ended.
 pub const COMMAND_LOOK_WITHOUT_PIDFD: Duration = Duration::from_millis(2);
@@ -416,7 +416,7 @@ pub const FLUSH_BYTES: usize = 64 << 10;
 /// What a connection gets first for bytes of its own: a head, or the gaps and the progress of one
 /// flush.
 pub const BUFFER_BYTES: usize = 4 << 10;
-/// What a connection gets to put a flush of short events aside, and what is said behind it.
+/// The buffer in which a connection puts a flush of short events aside, and what is said behind it.
 pub const CARRY_BYTES: usize = FLUSH_BYTES + BUFFER_BYTES;
 /// Buffers of each size, for own bytes and for what the kernel did not take, that are kept for the
 /// next who needs one.
@@ -603,14 +603,13 @@ pub const LISTENERS_MAX: u32 = 16;
 pub const LISTEN_BACKLOG: u32 = 4_096;
 /// A listener that found no descriptor tries again after this long, or when one was closed here.
 pub const LISTENER_PAUSE: Duration = Duration::from_millis(100);
-/// What a peer's program may leave unread on a connection whose sending is bounded: the bound's
-/// share.
+/// The bytes that a peer's program may leave unread where sending is bounded: the bound's share.
 pub const WINDOW_SHARE: u32 = 2;
-/// What the kernel may hold then, sent and unconfirmed: the bound's share. The kernel doubles the
+/// The bytes that the kernel may hold then, sent and unconfirmed: the bound's share. It doubles the
 /// number, and one send may move as much again.
 pub const BOUNDED_BUFFER_SHARE: u32 = 8;
-/// When the window of such a connection is looked at again, if nothing may be sent. The time doubles
-/// while nothing changes, up to...
+/// The window of such a connection is looked at again after this long, if nothing may be sent. The
+/// time doubles while nothing changes, up to...
 pub const WINDOW_LOOK_AFTER: Duration = Duration::from_micros(100);
 /// ... this.
 pub const WINDOW_LOOK_AFTER_MAX: Duration = Duration::from_millis(25);
@@ -763,8 +762,8 @@ const _: () = {
 pub const MCP_CALLS_MAX: u32 = 2_048;
 /// Outputs that are kept for answers, tasks and doors.
 pub const MCP_KEEPS_MAX: u32 = 2_048;
-/// How long a door is kept that nobody reads. Its tool waits only for as long as for any `block`
-/// subscriber.
+/// The time that a door is kept that nobody reads. Its tool waits only for as long as for any
+/// `block` subscriber.
 pub const MCP_DOOR_IDLE: Duration = Duration::from_secs(600);
 /// How long the answer is kept of who was cut off, ...
 pub const MCP_ANSWER_KEPT: Duration = Duration::from_secs(300);
@@ -774,7 +773,7 @@ pub const MCP_ANSWERS_MAX: usize = 1_024;
 pub const MCP_ANSWERS_BYTES_MAX: usize = 16 << 20;
 /// On lines a notification that all is done waits for the answer for so long.
 pub const MCP_WHOLE_HELD: Duration = Duration::from_millis(20);
-/// So long what was asked on lines may go on when nothing more comes there. Clients wait for a
+/// The time that requests on lines may go on when nothing more comes there. Clients wait for a
 /// program's end about twice as long before they kill it.
 pub const MCP_LAST_ANSWERS: Duration = Duration::from_secs(1);
 /// How long a client has to answer what a tool asks.

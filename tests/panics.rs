@@ -2,12 +2,14 @@
 //! execution, one subscription, one request or one call, and nobody else notices.
 #![cfg(feature = "server")]
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
+#[path = "served/asked.rs"]
+mod asked;
+
 use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use asked::ask;
 use serde_json::{Value, json};
 use streamdoor::client::{Client, Event, ExecuteOptions as Wanted, FollowOptions};
 use streamdoor::engine::{EndState, Outcome, Start, SubscribeSpec};
@@ -103,21 +105,6 @@ fn set_up(shard: &mut Shard) {
         }],
         templates: Vec::new(),
     });
-}
-
-fn ask(address: &str, method: &str, path: &str, headers: &str, body: &str) -> (u16, String) {
-    let mut stream = TcpStream::connect(address).unwrap();
-    let length = body.len();
-    write!(
-        stream,
-        "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{headers}\
-         Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
-    )
-    .unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
-    (head["HTTP/1.1 ".len()..][..3].parse().unwrap(), body.to_owned())
 }
 
 /// What a request of MCP is answered.

@@ -381,15 +381,18 @@ fn what_has_left_its_group_is_gone_when_the_end_is_told() {
     }
 }
 
+/// A command that runs, and the process that it has started in a session of its own.
+fn command_that_left_its_group(shard: &ShardThread) -> (ExecutionId, u32) {
+    let (script, path) = leaves_behind("setsid");
+    let (id, mut subscriber) = start(shard, sh(&format!("{script}; echo 1; exec sleep 999")), None);
+    pids(&mut subscriber, &mut Ran::default(), 1);
+    (id, pid_in(&path))
+}
+
 #[test]
 fn a_cancellation_ends_what_has_left_its_group() {
     let shard = shard();
-    let (script, path) = leaves_behind("setsid");
-    let (id, mut subscriber) =
-        start(&shard, sh(&format!("{script}; echo 1; exec sleep 999")), None);
-    let mut ran = Ran::default();
-    pids(&mut subscriber, &mut ran, 1);
-    let pid = pid_in(&path);
+    let (id, pid) = command_that_left_its_group(&shard);
     assert!(is_alive(pid));
     shard.cancel(id).unwrap();
     wait_until("it is gone", || !is_alive(pid));
@@ -399,12 +402,7 @@ fn a_cancellation_ends_what_has_left_its_group() {
 fn what_others_have_started_is_left_alone() {
     let shard = shard();
     // A command that still runs, and a child of the program around us, and what they have started.
-    let (script, path) = leaves_behind("setsid");
-    let (id, mut subscriber) =
-        start(&shard, sh(&format!("{script}; echo 1; exec sleep 999")), None);
-    let mut ran = Ran::default();
-    pids(&mut subscriber, &mut ran, 1);
-    let of_command = pid_in(&path);
+    let (id, of_command) = command_that_left_its_group(&shard);
     let (script, path) = leaves_behind("setsid");
     let mut ours = std::process::Command::new("sh")
         .args(["-c", &format!("{script}; exec sleep 999")])

@@ -71,7 +71,7 @@ impl Acks {
         self.target.clear();
     }
 
-    /// So many bytes of the stream were received.
+    /// This many bytes of the stream were received.
     pub fn received(&mut self, count: usize) {
         self.unsaid_bytes += count;
         self.is_quiet = false;

@@ -95,7 +95,7 @@ impl ClientError {
     }
 }
 
-/// What a server wrote, fit to be printed: without commands for terminals, and not without end.
+/// A server's text, fit to be printed: without commands for terminals, and not without end.
 pub(crate) fn printable(text: &str) -> String {
     let chars = text.chars().filter(|&c| !is_command(c));
     chars.take(limits::CLIENT_MESSAGE_CHARS_MAX).collect()

@@ -43,7 +43,7 @@ pub struct Started {
     pub limit: LagLimit,
     /// The first chunk that it will be given or told of.
     pub from_seq: u64,
-    /// What the server keeps for it in case its connection breaks.
+    /// The chunks that the server keeps for it in case its connection breaks.
     pub replay: Option<Replay>,
 }
 
@@ -97,7 +97,7 @@ pub struct Progress {
 /// The last word to a subscriber.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ended {
-    /// How it ended, what the subscriber was given, and what the execution has published. After the
+    /// The end, what the subscriber was given, and what the execution has published. After the
     /// connection was cut, the server may count what was on its way at that moment as given twice,
     /// or from there only: [`Stream::given`](super::Stream::given) counts over all connections.
     pub end: End,

@@ -27,9 +27,9 @@ pub(super) struct Order {
     seen: Option<Seen>,
     /// The execution's end was told, with this cursor.
     end_seq: Option<u64>,
-    /// What came, over all connections.
+    /// The chunks and bytes that came, over all connections.
     given: Totals,
-    /// What gaps told missing, over all connections.
+    /// The chunks and bytes that gaps told missing, over all connections.
     missed: Totals,
     /// The connection was cut: another subscriber, or a part of the first.
     is_resumed: bool,
@@ -60,12 +60,12 @@ impl Order {
         self.told_seq
     }
 
-    /// What came, over all connections.
+    /// The chunks and bytes that came, over all connections.
     pub fn given(&self) -> Totals {
         self.given
     }
 
-    /// What gaps told missing, over all connections.
+    /// The chunks and bytes that gaps told missing, over all connections.
     pub fn missed(&self) -> Totals {
         self.missed
     }

@@ -41,7 +41,7 @@ fn gap(from_seq: u64, to_seq: u64) -> Gap {
     Gap { from_seq, to_seq, chunk_count, byte_count: 10 * chunk_count, reason: GapReason::Lag }
 }
 
-/// Of so many chunks given, and so many that the execution has published.
+/// Totals of this many chunks given, and this many that the execution has published.
 fn end(state: EndState, given: u64, published: u64) -> Ended {
     let [given, published] = [given, published].map(|chunks| Totals { chunks, bytes: 10 * chunks });
     let end = End { state, given, missed: Totals::ZERO, published, duration_us: 0, exit: None };

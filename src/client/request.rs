@@ -47,7 +47,7 @@ pub struct FollowOptions {
     /// As what events come. They are the same in both of our own formats; those of front ends are
     /// for their clients, and who names one here is told server-sent events.
     pub format: StreamFormat,
-    /// What happens when we lag, which kinds we want, and so on. With the policy `block` the stream
+    /// The policy, the kinds, and the other terms. With the policy `block` the stream
     /// acknowledges by itself what its caller has taken; with a window here, the caller does.
     pub wishes: Wishes,
     /// How often in a row to connect again when the connection breaks; 0: never.
@@ -74,7 +74,7 @@ impl Default for FollowOptions {
 }
 
 impl FollowOptions {
-    /// As they are sent: under `block` the stream acknowledges, unless its caller does.
+    /// The terms as they are sent: under `block` the stream acknowledges, unless its caller does.
     pub(super) fn acknowledged(mut self) -> (FollowOptions, Option<Acks>) {
         let wishes = &mut self.wishes;
         let acknowledges = wishes.policy == Some(Policy::Block) && wishes.ack_window.is_none();

@@ -64,10 +64,10 @@ struct Link {
     heard_at: Instant,
 }
 
-/// What came of waiting for bytes.
+/// The outcome of waiting for bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Received {
-    /// So many.
+    /// This many.
     Bytes(usize),
     /// None yet.
     Nothing,
@@ -137,12 +137,12 @@ impl Stream {
         self.reconnects
     }
 
-    /// What came so far, over all connections. What the end tells counts one connection.
+    /// The chunks and bytes that came so far, over all connections. The end counts one alone.
     pub fn given(&self) -> Totals {
         self.order.given()
     }
 
-    /// What gaps have told missing so far, over all connections.
+    /// The chunks and bytes that gaps have told missing so far, over all connections.
     pub fn missed(&self) -> Totals {
         self.order.missed()
     }

@@ -96,7 +96,7 @@ pub struct Subscribed {
     pub terms: Terms,
     /// Where it begins.
     pub cursor: Cursor,
-    /// What is kept for it, if it is one that replays.
+    /// The chunks that are kept for it, if it is one that replays.
     pub replay: Option<Replay>,
 }
 

@@ -100,7 +100,7 @@ pub(super) struct Timers {
     pub start: Option<TimerId>,
     pub hold: Option<TimerId>,
     pub stall: Option<TimerId>,
-    /// Where the slowest gating reader stood when `stall` was armed, and since when.
+    /// The place of the slowest gating reader when `stall` was armed, and since when it is there.
     pub stall_from: (u64, Instant),
     pub silence: Option<TimerId>,
     pub total: Option<TimerId>,

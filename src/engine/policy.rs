@@ -138,7 +138,7 @@ pub struct Cursor {
     /// `drop` and `buffer` after the limit was reached: the first chunk no longer owed.
     stop_seq: u64,
     /// The first chunk that was not there yet when the subscriber came; 0 once it has passed that.
-    /// What was there before is no lag: the subscriber is given as much of it as is held.
+    /// The backlog is no lag: the subscriber is given as much of it as is held.
     lag_from_seq: u64,
     /// All chunks of its kinds before `next_seq`, given or missed.
     pub seen: Totals,
@@ -216,7 +216,7 @@ pub fn pending(terms: &Terms, cursor: &Cursor, log: &impl Log) -> Totals {
     log.totals_through_head(terms.kinds) - cursor.seen
 }
 
-/// How far the subscriber lags, in what it asked for: without what was there when it came.
+/// The lag of the subscriber, in the kinds that it asked for: without the backlog when it came.
 #[inline]
 pub fn lag(terms: &Terms, cursor: &Cursor, log: &impl Log) -> Totals {
     log.totals_through_head(terms.kinds) - cursor.before_lag(terms.kinds, log)

@@ -55,7 +55,7 @@ fn terms(policy: Policy, chunks: u32) -> Terms {
     Terms { policy, limit: LagLimit { chunks, bytes: u64::MAX }, kinds: Kinds::ALL }
 }
 
-/// What was there when it came is no lag: all of it is owed, and a limit of what comes after that.
+/// The backlog when it came is no lag: all of it is owed, and a limit of what comes after that.
 #[test]
 fn who_comes_late_is_owed_all_that_is_held_whatever_its_limit() {
     for policy in [Policy::Drop, Policy::Buffer, Policy::DropOldest, Policy::Disconnect] {

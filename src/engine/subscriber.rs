@@ -79,7 +79,7 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// As it is asked for, within what the ring can keep.
+    /// The window that is asked for, within what the ring can keep.
     pub fn of(ack_window: Option<u32>, replay: Option<Replay>) -> Option<Window> {
         let chunks = ack_window?;
         Some(match replay {
@@ -223,7 +223,7 @@ impl Local {
         }
         let mut reach_seq = self.acked_until_seq.max(from_seq).min(until_seq);
         if bytes != u64::MAX {
-            // What is under way is kept whole: behind its first chunk only as much as that allows.
+            // All that is under way is kept: behind its first chunk only as much as that allows.
             let fits =
                 |&seq: &u64| seq <= first_seq || log.ring_bytes_max(first_seq..seq + 1) <= bytes;
             reach_seq = (from_seq..reach_seq).find(|seq| !fits(seq)).unwrap_or(reach_seq);

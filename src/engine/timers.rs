@@ -51,7 +51,7 @@ fn in_words(what: &str, limit: Option<Duration>) -> String {
 }
 
 impl Execution {
-    /// How long a gating reader may stand still. Who cancels does not wait for long.
+    /// The time that a gating reader may stand still. It is short behind a cancellation.
     pub(super) fn stall_deadline(&self) -> Duration {
         match self.outcome {
             Some(Outcome::Cancelled) => self.spec.block_deadline.min(limits::CANCELLED_STALL),

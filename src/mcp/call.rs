@@ -174,7 +174,7 @@ impl CallMeta<'_> {
 pub enum Rest<'a> {
     /// In the stream of this name, from its beginning.
     Stream(&'a str),
-    /// As much of its end as is still held, in the stream of this name.
+    /// The part of its end that is still held, in the stream of this name.
     Held(&'a str),
     /// In the notifications of its call.
     Told,
@@ -308,7 +308,7 @@ impl Results<'_> {
         finish(Map::new(), vec![text_block(problem)], true, meta, self)
     }
 
-    /// Of a call whose result is too long, or was wanted as a stream: how it begins, and where the
+    /// For a call whose result is too long, or was wanted as a stream: how it begins, and where the
     /// rest is. A tool whose output has a schema owes all of it: then it is an error, as it is
     /// where a part of the rest is lost.
     pub fn call_in_part(

@@ -144,7 +144,7 @@ impl fmt::Display for Decisive {
 /// A state, and the reading that decided it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Diagnosis {
-    /// How short memory is.
+    /// The state of memory.
     pub pressure: Pressure,
     /// The reading. In the state `normal`: the one that is nearest to its threshold. `None` if the
     /// kernel says nothing.
@@ -155,7 +155,7 @@ impl Diagnosis {
     /// The diagnosis on these readings alone: the worst of the rows about memory decides.
     ///
     /// A disk that is busy while memory is not is somebody's work, and no smaller ring helps it.
-    /// So rows about disks count only beside a row about memory that is on its way
+    /// Rows about disks therefore count only beside a row about memory that is on its way
     /// (`Row::Memory`) or beside swap in use; then they lift the state by one step at the most.
     pub fn of(readings: &Readings) -> Diagnosis {
         let memory = Diagnosis::worst(readings, |row| matches!(row, Row::Memory { .. }));
@@ -168,7 +168,7 @@ impl Diagnosis {
         if lifted > memory.pressure { Diagnosis { pressure: lifted, ..disks } } else { memory }
     }
 
-    /// Of several rows in one state the one decides that has gone farthest beyond its threshold.
+    /// Among several rows in one state the one decides that has gone farthest beyond its threshold.
     fn worst(readings: &Readings, is_wanted: impl Fn(&Row) -> bool) -> Diagnosis {
         let rows = THRESHOLDS.iter().enumerate().filter(|(_, row)| is_wanted(&row.about));
         let found = rows.filter_map(|(index, row)| {
@@ -296,7 +296,7 @@ fn used_percent(used_bytes: u64, of_bytes: u64) -> Option<f32> {
 /// The state, over time.
 #[derive(Clone, Debug, Default)]
 pub struct Gauge {
-    /// As of the sample that changed the state.
+    /// The reading of the sample that changed the state.
     diagnosis: Diagnosis,
     /// Samples in a row that were better than the state.
     calm_count: u32,

@@ -225,7 +225,7 @@ pub fn window(fd: RawFd) -> Option<Window> {
     let result =
         unsafe { libc::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, start, &mut size_bytes) };
     let has_window = size_bytes as usize >= offset_of!(libc::tcp_info, tcpi_snd_wnd) + 4;
-    (result == 0 && has_window).then(|| Window {
+    (result == 0 && has_window).then_some(Window {
         bytes: info.tcpi_snd_wnd,
         is_settled: info.tcpi_unacked == 0 && info.tcpi_notsent_bytes == 0,
     })

@@ -2,8 +2,8 @@
 //!
 //! TCP confirms bytes that the peer's program has not read. They wait in the peer's kernel, whose
 //! window shrinks by as much. The widest window that was seen, less the present one, is therefore
-//! about what is unread. Measured on loopback, against the peer's own count (FIONREAD), it is within
-//! one and a half times of that, also while the kernel makes its buffer larger (to 3.7 MB).
+//! about the number of unread bytes. On loopback the peer's own count (FIONREAD) was at most one and
+//! a half times of that, also while the kernel made its buffer larger (up to 3.7 MB).
 //!
 //! A kernel may make its buffer smaller, too. Then nothing seems to be read any more, although
 //! everything is. After a while without a change a few bytes are sent as a probe. If the window is
@@ -23,7 +23,7 @@ use crate::limits::{
 use crate::reactor::IoError;
 use crate::reactor::ends::Ends;
 
-/// What the kernel knows of a peer's window.
+/// A peer's window, as the kernel knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Window {
     /// Bytes that the peer's kernel takes.
@@ -94,7 +94,7 @@ impl UnderWay {
         self.allowed as usize
     }
 
-    /// So many bytes were sent.
+    /// This many bytes were sent.
     fn sent(&mut self, bytes: usize) {
         self.allowed = self.allowed.saturating_sub(u32::try_from(bytes).unwrap_or(u32::MAX));
     }
@@ -189,7 +189,7 @@ impl Held {
     }
 }
 
-/// As many of these slices as are allowed; of the first at least a part.
+/// The first slices, as many as are allowed; at least a part of the first.
 fn fitting<'s>(
     slices: &'s [IoSlice<'s>],
     allowed: usize,

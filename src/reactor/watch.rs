@@ -27,7 +27,7 @@ use crate::memory::{Gauge, Pressure, Readings};
 /// What a shard has to go by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outlook {
-    /// How short memory is, and which reading says so.
+    /// The state of memory, and the reading that says so.
     pub diagnosis: Diagnosis,
     /// What this shard's rings may take; [`Outlook::NO_LIMIT`] if nothing limits them.
     pub rings_bytes_max: u64,

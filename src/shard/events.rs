@@ -18,7 +18,7 @@ pub struct Names {
     pub has_parts: bool,
 }
 
-/// What was agreed with a subscriber, for its first event.
+/// The terms that were agreed with a subscriber, for its first event.
 #[derive(Clone, Copy, Debug)]
 pub struct Agreed {
     /// Its name.
@@ -27,7 +27,7 @@ pub struct Agreed {
     pub terms: Terms,
     /// The first chunk that it will be given or told of.
     pub from_seq: u64,
-    /// What is kept for it in case its connection breaks.
+    /// The chunks that are kept for it in case its connection breaks.
     pub replay: Option<Replay>,
 }
 

@@ -85,7 +85,7 @@ impl Shard<AnyReactor> {
     /// A shard on a thread of its own. `set_up` is called there first: to add tools, say.
     ///
     /// # Errors
-    /// What the kernel says, of the thread or of the shard; or the panic of `set_up`.
+    /// The kernel's error, for the thread or for the shard; or the panic of `set_up`.
     ///
     /// ```
     /// use serde_json::json;
@@ -117,8 +117,8 @@ impl Shard<AnyReactor> {
         Shard::spawn_and_tell(config, set_up, |_| {})
     }
 
-    /// As [`Shard::spawn`]. Once the shard is gone, `tell` is called on its thread, with the panic
-    /// if it died of one.
+    /// Like [`Shard::spawn`]. Once the shard is gone, `tell` is called on its thread, with the
+    /// panic if it died of one.
     pub(super) fn spawn_and_tell<F>(
         config: ShardConfig,
         set_up: F,
@@ -308,7 +308,7 @@ impl ShardHandle {
         refused(self.call(move |shard| shard.cancel(id)))
     }
 
-    /// What an execution is doing.
+    /// The state of an execution.
     ///
     /// # Errors
     /// [`HandleError`].

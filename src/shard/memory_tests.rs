@@ -354,7 +354,7 @@ fn a_spawned_shard_shrinks_to_its_cgroup_and_follows_when_the_limit_changes() {
     assert!(text.contains("memory pressure is critical"), "{text}");
 }
 
-/// What a log has written.
+/// The text that a log has written.
 #[cfg(feature = "server")]
 #[derive(Clone, Default)]
 struct Written(std::sync::Arc<std::sync::Mutex<Vec<u8>>>);

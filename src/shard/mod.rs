@@ -207,7 +207,7 @@ pub struct Shard<R: Reactor + 'static = AnyReactor> {
     /// All shards of its server, itself among them.
     #[cfg(feature = "server")]
     peers: Vec<handle::Mailbox<R>>,
-    /// Of these, the numbers of those that have died.
+    /// The numbers of those among them that have died.
     #[cfg(feature = "server")]
     dead_peers: Vec<u8>,
     #[cfg(feature = "server")]

@@ -274,7 +274,7 @@ impl Run {
         self.tell_named(tell);
     }
 
-    /// As [`Run::tell_pages`], of the readers of its named ring alone.
+    /// Like [`Run::tell_pages`], for the readers of its named ring alone.
     pub fn tell_named(&mut self, mut tell: impl FnMut(&mut ControlPage)) {
         #[cfg(feature = "server")]
         if let Some(named) = &mut self.named {

@@ -208,7 +208,7 @@ impl Follower {
         self.was_over = !self.holds(execution, self.lag(execution));
     }
 
-    /// How far it lags: what was there when it came does not count.
+    /// Its lag. The backlog when it came does not count.
     fn lag(&self, execution: &ExecutionModel) -> Totals {
         match self.next_seq < self.lag_from_seq {
             true => execution.totals(self.kinds, self.lag_from_seq, u64::MAX),

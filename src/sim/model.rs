@@ -130,7 +130,7 @@ impl ExecutionModel {
         self.chunks.get(usize::try_from(seq.checked_sub(1)?).ok()?)
     }
 
-    /// How long a reader may stand still: less once the execution was cancelled.
+    /// The time that a reader may stand still: less once the execution was cancelled.
     pub fn stall_deadline(&self) -> Duration {
         match self.verdict {
             Some((Outcome::Cancelled, _)) => self.block_deadline.min(limits::CANCELLED_STALL),

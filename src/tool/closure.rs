@@ -213,7 +213,7 @@ impl Output {
         written
     }
 
-    /// As [`Output::try_send`], and tells the shard of a chunk that has to wait, so that it is
+    /// Like [`Output::try_send`], and tells the shard of a chunk that has to wait, so that it is
     /// worth trying again. Returns whether the chunk was sent.
     ///
     /// # Errors

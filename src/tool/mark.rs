@@ -60,7 +60,7 @@ impl Mark {
     /// taken here.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn put_on(self) -> io::Result<()> {
         if self.0.is_some() {
             let maximum = getrlimit(Resource::Rttime).maximum;

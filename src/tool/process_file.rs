@@ -14,7 +14,7 @@ use crate::tool::{
 };
 
 const CHUNK_BYTES_DEFAULT: u64 = 32 << 10; // One read of the sift seed.
-/// What the largest ring takes in one chunk.
+/// The longest chunk that the largest ring takes.
 const CHUNK_BYTES_MAX: u64 =
     Geometry::of_class(limits::RING_CLASS_BYTES[limits::RING_CLASS_BYTES.len() - 1]).length_max()
         as u64;
@@ -51,7 +51,7 @@ pub(super) fn prepare(
     need: Need,
     files: &Files,
 ) -> Result<(Work, Need), ArgumentError> {
-    // What was asked for is given or refused; what was not is cut to whatever the ring takes.
+    // A size that was asked for is given or refused; any other is cut to whatever the ring takes.
     let is_asked = arguments.get("chunk_size").is_some();
     let mut arguments = Arguments::new(arguments)?;
     let path = arguments.path("file_path")?;

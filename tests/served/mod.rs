@@ -1,7 +1,9 @@
 //! `streamdoor serve` as a process, for tests that measure it: what it answers, what it takes.
 #![allow(dead_code, reason = "not every test needs all of it")]
 
-use std::io::{BufRead, BufReader, Read, Write};
+mod asked;
+
+use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 
@@ -9,18 +11,7 @@ use serde_json::Value;
 
 /// Asks over a connection of its own: status and body of the answer.
 pub fn ask(address: &str, method: &str, path: &str, body: &str) -> (u16, String) {
-    let mut stream = TcpStream::connect(address).unwrap();
-    let length = body.len();
-    write!(
-        stream,
-        "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
-         Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
-    )
-    .unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
-    (head["HTTP/1.1 ".len()..][..3].parse().unwrap(), body.to_owned())
+    asked::ask(address, method, path, "", body)
 }
 
 /// A server on a port of the kernel's choice. It ends with this value.

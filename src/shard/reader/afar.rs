@@ -16,7 +16,7 @@ impl Subscriber {
         self.link.shared.id
     }
 
-    /// What is kept for it in case its connection breaks.
+    /// The chunks that are kept for it in case its connection breaks.
     pub(in crate::shard) fn replay(&self) -> Option<Replay> {
         self.replay
     }

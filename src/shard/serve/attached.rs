@@ -38,7 +38,7 @@ impl Attached {
         !matches!(self, Attached::Over { .. })
     }
 
-    /// What was agreed with the subscriber; `None` if nothing comes.
+    /// The terms that were agreed with the subscriber; `None` if nothing comes.
     pub fn agreed(&self) -> Option<Agreed> {
         match self {
             Attached::Here(Subscribed { subscriber, terms, cursor, replay, .. }) => Some(Agreed {

@@ -99,7 +99,7 @@ fn a_server_that_stops_waits_for_no_client_that_has_said_nothing_more() {
     let path = format!("/v1/executions/{id}/events");
     let stream = house
         .visit(&format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"));
-    // What is left of this request may come at any time: a close could cut off its answer.
+    // The rest of this request may come at any time: a close could cut off its answer.
     let begun = house.visit("GET /v1/executions HTTP/1.1\r\nContent-Length: nonsense\r\n\r\n");
     house.shards[0].drain();
     house.pass(SECOND / 10);
@@ -111,13 +111,19 @@ fn a_server_that_stops_waits_for_no_client_that_has_said_nothing_more() {
     assert_eq!(connection_count(&house), 0);
 }
 
-#[test]
-fn a_cancelled_execution_waits_for_a_reader_that_stands_still_no_longer_than_it_says() {
+/// An execution that was cancelled while somebody reads it under `block`.
+fn cancelled_with_a_reader() -> (House, String, SimClient) {
     let mut house = House::new();
     let id = house.run(BIG, AT_ONCE);
     let client = house.visit(&get(&format!("/v1/executions/{id}/events?policy=block")));
     house.pass(SECOND);
     assert!(delete(&mut house, &format!("/v1/executions/{id}")).starts_with("HTTP/1.1 202"));
+    (house, id, client)
+}
+
+#[test]
+fn a_cancelled_execution_waits_for_a_reader_that_stands_still_no_longer_than_it_says() {
+    let (mut house, id, client) = cancelled_with_a_reader();
     house.pass(limits::CANCELLED_STALL / 2);
     assert_eq!(state(&mut house, &id), "draining");
     house.pass(limits::CANCELLED_STALL);
@@ -132,11 +138,7 @@ fn a_cancelled_execution_waits_for_a_reader_that_stands_still_no_longer_than_it_
 
 #[test]
 fn a_reader_that_makes_progress_gets_all_of_a_cancelled_execution() {
-    let mut house = House::new();
-    let id = house.run(BIG, AT_ONCE);
-    let client = house.visit(&get(&format!("/v1/executions/{id}/events?policy=block")));
-    house.pass(SECOND);
-    assert!(delete(&mut house, &format!("/v1/executions/{id}")).starts_with("HTTP/1.1 202"));
+    let (mut house, _, client) = cancelled_with_a_reader();
     let (mut heard, mut buffer, mut waited) = (Vec::new(), [0; 4_096], Duration::ZERO);
     while !heard.ends_with(b"0\r\n\r\n") {
         match house.world.client_receive(client, &mut buffer) {

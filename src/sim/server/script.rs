@@ -47,26 +47,23 @@ impl Script {
 
     /// The script that is in somebody's arguments.
     pub fn of_arguments(arguments: &Value) -> Option<Script> {
-        let number = |name: &str| arguments[name].as_u64();
-        Some(Script {
-            seed: number("seed")?,
-            chunk_count: number("chunks")?,
-            chunk_bytes_max: number("chunk_bytes")?,
-            fails: number("fails")? == 1,
-            is_remote: true,
-        })
+        let number = |name: &str| arguments[name].as_u64().ok_or(());
+        Script::of(number, true).ok()
     }
 
     /// The script in the arguments of a tool.
     fn read(arguments: &Value) -> Result<Script, ArgumentError> {
         let mut arguments = Arguments::new(arguments)?;
-        let mut number = |name: &str| arguments.number(name, 0, 0..=1 << 50);
+        Script::of(|name| arguments.number(name, 0, 0..=1 << 50), false)
+    }
+
+    fn of<E>(mut number: impl FnMut(&str) -> Result<u64, E>, is_remote: bool) -> Result<Script, E> {
         Ok(Script {
             seed: number("seed")?,
             chunk_count: number("chunks")?,
             chunk_bytes_max: number("chunk_bytes")?,
             fails: number("fails")? == 1,
-            is_remote: false,
+            is_remote,
         })
     }
 

@@ -194,8 +194,8 @@ impl<R: Reactor + 'static> Shard<R> {
         serve.write_event(id, None, write);
     }
 
-    /// The other end says nothing more. What it has asked for and can be answered without it has
-    /// [`limits::MCP_LAST_ANSWERS`] to end, so that requests out of a pipe are answered.
+    /// The other end says nothing more. Requests that can be answered without it have
+    /// [`limits::MCP_LAST_ANSWERS`] to end, so that those out of a pipe are answered.
     pub(in crate::shard::serve) fn end_lines(&mut self, id: ConnectionId, is_broken: bool) {
         if is_broken {
             self.drop_connection(id);
@@ -223,7 +223,7 @@ impl<R: Reactor + 'static> Shard<R> {
         its.map(|(handle, _)| handle).collect()
     }
 
-    /// What is under way on a connection of lines is stopped.
+    /// Stops all calls that are under way on a connection of lines.
     pub(in crate::shard::serve) fn cancel_all_of(&mut self, id: ConnectionId) {
         for handle in self.calls_of(id) {
             self.cancel_mcp(handle);

@@ -186,7 +186,7 @@ impl<R: Reactor + 'static> Shard<R> {
             (false, None) => return,
         };
         let Some(execution) = execution else { return };
-        // Of some kinds alone the event does not say how much there was.
+        // With a choice of kinds the event does not say how much there was.
         let seen = kinds.is_all().then_some(Totals { chunks: event.seq, bytes: event.bytes });
         let from = From::Seq { seq: event.seq + 1, seen };
         self.pump();

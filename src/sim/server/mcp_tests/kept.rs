@@ -107,7 +107,7 @@ fn a_tool_waits_for_a_door_that_nobody_reads_as_long_as_for_a_stalled_subscriber
     mcp.house.pass(Duration::from_secs(2));
     assert!(mcp.states().iter().all(|state| state == "completed"), "they went on");
     assert_eq!(mcp.tool("stream_open", open)["isError"], Value::Null, "the places are back");
-    // Who comes back is told why, with the first answer; what was kept is still there.
+    // A client that comes back is told why, with the first answer; what was kept is still there.
     let last = ids.last().unwrap();
     let mut text_bytes = 0;
     loop {
