@@ -2,8 +2,8 @@
 //!
 //! TCP confirms bytes that the peer's program has not read. They wait in the peer's kernel, whose
 //! window shrinks by as much. The widest window that was seen, less the present one, is therefore
-//! about the number of unread bytes. On loopback the peer's own count (FIONREAD) was at most one and
-//! a half times of that, also while the kernel made its buffer larger (up to 3.7 MB).
+//! about the number of unread bytes. On loopback the peer's own count (FIONREAD) was at most one
+//! and a half times of that, also while the kernel made its buffer larger (up to 3.7 MB).
 //!
 //! A kernel may make its buffer smaller, too. Then nothing seems to be read any more, although
 //! everything is. After a while without a change a few bytes are sent as a probe. If the window is

@@ -206,7 +206,11 @@ impl<R: Reactor + 'static> Shard<R> {
             self.hear_line(id, message);
         }
         for handle in self.calls_of(id) {
-            self.end_call_of_lines(handle);
+            let call = self.serve.as_ref().and_then(|serve| serve.mcp.calls.get(handle));
+            match call.map(|call| &call.stage) {
+                Some(Stage::Begins | Stage::Runs(_) | Stage::Awaits(_) | Stage::Reads(..)) => {}
+                _ => self.end_call_of_lines(handle),
+            }
         }
         let until = self.now + limits::MCP_LAST_ANSWERS;
         if let Some(lines) = self.lines_of(id) {
@@ -226,7 +230,7 @@ impl<R: Reactor + 'static> Shard<R> {
     /// Stops all calls that are under way on a connection of lines.
     pub(in crate::shard::serve) fn cancel_all_of(&mut self, id: ConnectionId) {
         for handle in self.calls_of(id) {
-            self.cancel_mcp(handle);
+            self.end_call_of_lines(handle);
         }
     }
 
@@ -244,8 +248,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
     }
 
-    /// The other end says nothing more. An answer that waits for nothing but time is said now, and
-    /// what waits for the other end is cancelled.
+    /// An answer that waits for nothing but time is said now. Any other call is cancelled.
     fn end_call_of_lines(&mut self, handle: Handle) {
         let Some(call) = self.serve.as_ref().and_then(|serve| serve.mcp.calls.get(handle)) else {
             return;
@@ -255,8 +258,7 @@ impl<R: Reactor + 'static> Shard<R> {
                 let bytes = bytes.to_vec();
                 self.say_answer(handle, bytes);
             }
-            Stage::Begins | Stage::Runs(_) | Stage::Awaits(_) | Stage::Reads(..) => {}
-            Stage::Asks(_) | Stage::Listens(_) => self.cancel_mcp(handle),
+            _ => self.cancel_mcp(handle),
         }
     }
 

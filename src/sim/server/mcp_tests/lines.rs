@@ -260,7 +260,7 @@ fn who_waits_holds_nobody_up() {
 }
 
 #[test]
-fn of_who_is_cancelled_or_gone_nothing_held_is_told() {
+fn of_who_is_cancelled_nothing_held_is_told() {
     for settle_ms in [0, SETTLE_MS] {
         let mut lines = Lines::begin(settle_ms, false);
         lines.call(1, &[(0, "a", 1, 2), (10, "b", 2, 2)], if settle_ms == 0 { 100 } else { 10 });
@@ -272,13 +272,24 @@ fn of_who_is_cancelled_or_gone_nothing_held_is_told() {
         lines.call(1, &[(0, "a", 1, 2)], 5);
         let told = [(0, "1: 1/2 #1"), (5 + settle_ms, "answer 1 a")];
         assert_heard(&lines.hear_for(60), &told);
-        lines.restart();
-        lines.call(2, &[(10, "b", 2, 2)], 100);
-        lines.hear_for(15);
-        lines.house.world.client_finish(lines.client);
-        lines.house.pass(Duration::from_millis(200));
-        let rest = lines.house.hear(lines.client);
-        assert_eq!(rest, "<end>");
+    }
+}
+
+/// The other end says nothing more: calls have a second to end, and then it is the connection's.
+#[test]
+fn calls_end_within_a_second_behind_the_end_of_the_input() {
+    let grace_ms = limits::MCP_LAST_ANSWERS.as_millis() as u64;
+    for settle_ms in [0, SETTLE_MS] {
+        for (ends, is_answered) in [(100, true), (grace_ms - 50, true), (grace_ms + 50, false)] {
+            let mut lines = Lines::begin(settle_ms, false);
+            lines.call(2, &[(10, "b", 2, 2)], ends);
+            lines.house.world.client_finish(lines.client);
+            lines.house.pass(Duration::from_millis(ends.min(grace_ms) + settle_ms));
+            lines.house.pass(Duration::from_millis(1));
+            let rest = lines.house.hear(lines.client);
+            assert!(rest.ends_with("<end>"), "{rest}");
+            assert_eq!(rest.contains(r#""id":2,"result""#), is_answered, "{ends} ms: {rest}");
+        }
     }
 }
 
