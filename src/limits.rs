@@ -603,20 +603,23 @@ pub const LISTENERS_MAX: u32 = 16;
 pub const LISTEN_BACKLOG: u32 = 4_096;
 /// A listener that found no descriptor tries again after this long, or when one was closed here.
 pub const LISTENER_PAUSE: Duration = Duration::from_millis(100);
-/// The bytes that a peer's program may leave unread where sending is bounded: the bound's share.
+/// The bytes that a peer's program may leave unread where sending is bounded: the bound's share, ...
 pub const WINDOW_SHARE: u32 = 2;
+/// ... and at least so many, because one segment of loopback is as long.
+pub const BOUNDED_UNREAD_BYTES_MIN: u32 = 8 << 10;
 /// The bytes that the kernel may hold then, sent and unconfirmed: the bound's share. It doubles the
 /// number, and one send may move as much again.
 pub const BOUNDED_BUFFER_SHARE: u32 = 8;
 /// The window of such a connection is looked at again after this long, if nothing may be sent. The
-/// time doubles while nothing changes, up to...
+/// time doubles with each probe, up to...
 pub const WINDOW_LOOK_AFTER: Duration = Duration::from_micros(100);
 /// ... this.
-pub const WINDOW_LOOK_AFTER_MAX: Duration = Duration::from_millis(25);
-/// After so long without a change a probe is sent, and the next after twice that, ...
-pub const PROBE_AFTER: Duration = Duration::from_millis(200);
-/// ... of so many bytes.
+pub const WINDOW_LOOK_AFTER_MAX: Duration = Duration::from_secs(2);
+/// The bytes of a probe, which has the peer's kernel say how wide its window is.
 pub const PROBE_BYTES: u32 = 512;
+/// If more probes than this leave the window as wide as it was, they were read. Together they are
+/// longer than the unit in which a kernel tells a window of 64 MiB.
+pub const PROBES_UNMOVED_MAX: u32 = 8;
 /// What the kernel may hold of one connection, sent and unacknowledged. It doubles the number, and
 /// counts its own overhead: two full segments of loopback.
 pub const SEND_BUFFER_BYTES: u32 = 256 << 10;

@@ -5,12 +5,13 @@
 //! about the number of unread bytes. On loopback the peer's own count (FIONREAD) was at most one
 //! and a half times of that, also while the kernel made its buffer larger (up to 3.7 MB).
 //!
-//! A kernel may make its buffer smaller, too. Then nothing seems to be read any more, although
-//! everything is. After a while without a change a few bytes are sent as a probe. If the window is
-//! as wide behind them as it was before, everything was read.
+//! A kernel says how wide its window is when it confirms something, and seldom when its program
+//! reads (Linux: when the window has doubled). The window is asked for when the bytes that may be
+//! sent are used up. If it is too narrow, a few bytes are sent soon as a probe: the answer tells
+//! the window of that moment. A peer that reads nothing is probed less and less often.
 //!
-//! The window is asked for when the bytes that may be sent are used up, and no event says that it
-//! has changed. A connection that may send nothing is looked at in short intervals.
+//! A kernel may make its buffer smaller, too. Then nothing seems to be read any more, although
+//! everything is. If several probes leave the window as wide as it was, everything was read.
 
 use std::io::IoSlice;
 use std::os::fd::BorrowedFd;
@@ -18,7 +19,8 @@ use std::time::Duration;
 
 use crate::base::{Handle, Instant};
 use crate::limits::{
-    PROBE_AFTER, PROBE_BYTES, WINDOW_LOOK_AFTER, WINDOW_LOOK_AFTER_MAX, WINDOW_SHARE,
+    BOUNDED_UNREAD_BYTES_MIN, PROBE_BYTES, PROBES_UNMOVED_MAX, WINDOW_LOOK_AFTER,
+    WINDOW_LOOK_AFTER_MAX, WINDOW_SHARE,
 };
 use crate::reactor::IoError;
 use crate::reactor::ends::Ends;
@@ -47,20 +49,19 @@ pub(super) struct UnderWay {
 /// Nothing may be sent at present.
 #[derive(Clone, Copy, Debug)]
 struct Hold {
-    /// The window as it was last, since when it has been so wide, and when to look again.
+    /// The narrowest window since then.
     window: u32,
-    since: Instant,
     look_at: Instant,
+    /// The time until the next look. It doubles with each probe.
     pause: Duration,
-    /// A probe is sent after this long without a change.
-    patience: Duration,
-    is_probed: bool,
+    /// The number of probes that have left the window as wide as it was.
+    unmoved: u32,
 }
 
 impl UnderWay {
     /// A bound of so many bytes in all, while nothing is unread.
     pub fn new(bytes: u32, window: Window) -> UnderWay {
-        let unread_max = (bytes / WINDOW_SHARE).max(1);
+        let unread_max = (bytes / WINDOW_SHARE).max(BOUNDED_UNREAD_BYTES_MIN);
         UnderWay { unread_max, widest: window.bytes, allowed: unread_max, hold: None }
     }
 
@@ -108,48 +109,45 @@ impl UnderWay {
     pub fn hold(&mut self, window: Option<Window>, now: Instant) -> Instant {
         let hold = self.hold.get_or_insert_with(|| Hold {
             window: window.map_or(0, |window| window.bytes),
-            since: now,
             look_at: now,
             pause: WINDOW_LOOK_AFTER,
-            patience: PROBE_AFTER,
-            is_probed: false,
+            unmoved: 0,
         });
         hold.look_at = now + hold.pause;
         hold.look_at
     }
 
-    /// Looks whether something may be sent again. If not, when to look again.
+    /// Looks whether something may be sent again, if only a probe. If not, when to look again.
     pub fn look(&mut self, window: Option<Window>, now: Instant) -> Result<(), Instant> {
-        let (Some(hold), Some(window)) = (&mut self.hold, window) else {
+        let (Some(mut hold), Some(window)) = (self.hold, window) else {
             self.hold = None;
             return Ok(());
         };
         if now < hold.look_at {
             return Err(hold.look_at);
         }
-        if hold.is_probed && window.is_settled && window.bytes >= hold.window {
-            self.widest = window.bytes; // The probe was read, and so was everything before it.
-        }
         self.see(window);
-        let hold = self.hold.as_mut().expect("it was just there");
         if self.allowed > 0 {
             self.hold = None;
             return Ok(());
         }
-        if window.bytes == hold.window {
-            hold.pause = (hold.pause * 2).min(WINDOW_LOOK_AFTER_MAX);
-        } else {
-            hold.pause = WINDOW_LOOK_AFTER;
-            (hold.window, hold.since, hold.is_probed) = (window.bytes, now, false);
+        if !window.is_settled {
+            hold.look_at = now + hold.pause;
+            self.hold = Some(hold);
+            return Err(hold.look_at);
         }
-        if now.since(hold.since) >= hold.patience && !hold.is_probed {
-            hold.is_probed = true;
-            hold.patience *= 2;
-            self.allowed = PROBE_BYTES;
+        hold.unmoved = if window.bytes < hold.window { 0 } else { hold.unmoved + 1 };
+        hold.window = hold.window.min(window.bytes);
+        if hold.unmoved > PROBES_UNMOVED_MAX {
+            self.widest = window.bytes; // The probes were read, and so was everything before them.
+            self.see(window);
+            self.hold = None;
             return Ok(());
         }
-        hold.look_at = now + hold.pause;
-        Err(hold.look_at)
+        hold.pause = (hold.pause * 2).min(WINDOW_LOOK_AFTER_MAX);
+        self.hold = Some(hold);
+        self.allowed = PROBE_BYTES;
+        Ok(())
     }
 }
 
@@ -217,18 +215,28 @@ fn bytes_of(slices: &[IoSlice<'_>]) -> usize {
 mod tests {
     use super::*;
 
-    const BOUND: u32 = 2_000;
+    const BOUND: u32 = 40_000;
     const UNREAD_MAX: u32 = BOUND / WINDOW_SHARE;
 
-    /// A peer's kernel, and what its program has not read.
+    /// A peer's kernel. It tells its window when something arrives, before its program reads.
     struct Peer {
         buffer: u32,
         unread: u32,
+        told: u32,
     }
 
     impl Peer {
+        fn new(buffer: u32) -> Peer {
+            Peer { buffer, unread: 0, told: buffer }
+        }
+
+        fn take(&mut self, bytes: u32) {
+            self.unread += bytes;
+            self.told = self.buffer.saturating_sub(self.unread);
+        }
+
         fn window(&self) -> Option<Window> {
-            Some(Window { bytes: self.buffer.saturating_sub(self.unread), is_settled: true })
+            Some(Window { bytes: self.told, is_settled: true })
         }
     }
 
@@ -241,7 +249,7 @@ mod tests {
                 return sent;
             }
             under_way.sent(allowed as usize);
-            peer.unread += allowed;
+            peer.take(allowed);
             sent += allowed;
         }
     }
@@ -252,70 +260,82 @@ mod tests {
 
     #[test]
     fn a_peer_that_reads_nothing_is_sent_the_bound_and_probes() {
-        let mut peer = Peer { buffer: 1 << 20, unread: 0 };
+        let mut peer = Peer::new(1 << 20);
         let mut under_way = bounded(&peer);
         let mut now = Instant::ZERO;
         assert_eq!(send_all(&mut under_way, &mut peer), UNREAD_MAX);
         let mut look_at = under_way.hold(peer.window(), now);
-        let (mut looks, mut probes) = (0, 0);
+        let mut probes = 0;
         while now.since(Instant::ZERO) < Duration::from_secs(30) {
             now = look_at;
-            looks += 1;
-            look_at = match under_way.look(peer.window(), now) {
-                Err(again) => again,
-                Ok(()) => {
-                    assert_eq!(send_all(&mut under_way, &mut peer), PROBE_BYTES);
-                    probes += 1;
-                    under_way.hold(peer.window(), now)
-                }
-            };
+            assert_eq!(under_way.look(peer.window(), now), Ok(()));
+            assert_eq!(send_all(&mut under_way, &mut peer), PROBE_BYTES);
+            probes += 1;
+            look_at = under_way.hold(peer.window(), now);
             assert!(look_at > now);
         }
-        assert!((5..10).contains(&probes), "{probes} probes");
-        assert!(looks < 2_000, "{looks} looks");
+        assert!((20..40).contains(&probes), "{probes} probes");
     }
 
     #[test]
-    fn a_peer_that_reads_is_sent_as_much_again_at_the_next_look() {
-        let mut peer = Peer { buffer: 10_000, unread: 0 };
+    fn a_peer_that_reads_tells_so_when_a_probe_comes() {
+        let mut peer = Peer::new(100_000);
         let mut under_way = bounded(&peer);
         send_all(&mut under_way, &mut peer);
         let look_at = under_way.hold(peer.window(), Instant::ZERO);
         assert_eq!(look_at, Instant::ZERO + WINDOW_LOOK_AFTER);
-        peer.unread -= 300;
+        peer.unread = 0; // It has not said so.
         assert_eq!(under_way.look(peer.window(), Instant::ZERO), Err(look_at)); // Not yet.
         assert_eq!(under_way.look(peer.window(), look_at), Ok(()));
-        assert_eq!(send_all(&mut under_way, &mut peer), 300);
+        under_way.sent(PROBE_BYTES as usize);
+        peer.take(PROBE_BYTES);
+        assert_eq!(send_all(&mut under_way, &mut peer), UNREAD_MAX - PROBE_BYTES);
     }
 
     #[test]
-    fn what_is_unread_stays_bounded_while_the_buffer_grows() {
-        let mut peer = Peer { buffer: 10_000, unread: 0 };
+    fn no_probe_follows_one_that_is_not_confirmed() {
+        let mut peer = Peer::new(100_000);
+        let mut under_way = bounded(&peer);
+        send_all(&mut under_way, &mut peer);
+        let mut now = under_way.hold(peer.window(), Instant::ZERO);
+        let unsettled = Window { bytes: peer.told, is_settled: false };
+        for _ in 0..100 {
+            now = under_way.look(Some(unsettled), now).unwrap_err();
+        }
+    }
+
+    #[test]
+    fn the_unread_bytes_stay_bounded_while_the_buffer_grows() {
+        let mut peer = Peer::new(100_000);
         let mut under_way = bounded(&peer);
         for _ in 0..100 {
             send_all(&mut under_way, &mut peer);
             assert!(peer.unread <= 2 * UNREAD_MAX, "{} bytes are unread", peer.unread);
             peer.buffer += 1_000;
             peer.unread -= peer.unread.min(UNREAD_MAX / 2);
+            peer.take(0);
             send_all(&mut under_way, &mut peer);
             peer.unread = 0;
+            peer.take(0);
         }
     }
 
     #[test]
     fn a_buffer_that_has_become_smaller_holds_nothing_up_for_good() {
-        let mut peer = Peer { buffer: 10_000, unread: 0 };
+        let mut peer = Peer::new(100_000);
         let mut under_way = bounded(&peer);
         send_all(&mut under_way, &mut peer);
-        (peer.buffer, peer.unread) = (4_000, 0);
+        (peer.buffer, peer.unread) = (40_000, 0);
+        peer.take(0);
         let mut now = under_way.hold(peer.window(), Instant::ZERO);
         let mut sent = 0;
-        while sent <= PROBE_BYTES {
+        while sent < UNREAD_MAX {
             match under_way.look(peer.window(), now) {
                 Err(again) => now = again,
                 Ok(()) => {
                     sent += send_all(&mut under_way, &mut peer);
                     peer.unread = 0; // It reads all.
+                    peer.take(0);
                     now = under_way.hold(peer.window(), now);
                 }
             }
@@ -325,7 +345,7 @@ mod tests {
 
     #[test]
     fn a_connection_without_a_window_any_more_is_not_held() {
-        let peer = Peer { buffer: 10_000, unread: 0 };
+        let peer = Peer::new(100_000);
         let mut under_way = bounded(&peer);
         under_way.sent(BOUND as usize);
         under_way.hold(peer.window(), Instant::ZERO);

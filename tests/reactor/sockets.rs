@@ -26,7 +26,7 @@ pub fn an_echo_gives_every_byte_back_in_order<W: Network>(world: &W, seed: u64) 
     for kind in KINDS {
         let mut server = Server::new(world, kind, 8);
         let (client, id) = server.meet(world);
-        let bytes = pattern(seed, 200_000);
+        let bytes = pattern(seed, 400_000);
         let (mut sent, mut echoed, mut got) = (0, 0, Vec::new());
         server.until("the echo", |server| {
             match world.client_send(&client, &bytes[sent..bytes.len().min(sent + 9_000)]) {
@@ -120,7 +120,7 @@ pub fn a_peer_that_takes_less_and_reads_all_is_sent_everything<W: Network>(world
     let mut server = Server::new(world, Kind::Tcp, 8);
     let (client, id) = server.meet(world);
     server.reactor.bound_sending(id, Some(BOUND_BYTES));
-    let bytes = pattern(seed, 200_000);
+    let bytes = pattern(seed, 400_000);
     let (mut sent, mut got) = (0, Vec::new());
     server.until("everything", |server| {
         sent += server.reactor.send(id, &[IoSlice::new(&bytes[sent..])]).unwrap();
@@ -193,7 +193,7 @@ pub fn a_server_that_finishes_still_receives<W: Network>(world: &W, seed: u64) {
             server.reactor.send(id, &[IoSlice::new(b"x")]),
             Err(SendError::Broken(IoError::BROKEN_PIPE))
         ));
-        let bytes = pattern(seed, 200_000);
+        let bytes = pattern(seed, 400_000);
         let mut sent = 0;
         server.until("the client's bytes", |server| {
             if sent < bytes.len() {
