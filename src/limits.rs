@@ -95,7 +95,8 @@ pub const RING_NEED_BYTES_DEFAULT: u32 = 16 << 10;
 /// chunks a second, may be under way in buffers and be lost there.
 pub const RING_SERVED_BYTES: u32 = 64 << 10;
 /// The size of a ring, at least, that connections follow under `block`: half of it is kept for
-/// clients that come back, and what may be under way to them is bounded by that.
+/// clients that come back. What a client has not read is in its kernel's buffer, which takes 64 KiB
+/// on Linux before the client has read anything, and in ours.
 pub const RING_REPLAYED_BYTES: u32 = 256 << 10;
 /// The bytes that a chunk takes on a connection, at least, beside its payload: its number, its
 /// offset and its kind.
@@ -603,23 +604,6 @@ pub const LISTENERS_MAX: u32 = 16;
 pub const LISTEN_BACKLOG: u32 = 4_096;
 /// A listener that found no descriptor tries again after this long, or when one was closed here.
 pub const LISTENER_PAUSE: Duration = Duration::from_millis(100);
-/// The bytes that a peer's program may leave unread where sending is bounded: the bound's share, ...
-pub const WINDOW_SHARE: u32 = 2;
-/// ... and at least so many, because one segment of loopback is as long.
-pub const BOUNDED_UNREAD_BYTES_MIN: u32 = 8 << 10;
-/// The bytes that the kernel may hold then, sent and unconfirmed: the bound's share. It doubles the
-/// number, and one send may move as much again.
-pub const BOUNDED_BUFFER_SHARE: u32 = 8;
-/// The window of such a connection is looked at again after this long, if nothing may be sent. The
-/// time doubles with each probe, up to...
-pub const WINDOW_LOOK_AFTER: Duration = Duration::from_micros(100);
-/// ... this.
-pub const WINDOW_LOOK_AFTER_MAX: Duration = Duration::from_secs(2);
-/// The bytes of a probe, which has the peer's kernel say how wide its window is.
-pub const PROBE_BYTES: u32 = 512;
-/// If more probes than this leave the window as wide as it was, they were read. Together they are
-/// longer than the unit in which a kernel tells a window of 64 MiB.
-pub const PROBES_UNMOVED_MAX: u32 = 8;
 /// What the kernel may hold of one connection, sent and unacknowledged. It doubles the number, and
 /// counts its own overhead: two full segments of loopback.
 pub const SEND_BUFFER_BYTES: u32 = 256 << 10;

@@ -41,7 +41,8 @@ impl Replay {
     }
 
     /// The number of chunks and of payload bytes of one delivery to a subscriber that acknowledges
-    /// nothing. Its transport sends about as much before it looks at how much is under way.
+    /// nothing. Its transport holds about twice as much, and the rest is for the buffers of the
+    /// client's kernel: it confirms bytes that the client has not read.
     pub fn delivery(self) -> (u64, u64) {
         (u64::from(self.chunks / 32).max(1), u64::from(self.bytes / 32))
     }

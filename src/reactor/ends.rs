@@ -14,8 +14,6 @@ use std::os::unix::net::UnixStream;
 
 use super::IoError;
 use super::socket_calls as calls;
-use super::under_way::{UnderWay, Window};
-use crate::limits::{BOUNDED_BUFFER_SHARE, SEND_BUFFER_BYTES};
 
 /// One direction of a connection, of a descriptor that was there before.
 #[derive(Debug)]
@@ -129,22 +127,13 @@ impl Ends {
         self.output.as_ref().unwrap_or(&self.input).fd.as_raw_fd()
     }
 
-    /// Bounds what is under way, in bytes. Descriptors that others share stay as they are, and so
-    /// does a socket whose kernel refuses. Gives the bound of what the peer's program may leave
-    /// unread, if the peer's kernel confirms what was not read.
-    pub(super) fn bound_sending(&self, bytes: Option<u32>) -> Option<Box<UnderWay>> {
+    /// Bounds what the kernel holds that the peer has not confirmed. Descriptors that others share
+    /// stay as they are, and so does a socket whose kernel refuses.
+    pub fn bound_sending(&self, bytes: u32) {
         let output = self.output.as_ref().unwrap_or(&self.input);
-        if output.kind != Kind::Socket {
-            return None;
+        if output.kind == Kind::Socket {
+            let _ = calls::set_send_buffer(output.fd.as_raw_fd(), bytes);
         }
-        let kernel_bytes = bytes.map_or(SEND_BUFFER_BYTES, |bytes| bytes / BOUNDED_BUFFER_SHARE);
-        let _ = calls::set_send_buffer(output.fd.as_raw_fd(), kernel_bytes.max(1));
-        Some(Box::new(UnderWay::new(bytes?, self.window()?)))
-    }
-
-    /// The peer's window, if this is TCP.
-    pub(super) fn window(&self) -> Option<Window> {
-        calls::window(self.output())
     }
 
     /// The other descriptor, if there is one.

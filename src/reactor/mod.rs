@@ -32,7 +32,6 @@ pub mod socket;
 mod socket_calls;
 pub mod thread;
 mod transfer;
-mod under_way;
 pub mod uring;
 mod uring_buffers;
 mod uring_net;
@@ -166,11 +165,10 @@ use crate::base::Instant;
 ///   releases do nothing; a close gives the try up, after which there is no event. A reactor does
 ///   not give up by itself: the kernel does after minutes. It holds a place from the beginning, as
 ///   any connection does. A Unix listener whose queue is full refuses (EAGAIN).
-/// - **R27 bound sending.** After [`Reactor::bound_sending`] sends move no more bytes while about
-///   that many are under way: sent, and not read by the peer's program, as far as the peer's kernel
-///   tells. TCP's window tells it; a proxy in between reads by itself. Bytes that are under way
-///   already stay. The kernel's own minimum is some kilobytes. A send that moves less than asked
-///   is followed by a [`SocketEvent::Writable`], whatever the reason.
+/// - **R27 bound sending.** After [`Reactor::bound_sending`] the kernel takes no more bytes while
+///   it holds about that many (with its own overhead, and at least its own minimum of some
+///   kilobytes) that the peer's kernel has not confirmed. One send may move more. Bytes that the
+///   kernel holds already stay. On a Unix socket a byte is confirmed when the peer has read it.
 pub trait Reactor {
     /// The time, read now: one turn reads it once and hands it down.
     fn now(&mut self) -> Instant;
@@ -269,9 +267,9 @@ pub trait Reactor {
         }
     }
 
-    /// Bounds what is under way on `connection`, in bytes (R27). None, as at first: whatever both
-    /// kernels take, of which ours holds [`crate::limits::SEND_BUFFER_BYTES`].
-    fn bound_sending(&mut self, connection: ConnectionId, bytes: Option<u32>) {
+    /// Bounds what the kernel holds of `connection`, sent and not confirmed by the peer's kernel
+    /// (R27). The bound at first is [`crate::limits::SEND_BUFFER_BYTES`].
+    fn bound_sending(&mut self, connection: ConnectionId, bytes: u32) {
         if let Some((net, _)) = self.net_mut() {
             net.bound_sending(connection, bytes);
         }
@@ -362,7 +360,7 @@ pub trait Net {
     fn close_listener(&mut self, listener: ListenerId);
     fn connect(&mut self, address: &ConnectAddress) -> Result<ConnectionId, ConnectError>;
     fn set_receiving(&mut self, connection: ConnectionId, is_receiving: bool);
-    fn bound_sending(&mut self, connection: ConnectionId, bytes: Option<u32>);
+    fn bound_sending(&mut self, connection: ConnectionId, bytes: u32);
     fn send(
         &mut self,
         connection: ConnectionId,

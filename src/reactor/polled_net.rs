@@ -21,7 +21,6 @@ use crate::reactor::ends::Ends;
 use crate::reactor::listener::{self, Listener};
 use crate::reactor::released::Past;
 use crate::reactor::socket_calls::{self as calls, AcceptRefusal};
-use crate::reactor::under_way::{Held, UnderWay};
 use crate::reactor::{
     AdoptError, Clock, ConnectAddress, ConnectError, ConnectionId, IoError, ListenAddress,
     ListenError, ListenOptions, ListenerId, Net, Peer, ReleasedSocket, SendError, SocketCounters,
@@ -59,7 +58,6 @@ struct Connection {
     /// A send moved less than asked; no more are tried.
     is_cut: bool,
     may_send: bool,
-    under_way: Option<Box<UnderWay>>,
 }
 
 impl Connection {
@@ -74,7 +72,6 @@ impl Connection {
             may_receive: true, // Mostly the request is there already.
             is_cut: false,
             may_send: false,
-            under_way: None,
         }
     }
 }
@@ -108,8 +105,6 @@ pub struct PolledNet {
     scratch: Box<[u8]>,
     /// When paused listeners are tried again.
     retry_at: Option<Instant>,
-    /// Connections with as much under way as may be.
-    held: Held,
 }
 
 impl PolledNet {
@@ -124,7 +119,6 @@ impl PolledNet {
             later: VecDeque::new(),
             scratch: vec![0; RECEIVE_SCRATCH_BYTES].into_boxed_slice(),
             retry_at: None,
-            held: Held::default(),
         }
     }
 
@@ -138,7 +132,7 @@ impl PolledNet {
     }
 
     pub fn retry_at(&self) -> Option<Instant> {
-        self.retry_at.into_iter().chain(self.held.look_at()).min()
+        self.retry_at
     }
 
     /// A poll or a wait begins: what was tried may be tried again, and paused listeners if it is
@@ -148,37 +142,6 @@ impl PolledNet {
         if self.retry_at.is_some_and(|at| at <= Clock::now()) {
             self.resume_listeners();
         }
-        if self.held.is_due(Clock::now) {
-            self.look_at_held();
-        }
-    }
-
-    /// No more may be under way on a connection.
-    fn hold(&mut self, id: ConnectionId, counters: &mut SocketCounters) {
-        let slot = self.owned(id).expect("it was just there");
-        let Some(under_way) = &mut slot.under_way else { return };
-        counters.cut_count += 1;
-        slot.is_cut = true;
-        slot.may_send = false;
-        let look_at = under_way.hold(slot.ends.window(), Clock::now());
-        self.held.add(id.0, look_at);
-    }
-
-    /// Tells those that may send again.
-    fn look_at_held(&mut self) {
-        let now = Clock::now();
-        let mut held = std::mem::take(&mut self.held);
-        held.look(|handle| {
-            let slot = self.owned(ConnectionId(handle))?;
-            let window = slot.ends.window();
-            let again = slot.under_way.as_mut().and_then(|it| it.look(window, now).err());
-            if again.is_none() && slot.is_cut {
-                slot.may_send = true;
-                self.touch(handle);
-            }
-            again
-        });
-        self.held = held;
     }
 
     /// What epoll said of one of ours.
@@ -459,9 +422,9 @@ impl Net for PolledNet {
         }
     }
 
-    fn bound_sending(&mut self, id: ConnectionId, bytes: Option<u32>) {
+    fn bound_sending(&mut self, id: ConnectionId, bytes: u32) {
         if let Some(slot) = self.owned(id) {
-            slot.under_way = slot.ends.bound_sending(bytes);
+            slot.ends.bound_sending(bytes);
         }
     }
 
@@ -482,21 +445,13 @@ impl Net for PolledNet {
         if slot.is_cut {
             return Ok(0);
         }
-        let (sent_bytes, error, is_held) = match &mut slot.under_way {
-            Some(under_way) => under_way.send(&slot.ends, slices, descriptors),
-            None => {
-                let (sent_bytes, error) = slot.ends.send(slices, descriptors);
-                (sent_bytes, error, false)
-            }
-        };
+        let (sent_bytes, error) = slot.ends.send(slices, descriptors);
         counters.sent_bytes += sent_bytes as u64;
         slot.past.broken = error;
         if let (0, Some(error)) = (sent_bytes, error) {
             return Err(SendError::Broken(error));
         }
-        if is_held {
-            self.hold(id, counters);
-        } else if error.is_some() || sent_bytes < slices.iter().map(|slice| slice.len()).sum() {
+        if error.is_some() || sent_bytes < slices.iter().map(|slice| slice.len()).sum() {
             counters.cut_count += 1;
             slot.is_cut = true;
             slot.may_send = error.is_some(); // Then "try again" tells the error.

@@ -1,7 +1,7 @@
 //! The system calls of sockets: one function each, no state. None of them waits.
 
 use std::io::IoSlice;
-use std::mem::{offset_of, size_of};
+use std::mem::size_of;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
@@ -9,7 +9,6 @@ use crate::limits::{
     KEEPALIVE_COUNT, KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, SEND_BUFFER_BYTES, SEND_SLICES_MAX,
     TCP_NOT_SENT_BYTES,
 };
-use crate::reactor::under_way::Window;
 use crate::reactor::{IoError, Peer};
 
 /// An address as the kernel writes it, of any family.
@@ -213,22 +212,6 @@ pub fn set_stream_options(fd: RawFd) -> Result<(), IoError> {
 pub fn set_send_buffer(fd: RawFd, bytes: u32) -> Result<(), IoError> {
     let bytes = i32::try_from(bytes).unwrap_or(i32::MAX);
     set_option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, bytes)
-}
-
-/// The window of a TCP socket's peer; None for any other socket.
-pub fn window(fd: RawFd) -> Option<Window> {
-    // SAFETY: plain numbers, for which zero is a value.
-    let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
-    let mut size_bytes = size_of::<libc::tcp_info>() as libc::socklen_t;
-    let start = std::ptr::from_mut(&mut info).cast();
-    // SAFETY: room for what the kernel says, and its size. An older kernel says less.
-    let result =
-        unsafe { libc::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, start, &mut size_bytes) };
-    let has_window = size_bytes as usize >= offset_of!(libc::tcp_info, tcpi_snd_wnd) + 4;
-    (result == 0 && has_window).then_some(Window {
-        bytes: info.tcpi_snd_wnd,
-        is_settled: info.tcpi_unacked == 0 && info.tcpi_notsent_bytes == 0,
-    })
 }
 
 /// Sends what the kernel takes at once: all of `slices`, or less, or nothing; and the error that

@@ -28,7 +28,6 @@ use crate::limits::RECEIVE_BUFFER_BYTES;
 use crate::reactor::ends::Ends;
 use crate::reactor::listener::{self, Listener};
 use crate::reactor::released::Past;
-use crate::reactor::under_way::{Held, UnderWay};
 use crate::reactor::uring_buffers::{GROUP, ReceiveBuffers};
 use crate::reactor::uring_table::{PURPOSE_SHIFT, Purpose, user_data};
 use crate::reactor::{
@@ -63,7 +62,6 @@ struct Connection {
     is_connecting: bool,
     is_receiving: bool,
     is_cut: bool,
-    under_way: Option<Box<UnderWay>>,
     is_closing: bool,
     is_releasing: bool,
     /// What arrived while the owner did not want it: N3.
@@ -81,7 +79,6 @@ impl Connection {
             is_connecting: false,
             is_receiving: true,
             is_cut: false,
-            under_way: None,
             is_closing: false,
             is_releasing: false,
             held: Vec::new(),
@@ -134,8 +131,6 @@ pub struct UringNet {
     starved: VecDeque<Handle>,
     lent: Lent,
     retry_at: Option<Instant>,
-    /// Connections with as much under way as may be.
-    held: Held,
 }
 
 impl UringNet {
@@ -153,7 +148,6 @@ impl UringNet {
             starved: VecDeque::new(),
             lent: Lent::Nothing,
             retry_at: None,
-            held: Held::default(),
         }
     }
 
@@ -176,7 +170,7 @@ impl UringNet {
     }
 
     pub fn retry_at(&self) -> Option<Instant> {
-        self.retry_at.into_iter().chain(self.held.look_at()).min()
+        self.retry_at
     }
 
     /// Ends the pause of listeners if it is over.
@@ -184,35 +178,6 @@ impl UringNet {
         if self.retry_at.is_some_and(|at| at <= Clock::now()) {
             self.resume_listeners();
         }
-        if self.held.is_due(Clock::now) {
-            self.look_at_held();
-        }
-    }
-
-    /// No more may be under way on a connection.
-    fn hold(&mut self, id: ConnectionId, counters: &mut SocketCounters) {
-        let slot = owned(&mut self.connections, id).expect("it was just there");
-        let Some(under_way) = &mut slot.under_way else { return };
-        counters.cut_count += 1;
-        slot.is_cut = true;
-        self.held.add(id.0, under_way.hold(slot.ends.window(), Clock::now()));
-    }
-
-    /// Tells those that may send again.
-    fn look_at_held(&mut self) {
-        let now = Clock::now();
-        let mut held = std::mem::take(&mut self.held);
-        held.look(|handle| {
-            let id = ConnectionId(handle);
-            let slot = owned(&mut self.connections, id)?;
-            let window = slot.ends.window();
-            let again = slot.under_way.as_mut().and_then(|it| it.look(window, now).err());
-            if again.is_none() && std::mem::take(&mut slot.is_cut) {
-                self.events.push_back(Happening::Writable(id));
-            }
-            again
-        });
-        self.held = held;
     }
 
     /// The entry that is owed; None if it is not wanted any more.
@@ -400,9 +365,9 @@ impl Net for UringNet {
         self.want_receive(id.0);
     }
 
-    fn bound_sending(&mut self, id: ConnectionId, bytes: Option<u32>) {
+    fn bound_sending(&mut self, id: ConnectionId, bytes: u32) {
         if let Some(slot) = owned(&mut self.connections, id) {
-            slot.under_way = slot.ends.bound_sending(bytes);
+            slot.ends.bound_sending(bytes);
         }
     }
 
@@ -423,18 +388,11 @@ impl Net for UringNet {
         if slot.is_cut {
             return Ok(0);
         }
-        let (sent_bytes, error, is_held) = match &mut slot.under_way {
-            Some(under_way) => under_way.send(&slot.ends, slices, descriptors),
-            None => {
-                let (sent_bytes, error) = slot.ends.send(slices, descriptors);
-                (sent_bytes, error, false)
-            }
-        };
+        let (sent_bytes, error) = slot.ends.send(slices, descriptors);
         counters.sent_bytes += sent_bytes as u64;
         slot.past.broken = error;
         match error {
             Some(error) if sent_bytes == 0 => return Err(SendError::Broken(error)),
-            None if is_held => self.hold(id, counters),
             Some(_) => self.events.push_back(Happening::Writable(id)), // "Again" tells the error.
             None if sent_bytes < slices.iter().map(|slice| slice.len()).sum() => {
                 counters.cut_count += 1;

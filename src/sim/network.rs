@@ -319,9 +319,8 @@ impl Network {
     }
 
     /// Bounds what is under way from this end, from now on.
-    pub fn bound_sending(&mut self, end: StreamEnd, bytes: Option<u32>) {
-        let bytes = bytes.map_or(STREAM_BYTES_MAX, |bytes| bytes as usize);
-        let bytes_max = bytes.clamp(STREAM_BYTES_MIN, STREAM_BYTES_MAX);
+    pub fn bound_sending(&mut self, end: StreamEnd, bytes: u32) {
+        let bytes_max = (2 * bytes as usize).clamp(STREAM_BYTES_MIN, STREAM_BYTES_MAX);
         self.streams[end.stream].outward(end.side).bytes_max = bytes_max;
     }
 

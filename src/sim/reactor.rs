@@ -271,7 +271,7 @@ impl Net for Sockets {
         self.net.set_receiving(connection, is_receiving);
     }
 
-    fn bound_sending(&mut self, connection: ConnectionId, bytes: Option<u32>) {
+    fn bound_sending(&mut self, connection: ConnectionId, bytes: u32) {
         self.net.bound_sending(&mut self.world.world.borrow_mut(), connection, bytes);
     }
 

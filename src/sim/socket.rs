@@ -342,7 +342,7 @@ impl SimNet {
         }
     }
 
-    pub fn bound_sending(&mut self, world: &mut World, id: ConnectionId, bytes: Option<u32>) {
+    pub fn bound_sending(&mut self, world: &mut World, id: ConnectionId, bytes: u32) {
         if let Some(end) = self.owned(id).and_then(|slot| slot.end) {
             world.network.bound_sending(end, bytes);
         }

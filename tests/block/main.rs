@@ -1,5 +1,6 @@
 //! `block` means everything: readers are cut again and again, each time with all that is in the
-//! buffers of both kernels lost, and every byte of the result still comes once and in order.
+//! buffers of both kernels lost, and every byte of the result still comes once and in order. A
+//! reader that acknowledges nothing has a small receive buffer: TCP does not say what it has read.
 //!
 //! Each run follows a file through 10 to 50 connections, over chunk sizes, windows of
 //! acknowledgements and ways to follow. `STREAMDOOR_BLOCK_RUNS` says how many runs each combination

@@ -8,6 +8,8 @@ use streamdoor::wire::http1::{Method, ResponsePart, ResponseReader};
 use streamdoor::wire::ndjson;
 use streamdoor::wire::sse;
 
+use crate::served;
+
 /// How it follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
@@ -72,6 +74,15 @@ impl Reader {
         self.received
     }
 
+    /// A connection. A reader that acknowledges nothing keeps its kernel's buffer small, as README
+    /// says: what that holds is lost with the connection.
+    fn connect(&self) -> TcpStream {
+        match self.acks {
+            None => served::connect_with_small_buffer(&self.address),
+            Some(_) => TcpStream::connect(&self.address).unwrap(),
+        }
+    }
+
     fn request(&self) -> String {
         let acks = self.acks.map_or(String::new(), |acks| format!("&acks={acks}"));
         let ids = self.executions.join(",");
@@ -90,7 +101,7 @@ impl Reader {
 
     /// Reads on a new connection until so many chunks have come, or to the end: `true`.
     pub fn read_some(&mut self, chunks_max: Option<u64>) -> bool {
-        let mut stream = TcpStream::connect(&self.address).unwrap();
+        let mut stream = self.connect();
         stream.write_all(self.request().as_bytes()).unwrap();
         let mut reader = ResponseReader::new();
         reader.expect(Method::Get);

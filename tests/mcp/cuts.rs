@@ -1,8 +1,8 @@
 //! Calls of 2025-11-25 whose connections are cut: the client reads a few events, goes away with
 //! everything that is under way, and comes back at once with the id of the last event it has read.
+//! It keeps its kernel's buffer small: MCP has no acknowledgements.
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::path::PathBuf;
 
 use serde_json::{Value, json};
@@ -11,7 +11,7 @@ use streamdoor::wire::http1::{Method, ResponsePart, ResponseReader};
 use streamdoor::wire::sse::Decoder;
 
 use crate::client::{Client, Era};
-use crate::served::Server;
+use crate::served::{Server, connect_with_small_buffer};
 
 const FILE_BYTES: usize = 1 << 20;
 const CUTS_MAX: u32 = 40;
@@ -35,7 +35,7 @@ struct Caller<'s> {
 impl Caller<'_> {
     /// Sends a request, and reads until so many messages have come or the stream has ended.
     fn hear(&mut self, head: &str, body: &str, message_count: usize) -> Heard {
-        let mut stream = TcpStream::connect(self.server.address()).unwrap();
+        let mut stream = connect_with_small_buffer(self.server.address());
         let id = self.decoder.last_id();
         let last = if id.is_empty() { String::new() } else { format!("Last-Event-ID: {id}\r\n") };
         let session = &self.session;

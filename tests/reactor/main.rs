@@ -123,7 +123,6 @@ conformance! {
     sockets::an_echo_gives_every_byte_back_in_order
     sockets::a_slow_reader_cuts_sends_and_one_event_says_when_to_go_on
     sockets::a_bound_holds_little_of_what_nobody_reads_and_loses_nothing
-    sockets::a_peer_that_takes_less_and_reads_all_is_sent_everything
     sockets::many_slices_and_empty_ones_arrive_as_one_run_of_bytes
     sockets::a_client_that_finishes_still_receives
     sockets::a_server_that_finishes_still_receives

@@ -44,8 +44,6 @@ pub trait Network: World {
     fn client_close(&self, client: Self::Client);
     /// Of TCP alone.
     fn client_reset(&self, client: Self::Client);
-    /// Has the client's kernel take less from now on, where there is one.
-    fn client_takes_less(&self, _: &Self::Client) {}
     /// Lets the process have so many descriptors more, until the answer is dropped.
     fn limit_descriptors(&self, more: usize) -> Limit;
     fn far(&self, kind: Kind) -> (Self::Far, ConnectAddress);
@@ -204,16 +202,6 @@ impl<R: Reactor> Network for Real<R> {
         // SAFETY: a valid option of the given size.
         let set =
             unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, start, size_bytes) };
-        assert_eq!(set, 0);
-    }
-    fn client_takes_less(&self, client: &RealClient) {
-        let RealClient::Tcp(stream) = client else { return };
-        let bytes: libc::c_int = 4 << 10;
-        let (start, size_bytes) = (std::ptr::from_ref(&bytes).cast(), size_of_val(&bytes) as u32);
-        let fd = stream.as_raw_fd();
-        // SAFETY: a valid option of the given size.
-        let set =
-            unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, start, size_bytes) };
         assert_eq!(set, 0);
     }
     fn limit_descriptors(&self, more: usize) -> Limit {

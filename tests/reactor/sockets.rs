@@ -82,8 +82,6 @@ pub fn a_slow_reader_cuts_sends_and_one_event_says_when_to_go_on<W: Network>(wor
     }
 }
 
-const BOUND_BYTES: u32 = 64 << 10;
-
 pub fn a_bound_holds_little_of_what_nobody_reads_and_loses_nothing<W: Network>(
     world: &W,
     seed: u64,
@@ -91,7 +89,7 @@ pub fn a_bound_holds_little_of_what_nobody_reads_and_loses_nothing<W: Network>(
     for kind in KINDS {
         let mut server = Server::new(world, kind, 8);
         let (client, id) = server.meet(world);
-        server.reactor.bound_sending(id, Some(BOUND_BYTES));
+        server.reactor.bound_sending(id, 8 << 10);
         let bytes = pattern(seed, 1 << 20);
         let (mut sent, mut got) = (0, Vec::new());
         let mut send = |reactor: &mut W::R| {
@@ -104,7 +102,9 @@ pub fn a_bound_holds_little_of_what_nobody_reads_and_loses_nothing<W: Network>(
         server.until("nothing moves", |server| {
             let (count, sent) = send(&mut server.reactor);
             quiet = if count == 0 { quiet + 1 } else { 0 };
-            assert!(sent <= BOUND_BYTES as usize * 5 / 4, "{sent} bytes are under way");
+            // Over TCP the peer's kernel confirms what nobody has read.
+            let is_exact = !W::IS_REAL || matches!(kind, Kind::Unix);
+            assert!(!is_exact || sent <= 24 << 10, "{sent} bytes are under way");
             quiet == 20
         });
         server.until("everything", |server| {
@@ -114,24 +114,6 @@ pub fn a_bound_holds_little_of_what_nobody_reads_and_loses_nothing<W: Network>(
         });
         assert!(got == bytes);
     }
-}
-
-pub fn a_peer_that_takes_less_and_reads_all_is_sent_everything<W: Network>(world: &W, seed: u64) {
-    let mut server = Server::new(world, Kind::Tcp, 8);
-    let (client, id) = server.meet(world);
-    server.reactor.bound_sending(id, Some(BOUND_BYTES));
-    let bytes = pattern(seed, 400_000);
-    let (mut sent, mut got) = (0, Vec::new());
-    server.until("everything", |server| {
-        sent += server.reactor.send(id, &[IoSlice::new(&bytes[sent..])]).unwrap();
-        let before = got.len();
-        drain(world, &client, &mut got);
-        if before < bytes.len() / 4 && got.len() >= bytes.len() / 4 {
-            world.client_takes_less(&client);
-        }
-        got.len() == bytes.len()
-    });
-    assert!(got == bytes);
 }
 
 pub fn many_slices_and_empty_ones_arrive_as_one_run_of_bytes<W: Network>(world: &W, seed: u64) {
@@ -193,7 +175,7 @@ pub fn a_server_that_finishes_still_receives<W: Network>(world: &W, seed: u64) {
             server.reactor.send(id, &[IoSlice::new(b"x")]),
             Err(SendError::Broken(IoError::BROKEN_PIPE))
         ));
-        let bytes = pattern(seed, 400_000);
+        let bytes = pattern(seed, 200_000);
         let mut sent = 0;
         server.until("the client's bytes", |server| {
             if sent < bytes.len() {

@@ -4,14 +4,24 @@
 mod asked;
 
 use std::io::{BufRead, BufReader, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 
+use rustix::net::{self, AddressFamily, SocketType, sockopt};
 use serde_json::Value;
 
 /// Asks over a connection of its own: status and body of the answer.
 pub fn ask(address: &str, method: &str, path: &str, body: &str) -> (u16, String) {
     asked::ask(address, method, path, "", body)
+}
+
+/// A connection whose kernel holds little for its program: twice 8 KiB.
+pub fn connect_with_small_buffer(address: &str) -> TcpStream {
+    let Ok(SocketAddr::V4(address)) = address.parse() else { panic!("{address}") };
+    let socket = net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    sockopt::set_socket_recv_buffer_size(&socket, 8 << 10).unwrap();
+    net::connect(&socket, &address).unwrap();
+    socket.into()
 }
 
 /// A server on a port of the kernel's choice. It ends with this value.

@@ -174,24 +174,28 @@ pub(super) struct Connection {
 }
 
 /// The bound of what may be under way on a connection.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 struct Bound {
-    /// The bytes of the bound; None: there is none.
-    under_way_max: Option<u32>,
+    /// The kernel holds about twice as many bytes at most, with its overhead. A byte of payload is
+    /// at least one of them.
+    kernel_bytes: u32,
     /// Bytes that were written since the last flush.
     unsent_bytes: usize,
 }
 
-/// The bound for a subscriber, in bytes, by what is kept for it in case it comes back: a half of
-/// that. The other half is for what was given and not sent. None without such a promise, or if the
-/// client acknowledges.
-pub(super) fn under_way_max(replay: Option<Replay>) -> Option<u32> {
-    match replay? {
-        Replay { until_acknowledged: true, .. } => None,
-        // The bytes of a chunk are at least as many in each encoding, and all have a frame.
-        Replay { chunks, bytes, .. } => {
-            Some(bytes.min(chunks.saturating_mul(limits::CHUNK_FRAME_BYTES_MIN)) / 2)
+/// The bound for a subscriber, by what is kept for it in case it comes back. Without such a
+/// promise, or if the client acknowledges, it is [`limits::SEND_BUFFER_BYTES`].
+///
+/// The pieces are small, as [`Replay::delivery`] has it: a kernel confirms some segments of a young
+/// connection at once, and all others when its program has read them.
+pub(super) fn kernel_bytes_for(replay: Option<Replay>) -> u32 {
+    match replay {
+        Some(Replay { chunks, bytes, until_acknowledged: false }) => {
+            // All encodings frame their chunks, and short ones are mostly that.
+            let frames_bytes = chunks.saturating_mul(limits::CHUNK_FRAME_BYTES_MIN);
+            (bytes.min(frames_bytes) / 16).clamp(1, limits::SEND_BUFFER_BYTES)
         }
+        _ => limits::SEND_BUFFER_BYTES,
     }
 }
 
@@ -231,7 +235,7 @@ impl Connection {
             is_touched: false,
             is_full: false,
             aside_bytes: 0,
-            bound: Bound::default(),
+            bound: Bound { kernel_bytes: limits::SEND_BUFFER_BYTES, unsent_bytes: 0 },
             body_bytes: 0,
             is_last: false,
             is_aborted: false,
@@ -242,24 +246,23 @@ impl Connection {
     }
 
     /// Bounds what is under way to the subscribers that are given something through it.
-    pub fn bound_sending<R: Reactor + ?Sized>(
-        &mut self,
-        under_way_max: Option<u32>,
-        reactor: &mut R,
-    ) {
-        if self.bound.under_way_max != under_way_max {
-            self.bound.under_way_max = under_way_max;
-            reactor.bound_sending(self.id, under_way_max);
+    pub fn bound_sending<R: Reactor + ?Sized>(&mut self, kernel_bytes: u32, reactor: &mut R) {
+        if self.bound.kernel_bytes != kernel_bytes {
+            self.bound.kernel_bytes = kernel_bytes;
+            reactor.bound_sending(self.id, kernel_bytes);
         }
     }
 
     /// Takes note of bytes of chunks that were written. True if they have to be sent before
-    /// more chunks are written: a sixteenth of the bound.
+    /// more chunks are written.
     #[inline]
     pub fn note_unsent(&mut self, bytes: usize) -> bool {
-        let Some(under_way_max) = self.bound.under_way_max else { return false };
-        self.bound.unsent_bytes += bytes;
-        self.bound.unsent_bytes >= under_way_max as usize / 16
+        let bound = &mut self.bound;
+        if bound.kernel_bytes == limits::SEND_BUFFER_BYTES {
+            return false;
+        }
+        bound.unsent_bytes += bytes;
+        bound.unsent_bytes >= bound.kernel_bytes as usize / 2
     }
 
     /// Takes note of a flush.

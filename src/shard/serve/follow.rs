@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use super::super::{Call as SinkCall, Delivery, Ended, Shard, Sink};
 use super::attached::{AllAttached, Attached};
-use super::connection::{Doing, Timer, under_way_max};
+use super::connection::{Doing, Timer, kernel_bytes_for};
 use super::frames::Encoding;
 use super::front::Told;
 use super::join::{Part, Parts};
@@ -209,10 +209,10 @@ impl<R: Reactor + 'static> Shard<R> {
         if encoding == Encoding::Sse {
             connection.write(|out| stream.write_retry(out, retry));
         }
-        let mut bound: Option<u32> = None;
+        let mut kernel_bytes = kernel_bytes_for(None);
         for (execution, attached) in &attached {
             let Some(agreed) = attached.agreed() else { continue };
-            bound = bound.into_iter().chain(under_way_max(agreed.replay)).min();
+            kernel_bytes = kernel_bytes.min(kernel_bytes_for(agreed.replay));
             let (names, tool) = match attached {
                 Attached::There(joined) => (&joined.names, joined.tool.as_str()),
                 Attached::Here(_) | Attached::Over { .. } => {
@@ -241,7 +241,7 @@ impl<R: Reactor + 'static> Shard<R> {
         }
         let connection = serve.connection(id).expect("as above");
         connection.doing = Doing::Stream;
-        connection.bound_sending(bound, &mut self.reactor);
+        connection.bound_sending(kernel_bytes, &mut self.reactor);
         connection.stream = Some(stream);
         serve.set_timer(id, Some((Timer::Beat, now + beat)));
         self.tell_demands();

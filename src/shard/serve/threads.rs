@@ -24,7 +24,7 @@ use super::super::handle::Command;
 use super::super::run::Ring;
 use super::Serve;
 use super::attached::Attached;
-use super::connection::{Doing, under_way_max};
+use super::connection::{Doing, kernel_bytes_for};
 use super::follow::Manner;
 use super::front::{Thread, Told};
 use super::stream::Source;
@@ -230,7 +230,7 @@ impl<R: Reactor + 'static> Shard<R> {
         run.names.write_started(tool, agreed, |event| {
             connection.write(|out| stream.write_event(out, event, true));
         });
-        connection.bound_sending(under_way_max(agreed.replay), &mut self.reactor);
+        connection.bound_sending(kernel_bytes_for(agreed.replay), &mut self.reactor);
         let takes = connection.takes;
         connection.stream = Some(stream);
         serve.demands.extend((!takes).then_some((subscribed.subscriber, 0)));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::super::super::{Call as SinkCall, ExecuteError, ExecuteOptions, Shard, Sink};
-use super::super::connection::under_way_max;
+use super::super::connection::kernel_bytes_for;
 use super::Ear;
 use super::answer::{Reply, Source};
 use super::call::{Asker, Outlet, Stage};
@@ -274,7 +274,7 @@ impl<R: Reactor + 'static> Shard<R> {
         let replay = subscribed.replay.filter(|_| matches!(call.asker, Asker::Session(_)));
         let Some(id) = call.outlet.connection() else { return };
         let Some(connection) = serve.connection(id) else { return };
-        connection.bound_sending(under_way_max(replay), &mut self.reactor);
+        connection.bound_sending(kernel_bytes_for(replay), &mut self.reactor);
         let takes = connection.takes;
         if let Some(link) = &mut connection.mcp {
             link.feeds.push(notifier);
