@@ -28,11 +28,19 @@ const LAST: &str = "data: {\"id\":\"c\",\"object\":\"chat.completion.chunk\",\"c
 /// It, and everybody who has asked.
 pub struct Model {
     listener: TcpListener,
-    asked: Vec<TcpStream>,
+    asked: Vec<Asked>,
     /// A delta, and where its stamp is.
     frame: Vec<u8>,
     stamp_at: usize,
     last: Vec<u8>,
+}
+
+/// Who has asked, and what was begun to be said and had no room. It waits here: the readers are on
+/// this thread, too, and make the room.
+struct Asked {
+    socket: TcpStream,
+    rest: Vec<u8>,
+    has_last: bool,
 }
 
 impl Model {
@@ -88,7 +96,7 @@ impl Model {
             socket.set_nonblocking(true)
         })();
         answered.map_err(|error: io::Error| failed(error.to_string()))?;
-        self.asked.push(socket);
+        self.asked.push(Asked { socket, rest: Vec::new(), has_last: false });
         Ok(())
     }
 
@@ -99,7 +107,7 @@ impl Model {
     #[inline]
     pub fn say(&mut self, run: usize, due_ns: u64) -> Result<bool, Failure> {
         stamp(&mut self.frame[self.stamp_at..], due_ns);
-        write_whole(&mut self.asked[run], &self.frame, run)
+        self.asked[run].say(&self.frame, run)
     }
 
     /// Says the end in this run; false: try again.
@@ -107,29 +115,54 @@ impl Model {
     /// # Errors
     /// [`Failure::Failed`] if the connection is broken.
     pub fn finish(&mut self, run: usize) -> Result<bool, Failure> {
-        let mut bytes = self.last.clone();
-        bytes.extend_from_slice(b"0\r\n\r\n");
-        write_whole(&mut self.asked[run], &bytes, run)
+        let asked = &mut self.asked[run];
+        if !asked.has_last {
+            let mut bytes = self.last.clone();
+            bytes.extend_from_slice(b"0\r\n\r\n");
+            asked.has_last = asked.say(&bytes, run)?;
+        }
+        Ok(asked.has_last && asked.say_rest(run)?)
     }
 }
 
-/// All of it or, if there is no room at all, nothing; what was begun is brought to its end.
-fn write_whole(socket: &mut TcpStream, mut bytes: &[u8], run: usize) -> Result<bool, Failure> {
+impl Asked {
+    /// All of it, now or with the next words; or nothing: false.
+    #[inline]
+    fn say(&mut self, bytes: &[u8], run: usize) -> Result<bool, Failure> {
+        if !self.say_rest(run)? {
+            return Ok(false);
+        }
+        let count = write(&mut self.socket, bytes, run)?;
+        if count == 0 {
+            return Ok(false);
+        }
+        self.rest.extend_from_slice(&bytes[count..]);
+        Ok(true)
+    }
+
+    /// What was begun; true: to its end.
+    fn say_rest(&mut self, run: usize) -> Result<bool, Failure> {
+        if !self.rest.is_empty() {
+            let count = write(&mut self.socket, &self.rest, run)?;
+            self.rest.drain(..count);
+        }
+        Ok(self.rest.is_empty())
+    }
+}
+
+/// As much as there is room for.
+fn write(socket: &mut TcpStream, mut bytes: &[u8], run: usize) -> Result<usize, Failure> {
     let begun = bytes.len();
     while !bytes.is_empty() {
         match socket.write(bytes) {
             Ok(count) => bytes = &bytes[count..],
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                if bytes.len() == begun {
-                    return Ok(false);
-                }
-            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => break,
             Err(error) => {
                 return Err(Failure::Failed(format!("the model of run {run}: {error}")));
             }
         }
     }
-    Ok(true)
+    Ok(begun - bytes.len())
 }
 
 fn chunk(content: &str) -> Vec<u8> {

@@ -60,6 +60,9 @@ impl<R: Reactor + 'static> Shard<R> {
         let now = self.now;
         let serve = self.serve.as_mut().expect("it has connections");
         let connection = serve.connection(id).expect("the caller found it");
+        if connection.stream.is_none() {
+            return; // It has ended in this turn. What comes next sets its timer.
+        }
         let silence = now.since(connection.sent_at);
         if connection.is_blocked && silence >= limits::SEND_STALL {
             self.drop_connection(id);

@@ -126,7 +126,7 @@ impl Reader {
             return Ok(());
         }
         let Some(exchange) = &mut self.exchange else {
-            self.connect(world, address, seen);
+            self.connect(world, address, random, seen);
             return Ok(());
         };
         exchange.step(world, random)?;
@@ -157,10 +157,18 @@ impl Reader {
         Ok(())
     }
 
-    fn connect(&mut self, world: &SimWorld, address: &ListenAddress, seen: &mut AudienceSeen) {
+    fn connect(
+        &mut self,
+        world: &SimWorld,
+        address: &ListenAddress,
+        random: &mut Random,
+        seen: &mut AudienceSeen,
+    ) {
         let request = match (self.starts.take(), &self.execution) {
             (Some(request), _) => request,
             (None, Some(id)) => {
+                let is_wrong = random.chance(1, 100); // An execution that is not there.
+                let id = if is_wrong { id.chars().rev().collect() } else { id.clone() };
                 let mut target = format!("/v1/executions/{id}/events?{}", self.query());
                 let mut head = String::new();
                 match &mut self.format {
