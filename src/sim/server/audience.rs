@@ -172,7 +172,7 @@ impl Reader {
                 let mut target = format!("/v1/executions/{id}/events?{}", self.query());
                 let mut head = String::new();
                 match &mut self.format {
-                    Format::Sse(decoder) if self.told_seq.is_some() => {
+                    Format::Sse(decoder) if self.told_seq.is_some() && !is_wrong => {
                         head = format!("Last-Event-ID: {}\r\n", decoder.last_id());
                         decoder.reconnect();
                     }
