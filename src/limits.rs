@@ -95,8 +95,8 @@ pub const RING_NEED_BYTES_DEFAULT: u32 = 16 << 10;
 /// chunks a second, may be under way in buffers and be lost there.
 pub const RING_SERVED_BYTES: u32 = 64 << 10;
 /// The size of a ring, at least, that connections follow under `block`: half of it is kept for
-/// clients that come back. What a client has not read is in its kernel's buffer, which takes 64 KiB
-/// on Linux before the client has read anything, and in ours.
+/// clients that come back. The bytes that a client has not read are in our kernel's buffer and in
+/// the client's, which takes 64 KiB on Linux before the client has read anything.
 pub const RING_REPLAYED_BYTES: u32 = 256 << 10;
 /// The bytes that a chunk takes on a connection, at least, beside its payload: its number, its
 /// offset and its kind.

@@ -35,11 +35,13 @@ pub struct Model {
     last: Vec<u8>,
 }
 
-/// Who has asked, and what was begun to be said and had no room. It waits here: the readers are on
-/// this thread, too, and make the room.
+/// A run that has asked.
 struct Asked {
     socket: TcpStream,
+    /// The rest of a delta that had no room. It waits here: the run's reader makes the room, and is
+    /// on this thread, too.
     rest: Vec<u8>,
+    /// The end was said, but for `rest`.
     has_last: bool,
 }
 
@@ -126,7 +128,7 @@ impl Model {
 }
 
 impl Asked {
-    /// All of it, now or with the next words; or nothing: false.
+    /// Says all of it, now or with the next call; or nothing, if there is no room: false.
     #[inline]
     fn say(&mut self, bytes: &[u8], run: usize) -> Result<bool, Failure> {
         if !self.say_rest(run)? {
@@ -140,7 +142,7 @@ impl Asked {
         Ok(true)
     }
 
-    /// What was begun; true: to its end.
+    /// Says the rest, if there is room. True: nothing is left of it.
     fn say_rest(&mut self, run: usize) -> Result<bool, Failure> {
         if !self.rest.is_empty() {
             let count = write(&mut self.socket, &self.rest, run)?;
@@ -150,7 +152,7 @@ impl Asked {
     }
 }
 
-/// As much as there is room for.
+/// Writes as much as there is room for: the number of bytes.
 fn write(socket: &mut TcpStream, mut bytes: &[u8], run: usize) -> Result<usize, Failure> {
     let begun = bytes.len();
     while !bytes.is_empty() {

@@ -114,7 +114,7 @@ enum Lent {
     Held(ConnectionId, Vec<u8>),
 }
 
-/// Receive, send, and cancel: so much of a connection is under way at once.
+/// The operations that are under way on a connection at once: receive, send, and cancel.
 const EVENTS_EACH: usize = 3;
 
 /// Listeners and connections of a [`crate::reactor::UringReactor`].

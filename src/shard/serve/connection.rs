@@ -490,8 +490,8 @@ impl Connection {
         self.clear(spare);
     }
 
-    /// Copies what was not sent: the cache is to be written again. The copy has room for the gaps
-    /// and the progress of one flush, which are written behind it.
+    /// Copies what was not sent, because the cache will be written again. The copy has room for the
+    /// gaps and the progress of one flush, which are written behind it.
     fn put_aside(&mut self, sent_bytes: usize, frames: &Frames, spare: &mut Buffers) {
         if let [Piece::Own { from, until }] = self.pieces[..] {
             // It is aside already.

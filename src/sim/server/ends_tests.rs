@@ -111,6 +111,23 @@ fn a_server_that_stops_waits_for_no_client_that_has_said_nothing_more() {
     assert_eq!(connection_count(&house), 0);
 }
 
+/// The machine has slept: the cancellation and the sign of life are both there in one turn.
+#[test]
+fn a_stream_that_ends_when_its_sign_of_life_is_due_ends() {
+    let mut house = House::new();
+    let id = house.run(BIG, ",\"start\":{\"after_subscribers\":2,\"deadline_ms\":3600000}");
+    let client = house.visit(&get(&format!("/v1/executions/{id}/events")));
+    house.pass(SECOND);
+    let other = house.world.connect(&house.address).unwrap();
+    house.turn();
+    let request = format!("DELETE /v1/executions/{id} HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    assert_eq!(house.world.client_send(other, request.as_bytes()), Ok(request.len()));
+    house.world.advance_to(house.world.now() + 2 * limits::KEEP_ALIVE);
+    house.turn();
+    let heard = house.hear(client);
+    assert_eq!(events(&heard).last().unwrap()["state"], "cancelled", "{heard}");
+}
+
 /// An execution that was cancelled while somebody reads it under `block`.
 fn cancelled_with_a_reader() -> (House, String, SimClient) {
     let mut house = House::new();

@@ -236,11 +236,13 @@ impl<R: Reactor + 'static> Shard<R> {
 
     /// Ends a connection of lines if the other end says nothing more and everything is answered.
     pub(super) fn end_behind_answers(&mut self, id: ConnectionId) {
-        if !self.lines_of(id).is_some_and(|lines| lines.is_ending) || !self.calls_of(id).is_empty()
-        {
+        if !self.lines_of(id).is_some_and(|lines| lines.is_ending) {
             return;
         }
         let serve = self.serve.as_mut().expect("it has lines");
+        if serve.mcp.calls.iter().any(|(_, call)| call.outlet == Outlet::Lines(id)) {
+            return;
+        }
         serve.set_timer(id, None);
         if let Some(connection) = serve.writable(id) {
             connection.has_ended = true;
