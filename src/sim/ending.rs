@@ -71,7 +71,9 @@ impl Follower {
             DetachReason::Lag if !self.was_over && execution.must_hold(self.next_seq) => {
                 Err("detached for its lag, and it never was over its limit".into())
             }
-            DetachReason::Lag if self.is_plain() && !self.began_over && !execution.is_thread() => {
+            DetachReason::Lag
+                if self.is_plain() && !self.began_over && !execution.may_be_ahead() =>
+            {
                 Err("a closure that is given everything at once lags".into())
             }
             DetachReason::Lost if self.lost_at.is_none() => {
