@@ -95,7 +95,7 @@ fn follow_through_cuts(mut reader: Reader, event_count: u64, seed: u64, context:
     }
     while !reader.read_some(None) {}
     let received = reader.received();
-    assert!(received.gaps.is_empty(), "{context}: {:?}", received.gaps);
+    assert!(received.gaps.is_empty(), "{context}, {}: {:?}", received.replay, received.gaps);
     assert!(received.ends.iter().all(|end| end == "completed"), "{context}: {:?}", received.ends);
     received
 }

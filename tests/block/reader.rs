@@ -21,6 +21,8 @@ pub enum Format {
 pub struct Received {
     pub data: Vec<Vec<u8>>,
     pub gaps: Vec<Value>,
+    /// The promise that the newest connection was told.
+    pub replay: Value,
     pub ends: Vec<String>,
 }
 
@@ -64,6 +66,7 @@ impl Reader {
             received: Received {
                 data: vec![Vec::new(); count],
                 gaps: Vec::new(),
+                replay: Value::Null,
                 ends: Vec::new(),
             },
             executions,
@@ -120,7 +123,7 @@ impl Reader {
                     ResponsePart::Head(head) => match head.status.code() {
                         200 => {}
                         204 => return true,
-                        other => panic!("status {other}"),
+                        other => panic!("status {other}, {}", self.received.replay),
                     },
                     ResponsePart::Body(mut body) => {
                         while let Some((id, event)) = next(&mut decoder, &mut body) {
@@ -142,7 +145,10 @@ impl Reader {
         let of = event[if is_part { "agent_id" } else { "execution" }].as_str().unwrap();
         let at = self.executions.iter().position(|id| id == of).unwrap();
         match event["event"].as_str().unwrap_or("part") {
-            "started" => self.subscribers[at] = event["subscriber"].as_str().unwrap().to_owned(),
+            "started" => {
+                self.subscribers[at] = event["subscriber"].as_str().unwrap().to_owned();
+                self.received.replay = event["replay"].clone();
+            }
             "chunk" => {
                 assert_eq!(event["seq"], self.next_seq[at], "{of}");
                 self.next_seq[at] += 1;
