@@ -11,6 +11,15 @@ use crate::engine::progress::Progress;
 use crate::engine::reserve::Replay;
 use crate::engine::status::Status;
 
+/// The ring that is enough.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RingFit {
+    /// One as large as the tool asked for, or the largest that is allowed now.
+    Whole,
+    /// A smaller one will do.
+    Any,
+}
+
 /// A wish of the engine, to be carried out by the shard in order.
 #[derive(Clone, Debug, PartialEq, Hash)]
 pub enum Action {
@@ -19,7 +28,7 @@ pub enum Action {
 
     // --- Rings ---
     /// Find a ring; answer with `Leased` or `LeaseFailed`.
-    Lease(Handle),
+    Lease(Handle, RingFit),
     /// The execution is forgotten: take its ring back, and all else that belonged to it.
     Release(Handle),
     /// The producer is allowed so much from now on. Wakes one that waits for it.

@@ -8,7 +8,7 @@
 use crate::base::planted::{Planted, planted};
 use crate::base::{ExecutionId, Handle, Instant, ProgressToken};
 use crate::engine::action::{
-    Action, CancelError, DetachReason, OpenError, Outcome, Reply, State, Verdict,
+    Action, CancelError, DetachReason, OpenError, Outcome, Reply, RingFit, State, Verdict,
 };
 use crate::engine::event::{Hold, OpenSpec, ProducerEnd, RingFacts, Start};
 use crate::engine::execution::{Execution, Producer, Timers};
@@ -58,7 +58,7 @@ impl Engine {
             return Err(OpenError::Busy { retry_after_ms });
         }
         if self.executions.count() >= self.limits.executions_max {
-            match self.oldest_ended {
+            match self.find_ended_unread(|_| true).or(self.oldest_ended) {
                 Some(index) => self.evict(index),
                 None => {
                     let executions_max = self.limits.executions_max;
@@ -95,18 +95,23 @@ impl Engine {
         Ok(id)
     }
 
-    /// Asks for a ring for the first in the queue, if nobody asks already.
+    /// Asks for a ring for the first in the queue, if nobody asks already. It is to be a whole one
+    /// as long as an ended execution can give its own for that without a loss for a reader.
     pub(super) fn request_lease(&mut self) {
         if let Some(&execution) = self.queue.front()
-            && !self.leasing
+            && self.leasing.is_none()
         {
-            self.leasing = true;
-            self.wishes.push_back(Action::Lease(execution));
+            let fit = match self.find_ended_unread(|e| e.ring.is_some()) {
+                Some(_) => RingFit::Whole,
+                None => RingFit::Any,
+            };
+            self.leasing = Some(fit);
+            self.wishes.push_back(Action::Lease(execution, fit));
         }
     }
 
     pub(super) fn leased(&mut self, execution: Handle, ring: RingFacts) {
-        self.leasing = false;
+        self.leasing = None;
         if self.queue.front() != Some(&execution) {
             // It was cancelled while the ring was looked for.
             self.wishes.push_back(Action::Release(execution));
@@ -137,21 +142,32 @@ impl Engine {
     }
 
     pub(super) fn lease_failed(&mut self, execution: Handle) {
-        self.leasing = false;
+        let fit = self.leasing.take();
+        let has_ring = |e: &Execution| e.ring.is_some();
+        let unread = self.find_ended_unread(has_ring);
         if self.queue.front() != Some(&execution) {
             self.request_lease();
-        } else if let Some(index) = self.oldest_ended_with_ring() {
+        } else if let Some(index) = unread.or_else(|| match fit {
+            Some(RingFit::Whole) => None, // A smaller one is asked for first.
+            _ => self.find_ended(has_ring),
+        }) {
             self.evict(index); // Asks again.
+        } else if fit == Some(RingFit::Whole) {
+            self.request_lease();
         }
     }
 
-    /// Who never had a ring has none to give: it ended while it waited for one.
-    fn oldest_ended_with_ring(&self) -> Option<u32> {
+    /// The oldest ended execution that fits and has no subscriber.
+    fn find_ended_unread(&self, fits: impl Fn(&Execution) -> bool) -> Option<u32> {
+        self.find_ended(|e| e.subscriber_count() == 0 && fits(e))
+    }
+
+    /// The oldest ended execution that fits.
+    fn find_ended(&self, fits: impl Fn(&Execution) -> bool) -> Option<u32> {
         let mut next = self.oldest_ended;
         while let Some(index) = next {
-            let handle = self.executions.handle_at(index).expect("listed executions live");
-            let e = self.executions.get(handle).expect("as above");
-            if e.ring.is_some() {
+            let e = self.executions.at(index).expect("listed executions live");
+            if fits(e) {
                 return Some(index);
             }
             next = e.newer;
@@ -160,7 +176,7 @@ impl Engine {
     }
 
     pub(super) fn lease_refused(&mut self, execution: Handle, text: &str) {
-        self.leasing = false;
+        self.leasing = None;
         if self.queue.front() == Some(&execution) {
             let e = self.executions.get_mut(execution).expect("what is queued lives");
             e.error = Some(shortened(text).into());

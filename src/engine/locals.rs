@@ -157,7 +157,7 @@ mod tests {
         let mut engine = Engine::new(EngineLimits::default(), Instant::ZERO);
         engine.handle(Event::Open(OpenSpec::new(RING)), Instant::ZERO);
         let Reply::Opened(Ok(id)) = next_reply(&mut engine) else { panic!() };
-        let Some(Action::Lease(execution)) = engine.next_action() else { panic!() };
+        let Some(Action::Lease(execution, _)) = engine.next_action() else { panic!() };
         engine.handle(Event::Leased(execution, RING), Instant::ZERO);
         while engine.next_action().is_some() {}
         let spec = SubscribeSpec {

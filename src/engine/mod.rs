@@ -18,7 +18,7 @@
 //!     RingFacts { slot_count: 16, chunks_max: 14, chunk_bytes_max: 512, data_bytes: 2_048 };
 //! engine.handle(Event::Open(OpenSpec::new(ring)), Instant::ZERO);
 //! let Some(Action::Reply(Reply::Opened(Ok(id)))) = engine.next_action() else { panic!() };
-//! let Some(Action::Lease(execution)) = engine.next_action() else { panic!() };
+//! let Some(Action::Lease(execution, _)) = engine.next_action() else { panic!() };
 //! engine.handle(Event::Leased(execution, ring), Instant::ZERO);
 //! # let _ = id;
 //! ```
@@ -58,7 +58,7 @@ use std::collections::VecDeque;
 
 pub use action::{
     AcknowledgeError, Action, CancelError, DetachReason, End, EndState, NotFound, OpenError,
-    Outcome, Reply, State, SubscribeError, Subscribed, Verdict,
+    Outcome, Reply, RingFit, State, SubscribeError, Subscribed, Verdict,
 };
 pub use chunk::{Gap, GapReason, Kind, KindTotals, Kinds, Meta, Totals, UnknownKind};
 pub use deliver::FanOut;
@@ -137,8 +137,8 @@ pub struct Engine {
     abreast_from: Option<u32>,
     /// Executions without a ring, first come first served.
     queue: VecDeque<Handle>,
-    /// A `Lease` is under way: one at a time, so that the queue stays a queue.
-    leasing: bool,
+    /// The `Lease` that is under way: one at a time, so that the queue stays a queue.
+    leasing: Option<RingFit>,
     /// Ended executions, a list through their own slots.
     oldest_ended: Option<u32>,
     newest_ended: Option<u32>,
@@ -178,7 +178,7 @@ impl Engine {
             recipients: Vec::with_capacity(limits.subscribers_per_execution_max as usize),
             abreast_from: None,
             queue: VecDeque::with_capacity(limits.queued_max as usize),
-            leasing: false,
+            leasing: None,
             oldest_ended: None,
             newest_ended: None,
             shutting_down: false,

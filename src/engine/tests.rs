@@ -14,13 +14,15 @@ pub(super) struct World {
     now: Instant,
     told: Vec<Action>,
     pub leases: u32,
+    /// No ring that is left is as large as was asked for.
+    has_small_rings: bool,
 }
 
 impl World {
     pub fn new(executions_max: u32, leases: u32) -> World {
         let limits = EngineLimits { executions_max, queued_max: 2, ..Default::default() };
         let engine = Engine::new(limits, Instant::ZERO);
-        World { engine, now: Instant::ZERO, told: Vec::new(), leases }
+        World { engine, now: Instant::ZERO, told: Vec::new(), leases, has_small_rings: false }
     }
 
     pub fn handle(&mut self, event: Event) {
@@ -33,11 +35,13 @@ impl World {
         while let Some(action) = self.engine.next_action() {
             self.engine.audit();
             match &action {
-                Action::Lease(execution) if self.leases > 0 => {
+                Action::Lease(execution, fit)
+                    if self.leases > 0 && !(self.has_small_rings && *fit == RingFit::Whole) =>
+                {
                     self.leases -= 1;
                     self.engine.handle(Event::Leased(*execution, RING), self.now);
                 }
-                Action::Lease(execution) => {
+                Action::Lease(execution, _) => {
                     self.engine.handle(Event::LeaseFailed(*execution), self.now);
                 }
                 Action::Release(_) => {
@@ -262,6 +266,51 @@ fn who_finds_no_ring_waits_in_line_and_then_is_told_busy() {
 }
 
 #[test]
+fn for_a_whole_ring_only_ended_executions_go_that_nobody_reads() {
+    let mut world = World::new(8, 8);
+    let [read, unread] = [(), ()].map(|()| world.open(OpenSpec::new(RING)).unwrap());
+    let subscriber = world.subscribe(read, with(Policy::Block)).unwrap();
+    world.handle(Event::Lost(subscriber)); // Its client may come back within the grace.
+    for id in [read, unread] {
+        world.handle(Event::ProducerEnded(id.slot, ProducerEnd::Done));
+    }
+    world.has_small_rings = true;
+    world.take();
+    let next = world.open(OpenSpec::new(RING)).unwrap();
+    let told = world.take();
+    let rings = told.iter().filter(|a| matches!(a, Action::Lease(..) | Action::Release(_)));
+    let expected = [
+        Action::Lease(next.slot, RingFit::Whole),
+        Action::Release(unread.slot),
+        Action::Lease(next.slot, RingFit::Any),
+    ];
+    assert!(rings.eq(&expected), "{told:?}");
+    assert!(told.contains(&Action::StartProducer(next.slot)));
+    // Without any ring the other one goes, too.
+    world.leases = 0;
+    let last = world.open(OpenSpec::new(RING)).unwrap();
+    let told = world.take();
+    assert!(told.contains(&Action::Release(read.slot)));
+    assert!(told.contains(&Action::StartProducer(last.slot)));
+}
+
+#[test]
+fn for_a_place_an_ended_execution_goes_that_nobody_reads_if_there_is_one() {
+    let mut world = World::new(2, 8);
+    let [read, unread] = [(), ()].map(|()| world.open(OpenSpec::new(RING)).unwrap());
+    let subscriber = world.subscribe(read, with(Policy::Block)).unwrap();
+    world.handle(Event::Lost(subscriber));
+    for id in [read, unread] {
+        world.handle(Event::ProducerEnded(id.slot, ProducerEnd::Done));
+    }
+    for gone in [unread, read] {
+        world.take();
+        world.open(OpenSpec::new(RING)).unwrap();
+        assert!(world.take().contains(&Action::Release(gone.slot)));
+    }
+}
+
+#[test]
 fn who_will_never_find_a_ring_fails_with_the_reason_and_the_next_one_has_its_turn() {
     let mut engine = Engine::new(EngineLimits::default(), Instant::ZERO);
     let open = |engine: &mut Engine| {
@@ -270,14 +319,14 @@ fn who_will_never_find_a_ring_fails_with_the_reason_and_the_next_one_has_its_tur
         id
     };
     let (first, second) = (open(&mut engine), open(&mut engine));
-    assert_eq!(engine.next_action(), Some(Action::Lease(first.slot)));
+    assert_eq!(engine.next_action(), Some(Action::Lease(first.slot, RingFit::Any)));
     engine.handle(Event::LeaseRefused(first.slot, "no such ring"), Instant::ZERO);
     engine.audit();
     let told: Vec<Action> = std::iter::from_fn(|| engine.next_action()).collect();
     assert!(told.iter().any(|action| matches!(action, Action::Verdict(execution, verdict)
         if *execution == first.slot && verdict.outcome == Outcome::Failed
             && verdict.error.as_deref() == Some("no such ring"))));
-    assert!(told.contains(&Action::Lease(second.slot)));
+    assert!(told.contains(&Action::Lease(second.slot, RingFit::Any)));
     // Cancelled while it was refused: only the next one asks.
     engine.handle(Event::Cancel(second), Instant::ZERO);
     engine.handle(Event::LeaseRefused(second.slot, "too late"), Instant::ZERO);

@@ -33,6 +33,7 @@
 
 use std::fmt;
 use std::io;
+use std::ops::RangeInclusive;
 
 use super::arena::Arena;
 use super::layout::Geometry;
@@ -181,6 +182,22 @@ impl RingPool {
     /// # Errors
     /// [`LeaseError`]; the pool is then unchanged.
     pub fn lease(&mut self, need_bytes: u32, chunk_bytes: u32) -> Result<Lease, LeaseError> {
+        let (smallest, wanted) = self.classes_for(need_bytes, chunk_bytes)?;
+        self.lease_of(smallest..=wanted)
+    }
+
+    /// As [`RingPool::lease`], but never a smaller one because all others are taken.
+    ///
+    /// # Errors
+    /// [`LeaseError`]; the pool is then unchanged.
+    pub fn lease_whole(&mut self, need_bytes: u32, chunk_bytes: u32) -> Result<Lease, LeaseError> {
+        let (_, wanted) = self.classes_for(need_bytes, chunk_bytes)?;
+        self.lease_of(wanted..=wanted)
+    }
+
+    /// The smallest class that takes the chunks, and the one that was asked for, as far as the
+    /// pressure allows it.
+    fn classes_for(&self, need_bytes: u32, chunk_bytes: u32) -> Result<(usize, usize), LeaseError> {
         let takes_chunks =
             |class: usize| Geometry::of_class(RING_CLASS_BYTES[class]).length_max() >= chunk_bytes;
         let largest = self.largest_class_index();
@@ -191,8 +208,14 @@ impl RingPool {
         let wanted = (smallest..=largest)
             .find(|class| RING_CLASS_BYTES[*class] >= need_bytes)
             .unwrap_or(largest);
+        Ok((smallest, wanted))
+    }
+
+    /// A window of one of these classes, the largest that can be had.
+    fn lease_of(&mut self, classes: RangeInclusive<usize>) -> Result<Lease, LeaseError> {
+        let smallest = *classes.start();
         let mut refusal = None;
-        for class_index in (smallest..=wanted).rev() {
+        for class_index in classes.rev() {
             match self.ready_window(class_index) {
                 Ok(Some(window_index)) => return Ok(self.hand_out(class_index, window_index)),
                 Ok(None) => {}

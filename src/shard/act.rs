@@ -11,7 +11,7 @@ use super::{AskedFor, Call, Fan, Item, NO_SINK, Shard, Sink};
 use crate::base::planted::{Planted, planted};
 use crate::base::{Handle, Panicked, SubscriberId, guarded};
 use crate::engine::{
-    Action, DetachReason, End, Event, FanOut, Gate, Log, ProducerEnd, RingFacts, Verdict,
+    Action, DetachReason, End, Event, FanOut, Gate, Log, ProducerEnd, RingFacts, RingFit, Verdict,
 };
 use crate::memory::{
     ControlPage, Descriptor, FinalRecord, Geometry, KindTotal, KindTotals, Lease, ProgressRecord,
@@ -108,7 +108,7 @@ impl<R: Reactor + 'static> Shard<R> {
             Action::Deliver { .. } => unreachable!("it is no wish: `Engine::next_fan_out`"),
             // Who asked has taken the answer already; this one was to a closure that panicked.
             Action::Reply(_) => {}
-            Action::Lease(execution) => self.lease(execution),
+            Action::Lease(execution, fit) => self.lease(execution, fit),
             Action::Release(execution) => self.release(execution),
             Action::SetGate(execution, gate) => self.set_gate(execution, gate),
             Action::WatchReaders(execution, watch) => self.watch_readers(execution, watch),
@@ -170,7 +170,7 @@ impl<R: Reactor + 'static> Shard<R> {
     /// For the flight recorder: everything but chunks, of which there are too many.
     fn note_down(&mut self, action: &Action) {
         let (code, a, b) = match action {
-            Action::Lease(execution) => (Code::RingLeased, execution.index, 0),
+            Action::Lease(execution, _) => (Code::RingLeased, execution.index, 0),
             Action::Release(execution) => (Code::RingReleased, execution.index, 0),
             Action::StopProducer(execution) => (Code::ProducerStopped, execution.index, 0),
             Action::Gap(subscriber, _, gap) => (Code::GapDelivered, subscriber.0.index, gap.to_seq),
@@ -350,11 +350,15 @@ impl<R: Reactor + 'static> Shard<R> {
         let _ = (index, reason, &mut remote);
     }
 
-    fn lease(&mut self, execution: Handle) {
+    fn lease(&mut self, execution: Handle, fit: RingFit) {
         self.did.note(Duty::Rings);
         let run = self.run_mut(execution);
         let (ring_bytes, chunk_bytes) = (run.ring_bytes, run.chunk_bytes);
-        match self.rings.lease(ring_bytes, chunk_bytes) {
+        let leased = match fit {
+            RingFit::Whole => self.rings.lease_whole(ring_bytes, chunk_bytes),
+            RingFit::Any => self.rings.lease(ring_bytes, chunk_bytes),
+        };
+        match leased {
             Ok(lease) => {
                 let facts = facts_of(lease.geometry());
                 let writer = RingWriter::new(lease, self.anchor);
@@ -363,10 +367,10 @@ impl<R: Reactor + 'static> Shard<R> {
                 self.open_named(execution.index);
                 self.tell(Event::Leased(execution, facts));
             }
-            Err(error) => match self.never_leased(&error) {
+            Err(error) => match self.never_leased(&error, fit) {
                 Some(text) => self.tell(Event::LeaseRefused(execution, &text)),
                 None => {
-                    self.counters.executions_queued += 1;
+                    self.counters.executions_queued += u64::from(fit == RingFit::Any);
                     self.tell(Event::LeaseFailed(execution));
                 }
             },

@@ -5,8 +5,9 @@
 //! atomic word and its bell, or readings by hand), passes it on to the pool of rings, and gives
 //! idle memory back one step a turn, so that no turn grows long. Nothing is taken away from
 //! anybody: what is leased stays, and what has ended is kept for its retention as ever. An ended
-//! execution goes early only for a ring that somebody else needs, oldest first, as without
-//! pressure.
+//! execution goes early only for a ring that another one needs, as without pressure: the oldest
+//! that nobody reads goes for a ring as large as the new tool asked for; one that is read goes only
+//! where the new tool would get none at all.
 //!
 //! Who gets no ring: one whose declared chunks fit into no ring that is allowed now is told so,
 //! when it asks or, if it waits already, when its turn comes; it would hold up all who wait behind
@@ -21,7 +22,7 @@ use std::io;
 use super::act::facts_of;
 use super::config::{MemoryWatch, ShardConfig};
 use super::{ExecuteError, Shard};
-use crate::engine::{Event, RingFacts};
+use crate::engine::{Event, RingFacts, RingFit};
 use crate::limits;
 use crate::memory::pressure::{Decisive, Diagnosis};
 use crate::memory::{Gauge, Geometry, LeaseError, Pressure, Readings, RingPoolUsage};
@@ -205,15 +206,15 @@ impl<R: Reactor + 'static> Shard<R> {
         Ok(facts_of(found.unwrap_or_else(|| Geometry::of_class(largest_bytes))))
     }
 
-    /// Why waiting would not help who was refused a ring so; `None` if it may.
-    pub(super) fn never_leased(&self, error: &LeaseError) -> Option<String> {
+    /// Why waiting for another ring would not help after this refusal; `None` if it may.
+    pub(super) fn never_leased(&self, error: &LeaseError, fit: RingFit) -> Option<String> {
         match *error {
             LeaseError::TooLarge { chunk_bytes, chunk_bytes_max } => {
                 Some(self.shortage(chunk_bytes, chunk_bytes_max).to_string())
             }
             // Nothing is out that could come back.
             LeaseError::Exhausted { .. } | LeaseError::Os(_)
-                if self.rings.usage().leased_count == 0 =>
+                if fit == RingFit::Any && self.rings.usage().leased_count == 0 =>
             {
                 Some(error.to_string())
             }

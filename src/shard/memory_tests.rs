@@ -134,6 +134,31 @@ fn idle_memory_goes_back_step_by_step_and_what_ends_goes_back_too() {
 }
 
 #[test]
+fn what_has_ended_makes_room_for_a_whole_ring_and_what_runs_does_not() {
+    let mut shard = shard(4 * MIB);
+    let running = feed(&mut shard, 1024 * KIB, 0).unwrap();
+    let ended: Vec<ExecutionId> = (0..200).map(|_| feed(&mut shard, 0, 0).unwrap()).collect();
+    for id in &ended {
+        shard.publish(*id, Kind::Output, b"a result").unwrap();
+        shard.finish(*id, Ok(())).unwrap();
+    }
+    turn_until_idle(&mut shard);
+    // 3 MiB are left, of which they hold 3.125 less what has gone.
+    for at in 0..3 {
+        let id = feed(&mut shard, 1024 * KIB, 0).unwrap();
+        turn_until_idle(&mut shard);
+        assert_eq!(class_of(&mut shard, id), Some(1024 * KIB), "{at}");
+    }
+    assert!(ended.iter().all(|id| shard.inspect(*id).is_err()), "oldest first, all in the end");
+    // Nothing that has ended is left: what runs keeps its ring, and the next one gets none.
+    let waits = feed(&mut shard, 0, 0).unwrap();
+    turn_until_idle(&mut shard);
+    assert_eq!(class_of(&mut shard, waits), None);
+    assert_eq!(class_of(&mut shard, running), Some(1024 * KIB));
+    assert_eq!(shard.counters().executions_evicted, 200);
+}
+
+#[test]
 fn a_chunk_that_no_allowed_ring_takes_is_refused_with_reason_and_limit() {
     let mut shard = shard(16 * MIB);
     shard.set_readings(&some(40.0));

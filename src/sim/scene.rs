@@ -414,7 +414,7 @@ fn put(table: &mut Vec<Option<usize>>, at: u32, index: usize) {
 /// Its place in the list of coverage.
 fn number_of(action: &Action) -> usize {
     match action {
-        Action::Lease(_) => 0,
+        Action::Lease(..) => 0,
         Action::Release(_) => 1,
         Action::SetGate(..) => 2,
         Action::WatchReaders(..) => 3,

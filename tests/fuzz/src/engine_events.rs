@@ -132,7 +132,7 @@ impl World {
     fn carry_out(&mut self, action: Action, draw: &mut Draw<'_>) {
         match action {
             Action::Reply(reply) => panic!("{reply:?} to nobody"),
-            Action::Lease(execution) => self.lease(execution, draw),
+            Action::Lease(execution, _) => self.lease(execution, draw),
             Action::Release(execution) => {
                 let run = self.run(execution);
                 assert_ne!(run.producer, Producer::Active);
