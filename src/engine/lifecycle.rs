@@ -101,10 +101,7 @@ impl Engine {
         if let Some(&execution) = self.queue.front()
             && self.leasing.is_none()
         {
-            let fit = match self.find_ended_unread(|e| e.ring.is_some()) {
-                Some(_) => RingFit::Whole,
-                None => RingFit::Any,
-            };
+            let fit = if self.can_spare_a_ring() { RingFit::Whole } else { RingFit::Any };
             self.leasing = Some(fit);
             self.wishes.push_back(Action::Lease(execution, fit));
         }
@@ -139,6 +136,11 @@ impl Engine {
         self.set_gate(execution, gate);
         self.start_if_due(execution);
         self.request_lease();
+    }
+
+    /// Is there an ended execution that gives its ring to a new one without a loss for a reader?
+    pub fn can_spare_a_ring(&self) -> bool {
+        self.find_ended_unread(|e| e.ring.is_some()).is_some()
     }
 
     pub(super) fn lease_failed(&mut self, execution: Handle) {

@@ -256,9 +256,10 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     /// The size of a ring, at least, that connections follow with this policy, as far as is known.
-    /// While memory is short a ring is as large as its tool needs.
+    /// A ring is as large as its tool needs while those that run hold half of all memory.
     pub(super) fn served_ring_bytes(&self, policy: Option<Policy>) -> u32 {
-        let is_plentiful = self.rings.usage().leased_bytes < self.rings.bytes_max() / 2;
+        let has_half = self.rings.usage().leased_bytes < self.rings.bytes_max() / 2;
+        let is_plentiful = has_half || self.engine.can_spare_a_ring();
         match policy {
             _ if !is_plentiful => 0,
             Some(Policy::Block) => limits::RING_REPLAYED_BYTES,

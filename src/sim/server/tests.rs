@@ -49,6 +49,26 @@ fn a_result_is_waited_for_and_no_longer_than_asked() {
 }
 
 #[test]
+fn results_that_fill_the_memory_take_nothing_of_what_block_promises() {
+    let mut house = House::with_executions(64, 1, 4 << 20, ShardConfig::default());
+    let promise = |house: &mut House| {
+        let id = house.run(SHORT, ",\"policy\":\"block\"");
+        let heard = house.get(&format!("/v1/executions/{id}/events?policy=block"));
+        let at = heard.find("\"replay\":").expect(&heard);
+        let promise = heard[at..].split_inclusive('}').next().unwrap().to_owned();
+        house.pass(Duration::from_secs(1));
+        assert!(house.get(&format!("/v1/executions/{id}")).contains("\"completed\""));
+        promise
+    };
+    let first = promise(&mut house);
+    for at in 0..32 {
+        assert_eq!(promise(&mut house), first, "{at}");
+    }
+    let counters = house.shards[0].counters();
+    assert!(counters.executions_evicted > 0, "memory was enough for all of them");
+}
+
+#[test]
 fn who_cancels_an_execution_whose_ring_others_wait_for_is_not_told_that_it_never_was() {
     let mut house = House::with_rings(1, 16 << 10, ShardConfig::default());
     let first = house.run(SHORT, NOTHING);
