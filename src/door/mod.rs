@@ -46,6 +46,7 @@ mod error;
 mod link;
 mod named;
 mod options;
+mod pen;
 mod reader;
 mod writer;
 

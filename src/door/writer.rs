@@ -2,44 +2,26 @@
 //! server looks.
 
 use std::fmt;
-use std::num::NonZeroU8;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 
 use super::connection::{LifeLine, Talk};
 use super::error::{DoorError, WriteError};
-use super::reader::wrong;
+use super::pen::{Bell, Pen, header};
 use crate::base::{ExecutionId, Instant};
 use crate::endpoint::ProduceGrant;
-use crate::engine::{Gate, Kind, Outcome};
-use crate::limits;
-use crate::memory::atomic::full_fence;
-use crate::memory::layout::KindTotals;
-use crate::memory::{
-    self, CHUNK_MORE, ChunkHeader, ControlView, FinalRecord, OwnerWord, ProducerPage,
-    ProgressRecord, RingWriter, Room, ShortText,
-};
+use crate::engine::{Kind, Outcome};
+use crate::memory::{CHUNK_MORE, ChunkHeader, OwnerWord};
 use crate::reactor::Clock;
-use crate::shard::delivery::{code_of_outcome, outcome_of_code};
+use crate::shard::delivery::outcome_of_code;
 
 /// Publishes one execution of a server in another process.
 ///
 /// Dropping it without [`Writer::complete`] or [`Writer::fail`] makes the execution fail: "the
 /// producer left".
 pub struct Writer {
-    writer: RingWriter,
-    page: ProducerPage,
-    control: ControlView,
-    line: LifeLine,
+    pen: Pen<LifeLine>,
     grant: ProduceGrant,
-    progress: ProgressRecord,
-    /// When the last chunk was about to be published.
-    published: Instant,
-    /// For this chunk the server was knocked for last; once for each sleep of it.
-    knocked_seq: u64,
-    /// The oldest chunk that was held when it was last looked how much room there is.
-    tail_seq: u64,
-    is_short: bool,
     /// Its end was told.
     is_finished: bool,
     owner: Option<OwnerThread>,
@@ -47,38 +29,11 @@ pub struct Writer {
 
 impl Writer {
     pub(super) fn new(grant: ProduceGrant, mut talk: Talk) -> Result<Writer, DoorError> {
-        let [ring, control, page] = talk.descriptors()?;
-        let writer = RingWriter::open(ring).map_err(wrong("ring"))?;
-        let (control, _) = ControlView::open(control, 0).map_err(wrong("control page"))?;
-        let page = ProducerPage::open(page).map_err(wrong("producer's page"))?;
-        let owner = OwnerThread::start(page.owner().clone())?;
-        let line = talk.into_line()?;
-        // Everything is mapped. What follows in words is for people: until the server has sealed
-        // what it gave and started the execution, the gate is shut.
-        line.knock();
-        let none = ShortText::new("");
-        let progress = ProgressRecord {
-            progress: 0.0,
-            total: None,
-            reports: 0,
-            message: none,
-            context: ShortText::new(""),
-        };
-        let tail_seq = writer.tail_seq();
-        Ok(Writer {
-            writer,
-            page,
-            control,
-            line,
-            grant,
-            progress,
-            published: Instant::ZERO,
-            knocked_seq: 0,
-            tail_seq,
-            is_short: false,
-            is_finished: false,
-            owner: Some(owner),
-        })
+        let descriptors = talk.descriptors()?;
+        let pen = Pen::open(descriptors, talk.into_line()?)?;
+        let owner = OwnerThread::start(pen.page().owner().clone())?;
+        pen.bell().knock(); // Everything is mapped.
+        Ok(Writer { pen, grant, is_finished: false, owner: Some(owner) })
     }
 
     /// What it produces.
@@ -141,35 +96,29 @@ impl Writer {
         let (header, piece_bytes_max) = (header(kind, key, 0), self.chunk_bytes_max() as usize);
         let mut now = Clock::now();
         let mut gate_seq = 0;
-        self.writer.begin_batch();
+        self.pen.begin_batch();
         for payload in payloads {
             if payload.len() <= piece_bytes_max {
-                match self.write(header, payload, || now) {
+                match self.pen.write(header, payload, |_| now) {
                     Ok(Some((gate, _))) => {
                         gate_seq = gate;
                         continue;
                     }
                     Ok(None) => {}
                     Err(error) => {
-                        self.end_batch(now, gate_seq);
+                        self.pen.end_batch(now, gate_seq);
                         return Err(error);
                     }
                 }
             }
             // It is too long, or there is no room.
-            self.end_batch(now, gate_seq);
+            self.pen.end_batch(now, gate_seq);
             self.send_as(kind, key, payload)?;
             now = Clock::now();
-            self.writer.begin_batch();
+            self.pen.begin_batch();
         }
-        self.end_batch(now, gate_seq);
-        Ok(self.writer.head_seq())
-    }
-
-    fn end_batch(&mut self, now: Instant, gate_seq: u64) {
-        if self.writer.end_batch() > 0 {
-            self.was_published(now, gate_seq);
-        }
+        self.pen.end_batch(now, gate_seq);
+        Ok(self.pen.head_seq())
     }
 
     /// Sends one chunk if that is possible at once, and returns its number. `None`: a `block`
@@ -186,9 +135,9 @@ impl Writer {
         key: u8,
         payload: &[u8],
     ) -> Result<Option<u64>, WriteError> {
-        let sent = self.try_piece(header(kind, key, 0), payload)?;
+        let sent = self.pen.try_piece(header(kind, key, 0), payload)?;
         if sent.is_none() {
-            self.ask_for_room()?;
+            self.pen.ask_for_room()?;
         }
         Ok(sent)
     }
@@ -213,18 +162,10 @@ impl Writer {
     /// [`WriteError`]; nothing was lent.
     pub fn lend(&mut self, length: usize) -> Result<&mut [u8], WriteError> {
         loop {
-            let epoch = self.control.gate_epoch();
-            if let Some(gate_seq) = self.gate_for(length)? {
-                match self.writer.lend(length, gate_seq).map(|_| ()) {
-                    Ok(()) => {
-                        let room = self.writer.lend(length, gate_seq);
-                        return Ok(room.expect("it was just there"));
-                    }
-                    Err(memory::WriteError::TooLarge { length_max, .. }) => {
-                        return Err(WriteError::TooLarge { chunk_bytes_max: length_max });
-                    }
-                    Err(memory::WriteError::Gated { .. }) => {}
-                }
+            let epoch = self.pen.gate_epoch();
+            if self.pen.try_lend(length)?.is_some() {
+                let room = self.pen.try_lend(length)?;
+                return Ok(room.expect("it was just there"));
             }
             self.wait_for_room(epoch)?;
         }
@@ -235,37 +176,28 @@ impl Writer {
     /// # Panics
     /// If nothing was lent since the last chunk, or less than `length`; if `key` is 64 or more.
     pub fn publish(&mut self, kind: Kind, key: u8, length: usize) -> u64 {
-        let now = Clock::now();
-        let seq = self.writer.publish(header(kind, key, 0), length, now);
-        let (gate_seq, ..) = self.control.gate();
-        self.was_published(now, gate_seq);
-        seq
+        self.pen.publish(header(kind, key, 0), length)
     }
 
     /// Says how far the work is, of how much if that is known; in words, if there are any. The
     /// newest report counts.
     pub fn progress(&mut self, progress: f64, total: Option<f64>, message: &str) {
-        let message = ShortText::new(message);
-        let reports = self.progress.reports + 1;
-        self.progress = ProgressRecord { progress, total, reports, message, ..self.progress };
-        self.page.set_progress(&self.progress);
-        self.tell();
+        self.pen.progress(progress, total, message);
     }
 
     /// Says how many chunks there will be.
     pub fn expect_total(&mut self, chunk_count: u64) {
-        self.page.set_chunks_expected(chunk_count);
-        self.tell();
+        self.pen.expect_total(chunk_count);
     }
 
     /// Is nothing taken any more? Who is busy for long without sending asks now and then.
     pub fn is_stopped(&self) -> bool {
-        self.control.is_closed() || self.control.final_record().is_some()
+        self.pen.is_stopped()
     }
 
     /// The longest payload that one chunk can have.
     pub fn chunk_bytes_max(&self) -> u32 {
-        self.writer.geometry().length_max()
+        self.pen.chunk_bytes_max()
     }
 
     /// Says that everything was published, and waits until the server has taken it.
@@ -288,158 +220,46 @@ impl Writer {
 
     fn send_piece(&mut self, header: ChunkHeader, piece: &[u8]) -> Result<u64, WriteError> {
         loop {
-            let epoch = self.control.gate_epoch();
-            if let Some(seq) = self.try_piece(header, piece)? {
+            let epoch = self.pen.gate_epoch();
+            if let Some(seq) = self.pen.try_piece(header, piece)? {
                 return Ok(seq);
             }
             self.wait_for_room(epoch)?;
         }
     }
 
-    fn try_piece(&mut self, header: ChunkHeader, piece: &[u8]) -> Result<Option<u64>, WriteError> {
-        // The clock is read when the bytes are on their way to where they are read.
-        let Some((gate_seq, now)) = self.write(header, piece, Clock::now)? else { return Ok(None) };
-        self.was_published(now, gate_seq);
-        Ok(Some(self.writer.head_seq()))
-    }
-
-    /// Writes one chunk, if that is possible at once, and returns the gate and the time at that
-    /// moment; nobody is told.
-    #[inline]
-    fn write(
-        &mut self,
-        header: ChunkHeader,
-        piece: &[u8],
-        now: impl FnOnce() -> Instant,
-    ) -> Result<Option<(u64, Instant)>, WriteError> {
-        let Some(gate_seq) = self.gate_for(piece.len())? else { return Ok(None) };
-        match self.writer.lend(piece.len(), gate_seq.min(self.writer.batch_seq())) {
-            Ok(room) => room.copy_from_slice(piece),
-            Err(memory::WriteError::Gated { .. }) => return Ok(None),
-            Err(memory::WriteError::TooLarge { length_max, .. }) => {
-                return Err(WriteError::TooLarge { chunk_bytes_max: length_max });
-            }
-        }
-        let now = now();
-        self.writer.publish(header, piece.len(), now);
-        Ok(Some((gate_seq, now)))
-    }
-
-    /// The gate, if a chunk of `length` bytes may be published at all at this moment.
-    #[inline]
-    fn gate_for(&self, length: usize) -> Result<Option<u64>, WriteError> {
-        if self.control.is_closed() {
-            return Err(self.stopped());
-        }
-        let (gate_seq, credit_seq, credit_bytes, read_seq) = self.control.gate();
-        let gate = Gate { gate_seq, credit_seq, credit_bytes, read_seq };
-        let is_admitted = gate.admits(self.writer.head_seq(), self.writer.total_bytes(), length);
-        Ok(is_admitted.then_some(gate_seq))
-    }
-
-    #[cold]
-    fn stopped(&self) -> WriteError {
-        WriteError::Stopped(self.outcome())
-    }
-
-    fn outcome(&self) -> Option<Outcome> {
-        self.control.final_record().and_then(|record| outcome_of_code(record.verdict.get()))
-    }
-
-    /// Wakes who sleeps and is to see the chunk that was just published. `before`: a moment before.
-    #[inline]
-    fn was_published(&mut self, before: Instant, gate_seq: u64) {
-        full_fence(); // control:server-asleep, page:asleep
-        // A reader polls for a while before it sleeps. So if the last chunk was published less than
-        // that ago, nobody sleeps who has seen it; and who has not was woken for it. The earlier
-        // moment is one before that chunk, the later one behind this one: the time between is never
-        // too short.
-        if self.control.has_direct_readers()
-            && Clock::now().since(self.published) >= limits::DOOR_SPIN
-        {
-            self.writer.wake();
-        }
-        self.published = before;
-        if let Some(from_seq) = self.control.server_asleep()
-            && self.writer.head_seq() >= from_seq.get()
-            && self.knocked_seq != from_seq.get()
-        {
-            self.knocked_seq = from_seq.get(); // It rises from one sleep to the next.
-            self.line.knock();
-        }
-        if self.writer.tail_seq() != self.tail_seq {
-            self.look_for_room(gate_seq);
-        }
-        self.writer.fetch_room();
-    }
-
-    /// Has the server move the gate before it is in the way. Looked for when the tail has moved,
-    /// which it does for many chunks at once.
-    #[cold]
-    fn look_for_room(&mut self, gate_seq: u64) {
-        self.tail_seq = self.writer.tail_seq();
-        let is_short = self.writer.is_short_of_room(gate_seq);
-        if is_short != self.is_short {
-            self.is_short = is_short;
-            self.page.owner().set_room(if is_short { Room::Short } else { Room::Enough });
-        }
-        if is_short {
-            self.tell();
-        }
-    }
-
-    /// Makes the server look, if it sleeps.
-    #[inline]
-    fn tell(&self) {
-        full_fence(); // control:server-asleep
-        if self.control.server_asleep().is_some() {
-            self.line.knock();
-        }
-    }
-
-    /// Says that it is held back; the server then asks who is in the way.
-    fn ask_for_room(&mut self) -> Result<(), WriteError> {
-        self.page.owner().set_room(Room::None);
-        self.line.knock();
-        if self.line.is_known_gone() { Err(WriteError::ServerGone) } else { Ok(()) }
-    }
-
     /// Waits until the gate may have moved since `epoch` was read.
     #[cold]
     fn wait_for_room(&mut self, epoch: u64) -> Result<(), WriteError> {
-        self.ask_for_room()?;
+        self.pen.ask_for_room()?;
         let result = self.wait_for_gate(epoch);
-        self.is_short = false;
-        self.page.owner().set_room(Room::Enough);
+        self.pen.has_room();
         result
     }
 
     fn wait_for_gate(&self, epoch: u64) -> Result<(), WriteError> {
-        while self.control.gate_epoch() == epoch {
+        while self.pen.gate_epoch() == epoch {
             if self.is_stopped() {
-                return Err(self.stopped());
+                return Err(self.pen.stopped());
             }
-            if !self.line.is_up() {
+            if !self.pen.bell().is_up() {
                 return Err(WriteError::ServerGone);
             }
-            self.control.wait_gate(epoch); // For a few ms at most.
+            self.pen.wait_gate(epoch); // For a few ms at most.
         }
         Ok(())
     }
 
     fn finish(&mut self, outcome: Outcome, text: &str) {
-        let verdict = NonZeroU8::new(code_of_outcome(outcome)).expect("codes begin with 1");
-        let (head_seq, totals) = (self.writer.head_seq(), KindTotals::default());
-        self.page.finish(&FinalRecord { verdict, head_seq, totals }, text);
+        self.pen.finish(outcome, text);
         self.is_finished = true;
-        self.line.knock();
     }
 
     fn wait_for_end(&self, expected: Outcome) -> Result<(), DoorError> {
         loop {
-            let epoch = self.control.gate_epoch();
-            let is_gone = !self.line.is_up();
-            if let Some(record) = self.control.final_record() {
+            let epoch = self.pen.gate_epoch();
+            let is_gone = !self.pen.bell().is_up();
+            if let Some(record) = self.pen.final_record() {
                 return match outcome_of_code(record.verdict.get()) {
                     Some(outcome) if outcome == expected => Ok(()),
                     Some(outcome) => Err(DoorError::Stopped(outcome)),
@@ -449,14 +269,14 @@ impl Writer {
             if is_gone {
                 return Err(DoorError::ServerGone);
             }
-            self.control.wait_gate(epoch);
+            self.pen.wait_gate(epoch);
         }
     }
 }
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        let is_ours = self.line.is_ours();
+        let is_ours = self.pen.bell().is_ours();
         if is_ours && !self.is_finished {
             let has_panicked = std::thread::panicking();
             let text = if has_panicked { "the producer panicked" } else { "the producer left" };
@@ -465,6 +285,20 @@ impl Drop for Writer {
         if let Some(owner) = self.owner.take() {
             owner.stop(is_ours);
         }
+    }
+}
+
+impl Bell for LifeLine {
+    fn knock(&self) {
+        LifeLine::knock(self);
+    }
+
+    fn is_known_gone(&self) -> bool {
+        LifeLine::is_known_gone(self)
+    }
+
+    fn now(&self) -> Instant {
+        Clock::now()
     }
 }
 
@@ -506,13 +340,8 @@ impl OwnerThread {
     }
 }
 
-fn header(kind: Kind, key: u8, flags: u16) -> ChunkHeader {
-    assert!((key as usize) < limits::KEYS_MAX);
-    ChunkHeader { kind: kind as u8, key, flags }
-}
-
 impl fmt::Debug for Writer {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "Writer(of {}, {:?})", self.grant.execution, self.writer)
+        write!(out, "Writer(of {}, {:?})", self.grant.execution, self.pen)
     }
 }

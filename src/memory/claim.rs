@@ -6,6 +6,7 @@
 //! Tests: `model_tests.rs`, `loom_tests.rs`.
 
 use super::atomic::{Flaw, Ordering, fence, is_flawed};
+use super::format::mark_gone;
 use super::layout::{
     CLAIM_PARTS, HEAD_SEQ_WORD, TAIL_SEQ_WORD, TAIL_TOTALS_WORD, TAIL_VERSION_WORD,
     TOTAL_BYTES_WORD, unpack_meta,
@@ -70,6 +71,7 @@ impl RingWriter {
     pub fn skip_to(&mut self, start: &Start) {
         assert!(start.seq >= self.seq_next);
         self.begin_lap_at(start);
+        mark_gone(&self.lease.segment, self.geometry, start.seq);
         self.tail_totals = start.kinds;
         self.tail_version += 2;
         self.word(TAIL_VERSION_WORD).store(self.tail_version - 1, Ordering::Relaxed);

@@ -15,6 +15,15 @@ use super::lease::Lease;
 use super::segment::Segment;
 use super::writer::Start;
 
+/// Says in each slot that all chunks before `next_seq` are gone. A slot never holds a chunk that a
+/// reader looks for in it, but one that is newer than all that are gone and older than the one to
+/// come: so "gone" and "to come" are told apart.
+pub(super) fn mark_gone(segment: &Segment, geometry: Geometry, next_seq: u64) {
+    for seq in next_seq..next_seq + u64::from(geometry.slot_count()) {
+        segment.line(geometry.descriptor_line(seq))[SEQ].store(seq - 1, Ordering::Relaxed);
+    }
+}
+
 /// Makes the window of `lease` an empty ring of generation `lease.generation`, which begins there.
 pub(super) fn format(lease: &Lease, anchor: ClockAnchor, start: &Start) {
     let Lease { segment, geometry, generation, .. } = lease;
@@ -34,11 +43,7 @@ pub(super) fn format(lease: &Lease, anchor: ClockAnchor, start: &Start) {
     } else {
         // The next tenant would not know which slots to clear.
         assert!(lease.place.is_none());
-        // A slot never holds a chunk that a reader looks for in it, but one that is newer than all
-        // that are gone and older than the one to come: so "gone" and "to come" are told apart.
-        for seq in start.seq..start.seq + u64::from(geometry.slot_count()) {
-            segment.line(geometry.descriptor_line(seq))[SEQ].store(seq - 1, Ordering::Relaxed);
-        }
+        mark_gone(segment, *geometry, start.seq);
     }
     for (kind, total) in start.kinds.iter().enumerate() {
         segment.word(TAIL_TOTALS_WORD + 2 * kind).store(total.count, Ordering::Relaxed);

@@ -103,8 +103,13 @@ fn a_skip_is_counted_and_goes_on_where_it_says() {
     writer.audit();
     assert_eq!((reader.head_seq(), reader.tail_seq(), reader.total_bytes()), (29, 30, 70));
     assert_eq!(reader.tail_totals().unwrap().kinds, kinds);
-    assert_eq!(reader.read(11, &mut buffer), Err(ReadError::Overtaken { tail_seq: 30 }));
-    assert_eq!(reader.read(30, &mut buffer), Err(ReadError::Pending));
+    for seq in 1..30 {
+        assert_eq!(reader.read(seq, &mut buffer), Err(ReadError::Overtaken { tail_seq: 30 }));
+        assert_eq!(reader.poll(seq), Poll::Overtaken { tail_seq: 30 });
+    }
+    for seq in 30..38 {
+        assert_eq!(reader.read(seq, &mut buffer), Err(ReadError::Pending));
+    }
     for seq in 30..60 {
         assert_eq!(write(&mut writer, &[seq as u8]), seq);
         writer.audit();

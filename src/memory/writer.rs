@@ -76,7 +76,7 @@ pub struct RingWriter {
     lent: Option<Room>,
     anchor: ClockAnchor,
     generation: u64,
-    lease: Lease,
+    pub(super) lease: Lease,
 }
 
 /// Our own record of a chunk in the ring: half a cache line.
