@@ -460,31 +460,40 @@ impl Engine {
 
     /// Computes what the gating subscribers allow now, and says so if it has changed.
     pub(super) fn update_gate(&mut self, execution: Handle) -> bool {
-        let now = self.now;
         let Some(e) = self.executions.get_mut(execution) else { return false };
         if e.ring.is_none() {
             return false;
         }
         let gate = e.move_reserve();
         if gate == e.gate {
+            if e.gated() && !e.is_held_back() {
+                self.stop_waiting(execution);
+            }
             return false;
         }
         e.gate = gate;
         e.told_again_at = None;
+        let closed = e.closed();
+        self.stop_waiting(execution);
+        if !closed {
+            self.set_gate(execution, gate);
+        }
+        true
+    }
+
+    /// Notes that the readers have read what the producer waited for, or that it may look again.
+    fn stop_waiting(&mut self, execution: Handle) {
+        let now = self.now;
+        let e = self.executions.get_mut(execution).expect("a living execution");
         let was_gated = e.ungate(now);
         let is_left = planted(Planted::BlockDeadlineLeftArmed);
         // Somebody has read: the deadline starts anew.
         let stall = if is_left { None } else { e.timers.stall.take() };
-        let closed = e.closed();
         self.disarm(stall);
         if was_gated {
             self.watch_readers(execution, false);
             self.listen(execution);
         }
-        if !closed {
-            self.set_gate(execution, gate);
-        }
-        true
     }
 
     pub(super) fn set_gate(&mut self, execution: Handle, gate: Gate) {

@@ -138,7 +138,7 @@ impl Engine {
         self.request_lease();
     }
 
-    /// Is there an ended execution that gives its ring to a new one without a loss for a reader?
+    /// True if an ended execution can give its ring to a new one without a loss for a reader.
     pub fn can_spare_a_ring(&self) -> bool {
         self.find_ended_unread(|e| e.ring.is_some()).is_some()
     }
@@ -261,6 +261,9 @@ impl Engine {
         let Some(e) = self.executions.get_mut(execution) else { return };
         if e.closed() && !planted(Planted::EndTwiceInCancelRace) {
             return;
+        }
+        if e.producer == Producer::Waiting {
+            self.queue.retain(|&queued| queued != execution); // Its producer left before the start.
         }
         let by_itself = match end {
             ProducerEnd::Done => Outcome::Completed,

@@ -349,6 +349,28 @@ fn with_acknowledgements_only_what_is_not_acknowledged_is_kept() {
     assert_eq!(gate_seq(&mut world), Some((11, 11)));
 }
 
+/// A process said that it waits, and that was out of date.
+#[test]
+fn a_producer_goes_on_where_an_acknowledgement_leaves_the_gate_to_another_reader() {
+    let mut world = World::new(4, 4);
+    let id = world.open(OpenSpec::new(RING)).unwrap();
+    world.subscribe(id, replaying(From::Start)).unwrap(); // The newest are kept for it.
+    let spec = SubscribeSpec { ack_window: Some(8), ..replaying(From::Start) };
+    let slow = world.subscribe(id, spec).unwrap();
+    for _ in 0..8 {
+        world.publish(id, 8);
+    }
+    for _ in 0..2 {
+        world.handle(Event::Gated(id.slot)); // The first time it is told that the gate has moved.
+    }
+    assert!(world.engine.is_held_back(id.slot));
+    world.take();
+    world.ask(Event::Acknowledge(slow, 8)); // It audits: nobody waits for nobody.
+    assert!(!world.engine.is_held_back(id.slot));
+    let told = world.take();
+    assert!(!told.iter().any(|action| matches!(action, Action::SetGate(..))), "{told:?}");
+}
+
 #[test]
 fn what_was_given_and_not_acknowledged_is_kept_whatever_its_size() {
     let mut random = Random::new(3);

@@ -266,6 +266,23 @@ fn who_finds_no_ring_waits_in_line_and_then_is_told_busy() {
 }
 
 #[test]
+fn a_producer_that_leaves_before_its_start_fails_and_leaves_the_line() {
+    let mut world = World::new(8, 1);
+    let [first, gone, next] = [(); 3].map(|()| world.open(OpenSpec::new(RING)).ok());
+    let (first, gone) = (first.unwrap(), gone.unwrap());
+    let next = next.unwrap();
+    world.handle(Event::ProducerEnded(gone.slot, ProducerEnd::Failed("it is gone")));
+    let Reply::Inspected(Ok(status)) = world.ask(Event::Inspect(gone)) else {
+        panic!("it is kept")
+    };
+    assert_eq!(status.state, State::Ended(Outcome::Failed));
+    assert_eq!(status.error.as_deref(), Some("it is gone"));
+    world.take();
+    world.handle(Event::ProducerEnded(first.slot, ProducerEnd::Done));
+    assert!(world.take().contains(&Action::StartProducer(next.slot)));
+}
+
+#[test]
 fn for_a_whole_ring_only_ended_executions_go_that_nobody_reads() {
     let mut world = World::new(8, 8);
     let [read, unread] = [(), ()].map(|()| world.open(OpenSpec::new(RING)).unwrap());
