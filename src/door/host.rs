@@ -139,9 +139,13 @@ impl ReadHost {
     }
 
     pub fn end(&mut self, outcome: Outcome, error: &str) {
+        self.end_at(self.ring.writer.head_seq(), self.totals, outcome, error);
+    }
+
+    /// Ends the execution with fewer chunks than the ring has been given.
+    pub fn end_at(&mut self, head_seq: u64, totals: KindTotals, outcome: Outcome, error: &str) {
         let verdict = NonZeroU8::new(code_of_outcome(outcome)).unwrap();
-        let head_seq = self.ring.writer.head_seq();
-        let record = FinalRecord { verdict, head_seq, totals: self.totals };
+        let record = FinalRecord { verdict, head_seq, totals };
         self.control.page.finish(&record, error);
         self.knock();
     }

@@ -22,6 +22,11 @@ use crate::shard::{Delivery, Shared, Subscriber};
 ///
 /// Everything comes in the order of the log, and last of all one [`Delivery::End`]. An error
 /// instead says that there will be no end, and comes again with every further call.
+///
+/// A reader of a [`crate::door::Writer`]'s execution reads the writer's own ring. The server takes
+/// over what that ring holds when the execution is stopped. If a new `block` reader holds the
+/// server back at that moment, this reader may have been given chunks that the server did not take:
+/// they count in `given`, and not in `published`.
 pub struct Reader {
     subscriber: Subscriber<Far>,
     names: GrantNames,

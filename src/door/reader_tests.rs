@@ -207,6 +207,35 @@ fn a_block_reader_shows_where_it_stands_and_loses_nothing() {
     assert!(reader.is_over());
 }
 
+/// A producer writes its ring on its own: the server may not have taken all when it is stopped.
+#[test]
+fn chunks_behind_the_end_are_given_to_nobody() {
+    for policy in Policy::ALL {
+        for ring_chunks in [5, 40] {
+            if policy == Policy::Disconnect && ring_chunks == 40 {
+                continue; // It is let go for its lag.
+            }
+            let (mut host, mut reader) = ReadHost::open(SMALL, terms(policy, 100, Kinds::ALL));
+            let mut account = Account::new();
+            for _ in 0..3 {
+                publish(&mut host);
+            }
+            if let Some(delivery) = reader.poll().unwrap() {
+                account.take(Kinds::ALL, &delivery);
+            }
+            let (head_seq, totals) = (host.ring.writer.head_seq(), host.totals);
+            while host.ring.writer.head_seq() < ring_chunks {
+                publish(&mut host); // Those of 40 overwrite what was taken.
+            }
+            host.end_at(head_seq, totals, Outcome::Cancelled, "");
+            reader.drain(9, |delivery| account.take(Kinds::ALL, &delivery)).unwrap();
+            assert!(reader.is_over(), "{policy}");
+            let seen = account.given.chunks + account.missed.chunks;
+            assert_eq!((seen, account.next_seq), (3, 4), "{policy}, {ring_chunks}");
+        }
+    }
+}
+
 #[test]
 fn a_reader_of_a_relay_is_told_of_what_was_before_it() {
     let mut private =

@@ -230,8 +230,8 @@ impl ControlPage {
         full_fence(); // Whoever is admitted sees what was published before, or is woken for it.
     }
 
-    /// From now on nothing that a producer in another process publishes is taken.
-    /// [`ControlPage::wake_producer`] has to follow.
+    /// Tells a producer in another process to publish nothing more. [`ControlPage::wake_producer`]
+    /// has to follow.
     pub fn close(&self) {
         self.segment.word(CLOSED).store(1, Ordering::Release);
     }

@@ -483,9 +483,13 @@ impl<R: Reactor + 'static> Shard<R> {
                 run.stopping = true;
                 self.agents.note(execution);
             }
+            #[cfg(feature = "server")]
+            Producer::Guest if run.shut_guest() => {
+                run.producer = Producer::Guest;
+                run.stopping = true; // `take_over_guest` ends it.
+                self.worked = true;
+            }
             _ => {
-                #[cfg(feature = "server")]
-                self.keep_of_guest(execution.index);
                 self.tell(Event::ProducerEnded(execution, ProducerEnd::Stopped));
                 if planted(Planted::EndTwiceInCancelRace) {
                     self.tell(Event::ProducerEnded(execution, ProducerEnd::Done));

@@ -76,6 +76,9 @@ pub struct Subscriber<L: Link = Near> {
     /// The knock after which progress was last looked for.
     reports_seen: u64,
     ended: bool,
+    /// The number behind the last chunk, once the execution has ended: what another process has
+    /// published from there on is not a part of it.
+    end_seq: u64,
     /// Under `block` everything is owed: no look at the policy.
     is_plain: bool,
     window: Option<Window>,
@@ -136,7 +139,7 @@ impl<L: Link> Subscriber<L> {
         let tail = reader.tail_totals();
         let unknown = Totals { chunks: u64::MAX, bytes: u64::MAX };
         let gone = tail.map_or(unknown, |tail| log::sum_of(&tail.kinds, subscribed.terms.kinds));
-        Subscriber {
+        let mut subscriber = Subscriber {
             id: subscribed.subscriber,
             terms: subscribed.terms,
             cursor,
@@ -155,6 +158,7 @@ impl<L: Link> Subscriber<L> {
             record: None,
             reports_seen: u64::MAX,
             ended: false,
+            end_seq: u64::MAX,
             is_plain: subscribed.terms.policy == Policy::Block && ack_window.is_none(),
             window: ack_window
                 .map(|count| Window::new(count, subscribed.replay, subscribed.cursor.next_seq)),
@@ -167,7 +171,9 @@ impl<L: Link> Subscriber<L> {
             error: String::new(),
             is_torn: false,
             link,
-        }
+        };
+        subscriber.note_end();
+        subscriber
     }
 
     /// Its name.
@@ -227,6 +233,9 @@ impl<L: Link> Subscriber<L> {
         count_max: usize,
         mut take: impl FnMut(Delivery<'_>),
     ) -> Result<usize, L::Fault> {
+        if L::IS_FOREIGN {
+            self.show_cursor(); // The execution may have ended since the last call.
+        }
         let chunks_expected = self.link.shared().control.chunks_expected();
         let mut count = 0;
         loop {
@@ -474,11 +483,24 @@ impl<L: Link> Subscriber<L> {
             self.epoch = epoch;
             self.unsettled = true;
             self.wanted = self.link.shared().control.attention_hint();
+            self.note_end();
         }
         if self.wanted && self.rung_seq != self.shown_seq {
             self.wanted = false;
             self.rung_seq = self.shown_seq;
             self.link.ring();
+        }
+    }
+
+    /// Notes where the execution has ended, if its ring may hold more than that: another process
+    /// may have published what the shard did not take.
+    fn note_end(&mut self) {
+        if L::IS_FOREIGN
+            && let Some(record) = self.link.shared().control.final_record()
+        {
+            self.end_seq = record.head_seq.saturating_add(1);
+            self.granted_seq = self.granted_seq.min(self.end_seq);
+            self.is_plain = false;
         }
     }
 
@@ -509,6 +531,9 @@ impl<L: Link> Subscriber<L> {
     #[inline]
     fn look(&mut self) -> Next<L::Fault> {
         let next_seq = self.cursor.next_seq;
+        if L::IS_FOREIGN && next_seq >= self.end_seq {
+            return self.look_around();
+        }
         if next_seq >= self.granted_seq && self.terms.policy != Policy::Block {
             return self.evaluate();
         }

@@ -52,6 +52,8 @@ pub(in crate::shard) struct Guest {
     looked: Instant,
     /// What was taken of its ring when it was last asked where its readers stand.
     sampled_seq: u64,
+    /// The newest chunk that it had published when it was told that nothing more is taken.
+    shut_seq: u64,
     reports_seen: u64,
     expected_seen: Option<u64>,
 }
@@ -85,6 +87,7 @@ impl Guest {
             is_urgent: true,
             looked: Instant::ZERO,
             sampled_seq: 0,
+            shut_seq: 0,
             reports_seen: 0,
             expected_seen: None,
         })
@@ -217,6 +220,22 @@ impl Run {
         }
     }
 
+    /// Tells a guest that nothing more is taken than what it has published by now. `false`: it has
+    /// not begun, and has published nothing.
+    pub fn shut_guest(&mut self) -> bool {
+        let ingested_seq = self.ingested_seq;
+        let Some(door) = &mut self.door else { return false };
+        door.control.page.close();
+        door.control.page.wake_producer();
+        let head_seq = door.guest_reader().map_or(0, RingReader::head_seq);
+        let Some(guest) = door.guest().filter(|guest| guest.has_begun) else { return false };
+        // No ring holds more, whatever it says.
+        let held_max = u64::from(guest.ring.reader().geometry().slot_count());
+        guest.shut_seq = head_seq.min(ingested_seq + held_max);
+        guest.is_urgent = true;
+        true
+    }
+
     /// A guest's execution has ended: nothing more is taken, and it is told so.
     pub fn dismiss_guest(&mut self) -> Option<ConnectionId> {
         let door = self.door.as_mut()?;
@@ -258,7 +277,7 @@ impl<R: Reactor + 'static> Shard<R> {
         match guest.take_mapped(&doors, waker) {
             Ok(true) => self.tell_guest_to_begin(index),
             Ok(false) => self.take_over_guest(index),
-            Err(text) => self.end_guest(index, Err(&text)),
+            Err(text) => self.end_guest(index, ProducerEnd::Failed(&text)),
         }
     }
 
@@ -270,7 +289,7 @@ impl<R: Reactor + 'static> Shard<R> {
         guest.is_gone = true;
         match guest.has_begun {
             true => self.take_over_guest(index),
-            false => self.end_guest(index, Err(GONE)),
+            false => self.end_guest(index, ProducerEnd::Failed(GONE)),
         }
     }
 
@@ -321,7 +340,9 @@ impl<R: Reactor + 'static> Shard<R> {
             return; // What it has published, or said, has ended it.
         }
         let (head_seq, has_moved) = (run.ingested_seq, run.ingested_seq != ingested_before);
+        let is_stopping = run.stopping;
         let Some(guest) = run.guest() else { return };
+        let is_shut = head_seq >= guest.shut_seq;
         guest.is_stuck = matches!(taken, Ok(Taken::NoRoom));
         guest.is_urgent |= matches!(taken, Ok(Taken::Enough));
         // Its own ring is full of what somebody here has to read: it takes no more, either.
@@ -329,7 +350,10 @@ impl<R: Reactor + 'static> Shard<R> {
         match (taken, last_word) {
             (Err(rule), _) => self.refuse_guest(index, rule),
             (Ok(Taken::All), Some(record)) => self.believe_guest(index, &record, head_seq),
-            (Ok(Taken::All), None) if is_dead => self.end_guest(index, Err(GONE)),
+            (Ok(taken), _) if is_stopping && (!matches!(taken, Taken::Enough) || is_shut) => {
+                self.end_guest(index, ProducerEnd::Stopped);
+            }
+            (Ok(Taken::All), None) if is_dead => self.end_guest(index, ProducerEnd::Failed(GONE)),
             (Ok(Taken::NoRoom), _) => self.say_that_it_is_gated(index),
             (Ok(Taken::Enough), _) => self.worked = true,
             (Ok(Taken::All), None) if waits => self.hear_that_guest_waits(index),
@@ -375,11 +399,11 @@ impl<R: Reactor + 'static> Shard<R> {
         let guest = run.guest().and_then(|guest| Some(guest.mapped()?.view.clone()));
         let text = guest.map(|view| view.error_text());
         match outcome_of_code(record.verdict.get()) {
-            Some(crate::engine::Outcome::Completed) => self.end_guest(index, Ok(())),
+            Some(crate::engine::Outcome::Completed) => self.end_guest(index, ProducerEnd::Done),
             Some(_) => {
                 let text = text.as_ref().map_or("", |text| text.as_str());
                 let text = if text.is_empty() { "the producer failed" } else { text };
-                self.end_guest(index, Err(text));
+                self.end_guest(index, ProducerEnd::Failed(text));
             }
             None => self.refuse_guest(index, "it ended in a way that there is not"),
         }
@@ -391,25 +415,22 @@ impl<R: Reactor + 'static> Shard<R> {
         self.record(Code::OutsideRefused, u64::from(index), 0);
         self.log_refused_guest(index, rule);
         let text = format!("the producer broke the ring's rules: {rule}");
-        self.end_guest(index, Err(&text));
+        self.end_guest(index, ProducerEnd::Failed(&text));
     }
 
-    fn end_guest(&mut self, index: u32, result: Result<(), &str>) {
+    fn end_guest(&mut self, index: u32, end: ProducerEnd<'_>) {
         let Some(run) = self.runs[index as usize].as_mut() else { return };
-        let (handle, id) = (run.handle, run.id);
+        let handle = run.handle;
         self.doors.guests.retain(|&guest| guest != index);
         match run.producer {
-            Producer::Guest => {
+            // One that waits has left before its start.
+            Producer::Guest | Producer::Waiting(_) => {
                 self.keep_of_guest(index);
                 let Some(run) = self.runs[index as usize].as_mut() else { return };
                 run.producer = Producer::Gone;
-                let end = match result {
-                    Ok(()) => ProducerEnd::Done,
-                    Err(text) => ProducerEnd::Failed(text),
-                };
+                run.stopping = false;
                 self.tell(Event::ProducerEnded(handle, end));
             }
-            Producer::Waiting(_) => _ = self.cancel(id), // It has not begun.
             _ => {}
         }
         self.pump();

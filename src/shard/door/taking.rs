@@ -331,7 +331,7 @@ impl<R: Reactor + 'static> Shard<R> {
     }
 
     /// A guest has ended: what there is of it is kept.
-    pub(in crate::shard) fn keep_of_guest(&mut self, index: u32) {
+    pub(super) fn keep_of_guest(&mut self, index: u32) {
         let run = self.runs[index as usize].as_mut();
         if run.and_then(Run::guest).is_some_and(|guest| !guest.taken.is_mirrored) {
             let _ = self.mirror_guest(index); // What is wrong with it is not there afterwards.

@@ -91,7 +91,8 @@ impl<L: Link> Subscriber<L> {
         let mut head_seq = reader.head_seq().max(next_seq);
         if L::IS_FOREIGN {
             // No ring holds more than its slots, whatever it says.
-            head_seq = head_seq.min(next_seq + u64::from(reader.geometry().slot_count()));
+            let held_max = u64::from(reader.geometry().slot_count());
+            head_seq = head_seq.min(next_seq + held_max).min(self.end_seq - 1);
         }
         let log = RingLog { reader, head_seq, next_seq, seen: self.cursor.seen };
         let before = self.cursor;
@@ -163,7 +164,10 @@ impl<L: Link> Subscriber<L> {
         if L::IS_FOREIGN && tail.tail_seq > self.link.shared().reader.head_seq().saturating_add(1) {
             return self.meet_flaw(Flaw::Ring);
         }
-        self.skip_counted(tail.tail_seq, sum_of(&tail.kinds, self.terms.kinds))
+        match self.link.shared().control.final_record() {
+            Some(record) if tail.tail_seq > self.end_seq => self.skip_rest(&record),
+            _ => self.skip_counted(tail.tail_seq, sum_of(&tail.kinds, self.terms.kinds)),
+        }
     }
 
     /// What stood before the tail when the execution ended, although its writer has died in the
