@@ -77,9 +77,10 @@
 //!         ├───────────────┘
 //!       shard                     5  the loop, where everything meets; serves connections
 //!         │
-//!    sim   client   door           6  a seeded world │ asks a server from outside │ shares memory
-//!             │
-//!          upstream                6  servers of others, whose tools are offered here
+//!       client   door              6  asks a server from outside │ shares memory
+//!         │       │
+//!      upstream   │                6  servers of others, whose tools are offered here
+//!                sim               7  a seeded world around shards and those that share memory
 //! ```
 //!
 //! Three sentences to remember: *engine moves numbers, memory holds bytes, reactor talks to the

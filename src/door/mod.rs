@@ -46,7 +46,7 @@ mod error;
 mod link;
 mod named;
 mod options;
-mod pen;
+pub(crate) mod pen;
 mod reader;
 mod writer;
 

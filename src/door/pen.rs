@@ -18,11 +18,11 @@ use crate::memory::{
 use crate::shard::delivery::{code_of_outcome, outcome_of_code};
 
 /// The way to a server, and the clock that both share.
-pub(super) trait Bell {
+pub(crate) trait Bell {
     /// Makes the server look at what was written.
     fn knock(&self);
 
-    /// Was the server found to be gone?
+    /// True if the server was found to be gone.
     fn is_known_gone(&self) -> bool;
 
     /// The time.
@@ -30,7 +30,7 @@ pub(super) trait Bell {
 }
 
 /// See the module's text.
-pub(super) struct Pen<B> {
+pub(crate) struct Pen<B> {
     writer: RingWriter,
     page: ProducerPage,
     control: ControlView,
@@ -47,11 +47,10 @@ pub(super) struct Pen<B> {
 
 impl<B: Bell> Pen<B> {
     /// Maps what a server has made for this producer: its ring, the control page and its own page.
-    /// What the server says in words is for people: until it has sealed what it gave and started
-    /// the execution, the gate is shut.
+    /// The gate is shut until the server has sealed them and started the execution.
     ///
     /// # Errors
-    /// [`DoorError`]: one of them is not what it is to be.
+    /// [`DoorError`]: one of them breaks the rules of its kind.
     pub fn open([ring, control, page]: [OwnedFd; 3], bell: B) -> Result<Pen<B>, DoorError> {
         let writer = RingWriter::open(ring).map_err(wrong("ring"))?;
         let (control, _) = ControlView::open(control, 0).map_err(wrong("control page"))?;
@@ -109,12 +108,12 @@ impl<B: Bell> Pen<B> {
         self.writer.geometry().length_max()
     }
 
-    /// Is nothing taken any more?
+    /// True if the server takes nothing any more.
     pub fn is_stopped(&self) -> bool {
         self.control.is_closed() || self.final_record().is_some()
     }
 
-    /// How the execution has ended, once it has.
+    /// The server's record of the end; `None` before the end.
     pub fn final_record(&self) -> Option<FinalRecord> {
         self.control.final_record()
     }
@@ -219,7 +218,7 @@ impl<B: Bell> Pen<B> {
         self.tell();
     }
 
-    /// Says that it is held back; the server then asks who is in the way.
+    /// Says that the gate holds the producer back; the server then asks the readers in its way.
     ///
     /// # Errors
     /// [`WriteError::ServerGone`].
@@ -255,20 +254,21 @@ impl<B: Bell> Pen<B> {
         Ok(is_admitted.then_some(gate_seq))
     }
 
-    /// Why nothing is taken any more.
+    /// The error of a write after the server has closed the execution.
     #[cold]
     pub fn stopped(&self) -> WriteError {
         WriteError::Stopped(self.outcome())
     }
 
-    /// Wakes who sleeps and is to see the chunk that was just published. `before`: a moment before.
+    /// Wakes the readers and the server that sleep until the next chunk. `before` is a moment
+    /// before it was published.
     #[inline]
     fn was_published(&mut self, before: Instant, gate_seq: u64) {
         full_fence(); // control:server-asleep, page:asleep
         // A reader polls for a while before it sleeps. So if the last chunk was published less than
-        // that ago, nobody sleeps who has seen it; and who has not was woken for it. The earlier
-        // moment is one before that chunk, the later one behind this one: the time between is never
-        // too short.
+        // that ago, each reader that has seen it is awake, and the others were woken for it. The
+        // earlier moment is one before that chunk, the later one behind this one: the time between
+        // is never too short.
         if self.control.has_direct_readers()
             && self.bell.now().since(self.published) >= limits::DOOR_SPIN
         {
@@ -319,11 +319,11 @@ impl<B> std::fmt::Debug for Pen<B> {
     }
 }
 
-/// What stands before a chunk.
+/// The header of a chunk.
 ///
 /// # Panics
 /// If `key` is 64 or more.
-pub(super) fn header(kind: Kind, key: u8, flags: u16) -> ChunkHeader {
+pub(crate) fn header(kind: Kind, key: u8, flags: u16) -> ChunkHeader {
     assert!((key as usize) < limits::KEYS_MAX);
     ChunkHeader { kind: kind as u8, key, flags }
 }

@@ -99,7 +99,7 @@ pub use reader::link::Flaw;
 #[cfg(feature = "server")]
 pub(crate) use reader::link::{Link, Shared};
 #[cfg(feature = "server")]
-pub(crate) use serve::{AtDoor, HandLine};
+pub(crate) use serve::{AtDoor, HandLine, ProducerAtDoor};
 #[cfg(feature = "server")]
 pub use serve::{LineOptions, Server, ServerConfig, ServerError, SetUp, ShardEnd, ShardEnds};
 #[cfg(feature = "tls")]

@@ -9,11 +9,17 @@ use crate::engine::{
 use crate::limits;
 use crate::memory::Geometry;
 use crate::shard::{ExecuteError, ExecuteOptions, PublishError};
+#[cfg(feature = "server")]
+use crate::sim::between::note_relay;
 use crate::sim::between::set_writing;
-use crate::sim::model::{Producer, Told, fill_payload};
+use crate::sim::model::{ExecutionModel, Producer, Told, fill_payload};
+#[cfg(feature = "server")]
+use crate::sim::process::Process;
 use crate::sim::producer::{Script, SimTool};
 use crate::sim::run::{Feed, Sim};
 use crate::sim::scene::Opening;
+#[cfg(feature = "server")]
+use crate::sim::thread::{Hand, ThreadActor};
 use crate::tool::{Need, Prepared, Work};
 
 impl Sim {
@@ -46,16 +52,37 @@ impl Sim {
             Producer::Feed => Work::Feed,
             // What it does is up to an actor; this closure is never called.
             Producer::Thread => Work::Thread(Box::new(|_| Ok(()))),
+            #[cfg(feature = "server")]
+            Producer::Process => {
+                need.chunk_bytes = Geometry::of_class(need.ring_bytes).length_max();
+                Work::Feed
+            }
         };
         let holds = matches!(options.hold, Hold::UntilRead { .. });
         let (on_stall, block_deadline) = (options.on_stall, options.block_deadline);
-        let timeouts = options.timeouts.unwrap_or(Timeouts::NONE);
+        let timeouts = options.timeouts.unwrap_or(match producer {
+            #[cfg(feature = "server")]
+            Producer::Process => Timeouts::default(),
+            _ => Timeouts::NONE,
+        });
         let mut scene = self.shared.lock();
         let chunk_bytes = need.chunk_bytes;
         scene.opening =
             Some(Opening { producer, on_stall, holds, block_deadline, chunk_bytes, timeouts });
         drop(scene);
-        let result = self.shard.execute_prepared(Prepared { need, ..Prepared::new(work) }, options);
+        #[cfg(feature = "server")]
+        let mut at_door = None;
+        let result = match producer {
+            #[cfg(feature = "server")]
+            Producer::Process => {
+                let opened = self.shard.produce_by_hand(need.ring_bytes, options);
+                opened.map(|(id, granted)| {
+                    at_door = granted;
+                    id
+                })
+            }
+            _ => self.shard.execute_prepared(Prepared { need, ..Prepared::new(work) }, options),
+        };
         self.shared.lock().opening = None;
         match result {
             Ok(id) => {
@@ -64,6 +91,15 @@ impl Sim {
                     Producer::Steps => {}
                     Producer::Feed => self.feeds.push(Feed { execution: index, id, script }),
                     Producer::Thread => self.scripts[index] = Some(script),
+                    #[cfg(feature = "server")]
+                    Producer::Process => {
+                        note_relay(index); // Its ring is copied into the shard's.
+                        if let Some(granted) = at_door {
+                            let process = Box::new(Process::new(granted, &self.lines));
+                            let actor = ThreadActor::new(index, script, Hand::Process(process));
+                            self.shared.lock().threads.push(actor);
+                        }
+                    }
                 }
                 self.opened(index, need);
             }
@@ -360,11 +396,20 @@ impl Sim {
 
     /// So that a world of endless tools gets somewhere, one of them is cancelled now and then.
     pub fn make_room(&mut self) {
+        self.cancel_first(|_| true);
+    }
+
+    /// … and each that has published too many chunks.
+    pub fn cancel_long(&mut self) {
+        self.cancel_first(|each| each.is_too_long() && !each.is_cancelled);
+    }
+
+    fn cancel_first(&mut self, is_meant: impl Fn(&ExecutionModel) -> bool) {
         let scene = self.shared.lock();
-        let living = scene.executions.iter().find(|each| each.verdict.is_none());
-        let oldest = living.map(|each| each.number as usize);
+        let mut living = scene.executions.iter().filter(|each| each.verdict.is_none());
+        let found = living.find(|each| is_meant(each)).map(|each| each.number as usize);
         drop(scene);
-        if let Some(execution) = oldest {
+        if let Some(execution) = found {
             self.cancel(execution);
         }
     }

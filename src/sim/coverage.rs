@@ -92,6 +92,10 @@ const OTHERS: &[&str] = &[
     "producer steps",
     "producer feed",
     "producer thread",
+    #[cfg(feature = "server")]
+    "producer in another process",
+    #[cfg(feature = "server")]
+    "chunks of a process not taken",
     "producer done",
     "producer failed",
     "producer panicked",

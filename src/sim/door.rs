@@ -1,8 +1,9 @@
 //! Readers at the door, simulated: each has a page of its own and reads the relay of its execution,
-//! as a process does. Their lines carry knocks and ends, which may be late.
+//! or its producer's ring, as a process does. The lines of readers and producers carry knocks and
+//! ends, which may be late.
 
-use std::cell::{Cell, RefCell};
-use std::rc::Rc;
+use std::cell::Cell;
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::base::{ExecutionId, Instant};
 use crate::engine::{Exit, SubscribeError, SubscribeSpec};
@@ -12,6 +13,7 @@ use crate::shard::delivery::exit_of_code;
 use crate::shard::{AtDoor, Flaw, HandLine, Link, Shared, Subscriber};
 use crate::sim::between::note_relay;
 use crate::sim::expect::Held;
+use crate::sim::model::ExecutionModel;
 use crate::sim::run::Sim;
 
 /// A signal on a line.
@@ -21,9 +23,24 @@ enum Signal {
     End(HandLine),
 }
 
-/// Signals of all lines on their way to the shard, oldest first.
+/// Signals of all lines on their way to the shard, oldest first. One thread uses them, behind a
+/// mutex because the scene is.
 #[derive(Clone, Default)]
-pub(super) struct Lines(Rc<RefCell<Vec<Signal>>>);
+pub(super) struct Lines(Arc<Mutex<Vec<Signal>>>);
+
+impl Lines {
+    pub fn knock(&self, line: HandLine) {
+        self.lock().push(Signal::Knock(line));
+    }
+
+    pub fn end(&self, line: HandLine) {
+        self.lock().push(Signal::End(line));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Signal>> {
+        self.0.try_lock().expect("one thread, and nobody holds it across a call")
+    }
+}
 
 /// The link of a reader at the door.
 pub(super) struct Far {
@@ -77,13 +94,13 @@ impl Link for Far {
     }
 
     fn ring(&self) {
-        self.lines.0.borrow_mut().push(Signal::Knock(self.line));
+        self.lines.knock(self.line);
     }
 
     fn leave(&self, _how: Left) {
         self.shared.page.set_left();
         if !self.has_left.replace(true) {
-            self.lines.0.borrow_mut().push(Signal::End(self.line));
+            self.lines.end(self.line);
         }
     }
 
@@ -96,10 +113,11 @@ impl Link for Far {
     }
 }
 
-/// The chunks that its relay holds.
-pub(super) fn held_for(reader: &DoorReader) -> Held {
-    let relay = &reader.link().shared.reader;
-    Held { tail_seq: relay.tail_seq(), head_seq: relay.head_seq() }
+/// The chunks of the execution that the ring holds which it reads: it may hold older ones than the
+/// shard promises, and, behind the end, some that the shard did not take.
+pub(super) fn held_for<L: Link>(subscriber: &Subscriber<L>, model: &ExecutionModel) -> Held {
+    let ring = &subscriber.link().shared().reader;
+    Held { tail_seq: ring.tail_seq(), head_seq: ring.head_seq().min(model.head_seq()) }
 }
 
 impl Sim {
@@ -127,7 +145,7 @@ impl Sim {
         if has_faults && self.random.chance(1, 4) {
             return;
         }
-        let signals = std::mem::take(&mut *self.lines.0.borrow_mut());
+        let signals = std::mem::take(&mut *self.lines.lock());
         for signal in signals {
             match signal {
                 Signal::Knock(line) => self.shard.hear_by_hand(line),

@@ -5,7 +5,7 @@ use crate::base::Instant;
 use crate::engine::{DetachReason, EndState, Policy};
 use crate::limits;
 use crate::shard::Ended;
-use crate::sim::follower::{Follower, Gone};
+use crate::sim::follower::{Follower, Gone, Habitat};
 use crate::sim::model::ExecutionModel;
 
 impl Follower {
@@ -35,7 +35,13 @@ impl Follower {
                 resume_from
             }
         };
-        if until_seq < self.next_seq
+        // A reader of a process's own ring may have been given more than the shard took of it.
+        let left_out_count = match self.habitat {
+            #[cfg(feature = "server")]
+            Habitat::Door => execution.left_out_count(),
+            _ => 0,
+        };
+        if until_seq + left_out_count < self.next_seq
             || execution.totals(self.kinds, self.next_seq, until_seq - 1).chunks > 0
         {
             return Err(format!("{end:?} where {} is next", self.next_seq));

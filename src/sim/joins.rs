@@ -90,8 +90,10 @@ impl Sim {
                 self.shared.lock().fail(text);
             }
             Err(error) => {
-                // A door takes the chunks over before it answers: the tail may have moved.
-                let status = if habitat.is_elsewhere() { self.shard.inspect(id) } else { status };
+                // The shard takes chunks over before it answers: the tail may have moved.
+                let is_taken_over = habitat.is_elsewhere()
+                    || self.shared.lock().executions[execution].is_in_process();
+                let status = if is_taken_over { self.shard.inspect(id) } else { status };
                 self.check_refused(execution, habitat, &spec, error, status.ok());
             }
         }
@@ -108,7 +110,7 @@ impl Sim {
             Seat::Remote(subscriber) => joined.lags_from(subscriber.lag_begins(), model),
             #[cfg(feature = "server")]
             Seat::Door(reader) => {
-                joined.came_tail_seq = held_for(reader).tail_seq;
+                joined.came_tail_seq = held_for(reader, model).tail_seq;
                 joined.lags_from(reader.lag_begins(), model);
             }
             Seat::Closure | Seat::Polled(_) => {}
@@ -339,6 +341,11 @@ impl Sim {
             }
             (SubscribeError::NotYet { next_seq: 1 }, Some(status)) if status.ring.is_none() => {
                 habitat.is_elsewhere() || is_refused_rightly(spec, error, status)
+            }
+            (SubscribeError::NotYet { next_seq: 1 }, Some(status))
+                if habitat.is_elsewhere() && scene.executions[execution].is_in_process() =>
+            {
+                status.head_seq == 0 // It may not have mapped its ring.
             }
             (error, Some(status)) => is_refused_rightly(spec, error, status),
             (_, None) => false,

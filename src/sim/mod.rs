@@ -30,6 +30,10 @@ pub mod network;
 mod outgoing_tests;
 mod patience;
 mod plan;
+#[cfg(feature = "server")]
+mod process;
+#[cfg(all(test, feature = "server"))]
+mod process_tests;
 mod producer;
 pub mod reactor;
 mod run;

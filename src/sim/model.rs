@@ -37,6 +37,9 @@ pub(super) enum Producer {
     Steps,
     Feed,
     Thread,
+    /// In another process.
+    #[cfg(feature = "server")]
+    Process,
 }
 
 /// How a producer said that it ended.
@@ -68,6 +71,10 @@ pub(super) struct ExecutionModel {
     /// The longest stretch that was lent and not published: it may have cost older chunks, if only
     /// for a place among the descriptors.
     pub lent_bytes_max: Option<u32>,
+    /// See [`ExecutionModel::left_out_count`].
+    left_out_count: u64,
+    /// The bytes of the ring that they take.
+    left_out_bytes: u64,
     pub told: Option<Told>,
     /// A cancellation was accepted.
     pub is_cancelled: bool,
@@ -86,6 +93,14 @@ pub(super) fn fill_payload(number: u32, seq: u64, bytes: &mut [u8]) {
     Random::new(u64::from(number) << 40 ^ seq).fill(bytes);
 }
 
+/// An execution of more chunks is cancelled.
+const CHUNKS_MAX: u64 = 20_000;
+
+/// The bytes of its ring that a chunk takes.
+fn padded(chunk: &ChunkModel) -> u64 {
+    u64::from(chunk.length.next_multiple_of(8))
+}
+
 impl ExecutionModel {
     pub fn new(number: u32, id: ExecutionId, producer: Producer) -> ExecutionModel {
         ExecutionModel {
@@ -101,6 +116,8 @@ impl ExecutionModel {
             chunks: Vec::new(),
             total_bytes: 0,
             lent_bytes_max: None,
+            left_out_count: 0,
+            left_out_bytes: 0,
             told: None,
             is_cancelled: false,
             verdict: None,
@@ -115,10 +132,29 @@ impl ExecutionModel {
         self.producer == Producer::Thread
     }
 
-    /// May its ring have given up chunks that the engine was not told of? A thread's may at any
-    /// time, and one of which a stretch was lent and not published.
+    /// True if another process writes it.
+    pub fn is_in_process(&self) -> bool {
+        #[cfg(feature = "server")]
+        return self.producer == Producer::Process;
+        #[cfg(not(feature = "server"))]
+        false
+    }
+
+    /// True if it writes whenever it likes.
+    pub fn is_apart(&self) -> bool {
+        !matches!(self.producer, Producer::Steps | Producer::Feed)
+    }
+
+    /// May its ring have given up chunks that the engine was not told of? One that is written
+    /// apart may at any time, and one of which a stretch was lent and not published.
     pub fn may_be_ahead(&self) -> bool {
-        self.is_thread() || self.lent_bytes_max.is_some()
+        self.is_apart() || self.lent_bytes_max.is_some()
+    }
+
+    /// True if it has so many chunks that it has to be cancelled: the oracle looks at all of them
+    /// again and again.
+    pub fn is_too_long(&self) -> bool {
+        self.head_seq() >= CHUNKS_MAX
     }
 
     /// The newest chunk.
@@ -142,6 +178,21 @@ impl ExecutionModel {
     pub fn push(&mut self, chunk: ChunkModel) {
         self.chunks.push(ChunkModel { offset: self.total_bytes, ..chunk });
         self.total_bytes += u64::from(chunk.length);
+    }
+
+    /// Forgets the chunks behind this one, which the ring holds in the place of older ones.
+    pub fn truncate(&mut self, head_seq: u64) {
+        let left_out = &self.chunks[head_seq as usize..];
+        self.left_out_count = left_out.len() as u64;
+        self.left_out_bytes = left_out.iter().map(padded).sum();
+        self.chunks.truncate(head_seq as usize);
+        let end = |chunk: &ChunkModel| chunk.offset + u64::from(chunk.length);
+        self.total_bytes = self.chunks.last().map_or(0, end);
+    }
+
+    /// Chunks at its end that a process had published and the shard did not take.
+    pub fn left_out_count(&self) -> u64 {
+        self.left_out_count
     }
 
     /// The wanted chunks of a range, both ends included.
@@ -171,13 +222,13 @@ impl ExecutionModel {
         // A ring promises three eighths of its data area; a chunk is at most a quarter of that.
         let capacity_bytes = u64::from(ring.chunk_bytes_max) * 3 / 2;
         let behind = self.head_seq() + 1 - seq;
-        let lent_count = u64::from(self.lent_bytes_max.is_some());
-        if behind + lent_count > u64::from(ring.chunks_max) {
+        let more_count = self.left_out_count + u64::from(self.lent_bytes_max.is_some());
+        if behind + more_count > u64::from(ring.chunks_max) {
             return false;
         }
-        let padded = |chunk: &ChunkModel| u64::from(chunk.length.next_multiple_of(8));
+        let more_bytes = self.left_out_bytes + u64::from(self.lent_bytes_max.unwrap_or(0));
         let held: u64 = self.chunks[seq as usize - 1..].iter().map(padded).sum();
-        held + u64::from(self.lent_bytes_max.unwrap_or(0)) <= capacity_bytes
+        held + more_bytes <= capacity_bytes
     }
 
     /// Is the end what its producer and its callers made it?
@@ -207,12 +258,14 @@ impl ExecutionModel {
                 by_itself
                     && match self.told {
                         Some(Told::Failed) => text == FAILURE_TEXT,
-                        Some(Told::Panicked) => text.ends_with(PANIC_TEXT),
+                        Some(Told::Panicked) => {
+                            text.ends_with(PANIC_TEXT) || text == "the producer is gone"
+                        }
                         _ => false,
                     }
             }
             Outcome::TimedOut => {
-                self.patience.check_end(text, self.is_thread())?;
+                self.patience.check_end(text, self.is_apart())?;
                 by_itself || self.is_cancelled || shutting_down
             }
         };

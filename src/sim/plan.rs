@@ -10,6 +10,9 @@ use crate::base::Random;
 use crate::engine::{EngineLimits, Timeouts};
 use crate::limits;
 
+/// Without a server there is no door for other processes.
+const PRODUCERS: usize = if cfg!(feature = "server") { 4 } else { 3 };
+
 /// The world of one seed.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
@@ -61,8 +64,8 @@ pub(super) struct Plan {
     pub memory: u64,
     /// The faults end with the shard's shutdown.
     pub shuts_down: bool,
-    /// Weights of: a tool's steps, chunks by hand, a tool's thread.
-    pub producers: [u64; 3],
+    /// Weights of: a tool's steps, chunks by hand, a tool's thread, a producer in another process.
+    pub producers: [u64; PRODUCERS],
     /// Weights of: closure, polled, on another thread.
     pub places: [u64; 3],
     /// A reader of another thread is one of another process instead, at the door.
@@ -82,7 +85,9 @@ fn rate(random: &mut Random, most: u64) -> u64 {
 
 impl Plan {
     pub fn draw(random: &mut Random) -> Plan {
-        let weights = |random: &mut Random| [(); 3].map(|()| random.between(0, 3) + 1);
+        fn weights<const N: usize>(random: &mut Random) -> [u64; N] {
+            [(); N].map(|()| random.between(0, 3) + 1)
+        }
         Plan {
             engine: EngineLimits {
                 shard: random.below(256) as u8,

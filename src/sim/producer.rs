@@ -76,6 +76,11 @@ impl Script {
         Draft { kind, key: random.below(self.keys) as u8, length: length as usize }
     }
 
+    /// True if it dies now, while it waits for its start.
+    pub fn dies_early(&mut self) -> bool {
+        self.end == Told::Panicked && self.random.chance(1, 16)
+    }
+
     /// One chunk less to come.
     pub fn count(&mut self) {
         self.done += 1;

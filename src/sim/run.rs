@@ -19,7 +19,7 @@ use crate::sim::plan::{Plan, pick};
 use crate::sim::producer::Script;
 use crate::sim::reactor::SimReactor;
 use crate::sim::scene::{Scene, Shared};
-use crate::sim::thread::ThreadActor;
+use crate::sim::thread::{Hand, ThreadActor};
 use crate::sim::watcher::Watcher;
 use crate::sim::world::{SimFaults, SimWorld};
 use crate::trace::Counters;
@@ -72,7 +72,7 @@ pub(super) struct Sim {
     /// The lines of readers at the door.
     #[cfg(feature = "server")]
     pub lines: Lines,
-    step_count: u64,
+    pub step_count: u64,
 }
 
 /// Chunks published by hand.
@@ -196,6 +196,7 @@ impl Sim {
         if self.step_count.is_multiple_of(200) {
             self.make_room();
         }
+        self.cancel_long();
         if self.random.chance(self.plan.memory, 1_000) {
             self.change_memory();
         }
@@ -234,7 +235,7 @@ impl Sim {
             let mut scene = self.shared.lock();
             let execution = scene.jobs_expected.pop_front().expect("it was told to start");
             let script = self.scripts[execution].take().expect("it is started once");
-            let actor = ThreadActor::new(execution, script, job.output, job.done);
+            let actor = ThreadActor::new(execution, script, Hand::Thread(job.output, job.done));
             scene.executions[execution].ring = Some(actor.ring());
             scene.threads.push(actor);
         }
@@ -283,6 +284,8 @@ impl Sim {
 
     /// Threads run.
     fn run_threads(&mut self) {
+        #[cfg(feature = "server")]
+        self.let_processes_begin();
         let mut scene = self.shared.lock();
         if scene.threads.is_empty() {
             return;
@@ -295,6 +298,18 @@ impl Sim {
         }
         for _ in 0..self.random.between(1, self.plan.burst_max) {
             scene.step_thread(at);
+        }
+    }
+
+    #[cfg(feature = "server")]
+    fn let_processes_begin(&mut self) {
+        for actor in &mut self.shared.lock().threads {
+            if let Hand::Process(process) = &mut actor.hand
+                && let Some(line) = process.waits_on()
+                && self.shard.has_begun_by_hand(line)
+            {
+                process.begin();
+            }
         }
     }
 
@@ -338,20 +353,20 @@ impl Sim {
         assert_eq!(self.shard.counters().callbacks_panicked, panicked_count);
         for follower in scene.followers.iter().filter(|follower| follower.is_attached()) {
             let execution = &scene.executions[follower.execution];
-            if follower.is_plain() && !execution.is_thread() && follower.pending.chunks > 0 {
+            if follower.is_plain() && !execution.is_apart() && follower.pending.chunks > 0 {
                 wrong = Some(format!("closure {follower:?} was not given what is there"));
             }
             let is_closure = follower.habitat == super::follower::Habitat::Closure;
             if is_closure
                 && !self.plan.is_late
-                && !execution.is_thread()
+                && !execution.is_apart()
                 && let Err(text) = follower.check_coalescing(execution, now)
             {
                 wrong = Some(format!("closure {follower:?}: {text}"));
             }
         }
         let living = scene.executions.iter().filter(|each| each.verdict.is_none());
-        for execution in living.filter(|each| !self.plan.is_late && !each.is_thread()) {
+        for execution in living.filter(|each| !self.plan.is_late && !each.is_apart()) {
             if let Some(text) = execution.patience.overdue(now) {
                 wrong = Some(format!("execution {}: {text}", execution.number));
             }
@@ -393,6 +408,8 @@ impl Sim {
         self.calm_memory();
         self.finish_feeds();
         for round in 0..CALM_ROUNDS_MAX {
+            #[cfg(feature = "server")]
+            self.let_processes_begin();
             let mut scene = self.shared.lock();
             for at in (0..scene.threads.len()).rev() {
                 scene.threads[at].stuck_until = Instant::ZERO;
@@ -407,6 +424,7 @@ impl Sim {
             while self.visit_all() {
                 self.turn();
                 self.raise();
+                self.cancel_long();
             }
             self.finish_feeds();
             self.pass(Duration::from_millis(1 << (round % 12)));
@@ -426,7 +444,12 @@ impl Sim {
             "execution never ended: {:?}",
             open.map(|each| (each.number, each.producer, each.told))
         );
-        assert!(scene.threads.is_empty(), "a thread never returned");
+        let left = scene.threads.iter().map(|actor| actor.execution);
+        assert!(
+            scene.threads.is_empty(),
+            "threads of {:?} never returned",
+            left.collect::<Vec<_>>()
+        );
         drop(scene);
         while self.visit_all() {
             self.turn();
@@ -448,6 +471,9 @@ impl Sim {
 impl Sim {
     /// By which way an execution is going to be fed.
     pub fn draw_producer(&mut self) -> Producer {
+        #[cfg(feature = "server")]
+        let producers = [Producer::Steps, Producer::Feed, Producer::Thread, Producer::Process];
+        #[cfg(not(feature = "server"))]
         let producers = [Producer::Steps, Producer::Feed, Producer::Thread];
         producers[pick(&mut self.random, &self.plan.producers)]
     }

@@ -228,6 +228,8 @@ impl Scene {
             Producer::Steps => "producer steps",
             Producer::Feed => "producer feed",
             Producer::Thread => "producer thread",
+            #[cfg(feature = "server")]
+            Producer::Process => "producer in another process",
         });
     }
 
@@ -260,6 +262,7 @@ impl Scene {
 
     fn judged(&mut self, execution: Handle, verdict: &Verdict) {
         let index = self.execution_at(execution);
+        self.drop_untaken(index, verdict.head_seq);
         let model = &mut self.executions[index];
         let mut result = model.check_verdict(verdict, self.shutting_down);
         if model.verdict.replace((verdict.outcome, verdict.error.clone())).is_some() {
@@ -279,6 +282,21 @@ impl Scene {
             });
         }
         self.check(|| format!("execution {index}"), result);
+    }
+
+    /// A producer in another process was stopped: what was not taken of its ring by then never was.
+    fn drop_untaken(&mut self, index: usize, head_seq: u64) {
+        let execution = &mut self.executions[index];
+        if !execution.is_in_process() || execution.head_seq() <= head_seq {
+            return;
+        }
+        for &follower in &execution.followers {
+            let follower = &mut self.followers[follower];
+            let untaken = execution.totals(follower.kinds, head_seq + 1, u64::MAX);
+            follower.pending = follower.pending - untaken;
+        }
+        execution.truncate(head_seq);
+        self.coverage.count("chunks of a process not taken");
     }
 
     fn released(&mut self, execution: Handle) {
@@ -319,6 +337,9 @@ impl Scene {
     /// A producer has published the next chunk, and was told its number.
     pub fn published(&mut self, index: usize, seq: u64, chunk: ChunkModel) {
         let execution = &mut self.executions[index];
+        if execution.is_in_process() && execution.verdict.is_some() {
+            return; // It has not heard of that yet, and nobody takes it.
+        }
         execution.push(ChunkModel { known_at: self.now, ..chunk });
         match self.is_preempting {
             true => execution.patience.hear_in_turn(self.now),

@@ -1,38 +1,88 @@
-//! A tool on a thread of its own, simulated: it holds its `Output` and sends at random moments,
-//! also in the middle of the shard's work, as a real thread would. A stuck one returns long after
-//! its execution has ended, or not before everything else is over.
+//! A tool on a thread of its own, or a producer in another process, simulated: it holds what it
+//! writes with and sends at random moments, also in the middle of the shard's work, as a real one
+//! would. A stuck one returns long after its execution has ended, or not before everything else is
+//! over.
 
 use crate::base::Instant;
 use crate::engine::RingFacts;
 use crate::memory::{ChunkHeader, RingWriter};
 use crate::sim::between::set_writing;
 use crate::sim::model::{FAILURE_TEXT, PANIC_TEXT, Told, fill_payload};
+#[cfg(feature = "server")]
+use crate::sim::process::Process;
 use crate::sim::producer::{Script, ring_of};
 use crate::sim::scene::Scene;
-use crate::tool::{Output, SendError, ToolError};
+use crate::tool::{Output, Report, SendError, ToolError};
 
 type Done = Box<dyn FnOnce(RingWriter, Result<(), ToolError>, bool) + Send>;
 
-/// One simulated thread.
+/// The tool's output, or the producer's memory.
+pub(super) enum Hand {
+    Thread(Output, Done),
+    #[cfg(feature = "server")]
+    Process(Box<Process>),
+}
+
+/// One simulated thread or process.
 pub(super) struct ThreadActor {
     pub execution: usize,
     pub script: Script,
-    pub output: Output,
-    pub done: Done,
+    pub hand: Hand,
     /// Does nothing before that.
     pub stuck_until: Instant,
     buffer: Vec<u8>,
 }
 
 impl ThreadActor {
-    pub fn new(execution: usize, script: Script, output: Output, done: Done) -> ThreadActor {
+    pub fn new(execution: usize, script: Script, hand: Hand) -> ThreadActor {
         let stuck_until = Instant::ZERO;
-        ThreadActor { execution, script, output, done, stuck_until, buffer: Vec::new() }
+        ThreadActor { execution, script, hand, stuck_until, buffer: Vec::new() }
     }
 
     /// The ring that it writes.
     pub fn ring(&self) -> RingFacts {
-        ring_of(self.output.chunk_bytes_max())
+        ring_of(self.hand.chunk_bytes_max())
+    }
+}
+
+impl Hand {
+    fn chunk_bytes_max(&self) -> u32 {
+        match self {
+            Hand::Thread(output, _) => output.chunk_bytes_max(),
+            #[cfg(feature = "server")]
+            Hand::Process(process) => process.chunk_bytes_max(),
+        }
+    }
+
+    /// Says how far it is, and of how much.
+    fn report(&mut self, report: Report, total: Option<f64>) {
+        match self {
+            Hand::Thread(output, _) => {
+                output.report(report);
+                if let Some(total) = total {
+                    output.expect_total(total as u64);
+                }
+            }
+            #[cfg(feature = "server")]
+            Hand::Process(process) => process.progress(0.0, total),
+        }
+    }
+
+    /// Sends a chunk if that is possible at once: its number, and the time that stands in it.
+    fn try_send(
+        &mut self,
+        header: ChunkHeader,
+        payload: &[u8],
+        now: Instant,
+    ) -> Result<(u64, Instant), SendError> {
+        match self {
+            Hand::Thread(output, _) => {
+                let seq = output.try_send(header, payload)?;
+                Ok((seq, output.now()))
+            }
+            #[cfg(feature = "server")]
+            Hand::Process(process) => Ok((process.try_send(header, payload)?, now)),
+        }
     }
 }
 
@@ -43,35 +93,48 @@ impl Scene {
         if actor.stuck_until > self.now {
             return;
         }
+        #[cfg(feature = "server")]
+        if let Hand::Process(process) = &mut actor.hand {
+            let (may_begin, has_finished) = (process.run(self.now), process.has_finished());
+            if !may_begin && !has_finished {
+                if actor.script.dies_early() {
+                    self.return_thread(at, Told::Panicked);
+                }
+                return;
+            }
+            if has_finished {
+                return self.leave_process(at);
+            }
+        }
+        let execution = &self.executions[actor.execution];
+        if execution.is_too_long() && !execution.is_cancelled {
+            return; // It would go on for ever within one turn of the shard.
+        }
         if actor.script.left == 0 {
             let end = actor.script.end;
             self.return_thread(at, end);
             return;
         }
         if let Some((report, total)) = actor.script.progress() {
-            actor.output.report(report);
+            actor.hand.report(report, total);
             let patience = &mut self.executions[actor.execution].patience;
             match self.is_preempting {
                 true => patience.hear_in_turn(self.now),
                 false => patience.hear(self.now),
             }
-            if let Some(total) = total {
-                actor.output.expect_total(total as u64);
-            }
         }
-        let draft = actor.script.chunk(actor.output.chunk_bytes_max());
+        let draft = actor.script.chunk(actor.hand.chunk_bytes_max());
         let index = actor.execution;
         let seq = self.executions[index].head_seq() + 1;
         actor.buffer.resize(draft.length, 0);
         fill_payload(index as u32, seq, &mut actor.buffer);
         let header = ChunkHeader { kind: draft.kind as u8, key: draft.key, flags: 0 };
         let before = set_writing(index); // Perhaps in the middle of somebody else's step.
-        let sent = actor.output.try_send(header, &actor.buffer);
+        let sent = actor.hand.try_send(header, &actor.buffer, self.now);
         set_writing(before);
         match sent {
-            Ok(seq) => {
+            Ok((seq, now)) => {
                 actor.script.count();
-                let now = actor.output.now();
                 self.published(index, seq, draft.model(draft.length, now));
             }
             Err(SendError::Stopped) => self.return_thread(at, Told::Stopped),
@@ -83,19 +146,43 @@ impl Scene {
         }
     }
 
-    /// A thread's closure returns, or panics.
+    /// A thread's closure returns, or panics; a process says its last word, or dies.
     pub fn return_thread(&mut self, at: usize, told: Told) {
+        let actor = &mut self.threads[at];
+        let execution = actor.execution;
+        #[cfg(feature = "server")]
+        if let Hand::Process(process) = &mut actor.hand {
+            process.finish(told);
+            self.told(execution, told);
+            return;
+        }
         let actor = self.threads.swap_remove(at);
-        if self.executions[actor.execution].is_forgotten {
+        if self.executions[execution].is_forgotten {
             self.coverage.count("ring back after its execution");
         }
-        self.told(actor.execution, told);
+        self.told(execution, told);
         let result = match told {
             Told::Done => Ok(()),
             Told::Failed => Err(ToolError::new(FAILURE_TEXT)),
             Told::Panicked => Err(ToolError::new(format!("the tool panicked: {PANIC_TEXT}"))),
             Told::Stopped => Err(ToolError::Stopped),
         };
-        (actor.done)(actor.output.into_writer(), result, told == Told::Panicked);
+        match actor.hand {
+            Hand::Thread(output, done) => {
+                done(output.into_writer(), result, told == Told::Panicked);
+            }
+            #[cfg(feature = "server")]
+            Hand::Process(_) => unreachable!("it has returned above"),
+        }
+    }
+
+    /// A process that has said its last word ends when its server has taken it.
+    #[cfg(feature = "server")]
+    fn leave_process(&mut self, at: usize) {
+        let Hand::Process(process) = &self.threads[at].hand else { return };
+        if process.is_over() {
+            process.leave();
+            self.threads.swap_remove(at);
+        }
     }
 }

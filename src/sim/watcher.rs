@@ -120,7 +120,11 @@ impl Sim {
         let model = &scene.executions[execution];
         let held = match &self.watchers[at].seat {
             #[cfg(feature = "server")]
-            Seat::Door(reader) => held_for(reader),
+            Seat::Door(reader) => held_for(reader, model),
+            #[cfg(feature = "server")]
+            Seat::Remote(subscriber) if model.is_in_process() && status.is_some() => {
+                held_for(subscriber, model)
+            }
             _ => held_by(status.as_ref(), follower.habitat, model.head_seq()),
         };
         let before = (follower.stop_seq, follower.granted_seq);

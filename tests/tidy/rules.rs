@@ -15,10 +15,10 @@ pub const STRATA: &[(&str, u32)] = &[
     ("agent", 3),
     ("endpoint", 4),
     ("shard", 5),
-    ("sim", 6),
     ("client", 6),
     ("door", 6),
     ("upstream", 6),
+    ("sim", 7),
     ("cli", 7), // Of the program, not of the library.
 ];
 /// Allowed although the numbers are equal.

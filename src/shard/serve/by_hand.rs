@@ -1,19 +1,22 @@
-//! Readers at the door without a connection: for the simulator, which has no sockets that carry
-//! descriptors and no thread that buys memory.
+//! Readers and producers at the door without a connection: for the simulator, which has no sockets
+//! that carry descriptors and no thread that buys memory.
 //!
-//! Everything but the connection is as at a real door: the relay, the control page, the reader's
-//! own page and slot. The caller carries the two signals of a line: a knock, and its end.
+//! Everything but the connection is as at a real door: the relay, the producer's ring, the control
+//! page, the page and the slot of each. The caller carries the two signals of a line: a knock, and
+//! its end.
+
+use std::os::fd::OwnedFd;
 
 use super::super::Shard;
 use super::super::door::relay;
-use super::door::Side;
+use super::door::{Parcel, Side, of_producer};
 use crate::base::{ExecutionId, Handle};
 use crate::engine::{SubscribeError, SubscribeSpec, Subscribed};
-use crate::memory::{ControlView, DeskView, DoorMemory, ReaderPage, RingReader};
+use crate::memory::{ControlView, DeskView, DoorMemory, ProducerRing, ReaderPage, RingReader};
 use crate::reactor::{ConnectionId, Reactor};
-use crate::shard::Shared;
+use crate::shard::{ExecuteError, ExecuteOptions, Shared};
 
-/// The line of such a reader.
+/// The line of such a reader or producer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HandLine {
     execution: ExecutionId,
@@ -28,6 +31,15 @@ pub(crate) struct AtDoor {
     pub line: HandLine,
 }
 
+/// The memory that such a producer maps (its ring, the control page, its own page), and its line.
+pub(crate) struct ProducerAtDoor {
+    pub memory: [OwnedFd; 3],
+    pub line: HandLine,
+}
+
+/// A simulation does not run out of anything that the system gives.
+const ENOUGH: &str = "there is memory and room for everybody in a simulation";
+
 /// No reactor gives this name to a connection.
 const NO_CONNECTION: ConnectionId = ConnectionId(Handle { index: u32::MAX, generation: 0 });
 
@@ -38,13 +50,12 @@ impl<R: Reactor + 'static> Shard<R> {
     /// [`SubscribeError`]; without a ring [`SubscribeError::NotYet`].
     ///
     /// # Panics
-    /// If the system or the configured doors run out: a simulation has enough of both.
+    /// If the system or the configured doors run out.
     pub(crate) fn read_by_hand(
         &mut self,
         id: ExecutionId,
         spec: SubscribeSpec,
     ) -> Result<AtDoor, SubscribeError> {
-        const ENOUGH: &str = "there is memory and room for every reader of a simulation";
         let run = self.runs.get(id.slot.index as usize).and_then(Option::as_ref);
         let run = run.filter(|run| run.id == id).ok_or(SubscribeError::NotFound)?;
         if run.door.is_none() {
@@ -64,18 +75,50 @@ impl<R: Reactor + 'static> Shard<R> {
         id: ExecutionId,
         spec: SubscribeSpec,
     ) -> Result<AtDoor, SubscribeError> {
-        let memory = self.share_with_reader(id).expect("it has a door");
+        // It has a door. A producer that has not mapped its ring has nothing to share.
+        let memory = self.share_with_reader(id);
+        let memory = memory.map_err(|_| SubscribeError::NotYet { next_seq: 1 })?;
         let subscribed = self.subscribe_at_door(id, spec)?;
         let seated = self.seat_reader(NO_CONNECTION, &subscribed, memory);
         let (grant, parcel) = seated.expect("there is a slot for every subscriber");
-        let parcel = <[_; 3]>::try_from(parcel.into_vec());
-        let [ring, control, page] = parcel.expect("a ring and two pages");
+        let [ring, control, page] = three(parcel);
         let reader = RingReader::open(ring).expect("the ring is ours");
         let (control, desk) = ControlView::open(control, grant.slot).expect("the page is ours");
         let page = ReaderPage::open(page).expect("the page is ours");
         let shared = Shared { id, reader, control, page, anchor: self.anchor };
         let side = Side::Reader { subscriber: grant.subscriber, slot: grant.slot };
         Ok(AtDoor { subscribed, shared, desk, line: HandLine { execution: id, side } })
+    }
+
+    /// Opens an execution for a producer that has no connection, with a ring of `class_bytes`. It
+    /// has to knock once, as it has mapped its memory. `None`: the execution has ended at once.
+    ///
+    /// # Errors
+    /// [`ExecuteError`].
+    ///
+    /// # Panics
+    /// See [`Shard::read_by_hand`].
+    pub(crate) fn produce_by_hand(
+        &mut self,
+        class_bytes: u32,
+        options: ExecuteOptions,
+    ) -> Result<(ExecutionId, Option<ProducerAtDoor>), ExecuteError> {
+        let ring = ProducerRing::create(class_bytes, self.anchor).expect(ENOUGH);
+        let place = self.place_at_door().expect(ENOUGH);
+        let (door, parcel) = self.door_of_producer(NO_CONNECTION, ring, place).expect(ENOUGH);
+        let prepared = of_producer("by hand", class_bytes, None);
+        let execution = self.open_for_guest(prepared, options, door)?;
+        let line = HandLine { execution, side: Side::Guest };
+        let has_door = self.run_mut(execution.slot).door.is_some();
+        Ok((execution, has_door.then(|| ProducerAtDoor { memory: three(parcel), line })))
+    }
+
+    /// True if the producer on this line was told that it may begin.
+    pub(crate) fn has_begun_by_hand(&mut self, line: HandLine) -> bool {
+        let run = self.runs[line.execution.slot.index as usize].as_mut();
+        let run = run.filter(|run| run.id == line.execution);
+        let guest = run.and_then(|run| run.door.as_mut()?.guest());
+        guest.is_some_and(|guest| guest.has_begun)
     }
 
     /// Hears a knock on such a line.
@@ -88,4 +131,8 @@ impl<R: Reactor + 'static> Shard<R> {
         self.lose_line(line.execution, line.side);
         self.pump();
     }
+}
+
+fn three(parcel: Parcel) -> [OwnedFd; 3] {
+    <[_; 3]>::try_from(parcel.into_vec()).expect("a ring and two pages")
 }

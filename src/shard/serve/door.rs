@@ -18,6 +18,7 @@ use smallvec::SmallVec;
 use super::super::Shard;
 use super::super::door::{Behind, Door, Guest, Looks, Place as DoorPlace, relay};
 use super::super::run::{Producer, Remote, Run, Seat};
+use super::super::{ExecuteError, ExecuteOptions};
 use super::Serve;
 use super::answer::{options_of, refusal};
 use super::connection::{Connection, Doing, Timer};
@@ -103,6 +104,24 @@ impl Line {
                 end_chunk(out, open);
             }
         });
+    }
+}
+
+/// An execution whose private ring is as large as its producer's.
+pub(super) fn of_producer(name: &str, class_bytes: u32, estimated_bytes: Option<u64>) -> Prepared {
+    let spec = ToolSpec::new(name, "A producer in another process.");
+    let need = Need {
+        ring_bytes: class_bytes,
+        chunk_bytes: Geometry::of_class(class_bytes).length_max(),
+        estimated_bytes,
+    };
+    Prepared {
+        timeouts: spec.timeouts,
+        progress: spec.progress,
+        tool: Some(Arc::new(spec)),
+        work: Foreign::new(Work::Feed),
+        need,
+        trace: TraceContext::default(),
     }
 }
 
@@ -310,56 +329,58 @@ impl<R: Reactor + 'static> Shard<R> {
         owner: Principal,
         (ring, place): (ProducerRing, DoorPlace),
     ) -> Result<Grant, ApiError> {
+        let Produce { name, estimated_bytes, opening, .. } = produce;
         let class_bytes = ring.reader().geometry().window_bytes() as u32;
         let no_memory = |error: std::io::Error| relay::no_memory(class_bytes, &error);
-        let guest = Guest::new(ring, id).map_err(no_memory)?;
-        let control = ControlFile::create().map_err(no_memory)?;
-        let mut parcel = Parcel::new();
-        let [ring, page] = guest.to_map();
-        for descriptor in [ring, control.descriptor(), page] {
-            parcel.push(descriptor.as_fd().try_clone_to_owned().map_err(no_memory)?);
+        let (door, parcel) = self.door_of_producer(id, ring, place).map_err(no_memory)?;
+        let (options, policy) = options_of(opening, owner);
+        let prepared = of_producer(&name, class_bytes, estimated_bytes);
+        let execution = self.open_for_guest(prepared, options, door).map_err(refusal)?;
+        let run = self.run_mut(execution.slot);
+        run.policy = policy;
+        if run.door.is_none() {
+            let text = run.error.as_deref().unwrap_or("it has ended before it began").to_owned();
+            let error = ApiError::new(Status::SERVICE_UNAVAILABLE, "memory_short", text);
+            return Err(error.retry_after(limits::BUSY_RETRY_AFTER));
         }
-        let door = Door::new(Behind::Guest(Box::new(guest)), control, self.looks(), place);
-        let execution = self.open_for_guest(&produce, class_bytes, owner, door)?;
-        self.log_started(id, execution, &produce.name);
+        self.log_started(id, execution, &name);
         self.counters.doors_opened += 1;
         let token = self.run_mut(execution.slot).names.token.clone();
         let grant = ProduceGrant { execution, token };
-        let document = documents::granted(grant.spelled(), &produce.name, None);
+        let document = documents::granted(grant.spelled(), &name, None);
         let line = Line { execution, side: Side::Guest, body: StreamBody::Chunked, is_over: false };
         Ok(Grant { line, document, parcel })
     }
 
-    /// Opens an execution with a private ring as large as the guest's.
-    fn open_for_guest(
+    /// A door behind which a producer writes this ring, and what the producer is to map.
+    pub(super) fn door_of_producer(
+        &self,
+        id: ConnectionId,
+        ring: ProducerRing,
+        place: DoorPlace,
+    ) -> std::io::Result<(Door, Parcel)> {
+        let guest = Guest::new(ring, id)?;
+        let control = ControlFile::create()?;
+        let mut parcel = Parcel::new();
+        let [ring, page] = guest.to_map();
+        for descriptor in [ring, control.descriptor(), page] {
+            parcel.push(descriptor.as_fd().try_clone_to_owned()?);
+        }
+        Ok((Door::new(Behind::Guest(Box::new(guest)), control, self.looks(), place), parcel))
+    }
+
+    /// Opens an execution with a private ring as large as the guest's. It has a door unless it has
+    /// ended at once.
+    pub(super) fn open_for_guest(
         &mut self,
-        produce: &Produce,
-        class_bytes: u32,
-        owner: Principal,
+        prepared: Prepared,
+        options: ExecuteOptions,
         mut door: Door,
-    ) -> Result<ExecutionId, ApiError> {
-        let (options, policy) = options_of(produce.opening.clone(), owner);
-        let spec = ToolSpec::new(&*produce.name, "A producer in another process.");
-        let need = Need {
-            ring_bytes: class_bytes,
-            chunk_bytes: Geometry::of_class(class_bytes).length_max(),
-            estimated_bytes: produce.estimated_bytes,
-        };
-        let prepared = Prepared {
-            timeouts: spec.timeouts,
-            progress: spec.progress,
-            tool: Some(Arc::new(spec)),
-            work: Foreign::new(Work::Feed),
-            need,
-            trace: TraceContext::default(),
-        };
-        let execution = self.execute_prepared(prepared, options).map_err(refusal)?;
+    ) -> Result<ExecutionId, ExecuteError> {
+        let execution = self.execute_prepared(prepared, options)?;
         let run = self.run_mut(execution.slot);
-        run.policy = policy;
         if run.control.view().final_record().is_some() {
-            let text = run.error.as_deref().unwrap_or("it has ended before it began").to_owned();
-            let error = ApiError::new(Status::SERVICE_UNAVAILABLE, "memory_short", text);
-            return Err(error.retry_after(limits::BUSY_RETRY_AFTER));
+            return Ok(execution);
         }
         run.copy_page(&mut door.control.page, false);
         run.door = Some(Box::new(door));

@@ -66,7 +66,7 @@ mod tls;
 mod virtual_tools;
 mod workers;
 
-pub(crate) use by_hand::{AtDoor, HandLine};
+pub(crate) use by_hand::{AtDoor, HandLine, ProducerAtDoor};
 pub(super) use deliver::Giving;
 pub(super) use door::LastWord;
 pub use ends::{ShardEnd, ShardEnds};

@@ -1,0 +1,145 @@
+//! A producer in another process, simulated: it has mapped a ring and two pages, writes as the
+//! client library does, and knocks on a line whose signals may be late. It may write in the middle
+//! of the shard's work; it may die without a word.
+
+use std::cell::Cell;
+
+use crate::base::Instant;
+use crate::door::WriteError;
+use crate::door::pen::{Bell, Pen};
+use crate::engine::Outcome;
+use crate::memory::ChunkHeader;
+use crate::shard::{HandLine, ProducerAtDoor};
+use crate::sim::door::Lines;
+use crate::sim::model::{FAILURE_TEXT, Told};
+use crate::tool::SendError;
+
+/// The state of such a producer.
+pub(super) struct Process {
+    pen: Pen<Knocks>,
+    /// It has said that everything is mapped.
+    has_mapped: bool,
+    /// It was told that it may begin.
+    has_begun: bool,
+    /// It had no room, and waits for the gate to move from here.
+    waits_from: Option<u64>,
+    /// It has said its last word.
+    has_finished: bool,
+}
+
+/// Its way to the shard.
+struct Knocks {
+    line: HandLine,
+    lines: Lines,
+    now: Cell<Instant>,
+}
+
+impl Bell for Knocks {
+    fn knock(&self) {
+        self.lines.knock(self.line);
+    }
+
+    fn is_known_gone(&self) -> bool {
+        false
+    }
+
+    fn now(&self) -> Instant {
+        self.now.get()
+    }
+}
+
+impl Process {
+    /// Maps the memory that was granted.
+    pub fn new(granted: ProducerAtDoor, lines: &Lines) -> Process {
+        let ProducerAtDoor { memory, line } = granted;
+        let bell = Knocks { line, lines: lines.clone(), now: Cell::new(Instant::ZERO) };
+        let pen = Pen::open(memory, bell).expect("a shard grants what can be mapped");
+        Process { pen, has_mapped: false, has_begun: false, waits_from: None, has_finished: false }
+    }
+
+    pub fn chunk_bytes_max(&self) -> u32 {
+        self.pen.chunk_bytes_max()
+    }
+
+    /// It gets the processor. `false`: it waits for the word that it may begin.
+    pub fn run(&mut self, now: Instant) -> bool {
+        self.pen.bell().now.set(now);
+        if !std::mem::replace(&mut self.has_mapped, true) {
+            self.pen.bell().knock();
+        }
+        self.has_begun || self.pen.is_stopped()
+    }
+
+    /// Its line, as long as nothing on it has said that it may begin.
+    pub fn waits_on(&self) -> Option<HandLine> {
+        (!self.has_begun).then(|| self.pen.bell().line)
+    }
+
+    /// It may begin.
+    pub fn begin(&mut self) {
+        self.has_begun = true;
+    }
+
+    pub fn progress(&mut self, done: f64, total: Option<f64>) {
+        self.pen.progress(done, total, "counted");
+        if let Some(total) = total {
+            self.pen.expect_total(total as u64);
+        }
+    }
+
+    /// Sends a chunk as [`crate::door::Writer::send`] does: without room it waits until the gate
+    /// moves.
+    pub fn try_send(&mut self, header: ChunkHeader, payload: &[u8]) -> Result<u64, SendError> {
+        let epoch = self.pen.gate_epoch();
+        if let Some(from) = self.waits_from {
+            if self.pen.is_stopped() {
+                return Err(SendError::Stopped);
+            }
+            if from == epoch {
+                return Err(SendError::Blocked);
+            }
+            self.waits_from = None;
+            self.pen.has_room();
+        }
+        match self.pen.try_piece(header, payload) {
+            Ok(Some(seq)) => Ok(seq),
+            Ok(None) => {
+                self.waits_from = Some(epoch);
+                self.pen.ask_for_room().expect("its server is there");
+                Err(SendError::Blocked)
+            }
+            Err(WriteError::TooLarge { chunk_bytes_max }) => {
+                Err(SendError::TooLarge { chunk_bytes_max })
+            }
+            Err(WriteError::Stopped(_) | WriteError::ServerGone) => Err(SendError::Stopped),
+        }
+    }
+
+    /// Says its last word; one that panics dies without a word.
+    pub fn finish(&mut self, told: Told) {
+        if std::mem::replace(&mut self.has_finished, true) {
+            return;
+        }
+        match told {
+            Told::Done => self.pen.finish(Outcome::Completed, ""),
+            Told::Failed => self.pen.finish(Outcome::Failed, FAILURE_TEXT),
+            Told::Panicked | Told::Stopped => self.leave(),
+        }
+    }
+
+    /// True if it has said its last word.
+    pub fn has_finished(&self) -> bool {
+        self.has_finished
+    }
+
+    /// True if the shard takes nothing any more.
+    pub fn is_over(&self) -> bool {
+        self.pen.is_stopped()
+    }
+
+    /// Its line ends.
+    pub fn leave(&self) {
+        let Knocks { line, lines, .. } = self.pen.bell();
+        lines.end(*line);
+    }
+}
