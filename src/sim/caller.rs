@@ -3,9 +3,7 @@
 use std::time::Duration;
 
 use crate::base::{ExecutionId, Handle};
-use crate::engine::{
-    CancelError, Hold, Kind, OnStall, OpenError, Policy, Start, State, Status, Timeouts,
-};
+use crate::engine::{CancelError, Hold, Kind, OnStall, OpenError, Policy, Start, State, Status};
 use crate::limits;
 use crate::memory::Geometry;
 use crate::shard::{ExecuteError, ExecuteOptions, PublishError};
@@ -25,23 +23,51 @@ use crate::tool::{Need, Prepared, Work};
 impl Sim {
     /// Somebody wants to run something.
     pub fn open(&mut self) {
-        let plan = self.plan.clone();
         let producer = self.draw_producer();
         let options = self.draw_options();
-        let script = Script::draw(&mut self.random, &plan);
+        let script = Script::draw(&mut self.random, &self.plan);
+        let need = self.draw_need(producer);
         let index = self.shared.lock().executions.len();
-        let class = self.random.below(plan.class_max as u64 + 1) as usize;
-        let mut need = Need {
-            ring_bytes: limits::RING_CLASS_BYTES[class],
-            chunk_bytes: 0,
-            ..Default::default()
-        };
+        self.shared.lock().opening = Some(Opening {
+            producer,
+            on_stall: options.on_stall,
+            holds: matches!(options.hold, Hold::UntilRead { .. }),
+            block_deadline: options.block_deadline,
+            chunk_bytes: need.chunk_bytes,
+            timeouts: options.timeouts.unwrap_or(producer.timeouts()),
+        });
+        let result = self.start(producer, script, need, options);
+        self.shared.lock().opening = None;
+        match result {
+            Ok(()) => self.opened(index, need),
+            Err(error) => self.check_open_refused(&error, &options, need),
+        }
+    }
+
+    fn draw_need(&mut self, producer: Producer) -> Need {
+        let class = self.random.below(self.plan.class_max as u64 + 1) as usize;
+        let ring_bytes = limits::RING_CLASS_BYTES[class];
+        let mut need = Need { ring_bytes, chunk_bytes: 0, ..Default::default() };
         if self.random.chance(1, 4) {
             need.chunk_bytes = self.random.below(u64::from(need.ring_bytes / 8)) as u32;
         }
-        if self.random.chance(plan.misuse, 1_000) {
+        if self.random.chance(self.plan.misuse, 1_000) {
             need.chunk_bytes = u32::MAX;
         }
+        if producer.is_in_process() {
+            need.chunk_bytes = Geometry::of_class(need.ring_bytes).length_max();
+        }
+        need
+    }
+
+    fn start(
+        &mut self,
+        producer: Producer,
+        script: Script,
+        need: Need,
+        options: ExecuteOptions,
+    ) -> Result<(), ExecuteError> {
+        let index = self.shared.lock().executions.len();
         let work = match producer {
             Producer::Steps => Work::Steps(Box::new(SimTool {
                 script: script.clone(),
@@ -53,58 +79,37 @@ impl Sim {
             // What it does is up to an actor; this closure is never called.
             Producer::Thread => Work::Thread(Box::new(|_| Ok(()))),
             #[cfg(feature = "server")]
-            Producer::Process => {
-                need.chunk_bytes = Geometry::of_class(need.ring_bytes).length_max();
-                Work::Feed
-            }
+            Producer::Process => return self.start_process(index, script, need, options),
         };
-        let holds = matches!(options.hold, Hold::UntilRead { .. });
-        let (on_stall, block_deadline) = (options.on_stall, options.block_deadline);
-        let timeouts = options.timeouts.unwrap_or(match producer {
-            #[cfg(feature = "server")]
-            Producer::Process => Timeouts::default(),
-            _ => Timeouts::NONE,
-        });
-        let mut scene = self.shared.lock();
-        let chunk_bytes = need.chunk_bytes;
-        scene.opening =
-            Some(Opening { producer, on_stall, holds, block_deadline, chunk_bytes, timeouts });
-        drop(scene);
-        #[cfg(feature = "server")]
-        let mut at_door = None;
-        let result = match producer {
-            #[cfg(feature = "server")]
-            Producer::Process => {
-                let opened = self.shard.produce_by_hand(need.ring_bytes, options);
-                opened.map(|(id, granted)| {
-                    at_door = granted;
-                    id
-                })
-            }
-            _ => self.shard.execute_prepared(Prepared { need, ..Prepared::new(work) }, options),
-        };
-        self.shared.lock().opening = None;
-        match result {
-            Ok(id) => {
+        let prepared = Prepared { need, ..Prepared::new(work) };
+        let id = self.shard.execute_prepared(prepared, options)?;
+        match producer {
+            Producer::Feed => self.feeds.push(Feed { execution: index, id, script }),
+            Producer::Thread => {
                 self.scripts.resize_with(index + 1, || None);
-                match producer {
-                    Producer::Steps => {}
-                    Producer::Feed => self.feeds.push(Feed { execution: index, id, script }),
-                    Producer::Thread => self.scripts[index] = Some(script),
-                    #[cfg(feature = "server")]
-                    Producer::Process => {
-                        note_relay(index); // Its ring is copied into the shard's.
-                        if let Some(granted) = at_door {
-                            let process = Box::new(Process::new(granted, &self.lines));
-                            let actor = ThreadActor::new(index, script, Hand::Process(process));
-                            self.shared.lock().threads.push(actor);
-                        }
-                    }
-                }
-                self.opened(index, need);
+                self.scripts[index] = Some(script);
             }
-            Err(error) => self.check_open_refused(&error, &options, need),
+            _ => {}
         }
+        Ok(())
+    }
+
+    #[cfg(feature = "server")]
+    fn start_process(
+        &mut self,
+        index: usize,
+        script: Script,
+        need: Need,
+        options: ExecuteOptions,
+    ) -> Result<(), ExecuteError> {
+        let (_, granted) = self.shard.produce_by_hand(need.ring_bytes, options)?;
+        note_relay(index); // Its ring is copied into the shard's.
+        if let Some(granted) = granted {
+            let process = Box::new(Process::new(granted, &self.lines));
+            let actor = ThreadActor::new(index, script, Hand::Process(process));
+            self.shared.lock().threads.push(actor);
+        }
+        Ok(())
     }
 
     fn draw_options(&mut self) -> ExecuteOptions {

@@ -18,7 +18,7 @@ pub(super) enum Habitat {
     Polled,
     /// Made for another thread, polled on this one.
     Remote,
-    /// At the door: it reads a relay.
+    /// At the door: it reads a relay, or a process's ring.
     #[cfg(feature = "server")]
     Door,
 }
@@ -27,6 +27,14 @@ impl Habitat {
     /// True if it reads a ring by itself.
     pub fn is_elsewhere(self) -> bool {
         !matches!(self, Habitat::Closure | Habitat::Polled)
+    }
+
+    /// True if it is in another process.
+    pub fn is_at_door(self) -> bool {
+        #[cfg(feature = "server")]
+        return self == Habitat::Door;
+        #[cfg(not(feature = "server"))]
+        false
     }
 }
 

@@ -42,6 +42,21 @@ pub(super) enum Producer {
     Process,
 }
 
+impl Producer {
+    /// True if it is in another process.
+    pub fn is_in_process(self) -> bool {
+        #[cfg(feature = "server")]
+        return self == Producer::Process;
+        #[cfg(not(feature = "server"))]
+        false
+    }
+
+    /// The timeouts of its executions, unless others are asked for.
+    pub fn timeouts(self) -> Timeouts {
+        if self.is_in_process() { Timeouts::default() } else { Timeouts::NONE }
+    }
+}
+
 /// How a producer said that it ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Told {
@@ -134,10 +149,7 @@ impl ExecutionModel {
 
     /// True if another process writes it.
     pub fn is_in_process(&self) -> bool {
-        #[cfg(feature = "server")]
-        return self.producer == Producer::Process;
-        #[cfg(not(feature = "server"))]
-        false
+        self.producer.is_in_process()
     }
 
     /// True if it writes whenever it likes.

@@ -57,6 +57,11 @@ impl Process {
         Process { pen, has_mapped: false, has_begun: false, waits_from: None, has_finished: false }
     }
 
+    /// The time when it got the processor.
+    pub fn now(&self) -> Instant {
+        self.pen.bell().now()
+    }
+
     pub fn chunk_bytes_max(&self) -> u32 {
         self.pen.chunk_bytes_max()
     }

@@ -77,6 +77,7 @@ impl Script {
     }
 
     /// True if it dies now, while it waits for its start.
+    #[cfg(feature = "server")]
     pub fn dies_early(&mut self) -> bool {
         self.end == Told::Panicked && self.random.chance(1, 16)
     }

@@ -235,7 +235,8 @@ impl Sim {
             let mut scene = self.shared.lock();
             let execution = scene.jobs_expected.pop_front().expect("it was told to start");
             let script = self.scripts[execution].take().expect("it is started once");
-            let actor = ThreadActor::new(execution, script, Hand::Thread(job.output, job.done));
+            let actor =
+                ThreadActor::new(execution, script, Hand::Thread(Box::new(job.output), job.done));
             scene.executions[execution].ring = Some(actor.ring());
             scene.threads.push(actor);
         }

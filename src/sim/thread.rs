@@ -18,7 +18,7 @@ type Done = Box<dyn FnOnce(RingWriter, Result<(), ToolError>, bool) + Send>;
 
 /// The tool's output, or the producer's memory.
 pub(super) enum Hand {
-    Thread(Output, Done),
+    Thread(Box<Output>, Done),
     #[cfg(feature = "server")]
     Process(Box<Process>),
 }
@@ -68,20 +68,21 @@ impl Hand {
         }
     }
 
-    /// Sends a chunk if that is possible at once: its number, and the time that stands in it.
-    fn try_send(
-        &mut self,
-        header: ChunkHeader,
-        payload: &[u8],
-        now: Instant,
-    ) -> Result<(u64, Instant), SendError> {
+    /// Sends a chunk if that is possible at once, and returns its number.
+    fn try_send(&mut self, header: ChunkHeader, payload: &[u8]) -> Result<u64, SendError> {
         match self {
-            Hand::Thread(output, _) => {
-                let seq = output.try_send(header, payload)?;
-                Ok((seq, output.now()))
-            }
+            Hand::Thread(output, _) => output.try_send(header, payload),
             #[cfg(feature = "server")]
-            Hand::Process(process) => Ok((process.try_send(header, payload)?, now)),
+            Hand::Process(process) => process.try_send(header, payload),
+        }
+    }
+
+    /// The time by its clock.
+    fn now(&self) -> Instant {
+        match self {
+            Hand::Thread(output, _) => output.now(),
+            #[cfg(feature = "server")]
+            Hand::Process(process) => process.now(),
         }
     }
 }
@@ -130,10 +131,11 @@ impl Scene {
         fill_payload(index as u32, seq, &mut actor.buffer);
         let header = ChunkHeader { kind: draft.kind as u8, key: draft.key, flags: 0 };
         let before = set_writing(index); // Perhaps in the middle of somebody else's step.
-        let sent = actor.hand.try_send(header, &actor.buffer, self.now);
+        let sent = actor.hand.try_send(header, &actor.buffer);
         set_writing(before);
         match sent {
-            Ok((seq, now)) => {
+            Ok(seq) => {
+                let now = actor.hand.now();
                 actor.script.count();
                 self.published(index, seq, draft.model(draft.length, now));
             }
