@@ -323,7 +323,7 @@ impl<B> std::fmt::Debug for Pen<B> {
 ///
 /// # Panics
 /// If `key` is 64 or more.
-pub(crate) fn header(kind: Kind, key: u8, flags: u16) -> ChunkHeader {
+pub(super) fn header(kind: Kind, key: u8, flags: u16) -> ChunkHeader {
     assert!((key as usize) < limits::KEYS_MAX);
     ChunkHeader { kind: kind as u8, key, flags }
 }

@@ -220,9 +220,7 @@ fn chunks_behind_the_end_are_given_to_nobody() {
             for _ in 0..3 {
                 publish(&mut host);
             }
-            if let Some(delivery) = reader.poll().unwrap() {
-                account.take(Kinds::ALL, &delivery);
-            }
+            account.take(Kinds::ALL, &reader.poll().unwrap().unwrap());
             let (head_seq, totals) = (host.ring.writer.head_seq(), host.totals);
             while host.ring.writer.head_seq() < ring_chunks {
                 publish(&mut host); // Those of 40 overwrite what was taken.

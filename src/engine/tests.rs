@@ -268,9 +268,7 @@ fn who_finds_no_ring_waits_in_line_and_then_is_told_busy() {
 #[test]
 fn a_producer_that_leaves_before_its_start_fails_and_leaves_the_line() {
     let mut world = World::new(8, 1);
-    let [first, gone, next] = [(); 3].map(|()| world.open(OpenSpec::new(RING)).ok());
-    let (first, gone) = (first.unwrap(), gone.unwrap());
-    let next = next.unwrap();
+    let [first, gone, next] = [(); 3].map(|()| world.open(OpenSpec::new(RING)).unwrap());
     world.handle(Event::ProducerEnded(gone.slot, ProducerEnd::Failed("it is gone")));
     let Reply::Inspected(Ok(status)) = world.ask(Event::Inspect(gone)) else {
         panic!("it is kept")

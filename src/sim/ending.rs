@@ -36,7 +36,7 @@ impl Follower {
             }
         };
         // A reader of a process's own ring may have been given more than the shard took of it.
-        let left_out_count = if self.habitat.is_at_door() { execution.left_out_count() } else { 0 };
+        let left_out_count = if self.habitat.is_at_door() { execution.left_out_count } else { 0 };
         if until_seq + left_out_count < self.next_seq
             || execution.totals(self.kinds, self.next_seq, until_seq - 1).chunks > 0
         {

@@ -86,8 +86,8 @@ pub(super) struct ExecutionModel {
     /// The longest stretch that was lent and not published: it may have cost older chunks, if only
     /// for a place among the descriptors.
     pub lent_bytes_max: Option<u32>,
-    /// See [`ExecutionModel::left_out_count`].
-    left_out_count: u64,
+    /// Chunks at its end that a process had published and the shard did not take.
+    pub left_out_count: u64,
     /// The bytes of the ring that they take.
     left_out_bytes: u64,
     pub told: Option<Told>,
@@ -200,11 +200,6 @@ impl ExecutionModel {
         self.chunks.truncate(head_seq as usize);
         let end = |chunk: &ChunkModel| chunk.offset + u64::from(chunk.length);
         self.total_bytes = self.chunks.last().map_or(0, end);
-    }
-
-    /// Chunks at its end that a process had published and the shard did not take.
-    pub fn left_out_count(&self) -> u64 {
-        self.left_out_count
     }
 
     /// The wanted chunks of a range, both ends included.

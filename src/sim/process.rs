@@ -85,8 +85,9 @@ impl Process {
         self.has_begun = true;
     }
 
-    pub fn progress(&mut self, done: f64, total: Option<f64>) {
-        self.pen.progress(done, total, "counted");
+    /// Says how many chunks it has published, and how many there will be.
+    pub fn progress(&mut self, total: Option<f64>) {
+        self.pen.progress(self.pen.head_seq() as f64, total, "counted");
         if let Some(total) = total {
             self.pen.expect_total(total as u64);
         }

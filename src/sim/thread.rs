@@ -64,7 +64,7 @@ impl Hand {
                 }
             }
             #[cfg(feature = "server")]
-            Hand::Process(process) => process.progress(0.0, total),
+            Hand::Process(process) => process.progress(total),
         }
     }
 

@@ -225,8 +225,7 @@ impl Run {
     pub fn shut_guest(&mut self) -> bool {
         let ingested_seq = self.ingested_seq;
         let Some(door) = &mut self.door else { return false };
-        door.control.page.close();
-        door.control.page.wake_producer();
+        door.close_to_producer();
         let head_seq = door.guest_reader().map_or(0, RingReader::head_seq);
         let Some(guest) = door.guest().filter(|guest| guest.has_begun) else { return false };
         // No ring holds more, whatever it says.
@@ -240,8 +239,7 @@ impl Run {
     pub fn dismiss_guest(&mut self) -> Option<ConnectionId> {
         let door = self.door.as_mut()?;
         let connection = door.guest()?.connection;
-        door.control.page.close();
-        door.control.page.wake_producer();
+        door.close_to_producer();
         Some(connection)
     }
 }

@@ -146,6 +146,12 @@ impl Door {
         }
     }
 
+    /// Tells a producer that nothing more is taken, and wakes it.
+    fn close_to_producer(&self) {
+        self.control.page.close();
+        self.control.page.wake_producer();
+    }
+
     /// As [`Door::guest_reader`], what else is known of that producer.
     pub fn guest(&mut self) -> Option<&mut Guest> {
         match &mut self.behind {

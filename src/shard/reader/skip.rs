@@ -164,10 +164,12 @@ impl<L: Link> Subscriber<L> {
         if L::IS_FOREIGN && tail.tail_seq > self.link.shared().reader.head_seq().saturating_add(1) {
             return self.meet_flaw(Flaw::Ring);
         }
-        match self.link.shared().control.final_record() {
-            Some(record) if tail.tail_seq > self.end_seq => self.skip_rest(&record),
-            _ => self.skip_counted(tail.tail_seq, sum_of(&tail.kinds, self.terms.kinds)),
+        if tail.tail_seq > self.end_seq
+            && let Some(record) = self.link.shared().control.final_record()
+        {
+            return self.skip_rest(&record);
         }
+        self.skip_counted(tail.tail_seq, sum_of(&tail.kinds, self.terms.kinds))
     }
 
     /// What stood before the tail when the execution ended, although its writer has died in the
