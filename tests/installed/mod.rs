@@ -5,9 +5,16 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 /// Why a program can not be had here.
 pub type Missing = String;
+
+/// A program that takes longer than this many seconds is ended: a registry that never answers must
+/// not hold up all tests.
+const RUN_SECONDS_MAX: u32 = 300;
+/// After a failed installation, the tests of the same run do not try again for this long.
+const FAILED_FOR: Duration = Duration::from_secs(900);
 
 /// Where programs for these tests are put.
 pub fn folder(group: &str, name: &str) -> PathBuf {
@@ -28,18 +35,43 @@ pub fn once(
     if fs::read_to_string(&stamp).is_ok_and(|installed| installed == what) {
         return Ok(folder);
     }
-    install(&folder)?;
+    let failed = folder.with_extension("failed");
+    if let Some(why) = failed_lately(&failed) {
+        return Err(why);
+    }
+    install(&folder).inspect_err(|why| fs::write(&failed, why).unwrap())?;
     fs::write(stamp, what).unwrap();
     Ok(folder)
 }
 
-/// Runs a command; what it said last is the reason if it fails.
-pub fn run(command: &mut Command) -> Result<(), Missing> {
+/// The reason of a failure that was written down less than [`FAILED_FOR`] ago.
+fn failed_lately(file: &Path) -> Option<Missing> {
+    let modified = fs::metadata(file).and_then(|metadata| metadata.modified()).ok()?;
+    let is_recent = modified.elapsed().is_ok_and(|age| age < FAILED_FOR);
+    is_recent.then(|| fs::read_to_string(file).ok()).flatten()
+}
+
+/// Runs a command for at most [`RUN_SECONDS_MAX`]. If it fails, its last line is the reason.
+pub fn run(command: &Command) -> Result<(), Missing> {
     let program = command.get_program().to_string_lossy().into_owned();
-    let output =
-        command.stdin(Stdio::null()).output().map_err(|error| format!("{program}: {error}"))?;
+    let mut limited = Command::new("timeout"); // Of coreutils: it ends the program's children, too.
+    limited.args(["--kill-after=5", &RUN_SECONDS_MAX.to_string()]);
+    limited.arg(&program).args(command.get_args()).stdin(Stdio::null());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => limited.env(name, value),
+            None => limited.env_remove(name),
+        };
+    }
+    if let Some(folder) = command.get_current_dir() {
+        limited.current_dir(folder);
+    }
+    let output = limited.output().map_err(|error| format!("{program}: timeout: {error}"))?;
     if output.status.success() {
         return Ok(());
+    }
+    if matches!(output.status.code(), Some(124 | 137)) {
+        return Err(format!("{program}: it did not end within {RUN_SECONDS_MAX} s"));
     }
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     let last = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("no word");
