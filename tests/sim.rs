@@ -3,12 +3,15 @@
 //! `cargo test` runs a few seeds; `tools/sim` many, or one again. Read by `campaign` from the
 //! environment: `SIM_SEEDS` (how many), `SIM_FIRST_SEED`, `SIM_SEED` (this one alone),
 //! `SIM_VERBOSE` (every step of it), `SIM_STATS` (what happened how often), `SIM_PLANTED` (with the
-//! feature `planted`: this bug has to be found).
+//! feature `planted`: this bug has to be found), `SIM_HASHES` (a file that each campaign adds a line
+//! to for each seed: what ran, the seed, the hash of all actions).
 
 use std::sync::Mutex;
 
 use streamdoor::reactor::Clock;
 use streamdoor::sim::campaign::{Coverage, Summary, run_seed};
+#[cfg(feature = "server")]
+use streamdoor::sim::server::SeedSummary;
 
 const SEEDS_BY_DEFAULT: u64 = 100;
 /// From so many seeds on, everything that can happen has to have happened.
@@ -21,9 +24,21 @@ fn number(name: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|_| panic!("{name} is a number, not {text:?}")))
 }
 
+/// Adds what was hashed of each seed to the file that `SIM_HASHES` names.
+fn note_hashes(what: &str, hashes: &[(u64, u64)]) {
+    let Some(file) = std::env::var_os("SIM_HASHES") else { return };
+    let mut hashes = hashes.to_vec();
+    hashes.sort_unstable();
+    let lines: String =
+        hashes.iter().map(|(seed, hash)| format!("{what} {seed} {hash:016x}\n")).collect();
+    let mut file = std::fs::File::options().create(true).append(true).open(file).unwrap();
+    std::io::Write::write_all(&mut file, lines.as_bytes()).unwrap();
+}
+
 /// What came out of many seeds.
 #[derive(Default)]
 struct Totals {
+    hashes: Vec<(u64, u64)>,
     actions: u64,
     steps: u64,
     executions: u64,
@@ -35,7 +50,8 @@ struct Totals {
 }
 
 impl Totals {
-    fn add(&mut self, summary: &Summary) {
+    fn add(&mut self, seed: u64, summary: &Summary) {
+        self.hashes.push((seed, summary.actions_hash));
         self.actions += summary.action_count;
         self.steps += summary.step_count;
         self.executions += summary.execution_count;
@@ -66,7 +82,7 @@ fn run_seeds_until(first: u64, count: u64, failures_max: usize) -> Totals {
             let result = run_seed(seed, false);
             let mut totals = totals.lock().unwrap();
             match result {
-                Ok(summary) => totals.add(&summary),
+                Ok(summary) => totals.add(seed, &summary),
                 Err(text) => totals.failures.push(text),
             }
             if totals.failures.len() >= failures_max {
@@ -128,6 +144,7 @@ fn campaign() {
         totals.elapsed_seconds
     );
     assert!(totals.failures.is_empty(), "{}", totals.failures.join("\n"));
+    note_hashes("shard", &totals.hashes);
     if count >= SEEDS_FOR_COVERAGE {
         let missing = totals.coverage.missing();
         assert!(missing.is_empty(), "never happened in {count} seeds: {missing:?}");
@@ -162,30 +179,29 @@ type Happened = Vec<(&'static str, u64)>;
 #[cfg(feature = "server")]
 #[test]
 fn server_campaign() {
-    use streamdoor::sim::server::run_server_seed;
-    over_seeds("the server", |seed, verbose| Ok(run_server_seed(seed, verbose)?.happened));
+    over_seeds("server", streamdoor::sim::server::run_server_seed);
 }
 
 /// Runs of agents on it, and the server of a model that misbehaves.
 #[cfg(feature = "agent")]
 #[test]
 fn agent_campaign() {
-    use streamdoor::sim::server::run_agent_seed;
-    over_seeds("agents", |seed, verbose| Ok(run_agent_seed(seed, verbose)?.happened));
+    over_seeds("agents", streamdoor::sim::server::run_agent_seed);
 }
 
 #[cfg(feature = "server")]
-fn over_seeds(what: &str, run: impl Fn(u64, bool) -> Result<Happened, String> + Sync) {
+fn over_seeds(what: &str, run: impl Fn(u64, bool) -> Result<SeedSummary, String> + Sync) {
     let verbose = number("SIM_VERBOSE").is_some();
     if let Some(seed) = number("SIM_SEED") {
-        let happened = run(seed, verbose).unwrap_or_else(|text| panic!("{text}"));
-        println!("{happened:#?}");
+        let summary = run(seed, verbose).unwrap_or_else(|text| panic!("{text}"));
+        println!("{:#?}", summary.happened);
         return;
     }
     let count = number("SIM_SEEDS").unwrap_or(SEEDS_BY_DEFAULT);
     let first = number("SIM_FIRST_SEED").unwrap_or(1);
     let next = Mutex::new(first);
     let happened: Mutex<Happened> = Mutex::default();
+    let hashes: Mutex<Vec<(u64, u64)>> = Mutex::default();
     let failures: Mutex<Vec<String>> = Mutex::default();
     let work = || {
         loop {
@@ -199,12 +215,13 @@ fn over_seeds(what: &str, run: impl Fn(u64, bool) -> Result<Happened, String> + 
             }
             match run(seed, verbose) {
                 Err(text) => failures.lock().unwrap().push(text),
-                Ok(of_seed) => {
+                Ok(summary) => {
+                    hashes.lock().unwrap().push((seed, summary.actions_hash));
                     let mut happened = happened.lock().unwrap();
                     if happened.is_empty() {
-                        *happened = of_seed;
+                        *happened = summary.happened;
                     } else {
-                        happened.iter_mut().zip(of_seed).for_each(|(a, b)| a.1 += b.1);
+                        happened.iter_mut().zip(summary.happened).for_each(|(a, b)| a.1 += b.1);
                     }
                 }
             }
@@ -215,6 +232,7 @@ fn over_seeds(what: &str, run: impl Fn(u64, bool) -> Result<Happened, String> + 
     let (happened, failures) = (happened.into_inner().unwrap(), failures.into_inner().unwrap());
     println!("{count} seeds of {what}, each twice: {happened:?}");
     assert!(failures.is_empty(), "{}", failures.join("\n"));
+    note_hashes(what, &hashes.into_inner().unwrap());
     if count >= SEEDS_FOR_COVERAGE {
         let missing: Vec<&str> =
             happened.iter().filter(|(_, count)| *count == 0).map(|(name, _)| *name).collect();

@@ -16,6 +16,7 @@ use crate::limits;
 use crate::memory::RingPoolConfig;
 use crate::reactor::{ListenAddress, ListenOptions, SocketLimits};
 use crate::shard::{AgentSettings, Shard, ShardConfig, ToolChoice};
+use crate::sim::coverage::ActionsHash;
 use crate::sim::reactor::SimReactor;
 use crate::sim::twice::run_twice;
 use crate::sim::world::{SimFaults, SimWorld};
@@ -43,6 +44,7 @@ struct Run {
     random: Random,
     world: SimWorld,
     shard: Shard<SimReactor>,
+    actions_hash: ActionsHash,
     address: ListenAddress,
     model: SimModel,
     readers: Vec<Reader>,
@@ -97,6 +99,8 @@ impl Run {
         let reactor = SimReactor::new(&world, 1);
         let mut shard = Shard::with_reactor(reactor, config).expect("memory for small rings");
         shard.run_jobs_by_hand();
+        let actions_hash = ActionsHash::default();
+        actions_hash.observe(&mut shard);
         shard.tools_mut().insert(script::spec(), script::prepare).expect("it is right");
         let address: ListenAddress = "127.0.0.1:0".parse().expect("an address");
         let address = shard.listen(&address, ListenOptions::default()).expect("it listens");
@@ -107,6 +111,7 @@ impl Run {
             random,
             world,
             shard,
+            actions_hash,
             address,
             model,
             readers: Vec::new(),
@@ -144,7 +149,8 @@ impl Run {
             ("connections that were left", self.model.left_count),
         ];
         let counters = self.shard.counters();
-        Ok((SeedSummary { seed, happened, counters }, self.told))
+        let actions_hash = self.actions_hash.get();
+        Ok((SeedSummary { seed, actions_hash, happened, counters }, self.told))
     }
 
     fn act(&mut self) -> Result<(), String> {

@@ -63,6 +63,8 @@ use crate::trace::Counters;
 pub struct SeedSummary {
     /// The seed.
     pub seed: u64,
+    /// The hash of all actions of its shards, in their order.
+    pub actions_hash: u64,
     /// What happened how often, by name.
     pub happened: Vec<(&'static str, u64)>,
     /// Sends, frames and everything else that the shards counted.

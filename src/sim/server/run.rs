@@ -16,6 +16,7 @@ use crate::limits;
 use crate::memory::RingPoolConfig;
 use crate::reactor::{ListenAddress, ListenOptions, Reactor, SocketLimits};
 use crate::shard::{Shard, ShardConfig};
+use crate::sim::coverage::ActionsHash;
 use crate::sim::reactor::SimReactor;
 use crate::sim::twice::run_twice;
 use crate::sim::world::{SimFaults, SimWorld};
@@ -61,6 +62,7 @@ struct Run {
     world: SimWorld,
     /// One, or two that share the port: connections move between them.
     shards: Vec<Shard<SimReactor>>,
+    actions_hash: ActionsHash,
     address: ListenAddress,
     executions: Vec<Execution>,
     threads: Vec<ThreadPlayer>,
@@ -140,12 +142,13 @@ impl Run {
             ..ShardConfig::default()
         };
         let mut address: ListenAddress = "127.0.0.1:0".parse().expect("an address");
-        let mut shards = Vec::new();
+        let (mut shards, actions_hash) = (Vec::new(), ActionsHash::default());
         for index in 0..shard_count {
             let reactor = SimReactor::new(&world, 1);
             let config = config(index, &mut random);
             let mut shard = Shard::with_reactor(reactor, config).expect("memory for small rings");
             shard.run_jobs_by_hand();
+            actions_hash.observe(&mut shard);
             let tools = shard.tools_mut();
             tools.insert(script::spec(), script::prepare).expect("it is right");
             let on_thread = script::spec_on_thread();
@@ -170,6 +173,7 @@ impl Run {
             random,
             world,
             shards,
+            actions_hash,
             address,
             executions: Vec::new(),
             threads: Vec::new(),
@@ -238,7 +242,8 @@ impl Run {
             (0, 0) => {}
             waited => return Err(format!("producers waited for nobody: {waited:?}")),
         }
-        Ok(SeedSummary { seed, happened, counters })
+        let actions_hash = self.actions_hash.get();
+        Ok(SeedSummary { seed, actions_hash, happened, counters })
     }
 
     /// Gives the processor to some of the tools' threads.
