@@ -178,8 +178,6 @@ pub const MAILBOX_COMMANDS_MAX: usize = 1_024;
 pub const MAILBOX_COMMANDS_PER_TURN: u32 = 64;
 /// Completions taken from the reactor in one turn.
 pub const COMPLETIONS_PER_TURN: usize = 256;
-/// Operations that a reactor holds at once.
-pub const REACTOR_OPERATIONS_MAX: u32 = 1_024;
 /// `backoff` polls this long after the last event before it blocks.
 pub const SPIN_DEFAULT: Duration = Duration::from_micros(50);
 /// Characters of a tool's name: what every MCP client takes.
@@ -303,6 +301,8 @@ pub const LOG_CLOSE_WAIT: Duration = Duration::from_secs(1);
 
 /// Entries of io_uring's submission queue: what one system call can submit.
 pub const URING_SUBMISSIONS: u32 = 256;
+/// Entries of io_uring's completion queue. Beyond, the kernel keeps them, which costs it memory.
+pub const URING_COMPLETIONS: u32 = 4_096;
 /// Messages that wake other reactors, on their way at once; beyond, an eventfd is written to.
 pub const URING_MESSAGES_MAX: u32 = 64;
 /// A poll of the mio backend looks into epoll on nth call only: a system call is 0.12 µs,
@@ -310,12 +310,6 @@ pub const URING_MESSAGES_MAX: u32 = 64;
 pub const REACTOR_POLLS_PER_LOOK: u32 = 8;
 /// Events taken from epoll at once; the rest is taken by the next look.
 pub const REACTOR_EVENTS_PER_LOOK: usize = 256;
-/// Descriptor numbers of which the io_uring backend remembers whether they are terminals.
-pub const DESCRIPTORS_KNOWN_MAX: usize = 1 << 16;
-/// PIPE_BUF: what a pipe takes without blocking when it says that it is writable at all.
-pub const WRITE_PIPE_BYTES_MAX: u32 = 4_096;
-/// The same for a terminal, which promises less.
-pub const WRITE_TERMINAL_BYTES_MAX: u32 = 256;
 /// A reactor that is dropped waits for the kernel so many times ...
 pub const REACTOR_DROP_ROUNDS_MAX: u32 = 50;
 /// ... at most this long each. After that it leaks the buffers that were not given back.
@@ -645,9 +639,9 @@ const _: () = {
     assert!(LOG_FIELDS_MAX < 1 << 8);
     assert!(RINGS_PREALLOC_BYTES <= RINGS_BYTES_MAX);
     assert!(DROP_LIMIT_CHUNKS < RING_CLASS_BYTES[0] / 256); // The smallest ring has 16 slots.
-    assert!(REACTOR_OPERATIONS_MAX < 1 << 24); // A completion names 24 bits of slot.
     assert!(URING_SUBMISSIONS.is_power_of_two()); // Else the kernel rounds up.
-    assert!(URING_SUBMISSIONS <= REACTOR_OPERATIONS_MAX); // More could never be in flight.
+    assert!(URING_COMPLETIONS.is_power_of_two());
+    assert!(URING_COMPLETIONS > 2 * URING_SUBMISSIONS); // Also what earlier entries still give.
     let mut level = 0;
     while level < PRESSURE_CLASS_BYTES.len() {
         let mut class = 0;

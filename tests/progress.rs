@@ -33,7 +33,7 @@ impl Stage {
         let world = SimWorld::new(1, SimFaults::NONE);
         let rings = RingPoolConfig { prealloc_bytes: 0, ..Default::default() };
         let config = ShardConfig { rings, ..Default::default() };
-        let reactor = SimReactor::new(&world, limits::REACTOR_OPERATIONS_MAX);
+        let reactor = SimReactor::new(&world);
         let shard = Shard::with_reactor(reactor, config).unwrap();
         Stage { world, shard }
     }

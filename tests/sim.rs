@@ -3,8 +3,8 @@
 //! `cargo test` runs a few seeds; `tools/sim` many, or one again. Read by `campaign` from the
 //! environment: `SIM_SEEDS` (how many), `SIM_FIRST_SEED`, `SIM_SEED` (this one alone),
 //! `SIM_VERBOSE` (every step of it), `SIM_STATS` (what happened how often), `SIM_PLANTED` (with the
-//! feature `planted`: this bug has to be found), `SIM_HASHES` (a file that each campaign adds a line
-//! to for each seed: what ran, the seed, the hash of all actions).
+//! feature `planted`: this bug has to be found), `SIM_HASHES` (a file to which each campaign adds a
+//! line for each seed: the campaign, the seed, the hash of all actions).
 
 use std::sync::Mutex;
 

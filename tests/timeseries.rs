@@ -90,7 +90,7 @@ fn run_on<R: Reactor + 'static>(reactor: R, arguments: &Value) -> Vec<Sample> {
 
 fn in_simulated_time(arguments: &Value) -> Vec<Sample> {
     let world = SimWorld::new(1, SimFaults::NONE);
-    run_on(SimReactor::new(&world, 64), arguments)
+    run_on(SimReactor::new(&world), arguments)
 }
 
 /// One tick of the wheel, and the two turns of the loop in which it fires and the tool is stepped:
@@ -183,7 +183,7 @@ fn a_tool_that_was_held_back_skips_nothing() {
     let world = SimWorld::new(1, SimFaults::NONE);
     let rings = RingPoolConfig { prealloc_bytes: 0, ..Default::default() };
     let config = ShardConfig { rings, idle: Idle::Block, seed: Some(1), ..Default::default() };
-    let mut shard = Shard::with_reactor(SimReactor::new(&world, 64), config).unwrap();
+    let mut shard = Shard::with_reactor(SimReactor::new(&world), config).unwrap();
     let arguments = json!({"duration_seconds": 1, "sample_rate_hz": 10_000});
     let id = shard.execute("generate_timeseries", &arguments, options()).unwrap();
     let mut polled = shard.subscribe_polled(id, everything()).unwrap();

@@ -212,8 +212,8 @@ fn what_can_not_be_waited_for_is_refused() {
 
 #[test]
 fn it_may_move_to_a_reactor_of_the_other_kind() {
-    let Ok(mut uring) = UringReactor::new(8) else { return println!("not run: no io_uring") };
-    let mut polled = PolledReactor::new(8).unwrap();
+    let Ok(mut uring) = UringReactor::new() else { return println!("not run: no io_uring") };
+    let mut polled = PolledReactor::new().unwrap();
     for kind in KINDS {
         let mut given = kind();
         let mut id = given.adopt(&mut polled);

@@ -23,10 +23,9 @@ pub struct UringOperation {
 }
 
 /// What is looked for: code, name, since, purpose, is it needed?
-const OPERATIONS: [(u8, &str, &str, &str, bool); 10] = [
+const OPERATIONS: [(u8, &str, &str, &str, bool); 9] = [
     (opcode::Nop::CODE, "NOP", "5.1", "trying whether anything works", true),
-    (opcode::Read::CODE, "READ", "5.6", "wake-ups and the output of programs", true),
-    (opcode::Write::CODE, "WRITE", "5.6", "the input of programs", true),
+    (opcode::Read::CODE, "READ", "5.6", "wake-ups by an eventfd", true),
     (opcode::PollAdd::CODE, "POLL_ADD", "5.1", "waiting until a socket takes more", true),
     (opcode::AsyncCancel::CODE, "ASYNC_CANCEL", "5.5", "giving up what is under way", true),
     (opcode::Accept::CODE, "ACCEPT", "5.5", "taking connections", true),
@@ -71,7 +70,7 @@ mod tests {
 
     #[test]
     fn what_a_working_reactor_needs_is_found() {
-        let works = crate::reactor::UringReactor::new(8).is_ok();
+        let works = crate::reactor::UringReactor::new().is_ok();
         let Ok(operations) = uring_operations() else {
             assert!(!works);
             return println!("not run: there is no io_uring here");

@@ -1,27 +1,25 @@
-//! Stratum 2: the kernel. One trait, completion-shaped, and two backends for it: io_uring, and
-//! mio's readiness dressed up as completions. The third backend is the simulator's, `sim::reactor`.
+//! Stratum 2: the kernel. One trait for sockets, a doorbell and a deadline, with two backends:
+//! io_uring and mio. The third backend is the simulator's, `sim::reactor`.
 //!
 //! Owned by one shard thread, except [`Waker`] and [`Clock`], which any thread may use. Absent:
-//! timers (the wheel is the engine's; here a time is only the deadline of a wait), any knowledge
-//! of what the bytes mean, and callbacks: what happened is a value, [`Completion`].
+//! timers (the engine owns the wheel; here a time is only the deadline of a wait), any knowledge
+//! of what the bytes mean, and callbacks. Everything that happened is a value, [`SocketEvent`].
 //!
-//! Reading order: this file (the contract), [`operation`] (what goes in and comes out),
-//! [`waker`], [`polled`] (the simpler backend), [`uring`], [`probe`] (which of the two), [`idle`]
-//! (when to poll and when to block). Then sockets: [`socket`] (their values), [`released`] (on
-//! their way to another reactor), `ends.rs` (their descriptors), `socket_calls.rs` and
-//! `listener.rs` and `connecting.rs` (what both backends share),
-//! `polled_net.rs`, `uring_net.rs` (with `uring_net/`), `uring_buffers.rs`.
+//! Reading order: this file (the contract), [`waker`], [`polled`] (the simpler backend), [`uring`],
+//! [`probe`] (the choice between the two), [`idle`] (when to poll and when to block). Then sockets:
+//! [`socket`] (their values), [`released`] (sockets on their way to another reactor), `ends.rs`
+//! (their descriptors), `socket_calls.rs`, `listener.rs` and `connecting.rs` (shared by both
+//! backends), `polled_net.rs`, `uring_net.rs` (with `uring_net/`), `uring_buffers.rs`.
 //! Beside all that, [`watch`] looks after the machine's memory.
 //! Tests: `tests/reactor/` runs one list against all three.
 
-pub mod buffer;
 pub mod clock;
 mod connecting;
+mod counters;
 mod ends;
 pub mod idle;
 mod inventory;
 mod listener;
-pub mod operation;
 pub mod polled;
 mod polled_net;
 pub mod probe;
@@ -31,12 +29,11 @@ pub mod released;
 pub mod socket;
 mod socket_calls;
 pub mod thread;
-mod transfer;
 pub mod uring;
 mod uring_buffers;
 mod uring_net;
 mod uring_setup;
-mod uring_table;
+mod uring_wakes;
 pub mod waker;
 pub mod watch;
 
@@ -45,16 +42,13 @@ mod descriptors_test;
 #[cfg(test)]
 mod ends_test;
 #[cfg(test)]
-mod kinds_test;
-#[cfg(test)]
 mod testing;
 
-pub use buffer::Buffer;
 pub use clock::Clock;
+pub use counters::{Counters, IoError};
 pub use ends::End;
 pub use idle::{Decision, Idle, IdleStrategy};
 pub use inventory::{UringOperation, uring_operations};
-pub use operation::{Completion, Counters, IoError, Operation, SubmitError};
 pub use polled::PolledReactor;
 pub use probe::{AnyReactor, Choice, OpenError, Report, open, open_with_sockets};
 pub use random::random_bytes;
@@ -74,38 +68,21 @@ use crate::base::Instant;
 
 /// The kernel as one shard sees it.
 ///
-/// The contract, which `tests/reactor/` holds all backends to:
+/// The contract, which `tests/reactor/` holds all backends to. Numbers that are missing were given
+/// to reads and writes of single buffers, which nobody used; they are not given again:
 ///
 /// - **R1 thread.** A reactor is made, used and dropped on one thread. It blocks SIGPIPE there, for
 ///   good: a write to a closed pipe is an error value, never the end of the process.
-/// - **R2 submit.** [`Reactor::submit`] never waits. What it accepts completes only through
-///   [`Reactor::poll`] or [`Reactor::wait`], however fast the kernel was.
-/// - **R3 exactly once.** Every accepted read and write gives exactly one [`Completion`], with the
-///   token and the buffer it came with. Tokens are the caller's, need not differ, and are not read.
-/// - **R4 ownership.** Until its completion a buffer belongs to the kernel, after a cancel too; and
-///   the caller keeps the descriptor open (shut down, cancel, take every completion, close).
-/// - **R5 results.** `Ok(n)` moved `n` bytes, perhaps fewer than asked. A read gives `Ok(0)` at the
-///   end and only there. `Err` moved nothing. EINTR and EAGAIN never come out: the backend
-///   tries again, whether the descriptor is non-blocking or not.
-/// - **R6 cancel.** [`Operation::Cancel`] ends everything in flight under its token: each completes
-///   with [`IoError::CANCELLED`] and has moved nothing, or with the result that won the race.
-///   Bytes that arrived are never thrown away. An unknown token does nothing. A cancel has no
-///   completion of its own and never meets a full reactor.
-/// - **R7 order.** Completions come in any order. Two operations in flight in one direction of one
-///   descriptor may overtake each other: callers that care keep one.
-/// - **R8 capacity.** Operations count until their completion was handed out. One too many comes
-///   back in [`SubmitError::Full`].
-/// - **R9 poll.** Never blocks. Finds what has completed, at the latest on the
+/// - **R9 poll.** Never blocks. Finds the events that have come, at the latest on the
 ///   [`crate::limits::REACTOR_POLLS_PER_LOOK`]th call (a system call is not paid on each).
-/// - **R10 wait.** Returns when there is a completion to take or a wake-up that no poll has seen,
+/// - **R10 wait.** Returns when an event waits to be taken or a wake-up came that no poll has seen,
 ///   at once if it came first; else at the deadline, never before it. No other reason, except the
 ///   horizon of the simulator.
 /// - **R11 wake.** Wake-ups between two polls are one. A poll sees them without a system call, and
 ///   what was written to memory before the wake is visible after that poll.
-/// - **R12 drop.** Cancels, reaps and frees everything first; no descriptor leaks. A buffer that
-///   the kernel would not give back is leaked, never freed.
-/// - **R13 descriptors.** Pipes, socketpairs, terminals, files and `/dev/null` all work. Flags of a
-///   descriptor are never changed: others may share it.
+/// - **R12 drop.** Cancels, reaps and frees everything first; no descriptor leaks. Memory that the
+///   kernel would not give back is leaked, never freed.
+/// - **R13 descriptors.** Flags of a descriptor that others may share are never changed.
 /// - **R14 clock.** [`Reactor::now`] never goes back and is the same clock as the deadlines.
 ///
 /// Sockets, held to the same list by `tests/reactor/`:
@@ -184,27 +161,12 @@ pub trait Reactor {
         waker.wake();
     }
 
-    /// Starts `operation`.
-    ///
-    /// # Errors
-    /// [`SubmitError::Full`] gives it back: take completions, then try again.
-    ///
-    /// # Panics
-    /// If a read or write has no byte to move, or its range leaves the buffer.
-    fn submit(&mut self, operation: Operation) -> Result<(), SubmitError>;
-
-    /// Takes what has completed; pushes what was submitted. Returns how many completions are
-    /// waiting in [`Reactor::next_completion`], plus one if a wake-up came.
+    /// Finds the events that have come. Returns the number that wait in
+    /// [`Reactor::next_socket_event`], plus one if a wake-up came.
     fn poll(&mut self) -> usize;
 
-    /// Blocks until a completion, a wake-up or `until`, whichever is first.
+    /// Blocks until an event, a wake-up or `until`, whichever is first.
     fn wait(&mut self, until: Option<Instant>);
-
-    /// The next result, if one is waiting.
-    fn next_completion(&mut self) -> Option<Completion>;
-
-    /// Reads and writes that are accepted and not handed out yet.
-    fn operation_count(&self) -> usize;
 
     /// What happened so far.
     fn counters(&self) -> &Counters;

@@ -554,7 +554,7 @@ mod tests {
 
     #[test]
     fn one_sender_is_received_from_once_a_turn() {
-        let mut reactor = PolledReactor::new(1).unwrap();
+        let mut reactor = PolledReactor::new().unwrap();
         let any = "127.0.0.1:0".parse().unwrap();
         let listener = reactor.listen(&any, ListenOptions::default()).unwrap();
         let Some(ListenAddress::Tcp(address)) = reactor.listen_address(listener) else {

@@ -6,11 +6,9 @@ use std::io::{self};
 use std::str::FromStr;
 
 use crate::base::Instant;
-use crate::limits::REACTOR_OPERATIONS_MAX;
 use crate::reactor::uring::UringError;
 use crate::reactor::{
-    Completion, Counters, Net, Operation, PolledReactor, Reactor, SocketCounters, SocketLimits,
-    SubmitError, UringReactor, Waker,
+    Counters, Net, PolledReactor, Reactor, SocketCounters, SocketLimits, UringReactor, Waker,
 };
 
 /// What the user asked for.
@@ -119,7 +117,7 @@ impl fmt::Display for Report {
 pub fn open(choice: Choice) -> Result<(AnyReactor, Report), OpenError> {
     let reason = match choice {
         Choice::Mio => None,
-        Choice::Auto | Choice::Uring => match UringReactor::new(REACTOR_OPERATIONS_MAX) {
+        Choice::Auto | Choice::Uring => match UringReactor::new() {
             Ok(reactor) => {
                 let found = Found::Uring(reactor.flavor());
                 return Ok((AnyReactor::Uring(reactor), Report { choice, found }));
@@ -128,7 +126,7 @@ pub fn open(choice: Choice) -> Result<(AnyReactor, Report), OpenError> {
             Err(reason) => Some(reason),
         },
     };
-    let reactor = PolledReactor::new(REACTOR_OPERATIONS_MAX).map_err(OpenError::Mio)?;
+    let reactor = PolledReactor::new().map_err(OpenError::Mio)?;
     Ok((AnyReactor::Polled(reactor), Report { choice, found: Found::Mio(reason) }))
 }
 
@@ -150,7 +148,7 @@ pub fn open_with_sockets(
     if choice == Choice::Uring {
         return Err(OpenError::Uring(reason));
     }
-    let mut reactor = PolledReactor::new(REACTOR_OPERATIONS_MAX).map_err(OpenError::Mio)?;
+    let mut reactor = PolledReactor::new().map_err(OpenError::Mio)?;
     reactor.open_sockets(limits).map_err(OpenError::Mio)?;
     Ok((AnyReactor::Polled(reactor), Report { choice, found: Found::Mio(Some(reason)) }))
 }
@@ -192,26 +190,12 @@ impl Reactor for AnyReactor {
     }
 
     #[inline]
-    fn submit(&mut self, operation: Operation) -> Result<(), SubmitError> {
-        dispatch!(self, reactor => reactor.submit(operation))
-    }
-
-    #[inline]
     fn poll(&mut self) -> usize {
         dispatch!(self, reactor => reactor.poll())
     }
 
     fn wait(&mut self, until: Option<Instant>) {
         dispatch!(self, reactor => reactor.wait(until))
-    }
-
-    #[inline]
-    fn next_completion(&mut self) -> Option<Completion> {
-        dispatch!(self, reactor => reactor.next_completion())
-    }
-
-    fn operation_count(&self) -> usize {
-        dispatch!(self, reactor => reactor.operation_count())
     }
 
     fn counters(&self) -> &Counters {

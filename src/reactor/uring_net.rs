@@ -1,7 +1,7 @@
 //! Sockets of the io_uring backend: multishot accepts and receives, buffers of the kernel's choice.
 //!
 //! Descriptors are blocking ones (the kernel waits by itself only for these), sends say
-//! MSG_DONTWAIT. Like `uring_table.rs` this builds entries and takes answers; the ring is in
+//! MSG_DONTWAIT. Like `uring_wakes.rs` this builds entries and takes answers; the ring is in
 //! `uring.rs`. Here: the state, the way of entries and answers, what the owner calls;
 //! `uring_net/` has what goes on in between.
 //! Invariants:
@@ -29,7 +29,7 @@ use crate::reactor::ends::Ends;
 use crate::reactor::listener::{self, Listener};
 use crate::reactor::released::Past;
 use crate::reactor::uring_buffers::{GROUP, ReceiveBuffers};
-use crate::reactor::uring_table::{PURPOSE_SHIFT, Purpose, user_data};
+use crate::reactor::uring_wakes::{PURPOSE_SHIFT, Purpose, user_data};
 use crate::reactor::{
     AdoptError, Clock, ConnectAddress, ConnectError, ConnectionId, IoError, ListenAddress,
     ListenError, ListenOptions, ListenerId, Net, Peer, ReleasedSocket, SendError, SocketCounters,

@@ -23,7 +23,7 @@
 //!   would need it. The orderings are AcqRel, and stronger ones would cost the same on x86.
 //!
 //! Between two io_uring reactors the ring may be a message from one to the other, which costs no
-//! system call of its own: `uring_table.rs`. A late ring (its thread was woken by something else
+//! system call of its own: `uring_wakes.rs`. A late ring (its thread was woken by something else
 //! first) leaves a count in the eventfd: backends take it for what it is and wait on.
 //! [`Waker::wake`] is a swap and a `write(2)`, hence fit for signal handlers that save errno.
 

@@ -320,10 +320,6 @@ impl Families<'_, '_> {
             }};
         }
         counters! {
-            submitted_count: "reactor_submitted", "Reads and writes accepted.";
-            completed_count: "reactor_completed", "Reads and writes that ended.";
-            cancelled_count: "reactor_cancelled", "Reads and writes that were cancelled.";
-            retried_count: "reactor_retried", "Tries repeated because the kernel said so.";
             stale_count: "reactor_stale", "Answers of the kernel that belong to nothing any more.";
             overflow_count: "reactor_overflows", "Times that the completion queue was too short.";
             entered_count: "reactor_entries", "Times that the kernel was entered.";

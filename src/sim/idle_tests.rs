@@ -16,7 +16,7 @@ fn called_every_30_us_a_shard_polls_and_called_every_ms_it_sleeps() {
     let rings = RingPoolConfig { prealloc_bytes: 0, ..Default::default() };
     let memory = MemoryWatch::ByHand;
     let config = ShardConfig { rings, memory, seed: Some(1), ..Default::default() };
-    let mut shard = Shard::with_reactor(SimReactor::new(&world, 8), config).unwrap();
+    let mut shard = Shard::with_reactor(SimReactor::new(&world), config).unwrap();
     let prepared = Prepared::new(Work::Feed);
     let id = shard.execute_prepared(prepared, ExecuteOptions::default()).unwrap();
     let _stays = shard.subscribe_remote(id, SubscribeSpec::default()).unwrap();

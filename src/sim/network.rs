@@ -540,7 +540,7 @@ mod tests {
     /// What the server is told, and what its sends moved, in order.
     fn history(seed: u64) -> Vec<(u64, String)> {
         let world = SimWorld::new(seed, SimFaults::ALL);
-        let mut reactor = SimReactor::new(&world, 1);
+        let mut reactor = SimReactor::new(&world);
         let address = "127.0.0.1:0".parse().unwrap();
         let listener = reactor.listen(&address, ListenOptions::default()).unwrap();
         let address = reactor.listen_address(listener).unwrap();

@@ -126,7 +126,7 @@ impl Run {
             seed: Some(seed),
             ..ShardConfig::default()
         };
-        let shard = Shard::with_reactor(SimReactor::new(&world, 8), config).unwrap();
+        let shard = Shard::with_reactor(SimReactor::new(&world), config).unwrap();
         Run {
             seed,
             random: Random::new(seed),

@@ -28,7 +28,7 @@ impl World {
             doors: Doors::new(1),
             ..Default::default()
         };
-        let shard = Shard::with_reactor(SimReactor::new(&world, 8), config).unwrap();
+        let shard = Shard::with_reactor(SimReactor::new(&world), config).unwrap();
         World { shard, world }
     }
 

@@ -103,7 +103,7 @@ impl Sim {
             doors: crate::shard::Doors::new(limits::DOORS_CEILING),
             ..Default::default()
         };
-        let reactor = SimReactor::new(&world, 1);
+        let reactor = SimReactor::new(&world);
         let mut shard = Shard::with_reactor(reactor, config).expect("memory for small rings");
         shard.run_jobs_by_hand();
         let scene = Scene::new(Random::new(random.next_u64()), plan.preempt, verbose);

@@ -16,8 +16,8 @@ use crate::network::fresh_path;
 
 fn for_each_backend(test: fn(&mut dyn Reactor)) {
     crate::in_turn("files", || {
-        test(&mut PolledReactor::new(4).unwrap());
-        match UringReactor::new(4) {
+        test(&mut PolledReactor::new().unwrap());
+        match UringReactor::new() {
             Ok(mut reactor) => test(&mut reactor),
             Err(reason) => println!("not run: {reason}"),
         }

@@ -13,9 +13,8 @@ use streamdoor::reactor::{
     Reactor, ReleasedSocket, SendError, SocketEvent, SocketLimits, UringReactor,
 };
 
-use crate::lives::open_fds;
 use crate::network::*;
-use crate::worlds::pattern;
+use crate::worlds::{open_fds, pattern};
 
 /// What was told of one connection.
 #[derive(Debug, Default)]
@@ -35,7 +34,7 @@ struct Caller<R> {
 
 impl<R: Reactor> Caller<R> {
     fn new<W: Network<R = R>>(world: &W, connections_max: u32) -> Caller<R> {
-        let mut reactor = world.reactor(8);
+        let mut reactor = world.reactor();
         reactor.open_sockets(SocketLimits { connections_max, listeners_max: 2 }).unwrap();
         Caller { reactor, told: BTreeMap::new() }
     }
@@ -551,8 +550,8 @@ fn ipv6_is_connected_to() {
         assert_eq!(reactor.send(id, &[IoSlice::new(b"six")]), Ok(3));
     }
     crate::in_turn("ipv6", || {
-        test(&mut PolledReactor::new(4).unwrap());
-        match UringReactor::new(4) {
+        test(&mut PolledReactor::new().unwrap());
+        match UringReactor::new() {
             Ok(mut reactor) => test(&mut reactor),
             Err(reason) => println!("not run: {reason}"),
         }

@@ -8,14 +8,13 @@ use streamdoor::reactor::{
     ListenAddress, ListenError, ListenOptions, Reactor, SendError, SocketLimits,
 };
 
-use crate::lives::open_fds;
 use crate::network::*;
 use crate::worlds::*;
 
 pub fn an_address_in_use_is_an_error_that_names_it<W: Network>(world: &W, _seed: u64) {
     for kind in KINDS {
         let mut server = Server::new(world, kind, 4);
-        let mut other = world.reactor(1);
+        let mut other = world.reactor();
         let address = server.address.clone();
         let error = other.listen(&address, ListenOptions::default()).unwrap_err();
         assert_eq!(error, ListenError::InUse { address });
@@ -27,7 +26,7 @@ pub fn an_address_in_use_is_an_error_that_names_it<W: Network>(world: &W, _seed:
 pub fn listeners_that_share_a_port_get_every_connection_once<W: Network>(world: &W, _seed: u64) {
     let shared = ListenOptions { shares_port: true };
     let limits = SocketLimits { connections_max: 40, listeners_max: 1 };
-    let mut reactors = [world.reactor(1), world.reactor(1)];
+    let mut reactors = [world.reactor(), world.reactor()];
     let mut address = world.address(Kind::Tcp);
     for reactor in &mut reactors {
         reactor.open_sockets(limits).unwrap();
@@ -175,7 +174,7 @@ fn drain_slowly<W: Network>(world: &W, client: &W::Client, into: &mut Vec<u8>) -
 pub fn nothing_can_be_done_with_names_that_were_never_given<W: Network>(world: &W, _seed: u64) {
     let mut server = Server::new(world, Kind::Tcp, 4);
     let (_client, id) = server.meet(world);
-    let mut other = world.reactor(1);
+    let mut other = world.reactor();
     for _ in 0..2 {
         assert_eq!(other.send(id, &[IoSlice::new(b"x")]), Err(SendError::Unknown));
         other.set_receiving(id, false);

@@ -5,16 +5,13 @@
 //! `SEED=n cargo test --test reactor` runs one seed instead of all.
 
 mod addresses;
-mod cancels;
 mod connects;
 mod exhaustion;
 mod listeners;
-mod lives;
 mod moves;
 mod network;
 mod sockets;
 mod threads;
-mod transfers;
 mod waits;
 mod worlds;
 
@@ -53,17 +50,17 @@ fn in_turn(name: &str, body: impl FnOnce()) {
 }
 
 fn run_uring(name: &str, test: fn(&Real<UringReactor>, u64)) {
-    in_turn(name, || match UringReactor::new(1) {
+    in_turn(name, || match UringReactor::new() {
         Err(reason) => println!("not run: {reason}"),
         Ok(_) => {
-            let make = |operations_max| UringReactor::new(operations_max).unwrap();
+            let make = || UringReactor::new().unwrap();
             run(name, 2, |_| Real { make }, test);
         }
     });
 }
 
 fn run_mio(name: &str, test: fn(&Real<PolledReactor>, u64)) {
-    let make = |operations_max| PolledReactor::new(operations_max).unwrap();
+    let make = || PolledReactor::new().unwrap();
     in_turn(name, || run(name, 2, |_| Real { make }, test));
 }
 
@@ -101,24 +98,11 @@ conformance! {
     waits::ten_thousand_wakes_are_one
     waits::a_wake_that_races_a_wait_is_never_lost
     waits::a_waker_outlives_its_reactor
-    transfers::bytes_arrive_in_order_across_chunk_sizes
-    transfers::writes_may_be_short_and_lose_nothing
-    transfers::the_end_of_a_pipe_reads_as_no_bytes
-    transfers::a_write_that_nobody_can_read_is_an_error_and_no_signal
-    transfers::a_descriptor_that_is_not_open_is_an_error
-    cancels::a_cancelled_read_comes_back_once_with_its_buffer
-    cancels::a_cancelled_write_comes_back_once_and_has_moved_what_it_says
-    cancels::a_cancel_that_races_data_loses_no_byte
-    cancels::a_cancel_of_an_unknown_token_does_nothing
-    cancels::a_cancel_ends_everything_under_its_token_and_nothing_else
-    lives::a_full_reactor_gives_the_operation_back
-    lives::tokens_come_back_as_given
     waits::a_poll_never_waits
-    waits::a_completion_not_yet_taken_ends_a_wait_at_once
+    waits::an_event_not_yet_taken_ends_a_wait_at_once
     waits::an_event_ends_a_wait_whatever_the_deadline
     waits::time_never_goes_back
-    lives::a_dropped_reactor_gives_everything_back
-    lives::nothing_is_lost_in_disorder
+    waits::sigpipe_is_blocked
     sockets::a_connection_is_told_of_once_with_its_peer
     sockets::an_echo_gives_every_byte_back_in_order
     sockets::a_slow_reader_cuts_sends_and_one_event_says_when_to_go_on
@@ -197,16 +181,16 @@ fn a_socket_is_adopted_in_its_own_world_alone() {
     let mut server = Server::new(&world, Kind::Tcp, 4);
     let (client, id) = server.meet(&world);
     let (seen, socket) = server.release(id);
-    let mut polled = PolledReactor::new(1).unwrap();
+    let mut polled = PolledReactor::new().unwrap();
     let error = polled.adopt(socket).unwrap_err();
     assert!(matches!(error, AdoptError::Foreign { .. }), "{error:?}");
-    let mut elsewhere = SimReactor::new(&SimWorld::new(1, SimFaults::NONE), 1);
+    let mut elsewhere = SimReactor::new(&SimWorld::new(1, SimFaults::NONE));
     let error = elsewhere.adopt(error.into_socket()).unwrap_err();
     assert!(error.to_string().contains("another world"), "{error}");
     let id = server.adopt(seen, error.into_socket());
     assert_eq!(server.send_all(&world, id, &client, b"home"), b"home");
-    let mut real = Server::new(&Real { make: |_| PolledReactor::new(1).unwrap() }, Kind::Tcp, 4);
-    let (_client, id) = real.meet(&Real { make: |_| PolledReactor::new(1).unwrap() });
+    let mut real = Server::new(&Real { make: || PolledReactor::new().unwrap() }, Kind::Tcp, 4);
+    let (_client, id) = real.meet(&Real { make: || PolledReactor::new().unwrap() });
     let (_, socket) = real.release(id);
     assert!(matches!(server.reactor.adopt(socket), Err(AdoptError::Foreign { .. })));
 }
@@ -214,7 +198,7 @@ fn a_socket_is_adopted_in_its_own_world_alone() {
 #[test]
 fn the_clock_of_real_reactors_is_the_one_that_other_threads_read() {
     in_turn("clock", || {
-        let mut reactor = PolledReactor::new(1).unwrap();
+        let mut reactor = PolledReactor::new().unwrap();
         let before = Clock::now();
         let now = reactor.now();
         assert!(before <= now && now <= Clock::now());

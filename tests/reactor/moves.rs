@@ -6,7 +6,6 @@ use std::io::IoSlice;
 use streamdoor::base::Random;
 use streamdoor::reactor::{AdoptError, ConnectionId, Reactor, SendError};
 
-use crate::lives::open_fds;
 use crate::network::*;
 use crate::worlds::*;
 

@@ -341,7 +341,7 @@ pub struct Server<R> {
 
 impl<R: Reactor> Server<R> {
     pub fn new<W: Network<R = R>>(world: &W, kind: Kind, connections_max: u32) -> Server<R> {
-        Server::of(world, world.reactor(8), kind, connections_max)
+        Server::of(world, world.reactor(), kind, connections_max)
     }
 
     pub fn of<W: Network<R = R>>(

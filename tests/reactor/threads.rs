@@ -19,19 +19,19 @@ struct Side<T> {
 
 /// Runs `here` on this thread and `there` on another, each with a reactor and a way to the other.
 fn on_two_threads<A: Reactor, B: Reactor, T: Send>(
-    make_here: fn(u32) -> A,
-    make_there: fn(u32) -> B,
+    make_here: fn() -> A,
+    make_there: fn() -> B,
     here: impl FnOnce(A, Side<T>),
     there: impl FnOnce(B, Side<T>) + Send,
 ) {
     let (to_there, from_here) = channel();
     let (to_here, from_there) = channel();
-    let reactor = make_here(8);
+    let reactor = make_here();
     let waker_here = reactor.waker();
     let (tell_waker, waker_there) = channel();
     std::thread::scope(|scope| {
         scope.spawn(move || {
-            let reactor = make_there(8);
+            let reactor = make_there();
             tell_waker.send(reactor.waker()).unwrap();
             there(reactor, Side { to: to_here, from: from_here, waker: waker_here });
         });
@@ -76,7 +76,7 @@ pub fn wakes_between_threads_are_never_lost<R: Reactor>(world: &Real<R>, _seed: 
     // And with a reactor of the other kind.
     let words = [AtomicU64::new(0), AtomicU64::new(0)];
     let [one, two] = &words;
-    let polled = |operations_max| PolledReactor::new(operations_max).unwrap();
+    let polled = || PolledReactor::new().unwrap();
     let first = |reactor, side| answer::<R>(reactor, &side, [one, two], true);
     let second = |reactor, side| answer::<PolledReactor>(reactor, &side, [two, one], false);
     on_two_threads(make, polled, first, second);

@@ -3,14 +3,13 @@
 use std::time::Duration;
 
 use streamdoor::base::{Instant, Random};
-use streamdoor::reactor::Reactor;
+use streamdoor::reactor::{Reactor, SocketEvent};
 
+use crate::network::{Kind, Network, Server};
 use crate::worlds::*;
 
 pub fn a_deadline_is_never_early_and_ends_a_wait_for_nothing<W: World>(world: &W, seed: u64) {
-    let mut reactor = world.reactor(4);
-    let (reader, _writer) = world.pipe();
-    read(&mut reactor, 1, W::fd(&reader), 8);
+    let mut reactor = world.reactor();
     let mut random = Random::new(seed);
     for micros in [0, 1, 17, 300, 1_000, 2_500, random.below(5_000)] {
         let until = reactor.now() + Duration::from_micros(micros);
@@ -19,11 +18,11 @@ pub fn a_deadline_is_never_early_and_ends_a_wait_for_nothing<W: World>(world: &W
         assert_eq!(poll_all(&mut reactor), 0);
     }
     reactor.wait(Some(Instant::ZERO)); // Long past.
-    assert!(reactor.next_completion().is_none());
+    assert!(reactor.next_socket_event().is_none());
 }
 
 pub fn a_wake_before_a_wait_ends_it_at_once<W: World>(world: &W, _seed: u64) {
-    let mut reactor = world.reactor(4);
+    let mut reactor = world.reactor();
     let waker = reactor.waker();
     for _ in 0..3 {
         waker.wake();
@@ -36,7 +35,7 @@ pub fn a_wake_before_a_wait_ends_it_at_once<W: World>(world: &W, _seed: u64) {
 }
 
 pub fn a_wake_from_elsewhere_ends_a_wait<W: World>(world: &W, _seed: u64) {
-    let mut reactor = world.reactor(4);
+    let mut reactor = world.reactor();
     for micros in [0, 50, 500, 3_000] {
         world.wake_later(reactor.waker(), Duration::from_micros(micros));
         reactor.wait(None);
@@ -48,7 +47,7 @@ pub fn a_wake_from_elsewhere_ends_a_wait<W: World>(world: &W, _seed: u64) {
 }
 
 pub fn ten_thousand_wakes_are_one<W: World>(world: &W, _seed: u64) {
-    let mut reactor = world.reactor(4);
+    let mut reactor = world.reactor();
     let waker = reactor.waker();
     for _ in 0..10_000 {
         waker.clone().wake();
@@ -62,7 +61,7 @@ pub fn ten_thousand_wakes_are_one<W: World>(world: &W, _seed: u64) {
 }
 
 pub fn a_wake_that_races_a_wait_is_never_lost<W: World>(world: &W, seed: u64) {
-    let mut reactor = world.reactor(4);
+    let mut reactor = world.reactor();
     let mut random = Random::new(seed);
     for _ in 0..300 {
         world.wake_later(reactor.waker(), Duration::from_nanos(random.below(20_000)));
@@ -72,7 +71,7 @@ pub fn a_wake_that_races_a_wait_is_never_lost<W: World>(world: &W, seed: u64) {
 }
 
 pub fn a_waker_outlives_its_reactor<W: World>(world: &W, _seed: u64) {
-    let mut reactor = world.reactor(4);
+    let mut reactor = world.reactor();
     let waker = reactor.waker();
     reactor.wait(Some(Instant::ZERO));
     drop(reactor);
@@ -80,51 +79,66 @@ pub fn a_waker_outlives_its_reactor<W: World>(world: &W, _seed: u64) {
     waker.clone().wake();
 }
 
-pub fn a_poll_never_waits<W: World>(world: &W, _seed: u64) {
-    let mut reactor = world.reactor(4);
-    let (reader, writer) = world.pipe();
-    world.far_write(&writer, &[0; 65_536]);
-    write(&mut reactor, 1, W::fd(&writer), b"does not fit");
-    let (empty, _writer) = world.pipe();
-    read(&mut reactor, 2, W::fd(&empty), 8);
+pub fn a_poll_never_waits<W: Network>(world: &W, _seed: u64) {
+    let mut server = Server::new(world, Kind::Unix, 4);
+    let (client, _id) = server.meet(world);
+    let reactor = &mut server.reactor;
     for _ in 0..1_000 {
         assert_eq!(reactor.poll(), 0); // Would hang.
     }
-    world.far_read(&reader, &mut [0; 65_536]);
+    world.client_send(&client, b"x").unwrap();
     while reactor.poll() == 0 {} // Without any wait.
-    assert_eq!(reactor.next_completion().unwrap().token, 1);
+    assert!(matches!(reactor.next_socket_event(), Some(SocketEvent::Received { .. })));
 }
 
-pub fn a_completion_not_yet_taken_ends_a_wait_at_once<W: World>(world: &W, _seed: u64) {
-    let mut reactor = world.reactor(4);
-    let (reader, writer) = world.pipe();
-    read(&mut reactor, 1, W::fd(&reader), 8);
-    world.far_write(&writer, b"x");
+pub fn an_event_not_yet_taken_ends_a_wait_at_once<W: Network>(world: &W, _seed: u64) {
+    let mut server = Server::new(world, Kind::Unix, 4);
+    let (client, _id) = server.meet(world);
+    let reactor = &mut server.reactor;
+    world.client_send(&client, b"x").unwrap();
     reactor.wait(None);
     reactor.wait(None);
     while reactor.poll() == 0 {}
     reactor.wait(None);
     assert!(reactor.poll() >= 1);
-    assert!(reactor.next_completion().is_some());
-    assert!(reactor.next_completion().is_none());
-    assert_eq!(reactor.poll(), 0);
+    assert!(matches!(reactor.next_socket_event(), Some(SocketEvent::Received { .. })));
+    assert!(reactor.next_socket_event().is_none());
 }
 
-pub fn an_event_ends_a_wait_whatever_the_deadline<W: World>(world: &W, _seed: u64) {
-    let mut reactor = world.reactor(4);
-    let (reader, writer) = world.pipe();
+pub fn an_event_ends_a_wait_whatever_the_deadline<W: Network>(world: &W, _seed: u64) {
+    let mut server = Server::new(world, Kind::Unix, 4);
+    let (client, _id) = server.meet(world);
+    let reactor = &mut server.reactor;
     let never = reactor.now() + Duration::from_secs(1_000_000_000);
-    world.far_write(&writer, b"x");
-    read(&mut reactor, 1, W::fd(&reader), 8);
-    reactor.wait(Some(never));
-    assert_eq!(next(&mut reactor).result, Ok(1));
+    world.client_send(&client, b"x").unwrap();
+    loop {
+        reactor.wait(Some(never));
+        reactor.poll();
+        match reactor.next_socket_event() {
+            Some(SocketEvent::Received { bytes, .. }) => break assert_eq!(bytes, b"x"),
+            other => assert!(other.is_none(), "{other:?}"), // In vain (R17).
+        }
+    }
     world.wake_later(reactor.waker(), Duration::from_millis(1));
-    reactor.wait(Some(never));
-    assert_eq!(reactor.poll(), 1);
+    while reactor.poll() == 0 {
+        reactor.wait(Some(never));
+    }
+}
+
+/// A write to a closed pipe is an error value and never the end of the process (R1).
+pub fn sigpipe_is_blocked<W: World>(world: &W, _seed: u64) {
+    const SIGPIPE: u32 = 13; // On every Linux but MIPS and SPARC as well.
+    let _reactor = world.reactor();
+    if W::IS_REAL {
+        let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+        let line = status.lines().find(|line| line.starts_with("SigBlk:")).unwrap();
+        let mask = u64::from_str_radix(line["SigBlk:".len()..].trim(), 16).unwrap();
+        assert!(mask & 1 << (SIGPIPE - 1) != 0, "SIGPIPE is not blocked: {line}");
+    }
 }
 
 pub fn time_never_goes_back<W: World>(world: &W, _seed: u64) {
-    let mut reactor = world.reactor(4);
+    let mut reactor = world.reactor();
     let (mut last, mut last_wall_us) = (reactor.now(), reactor.wall_us());
     assert!(last_wall_us > 1_700_000_000_000_000); // Later than 2023: microseconds since 1970.
     for _ in 0..100 {
@@ -140,8 +154,8 @@ pub fn time_never_goes_back<W: World>(world: &W, _seed: u64) {
 }
 
 pub fn a_wake_through_another_reactor_is_as_good<W: World>(world: &W, _seed: u64) {
-    let mut sleeper = world.reactor(4);
-    let mut waking = world.reactor(4);
+    let mut sleeper = world.reactor();
+    let mut waking = world.reactor();
     let waker = sleeper.waker();
     for _ in 0..3 {
         for _ in 0..1_000 {

@@ -8,7 +8,7 @@ use crate::limits::{LISTENER_PAUSE, SEND_BUFFER_BYTES};
 use crate::reactor::ends::Ends;
 use crate::reactor::released::Past;
 use crate::reactor::socket_calls::{self as calls, AcceptRefusal};
-use crate::reactor::uring_table::Purpose;
+use crate::reactor::uring_wakes::Purpose;
 use crate::reactor::{Clock, ConnectionId, IoError, ListenerId, Peer, SocketCounters};
 
 impl UringNet {

@@ -5,7 +5,7 @@ use super::{Connection, Flight, Happening, UringNet, owned};
 use crate::reactor::connecting::{self, Begun};
 use crate::reactor::ends::Ends;
 use crate::reactor::released::Past;
-use crate::reactor::uring_table::Purpose;
+use crate::reactor::uring_wakes::Purpose;
 use crate::reactor::{ConnectAddress, ConnectError, ConnectionId, IoError, Peer, SocketCounters};
 
 impl UringNet {

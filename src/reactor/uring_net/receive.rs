@@ -4,7 +4,7 @@ use io_uring::cqueue;
 
 use super::{Flight, Happening, Lent, UringNet, live};
 use crate::base::Handle;
-use crate::reactor::uring_table::Purpose;
+use crate::reactor::uring_wakes::Purpose;
 use crate::reactor::{ConnectionId, IoError, SocketCounters};
 
 impl UringNet {

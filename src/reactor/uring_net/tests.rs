@@ -13,7 +13,7 @@ use crate::reactor::{
 
 /// A reactor that listens on a loopback port.
 fn server(completions: u32, flavor: Flavor) -> Option<(UringReactor, ListenAddress)> {
-    let mut reactor = match UringReactor::with_queues(4, 8, completions, &[flavor]) {
+    let mut reactor = match UringReactor::with_queues(8, completions, &[flavor]) {
         Ok(reactor) => reactor,
         Err(reason) => {
             println!("not run: {flavor}: {reason}");

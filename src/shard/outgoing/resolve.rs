@@ -237,7 +237,7 @@ mod tests {
 
     #[test]
     fn names_are_asked_for_on_threads_that_wake_the_shard() {
-        let mut reactor = PolledReactor::new(1).unwrap();
+        let mut reactor = PolledReactor::new().unwrap();
         let mut resolver = Resolver::new(&OutgoingConfig::default(), reactor.waker());
         for index in 0..20 {
             let host = if index % 2 == 0 { "localhost" } else { "bad name that nobody has" };

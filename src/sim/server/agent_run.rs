@@ -96,7 +96,7 @@ impl Run {
             seed: Some(random.next_u64()),
             ..ShardConfig::default()
         };
-        let reactor = SimReactor::new(&world, 1);
+        let reactor = SimReactor::new(&world);
         let mut shard = Shard::with_reactor(reactor, config).expect("memory for small rings");
         shard.run_jobs_by_hand();
         let actions_hash = ActionsHash::default();

@@ -207,7 +207,7 @@ pub(super) fn play(seed: u64) -> Result<(u64, u64), String> {
         seed: Some(random.next_u64()),
         ..ShardConfig::default()
     };
-    let mut shard = Shard::with_reactor(SimReactor::new(&world, 1), config).expect("some memory");
+    let mut shard = Shard::with_reactor(SimReactor::new(&world), config).expect("some memory");
     shard.run_jobs_by_hand();
     shard.tools_mut().insert(script::spec(), script::prepare).expect("it is right");
     let address: ListenAddress = "127.0.0.1:0".parse().expect("an address");

@@ -78,7 +78,7 @@ impl House {
                 conversations: Some(conversations.clone()),
                 ..set_up.clone()
             };
-            let mut shard = Shard::with_reactor(SimReactor::new(&world, 1), config).unwrap();
+            let mut shard = Shard::with_reactor(SimReactor::new(&world), config).unwrap();
             shard.tools_mut().insert(script::spec(), script::prepare).unwrap();
             let options = ListenOptions { shares_port: shard_count > 1 };
             address = shard.listen(&address, options).unwrap();

@@ -144,15 +144,14 @@ impl Run {
         let mut address: ListenAddress = "127.0.0.1:0".parse().expect("an address");
         let (mut shards, actions_hash) = (Vec::new(), ActionsHash::default());
         for index in 0..shard_count {
-            let reactor = SimReactor::new(&world, 1);
             let config = config(index, &mut random);
-            let mut shard = Shard::with_reactor(reactor, config).expect("memory for small rings");
+            let shard = Shard::with_reactor(SimReactor::new(&world), config);
+            let mut shard = shard.expect("memory for small rings");
             shard.run_jobs_by_hand();
             actions_hash.observe(&mut shard);
             let tools = shard.tools_mut();
             tools.insert(script::spec(), script::prepare).expect("it is right");
-            let on_thread = script::spec_on_thread();
-            tools.insert(on_thread, script::prepare_on_thread).expect("it is right");
+            tools.insert(script::spec_on_thread(), script::prepare_on_thread).expect("it is right");
             let options = ListenOptions { shares_port: true };
             address = shard.listen(&address, options).expect("it listens");
             shards.push(shard);

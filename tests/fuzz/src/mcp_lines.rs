@@ -99,7 +99,7 @@ impl Peer {
             seed: Some(1),
             ..ShardConfig::default()
         };
-        let mut shard = Shard::with_reactor(SimReactor::new(&world, 1), config)
+        let mut shard = Shard::with_reactor(SimReactor::new(&world), config)
             .expect("nothing of this world refuses");
         let (client, socket) = world.pair();
         let options = LineOptions { settle, ..LineOptions::default() };
