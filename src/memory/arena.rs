@@ -1,8 +1,9 @@
-//! All windows of one size: one memfd, mapped once over reserved address space, bought in steps.
+//! All windows of one size: one memfd, mapped once over reserved address space, allocated in steps.
 //!
-//! A window goes round: bought → leased → idle → leased … or idle → released (its pages are the
-//! kernel's again) → bought. A window larger than one step of release goes in parts. Which of these
-//! happens when, and the books over all arenas, are the pool's: `pool.rs`, with the tests.
+//! The life cycle of a window is: bought → leased → idle → leased …, or idle → released (its pages
+//! belong to the kernel again) → bought. A window larger than one release step is released in
+//! parts. The pool decides when each of these happens and keeps the totals over all arenas
+//! (`pool.rs`, with the tests).
 
 use std::io;
 
@@ -12,23 +13,23 @@ use super::memfd::{ARENA_SEALS, Memfd};
 use super::segment::{self, Segment};
 use crate::limits::{RING_CLASS_BYTES, RING_RELEASE_STEP_BYTES};
 
-/// All windows of one size.
+/// The arena of one size class.
 pub(super) struct Arena {
     pub(super) class_bytes: u32,
     pub(super) class_index: u8,
     pub(super) memfd: Memfd,
-    /// All of the reserved address space; only the windows below `window_count` are in the file.
+    /// All of the reserved address space. Only the windows below `window_count` are in the file.
     pub(super) segment: Segment,
     pub(super) window_count: u32,
     pub(super) leased_count: u32,
-    /// Bought, not leased; the last one was used last.
+    /// Windows that are bought and not leased. The last one was used last.
     pub(super) idle: Vec<u32>,
-    /// Given back to the kernel.
+    /// Windows whose pages were given back to the kernel.
     pub(super) released: Vec<u32>,
-    /// Being given back in several steps, as it is larger than one: the window, and how much of it
-    /// is the kernel's again. It belongs to no list meanwhile.
+    /// The window that is being released in several steps, because it is larger than one, and the
+    /// number of its bytes that are released. It is in no list meanwhile.
     pub(super) partial: Option<(u32, u32)>,
-    /// Of one release, kept for the next one.
+    /// Scratch space of one release, kept for the next one.
     candidates: Vec<u32>,
 }
 
@@ -39,7 +40,7 @@ impl Arena {
         memfd.seal(ARENA_SEALS)?;
         let reserved_bytes = bytes_max / u64::from(class_bytes) * u64::from(class_bytes);
         let segment = match reserved_bytes {
-            0 => Segment::heap(0), // Not one window fits, so that none is ever bought.
+            0 => Segment::heap(0), // Not one window fits, so none is ever bought.
             bytes => memfd.map(bytes as usize)?,
         };
         Ok(Arena {
@@ -56,8 +57,8 @@ impl Arena {
         })
     }
 
-    /// Buys up to `window_count` windows and says how many: new ones in one piece at the end, or
-    /// one that was released.
+    /// Buys up to `window_count` windows and returns their number. They are new ones in one piece
+    /// at the end, or a single one that was released.
     pub(super) fn buy(&mut self, window_count: u32) -> io::Result<u32> {
         assert!(window_count > 0);
         let (first, count) = match self.released.last() {
@@ -81,7 +82,8 @@ impl Arena {
         self.segment.part(window_index as usize * class_bytes, class_bytes)
     }
 
-    /// Gives back what is idle: `bytes` bytes or a little more, if there is so much.
+    /// Releases idle memory: `bytes` bytes or a little more, if that much is idle. Returns the
+    /// number of released bytes.
     pub(super) fn release_idle(&mut self, bytes: u64) -> u64 {
         match self.class_bytes > RING_RELEASE_STEP_BYTES {
             true => self.release_parts(bytes),
@@ -89,14 +91,14 @@ impl Arena {
         }
     }
 
-    /// Is there something that [`Arena::release_idle`] could give back?
+    /// True if [`Arena::release_idle`] could release anything.
     pub(super) fn has_idle(&self) -> bool {
         !self.idle.is_empty() || self.partial.is_some()
     }
 
-    /// Gives the pages of idle windows back, `bytes` bytes or a little more, those first that were
-    /// not used for longest, neighbours in one call. A window that the kernel does not take stays
-    /// idle.
+    /// Releases the pages of idle windows, `bytes` bytes or a little more. Windows that were unused
+    /// for longest come first, and neighbours share one call. A window that the kernel does not
+    /// take stays idle.
     fn release_windows(&mut self, bytes: u64) -> u64 {
         let window_count = bytes.div_ceil(u64::from(self.class_bytes));
         let window_count = window_count.min(self.idle.len() as u64) as usize;
@@ -123,7 +125,8 @@ impl Arena {
         released_count * u64::from(self.class_bytes)
     }
 
-    /// As [`Arena::release_windows`], for windows that are larger than one step: a part at a time.
+    /// Releases windows that are larger than one step, one part at a time. It otherwise works like
+    /// [`Arena::release_windows`].
     fn release_parts(&mut self, bytes: u64) -> u64 {
         let mut released_bytes = 0;
         while released_bytes < bytes {
@@ -131,7 +134,7 @@ impl Arena {
                 Some(partial) => partial,
                 None if self.idle.is_empty() => break,
                 None => {
-                    let window_index = self.idle.remove(0); // There are few windows that large.
+                    let window_index = self.idle.remove(0); // Only a few windows are that large.
                     self.disown(window_index);
                     (window_index, 0)
                 }
@@ -157,7 +160,8 @@ impl Arena {
         released_bytes
     }
 
-    /// Before its pages go: readers of its last tenant must not take zeros for that one's bytes.
+    /// Clears the generation of a window before its pages go. Otherwise readers of its last ring
+    /// could take zeros for payload bytes.
     fn disown(&self, window_index: u32) {
         self.window(window_index).word(GENERATION_WORD).store(0, Ordering::Relaxed);
         fence(Ordering::Release); // ring:generation

@@ -1,6 +1,7 @@
-//! The one door to atomics (invariant A8): the standard library's, or loom's under `--cfg loom`.
+//! The only source of atomics in the crate (invariant A8): those of the standard library, or those
+//! of loom under `--cfg loom`.
 //!
-//! Nobody else in the crate names `std::sync::atomic`. Orderings are not hidden here: they stand at
+//! No other module names `std::sync::atomic`. Orderings are not hidden here: they are written at
 //! each use, with a label that names the other side (`ring:claim`, `ring:publish`, …).
 //! Tests: the models in `loom_tests.rs`.
 
@@ -9,7 +10,7 @@ pub use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Orde
 #[cfg(not(loom))]
 pub use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
-/// Tells the core that this thread spins (and loom that another thread has to run).
+/// Tells the core that this thread spins, and loom that another thread has to run.
 #[inline]
 pub fn spin_hint() {
     #[cfg(not(loom))]
@@ -20,8 +21,8 @@ pub fn spin_hint() {
 
 /// An acquire load that is also defined on a read-only mapping.
 ///
-/// The standard library promises only *relaxed* loads there; a fence behind it makes the acquire.
-/// On x86-64 both are plain loads.
+/// The standard library promises only *relaxed* loads there. A fence after the load makes the
+/// acquire. On x86-64 both are plain loads.
 #[inline]
 pub fn load_acquire(word: &AtomicU64) -> u64 {
     let value = word.load(Ordering::Relaxed);
@@ -29,30 +30,31 @@ pub fn load_acquire(word: &AtomicU64) -> u64 {
     value
 }
 
-/// The fence between "I stored my flag" and "I look at yours" where two sides do that to each
-/// other: sleeper and waker, cursor and attention. Both need it, or both may miss.
+/// The fence between the store of one's own flag and the load of the other side's flag. It is for
+/// pairs in which both sides do this: sleeper and waker, cursor and attention. Without it on both
+/// sides, both may miss the other's flag.
 #[inline]
 pub fn full_fence() {
     fence(Ordering::SeqCst);
 }
 
-/// What a control of the loom models takes away from the protocol, one at a time, to show that the
-/// models do fail without it. Outside loom all of this is a constant `false`.
+/// The part of the protocol that a control of the loom models removes. A model has to fail without
+/// that part, which shows that it can fail. Outside loom [`is_flawed`] is the constant `false`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flaw {
     /// The writer's release fence between claim and payload.
     ClaimFence,
     /// The reader's acquire fence between payload and re-check.
     ReaderFence,
-    /// The reader's look at the tail: it trusts the descriptor's seq alone.
+    /// The reader's check of the tail: it relies on the descriptor's seq alone.
     TailCheck,
-    /// The payload is stored before the descriptor's seq and the head.
+    /// The order of publication: the payload before the descriptor's seq and the head.
     PublishOrder,
-    /// A new generation for a window's next tenant.
+    /// The new generation for the next ring of a window.
     Generation,
 }
 
-/// True if the running loom model does without this part.
+/// True if the running loom model omits this part.
 #[inline(always)]
 pub(super) fn is_flawed(flaw: Flaw) -> bool {
     #[cfg(loom)]
@@ -64,7 +66,8 @@ pub(super) fn is_flawed(flaw: Flaw) -> bool {
     }
 }
 
-/// The switch itself. Loom runs all threads of a model on one OS thread, so it is thread-local.
+/// The switch for [`is_flawed`]. Loom runs all threads of a model on one OS thread, so the switch
+/// is thread-local.
 #[cfg(loom)]
 pub(super) mod flaw_switch {
     use super::Flaw;

@@ -1,19 +1,20 @@
-//! Payload bytes into and out of a segment: the only place that copies them.
+//! Copies of payload bytes into and out of a segment. No other module copies them.
 //!
-//! A reader may copy while the writer already overwrites: the copy can be torn, and its caller
-//! throws it away when the re-check of the tail says so (`reader.rs`). In production that copy is
-//! one `memcpy` of memory that another core may be writing. The language calls this a data race;
-//! the bytes are never looked at before the re-check, and no compiler can see the other side.
-//! Under miri and loom the same function moves relaxed words, so that these tools see a program
+//! A reader may copy while the writer already overwrites, so the copy can be torn. Its caller
+//! discards it if the re-check of the tail fails (`reader.rs`). In production the copy is one
+//! `memcpy` of memory that another core may be writing, which the language calls a data race. The
+//! bytes are never read before the re-check, and no compiler can see the other side.
+//!
+//! Under miri and loom the same function moves relaxed words. These tools then see a program
 //! without a race and check the fences around it.
 //! Tests: `writer.rs`, `reader.rs`, the models in `loom_tests.rs`.
 
 use super::segment::Segment;
 
-/// True where bytes move as relaxed words: the tools that know about data races.
+/// True if bytes move as relaxed words, for the tools that detect data races.
 const BY_WORDS: bool = cfg!(any(loom, miri));
 
-/// Copies `bytes` to `offset` (a multiple of 8); the last word is filled up with zeros by words.
+/// Copies `bytes` to `offset` (a multiple of 8). A copy by words fills the last word up with zeros.
 ///
 /// # Safety
 /// The caller is the only writer of this stretch.
@@ -23,24 +24,24 @@ pub(super) unsafe fn copy_in(segment: &Segment, offset: usize, bytes: &[u8]) {
         return words_in(segment, offset, bytes);
     }
     let target = segment.byte_address(offset, bytes.len());
-    // SAFETY: `byte_address` checked the bounds; `bytes` is private memory, so they are apart; the
-    // caller is the only writer.
+    // SAFETY: `byte_address` checked the bounds. `bytes` is private memory, so the ranges do not
+    // overlap. The caller is the only writer.
     unsafe { target.as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
 }
 
 /// Copies `bytes.len()` bytes out from `offset` (a multiple of 8).
 ///
 /// # Safety
-/// Somebody may be writing there. The caller must not look at `bytes` until a re-check has told
-/// that nobody did.
+/// Another thread or process may be writing there. The caller must not read `bytes` before a
+/// re-check has shown that none did.
 #[inline]
 pub(super) unsafe fn copy_out(segment: &Segment, offset: usize, bytes: &mut [u8]) {
     if BY_WORDS {
         return words_out(segment, offset, bytes);
     }
     let source = segment.byte_address(offset, bytes.len());
-    // SAFETY: `byte_address` checked the bounds; `bytes` is private memory, so they are apart; what
-    // a race does to the copy is the caller's business by contract.
+    // SAFETY: `byte_address` checked the bounds. `bytes` is private memory, so the ranges do not
+    // overlap. The caller handles a torn copy by contract.
     unsafe { source.as_ptr().copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len()) };
 }
 

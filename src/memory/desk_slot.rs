@@ -1,11 +1,12 @@
-//! What a [`Desk`](super::Desk) is to a reader on another thread, to one in another process: a few
-//! words behind the control page of its execution, where the server leaves word for it alone.
+//! The server's messages for one reader in another process: a few words behind the control page of
+//! its execution. A slot is for such a reader what a [`Desk`](super::Desk) is for one on another
+//! thread.
 //!
-//! Written by the server only ([`DeskSlot`]); the reader looks ([`DeskView`]). What the reader
-//! tells stands in its own page.
+//! Only the server writes ([`DeskSlot`]); the reader looks ([`DeskView`]). The reader's own
+//! messages are in its own page.
 //!
-//! - `desk:detached`: the reason is stored, then the epoch moves; a reader that sees the epoch sees
-//!   the reason. The epoch is what a sleeping reader waits on, beside the head of its ring.
+//! - `desk:detached`: the reason is stored, then the epoch moves. A reader that sees the epoch sees
+//!   the reason. A sleeping reader waits on the epoch, beside the head of its ring.
 //!
 //! Tests: `shared_tests.rs`.
 
@@ -15,7 +16,7 @@ use super::segment::Segment;
 
 const EPOCH: usize = 0;
 const DETACHED: usize = 1;
-/// A pair of cache lines: nobody else's words are near.
+/// Number of words of one slot: a pair of cache lines, so that no other word is near.
 pub(super) const SLOT_WORDS: usize = 16;
 
 /// The server's side of one reader's slot.
@@ -23,14 +24,14 @@ pub struct DeskSlot {
     segment: Segment,
 }
 
-/// The reader's side.
+/// The reader's side of its slot.
 #[derive(Clone)]
 pub struct DeskView {
     segment: Segment,
 }
 
 impl DeskSlot {
-    /// All of `segment`, for a reader that comes now: it is attached.
+    /// Makes a slot of all of `segment`, for a new reader. It is attached.
     pub(super) fn take(segment: Segment) -> DeskSlot {
         let slot = DeskSlot { segment };
         slot.segment.word(DETACHED).store(0, Ordering::Release);
@@ -38,7 +39,7 @@ impl DeskSlot {
         slot
     }
 
-    /// The server lets the reader go, for a reason that is not 0.
+    /// Detaches the reader, for a reason that is not 0.
     pub fn detach(&self, reason: u32) {
         assert!(reason != 0);
         let detached = self.segment.word(DETACHED);
@@ -46,15 +47,15 @@ impl DeskSlot {
         self.knock();
     }
 
-    /// The server has written something that the reader should look at. If the reader sleeps, which
-    /// is to be asked after one full fence, [`DeskSlot::wake`] has to follow.
+    /// Announces that the server has written something for the reader. If the reader sleeps
+    /// (checked after one full fence), [`DeskSlot::wake`] has to follow.
     pub fn knock(&self) {
         let epoch = self.segment.word(EPOCH);
         let next = epoch.load(Ordering::Relaxed).wrapping_add(1);
         epoch.store(next, Ordering::Release); // desk:detached
     }
 
-    /// Ends the sleep of a reader that was knocked for.
+    /// Ends the sleep of the reader after [`DeskSlot::knock`].
     pub fn wake(&self) {
         futex::wake_all(self.segment.word(EPOCH));
     }
@@ -65,19 +66,19 @@ impl DeskView {
         DeskView { segment }
     }
 
-    /// Why the reader was let go; 0 if it was not.
+    /// The reason why the reader was detached; 0 if it was not.
     #[inline]
     pub fn detached(&self) -> u32 {
         load_acquire(self.segment.word(DETACHED)) as u32 // desk:detached
     }
 
-    /// Moves when the server has knocked.
+    /// The epoch, which changes with each [`DeskSlot::knock`].
     #[inline]
     pub fn epoch(&self) -> u64 {
         load_acquire(self.segment.word(EPOCH)) // desk:detached
     }
 
-    /// The word to sleep on.
+    /// The word of the epoch, on which the reader sleeps.
     pub fn epoch_word(&self) -> &AtomicU64 {
         self.segment.word(EPOCH)
     }

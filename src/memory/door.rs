@@ -1,12 +1,13 @@
 //! Door rings: rings that other processes can open.
 //!
-//! One fresh memfd per execution, bought, mapped, then sealed: from then on nobody can map it for
-//! writing, not even this process again. Once its descriptor has left the process the window is
-//! never leased to another execution (a reader that kept the mapping would see its bytes).
+//! Each execution has one fresh memfd, which is allocated, mapped, then sealed. From then on nobody
+//! can map it for writing, not even this process again. Once its descriptor has left the process,
+//! the window is never leased to another execution. A reader that kept the mapping would see the
+//! new bytes.
 //!
 //! A ring that another process writes ([`ProducerRing`]) is made here too, and handed over for
-//! writing once; when its writer has mapped it, it is sealed the same way. Between the two nobody
-//! else is given it, for until then its pages could be taken out under a reader.
+//! writing once. When its writer has mapped it, it is sealed the same way. Until then no reader
+//! gets it, because the writer could remove its pages under a reader.
 //! Tests: `shared_tests.rs`, `tests/ring_process.rs`.
 
 use std::io;
@@ -21,8 +22,9 @@ use super::shared::Guest;
 use super::writer::{RingWriter, Start};
 use crate::limits::DOOR_RING_BYTES;
 
-/// Memory for a ring that other processes read: bought, touched and sealed, and zero. To make it
-/// takes the kernel its time, to clear each page: not for a thread that others wait for.
+/// Memory for a ring that other processes read: allocated, touched, sealed, and zero. The kernel
+/// clears each page when it is made, which takes time. A thread that others wait for should not
+/// make it.
 pub struct DoorMemory {
     geometry: Geometry,
     class_bytes: u32,
@@ -31,10 +33,10 @@ pub struct DoorMemory {
 }
 
 impl DoorMemory {
-    /// A window of `class_bytes`, one of [`DOOR_RING_BYTES`].
+    /// Allocates a window of `class_bytes`, one of [`DOOR_RING_BYTES`].
     ///
     /// # Errors
-    /// What the kernel says: no memory, no descriptors, no memfd, no /proc.
+    /// The kernel's error: no memory, no descriptors, no memfd, no /proc.
     ///
     /// # Panics
     /// If no class has `class_bytes`.
@@ -45,17 +47,17 @@ impl DoorMemory {
         memfd.allocate(0, geometry.window_bytes() as u64)?;
         let segment = memfd.map(geometry.window_bytes())?;
         super::segment::populate(&segment, 0, segment.bytes());
-        memfd.seal(DOOR_SEALS)?; // After the map: what is mapped stays writable, nothing new is.
+        memfd.seal(DOOR_SEALS)?; // Only the existing mapping stays writable.
         let read_only = memfd.reopen_read_only()?;
         Ok(DoorMemory { geometry, class_bytes, segment, read_only })
     }
 
-    /// Of which class it is.
+    /// The size class of the window, in bytes.
     pub fn class_bytes(&self) -> u32 {
         self.class_bytes
     }
 
-    /// A ring in it that goes on where another one is.
+    /// Makes a ring in this memory that continues at `start`.
     pub fn into_ring(self, anchor: ClockAnchor, start: &Start) -> DoorRing {
         let DoorMemory { geometry, segment, read_only, .. } = self;
         let writer = RingWriter::starting(Lease::whole(segment, geometry), anchor, start);
@@ -63,18 +65,18 @@ impl DoorMemory {
     }
 }
 
-/// A ring with a descriptor to hand out.
+/// A ring with a descriptor for readers in other processes.
 pub struct DoorRing {
-    /// The one writer.
+    /// The one writer of the ring.
     pub writer: RingWriter,
     read_only: OwnedFd,
 }
 
 impl DoorRing {
-    /// A new ring that fills a window of `class_bytes`, one of [`DOOR_RING_BYTES`].
+    /// Creates a new ring that fills a window of `class_bytes`, one of [`DOOR_RING_BYTES`].
     ///
     /// # Errors
-    /// What the kernel says: no memory, no descriptors, no memfd, no /proc.
+    /// The kernel's error: no memory, no descriptors, no memfd, no /proc.
     ///
     /// # Panics
     /// If no class has `class_bytes`.
@@ -82,10 +84,10 @@ impl DoorRing {
         DoorRing::starting(class_bytes, anchor, &Start::default())
     }
 
-    /// As [`DoorRing::create`], of a ring that goes on where another one is.
+    /// Creates a ring like [`DoorRing::create`], which continues at `start`.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error, as in [`DoorRing::create`].
     ///
     /// # Panics
     /// If no class has `class_bytes`.
@@ -98,23 +100,23 @@ impl DoorRing {
         self.read_only.as_fd()
     }
 
-    /// Writer and descriptor, apart: the one goes to the producer, the other to the door.
+    /// Splits the ring into the writer, for the producer, and the descriptor, for the door.
     pub fn into_parts(self) -> (RingWriter, OwnedFd) {
         (self.writer, self.read_only)
     }
 }
 
-/// A ring that another process writes: made by the server, which reads it as hostile memory.
+/// A ring that another process writes. The server makes it and reads it as hostile memory.
 pub struct ProducerRing {
     guest: Guest,
     reader: RingReader,
 }
 
 impl ProducerRing {
-    /// A new, empty ring that fills a window of `class_bytes`, one of [`DOOR_RING_BYTES`].
+    /// Creates a new, empty ring that fills a window of `class_bytes`, one of [`DOOR_RING_BYTES`].
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     ///
     /// # Panics
     /// If no class has `class_bytes`.
@@ -126,7 +128,7 @@ impl ProducerRing {
         let segment = memfd.map(geometry.window_bytes())?;
         let writer = RingWriter::new(Lease::whole(segment, geometry), anchor);
         let generation = writer.generation();
-        drop(writer); // And the mapping that can write.
+        drop(writer); // The writable mapping goes with it.
         let guest = Guest::new(memfd, geometry.window_bytes())?;
         let segment = guest.segment().clone();
         let reader = RingReader::of_writer(segment, geometry, generation, anchor);
@@ -138,18 +140,19 @@ impl ProducerRing {
         self.guest.descriptor()
     }
 
-    /// The producer has mapped it: from now on nobody maps it for writing. What comes back is the
-    /// descriptor for readers.
+    /// Seals the ring after the producer has mapped it, so that nobody else maps it for writing.
+    /// Returns the descriptor for readers.
     ///
     /// # Errors
-    /// [`OpenError::NotSealed`] if the producer has prevented that, or what the kernel says. Then
-    /// nobody may be given this ring, and it is not to be looked at.
+    /// [`OpenError::NotSealed`] if the producer has prevented the seals, or the kernel's error. In
+    /// either case no reader may get this ring, and the server must not read it.
     pub fn close(&self) -> Result<OwnedFd, OpenError> {
         self.guest.close()?;
         self.guest.reopen_read_only().map_err(OpenError::Os)
     }
 
-    /// A reader of it, which believes nothing that stands there; once it is closed.
+    /// The server's reader of the ring, which checks everything it reads. Use it after
+    /// [`ProducerRing::close`].
     pub fn reader(&self) -> &RingReader {
         &self.reader
     }
@@ -160,13 +163,13 @@ impl RingWriter {
     /// the descriptor that it handed over. The descriptor is closed; the mapping stays.
     ///
     /// # Errors
-    /// [`OpenError`].
+    /// [`OpenError`] if the file is not a sealed, empty ring, or the kernel refuses to map it.
     pub fn open(fd: OwnedFd) -> Result<RingWriter, OpenError> {
         let file = Foreign::check(fd, super::memfd::GUEST_SEALS, &DOOR_RING_BYTES)?;
         RingWriter::of_empty(file.map_writable()?)
     }
 
-    /// Of a whole segment in which an empty ring stands.
+    /// Makes a writer of a whole segment that holds an empty ring.
     fn of_empty(segment: Segment) -> Result<RingWriter, OpenError> {
         let header = super::format::read_header(&segment).map_err(OpenError::Header)?;
         let reader = RingReader::attach(segment.clone()).map_err(OpenError::Header)?;

@@ -1,18 +1,18 @@
-//! What the threads of this process tell each other about one execution, beside its ring.
+//! State of one execution that the threads of this process share, beside its ring.
 //!
-//! Words on lines of their own: how many readers sleep, whether the producer may still write, and
-//! whether it is writing. They replace a lock between a tool's thread and its shard:
-//! writing costs two fences, never a wait.
+//! The words have lines of their own: the number of sleeping readers, whether the producer may
+//! still write, and whether it is writing. They replace a lock between a tool's thread and its
+//! shard. A write costs two fences and never waits.
 //!
-//! - `exchange:close`: the writer says that it writes, passes a full fence, then looks whether it
-//!   may; the shard says that it may not, passes a full fence, then looks whether it does. So
-//!   either the writer sees the end or the shard sees the writer, and the head that the shard reads
-//!   once nobody writes is the last one.
+//! - `exchange:close`: the writer stores that it writes, passes a full fence, then loads the closed
+//!   word. The shard stores that the ring is closed, passes a full fence, then loads the writing
+//!   word. Therefore the writer sees the end or the shard sees the writer. The head that the shard
+//!   reads after the writer has finished is the last one.
 //! - `exchange:sleep`: a reader counts itself as asleep, passes a full fence, then looks once more
-//!   for a chunk; who publishes passes a full fence, then looks for sleepers.
-//! - `exchange:doze`: the same for readers that sleep in a reactor, each with a flag of its own
-//!   besides: whoever takes the flag counts the reader off, so that it is woken once for each sleep
-//!   and nothing is paid while it has not fallen asleep again.
+//!   for a chunk. The publisher passes a full fence, then looks for sleepers.
+//! - `exchange:doze`: the same for readers that sleep in a reactor, each with a flag of its own.
+//!   The side that takes the flag decrements the count. A reader is thus woken once for each sleep,
+//!   and costs nothing until it sleeps again.
 //! - `exchange:gated`: a shard that sees the writer wait sees the chunks that it wrote before.
 //!
 //! Tests: below; `loom_tests.rs` for both handshakes.
@@ -20,22 +20,22 @@
 use super::atomic::{AtomicU32, Ordering, full_fence};
 use super::desk::Flag;
 
-/// A word on a pair of cache lines of its own.
+/// A word with a pair of cache lines of its own.
 #[repr(align(128))]
 #[derive(Default)]
 struct Line(AtomicU32);
 
-/// Both are looked at together.
+/// The two counts of sleeping readers, which are loaded together.
 #[repr(align(128))]
 #[derive(Default)]
 struct Sleepers {
-    /// On a futex.
+    /// Number of readers that sleep on a futex.
     asleep_count: AtomicU32,
-    /// In a reactor.
+    /// Number of readers that sleep in a reactor.
     dozing_count: AtomicU32,
 }
 
-/// The words of one execution.
+/// The shared words of one execution.
 #[derive(Default)]
 pub struct Exchange {
     sleepers: Sleepers,
@@ -44,20 +44,20 @@ pub struct Exchange {
     gated: Line,
 }
 
-/// The ring is closed: nothing more will be taken.
+/// The error of a write to a closed ring, which accepts nothing more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Closed;
 
 impl Exchange {
-    /// Nobody sleeps, nobody writes, and whoever wants to may.
+    /// Creates the initial state: open, with no sleeper and no writer.
     pub fn new() -> Exchange {
         Exchange::default()
     }
 
-    /// The producer begins to write.
+    /// Marks the start of a write by the producer.
     ///
     /// # Errors
-    /// [`Closed`] if it may not (any more).
+    /// [`Closed`] if the ring is closed.
     #[inline]
     pub fn begin_write(&self) -> Result<(), Closed> {
         self.writing.0.store(1, Ordering::Relaxed);
@@ -69,55 +69,57 @@ impl Exchange {
         Ok(())
     }
 
-    /// The producer has written.
+    /// Marks the end of a write by the producer.
     #[inline]
     pub fn end_write(&self) {
         self.writing.0.store(0, Ordering::Release); // exchange:close
     }
 
-    /// From now on nobody begins to write. Ask [`Exchange::is_quiet`] before the head is final.
+    /// Closes the ring, so that no further write begins. The head is final once
+    /// [`Exchange::is_quiet`] returns true.
     pub fn close(&self) {
         self.closed.0.store(1, Ordering::Relaxed);
         full_fence(); // exchange:close
     }
 
-    /// Has the producer finished what it was writing?
+    /// True if the producer is not in the middle of a write.
     pub fn is_quiet(&self) -> bool {
         self.writing.0.load(Ordering::Acquire) == 0 // exchange:close
     }
 
-    /// May the producer still write?
+    /// True if the producer may not write any more.
     #[inline]
     pub fn is_closed(&self) -> bool {
         self.closed.0.load(Ordering::Relaxed) != 0
     }
 
-    /// A reader is about to sleep; it has to look once more for what it waits for.
+    /// Counts a reader as asleep. The caller has to look once more for its chunk before it sleeps.
     pub fn fall_asleep(&self) {
         self.sleepers.asleep_count.fetch_add(1, Ordering::Relaxed);
         full_fence(); // exchange:sleep
     }
 
-    /// It is awake again.
+    /// Counts a reader as awake again.
     pub fn wake_up(&self) {
         self.sleepers.asleep_count.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Does any reader have to be woken? To be asked after a publish and one full fence.
+    /// True if any reader has to be woken. Call it after a publish and one full fence.
     #[inline]
     pub fn has_sleepers(&self) -> bool {
         self.sleepers.asleep_count.load(Ordering::Relaxed) != 0 // exchange:sleep
     }
 
-    /// A reader is about to sleep in a reactor; it has to look once more for what it waits for.
+    /// Marks a reader as asleep in a reactor. The caller has to look once more for its chunk before
+    /// it sleeps.
     pub fn doze(&self, dozes: &Flag) {
         self.sleepers.dozing_count.fetch_add(1, Ordering::Relaxed);
         dozes.set();
         full_fence(); // exchange:doze
     }
 
-    /// Ends a sleep in a reactor, by whoever comes first: the reader, or who has something for it.
-    /// `true`: by this call. Then, if the reader sleeps, its reactor has to be woken.
+    /// Ends a sleep in a reactor. The reader and its waker may both call this. Returns `true` for
+    /// the call that ended the sleep; the waker then has to wake the reader's reactor.
     pub fn rouse(&self, dozes: &Flag) -> bool {
         let is_first = dozes.take();
         if is_first {
@@ -126,20 +128,21 @@ impl Exchange {
         is_first
     }
 
-    /// Does any reader sleep in a reactor? To be asked as [`Exchange::has_sleepers`] is.
+    /// True if any reader sleeps in a reactor. Call it like [`Exchange::has_sleepers`].
     #[inline]
     pub fn has_dozers(&self) -> bool {
         self.sleepers.dozing_count.load(Ordering::Relaxed) != 0 // exchange:doze
     }
 
-    /// The producer waits for the gate to move, or waits no more. After `true` it has to look at
-    /// the gate once more.
+    /// Stores whether the producer waits for the gate to move. After `true` the caller has to look
+    /// at the gate once more.
     pub fn set_gated(&self, is_gated: bool) {
         self.gated.0.store(u32::from(is_gated), Ordering::Release); // exchange:gated
         full_fence();
     }
 
-    /// True if the producer waits for the gate to move. The caller then sees all its chunks.
+    /// True if the producer waits for the gate to move. The caller then sees all chunks of the
+    /// producer.
     #[inline]
     pub fn is_gated(&self) -> bool {
         self.gated.0.load(Ordering::Acquire) != 0 // exchange:gated

@@ -1,8 +1,8 @@
-//! Turning a window into an empty ring, and reading the header of one that is there.
+//! Formatting a window as an empty ring, and reading the header of an existing ring.
 //!
-//! A window may have had a tenant before, and that tenant's readers may still look at it: the
-//! generation is stored first (`ring:generation`), so that whatever they see of the new tenant,
-//! they see the new generation too. Only the descriptors that the old tenant used are cleared.
+//! A window may have held an earlier ring whose readers still look at it. Therefore the generation
+//! is stored first (`ring:generation`): a reader that sees any part of the new ring also sees the
+//! new generation. Only the descriptors that the earlier ring used are cleared.
 //! Tests: `writer.rs`, `memfd.rs`, `loom_tests.rs`.
 
 use super::atomic::{Flaw, Ordering, fence, is_flawed};
@@ -15,20 +15,21 @@ use super::lease::Lease;
 use super::segment::Segment;
 use super::writer::Start;
 
-/// Says in each slot that all chunks before `next_seq` are gone. A slot never holds a chunk that a
-/// reader looks for in it, but one that is newer than all that are gone and older than the one to
-/// come: so "gone" and "to come" are told apart.
+/// Marks all chunks before `next_seq` as gone, in every slot. The stored number is never one that a
+/// reader looks for in that slot. It is newer than every chunk that is gone and older than the next
+/// chunk, so readers can tell "gone" from "not yet written".
 pub(super) fn mark_gone(segment: &Segment, geometry: Geometry, next_seq: u64) {
     for seq in next_seq..next_seq + u64::from(geometry.slot_count()) {
         segment.line(geometry.descriptor_line(seq))[SEQ].store(seq - 1, Ordering::Relaxed);
     }
 }
 
-/// Makes the window of `lease` an empty ring of generation `lease.generation`, which begins there.
+/// Formats the window of `lease` as an empty ring of generation `lease.generation`, which begins at
+/// `start`.
 pub(super) fn format(lease: &Lease, anchor: ClockAnchor, start: &Start) {
     let Lease { segment, geometry, generation, .. } = lease;
     assert!(start.seq > 0);
-    assert!(*generation > 0); // Zeroed memory is generation 0: nobody's.
+    assert!(*generation > 0); // Zeroed memory has generation 0, which no ring has.
     assert!(segment.bytes() >= geometry.window_bytes());
     let old_head_seq = segment.word(HEAD_SEQ_WORD).load(Ordering::Relaxed);
     if !is_flawed(Flaw::Generation) {
@@ -41,7 +42,7 @@ pub(super) fn format(lease: &Lease, anchor: ClockAnchor, start: &Start) {
             segment.line(geometry.descriptor_line(seq))[SEQ].store(0, Ordering::Relaxed);
         }
     } else {
-        // The next tenant would not know which slots to clear.
+        // The next ring in this window would not know which slots to clear.
         assert!(lease.place.is_none());
         mark_gone(segment, *geometry, start.seq);
     }
@@ -62,12 +63,13 @@ pub(super) fn format(lease: &Lease, anchor: ClockAnchor, start: &Start) {
     ] {
         segment.word(word).store(value, Ordering::Relaxed);
     }
-    // Release: who sees this tail, lower than the one before, sees the new generation too.
+    // Release: a reader that sees this tail, lower than the one before, sees the new generation
+    // too.
     segment.word(TAIL_SEQ_WORD).store(start.seq, Ordering::Release); // ring:tail, ring:generation
     segment.word(MAGIC_WORD).store(MAGIC, Ordering::Release);
 }
 
-/// What a header says, checked.
+/// The checked contents of a header.
 #[derive(Debug)]
 pub(super) struct Header {
     pub(super) geometry: Geometry,
@@ -75,25 +77,25 @@ pub(super) struct Header {
     pub(super) anchor: ClockAnchor,
 }
 
-/// Which word of a header is not what a ring of ours has.
+/// The first fault that was found in a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeaderFault {
-    /// Too small for a header.
+    /// The segment is too small for a header.
     Short,
-    /// Not a ring.
+    /// The magic number is not that of a ring.
     Magic,
-    /// A ring of another version of this program.
+    /// The ring is of another version of this program.
     Version {
         /// The version that was found.
         found: u64,
     },
-    /// Sizes that do not fit each other or the segment.
+    /// The sizes do not fit each other or the segment.
     Sizes,
-    /// Never written.
+    /// The ring was never written.
     Generation,
 }
 
-/// Reads the header of `segment`, which somebody else may be writing: each word is loaded once.
+/// Reads the header of `segment`. Another process may be writing it, so each word is loaded once.
 pub(super) fn read_header(segment: &Segment) -> Result<Header, HeaderFault> {
     if segment.bytes() < super::layout::HEADER_WORDS * 8 {
         return Err(HeaderFault::Short);

@@ -1,9 +1,10 @@
 //! Sleeping on a word of shared memory, across processes.
 //!
-//! The word is the low half of an atomic u64 (byte order is checked in `layout.rs`). Waiting works
-//! on read-only mappings. Every wait is bounded: a hostile page can delay, never hang. What the
-//! value was is compared by the kernel, so a wake between look and sleep is not lost.
-//! No clock is read here. Tests: below (not under miri or loom).
+//! The word is the low half of an atomic u64 (`layout.rs` checks the byte order). Waiting works on
+//! read-only mappings. Every wait is bounded, so a hostile page can delay but never block for ever.
+//! The kernel compares the expected value, so a wake between the look and the sleep is not lost. No
+//! clock is read here.
+//! Tests: below (not under miri or loom).
 
 use std::time::Duration;
 
@@ -13,16 +14,16 @@ use super::atomic::AtomicU64;
 use crate::base::Instant;
 use crate::limits::WAIT_EITHER_FALLBACK;
 
-/// Why a wait ended. None of them says that there is something to read: look.
+/// The reason why a wait ended. None of them means that a chunk is ready: the caller has to look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitOutcome {
-    /// Somebody called wake.
+    /// Another thread or process called wake.
     Woken,
-    /// The word had changed before we slept.
+    /// The word had changed before the sleep began.
     Changed,
-    /// The time was up.
+    /// The timeout passed.
     TimedOut,
-    /// A signal, or a spurious wake.
+    /// A signal arrived, or the wake was spurious.
     Interrupted,
 }
 
@@ -43,32 +44,33 @@ pub fn wait(word: &AtomicU64, seen: u32, timeout: Duration) -> WaitOutcome {
     outcome(result)
 }
 
-/// Wakes everyone who waits for the low half of `word`; returns how many did.
+/// Wakes everyone who waits for the low half of `word`. Returns the number of woken waiters.
 pub fn wake_all(word: &AtomicU64) -> u32 {
     #[cfg(feature = "planted")]
     super::interleave::note_woken(word);
     let Some(address) = futex_address(word) else { return 0 };
     // SAFETY: FUTEX_WAKE uses the address as a key only.
     let result = unsafe { libc::syscall(libc::SYS_futex, address, libc::FUTEX_WAKE, i32::MAX) };
-    // The address is ours, aligned and mapped. But a file with a name may have been cut off under
-    // it: then nobody waits there, and whoever touches the page finds out.
+    // The address is ours, aligned and mapped. But a file with a name may have been truncated under
+    // it. Then nobody waits there, and an access to the page detects it.
     assert!(result >= 0 || last_errno() == libc::EFAULT);
     result.max(0) as u32
 }
 
 /// Sleeps while each word's low half is what was seen, at most until `deadline` (CLOCK_MONOTONIC).
-/// Where the kernel has no FUTEX_WAITV: waits for the first word alone, at most 1 ms.
+/// A kernel without FUTEX_WAITV waits for the first word alone, at most [`WAIT_EITHER_FALLBACK`].
 pub fn wait_either(words: [(&AtomicU64, u32); 2], deadline: Instant) -> WaitOutcome {
     wait_any(&words, deadline)
 }
 
-/// The most words that one thread waits for: the kernel's limit.
+/// The largest number of words that one thread waits for. It is the kernel's limit.
 pub const WAIT_WORDS_MAX: usize = 128;
 
-/// As [`wait_either`], for up to [`WAIT_WORDS_MAX`] words. Which one it was, it does not say: look.
+/// Waits like [`wait_either`], for up to [`WAIT_WORDS_MAX`] words. It does not report which word
+/// changed: the caller has to look.
 ///
 /// # Panics
-/// If there is no word, or more than that.
+/// If `words` is empty or has more than [`WAIT_WORDS_MAX`] elements.
 pub fn wait_any(words: &[(&AtomicU64, u32)], deadline: Instant) -> WaitOutcome {
     assert!((1..=WAIT_WORDS_MAX).contains(&words.len()));
     let mut waiters: SmallVec<[FutexWaiter; 16]> = SmallVec::new();
@@ -106,10 +108,11 @@ pub fn wait_any(words: &[(&AtomicU64, u32)], deadline: Instant) -> WaitOutcome {
     outcome(result.min(0))
 }
 
-/// Does [`wait_either`] wait for both words here, and not for the first alone?
+/// Returns `Ok` if [`wait_either`] waits for both words on this system, and not for the first
+/// alone.
 ///
 /// # Errors
-/// What the kernel says instead: it is older than Linux 5.16, or a filter forbids it.
+/// The kernel's error if it is older than Linux 5.16, or if a filter forbids the call.
 pub fn try_wait_either() -> std::io::Result<()> {
     let (nobody, no_time) = (std::ptr::null::<FutexWaiter>(), std::ptr::null::<libc::timespec>());
     // SAFETY: FUTEX_WAITV refuses to wait for 0 words before it reads anything.
@@ -120,7 +123,7 @@ pub fn try_wait_either() -> std::io::Result<()> {
     if result >= 0 || error.raw_os_error() == Some(libc::EINVAL) { Ok(()) } else { Err(error) }
 }
 
-/// One element of what `futex_waitv` takes (`struct futex_waitv` in linux/futex.h).
+/// One element of the array that `futex_waitv` takes (`struct futex_waitv` in linux/futex.h).
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct FutexWaiter {
@@ -130,10 +133,10 @@ struct FutexWaiter {
     reserved: u32,
 }
 
-/// A 32-bit futex, shared between processes (linux/futex.h).
+/// The flag for a 32-bit futex, shared between processes (linux/futex.h).
 const FUTEX2_SIZE_U32: u32 = 2;
 
-/// The address of the low half; `None` under loom and miri, which have no such thing.
+/// Returns the address of the low half; `None` under loom and miri, which have no futexes.
 fn futex_address(word: &AtomicU64) -> Option<*const u32> {
     if cfg!(any(loom, miri)) { None } else { Some((&raw const *word).cast::<u32>()) }
 }
@@ -146,13 +149,13 @@ fn outcome(result: libc::c_long) -> WaitOutcome {
         libc::EAGAIN => WaitOutcome::Changed,
         libc::ETIMEDOUT => WaitOutcome::TimedOut,
         libc::EINTR => WaitOutcome::Interrupted,
-        libc::EFAULT => WaitOutcome::Interrupted, // A file under it was cut off: as in `wake_all`.
-        errno => panic!("a futex of ours was refused: errno {errno}"), // EINVAL: a bug.
+        libc::EFAULT => WaitOutcome::Interrupted, // The file was truncated, as in `wake_all`.
+        errno => panic!("a futex of ours was refused: errno {errno}"), // EINVAL is a bug.
     }
 }
 
 fn is_unsupported(errno: i32) -> bool {
-    errno == libc::ENOSYS || errno == libc::EPERM // EPERM: a filter that predates the call.
+    errno == libc::ENOSYS || errno == libc::EPERM // EPERM: a filter is older than the call.
 }
 
 fn last_errno() -> i32 {

@@ -1,19 +1,21 @@
-//! Mappings of files that somebody else can cut off.
+//! Mappings of files that other processes can truncate.
 //!
-//! A memfd is sealed against shrinking; a file with a name cannot be. Whoever touches a page of a
-//! mapping whose file has become shorter is killed by SIGBUS, and so is who writes to a page that a
-//! full file system has no room for. A guarded mapping survives both: the handler of SIGBUS puts
-//! zero pages of its own under all of it, notes that it is lost, and the instruction goes on. To a
-//! reader zeros are a ring that is gone (its generation is 0); a writer writes into nothing.
+//! A memfd is sealed against shrinking, but a file with a name cannot be. An access to a page of a
+//! mapping whose file has become shorter kills the process with SIGBUS. A write to a page that a
+//! full file system has no room for does the same.
+//!
+//! A guarded mapping survives both. The handler of SIGBUS puts zero pages of its own under all of
+//! the mapping, marks it as lost, and the instruction continues. To a reader the zeros are a ring
+//! that is gone (its generation is 0). The stores of a writer have no effect elsewhere.
 //!
 //! The handler is installed with the first guarded mapping, for the whole process and for good. A
-//! SIGBUS elsewhere goes to whom it went before. It does what a handler may: loads and stores of
-//! atomics, and one system call.
+//! SIGBUS elsewhere goes to the previous handler. The handler does only what a handler may: loads
+//! and stores of atomics, and one system call.
 //!
 //! Invariants:
-//! - G1: a slot that is live describes a mapping that exists: it is made live after `mmap` and
-//!   freed before `munmap`; who faults in a mapping keeps it alive meanwhile.
-//! - G2: once lost, always lost: the file is not looked at again.
+//! - G1: a slot that is live describes a mapping that exists. It is made live after `mmap` and
+//!   freed before `munmap`. A thread that faults in a mapping keeps the mapping alive meanwhile.
+//! - G2: a lost mapping stays lost; its file is not looked at again.
 //!
 //! Tests: below, `named/tests.rs`.
 
@@ -25,7 +27,7 @@ use memmap2::MmapRaw;
 use super::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::limits::GUARDED_MAPPINGS_MAX;
 
-/// A mapping, and its place in the table. Freed in this order: G1.
+/// A mapping and its slot in the table. The fields are dropped in this order (G1).
 pub(super) struct Guarded {
     guard: Guard,
     pub(super) mapping: MmapRaw,
@@ -33,7 +35,7 @@ pub(super) struct Guarded {
 
 struct Guard(&'static Slot);
 
-/// What the handler has to know of one mapping.
+/// The data of one mapping that the handler needs.
 struct Slot {
     state: AtomicUsize,
     start: AtomicUsize,
@@ -47,7 +49,7 @@ const LIVE: usize = 2;
 
 static SLOTS: [Slot; GUARDED_MAPPINGS_MAX] = [const { Slot::new() }; GUARDED_MAPPINGS_MAX];
 static INSTALL: Once = Once::new();
-/// Who had SIGBUS before.
+/// The action for SIGBUS before the handler was installed.
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 
 impl Slot {
@@ -71,7 +73,8 @@ impl Guarded {
     /// Guards `mapping`.
     ///
     /// # Errors
-    /// If there are [`GUARDED_MAPPINGS_MAX`] already, or the handler cannot be installed.
+    /// If [`GUARDED_MAPPINGS_MAX`] mappings are guarded already, or the handler cannot be
+    /// installed.
     pub(super) fn new(mapping: MmapRaw) -> io::Result<Guarded> {
         install()?;
         let free = SLOTS.iter().find(|slot| {
@@ -89,7 +92,8 @@ impl Guarded {
         Ok(Guarded { guard: Guard(slot), mapping })
     }
 
-    /// Was the file cut off, or the file system full? What is read since then is zero.
+    /// True if an access faulted because the file was truncated or the file system is full. Reads
+    /// return zero since then.
     pub(super) fn is_lost(&self) -> bool {
         self.guard.0.is_lost.load(Ordering::Acquire) // guard:lost
     }
@@ -111,14 +115,14 @@ fn install() -> io::Result<()> {
 }
 
 fn install_once() -> io::Result<()> {
-    // SAFETY: a struct of integers and an optional pointer, of which zeros are a value.
+    // SAFETY: a struct of integers and an optional pointer, for which zeros are a valid value.
     let mut before: libc::sigaction = unsafe { std::mem::zeroed() };
-    // SAFETY: asks only; `before` lives during the call.
+    // SAFETY: queries only; `before` lives during the call.
     let asked = unsafe { libc::sigaction(libc::SIGBUS, std::ptr::null(), &raw mut before) };
     if asked != 0 {
         return Err(io::Error::last_os_error());
     }
-    // Before the handler can run, which looks at it.
+    // The handler reads it, so it is set before the handler can run.
     if BEFORE.set(before).is_err() {
         return Ok(());
     }
@@ -126,17 +130,18 @@ fn install_once() -> io::Result<()> {
     let mut ours: libc::sigaction = unsafe { std::mem::zeroed() };
     ours.sa_sigaction = handle as *const () as usize;
     ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-    // SAFETY: `handle` has the signature that SA_SIGINFO asks for, and does what a handler may.
+    // SAFETY: `handle` has the signature that SA_SIGINFO requires, and does only what a handler
+    // may.
     let set = unsafe { libc::sigaction(libc::SIGBUS, &raw const ours, std::ptr::null_mut()) };
     if set == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// What happens at a SIGBUS.
+/// The handler of SIGBUS.
 extern "C" fn handle(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the kernel passes a valid `siginfo_t` to a handler with SA_SIGINFO.
     let told = unsafe { &*info };
-    let is_fault = told.si_code > 0; // Else somebody has sent it.
-    // SAFETY: of a SIGBUS the field is there; the address is only compared.
+    let is_fault = told.si_code > 0; // Otherwise a process has sent the signal.
+    // SAFETY: a SIGBUS has this field, and the address is only compared.
     let address = unsafe { told.si_addr() }.addr();
     let slot = SLOTS.iter().find(|slot| is_fault && slot.holds(address));
     if !slot.is_some_and(replace) {
@@ -144,15 +149,15 @@ extern "C" fn handle(signal: i32, info: *mut libc::siginfo_t, context: *mut libc
     }
 }
 
-/// Puts zero pages under all of the mapping. Did that work?
+/// Puts zero pages under all of the mapping. Returns true if that worked.
 fn replace(slot: &Slot) -> bool {
     let (start, end) = (slot.start.load(Ordering::Relaxed), slot.end.load(Ordering::Relaxed));
-    // SAFETY: takes nothing, and cannot fail.
+    // SAFETY: takes no arguments, and cannot fail.
     let errno = unsafe { libc::__errno_location() };
-    // SAFETY: it is this thread's own, and lives as long as the thread.
+    // SAFETY: the location belongs to this thread, and lives as long as the thread.
     let errno_before = unsafe { errno.read() };
-    // SAFETY: `start..end` is a mapping of ours (G1), which is replaced as a whole; all access to
-    // it is atomic or re-checked, so that it may become zero at any moment.
+    // SAFETY: `start..end` is a mapping of ours (G1), which is replaced as a whole. All access to
+    // it is atomic or re-checked, so it may become zero at any moment.
     let mapped = unsafe {
         libc::mmap(
             std::ptr::with_exposed_provenance_mut(start),
@@ -169,7 +174,7 @@ fn replace(slot: &Slot) -> bool {
     mapped != libc::MAP_FAILED
 }
 
-/// To whoever had it before us.
+/// Passes the signal on to the previous handler.
 fn pass_on(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     let before = BEFORE.get().expect("it was set before the handler");
     match before.sa_sigaction {
@@ -177,18 +182,18 @@ fn pass_on(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) 
             // SAFETY: as in `install_once`.
             let mut default: libc::sigaction = unsafe { std::mem::zeroed() };
             default.sa_sigaction = libc::SIG_DFL;
-            // SAFETY: gives the signal back to the kernel; the instruction faults again, and that
-            // ends the process.
+            // SAFETY: gives the signal back to the kernel. The instruction faults again, which ends
+            // the process.
             unsafe { libc::sigaction(signal, &raw const default, std::ptr::null_mut()) };
         }
         handler if before.sa_flags & libc::SA_SIGINFO != 0 => {
             type Handler = extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void);
-            // SAFETY: whoever installed it said with SA_SIGINFO that it has this signature.
+            // SAFETY: the previous owner declared this signature with SA_SIGINFO.
             let handler: Handler = unsafe { std::mem::transmute(handler) };
             handler(signal, info, context);
         }
         handler => {
-            // SAFETY: without SA_SIGINFO it has this one.
+            // SAFETY: without SA_SIGINFO the handler has this signature.
             let handler: extern "C" fn(i32) = unsafe { std::mem::transmute(handler) };
             handler(signal);
         }
@@ -229,11 +234,11 @@ mod tests {
         assert_eq!(other.word(last).load(Ordering::Relaxed), 8);
         assert!(!written.is_lost());
         file.set_len(PAGE_BYTES as u64).unwrap();
-        assert_eq!(written.word(0).load(Ordering::Relaxed), 7); // Its first page is still there.
+        assert_eq!(written.word(0).load(Ordering::Relaxed), 7); // Its first page still exists.
         assert!(!written.is_lost());
         assert_eq!(written.word(last).load(Ordering::Relaxed), 0);
         assert!(written.is_lost());
-        assert_eq!(written.word(0).load(Ordering::Relaxed), 0); // All of it is gone now.
+        assert_eq!(written.word(0).load(Ordering::Relaxed), 0); // The whole mapping is lost now.
         written.word(last).store(9, Ordering::Relaxed);
         assert_eq!(written.word(last).load(Ordering::Relaxed), 9);
         assert!(!other.is_lost());
@@ -241,11 +246,12 @@ mod tests {
         assert!(other.is_lost());
     }
 
-    /// The child of a test: the same test in a process of its own.
+    /// Runs the calling test in a child process. Returns its exit status, or `None` inside the
+    /// child.
     fn alone() -> Option<std::process::ExitStatus> {
         const CHILD: &str = "STREAMDOOR_TEST_OF_GUARD";
         if std::env::var_os(CHILD).is_some() {
-            return None; // This is it.
+            return None; // This is the child.
         }
         let name = std::thread::current().name().unwrap().to_owned();
         let mut command = Command::new(std::env::current_exe().unwrap());

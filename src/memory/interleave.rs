@@ -1,10 +1,10 @@
-//! Where a simulation can look in the middle: of a write, and at who was woken. Only with the
+//! Hooks for a simulation: a look in the middle of a write, and a record of wake-ups. Only with the
 //! feature `planted`.
 //!
-//! A simulated world has one thread, so nothing ever happens between two steps of one function,
-//! unless that function offers a place for it. Here a reader looks at a ring whose writer has just
-//! copied a payload in, as a reader on another core could at any moment; and a wake-up is noted
-//! down, because a simulated sleeper does not sleep in the kernel.
+//! A simulated world has one thread. Nothing can happen between two steps of one function unless
+//! that function offers a place for it. Here a reader looks at a ring whose writer has just copied
+//! a payload in, as a reader on another core could at any moment. A wake-up is recorded, because a
+//! simulated sleeper does not sleep in the kernel.
 
 use std::cell::RefCell;
 
@@ -19,14 +19,14 @@ std::thread_local! {
     static WOKEN: RefCell<Option<Vec<usize>>> = const { RefCell::new(None) };
 }
 
-/// From now on `look` is called in the middle of every write of this thread, with a reader of its
-/// ring, and wake-ups are noted.
+/// Calls `look` from now on in the middle of every write of this thread, with a reader of its ring.
+/// Records wake-ups, too.
 pub fn watch(look: impl FnMut(&RingReader) + 'static) {
     LOOK.with_borrow_mut(|slot| *slot = Some(Box::new(look)));
     WOKEN.with_borrow_mut(|slot| *slot = Some(Vec::new()));
 }
 
-/// Who was woken since this was asked last: by the address of the word.
+/// Returns the addresses of the words that were woken since the last call.
 pub fn take_woken() -> Vec<usize> {
     WOKEN.with_borrow_mut(|slot| slot.as_mut().map(std::mem::take).unwrap_or_default())
 }

@@ -1,4 +1,4 @@
-//! Where what stands in a ring: sizes, word numbers, and the packing of a descriptor.
+//! The layout of a ring: sizes, word numbers, and the packing of a descriptor.
 //!
 //! Plain numbers, no memory access. A window is `header | descriptors | data`:
 //!
@@ -17,18 +17,18 @@
 use crate::base::Instant;
 use crate::limits::{CHUNK_ALIGN_BYTES, KINDS_MAX, RING_BYTES_PER_SLOT};
 
-/// "sdring" and a guard against a byte order that is not ours.
+/// The text "sdring", and a check of the byte order.
 pub(super) const MAGIC: u64 = 0x0102_676e_6972_6473;
-/// Version of everything in this file.
+/// The version of everything in this file.
 pub(super) const LAYOUT_VERSION: u64 = 1;
 
-/// Words of the header: 1 KiB.
+/// Number of words of the header: 1 KiB.
 pub(super) const HEADER_WORDS: usize = 128;
-/// Words of one descriptor: one cache line.
+/// Number of words of one descriptor: one cache line.
 pub(super) const DESCRIPTOR_WORDS: usize = 8;
-/// Every payload starts on a multiple of this.
+/// The alignment of the start of every payload, in bytes.
 pub(super) const PAYLOAD_ALIGN: u32 = CHUNK_ALIGN_BYTES as u32;
-/// A claim takes at most one of this many parts of the ring more than it needs.
+/// The inverse of the largest part of the ring that a claim takes beyond its need.
 pub(super) const CLAIM_PARTS: u32 = 8;
 
 pub(super) const MAGIC_WORD: usize = 0;
@@ -45,7 +45,7 @@ pub(super) const HEAD_SEQ_WORD: usize = 32;
 pub(super) const TOTAL_BYTES_WORD: usize = 33;
 pub(super) const TAIL_TOTALS_WORD: usize = 48;
 
-/// Words of a descriptor, in its line.
+/// Word numbers of a descriptor, within its line.
 pub(super) const SEQ: usize = 0;
 pub(super) const POSITION: usize = 1;
 pub(super) const TOTAL_BYTES: usize = 2;
@@ -55,11 +55,12 @@ pub(super) const OFFSET: usize = 5;
 
 const _: () = {
     assert!(cfg!(target_endian = "little")); // Futexes use the low half of a word.
-    assert!(TAIL_TOTALS_WORD + 2 * KINDS_MAX <= 80); // The owner word.
+    assert!(TAIL_TOTALS_WORD + 2 * KINDS_MAX <= 80); // The owner word begins there.
     assert!(HEADER_WORDS.is_multiple_of(DESCRIPTOR_WORDS)); // Descriptors are aligned lines.
 };
 
-/// Sizes of one ring. All come from two numbers, and are checked when read from shared memory.
+/// The sizes of one ring. All derive from two numbers. They are checked when read from shared
+/// memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     slot_count: u32,
@@ -67,8 +68,9 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// The ring that fills a window of `class_bytes` (one of [`crate::limits::RING_CLASS_BYTES`]):
-    /// one descriptor per 256 bytes, three quarters for data.
+    /// The geometry of the ring that fills a window of `class_bytes`, one of
+    /// [`crate::limits::RING_CLASS_BYTES`]. It has one descriptor per 256 bytes, and three quarters
+    /// of the window (less the header) hold data.
     ///
     /// # Panics
     /// If `class_bytes` is not a power of two from 4 KiB to 1 GiB.
@@ -81,10 +83,10 @@ impl Geometry {
         Geometry::custom(slot_count, data_bytes)
     }
 
-    /// Any ring: `slot_count` descriptors and `data_bytes` of payload.
+    /// A geometry of `slot_count` descriptors and `data_bytes` bytes of payload.
     ///
     /// # Panics
-    /// If `slot_count` is not a power of two from 8 on, or `data_bytes` not a multiple of 32.
+    /// If `slot_count` is not a power of two of at least 8, or `data_bytes` not a multiple of 32.
     pub const fn custom(slot_count: u32, data_bytes: u32) -> Geometry {
         assert!(Geometry::is_valid(slot_count as u64, data_bytes as u64));
         Geometry { slot_count, data_bytes }
@@ -99,8 +101,9 @@ impl Geometry {
             && data_bytes.is_multiple_of(4 * PAYLOAD_ALIGN as u64)
     }
 
-    /// The geometry that a header claims, or `None` if no ring can have it. The three numbers come
-    /// from memory that another process may write: each was loaded once.
+    /// Returns the geometry that a header claims, or `None` if no ring can have it. The three
+    /// numbers come from memory that another process may write; the caller loaded each of them
+    /// once.
     pub(super) fn parse(window_bytes: u64, slot_count: u64, data_bytes: u64) -> Option<Geometry> {
         if !Geometry::is_valid(slot_count, data_bytes) {
             return None;
@@ -109,61 +112,61 @@ impl Geometry {
         (geometry.window_bytes() as u64 == window_bytes).then_some(geometry)
     }
 
-    /// Bytes of the whole window.
+    /// Size of the whole window, in bytes.
     pub const fn window_bytes(&self) -> usize {
         (HEADER_WORDS + self.slot_count as usize * DESCRIPTOR_WORDS) * 8 + self.data_bytes as usize
     }
 
-    /// Descriptors: a power of two.
+    /// Number of descriptors, a power of two.
     pub const fn slot_count(&self) -> u32 {
         self.slot_count
     }
 
-    /// Bytes of the data area.
+    /// Size of the data area, in bytes.
     pub const fn data_bytes(&self) -> u32 {
         self.data_bytes
     }
 
-    /// The longest payload of one chunk: a quarter of the data area.
+    /// The length limit of one payload, in bytes: a quarter of the data area.
     pub const fn length_max(&self) -> u32 {
         self.data_bytes / 4
     }
 
-    /// Chunks that the ring holds at least, if their bytes fit: a claim may take an eighth more
-    /// than it needs.
+    /// Number of chunks that the ring holds at least, if their bytes fit. A claim may take an
+    /// eighth more than it needs.
     pub const fn capacity_chunks(&self) -> u32 {
         self.slot_count - self.slot_count / CLAIM_PARTS
     }
 
-    /// Payload bytes, each chunk rounded up to 8, that the ring holds at least: what is left of the
-    /// area after padding and the overshoot of an eviction (each below a quarter) and the eighth
-    /// that a claim may take beyond its need.
+    /// Number of payload bytes that the ring holds at least, each chunk rounded up to 8. Padding
+    /// and the overshoot of an eviction each cost less than a quarter of the area. A claim may take
+    /// an eighth beyond its need. The rest remains.
     pub const fn capacity_bytes(&self) -> u32 {
         self.data_bytes / 8 * 3
     }
 
-    /// Where the data area starts, in bytes from the start of the window.
+    /// Start of the data area, in bytes from the start of the window.
     pub(super) const fn data_start(&self) -> usize {
         (HEADER_WORDS + self.slot_count as usize * DESCRIPTOR_WORDS) * 8
     }
 
-    /// In which slot chunk `seq` is.
+    /// The index of the slot of chunk `seq`.
     #[inline]
     pub(super) const fn slot_index(&self, seq: u64) -> usize {
         (seq & (self.slot_count as u64 - 1)) as usize
     }
 
-    /// Which line of the window is the descriptor of chunk `seq`.
+    /// The index of the line of the window that holds the descriptor of chunk `seq`.
     #[inline]
     pub(super) const fn descriptor_line(&self, seq: u64) -> usize {
         HEADER_WORDS / DESCRIPTOR_WORDS + self.slot_index(seq)
     }
 }
 
-/// Flag of a chunk: what the tool sent at once goes on in the next chunk.
+/// The chunk flag for "the data that the tool sent at once continues in the next chunk".
 pub const CHUNK_MORE: u16 = 1;
 
-/// One moment on both clocks, so that a reader can turn monotonic time into wall time.
+/// One moment on both clocks, with which a reader turns monotonic time into wall time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClockAnchor {
     /// Microseconds since 1970 at that moment.
@@ -173,7 +176,8 @@ pub struct ClockAnchor {
 }
 
 impl ClockAnchor {
-    /// Wall time in µs of the moment `mono_ns`. Saturates: both numbers may come from outside.
+    /// The wall time in µs of the moment `mono_ns`. It saturates, as both numbers may come from
+    /// outside.
     pub const fn wall_us_at(&self, mono_ns: u64) -> u64 {
         if mono_ns >= self.mono_ns {
             self.wall_us.saturating_add((mono_ns - self.mono_ns) / 1_000)
@@ -183,38 +187,38 @@ impl ClockAnchor {
     }
 }
 
-/// What the producer says about a chunk.
+/// The attributes that the producer gives a chunk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ChunkHeader {
-    /// Which of at most [`KINDS_MAX`] kinds.
+    /// The kind, below [`KINDS_MAX`].
     pub kind: u8,
-    /// For `conflate`: only the newest chunk of a key matters.
+    /// The key for `conflate`: only the newest chunk of a key matters.
     pub key: u8,
-    /// For whoever interprets the payload; the ring carries it.
+    /// Flags for the reader of the payload. The ring carries them unchanged.
     pub flags: u16,
 }
 
-/// One chunk in a ring: everything but its bytes.
+/// The description of one chunk in a ring: everything but its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Descriptor {
-    /// 1, 2, 3 … without holes.
+    /// The number of the chunk: 1, 2, 3 … without gaps.
     pub seq: u64,
-    /// Where the payload starts in the endless stream of data areas; only ever grows.
+    /// Start of the payload in the endless sequence of data areas. It only ever grows.
     pub position: u64,
     /// Payload bytes of all chunks from the first through this one.
     pub total_bytes: u64,
-    /// When it was published: nanoseconds of CLOCK_MONOTONIC.
+    /// Time of publication, in nanoseconds of CLOCK_MONOTONIC.
     pub mono_ns: u64,
-    /// Bytes of its payload.
+    /// Length of the payload, in bytes.
     pub length: u32,
-    /// Kind, key and flags.
+    /// The kind, key and flags.
     pub header: ChunkHeader,
-    /// Where the payload starts in the data area.
+    /// Start of the payload in the data area, in bytes.
     pub(super) offset: u32,
 }
 
 impl Descriptor {
-    /// When the chunk was published.
+    /// The time at which the chunk was published.
     pub const fn published(&self) -> Instant {
         Instant::from_nanos(self.mono_ns)
     }
@@ -225,7 +229,7 @@ impl Descriptor {
     }
 }
 
-/// Length, kind, key and flags as one word.
+/// Packs length, kind, key and flags into one word.
 #[inline]
 pub(super) const fn pack_meta(length: u32, header: ChunkHeader) -> u64 {
     length as u64
@@ -234,7 +238,7 @@ pub(super) const fn pack_meta(length: u32, header: ChunkHeader) -> u64 {
         | (header.flags as u64) << 48
 }
 
-/// The inverse of [`pack_meta`]; every word is the image of something.
+/// The inverse of [`pack_meta`]. It is defined for every word.
 #[inline]
 pub(super) const fn unpack_meta(meta: u64) -> (u32, ChunkHeader) {
     let header = ChunkHeader {
@@ -245,18 +249,18 @@ pub(super) const fn unpack_meta(meta: u64) -> (u32, ChunkHeader) {
     (meta as u32, header)
 }
 
-/// `length` rounded up to where the next payload may start.
+/// Rounds `length` up to the next possible start of a payload.
 #[inline]
 pub(super) const fn padded(length: u32) -> u64 {
     (length as u64 + (PAYLOAD_ALIGN as u64 - 1)) & !(PAYLOAD_ALIGN as u64 - 1)
 }
 
-/// How many chunks and bytes of one kind.
+/// Number of chunks and bytes of one kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KindTotal {
-    /// Chunks.
+    /// Number of chunks.
     pub count: u64,
-    /// Their payload bytes.
+    /// Number of their payload bytes.
     pub bytes: u64,
 }
 

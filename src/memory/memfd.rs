@@ -1,18 +1,19 @@
-//! Memory that can be handed to another process: anonymous files, allocated, sealed, mapped.
+//! Memory that can be handed to another process: anonymous files, allocated, sealed and mapped.
 //!
-//! Rules, each with what went wrong without it:
-//! - space is bought with `fallocate`, never with `ftruncate` alone: on a full system the first
-//!   touch of an unbought page kills with SIGBUS;
-//! - a file is sealed against shrinking before anyone else has it: a peer that truncates it would
-//!   kill us the same way;
-//! - mode 0600, and descriptors are handed out read-only: a memfd is born 0777, and a read-only
-//!   descriptor can be reopened for writing by whoever the mode lets in;
-//! - what another process hands us is refused unless its seals are in place.
+//! Rules, each with its reason:
+//! - Space is allocated with `fallocate`, never with `ftruncate` alone. On a full system the first
+//!   touch of an unallocated page kills the process with SIGBUS.
+//! - A file is sealed against shrinking before another process has it. A peer that truncates it
+//!   would kill this process the same way.
+//! - Files have mode 0600, and descriptors are handed out read-only. A memfd is created with mode
+//!   0777, and any user whom the mode admits can reopen a read-only descriptor for writing.
+//! - A descriptor from another process is refused unless its seals are in place.
 //!
-//! RLIMIT_FSIZE counts these files, too: a process that has one, and does not catch SIGXFSZ, is
-//! killed by buying more. The program does (`cli/signals.rs`).
+//! RLIMIT_FSIZE counts these files too. If a process has this limit and does not catch SIGXFSZ, a
+//! larger allocation kills it. The program catches the signal (`cli/signals.rs`).
 //!
-//! Not defended: ptrace and /proc/pid/mem of the same user. Tests: below, `tests/ring_process.rs`.
+//! Not defended: ptrace and /proc/pid/mem of the same user.
+//! Tests: below, `tests/ring_process.rs`.
 
 use std::ffi::CStr;
 use std::fmt;
@@ -29,24 +30,24 @@ use super::reader::RingReader;
 use super::segment::{Segment, WeakSegment};
 use crate::limits::DOOR_RING_BYTES;
 
-/// Seals of a ring that others may read: no size change, no new writer, and no way back.
+/// The seals of a ring that others may read: no size change, no new writer, no further seals.
 pub(super) const DOOR_SEALS: i32 =
     libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_FUTURE_WRITE | libc::F_SEAL_SEAL;
-/// Seals of what another process is to map for writing, until it has.
+/// The seals of a file that another process may map for writing, until it has done so.
 pub(super) const GUEST_SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
-/// Seals of a file that still grows and never leaves the process.
+/// The seals of a file that still grows and never leaves the process.
 pub(super) const ARENA_SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_SEAL;
 
-/// An anonymous file of ours.
+/// An anonymous file of this process.
 pub(super) struct Memfd {
     file: File,
 }
 
 impl Memfd {
-    /// An empty file, readable and writable by this user only, closed on exec.
+    /// Creates an empty file, readable and writable by this user only, closed on exec.
     pub(super) fn create(name: &CStr) -> io::Result<Memfd> {
         let base_flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-        // MFD_NOEXEC_SEAL is of Linux 6.3; where it is required by sysctl, it is known.
+        // MFD_NOEXEC_SEAL exists since Linux 6.3. A kernel whose sysctl requires it knows it.
         let fd = memfd_create(name, base_flags | libc::MFD_NOEXEC_SEAL)
             .or_else(|_| memfd_create(name, base_flags))?;
         let file = File::from(fd);
@@ -54,7 +55,7 @@ impl Memfd {
         Ok(Memfd { file })
     }
 
-    /// Buys `bytes` bytes from `offset` on; the file grows where it has to.
+    /// Allocates `bytes` bytes from `offset` on. The file grows as needed.
     pub(super) fn allocate(&self, offset: u64, bytes: u64) -> io::Result<()> {
         loop {
             // SAFETY: takes numbers only; the descriptor is open as long as `file`.
@@ -70,7 +71,7 @@ impl Memfd {
         }
     }
 
-    /// Adds `seals`.
+    /// Adds `seals` to the file.
     pub(super) fn seal(&self, seals: i32) -> io::Result<()> {
         // SAFETY: takes numbers only; the descriptor is open as long as `file`.
         let result = unsafe { libc::fcntl(self.file.as_raw_fd(), libc::F_ADD_SEALS, seals) };
@@ -78,39 +79,39 @@ impl Memfd {
     }
 
     /// Maps the first `bytes` bytes for writing. They may lie beyond the end of the file as long as
-    /// nobody touches them there.
+    /// no access touches them there.
     pub(super) fn map(&self, bytes: usize) -> io::Result<Segment> {
         MmapOptions::new().len(bytes).map_raw(&self.file).map(Segment::mapped)
     }
 
-    /// As [`Memfd::map`], for reading.
+    /// Maps the first `bytes` bytes for reading, like [`Memfd::map`].
     pub(super) fn map_read_only(&self, bytes: usize) -> io::Result<Segment> {
         MmapOptions::new().len(bytes).map_raw_read_only(&self.file).map(Segment::mapped)
     }
 
-    /// Its seals.
+    /// Returns the seals of the file.
     pub(super) fn seals(&self) -> io::Result<i32> {
         seals_of(self.file.as_raw_fd())
     }
 
-    /// Writes words at its start, before it is sealed.
+    /// Writes words at the start of the file, before it is sealed.
     pub(super) fn write_words(&self, words: &[u64]) -> io::Result<()> {
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
         self.file.write_all_at(&bytes, 0)
     }
 
-    /// Its descriptor, which can do everything that its seals let it.
+    /// Returns the descriptor of the file, which permits everything that the seals permit.
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 
-    /// What the kernel has given for it, without what was given back.
+    /// Number of bytes that the kernel holds for the file, without those that were released.
     #[cfg(all(test, not(loom)))]
     pub(super) fn allocated_bytes(&self) -> io::Result<u64> {
         Ok(self.file.metadata()?.blocks() * 512)
     }
 
-    /// A descriptor of the same file that cannot write.
+    /// Returns a descriptor of the same file that cannot write.
     pub(super) fn reopen_read_only(&self) -> io::Result<OwnedFd> {
         File::open(format!("/proc/self/fd/{}", self.file.as_raw_fd())).map(OwnedFd::from)
     }
@@ -126,35 +127,35 @@ fn memfd_create(name: &CStr, flags: u32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// The seals of a file; an error if it is of a kind that has none.
+/// Returns the seals of a file, or an error if files of its kind have none.
 fn seals_of(fd: RawFd) -> io::Result<i32> {
     // SAFETY: takes numbers only.
     let seals = unsafe { libc::fcntl(fd, libc::F_GET_SEALS) };
     if seals < 0 { Err(io::Error::last_os_error()) } else { Ok(seals) }
 }
 
-/// Why a descriptor from outside was not taken as a ring.
+/// The reason why a descriptor from outside was not accepted.
 #[derive(Debug)]
 pub enum OpenError {
-    /// It is no memfd, or lacks seals without which its owner could kill us or fool us.
+    /// It is not a memfd, or lacks seals that protect this process from its owner.
     NotSealed {
         /// The seals that it has, as in fcntl(2).
         found: i32,
-        /// Those that it has to have.
+        /// The seals that it needs.
         needed: i32,
     },
-    /// It has a size that no ring has.
+    /// Its size is not one of the expected sizes.
     WrongSize {
-        /// Bytes of the file.
+        /// Size of the file, in bytes.
         bytes: u64,
     },
-    /// What stands at its start is not the header of a ring.
+    /// Its start is not a valid header of a ring.
     Header(HeaderFault),
-    /// What stands in it is not what was to be handed over: a page of another kind or version.
+    /// It holds a page of another kind or version.
     WrongPage,
-    /// A ring to be written that is not empty.
+    /// The ring that this process should write is not empty.
     NotEmpty,
-    /// The kernel refused.
+    /// The kernel refused a call.
     Os(io::Error),
 }
 
@@ -163,25 +164,27 @@ impl RingReader {
     /// descriptor is closed; the mapping stays.
     ///
     /// # Errors
-    /// [`OpenError`].
+    /// [`OpenError`] if the descriptor is not that of a sealed ring, or the kernel refuses to map
+    /// it.
     pub fn open(fd: OwnedFd) -> Result<RingReader, OpenError> {
         let file = Foreign::check(fd, DOOR_SEALS, &DOOR_RING_BYTES)?;
         RingReader::attach(file.map_read_only()?).map_err(OpenError::Header)
     }
 }
 
-/// A file that another process handed over: of the right kind, and of a size that stays.
+/// A file that another process handed over, of the right kind and of a fixed size.
 pub(super) struct Foreign {
     file: File,
     bytes: usize,
 }
 
 impl Foreign {
-    /// Takes a descriptor if it is of a memfd with at least these seals, of one of these sizes.
+    /// Accepts a descriptor of a memfd that has at least these seals and one of these sizes.
     pub(super) fn check(fd: OwnedFd, seals: i32, sizes: &[u32]) -> Result<Foreign, OpenError> {
         let file = File::from(fd);
         let metadata = file.metadata().map_err(OpenError::Os)?;
-        // What has no seals (a plain file, a pipe, a socket) answers EINVAL: that is none found.
+        // For a file without seals (a plain file, a pipe, a socket) the kernel answers EINVAL: no
+        // seals.
         let found = if metadata.is_file() { seals_of(file.as_raw_fd()).unwrap_or(0) } else { 0 };
         if found & seals != seals {
             return Err(OpenError::NotSealed { found, needed: seals });
@@ -193,8 +196,8 @@ impl Foreign {
         Ok(Foreign { file, bytes: bytes as usize })
     }
 
-    /// Maps it for reading, once for all of this process that read it: many mappings of the same
-    /// memory are many entries in what the processor keeps of page tables.
+    /// Maps the file for reading, once for all readers in this process. More mappings of the same
+    /// memory would need more page table entries in the processor's cache.
     pub(super) fn map_read_only(&self) -> Result<Segment, OpenError> {
         let identity = Identity::of(&self.file).map_err(OpenError::Os)?;
         let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -215,11 +218,11 @@ impl Foreign {
     }
 }
 
-/// What of others' files this process has mapped for reading.
+/// The files of other processes that this process has mapped for reading.
 static SHARED: Mutex<Vec<(Identity, WeakSegment)>> = Mutex::new(Vec::new());
 
-/// Which file it is. The numbers of memfds come again after four thousand million of them; not in
-/// the same nanosecond.
+/// The identity of a file. The inode numbers of memfds repeat after 2^32 files, but not within the
+/// same nanosecond.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Identity {
     device: u64,

@@ -1,4 +1,4 @@
-//! Stratum 1: shared memory. Where the bytes are; everything else in the crate moves numbers.
+//! Stratum 1: shared memory. It holds the bytes; everything else in the crate moves numbers.
 //!
 //! ```text
 //!  RingPool ──lease──▶ Lease ──▶ RingWriter ──reader()──▶ RingReader   same process, any thread
@@ -12,21 +12,21 @@
 //!  ControlFile, ReaderPageFile, ProducerPageFile   the same between two processes
 //! ```
 //!
-//! Reading order: [`layout`] (what stands where), [`writer`] (the protocol), [`reader`] (its other
-//! half), then [`pool`] and [`memfd`] (where windows come from), [`pressure`] (how many, and how
-//! large). Unsafe code lives here, one
-//! operation a block; so do all atomics ([`atomic`]).
+//! Reading order: [`layout`] (positions of all fields), [`writer`] (the protocol) and [`reader`]
+//! (its other half). Then [`pool`] and [`memfd`] (the sources of windows), and [`pressure`] (the
+//! limits on their number and size). This module contains unsafe code, one operation a block, and
+//! all atomics ([`atomic`]).
 //!
-//! Absent: clocks, threads, policies, knowledge of what a payload means. Both sides of every
+//! Absent: clocks, threads, policies, knowledge of the meaning of a payload. Both sides of every
 //! release/acquire pair carry the same label: `ring:claim`, `ring:publish`, `ring:tail`,
 //! `ring:totals`, `ring:generation`, `control:…`, `page:…`.
 //!
 //! Invariants:
 //! - M1: every word of shared memory has one writer (A8 of the crate);
-//! - M2: what is read from memory that another process may write is loaded once, checked, and only
-//!   then used (A6);
+//! - M2: a value from memory that another process may write is loaded once, checked, and only then
+//!   used (A6);
 //! - M3: no window has two writers: a [`Lease`] is not cloneable and a [`RingWriter`] consumes it;
-//! - M4: pages are bought before they are touched: no SIGBUS on a full system.
+//! - M4: pages are allocated before they are touched, so a full system causes no SIGBUS.
 
 mod arena;
 pub mod atomic;

@@ -1,9 +1,9 @@
-//! A stretch of shared memory, accessed word by word through atomics.
+//! A range of shared memory, accessed word by word through atomics.
 //!
-//! A segment does not care where its memory lies: a mapping of a memfd, a part of one, or the heap
-//! (tests, miri, loom, pages that stay in the process). It stays alive as long as any clone does.
-//! What may be stored by whom is decided a level higher: writers own a [`crate::memory::Lease`],
-//! readers never store. Bytes go in and out through `copy.rs` only.
+//! The memory of a segment is a mapping, a part of one, or the heap. The heap serves tests, miri,
+//! loom and pages that stay in the process. The memory stays alive as long as any clone does. The
+//! level above decides which side may store what: writers own a [`crate::memory::Lease`], readers
+//! never store. Bytes are copied in and out by `copy.rs` only.
 //!
 //! Invariants:
 //! - S1: `base` is valid for `word_count` words for as long as `backing` lives.
@@ -22,7 +22,7 @@ use super::layout::DESCRIPTOR_WORDS;
 
 const PAGE_BYTES: usize = 4096;
 
-/// A stretch of memory. Cheap to clone; clones are the same memory.
+/// A range of memory. It is cheap to clone, and clones refer to the same memory.
 #[derive(Clone)]
 pub struct Segment {
     base: NonNull<AtomicU64>,
@@ -30,7 +30,7 @@ pub struct Segment {
     backing: Arc<Backing>,
 }
 
-// SAFETY: `base` points into `backing`, which is Send and Sync; the memory is only reached as
+// SAFETY: `base` points into `backing`, which is Send and Sync. The memory is only accessed as
 // atomics, or through the functions of `copy.rs`, whose callers say why nothing tears.
 unsafe impl Send for Segment {}
 // SAFETY: as for Send: a shared segment gives out nothing but `&AtomicU64`.
@@ -39,35 +39,35 @@ unsafe impl Sync for Segment {}
 enum Backing {
     Heap(#[expect(dead_code, reason = "held for its Drop; reached through `base`")] HeapBlocks),
     Mapped(MmapRaw),
-    /// Of a file that others can cut off.
+    /// The mapping of a file that others can truncate.
     #[cfg(not(loom))]
     Guarded(Guarded),
 }
 
-/// A segment of which another one may be all that keeps it alive.
+/// A weak reference to a segment.
 pub(super) struct WeakSegment {
     base: NonNull<AtomicU64>,
     word_count: usize,
     backing: Weak<Backing>,
 }
 
-// SAFETY: as for `Segment`; there is no way to the memory but through one.
+// SAFETY: as for `Segment`. The memory is only accessible through one.
 unsafe impl Send for WeakSegment {}
 
 impl WeakSegment {
-    /// The segment, if it is still there.
+    /// Returns the segment, if it still exists.
     pub fn upgrade(&self) -> Option<Segment> {
         let WeakSegment { base, word_count, ref backing } = *self;
         backing.upgrade().map(|backing| Segment { base, word_count, backing })
     }
 
-    /// Is it still there?
+    /// True if the segment still exists.
     pub fn is_alive(&self) -> bool {
         self.backing.strong_count() > 0
     }
 }
 
-/// Two cache lines: what keeps words of different writers apart also on the heap.
+/// Two cache lines, which keep words of different writers apart on the heap too.
 #[repr(align(128))]
 struct Block(
     #[expect(dead_code, reason = "reached through the base of a segment")] [AtomicU64; BLOCK_WORDS],
@@ -75,24 +75,24 @@ struct Block(
 const BLOCK_WORDS: usize = 16;
 const _: () = assert!(size_of::<Block>() == BLOCK_WORDS * size_of::<AtomicU64>());
 
-/// A boxed slice held by its raw pointer: a `Box` that moves would claim to be the only way in.
+/// A boxed slice, held by its raw pointer. A `Box` that moves would claim to be the only access.
 struct HeapBlocks(NonNull<[Block]>);
 
-// SAFETY: a pointer to atomics which nothing but its own Drop dereferences.
+// SAFETY: a pointer to atomics, which only its own Drop dereferences.
 unsafe impl Send for HeapBlocks {}
 // SAFETY: as for Send.
 unsafe impl Sync for HeapBlocks {}
 
 impl Drop for HeapBlocks {
     fn drop(&mut self) {
-        // SAFETY: the pointer came out of `Box::into_raw` in `Segment::heap`, and this is its only
-        // way back; no segment is left, or `backing` would not be dropped.
+        // SAFETY: the pointer came from `Box::into_raw` in `Segment::heap`, and only this code
+        // turns it back into a box. No segment is left, or `backing` would not be dropped.
         drop(unsafe { Box::from_raw(self.0.as_ptr()) });
     }
 }
 
 impl Segment {
-    /// Zeroed words on the heap.
+    /// Allocates zeroed words on the heap.
     pub fn heap(word_count: usize) -> Segment {
         let block_count = word_count.div_ceil(BLOCK_WORDS);
         let blocks: Box<[Block]> =
@@ -102,7 +102,7 @@ impl Segment {
         Segment { base: blocks.cast(), word_count, backing }
     }
 
-    /// All of `mapping`.
+    /// Makes a segment of all of `mapping`.
     pub(super) fn mapped(mapping: MmapRaw) -> Segment {
         if cfg!(loom) {
             panic!("loom's atomics do not lie in memory as such");
@@ -111,10 +111,10 @@ impl Segment {
         Segment { base, word_count, backing: Arc::new(Backing::Mapped(mapping)) }
     }
 
-    /// All of `mapping`, whose file others can cut off: see `guard.rs`.
+    /// Makes a segment of all of `mapping`, whose file others can truncate (see `guard.rs`).
     ///
     /// # Errors
-    /// If there are too many of these.
+    /// If too many guarded mappings exist, or the handler cannot be installed.
     #[cfg(not(loom))]
     pub(super) fn guarded(mapping: MmapRaw) -> io::Result<Segment> {
         let (base, word_count) = base_of(&mapping);
@@ -122,13 +122,14 @@ impl Segment {
         Ok(Segment { base, word_count, backing })
     }
 
-    /// Was its file cut off? Then it is zero since, and nobody else sees what is written.
+    /// True if an access to the mapping faulted. It has read as zeros since, and nobody else sees
+    /// what is written to it.
     #[cfg(not(loom))]
     pub(super) fn is_lost(&self) -> bool {
         matches!(&*self.backing, Backing::Guarded(guarded) if guarded.is_lost())
     }
 
-    /// `bytes` bytes from `offset_bytes` on, as a segment of its own.
+    /// Returns `bytes` bytes from `offset_bytes` on, as a segment of its own.
     pub(super) fn part(&self, offset_bytes: usize, bytes: usize) -> Segment {
         assert!(offset_bytes.is_multiple_of(64));
         assert!(bytes.is_multiple_of(8));
@@ -139,7 +140,7 @@ impl Segment {
         Segment { base, word_count: bytes / 8, backing: Arc::clone(&self.backing) }
     }
 
-    /// The same, without keeping it alive.
+    /// Returns a weak reference, which does not keep the memory alive.
     pub(super) fn downgrade(&self) -> WeakSegment {
         let backing = Arc::downgrade(&self.backing);
         WeakSegment { base: self.base, word_count: self.word_count, backing }
@@ -150,7 +151,8 @@ impl Segment {
         self.word_count * 8
     }
 
-    /// The mapping under this segment, if it is not heap, and where in it the stretch starts.
+    /// Returns the mapping under this segment, and the offset of the range in it. `None` on the
+    /// heap.
     fn place_in_mapping(&self, offset_bytes: usize, bytes: usize) -> Option<(&MmapRaw, usize)> {
         assert!(bytes <= self.bytes());
         assert!(offset_bytes <= self.bytes() - bytes);
@@ -164,18 +166,19 @@ impl Segment {
         Some((mapping, base_offset + offset_bytes))
     }
 
-    /// True if both lie in the same memory.
+    /// True if both refer to the same memory.
     pub(super) fn shares_backing(&self, other: &Segment) -> bool {
         Arc::ptr_eq(&self.backing, &other.backing)
     }
 
-    /// One word.
+    /// Returns one word.
     #[inline]
     pub(super) fn word(&self, index: usize) -> &AtomicU64 {
         assert!(index < self.word_count);
         // SAFETY: in bounds by the line above (S1).
         let word = unsafe { self.base.add(index) };
-        // SAFETY: valid and aligned by S1, zeroed at birth, and reached as an atomic by everyone.
+        // SAFETY: valid and aligned by S1, initialized (zeroed when allocated), and only accessed
+        // as an atomic.
         unsafe { word.as_ref() }
     }
 
@@ -184,7 +187,7 @@ impl Segment {
         (0..count).map(|index| self.word(index).load(Ordering::Relaxed)).collect()
     }
 
-    /// Writes words as only their owner may, or somebody hostile: for fuzzers.
+    /// Writes words as their owner or a hostile process would, for fuzzers.
     #[cfg(any(test, feature = "fuzzing"))]
     #[doc(hidden)]
     pub fn overwrite(&self, first: usize, words: &[u64]) {
@@ -193,7 +196,7 @@ impl Segment {
         }
     }
 
-    /// Eight words, aligned to eight: a cache line.
+    /// Returns eight words, aligned to eight words: a cache line.
     #[inline]
     pub(super) fn line(&self, index: usize) -> &[AtomicU64; DESCRIPTOR_WORDS] {
         let first = index * DESCRIPTOR_WORDS;
@@ -204,7 +207,8 @@ impl Segment {
         unsafe { line.cast::<[AtomicU64; DESCRIPTOR_WORDS]>().as_ref() }
     }
 
-    /// The address of `length` bytes from `offset` on: for `copy.rs` and the borrows of the ring.
+    /// Returns the address of `length` bytes from `offset` on, for `copy.rs` and for the borrows of
+    /// the ring.
     #[inline]
     pub(super) fn byte_address(&self, offset: usize, length: usize) -> NonNull<u8> {
         if cfg!(loom) {
@@ -218,14 +222,14 @@ impl Segment {
     }
 }
 
-/// Where a mapping begins, and its words.
+/// Returns the start of a mapping and its number of words.
 fn base_of(mapping: &MmapRaw) -> (NonNull<AtomicU64>, usize) {
     let base = NonNull::new(mapping.as_mut_ptr()).expect("mmap never gives address 0");
     assert!(base.as_ptr().addr().is_multiple_of(PAGE_BYTES));
     (base.cast(), mapping.len() / 8)
 }
 
-/// Faults in all pages of a stretch that nobody uses yet, so that no chunk pays for it later.
+/// Faults in all pages of an unused range, so that no chunk pays for it later.
 pub(super) fn populate(segment: &Segment, offset_bytes: usize, bytes: usize) {
     let Some((mapping, start)) = segment.place_in_mapping(offset_bytes, bytes) else { return };
     if mapping.advise_range(Advice::PopulateWrite, start, bytes).is_ok() {
@@ -237,14 +241,14 @@ pub(super) fn populate(segment: &Segment, offset_bytes: usize, bytes: usize) {
     }
 }
 
-/// Gives the pages of a stretch back to the kernel. It then reads as zeros, and has to be bought
-/// again before it is touched.
+/// Gives the pages of a range back to the kernel. The range then reads as zeros, and has to be
+/// allocated again before it is touched.
 pub(super) fn release(segment: &Segment, offset_bytes: usize, bytes: usize) -> io::Result<()> {
     let Some((mapping, start)) = segment.place_in_mapping(offset_bytes, bytes) else {
         return Ok(());
     };
-    // SAFETY: all access to this memory is atomic or re-checked, so that it may become zero at any
-    // moment; nobody holds a borrow: the stretch is not leased.
+    // SAFETY: all access to this memory is atomic or re-checked, so it may become zero at any
+    // moment. The range is not leased, so nobody holds a borrow.
     unsafe { mapping.unchecked_advise_range(UncheckedAdvice::Remove, start, bytes) }
 }
 
