@@ -1,8 +1,8 @@
-//! The claim: how a writer gives up old chunks before it overwrites them.
+//! The claim: the step in which a writer gives up old chunks before it overwrites them.
 //!
-//! Not on the path of every chunk: a claim takes up to an eighth of the ring more than the chunk at
-//! hand needs, so that the line of the tail, which every reader re-checks, moves once per many
-//! chunks. The totals per kind move with it, under a version word (`ring:totals`).
+//! Few chunks need a claim, as it takes up to an eighth of the ring more than the current chunk
+//! needs. Therefore the line of the tail, which every reader re-checks, moves once per many chunks.
+//! The totals per kind move with it, under a version word (`ring:totals`).
 //! Tests: `model_tests.rs`, `loom_tests.rs`.
 
 use super::atomic::{Flaw, Ordering, fence, is_flawed};
@@ -15,8 +15,8 @@ use super::writer::{RingWriter, Start, WriteError};
 use crate::base::planted::{Planted, planted};
 
 impl RingWriter {
-    /// Gives up chunks at the tail until a payload can end at `position_end` and one slot is free;
-    /// then up to an eighth of the ring more.
+    /// Gives up chunks at the tail until a payload can end at `position_end` and one slot is free.
+    /// Then it gives up at most an eighth of the ring more.
     #[cold]
     #[inline(never)]
     pub(super) fn claim(&mut self, position_end: u64, gate_seq: u64) -> Result<(), WriteError> {
@@ -45,8 +45,8 @@ impl RingWriter {
         Ok(())
     }
 
-    /// The last chunk of `low..=high` that starts at or before `position_max`, where `low` does.
-    /// With small chunks that is `high`: one look.
+    /// Finds the last chunk of `low..=high` that starts at or before `position_max`, where `low`
+    /// does. For small chunks that is `high`, found with one look.
     fn last_at_or_before(&self, position_max: u64, mut low: u64, high: u64) -> u64 {
         let mut high = high.max(low);
         if self.position_of(high) <= position_max {
@@ -63,11 +63,11 @@ impl RingWriter {
         low
     }
 
-    /// Goes on at `start`, behind chunks that were never written here: all that came before is gone
-    /// and counted. For a ring that nobody reads at this moment.
+    /// Continues at `start`, behind chunks that were never written here. All earlier chunks count
+    /// as gone. Nobody may read the ring at this moment.
     ///
     /// # Panics
-    /// If it has come further already.
+    /// If the writer is beyond `start` already.
     pub fn skip_to(&mut self, start: &Start) {
         assert!(start.seq >= self.seq_next);
         self.begin_lap_at(start);
@@ -86,7 +86,7 @@ impl RingWriter {
         self.word(TAIL_VERSION_WORD).store(self.tail_version, Ordering::Release); // ring:totals
     }
 
-    /// Moves the tail to `tail_seq`, for everyone to see before anything is overwritten.
+    /// Moves the tail to `tail_seq`, visible to all readers before anything is overwritten.
     fn store_tail(&mut self, tail_seq: u64) {
         let mut changed_kinds = 0u32;
         let alike_from = self.alike_from.clamp(self.tail_seq, tail_seq);
@@ -95,7 +95,7 @@ impl RingWriter {
             changed_kinds |= self.count_gone(header.kind, 1, u64::from(length));
         }
         if alike_from < tail_seq {
-            // Of one kind, so their sums are a difference.
+            // They are of one kind, so their sum is a difference.
             let (first, last) = (self.record(alike_from), self.record(tail_seq - 1));
             let (first_length, _) = unpack_meta(first.meta);
             let bytes = last.total_bytes - first.total_bytes + u64::from(first_length);
@@ -105,7 +105,8 @@ impl RingWriter {
         self.tail_version += 2;
         let version = self.word(TAIL_VERSION_WORD);
         version.store(self.tail_version - 1, Ordering::Relaxed); // Odd: totals are being changed.
-        // Release beyond what the fence needs: who sees this tail sees the head it stood under.
+        // Release beyond the needs of the fence: a reader that sees this tail sees the head of that
+        // moment.
         self.word(TAIL_SEQ_WORD).store(tail_seq, Ordering::Release); // ring:tail
         if !is_flawed(Flaw::ClaimFence) {
             fence(Ordering::Release); // ring:claim, ring:totals
@@ -120,7 +121,7 @@ impl RingWriter {
         self.word(TAIL_VERSION_WORD).store(self.tail_version, Ordering::Release); // ring:totals
     }
 
-    /// Adds to what is before the tail. The kind as a bit.
+    /// Adds to the totals before the tail. Returns the kind as a bit.
     fn count_gone(&mut self, kind: u8, count: u64, bytes: u64) -> u32 {
         let total = &mut self.tail_totals[kind as usize];
         total.count += count;
@@ -128,7 +129,7 @@ impl RingWriter {
         1 << kind
     }
 
-    /// Where chunk `seq` starts; for the one that does not exist yet, where it would.
+    /// Returns the start of chunk `seq`, or of the next chunk, which does not exist yet.
     pub(super) fn position_of(&self, seq: u64) -> u64 {
         if seq == self.seq_next { self.position_next } else { self.record(seq).position }
     }

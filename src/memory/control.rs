@@ -1,19 +1,20 @@
-//! The control page of an execution: what its shard tells producers and readers elsewhere.
+//! The control page of an execution: messages from its shard to producers and readers elsewhere.
 //!
-//! Written by the shard only ([`ControlPage`]), read by any thread or process ([`ControlView`]).
-//! Carries no payload and wakes nobody.
+//! Only the shard writes it ([`ControlPage`]); any thread or process reads it ([`ControlView`]). It
+//! carries no payload, and a store to it wakes nobody.
 //!
-//! - `control:verdict`: the verdict is stored last, with release, and loaded first, with acquire:
-//!   who sees it sees the final numbers and the error text, which then never change again;
-//! - `control:gate`: who sees a gate sees what the reader behind it did before it moved there;
+//! - `control:verdict`: the verdict is stored last, with release, and loaded first, with acquire. A
+//!   reader that sees it sees the final numbers and the error text. They never change again.
+//! - `control:gate`: a producer that sees a gate sees everything that the reader behind it did
+//!   before.
 //! - `control:attention`: see [`ControlPage::set_attention`];
-//! - `control:progress`: a record under a version word, even when whole;
-//! - `control:server-asleep`: a server that is about to block and a producer in another process
-//!   that has something for it each store, pass a full fence, then look; so do the server and a
-//!   reader in another process that sleeps on its descriptor.
+//! - `control:progress`: a record under a version word, which is even when the record is whole;
+//! - `control:server-asleep`: both sides store, pass a full fence, then look. One side is a server
+//!   that is about to block. The other is a producer in another process that has something for it,
+//!   or a reader in another process that sleeps on its descriptor.
 //!
-//! A page can stand at the start of a file that other processes map (`shared.rs`); a producer in
-//! another process tells with the same layout how far it is and how it ended.
+//! A page can be at the start of a file that other processes map (`shared.rs`). A producer in
+//! another process uses the same layout to report its progress and its end.
 //!
 //! Tests: below; the attention handshake in `loom_tests.rs`.
 
@@ -29,20 +30,21 @@ use crate::limits::{
     READER_SLEEP_MAX, SEQLOCK_ATTEMPTS_MAX,
 };
 
-// Words. Groups that move at different rates are 128 bytes apart.
+// Word numbers. Groups that change at different rates are 128 bytes apart.
 const GATE_SEQ: usize = 0;
 const CREDIT_SEQ: usize = 1;
 const CREDIT_BYTES: usize = 2;
 const GATE_EPOCH: usize = 3;
 const READ_SEQ: usize = 4;
-/// On the line that a producer looks at anyway. 0: the server looks by itself; else it sleeps, and
-/// is to be woken for this chunk and all behind it, and for everything that is no chunk.
+/// The word is on the line that a producer loads anyway. 0: the server is awake. Otherwise it
+/// sleeps, and has to be woken for this chunk, for all later ones, and for everything that is not a
+/// chunk.
 const SERVER_ASLEEP: usize = 8;
 const DIRECT_READERS: usize = 9;
 const CLOSED: usize = 10;
 const ATTENTION: usize = 16;
-const CHUNKS_EXPECTED: usize = 17; // One more than expected; 0: nobody said.
-const EXIT: usize = 18; // How its process ended, packed by who stores it; 0: it had none.
+const CHUNKS_EXPECTED: usize = 17; // One more than expected; 0 if unknown.
+const EXIT: usize = 18; // The exit of its process, packed by the storing side; 0 if it had none.
 const VERDICT: usize = 32;
 const FINAL_HEAD_SEQ: usize = 33;
 const ERROR_LENGTH: usize = 34;
@@ -58,13 +60,13 @@ const PROGRESS_MESSAGE: usize = 120;
 const PROGRESS_CONTEXT: usize = 152;
 const MAGIC: usize = 280;
 const VERSION: usize = 281;
-/// Words of one page; what follows in the same file begins on lines of its own.
+/// Number of words of one page. The data that follows in a file begins on lines of its own.
 pub(super) const CONTROL_WORDS: usize = 288;
-/// Version of everything in this file, in `desk_slot.rs`, `reader_page.rs` and `owner.rs`.
+/// The version of everything in this file, in `desk_slot.rs`, `reader_page.rs` and `owner.rs`.
 pub(super) const PAGE_VERSION: u64 = 1;
-/// "sdctrl": what a server tells.
+/// The text "sdctrl": the page that a server writes.
 pub(super) const CONTROL_MAGIC: u64 = 0x0102_6c72_7463_6473;
-/// "sdprod": what a producer in another process tells.
+/// The text "sdprod": the page that a producer in another process writes.
 pub(super) const PRODUCER_MAGIC: u64 = 0x0102_646f_7270_6473;
 
 const _: () = {
@@ -72,50 +74,51 @@ const _: () = {
     assert!(ERROR_TEXT + ERROR_TEXT_BYTES_MAX / 8 <= PROGRESS_VERSION);
     assert!(PROGRESS_MESSAGE + PROGRESS_MESSAGE_BYTES_MAX / 8 <= PROGRESS_CONTEXT);
     assert!(PROGRESS_CONTEXT + PROGRESS_CONTEXT_BYTES_MAX / 8 <= MAGIC);
-    assert!(CONTROL_WORDS.is_multiple_of(16)); // What follows is on lines of its own.
+    assert!(CONTROL_WORDS.is_multiple_of(16)); // The data that follows is on lines of its own.
 };
 
 /// The shard's side: the one writer of the page.
 pub struct ControlPage {
     segment: Segment,
     progress_version: u64,
-    /// It was ended. Not looked up in the page: others may write to that of a named ring.
+    /// True after the end. It is not read from the page, because others may write to that of a
+    /// named ring.
     is_finished: AtomicBool,
 }
 
-/// Everyone else's side. What it reads may come from a hostile process: all of it is checked.
+/// The side of all others. Its data may come from a hostile process, so all of it is checked.
 #[derive(Clone)]
 pub struct ControlView {
     segment: Segment,
 }
 
-/// How an execution ended, in numbers.
+/// The end of an execution, in numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FinalRecord {
-    /// Which terminal state, in the engine's code.
+    /// The terminal state, in the engine's code.
     pub verdict: NonZeroU8,
-    /// The last chunk.
+    /// The number of the last chunk.
     pub head_seq: u64,
-    /// All chunks, per kind.
+    /// Number of all chunks and their bytes, per kind.
     pub totals: KindTotals,
 }
 
-/// How far an execution is.
+/// The progress of an execution.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ProgressRecord {
-    /// How far, on the axis that the first report fixed.
+    /// The progress on the axis that the first report fixed.
     pub progress: f64,
-    /// Where the axis ends, if known.
+    /// The end of the axis, if known.
     pub total: Option<f64>,
-    /// Reports so far.
+    /// Number of reports so far.
     pub reports: u64,
-    /// What the tool said to it.
+    /// The message of the tool with it.
     pub message: ShortText<PROGRESS_MESSAGE_BYTES_MAX>,
-    /// What it added in JSON.
+    /// Further data of the tool, in JSON.
     pub context: ShortText<PROGRESS_CONTEXT_BYTES_MAX>,
 }
 
-/// UTF-8 text of at most `BYTES_MAX` bytes, without an allocation.
+/// UTF-8 text of at most `BYTES_MAX` bytes, stored without an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShortText<const BYTES_MAX: usize> {
     bytes: [u8; BYTES_MAX],
@@ -123,7 +126,7 @@ pub struct ShortText<const BYTES_MAX: usize> {
 }
 
 impl<const BYTES_MAX: usize> ShortText<BYTES_MAX> {
-    /// As much of `text` as fits, cut between characters.
+    /// Takes as much of `text` as fits, cut between characters.
     pub fn new(text: &str) -> ShortText<BYTES_MAX> {
         let mut length = text.len().min(BYTES_MAX);
         while !text.is_char_boundary(length) {
@@ -136,7 +139,7 @@ impl<const BYTES_MAX: usize> ShortText<BYTES_MAX> {
 
     /// The text.
     pub fn as_str(&self) -> &str {
-        // Ours was cut between characters; a foreign one was cut to its valid prefix.
+        // A text of ours was cut between characters; a foreign one was cut to its valid prefix.
         std::str::from_utf8(&self.bytes[..self.length]).unwrap_or("")
     }
 
@@ -146,7 +149,7 @@ impl<const BYTES_MAX: usize> ShortText<BYTES_MAX> {
         segment.word(length_word).store(self.length as u64, Ordering::Relaxed);
     }
 
-    /// Takes length and bytes as they are found, and keeps the prefix that is text.
+    /// Loads length and bytes as they are found, and keeps the prefix that is valid UTF-8.
     fn load(segment: &Segment, word: usize, length_word: usize) -> ShortText<BYTES_MAX> {
         let length = segment.word(length_word).load(Ordering::Relaxed).min(BYTES_MAX as u64);
         let length = length as usize;
@@ -167,12 +170,12 @@ impl Default for ControlPage {
 }
 
 impl ControlPage {
-    /// A page of this process: gate at 0 (nothing may be overwritten), no verdict.
+    /// Creates a page within this process: gate at 0 (nothing may be overwritten), no verdict.
     pub fn new() -> ControlPage {
         ControlPage::of(Segment::heap(CONTROL_WORDS))
     }
 
-    /// A page at the start of `segment`, which is zero and which nobody else writes.
+    /// Creates a page at the start of `segment`, which is zero and has no other writer.
     pub(super) fn at(segment: &Segment, magic: u64) -> ControlPage {
         segment.word(VERSION).store(PAGE_VERSION, Ordering::Relaxed);
         segment.word(MAGIC).store(magic, Ordering::Release);
@@ -183,15 +186,15 @@ impl ControlPage {
         ControlPage { segment, progress_version: 0, is_finished: AtomicBool::new(false) }
     }
 
-    /// The side for everyone else.
+    /// Returns the side for all others.
     pub fn view(&self) -> ControlView {
         ControlView { segment: self.segment.clone() }
     }
 
-    /// Chunks from `gate_seq` on must not be overwritten, chunks from `credit_seq` on not be
-    /// published, and all payload bytes together not pass `credit_bytes`; `u64::MAX`: no bound.
-    /// Everything before `read_seq` was read. Each of the four holds for itself: a torn look at
-    /// them is as good as two looks.
+    /// Sets the limits of the producer. Chunks from `gate_seq` on must not be overwritten. Chunks
+    /// from `credit_seq` on must not be published. All payload bytes together must not exceed
+    /// `credit_bytes`. `u64::MAX` means no limit. All chunks before `read_seq` were read. Each of
+    /// the four numbers is valid by itself, so a torn look at them equals two looks.
     pub fn set_gate(&self, gate_seq: u64, credit_seq: u64, credit_bytes: u64, read_seq: u64) {
         self.segment.word(CREDIT_SEQ).store(credit_seq, Ordering::Relaxed);
         self.segment.word(CREDIT_BYTES).store(credit_bytes, Ordering::Relaxed);
@@ -202,32 +205,32 @@ impl ControlPage {
         epoch.store(next, Ordering::Release); // control:gate
     }
 
-    /// Wakes the producer that waits for the gate to move (or for its end: it looks).
+    /// Wakes the producer that waits for the gate to move, or for the end of the execution.
     pub fn wake_producer(&self) {
         let epoch = self.segment.word(GATE_EPOCH);
         epoch.store(epoch.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
         futex::wake_all(epoch);
     }
 
-    /// Says that the server is about to block, so that a producer in another process has to knock:
-    /// for chunk `from_seq` and those behind it, and for everything that is no chunk. The server
-    /// then has to look once more at the ring and at the producer's page.
+    /// Announces that the server is about to block. A producer in another process then has to wake
+    /// it for chunk `from_seq`, for all later ones, and for everything that is not a chunk. The
+    /// server has to look once more at the ring and at the producer's page after this call.
     pub fn set_server_asleep(&self, from_seq: u64) {
         assert!(from_seq > 0);
         self.segment.word(SERVER_ASLEEP).store(from_seq, Ordering::Relaxed);
         full_fence(); // control:server-asleep
     }
 
-    /// Says that the server looks by itself.
+    /// Announces that the server is awake.
     pub fn set_server_awake(&self) {
         self.segment.word(SERVER_ASLEEP).store(0, Ordering::Relaxed);
     }
 
-    /// How many readers in other processes read a producer's ring itself, and are to be woken by
-    /// it.
+    /// Stores the number of readers in other processes that read a producer's ring directly. The
+    /// producer has to wake them.
     pub fn set_direct_readers(&self, reader_count: u32) {
         self.segment.word(DIRECT_READERS).store(u64::from(reader_count), Ordering::Relaxed);
-        full_fence(); // Whoever is admitted sees what was published before, or is woken for it.
+        full_fence(); // A new reader sees all earlier chunks, or is woken for them.
     }
 
     /// Tells a producer in another process to publish nothing more. [`ControlPage::wake_producer`]
@@ -236,27 +239,27 @@ impl ControlPage {
         self.segment.word(CLOSED).store(1, Ordering::Release);
     }
 
-    /// How the process ended that the execution has run, as one number that is not 0; before
-    /// [`ControlPage::finish`].
+    /// Stores the exit of the process that the execution ran, as one number that is not 0. It has
+    /// to precede [`ControlPage::finish`].
     pub fn set_exit(&self, packed: u64) {
         self.segment.word(EXIT).store(packed, Ordering::Relaxed);
     }
 
-    /// Says whether the shard wants to be told when a cursor moves. It then knocks for the readers
-    /// (`Desk::knock`) and looks where they stand. A reader that moves after that look hears the
-    /// knock at its next step, or before it sleeps: then it has passed a full fence.
+    /// Stores whether the shard wants to hear when a cursor moves. It then calls `Desk::knock` for
+    /// the readers and looks at their cursors. A reader that moves after that look sees the new
+    /// epoch at its next step, or before it sleeps. In the latter case it has passed a full fence.
     pub fn set_attention(&self, is_wanted: bool) {
         self.segment.word(ATTENTION).store(u64::from(is_wanted), Ordering::Relaxed);
         full_fence(); // control:attention
     }
 
-    /// How many chunks the tool says there will be.
+    /// Stores the number of chunks that the tool announces.
     pub fn set_chunks_expected(&self, chunk_count: u64) {
         let raw = chunk_count.saturating_add(1);
         self.segment.word(CHUNKS_EXPECTED).store(raw, Ordering::Relaxed);
     }
 
-    /// The newest progress.
+    /// Stores the newest progress.
     pub fn set_progress(&mut self, record: &ProgressRecord) {
         self.progress_version += 2;
         let store = |word: usize, value: u64| {
@@ -273,7 +276,7 @@ impl ControlPage {
         version.store(self.progress_version, Ordering::Release); // control:progress
     }
 
-    /// Ends the execution. Once.
+    /// Ends the execution, once.
     ///
     /// # Panics
     /// If it has ended before.
@@ -283,7 +286,7 @@ impl ControlPage {
         self.store_end(record, error_text);
     }
 
-    /// As [`ControlPage::finish`], of a page whose words are not looked at.
+    /// Stores an end like [`ControlPage::finish`], without the check for an earlier end.
     pub(super) fn store_end(&self, record: &FinalRecord, error_text: &str) {
         let verdict = self.segment.word(VERDICT);
         self.segment.word(FINAL_HEAD_SEQ).store(record.head_seq, Ordering::Relaxed);
@@ -299,7 +302,8 @@ impl ControlPage {
 }
 
 impl ControlView {
-    /// Of a page at the start of `segment`, which another process may write. `None`: it is none.
+    /// Takes the page at the start of `segment`, which another process may write. Returns `None` if
+    /// none is there.
     pub(super) fn at(segment: &Segment, magic: u64) -> Option<ControlView> {
         if segment.bytes() < CONTROL_WORDS * 8 {
             return None;
@@ -309,40 +313,40 @@ impl ControlView {
         is_ours.then(|| ControlView { segment: segment.part(0, CONTROL_WORDS * 8) })
     }
 
-    /// From which chunk on the server has to be knocked for, if it sleeps; for everything else it
-    /// then has to be in any case. To be asked after what it is to see, and one full fence.
+    /// The first chunk for which a sleeping server has to be woken; `None` if it is awake. For
+    /// anything that is not a chunk it has to be woken in any case. Call it after the store that
+    /// the server should see, and one full fence.
     #[inline]
     pub fn server_asleep(&self) -> Option<NonZeroU64> {
         let from_seq = self.segment.word(SERVER_ASLEEP).load(Ordering::Relaxed);
         NonZeroU64::new(from_seq) // control:server-asleep
     }
 
-    /// Does the server sleep, and would not be knocked for chunk `seq`? To be asked after what it
-    /// is to see, and one full fence.
+    /// True if the server sleeps and need not be woken for chunk `seq`. Call it after the store
+    /// that the server should see, and one full fence.
     pub fn sleeps_through(&self, seq: u64) -> bool {
         self.server_asleep().is_some_and(|from_seq| from_seq.get() > seq)
     }
 
-    /// Are there readers of a producer's ring itself? To be asked after a publish and one full
-    /// fence.
+    /// True if readers read a producer's ring directly. Call it after a publish and one full fence.
     #[inline]
     pub fn has_direct_readers(&self) -> bool {
         self.segment.word(DIRECT_READERS).load(Ordering::Relaxed) != 0
     }
 
-    /// Is nothing taken any more of what a producer in another process publishes?
+    /// True if a producer in another process may not publish any more.
     #[inline]
     pub fn is_closed(&self) -> bool {
         load_acquire(self.segment.word(CLOSED)) != 0
     }
 
-    /// How the process ended that the execution has run, once there is a
-    /// [`ControlView::final_record`]; 0 if it had none.
+    /// The exit of the process that the execution ran; 0 if it had none. It is valid once
+    /// [`ControlView::final_record`] returns a record.
     pub fn exit(&self) -> u64 {
         self.segment.word(EXIT).load(Ordering::Relaxed)
     }
 
-    /// What the producer is allowed: (gate_seq, credit_seq, credit_bytes, read_seq).
+    /// The limits of the producer: (gate_seq, credit_seq, credit_bytes, read_seq).
     #[inline]
     pub fn gate(&self) -> (u64, u64, u64, u64) {
         let gate_seq = load_acquire(self.segment.word(GATE_SEQ)); // control:gate
@@ -352,36 +356,36 @@ impl ControlView {
         (gate_seq, credit_seq, credit_bytes, read_seq)
     }
 
-    /// Changes whenever the gate was set: to be read before the gate, for
+    /// The epoch of the gate, which changes whenever the gate is set. Read it before the gate, for
     /// [`ControlView::wait_gate`].
     #[inline]
     pub fn gate_epoch(&self) -> u64 {
         load_acquire(self.segment.word(GATE_EPOCH)) // control:gate
     }
 
-    /// The word of [`ControlView::gate_epoch`], to sleep on with others.
+    /// The word of [`ControlView::gate_epoch`], for a sleep on several words.
     pub fn gate_epoch_word(&self) -> &AtomicU64 {
         self.segment.word(GATE_EPOCH)
     }
 
-    /// Sleeps until the gate is set again after `epoch` was read, at most for
-    /// [`READER_SLEEP_MAX`]: the page may be a hostile one.
+    /// Sleeps until the gate is set again after `epoch` was read. It sleeps at most for
+    /// [`READER_SLEEP_MAX`], as the page may be a hostile one.
     pub fn wait_gate(&self, epoch: u64) {
         let _ = futex::wait(self.segment.word(GATE_EPOCH), epoch as u32, READER_SLEEP_MAX);
     }
 
-    /// Does the shard want to be told that a cursor has moved? Looked at after its knock.
+    /// True if the shard wants to hear that a cursor has moved. Check it after its `Desk::knock`.
     #[inline]
     pub fn attention_hint(&self) -> bool {
         self.segment.word(ATTENTION).load(Ordering::Relaxed) != 0
     }
 
-    /// How many chunks there will be, if the tool said so.
+    /// The number of chunks that the tool announced, if it did.
     pub fn chunks_expected(&self) -> Option<u64> {
         self.segment.word(CHUNKS_EXPECTED).load(Ordering::Relaxed).checked_sub(1)
     }
 
-    /// The end, if it has come. A code that no shard of ours stores reads as none.
+    /// The end, if it has come. A code that no shard of ours stores reads as `None`.
     pub fn final_record(&self) -> Option<FinalRecord> {
         let raw = load_acquire(self.segment.word(VERDICT)); // control:verdict
         let verdict = u8::try_from(raw).ok().and_then(NonZeroU8::new)?;
@@ -395,14 +399,14 @@ impl ControlView {
         Some(FinalRecord { verdict, head_seq, totals })
     }
 
-    /// What went wrong, once there is a [`ControlView::final_record`]; empty if nothing did.
+    /// The error text, once [`ControlView::final_record`] returns a record; empty after a success.
     pub fn error_text(&self) -> ShortText<ERROR_TEXT_BYTES_MAX> {
         let _ = load_acquire(self.segment.word(VERDICT)); // control:verdict
         ShortText::load(&self.segment, ERROR_TEXT, ERROR_LENGTH)
     }
 
-    /// The newest progress; `None` if there is none, or if its writer stays in the middle of a
-    /// change: then the next one will do.
+    /// The newest progress. `None` if none was stored, or if its writer stays in the middle of a
+    /// change. In the latter case the next call may succeed.
     pub fn progress(&self) -> Option<ProgressRecord> {
         for _ in 0..SEQLOCK_ATTEMPTS_MAX {
             let version = load_acquire(self.segment.word(PROGRESS_VERSION)); // control:progress
@@ -505,8 +509,8 @@ mod tests {
         }
         assert_eq!(view.final_record(), None);
         assert_eq!(view.error_text().as_str(), "");
-        assert_eq!(view.progress(), None); // An odd version for ever.
+        assert_eq!(view.progress(), None); // The version stays odd.
         page.segment.word(PROGRESS_VERSION).store(2, Ordering::Relaxed);
-        assert_eq!(view.progress(), None); // Not a number.
+        assert_eq!(view.progress(), None); // The value is not a number.
     }
 }

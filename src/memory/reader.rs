@@ -1,12 +1,14 @@
 //! The reading side of a ring, for any thread and any process.
 //!
-//! Trusts nothing: what stands in shared memory may be torn, overwritten or hostile. Each word is
-//! loaded once; payload bytes are copied to the caller's private buffer; only then is it checked
-//! whether the writer had claimed them meanwhile. Stores nothing, so a read-only mapping is enough.
+//! The reader relies on nothing: data in shared memory may be torn, overwritten or hostile. Each
+//! word is loaded once, and payload bytes are copied to the caller's private buffer. Only then does
+//! the reader check whether the writer had claimed them meanwhile. It stores nothing, so a
+//! read-only mapping is enough.
 //!
-//! - `ring:publish`: who sees a descriptor's `seq` sees the chunk;
-//! - `ring:claim`: who saw anything of a newer chunk sees the tail that gave up the older one;
-//! - `ring:generation`: who saw anything of the window's next tenant sees its generation.
+//! - `ring:publish`: a reader that sees a descriptor's `seq` sees the chunk;
+//! - `ring:claim`: a reader that saw anything of a newer chunk sees the tail that gave up the older
+//!   one;
+//! - `ring:generation`: a reader that saw anything of the window's next ring sees its generation.
 //!
 //! Tests: below, `model_tests.rs`, `loom_tests.rs`, `tests/ring_process.rs`.
 
@@ -25,7 +27,7 @@ use super::layout::{
 use super::segment::Segment;
 use crate::limits::{KINDS_MAX, SEQLOCK_ATTEMPTS_MAX};
 
-/// One reader of one tenancy of one ring. Has no position: the caller's cursor is the position.
+/// A reader of one generation of one ring. It has no position: the caller's cursor is the position.
 #[derive(Clone)]
 pub struct RingReader {
     segment: Segment,
@@ -34,46 +36,47 @@ pub struct RingReader {
     anchor: ClockAnchor,
 }
 
-/// How it stands with one chunk.
+/// The state of one chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Poll {
-    /// It is there (it may be overtaken at any moment: [`RingReader::copy`] tells).
+    /// It is in the ring. The writer may overtake it at any moment, which [`RingReader::copy`]
+    /// detects.
     Ready(Descriptor),
     /// It has not been written yet.
     Pending,
-    /// It has been overwritten. Everything before `tail_seq` has.
+    /// It has been overwritten, as has everything before `tail_seq`.
     Overtaken {
         /// The oldest chunk that is still held.
         tail_seq: u64,
     },
     /// The window belongs to another execution now.
     Gone,
-    /// What stands there, no writer of ours can have written.
+    /// The data cannot come from a writer of ours.
     Corrupt,
 }
 
-/// Why a chunk was not read. What is in the buffer then is worthless.
+/// The reason why a chunk was not read. The contents of the buffer are then invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadError {
-    /// Wait: it has not been written yet.
+    /// It has not been written yet: wait.
     Pending,
-    /// Go on from `tail_seq`: it has been overwritten.
+    /// It has been overwritten: continue at `tail_seq`.
     Overtaken {
         /// The oldest chunk that is still held.
         tail_seq: u64,
     },
-    /// Give up: the window belongs to another execution now.
+    /// The window belongs to another execution now: give up.
     Gone,
-    /// Give up: what stands there, no writer of ours can have written.
+    /// The data cannot come from a writer of ours: give up.
     Corrupt,
-    /// Call again with more room.
+    /// The payload is larger than the buffer: call again with a larger one.
     BufferTooSmall {
-        /// Bytes that the payload has.
+        /// Length of the payload, in bytes.
         length: u32,
     },
 }
 
-/// What stood before the tail at one moment.
+/// The totals before the tail at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TailTotals {
     /// The oldest chunk that was held.
@@ -83,7 +86,7 @@ pub struct TailTotals {
 }
 
 impl RingReader {
-    /// A reader of the ring in `segment`, whoever wrote it.
+    /// Attaches a reader to the ring in `segment`, whose writer is not trusted.
     ///
     /// # Errors
     /// [`HeaderFault`] if it is not a ring.
@@ -97,7 +100,7 @@ impl RingReader {
         })
     }
 
-    /// A reader of a ring whose writer says what is in the header.
+    /// Makes a reader from the values that the writer stored in the header.
     pub(super) fn of_writer(
         segment: Segment,
         geometry: Geometry,
@@ -107,7 +110,8 @@ impl RingReader {
         RingReader { segment, geometry, generation, anchor }
     }
 
-    /// Looks for chunk `seq`. Touches the line of its descriptor, and the quiet line of the tail.
+    /// Looks for chunk `seq`. Loads the line of its descriptor, and the line of the tail, which
+    /// rarely changes.
     #[inline]
     pub fn poll(&self, seq: u64) -> Poll {
         let line = self.segment.line(self.geometry.descriptor_line(seq));
@@ -123,8 +127,8 @@ impl RingReader {
         }
     }
 
-    /// What stands in a descriptor, if a writer of ours can have written it. Only the re-check
-    /// tells whether it belongs together.
+    /// Returns the content of a descriptor, if a writer of ours can have written it. Only the
+    /// re-check shows whether its fields belong together.
     #[inline(always)]
     fn descriptor(&self, seq: u64, line: &[AtomicU64; DESCRIPTOR_WORDS]) -> Option<Descriptor> {
         let position = line[POSITION].load(Ordering::Relaxed);
@@ -148,24 +152,24 @@ impl RingReader {
         })
     }
 
-    /// The slot of `seq` holds another chunk, or none.
+    /// Returns the result if the slot of `seq` holds another chunk, or none.
     #[inline]
     fn poll_other(&self, seq: u64, found_seq: u64) -> Poll {
         if found_seq < seq {
-            // An older chunk, or an empty slot; or the window has a new tenant.
+            // An older chunk, an empty slot, or the next ring of the window.
             let generation = self.word(GENERATION_WORD).load(Ordering::Relaxed);
             return if generation == self.generation { Poll::Pending } else { Poll::Gone };
         }
         match self.recheck(seq) {
             Err(loss) => loss.into(),
-            Ok(()) => Poll::Corrupt, // Overwritten without having been claimed.
+            Ok(()) => Poll::Corrupt, // It was overwritten without a claim.
         }
     }
 
     /// Copies the payload of `descriptor` to the start of `buffer` and checks that it was whole.
     ///
     /// # Errors
-    /// [`ReadError`], never `Pending`; what is in `buffer` is then worthless.
+    /// [`ReadError`], never `Pending`. The contents of `buffer` are then invalid.
     #[inline(always)]
     pub fn copy(&self, descriptor: &Descriptor, buffer: &mut [u8]) -> Result<(), ReadError> {
         let length = descriptor.length;
@@ -173,16 +177,17 @@ impl RingReader {
             return Err(ReadError::BufferTooSmall { length });
         };
         let start = self.payload_start(descriptor);
-        // SAFETY: nobody looks at `target` unless the re-check says that nobody wrote meanwhile.
+        // SAFETY: nobody reads `target` unless the re-check shows that nobody wrote meanwhile.
         unsafe { copy::copy_out(&self.segment, start, target) };
         self.recheck(descriptor.seq)
     }
 
-    /// [`RingReader::poll`] and [`RingReader::copy`] in one, with one re-check for both.
+    /// Reads a chunk: [`RingReader::poll`] and [`RingReader::copy`] in one, with one re-check for
+    /// both.
     ///
     /// # Errors
-    /// [`ReadError`]; what is in `buffer` is then worthless.
-    #[inline(always)] // A descriptor is a cache line: it is not to be moved about.
+    /// [`ReadError`]. The contents of `buffer` are then invalid.
+    #[inline(always)] // A descriptor is a cache line and should not be moved.
     pub fn read(&self, seq: u64, buffer: &mut [u8]) -> Result<Descriptor, ReadError> {
         let line = self.segment.line(self.geometry.descriptor_line(seq));
         let found_seq = load_acquire(&line[SEQ]); // ring:publish
@@ -199,7 +204,7 @@ impl RingReader {
         self.read_other(seq, buffer)
     }
 
-    /// There was no chunk to be copied; if there is by now, it is.
+    /// Looks again after no chunk could be copied, and copies it if it is there by now.
     #[cold]
     #[inline(never)]
     fn read_other(&self, seq: u64, buffer: &mut [u8]) -> Result<Descriptor, ReadError> {
@@ -212,22 +217,22 @@ impl RingReader {
         }
     }
 
-    /// The payload of `descriptor` where it is.
+    /// Borrows the payload of `descriptor` in place.
     ///
     /// # Safety
-    /// This process writes the ring, and while the slice lives the chunk is not overwritten: the
-    /// writer is given a `gate_seq` of at most `descriptor.seq`, and its window is not given back.
-    /// `descriptor` is from this reader or from the writer of the same generation.
+    /// This process writes the ring, and the chunk is not overwritten while the slice lives. For
+    /// this the writer is given a `gate_seq` of at most `descriptor.seq`, and its window is not
+    /// given back. `descriptor` is from this reader or from the writer of the same generation.
     #[inline]
     pub unsafe fn borrow(&self, descriptor: &Descriptor) -> &[u8] {
         let start = self.payload_start(descriptor);
         let address = self.segment.byte_address(start, descriptor.length as usize);
-        // SAFETY: in bounds by `byte_address`, initialized (zeroed at birth), and not written while
-        // the slice lives, by contract.
+        // SAFETY: in bounds by `byte_address`, initialized (zeroed when allocated), and not written
+        // while the slice lives, by contract.
         unsafe { std::slice::from_raw_parts(address.as_ptr(), descriptor.length as usize) }
     }
 
-    /// Where a payload starts in the segment. Whoever made the descriptor, it is inside.
+    /// Returns the start of a payload in the segment. It is in bounds for any descriptor.
     #[inline]
     fn payload_start(&self, descriptor: &Descriptor) -> usize {
         let data_bytes = self.geometry.data_bytes();
@@ -236,7 +241,7 @@ impl RingReader {
         self.geometry.data_start() + descriptor.offset as usize
     }
 
-    /// After a copy: is what was copied still chunk `seq`?
+    /// Checks after a copy that the copied data was still chunk `seq`.
     #[inline(always)]
     fn recheck(&self, seq: u64) -> Result<(), ReadError> {
         if !is_flawed(Flaw::ReaderFence) {
@@ -260,13 +265,14 @@ impl RingReader {
         Err(self.overtaken(tail_seq))
     }
 
-    /// The tail stands behind what was read: is that so, or of two tenants, or a lie?
+    /// Finds the reason for a tail behind the chunk: it was overtaken, or head and tail are of two
+    /// rings or false.
     #[cold]
     fn overtaken(&self, tail_seq: u64) -> ReadError {
         // A tail is at most one beyond a head that was stored before it.
         let head_seq = self.word(HEAD_SEQ_WORD).load(Ordering::Relaxed);
         if tail_seq - 1 > head_seq {
-            // Of two tenants, or of a hostile one.
+            // Tail and head are of two rings, or of a hostile writer.
             fence(Ordering::Acquire);
             let generation = self.word(GENERATION_WORD).load(Ordering::Relaxed);
             let is_gone = generation != self.generation;
@@ -280,33 +286,33 @@ impl RingReader {
         self.segment.word(index)
     }
 
-    /// The newest chunk; 0 if there is none. A hint: the next moment it may be another, and a
-    /// hostile writer can say anything.
+    /// The newest chunk; 0 if none exists. It is a hint: it may change at any moment, and a hostile
+    /// writer can store anything.
     #[inline]
     pub fn head_seq(&self) -> u64 {
         load_acquire(self.word(HEAD_SEQ_WORD)) // ring:publish
     }
 
-    /// Is chunk `seq` there, or was it? Chunks are there a moment before the head says so, and
-    /// their writer may lose the processor in between.
+    /// True if chunk `seq` is or was in the ring. Chunks are visible a moment before the head
+    /// includes them, and their writer may lose the processor in between.
     pub fn has_been(&self, seq: u64) -> bool {
         seq <= self.head_seq() || !matches!(self.poll(seq), Poll::Pending | Poll::Gone)
     }
 
-    /// The oldest chunk that is held. A hint, as [`RingReader::head_seq`].
+    /// The oldest chunk that is held. It is a hint, like [`RingReader::head_seq`].
     #[inline]
     pub fn tail_seq(&self) -> u64 {
         load_acquire(self.word(TAIL_SEQ_WORD)) // ring:tail
     }
 
-    /// Payload bytes of all chunks so far. A hint; exact numbers stand in the descriptors.
+    /// Payload bytes of all chunks so far. It is a hint; the descriptors hold exact numbers.
     pub fn total_bytes(&self) -> u64 {
         self.word(TOTAL_BYTES_WORD).load(Ordering::Relaxed)
     }
 
-    /// Tail and totals of one and the same moment. `None` if the window belongs to another
-    /// execution, or if its writer stays in the middle of a change: then ask again later, a bounded
-    /// number of times.
+    /// The tail and the totals of one and the same moment. `None` if the window belongs to another
+    /// execution, or if its writer stays in the middle of a change. In the latter case call it
+    /// again later, a bounded number of times.
     pub fn tail_totals(&self) -> Option<TailTotals> {
         for _ in 0..SEQLOCK_ATTEMPTS_MAX {
             let version = load_acquire(self.word(TAIL_VERSION_WORD)); // ring:totals
@@ -331,19 +337,19 @@ impl RingReader {
         None
     }
 
-    /// Sleeps until the head is no longer `seen_head_seq`, at most `timeout`; may wake early.
-    /// Whoever wants to be woken has to be known to the waker (its reader page says `asleep`).
+    /// Sleeps until the head is no longer `seen_head_seq`, at most `timeout`. It may wake early. A
+    /// caller that wants to be woken has to announce it (its reader page says `asleep`).
     pub fn wait(&self, seen_head_seq: u64, timeout: Duration) -> WaitOutcome {
         futex::wait(self.word(HEAD_SEQ_WORD), seen_head_seq as u32, timeout)
     }
 
-    /// Wakes everyone who waits for the head to move: for a process that may write the ring, but
-    /// whose writer is on another thread.
+    /// Wakes everyone who waits for the head to move. It is for a process that may write the ring,
+    /// but whose writer is on another thread.
     pub fn wake(&self) {
         futex::wake_all(self.head_word());
     }
 
-    /// The word whose low half moves with every chunk: for [`futex::wait_either`].
+    /// The word whose low half moves with every chunk, for [`futex::wait_either`].
     pub fn head_word(&self) -> &AtomicU64 {
         self.word(HEAD_SEQ_WORD)
     }
@@ -353,12 +359,12 @@ impl RingReader {
         self.geometry
     }
 
-    /// Which tenancy of the window this reader reads.
+    /// The generation of the window that this reader reads.
     pub fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// Turns the monotonic time of a chunk into wall time.
+    /// The clock anchor, which turns the monotonic time of a chunk into wall time.
     pub fn anchor(&self) -> ClockAnchor {
         self.anchor
     }

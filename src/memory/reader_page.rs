@@ -1,10 +1,11 @@
-//! The page of a reader in another thread or process: its cursor, what it missed, and whether it
-//! sleeps.
+//! The page of a reader in another thread or process: its cursor, its missed chunks, its sleep
+//! state.
 //!
-//! Written by the reader only ([`ReaderPage`]); to the shard it is a hint ([`ReaderPageView`]): an
+//! Only the reader writes it ([`ReaderPage`]); to the shard it is a hint ([`ReaderPageView`]). An
 //! honest cursor only grows and is at most one beyond the head. A reader with any other is evicted.
 //!
-//! - `page:cursor`: who sees a cursor may overwrite what is before it: the reader has finished;
+//! - `page:cursor`: the shard may overwrite all chunks before a cursor that it sees, as the reader
+//!   has finished them;
 //! - `page:asleep`: both sides store, pass a full fence, then look at the other's word.
 //!
 //! Tests: below; the handshake in `loom_tests.rs`.
@@ -22,11 +23,12 @@ const MISSED_BYTES: usize = 3;
 const LEFT: usize = 4;
 const MAGIC: usize = 8;
 const VERSION: usize = 9;
-/// "sdread".
+/// The text "sdread".
 const READER_MAGIC: u64 = 0x0102_6461_6572_6473;
-/// Asleep on the head of the ring. On a descriptor: an odd number, another one each time.
+/// The value for a sleep on the head of the ring. For a sleep on a descriptor the value is odd, and
+/// differs each time.
 const ON_FUTEX: u64 = 2;
-const PAGE_WORDS: usize = 16; // A pair of cache lines: nobody else's words are near.
+const PAGE_WORDS: usize = 16; // A pair of cache lines, so that no other word is near.
 
 /// The reader's side: the one writer of the page.
 pub struct ReaderPage {
@@ -41,18 +43,18 @@ pub struct ReaderPageView {
     ended_watch: u64,
 }
 
-/// A cursor that no honest reader stores: evict the reader.
+/// The error of a cursor that no honest reader stores. The reader has to be evicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WildCursor {
-    /// What it stored.
+    /// The stored cursor.
     pub cursor: u64,
-    /// Where it had been before.
+    /// The cursor before it.
     pub cursor_before: u64,
 }
 
 impl ReaderPage {
-    /// A page of this process, and the shard's view of it. `cursor` is the first chunk that the
-    /// reader wants.
+    /// Creates a page within this process, and the shard's view of it. `cursor` is the first chunk
+    /// that the reader wants.
     pub fn new(cursor: u64) -> (ReaderPage, ReaderPageView) {
         let segment = Segment::heap(PAGE_WORDS);
         segment.word(CURSOR).store(cursor, Ordering::Relaxed);
@@ -60,14 +62,15 @@ impl ReaderPage {
         (ReaderPage { segment }, view)
     }
 
-    /// What stands in a fresh page that a reader in another process is to be given.
+    /// Returns the content of a fresh page for a reader in another process.
     pub(super) fn fresh(cursor: u64) -> [u64; PAGE_WORDS] {
         let mut words = [0; PAGE_WORDS];
         (words[CURSOR], words[MAGIC], words[VERSION]) = (cursor, READER_MAGIC, PAGE_VERSION);
         words
     }
 
-    /// At the start of `segment`, which was made by another process. `None`: it is none.
+    /// Takes the page at the start of `segment`, which another process made. Returns `None` if none
+    /// is there.
     pub(super) fn at(segment: &Segment) -> Option<ReaderPage> {
         let is_ours = segment.bytes() >= PAGE_WORDS * 8
             && load_acquire(segment.word(MAGIC)) == READER_MAGIC
@@ -75,40 +78,40 @@ impl ReaderPage {
         is_ours.then(|| ReaderPage { segment: segment.part(0, PAGE_WORDS * 8) })
     }
 
-    /// All chunks before `cursor` have been read and may be overwritten.
+    /// Stores that all chunks before `cursor` have been read and may be overwritten.
     #[inline]
     pub fn set_cursor(&self, cursor: u64) {
         self.segment.word(CURSOR).store(cursor, Ordering::Release); // page:cursor
     }
 
-    /// So many chunks and bytes it was told that it missed.
+    /// Stores the number of chunks and bytes that were reported to the reader as missed.
     pub fn set_missed(&self, chunks: u64, bytes: u64) {
         self.segment.word(MISSED_CHUNKS).store(chunks, Ordering::Relaxed);
         self.segment.word(MISSED_BYTES).store(bytes, Ordering::Relaxed);
     }
 
-    /// Says that this reader is about to sleep. It then has to look at the head once more: the
-    /// fence in here and the one in [`ReaderPageView::is_asleep`]'s contract make it impossible
-    /// that this look misses the chunk and the writer misses the flag.
+    /// Announces that this reader is about to sleep. It then has to look at the head once more. The
+    /// fence in here pairs with the one that [`ReaderPageView::is_asleep`] requires. It cannot
+    /// happen that this look misses the chunk and the writer misses the flag.
     #[inline]
     pub fn set_asleep(&self) {
         self.segment.word(ASLEEP).store(ON_FUTEX, Ordering::Relaxed);
         full_fence(); // page:asleep
     }
 
-    /// As [`ReaderPage::set_asleep`], on a descriptor that the server is to make readable.
-    /// `watch_count`: which sleep of that kind this is; 1 is the first.
+    /// Announces a sleep on a descriptor that the server makes readable, like
+    /// [`ReaderPage::set_asleep`]. `watch_count` is the number of this sleep of that kind, from 1.
     pub fn set_watching(&self, watch_count: u64) {
         self.segment.word(ASLEEP).store(watch_count << 1 | 1, Ordering::Relaxed);
         full_fence(); // page:asleep
     }
 
-    /// Says that this reader wants no more: its connection does not break, it is closed.
+    /// Announces that this reader wants no more, so the end of its connection is not a failure.
     pub fn set_left(&self) {
         self.segment.word(LEFT).store(1, Ordering::Release);
     }
 
-    /// Says that this reader looks by itself again.
+    /// Announces that this reader is awake again.
     #[inline]
     pub fn set_awake(&self) {
         self.segment.word(ASLEEP).store(0, Ordering::Relaxed);
@@ -116,13 +119,13 @@ impl ReaderPage {
 }
 
 impl ReaderPageView {
-    /// Of a reader that begins with chunk `cursor`.
+    /// Makes the view of a reader that begins with chunk `cursor`.
     pub(super) fn at(segment: Segment, cursor: u64) -> ReaderPageView {
         ReaderPageView { segment, cursor_seen: cursor, ended_watch: 0 }
     }
 
-    /// Does the reader sleep on its descriptor, and was not woken from this sleep yet? Then it has
-    /// to be: for this sleep, the answer is given once. To be asked as
+    /// True if the reader sleeps on its descriptor and was not woken from this sleep yet. The
+    /// caller then has to wake it: the result is true once for each sleep. Call it like
     /// [`ReaderPageView::is_asleep`].
     pub fn take_watch(&mut self) -> bool {
         let asleep = self.segment.word(ASLEEP).load(Ordering::Relaxed); // page:asleep
@@ -133,31 +136,31 @@ impl ReaderPageView {
         true
     }
 
-    /// As [`ReaderPageView::take_watch`], but the answer is given again.
+    /// True if [`ReaderPageView::take_watch`] would return true. It may be called repeatedly.
     pub fn has_watch(&self) -> bool {
         let asleep = self.segment.word(ASLEEP).load(Ordering::Relaxed); // page:asleep
         asleep & 1 == 1 && asleep != self.ended_watch
     }
 
-    /// Did the reader say that it wants no more?
+    /// True if the reader announced that it wants no more.
     pub fn has_left(&self) -> bool {
         load_acquire(self.segment.word(LEFT)) != 0
     }
 
-    /// The reader's cursor, clamped to `[tail_seq, head_seq + 1]` (a reader that was overtaken is
-    /// behind the tail; that is no fault).
+    /// The reader's cursor, clamped to `[tail_seq, head_seq + 1]`. A reader that was overtaken is
+    /// behind the tail, which is not an error.
     ///
     /// # Errors
-    /// [`WildCursor`] if it went backwards or beyond what exists.
+    /// [`WildCursor`] if it went backwards or beyond the existing chunks.
     #[inline]
     pub fn sample(&mut self, tail_seq: u64, head_seq: u64) -> Result<u64, WildCursor> {
         self.sample_if(|read_seq| read_seq <= head_seq).map(|cursor| cursor.max(tail_seq))
     }
 
-    /// The reader's cursor. `has_been` says whether there ever was a chunk of this number.
+    /// The reader's cursor. `has_been` tells whether a chunk of this number ever existed.
     ///
     /// # Errors
-    /// As [`ReaderPageView::sample`].
+    /// [`WildCursor`], as in [`ReaderPageView::sample`].
     pub fn sample_if(&mut self, has_been: impl Fn(u64) -> bool) -> Result<u64, WildCursor> {
         let cursor = load_acquire(self.segment.word(CURSOR)); // page:cursor
         let cursor_before = self.cursor_seen;
@@ -168,19 +171,19 @@ impl ReaderPageView {
         Ok(cursor)
     }
 
-    /// Where the reader was when it was last looked at, as far as that could be.
+    /// The last valid cursor that was sampled.
     pub fn cursor_seen(&self) -> u64 {
         self.cursor_seen
     }
 
-    /// What the reader says that it missed, in chunks and bytes: for people, and perhaps the one
-    /// from before and the other from behind its newest gap.
+    /// Number of missed chunks and bytes that the reader reports. They are for display: one may be
+    /// of the moment before its newest gap, the other of the moment after it.
     pub fn missed(&self) -> (u64, u64) {
         let load = |word: usize| self.segment.word(word).load(Ordering::Relaxed);
         (load(MISSED_CHUNKS), load(MISSED_BYTES))
     }
 
-    /// True if the reader sleeps and has to be woken. To be asked after a publish and one
+    /// True if the reader sleeps and has to be woken. Call it after a publish and one
     /// [`full_fence`] (one for all readers), or the flag can be missed.
     #[inline]
     pub fn is_asleep(&self) -> bool {
@@ -211,7 +214,7 @@ mod tests {
         assert_eq!(view.missed(), (2, 30));
         assert_eq!(view.sample(7, 9), Ok(7)); // Overtaken: clamped.
         page.set_cursor(10);
-        assert_eq!(view.sample(7, 9), Ok(10)); // It has read everything.
+        assert_eq!(view.sample(7, 9), Ok(10)); // The reader has read everything.
         page.set_cursor(11);
         assert_eq!(view.sample(7, 9), Err(WildCursor { cursor: 11, cursor_before: 10 }));
         page.set_cursor(9);

@@ -1,16 +1,17 @@
 //! The writing side of a ring.
 //!
-//! Owned by one thread. Holds its own record of every chunk in the ring, so that nothing it decides
-//! depends on what stands in shared memory; it stores there and never loads. Reads no clock, makes
-//! no syscall while writing (waking is [`RingWriter::wake`], a call of its own).
+//! One thread owns the writer. It stores to shared memory and never loads from it. All of its
+//! decisions depend on its own record of every chunk in the ring. It reads no clock, and makes no
+//! syscall while writing ([`RingWriter::wake`] is a separate call).
 //!
-//! The order of stores is the protocol. A *claim* says in advance what is about to be overwritten:
+//! The order of stores is the protocol. A *claim* announces in advance what is about to be
+//! overwritten:
 //!
 //! 1. `tail_seq` = the first chunk that will survive, then a release fence (`ring:claim`);
 //! 2. payload, fields of the descriptor;
 //! 3. the descriptor's `seq`, then `head_seq`, each with release (`ring:publish`).
 //!
-//! Claiming is in `claim.rs`. Invariants ([`RingWriter::audit`]):
+//! `claim.rs` contains the claim. Invariants ([`RingWriter::audit`]):
 //! - W1: `tail_seq <= seq_next`, `seq_next - tail_seq <= slot_count`
 //! - W2: `position_next - position(tail_seq) <= data_bytes`
 //! - W3: no chunk at or after the caller's `gate_seq` is ever claimed
@@ -37,49 +38,49 @@ use crate::base::planted::{Planted, planted};
 use crate::limits::KINDS_MAX;
 use crate::trace::probe;
 
-/// [`RingWriter::fetch_room`] fetches no more than that.
+/// The largest number of bytes that [`RingWriter::fetch_room`] fetches.
 const FETCH_BYTES_MAX: u32 = 512;
-/// No chunk has this number.
+/// The value of `batch_seq` outside of a batch. No chunk has this number.
 const NO_BATCH: u64 = u64::MAX;
-/// Words of a cache line.
+/// Number of words of a cache line.
 const LINE_WORDS: usize = 8;
 
 /// The one writer of one ring.
 pub struct RingWriter {
     /// The number of the next chunk; `head_seq` is one less.
     pub(super) seq_next: u64,
-    /// A chunk below this has a slot without a claim.
+    /// The first chunk whose slot needs a claim.
     pub(super) seq_limit: u64,
-    /// Where the next payload starts if it fits before the end of the area.
+    /// Start of the next payload, if it fits before the end of the area.
     pub(super) position_next: u64,
-    /// A payload that ends at or below this has room without a claim.
+    /// The position up to which a payload may end without a claim.
     pub(super) position_limit: u64,
     /// Position of the start of the data area in the present lap.
     lap_position: u64,
     total_bytes: u64,
     last_length: u32,
     pub(super) geometry: Geometry,
-    /// The chunk that the first record is of: 1, but for a relay, or behind a skip.
+    /// The chunk of the first record: 1, except in a relay or after a skip.
     first_seq: u64,
-    /// What every slot holds: our own record, one entry per slot that was ever used. Room for all
-    /// of them is bought at once; what a short result never reaches is not touched.
+    /// The writer's own record of every slot that was ever used. Room for all of them is allocated
+    /// at once; the part that a short result never reaches is not touched.
     records: Vec<Record>,
     pub(super) tail_seq: u64,
     pub(super) tail_version: u64,
     pub(super) tail_totals: KindTotals,
-    /// What kind the newest chunks are, and the first of these: they are claimed in one go.
+    /// The kind of the newest chunks. Those from `alike_from` on are claimed in one go.
     pub(super) alike: u8,
     pub(super) alike_from: u64,
-    /// The first chunk of a batch that is under way; no other chunk has that number.
+    /// The first chunk of the current batch, or [`NO_BATCH`].
     batch_seq: u64,
-    /// Where a lent stretch is, until it is published.
+    /// The lent room, until it is published.
     lent: Option<Room>,
     anchor: ClockAnchor,
     generation: u64,
     pub(super) lease: Lease,
 }
 
-/// Our own record of a chunk in the ring: half a cache line.
+/// The writer's own record of a chunk in the ring: half a cache line.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Record {
     pub(super) position: u64,
@@ -88,25 +89,25 @@ pub(super) struct Record {
     pub(super) meta: u64,
 }
 
-/// Where a ring starts.
+/// The start of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Start {
     /// Its first chunk.
     pub seq: u64,
     /// Payload bytes of all chunks before.
     pub total_bytes: u64,
-    /// All chunks before, per kind.
+    /// Totals of all chunks before, per kind.
     pub kinds: KindTotals,
 }
 
 impl Default for Start {
-    /// At the beginning.
+    /// Starts at chunk 1, with nothing before it.
     fn default() -> Start {
         Start { seq: 1, total_bytes: 0, kinds: KindTotals::default() }
     }
 }
 
-/// A stretch of the data area that nothing valid stands in.
+/// A range of the data area that holds nothing valid.
 #[derive(Clone, Copy)]
 struct Room {
     position: u64,
@@ -114,17 +115,17 @@ struct Room {
     length: u32,
 }
 
-/// Why a chunk was not written. The ring is unchanged.
+/// The reason why a chunk was not written. The ring is unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteError {
-    /// Split it: a chunk has at most `length_max` bytes (a quarter of the data area).
+    /// The chunk is longer than `length_max` (a quarter of the data area): split it.
     TooLarge {
-        /// Bytes that were to be written.
+        /// Length of the chunk, in bytes.
         length: usize,
-        /// What one chunk of this ring can have.
+        /// The length limit of one chunk of this ring, in bytes.
         length_max: u32,
     },
-    /// Wait: the chunk `gate_seq` would have to be overwritten, and somebody still has to read it.
+    /// The write would overwrite chunk `gate_seq`, which has yet to be read: wait.
     Gated {
         /// The gate that the caller gave.
         gate_seq: u64,
@@ -132,23 +133,22 @@ pub enum WriteError {
 }
 
 impl RingWriter {
-    /// An empty ring in the window of `lease`. Readers of what stood there before see
+    /// Makes an empty ring in the window of `lease`. Readers of an earlier ring in it see
     /// [`Gone`](super::Poll::Gone) from the first store on.
     pub fn new(lease: Lease, anchor: ClockAnchor) -> RingWriter {
         RingWriter::starting(lease, anchor, &Start::default())
     }
 
-    /// An empty ring that goes on where another one is: chunks before `start` are gone here, and
-    /// counted.
+    /// Makes an empty ring that continues at `start`. Chunks before `start` count as gone.
     ///
     /// # Panics
-    /// If it starts behind chunk 1 and `lease` is of a pool, or if there is no chunk 0.
+    /// If `start.seq` is 0, or if it is above 1 and `lease` is from a pool.
     pub fn starting(lease: Lease, anchor: ClockAnchor, start: &Start) -> RingWriter {
         super::format::format(&lease, anchor, start);
         RingWriter::of_formatted(lease, anchor, start)
     }
 
-    /// Of a window that has been formatted like that.
+    /// Makes the writer of a window that was formatted with the same arguments.
     pub(super) fn of_formatted(lease: Lease, anchor: ClockAnchor, start: &Start) -> RingWriter {
         let geometry = lease.geometry;
         RingWriter {
@@ -175,26 +175,26 @@ impl RingWriter {
         }
     }
 
-    /// Ends this ring and gives its window back. The next writer of it has a new generation.
+    /// Ends this ring and returns its lease. The next writer of the window has a new generation.
     pub fn into_lease(mut self) -> Lease {
         self.lease.generation += 1;
         self.lease
     }
 
-    /// Its memory, for tests that scribble.
+    /// Returns the memory of the ring, for tests that overwrite it.
     #[cfg(all(test, feature = "server"))]
     pub(crate) fn segment(&self) -> Segment {
         self.lease.segment.clone()
     }
 
-    /// A reader of this ring, for any thread.
+    /// Returns a reader of this ring, for any thread.
     pub fn reader(&self) -> RingReader {
         let segment = self.lease.segment.clone();
         RingReader::of_writer(segment, self.geometry, self.generation, self.anchor)
     }
 
     /// Appends a chunk with a copy of `payload` and returns its number. Chunks from `gate_seq` on
-    /// are not overwritten; `u64::MAX` means that nobody gates.
+    /// are not overwritten; `u64::MAX` means that no reader gates the writer.
     ///
     /// # Errors
     /// [`WriteError`]; the ring is then unchanged.
@@ -224,9 +224,9 @@ impl RingWriter {
         Ok(self.commit(header, room, now))
     }
 
-    /// Room for a chunk of up to `length` bytes, to be filled in place and published with
-    /// [`RingWriter::publish`]. What stands in it is left over from older chunks. A lent stretch
-    /// that is not published is simply free again.
+    /// Lends room for a chunk of up to `length` bytes. The caller fills it in place and publishes
+    /// it with [`RingWriter::publish`]. Its content is left over from older chunks. Room that is
+    /// not published is free again.
     ///
     /// # Errors
     /// [`WriteError`]; the ring is then unchanged.
@@ -235,16 +235,17 @@ impl RingWriter {
         self.lent = Some(room);
         let start = self.geometry.data_start() + room.offset as usize;
         let address = self.lease.segment.byte_address(start, length);
-        // SAFETY: in bounds by `byte_address`, initialized (zeroed at birth). Only we write here,
-        // and `&mut self` keeps us from doing so while the slice lives. Readers that still copy
-        // what stood here throw their copies away: the claim is stored.
+        // SAFETY: in bounds by `byte_address`, initialized (zeroed when allocated). Only we write
+        // here, and `&mut self` keeps us from doing so while the slice lives. Readers that still
+        // copy the earlier content discard their copies, because the claim is stored.
         Ok(unsafe { std::slice::from_raw_parts_mut(address.as_ptr(), length) })
     }
 
-    /// Publishes the first `length` bytes of what was lent last, without a copy.
+    /// Publishes the first `length` bytes of the lent room, without a copy. Returns the number of
+    /// the chunk.
     ///
     /// # Panics
-    /// If nothing is lent (since the last write or publish), if `length` is more than was lent, or
+    /// If nothing is lent (since the last write or publish), if `length` exceeds the lent room, or
     /// if `header.kind` is not below [`KINDS_MAX`].
     pub fn publish(&mut self, header: ChunkHeader, length: usize, now: Instant) -> u64 {
         let lent = self.lent.take().expect("publish follows lend");
@@ -252,7 +253,7 @@ impl RingWriter {
         self.commit(header, Room { length: length as u32, ..lent }, now)
     }
 
-    /// Holds nothing, and begins at `start`, where the next payload would have gone.
+    /// Empties the ring and begins at `start`, at the position of the next payload.
     pub(super) fn begin_lap_at(&mut self, start: &Start) {
         self.first_seq = start.seq;
         self.records.clear();
@@ -265,9 +266,9 @@ impl RingWriter {
         self.lent = None;
     }
 
-    /// Takes the cache lines in which a payload as long as the last one would stand next from
-    /// whoever has read them last: the next chunk then does not wait for them. For a moment at
-    /// which nobody waits.
+    /// Moves the cache lines of the next payload to this core, from the core that last read them.
+    /// The payload is assumed to be as long as the last one. The next write then does not wait for
+    /// these lines. Call it while nobody waits.
     #[inline]
     pub fn fetch_room(&self) {
         let (offset, length) = (self.position_next - self.lap_position, self.last_length);
@@ -275,7 +276,8 @@ impl RingWriter {
         let is_free = self.position_next + end <= self.position_limit
             && offset + end <= u64::from(self.geometry.data_bytes());
         if is_free {
-            // Nothing valid stands there, and nobody else writes: a word of each line is enough.
+            // The room holds nothing valid and has no other writer. One word of each line is
+            // enough.
             let first = (self.geometry.data_start() + offset as usize) / 8;
             for word in (0..end as usize / 8).step_by(LINE_WORDS) {
                 self.word(first + word).store(0, Ordering::Relaxed);
@@ -301,19 +303,19 @@ impl RingWriter {
         Ok(Room { position, offset: offset as u32, length })
     }
 
-    /// Where a payload goes: a position, and where in the data area that is.
+    /// Returns the position of the next payload, and its offset in the data area.
     #[inline]
     fn place(&self, length: u32) -> (u64, u64) {
         let data_bytes = u64::from(self.geometry.data_bytes());
         let offset = self.position_next - self.lap_position;
-        // An empty payload takes no room, but has to start inside: at least one word must be left.
+        // An empty payload takes no room, but has to start inside. At least one word must be left.
         if offset + padded(length.max(1)) > data_bytes {
             return (self.lap_position + data_bytes, 0); // The rest of the area becomes padding.
         }
         (self.position_next, offset)
     }
 
-    /// [`Planted::ClaimAfterWrite`].
+    /// Copies a payload before the claim, for [`Planted::ClaimAfterWrite`].
     #[cold]
     fn copy_unclaimed(&mut self, payload: &[u8]) {
         if payload.len() <= self.geometry.length_max() as usize {
@@ -325,7 +327,7 @@ impl RingWriter {
         }
     }
 
-    /// Makes a chunk of what stands in `room`.
+    /// Publishes the content of `room` as a chunk, and returns its number.
     #[inline]
     fn commit(&mut self, header: ChunkHeader, room: Room, now: Instant) -> u64 {
         assert!((header.kind as usize) < KINDS_MAX);
@@ -361,7 +363,7 @@ impl RingWriter {
             if seq != self.batch_seq {
                 line[SEQ].store(seq, Ordering::Release); // ring:publish
             }
-            return seq; // To who waits for the first of them, none is there yet.
+            return seq; // A reader that waits for the first of them sees none yet.
         }
         line[SEQ].store(seq, Ordering::Release); // ring:publish
         self.word(TOTAL_BYTES_WORD).store(record.total_bytes, Ordering::Relaxed);
@@ -370,21 +372,21 @@ impl RingWriter {
         seq
     }
 
-    /// What is written from now on is there for others when the batch ends, all of it at once: who
-    /// waits for the first chunk leaves the lines of the others alone until then.
+    /// Begins a batch. The chunks that follow become visible together when the batch ends. A reader
+    /// that waits for the first chunk leaves the lines of the others alone until then.
     pub fn begin_batch(&mut self) {
         assert!(self.batch_seq == NO_BATCH);
         self.batch_seq = self.seq_next;
     }
 
-    /// From where on nothing may be overwritten while this batch lasts; `u64::MAX` if there is
-    /// none. Whoever writes has to give no larger gate.
+    /// The first chunk that may not be overwritten while this batch lasts; `u64::MAX` outside of a
+    /// batch. The gate of a write must not be larger.
     #[inline]
     pub fn batch_seq(&self) -> u64 {
         self.batch_seq
     }
 
-    /// Ends a batch. How many chunks it had.
+    /// Ends a batch and returns the number of its chunks.
     pub fn end_batch(&mut self) -> u64 {
         let first_seq = std::mem::replace(&mut self.batch_seq, NO_BATCH);
         if first_seq >= self.seq_next {
@@ -400,7 +402,7 @@ impl RingWriter {
         count
     }
 
-    /// For a control of the loom models: the chunk is announced before its bytes are there.
+    /// Announces the chunk before its bytes are there, for a control of the loom models.
     #[cold]
     fn write_in_wrong_order(
         &mut self,
@@ -425,19 +427,19 @@ impl RingWriter {
         &self.records[self.record_index(seq)]
     }
 
-    /// Where the record of chunk `seq` is: in the order in which the first lap comes.
+    /// Returns the index of the record of chunk `seq`. Records are in the order of the first lap.
     #[inline]
     fn record_index(&self, seq: u64) -> usize {
         ((seq - self.first_seq) & u64::from(self.geometry.slot_count() - 1)) as usize
     }
 
-    /// Wakes everyone who waits for the head to move, in this process and others: one syscall.
+    /// Wakes everyone who waits for the head to move, in this process and others, with one syscall.
     pub fn wake(&self) {
         probe!(wake, self.head_seq());
         futex::wake_all(self.word(HEAD_SEQ_WORD));
     }
 
-    /// The newest chunk; 0 if there is none yet.
+    /// The newest chunk; 0 if none exists yet.
     #[inline]
     pub fn head_seq(&self) -> u64 {
         self.seq_next - 1
@@ -455,8 +457,8 @@ impl RingWriter {
         seq >= self.tail_seq && seq < self.seq_next
     }
 
-    /// Would less than half of what it holds have to go before `gate_seq` is in the way? It is
-    /// asked for by who moves the gate, which takes a while.
+    /// True if less than half of the held chunks can go before `gate_seq` stops the writer. The
+    /// owner of the gate asks, because moving it is slow.
     pub fn is_short_of_room(&self, gate_seq: u64) -> bool {
         let free = gate_seq.clamp(self.tail_seq, self.seq_next) - self.tail_seq;
         free < (self.seq_next - self.tail_seq) / 2
@@ -468,7 +470,7 @@ impl RingWriter {
         self.total_bytes
     }
 
-    /// Chunks before the tail, per kind.
+    /// Totals of the chunks before the tail, per kind.
     pub fn tail_totals(&self) -> &KindTotals {
         &self.tail_totals
     }
@@ -478,26 +480,27 @@ impl RingWriter {
         self.geometry
     }
 
-    /// Which tenancy of its window this ring is.
+    /// The generation of its window that this ring has.
     pub fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// The moment on both clocks that stands in the header.
+    /// The clock anchor in the header: one moment on both clocks.
     pub fn anchor(&self) -> ClockAnchor {
         self.anchor
     }
 
-    /// Everything about chunk `seq` but its bytes.
+    /// Returns everything about chunk `seq` but its bytes.
     ///
     /// # Panics
     /// If the ring does not hold it ([`RingWriter::is_held`]).
-    #[inline(always)] // Descriptors are large: none of them is to be moved about.
+    #[inline(always)] // Descriptors are large and should not be moved.
     pub fn descriptor(&self, seq: u64) -> Descriptor {
         assert!(self.is_held(seq));
         let record = self.record(seq);
         let (length, header) = unpack_meta(record.meta);
-        // What is held spans less than the data area, so it is in this lap or in the one before.
+        // The held chunks span less than the data area, so each is in this lap or in the one
+        // before.
         let offset = if record.position >= self.lap_position {
             record.position - self.lap_position
         } else {
@@ -514,7 +517,7 @@ impl RingWriter {
         }
     }
 
-    /// The bytes of chunk `seq`, where they are: nothing is copied, and the borrow keeps this
+    /// Borrows the bytes of chunk `seq` in place. Nothing is copied, and the borrow keeps this
     /// writer from overwriting them.
     ///
     /// # Panics
@@ -528,12 +531,12 @@ impl RingWriter {
     fn payload_of(&self, descriptor: &Descriptor) -> &[u8] {
         let start = self.geometry.data_start() + descriptor.offset as usize;
         let address = self.lease.segment.byte_address(start, descriptor.length as usize);
-        // SAFETY: in bounds by `byte_address`, initialized (zeroed at birth). Only we write here,
-        // and `&self` keeps us from doing so while the slice lives.
+        // SAFETY: in bounds by `byte_address`, initialized (zeroed when allocated). Only we write
+        // here, and `&self` keeps us from doing so while the slice lives.
         unsafe { std::slice::from_raw_parts(address.as_ptr(), descriptor.length as usize) }
     }
 
-    /// [`RingWriter::descriptor`] and [`RingWriter::payload`] in one.
+    /// Returns [`RingWriter::descriptor`] and [`RingWriter::payload`] in one call.
     ///
     /// # Panics
     /// If the ring does not hold it ([`RingWriter::is_held`]).
