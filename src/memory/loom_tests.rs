@@ -1,11 +1,11 @@
-//! Models of the protocol: loom runs every interleaving (within a bound on preemptions) and every
+//! Models of the protocol. Loom runs every interleaving (within a bound on preemptions) and every
 //! value that the memory model lets a relaxed load see.
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test --release --lib loom`
 //!
-//! Most rings here have eight descriptors and room for four payloads, so that the data area wraps
-//! while the descriptors stand. Each control takes one part of the protocol away
-//! ([`Flaw`]) and has to fail: a model that cannot fail shows nothing.
+//! Most rings here have eight descriptors and room for four payloads, so the data area wraps before
+//! the descriptors do. Each control removes one part of the protocol ([`Flaw`]) and has to fail. A
+//! model that cannot fail proves nothing.
 
 use std::sync::Arc;
 
@@ -13,9 +13,9 @@ use super::atomic::{Flaw, flaw_switch, full_fence};
 use super::*;
 use crate::base::Instant;
 
-/// Four payloads of a word; eight descriptors.
+/// A geometry for four payloads of a word, with eight descriptors.
 const DATA_FIRST: Geometry = Geometry::custom(8, 32);
-/// Eight descriptors; room for more payloads than that.
+/// A geometry with eight descriptors, and room for more payloads than that.
 const SLOTS_FIRST: Geometry = Geometry::custom(8, 128);
 
 /// Runs `model` in every interleaving with at most `preemptions` of them.
@@ -26,7 +26,7 @@ fn explore(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
     builder.check(model);
 }
 
-/// As [`explore`], without one part of the protocol.
+/// Runs `model` like [`explore`], without one part of the protocol.
 fn explore_without(flaw: Flaw, preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
     struct Reset;
     impl Drop for Reset {
@@ -50,7 +50,7 @@ fn write(writer: &mut RingWriter, tenant: u64) {
     writer.write(header, &payload_of(tenant, seq), now, u64::MAX).unwrap();
 }
 
-/// Reads `seq` once. Whatever is received has to be chunk `seq` of `tenant`, whole.
+/// Reads `seq` once. A received chunk has to be chunk `seq` of `tenant`, whole.
 fn read(reader: &RingReader, tenant: u64, seq: u64) -> Result<(), ReadError> {
     let mut buffer = [0; 8];
     let descriptor = reader.read(seq, &mut buffer)?;
@@ -72,7 +72,7 @@ fn ring(geometry: Geometry, chunk_count: u64) -> RingWriter {
     writer
 }
 
-/// The writer overwrites chunks 1 and 2 while a reader reads them.
+/// The model in which the writer overwrites chunks 1 and 2 while a reader reads them.
 fn a_reader_is_overtaken(geometry: Geometry, held: u64) {
     let mut writer = ring(geometry, held);
     let reader = writer.reader();
@@ -118,7 +118,7 @@ fn control_without_the_tail_check_the_model_fails() {
     explore_without(Flaw::TailCheck, 3, || a_reader_is_overtaken(DATA_FIRST, 4));
 }
 
-/// A reader follows the writer from the first chunk on, by slot and by head.
+/// The model in which a reader follows the writer from the first chunk on, by slot and by head.
 fn a_reader_follows() {
     let mut writer = ring(DATA_FIRST, 0);
     let reader = writer.reader();
@@ -129,7 +129,7 @@ fn a_reader_follows() {
                 Ok(()) => {}
                 Err(error) => {
                     assert_eq!(error, ReadError::Pending);
-                    assert!(seq > head_seq); // What the head announced is there.
+                    assert!(seq > head_seq); // The chunks that the head announced are there.
                 }
             }
         }
@@ -150,13 +150,13 @@ fn control_announced_before_it_is_written_the_model_fails() {
     explore_without(Flaw::PublishOrder, 3, a_reader_follows);
 }
 
-/// The window of a ring gets a new tenant, maybe without what `flaw` says, while a reader of the
-/// old one reads chunk 1.
+/// The model in which the window of a ring gets a new ring while a reader of the old one reads
+/// chunk 1. `flaw` may remove a part of the protocol.
 fn a_window_changes_its_tenant(flaw: Option<Flaw>) {
     flaw_switch::ACTIVE.with(|active| active.set(None));
     let writer = ring(DATA_FIRST, 1);
     let reader = writer.reader();
-    flaw_switch::ACTIVE.with(|active| active.set(flaw)); // The first tenant had its generation.
+    flaw_switch::ACTIVE.with(|active| active.set(flaw)); // The first ring had its generation.
     let thread = loom::thread::spawn(move || match read(&reader, 1, 1) {
         Ok(()) | Err(ReadError::Gone) => {}
         Err(error) => panic!("{error}"),
@@ -207,7 +207,7 @@ fn a_reader_that_falls_asleep_is_seen_or_sees_the_chunk() {
         let thread = loom::thread::spawn(move || {
             page.set_asleep();
             seen_from_there.fall_asleep();
-            reader.head_seq() == 0 // Then it would sleep.
+            reader.head_seq() == 0 // The reader would sleep.
         });
         write(&mut writer, 1);
         full_fence();
@@ -228,7 +228,7 @@ fn a_reader_that_sleeps_in_a_reactor_is_roused_once_or_sees_the_chunk() {
         let thread = loom::thread::spawn(move || {
             there.0.doze(there.1.dozes());
             let is_sleeping = reader.head_seq() == 0;
-            // Who finds something gets up by itself, if nobody was faster.
+            // A reader that finds something ends its own sleep, unless the writer was faster.
             let is_up = !is_sleeping && there.0.rouse(there.1.dozes());
             (is_sleeping, is_up)
         });
@@ -255,7 +255,7 @@ fn a_cursor_that_moves_before_a_sleep_is_sampled_or_the_knock_is_heard() {
             page.set_cursor(2);
             there.0.fall_asleep();
             let is_knocked_for = there.1.epoch() != 0;
-            is_knocked_for && control_view.attention_hint() // Then it rings.
+            is_knocked_for && control_view.attention_hint() // It would wake the shard.
         });
         control.set_attention(true);
         desk.knock();

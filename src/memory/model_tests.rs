@@ -1,14 +1,15 @@
-//! One thread, random steps: a ring against a plain list of everything that was ever written.
+//! A model test: one thread, random steps, a ring against a plain list of everything that was
+//! written.
 //!
-//! The list knows what must be held, what a reader must be told, and all totals. Geometries are
-//! chosen so that the data area wraps before the descriptors do, and the other way round.
+//! The list determines which chunks must be held, what a reader must see, and all totals. In some
+//! geometries the data area wraps before the descriptors do, in others the descriptors wrap first.
 
 use super::*;
 use crate::base::{Instant, Random};
 use crate::limits::KINDS_MAX;
 
 struct Model {
-    /// Chunk `seq` is at `seq - 1`.
+    /// Chunk `seq` is at index `seq - 1`.
     chunks: Vec<(ChunkHeader, Vec<u8>)>,
 }
 
@@ -51,13 +52,13 @@ impl Model {
             assert_eq!(writer.payload(seq), payload, "{context}");
             assert_eq!(reader.read(seq, &mut buffer), Ok(descriptor), "{context}");
             assert_eq!(&buffer[..descriptor.length as usize], payload, "{context}");
-            // SAFETY: this thread writes the ring, and not while the slice lives.
+            // SAFETY: this thread writes the ring, but not while the slice lives.
             assert_eq!(unsafe { reader.borrow(&descriptor) }, payload, "{context}");
         }
     }
 }
 
-/// Writes `steps` random chunks; each way in, each outcome.
+/// Writes `steps` random chunks, through each write function and to each outcome.
 fn run(seed: u64, geometry: Geometry, steps: u64) {
     let mut random = Random::new(seed);
     let mut writer = RingWriter::new(Lease::heap(geometry), ClockAnchor::default());
@@ -65,7 +66,7 @@ fn run(seed: u64, geometry: Geometry, steps: u64) {
     let mut model = Model { chunks: Vec::new() };
     let length_max = u64::from(geometry.length_max());
     let (mut gated_count, mut kind) = (0, 0);
-    // From a kind of its own for nearly each chunk to laps of one kind.
+    // The kind changes with nearly each chunk, or stays the same for whole laps.
     let runs = [1, 10, 100][(seed % 3) as usize];
     for step in 0..steps {
         let context = format!("SEED={seed} step={step} {geometry:?}");
@@ -88,7 +89,7 @@ fn run(seed: u64, geometry: Geometry, steps: u64) {
         let header = ChunkHeader { kind, key: step as u8, flags: step as u16 };
         let now = Instant::from_nanos(next_seq * 10);
         let tail_before = writer.tail_seq();
-        // Miri (of May 2026) breaks down over a word that is stored to as bytes, in place, and then
+        // Miri (of May 2026) fails on a word that is first stored to as bytes, in place, and then
         // as an atomic.
         let written = if !cfg!(miri) && random.chance(1, 3) {
             let lent_length = random.between(length as u64, length_max) as usize;
@@ -114,7 +115,7 @@ fn run(seed: u64, geometry: Geometry, steps: u64) {
                 gated_count += 1;
             }
         }
-        // Nothing at the gate or after it is lost, nor what the ring promises to hold.
+        // The ring loses no chunk at the gate or after it, and none within its guaranteed capacity.
         assert!(writer.tail_seq() <= gate_seq.max(tail_before), "{context}");
         if step.is_multiple_of(if cfg!(miri) { 11 } else { 7 }) {
             model.check(&writer, &reader, &context);
@@ -152,7 +153,7 @@ fn a_full_ring_holds_what_its_geometry_promises() {
             let payload = vec![1; length as usize];
             writer.write(ChunkHeader::default(), &payload, Instant::ZERO, u64::MAX).unwrap();
             lengths.push(length.next_multiple_of(8));
-            // What must be there: the newest chunks within both capacities.
+            // The chunks that must be held: the newest ones within both capacities.
             let mut bytes = 0;
             let mut expected_tail = writer.head_seq() + 1;
             while expected_tail > 1

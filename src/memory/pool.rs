@@ -1,32 +1,36 @@
-//! Where private rings come from: windows in one arena per size class.
+//! The source of private rings: windows in one arena per size class.
 //!
-//! Owned by one shard thread. An arena is a memfd that never leaves the process, mapped once over
-//! reserved address space and bought step by step; sealed against shrinking only, since it grows
-//! and gives pages back. A window goes round: bought → leased → idle → leased … or idle → released
-//! (its pages are the kernel's again) → bought. Idle windows are leased most recently used first:
-//! they are warm. A mapping lives as long as any reader of one of its windows.
+//! One shard thread owns the pool. An arena is a memfd that never leaves the process. It is mapped
+//! once over reserved address space and bought step by step. It is sealed against shrinking only,
+//! since it grows and gives pages back.
 //!
-//! `prealloc_bytes` are bought and touched by [`RingPool::new`]: half for the class that most rings
-//! will be of, an eighth for each other class. More is bought when a lease needs it, up to
-//! `bytes_max` for all classes together; and ahead of that, while its shard has nothing else to do
-//! ([`RingPool::restock_step`]), in the class that was leased from last.
+//! The life cycle of a window is: bought → leased → idle → leased …, or idle → released (its pages
+//! belong to the kernel again) → bought. The most recently used idle window is leased first,
+//! because it is warm. A mapping lives as long as any reader of one of its windows.
 //!
-//! When memory is short ([`RingPool::set_pressure`]) no window above the largest allowed class is
-//! leased, only what is leased is bought, and what is idle goes back to the kernel, step by step:
-//! [`RingPool::release_step`]. A limit that is lowered ([`RingPool::set_bytes_max`]) takes nothing
-//! away that is leased; nothing is bought or leased above it, and idle windows are given back until
-//! the rest is below it. A class of which not one window fits is not leased from.
+//! [`RingPool::new`] buys and touches `prealloc_bytes`: half for the most common class, an eighth
+//! for each other class. More is bought when a lease needs it, up to `bytes_max` for all classes
+//! together. An idle shard also buys ahead ([`RingPool::restock_step`]), in the class that was
+//! leased from last.
 //!
-//! `madvise(MADV_SEQUENTIAL)`, which the sift seed gives on open, is not here: it steers the
-//! read-ahead of files, and the pages of a memfd are in memory or in swap, never read ahead from a
-//! file (shmem faults do not look at it). They are touched when they are bought instead.
+//! While memory is short ([`RingPool::set_pressure`]), no window above the largest allowed class is
+//! leased, and nothing is bought ahead. Idle windows go back to the kernel, step by step
+//! ([`RingPool::release_step`]).
+//!
+//! A lower limit ([`RingPool::set_bytes_max`]) takes no leased window away. Nothing is bought or
+//! leased above it, and idle windows are released until the rest is below it. A class of which not
+//! one window fits is not leased from.
+//!
+//! The sift seed calls `madvise(MADV_SEQUENTIAL)` on open; this pool does not. It controls the
+//! read-ahead of files, and the pages of a memfd are in memory or in swap. They are never read
+//! ahead from a file (shmem faults ignore it). Pages are touched when they are bought instead.
 //!
 //! Invariants ([`RingPool::audit`]):
-//! - P1: per arena, idle + released + leased windows, and one that is being released, are the
-//!   windows that were ever bought
-//! - P2: `committed_bytes` is the sum of idle and leased windows, and of what is left of one that
-//!   is being released, and at most `bytes_max` once what is idle was given back; no purchase and
-//!   no lease ever goes above it
+//! - P1: per arena, the windows that were ever bought are its idle, released and leased ones, and
+//!   the one that is being released
+//! - P2: `committed_bytes` is the sum of idle and leased windows, and of the rest of one that is
+//!   being released. It is at most `bytes_max` once all idle windows were released. No purchase and
+//!   no lease ever goes above that limit.
 //! - P3: no generation is given twice to the same window
 //!
 //! Tests: `pool_tests.rs`.
@@ -46,15 +50,16 @@ use crate::limits::{
 
 const CLASS_COUNT: usize = RING_CLASS_BYTES.len();
 
-/// How much memory a pool may use.
+/// The amount of memory that a pool may use.
 #[derive(Clone, Copy, Debug)]
 pub struct RingPoolConfig {
-    /// Bought and touched at start.
+    /// Number of bytes that are bought and touched at start.
     pub prealloc_bytes: u64,
-    /// Bought at most, all classes together.
+    /// Number of bytes that are bought at most, for all classes together.
     pub bytes_max: u64,
-    /// What most rings will hold: half of what is bought at start is windows for these. By default
-    /// what a tool gets that declares nothing; [`crate::limits::RING_SERVED_BYTES`] in a server.
+    /// Number of bytes that most rings will hold. Half of the memory that is bought at start is
+    /// windows for these. The default is the size for a tool that declares nothing. A server sets
+    /// [`crate::limits::RING_SERVED_BYTES`].
     pub common_bytes: u32,
 }
 
@@ -68,45 +73,46 @@ impl Default for RingPoolConfig {
     }
 }
 
-/// What a pool holds.
+/// The current contents of a pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RingPoolUsage {
-    /// Windows that are leased.
+    /// Number of leased windows.
     pub leased_count: u32,
-    /// Their bytes.
+    /// Size of the leased windows, in bytes.
     pub leased_bytes: u64,
-    /// Bytes bought from the kernel: leased and idle.
+    /// Number of bytes bought from the kernel, leased and idle.
     pub committed_bytes: u64,
-    /// Address space reserved.
+    /// Size of the reserved address space, in bytes.
     pub reserved_bytes: u64,
-    /// Leases since start.
+    /// Number of leases since start.
     pub leases_total: u64,
-    /// Purchases since start, each a system call or two on the control path.
+    /// Number of purchases since start, each a system call or two on the control path.
     pub purchases_total: u64,
-    /// Bytes given back to the kernel since start.
+    /// Number of bytes given back to the kernel since start.
     pub released_bytes_total: u64,
 }
 
-/// Why there is no window.
+/// The reason why a lease failed.
 #[derive(Debug)]
 pub enum LeaseError {
-    /// Fix the call, or wait until larger classes are allowed: no allowed class takes such chunks.
+    /// No allowed class takes chunks of this length: fix the call, or wait until larger classes are
+    /// allowed.
     TooLarge {
-        /// The longest chunk that was declared.
+        /// Length of the longest declared chunk, in bytes.
         chunk_bytes: u32,
-        /// The longest that the largest allowed class takes.
+        /// Length of the longest chunk that the largest allowed class takes, in bytes.
         chunk_bytes_max: u32,
     },
-    /// Wait until something is given back, or evict: all bytes are leased.
+    /// All bytes are leased: wait until a window is given back, or evict.
     Exhausted {
-        /// Bytes of the smallest window that would have done.
+        /// Size of the smallest window that would have sufficed, in bytes.
         window_bytes: u32,
-        /// Bytes that are leased.
+        /// Number of leased bytes.
         leased_bytes: u64,
-        /// Bytes that may be.
+        /// Number of bytes that may be leased.
         bytes_max: u64,
     },
-    /// Wait, or give up: the kernel has no more memory for us.
+    /// The kernel has no more memory: wait, or give up.
     Os(io::Error),
 }
 
@@ -115,26 +121,27 @@ pub struct RingPool {
     arenas: [Arena; CLASS_COUNT],
     /// The largest class that the pressure allows.
     pressure_class_index: usize,
-    /// The largest class of which one window fits below `bytes_max`.
+    /// The largest class with a window of at most `bytes_max`.
     fitting_class_index: usize,
-    /// Memory is short: what is idle is given back, and nothing is bought ahead.
+    /// True while memory is short: idle windows are released, and nothing is bought ahead.
     frugal: bool,
-    /// The kernel has refused to take a window back: not asked again until something changes.
+    /// True if the kernel has refused to take a window back. It is not asked again until something
+    /// changes.
     release_refused: bool,
-    /// The class that was leased from last, if little of it is idle.
+    /// The class of the last lease, if few bytes of it are idle.
     scarce_class_index: Option<usize>,
     bytes_max: u64,
-    /// What `bytes_max` can be set to: address space was reserved for so much.
+    /// The upper bound of `bytes_max`, for which address space was reserved.
     bytes_ceiling: u64,
     generation_next: u64,
     usage: RingPoolUsage,
 }
 
 impl RingPool {
-    /// A pool with `config.prealloc_bytes` bought and touched.
+    /// Creates a pool with `config.prealloc_bytes` bought and touched.
     ///
     /// # Errors
-    /// What the kernel says; or `InvalidInput` if `bytes_max` is below one window of the smallest
+    /// The kernel's error, or `InvalidInput` if `bytes_max` is below one window of the smallest
     /// class or below `prealloc_bytes`.
     pub fn new(config: RingPoolConfig) -> io::Result<RingPool> {
         let RingPoolConfig { prealloc_bytes, bytes_max, common_bytes } = config;
@@ -174,10 +181,11 @@ impl RingPool {
         Ok(pool)
     }
 
-    /// A window for a ring that wants to hold `need_bytes` in all and chunks of up to `chunk_bytes`
-    /// each: the smallest class that fits, or the largest allowed if none does (a ring is a window
-    /// of the newest chunks, so a small one serves a long result too). When memory is short the
-    /// window may be of a smaller class, but never of one that cannot take the declared chunks.
+    /// Leases a window for a ring that holds `need_bytes` in all and chunks of up to `chunk_bytes`
+    /// each. It is of the smallest class that fits, or of the largest allowed one if none does. A
+    /// ring holds only the newest chunks, so a small one serves a long result too. If not enough
+    /// memory is left, the window may be of a smaller class, but never of one that cannot take the
+    /// declared chunks.
     ///
     /// # Errors
     /// [`LeaseError`]; the pool is then unchanged.
@@ -186,7 +194,8 @@ impl RingPool {
         self.lease_of(smallest..=wanted)
     }
 
-    /// As [`RingPool::lease`], but never a smaller one because all others are taken.
+    /// Leases a window like [`RingPool::lease`], but never a smaller one because all others are
+    /// leased.
     ///
     /// # Errors
     /// [`LeaseError`]; the pool is then unchanged.
@@ -195,7 +204,7 @@ impl RingPool {
         self.lease_of(wanted..=wanted)
     }
 
-    /// The smallest class that takes the chunks, and the one that was asked for, as far as the
+    /// Returns the smallest class that takes the chunks, and the requested class as far as the
     /// pressure allows it.
     fn classes_for(&self, need_bytes: u32, chunk_bytes: u32) -> Result<(usize, usize), LeaseError> {
         let takes_chunks =
@@ -211,7 +220,7 @@ impl RingPool {
         Ok((smallest, wanted))
     }
 
-    /// A window of one of these classes, the largest that can be had.
+    /// Leases a window of one of these classes, the largest that is available.
     fn lease_of(&mut self, classes: RangeInclusive<usize>) -> Result<Lease, LeaseError> {
         let smallest = *classes.start();
         let mut refusal = None;
@@ -232,8 +241,8 @@ impl RingPool {
         })
     }
 
-    /// Takes a window back. What its readers still copy out of it stays readable until its next
-    /// tenant writes the header; then they see that it is gone.
+    /// Takes a window back. Its readers can still copy from it until the header of its next ring is
+    /// written. Then they see that it is gone.
     ///
     /// # Panics
     /// If the lease is not from this pool.
@@ -251,22 +260,22 @@ impl RingPool {
         self.generation_next = self.generation_next.max(lease.generation + 1);
     }
 
-    /// Gives the pages of all idle windows back to the kernel; they are bought again when they are
-    /// needed. Returns the bytes.
+    /// Gives the pages of all idle windows back to the kernel. They are bought again when they are
+    /// needed. Returns the number of bytes.
     pub fn release_idle(&mut self) -> u64 {
         (0..CLASS_COUNT).map(|class_index| self.release_idle_of(class_index, u64::MAX)).sum()
     }
 
-    /// From now on no window is leased that is larger than this pressure allows; and, unless it is
-    /// normal, what is idle is to be given back. What is leased stays.
+    /// Sets the pressure. From now on no window is leased that is larger than it allows. Unless the
+    /// pressure is normal, idle windows have to be released. Leased windows stay.
     pub fn set_pressure(&mut self, pressure: Pressure) {
         self.set_largest_class(pressure.largest_class_bytes());
         self.frugal = pressure != Pressure::Normal;
         self.release_refused = false;
     }
 
-    /// From now on no window larger than `class_bytes` is leased: the pressure state says how
-    /// large. What is leased stays.
+    /// Sets the largest class, as the pressure state says. From now on no window larger than
+    /// `class_bytes` is leased. Leased windows stay.
     ///
     /// # Panics
     /// If no class has `class_bytes`.
@@ -275,9 +284,9 @@ impl RingPool {
         self.pressure_class_index = class_index.expect("one of the classes");
     }
 
-    /// From now on nothing is bought or leased above `bytes_max` (which is at least one window of
-    /// the smallest class, and at most what the pool was made with). What is leased stays. Returns
-    /// what it is now.
+    /// Sets the limit for purchases and leases, and returns the new one. It is at least one window
+    /// of the smallest class, and at most the limit that the pool was created with. Leased windows
+    /// stay.
     pub fn set_bytes_max(&mut self, bytes_max: u64) -> u64 {
         self.bytes_max = bytes_max.clamp(u64::from(RING_CLASS_BYTES[0]), self.bytes_ceiling);
         self.fitting_class_index = fitting_class(self.bytes_max);
@@ -285,12 +294,12 @@ impl RingPool {
         self.bytes_max
     }
 
-    /// The most that may be bought and leased now.
+    /// The current limit for purchases and leases, in bytes.
     pub fn bytes_max(&self) -> u64 {
         self.bytes_max
     }
 
-    /// The largest window that may be leased now.
+    /// Size of the largest window that may be leased now, in bytes.
     pub fn largest_class_bytes(&self) -> u32 {
         RING_CLASS_BYTES[self.largest_class_index()]
     }
@@ -299,7 +308,7 @@ impl RingPool {
         self.pressure_class_index.min(self.fitting_class_index)
     }
 
-    /// Is there something that [`RingPool::release_step`] should give back?
+    /// True if [`RingPool::release_step`] has idle windows that it should release.
     #[inline]
     pub fn has_excess(&self) -> bool {
         let idle_bytes = self.usage.committed_bytes - self.usage.leased_bytes;
@@ -307,8 +316,8 @@ impl RingPool {
         idle_bytes > 0 && wanted && !self.release_refused
     }
 
-    /// Gives back one step's worth of what is idle, the largest windows first; 0 if the kernel
-    /// takes nothing. To be called once a turn while [`RingPool::has_excess`].
+    /// Releases one step's worth of idle windows, the largest first. Returns the number of bytes,
+    /// which is 0 if the kernel takes nothing. Call it once a turn while [`RingPool::has_excess`].
     pub fn release_step(&mut self) -> u64 {
         let has_idle = |class_index: &usize| self.arenas[*class_index].has_idle();
         let Some(class_index) = (0..CLASS_COUNT).rev().find(has_idle) else { return 0 };
@@ -317,15 +326,15 @@ impl RingPool {
         released_bytes
     }
 
-    /// Is the class that was leased from last running out, so that [`RingPool::restock_step`]
-    /// should buy ahead?
+    /// True if the class of the last lease is running out, so that [`RingPool::restock_step`]
+    /// should buy ahead.
     #[inline]
     pub fn is_scarce(&self) -> bool {
         self.scarce_class_index.is_some()
     }
 
-    /// Buys one step ahead, if that is to be done: a lease then needs no system call. To be called
-    /// while [`RingPool::is_scarce`] and nobody waits. Returns whether it bought something.
+    /// Buys one step ahead if necessary, so that a lease then needs no system call. Call it while
+    /// [`RingPool::is_scarce`] and nobody waits. Returns whether it bought anything.
     pub fn restock_step(&mut self) -> bool {
         let Some(class_index) = self.scarce_class_index.take() else { return false };
         let class_bytes = u64::from(RING_CLASS_BYTES[class_index]);
@@ -335,13 +344,14 @@ impl RingPool {
             return false;
         }
         if self.buy(class_index, (step_bytes / class_bytes) as u32).is_err() {
-            return false; // Who then needs a window is told.
+            return false; // A later lease reports the error.
         }
         self.scarce_class_index = self.is_running_out(class_index).then_some(class_index);
         true
     }
 
-    /// Large windows are never bought ahead: one of them may be all that somebody needs.
+    /// True if few bytes of a class are idle. Large windows are never bought ahead, because a
+    /// caller may need only one of them.
     fn is_running_out(&self, class_index: usize) -> bool {
         let class_bytes = u64::from(RING_CLASS_BYTES[class_index]);
         let idle_bytes = self.arenas[class_index].idle.len() as u64 * class_bytes;
@@ -349,22 +359,22 @@ impl RingPool {
             && idle_bytes < u64::from(RING_RESERVE_BYTES)
     }
 
-    /// What the pool holds.
+    /// The current contents of the pool.
     pub fn usage(&self) -> RingPoolUsage {
         self.usage
     }
 
-    /// A window of the class that can be leased now; `None` if there is none and the limit does not
-    /// let us buy one.
+    /// Takes a window of the class that can be leased now. Returns `None` if none is idle and the
+    /// limit does not permit a purchase.
     fn ready_window(&mut self, class_index: usize) -> io::Result<Option<u32>> {
         let class_bytes = u64::from(RING_CLASS_BYTES[class_index]);
         if self.usage.leased_bytes + class_bytes > self.bytes_max {
-            return Ok(None); // The limit was lowered: what is idle is not ours to lease any more.
+            return Ok(None); // The limit was lowered: idle windows may not be leased any more.
         }
         if let Some(window_index) = self.arenas[class_index].idle.pop() {
             return Ok(Some(window_index));
         }
-        self.release_idle_of(class_index, u64::MAX); // One that was begun: it can be bought anew.
+        self.release_idle_of(class_index, u64::MAX); // Also one in progress, to be bought anew.
         for other_index in 0..CLASS_COUNT {
             let wanted_bytes = self.usage.committed_bytes + class_bytes;
             let Some(excess_bytes) = wanted_bytes.checked_sub(self.bytes_max) else { break };
@@ -383,7 +393,7 @@ impl RingPool {
         Ok(self.arenas[class_index].idle.pop())
     }
 
-    /// Buys `window_count` windows, of which a part may have been ours before.
+    /// Buys `window_count` windows, some of which may have been bought before.
     fn buy(&mut self, class_index: usize, window_count: u32) -> io::Result<()> {
         let arena = &mut self.arenas[class_index];
         let mut bought_count = 0;
@@ -419,7 +429,7 @@ impl RingPool {
         lease
     }
 
-    /// Gives back idle windows of one class, at least `bytes` bytes if there are so many.
+    /// Releases idle windows of one class, at least `bytes` bytes if that many are idle.
     fn release_idle_of(&mut self, class_index: usize, bytes: u64) -> u64 {
         let arena = &mut self.arenas[class_index];
         let released_bytes = arena.release_idle(bytes);
@@ -428,7 +438,7 @@ impl RingPool {
         released_bytes
     }
 
-    /// Bytes that the kernel has given for the arenas, as it counts them itself. For tests.
+    /// Number of bytes that the kernel holds for the arenas, by its own count. For tests.
     #[cfg(all(test, not(loom)))]
     pub(super) fn file_bytes(&self) -> u64 {
         self.arenas.iter().map(|arena| arena.memfd.allocated_bytes().unwrap()).sum()
@@ -457,7 +467,7 @@ impl RingPool {
     }
 }
 
-/// The largest class of which one window fits into `bytes_max`.
+/// Returns the index of the largest class with a window of at most `bytes_max`.
 fn fitting_class(bytes_max: u64) -> usize {
     let fits = |class_bytes: &u32| u64::from(*class_bytes) <= bytes_max;
     RING_CLASS_BYTES.iter().rposition(fits).expect("one window of the smallest class fits")

@@ -1,4 +1,5 @@
-//! The pool of windows, and descriptors that are not rings. All of it needs mmap: not under miri.
+//! Tests of the pool of windows, and of descriptors that are not rings. All need mmap, so not under
+//! miri.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -84,7 +85,7 @@ fn the_smallest_class_that_fits_is_leased() {
     assert_eq!(class_of(4 * KIB, 512), 4 * KIB);
     assert_eq!(class_of(4 * KIB + 1, 0), 16 * KIB);
     assert_eq!(class_of(0, 513), 16 * KIB); // A quarter of the data area of 4 KiB is 512 bytes.
-    assert_eq!(class_of(u32::MAX, 0), 1024 * KIB); // A ring is a window of a long result.
+    assert_eq!(class_of(u32::MAX, 0), 1024 * KIB); // A ring holds the end of a long result.
 }
 
 #[test]
@@ -110,10 +111,10 @@ fn a_full_pool_falls_to_smaller_classes_and_then_says_so() {
     let large = pool.lease(512 * KIB, 0).unwrap();
     assert!(matches!(pool.lease(0, 0), Err(LeaseError::Exhausted { leased_bytes: MIB, .. })));
     pool.give_back(large);
-    // The idle megabyte is given back to the kernel to make room for other sizes.
+    // The idle megabyte is released to the kernel, which makes room for other sizes.
     let mut leases: Vec<Lease> = (0..3).map(|_| pool.lease(256 * KIB, 0).unwrap()).collect();
     pool.audit();
-    let small = pool.lease(1024 * KIB, 0).unwrap(); // No megabyte left: 256 KiB is the best.
+    let small = pool.lease(1024 * KIB, 0).unwrap(); // No megabyte is left: 256 KiB is the best.
     assert_eq!(small.window_bytes() as u32, 256 * KIB);
     leases.push(small);
     let refused = pool.lease(1024 * KIB, 1_000);
@@ -236,7 +237,7 @@ fn a_limit_that_moves_is_kept_to_and_never_leaves_the_reserved_space() {
     pool.give_back(leases.pop().unwrap());
     pool.set_bytes_max(2 * MIB);
     assert!(pool.has_excess());
-    // One is idle, and is not leased again: three are out already.
+    // One is idle, but is not leased again: three are leased already.
     assert!(matches!(pool.lease(0, 0), Err(LeaseError::Exhausted { .. })));
     let step_bytes = u64::from(crate::limits::RING_RELEASE_STEP_BYTES);
     for _ in 0..MIB / step_bytes {
@@ -251,7 +252,7 @@ fn a_limit_that_moves_is_kept_to_and_never_leaves_the_reserved_space() {
     while pool.has_excess() {
         assert!(pool.release_step() > 0);
     }
-    assert_eq!(pool.usage().committed_bytes, 2 * MIB); // Idle, and kept: there is no pressure.
+    assert_eq!(pool.usage().committed_bytes, 2 * MIB); // Idle, and kept without pressure.
     pool.set_bytes_max(8 * MIB);
     leases.extend((0..7).map(|_| pool.lease(1024 * KIB, 0).unwrap()));
     assert_eq!(pool.usage().committed_bytes, 8 * MIB);
@@ -306,7 +307,7 @@ fn under_pressure_idle_pages_really_go_back_and_only_what_is_leased_is_bought() 
         steps += 1;
     }
     assert!(steps >= 7 * MIB / u64::from(crate::limits::RING_RELEASE_STEP_BYTES));
-    assert_eq!(pool.file_bytes(), u64::from(16 * KIB)); // As the kernel counts them.
+    assert_eq!(pool.file_bytes(), u64::from(16 * KIB)); // By the kernel's own count.
     assert_eq!(pool.usage().committed_bytes, u64::from(16 * KIB));
     assert_eq!(pool.usage().released_bytes_total, 8 * MIB - u64::from(16 * KIB));
     let second = pool.lease(16 * KIB, 0).unwrap();
@@ -340,7 +341,7 @@ fn what_runs_out_is_bought_ahead_and_a_lease_then_buys_nothing() {
         assert_eq!(pool.usage().purchases_total, usage.purchases_total);
         pool.give_back(leases.pop().unwrap());
     }
-    // Not at any price: neither above the limit, nor when memory is short, nor large ones.
+    // Nothing is bought ahead above the limit, while memory is short, or in large classes.
     pool.set_bytes_max(pool.usage().committed_bytes);
     leases.push(pool.lease(64 * KIB, 0).unwrap());
     let committed_bytes = pool.usage().committed_bytes;
@@ -378,12 +379,12 @@ fn a_door_ring_can_be_opened_read_only_by_whoever_has_its_descriptor() {
     let metadata = File::from(door.descriptor().try_clone_to_owned().unwrap()).metadata().unwrap();
     assert_eq!(metadata.permissions().mode() & 0o777, 0o600);
     assert_eq!(metadata.len(), u64::from(16 * KIB));
-    assert_eq!(metadata.blocks() * 512, metadata.len()); // Bought, not only promised.
+    assert_eq!(metadata.blocks() * 512, metadata.len()); // Allocated, not only promised.
     let reader = RingReader::open(door.descriptor().try_clone_to_owned().unwrap()).unwrap();
     assert_eq!(reader.anchor(), anchor);
     let mut buffer = [0; 64];
     assert_eq!(reader.read(1, &mut buffer).unwrap().length, 5);
-    write(&mut door.writer, b"more"); // The seals do not hold back the writer's older mapping.
+    write(&mut door.writer, b"more"); // The writer's older mapping stays writable.
     assert_eq!(reader.read(2, &mut buffer).unwrap().length, 4);
 }
 
@@ -407,7 +408,7 @@ fn descriptors_that_are_not_sealed_rings_are_refused() {
         memfd.seal(seals).unwrap();
         memfd.reopen_read_only().unwrap()
     };
-    // Without the seal against new writers, or the one that keeps the seals.
+    // Without the seal against new writers, or the one that protects the seals.
     for missing in [libc::F_SEAL_SHRINK, libc::F_SEAL_GROW, libc::F_SEAL_FUTURE_WRITE] {
         let refused = RingReader::open(memfd(4096, DOOR_SEALS & !missing));
         assert!(matches!(refused, Err(OpenError::NotSealed { .. })));

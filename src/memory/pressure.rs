@@ -1,67 +1,70 @@
-//! How short memory is: from what the kernel says to one of four words, and from the word to the
+//! Memory pressure: from the kernel's readings to one of four states, and from the state to the
 //! largest ring.
 //!
-//! Pure: readings come in, a [`Pressure`] goes out. Who reads them, and when, is not known here
-//! (`reactor/watch.rs`; by hand in tests and in the simulator); one [`Gauge::observe`] is one
-//! sample. Up goes at once: memory that is short now is short for the next ring. Down goes only
-//! after [`limits::PRESSURE_CALM_SAMPLES`] samples that were all better, and then to the worst of
-//! these, so that a value which wavers around a threshold does not turn arenas over each second.
+//! The module is pure: readings go in, a [`Pressure`] comes out. `reactor/watch.rs` takes the
+//! readings (in tests and in the simulator they are constructed). One call of [`Gauge::observe`] is
+//! one sample.
 //!
-//! The table of thresholds is [`THRESHOLDS`]; each number stands in [`limits`] with its reason.
+//! The state rises at once, because memory that is short now is short for the next ring. It falls
+//! only after [`limits::PRESSURE_CALM_SAMPLES`] samples that were all better, and then to the worst
+//! of these. A value that wavers around a threshold thus does not release and buy arenas each
+//! second.
+//!
+//! The table of thresholds is [`THRESHOLDS`]. Each number is in [`limits`], with its reason.
 //! Tests: at the end, one for each row.
 
 use std::fmt;
 
 use crate::limits;
 
-/// What the kernel says at one moment. `None`: it does not say (an old kernel, PSI switched off, no
-/// cgroup with a limit), and the rest decides.
+/// The kernel's values at one moment. `None` means that the kernel does not report it: an old
+/// kernel, PSI switched off, no cgroup with a limit. The remaining readings then decide.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Readings {
-    /// Percent of the last 10 s in which some task waited for memory: `/proc/pressure/memory`.
+    /// Percent of the last 10 s in which some task waited for memory (`/proc/pressure/memory`).
     pub memory_some_avg10: Option<f32>,
-    /// … in which all of them did.
+    /// Percent of the last 10 s in which all tasks waited for memory.
     pub memory_full_avg10: Option<f32>,
-    /// Percent of the last 10 s in which some task waited for a disk: `/proc/pressure/io`.
+    /// Percent of the last 10 s in which some task waited for a disk (`/proc/pressure/io`).
     pub io_some_avg10: Option<f32>,
-    /// … in which all of them did.
+    /// Percent of the last 10 s in which all tasks waited for a disk.
     pub io_full_avg10: Option<f32>,
-    /// Swap space of the machine, and the part of it that nothing stands in: SwapTotal, SwapFree.
+    /// Size of the machine's swap space (SwapTotal).
     pub swap_total_bytes: Option<u64>,
-    /// See above.
+    /// The unused part of the machine's swap space (SwapFree).
     pub swap_free_bytes: Option<u64>,
-    /// Memory that can be had without swapping: MemAvailable.
+    /// Memory that is available without swapping (MemAvailable).
     pub mem_available_bytes: Option<u64>,
-    /// Memory of the machine.
+    /// Memory of the machine (MemTotal).
     pub mem_total_bytes: Option<u64>,
-    /// The smallest limit of our cgroup and those above it; `None` where nothing limits.
+    /// The smallest limit of our cgroup and those above it; `None` if nothing limits.
     pub cgroup_limit_bytes: Option<u64>,
-    /// What can not be had of that limit any more, file cache that can be dropped left out. (In a
-    /// tree of cgroups: as seen from the one with the least room.)
+    /// The part of that limit that is in use, without file cache that can be dropped. In a tree of
+    /// cgroups it is that of the one with the least room.
     pub cgroup_used_bytes: Option<u64>,
 }
 
-/// How short memory is.
+/// The degree to which memory is short.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Pressure {
-    /// Rings of every class.
+    /// Rings of every class are allowed.
     #[default]
     Normal,
-    /// Rings of at most 256 KiB; what is idle is given back.
+    /// Rings of at most 256 KiB are allowed, and idle windows are released.
     Elevated,
-    /// Rings of at most 64 KiB.
+    /// Rings of at most 64 KiB are allowed.
     Critical,
-    /// Rings of at most 16 KiB.
+    /// Rings of at most 16 KiB are allowed.
     Survival,
 }
 
 impl Pressure {
-    /// All four, calm ones first.
+    /// All four states, from calm to worst.
     pub const ALL: [Pressure; 4] =
         [Pressure::Normal, Pressure::Elevated, Pressure::Critical, Pressure::Survival];
 
-    /// The word for it.
+    /// The name of the state.
     pub const fn name(self) -> &'static str {
         match self {
             Pressure::Normal => "normal",
@@ -71,12 +74,12 @@ impl Pressure {
         }
     }
 
-    /// The largest window that may be leased.
+    /// Size of the largest window that may be leased, in bytes.
     pub const fn largest_class_bytes(self) -> u32 {
         limits::PRESSURE_CLASS_BYTES[self as usize]
     }
 
-    /// The one of a number from [`Pressure::ALL`].
+    /// Returns the state with this index in [`Pressure::ALL`].
     pub const fn of_index(index: u8) -> Option<Pressure> {
         match index {
             0..=3 => Some(Pressure::ALL[index as usize]),
@@ -84,7 +87,7 @@ impl Pressure {
         }
     }
 
-    /// The state that these readings alone call for: [`Diagnosis::of`].
+    /// The state that these readings alone require ([`Diagnosis::of`]).
     pub fn of(readings: &Readings) -> Pressure {
         Diagnosis::of(readings).pressure
     }
@@ -104,14 +107,15 @@ pub struct Decisive {
 }
 
 impl Decisive {
-    /// The reading in this row of [`THRESHOLDS`], if there is such a row. Percentages are rounded
-    /// down, and end at [`Decisive::PERCENT_MAX`].
+    /// Makes the reading of this row of [`THRESHOLDS`], or `None` without such a row. Percentages
+    /// are rounded down, and end at [`Decisive::PERCENT_MAX`].
     pub fn new(row: usize, percent: f32) -> Option<Decisive> {
         let percent = percent.clamp(0.0, f32::from(Decisive::PERCENT_MAX)) as u8;
         (row < THRESHOLDS.len()).then_some(Decisive { row: row as u8, percent })
     }
 
-    /// More is possible: a cgroup whose limit was lowered uses more than all.
+    /// The largest percentage. It is above 100, because a cgroup whose limit was lowered can use
+    /// more than its limit.
     pub const PERCENT_MAX: u8 = 127;
 
     /// The row of [`THRESHOLDS`].
@@ -124,7 +128,7 @@ impl Decisive {
         THRESHOLDS[self.row()].name
     }
 
-    /// One word for the row, as metrics have it.
+    /// The label of the row in metrics.
     pub fn label(self) -> &'static str {
         THRESHOLDS[self.row()].label
     }
@@ -146,17 +150,18 @@ impl fmt::Display for Decisive {
 pub struct Diagnosis {
     /// The state of memory.
     pub pressure: Pressure,
-    /// The reading. In the state `normal`: the one that is nearest to its threshold. `None` if the
-    /// kernel says nothing.
+    /// The reading. In the state `normal` it is the one nearest to its threshold. `None` if the
+    /// kernel reports nothing.
     pub decided_by: Option<Decisive>,
 }
 
 impl Diagnosis {
-    /// The diagnosis on these readings alone: the worst of the rows about memory decides.
+    /// Diagnoses these readings alone: the worst of the rows about memory decides.
     ///
-    /// A disk that is busy while memory is not is somebody's work, and no smaller ring helps it.
-    /// Rows about disks therefore count only beside a row about memory that is on its way
-    /// (`Row::Memory`) or beside swap in use; then they lift the state by one step at the most.
+    /// A disk that is busy while memory suffices is under ordinary load, and a smaller ring does
+    /// not help. Rows about disks therefore count only under one of two conditions. Either a row
+    /// about memory has reached the percentage of its `Row::Memory`, or swap is in use. They raise
+    /// the state by at most one step.
     pub fn of(readings: &Readings) -> Diagnosis {
         let memory = Diagnosis::worst(readings, |row| matches!(row, Row::Memory { .. }));
         if !can_thrash(readings) {
@@ -168,7 +173,8 @@ impl Diagnosis {
         if lifted > memory.pressure { Diagnosis { pressure: lifted, ..disks } } else { memory }
     }
 
-    /// Among several rows in one state the one decides that has gone farthest beyond its threshold.
+    /// Finds the worst of the wanted rows. Among several rows in one state, the one farthest beyond
+    /// its threshold decides.
     fn worst(readings: &Readings, is_wanted: impl Fn(&Row) -> bool) -> Diagnosis {
         let rows = THRESHOLDS.iter().enumerate().filter(|(_, row)| is_wanted(&row.about));
         let found = rows.filter_map(|(index, row)| {
@@ -195,7 +201,7 @@ impl fmt::Display for Diagnosis {
     }
 }
 
-/// True if a busy disk may be the work of memory that is too small.
+/// True if a busy disk may be the effect of memory that is too small.
 fn can_thrash(readings: &Readings) -> bool {
     let is_on_its_way = |row: &Threshold| match row.about {
         Row::Memory { disks_count_from } => {
@@ -210,15 +216,15 @@ fn can_thrash(readings: &Readings) -> bool {
     is_swapping || THRESHOLDS.iter().any(is_on_its_way)
 }
 
-/// One row of the table: what is looked at, and from where on it is elevated, critical, survival.
+/// One row of the table: a reading, and its thresholds for elevated, critical and survival.
 pub struct Threshold {
-    /// What it is called in the report.
+    /// The name of the reading in reports.
     pub name: &'static str,
-    /// One word for it, as metrics have it.
+    /// The label of the reading in metrics.
     pub label: &'static str,
-    /// Percent, if it is known. More is worse.
+    /// The reading in percent, if it is known. More is worse.
     value: fn(&Readings) -> Option<f32>,
-    /// Percent: elevated, critical, survival, each from here on.
+    /// The thresholds in percent: elevated, critical, survival, each inclusive.
     pub percent: [f32; 3],
     about: Row,
 }
@@ -238,8 +244,8 @@ impl Threshold {
     }
 }
 
-/// The table. What is left of memory is turned round (100 − available), so that more is worse in
-/// every row.
+/// The table of thresholds. Available memory is inverted (100 − available), so that more is worse
+/// in every row.
 pub const THRESHOLDS: [Threshold; 6] = [
     Threshold {
         name: "memory some avg10",
@@ -288,24 +294,25 @@ pub const THRESHOLDS: [Threshold; 6] = [
     },
 ];
 
-/// `None` of nothing: a limit of 0 bytes says nothing that anybody could still follow.
+/// Returns the used percentage. `None` if `of_bytes` is 0, as nobody could keep within such a
+/// limit.
 fn used_percent(used_bytes: u64, of_bytes: u64) -> Option<f32> {
     (of_bytes > 0).then(|| (100.0 * used_bytes as f64 / of_bytes as f64) as f32)
 }
 
-/// The state, over time.
+/// The state over time.
 #[derive(Clone, Debug, Default)]
 pub struct Gauge {
-    /// The reading of the sample that changed the state.
+    /// The diagnosis that last changed the state.
     diagnosis: Diagnosis,
-    /// Samples in a row that were better than the state.
+    /// Number of consecutive samples that were better than the state.
     calm_count: u32,
-    /// The worst of these.
+    /// The worst of these samples.
     calm_worst: Diagnosis,
 }
 
 impl Gauge {
-    /// Takes one sample and says how short memory is.
+    /// Takes one sample and returns the resulting state.
     pub fn observe(&mut self, readings: &Readings) -> Pressure {
         let sample = Diagnosis::of(readings);
         if sample.pressure >= self.diagnosis.pressure {
@@ -325,19 +332,19 @@ impl Gauge {
         self.diagnosis.pressure
     }
 
-    /// The state that the last sample left.
+    /// The state after the last sample.
     pub fn pressure(&self) -> Pressure {
         self.diagnosis.pressure
     }
 
-    /// The same, with the reading that has brought it about.
+    /// The state with the reading that caused it.
     pub fn diagnosis(&self) -> Diagnosis {
         self.diagnosis
     }
 }
 
-/// What all rings of a process may take together under a cgroup limit, and never less than one
-/// window of the smallest class.
+/// Number of bytes that all rings of a process may take under a cgroup limit. It is never less than
+/// one window of the smallest class.
 pub fn rings_bytes_under(cgroup_limit_bytes: u64) -> u64 {
     let share_bytes = cgroup_limit_bytes / limits::RINGS_CGROUP_FRACTION;
     share_bytes.max(u64::from(limits::RING_CLASS_BYTES[0]))
@@ -360,10 +367,10 @@ mod tests {
         cgroup_used_bytes: None,
     };
 
-    /// Readings of which one row of the table, and no other, says `percent`.
+    /// Returns readings in which only the given row of the table reads `percent`.
     fn reading(row: usize, percent: f32) -> Readings {
         let mut readings = NOTHING;
-        // Of 2^30 bytes, so that a percentage comes out as it went in, but for a rounding up.
+        // Of 2^30 bytes, so that a percentage is preserved, except for rounding up.
         let used_bytes = (f64::from(percent) / 100.0 * f64::from(1 << 30)).ceil() as u64;
         match row {
             0 => readings.memory_some_avg10 = Some(percent),
@@ -388,7 +395,8 @@ mod tests {
             assert_eq!(Pressure::of(&reading(row, 0.0)), Pressure::Normal, "{}", threshold.name);
             let is_disk = matches!(threshold.about, Row::Disk);
             for (level, percent) in threshold.percent.into_iter().enumerate() {
-                // Disks are believed one step further than memory, once that is on its way.
+                // Rows about disks reach one step beyond memory, once memory has reached its
+                // percentage.
                 let of = |percent| {
                     let mut readings = reading(row, percent);
                     if is_disk {
@@ -424,7 +432,7 @@ mod tests {
     fn the_worst_of_memory_and_io_decides() {
         for (worst, threshold) in THRESHOLDS.iter().enumerate() {
             let mut readings = reading(worst, threshold.percent[1]);
-            // All others say "elevated".
+            // All other rows say "elevated".
             for row in (0..THRESHOLDS.len()).filter(|row| *row != worst) {
                 let other = reading(row, THRESHOLDS[row].percent[0]);
                 readings = Readings {
@@ -479,7 +487,7 @@ mod tests {
             io_some_avg10: Some(100.0),
             ..NOTHING
         };
-        // Two rows are critical; "full" is nearer to the next state. The disk lifts it further.
+        // Two rows are critical; "full" is nearer to the next state. The disk raises it further.
         assert_eq!(Diagnosis::of(&readings).to_string(), "survival (io some avg10 100 %)");
         let without_disk = Readings { io_some_avg10: None, ..readings };
         assert_eq!(Diagnosis::of(&without_disk).to_string(), "critical (memory full avg10 29 %)");
@@ -492,7 +500,7 @@ mod tests {
     fn a_state_keeps_the_reading_that_brought_it_about() {
         let mut gauge = Gauge::default();
         gauge.observe(&reading(0, 12.0));
-        gauge.observe(&reading(1, 6.0)); // As bad, for another reason.
+        gauge.observe(&reading(1, 6.0)); // Equally bad, for another reason.
         assert_eq!(gauge.diagnosis().to_string(), "elevated (memory some avg10 12 %)");
         for _ in 0..limits::PRESSURE_CALM_SAMPLES {
             gauge.observe(&reading(4, 50.0));
@@ -514,7 +522,7 @@ mod tests {
         for readings in halves {
             assert_eq!(Pressure::of(&readings), Pressure::Normal, "{readings:?}");
         }
-        // Without PSI the rest still does.
+        // Without PSI the remaining rows decide.
         assert_eq!(Pressure::of(&reading(4, 96.0)), Pressure::Survival);
         let more_than_all = Readings {
             mem_available_bytes: Some(u64::MAX),
@@ -533,7 +541,7 @@ mod tests {
         for _ in 1..limits::PRESSURE_CALM_SAMPLES {
             assert_eq!(gauge.observe(&calm), Pressure::Survival);
         }
-        // One bad sample, and the calm begins anew.
+        // After one bad sample the calm begins anew.
         assert_eq!(gauge.observe(&reading(0, 100.0)), Pressure::Survival);
         for _ in 1..limits::PRESSURE_CALM_SAMPLES {
             assert_eq!(gauge.observe(&calm), Pressure::Survival);

@@ -1,56 +1,58 @@
-//! What the kernel's text files say of memory, as numbers.
+//! Parsers for the kernel's text files about memory.
 //!
-//! Pure functions on text; `reactor/readings.rs` gets the text. All of it is outside (A6): a file
-//! may be cut off, empty, of a kernel that is older or newer than we know, or of somebody who means
-//! ill. What is not understood is `None`, never a panic and never a made-up number.
+//! They are pure functions on text; `reactor/readings.rs` reads the text. All of it comes from
+//! outside (A6). A file may be truncated, empty, of an older or newer kernel, or hostile. Text that
+//! is not understood gives `None`, never a panic and never a made-up number.
 //!
 //! Sources: kernel, Documentation/accounting/psi.rst, filesystems/proc.rst,
 //! admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst; cgroups(7), cgroup_namespaces(7).
 
 use crate::limits::CGROUP_DEPTH_MAX;
 
-/// Limits from here on are none: cgroup v1 says "no limit" with the largest multiple of a page that
-/// fits (9223372036854771712 with pages of 4 KiB, less with larger ones).
+/// The smallest value that means "no limit". cgroup v1 writes the largest multiple of a page that
+/// fits: 9223372036854771712 with pages of 4 KiB, less with larger ones.
 const LIMIT_BYTES_NONE: u64 = 1 << 60;
 
-/// `some` and `full` of `avg10` in percent, from `/proc/pressure/…`. A kernel may lack the second.
+/// Returns `some` and `full` of `avg10` in percent, from `/proc/pressure/…`. A kernel may lack the
+/// second.
 pub fn pressure_avg10(text: &str) -> (Option<f32>, Option<f32>) {
     let of_line = |name: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
         let value = line.split_ascii_whitespace().find_map(|word| word.strip_prefix("avg10="))?;
         let percent: f32 = value.parse().ok()?;
-        (0.0..=100.0).contains(&percent).then_some(percent) // Not NaN either.
+        (0.0..=100.0).contains(&percent).then_some(percent) // The range excludes NaN.
     };
     (of_line("some"), of_line("full"))
 }
 
-/// MemTotal and MemAvailable in bytes, from `/proc/meminfo`. Before Linux 3.14 there is no second.
+/// Returns MemTotal and MemAvailable in bytes, from `/proc/meminfo`. Before Linux 3.14 the second
+/// is missing.
 pub fn meminfo_bytes(text: &str) -> (Option<u64>, Option<u64>) {
     (line_bytes(text, "MemTotal"), line_bytes(text, "MemAvailable"))
 }
 
-/// SwapTotal and SwapFree in bytes, from `/proc/meminfo`.
+/// Returns SwapTotal and SwapFree in bytes, from `/proc/meminfo`.
 pub fn swap_bytes(text: &str) -> (Option<u64>, Option<u64>) {
     (line_bytes(text, "SwapTotal"), line_bytes(text, "SwapFree"))
 }
 
-/// The value of one line of `/proc/meminfo`, in bytes.
+/// Returns the value of one line of `/proc/meminfo`, in bytes.
 fn line_bytes(text: &str, name: &str) -> Option<u64> {
     let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
     let kib: u64 = value.trim().strip_suffix("kB")?.trim_end().parse().ok()?;
     kib.checked_mul(1_024)
 }
 
-/// Where a process stands in the trees of cgroups.
+/// The cgroups of a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CgroupPlaces<'a> {
-    /// In the one tree of v2, if there is one: as in `/proc/self/cgroup`, from its root.
+    /// The path in the one tree of v2, if it exists: as in `/proc/self/cgroup`, from its root.
     pub unified: Option<&'a str>,
-    /// In the tree of v1 that limits memory, if there is one.
+    /// The path in the tree of v1 that limits memory, if it exists.
     pub memory: Option<&'a str>,
 }
 
-/// From `/proc/self/cgroup`: lines of `number:controllers:path`, where a path may hold colons.
+/// Reads `/proc/self/cgroup`: lines of `number:controllers:path`, whose path may contain colons.
 pub fn cgroup_places(text: &str) -> CgroupPlaces<'_> {
     let mut places = CgroupPlaces::default();
     for line in text.lines() {
@@ -69,9 +71,10 @@ pub fn cgroup_places(text: &str) -> CgroupPlaces<'_> {
     places
 }
 
-/// The names on the way from the root of a tree to a cgroup. Empty for the root, and for what does
-/// not lie in the tree that we see: with cgroup namespaces a path can begin with `/..`. A cgroup
-/// that was removed is marked ` (deleted)`; its name is gone, those above it may be there.
+/// Returns the names on the way from the root of a tree to a cgroup. The result is empty for the
+/// root, and for a path outside of the visible tree: in a cgroup namespace a path can begin with
+/// `/..`. A cgroup that was removed is marked ` (deleted)`. Its directory is gone; those above it
+/// may exist.
 pub fn path_names(path: &str) -> impl DoubleEndedIterator<Item = &str> + Clone {
     let path = path.strip_suffix(" (deleted)").unwrap_or(path);
     let is_ours = path.starts_with('/')
@@ -81,25 +84,26 @@ pub fn path_names(path: &str) -> impl DoubleEndedIterator<Item = &str> + Clone {
     path.split('/').filter(|name| !name.is_empty() && *name != ".")
 }
 
-/// A limit in bytes: of `memory.max`, `memory.high` or `memory.limit_in_bytes`. `None` if there is
-/// none (`max`, or the huge number of v1).
+/// Reads a limit in bytes, from `memory.max`, `memory.high` or `memory.limit_in_bytes`. `None` if
+/// no limit is set (`max`, or the huge number of v1).
 pub fn limit_bytes(text: &str) -> Option<u64> {
     count_bytes(text).filter(|bytes| *bytes < LIMIT_BYTES_NONE)
 }
 
-/// A number alone in its file: of `memory.current` or `memory.usage_in_bytes`.
+/// Reads a file that holds one number: `memory.current` or `memory.usage_in_bytes`.
 pub fn count_bytes(text: &str) -> Option<u64> {
     text.trim().parse().ok()
 }
 
-/// File cache of a cgroup and all below it, from `memory.stat`: the kernel drops it before it says
-/// no. Shared memory, our rings among it, does not count as such. 0 if nothing is known.
+/// Returns the file cache of a cgroup and all below it, from `memory.stat`. The kernel drops this
+/// cache before it refuses memory. Shared memory, which includes the rings, does not count as file
+/// cache. 0 if nothing is known.
 pub fn file_cache_bytes(text: &str) -> u64 {
     let of_line = |name: &str| {
         let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
         count_bytes(value)
     };
-    // In v1 the names without `total_` are those of the cgroup alone; v2 has only sums.
+    // In v1 the names without `total_` are those of the cgroup alone. v2 has only sums.
     let of_either = |total: &str, plain: &str| of_line(total).or_else(|| of_line(plain));
     let inactive_bytes = of_either("total_inactive_file", "inactive_file").unwrap_or(0);
     let active_bytes = of_either("total_active_file", "active_file").unwrap_or(0);
@@ -152,7 +156,7 @@ mod tests {
         ] {
             assert_eq!(cgroup_places(text), CgroupPlaces { unified, memory }, "{text}");
         }
-        // `name=memory` is a hierarchy of somebody's own.
+        // `name=memory` is a hierarchy that a user named.
         assert_eq!(cgroup_places("5:name=memory:/x\n"), CgroupPlaces::default());
     }
 

@@ -1,5 +1,5 @@
-//! Writer and readers together: threads that are overtaken, windows that change their tenant,
-//! shared memory that lies.
+//! Tests of writer and readers together: threads that are overtaken, windows that change their
+//! ring, shared memory with false contents.
 
 use std::time::Duration;
 
@@ -15,7 +15,8 @@ fn write(writer: &mut RingWriter, payload: &[u8]) -> u64 {
     writer.write(ChunkHeader::default(), payload, Instant::ZERO, u64::MAX).unwrap()
 }
 
-/// The payload that chunk `seq` has, in full: length and every byte follow from its number.
+/// Fills in the payload of chunk `seq`, whose length and bytes all follow from its number. Returns
+/// the length.
 fn fill_pattern(seq: u64, buffer: &mut [u8]) -> usize {
     let mut random = Random::new(seq);
     let length = random.below(buffer.len() as u64 + 1) as usize;
@@ -23,7 +24,8 @@ fn fill_pattern(seq: u64, buffer: &mut [u8]) -> usize {
     length
 }
 
-/// Reads everything that can be read until chunk `last`; returns what was received and missed.
+/// Reads every available chunk up to chunk `last`. Returns the number of received and missed
+/// chunks.
 fn read_all(reader: &RingReader, last: u64) -> (u64, u64) {
     let length_max = reader.geometry().length_max() as usize;
     let mut buffer = vec![0; length_max];
@@ -74,7 +76,7 @@ fn a_batch_is_there_at_once() {
     }
     writer.begin_batch();
     assert_eq!(writer.end_batch(), 0);
-    // Its own first chunk is in the way, until it has ended.
+    // The batch's own first chunk stops the writer until the batch has ended.
     writer.begin_batch();
     let gate_seq = writer.batch_seq();
     let written = |writer: &mut RingWriter| {
@@ -145,7 +147,7 @@ fn overtaken_readers_see_whole_chunks_and_count_what_they_missed() {
             for handle in handles {
                 let (received, missed) = handle.join().unwrap();
                 assert_eq!(received + missed, last);
-                assert!(received > 0); // At least what the ring holds in the end.
+                assert!(received > 0); // At least the final contents of the ring.
             }
         });
     }
@@ -207,7 +209,7 @@ fn a_reader_of_the_last_tenant_is_told_that_its_ring_is_gone() {
     let old_reader = old.reader();
     let mut new = RingWriter::new(old.into_lease(), ClockAnchor::default());
     let new_reader = new.reader();
-    assert_eq!(new_reader.poll(1), Poll::Pending); // Not what the old tenant left there.
+    assert_eq!(new_reader.poll(1), Poll::Pending); // Not the chunk that the old ring left there.
     assert_eq!(new_reader.poll(5), Poll::Pending);
     let mut buffer = [0; 64];
     for seq in 1..=9 {
@@ -233,7 +235,7 @@ fn a_sleeping_reader_is_woken_by_a_chunk() {
             }
         });
         write(&mut writer, b"");
-        writer.wake(); // Either it sees the changed word, or it sleeps already and is woken.
+        writer.wake(); // The thread sees the changed word, or sleeps already and is woken.
         sleeper.join().unwrap();
     });
 }
@@ -256,7 +258,7 @@ fn what_was_not_lent_cannot_be_published() {
     writer.publish(ChunkHeader::default(), 10, Instant::ZERO);
 }
 
-/// Every word of the header and of one descriptor, set to values that a liar would try.
+/// Sets every word of the header and of one descriptor to values that a hostile writer would try.
 #[test]
 fn shared_memory_that_lies_is_refused_and_never_believed() {
     let geometry = Geometry::custom(8, 256);
@@ -302,8 +304,8 @@ fn each_lie_gets_its_own_answer() {
     assert!(matches!(reader.poll(seq), Poll::Ready(_)));
     assert_eq!(poll_with(&line[META], 65), Poll::Corrupt); // Longer than a quarter.
     assert_eq!(poll_with(&line[META], 24 | 16 << 32), Poll::Corrupt); // No such kind.
-    assert_eq!(poll_with(&line[OFFSET], 240), Poll::Corrupt); // Reaches over the end.
-    assert_eq!(poll_with(&line[OFFSET], 4), Poll::Corrupt); // Between words.
+    assert_eq!(poll_with(&line[OFFSET], 240), Poll::Corrupt); // Beyond the end.
+    assert_eq!(poll_with(&line[OFFSET], 4), Poll::Corrupt); // Not on a word.
     assert_eq!(poll_with(&line[OFFSET], u64::MAX), Poll::Corrupt);
     assert_eq!(poll_with(&line[SEQ], 9), Poll::Corrupt); // Overwritten without a claim.
     assert_eq!(poll_with(&line[SEQ], 0), Poll::Pending);
@@ -311,7 +313,7 @@ fn each_lie_gets_its_own_answer() {
     assert_eq!(poll_with(segment.word(TAIL_SEQ_WORD), 2), Poll::Overtaken { tail_seq: 2 });
     assert_eq!(poll_with(segment.word(GENERATION_WORD), 9), Poll::Gone);
     segment.word(TAIL_VERSION_WORD).store(1, Ordering::Relaxed);
-    assert_eq!(reader.tail_totals(), None); // In the middle of a change, for ever.
+    assert_eq!(reader.tail_totals(), None); // The version stays odd.
 
     let attach_with = |word: usize, value: u64| {
         let honest = segment.word(word).swap(value, Ordering::Relaxed);

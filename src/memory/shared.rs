@@ -1,4 +1,4 @@
-//! Files with pages in them, for two processes: who makes them, who opens them, who may write.
+//! Files with pages for two processes: the server creates them, the other process opens them.
 //!
 //! ```text
 //!  server                          descriptor              other process
@@ -7,11 +7,13 @@
 //!  ProducerPageFile    view        writable, then sealed ▶  ProducerPage
 //! ```
 //!
-//! What another process is to write is handed over sealed against shrinking and growing. That is
-//! not enough to look at it: whoever can still map it for writing can punch holes into it, and a
-//! hole that is looked at on a full system kills with SIGBUS. So the guest says when it has mapped
-//! the file; then it is closed (nobody maps it for writing any more, which also forbids holes) and
-//! bought once more, and only then looked at.
+//! A file that another process writes is handed over sealed against shrinking and growing. The
+//! server must not read it yet. A process that can still map it for writing can punch holes into
+//! it, and a read of a hole on a full system kills with SIGBUS.
+//!
+//! Therefore the other process reports when it has mapped the file. The server then closes the
+//! file: nobody can map it for writing any more, which also forbids holes. The server allocates it
+//! once more, and only then reads it.
 //! Tests: `shared_tests.rs`.
 
 use std::io;
@@ -34,21 +36,21 @@ const CONTROL_FILE_BYTES: usize =
     ((CONTROL_WORDS + SLOTS * SLOT_WORDS) * 8).next_multiple_of(PAGE_BYTES);
 const _: () = assert!((CONTROL_WORDS + OWNER_WORDS) * 8 <= PAGE_BYTES);
 
-/// A file that one other process is to map for writing.
+/// A file that one other process may map for writing.
 pub(super) struct Guest {
     memfd: Memfd,
     segment: Segment,
 }
 
 impl Guest {
-    /// Of a file of `bytes` bytes that are bought, and to which nothing is to be written from here.
+    /// Wraps a file of `bytes` allocated bytes, which this process does not write any more.
     pub(super) fn new(memfd: Memfd, bytes: usize) -> io::Result<Guest> {
         memfd.seal(GUEST_SEALS)?;
         let segment = memfd.map_read_only(bytes)?;
         Ok(Guest { memfd, segment })
     }
 
-    /// A page of its own that begins with these words.
+    /// Creates a page in a file of its own, which begins with these words.
     fn with_words(name: &std::ffi::CStr, words: &[u64]) -> io::Result<Guest> {
         let memfd = Memfd::create(name)?;
         memfd.allocate(0, PAGE_BYTES as u64)?;
@@ -73,7 +75,7 @@ impl Guest {
                 _ => OpenError::NotSealed { found, needed: DOOR_SEALS },
             });
         }
-        // Until now there could be holes in it.
+        // Until now the other process could punch holes into it.
         self.memfd.allocate(0, self.segment.bytes() as u64).map_err(OpenError::Os)
     }
 
@@ -84,17 +86,17 @@ impl Guest {
 
 /// The control page of an execution, and a desk slot for each of its readers in other processes.
 pub struct ControlFile {
-    /// What the server tells all of them, and the producer.
+    /// The page that all of them read, and the producer.
     pub page: ControlPage,
     segment: Segment,
     read_only: OwnedFd,
 }
 
 impl ControlFile {
-    /// A new one: gate at 0 (nothing may be overwritten), no verdict.
+    /// Creates a new one: gate at 0 (nothing may be overwritten), no verdict.
     ///
     /// # Errors
-    /// What the kernel says: no memory, no descriptors.
+    /// The kernel's error: no memory, no descriptors.
     pub fn create() -> io::Result<ControlFile> {
         let memfd = Memfd::create(c"streamdoor-control")?;
         memfd.allocate(0, CONTROL_FILE_BYTES as u64)?;
@@ -110,17 +112,16 @@ impl ControlFile {
         self.read_only.as_fd()
     }
 
-    /// Its memory, for tests that scribble.
+    /// Returns the memory of the file, for tests that overwrite it.
     #[cfg(all(test, feature = "server"))]
     pub(crate) fn segment(&self) -> Segment {
         self.segment.clone()
     }
 
-    /// The slot of a reader that comes now. One reader at a time has it.
+    /// Takes the slot of a new reader. A slot belongs to one reader at a time.
     ///
     /// # Panics
-    /// If there is no such slot: they are numbered from 0, below
-    /// [`DOOR_READERS_PER_EXECUTION_MAX`].
+    /// If `slot` is not below [`DOOR_READERS_PER_EXECUTION_MAX`].
     pub fn take_slot(&self, slot: u32) -> DeskSlot {
         DeskSlot::take(slot_of(&self.segment, slot).expect("a slot that there is"))
     }
@@ -132,10 +133,11 @@ fn slot_of(segment: &Segment, slot: u32) -> Option<Segment> {
 }
 
 impl ControlView {
-    /// Opens the control page of a server, and the slot in it that is a reader's own.
+    /// Opens the control page of a server, and the slot in it of this reader.
     ///
     /// # Errors
-    /// [`OpenError`]; [`OpenError::WrongPage`] also if there is no such slot.
+    /// [`OpenError`] if the file is not a sealed control page; [`OpenError::WrongPage`] also if the
+    /// slot does not exist.
     pub fn open(fd: OwnedFd, slot: u32) -> Result<(ControlView, DeskView), OpenError> {
         let file = Foreign::check(fd, DOOR_SEALS, &[CONTROL_FILE_BYTES as u32])?;
         let segment = file.map_read_only()?;
@@ -145,16 +147,16 @@ impl ControlView {
     }
 }
 
-/// The page of a reader in another process, as the server has it.
+/// The page of a reader in another process, on the server's side.
 pub struct ReaderPageFile {
     guest: Guest,
 }
 
 impl ReaderPageFile {
-    /// A new one; `cursor` is the first chunk that the reader wants.
+    /// Creates a new one. `cursor` is the first chunk that the reader wants.
     ///
     /// # Errors
-    /// What the kernel says: no memory, no descriptors.
+    /// The kernel's error: no memory, no descriptors.
     pub fn create(cursor: u64) -> io::Result<ReaderPageFile> {
         let words = ReaderPage::fresh(cursor);
         Ok(ReaderPageFile { guest: Guest::with_words(c"streamdoor-reader", &words)? })
@@ -165,12 +167,12 @@ impl ReaderPageFile {
         self.guest.descriptor()
     }
 
-    /// The reader has mapped it: from now on nobody maps it for writing, and the server may look.
-    /// `cursor`: as it was created.
+    /// Seals the page after the reader has mapped it, so that nobody else maps it for writing.
+    /// Returns the server's view. `cursor` is the same as in [`ReaderPageFile::create`].
     ///
     /// # Errors
-    /// [`OpenError::NotSealed`] if the reader has prevented that, or what the kernel says: then the
-    /// page is not to be looked at, and the reader has to go.
+    /// [`OpenError::NotSealed`] if the reader has prevented the seals, or the kernel's error. In
+    /// either case the server must not read the page and has to drop the reader.
     pub fn close(self, cursor: u64) -> Result<ReaderPageView, OpenError> {
         self.guest.close()?;
         Ok(ReaderPageView::at(self.guest.segment, cursor))
@@ -181,23 +183,23 @@ impl ReaderPage {
     /// Opens the page that a server has made for this reader.
     ///
     /// # Errors
-    /// [`OpenError`].
+    /// [`OpenError`] if the file is not a sealed reader page, or the kernel refuses to map it.
     pub fn open(fd: OwnedFd) -> Result<ReaderPage, OpenError> {
         let segment = Foreign::check(fd, GUEST_SEALS, &[PAGE_BYTES as u32])?.map_writable()?;
         ReaderPage::at(&segment).ok_or(OpenError::WrongPage)
     }
 }
 
-/// The page of a producer in another process, as the server has it.
+/// The page of a producer in another process, on the server's side.
 pub struct ProducerPageFile {
     guest: Guest,
 }
 
 impl ProducerPageFile {
-    /// A new one.
+    /// Creates a new one.
     ///
     /// # Errors
-    /// What the kernel says: no memory, no descriptors.
+    /// The kernel's error: no memory, no descriptors.
     pub fn create() -> io::Result<ProducerPageFile> {
         let fresh = Segment::heap(CONTROL_WORDS);
         let _ = ControlPage::at(&fresh, PRODUCER_MAGIC);
@@ -210,14 +212,14 @@ impl ProducerPageFile {
         self.guest.descriptor()
     }
 
-    /// The producer has mapped it: from now on nobody maps it for writing, and the server may look:
-    /// at what the producer tells (progress, its end, how many chunks to expect), and whether it
-    /// lives.
+    /// Seals the page after the producer has mapped it, so that nobody else maps it for writing.
+    /// Returns the producer's reports (progress, its end, the number of expected chunks), and
+    /// whether it lives.
     ///
     /// # Errors
-    /// [`OpenError::NotSealed`] if the producer has prevented that, [`OpenError::WrongPage`] if it
-    /// has already scribbled over it, or what the kernel says: then the page is not to be looked
-    /// at.
+    /// [`OpenError::NotSealed`] if the producer has prevented the seals, [`OpenError::WrongPage`]
+    /// if it has already overwritten the header of the page, or the kernel's error. In each case
+    /// the server must not read the page.
     pub fn close(self) -> Result<(ControlView, OwnerView), OpenError> {
         self.guest.close()?;
         let segment = self.guest.segment;
@@ -226,7 +228,7 @@ impl ProducerPageFile {
     }
 }
 
-/// A producer's own page: what it tells the server.
+/// The producer's side of its own page, with which it reports to the server.
 pub struct ProducerPage {
     page: ControlPage,
     owner: OwnerWord,
@@ -236,7 +238,7 @@ impl ProducerPage {
     /// Opens the page that a server has made for this producer.
     ///
     /// # Errors
-    /// [`OpenError`].
+    /// [`OpenError`] if the file is not a sealed producer page, or the kernel refuses to map it.
     pub fn open(fd: OwnedFd) -> Result<ProducerPage, OpenError> {
         let segment = Foreign::check(fd, GUEST_SEALS, &[PAGE_BYTES as u32])?.map_writable()?;
         ControlView::at(&segment, PRODUCER_MAGIC).ok_or(OpenError::WrongPage)?;
@@ -245,22 +247,23 @@ impl ProducerPage {
         Ok(ProducerPage { page, owner })
     }
 
-    /// The newest progress.
+    /// Stores the newest progress.
     pub fn set_progress(&mut self, record: &ProgressRecord) {
         self.page.set_progress(record);
     }
 
-    /// How many chunks there will be.
+    /// Stores the number of chunks that the producer announces.
     pub fn set_chunks_expected(&self, chunk_count: u64) {
         self.page.set_chunks_expected(chunk_count);
     }
 
-    /// Nothing more will be published; the verdict's code is the server's to agree upon.
+    /// Stores the end: nothing more will be published. The code of the verdict is agreed with the
+    /// server.
     pub fn finish(&self, record: &FinalRecord, error_text: &str) {
         self.page.store_end(record, error_text);
     }
 
-    /// The word that says that this process lives.
+    /// The word that shows that this process lives.
     pub fn owner(&self) -> &OwnerWord {
         &self.owner
     }

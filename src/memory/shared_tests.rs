@@ -1,5 +1,5 @@
-//! Rings and pages that two processes share, from both sides; and what a guest tries that should
-//! not. Both sides are in this process here: each has a mapping of its own.
+//! Tests of rings and pages that two processes share, from both sides, and of hostile processes.
+//! Both sides are in this process here, each with a mapping of its own.
 
 use std::fs::File;
 use std::num::NonZeroU8;
@@ -39,7 +39,7 @@ fn write(writer: &mut RingWriter) -> u64 {
     seq
 }
 
-/// What was published before chunk `seq`.
+/// Returns the totals of all chunks before chunk `seq`.
 fn totals_before(seq: u64) -> (KindTotals, u64) {
     let (mut kinds, mut bytes) = (KindTotals::default(), 0);
     for seq in 1..seq {
@@ -91,7 +91,7 @@ fn a_relay_begins_where_its_ring_stands_and_holds_what_that_holds() {
     assert_eq!(tail.kinds, totals_before(tail.tail_seq).0);
 }
 
-/// Of each class, with chunks of all sizes, the longest too.
+/// Writes chunks of all sizes, including the longest, to a ring of each class.
 #[test]
 fn a_relay_of_the_next_larger_class_gives_up_nothing_that_its_ring_holds() {
     let now = Instant::ZERO;
@@ -133,7 +133,7 @@ fn a_server_tells_through_its_control_file() {
     assert!(matches!(open(u32::MAX), Err(OpenError::WrongPage)));
     let (_, other_desk) = open(0).unwrap();
 
-    assert_eq!((view.gate(), view.final_record()), ((0, 0, 0, 0), None)); // It is shut.
+    assert_eq!((view.gate(), view.final_record()), ((0, 0, 0, 0), None)); // The gate is closed.
     file.page.set_gate(3, 4, 5, 6);
     assert_eq!(view.gate(), (3, 4, 5, 6));
     assert!(view.server_asleep().is_none() && !view.has_direct_readers() && !view.is_closed());
@@ -193,7 +193,7 @@ fn a_producer_tells_through_its_ring_and_its_page() {
     let page_file = ProducerPageFile::create().unwrap();
     let mut writer = RingWriter::open(copy_of(ring.descriptor())).unwrap();
     let mut page = ProducerPage::open(copy_of(page_file.descriptor())).unwrap();
-    write(&mut writer); // It may begin at once.
+    write(&mut writer); // The producer may begin at once.
     let for_readers = ring.close().unwrap();
     let (view, owner) = page_file.close().unwrap();
     let direct = RingReader::open(for_readers).unwrap();
@@ -236,7 +236,7 @@ fn an_owner_word_is_held_for_as_long_as_its_closure_runs() {
     std::thread::spawn(move || {
         let inside = word.hold(|| view.owner()).unwrap();
         let Owner::Lives(raw) = inside else { panic!("{inside:?}") };
-        assert_ne!(raw & libc::FUTEX_WAITERS, 0); // Or the kernel would wake nobody.
+        assert_ne!(raw & libc::FUTEX_WAITERS, 0); // Without it the kernel would wake nobody.
         assert_eq!(view.owner(), Owner::Nobody);
         let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             word.hold(|| panic!("within"))
@@ -249,8 +249,8 @@ fn an_owner_word_is_held_for_as_long_as_its_closure_runs() {
     .unwrap();
 }
 
-/// Tries everything that would change a file or its pages, with no more than a descriptor that was
-/// made for writing and a mapping from before.
+/// Tries everything that would change a file or its pages. It has only a descriptor that was made
+/// for writing and an earlier mapping.
 fn attack(descriptor: &OwnedFd, mapping: &memmap2::MmapRaw) -> Vec<&'static str> {
     let file = File::from(descriptor.try_clone().unwrap());
     let mut done = Vec::new();
@@ -270,7 +270,8 @@ fn attack(descriptor: &OwnedFd, mapping: &memmap2::MmapRaw) -> Vec<&'static str>
     if unsafe { libc::fallocate(file.as_raw_fd(), punch, 0, 4096) } == 0 {
         done.push("punch");
     }
-    // SAFETY: it is refused; else the bytes become zero, and they are accessed as atomics only.
+    // SAFETY: the call is refused. If not, the bytes become zero, and they are only accessed as
+    // atomics.
     let removed = unsafe { mapping.unchecked_advise_range(UncheckedAdvice::Remove, 0, 4096) };
     if removed.is_ok() {
         done.push("remove");
@@ -284,13 +285,13 @@ fn what_a_guest_has_can_be_written_by_the_guest_and_changed_by_nobody() {
     let descriptor = copy_of(ring.descriptor());
     let mapping = MmapOptions::new().map_raw(&descriptor).unwrap();
     let before = attack(&descriptor, &mapping);
-    assert_eq!(before, ["map", "write", "punch", "remove"]); // So it is not looked at before.
+    assert_eq!(before, ["map", "write", "punch", "remove"]); // So it is not read before.
     ring.close().unwrap();
     assert_eq!(attack(&descriptor, &mapping), [""; 0]);
     let file = File::from(descriptor);
     let metadata = file.metadata().unwrap();
     use std::os::unix::fs::MetadataExt;
-    assert_eq!(metadata.blocks() * 512, 4096); // The hole was bought again.
+    assert_eq!(metadata.blocks() * 512, 4096); // The hole was allocated again.
 
     let page = ReaderPageFile::create(1).unwrap();
     let descriptor = copy_of(page.descriptor());
@@ -325,11 +326,11 @@ fn a_guest_that_forbids_the_sealing_is_found_out() {
     let page = ProducerPageFile::create().unwrap();
     seal(page.descriptor(), libc::F_SEAL_SEAL);
     assert!(matches!(page.close(), Err(OpenError::NotSealed { .. })));
-    // One that seals it as the server would have done does no harm.
+    // A producer that sets the server's seals itself does no harm.
     let page = ReaderPageFile::create(1).unwrap();
     seal(page.descriptor(), DOOR_SEALS);
     assert!(page.close(1).is_ok());
-    // Scribbled over before it was closed.
+    // The header is overwritten before the page is closed.
     let page = ProducerPageFile::create().unwrap();
     File::from(copy_of(page.descriptor())).write_all_at(&[0xFF; 4096], 0).unwrap();
     assert!(matches!(page.close(), Err(OpenError::WrongPage)));
@@ -375,7 +376,7 @@ fn a_descriptor_that_is_not_what_it_should_be_is_refused() {
     let mut writer = RingWriter::open(copy_of(ring.descriptor())).unwrap();
     write(&mut writer);
     assert!(matches!(RingWriter::open(copy_of(ring.descriptor())), Err(OpenError::NotEmpty)));
-    // Sealed, of the right size, with another thing inside.
+    // The file is sealed and of the right size, with other contents.
     let fake = Memfd::create(c"fake").unwrap();
     fake.allocate(0, 4096).unwrap();
     fake.write_words(&[CONTROL_MAGIC; CONTROL_WORDS]).unwrap();

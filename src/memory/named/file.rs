@@ -1,18 +1,19 @@
-//! Files of named rings: made, opened, found and removed, with everything checked that a file must
-//! be before a byte of it is believed.
+//! Files of named rings: creation, opening, listing and removal. A file is checked completely
+//! before a byte of it is used.
 //!
-//! - A file is made with O_CREAT, O_EXCL, O_NOFOLLOW: what is there already, whoever put it there,
-//!   is neither opened nor followed.
-//! - It is this user's, of mode 0600, plain, has one name and one of the sizes that rings have; and
-//!   the number in its head (the epoch) is the one of its name.
-//! - Its owner holds a lock on it (of the open file, F_OFD_SETLK) from before its head is written
-//!   until it closes it or dies, whichever way: the kernel lets go. So nobody has to compare the
-//!   numbers of processes, which come back. Whoever has the lock may remove the file; whoever has
-//!   made a file and finds that it was removed meanwhile makes another.
+//! - A file is created with O_CREAT, O_EXCL, O_NOFOLLOW. An existing file or link is neither opened
+//!   nor followed.
+//! - A valid file belongs to this user, has mode 0600, is plain, and has one name. It has one of
+//!   the sizes of rings, and the number in its head (the epoch) is that of its name.
+//! - The owner takes a lock on it (of the open file, F_OFD_SETLK) before the head is written. The
+//!   kernel releases the lock when the file is closed or the owner dies. Therefore nobody has to
+//!   compare process ids, which are reused.
+//! - A process that holds the lock may remove the file. A creator whose file was removed meanwhile
+//!   creates another.
 //!
-//! Not defended: processes of the same user can write to these files, cut them off, lock and remove
-//! them. Cutting them off kills nobody (`guard.rs`); what they write is checked as anything that
-//! another process writes.
+//! Not defended: processes of the same user can write to these files, truncate, lock and remove
+//! them. A truncated file kills no process (`guard.rs`). Their writes are checked like any data
+//! from another process.
 
 use std::fs::{File, Metadata, OpenOptions, Permissions};
 use std::io;
@@ -25,41 +26,41 @@ use super::{NamedError, NamedFault};
 use crate::base::ExecutionId;
 use crate::limits::DOOR_RING_BYTES;
 
-/// Before the id in each name.
+/// The prefix of the id in each name.
 pub const PREFIX: &str = "streamdoor-";
-/// Before the ring in each file.
+/// Size of the head before the ring in each file, in bytes.
 pub(super) const HEAD_BYTES: u64 = 4096;
-/// "sdname".
+/// The text "sdname".
 const MAGIC: u64 = 0x0102_656d_616e_6473;
-/// Version of what is said of the head in `mod.rs`.
+/// The version of the head that `mod.rs` describes.
 const VERSION: u64 = 1;
-/// Magic, version, and the epoch's halves.
+/// Number of words of the head: magic, version, and the epoch's halves.
 const HEAD_WORDS: usize = 4;
 const MODE: u32 = 0o600;
-/// A file that somebody who sweeps has taken for a dead one is made again so often, ...
+/// Number of attempts to create a file, if sweeping processes take it for a dead one.
 const ATTEMPTS_MAX: u32 = 100;
-/// ... and so long is waited in between: who has locked it is about to remove it.
+/// The pause between two attempts. A process that has locked the file is about to remove it.
 const ATTEMPT_INTERVAL: Duration = Duration::from_millis(1);
 
-/// A file of ours, locked. Its name goes with it.
+/// A file of this process, locked. The drop removes its name.
 pub(super) struct NamedFile {
     pub(super) file: File,
     pub(super) path: PathBuf,
 }
 
-/// The name of the ring of `id`.
+/// Returns the file name of the ring of `id`.
 pub fn name_of(id: ExecutionId) -> String {
     format!("{PREFIX}{id}")
 }
 
-/// Whose name it is.
+/// Returns the execution id in a file name.
 pub(super) fn id_of(name: &str) -> Option<ExecutionId> {
     name.strip_prefix(PREFIX)?.parse().ok()
 }
 
 impl NamedFile {
-    /// A new file in `folder`, with its head and room for a ring of `class_bytes`, all of it
-    /// bought.
+    /// Creates a file in `folder`, with its head and room for a ring of `class_bytes`, all of it
+    /// allocated.
     pub(super) fn create(
         folder: &Path,
         id: ExecutionId,
@@ -85,10 +86,10 @@ impl NamedFile {
             };
             if lock(&file).map_err(NamedError::Os)? && has_name(&file)? {
                 let named = NamedFile { file, path };
-                named.fill(id, class_bytes)?; // If it fails, its name goes with it.
+                named.fill(id, class_bytes)?; // If it fails, the drop removes the name.
                 return Ok(named);
             }
-            // Somebody sweeps, and has it: it will be gone.
+            // A sweeping process holds the file and will remove it.
         }
         Err(NamedError::Fault(NamedFault::Taken))
     }
@@ -108,15 +109,15 @@ impl NamedFile {
 }
 
 impl Drop for NamedFile {
-    /// Removes the name, if it is still this file's.
+    /// Removes the name, if it is still that of this file.
     fn drop(&mut self) {
         if is_at(&self.file, &self.path) {
-            let _ = std::fs::remove_file(&self.path); // Refused: it is found when somebody sweeps.
+            let _ = std::fs::remove_file(&self.path); // If refused, a later sweep finds it.
         }
     }
 }
 
-/// Opens the ring at `path` to be read, if it is one: the file, and its size.
+/// Opens the ring at `path` for reading, if it is one. Returns the file and its size in bytes.
 pub(super) fn open(path: &Path) -> Result<(File, u64), NamedError> {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let id = id_of(name).ok_or(NamedError::Fault(NamedFault::Name))?;
@@ -130,8 +131,8 @@ pub(super) fn open(path: &Path) -> Result<(File, u64), NamedError> {
     Ok((file, bytes))
 }
 
-/// Opens what is at `path` if it is a plain file of this user's alone. Waits for nobody, as with a
-/// pipe; follows nothing.
+/// Opens the file at `path` if it is a plain file that belongs to this user alone. It never blocks,
+/// as the open of a pipe would, and follows no link.
 fn open_checked(path: &Path, for_writing: bool) -> Result<File, NamedError> {
     let opened = OpenOptions::new()
         .read(true)
@@ -148,7 +149,7 @@ fn open_checked(path: &Path, for_writing: bool) -> Result<File, NamedError> {
 }
 
 fn check(metadata: &Metadata) -> Result<(), NamedFault> {
-    // SAFETY: takes nothing, and cannot fail.
+    // SAFETY: takes no arguments, and cannot fail.
     let user = unsafe { libc::geteuid() };
     let (mode, names_count) = (metadata.mode() & 0o7777, metadata.nlink());
     if !metadata.is_file() {
@@ -176,7 +177,8 @@ fn head(id: ExecutionId) -> [u8; HEAD_WORDS * 8] {
     bytes
 }
 
-/// Through a read, and not through a mapping: it may be shorter by now.
+/// Checks the head with a read, and not through a mapping, because the file may have been
+/// truncated.
 fn check_head(file: &File, id: ExecutionId) -> Result<(), NamedError> {
     let mut found = [0; HEAD_WORDS * 8];
     match file.read_exact_at(&mut found, 0) {
@@ -194,27 +196,27 @@ fn check_head(file: &File, id: ExecutionId) -> Result<(), NamedError> {
     }
 }
 
-/// How it stands with a file that was found.
+/// The state of a file that was found.
 #[derive(Debug)]
 pub enum Verdict {
-    /// Its owner lives, or somebody else holds on to it.
+    /// Its owner lives, or another process holds the lock.
     Held,
-    /// Its owner is gone, and so is the file now.
+    /// Its owner is gone, and the file was removed.
     Removed {
-        /// How large it was.
+        /// Size that it had, in bytes.
         bytes: u64,
     },
-    /// Its owner is gone; the file was left, as that was wanted.
+    /// Its owner is gone. The file was left in place, as requested.
     Stale {
-        /// How large it is.
+        /// Size of the file, in bytes.
         bytes: u64,
     },
-    /// It is not one of ours, whatever it is called: not touched.
+    /// It is not a named ring of ours, despite its name. It was not touched.
     Foreign(NamedError),
 }
 
-/// Looks at all files in `folder` that are called as named rings are; and removes those that are
-/// ours and whose owner is gone, if `removes`.
+/// Examines all files in `folder` that have the name of a named ring. If `removes` is true, it
+/// removes those of ours whose owner is gone.
 ///
 /// # Errors
 /// If the folder cannot be read.
@@ -225,7 +227,7 @@ pub fn sweep(folder: &Path, removes: bool) -> io::Result<Vec<(String, Verdict)>>
         let Some(name) = name.to_str().filter(|name| name.starts_with(PREFIX)) else { continue };
         let verdict = match look(&folder.join(name), id_of(name), removes) {
             Ok(verdict) => verdict,
-            // It went by itself meanwhile.
+            // It was removed meanwhile.
             Err(NamedError::Os(error)) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(NamedError::Fault(NamedFault::Names { count: 0 })) => continue,
             Err(error) => Verdict::Foreign(error),
@@ -242,12 +244,12 @@ fn look(path: &Path, id: Option<ExecutionId>, removes: bool) -> Result<Verdict, 
     if is_held(&file).map_err(NamedError::Os)? {
         return Ok(Verdict::Held);
     }
-    // From here on nobody makes a ring of it.
+    // From here on no process makes a ring of it.
     if removes && !(lock(&file).map_err(NamedError::Os)? && is_at(&file, path)) {
         return Ok(Verdict::Held);
     }
     let bytes = file.metadata().map_err(NamedError::Os)?.len();
-    // An empty one was left by who died between making it and writing its head.
+    // An empty one is from a process that died between its creation and the write of its head.
     if bytes > 0 {
         check_head(&file, id)?;
     }
@@ -258,7 +260,7 @@ fn look(path: &Path, id: Option<ExecutionId>, removes: bool) -> Result<Verdict, 
     Ok(Verdict::Removed { bytes })
 }
 
-/// Is the file still the one of that name?
+/// True if `path` still refers to this file.
 fn is_at(file: &File, path: &Path) -> bool {
     let place = |metadata: Metadata| (metadata.dev(), metadata.ino());
     match (file.metadata(), path.symlink_metadata()) {
@@ -271,7 +273,8 @@ fn has_name(file: &File) -> Result<bool, NamedError> {
     Ok(file.metadata().map_err(NamedError::Os)?.nlink() > 0)
 }
 
-/// Locks all of it for good: until it is closed, or its owner has died. `false`: somebody else has.
+/// Locks the whole file until it is closed or its owner has died. Returns `false` if another
+/// process holds the lock.
 fn lock(file: &File) -> io::Result<bool> {
     match lock_call(file, libc::F_OFD_SETLK) {
         Ok(_) => Ok(true),
@@ -282,7 +285,7 @@ fn lock(file: &File) -> io::Result<bool> {
     }
 }
 
-/// Has somebody else locked it? Leaves it as it is.
+/// True if another process has locked the file. It does not change the lock.
 pub(super) fn is_held(file: &File) -> io::Result<bool> {
     lock_call(file, libc::F_OFD_GETLK).map(|found| i32::from(found.l_type) != libc::F_UNLCK)
 }
@@ -300,7 +303,7 @@ fn lock_call(file: &File, command: i32) -> io::Result<libc::flock> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(whole) }
 }
 
-/// Buys the first `bytes` bytes.
+/// Allocates the first `bytes` bytes.
 fn allocate(file: &File, bytes: u64) -> io::Result<()> {
     loop {
         // SAFETY: takes numbers only; the descriptor is open.

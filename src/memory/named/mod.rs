@@ -1,5 +1,5 @@
-//! Named rings: the compatibility door, for programs that can open a file and map it, and be handed
-//! nothing over a socket.
+//! Named rings: a door for programs that can open and map a file, but cannot receive a descriptor
+//! over a socket.
 //!
 //! ```text
 //! /dev/shm/streamdoor-<id>
@@ -8,16 +8,17 @@
 //!   byte 4096  the ring (`layout.rs`), to the end of the file
 //! ```
 //!
-//! Whoever reads by name is seen by nobody: it holds no producer back and has no place, so that it
-//! has to expect being overtaken. That the owner has died shows in its lock ([`NamedView`]).
+//! The server does not see a reader by name. Such a reader does not hold the producer back and has
+//! no slot, so it may be overtaken at any time. The lock of the file shows that its owner has died
+//! ([`NamedView`]).
 //!
-//! A file cannot be sealed. Other processes of the same user can write to it and cut it off: that
-//! kills neither this process nor a [`NamedView`] (`guard.rs`), and no other door sees anything of
-//! it, for what stands here is a copy. Programs that map the file by themselves have to expect
-//! SIGBUS, or to read it with `pread`. `RemoveIPC=yes` of systemd removes it when its user logs
-//! out.
+//! A file cannot be sealed. Other processes of the same user can write to it and truncate it. That
+//! kills neither this process nor a [`NamedView`] (`guard.rs`). No other door is affected, because
+//! a named ring is a copy. Programs that map the file by themselves have to expect SIGBUS, or to
+//! read it with `pread`. With `RemoveIPC=yes`, systemd removes it when its user logs out.
 //!
-//! Reading order: here, `file.rs` (which files are believed). Tests: `tests.rs`.
+//! Reading order: this file, then `file.rs` (the checks of files).
+//! Tests: `tests.rs`.
 
 mod file;
 #[cfg(all(test, not(miri)))]
@@ -44,86 +45,86 @@ pub use file::{PREFIX, Verdict, name_of, sweep};
 
 use file::{HEAD_BYTES, NamedFile};
 
-/// Where named rings are.
+/// The folder of named rings.
 pub const FOLDER: &str = "/dev/shm";
 
 const CONTROL_START: usize = 512;
 const _: () = assert!(CONTROL_START + CONTROL_WORDS * 8 <= HEAD_BYTES as usize);
 
-/// A ring with a name, on its owner's side. The name goes with it.
+/// A ring with a name, on its owner's side. The drop removes the name.
 pub struct NamedRing {
     /// The one writer.
     pub writer: RingWriter,
-    /// How far the execution is, and how it ended; [`NamedRing::rouse`] has to follow.
+    /// The progress and the end of the execution. [`NamedRing::rouse`] has to follow a store.
     pub control: ControlPage,
     segment: Segment,
     file: NamedFile,
 }
 
-/// A ring with a name, on a reader's side. Believes nothing of what it reads.
+/// A ring with a name, on a reader's side. It checks everything it reads.
 pub struct NamedView {
     /// The ring.
     pub ring: RingReader,
-    /// How far the execution is, and how it ended.
+    /// The progress and the end of the execution.
     pub control: ControlView,
     segment: Segment,
     file: File,
 }
 
-/// Why there is no named ring.
+/// The reason why a named ring was not created or opened.
 #[derive(Debug)]
 pub enum NamedError {
-    /// What is there is not to be believed.
+    /// The file has a fault that forbids its use.
     Fault(NamedFault),
-    /// It is not the ring that it has to be.
+    /// The file does not contain a valid ring.
     Header(HeaderFault),
     /// The kernel refused: no room, no such file, no permission.
     Os(io::Error),
 }
 
-/// What is wrong with a file.
+/// The fault of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NamedFault {
-    /// Somebody has put something there before.
+    /// A file of that name exists already.
     Taken,
-    /// It is not called as a named ring is.
+    /// Its name is not that of a named ring.
     Name,
-    /// A symbolic link.
+    /// It is a symbolic link.
     Link,
-    /// No plain file: a folder, a pipe, a device, a socket.
+    /// It is not a plain file, but a folder, a pipe, a device or a socket.
     Kind,
-    /// Somebody else's.
+    /// It belongs to another user.
     Owner {
-        /// Whose.
+        /// The user whom it belongs to.
         uid: u32,
     },
-    /// Others may use it, or its owner may not.
+    /// Its mode is not 0600.
     Mode {
-        /// What it is, instead of 0600.
+        /// The mode of the file.
         mode: u32,
     },
-    /// It has other names, too.
+    /// It has more or fewer than one name.
     Names {
-        /// How many in all; 0: it was removed.
+        /// Number of names in all; 0 if it was removed.
         count: u64,
     },
-    /// No named ring has this size.
+    /// Its size is not that of a named ring.
     Size {
-        /// Bytes of the file.
+        /// Size of the file, in bytes.
         bytes: u64,
     },
-    /// What stands at its beginning is nothing of ours, or of another version.
+    /// Its start is not the head of a named ring of this version.
     Head,
     /// It is the ring of another execution.
     Epoch,
 }
 
 impl NamedRing {
-    /// A new one in `folder` for the execution `id`, which fills a window of `class_bytes`, one of
-    /// [`DOOR_RING_BYTES`].
+    /// Creates a ring in `folder` for the execution `id`. It fills a window of `class_bytes`, one
+    /// of [`DOOR_RING_BYTES`].
     ///
     /// # Errors
-    /// [`NamedError`]; there is no file of ours then.
+    /// [`NamedError`]. No file is left behind.
     ///
     /// # Panics
     /// If no class has `class_bytes`.
@@ -148,30 +149,30 @@ impl NamedRing {
         Ok(NamedRing { writer, control, segment, file })
     }
 
-    /// How much of the file system it takes.
+    /// Size of the ring in the file system, in bytes.
     pub fn bytes(&self) -> u64 {
         self.segment.bytes() as u64
     }
 
-    /// Where it is.
+    /// The path of the file.
     pub fn path(&self) -> &Path {
         &self.file.path
     }
 
-    /// Wakes readers that sleep although there is something other than chunks, which was told on
-    /// [`NamedRing::control`].
+    /// Wakes sleeping readers after a store to [`NamedRing::control`], as no new chunk wakes them.
     pub fn rouse(&self) {
-        self.control.wake_producer(); // The word that they sleep on is the same.
+        self.control.wake_producer(); // The readers sleep on the same word.
     }
 
-    /// Has somebody cut it off, or was there no room for it? Nobody sees what is written then.
+    /// True if the file was truncated, or the file system had no room. No reader then sees what is
+    /// written.
     pub fn is_lost(&self) -> bool {
         self.segment.is_lost()
     }
 }
 
 impl Drop for NamedRing {
-    /// Says that nothing more comes, for whoever still reads.
+    /// Closes the control page, so that remaining readers see that nothing more comes.
     fn drop(&mut self) {
         self.control.close();
         self.rouse();
@@ -179,10 +180,11 @@ impl Drop for NamedRing {
 }
 
 impl NamedView {
-    /// Opens the ring at `path`, whose name says which execution it is of.
+    /// Opens the ring at `path`, whose file name contains the id of its execution.
     ///
     /// # Errors
-    /// [`NamedError`].
+    /// [`NamedError`] if the file is not a named ring of this user, or the kernel refuses to open
+    /// it.
     pub fn open(path: &Path) -> Result<NamedView, NamedError> {
         let (file, bytes) = file::open(path)?;
         let mapping = MmapOptions::new().len(bytes as usize).map_raw_read_only(&file);
@@ -195,15 +197,15 @@ impl NamedView {
         Ok(NamedView { ring, control, segment, file })
     }
 
-    /// Has the owner let go, or died? What it has published before can still be read.
+    /// True if the owner has closed the ring or died. The published chunks can still be read.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The kernel's error.
     pub fn is_left(&self) -> io::Result<bool> {
         Ok(self.control.is_closed() || !file::is_held(&self.file)?)
     }
 
-    /// Has somebody cut it off? What is read is zero since.
+    /// True if the file was truncated. All reads return zero since then.
     pub fn is_lost(&self) -> bool {
         self.segment.is_lost()
     }

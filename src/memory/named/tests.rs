@@ -1,4 +1,5 @@
-//! Named rings: what is planted is refused, the dead are found, and who is cut off lives.
+//! Tests of named rings: planted files are refused, dead rings are found, truncation kills no
+//! process.
 
 use std::fs::{File, Permissions};
 use std::io::{Read, Write};
@@ -16,14 +17,14 @@ use crate::memory::{ChunkHeader, FinalRecord, Poll, ReadError};
 
 const CLASS_BYTES: u32 = 16 << 10;
 
-/// A folder of a test's own; it goes with this value.
+/// A folder of one test, removed on drop.
 struct Folder(PathBuf);
 
 impl Folder {
     fn new(name: &str) -> Folder {
         let name = format!("streamdoor-named-{name}-{}", std::process::id());
         let path = std::env::temp_dir().join(name);
-        let _ = std::fs::remove_dir_all(&path); // Of an earlier process of this number.
+        let _ = std::fs::remove_dir_all(&path); // Of an earlier process with this number.
         std::fs::create_dir(&path).unwrap();
         Folder(path)
     }
@@ -90,10 +91,10 @@ fn a_ring_is_read_by_its_name_and_goes_with_its_owner() {
     assert_eq!(folder.names(), [""; 0]);
 }
 
-/// What can stand in a ring's place: what it is, how it is put there, and what a reader says to it.
+/// A file in the place of a ring: its name, its creation, and the fault that a reader reports.
 type Planted = (&'static str, fn(&Folder, &std::path::Path), NamedFault);
 
-/// The eighth, a file of somebody else, needs a root to plant it.
+/// All faults but a file of another user, which needs root to create.
 const PLANTED: [Planted; 9] = [
     (
         "a symbolic link to a good ring",
@@ -147,12 +148,12 @@ fn plant(path: &std::path::Path, bytes: &[u8], mode: u32) {
     file.set_permissions(Permissions::from_mode(mode)).unwrap();
 }
 
-/// A good ring, byte by byte: that of execution 9.
+/// Returns the bytes of a good ring, that of execution 9.
 fn ring_bytes(folder: &Folder) -> Vec<u8> {
     std::fs::read(folder.path(9)).unwrap()
 }
 
-/// The same as if it were of another execution.
+/// Returns the bytes of a good ring of another execution.
 fn ring_of(folder: &Folder, nonce: u64) -> Vec<u8> {
     let mut bytes = ring_bytes(folder);
     bytes[16..32].copy_from_slice(&id(nonce).to_bits().to_le_bytes());
@@ -164,7 +165,7 @@ fn what_was_planted_is_neither_taken_nor_read_nor_removed() {
     let folder = Folder::new("planted");
     let mut good = folder.create(9).unwrap();
     publish(&mut good, b"good");
-    // SAFETY: takes nothing, and cannot fail.
+    // SAFETY: takes no arguments, and cannot fail.
     let is_root = unsafe { libc::geteuid() } == 0;
     for (what, put, expected) in PLANTED {
         if matches!(expected, NamedFault::Owner { .. }) && !is_root {
@@ -179,7 +180,7 @@ fn what_was_planted_is_neither_taken_nor_read_nor_removed() {
         let verdicts = sweep(&folder.0, true).unwrap();
         let (_, verdict) = verdicts.iter().find(|(name, _)| *name == name_of(id(1))).unwrap();
         match (expected, verdict) {
-            // Ours, and of nobody who lives: what size it has does not matter.
+            // The file is ours, and its owner is gone: its size does not matter.
             (NamedFault::Size { .. }, Verdict::Removed { bytes: 12_288 }) => continue,
             (_, Verdict::Foreign(_)) => {}
             (_, other) => panic!("{what}: {other:?}"),
@@ -194,7 +195,7 @@ fn what_was_planted_is_neither_taken_nor_read_nor_removed() {
             false => std::fs::remove_file(&path).unwrap(),
         }
     }
-    // Nothing of it has harmed the good one.
+    // None of this has harmed the good one.
     let reader = NamedView::open(good.path()).unwrap();
     assert_eq!(reader.ring.read(1, &mut [0; 8]).unwrap().length, 4);
     assert!(!good.is_lost());
@@ -235,7 +236,7 @@ fn who_cuts_a_ring_off_kills_neither_its_owner_nor_its_readers() {
         for seq in 1..=101 {
             match reader.ring.read(seq, &mut buffer) {
                 Err(ReadError::Gone) => is_over = true,
-                // What was left of it may still be read, as long as it is whole.
+                // The rest may still be read, as long as it is whole.
                 Err(ReadError::Pending | ReadError::Overtaken { .. } | ReadError::Corrupt) => {}
                 Err(other) => panic!("{other}"),
                 Ok(descriptor) => assert!(descriptor.length as usize <= payload.len()),
@@ -243,7 +244,7 @@ fn who_cuts_a_ring_off_kills_neither_its_owner_nor_its_readers() {
         }
         assert!(is_over || !reader.is_lost());
         reader.ring.wait(reader.ring.head_seq(), std::time::Duration::from_millis(1));
-        hostile.set_len(HEAD_BYTES + u64::from(CLASS_BYTES)).unwrap(); // As if nothing had been.
+        hostile.set_len(HEAD_BYTES + u64::from(CLASS_BYTES)).unwrap(); // As before.
         if reader.is_lost() {
             assert_eq!(reader.ring.poll(1), Poll::Gone);
         }
@@ -309,7 +310,7 @@ fn what_died_before_its_head_was_written_is_swept_and_other_files_are_not() {
 #[test]
 fn who_sweeps_never_takes_what_somebody_makes_at_that_moment() {
     let folder = Folder::new("races");
-    // Dropped when all were made, or when that has failed.
+    // Dropped when all were created, or when that has failed.
     let (making, made) = channel::<()>();
     std::thread::scope(|scope| {
         scope.spawn(|| {
