@@ -9,8 +9,8 @@
 
 use crate::limits::CGROUP_DEPTH_MAX;
 
-/// The smallest value that means "no limit". cgroup v1 writes the largest multiple of a page that
-/// fits: 9223372036854771712 with pages of 4 KiB, less with larger ones.
+/// The smallest value that means "no limit". For "no limit" cgroup v1 writes the largest multiple
+/// of a page that fits: 9223372036854771712 with pages of 4 KiB, less with larger ones.
 const LIMIT_BYTES_NONE: u64 = 1 << 60;
 
 /// Returns `some` and `full` of `avg10` in percent, from `/proc/pressure/…`. A kernel may lack the

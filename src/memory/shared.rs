@@ -9,7 +9,7 @@
 //!
 //! A file that another process writes is handed over sealed against shrinking and growing. The
 //! server must not read it yet. A process that can still map it for writing can punch holes into
-//! it, and a read of a hole on a full system kills with SIGBUS.
+//! it. The read of a hole on a full system kills with SIGBUS.
 //!
 //! Therefore the other process reports when it has mapped the file. The server then closes the
 //! file: nobody can map it for writing any more, which also forbids holes. The server allocates it

@@ -1,9 +1,9 @@
-//! Base 64 of RFC 4648, section 4, with padding: how JSON carries bytes that are not text.
+//! Base 64 of RFC 4648, section 4, with padding, which carries binary data in JSON.
 
 const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 const PADDING: u8 = b'=';
 
-/// Appends `data` in base 64: four characters for each three bytes, begun or whole.
+/// Appends `data` in base 64: four characters for each three bytes, the last group padded.
 pub(crate) fn write(out: &mut Vec<u8>, data: &[u8]) {
     let start = out.len();
     out.resize(start + data.len().div_ceil(3) * 4, PADDING);
@@ -27,8 +27,8 @@ pub(crate) fn write(out: &mut Vec<u8>, data: &[u8]) {
     }
 }
 
-/// What `text` is in base 64; `None` if it is not as [`write`] writes it: foreign characters, a
-/// wrong length, or bits behind the last byte that are not 0.
+/// Decodes `text` from base 64. `None` if [`write`] does not write such a text: foreign characters,
+/// a wrong length, or bits after the last byte that are not 0.
 #[cfg(any(test, feature = "server"))]
 pub(crate) fn read(text: &str) -> Option<Vec<u8>> {
     let (texts, rest) = text.as_bytes().as_chunks::<4>();
@@ -54,7 +54,7 @@ pub(crate) fn read(text: &str) -> Option<Vec<u8>> {
     rest.is_empty().then_some(data)
 }
 
-/// What each byte is as a digit.
+/// The value of each byte as a digit.
 #[cfg(any(test, feature = "server"))]
 const VALUES: [u8; 256] = {
     let mut values = [NO_VALUE; 256];
@@ -68,7 +68,7 @@ const VALUES: [u8; 256] = {
 #[cfg(any(test, feature = "server"))]
 const NO_VALUE: u8 = 64;
 
-/// The digit of the lowest six bits.
+/// Returns the digit of the lowest six bits.
 #[inline]
 fn digit(bits: u32) -> u8 {
     DIGITS[(bits & 63) as usize]
@@ -85,7 +85,7 @@ pub(super) mod tests {
         String::from_utf8(out).unwrap().strip_prefix("before ").unwrap().to_owned()
     }
 
-    /// Bit by bit, unlike what it checks.
+    /// Decodes bit by bit, unlike the code under test.
     pub fn decoded(text: &str) -> Vec<u8> {
         assert!(text.len().is_multiple_of(4), "{text}");
         let digits = text.trim_end_matches('=').bytes();

@@ -1,9 +1,9 @@
-//! What a subscriber is told, as JSON: the same five shapes and the same names on every wire.
-//! Chunks of an agent's run are parts, which are such events by themselves: [`Part`].
+//! Events for subscribers, as JSON. Every transport uses the same five shapes and the same names.
+//! Chunks of an agent's run are parts, which are such events by themselves ([`Part`]).
 //!
-//! On NDJSON an event is one line, [`Event::write_line`]; its first field, `event`, says which it
-//! is. On SSE the `event:` field says the same again, [`Event::name`]. Durations and wall-clock
-//! times are in µs, `mono_ns` is in ns, as their names say. What is not known is left out.
+//! On NDJSON an event is one line ([`Event::write_line`]), and its first field, `event`, is its
+//! name. On SSE the `event:` field repeats that name ([`Event::name`]). Durations and wall-clock
+//! times are in µs, `mono_ns` is in ns, as their names say. Unknown values are omitted.
 //!
 //! ```
 //! use streamdoor::wire::events::{Event, Gap};
@@ -23,98 +23,98 @@
 
 use super::{base64, json};
 
-/// Something that a subscriber is told.
+/// An event for a subscriber.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Event<'a> {
-    /// The first: what was agreed.
+    /// The first event: the agreed parameters.
     Started(Started<'a>),
     /// A piece of the result.
     Chunk(Chunk<'a>),
     /// A piece of the result that is an event by itself.
     Part(Part<'a>),
-    /// What will not come, in its place in the order.
+    /// A run of missing chunks, in its place in the order.
     Gap(Gap<'a>),
-    /// How far the tool is.
+    /// The progress of the tool.
     Progress(Progress<'a>),
-    /// The last, exactly one.
+    /// The last event. A stream has exactly one.
     End(End<'a>),
 }
 
-/// What was agreed with a subscriber.
+/// The agreed parameters of a subscription.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Started<'a> {
-    /// Of which execution.
+    /// The execution that the subscription is for.
     pub execution: &'a str,
     /// The subscriber's name.
     pub subscriber: &'a str,
-    /// Which tool runs.
+    /// The name of the tool.
     pub tool: &'a str,
-    /// What progress of this execution is told under; left out where there is none.
+    /// The progress token of this execution; omitted if it has none.
     pub token: Option<&'a str>,
-    /// What happens when the subscriber lags.
+    /// The policy for a subscriber that lags.
     pub policy: &'a str,
-    /// How far it may lag.
+    /// The permitted lag.
     pub limits: Limits,
-    /// The first chunk that it will be given or told of.
+    /// The first chunk that will be delivered or reported as missing.
     pub from_seq: u64,
-    /// What is kept for it in case its connection breaks; left out where nothing is.
+    /// The chunks that are kept in case the connection breaks; omitted if none are.
     pub replay: Option<Replay>,
 }
 
 /// The chunks that are kept for a subscriber whose connection may break. It loses nothing if no
-/// more than these were on their way to it.
+/// more than these were in transit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Replay {
-    /// At most so many chunks.
+    /// Number of chunks at most.
     pub chunks: u32,
-    /// At most so many bytes, with the padding of the ring; a single chunk in any case.
+    /// Number of bytes at most, with the padding of the ring. A single chunk is kept in any case.
     pub bytes: u32,
-    /// True if these are the chunks that the client has not acknowledged, and no more are sent
-    /// ahead: `"of":"unacknowledged"`. Else they are the newest that were sent: `"of":"sent"`.
+    /// True if the chunks are kept until the client acknowledges them, and no more are sent ahead:
+    /// `"of":"unacknowledged"`. Otherwise they are the newest that were sent: `"of":"sent"`.
     pub until_acknowledged: bool,
-    /// How long the subscriber's place is kept after its connection broke, in milliseconds.
+    /// The time for which the subscription is kept after its connection broke, in milliseconds.
     pub grace_ms: u64,
 }
 
 impl Replay {
-    /// The words for what is kept: if it is not until it is acknowledged, and if it is.
+    /// The values of `of`, indexed by `until_acknowledged`.
     pub const OF: [&str; 2] = ["sent", "unacknowledged"];
 }
 
-/// How far a subscriber may lag.
+/// The permitted lag of a subscriber.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// In chunks.
+    /// The lag in chunks.
     pub chunks: u32,
-    /// In bytes; left out where only chunks count.
+    /// The lag in bytes; omitted if only chunks count.
     pub bytes: Option<u64>,
 }
 
-/// A piece of a result. It is spelled as text only if the whole of it is valid UTF-8.
+/// A piece of a result. It is encoded as text only if the whole of it is valid UTF-8.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Chunk<'a> {
-    /// Of which execution.
+    /// The execution that published it.
     pub execution: &'a str,
-    /// 1, 2, 3 … without holes.
+    /// The number of the chunk: 1, 2, 3 … without gaps.
     pub seq: u64,
-    /// How many chunks there will be, if the tool said so.
+    /// Number of chunks in all, if the tool announced it.
     pub total_chunks: Option<u64>,
-    /// What it is.
+    /// The kind of the chunk.
     pub kind: &'a str,
-    /// What it is about, if that is more than its kind.
+    /// The subject of the chunk, if that is more than its kind.
     pub key: Option<u8>,
     /// Payload bytes of the execution before this chunk.
     pub offset: u64,
     /// The payload.
     pub data: &'a [u8],
-    /// When it was published, in µs since 1970.
+    /// Time of publication, in µs since 1970.
     pub timestamp_us: u64,
-    /// The same on the monotonic clock of the machine, in ns.
+    /// Time of publication on the monotonic clock of the machine, in ns.
     pub mono_ns: u64,
 }
 
-/// A part of an agent's run: a chunk whose payload is the event, one JSON object that says with its
-/// first field, `type`, which it is. It names its execution (`agent_id`) and its number (`seq`).
+/// A part of an agent's run: a chunk whose payload is the event, one JSON object. Its first field,
+/// `type`, is its name. It contains its execution (`agent_id`) and its number (`seq`).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Part<'a> {
     /// The number of its chunk.
@@ -124,7 +124,7 @@ pub struct Part<'a> {
 }
 
 impl<'a> Part<'a> {
-    /// What it is called: its `type`.
+    /// The name of the event: its `type`.
     #[inline]
     pub fn name(&self) -> &'a str {
         let behind = self.json.strip_prefix(b"{\"type\":\"");
@@ -134,96 +134,96 @@ impl<'a> Part<'a> {
     }
 }
 
-/// A run of chunks that the subscriber will not be given.
+/// A run of chunks that the subscriber will not receive.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Gap<'a> {
-    /// Of which execution.
+    /// The execution that published them.
     pub execution: &'a str,
-    /// The first chunk missed.
+    /// The first missing chunk.
     pub from_seq: u64,
-    /// The last chunk missed.
+    /// The last missing chunk.
     pub to_seq: u64,
-    /// How many chunks of the subscriber's kinds that is.
+    /// Number of chunks of the subscriber's kinds among them.
     pub chunk_count: u64,
-    /// How many payload bytes they had.
+    /// Number of their payload bytes.
     pub byte_count: u64,
-    /// Why.
+    /// The reason of the gap.
     pub reason: &'a str,
 }
 
-/// How far a tool is.
+/// The progress of a tool.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Progress<'a> {
-    /// Of which execution.
+    /// The execution of the tool.
     pub execution: &'a str,
-    /// What it is told under; left out where there is none.
+    /// The progress token; omitted if the execution has none.
     pub token: Option<&'a str>,
-    /// So much is done.
+    /// The progress so far.
     pub progress: f64,
-    /// Of so much, if that is known.
+    /// The end of the axis, if known.
     pub total: Option<f64>,
-    /// How much of the whole that is, in percent.
+    /// The progress in percent.
     pub percentage: Option<f64>,
-    /// In words, if the tool said any.
+    /// The message of the tool, if any.
     pub message: Option<&'a str>,
-    /// What else the tool said, in JSON; what is not JSON is spelled as a string. It is parsed,
-    /// which allocates.
+    /// Further data of the tool, in JSON. Anything that is not JSON is encoded as a string. The
+    /// data is parsed, which allocates.
     pub context: Option<&'a str>,
 }
 
-/// The last word to a subscriber.
+/// The last event for a subscriber.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct End<'a> {
-    /// Of which execution.
+    /// The execution of the subscription.
     pub execution: &'a str,
-    /// How it ended.
+    /// The final state.
     pub state: EndState<'a>,
-    /// Chunks that the subscriber was given on this connection.
+    /// Number of chunks that were delivered on this connection.
     pub chunks: u64,
-    /// Their bytes.
+    /// Number of their bytes.
     pub bytes: u64,
-    /// Chunks that the gaps of this connection counted.
+    /// Number of chunks in the gaps of this connection.
     pub missed_chunks: u64,
-    /// Their bytes.
+    /// Number of their bytes.
     pub missed_bytes: u64,
-    /// Chunks of the subscriber's kinds that the execution published, from its first one on: all,
-    /// or those before `resume_from`.
+    /// Number of chunks of the subscriber's kinds that the execution published since its start:
+    /// all, or those before `resume_from`.
     pub execution_chunks: u64,
-    /// Their bytes.
+    /// Number of their bytes.
     pub execution_bytes: u64,
-    /// How long it was subscribed, in µs.
+    /// Duration of the subscription, in µs.
     pub duration_us: u64,
-    /// How the command ended, if the tool ran one.
+    /// The exit of the command, if the tool ran one.
     pub exit: Option<Exit>,
-    /// What went wrong, if something did.
+    /// The error text, if an error occurred.
     pub error: Option<&'a str>,
 }
 
-/// How it ended for a subscriber.
+/// The final state of a subscription.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndState<'a> {
     /// The execution is over: `completed`, `failed`, `cancelled` or `timed_out`.
     Ended(&'a str),
     /// The execution goes on without this subscriber.
     Detached {
-        /// Why.
+        /// The reason of the detachment.
         reason: &'a str,
-        /// The first chunk that it was neither given nor told of.
+        /// The first chunk that was neither delivered nor reported as missing.
         resume_from: u64,
     },
 }
 
-/// How a command ended.
+/// The exit of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
-    /// By itself, with this code.
+    /// The command exited with this code.
     Code(i32),
-    /// By this signal.
+    /// This signal ended the command.
     Signal(i32),
 }
 
 impl<'a> Event<'a> {
-    /// What it is called, on every wire.
+    /// The name of the event, on every transport.
     #[inline]
     pub fn name(&self) -> &'a str {
         match self {
@@ -236,7 +236,7 @@ impl<'a> Event<'a> {
         }
     }
 
-    /// Appends it as one JSON object, without raw line ends or other control characters.
+    /// Appends the event as one JSON object, without raw line ends or other control characters.
     pub fn write_json(&self, out: &mut Vec<u8>) {
         if let Event::Part(part) = self {
             out.extend_from_slice(part.json);
@@ -257,7 +257,7 @@ impl<'a> Event<'a> {
         out.push(b'}');
     }
 
-    /// Appends what it has of the output: of a chunk its payload, of a part itself, as a line.
+    /// Appends the output in the event: the payload of a chunk, or a part as a line.
     #[inline]
     pub fn write_payload(&self, out: &mut Vec<u8>) {
         match self {
@@ -267,14 +267,14 @@ impl<'a> Event<'a> {
         }
     }
 
-    /// Appends it as a line of NDJSON.
+    /// Appends the event as a line of NDJSON.
     pub fn write_line(&self, out: &mut Vec<u8>) {
         self.write_json(out);
         out.push(b'\n');
     }
 }
 
-/// Fields behind the first one of an object.
+/// The fields of an object after the first one.
 struct Fields<'a>(&'a mut Vec<u8>);
 
 impl Fields<'_> {
@@ -344,7 +344,7 @@ impl Fields<'_> {
         self.text_if("message", progress.message);
         if let Some(context) = progress.context {
             self.name("context");
-            // Not copied as it is: somebody's text would become part of our line.
+            // The text is not copied unchanged, or foreign text would become part of our line.
             match serde_json::from_str(context) {
                 Ok(value) => json::write_value(self.0, &value),
                 Err(_) => json::write_string(self.0, context),
@@ -384,7 +384,7 @@ impl Fields<'_> {
         self.text_if("error", end.error);
     }
 
-    /// Names are ours: nothing in them needs an escape.
+    /// Appends the name of a field. Names are ours, and need no escapes.
     #[inline]
     fn name(&mut self, name: &str) {
         self.0.extend_from_slice(b",\"");

@@ -1,4 +1,4 @@
-//! The shapes of events, byte for byte, and that what is written is read back as it was.
+//! Tests of the shapes of events, byte for byte, and of reading back what was written.
 
 use serde_json::{Value, json};
 
@@ -207,7 +207,7 @@ fn what_is_no_number_is_null() {
     assert_eq!(event, json!({"event": "progress", "execution": "0abc", "progress": null}));
 }
 
-/// Text of any characters, hostile ones often.
+/// Returns a text of any characters, often hostile ones.
 fn text(random: &mut Random) -> String {
     let length = random.below(30);
     let hostile = ['"', '\\', '\n', '\r', '\0', '\u{85}', '\u{2028}', '\u{2029}', '\u{feff}'];

@@ -1,17 +1,17 @@
 //! JSON values, appended to a buffer.
 //!
-//! Strings are escaped here and not by `serde_json`, for two reasons. Many plain characters at a
-//! time are the common case. And all control characters are escaped, with U+2028 and U+2029: JSON
-//! allows those from U+007F on as they are, but to many a reader of lines (Python's `splitlines`)
-//! some of them end the line, and to some terminals others are commands. An event is one line for
-//! everybody, and harmless to look at.
+//! Strings are escaped here and not by `serde_json`, for two reasons. First, this code is faster on
+//! the common case of many plain characters in a row. Second, it escapes all control characters,
+//! and U+2028 and U+2029. JSON permits those from U+007F on unescaped. Some line readers (Python's
+//! `splitlines`) end a line at some of them, and some terminals execute others as commands. With
+//! the escapes, an event is one line for every reader and harmless to display.
 
 use serde_json::Value;
 
 const ONES: u64 = 0x0101_0101_0101_0101;
 const DELETE: u8 = 0x7F;
 const HIGH_BITS: u64 = ONES << 7;
-/// Integers are exact in a double below this.
+/// The bound below which a double holds every integer exactly.
 const EXACT_BELOW: f64 = (1u64 << 53) as f64;
 
 /// Appends a string, with its quotes.
@@ -21,10 +21,10 @@ pub(crate) fn write_string(out: &mut Vec<u8>, text: &str) {
     out.push(b'"');
 }
 
-/// Appends what stands between a string's quotes, or a part of it.
+/// Appends the characters between a string's quotes, or a part of them.
 pub(crate) fn write_characters(out: &mut Vec<u8>, text: &str) {
     let bytes = text.as_bytes();
-    let (mut at, mut written) = (0, 0); // `written`: everything before it is in `out`.
+    let (mut at, mut written) = (0, 0); // `out` contains everything before `written`.
     while at < bytes.len() {
         if bytes[at..].first_chunk().is_some_and(are_plain) {
             at += MANY;
@@ -46,10 +46,10 @@ pub(crate) fn write_characters(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(&bytes[written..]);
 }
 
-/// As many bytes as two registers of the smallest vector unit hold.
+/// Number of bytes that two registers of the smallest vector unit hold.
 const MANY: usize = 32;
 
-/// As [`is_plain`], written so that the compiler looks at all of them at once.
+/// True if [`is_plain`] holds for all bytes, in a form that the compiler vectorizes.
 #[inline]
 fn are_plain(many: &[u8; MANY]) -> bool {
     let mut others = 0u8;
@@ -60,17 +60,17 @@ fn are_plain(many: &[u8; MANY]) -> bool {
     others == 0
 }
 
-/// Are these eight bytes ASCII, without control characters, quotes and backslashes?
+/// True if these eight bytes are ASCII, without control characters, quotes and backslashes.
 #[inline]
 fn is_plain(word: u64) -> bool {
-    // A byte's high bit ends up set if the byte is below the subtrahend, or above one that is.
+    // A byte's high bit ends up set if the byte is below the bound, or above one that is.
     let below = |word: u64, bound: u64| word.wrapping_sub(ONES * bound) & !word;
     let is_control = below(word, 0x20);
     let is = |byte: u8| below(word ^ (ONES * u64::from(byte)), 1);
     (word | is_control | is(b'"') | is(b'\\') | is(DELETE)) & HIGH_BITS == 0
 }
 
-/// Bytes of the character that begins with `first`, in UTF-8 that is known to be valid.
+/// Number of bytes of the character that begins with `first`, in valid UTF-8.
 #[inline]
 fn char_length(first: u8) -> usize {
     match first {
@@ -111,20 +111,20 @@ fn write_escape(out: &mut Vec<u8>, char_bytes: &[u8]) {
     out.extend_from_slice(short);
 }
 
-/// Appends a whole number.
+/// Appends an unsigned integer.
 #[inline]
 pub(crate) fn write_u64(out: &mut Vec<u8>, number: u64) {
     serde_json::to_writer(out, &number).expect("a vector takes everything");
 }
 
-/// Appends a whole number that may be negative.
+/// Appends a signed integer.
 #[inline]
 pub(super) fn write_i64(out: &mut Vec<u8>, number: i64) {
     serde_json::to_writer(out, &number).expect("a vector takes everything");
 }
 
-/// Appends a number: the shortest spelling that is read as the same one, without a fraction where
-/// it has none; `null` for infinities and what is not a number, which JSON can not spell.
+/// Appends a number in the shortest form that reads as the same number, without an empty fraction.
+/// Infinities and NaN become `null`, because JSON cannot represent them.
 pub(crate) fn write_f64(out: &mut Vec<u8>, number: f64) {
     if number.fract() == 0.0 && number.abs() < EXACT_BELOW {
         write_i64(out, number as i64);
@@ -279,7 +279,7 @@ mod tests {
                 continue;
             }
             assert_eq!(json.parse::<f64>().unwrap(), number, "{json}");
-            // Ours rounds right, too, with the feature `float_roundtrip`.
+            // Our reader rounds correctly too, with the feature `float_roundtrip`.
             let read: Value = serde_json::from_str(&json).unwrap();
             assert_eq!(read.as_f64(), Some(number), "{json}");
         }

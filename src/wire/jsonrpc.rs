@@ -1,7 +1,7 @@
 //! JSON-RPC 2.0, as the Model Context Protocol uses it: one message at a time, never a batch.
 //!
-//! Ids are chosen by the other side, and go back byte for byte as they came. Where a message
-//! cannot be read, [`Malformed`] says as much of it as could be.
+//! The other side chooses its ids, and receives them byte for byte as it sent them. [`Malformed`]
+//! describes a message that cannot be read, as far as it could be read.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -16,12 +16,12 @@ use super::json;
 use super::strict::{self, Unreadable};
 use crate::limits;
 
-/// No JSON, or not UTF-8, or nested too deep.
+/// The error code for a message that is not JSON, not UTF-8, or nested too deep.
 pub const PARSE_ERROR: i64 = -32_700;
-/// JSON, but no message.
+/// The error code for JSON that is not a message.
 pub const INVALID_REQUEST: i64 = -32_600;
 
-/// The name of a request: a text or a whole number, as whoever chose it has spelled it.
+/// The id of a request: a text or an integer, with the spelling of its sender.
 ///
 /// ```
 /// use streamdoor::wire::jsonrpc::Id;
@@ -32,23 +32,23 @@ pub const INVALID_REQUEST: i64 = -32_600;
 #[derive(Clone)]
 pub struct Id {
     raw: Box<str>,
-    /// One spelling for all that are equal, if that is another one.
+    /// The canonical spelling, which is the same for all equal ids; `None` if `raw` is canonical.
     canonical: Option<Box<str>>,
 }
 
 impl Id {
-    /// A number.
+    /// Makes an id of a number.
     pub fn of_number(number: u64) -> Id {
         Id { raw: number.to_string().into(), canonical: None }
     }
 
-    /// A text.
+    /// Makes an id of a text.
     pub fn of_text(text: &str) -> Id {
         Id { raw: canonical(text), canonical: None }
     }
 
-    /// From a value that was read: `None` unless it is a text or a whole number of 64 bits, and
-    /// not longer than [`limits::MCP_ID_BYTES_MAX`].
+    /// Makes an id of a value that was read. `None` unless it is a text or an integer of 64 bits,
+    /// and its spelling is at most [`limits::MCP_ID_BYTES_MAX`] bytes long.
     pub fn of_value(value: &Value) -> Option<Id> {
         let id = match value {
             Value::String(text) => Id::of_text(text),
@@ -60,7 +60,7 @@ impl Id {
         (id.raw.len() <= limits::MCP_ID_BYTES_MAX).then_some(id)
     }
 
-    /// From its spelling in a message that is known to be JSON.
+    /// Makes an id from its spelling in a message that is known to be JSON.
     fn of_raw(raw: &str) -> Option<Id> {
         if raw.len() > limits::MCP_ID_BYTES_MAX {
             return None;
@@ -77,19 +77,19 @@ impl Id {
         is_whole.then(|| Id { raw: raw.into(), canonical: None })
     }
 
-    /// As it came: JSON.
+    /// The id in JSON, as it was spelled.
     pub fn as_json(&self) -> &str {
         &self.raw
     }
 
-    /// What it says, if it is a text.
+    /// The content of the id, if it is a text.
     pub fn as_text(&self) -> Option<String> {
         self.raw
             .starts_with('"')
             .then(|| serde_json::from_str(&self.raw).expect("it was read, or made of a text"))
     }
 
-    /// As a value.
+    /// The id as a JSON value.
     pub fn to_value(&self) -> Value {
         serde_json::from_str(&self.raw).expect("it was read, or made of a text or a number")
     }
@@ -144,52 +144,53 @@ impl fmt::Display for Id {
 /// One message.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Message {
-    /// It is to be answered.
+    /// A call that needs a reply.
     Request {
-        /// Under this name.
+        /// The id for its reply.
         id: Id,
-        /// What is wanted.
+        /// The method to call.
         method: String,
-        /// Of what; empty if nothing was said.
+        /// The parameters; empty if they are absent.
         params: Map<String, Value>,
     },
-    /// It is never answered.
+    /// A message that needs no reply.
     Notification {
-        /// What has happened.
+        /// The method that names the event.
         method: String,
-        /// To what.
+        /// The parameters; empty if they are absent.
         params: Map<String, Value>,
     },
-    /// The answer to a request of ours.
+    /// The reply to a request of ours.
     Response {
-        /// To which; absent where the other side could not read it.
+        /// The id of that request; absent if the other side could not read it.
         id: Option<Id>,
-        /// The answer: an object.
+        /// The result, an object, or the error.
         result: Result<Value, ErrorObject>,
     },
 }
 
-/// Why the other side did not do something.
+/// The error in a reply.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ErrorObject {
-    /// For programs.
+    /// The code, for programs.
     pub code: i64,
-    /// For people.
+    /// The text, for people.
     pub message: String,
-    /// More of it.
+    /// Further details.
     pub data: Option<Value>,
 }
 
-/// No message.
+/// The error of a message that cannot be read.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Malformed {
-    /// Whose answer this is; absent where that could not be read, and for what is an answer itself.
+    /// The id for an error reply; absent if it could not be read, and if the message is itself a
+    /// reply.
     pub id: Option<Id>,
     /// [`PARSE_ERROR`] or [`INVALID_REQUEST`].
     pub code: i64,
-    /// What is wrong with it.
+    /// The fault of the message.
     pub message: String,
-    /// It looks like an answer: nobody waits for an answer to it.
+    /// True if the message looks like a reply. A reply gets no reply.
     pub is_response: bool,
 }
 
@@ -204,7 +205,7 @@ impl std::error::Error for Malformed {}
 /// Reads one message.
 ///
 /// # Errors
-/// [`Malformed`].
+/// [`Malformed`] if the bytes are not a valid message.
 pub fn parse(bytes: &[u8]) -> Result<Message, Malformed> {
     let unreadable =
         |code, message: String| Malformed { id: None, code, message, is_response: false };
@@ -227,8 +228,8 @@ pub fn parse(bytes: &[u8]) -> Result<Message, Malformed> {
     }
 }
 
-/// The number of the request that this answers, also of an answer that [`parse`] refuses, however
-/// deep it is nested: nothing inside of its members is looked at.
+/// Returns the number of the request that this message replies to. It also accepts replies that
+/// [`parse`] refuses. Their members may be nested to any depth, because they are not examined.
 pub fn answered_number(bytes: &[u8]) -> Option<u64> {
     let members: BTreeMap<String, &RawValue> = serde_json::from_slice(bytes).ok()?;
     let id = members.get("id").filter(|_| !members.contains_key("method"))?;
@@ -239,7 +240,7 @@ fn message(envelope: Envelope<'_>) -> Result<Message, Malformed> {
     let Envelope { jsonrpc, id, method, params, result, error: problem } = envelope;
     let has_answer = result.is_some() || problem.is_some();
     let is_response = method.is_none() && has_answer;
-    // An error may say `null` for a request that could not be read.
+    // An error may have the id `null` for a request that could not be read.
     let is_null = is_response && id.is_some_and(|id| id.get() == "null");
     let id = id.map(|id| Id::of_raw(id.get()));
     let error = |problem: &str| Malformed {
@@ -275,7 +276,7 @@ fn message(envelope: Envelope<'_>) -> Result<Message, Malformed> {
     }
     let params = match params {
         Some(Value::Object(params)) => params,
-        None | Some(Value::Null) => Map::new(), // Some libraries spell out what is not there.
+        None | Some(Value::Null) => Map::new(), // Some libraries write `null` for absent members.
         Some(_) => return Err(error("`params` is not an object")),
     };
     Ok(match id.flatten() {
@@ -284,7 +285,7 @@ fn message(envelope: Envelope<'_>) -> Result<Message, Malformed> {
     })
 }
 
-/// Is this, a value of JSON as it was spelled, this text?
+/// True if this JSON value, as it was spelled, is this text.
 fn is_text(raw: &str, text: &str) -> bool {
     let inside = raw.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
     inside == Some(text)
@@ -312,7 +313,7 @@ fn response(
     }
 }
 
-/// Appends the answer to a request.
+/// Appends the reply to a request.
 pub fn write_result(out: &mut Vec<u8>, id: &Id, result: &Value) {
     out.extend_from_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");
     out.extend_from_slice(id.as_json().as_bytes());
@@ -321,7 +322,7 @@ pub fn write_result(out: &mut Vec<u8>, id: &Id, result: &Value) {
     out.push(b'}');
 }
 
-/// Appends that something was not done; without an id where the request could not be read.
+/// Appends an error reply. It has no id if the request could not be read.
 pub fn write_error(
     out: &mut Vec<u8>,
     id: Option<&Id>,
@@ -346,13 +347,13 @@ pub fn write_error(
     out.extend_from_slice(b"}}");
 }
 
-/// Appends a notification; without parameters if they are `null`.
+/// Appends a notification. It has no parameters if `params` is `null`.
 pub fn write_notification(out: &mut Vec<u8>, method: &str, params: &Value) {
     out.extend_from_slice(b"{\"jsonrpc\":\"2.0\",\"method\":");
     write_call(out, method, params);
 }
 
-/// Appends a request of ours.
+/// Appends a request of ours, whose id is a text.
 pub fn write_request(out: &mut Vec<u8>, id: &str, method: &str, params: &Value) {
     out.extend_from_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");
     json::write_string(out, id);
@@ -360,7 +361,7 @@ pub fn write_request(out: &mut Vec<u8>, id: &str, method: &str, params: &Value) 
     write_call(out, method, params);
 }
 
-/// Appends a request of ours whose name is a number.
+/// Appends a request of ours, whose id is a number.
 pub fn write_numbered_request(out: &mut Vec<u8>, id: u64, method: &str, params: &Value) {
     out.extend_from_slice(b"{\"jsonrpc\":\"2.0\",\"id\":");
     json::write_u64(out, id);

@@ -1,30 +1,31 @@
-//! Lines out of pieces of bytes: what the decoders of SSE and NDJSON share.
+//! Lines from pieces of bytes, shared by the decoders of SSE and NDJSON.
 
-/// A line, put together of pieces, up to a limit. Without memory of its own while lines are whole.
+/// The buffer of an incomplete line, up to a limit. It has no memory of its own while lines are
+/// whole.
 #[derive(Debug, Default)]
 pub(super) struct LineBuffer {
-    /// The beginning of a line whose end has not come yet, or all of one that is [`Line::Kept`].
+    /// The beginning of an incomplete line, or all of one that is [`Line::Kept`].
     begun: Vec<u8>,
-    /// `begun` is whole, and is forgotten by the next call.
+    /// True if `begun` is a whole line, which the next call discards.
     whole: bool,
 }
 
-/// Where a line is, and the byte that ended it.
+/// The place of a line, and the byte that ended it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Line<'a> {
-    /// In the input.
+    /// The line is in the input.
     Here(&'a [u8], u8),
-    /// In [`LineBuffer::kept`].
+    /// The line is in [`LineBuffer::kept`].
     Kept(u8),
 }
 
-/// A line is longer than it may be.
+/// The error of a line that exceeds its limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TooLong;
 
 impl LineBuffer {
-    /// Takes bytes from `input` up to the first for which `is_end` holds, which is taken, too;
-    /// all of them if there is none.
+    /// Consumes bytes from `input` up to and including the first for which `is_end` holds. If none
+    /// does, it consumes all of them and returns `None`.
     pub fn take<'a>(
         &mut self,
         input: &mut &'a [u8],
@@ -53,12 +54,12 @@ impl LineBuffer {
         Ok(Some(Line::Kept(end)))
     }
 
-    /// The line that was [`Line::Kept`].
+    /// Returns the line that was [`Line::Kept`].
     pub fn kept(&self) -> &[u8] {
         &self.begun
     }
 
-    /// Has a line begun that has not ended?
+    /// True if a line has begun and has not ended.
     pub fn has_begun(&self) -> bool {
         !self.whole && !self.begun.is_empty()
     }

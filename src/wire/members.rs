@@ -1,11 +1,11 @@
-//! Members of small objects, found by their names.
+//! Lookup of members of small objects by name.
 
 use serde_json::{Map, Value};
 
-/// Up to so many members are looked at one by one: that is less than hashing a name.
+/// Number of members up to which a linear search is cheaper than hashing a name.
 const FEW_MEMBERS: usize = 8;
 
-/// The member of this name.
+/// Returns the member with this name.
 pub(crate) fn member<'v>(members: &'v Map<String, Value>, name: &str) -> Option<&'v Value> {
     match members.len() <= FEW_MEMBERS {
         true => members.iter().find(|(other, _)| *other == name).map(|(_, value)| value),
@@ -13,8 +13,8 @@ pub(crate) fn member<'v>(members: &'v Map<String, Value>, name: &str) -> Option<
     }
 }
 
-/// Takes the member of this name out.
+/// Removes and returns the member with this name.
 pub(crate) fn take_member(members: &mut Map<String, Value>, name: &str) -> Option<Value> {
-    member(members, name)?; // Most of what is looked for is not there.
+    member(members, name)?; // Most names are absent.
     members.remove(name)
 }

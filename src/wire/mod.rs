@@ -1,14 +1,14 @@
-//! Stratum 1: codecs, bytes <-> types. The only place that knows how things are spelled outside.
+//! Stratum 1: codecs, bytes <-> types. No other module knows the external formats.
 //!
-//! Plain values go in, bytes are appended to a buffer of the caller's. Nothing that encodes
-//! allocates (but the caller's buffer, where it is too short, and a context of progress, which is
-//! parsed); nothing here reads a clock, makes a system call or knows the engine; whoever has a
-//! delivery turns it into an [`events::Event`].
+//! Encoders take plain values and append bytes to the caller's buffer. They do not allocate, with
+//! two exceptions: a buffer that is too small grows, and a progress context is parsed. Nothing here
+//! reads a clock, makes a system call or knows the engine. The caller turns a delivery into an
+//! [`events::Event`].
 //!
-//! What decodes is a machine: bytes are pushed in as they come, cut anywhere, and values come out.
-//! Each takes the front of the input that it is given, says the same however the input is cut, and
-//! looks at each byte a bounded number of times. What it keeps for itself is bounded by
-//! [`crate::limits`]; after an error it says nothing but that error again.
+//! Decoders are state machines: bytes go in as they arrive, cut anywhere, and values come out. Each
+//! consumes the front of its input, and its result does not depend on the cuts. It examines each
+//! byte a bounded number of times. [`crate::limits`] bounds the memory of its own. After an error
+//! it returns only that error.
 //!
 //! Tests: beside each file; `tests/allocations.rs`; `tests/run.rs` parses what a program printed.
 #![forbid(unsafe_code)]

@@ -1,19 +1,19 @@
 //! NDJSON, `application/x-ndjson`: one compact JSON value, then a line feed.
 //!
-//! [`crate::wire::events::Event::write_line`] is the encoder: an event is a line, the same for all
-//! who are given it, without anything before or behind it. [`Decoder`] finds the lines again. The
-//! end of the bytes does not say that a stream is complete, only its `end` event does: whoever
-//! reads must have seen one.
+//! The encoder is [`crate::wire::events::Event::write_line`]. An event is a line, the same for all
+//! subscribers, without a prefix or suffix. [`Decoder`] finds the lines again. The end of the bytes
+//! does not mean that a stream is complete; only its `end` event does. A client has to check that
+//! it saw one.
 
 use std::fmt;
 
 use super::lines::{Line, LineBuffer, TooLong};
 use crate::limits;
 
-/// How a response or a request says that it is NDJSON.
+/// The media type of NDJSON in requests and responses.
 pub const MEDIA_TYPE: &str = "application/x-ndjson";
 
-/// Finds lines in bytes that come in pieces.
+/// Finds lines in bytes that arrive in pieces.
 ///
 /// ```
 /// use streamdoor::wire::ndjson::Decoder;
@@ -34,12 +34,12 @@ pub struct Decoder {
     failed: Option<DecodeError>,
 }
 
-/// Why bytes are not the lines of a stream.
+/// The reason why bytes are not the lines of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DecodeError {
-    /// A line is longer than this.
+    /// A line is longer than the limit.
     LineTooLong {
-        /// The limit.
+        /// The limit, in bytes.
         bytes_max: usize,
     },
     /// The bytes ended within a line.
@@ -53,21 +53,22 @@ impl Default for Decoder {
 }
 
 impl Decoder {
-    /// Takes lines up to [`limits::STREAM_LINE_BYTES_MAX`].
+    /// Creates a decoder for lines of up to [`limits::STREAM_LINE_BYTES_MAX`] bytes.
     pub fn new() -> Decoder {
         Decoder::with_limit(limits::STREAM_LINE_BYTES_MAX)
     }
 
-    /// Takes lines of up to `line_bytes_max` bytes, a carriage return at their end included.
+    /// Creates a decoder for lines of up to `line_bytes_max` bytes, including a carriage return at
+    /// the end.
     pub fn with_limit(line_bytes_max: usize) -> Decoder {
         Decoder { line: LineBuffer::default(), line_bytes_max, failed: None }
     }
 
-    /// The next line that is not empty, without its end; takes what it needs from the front of
-    /// `input`. `None`: all of `input` is taken, and more is needed.
+    /// Returns the next line that is not empty, without its end. It consumes the bytes of the line
+    /// from the front of `input`. `None` means that all of `input` is consumed and more is needed.
     ///
     /// # Errors
-    /// [`DecodeError::LineTooLong`], and that for ever.
+    /// [`DecodeError::LineTooLong`], and the same for every later call.
     pub fn read<'a, 'i: 'a>(
         &'a mut self,
         input: &mut &'i [u8],
@@ -85,7 +86,7 @@ impl Decoder {
                 Ok(Some(Line::Kept(_))) if !content(self.line.kept()).is_empty() => {
                     return Ok(Some(content(self.line.kept())));
                 }
-                Ok(Some(_)) => {} // A blank line says nothing.
+                Ok(Some(_)) => {} // Blank lines are skipped.
                 Err(TooLong) => {
                     let error = DecodeError::LineTooLong { bytes_max };
                     self.failed = Some(error);
@@ -95,10 +96,10 @@ impl Decoder {
         }
     }
 
-    /// There will be no more bytes.
+    /// Checks the end of the stream, after which no more bytes come.
     ///
     /// # Errors
-    /// [`DecodeError::Truncated`] if they ended within a line.
+    /// [`DecodeError::Truncated`] if the bytes ended within a line; an earlier error.
     pub fn finish(&self) -> Result<(), DecodeError> {
         match self.failed {
             Some(error) => Err(error),
@@ -108,7 +109,7 @@ impl Decoder {
     }
 }
 
-/// Some end their lines as Windows does.
+/// Removes a carriage return, as some programs end their lines with CR LF.
 fn content(line: &[u8]) -> &[u8] {
     line.strip_suffix(b"\r").unwrap_or(line)
 }
@@ -132,10 +133,10 @@ mod tests {
     use crate::base::Random;
     use crate::wire::events::{Event, Gap};
 
-    /// Bytes, their lines, and how they end.
+    /// A stream, its lines, and its end.
     type Case<'a> = (&'a [u8], &'a [&'a [u8]], Result<(), DecodeError>);
 
-    /// The lines of `bytes`, which come cut at `cuts`, and how it ended.
+    /// Returns the lines of `bytes`, which arrive cut at `cuts`, and the end.
     fn decoded(bytes: &[u8], cuts: &[usize]) -> (Vec<Vec<u8>>, Result<(), DecodeError>) {
         let mut decoder = Decoder::with_limit(100);
         let mut lines = Vec::new();

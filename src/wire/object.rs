@@ -1,17 +1,16 @@
-//! Objects of JSON, written field by field.
+//! A writer of JSON objects, field by field.
 
 use serde_json::Value;
 
 use super::json;
 
-/// An object that is being written. The names of its fields are ours: nothing in them needs an
-/// escape.
+/// An object that is being written. The names of its fields are ours, and need no escapes.
 pub(crate) struct Object<'a> {
     out: &'a mut Vec<u8>,
     is_empty: bool,
 }
 
-/// Appends an object with the fields that `fill` gives it.
+/// Appends an object with the fields that `fill` writes.
 pub(crate) fn write_object(out: &mut Vec<u8>, fill: impl FnOnce(&mut Object<'_>)) {
     out.push(b'{');
     let mut object = Object { out, is_empty: true };
@@ -20,7 +19,7 @@ pub(crate) fn write_object(out: &mut Vec<u8>, fill: impl FnOnce(&mut Object<'_>)
 }
 
 impl Object<'_> {
-    /// Begins a field, whose value is to be appended.
+    /// Begins a field. The caller appends its value to the returned buffer.
     pub fn name(&mut self, name: &str) -> &mut Vec<u8> {
         if !self.is_empty {
             self.out.push(b',');
@@ -36,7 +35,7 @@ impl Object<'_> {
         json::write_string(self.name(name), text);
     }
 
-    /// A text in several pieces.
+    /// Appends a text in several pieces.
     pub fn texts(&mut self, name: &str, pieces: &[&str]) {
         let out = self.name(name);
         out.push(b'"');
@@ -77,7 +76,7 @@ impl Object<'_> {
         self.name(name).extend_from_slice(text);
     }
 
-    /// Only if it is set.
+    /// Appends a flag only if it is set.
     pub fn flag_if(&mut self, name: &str, is_set: bool) {
         if is_set {
             self.flag(name, true);

@@ -1,4 +1,4 @@
-//! Spans as OTLP/HTTP takes them: JSON, with ids in hexadecimal and times as text.
+//! Spans in the format of OTLP/HTTP: JSON, with ids in hexadecimal and times as text.
 //!
 //! Names are those of OpenTelemetry's conventions for MCP and generative AI.
 
@@ -9,7 +9,8 @@ use crate::trace::Span;
 
 /// `SPAN_KIND_SERVER`.
 const KIND_SERVER: u8 = 2;
-/// `STATUS_CODE_ERROR`. Without an error there is no status: that all is well is not ours to say.
+/// `STATUS_CODE_ERROR`. Without an error no status is written, because success is not ours to
+/// declare.
 const STATUS_ERROR: u8 = 2;
 
 /// Appends the body of `POST /v1/traces` for `spans` of this program.
@@ -91,7 +92,7 @@ fn write_attributes(attributes: &mut Attributes<'_>, span: &Span) {
     }
 }
 
-/// Names and values.
+/// A writer of attributes, each a name and a value.
 struct Attributes<'a> {
     out: &'a mut Vec<u8>,
     is_first: bool,

@@ -1,12 +1,12 @@
-//! Messages on lines, as JSON-RPC over standard streams has them: who sends one that is too long is
-//! told so once, and the next line is looked at as if nothing had been.
+//! Messages on lines, as in JSON-RPC over standard streams. A line that is too long is reported
+//! once, and the next line is read as usual.
 //!
-//! Lines end with LF; a CR before it, and lines of nothing but blanks, are overlooked.
+//! Lines end with LF. A CR before it is removed, and blank lines are skipped.
 
 use super::lines::{Line, LineBuffer};
 
-/// Splits a stream of bytes into lines. Without memory of its own while lines come whole, and
-/// without more than a line afterwards.
+/// Splits a stream of bytes into lines. It has no memory of its own while lines come whole, and
+/// holds at most one line otherwise.
 ///
 /// ```
 /// use streamdoor::wire::{LineSplitter, Split};
@@ -22,26 +22,26 @@ use super::lines::{Line, LineBuffer};
 pub struct LineSplitter {
     line: LineBuffer,
     bytes_max: usize,
-    /// The rest of a line that was too long is overlooked.
+    /// True while the rest of a line that was too long is skipped.
     is_skipping: bool,
 }
 
-/// What stood on a line.
+/// The content of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Split<'a> {
-    /// This, without its end.
+    /// The line, without its end.
     Line(&'a [u8]),
-    /// More than may stand there. Told once for each such line, as soon as that is known.
+    /// The line is too long. It is reported once, as soon as that is known.
     TooLong,
 }
 
 impl LineSplitter {
-    /// For lines of at most so many bytes.
+    /// Creates a splitter for lines of at most `bytes_max` bytes.
     pub fn new(bytes_max: usize) -> LineSplitter {
         LineSplitter { line: LineBuffer::default(), bytes_max, is_skipping: false }
     }
 
-    /// Takes bytes from the front of `input`: up to the end of the next line, or all there are.
+    /// Consumes bytes from the front of `input`, up to the end of the next line or of the input.
     pub fn next<'s, 'i: 's>(&'s mut self, input: &mut &'i [u8]) -> Option<Split<'s>> {
         self.skip(input);
         let is_kept = loop {
@@ -63,7 +63,7 @@ impl LineSplitter {
         Some(Split::TooLong)
     }
 
-    /// Overlooks the rest of a line that was too long.
+    /// Skips the rest of a line that was too long.
     fn skip(&mut self, input: &mut &[u8]) {
         if self.is_skipping {
             let end = input.iter().position(|&byte| byte == b'\n');
@@ -72,7 +72,7 @@ impl LineSplitter {
         }
     }
 
-    /// Nothing comes any more: a line without an end is one, too.
+    /// Ends the stream. Returns the last line if it has no end.
     pub fn end(&mut self) -> Option<&[u8]> {
         let has_begun = self.line.has_begun() && !std::mem::take(&mut self.is_skipping);
         let line = without_cr(self.line.kept());
@@ -92,7 +92,7 @@ fn without_cr(line: &[u8]) -> &[u8] {
 mod tests {
     use super::*;
 
-    /// What comes of these pieces, `None` for what is too long; and the rest at the end.
+    /// Returns the lines of these pieces (`None` for one too long), and the last one without an end.
     fn split(pieces: &[&[u8]], bytes_max: usize) -> (Vec<Option<Vec<u8>>>, Option<Vec<u8>>) {
         let (mut splitter, mut found) = (LineSplitter::new(bytes_max), Vec::new());
         for piece in pieces {

@@ -1,7 +1,7 @@
-//! JSON texts of strangers, read so that no two programs could read them in two ways.
+//! A strict reader of foreign JSON texts, which no two programs could read in two ways.
 //!
-//! Refused is what is no JSON, an object that has one name twice, and, because it is of no use to
-//! anybody, what is nested deeper than [`limits::JSON_DEPTH_MAX`].
+//! It refuses texts that are not JSON, and objects with the same name twice. It also refuses
+//! nesting deeper than [`limits::JSON_DEPTH_MAX`], because it has no use.
 
 use std::cell::Cell;
 use std::fmt;
@@ -12,14 +12,14 @@ use serde_json::{Map, Number, Value};
 
 use crate::limits;
 
-/// Why a text was not read.
+/// The reason why a text was not read.
 #[derive(Debug)]
 pub(crate) enum Unreadable {
-    /// It is no JSON: how so.
+    /// It is not JSON. The parser's error says why.
     NotJson(serde_json::Error),
     /// It is nested too deep.
     TooDeep,
-    /// One of its objects has one name twice.
+    /// One of its objects has the same name twice.
     NameTwice,
 }
 
@@ -38,7 +38,7 @@ impl fmt::Display for Unreadable {
 /// Reads a text.
 ///
 /// # Errors
-/// [`Unreadable`].
+/// [`Unreadable`] if the text is refused.
 pub(crate) fn read(text: &[u8]) -> Result<Value, Unreadable> {
     let found = Found::default();
     let mut source = serde_json::Deserializer::from_slice(text);
@@ -46,7 +46,7 @@ pub(crate) fn read(text: &[u8]) -> Result<Value, Unreadable> {
     found.verdict(value.and_then(|value| source.end().map(|()| value)))
 }
 
-/// What was found on the way that the parser does not mind.
+/// Faults that the parser itself does not report.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
     is_too_deep: Cell<bool>,
@@ -54,15 +54,15 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    /// A name was there before. The text is read on: it may be no JSON.
+    /// Records a name that occurred twice. The reading continues, because the text may not be JSON.
     pub fn note_name_twice(&self) {
         self.has_name_twice.set(true);
     }
 
-    /// What becomes of what was read.
+    /// Returns the result of a text that was read.
     ///
     /// # Errors
-    /// [`Unreadable`].
+    /// [`Unreadable`] if the parser failed or a fault was recorded.
     pub fn verdict<T>(&self, read: Result<T, serde_json::Error>) -> Result<T, Unreadable> {
         match read {
             _ if self.is_too_deep.get() => Err(Unreadable::TooDeep),
@@ -73,24 +73,24 @@ impl Found {
     }
 }
 
-/// Reads a value, and tells of it what a [`Value`] does not show.
+/// A reader of one value, which records the faults that a [`Value`] does not show.
 #[derive(Clone, Copy)]
 pub(crate) struct Strict<'f> {
     found: &'f Found,
-    /// How many arrays and objects it may still open.
+    /// Number of arrays and objects that it may still open.
     depth_left: u32,
 }
 
 impl<'f> Strict<'f> {
-    /// For a whole text.
+    /// Creates the reader of a whole text.
     pub fn new(found: &'f Found) -> Strict<'f> {
         Strict { found, depth_left: limits::JSON_DEPTH_MAX }
     }
 
-    /// For what is in an array or an object.
+    /// Creates the reader of the elements of an array or object.
     ///
     /// # Errors
-    /// That is one too many.
+    /// An error of the source's type if the nesting is too deep.
     pub fn inside<E: Error>(self) -> Result<Strict<'f>, E> {
         match self.depth_left.checked_sub(1) {
             Some(depth_left) => Ok(Strict { depth_left, ..self }),

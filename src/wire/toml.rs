@@ -1,14 +1,14 @@
-//! TOML as a value of JSON, for whoever describes things in files.
+//! TOML read as a JSON value, for descriptions in files.
 
 use serde_json::{Map, Value};
 use toml::de::{DeTable, DeValue};
 
 use crate::limits::JSON_DEPTH_MAX;
 
-/// A whole file.
+/// Reads a whole file.
 ///
 /// # Errors
-/// What is wrong with it, behind the line in which it is.
+/// The fault in the text, after the number of its line.
 pub fn parse(text: &str) -> Result<Value, String> {
     let table = DeTable::parse(text).map_err(|error| {
         let offset = error.span().map_or(0, |span| span.start).min(text.len());
@@ -18,10 +18,10 @@ pub fn parse(text: &str) -> Result<Value, String> {
     to_json(&DeValue::Table(table.into_inner()))
 }
 
-/// One value.
+/// Converts one value.
 ///
 /// # Errors
-/// What JSON has no word for, and what is nested too deep.
+/// If JSON has no such value, or if it is nested too deep.
 pub fn to_json(value: &DeValue<'_>) -> Result<Value, String> {
     at_depth(value, 0)
 }
@@ -48,7 +48,7 @@ fn at_depth(value: &DeValue<'_>, depth: u32) -> Result<Value, String> {
             values.collect::<Result<Vec<Value>, String>>()?.into()
         }
         DeValue::Table(entries) => {
-            // In the order of the text, which the table itself has lost.
+            // The members are in the order of the text, which the table itself has lost.
             let mut entries: Vec<_> = entries.iter().collect();
             entries.sort_by_key(|(key, _)| key.span().start);
             let mut members = Map::new();

@@ -1,4 +1,4 @@
-//! The members of a message, each read into its place as it comes: a map of them would cost more
+//! The members of a message, each read into its field as it comes. A map of them would cost more
 //! than all the rest of a short message.
 
 use std::collections::BTreeSet;
@@ -11,11 +11,11 @@ use serde_json::value::RawValue;
 
 use crate::wire::strict::{Found, Strict, Unreadable};
 
-/// What stands in a message. Members that it does not know were read, and left out.
+/// The members of a message. Unknown members are read and dropped.
 #[derive(Debug, Default)]
 pub(super) struct Envelope<'t> {
     pub jsonrpc: Option<&'t RawValue>,
-    /// As it is spelled, for it goes back like that.
+    /// The id as it is spelled, because the reply repeats it unchanged.
     pub id: Option<&'t RawValue>,
     pub method: Option<Value>,
     pub params: Option<Value>,
@@ -24,10 +24,10 @@ pub(super) struct Envelope<'t> {
 }
 
 impl<'t> Envelope<'t> {
-    /// Of a text that begins like an object.
+    /// Reads a text that begins like an object.
     ///
     /// # Errors
-    /// [`Unreadable`].
+    /// [`Unreadable`] if the text is refused.
     pub fn read(text: &'t str) -> Result<Envelope<'t>, Unreadable> {
         let found = Found::default();
         let mut source = serde_json::Deserializer::from_str(text);
@@ -71,8 +71,8 @@ impl<'t> Visitor<'t> for Members<'_> {
     }
 }
 
-/// The next value, as it is spelled. What the parser passes over without looking at it closely (the
-/// size of a number, halves of characters) is looked at here.
+/// Returns the next value as it is spelled. The parser skips a raw value without a close check of
+/// the range of a number or of surrogate halves. They are checked here.
 fn spelled<'t, A: MapAccess<'t>>(
     members: &mut A,
     inside: Strict<'_>,
@@ -90,10 +90,10 @@ fn spelled<'t, A: MapAccess<'t>>(
     Ok(raw)
 }
 
-/// So many digits fit into 64 bits.
+/// Number of digits that always fit into 64 bits.
 const DIGITS_SAFE: usize = 18;
 
-/// Of a member of a message.
+/// The name of a member of a message.
 enum Name {
     Jsonrpc,
     Id,

@@ -1,4 +1,4 @@
-//! What is read and what is written, by the rules of JSON-RPC 2.0 as MCP has them.
+//! Tests of reading and writing, by the rules of JSON-RPC 2.0 as MCP restricts them.
 
 use serde_json::json;
 
@@ -91,7 +91,7 @@ fn an_id_is_a_text_or_an_integer_and_nothing_else() {
     for id in table {
         for rest in [r#""method":"m""#, r#""result":{}"#] {
             if id == "null" && rest.contains("result") {
-                continue; // Below.
+                continue; // Checked below.
             }
             let text = format!(r#"{{"jsonrpc":"2.0","id":{id},{rest}}}"#);
             let error = parse(text.as_bytes()).expect_err(&text);
@@ -155,7 +155,7 @@ fn a_name_that_comes_twice_is_refused_wherever_it_is() {
         assert_eq!((error.code, error.id), (INVALID_REQUEST, None), "{text}");
         assert!(error.message.contains("one name twice"), "{text}: {}", error.message);
     }
-    // Of what is no JSON, and has one twice, the first is said.
+    // If a text is not JSON and has a name twice, the first is reported.
     assert_eq!(code_of(r#"{"jsonrpc":"2.0","id":1,"id":1,"method":"m""#), PARSE_ERROR);
     let other = r#"{"jsonrpc":"2.0","id":1,"method":"m","other":{"method":"n"},"more":[]}"#;
     assert!(parse(other.as_bytes()).is_ok());
@@ -196,7 +196,7 @@ fn what_is_no_message_is_refused_and_a_request_learns_so_by_its_id() {
 
 #[test]
 fn a_bad_answer_is_not_answered() {
-    // Else two programs could answer each other for ever.
+    // Otherwise two programs could reply to each other for ever.
     let table = [
         r#"{"jsonrpc":"2.0","id":5,"result":1}"#,
         r#"{"jsonrpc":"2.0","id":5,"result":{},"error":{"code":1,"message":""}}"#,

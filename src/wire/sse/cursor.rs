@@ -1,13 +1,14 @@
-//! How far a connection is, as the `id:` of its events: `EXECUTION:SEQ:BYTES`, or
-//! `EXECUTION:SEQ:BYTES:CHUNKS` of who filters by kind, with commas between several.
+//! The position of a connection, as the `id:` of its events. It is `EXECUTION:SEQ:BYTES`, or
+//! `EXECUTION:SEQ:BYTES:CHUNKS` for a subscriber that filters by kind. Several are separated by
+//! commas.
 //!
-//! A reader keeps the last `id:` only and sends it back as `Last-Event-ID`, so each names all
-//! executions of the connection. It names them in full: sent back to another stream by mistake, it
-//! is an error there and not a wrong place. With what it has seen, a gap in front is counted
-//! exactly also when nothing is known any more of the chunks at its place. `EXECUTION:SEQ` is
-//! taken, too, and for a stream of one execution `SEQ` alone.
+//! A client keeps the last `id:` only and sends it back as `Last-Event-ID`. Therefore each id names
+//! all executions of the connection, with their full ids. If it is sent to another stream by
+//! mistake, it is an error there and not a wrong position. With the counts in it, a gap at the
+//! front is counted exactly even if nothing is known of the chunks there any more. `EXECUTION:SEQ`
+//! is accepted, too, and `SEQ` alone for a stream of one execution.
 //!
-//! The numbers come back from outside: here they are numbers, and whoever uses them checks them.
+//! The numbers come from outside. This module only parses them; the caller has to check them.
 
 use std::fmt;
 
@@ -17,64 +18,65 @@ use crate::base::ExecutionId;
 use crate::limits;
 use crate::wire::json;
 
-/// The last chunk of one execution that is told of up to here, to be written; 0 before the first.
+/// The position in one execution: its last chunk that was delivered or reported; 0 before the
+/// first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cursor<'a> {
-    /// The execution, as it is printed.
+    /// The execution id, as it is printed.
     pub execution: &'a str,
     /// The number of the chunk.
     pub seq: u64,
-    /// Payload bytes through that chunk, of the kinds that are wanted, given or told missing.
+    /// Payload bytes of all wanted kinds through that chunk, delivered or reported as missing.
     pub bytes: u64,
-    /// How many chunks that were, if not all kinds are wanted: else it is `seq`.
+    /// Number of these chunks, if not all kinds are wanted. Otherwise it equals `seq`.
     pub chunks: Option<u64>,
 }
 
-/// How far somebody says that it is.
+/// The position that a client claims.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reached {
-    /// The last chunk that it was told of; 0 before the first.
+    /// The last chunk that was delivered or reported as missing; 0 before the first.
     pub seq: u64,
-    /// What it had been given and told missing by then, if it says so.
+    /// Totals through that chunk, if the client sent them.
     pub seen: Option<Seen>,
 }
 
-/// Chunks of the wanted kinds, given or told missing.
+/// Totals of the chunks of the wanted kinds that were delivered or reported as missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seen {
-    /// How many.
+    /// Number of chunks.
     pub chunks: u64,
-    /// Their payload bytes.
+    /// Number of their payload bytes.
     pub bytes: u64,
 }
 
-/// The cursors that somebody sent.
+/// The cursors that a client sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cursors {
-    /// A number alone: of the only execution.
+    /// A number alone, for the only execution.
     Unnamed(u64),
-    /// With their executions, none of them twice.
+    /// Cursors with their executions, none of them twice.
     Named(SmallVec<[(ExecutionId, Reached); 1]>),
 }
 
-/// Why a text is not a list of cursors.
+/// The reason why a text is not a list of cursors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CursorError {
-    /// Something is no `EXECUTION:SEQ`, with or without what was seen.
+    /// A part is not `EXECUTION:SEQ`, with or without totals.
     Malformed,
-    /// A number is not one of 64 bits, or is not written as we write it.
+    /// A number exceeds 64 bits, or is not in the form that we write.
     BadNumber,
     /// An execution is named twice.
     Repeated,
     /// There are more than [`limits::STREAM_CURSORS_MAX`].
     TooMany,
-    /// It does not say how far this execution is.
+    /// The cursor of an execution is missing.
     Missing,
-    /// It names executions that the stream does not follow.
+    /// A cursor names an execution that the stream does not follow.
     Foreign,
 }
 
-/// Appends the `id:` line of an event. The first line of its frame, or any other.
+/// Appends the `id:` line of an event. It may be any line of its frame.
 ///
 /// # Panics
 /// If there is no cursor, or more than [`limits::STREAM_CURSORS_MAX`].
@@ -99,10 +101,10 @@ pub fn write_cursors(out: &mut Vec<u8>, cursors: &[Cursor<'_>]) {
     out.push(b'\n');
 }
 
-/// Reads what a `Last-Event-ID` header says.
+/// Reads the value of a `Last-Event-ID` header.
 ///
 /// # Errors
-/// [`CursorError`].
+/// [`CursorError`] if it is not a list of cursors.
 pub fn parse_cursors(text: &str) -> Result<Cursors, CursorError> {
     if !text.contains(':') {
         return parse_number(text).map(Cursors::Unnamed);
@@ -123,7 +125,7 @@ pub fn parse_cursors(text: &str) -> Result<Cursors, CursorError> {
     Ok(Cursors::Named(cursors))
 }
 
-/// `SEQ`, `SEQ:BYTES` or `SEQ:BYTES:CHUNKS`.
+/// Parses `SEQ`, `SEQ:BYTES` or `SEQ:BYTES:CHUNKS`.
 fn parse_reached(text: &str) -> Result<Reached, CursorError> {
     let mut fields = text.split(':');
     let mut next = || fields.next().map(parse_number).transpose();
@@ -137,7 +139,7 @@ fn parse_reached(text: &str) -> Result<Reached, CursorError> {
 }
 
 impl Reached {
-    /// As a `Last-Event-ID` header says it of this execution.
+    /// The cursor of this execution for a `Last-Event-ID` header.
     pub fn spelled(&self, execution: ExecutionId) -> String {
         let seq = self.seq;
         match self.seen {
@@ -148,7 +150,7 @@ impl Reached {
     }
 }
 
-/// Digits as we write them: no sign, no zeros before others.
+/// Parses digits in the form that we write: no sign, no leading zeros.
 fn parse_number(text: &str) -> Result<u64, CursorError> {
     let is_ours = text.bytes().all(|byte| byte.is_ascii_digit());
     if !is_ours || (text.len() > 1 && text.starts_with('0')) {
@@ -158,12 +160,11 @@ fn parse_number(text: &str) -> Result<u64, CursorError> {
 }
 
 impl Cursors {
-    /// How far each of `executions` is, in their order: what a stream that follows exactly these
-    /// goes on from.
+    /// Returns the position of each of `executions`, in their order. A stream that follows exactly
+    /// these continues there.
     ///
     /// # Errors
-    /// [`CursorError::Missing`] and [`CursorError::Foreign`]: these are the cursors of another
-    /// stream.
+    /// [`CursorError::Missing`] and [`CursorError::Foreign`] if the cursors are of another stream.
     pub fn of<'a>(
         &'a self,
         executions: &'a [ExecutionId],
@@ -246,7 +247,7 @@ mod tests {
                 .collect();
             let mut ids: Vec<ExecutionId> = (0..count).map(id).collect();
             assert_eq!(parsed.of(&ids).unwrap().collect::<Vec<_>>(), expected);
-            // Another order of the same is still the same places.
+            // The same cursors in another order are the same positions.
             ids.reverse();
             expected.reverse();
             assert_eq!(parsed.of(&ids).unwrap().collect::<Vec<_>>(), expected);

@@ -1,8 +1,8 @@
-//! Events out of bytes, by the rules of the WHATWG standard: for clients.
+//! A decoder of events for clients, by the rules of the WHATWG standard.
 //!
 //! The standard has no limits and no end; a program needs both. Lines and events have a largest
-//! size. Whoever reads until the bytes end drops what had begun, as the standard says, and must ask
-//! the events themselves whether the stream was complete.
+//! size. At the end of the bytes an incomplete event is dropped, as the standard says. The client
+//! has to tell from the events themselves whether the stream was complete.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -13,7 +13,7 @@ use crate::wire::lines::{Line, LineBuffer, TooLong};
 
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
-/// Finds events in bytes that come in pieces.
+/// Finds events in bytes that arrive in pieces.
 ///
 /// ```
 /// use streamdoor::wire::sse::Decoder;
@@ -32,21 +32,22 @@ const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 pub struct Decoder {
     line: LineBuffer,
     event: EventBuffer,
-    /// Bytes of a byte order mark that the stream began with; `None` once it is past that.
+    /// Number of bytes of a byte order mark at the start of the stream; `None` after the start.
     mark_bytes: Option<usize>,
-    /// The last line ended in a carriage return: a line feed now belongs to it.
+    /// True if the last line ended in a carriage return. A line feed after it belongs to the same
+    /// line end.
     after_return: bool,
     line_bytes_max: usize,
     failed: Option<DecodeError>,
 }
 
-/// What the lines of an event add up to.
+/// The fields of an event, collected from its lines.
 #[derive(Debug)]
 struct EventBuffer {
     name: Vec<u8>,
     data: Vec<u8>,
     has_data: bool,
-    /// The event was given away, and is forgotten with the next line.
+    /// True if the event was returned. The next line discards it.
     given: bool,
     id_next: Vec<u8>,
     id: Vec<u8>,
@@ -60,17 +61,17 @@ pub struct Message<'a> {
     event: &'a EventBuffer,
 }
 
-/// Why a stream cannot be read on.
+/// The reason why a stream cannot be read any further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DecodeError {
-    /// A line is longer than this.
+    /// A line is longer than the limit.
     LineTooLong {
-        /// The limit.
+        /// The limit, in bytes.
         bytes_max: usize,
     },
-    /// The data of an event is longer than this.
+    /// The data of an event is longer than the limit.
     EventTooLarge {
-        /// The limit.
+        /// The limit, in bytes.
         bytes_max: usize,
     },
 }
@@ -82,14 +83,14 @@ impl Default for Decoder {
 }
 
 impl Decoder {
-    /// Takes lines up to [`limits::STREAM_LINE_BYTES_MAX`] and events up to
-    /// [`limits::SSE_EVENT_BYTES_MAX`].
+    /// Creates a decoder for lines of up to [`limits::STREAM_LINE_BYTES_MAX`] bytes and events of
+    /// up to [`limits::SSE_EVENT_BYTES_MAX`] bytes.
     pub fn new() -> Decoder {
         Decoder::with_limits(limits::STREAM_LINE_BYTES_MAX, limits::SSE_EVENT_BYTES_MAX)
     }
 
-    /// Takes lines of up to `line_bytes_max` bytes, and events with up to `event_bytes_max` bytes
-    /// of data, a line feed for each line included.
+    /// Creates a decoder for lines of up to `line_bytes_max` bytes, and events with up to
+    /// `event_bytes_max` bytes of data. A line feed for each line counts as data.
     pub fn with_limits(line_bytes_max: usize, event_bytes_max: usize) -> Decoder {
         Decoder {
             line: LineBuffer::default(),
@@ -110,11 +111,11 @@ impl Decoder {
         }
     }
 
-    /// The next event that has data; takes what it needs from the front of `input`. `None`: all of
-    /// `input` is taken, and more is needed.
+    /// Returns the next event that has data. It consumes the bytes of the event from the front of
+    /// `input`. `None` means that all of `input` is consumed and more is needed.
     ///
     /// # Errors
-    /// [`DecodeError`], and that for ever.
+    /// [`DecodeError`], and the same for every later call.
     pub fn read<'a>(&'a mut self, input: &mut &[u8]) -> Result<Option<Message<'a>>, DecodeError> {
         if let Some(error) = self.failed {
             return Err(error);
@@ -129,18 +130,18 @@ impl Decoder {
         }
     }
 
-    /// The `id` of the newest event that had one, or was without and is dispatched: what a client
-    /// that connects again says in `Last-Event-ID`. Empty if there is none.
+    /// The last event id, which a client sends in `Last-Event-ID` when it reconnects. An event
+    /// without data sets it too. Empty if no event had an id.
     pub fn last_id(&self) -> Cow<'_, str> {
         String::from_utf8_lossy(&self.event.id)
     }
 
-    /// How long the server wants clients to wait before they connect again.
+    /// The time that the server wants clients to wait before they reconnect.
     pub fn retry(&self) -> Option<Duration> {
         self.event.retry
     }
 
-    /// Begins with a new connection: what was cut off is forgotten, the last id is not.
+    /// Prepares for a new connection. It discards an incomplete event and keeps the last id.
     pub fn reconnect(&mut self) {
         let (id, retry) = (std::mem::take(&mut self.event.id), self.event.retry);
         *self = Decoder::with_limits(self.line_bytes_max, self.event.event_bytes_max);
@@ -149,7 +150,7 @@ impl Decoder {
         self.event.retry = retry;
     }
 
-    /// Takes lines until one dispatches an event.
+    /// Reads lines until one dispatches an event.
     fn read_lines(&mut self, input: &mut &[u8]) -> Result<bool, DecodeError> {
         let bytes_max = self.line_bytes_max;
         loop {
@@ -172,8 +173,8 @@ impl Decoder {
         }
     }
 
-    /// A byte order mark at the very beginning says nothing. Bytes that only began like one are
-    /// part of the first line.
+    /// Skips a byte order mark at the very beginning. Bytes that only begin like one are part of
+    /// the first line.
     fn skip_mark(&mut self, input: &mut &[u8]) {
         while let Some(count) = self.mark_bytes {
             let Some(byte) = input.first() else { return };
@@ -183,7 +184,7 @@ impl Decoder {
                 continue;
             }
             if count < BYTE_ORDER_MARK.len() {
-                // Not more than there may be in a line: limits are far above two bytes.
+                // Two bytes are never too long for a line, as limits are far larger.
                 let mut begun = &BYTE_ORDER_MARK[..count];
                 let taken = self.line.take(&mut begun, BYTE_ORDER_MARK.len(), |_| false);
                 assert_eq!(taken, Ok(None));
@@ -194,7 +195,7 @@ impl Decoder {
 }
 
 impl EventBuffer {
-    /// Interprets a line. Is an event whole?
+    /// Interprets a line. Returns true if it dispatches an event.
     fn take_line(&mut self, line: &[u8]) -> Result<bool, DecodeError> {
         if std::mem::take(&mut self.given) {
             self.clear();
@@ -254,7 +255,7 @@ fn replace_from(field: &mut Vec<u8>, value: &Vec<u8>) {
     }
 }
 
-/// Digits only; a number beyond 64 bits is the largest.
+/// Parses digits only. A number beyond 64 bits becomes the largest.
 fn parse_retry(value: &[u8]) -> Option<Duration> {
     let is_number = !value.is_empty() && value.iter().all(u8::is_ascii_digit);
     let digits = value.iter().map(|digit| u64::from(digit - b'0'));
@@ -263,7 +264,7 @@ fn parse_retry(value: &[u8]) -> Option<Duration> {
 }
 
 impl<'a> Message<'a> {
-    /// What the server calls it; `message` if it did not say.
+    /// The name of the event; `message` if the server did not name it.
     pub fn name(&self) -> Cow<'a, str> {
         match self.event.name.is_empty() {
             true => Cow::Borrowed("message"),
@@ -271,17 +272,17 @@ impl<'a> Message<'a> {
         }
     }
 
-    /// Its data, lines joined with line feeds.
+    /// The data, with lines joined by line feeds.
     pub fn data(&self) -> Cow<'a, str> {
         String::from_utf8_lossy(&self.event.data)
     }
 
-    /// Its data as the bytes that came.
+    /// The data as the received bytes.
     pub fn data_bytes(&self) -> &'a [u8] {
         &self.event.data
     }
 
-    /// Its id, or that of an earlier event if it has none of its own; empty if none had one.
+    /// The id of the event, or of the last earlier event with one; empty if none had one.
     pub fn id(&self) -> Cow<'a, str> {
         String::from_utf8_lossy(&self.event.id)
     }

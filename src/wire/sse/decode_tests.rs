@@ -1,5 +1,5 @@
-//! The rules of the standard as a table of streams, each cut everywhere; and that what the encoder
-//! writes is read back.
+//! Tests of the standard's rules on a table of streams, each cut everywhere, and of reading what
+//! the encoder writes.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use super::{DecodeError, Decoder};
 use super::{END, KEEP_ALIVE, write_comment, write_data, write_name, write_retry};
 use crate::base::Random;
 
-/// Name, data, id.
+/// An event: its name, data and id.
 type Told = (String, String, String);
 
-/// What is read of `bytes`, which come cut at `cuts`; last id; wait; how it ended.
+/// The result of reading `bytes`, which arrive cut at `cuts`: events, last id, wait, and end.
 type Read = (Vec<Told>, String, Option<Duration>, Result<(), DecodeError>);
 
 fn read(bytes: &[u8], cuts: &[usize]) -> Read {
@@ -52,7 +52,7 @@ fn assert_read(bytes: &[u8], expected: &Read) {
     }
 }
 
-/// A stream, and what it says as (name, data, id).
+/// A stream, and its events as (name, data, id).
 type Stream = (&'static [u8], &'static [(&'static str, &'static str, &'static str)]);
 
 #[rustfmt::skip]
@@ -68,7 +68,7 @@ const STREAMS: &[Stream] = &[
     // Only line feed and carriage return end lines.
     ("data: a\u{2028}b\u{85}c\u{b}\u{c}\0\n\n".as_bytes(),
         &[("message", "a\u{2028}b\u{85}c\u{b}\u{c}\0", "")]),
-    // One space behind the colon, and no other.
+    // One space after the colon is removed, and no more.
     (b"data:a\n\ndata:  b \n\ndata:\tc\n\n",
         &[("message", "a", ""), ("message", " b ", ""), ("message", "\tc", "")]),
     (b"data : a\n\n data: b\n\nData: c\n\n", &[]),
@@ -82,11 +82,11 @@ const STREAMS: &[Stream] = &[
     (b": data: a\n:\n:\r\n\n", &[]),
     (b"data: a\n: b\nfoo: c\nfoo\ndata: d\n\n", &[("message", "a\nd", "")]),
     (b"data: a:b: c\n\n", &[("message", "a:b: c", "")]),
-    // Names.
+    // Event names.
     (b"event: x\ndata: a\n\ndata: b\n\n", &[("x", "a", ""), ("message", "b", "")]),
     (b"event: x\nevent: y\ndata: a\n\n", &[("y", "a", "")]),
     (b"event: x\nevent\ndata: a\n\n", &[("message", "a", "")]),
-    // Ids stay until there is another; NUL makes none.
+    // An id stays until the next one; an id with NUL is ignored.
     (b"id: 1\ndata: a\n\ndata: b\n\nid\ndata: c\n\n",
         &[("message", "a", "1"), ("message", "b", "1"), ("message", "c", "")]),
     (b"id: 1\nid: 2\0\ndata: a\n\n", &[("message", "a", "1")]),
@@ -99,10 +99,10 @@ const STREAMS: &[Stream] = &[
     (b"\xEF\n\xBBdata: a\ndata: b\n\n", &[("message", "b", "")]),
     (b"\n\xEF\xBB\xBFdata: a\ndata: b\n\n", &[("message", "b", "")]),
     (b"\xEF\xBB\xBF", &[]),
-    // What begins and does not end is dropped.
+    // An incomplete event is dropped.
     (b"data: a\n\ndata: b\n", &[("message", "a", "")]),
     (b"data: a\n\ndata: b", &[("message", "a", "")]),
-    // What is not UTF-8.
+    // Bytes that are not UTF-8.
     (b"data: \xFFa\xE2\x82\ndata: \xAC\n\n", &[("message", "\u{fffd}a\u{fffd}\n\u{fffd}", "")]),
 ];
 

@@ -1,7 +1,7 @@
-//! The fields of an event, appended to a buffer of the caller's; nothing allocates.
+//! The fields of an event, appended to the caller's buffer. Nothing allocates.
 //!
-//! What comes from outside cannot end a line: data is split where it has line ends of any kind, and
-//! names with one are refused (CVE-2026-29085, CVE-2026-33128).
+//! Text from outside cannot end a line. Data is split at line ends of any kind, and names with one
+//! are refused (CVE-2026-29085, CVE-2026-33128).
 
 use std::fmt;
 use std::time::Duration;
@@ -11,20 +11,20 @@ use crate::wire::json;
 
 /// The blank line that dispatches an event.
 pub const END: &[u8] = b"\n";
-/// A comment that says nothing: it shows that the connection lives. Whole, without [`END`].
+/// An empty comment, which shows that the connection lives. It is complete, without [`END`].
 pub const KEEP_ALIVE: &[u8] = b":\n\n";
 
-/// A name has a line feed, a carriage return or a NUL, and would be read as something else.
+/// The error of a name with a line feed, a carriage return or a NUL, which clients would misread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FieldError;
 
-/// Appends what all who are given `event` share: its name, and itself as JSON.
+/// Appends the part of `event` that all its subscribers share: its name, and itself as JSON.
 #[inline]
 pub fn write_event(out: &mut Vec<u8>, event: &Event<'_>) {
     out.extend_from_slice(b"event: ");
     out.extend_from_slice(event.name().as_bytes());
     out.extend_from_slice(b"\ndata: ");
-    event.write_json(out); // One line: JSON has no raw line ends, and ours no others either.
+    event.write_json(out); // One line: our JSON has no line ends of any kind.
     out.push(b'\n');
 }
 
@@ -42,26 +42,26 @@ pub fn write_name(out: &mut Vec<u8>, name: &str) -> Result<(), FieldError> {
     Ok(())
 }
 
-/// Appends any text as `data:` lines. A reader joins them with line feeds: which kind of line end
-/// the text had is lost. JSON does not lose it.
+/// Appends any text as `data:` lines. A client joins them with line feeds, so the kind of line end
+/// in the text is lost. JSON does not lose it.
 pub fn write_data(out: &mut Vec<u8>, text: &str) {
     write_lines(out, b"data: ", text.as_bytes());
 }
 
-/// Appends any text as comments, which readers skip.
+/// Appends any text as comments, which clients skip.
 pub fn write_comment(out: &mut Vec<u8>, text: &str) {
     write_lines(out, b": ", text.as_bytes());
 }
 
-/// Appends a `retry:` line: how long to wait before connecting again. Give each connection
-/// another one, or all will come back at once.
+/// Appends a `retry:` line: the time to wait before a reconnect. Give each connection a different
+/// one, or all clients reconnect at once.
 pub fn write_retry(out: &mut Vec<u8>, wait: Duration) {
     out.extend_from_slice(b"retry: ");
     json::write_u64(out, u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
     out.push(b'\n');
 }
 
-/// Line feed, carriage return, or the one behind the other: each ends one line.
+/// Appends each line with its field name. A line feed, a carriage return, or CR LF ends one line.
 fn write_lines(out: &mut Vec<u8>, field: &[u8], mut text: &[u8]) {
     loop {
         out.extend_from_slice(field);

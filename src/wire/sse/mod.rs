@@ -1,9 +1,9 @@
 //! Server-sent events, `text/event-stream`, by the WHATWG HTML standard, section 9.2.
 //!
-//! A frame is a prefix, a middle and a suffix. The middle, [`write_event`], is the same for all who
-//! are given an event: it is escaped once, and shared. What differs stands around it: the prefix is
-//! the `id:` line, [`write_cursors`], where a connection follows several executions; the suffix,
-//! [`END`], is the blank line that dispatches the event.
+//! A frame is a prefix, a middle and a suffix. The middle, [`write_event`], is the same for all
+//! subscribers of an event: it is encoded once, and shared. The prefix and suffix may differ. The
+//! prefix is the `id:` line, [`write_cursors`], which differs if a connection follows several
+//! executions. The suffix, [`END`], is the blank line that dispatches the event.
 //!
 //! ```
 //! use streamdoor::wire::events::{Event, Gap};
@@ -22,7 +22,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Only line feeds end our lines: there are readers that look for two of them and nothing else.
+//! Only line feeds end our lines, because some clients search for two of them and nothing else.
 
 mod cursor;
 mod decode;
@@ -36,5 +36,5 @@ pub use encode::{
     END, FieldError, KEEP_ALIVE, write_comment, write_data, write_event, write_name, write_retry,
 };
 
-/// How a response says that it is a stream of events.
+/// The media type of a stream of events.
 pub const MEDIA_TYPE: &str = "text/event-stream";
