@@ -92,7 +92,7 @@ fn without_cr(line: &[u8]) -> &[u8] {
 mod tests {
     use super::*;
 
-    /// Returns the lines of these pieces (`None` for one too long), and the last one without an end.
+    /// Returns the lines of these pieces (`None` if too long), and the last one without an end.
     fn split(pieces: &[&[u8]], bytes_max: usize) -> (Vec<Option<Vec<u8>>>, Option<Vec<u8>>) {
         let (mut splitter, mut found) = (LineSplitter::new(bytes_max), Vec::new());
         for piece in pieces {

@@ -1,12 +1,13 @@
-//! Which of the media types on offer a client likes best (RFC 9110, section 12.5.1).
+//! The choice of the media type that a client prefers (RFC 9110, section 12.5.1).
 
-/// A whole `q` is so many thousandths.
+/// The weight of `q=1`, in thousandths.
 const WEIGHT_MAX: u16 = 1_000;
 
-/// The type on offer that the `Accept` headers like best; of equals the first one. The first of all
-/// if there is no such header; `None` if there is one and it likes none, which is a 406.
+/// Returns the offered type that the `Accept` headers prefer, and the first one of equals. Without
+/// such a header it returns the first of all. `None` if a header accepts none of them, which is a
+/// 406.
 ///
-/// What in a header is not a media type with, perhaps, a weight is passed over.
+/// Elements of a header that are not a media type with an optional weight are skipped.
 ///
 /// ```
 /// use streamdoor::wire::http1::negotiate;
@@ -32,7 +33,7 @@ pub fn negotiate<'h, 'o>(
     best.map(|(media_type, _)| media_type)
 }
 
-/// Is it `media_type`, with or without parameters?
+/// True if `value` is `media_type`, with or without parameters.
 ///
 /// ```
 /// use streamdoor::wire::http1::is_media_type;
@@ -45,7 +46,7 @@ pub fn is_media_type(value: &str, media_type: &str) -> bool {
     essence.trim_matches([' ', '\t']).eq_ignore_ascii_case(media_type)
 }
 
-/// What the most precise range that has `media_type` in it says.
+/// Returns the weight in the most precise range that contains `media_type`.
 fn weight_of<'h>(media_type: &str, accept: impl IntoIterator<Item = &'h str>) -> u16 {
     let kind = media_type.split('/').next().unwrap_or("");
     let mut best = (0, 0); // Precision, then weight.
@@ -71,7 +72,7 @@ fn weight_of<'h>(media_type: &str, accept: impl IntoIterator<Item = &'h str>) ->
     best.1
 }
 
-/// `0`, `1`, and up to three digits behind a point between them.
+/// Parses `0`, `1`, or a number between them with up to three decimals, in thousandths.
 fn parse_weight(text: &str) -> Option<u16> {
     let (whole, digits) = text.split_once('.').unwrap_or((text, ""));
     if digits.len() > 3 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
@@ -110,7 +111,7 @@ mod tests {
             (&["text/event-stream;q=0.3,\tapplication/json ; q=0.4"], Some(JSON)),
             (&["text/html, application/xhtml+xml, */*;q=0.8"], Some(SSE)),
             (&["*/*, text/event-stream;q=0"], Some(LINES)),
-            (&["application/json, text/event-stream"], Some(SSE)), // Equals: our order.
+            (&["application/json, text/event-stream"], Some(SSE)), // Equals: the first offered.
             (&["text/event-stream;charset=utf-8;q=0.001"], Some(SSE)),
             (&["text/html"], None),
             (&["*/*;q=0"], None),

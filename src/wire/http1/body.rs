@@ -1,44 +1,44 @@
-//! Where a body ends, and what of the bytes is its content.
+//! The reader of bodies, which finds their content and their end.
 //!
-//! Chunked bodies are read byte by byte where they are not content, by a machine that allows what
-//! RFC 9112, section 7.1, says and nothing more: lines end in both bytes, sizes have no sign,
-//! prefix or white space, and what is of no use to anybody (extensions, trailers) is small, and
-//! dropped.
+//! The parts of a chunked body that are not content are read byte by byte. The state machine allows
+//! what RFC 9112, section 7.1, allows and nothing more. Lines end in both bytes, and sizes have no
+//! sign, prefix or white space. Extensions and trailers have no use, so they are limited to a small
+//! size and dropped.
 
 use super::refusal::Refusal;
 use crate::limits;
 
-/// How the end of a body is known.
+/// The length of a body, or the way in which its end is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodyLength {
-    /// There is none.
+    /// There is no body.
     None,
-    /// So many bytes, said before.
+    /// The number of bytes, announced in advance.
     Known(u64),
-    /// Said chunk by chunk.
+    /// The body comes in chunks, each with its size.
     Chunked,
-    /// By the end of the connection. Of responses only.
+    /// The body ends with the connection. Only responses have such bodies.
     UntilClose,
 }
 
-/// What was read of a body.
+/// The result of reading a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BodyPart<'a> {
     Piece(&'a [u8]),
     End,
 }
 
-/// Reads one body.
+/// A reader of one body.
 #[derive(Debug)]
 pub(super) struct BodyReader {
     expect: Expect,
-    /// Content that may still come before the body is too long.
+    /// Number of content bytes that may still come before the body is too long.
     allowed_bytes: u64,
     extensions_bytes: u32,
     trailers_bytes: u32,
 }
 
-/// What comes next.
+/// The element that comes next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Expect {
     Content { remaining: u64 },
@@ -69,12 +69,12 @@ impl BodyReader {
         BodyReader { expect, allowed_bytes: bytes_max, extensions_bytes: 0, trailers_bytes: 0 }
     }
 
-    /// Changes how long the body may be. Only before any of it was read.
+    /// Changes the size limit of the body. Call it only before any of the body was read.
     pub fn set_limit(&mut self, bytes_max: u64) {
         self.allowed_bytes = bytes_max;
     }
 
-    /// The body's length is known to be too long.
+    /// True if the announced length is over the limit.
     pub fn is_too_long(&self) -> bool {
         matches!(self.expect, Expect::Content { remaining } if remaining > self.allowed_bytes)
     }
@@ -83,12 +83,12 @@ impl BodyReader {
         self.expect == Expect::End
     }
 
-    /// May the connection's end be the body's?
+    /// True if the end of the connection is the end of this body.
     pub fn ends_with_connection(&self) -> bool {
         self.expect == Expect::ContentUntilClose
     }
 
-    /// The next piece of content, or the end. `None`: all of `input` is taken.
+    /// Returns the next piece of content, or the end. `None` means that all of `input` is consumed.
     pub fn read<'i>(&mut self, input: &mut &'i [u8]) -> Result<Option<BodyPart<'i>>, Refusal> {
         if self.is_too_long() {
             return Err(Refusal::BodyTooLong);
@@ -128,7 +128,7 @@ impl BodyReader {
         }
     }
 
-    /// Checks limits on the way into a state.
+    /// Checks limits and enters the state `next`.
     fn enter(&mut self, next: Expect) -> Result<(), Refusal> {
         match next {
             Expect::Extension { bytes, .. } => {
@@ -158,7 +158,7 @@ impl BodyReader {
     }
 }
 
-/// As much as there is, and no more than remains.
+/// Takes up to `remaining` bytes from the front of `input`.
 fn take_piece<'i>(input: &mut &'i [u8], remaining: &mut u64) -> &'i [u8] {
     let wanted = usize::try_from(*remaining).unwrap_or(usize::MAX);
     let (piece, rest) = input.split_at(wanted.min(input.len()));
@@ -168,7 +168,7 @@ fn take_piece<'i>(input: &mut &'i [u8], remaining: &mut u64) -> &'i [u8] {
 }
 
 impl Expect {
-    /// What comes behind `byte`, which is no content.
+    /// Returns the state after `byte`, which is not content.
     fn after(self, byte: u8) -> Result<Expect, Refusal> {
         Ok(match self {
             Expect::Size { digits, size } => match (byte as char).to_digit(16) {
@@ -219,12 +219,12 @@ impl Expect {
     }
 }
 
-/// May it stand in a name (RFC 9110, section 5.6.2)?
+/// True if the byte may be part of a name (RFC 9110, section 5.6.2).
 pub(super) fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
-/// May it stand in a value?
+/// True if the byte may be part of a value.
 pub(super) fn is_text(byte: u8) -> bool {
     byte == b'\t' || !byte.is_ascii_control()
 }

@@ -1,8 +1,8 @@
-//! Responses out of bytes: for clients.
+//! A reader of responses for clients.
 //!
-//! As strict as the server's side. An end of the connection that is not the end of a response is an
-//! error; a body that only the connection's end can end is complete as far as HTTP can tell, and
-//! what it carries must say so itself.
+//! It is as strict as the server's side. If the connection ends before a response does, that is an
+//! error. A body that ends with the connection is complete as far as HTTP can tell. Its content has
+//! to show whether it is complete.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ use super::response::Status;
 use super::scan::HeadScan;
 use crate::limits;
 
-/// Finds responses in the bytes of one connection, which come in pieces.
+/// Finds responses in the bytes of one connection, which arrive in pieces.
 ///
 /// ```
 /// use streamdoor::wire::http1::{Method, ResponsePart, ResponseReader};
@@ -39,7 +39,7 @@ pub struct ResponseReader {
 
 #[derive(Debug)]
 enum State {
-    /// No request was sent that is not answered.
+    /// No request waits for its response.
     Idle,
     Head,
     Body(BodyReader),
@@ -53,39 +53,39 @@ pub enum ResponsePart<'a> {
     Head(ResponseInfo<'a>),
     /// The next bytes of the body, at least one.
     Body(&'a [u8]),
-    /// The response is complete.
+    /// The end of the response.
     End,
 }
 
 /// The head of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResponseInfo<'a> {
-    /// How it went.
+    /// The status of the response.
     pub status: Status,
-    /// In which HTTP.
+    /// The HTTP version of the response.
     pub version: Version,
-    /// How long the body is.
+    /// The length of the body.
     pub body: BodyLength,
-    /// May there be another request on this connection?
+    /// True if the connection may carry another request.
     pub keeps_alive: bool,
     /// All headers.
     pub headers: Headers<'a>,
 }
 
-/// Why a response cannot be read.
+/// The reason why a response cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResponseError {
-    /// It breaks a rule that is the same for requests.
+    /// It breaks a rule that applies to requests as well.
     Malformed(Refusal),
-    /// The first line is not `HTTP/1.1 200 OK`, in three digits of any other status.
+    /// The first line is not of the form `HTTP/1.1 200 OK`, with a status of three digits.
     BadStatusLine,
-    /// The server wants to speak something else.
+    /// The server wants to change the protocol (status 101).
     Upgraded,
-    /// More than [`limits::HTTP_INTERIM_RESPONSES_MAX`] interim responses.
+    /// More interim responses came than [`limits::HTTP_INTERIM_RESPONSES_MAX`].
     TooManyInterim,
-    /// Something came that was not asked for.
+    /// Bytes came without a request.
     Unasked,
-    /// The connection ended before the response did. Asking again may help.
+    /// The connection ended before the response did. Another attempt may help.
     Truncated,
 }
 
@@ -96,7 +96,7 @@ impl Default for ResponseReader {
 }
 
 impl ResponseReader {
-    /// For a new connection.
+    /// Creates the reader of a new connection.
     pub fn new() -> ResponseReader {
         ResponseReader {
             state: State::Idle,
@@ -107,7 +107,8 @@ impl ResponseReader {
         }
     }
 
-    /// A request was sent: with this method, which says whether its response has a body.
+    /// Announces that a request with this method was sent. The method determines whether the
+    /// response has a body.
     ///
     /// # Panics
     /// If the response to the last one has not ended.
@@ -120,11 +121,11 @@ impl ResponseReader {
         }
     }
 
-    /// The next part; takes what it needs from the front of `input`. `None`: all of `input` is
-    /// taken, and more is needed. Interim responses are skipped.
+    /// Returns the next part. It consumes the bytes of the part from the front of `input`. `None`
+    /// means that all of `input` is consumed and more is needed. Interim responses are skipped.
     ///
     /// # Errors
-    /// [`ResponseError`], and that for ever.
+    /// [`ResponseError`], and the same for every later call.
     pub fn read<'a, 'i: 'a>(
         &'a mut self,
         input: &mut &'i [u8],
@@ -149,7 +150,7 @@ impl ResponseReader {
         }
     }
 
-    /// Sets how long the body of this response may be; otherwise it has no limit. To be called
+    /// Sets the size limit of the body of this response. Without it the body has no limit. Call it
     /// between the head and the next part.
     pub fn limit_body(&mut self, bytes_max: u64) {
         if let State::Body(body) = &mut self.state {
@@ -157,8 +158,8 @@ impl ResponseReader {
         }
     }
 
-    /// The connection ended. Gives back the [`ResponsePart::End`] of a body that ends so; `None`
-    /// if nothing was waited for.
+    /// Ends the connection. Returns [`ResponsePart::End`] for a body that ends with the connection,
+    /// and `None` if no response was expected.
     ///
     /// # Errors
     /// [`ResponseError::Truncated`] in the middle of a response; an earlier error.
@@ -226,7 +227,7 @@ impl ResponseReader {
     }
 }
 
-/// `HTTP/1.1 200 OK`: the status, if the line is one. `httparse` would take digits alone, too.
+/// Parses the status in `HTTP/1.1 200 OK`. `httparse` would also accept a line of digits alone.
 fn check_status_line(head: &[u8]) -> Result<u16, ResponseError> {
     let line = head.trim_ascii_start();
     let rest = line.strip_prefix(b"HTTP/1.1 ").or_else(|| line.strip_prefix(b"HTTP/1.0 "));
@@ -245,7 +246,7 @@ impl<'a> ResponseInfo<'a> {
         let mut response = httparse::Response::new(&mut storage);
         match response.parse(bytes) {
             Ok(httparse::Status::Complete(used)) if used == bytes.len() => {}
-            Ok(_) => return Err(ResponseError::BadStatusLine), // Another end than we see.
+            Ok(_) => return Err(ResponseError::BadStatusLine), // It found another end than ours.
             Err(error) => {
                 return Err(match refusal_of(error, bytes) {
                     Refusal::BadFirstLine => ResponseError::BadStatusLine,

@@ -1,4 +1,5 @@
-//! The client's side: the same parts however the bytes are cut, and what a server wrote is read.
+//! Tests of the client's side: the parts do not depend on the cuts, and the server's output is
+//! read.
 
 use super::client::{ResponseError, ResponsePart, ResponseReader};
 use super::head::Method;

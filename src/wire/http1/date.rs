@@ -1,9 +1,9 @@
-//! Times as HTTP spells them (RFC 9110, section 5.6.7).
+//! Times in the format of HTTP (RFC 9110, section 5.6.7).
 
 const MONTHS: &[u8; 36] = b"JanFebMarAprMayJunJulAugSepOctNovDec";
 
-/// A time in seconds since 1970 as `date` spells it: `Sun, 06 Nov 1994 08:49:37 GMT`. Format it
-/// once a second, not once a response. After the year 9999 it stays there.
+/// Formats a time in seconds since 1970 as the header `date`: `Sun, 06 Nov 1994 08:49:37 GMT`. Call
+/// it once a second, not once a response. Times after the year 9999 become its last second.
 pub fn http_date(unix_s: u64) -> [u8; 29] {
     const LAST_S: u64 = 253_402_300_799;
     const DAYS: &[u8; 21] = b"ThuFriSatSunMonTueWed"; // 1970 began on a Thursday.
@@ -29,22 +29,22 @@ pub fn http_date(unix_s: u64) -> [u8; 29] {
     text
 }
 
-/// Year, month (0-based) and day of a day since 1970. Years are counted from March: so the odd day
-/// of a leap year is their last, and months have lengths that a division can tell.
+/// Returns year, month (0-based) and day of a day since 1970. Years begin in March here. The extra
+/// day of a leap year is then the last one, and a division yields the month.
 fn civil_date(days: u64) -> (u64, usize, u64) {
     const DAYS_400_YEARS: u64 = 146_097;
     let days = days + 719_468; // From 0000-03-01.
     let (era, day) = (days / DAYS_400_YEARS, days % DAYS_400_YEARS);
     let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
-    let day = day - (365 * year + year / 4 - year / 100); // Of that year.
-    let month = (5 * day + 2) / 153; // From March.
+    let day = day - (365 * year + year / 4 - year / 100); // Day of that year.
+    let month = (5 * day + 2) / 153; // Months since March.
     let day = day - (153 * month + 2) / 5 + 1;
     let month = (month + 2) % 12;
     (400 * era + year + u64::from(month < 2), month as usize, day)
 }
 
-/// Seconds since 1970 of a date in the form that [`http_date`] writes, the only one that may still
-/// be sent. `None` if it is not that.
+/// Returns the seconds since 1970 of a date in the form of [`http_date`], which is the only one
+/// that may still be sent. `None` for any other form.
 pub fn parse_http_date(text: &str) -> Option<u64> {
     let number = |at: std::ops::Range<usize>| text.get(at)?.parse::<u64>().ok();
     let month = MONTHS.as_chunks::<3>().0.iter().position(|month| {
@@ -54,11 +54,11 @@ pub fn parse_http_date(text: &str) -> Option<u64> {
     let days = days_until(year.checked_sub(1970)? + 1970, month, day)?;
     let second = number(17..19)? * 3_600 + number(20..22)? * 60 + number(23..25)?;
     let unix_s = days * 86_400 + second;
-    // What is spelled in any other way, or has 61 minutes, does not come back as itself.
+    // A date in another form, or with 61 minutes, does not format back to itself.
     (http_date(unix_s).as_slice() == text.as_bytes()).then_some(unix_s)
 }
 
-/// Days from 1970 to a day, if that is not earlier.
+/// Returns the days from 1970 to a day, or `None` if the day is earlier.
 fn days_until(year: u64, month: usize, day: u64) -> Option<u64> {
     let month_from_march = (month as u64 + 10) % 12;
     let year = if month < 2 { year - 1 } else { year };
@@ -110,7 +110,7 @@ mod tests {
         for (unix_s, expected) in table {
             assert_eq!(std::str::from_utf8(&http_date(unix_s)), Ok(expected));
         }
-        // Day for day, unlike what it checks.
+        // Day by day, unlike the code under test.
         let (mut year, mut month, mut day) = (1970, 0, 1);
         for days in 0..200_000 {
             assert_eq!(civil_date(days), (year, month, day));

@@ -1,5 +1,5 @@
-//! The head of a request, read by `httparse` and then held against the rules that it does not know:
-//! who is asked, and where the body ends, must be sayable in one way only.
+//! The head of a request, parsed by `httparse` and then checked against further rules. The host and
+//! the end of the body must have only one reading.
 
 use std::fmt;
 use std::io::BufRead;
@@ -9,12 +9,12 @@ use super::refusal::Refusal;
 use super::target::{Target, is_authority};
 use crate::limits;
 
-/// What is to be done.
+/// The method of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Method {
     /// `GET`.
     Get,
-    /// `HEAD`: as `GET`, but the answer has no body.
+    /// `HEAD`: like `GET`, but the response has no body.
     Head,
     /// `POST`.
     Post,
@@ -26,69 +26,69 @@ pub enum Method {
     Options,
 }
 
-/// Which HTTP a message speaks.
+/// The HTTP version of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Version {
-    /// HTTP/1.0: no chunks, and no second request unless it is asked for.
+    /// HTTP/1.0: no chunks, and no second request unless the client asks for it.
     Http10,
     /// HTTP/1.1.
     Http11,
 }
 
-/// A header, as it was sent, without white space around its value.
+/// A header as it was sent, without white space around its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header<'a> {
-    /// Its name, in any case.
+    /// The name, in the sender's case.
     pub name: &'a str,
-    /// Its value: visible characters, spaces, tabs, and bytes from 0x80 on.
+    /// The value: visible characters, spaces, tabs, and bytes from 0x80 on.
     pub value: &'a [u8],
 }
 
-/// The headers of a message, in their order. They stay where they came, and are looked through
-/// each time: there are few.
+/// The headers of a message, in their order. They stay in the received bytes. A lookup scans them,
+/// because there are few.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Headers<'a> {
-    /// Lines that were found good, each with its end.
+    /// The valid header lines, each with its end.
     lines: &'a [u8],
 }
 
-/// A header that may be there once is there more often, or is not text.
+/// The error of a header that may occur once and is repeated, or is not ASCII text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeaderFault {
-    /// Which.
+    /// The name of the header.
     pub name: &'static str,
 }
 
 /// The head of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestHead<'a> {
-    /// What is to be done.
+    /// The method.
     pub method: Method,
-    /// With what.
+    /// The target.
     pub target: Target<'a>,
-    /// In which HTTP.
+    /// The HTTP version.
     pub version: Version,
-    /// Who is asked, as the client knows us. Only HTTP/1.0 may leave it out. Whether we are that
-    /// is for others to check.
+    /// The host in the request, as the client knows it. Only HTTP/1.0 may omit it. The caller
+    /// checks whether this server is that host.
     pub host: Option<&'a str>,
-    /// How long the body is.
+    /// The length of the body.
     pub body: BodyLength,
-    /// The client waits for [`super::CONTINUE`] before it sends the body.
+    /// True if the client waits for [`super::CONTINUE`] before it sends the body.
     pub expects_continue: bool,
-    /// May there be another request on this connection?
+    /// True if the connection may carry another request.
     pub keeps_alive: bool,
     /// All headers.
     pub headers: Headers<'a>,
 }
 
 impl<'a> RequestHead<'a> {
-    /// Reads a head that [`super::scan::HeadScan`] has found whole.
+    /// Parses a head that [`super::scan::HeadScan`] has found whole.
     pub(super) fn parse(bytes: &'a [u8]) -> Result<RequestHead<'a>, Refusal> {
         let mut storage = [httparse::EMPTY_HEADER; limits::HTTP_HEADERS_MAX as usize];
         let mut request = httparse::Request::new(&mut storage);
         match request.parse(bytes) {
             Ok(httparse::Status::Complete(used)) if used == bytes.len() => {}
-            Ok(_) => return Err(Refusal::BadFirstLine), // It sees another end than we do.
+            Ok(_) => return Err(Refusal::BadFirstLine), // It found another end than ours.
             Err(error) => return Err(refusal_of(error, bytes)),
         }
         let version = version_of(request.version);
@@ -111,10 +111,10 @@ impl<'a> RequestHead<'a> {
         })
     }
 
-    /// Is there a body, though perhaps an empty one?
+    /// Checks that a body was announced, which may be empty, for routes that need one.
     ///
     /// # Errors
-    /// [`Refusal::LengthRequired`] if none was announced: for routes that need one.
+    /// [`Refusal::LengthRequired`] if none was announced.
     pub fn require_body(&self) -> Result<(), Refusal> {
         match self.body {
             BodyLength::None => Err(Refusal::LengthRequired),
@@ -124,11 +124,11 @@ impl<'a> RequestHead<'a> {
 }
 
 impl Method {
-    /// Every method.
+    /// All methods.
     pub const ALL: [Method; 6] =
         [Method::Get, Method::Head, Method::Post, Method::Put, Method::Delete, Method::Options];
 
-    /// Its name. Names have a case.
+    /// The name, which is case-sensitive.
     pub fn name(self) -> &'static str {
         match self {
             Method::Get => "GET",
@@ -161,8 +161,8 @@ impl fmt::Display for HeaderFault {
 impl std::error::Error for HeaderFault {}
 
 impl<'a> Headers<'a> {
-    /// Of a head in which `httparse` found `parsed`: it has checked each line, and we cut them at
-    /// the same places.
+    /// Takes the headers of a head in which `httparse` found `parsed`. It has checked each line,
+    /// and this type splits the lines at the same places.
     pub(super) fn new(head: &'a [u8], parsed: &[httparse::Header<'a>]) -> Headers<'a> {
         let first = parsed.first().map(|header| header.name.as_ptr() as usize);
         let start = first.map_or(head.len(), |first| first - head.as_ptr() as usize);
@@ -174,7 +174,7 @@ impl<'a> Headers<'a> {
         headers
     }
 
-    /// All of them.
+    /// Returns all headers.
     pub fn iter(&self) -> impl Iterator<Item = Header<'a>> + Clone + use<'a> {
         self.lines().filter_map(|line| {
             let colon = line.iter().position(|byte| *byte == b':')?;
@@ -183,7 +183,7 @@ impl<'a> Headers<'a> {
         })
     }
 
-    /// The lines, each with its end.
+    /// Returns the lines, each with its end.
     fn lines(&self) -> impl Iterator<Item = &'a [u8]> + Clone + use<'a> {
         let mut rest = self.lines;
         std::iter::from_fn(move || {
@@ -193,28 +193,30 @@ impl<'a> Headers<'a> {
         })
     }
 
-    /// The values of a name, which has no case.
+    /// Returns the values of a name, which is not case-sensitive.
     pub fn all<'n>(&self, name: &'n str) -> impl Iterator<Item = &'a [u8]> + Clone + use<'a, 'n> {
         self.lines().filter_map(move |line| {
-            // No name has a colon, so the first one of this line is here or it has another name.
+            // A name has no colon. The first colon of the line is here, or the line has another
+            // name.
             let (found, rest) = line.split_at_checked(name.len())?;
             let value = rest.strip_prefix(b":")?;
             found.eq_ignore_ascii_case(name.as_bytes()).then(|| value.trim_ascii())
         })
     }
 
-    /// The values of a name that are ASCII; for lists, where what is not understood is left out.
+    /// Returns the ASCII values of a name. It is for lists, in which unreadable elements are
+    /// skipped.
     pub fn texts<'n>(&self, name: &'n str) -> impl Iterator<Item = &'a str> + Clone + use<'a, 'n> {
         let text =
             |value: &'a [u8]| std::str::from_utf8(value).ok().filter(|text: &&str| text.is_ascii());
         self.all(name).filter_map(text)
     }
 
-    /// The value of a header that may be there once, as ASCII: `Content-Type`, `Origin`,
+    /// Returns the value, as ASCII, of a header that may occur once: `Content-Type`, `Origin`,
     /// `Authorization`, `Last-Event-ID` …
     ///
     /// # Errors
-    /// [`HeaderFault`].
+    /// [`HeaderFault`] if it occurs more than once or is not ASCII.
     pub fn only(&self, name: &'static str) -> Result<Option<&'a str>, HeaderFault> {
         let mut values = self.all(name);
         let Some(value) = values.next() else { return Ok(None) };
@@ -228,11 +230,11 @@ impl<'a> Headers<'a> {
 pub(super) fn version_of(minor: Option<u8>) -> Version {
     match minor {
         Some(1) => Version::Http11,
-        _ => Version::Http10, // httparse knows no third.
+        _ => Version::Http10, // httparse knows no other.
     }
 }
 
-/// `httparse` says where it stopped; we say why.
+/// Returns the reason for an error of `httparse`, which only reports where it stopped.
 pub(super) fn refusal_of(error: httparse::Error, head: &[u8]) -> Refusal {
     match error {
         httparse::Error::Version if has_other_version(head) => Refusal::UnknownVersion,
@@ -248,7 +250,7 @@ pub(super) fn refusal_of(error: httparse::Error, head: &[u8]) -> Refusal {
                 let trimmed = name.trim_ascii_end();
                 trimmed.len() < name.len() && trimmed.iter().copied().all(is_token)
             };
-            // The first line that is wrong is the one that stopped it.
+            // The first invalid line is the one that stopped it.
             let mut lines = head.split(|byte| *byte == b'\n').skip(1);
             let is_good = |line: &&[u8]| {
                 let colon = line.iter().position(|byte| *byte == b':').unwrap_or(0);
@@ -262,7 +264,7 @@ pub(super) fn refusal_of(error: httparse::Error, head: &[u8]) -> Refusal {
     }
 }
 
-/// Is the first line one of HTTP, but for its version?
+/// True if the first line is one of HTTP, except for its version.
 fn has_other_version(head: &[u8]) -> bool {
     let line = head.trim_ascii_start().split(|byte| *byte == b'\r').next().unwrap_or(&[]);
     let mut words = line.split(|byte| *byte == b' ').skip(2);
@@ -274,7 +276,7 @@ fn has_other_version(head: &[u8]) -> bool {
     }
 }
 
-/// The headers that say who is asked and where the body ends, found in one pass.
+/// The headers about the host and the end of the body, collected in one pass.
 #[derive(Debug, Default)]
 pub(super) struct Said<'a> {
     host: Once<'a>,
@@ -285,7 +287,7 @@ pub(super) struct Said<'a> {
     keep_alive: bool,
 }
 
-/// The value of a header that is there once if at all.
+/// The value of a header that may occur at most once.
 #[derive(Clone, Copy, Debug, Default)]
 struct Once<'a> {
     value: Option<&'a [u8]>,
@@ -321,13 +323,14 @@ impl<'a> Said<'a> {
         }
     }
 
-    /// May there be another message behind this one?
+    /// True if another message may follow this one.
     pub fn keeps_alive(&self, version: Version) -> bool {
         !self.close && (self.keep_alive || version == Version::Http11)
     }
 }
 
-/// Exactly one, valid, and the same as in the target.
+/// Returns the host. A repeated or invalid one is refused, and so is one that differs from the
+/// target's.
 fn host<'a>(
     said: &Said<'a>,
     version: Version,
@@ -355,7 +358,7 @@ fn host<'a>(
     }
 }
 
-/// What a message says about the length of its body; `None` if nothing. The same for both sides.
+/// Returns the announced length of the body; `None` if none was announced. Both sides use it.
 pub(super) fn framing(said: &Said<'_>, version: Version) -> Result<Option<BodyLength>, Refusal> {
     match (said.content_length.value, said.transfer_encoding.value) {
         (None, None) => Ok(None),
@@ -368,7 +371,7 @@ pub(super) fn framing(said: &Said<'_>, version: Version) -> Result<Option<BodyLe
     }
 }
 
-/// `chunked`, in any case. Codings before it could be fine, but we have none.
+/// Accepts `chunked`, in any case. Codings before it are valid, but not supported.
 fn check_coding(value: &[u8]) -> Result<(), Refusal> {
     if value.eq_ignore_ascii_case(b"chunked") {
         return Ok(());
@@ -385,7 +388,7 @@ fn check_coding(value: &[u8]) -> Result<(), Refusal> {
     }
 }
 
-/// Digits, without a sign, and without zeros before others, which some would read as octal.
+/// Parses digits without a sign, and without leading zeros, which some programs read as octal.
 fn parse_length(text: &[u8]) -> Result<u64, Refusal> {
     let text = std::str::from_utf8(text).map_err(|_| Refusal::BadLength)?;
     let is_plain = text.bytes().all(|byte| byte.is_ascii_digit());

@@ -1,4 +1,4 @@
-//! Bodies that try something, as in `hostile_tests.rs`.
+//! Tests of hostile bodies, in the way of `hostile_tests.rs`.
 
 use super::Refusal;
 use super::transcript::{chunked, get, refused, taken};
@@ -75,7 +75,7 @@ fn lengths() {
     taken(get("Content-Length: 0\r\n"));
     taken(get("Content-Length:\t3 \r\n") + "abc");
     taken(get("Transfer-Encoding: ChunKed\r\n") + "3\r\nabc\r\n0\r\n\r\n");
-    // What is inside a body is not looked at.
+    // The content of a body is not examined.
     taken(get("Content-Length: 20\r\n") + "GET /x HTTP/1.1\r\n\r\n\r");
 }
 
@@ -138,7 +138,7 @@ fn chunks() {
         refused(chunked(&format!("0\r\n{trailer}\r\n")), Refusal::BadTrailer);
     }
     refused(chunked("0\r\n\r"), Refusal::BadTrailer);
-    refused(chunked("0\r\n"), Refusal::BadTrailer); // The next request is no trailer.
+    refused(chunked("0\r\n"), Refusal::BadTrailer); // The next request is not a trailer.
 
     taken(chunked("0\r\n\r\n"));
     taken(chunked("000\r\n\r\n"));
@@ -160,7 +160,7 @@ fn limits_of_bodies_are_exact() {
     let count = limits::HTTP_EXTENSIONS_BYTES_MAX / 128;
     taken(extensions(count));
     refused(extensions(count + 1), Refusal::ExtensionsTooLong);
-    // What is counted: names, colons and values.
+    // The count includes names, colons and values.
     let trailers =
         |bytes: u32| chunked(&format!("0\r\nA:{}\r\n\r\n", "t".repeat(bytes as usize - 2)));
     taken(trailers(limits::HTTP_TRAILERS_BYTES_MAX));

@@ -1,6 +1,5 @@
-//! Heads that try something, and the verdict on each. Each is cut everywhere and fed byte by byte:
-//! the verdict is the same; and behind each a good request follows, which is read if the first one
-//! was good, and never if it was not.
+//! Tests of hostile heads, each with its verdict. Each is cut everywhere and fed byte by byte, with
+//! the same verdict. A good request follows each one, and is read only if the first one was good.
 
 use super::transcript::{get, refused, taken};
 use super::{Refusal, Status};

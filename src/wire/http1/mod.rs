@@ -1,13 +1,13 @@
-//! HTTP/1.1 (RFC 9110, RFC 9112), both sides of it, as machines over bytes.
+//! HTTP/1.1 (RFC 9110, RFC 9112), client and server, as state machines over bytes.
 //!
-//! A server reads with [`RequestReader`] and writes with [`ResponseHead`] and, for streams, with
-//! [`write_chunk_size`] or [`begin_chunk`]; a client reads with [`ResponseReader`]. What is asked
-//! for is told apart by [`Target`], [`Query`] and [`negotiate`].
+//! A server reads with [`RequestReader`] and writes with [`ResponseHead`]. For streams it also uses
+//! [`write_chunk_size`] or [`begin_chunk`]. A client reads with [`ResponseReader`]. [`Target`],
+//! [`Query`] and [`negotiate`] parse the parts of a request.
 //!
-//! Whatever two programs could read in two ways is refused and not repaired: leniency is where
-//! request smuggling begins. Every refusal has a name, [`Refusal`], and ends its connection. There
-//! is no `Upgrade`, no `CONNECT` and no transfer coding but `chunked`; trailers and chunk
-//! extensions are dropped.
+//! A message that two programs could read in two ways is refused and not repaired, because leniency
+//! is the start of request smuggling. Every refusal has a name, [`Refusal`], and ends its
+//! connection. `Upgrade`, `CONNECT` and transfer codings other than `chunked` are not supported.
+//! Trailers and chunk extensions are dropped.
 //!
 //! Tests: `hostile_tests.rs` and `hostile_body_tests.rs` (tables of requests and verdicts, each cut
 //! everywhere), `reader_tests.rs`, `client_tests.rs`, and beside the other files.

@@ -1,7 +1,7 @@
-//! Query strings: names and values, decoded once, each asked for by its name and type.
+//! Query strings: names and values, decoded once, each read by its name and type.
 //!
-//! Every error names the field, and what it may be. Nothing is guessed: a name that is there twice
-//! where one is meant, a name that nobody knows and a number out of range are errors.
+//! Every error names the field and the permitted values. Nothing is guessed. A repeated name where
+//! one is expected, an unknown name, and a number out of range are errors.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -32,36 +32,36 @@ pub struct Query<'a> {
     pairs: SmallVec<[(Cow<'a, str>, Cow<'a, str>); 8]>,
 }
 
-/// What is wrong with a query string.
+/// The error of a query string.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueryError {
-    /// The name that it is about; empty if it is about all of it.
+    /// The name of the field; empty if the fault concerns the whole query string.
     pub field: String,
-    /// What is wrong.
+    /// The fault of the field.
     pub fault: QueryFault,
 }
 
-/// What is wrong with a field.
+/// The fault of a field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum QueryFault {
     /// It cannot be decoded.
     Undecodable(DecodeError),
-    /// There are more than [`limits::HTTP_QUERY_PAIRS_MAX`] fields.
+    /// The number of fields exceeds [`limits::HTTP_QUERY_PAIRS_MAX`].
     TooMany,
-    /// It is there more than once.
+    /// The field occurs more than once.
     Repeated,
     /// No such field is known.
     Unknown,
-    /// It is not a number from the first to the second.
+    /// The value is not a number from the first to the second.
     NotANumber(u64, u64),
-    /// It is none of these.
+    /// The value is none of these.
     NotAChoice(&'static [&'static str]),
-    /// It is neither `true` nor `false`.
+    /// The value is neither `true` nor `false`.
     NotABool,
 }
 
 impl<'a> Query<'a> {
-    /// Reads `a=b&c=d`; `+` and `%20` are spaces.
+    /// Parses `a=b&c=d`; `+` and `%20` are spaces.
     ///
     /// # Errors
     /// [`QueryFault::Undecodable`] and [`QueryFault::TooMany`].
@@ -79,10 +79,10 @@ impl<'a> Query<'a> {
         Ok(Query { pairs })
     }
 
-    /// Is there nothing but `known`?
+    /// Checks that the query has no fields but `known`.
     ///
     /// # Errors
-    /// [`QueryFault::Unknown`] for the first that is not.
+    /// [`QueryFault::Unknown`] for the first unknown field.
     pub fn refuse_others(&self, known: &[&str]) -> Result<(), QueryError> {
         match self.pairs.iter().find(|(name, _)| !known.contains(&&**name)) {
             Some((name, _)) => Err(error(name, QueryFault::Unknown)),
@@ -90,21 +90,21 @@ impl<'a> Query<'a> {
         }
     }
 
-    /// All values of a name, in order.
+    /// Returns all values of a name, in order.
     pub fn all(&self, name: &str) -> impl Iterator<Item = &str> {
         self.pairs.iter().filter(move |(other, _)| other == name).map(|(_, value)| &**value)
     }
 
-    /// All values of a name, which may be repeated, or have several with commas between them.
-    /// Empty ones are left out.
+    /// Returns all values of a name, which may be repeated, or have several values separated by
+    /// commas. Empty values are omitted.
     pub fn list(&self, name: &str) -> impl Iterator<Item = &str> {
         self.all(name).flat_map(|value| value.split(',')).filter(|part| !part.is_empty())
     }
 
-    /// The only value of a name.
+    /// Returns the only value of a name.
     ///
     /// # Errors
-    /// [`QueryFault::Repeated`].
+    /// [`QueryFault::Repeated`] if the name occurs more than once.
     pub fn text(&self, name: &str) -> Result<Option<&str>, QueryError> {
         let mut values = self.all(name);
         let value = values.next();
@@ -114,7 +114,7 @@ impl<'a> Query<'a> {
         }
     }
 
-    /// A whole number: digits, nothing else.
+    /// Returns an integer in `range`, written in digits only.
     ///
     /// # Errors
     /// [`QueryFault::NotANumber`], [`QueryFault::Repeated`].
@@ -132,7 +132,7 @@ impl<'a> Query<'a> {
         }
     }
 
-    /// One of `choices`.
+    /// Returns one of `choices`.
     ///
     /// # Errors
     /// [`QueryFault::NotAChoice`], [`QueryFault::Repeated`].
@@ -148,7 +148,7 @@ impl<'a> Query<'a> {
         }
     }
 
-    /// `true` or `false`; a name without a value is `true`.
+    /// Returns `true` or `false`. A name without a value is `true`.
     ///
     /// # Errors
     /// [`QueryFault::NotABool`], [`QueryFault::Repeated`].
@@ -228,7 +228,7 @@ mod tests {
             ("n=%2B1", "n", number()),
             ("n=1.0", "n", number()),
             ("n=0x1", "n", number()),
-            ("n=+1", "n", number()), // A space, then.
+            ("n=+1", "n", number()), // The `+` is a space.
             ("n=99999999999999999999999", "n", number()),
             ("n=1&n=1", "n", QueryFault::Repeated),
             ("f=SSE", "f", QueryFault::NotAChoice(choices)),

@@ -1,4 +1,4 @@
-//! The server's side: the same parts however the bytes are cut.
+//! Tests of the server's side: the parts do not depend on the cuts.
 
 use super::Headers;
 use super::head::{HeaderFault, Method, Version};
@@ -156,8 +156,9 @@ fn headers_are_found_in_any_case_and_once() {
     assert_eq!(headers.texts("b").count(), 0);
 }
 
-/// Many tiny chunks, and heads that dribble, cost the same for each byte: what is kept does not
-/// grow, and nothing is looked at twice. Counted in parts and in memory; time would tell lies.
+/// Checks that many tiny chunks and dribbling heads cost the same for each byte: memory does not
+/// grow, and no byte is examined twice. It counts parts and memory, because times would be
+/// unreliable.
 #[test]
 fn tiny_pieces_cost_nothing_that_grows() {
     let head = format!("GET / HTTP/1.1\r\nHost: h\r\nA: {}\r\n\r\n", "b".repeat(8_000));
@@ -187,7 +188,7 @@ fn what_is_shown_of_a_transcript_tells_requests_apart() {
     assert_eq!(one, expected);
 }
 
-/// Requests and responses in which bytes were changed at random, in ways that matter.
+/// Reads requests and responses with random changes of bytes that matter.
 #[test]
 fn whatever_comes_the_verdict_does_not_depend_on_the_cuts() {
     let originals: [&[u8]; 4] = [

@@ -1,18 +1,18 @@
-//! Why a message is refused, and what its sender is told.
+//! The reasons to refuse a message, and the status of the reply to each.
 
 use std::fmt;
 
 use super::response::Status;
 use crate::limits;
 
-/// Why a message is refused. The connection is closed behind every one of these: what follows on
-/// it could be read in two ways.
+/// The reason why a message is refused. Each of these closes the connection, because the bytes that
+/// follow could be read in two ways.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Refusal {
-    // Bytes that may stand nowhere in a head.
+    // Bytes that are not permitted anywhere in a head.
     /// A line feed without a carriage return before it.
     BareLineFeed,
-    /// A carriage return without a line feed behind it.
+    /// A carriage return without a line feed after it.
     BareCarriageReturn,
     /// A NUL.
     Nul,
@@ -24,7 +24,7 @@ pub enum Refusal {
     // The first line.
     /// It is not `METHOD TARGET HTTP/1.1` with one space between each.
     BadFirstLine,
-    /// A method that nothing here implements.
+    /// A method that this server does not implement.
     UnknownMethod,
     /// A version that is not HTTP/1.1 or HTTP/1.0.
     UnknownVersion,
@@ -34,35 +34,35 @@ pub enum Refusal {
     TargetIsNotHost,
 
     // Headers.
-    /// A header goes on in the next line, as was allowed long ago.
+    /// A header continues in the next line, which is obsolete (RFC 9112, section 5.2).
     FoldedHeader,
     /// White space between the name of a header and its colon.
     SpaceBeforeColon,
-    /// A line without a colon, or with a name that is none.
+    /// A line without a colon, or with an invalid name.
     BadHeader,
     /// No `Host`, in HTTP/1.1.
     NoHost,
     /// More than one `Host`.
     RepeatedHost,
-    /// A `Host` that is not a name or address with, perhaps, a port.
+    /// A `Host` that is not a name or address with an optional port.
     BadHost,
-    /// `Expect` something other than `100-continue`.
+    /// An `Expect` other than `100-continue`.
     UnknownExpectation,
 
-    // How long the body is.
+    // The length of the body.
     /// Both `Content-Length` and `Transfer-Encoding`.
     TwoLengths,
     /// More than one `Content-Length`, equal or not.
     RepeatedLength,
     /// A `Content-Length` that is not a number in plain digits.
     BadLength,
-    /// A `Transfer-Encoding` that is not `chunked`, once.
+    /// A `Transfer-Encoding` that is repeated, or does not end in a single `chunked`.
     BadTransferEncoding,
     /// Transfer codings beside `chunked`.
     UnknownTransferCoding,
     /// `Transfer-Encoding` in HTTP/1.0, which has none.
     TransferEncodingInOldVersion,
-    /// There is no body, and the route needs one.
+    /// No body was announced, and the route needs one.
     LengthRequired,
 
     // Chunked bodies.
@@ -80,27 +80,27 @@ pub enum Refusal {
     FirstLineTooLong,
     /// A header is longer than [`limits::HTTP_HEADER_BYTES_MAX`].
     HeaderTooLong,
-    /// There are more headers than [`limits::HTTP_HEADERS_MAX`].
+    /// The number of headers exceeds [`limits::HTTP_HEADERS_MAX`].
     TooManyHeaders,
     /// The head is longer than [`limits::HTTP_HEAD_BYTES_MAX`].
     HeadTooLong,
     /// The body is longer than its route allows.
     BodyTooLong,
-    /// Chunk extensions are longer than [`limits::HTTP_EXTENSION_BYTES_MAX`] or, together,
-    /// [`limits::HTTP_EXTENSIONS_BYTES_MAX`].
+    /// The chunk extensions are longer than [`limits::HTTP_EXTENSION_BYTES_MAX`] for one chunk, or
+    /// than [`limits::HTTP_EXTENSIONS_BYTES_MAX`] together.
     ExtensionsTooLong,
     /// The trailers are longer than [`limits::HTTP_TRAILERS_BYTES_MAX`].
     TrailersTooLong,
 
-    // Time, which others measure.
-    /// It did not come in time.
+    // Time, which the caller measures.
+    /// The message did not arrive in time.
     TooSlow,
-    /// The bytes ended in the middle of it.
+    /// The bytes ended in the middle of the message.
     Truncated,
 }
 
 impl Refusal {
-    /// What a server answers before it closes the connection.
+    /// The status of the reply that a server sends before it closes the connection.
     pub fn status(self) -> Status {
         match self {
             Refusal::TooSlow => Status::REQUEST_TIMEOUT,
@@ -118,7 +118,7 @@ impl Refusal {
         }
     }
 
-    /// The limit that was passed, where it is the same for all.
+    /// The limit that was exceeded, if it is the same for all routes.
     pub fn limit(self) -> Option<u32> {
         match self {
             Refusal::FirstLineTooLong => Some(limits::HTTP_FIRST_LINE_BYTES_MAX),

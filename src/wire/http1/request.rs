@@ -1,4 +1,4 @@
-//! Requests out of bytes: for servers.
+//! A reader of requests for servers.
 
 use super::body::{BodyLength, BodyPart, BodyReader};
 use super::head::RequestHead;
@@ -6,13 +6,14 @@ use super::refusal::Refusal;
 use super::scan::HeadScan;
 use crate::limits;
 
-/// Finds requests in the bytes of one connection, which come in pieces.
+/// Finds requests in the bytes of one connection, which arrive in pieces.
 ///
-/// Each request is a [`RequestPart::Head`], pieces of its body, and a [`RequestPart::End`]; behind
-/// that, the next one may begin. What is behind an end stays in the input: whoever answers one
-/// request after the other keeps it, and reads no more from the connection, until it has answered.
+/// Each request is a [`RequestPart::Head`], pieces of its body, and a [`RequestPart::End`]. Then
+/// the next one may begin. Bytes after an end stay in the input. A server that replies to one
+/// request after the other keeps these bytes. It reads no more from the connection until it has
+/// replied.
 ///
-/// A head that comes whole is read where it is; only of one that comes in pieces something is kept.
+/// A head that comes whole is parsed in place; only a head that comes in pieces is buffered.
 /// Between requests, and while a body is read, the reader has no memory of its own.
 ///
 /// ```
@@ -54,7 +55,7 @@ pub enum RequestPart<'a> {
     Head(RequestHead<'a>),
     /// The next bytes of the body, at least one.
     Body(&'a [u8]),
-    /// The request is complete. Those without a body have one, too.
+    /// The end of the request. Requests without a body have one, too.
     End,
 }
 
@@ -65,18 +66,19 @@ impl Default for RequestReader {
 }
 
 impl RequestReader {
-    /// For a new connection.
+    /// Creates the reader of a new connection.
     pub fn new() -> RequestReader {
         let scan = HeadScan::default();
         let (state, kept) = (State::Head, Vec::new());
         RequestReader { state, scan, kept, keeps_alive: true, begins_as_head: false }
     }
 
-    /// The next part; takes what it needs from the front of `input`. `None`: all of `input` is
-    /// taken, and more is needed.
+    /// Returns the next part. It consumes the bytes of the part from the front of `input`. `None`
+    /// means that all of `input` is consumed and more is needed.
     ///
     /// # Errors
-    /// [`Refusal`], and that for ever. Answer with its status, and close.
+    /// [`Refusal`], and the same for every later call. Reply with its status, and close the
+    /// connection.
     pub fn read<'a, 'i: 'a>(
         &'a mut self,
         input: &mut &'i [u8],
@@ -102,12 +104,13 @@ impl RequestReader {
         }
     }
 
-    /// Sets how long the body of this request may be; otherwise it is
-    /// [`limits::HTTP_BODY_BYTES_MAX`]. To be called between the head and the next part. A body
-    /// that is longer is refused with the next part at the latest.
+    /// Sets the size limit of the body of this request, which is [`limits::HTTP_BODY_BYTES_MAX`]
+    /// otherwise. Call it between the head and the next part. A longer body is refused with the
+    /// next part at the latest.
     ///
     /// # Errors
-    /// [`Refusal::BodyTooLong`] if it is known already, so before [`super::CONTINUE`] is sent.
+    /// [`Refusal::BodyTooLong`] if the length is already known, which is before [`super::CONTINUE`]
+    /// is sent.
     pub fn limit_body(&mut self, bytes_max: u64) -> Result<(), Refusal> {
         let State::Body(body) = &mut self.state else { return Ok(()) };
         body.set_limit(bytes_max);
@@ -118,7 +121,7 @@ impl RequestReader {
         Ok(())
     }
 
-    /// The connection ended: may it?
+    /// Checks whether the connection may end here.
     ///
     /// # Errors
     /// [`Refusal::Truncated`] in the middle of a request; an earlier refusal.
@@ -130,27 +133,27 @@ impl RequestReader {
         }
     }
 
-    /// Has nothing of the next request come yet? A connection that is idle here may be closed
-    /// when others need its place.
+    /// True if nothing of the next request has come yet. An idle connection in this state may be
+    /// closed if others need its place.
     pub fn is_between_requests(&self) -> bool {
         matches!(self.state, State::Head) && self.scan.is_at_start()
     }
 
-    /// Is the body of the request that was read last yet to come, in part at least? Who answers
-    /// now has to close the connection, or to read the body first.
+    /// True if a part of the body of the last request is yet to come. A server that replies now has
+    /// to close the connection, or to read the body first.
     pub fn is_in_body(&self) -> bool {
         matches!(&self.state, State::Body(body) if !body.is_at_end())
     }
 
-    /// May there be another request behind the answer to the last one? To be asked when its head
-    /// is written.
+    /// True if another request may follow the reply to the last one. Call it when the head of the
+    /// reply is written.
     pub fn keeps_alive(&self) -> bool {
         let is_refused = matches!(self.state, State::Refused(_));
         self.keeps_alive && !is_refused && !self.is_in_body()
     }
 
-    /// Does the request that was read last, or is refused, or is not whole yet, begin as one of
-    /// `HEAD`? Then also an answer that refuses it has no body.
+    /// True if the last request begins like one of `HEAD`, even if it is refused or incomplete. A
+    /// reply that refuses it has no body either.
     pub fn begins_as_head(&self) -> bool {
         self.begins_as_head
     }
@@ -201,8 +204,8 @@ impl RequestReader {
     }
 }
 
-/// One empty line before the first one does not count. What is behind the byte for which a head is
-/// refused says nothing here: before a `HEAD` there is none.
+/// True if the bytes begin like a `HEAD` request, perhaps after one empty line. Bytes after a
+/// refused byte do not matter, because no `HEAD ` can follow one.
 fn begins_as_head(kept: &[u8], input: &[u8]) -> bool {
     let mut first = [0; 7];
     for (to, from) in first.iter_mut().zip(kept.iter().chain(input)) {

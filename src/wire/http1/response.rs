@@ -1,7 +1,7 @@
-//! Responses, appended to a buffer of the caller's; nothing allocates.
+//! Responses, appended to the caller's buffer. Nothing allocates.
 //!
 //! The headers of a response have one order: `date`, those of the caller, those about the body,
-//! `connection`. Values may come from outside: one that would end its line is refused.
+//! `connection`. Values may come from outside, and one that would end its line is refused.
 
 use std::fmt;
 
@@ -9,13 +9,13 @@ use super::body::{is_text, is_token};
 use super::head::Version;
 use crate::wire::json;
 
-/// The interim answer to `Expect: 100-continue`: the body may come.
+/// The interim response to `Expect: 100-continue`, which permits the body.
 pub const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
-/// What is behind the content of a chunk.
+/// The bytes after the content of a chunk.
 pub const CHUNK_END: &[u8] = b"\r\n";
-/// The end of a chunked body that is complete. One that is not ends with its connection.
+/// The end of a complete chunked body. An incomplete one ends with its connection.
 pub const BODY_END: &[u8] = b"0\r\n\r\n";
-/// Digits of the size that [`begin_chunk`] makes room for.
+/// Number of digits of the size that [`begin_chunk`] makes room for.
 const CHUNK_DIGITS: usize = 8;
 
 /// A status code.
@@ -27,10 +27,10 @@ macro_rules! statuses {
         #[allow(missing_docs)] // The names of RFC 9110.
         impl Status {
             $(pub const $name: Status = Status($code);)*
-            /// Every status that has a name here.
+            /// All statuses that have a name here.
             pub const ALL: &[Status] = &[$(Status::$name,)*];
 
-            /// What the code means, in words; empty for one that is not ours.
+            /// The reason phrase of the code; empty for a code without a name here.
             pub fn reason(self) -> &'static str {
                 match self.0 {
                     $($code => $reason,)*
@@ -72,40 +72,40 @@ statuses! {
 }
 
 impl Status {
-    /// A code of a response that is not interim; `None` if `code` is none.
+    /// Makes a status of a code that is not interim; `None` if `code` is not such a code.
     pub fn new(code: u16) -> Option<Status> {
         (200..1_000).contains(&code).then_some(Status(code))
     }
 
-    /// The number.
+    /// The code as a number.
     pub fn code(self) -> u16 {
         self.0
     }
 
-    /// Is it 2xx?
+    /// True if the status is 2xx.
     pub fn is_success(self) -> bool {
         self.0 / 100 == 2
     }
 
-    /// Does no body ever follow it, whatever its headers say?
+    /// True if no body ever follows the status, even if the headers announce one.
     pub fn is_bodiless(self) -> bool {
         matches!(self, Status::NO_CONTENT | Status::NOT_MODIFIED)
     }
 }
 
-/// How a response says where its body ends.
+/// The framing of a response, which determines the end of its body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
-    /// So many bytes follow. To `HEAD` the same is said, and nothing follows.
+    /// This number of bytes follows. A response to `HEAD` announces the same, and no body follows.
     Length(u64),
-    /// Chunks follow.
+    /// The body follows in chunks.
     Chunked,
-    /// Everything until the connection is closed.
+    /// The body ends when the connection is closed.
     UntilClose,
 }
 
 impl Framing {
-    /// For a body whose length is not known, to a client of this version.
+    /// The framing of a body of unknown length, for a client of this version.
     pub fn of_stream(version: Version) -> Framing {
         match version {
             Version::Http11 => Framing::Chunked,
@@ -114,11 +114,11 @@ impl Framing {
     }
 }
 
-/// A header's value would end its line, or its name is none.
+/// The error of a header whose value would end its line, or whose name is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeaderError;
 
-/// The head of a response, while it is written.
+/// The head of a response that is being written.
 ///
 /// ```
 /// use streamdoor::wire::http1::{Framing, ResponseHead, Status, http_date};
@@ -144,7 +144,7 @@ pub struct ResponseHead<'a> {
 }
 
 impl<'a> ResponseHead<'a> {
-    /// Appends the first line and the date, [`super::http_date`] of now.
+    /// Appends the first line and the date, which is [`super::http_date`] of now.
     pub fn begin(out: &'a mut Vec<u8>, status: Status, date: &[u8; 29]) -> ResponseHead<'a> {
         out.extend_from_slice(b"HTTP/1.1 ");
         json::write_u64(out, status.code().into());
@@ -156,7 +156,7 @@ impl<'a> ResponseHead<'a> {
         ResponseHead { out, status }
     }
 
-    /// Appends a header. Those that [`ResponseHead::finish`] writes are not for the caller.
+    /// Appends a header. The caller must not append those that [`ResponseHead::finish`] writes.
     ///
     /// # Errors
     /// [`HeaderError`]; nothing is written.
@@ -171,11 +171,11 @@ impl<'a> ResponseHead<'a> {
         Ok(())
     }
 
-    /// Appends the rest of the head. `keeps_alive`: may there be another request? Not if the body
-    /// ends with the connection.
+    /// Appends the rest of the head. `keeps_alive` tells whether the connection may carry another
+    /// request. It may not if the body ends with the connection.
     pub fn finish(self, framing: Framing, keeps_alive: bool) {
         match framing {
-            // It would be wrong there: RFC 9110, section 8.6.
+            // Such a header would be wrong here: RFC 9110, section 8.6.
             _ if self.status.is_bodiless() => {}
             Framing::Length(bytes) => {
                 self.out.extend_from_slice(b"content-length: ");
@@ -192,8 +192,8 @@ impl<'a> ResponseHead<'a> {
     }
 }
 
-/// Appends what is before the content of a chunk of `content_bytes`, which is not 0: that would be
-/// the end of the body. Behind the content comes [`CHUNK_END`].
+/// Appends the bytes before the content of a chunk of `content_bytes`. [`CHUNK_END`] follows the
+/// content. The size must not be 0, because that would end the body.
 #[inline]
 pub fn write_chunk_size(out: &mut Vec<u8>, content_bytes: usize) {
     assert!(content_bytes > 0);
@@ -211,14 +211,14 @@ pub struct OpenChunk {
     content_at: usize,
 }
 
-/// Makes room for the size of a chunk whose content is appended to `out` next.
+/// Begins a chunk, with room for its size. The caller appends its content to `out` next.
 #[inline]
 pub fn begin_chunk(out: &mut Vec<u8>) -> OpenChunk {
     out.extend_from_slice(b"00000000\r\n");
     OpenChunk { content_at: out.len() }
 }
 
-/// Writes the size of a chunk into its place, and its end. A chunk without content disappears.
+/// Ends a chunk: it fills in its size and appends its end. A chunk without content is removed.
 ///
 /// # Panics
 /// If the content has 2^32 bytes or more.
@@ -237,7 +237,7 @@ pub fn end_chunk(out: &mut Vec<u8>, chunk: OpenChunk) {
     out.extend_from_slice(CHUNK_END);
 }
 
-/// The digit of the lowest four bits.
+/// Returns the digit of the lowest four bits.
 fn hex_digit(bits: usize) -> u8 {
     b"0123456789abcdef"[bits & 15]
 }

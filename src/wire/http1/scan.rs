@@ -1,31 +1,32 @@
-//! The end of a head, found byte by byte as bytes come, and everything that may not stand in one
-//! wherever it stands.
+//! A scan of incoming bytes for the end of a head, and for bytes that are not permitted in any part
+//! of it.
 //!
-//! Its verdict on a byte depends on the bytes before it only, so it is the same however they are
-//! cut; and it sees each byte once. `httparse`, which takes more than we do (bare line feeds for
-//! one), sees a head when it is whole.
+//! The verdict on a byte depends only on the bytes before it, so the cuts do not matter. Each byte
+//! is examined once. `httparse` accepts more than this scan (bare line feeds, for example), and
+//! receives a head only when it is whole.
 
 use super::refusal::Refusal;
 use crate::limits;
 
-/// Where in a head we are.
+/// The position of the scan in a head.
 #[derive(Debug, Default)]
 pub(super) struct HeadScan {
     head_bytes: u32,
-    /// Lines that have ended, the first line included.
+    /// Number of lines that have ended, including the first line.
     line_count: u32,
-    /// Of the line that has begun.
+    /// Number of content bytes of the current line.
     line_bytes: u32,
     after_return: bool,
     skipped_line: bool,
 }
 
 impl HeadScan {
-    /// Looks at the next bytes. Gives back how many of them belong to the head if it ends in them.
+    /// Examines the next bytes. If the head ends in them, returns the number of bytes that belong
+    /// to it.
     pub fn feed(&mut self, bytes: &[u8]) -> Result<Option<usize>, Refusal> {
         let mut at = 0;
         while at < bytes.len() {
-            // Within a line most bytes are plain: they count, and nothing else.
+            // Within a line most bytes are plain. They only need to be counted.
             if self.line_bytes > 0 && !self.after_return {
                 let plain_bytes = bytes[at..].iter().take_while(|byte| is_plain(**byte)).count();
                 self.count(plain_bytes)?;
@@ -40,12 +41,12 @@ impl HeadScan {
         Ok(None)
     }
 
-    /// Has nothing of a head come yet, but an empty line that does not count?
+    /// True if nothing of a head has come yet, except for an empty line that does not count.
     pub fn is_at_start(&self) -> bool {
         self.line_count == 0 && self.line_bytes == 0 && !self.after_return
     }
 
-    /// Bytes of a line that are its content.
+    /// Counts content bytes of a line.
     fn count(&mut self, bytes: usize) -> Result<(), Refusal> {
         let (line_bytes_max, refusal) = match self.line_count {
             0 => (limits::HTTP_FIRST_LINE_BYTES_MAX, Refusal::FirstLineTooLong),
@@ -54,7 +55,7 @@ impl HeadScan {
         let line_left = (line_bytes_max - self.line_bytes) as usize;
         let head_left = (limits::HTTP_HEAD_BYTES_MAX - self.head_bytes) as usize;
         if bytes > line_left.min(head_left) {
-            // Which of the two is passed first?
+            // The limit that was passed first decides.
             return Err(if head_left <= line_left { Refusal::HeadTooLong } else { refusal });
         }
         self.line_bytes += bytes as u32;
@@ -62,7 +63,7 @@ impl HeadScan {
         Ok(())
     }
 
-    /// Any byte. Does the head end with it?
+    /// Takes any byte. Returns true if the head ends with it.
     fn take(&mut self, byte: u8) -> Result<bool, Refusal> {
         match byte {
             b'\n' if self.after_return => {
@@ -96,14 +97,14 @@ impl HeadScan {
         Ok(())
     }
 
-    /// Was that the empty line at the end of the head?
+    /// Ends a line. Returns true if it was the empty line at the end of the head.
     fn end_line(&mut self) -> Result<bool, Refusal> {
         self.after_return = false;
         if self.line_bytes == 0 && self.line_count > 0 {
             return Ok(true);
         }
         if self.line_bytes == 0 {
-            // Some clients of old send one behind a body (RFC 9112, section 2.2).
+            // Some old clients send one after a body (RFC 9112, section 2.2).
             if std::mem::replace(&mut self.skipped_line, true) {
                 return Err(Refusal::EmptyLines);
             }
@@ -118,7 +119,7 @@ impl HeadScan {
     }
 }
 
-/// Visible, a space, a tab, or no ASCII.
+/// True for visible characters, spaces, tabs, and bytes that are not ASCII.
 #[inline]
 fn is_plain(byte: u8) -> bool {
     byte == b'\t' || !byte.is_ascii_control()

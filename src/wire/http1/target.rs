@@ -1,32 +1,32 @@
-//! What a request is for: a path, and a query string.
+//! The target of a request: a path, and a query string.
 //!
-//! A path is cut at its slashes first and decoded behind that, once; what would make a segment look
-//! like two, like none, or like a way upwards is refused and never repaired.
+//! A path is first split at its slashes. Each segment is then decoded, once. A segment that would
+//! look like two, like none, or like a way upwards is refused and never repaired.
 
 use std::borrow::Cow;
 use std::fmt;
 
 use super::refusal::Refusal;
 
-/// A request's target, as it was sent but for the scheme and authority before it.
+/// The target of a request, as it was sent, without scheme and authority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target<'a> {
-    /// The path, still percent-encoded: it begins with `/`. `*` for all of the server.
+    /// The path, still percent-encoded. It begins with `/`, or is `*` for the whole server.
     pub path: &'a str,
-    /// What is behind the first `?`, still percent-encoded; empty if there is none.
+    /// The text after the first `?`, still percent-encoded; empty if there is none.
     pub query: &'a str,
     /// The authority of an absolute target.
     pub(super) authority: Option<&'a str>,
 }
 
-/// Why a path or a query string cannot be read.
+/// The reason why a path or a query string cannot be decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DecodeError {
-    /// A `%` without two hexadecimal digits behind it.
+    /// A `%` is not followed by two hexadecimal digits.
     BadEscape,
-    /// It is not UTF-8.
+    /// The decoded text is not UTF-8.
     NotUtf8,
-    /// It has a control character.
+    /// The decoded text has a control character.
     ControlCharacter,
     /// A segment has an encoded slash or a backslash.
     Slash,
@@ -35,7 +35,7 @@ pub enum DecodeError {
 }
 
 impl<'a> Target<'a> {
-    /// Reads the second word of a first line. `allows_all`: may it be `*`?
+    /// Parses the second word of a first line. `allows_all` tells whether it may be `*`.
     pub(super) fn parse(text: &'a str, allows_all: bool) -> Result<Target<'a>, Refusal> {
         if !text.bytes().all(|byte| matches!(byte, 0x21..0x7F) && byte != b'#') {
             return Err(Refusal::BadTarget);
@@ -57,8 +57,8 @@ impl<'a> Target<'a> {
         Ok(Target { path, query, authority })
     }
 
-    /// The segments of the path, decoded. `/v1/tools` has two, `/` has none, `/v1/` has an empty
-    /// one at its end.
+    /// Returns the decoded segments of the path. `/v1/tools` has two, `/` has none, `/v1/` has an
+    /// empty one at its end.
     ///
     /// # Errors
     /// [`DecodeError`], in the place of the segment.
@@ -89,7 +89,8 @@ fn decode_segment(segment: &str) -> Result<Cow<'_, str>, DecodeError> {
     }
 }
 
-/// Decodes `%41`, and `+` as a space if `plus_is_space`. Allocates only if there is any.
+/// Decodes `%41`, and `+` as a space if `plus_is_space`. It allocates only if the text contains
+/// any.
 pub(super) fn decode(text: &str, plus_is_space: bool) -> Result<Cow<'_, str>, DecodeError> {
     let is_special = |byte: u8| byte == b'%' || (plus_is_space && byte == b'+');
     if !text.bytes().any(is_special) {
@@ -116,7 +117,8 @@ pub(super) fn decode(text: &str, plus_is_space: bool) -> Result<Cow<'_, str>, De
     }
 }
 
-/// Is it `name` or `name:port`, an address or a name, as `Host` and absolute targets have it?
+/// True if the text is `name` or `name:port`, as in `Host` and absolute targets. The name may be an
+/// address.
 pub(super) fn is_authority(text: &str) -> bool {
     let (name, port) = match text.strip_prefix('[') {
         Some(rest) => {

@@ -1,11 +1,11 @@
-//! For tests: what is read of bytes that come in pieces, as words that can be compared.
+//! Transcripts for tests: the parts that are read of bytes in pieces, as comparable texts.
 
 use super::client::{ResponseError, ResponsePart, ResponseReader};
 use super::head::Method;
 use super::refusal::Refusal;
 use super::request::{RequestPart, RequestReader};
 
-/// What was read, in words; pieces of a body that come behind each other are one.
+/// The parts that were read, as texts. Consecutive pieces of a body are joined.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transcript<E> {
     pub parts: Vec<String>,
@@ -27,7 +27,7 @@ pub fn everywhere(bytes: &[u8]) -> Vec<usize> {
     (0..bytes.len()).collect()
 }
 
-/// Hands `bytes` to `read` as they come, cut at `cuts`: as long as it finds parts in them, or until
+/// Passes `bytes`, cut at `cuts`, to `read`. It calls `read` as long as that finds parts, or until
 /// it fails.
 fn feed<E>(
     bytes: &[u8],
@@ -44,7 +44,7 @@ fn feed<E>(
     Ok(())
 }
 
-/// The requests in `bytes`, which come cut at `cuts` and then end.
+/// Reads the requests in `bytes`, which arrive cut at `cuts` and then end.
 pub fn requests(bytes: &[u8], cuts: &[usize]) -> Transcript<Refusal> {
     let mut reader = RequestReader::new();
     let mut transcript = Transcript { parts: Vec::new(), end: Ok(()) };
@@ -71,7 +71,7 @@ pub fn requests(bytes: &[u8], cuts: &[usize]) -> Transcript<Refusal> {
     transcript
 }
 
-/// The response to `method` in `bytes`, which come cut at `cuts` and then end.
+/// Reads the response to `method` in `bytes`, which arrive cut at `cuts` and then end.
 pub fn response(method: Method, bytes: &[u8], cuts: &[usize]) -> Transcript<ResponseError> {
     let mut reader = ResponseReader::new();
     reader.expect(method);
@@ -101,10 +101,11 @@ pub fn response(method: Method, bytes: &[u8], cuts: &[usize]) -> Transcript<Resp
     transcript
 }
 
-/// Behind each request that tries something.
+/// The good request after each hostile one.
 pub const NEXT: &str = "GET /next HTTP/1.1\r\nHost: h\r\n\r\n";
 
-/// Is `first` taken or refused, however it is cut, and [`NEXT`] behind it read or not?
+/// Asserts that `first` is accepted or refused for all cuts. [`NEXT`] after it must be read only if
+/// `first` is accepted.
 pub fn assert_verdict(first: &[u8], expected: Result<(), Refusal>) {
     let bytes = [first, NEXT.as_bytes()].concat();
     let text = String::from_utf8_lossy(&bytes[..bytes.len().min(300)]).into_owned();
@@ -113,7 +114,7 @@ pub fn assert_verdict(first: &[u8], expected: Result<(), Refusal>) {
     let has_next = at_once.parts.iter().any(|part| part.starts_with("GET /next"));
     assert_eq!(has_next, expected.is_ok(), "{text:?}: {at_once:?}");
     assert_eq!(requests(&bytes, &everywhere(&bytes)), at_once, "{text:?} byte by byte");
-    // Long ones are cut where it matters: at their ends, and here and there.
+    // Long ones are cut at their ends, and at some points between.
     let step = (bytes.len() / 500).max(1);
     for at in (0..bytes.len()).step_by(step) {
         assert_eq!(requests(&bytes, &[at]), at_once, "{text:?} cut at {at}");
@@ -128,12 +129,12 @@ pub fn taken(first: impl AsRef<[u8]>) {
     assert_verdict(first.as_ref(), Ok(()));
 }
 
-/// A request with these header lines.
+/// Returns a request with these header lines.
 pub fn get(headers: &str) -> String {
     format!("GET / HTTP/1.1\r\nHost: h\r\n{headers}\r\n")
 }
 
-/// One with a chunked body.
+/// Returns a request with a chunked body.
 pub fn chunked(body: &str) -> String {
     format!("POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n{body}")
 }
