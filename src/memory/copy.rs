@@ -17,7 +17,7 @@ const BY_WORDS: bool = cfg!(any(loom, miri));
 /// Copies `bytes` to `offset` (a multiple of 8). A copy by words fills the last word up with zeros.
 ///
 /// # Safety
-/// The caller is the only writer of this stretch.
+/// The caller is the only writer of this range.
 #[inline]
 pub(super) unsafe fn copy_in(segment: &Segment, offset: usize, bytes: &[u8]) {
     if BY_WORDS {

@@ -186,7 +186,7 @@ pub struct Malformed {
     /// The id for an error reply; absent if it could not be read, and if the message is itself a
     /// reply.
     pub id: Option<Id>,
-    /// [`PARSE_ERROR`] or [`INVALID_REQUEST`].
+    /// The code of the error reply: [`PARSE_ERROR`] or [`INVALID_REQUEST`].
     pub code: i64,
     /// The fault of the message.
     pub message: String,

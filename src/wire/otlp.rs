@@ -7,10 +7,10 @@ use std::io::Write;
 use super::json::write_string;
 use crate::trace::Span;
 
-/// `SPAN_KIND_SERVER`.
+/// The value of `SPAN_KIND_SERVER`.
 const KIND_SERVER: u8 = 2;
-/// `STATUS_CODE_ERROR`. Without an error no status is written, because success is not ours to
-/// declare.
+/// The value of `STATUS_CODE_ERROR`. Without an error no status is written, because success is not
+/// ours to declare.
 const STATUS_ERROR: u8 = 2;
 
 /// Appends the body of `POST /v1/traces` for `spans` of this program.
