@@ -86,7 +86,8 @@ impl Geometry {
     /// A geometry of `slot_count` descriptors and `data_bytes` bytes of payload.
     ///
     /// # Panics
-    /// If `slot_count` is not a power of two of at least 8, or `data_bytes` not a multiple of 32.
+    /// If `slot_count` is not a power of two from 8 to 2^24, or `data_bytes` not a multiple of 32
+    /// from 32 to 2^30.
     pub const fn custom(slot_count: u32, data_bytes: u32) -> Geometry {
         assert!(Geometry::is_valid(slot_count as u64, data_bytes as u64));
         Geometry { slot_count, data_bytes }
