@@ -1,12 +1,12 @@
-//! Acknowledgements of a stream under `block`: the server keeps what it has sent until the client
-//! says that it has it.
+//! Acknowledgements of a stream under `block`. The server keeps sent chunks until the client
+//! acknowledges them.
 //!
-//! They go out on a connection of their own, which stays open. Nobody waits for an answer: it is
-//! looked for before the next acknowledgement, and while it has not come none is sent. The next one
-//! then says more. So a fast stream costs one small request per round trip at most, and a slow one
-//! a request each [`QUIET`] at most.
+//! Acknowledgements have a connection of their own, which stays open. Nothing waits for a reply. It
+//! is read before the next acknowledgement, and none is sent while one is unanswered. The next one
+//! then covers more chunks. A fast stream therefore costs at most one small request per round trip.
+//! A slow one costs at most one request per [`QUIET`].
 //!
-//! An acknowledgement that is lost costs nothing but time: it is sent again on a new connection.
+//! A lost acknowledgement costs time only: it is sent again on a new connection.
 
 use std::time::Duration;
 
@@ -21,11 +21,11 @@ use crate::limits;
 use crate::reactor::Clock;
 use crate::wire::http1::Method;
 
-/// It is time to acknowledge when so many chunks were taken ...
+/// An acknowledgement is due once this many chunks were taken ...
 const CHUNKS_DUE: u64 = 16;
-/// ... or so many bytes were received: a part of what the smallest ring keeps.
+/// ... or this many bytes were received: a part of what the smallest ring holds.
 const BYTES_DUE: usize = 8 << 10;
-/// Less than that is acknowledged once nothing has come for so long.
+/// Fewer are acknowledged once nothing has come for this long.
 const QUIET: Duration = Duration::from_millis(10);
 
 const _: () = assert!(CHUNKS_DUE < limits::CLIENT_ACK_WINDOW as u64);
@@ -33,18 +33,18 @@ const _: () = assert!(CHUNKS_DUE < limits::CLIENT_ACK_WINDOW as u64);
 /// The acknowledgements of one stream.
 #[derive(Debug, Default)]
 pub(super) struct Acks {
-    /// The path of the subscriber's acknowledgements; empty while it has none to send.
+    /// The path of the subscriber's acknowledgements. Empty while none can be sent.
     target: String,
     connection: Option<Connection>,
-    /// The request that was sent and is not answered yet.
+    /// The request that is sent and not yet answered.
     asked: Option<Asked>,
-    /// The server knows that everything through this chunk was dealt with.
+    /// The last chunk that the server knows to be acknowledged.
     acked_seq: u64,
-    /// Bytes received since the last request.
+    /// Number of bytes received since the last request.
     unsaid_bytes: usize,
-    /// The stream was quiet since then for as long as acknowledgements wait.
+    /// True if the stream was silent for [`QUIET`] after the last bytes.
     is_quiet: bool,
-    /// No attempt is made before this, after one has failed.
+    /// The earliest time of the next attempt, after one has failed.
     retry_at: Option<Instant>,
 }
 
@@ -56,34 +56,36 @@ struct Asked {
 }
 
 impl Acks {
-    /// A new connection of the stream has started, with the chunk after `before_seq`.
+    /// Handles the start of a new connection of the stream, which begins with the chunk after
+    /// `before_seq`.
     pub fn begin(&mut self, execution: ExecutionId, subscriber: &str, before_seq: u64) {
         self.target = format!("{}/acks", subscriber_path(execution, subscriber));
         self.acked_seq = before_seq;
         self.unsaid_bytes = 0;
         if self.asked.take().is_some() {
-            self.connection = None; // An answer would be of the subscriber before.
+            self.connection = None; // A reply would concern the previous subscriber.
         }
     }
 
-    /// The stream's connection is gone: nothing can be acknowledged until the next one starts.
+    /// Handles the loss of the stream's connection. Nothing can be acknowledged until the next one
+    /// starts.
     pub fn pause(&mut self) {
         self.target.clear();
     }
 
-    /// This many bytes of the stream were received.
+    /// Counts received bytes of the stream.
     pub fn received(&mut self, count: usize) {
         self.unsaid_bytes += count;
         self.is_quiet = false;
     }
 
-    /// Nothing came for as long as [`Acks::speak`] has said.
+    /// Handles silence for as long as [`Acks::speak`] returned.
     pub fn quiet(&mut self) {
         self.is_quiet = true;
     }
 
-    /// Acknowledges `dealt_seq` if it is time to. Returns how long the stream may wait for bytes
-    /// before this must be asked again; `None`: for as long as it likes.
+    /// Acknowledges `dealt_seq` if an acknowledgement is due. Returns how long the stream may wait
+    /// for bytes before it must call again. `None`: without limit.
     pub fn speak(&mut self, client: &Client, dealt_seq: u64) -> Option<Duration> {
         if self.target.is_empty() {
             return None;
@@ -124,7 +126,7 @@ impl Acks {
         Ok(())
     }
 
-    /// Takes the answer to the last request, if it has come. Returns whether none is missing.
+    /// Reads the reply to the last request, if it has come. Returns false while one is missing.
     fn hear(&mut self) -> Result<bool, ClientError> {
         let (Some(asked), Some(connection)) = (&mut self.asked, &mut self.connection) else {
             return Ok(true);
@@ -139,9 +141,9 @@ impl Acks {
         }
         let refusal = ClientError::Refused(refused(&head, b""));
         if refusal.is_transient() {
-            return Err(refusal); // The server is busy: it must be said again.
+            return Err(refusal); // The server is busy: send it again.
         }
-        // It is said; or the subscriber is gone, and then the stream tells.
+        // Accepted, or the subscriber is gone, which the stream reports itself.
         self.acked_seq = self.acked_seq.max(seq);
         Ok(true)
     }

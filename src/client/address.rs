@@ -1,4 +1,4 @@
-//! Where a server is: `http://HOST:PORT`, `https://HOST:PORT` or `unix:PATH`.
+//! The address of a server: `http://HOST:PORT`, `https://HOST:PORT` or `unix:PATH`.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -7,40 +7,40 @@ use std::str::FromStr;
 /// A server's address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
-    /// A host, by name or by number, and its port.
+    /// A host name or IP address, and a port.
     Tcp {
-        /// Without brackets, also where it is an address of IPv6.
+        /// The host, without brackets around an IPv6 address.
         host: String,
         /// From 1 to 65535.
         port: u16,
-        /// It speaks TLS.
+        /// True for TLS.
         is_encrypted: bool,
     },
-    /// A Unix socket.
+    /// The path of a Unix socket.
     Unix(PathBuf),
 }
 
-/// Why a text is no address.
+/// The fault of a text that is no address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AddressError {
-    /// It begins with neither `http://` nor `unix:`.
+    /// It begins with none of `http://`, `https://` and `unix:`.
     UnknownScheme,
-    /// It asks for encryption, and nobody said who vouches for the server; or the program is built
-    /// without.
+    /// It asks for TLS, but the client was given no trusted certificates, or the program is built
+    /// without TLS.
     Encrypted,
-    /// There is no host, or one with characters that no host has.
+    /// The host is missing, or has characters that no host has.
     BadHost,
     /// The port is not a number from 1 to 65535.
     BadPort,
-    /// Something stands behind the port: a path, a query.
+    /// A path or a query follows the port.
     Trailing,
-    /// Names and passwords before the host are not sent.
+    /// It has a user name or a password, which the client never sends.
     Credentials,
-    /// There is no path behind `unix:`, or one that no socket can have.
+    /// The path is missing, or is one that no socket can have.
     BadPath,
 }
 
-/// What a Unix socket's address has room for, with the NUL behind it: `sockaddr_un`.
+/// Longest path that fits into `sockaddr_un` together with its NUL.
 const UNIX_PATH_BYTES_MAX: usize = 107;
 const HTTP_PORT: u16 = 80;
 const HTTPS_PORT: u16 = 443;
@@ -105,7 +105,7 @@ fn host_and_port(authority: &str) -> Result<(&str, Option<&str>), AddressError> 
 }
 
 impl Address {
-    /// What the `Host` header says.
+    /// The value of the `Host` header.
     pub(super) fn authority(&self) -> String {
         match self {
             Address::Tcp { host, port, .. } if host.contains(':') => format!("[{host}]:{port}"),

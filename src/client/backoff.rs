@@ -1,23 +1,24 @@
-//! How long to wait before connecting again.
+//! The waits between attempts to reconnect.
 
 use std::time::Duration;
 
 use crate::base::Random;
 use crate::limits;
 
-/// Attempts in a row, and the waits before them: each up to half as long again as planned, so that
-/// those who were cut off together do not come back together, and twice as long as the one before.
+/// The attempts in a row, and the waits before them. Each wait is twice as long as the one before.
+/// Up to half of it is added at random, so that clients that were cut off together do not return
+/// together.
 #[derive(Debug)]
 pub(super) struct Backoff {
     random: Random,
-    /// What the server wants.
+    /// The planned wait before the first attempt.
     retry: Duration,
     attempts: u32,
     attempts_max: u32,
 }
 
 impl Backoff {
-    /// At most so many attempts in a row; the first waits for `retry`.
+    /// At most `attempts_max` attempts in a row. The first waits for `retry`.
     pub fn new(seed: u64, retry: Duration, attempts_max: u32) -> Backoff {
         let random = Random::new(seed);
         let mut backoff = Backoff { random, retry, attempts: 0, attempts_max };
@@ -25,22 +26,22 @@ impl Backoff {
         backoff
     }
 
-    /// The server said how long to wait.
+    /// Sets the wait that the server gave.
     pub fn set_retry(&mut self, retry: Duration) {
         self.retry = retry.clamp(limits::CLIENT_RETRY_MIN, limits::CLIENT_RETRY_MAX);
     }
 
-    /// Things go well.
+    /// Starts anew after a success.
     pub fn reset(&mut self) {
         self.attempts = 0;
     }
 
-    /// How many attempts were made in a row.
+    /// Number of attempts made in a row.
     pub fn attempts(&self) -> u32 {
         self.attempts
     }
 
-    /// The wait before the next attempt, at least `wait_min`; `None`: there is none.
+    /// The wait before the next attempt, at least `wait_min`. `None` if no attempt is left.
     pub fn next(&mut self, wait_min: Duration) -> Option<Duration> {
         if self.attempts == self.attempts_max {
             return None;

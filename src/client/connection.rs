@@ -1,4 +1,4 @@
-//! One connection to a server: a request goes out, the parts of its response come in.
+//! One connection to a server. Requests are written, and responses are read in parts.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream, ToSocketAddrs};
@@ -12,18 +12,18 @@ use crate::limits;
 use crate::reactor::Clock;
 use crate::wire::http1::{Method, ResponseInfo, ResponsePart, ResponseReader, Status};
 
-/// A connection, and what has come on it.
+/// A connection and its receive buffer.
 #[derive(Debug)]
 pub(super) struct Connection {
     socket: Socket,
     reader: ResponseReader,
     buffer: Box<[u8]>,
-    /// What of the buffer is received and not yet read.
+    /// The received bytes of `buffer` that are not yet read: `at..filled`.
     at: usize,
     filled: usize,
-    /// Something has come since the last request.
+    /// True if bytes have come since the last request.
     is_answered: bool,
-    /// As the kernel was told last.
+    /// The read timeout that the socket has.
     read_timeout: Option<Duration>,
 }
 
@@ -35,27 +35,27 @@ enum Socket {
     Tls(Box<super::tls::TlsStream>),
 }
 
-/// How long to wait for bytes.
+/// The longest wait for bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Patience {
-    /// For the whole answer.
+    /// Until this time for the whole reply. The second field is the whole wait, for errors.
     Until(Instant, Duration),
-    /// For a sign of life, again and again.
+    /// For this long for each receive.
     Silence(Duration),
 }
 
-/// What matters of a response's head.
+/// The parts of a response head that the client uses.
 #[derive(Clone, Debug)]
 pub(super) struct Head {
     pub status: Status,
     pub media_type: String,
     pub retry_after: Option<Duration>,
     pub keeps_alive: bool,
-    /// `Mcp-Session-Id`
+    /// The header `Mcp-Session-Id`.
     pub session: Option<String>,
 }
 
-/// Ends a connection from another thread.
+/// A handle that ends a connection from another thread.
 #[derive(Debug)]
 pub(super) enum Stopper {
     Tcp(TcpStream),
@@ -63,9 +63,9 @@ pub(super) enum Stopper {
 }
 
 impl Stopper {
-    /// Whoever reads from it finds its end. Takes a µs.
+    /// Shuts the socket down, so that its reader finds the end. Takes a µs.
     pub fn stop(&self) {
-        // An error says that it is closed already.
+        // An error means that it is closed already.
         let _ = match self {
             Stopper::Tcp(stream) => stream.shutdown(Shutdown::Both),
             Stopper::Unix(stream) => stream.shutdown(Shutdown::Both),
@@ -88,7 +88,7 @@ impl Patience {
         }
     }
 
-    /// What was waited for did not come.
+    /// The error after a wait in vain.
     fn exhausted(self) -> Cut {
         let (Patience::Until(_, time) | Patience::Silence(time)) = self;
         Cut::Silent(time)
@@ -122,7 +122,7 @@ impl Connection {
         }
     }
 
-    /// What ends it from another thread.
+    /// A handle that ends the connection from another thread.
     pub fn stopper(&self) -> Result<Stopper, ClientError> {
         let stopper = match &self.socket {
             Socket::Tcp(stream) => stream.try_clone().map(Stopper::Tcp),
@@ -133,13 +133,13 @@ impl Connection {
         stopper.map_err(|error| Cut::Failed(error).into())
     }
 
-    /// Has anything come since the last request? If not, the server may have closed the connection
-    /// before the request reached it.
+    /// True if bytes have come since the last request. If not, the server may have closed the
+    /// connection before the request reached it.
     pub fn is_answered(&self) -> bool {
         self.is_answered
     }
 
-    /// Nothing is left over of the last answer.
+    /// True if no bytes are left over from the last response.
     pub fn is_clean(&self) -> bool {
         self.at == self.filled
     }
@@ -153,22 +153,22 @@ impl Connection {
     ) -> Result<Head, ClientError> {
         let sent = self.send(method, request);
         match (self.head(patience), sent) {
-            // A server may say no to what is too long before it has come, and close.
+            // A server may refuse a long request and close before it has read all of it.
             (Ok(head), _) => Ok(head),
             (Err(ClientError::Cut(_)), Err(cut)) => Err(cut.into()),
             (Err(error), _) => Err(error),
         }
     }
 
-    /// Sends a request, and does not wait for its response.
+    /// Sends a request without waiting for its response.
     pub fn send(&mut self, method: Method, request: &[u8]) -> Result<(), Cut> {
         self.is_answered = false;
         self.reader.expect(method);
         self.socket.write_all(request).map_err(Cut::Failed)
     }
 
-    /// The head of the response to what was sent, once all of the response is there. Waits for
-    /// nothing: `None` if some of it is missing. `head` is what came of it so far.
+    /// Returns the head of the response once the whole response has come. Never waits: `None` if a
+    /// part is missing. `head` holds the head between calls.
     pub fn poll_answer(
         &mut self,
         head: &mut Option<Head>,
@@ -218,7 +218,7 @@ impl Connection {
         }
     }
 
-    /// Reads all of a body that is not without end.
+    /// Reads a whole body, of at most [`limits::CLIENT_ANSWER_BYTES_MAX`].
     pub fn body(&mut self, patience: Patience) -> Result<Vec<u8>, ClientError> {
         self.reader.limit_body(limits::CLIENT_ANSWER_BYTES_MAX);
         let mut body = Vec::new();
@@ -226,7 +226,8 @@ impl Connection {
         Ok(body)
     }
 
-    /// Waits for the next bytes of the body, and appends all that are there. Will there be more?
+    /// Waits for the next bytes of the body, and appends all that are there. Returns false at its
+    /// end.
     pub fn receive(&mut self, patience: Patience, out: &mut Vec<u8>) -> Result<bool, ClientError> {
         let before_bytes = out.len();
         loop {
@@ -254,7 +255,7 @@ impl Connection {
         }
     }
 
-    /// Waits for bytes; 0 if there will be no more.
+    /// Waits for bytes. Returns 0 at the end of the connection.
     fn fill(&mut self, patience: Patience) -> Result<usize, ClientError> {
         loop {
             let left = patience.left()?;
@@ -280,12 +281,12 @@ impl Connection {
     }
 }
 
-/// What a connection has beside TCP.
+/// The security of a connection over TCP.
 #[derive(Clone, Debug)]
 pub(super) enum Security {
-    /// Nothing.
+    /// None.
     None,
-    /// TLS, with who is believed.
+    /// TLS, with the trusted certificates.
     #[cfg(feature = "tls")]
     Tls(super::tls::Trust),
 }
@@ -301,7 +302,7 @@ impl Security {
     }
 }
 
-/// Tries all addresses of a name.
+/// Connects to the first address of the host that accepts.
 fn connect_tcp(host: &str, port: u16) -> io::Result<TcpStream> {
     let mut failure = io::Error::new(ErrorKind::NotFound, "the host has no address");
     for address in (host, port).to_socket_addrs()? {
@@ -344,7 +345,7 @@ impl Socket {
         }
     }
 
-    /// Reads what is there; [`ErrorKind::WouldBlock`] if nothing is.
+    /// Reads the bytes that are there; [`ErrorKind::WouldBlock`] if none are.
     fn read_now(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         self.set_nonblocking(true)?;
         let read = self.read(buffer);

@@ -1,4 +1,4 @@
-//! What a server says of tools and executions, as values.
+//! The server's replies about tools and executions, as values.
 
 use std::time::Duration;
 
@@ -16,11 +16,11 @@ use crate::wire::base64;
 pub struct Tool {
     /// Its name.
     pub name: String,
-    /// What it does.
+    /// The description of the tool.
     pub description: String,
     /// The JSON schema of its arguments.
     pub arguments: Value,
-    /// How long it may be silent, and may take, unless an execution says otherwise.
+    /// The limits for its silence and duration, unless an execution sets its own.
     pub timeouts: Timeouts,
 }
 
@@ -29,133 +29,133 @@ pub struct Tool {
 pub struct Created {
     /// Its id.
     pub execution: ExecutionId,
-    /// What its progress is told under.
+    /// The token of its progress reports.
     pub token: Option<ProgressToken>,
-    /// Where it is in its life.
+    /// The state of the execution.
     pub state: State,
 }
 
-/// An execution, in short.
+/// A short description of an execution.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Summary {
     /// Its id.
     pub execution: ExecutionId,
-    /// Which tool.
+    /// The name of the tool.
     pub tool: String,
-    /// Where it is in its life.
+    /// The state of the execution.
     pub state: State,
-    /// Chunks published.
+    /// Number of published chunks.
     pub chunks: u64,
-    /// Their bytes.
+    /// Number of their bytes.
     pub bytes: u64,
-    /// How many follow it.
+    /// Number of subscribers.
     pub subscribers: u64,
-    /// How old it is, in ms.
+    /// The age of the execution in ms.
     pub age_ms: u64,
 }
 
-/// How far an execution is that has not ended.
+/// The progress of an execution that has not ended.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProgressOf {
-    /// Which.
+    /// The execution.
     pub execution: ExecutionId,
-    /// What it is told under.
+    /// The token of its progress reports.
     pub token: Option<ProgressToken>,
-    /// What it said last, if anything.
+    /// The last progress report, if there was one.
     pub progress: Option<Progress>,
 }
 
-/// What an execution is doing.
+/// The status of an execution.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Status {
     /// Its id.
     pub execution: ExecutionId,
-    /// Which tool.
+    /// The name of the tool.
     pub tool: String,
-    /// What its progress is told under.
+    /// The token of its progress reports.
     pub token: Option<ProgressToken>,
-    /// Where it is in its life.
+    /// The state of the execution.
     pub state: State,
-    /// What it said of its progress last, if anything.
+    /// The last progress report, if there was one.
     pub progress: Option<Progress>,
-    /// Chunks published.
+    /// Number of published chunks.
     pub chunks: u64,
-    /// Their bytes.
+    /// Number of their bytes.
     pub bytes: u64,
-    /// The newest chunk; 0 if there is none.
+    /// The newest chunk. 0 if there is none.
     pub head_seq: u64,
     /// The oldest chunk that is still held.
     pub tail_seq: u64,
-    /// How many chunks there will be, if the tool said so.
+    /// Number of chunks that the tool expects to publish, if it said so.
     pub total_chunks: Option<u64>,
-    /// It waits for subscribers.
+    /// True if it waits for subscribers.
     pub held_back: bool,
-    /// The subscribers that hold it back; `hold` while it waits for its first one.
+    /// The subscribers that hold it back. `hold` while it waits for its first subscriber.
     pub held_back_by: Vec<String>,
-    /// How old it is, in ms.
+    /// The age of the execution in ms.
     pub age_ms: u64,
-    /// Who follows it.
+    /// The subscribers.
     pub subscribers: Vec<SubscriberStatus>,
-    /// What went wrong, if something did.
+    /// The error of the execution, if it failed.
     pub error: Option<String>,
-    /// How the command ended, if the tool ran one.
+    /// The exit of the command, if the tool ran one.
     pub exit: Option<Exit>,
 }
 
-/// How a subscriber is doing.
+/// The status of a subscriber.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubscriberStatus {
     /// Its name.
     pub subscriber: String,
-    /// It has a ring of its own to read from, on another thread or in another process.
+    /// True if it reads from its own ring, on another thread or in another process.
     pub is_remote: bool,
-    /// What happens when it lags.
+    /// Its lag policy.
     pub policy: Policy,
-    /// How far it may lag.
+    /// The limit of its lag.
     pub limit: LagLimit,
-    /// The next chunk that it will be given.
+    /// The next chunk that it will receive.
     pub next_seq: u64,
-    /// How far it lags, in chunks.
+    /// Its lag in chunks.
     pub lag_chunks: u64,
-    /// How far it lags, in bytes.
+    /// Its lag in bytes.
     pub lag_bytes: u64,
-    /// Chunks that it was not given.
+    /// Number of chunks that it did not receive.
     pub missed_chunks: u64,
-    /// Their bytes.
+    /// Number of their bytes.
     pub missed_bytes: u64,
-    /// The execution waits for it.
+    /// True if the execution waits for it.
     pub holds_back: bool,
-    /// Its connection broke; its place is kept for a while.
+    /// True if its connection broke. Its place is kept for a while.
     pub lost: bool,
-    /// How long it has been there, in ms.
+    /// The age of the subscription in ms.
     pub age_ms: u64,
 }
 
-/// What was asked for with [`super::Client::result`].
+/// The reply to [`super::Client::result`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Awaited {
-    /// It has ended.
+    /// The execution has ended.
     Ended(Output),
-    /// It has not ended yet.
+    /// The execution has not ended yet.
     Running(State),
 }
 
-/// How an execution ended, and what it gave.
+/// The outcome of an execution, and its output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Output {
-    /// How it ended.
+    /// The final state.
     pub state: State,
-    /// Chunks published.
+    /// Number of published chunks.
     pub chunks: u64,
-    /// Their bytes.
+    /// Number of their bytes.
     pub bytes: u64,
-    /// All of these bytes are there; else only the newest.
+    /// True if `data` holds all of these bytes. Otherwise it holds only the newest.
     pub is_complete: bool,
-    /// What is still held of them.
+    /// The bytes that the server still holds.
     pub data: Vec<u8>,
-    /// How the command ended, if the tool ran one.
+    /// The exit of the command, if the tool ran one.
     pub exit: Option<Exit>,
-    /// What went wrong, if something did.
+    /// The error of the execution, if it failed.
     pub error: Option<String>,
 }
 
@@ -168,12 +168,12 @@ fn state(fields: &mut Fields) -> Result<State, ClientError> {
     })
 }
 
-/// The object that an answer is.
+/// The JSON object of a reply.
 pub(super) fn answer(value: Value) -> Result<Fields, ClientError> {
     Fields::new("the answer", value)
 }
 
-/// Where an execution is, of an answer that says no more.
+/// The state of an execution, from a reply that holds nothing else.
 pub(super) fn state_of(value: Value) -> Result<State, ClientError> {
     state(&mut answer(value)?)
 }
@@ -286,13 +286,13 @@ impl SubscriberStatus {
     }
 }
 
-/// `{"chunks": 10, "bytes": 1000}`: how far a subscriber may lag.
+/// The limit of a subscriber's lag: `{"chunks": 10, "bytes": 1000}`.
 pub(super) fn limit(mut fields: Fields) -> Result<LagLimit, ClientError> {
     let bytes = fields.number_if("bytes")?.unwrap_or(u64::MAX);
     Ok(LagLimit { chunks: fields.small("chunks")?, bytes })
 }
 
-/// A payload, as `encoding` says that it is spelled.
+/// A payload, decoded by its `encoding`.
 pub(super) fn data(fields: &mut Fields) -> Result<Vec<u8>, ClientError> {
     let text = fields.text("data")?;
     let is_text = fields.named("encoding", |name| match name {

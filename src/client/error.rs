@@ -1,4 +1,4 @@
-//! What can go wrong for a client, sorted by what it can do next.
+//! Errors of the client, sorted by what the caller can do next.
 
 use std::fmt;
 use std::io;
@@ -8,66 +8,67 @@ use crate::base::plain::is_command;
 use crate::limits;
 use crate::wire::http1::{ResponseError, Status};
 
-/// Why nothing came of a request, or of the rest of a stream.
+/// The failure of a request or of a stream.
 #[derive(Debug)]
 pub enum ClientError {
-    /// There is no connection: nothing was asked. Is the server there?
+    /// No connection could be made, and nothing was sent. The server may not run.
     Unreachable {
         /// The server's address.
         address: String,
-        /// What the kernel says.
+        /// The error of the kernel, of the name lookup or of TLS.
         error: io::Error,
     },
-    /// The connection broke before the answer was whole. Whether the server has done what it was
-    /// asked to is not known.
+    /// The connection broke before the reply was complete. The server may or may not have done what
+    /// was requested.
     Cut(Cut),
-    /// The server said no: fix the call, or wait.
+    /// The server refused the request: correct it, or wait.
     Refused(Refused),
-    /// What the server said breaks the rules: it is none of ours, or something stands between.
+    /// The reply breaks the protocol. The peer is no streamdoor server, or a proxy has changed the
+    /// reply.
     Protocol(String),
-    /// Chunks are missing, and no gap tells of them.
+    /// Chunks are missing, and no gap reports them.
     Hole {
-        /// The chunk that had to come next.
+        /// The chunk that was expected next.
         expected_seq: u64,
-        /// What came instead, or where the execution's end is.
+        /// The chunk that came instead, or the position of the execution's end.
         found_seq: u64,
     },
-    /// The stream broke off before its end, and could not be taken up again.
+    /// The stream broke before its end, and could not be resumed.
     Broken {
-        /// How often that was tried.
+        /// Number of failed attempts to resume it in a row.
         attempts: u32,
-        /// Why it broke off, or why the last attempt failed.
+        /// The error that broke the stream, or the error of the last attempt.
         cause: Box<ClientError>,
     },
 }
 
-/// How a connection broke.
+/// The way in which a connection broke.
 #[derive(Debug)]
 pub enum Cut {
-    /// It was closed in the middle of the answer.
+    /// The server closed it in the middle of the reply.
     Closed,
-    /// The answer was complete, but is a stream whose end was not told.
+    /// The response was complete, but the stream in it had no end event.
     Unended,
-    /// Nothing came for so long, not even a sign of life; or the answer took too long.
+    /// No byte came for this long, not even a heartbeat, or the reply took this long.
     Silent(Duration),
-    /// What the kernel says.
+    /// The error of the kernel.
     Failed(io::Error),
 }
 
-/// A server's no.
+/// The refusal of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
     /// The status of the response.
     pub status: Status,
-    /// The error's name; empty if what answered is none of our servers.
+    /// The name of the error. Empty if the reply is not one of our errors.
     pub code: String,
-    /// The error in words, without control characters.
+    /// The error message, without control characters.
     pub message: String,
     /// The parameter or the field that is wrong.
     pub field: Option<String>,
-    /// What it must not pass.
+    /// The limit that was exceeded.
     pub limit: Option<u64>,
-    /// How long to wait before asking again.
+    /// The time to wait before the next request.
     pub retry_after: Option<Duration>,
 }
 
@@ -76,7 +77,7 @@ impl ClientError {
         ClientError::Protocol(text.into())
     }
 
-    /// May the same succeed in a moment?
+    /// True if the same request may succeed a moment later.
     pub(super) fn is_transient(&self) -> bool {
         match self {
             ClientError::Unreachable { .. } | ClientError::Cut(_) => true,
@@ -85,7 +86,7 @@ impl ClientError {
         }
     }
 
-    /// The server's no, if it is one.
+    /// The refusal of the server, if this error is or contains one.
     pub fn refused(&self) -> Option<&Refused> {
         match self {
             ClientError::Refused(refused) => Some(refused),
@@ -95,7 +96,8 @@ impl ClientError {
     }
 }
 
-/// A server's text, fit to be printed: without commands for terminals, and not without end.
+/// A server's text, safe to print: without control and direction characters, and at most
+/// [`limits::CLIENT_MESSAGE_CHARS_MAX`] characters long.
 pub(crate) fn printable(text: &str) -> String {
     let chars = text.chars().filter(|&c| !is_command(c));
     chars.take(limits::CLIENT_MESSAGE_CHARS_MAX).collect()

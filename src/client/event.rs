@@ -1,4 +1,5 @@
-//! What a subscriber is told, out of JSON: each field with its type, or an error that names it.
+//! The events of a stream, read from JSON. Each field is checked against its type, and errors name
+//! the field.
 
 use super::documents::{data, limit};
 use super::error::ClientError;
@@ -9,62 +10,62 @@ use crate::engine::{
 };
 use crate::wire::events::Replay;
 
-/// Something that a subscriber is told.
+/// An event of a stream.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// The first: what was agreed.
+    /// The first event: the agreed terms.
     Started(Started),
-    /// A piece of the result.
+    /// A chunk of the result.
     Chunk(Chunk),
-    /// A piece of the result of an agent's run, which is an event by itself.
+    /// A chunk of an agent's run, which is an event by itself.
     Part(Part),
-    /// What will not come, in its place in the order.
+    /// Chunks that will not come. It stands in their place in the order.
     Gap(Gap),
-    /// How far the tool is.
+    /// The progress of the tool.
     Progress(Progress),
-    /// The last, exactly one.
+    /// The last event. Exactly one comes.
     End(Ended),
 }
 
-/// What was agreed with a subscriber.
+/// The terms that were agreed with a subscriber.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Started {
-    /// Of which execution.
+    /// The execution.
     pub execution: ExecutionId,
     /// The subscriber's name.
     pub subscriber: String,
-    /// Which tool runs.
+    /// The name of the tool.
     pub tool: String,
-    /// What progress of this execution is told under, if there is such a token.
+    /// The token of this execution's progress reports, if it has one.
     pub token: Option<ProgressToken>,
-    /// What happens when the subscriber lags.
+    /// The lag policy of the subscriber.
     pub policy: Policy,
-    /// How far it may lag.
+    /// The limit of its lag.
     pub limit: LagLimit,
-    /// The first chunk that it will be given or told of.
+    /// The first chunk that this subscriber receives or that a gap reports to it.
     pub from_seq: u64,
-    /// The chunks that the server keeps for it in case its connection breaks.
+    /// The chunks that the server keeps for this subscriber in case its connection breaks.
     pub replay: Option<Replay>,
 }
 
-/// A piece of a result.
+/// A chunk of a result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chunk {
-    /// 1, 2, 3 … without holes.
+    /// The number of the chunk: 1, 2, 3 … without holes.
     pub seq: u64,
-    /// How many chunks there will be, if the tool said so.
+    /// Number of chunks that the tool expects to publish, if it said so.
     pub total_chunks: Option<u64>,
-    /// What it is.
+    /// The kind of the payload.
     pub kind: Kind,
-    /// What it is about, if that is more than its kind.
+    /// The key of the chunk under `conflate`, if it is not the number of its kind.
     pub key: Option<u8>,
-    /// Payload bytes of the execution before this chunk.
+    /// Number of payload bytes of the execution before this chunk.
     pub offset: u64,
     /// The payload.
     pub data: Vec<u8>,
-    /// When it was published, in µs since 1970, by the server's clock.
+    /// The time of publication by the server's clock, in µs since 1970.
     pub timestamp_us: u64,
-    /// The same on the monotonic clock of the server's machine, in ns.
+    /// The time of publication by the monotonic clock of the server's machine, in ns.
     pub mono_ns: u64,
 }
 
@@ -73,40 +74,40 @@ pub struct Chunk {
 pub struct Part {
     /// The number of its chunk: 1, 2, 3 … without holes.
     pub seq: u64,
-    /// What it is called: its `type`.
+    /// The name of the event: its `type`.
     pub name: String,
-    /// All of it, as it came.
+    /// The whole event, exactly as received.
     pub json: String,
 }
 
-/// How far a tool is.
+/// The progress of a tool.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Progress {
-    /// So much is done.
+    /// The amount of work that is done.
     pub progress: f64,
-    /// Of so much, if that is known.
+    /// The total amount of work, if it is known.
     pub total: Option<f64>,
-    /// How much of the whole that is, in percent.
+    /// The done part of the total, in percent.
     pub percentage: Option<f64>,
-    /// In words, if the tool said any.
+    /// The tool's message, if it gave one.
     pub message: Option<String>,
-    /// What else the tool said, as JSON.
+    /// Other values that the tool gave, as JSON.
     pub context: Option<String>,
 }
 
-/// The last word to a subscriber.
+/// The end of a subscription.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ended {
-    /// The end, what the subscriber was given, and what the execution has published. After the
-    /// connection was cut, the server may count what was on its way at that moment as given twice,
-    /// or from there only: [`Stream::given`](super::Stream::given) counts over all connections.
+    /// The end, the totals of the subscriber, and the totals of the execution. After a broken
+    /// connection the server's totals may count chunks twice that were in flight at the break, or
+    /// count from there only. [`Stream::given`](super::Stream::given) counts over all connections.
     pub end: End,
-    /// What went wrong, if something did.
+    /// The error of the execution, if it failed.
     pub error: Option<String>,
 }
 
 impl Event {
-    /// What it is called, on every wire.
+    /// The name of the event, the same in every format.
     pub fn name(&self) -> &str {
         match self {
             Event::Started(_) => "started",
@@ -118,8 +119,8 @@ impl Event {
         }
     }
 
-    /// Reads an event, as it stands in a line of NDJSON or in the data of a server-sent event, and
-    /// of which execution it is.
+    /// Reads an event from a line of NDJSON or from the data of a server-sent event. Returns it
+    /// with the id of its execution.
     ///
     /// # Errors
     /// [`ClientError::Protocol`] names the field that is missing or wrong.
@@ -195,7 +196,7 @@ fn part(name: String, json: &[u8], fields: &mut Fields) -> Result<Part, ClientEr
     Ok(Part { seq: seq(fields, "seq")?, name, json: json.to_owned() })
 }
 
-/// The number of a chunk: from 1.
+/// The number of a chunk, at least 1.
 fn seq(fields: &mut Fields, name: &str) -> Result<u64, ClientError> {
     match fields.number(name)? {
         0 => Err(fields.wrong(name, "the number of a chunk")),
@@ -223,7 +224,7 @@ fn gap(fields: &mut Fields) -> Result<Gap, ClientError> {
     Ok(gap)
 }
 
-/// Also as it stands in the description of an execution.
+/// Reads a progress report, from an event or from the status of an execution.
 pub(super) fn progress(fields: &mut Fields) -> Result<Progress, ClientError> {
     Ok(Progress {
         progress: fields.float("progress")?,
@@ -269,7 +270,7 @@ pub(super) fn outcome(name: &str) -> Option<Outcome> {
     all.into_iter().find(|outcome| outcome.name() == name)
 }
 
-/// How a command ended, if the tool ran one: `{"code": 3}` or `{"signal": 9}`.
+/// The exit of a command, if the tool ran one: `{"code": 3}` or `{"signal": 9}`.
 pub(super) fn exit_if(fields: &mut Fields) -> Result<Option<Exit>, ClientError> {
     let Some(mut exit) = fields.object_if("exit")? else { return Ok(None) };
     let mut number = |name: &str| match exit.take(name) {

@@ -1,4 +1,4 @@
-//! Events survive the wire, and what is none is refused with the name of the field.
+//! Events survive the wire. A malformed event is refused with the name of the wrong field.
 
 use serde_json::{Value, json};
 
@@ -13,7 +13,7 @@ fn id() -> ExecutionId {
     ExecutionId { shard: 1, slot: Handle { index: 2, generation: 3 }, nonce: 4 }
 }
 
-/// What is read of an event that the server's encoder wrote.
+/// The event that the client reads after the server's encoder has written it.
 fn read(event: events::Event<'_>) -> Event {
     let mut out = Vec::new();
     event.write_json(&mut out);
@@ -147,10 +147,10 @@ fn every_end_comes_through() {
     }
 }
 
-/// An event with a field changed, or without it; what is wrong with it?
+/// The fault of an event with one field changed or removed. Empty if it is none.
 fn fault(event: &Value, name: &str, value: Value) -> String {
     let mut event = event.clone();
-    event[name] = value; // `null` is as good as absent.
+    event[name] = value; // `null` counts as absent.
     match Event::parse(event.to_string().as_bytes()) {
         Err(error) => error.to_string(),
         Ok(_) => String::new(),
@@ -201,7 +201,7 @@ fn what_is_no_event_is_refused_by_name() {
         let text = format!("{name} = {value}");
         let fault = fault(event, name, value);
         let named = match name {
-            "encoding" if text.contains("base64") => "data", // The one contradicts the other.
+            "encoding" if text.contains("base64") => "data", // The two contradict each other.
             "exit" if text.contains("1099511627776") => "code",
             name => name,
         };

@@ -1,5 +1,5 @@
-//! One request to a server that is none of ours, and its response as it comes: a connection for
-//! itself, which another thread can end.
+//! One request to a foreign server, and its response as it comes. Each exchange has its own
+//! connection, which another thread can end.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -10,8 +10,8 @@ use super::error::ClientError;
 use crate::limits;
 use crate::wire::http1::{Method, is_media_type};
 
-/// Where such a server is: `http://HOST:PORT/PATH` or `https://…`, believed if the system trusts
-/// it.
+/// The URL of a foreign server: `http://HOST:PORT/PATH` or `https://…`. The system's certificates
+/// decide which servers are trusted.
 #[derive(Clone, Debug)]
 pub(crate) struct Site {
     address: Address,
@@ -38,7 +38,7 @@ impl Site {
         Ok(Site { address, target })
     }
 
-    /// Does everything that is sent there go encrypted, or not leave this machine?
+    /// True if everything sent there is encrypted or stays on this machine.
     pub fn is_private(&self) -> bool {
         match &self.address {
             Address::Tcp { is_encrypted: true, .. } | Address::Unix(_) => true,
@@ -69,7 +69,7 @@ pub(crate) struct Exchange {
     is_over: bool,
 }
 
-/// A header that is not among those of every request.
+/// A header beyond those of every request.
 pub(crate) type Header = (String, String);
 
 impl Exchange {
@@ -82,7 +82,7 @@ impl Exchange {
         Ok(Exchange { connection, head: None, is_over: false })
     }
 
-    /// What ends it from another thread, within a µs.
+    /// A function that ends the connection from another thread, within a µs.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -91,7 +91,7 @@ impl Exchange {
         Ok(move || stopper.stop())
     }
 
-    /// Asks, and waits for the head of the response: its status.
+    /// Sends a request, waits for the head of the response, and returns its status.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -111,7 +111,7 @@ impl Exchange {
             env!("CARGO_PKG_VERSION"),
         );
         for (name, value) in headers {
-            let _ = write!(text, "{name}: {value}\r\n"); // A string takes everything.
+            let _ = write!(text, "{name}: {value}\r\n"); // Writing to a string cannot fail.
         }
         if let Some(body) = body {
             let length = body.len();
@@ -126,12 +126,12 @@ impl Exchange {
         Ok(status)
     }
 
-    /// Is the response of this media type?
+    /// True if the response has this media type.
     pub fn is(&self, media_type: &str) -> bool {
         self.head.as_ref().is_some_and(|head| is_media_type(&head.media_type, media_type))
     }
 
-    /// The session that the response speaks of (A23).
+    /// The session id in the response (A23), if it is valid.
     pub fn session(&self) -> Option<&str> {
         let session = self.head.as_ref()?.session.as_deref()?;
         let is_fit = session.len() <= limits::MCP_URI_BYTES_MAX
@@ -140,7 +140,7 @@ impl Exchange {
         is_fit.then_some(session)
     }
 
-    /// Appends the next bytes of the body. Will there be more?
+    /// Appends the next bytes of the body. Returns false at its end.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -157,10 +157,10 @@ impl Exchange {
         Ok(goes_on)
     }
 
-    /// All of a body that has at most so many bytes.
+    /// Reads a whole body of at most `bytes_max` bytes.
     ///
     /// # Errors
-    /// [`ClientError`]; also if it has more.
+    /// [`ClientError`]; also if the body is longer.
     pub fn body(
         &mut self,
         silence_max: Duration,

@@ -1,5 +1,5 @@
-//! JSON objects from a server, read field by field: each with its name and type, or an error that
-//! names it.
+//! JSON objects from a server, read field by field. Each field is checked against its type, and
+//! errors name the field.
 
 use std::str::FromStr;
 
@@ -7,16 +7,16 @@ use serde_json::{Map, Value};
 
 use super::error::{ClientError, printable};
 
-/// The fields of an object. Those that are read are taken out of it; others say nothing to us, and
-/// `null` is as good as absent.
+/// The fields of an object. Reading a field takes it out. Unknown fields are ignored, and `null`
+/// counts as absent.
 pub(super) struct Fields {
-    /// What the object is, for errors.
+    /// The name of the object, for errors.
     of: &'static str,
     fields: Map<String, Value>,
 }
 
 impl Fields {
-    /// Of a text.
+    /// Parses a JSON text.
     pub fn parse(of: &'static str, json: &[u8]) -> Result<Fields, ClientError> {
         match serde_json::from_slice(json) {
             Ok(value) => Fields::new(of, value),
@@ -24,7 +24,7 @@ impl Fields {
         }
     }
 
-    /// Of a value.
+    /// Takes the fields of a value, which must be an object.
     pub fn new(of: &'static str, value: Value) -> Result<Fields, ClientError> {
         match value {
             Value::Object(fields) => Ok(Fields { of, fields }),
@@ -36,7 +36,7 @@ impl Fields {
         self.fields.swap_remove(name).filter(|value| !value.is_null())
     }
 
-    /// The error of a field that is not what it has to be.
+    /// The error of a field that is not what it must be.
     pub fn wrong(&self, name: &str, must: &str) -> ClientError {
         ClientError::protocol(format!("`{name}` of {} is not {must}", self.of))
     }
@@ -89,7 +89,7 @@ impl Fields {
         self.present(name, number)
     }
 
-    /// A number of fewer bits.
+    /// A number that fits into `T`.
     pub fn small<T: TryFrom<u64>>(&mut self, name: &str) -> Result<T, ClientError> {
         let number = self.number(name)?;
         T::try_from(number).map_err(|_| self.wrong(name, "a number that small"))
@@ -104,18 +104,18 @@ impl Fields {
         self.present(name, flag)
     }
 
-    /// What the words of a field mean.
+    /// A field that is parsed from its text.
     pub fn parsed_if<T: FromStr>(&mut self, name: &str) -> Result<Option<T>, ClientError> {
         self.named_if(name, |text| text.parse().ok())
     }
 
-    /// The same, of a field that has to be there.
+    /// The same for a required field.
     pub fn parsed<T: FromStr>(&mut self, name: &str) -> Result<T, ClientError> {
         let value = self.parsed_if(name)?;
         self.present(name, value)
     }
 
-    /// One of several things with names.
+    /// A field whose text is the name of a value.
     pub fn named_if<T>(
         &mut self,
         name: &str,
@@ -132,7 +132,7 @@ impl Fields {
         }
     }
 
-    /// The same, of a field that has to be there.
+    /// The same for a required field.
     pub fn named<T>(
         &mut self,
         name: &str,

@@ -1,12 +1,11 @@
-//! What a server tells of itself in numbers, in the text format of Prometheus (and OpenMetrics,
-//! of which the same lines count).
+//! The server's metrics, in the text format of Prometheus. OpenMetrics has the same sample lines.
 
 use super::error::ClientError;
 
-/// Before each name.
+/// The prefix of each name.
 const PREFIX: &str = "streamdoor_";
 
-/// The numbers of one moment. Names are without `streamdoor_`.
+/// The metrics of one moment. Names are without `streamdoor_`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Metrics {
     samples: Vec<Sample>,
@@ -30,18 +29,19 @@ impl Metrics {
         Ok(Metrics { samples: samples.collect::<Result<_, _>>()? })
     }
 
-    /// The sum over all shards; `None` if it is not told.
+    /// The sum over all samples of that name; `None` if there is no such sample.
     pub fn sum(&self, name: &str) -> Option<f64> {
         self.values(name).reduce(|sum, value| sum + value)
     }
 
-    /// The largest of all shards; `None` if it is not told.
+    /// The largest value of all samples of that name; `None` if there is no such sample.
     pub fn max(&self, name: &str) -> Option<f64> {
         self.values(name).reduce(f64::max)
     }
 
-    /// The buckets of a histogram, over all shards and labels: upper bounds, the last of which is
-    /// infinite, each with how many values are at most so large. Empty if it is not told.
+    /// The buckets of a histogram, summed over all shards and labels. Each is an upper bound, and
+    /// the number of values up to it. The last bound is infinite. Empty if there is no such
+    /// histogram.
     pub fn buckets(&self, name: &str) -> Vec<(f64, f64)> {
         let name = format!("{name}_bucket");
         let mut buckets: Vec<(f64, f64)> = Vec::new();
@@ -57,7 +57,8 @@ impl Metrics {
         buckets
     }
 
-    /// The sum of those that are labelled so.
+    /// The sum over the samples of that name whose `label` has the value `is`; `None` if there are
+    /// none.
     pub fn sum_where(&self, name: &str, label: &str, is: &str) -> Option<f64> {
         let is_labelled =
             |sample: &&Sample| sample.labels.iter().any(|(key, value)| key == label && value == is);
@@ -65,7 +66,8 @@ impl Metrics {
         samples.map(|sample| sample.value).reduce(|sum, value| sum + value)
     }
 
-    /// The label of the largest sample with that name, and its value; `None` if it is not told.
+    /// The value of `label` in the largest sample of that name, and the sample; `None` if there is
+    /// none.
     pub fn max_labelled(&self, name: &str, label: &str) -> Option<(&str, f64)> {
         let samples = self.samples.iter().filter(|sample| sample.name == name);
         let largest = samples.max_by(|one, other| one.value.total_cmp(&other.value))?;
@@ -78,7 +80,7 @@ impl Metrics {
     }
 }
 
-/// `name{label="value",…} number`, and what may stand behind it.
+/// Reads `name{label="value",…} number`. Text after the number is ignored.
 fn sample(line: &str) -> Option<Sample> {
     let name_end = line.find(['{', ' '])?;
     let (name, rest) = line.split_at(name_end);
@@ -95,7 +97,7 @@ fn sample(line: &str) -> Option<Sample> {
     Some(Sample { name, labels, value })
 }
 
-/// The labels before `}`, and what stands behind it.
+/// The labels before `}`, and the text after it.
 fn labels(mut rest: &str) -> Option<(Vec<(String, String)>, &str)> {
     let mut labels = Vec::new();
     loop {

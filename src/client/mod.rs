@@ -1,7 +1,7 @@
-//! Stratum 6: a client of `streamdoor serve`, for programs that block.
+//! Stratum 6: a blocking client of `streamdoor serve`.
 //!
 //! It speaks HTTP/1.1 over TCP or a Unix socket, and reads streams as server-sent events or as
-//! NDJSON. There is no runtime and no thread: whoever calls waits.
+//! NDJSON. It needs no runtime and starts no thread: each call blocks its caller.
 //!
 //! ```no_run
 //! use serde_json::json;
@@ -23,23 +23,24 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A [`Stream`] is an iterator, and hands its events to a closure with [`Stream::run`]. When the
-//! connection breaks, it comes back by itself and goes on behind what was given last: nothing is
-//! given twice, and nothing is lost without a gap that says so. A stream that ends without its end
-//! event is an error, and not a short result.
+//! A [`Stream`] is an iterator. [`Stream::run`] passes its events to a closure instead. When the
+//! connection breaks, the stream reconnects and continues after the last event that it returned. No
+//! event is returned twice, and lost chunks are always reported as a gap. A stream that ends
+//! without its end event is an error, not a short result.
 //!
-//! Under `block` a stream acknowledges what its caller has taken, so that the server keeps what may
-//! have got lost with a connection. At its end it compares what came over all connections with what
-//! the execution has published.
+//! Under `block` a stream acknowledges the chunks that its caller has taken. The server therefore
+//! keeps the chunks that may be lost with a connection. At its end the stream compares the totals
+//! over all connections with the totals of the execution.
 //!
-//! Whatever a server says is checked: lengths against [`crate::limits`], fields against their
-//! types, numbers against each other.
+//! Everything that a server sends is checked: lengths against [`crate::limits`], fields against
+//! their types, and numbers against each other.
 //!
-//! Absent on purpose: proxies, redirects, compression, cookies.
+//! Deliberately absent: proxies, redirects, compression, cookies.
 //!
-//! Reading order: [`Client`], [`Stream`], `order.rs` (what is checked of a stream).
-//! Tests: beside each file; `tests/client/` against servers that follow a script, and cut;
-//! `tests/client_server/` against real ones.
+//! Reading order: [`Client`], [`Stream`], `order.rs` (the checks of a stream).
+//!
+//! Tests: beside each file; `tests/client/` against scripted servers, with cut connections;
+//! `tests/client_server/` against real servers.
 #![forbid(unsafe_code)]
 
 mod acks;
@@ -95,8 +96,8 @@ pub(crate) use error::printable;
 use fields::Fields;
 use request::{Request, path_piece};
 
-/// A server, from outside. Clones share the connection that is kept for the next request; each
-/// stream has one of its own.
+/// A client of one server. Clones share one idle connection for the next request. Each stream has a
+/// connection of its own.
 #[derive(Clone)]
 pub struct Client {
     shared: Arc<Shared>,
@@ -105,15 +106,16 @@ pub struct Client {
 struct Shared {
     address: Address,
     authority: String,
-    /// What is shown with each request.
+    /// The token that is sent with each request.
     token: Option<Box<str>>,
     security: Security,
-    /// A connection on which nothing is under way.
+    /// A connection without a request in progress.
     idle: Mutex<Option<Connection>>,
 }
 
 impl Client {
-    /// Of the server at `http://HOST:PORT` or `unix:PATH`. Connects when something is asked.
+    /// Returns a client of the server at `http://HOST:PORT` or `unix:PATH`. It connects with the
+    /// first request.
     ///
     /// # Errors
     /// [`AddressError`].
@@ -125,10 +127,11 @@ impl Client {
         Ok(Client::of(address, Security::None))
     }
 
-    /// Of the server at `https://HOST:PORT`, if it is the one that `trust` vouches for.
+    /// Returns a client of the server at `https://HOST:PORT`, which must show a certificate that
+    /// `trust` accepts.
     ///
     /// # Errors
-    /// [`AddressError`]; also if it is no `https://`, which nobody can vouch for.
+    /// [`AddressError`]; also if `url` is not an `https://` address.
     #[cfg(feature = "tls")]
     pub fn trusting(url: &str, trust: Trust) -> Result<Client, AddressError> {
         match url.parse()? {
@@ -144,11 +147,11 @@ impl Client {
         Client { shared: Arc::new(Shared { address, authority, token: None, security, idle }) }
     }
 
-    /// The same, who shows this token with each request. It is sent as it is, so it should not go
-    /// to other machines but through something that encrypts it.
+    /// Returns a client of the same server that sends this token with each request. The token is
+    /// sent as it is, so use an encrypted connection to other machines.
     ///
     /// # Errors
-    /// [`TokenFault`]: it is no token that a server could know.
+    /// [`TokenFault`] if no server could accept `token`.
     pub fn with_token(&self, token: &str) -> Result<Client, TokenFault> {
         check_token(token)?;
         let (address, authority) = (self.shared.address.clone(), self.shared.authority.clone());
@@ -157,7 +160,7 @@ impl Client {
         Ok(Client { shared: Arc::new(Shared { address, authority, token, security, idle }) })
     }
 
-    /// A request, as it is sent.
+    /// The bytes of a request.
     fn spell(&self, request: &Request, keeps_alive: bool) -> Vec<u8> {
         request.write(&self.shared.authority, self.shared.token.as_deref(), keeps_alive)
     }
@@ -166,12 +169,12 @@ impl Client {
         Connection::open(&self.shared.address, &self.shared.security)
     }
 
-    /// Where the server is.
+    /// The address of the server.
     pub fn address(&self) -> &Address {
         &self.shared.address
     }
 
-    /// Which tools there are.
+    /// Returns the tools of the server.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -179,8 +182,8 @@ impl Client {
         self.get("/v1/tools")?.each("tools", Tool::read)
     }
 
-    /// Runs a tool. It is not asked a second time if the connection breaks: then nobody knows
-    /// whether it runs.
+    /// Starts an execution of a tool. The request is not repeated if the connection breaks, because
+    /// the tool may already run.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -196,8 +199,8 @@ impl Client {
         Created::read(answer(value)?)
     }
 
-    /// Runs a tool, and follows it from its start. Until its first event has come, a connection
-    /// that breaks is an error, for the same reason as with [`Client::execute`].
+    /// Starts an execution of a tool, and follows it from its start. A connection that breaks
+    /// before the first event is an error, for the same reason as with [`Client::execute`].
     ///
     /// # Errors
     /// [`ClientError`].
@@ -215,8 +218,8 @@ impl Client {
         Ok(Stream::new(self.clone(), follow, None, connection, acks))
     }
 
-    /// Runs an agent, and follows it from its start. `arguments` are the members of the body of
-    /// `POST /v1/agent/stream`: `task`, `tools` and so on.
+    /// Starts a run of an agent, and follows it from its start. `arguments` are the members of the
+    /// body of `POST /v1/agent/stream`: `task`, `tools` and so on.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -243,7 +246,7 @@ impl Client {
         Ok(Stream::new(self.clone(), options, Some(execution), connection, acks))
     }
 
-    /// Which executions there are.
+    /// Returns a summary of each execution.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -251,7 +254,7 @@ impl Client {
         self.get("/v1/executions")?.each("executions", Summary::read)
     }
 
-    /// What an execution is doing, and who follows it.
+    /// Returns the status of an execution and of its subscribers.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -259,7 +262,7 @@ impl Client {
         Status::read(self.get(&format!("/v1/executions/{execution}"))?)
     }
 
-    /// How far all are that have not ended.
+    /// Returns the progress of all executions that have not ended.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -267,7 +270,7 @@ impl Client {
         self.get("/v1/progress")?.each("progress", ProgressOf::read)
     }
 
-    /// What the server tells of itself in numbers.
+    /// Returns the server's metrics.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -276,8 +279,8 @@ impl Client {
         Metrics::parse(&body)
     }
 
-    /// Makes an execution stop, which may take it a moment. Where is it now? One that has ended is
-    /// left as it is.
+    /// Cancels an execution, and returns its present state. It may take a moment to stop. An
+    /// execution that has ended does not change.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -287,8 +290,8 @@ impl Client {
         documents::state_of(value)
     }
 
-    /// How an execution ended and what it gave; waits for its end, up to `wait` or
-    /// [`limits::CLIENT_RESULT_WAIT_S_MAX`].
+    /// Returns how an execution ended, and its output. Waits for the end for at most `wait` and at
+    /// most [`limits::CLIENT_RESULT_WAIT_S_MAX`].
     ///
     /// # Errors
     /// [`ClientError`].
@@ -301,8 +304,8 @@ impl Client {
         Awaited::read(answer(value)?, status == HttpStatus::OK)
     }
 
-    /// Says that a subscriber has dealt with everything up to chunk `seq`. A [`Stream`] under
-    /// `block` does that by itself.
+    /// Acknowledges all chunks up to `seq` for a subscriber. A [`Stream`] under `block` does this
+    /// by itself.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -318,7 +321,7 @@ impl Client {
         Ok(())
     }
 
-    /// Lets a subscriber go.
+    /// Removes a subscriber.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -333,8 +336,8 @@ impl Client {
         answer(value)
     }
 
-    /// Asks for an answer in JSON, which the server may take `wait` longer for than usual. `null`
-    /// if it is empty.
+    /// Sends a request and returns its reply in JSON, `null` if the body is empty. The server may
+    /// take longer than usual by `wait`.
     fn ask(&self, request: &Request, wait: Duration) -> Result<(HttpStatus, Value), ClientError> {
         let (status, body) = self.ask_bytes(request, wait)?;
         if body.is_empty() {
@@ -346,7 +349,7 @@ impl Client {
         }
     }
 
-    /// Asks for an answer of any kind.
+    /// Sends a request and returns its reply, whatever its media type.
     fn ask_bytes(
         &self,
         request: &Request,
@@ -356,7 +359,7 @@ impl Client {
         let bytes = self.spell(request, true);
         let idle = self.idle().take().filter(|_| request.is_repeatable());
         let asked = match idle.map(|idle| self.ask_on(idle, request, &bytes, patience)) {
-            // The server has closed it meanwhile: it takes a new one.
+            // The server has closed the idle connection: use a new one.
             None | Some(Err(Unasked { is_answered: false, .. })) => {
                 self.ask_on(self.connect()?, request, &bytes, patience)
             }
@@ -369,7 +372,8 @@ impl Client {
         }
     }
 
-    /// Asks on a connection, and keeps it for the next request if that may be.
+    /// Sends a request on a connection, and keeps the connection for the next request if it can be
+    /// reused.
     fn ask_on(
         &self,
         mut connection: Connection,
@@ -393,7 +397,8 @@ impl Client {
         }
     }
 
-    /// Opens a stream: a connection of which the head is read; `None` if there is nothing to come.
+    /// Opens a stream: a connection whose response head was read. `None` if the server says that
+    /// nothing follows.
     fn open(
         &self,
         request: &Request,
@@ -432,9 +437,9 @@ impl fmt::Debug for Client {
     }
 }
 
-/// Why a connection gave no answer.
+/// The failure of a request on one connection.
 struct Unasked {
-    /// It was not just closed before anything came.
+    /// False if the connection closed before any byte of the reply.
     is_answered: bool,
     error: ClientError,
 }
@@ -443,7 +448,8 @@ fn subscriber_path(execution: ExecutionId, subscriber: &str) -> String {
     format!("/v1/executions/{execution}/subscribers/{}", path_piece(subscriber))
 }
 
-/// What a response without success says; a proxy's says less.
+/// The error of an unsuccessful response. Its code and message are empty if the body is not one of
+/// our errors, for example from a proxy.
 fn refused(head: &Head, body: &[u8]) -> Refused {
     let (status, retry_after) = (head.status, head.retry_after);
     let said = || -> Result<Refused, ClientError> {

@@ -1,42 +1,44 @@
-//! Is everything there, once, and in order? What the server says is compared with what it said
-//! before, also over broken connections.
+//! Checks that every chunk comes once and in order. The server's events are compared with the
+//! earlier ones, also across connections.
 //!
-//! Where all kinds are followed, chunks and gaps follow each other without a hole up to the end.
-//! With a filter only their order can be seen, and the sums at the end: those of a stream that was
-//! never cut, and those of the execution.
+//! If all kinds are followed, chunks and gaps follow each other without a hole up to the end. With
+//! a filter only their order and the final totals can be checked. These are the totals of a stream
+//! that was never cut, and those of the execution.
 //!
-//! What was given and told missing is summed up, too: whoever comes back says it, and then the
-//! server can count what is missing in between, also when it has forgotten those chunks.
+//! The chunks that came or were reported missing are counted. A client that reconnects sends these
+//! counts, so that the server can count a gap of chunks that it no longer holds.
 
 use super::error::ClientError;
 use super::event::{Chunk, Ended, Started};
 use crate::engine::{EndState, Gap, Totals};
 use crate::wire::sse::{Reached, Seen};
 
-/// What was told so far.
+/// The progress of a stream, over all its connections.
 #[derive(Debug)]
 pub(super) struct Order {
-    /// All kinds are followed.
+    /// True if all kinds are followed.
     is_whole: bool,
-    /// The last chunk given or told of; `None` until the server has said where it begins.
+    /// The last chunk that came or was reported missing. `None` until the server has said where it
+    /// begins.
     told_seq: Option<u64>,
-    /// Payload bytes of all kinds up to there, if they are known.
+    /// Payload bytes of all kinds up to there, if known.
     told_bytes: Option<u64>,
-    /// What of the wanted kinds was given or told missing up to there; `None` where neither what
-    /// came nor the server says it.
+    /// The chunks of the wanted kinds that came or were reported missing up to there. `None` if
+    /// neither the events nor the server tell.
     seen: Option<Seen>,
-    /// The execution's end was told, with this cursor.
+    /// The cursor of the execution's end, once it has come.
     end_seq: Option<u64>,
     /// The chunks and bytes that came, over all connections.
     given: Totals,
-    /// The chunks and bytes that gaps told missing, over all connections.
+    /// The chunks and bytes that gaps reported missing, over all connections.
     missed: Totals,
-    /// The connection was cut: another subscriber, or a part of the first.
+    /// True after a reconnect. The server's totals may then be those of another subscriber, or only
+    /// a part.
     is_resumed: bool,
 }
 
 impl Order {
-    /// Everything behind `after` is owed to us; `None`: from wherever the server begins.
+    /// Expects every chunk behind `after`. `None`: from the server's choice on.
     pub fn new(is_whole: bool, after: Option<Reached>) -> Order {
         let mut order = Order {
             is_whole,
@@ -55,7 +57,7 @@ impl Order {
         order
     }
 
-    /// The last chunk given or told of.
+    /// The last chunk that came or was reported missing.
     pub fn told_seq(&self) -> Option<u64> {
         self.told_seq
     }
@@ -65,12 +67,12 @@ impl Order {
         self.given
     }
 
-    /// The chunks and bytes that gaps told missing, over all connections.
+    /// The chunks and bytes that gaps reported missing, over all connections.
     pub fn missed(&self) -> Totals {
         self.missed
     }
 
-    /// What to go on behind, with all that is known of it.
+    /// The position to continue after, with the counts if they are known.
     pub fn reached(&self) -> Option<Reached> {
         let seq = self.end_seq.or(self.told_seq)?;
         Some(Reached { seq, seen: self.seen })
@@ -80,12 +82,12 @@ impl Order {
         self.told_seq.unwrap_or(0)
     }
 
-    /// There is a new connection.
+    /// Handles a new connection.
     pub fn resume(&mut self) {
         self.is_resumed = true;
     }
 
-    /// A connection's first event.
+    /// Checks the first event of a connection.
     pub fn started(&mut self, started: &Started) -> Result<(), ClientError> {
         let before_seq = started.from_seq - 1; // It is not 0: that was checked.
         match self.told_seq {
@@ -93,12 +95,12 @@ impl Order {
             Some(told_seq) if before_seq > told_seq => {
                 return Err(self.hole(started.from_seq));
             }
-            Some(_) => {} // What is told again is left out.
+            Some(_) => {} // Repeated events are left out.
         }
         Ok(())
     }
 
-    /// Is the chunk new? `id` is how far the server says the stream is with it.
+    /// Checks a chunk. Returns true if it is new. `id` is the server's position after it.
     pub fn chunk(&mut self, chunk: &Chunk, id: Option<Reached>) -> Result<bool, ClientError> {
         check_seq(id, chunk.seq)?;
         if chunk.seq <= self.told() {
@@ -130,7 +132,7 @@ impl Order {
         Ok(true)
     }
 
-    /// Is the part of an agent's run new? It does not say at which offset it stands.
+    /// Checks a part of an agent's run. Returns true if it is new. A part has no offset.
     pub fn part(&mut self, seq: u64, bytes: u64, id: Option<Reached>) -> Result<bool, ClientError> {
         check_seq(id, seq)?;
         if seq <= self.told() {
@@ -150,7 +152,7 @@ impl Order {
         Ok(true)
     }
 
-    /// Is the gap new?
+    /// Checks a gap. Returns true if it is new.
     pub fn gap(&mut self, gap: &Gap, id: Option<Reached>) -> Result<bool, ClientError> {
         check_seq(id, gap.to_seq)?;
         if gap.to_seq <= self.told() {
@@ -174,7 +176,8 @@ impl Order {
         Ok(true)
     }
 
-    /// Something else came. With a filter it can say that chunks of other kinds have passed.
+    /// Checks the position in any other event. With a filter it can show that chunks of other kinds
+    /// have passed.
     pub fn passed(&mut self, id: Option<Reached>) -> Result<(), ClientError> {
         let told = self.told();
         let Some(reached) = id.filter(|id| id.seq == told || (id.seq > told && !self.is_whole))
@@ -189,7 +192,7 @@ impl Order {
         Ok(())
     }
 
-    /// Was everything told before the end?
+    /// Checks that nothing is missing before the end, and that its totals are right.
     pub fn end(&mut self, ended: &Ended, id: Option<Reached>) -> Result<(), ClientError> {
         let (is_own, behind_seq) = match ended.end.state {
             EndState::Ended(_) => (true, id.map_or(self.told().saturating_add(1), |id| id.seq)),
@@ -214,7 +217,8 @@ impl Order {
             )));
         }
         let said = id.filter(|_| is_own).and_then(|reached| reached.seen);
-        // The end counts as a chunk in its cursor, where that leaves their number out.
+        // If a cursor leaves the number of chunks out, its `seq` counts the end as a chunk. Only
+        // the bytes are compared.
         let agrees = |said: Seen| self.seen.is_none_or(|seen| seen.bytes == said.bytes);
         if !said.is_none_or(agrees) {
             return Err(ClientError::protocol(
@@ -225,7 +229,7 @@ impl Order {
         Ok(())
     }
 
-    /// So much was seen up to `told_seq`.
+    /// Sets the counts up to `told_seq`.
     fn know(&mut self, seen: Option<Seen>) {
         self.seen = seen;
         if self.is_whole {
@@ -233,7 +237,7 @@ impl Order {
         }
     }
 
-    /// Nothing is left out before `seq`.
+    /// Fails if a chunk is missing before `seq`.
     fn advance(&self, seq: u64) -> Result<(), ClientError> {
         match self.is_whole && seq.saturating_sub(1) > self.told() {
             true => Err(self.hole(seq)),
@@ -246,7 +250,7 @@ impl Order {
     }
 }
 
-/// The cursor that comes with an event points behind it.
+/// Checks that the cursor of an event names its last chunk.
 fn check_seq(id: Option<Reached>, seq: u64) -> Result<(), ClientError> {
     match id {
         Some(id) if id.seq != seq => {
@@ -256,7 +260,7 @@ fn check_seq(id: Option<Reached>, seq: u64) -> Result<(), ClientError> {
     }
 }
 
-/// What was seen: what was counted and what the server says, which must be the same.
+/// The counts after an event, from our own counting or from the server. Both must be equal.
 fn agreed(counted: Option<Seen>, id: Option<Reached>) -> Result<Option<Seen>, ClientError> {
     let said = id.and_then(|reached| reached.seen);
     match (counted, said) {
@@ -268,7 +272,7 @@ fn agreed(counted: Option<Seen>, id: Option<Reached>) -> Result<Option<Seen>, Cl
     }
 }
 
-/// With so many more. `None`: nobody can have seen so much.
+/// Adds to the counts. `None` on overflow.
 fn plus(seen: Seen, chunks: u64, bytes: u64) -> Option<Seen> {
     let (chunks, bytes) = (seen.chunks.checked_add(chunks)?, seen.bytes.checked_add(bytes)?);
     Some(Seen { chunks, bytes })

@@ -1,4 +1,4 @@
-//! What is told twice is left out, and what is not told is missed.
+//! Repeated events are left out, and missing chunks are noticed.
 
 use super::error::ClientError;
 use super::event::{Chunk, Ended, Started};
@@ -22,7 +22,7 @@ fn started(from_seq: u64) -> Started {
     }
 }
 
-/// One of ten bytes each.
+/// A chunk of ten bytes.
 fn chunk(seq: u64) -> Chunk {
     Chunk {
         seq,
@@ -41,7 +41,7 @@ fn gap(from_seq: u64, to_seq: u64) -> Gap {
     Gap { from_seq, to_seq, chunk_count, byte_count: 10 * chunk_count, reason: GapReason::Lag }
 }
 
-/// Totals of this many chunks given, and this many that the execution has published.
+/// An end event: `given` chunks sent to the subscriber, `published` chunks of the execution.
 fn end(state: EndState, given: u64, published: u64) -> Ended {
     let [given, published] = [given, published].map(|chunks| Totals { chunks, bytes: 10 * chunks });
     let end = End { state, given, missed: Totals::ZERO, published, duration_us: 0, exit: None };
@@ -52,17 +52,17 @@ fn completed(given: u64, published: u64) -> Ended {
     end(EndState::Ended(Outcome::Completed), given, published)
 }
 
-/// A cursor that does not say what was seen.
+/// A cursor without counts.
 fn at(seq: u64) -> Option<Reached> {
     Some(Reached { seq, seen: None })
 }
 
-/// One that does.
+/// A cursor with counts.
 fn seen(seq: u64, chunks: u64, bytes: u64) -> Option<Reached> {
     Some(Reached { seq, seen: Some(Seen { chunks, bytes }) })
 }
 
-/// After `started`, and chunks up to this.
+/// The order after `started` and the chunks up to `up_to`.
 fn order(is_whole: bool, up_to: u64) -> Order {
     let mut order = Order::new(is_whole, at(0));
     order.started(&started(1)).unwrap();
@@ -183,7 +183,7 @@ fn offsets_follow_from_what_came_before() {
     for offset in [0, 19, 21] {
         assert!(is_protocol_error(order.chunk(&Chunk { offset, ..chunk(3) }, None)));
     }
-    // What a gap tells of counts, too.
+    // A gap counts, too.
     for (offset, is_right) in [(20, false), (39, false), (40, true), (41, false)] {
         let mut order = self::order(true, 2);
         order.gap(&gap(3, 4), None).unwrap();

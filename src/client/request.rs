@@ -1,4 +1,4 @@
-//! What is asked of a server, spelled: first line, headers, query and body.
+//! Requests to a server as bytes: first line, headers, query and body.
 
 use std::fmt::{self, Write as _};
 use std::time::Duration;
@@ -13,49 +13,52 @@ use crate::limits;
 use crate::wire::http1::Method;
 use crate::wire::sse::Reached;
 
-/// How an execution is to run; what is `None` is left to the server and to the tool.
+/// Options of a new execution. The server and the tool choose every option that is `None`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ExecuteOptions {
-    /// What its subscribers get that do not say what they want.
+    /// The terms of subscribers that state no policy.
     pub policy: Option<PolicyWish>,
-    /// When it starts.
+    /// The condition for its start.
     pub start: Option<Start>,
-    /// What its ring does before anybody reads.
+    /// The behaviour of its ring before the first reader.
     pub hold: Option<Hold>,
-    /// How long it may be silent, and may take.
+    /// Its limits for silence and for the whole duration.
     pub timeouts: Option<Timeouts>,
-    /// How long it can be read after its end.
+    /// The time for which it can be read after its end.
     pub retention: Option<Duration>,
-    /// How long a `block` subscriber may hold it back.
+    /// The time for which a `block` subscriber may hold it back.
     pub block_deadline: Option<Duration>,
-    /// What happens then.
+    /// The consequence once that time is over.
     pub on_stall: Option<OnStall>,
-    /// Where its progress comes from.
+    /// The source of its progress.
     pub progress: Option<ProgressSource>,
 }
 
-/// How an execution is followed.
+/// Options of a stream.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FollowOptions {
-    /// Where to begin; a call begins at its start. What [`From::Seq`] has seen before is not sent.
+    /// The first chunk to read. [`Client::call`](super::Client::call) always begins at the start.
+    /// The client does not send `seen` of [`From::Seq`].
     pub from: From,
-    /// Go on behind this, which [`Stream::reached`](super::Stream::reached) of another stream with
-    /// the same kinds has said; goes over `from`. With what was seen by then, also chunks that the
-    /// server no longer holds are told of, as a gap; without, it refuses to begin there. Behind
-    /// the end (`head_seq + 1`) nothing comes, and the stream is over at once.
+    /// The position to continue after, from [`Stream::reached`](super::Stream::reached) of another
+    /// stream with the same kinds. It takes precedence over `from`. If it holds counts, chunks that
+    /// the server no longer holds are reported as a gap. Otherwise the server refuses to begin at
+    /// such a chunk. After the end (`head_seq + 1`) the stream is over at once, without an event.
     pub after: Option<Reached>,
-    /// As what events come. They are the same in both of our own formats; those of front ends are
-    /// for their clients, and who names one here is told server-sent events.
+    /// The format of the stream. Both of our own formats carry the same events. The formats of
+    /// front ends are for their own clients. The stream uses server-sent events instead of them.
     pub format: StreamFormat,
-    /// The policy, the kinds, and the other terms. With the policy `block` the stream
-    /// acknowledges by itself what its caller has taken; with a window here, the caller does.
+    /// The policy, the kinds, and the other terms. Under the policy `block` the stream acknowledges
+    /// by itself what its caller has taken. If an acknowledgement window is set here, the caller
+    /// acknowledges.
     pub wishes: Wishes,
-    /// How often in a row to connect again when the connection breaks; 0: never.
+    /// Number of attempts in a row to reconnect after a break. 0: never.
     pub reconnects_max: u32,
-    /// How long to wait before the first of these attempts, unless the server says another time;
-    /// each further one waits twice as long.
+    /// The wait before the first attempt, unless the server gives another time. Each further
+    /// attempt waits twice as long.
     pub retry: Duration,
-    /// A connection on which nothing comes for so long, not even a sign of life, is broken.
+    /// The longest silence of a connection. One on which nothing comes for longer, not even a
+    /// heartbeat, counts as broken.
     pub silence_max: Duration,
 }
 
@@ -74,7 +77,7 @@ impl Default for FollowOptions {
 }
 
 impl FollowOptions {
-    /// The terms as they are sent: under `block` the stream acknowledges, unless its caller does.
+    /// The options as they are sent. Under `block` the stream acknowledges, unless its caller does.
     pub(super) fn acknowledged(mut self) -> (FollowOptions, Option<Acks>) {
         let wishes = &mut self.wishes;
         let acknowledges = wishes.policy == Some(Policy::Block) && wishes.ack_window.is_none();
@@ -84,7 +87,7 @@ impl FollowOptions {
         (self, acknowledges.then(Acks::default))
     }
 
-    /// That behind which everything is owed to us, if that is known in advance.
+    /// The position after which every chunk must come, if it is known in advance.
     pub(super) fn begin_after(&self) -> Option<Reached> {
         let unseen = |seq| Some(Reached { seq, seen: None });
         match (self.after, self.from) {
@@ -107,7 +110,7 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// For an answer in JSON.
+    /// A request for a reply in JSON.
     pub fn new(method: Method, target: impl Into<String>) -> Request {
         let (target, accept) = (target.into(), "application/json");
         Request { method, target, accept, last_event_id: None, body: None }
@@ -117,12 +120,12 @@ impl Request {
         Request { body: Some(body.to_string().into_bytes()), ..self }
     }
 
-    /// Does it do no more if it is done twice?
+    /// True if sending it twice has the same effect as sending it once.
     pub fn is_repeatable(&self) -> bool {
         self.method != Method::Post || self.target.ends_with("/acks")
     }
 
-    /// As it is sent to the server of that name, with the token that it asks for, if it does.
+    /// The bytes of the request to the server `authority`, with `token` if there is one.
     pub fn write(&self, authority: &str, token: Option<&str>, keeps_alive: bool) -> Vec<u8> {
         let mut head = format!(
             "{} {} HTTP/1.1\r\nhost: {authority}\r\nuser-agent: streamdoor/{}\r\naccept: {}\r\n",
@@ -132,7 +135,7 @@ impl Request {
             self.accept
         );
         let mut header = |name: &str, value: &dyn fmt::Display| {
-            let _ = write!(head, "{name}: {value}\r\n"); // A string takes everything.
+            let _ = write!(head, "{name}: {value}\r\n"); // Writing to a string cannot fail.
         };
         if let Some(token) = token {
             header("authorization", &format_args!("Bearer {token}"));
@@ -154,7 +157,7 @@ impl Request {
     }
 }
 
-/// `GET` of an execution's events.
+/// `GET` of the events of an execution.
 pub(super) fn follow(id: ExecutionId, after: Option<Reached>, options: &FollowOptions) -> Request {
     let mut target = format!("/v1/executions/{id}/events?format={}", name_of(options.format));
     wishes(&mut target, options);
@@ -165,7 +168,7 @@ pub(super) fn follow(id: ExecutionId, after: Option<Reached>, options: &FollowOp
     }
 }
 
-/// `POST` of a new execution whose answer is its stream.
+/// `POST` of a new execution, with its stream as the response.
 pub(super) fn call(body: &Value, options: &FollowOptions) -> Request {
     let mut target = format!("/v1/executions?stream={}", name_of(options.format));
     wishes(&mut target, options);
@@ -173,7 +176,7 @@ pub(super) fn call(body: &Value, options: &FollowOptions) -> Request {
     Request { accept, ..Request::new(Method::Post, target).with_body(body) }
 }
 
-/// `POST` of an agent's run, whose answer is its stream.
+/// `POST` of an agent's run, with its stream as the response.
 #[cfg(feature = "agent")]
 pub(super) fn agent(body: &Value, options: &FollowOptions) -> Request {
     let mut target = format!("/v1/agent/stream?format={}", name_of(options.format));
@@ -189,7 +192,7 @@ fn name_of(format: StreamFormat) -> &'static str {
     }
 }
 
-/// Appends what is wished to a query that has begun.
+/// Appends the terms of a stream to a query that has at least one parameter.
 pub(crate) fn wishes(target: &mut String, options: &FollowOptions) {
     let mut add = |name: &str, value: &dyn fmt::Display| {
         let _ = write!(target, "&{name}={value}");
@@ -224,7 +227,7 @@ pub(crate) fn wishes(target: &mut String, options: &FollowOptions) {
     }
 }
 
-/// The body that asks for an execution.
+/// The body that creates an execution.
 pub(super) fn execute(tool: &str, arguments: &Value, options: &ExecuteOptions) -> Value {
     let mut body = Map::new();
     body.insert("tool".to_owned(), tool.into());
@@ -233,7 +236,7 @@ pub(super) fn execute(tool: &str, arguments: &Value, options: &ExecuteOptions) -
     Value::Object(body)
 }
 
-/// What of that body says how it is to run.
+/// Sets the members of that body that are options.
 pub(crate) fn set_options(body: &mut Map<String, Value>, options: &ExecuteOptions) {
     let mut set = |name: &str, value: Option<Value>| {
         if let Some(value) = value {
@@ -301,18 +304,18 @@ fn policy(wish: PolicyWish) -> Value {
     object
 }
 
-/// Whole milliseconds; a shorter time is not none at all.
+/// Whole milliseconds, rounded up, so that a short time does not become zero.
 fn ms(time: Duration) -> u64 {
     u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
-/// A piece of a path, in which nothing ends it.
+/// A segment of a path, percent-encoded.
 pub(crate) fn path_piece(text: &str) -> String {
     let mut piece = String::with_capacity(text.len());
     for byte in text.bytes() {
         match byte {
             b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' | b'-' | b'_' | b'~' => piece.push(byte.into()),
-            b'.' if text.len() > 2 => piece.push('.'), // `.` and `..` mean something.
+            b'.' if text.len() > 2 => piece.push('.'), // `.` and `..` have a meaning.
             _ => {
                 let _ = write!(piece, "%{byte:02X}");
             }

@@ -1,4 +1,4 @@
-//! What a server has told, spelled once more: for programs that pass it on.
+//! Events of the client in the form of the wire, for programs that pass them on.
 
 use super::Event;
 use crate::shard::Names;
@@ -6,7 +6,7 @@ use crate::shard::events::{of_end, of_gap, of_limit};
 use crate::wire::events;
 
 impl Event {
-    /// As an event of every wire.
+    /// The event in the form that all wire formats share.
     pub fn spelled<'a>(&'a self, names: &'a Names) -> events::Event<'a> {
         let execution = names.execution.as_str();
         match self {

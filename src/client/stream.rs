@@ -1,4 +1,4 @@
-//! One execution, followed to its end: over as many connections as it takes.
+//! The stream of one execution up to its end, over one or more connections.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -19,30 +19,31 @@ use crate::reactor::Clock;
 use crate::wire::ndjson;
 use crate::wire::sse::{self, Reached};
 
-/// The events of an execution: [`Event::Started`], then everything in order and once, then
-/// [`Event::End`], and nothing more.
+/// The events of an execution: [`Event::Started`], then each event in order and once, then
+/// [`Event::End`].
 ///
-/// A connection that breaks is replaced, and the stream goes on behind what was given last. That
-/// there was a break shows in [`Stream::reconnects`] only. What the server says is checked: an
-/// event that is not well formed, a chunk missing without a gap, or a stream that is over before
-/// its end are errors, after which nothing more comes. So is an end that counts other chunks of the
-/// execution than came or were told missing.
+/// A broken connection is replaced, and the stream continues after the last event that it returned.
+/// The break shows only in [`Stream::reconnects`]. Everything that the server sends is checked. The
+/// stream fails and ends if an event is malformed, or if a chunk is missing without a gap. It also
+/// fails if it ends without its end event. It fails as well if the totals in the end event differ
+/// from the chunks that came or were reported missing.
 ///
-/// Dropping it ends the connection; the execution goes on.
+/// Dropping the stream closes the connection. The execution continues.
 #[derive(Debug)]
 pub struct Stream {
     client: Client,
     options: FollowOptions,
-    /// Known from the first event on, or from the beginning.
+    /// Known from the start, or from the first event on.
     execution: Option<ExecutionId>,
     link: Option<Link>,
     order: Order,
     started: Option<Started>,
     progress: Option<Progress>,
     backoff: Backoff,
-    /// Under `block`: what is acknowledged.
+    /// The acknowledgements, under `block`.
     acks: Option<Acks>,
-    /// Why there is no connection, and what its server wants to be waited.
+    /// The error that closed the last connection. It may hold the time that the server wants the
+    /// client to wait.
     cut: Option<ClientError>,
     reconnects: u64,
     is_over: bool,
@@ -54,24 +55,24 @@ struct Link {
     connection: Connection,
     decoder: Decoder,
     received: Vec<u8>,
-    /// So much of it is decoded.
+    /// Number of bytes of `received` that are decoded.
     at: usize,
-    /// All of the response is received.
+    /// True once the whole response is received.
     is_complete: bool,
-    /// Its first event has come, at that time.
+    /// The time of the first event, once it has come.
     started_at: Option<Instant>,
-    /// When bytes came last.
+    /// The time when the last bytes came.
     heard_at: Instant,
 }
 
-/// The outcome of waiting for bytes.
+/// The outcome of a wait for bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Received {
-    /// This many.
+    /// Number of bytes received.
     Bytes(usize),
-    /// None yet.
+    /// No bytes yet.
     Nothing,
-    /// There will be none: the response is complete.
+    /// The response is complete. No more bytes will come.
     End,
 }
 
@@ -81,12 +82,12 @@ enum Decoder {
     Ndjson(ndjson::Decoder),
 }
 
-/// An event, of which execution, and how far the stream is with it, if that was said.
+/// An event, its execution, and the position of the stream after it, if the server gave one.
 type Told = (ExecutionId, Event, Option<Reached>);
 
 impl Stream {
-    /// Of an execution, or of one that the first event names; on a connection whose head was read,
-    /// if there is anything to come.
+    /// A stream of `execution`, or of the one that the first event names. The response head of
+    /// `connection` was read. `None` if nothing follows.
     pub(super) fn new(
         client: Client,
         options: FollowOptions,
@@ -111,64 +112,65 @@ impl Stream {
         }
     }
 
-    /// Which execution is followed; not known before the first event of a call.
+    /// The execution. `None` before the first event of a call.
     pub fn execution(&self) -> Option<ExecutionId> {
         self.execution
     }
 
-    /// What was agreed last: with a new connection the server may give us a new name.
+    /// The terms that were agreed last. A new connection may bring a new subscriber name.
     pub fn started(&self) -> Option<&Started> {
         self.started.as_ref()
     }
 
-    /// The last chunk that was given or told of.
+    /// The last chunk that was returned or reported missing.
     pub fn told_seq(&self) -> Option<u64> {
         self.order.told_seq()
     }
 
-    /// How far the stream is: what to go on behind another time, as [`FollowOptions::after`].
-    /// `None` until the server has said where it begins.
+    /// The position of the stream. A later stream continues after it with [`FollowOptions::after`].
+    /// `None` until the server has sent its first position.
     pub fn reached(&self) -> Option<Reached> {
         self.order.reached()
     }
 
-    /// How often the stream was taken up again.
+    /// Number of times that the stream was resumed on a new connection.
     pub fn reconnects(&self) -> u64 {
         self.reconnects
     }
 
-    /// The chunks and bytes that came so far, over all connections. The end counts one alone.
+    /// The chunks and bytes received so far, over all connections. The end event counts one
+    /// connection only.
     pub fn given(&self) -> Totals {
         self.order.given()
     }
 
-    /// The chunks and bytes that gaps have told missing so far, over all connections.
+    /// The chunks and bytes that gaps have reported missing so far, over all connections.
     pub fn missed(&self) -> Totals {
         self.order.missed()
     }
 
-    /// Says that everything up to chunk `seq` is dealt with; with
-    /// [`Wishes::ack_window`](crate::endpoint::Wishes::ack_window). Without that, a stream under
-    /// `block` says it by itself: of each event when its caller asks for the next.
+    /// Acknowledges all chunks up to `seq`, for streams with
+    /// [`Wishes::ack_window`](crate::endpoint::Wishes::ack_window). A stream under `block` without
+    /// a window acknowledges each event by itself, when its caller asks for the next.
     ///
     /// # Errors
-    /// [`ClientError`]; it can be said again.
+    /// [`ClientError`]. The acknowledgement can be repeated.
     pub fn acknowledge(&self, seq: u64) -> Result<(), ClientError> {
         match (self.execution, &self.started) {
             (Some(execution), Some(started)) => {
                 self.client.acknowledge(execution, &started.subscriber, seq)
             }
-            _ => Ok(()), // Nothing has come that could be dealt with.
+            _ => Ok(()), // Nothing has come yet that could be acknowledged.
         }
     }
 
-    /// The next event, if it has been received already: waits for nothing. `None` also at the end.
+    /// Returns the next event if it is already received. Never waits. `None` also at the end.
     pub fn poll(&mut self) -> Option<Result<Event, ClientError>> {
         while !self.is_over {
             let told = self.link.as_mut()?.decode(self.execution);
             match told.and_then(|told| told.map(|told| self.check(told)).transpose()) {
                 Ok(None) => return None,
-                Ok(Some(None)) => {} // We have that already.
+                Ok(Some(None)) => {} // A repeated event.
                 Ok(Some(Some(event))) => {
                     self.is_over = matches!(event, Event::End(_));
                     return Some(Ok(event));
@@ -179,11 +181,11 @@ impl Stream {
         None
     }
 
-    /// Hands each event to `take` until it breaks, or to the end, which is given back, too; `None`
-    /// if there was none to wait for.
+    /// Passes each event to `take` until it breaks or the stream ends. Returns the end event if it
+    /// came, `None` otherwise.
     ///
     /// # Errors
-    /// [`ClientError`], as the iterator.
+    /// [`ClientError`], as from the iterator.
     pub fn run(
         mut self,
         mut take: impl FnMut(&Event) -> ControlFlow<()>,
@@ -205,7 +207,7 @@ impl Stream {
         error
     }
 
-    /// Is the event right, and is it new?
+    /// Checks an event. Returns it if it is new.
     fn check(&mut self, (execution, event, id): Told) -> Result<Option<Event>, ClientError> {
         let link = self.link.as_mut().expect("an event came on it");
         let is_first = link.started_at.is_none();
@@ -231,7 +233,7 @@ impl Stream {
             Event::Chunk(chunk) => self.order.chunk(chunk, id)?,
             Event::Part(part) => self.order.part(part.seq, part.json.len() as u64, id)?,
             Event::Gap(gap) => self.order.gap(gap, id)?,
-            // A new connection begins with how far the tool is: perhaps no further.
+            // A new connection begins with the present progress, which may be known already.
             Event::Progress(progress) => {
                 self.progress.replace(progress.clone()).as_ref() != Some(progress)
             }
@@ -245,10 +247,10 @@ impl Stream {
         Ok(is_new.then_some(event))
     }
 
-    /// Waits for more to decode; or does the next thing to get at it.
+    /// Waits for bytes to decode. Without a connection, makes one attempt to reconnect.
     fn receive(&mut self) -> Result<(), ClientError> {
         let Some(link) = &mut self.link else { return self.reconnect() };
-        // The caller has come back for more: it has taken all that it was told.
+        // The caller asks for more, so it has taken all events up to here.
         let told_seq = self.order.told_seq().unwrap_or(0);
         let wait_max = self.acks.as_mut().and_then(|acks| acks.speak(&self.client, told_seq));
         let error = match link.receive(self.options.silence_max, wait_max) {
@@ -275,20 +277,20 @@ impl Stream {
         Ok(())
     }
 
-    /// Waits, and tries once to take the stream up again.
+    /// Waits, and makes one attempt to resume the stream.
     fn reconnect(&mut self) -> Result<(), ClientError> {
         let cause = self.cut.take().unwrap_or(ClientError::Cut(Cut::Closed));
         let wait_min = cause.refused().and_then(|refused| refused.retry_after);
         let attempts = self.backoff.attempts();
         let again = self.backoff.next(wait_min.unwrap_or(Duration::ZERO));
-        // A call whose first event never came must not be made twice.
+        // A call whose first event has not come must not be repeated.
         let (Some(wait), Some(execution)) = (again, self.execution) else {
             return Err(ClientError::Broken { attempts, cause: Box::new(cause) });
         };
         std::thread::sleep(wait);
         let after = match self.started {
             Some(_) => self.order.reached(),
-            None => self.options.after, // As if there had been no connection yet.
+            None => self.options.after, // Begin as the first connection did.
         };
         if self.started.as_ref().is_some_and(|started| started.policy == Policy::Block) {
             self.acknowledge_from_now_on();
@@ -308,12 +310,13 @@ impl Stream {
                 self.cut = Some(error);
                 Ok(())
             }
-            // A server that was started anew knows nothing of it, say: the rest will never come.
+            // For example, a restarted server does not know the execution: the rest will never
+            // come.
             Err(error) => Err(ClientError::Broken { attempts, cause: Box::new(error) }),
         }
     }
 
-    /// The execution has decided for `block`, which was not known before.
+    /// Turns acknowledgements on after the execution has chosen `block` itself.
     fn acknowledge_from_now_on(&mut self) {
         let policy = Some(Policy::Block);
         let wishes = Wishes { policy, ..self.options.wishes };
@@ -356,8 +359,8 @@ impl Link {
         Link { connection, decoder, received, at, is_complete, started_at, heard_at }
     }
 
-    /// Waits for bytes, when all others are decoded; for `wait_max` at most, if it is given. Longer
-    /// silence than `silence_max` is a cut.
+    /// Waits for bytes once all received ones are decoded, for at most `wait_max` if it is given.
+    /// Silence for longer than `silence_max` counts as a cut.
     fn receive(
         &mut self,
         silence_max: Duration,
@@ -384,7 +387,7 @@ impl Link {
         Ok(Received::Bytes(self.received.len()))
     }
 
-    /// The next event that is whole.
+    /// Decodes the next complete event.
     fn decode(&mut self, execution: Option<ExecutionId>) -> Result<Option<Told>, ClientError> {
         let mut input = &self.received[self.at..];
         let told = match &mut self.decoder {
@@ -414,7 +417,7 @@ impl Link {
     }
 }
 
-/// How far an `id:` says that the stream is.
+/// The position in the `id:` of an event.
 fn cursor(id: &str, execution: ExecutionId) -> Result<Option<Reached>, ClientError> {
     if id.is_empty() {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! TLS for a client: whom it believes, and the connection that comes of it.
+//! TLS for a client: the certificates that it trusts, and its connections.
 
 use std::fmt;
 use std::fs::File;
@@ -14,17 +14,17 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 use crate::limits;
 
-/// Who has to vouch for a server, or the server itself: certificates. Nobody else is believed, not
-/// even those whom the system trusts.
+/// The certificates that a client trusts: those of authorities, or of the server itself. The
+/// system's certificates are not added.
 #[derive(Clone)]
 pub struct Trust(Arc<ClientConfig>);
 
-/// Why certificates cannot be used.
+/// The reason why certificates cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TrustError {
     /// The file.
     pub file: PathBuf,
-    /// What is wrong with it.
+    /// The fault of the file.
     pub problem: String,
 }
 
@@ -32,10 +32,10 @@ pub struct TrustError {
 pub(super) type TlsStream = StreamOwned<ClientConnection, TcpStream>;
 
 impl Trust {
-    /// Believes whom the system trusts; they are read once for the whole process.
+    /// Trusts the certificates of the system, which are read once per process.
     ///
     /// # Errors
-    /// What is wrong with them.
+    /// The reason why none can be used.
     pub(crate) fn of_system() -> Result<Trust, String> {
         static SYSTEM: OnceLock<Trust> = OnceLock::new();
         if let Some(trust) = SYSTEM.get() {
@@ -43,7 +43,7 @@ impl Trust {
         }
         let found = rustls_native_certs::load_native_certs();
         let mut roots = RootCertStore::empty();
-        // Some that nobody can parse are no reason not to believe the others.
+        // Certificates that cannot be parsed are skipped.
         let (added_count, _) = roots.add_parsable_certificates(found.certs);
         if added_count == 0 {
             let error = found.errors.first().map(ToString::to_string).unwrap_or_default();
@@ -62,7 +62,7 @@ impl Trust {
         Ok(Trust(Arc::new(config)))
     }
 
-    /// Believes the certificates of this file, which are in PEM.
+    /// Trusts the certificates of this file, which are in PEM.
     ///
     /// # Errors
     /// [`TrustError`].
@@ -86,7 +86,7 @@ impl Trust {
         Trust::of(roots).map_err(wrong)
     }
 
-    /// Agrees with the server at the other end on keys, and makes sure that it is this host.
+    /// Performs the handshake, and checks that the server is `host`.
     pub(super) fn connect(&self, host: &str, mut socket: TcpStream) -> io::Result<TlsStream> {
         let bad =
             |error: &dyn fmt::Display| io::Error::new(ErrorKind::InvalidData, error.to_string());
