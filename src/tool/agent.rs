@@ -1,18 +1,18 @@
-//! Runs of models as tools: what one of their calls takes along. The shard hosts them, between its
+//! Runs of models as tools: the contents of one call. The shard hosts these runs, between its
 //! sockets and its other tools.
 
 use serde_json::Value;
 
-/// What the tool is called that runs an agent: a model which calls tools, turn after turn.
+/// The name of the tool that runs an agent: a model that calls tools, turn after turn.
 pub const AGENT: &str = "agent";
-/// What the tool is called that has a model say something, once.
+/// The name of the tool that lets a model generate one reply.
 pub const GENERATE: &str = "llm_generate";
 
-/// A call of one of them, with its arguments, which fit the tool's schema.
+/// A call of one of them, with arguments that fit the tool's schema.
 #[derive(Clone, Debug, PartialEq)]
 pub enum AgentCall {
-    /// Of [`AGENT`]. Its chunks are the run's parts.
+    /// A call of [`AGENT`]. Its chunks are the parts of the run.
     Run(Value),
-    /// Of [`GENERATE`]. Its chunks are text.
+    /// A call of [`GENERATE`]. Its chunks are text.
     Generate(Value),
 }

@@ -1,4 +1,4 @@
-//! A tool's arguments, taken one by one, and what is wrong with one of them.
+//! The arguments of a tool, taken one by one, and the errors about them.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -9,14 +9,14 @@ use serde_json::{Map, Value};
 /// An argument is missing, unknown, of another type or out of bounds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ArgumentError {
-    /// Which.
+    /// The name of the argument.
     pub field: String,
-    /// What about it.
+    /// The fault.
     pub problem: String,
 }
 
 impl ArgumentError {
-    /// `field` has a problem.
+    /// Returns an error about `field`.
     pub fn new(field: impl Into<String>, problem: impl Into<String>) -> ArgumentError {
         ArgumentError { field: field.into(), problem: problem.into() }
     }
@@ -30,19 +30,19 @@ impl fmt::Display for ArgumentError {
 
 impl std::error::Error for ArgumentError {}
 
-/// A tool's arguments, taken one by one; what nobody takes is an error.
+/// The arguments of a tool, taken one by one. An argument that is not taken is an error.
 ///
-/// A schema that was checked before makes most of these errors impossible. They are there all the
-/// same: without the feature `schema` nothing was checked, and a schema can be wrong.
+/// A schema check before makes most of these errors impossible. They exist because nothing is
+/// checked without the feature `schema`, and because a schema can be wrong.
 pub struct Arguments {
     fields: Map<String, Value>,
 }
 
 impl Arguments {
-    /// From a JSON object; `null` is the empty one.
+    /// Takes the members of a JSON object. `null` stands for an empty one.
     ///
     /// # Errors
-    /// If it is anything else.
+    /// If `arguments` is neither an object nor `null`.
     pub fn new(arguments: &Value) -> Result<Arguments, ArgumentError> {
         match arguments {
             Value::Null => Ok(Arguments { fields: Map::new() }),
@@ -51,7 +51,7 @@ impl Arguments {
         }
     }
 
-    /// A whole number within `bounds`, or `default` if there is none.
+    /// Takes a whole number within `bounds`. Returns `default` if it is absent.
     ///
     /// # Errors
     /// If it is not a whole number, or out of bounds.
@@ -72,7 +72,7 @@ impl Arguments {
         }
     }
 
-    /// A string that must be there.
+    /// Takes a required string.
     ///
     /// # Errors
     /// If it is missing, empty, or not a string.
@@ -85,23 +85,23 @@ impl Arguments {
         }
     }
 
-    /// A string that must be there, and goes to where a NUL would end it.
+    /// Takes a required string that is used where a NUL would end it.
     ///
     /// # Errors
-    /// As [`Arguments::text`]; and if it has a NUL.
+    /// Like [`Arguments::text`], and if it has a NUL.
     pub fn whole_text(&mut self, field: &str) -> Result<String, ArgumentError> {
         without_nul(field, self.text(field)?)
     }
 
-    /// A path that must be there.
+    /// Takes a required path.
     ///
     /// # Errors
-    /// As [`Arguments::whole_text`]: no path can have a NUL.
+    /// Like [`Arguments::whole_text`]: no path can have a NUL.
     pub fn path(&mut self, field: &str) -> Result<PathBuf, ArgumentError> {
         self.whole_text(field).map(PathBuf::from)
     }
 
-    /// A path, if it is there.
+    /// Takes an optional path.
     ///
     /// # Errors
     /// If it is empty, not a string, or has a NUL.
@@ -110,10 +110,10 @@ impl Arguments {
         Ok(text.map(PathBuf::from))
     }
 
-    /// Yes or no; no, if it is not there.
+    /// Takes an optional boolean. Returns false if it is absent.
     ///
     /// # Errors
-    /// If it is neither.
+    /// If it is not a boolean.
     pub fn flag(&mut self, field: &str) -> Result<bool, ArgumentError> {
         match self.fields.remove(field) {
             None => Ok(false),
@@ -124,7 +124,7 @@ impl Arguments {
         }
     }
 
-    /// A string, if it is there.
+    /// Takes an optional string.
     ///
     /// # Errors
     /// If it is empty, or not a string.
@@ -135,15 +135,15 @@ impl Arguments {
         }
     }
 
-    /// Any value, if it is there: for what is neither a number nor a string.
+    /// Takes an optional value of any type.
     pub fn value(&mut self, field: &str) -> Option<Value> {
         self.fields.remove(field)
     }
 
-    /// Ends the taking.
+    /// Checks that all arguments were taken.
     ///
     /// # Errors
-    /// If a field was not taken: it is unknown.
+    /// If a field is left: it is unknown.
     pub fn finish(self) -> Result<(), ArgumentError> {
         match self.fields.into_iter().next() {
             Some((field, _)) => Err(ArgumentError::new(field, "is unknown")),
@@ -152,7 +152,7 @@ impl Arguments {
     }
 }
 
-/// A string that goes to where a NUL would end it: what stands behind that would not be seen.
+/// Refuses a string with a NUL, where the text after the NUL would be ignored.
 pub(super) fn without_nul(field: &str, text: String) -> Result<String, ArgumentError> {
     match text.contains('\0') {
         true => Err(ArgumentError::new(field, "must not contain a NUL character")),

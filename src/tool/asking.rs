@@ -1,29 +1,29 @@
-//! Tools that ask their caller before they run: for what he has to say himself, for what his model
-//! makes of something, for the folders that he works in.
+//! Tools that ask their client before they run: for input of the user, for a reply of the client's
+//! model, or for the client's folders.
 //!
-//! Such a tool is asked first, whether it has everything that it needs. It says so, or puts its
-//! questions, with a state of its own to go on from; whoever speaks with the caller gets them
-//! answered in the way of his protocol, and asks the tool again with the answers. Nothing runs, and
-//! nothing is kept here, until the tool is content: an answer that never comes costs nothing.
+//! Such a tool is first asked if it has everything that it needs. It agrees to run, or returns
+//! questions, and a state to continue from. The protocol layer sends the questions to the client in
+//! its protocol, and calls the tool again with the answers. Nothing runs and nothing is stored here
+//! until the tool agrees. An answer that never comes costs nothing.
 //!
-//! Answers come from outside, as arguments do, and are in no schema: a tool checks them, and asks
-//! again for what is missing or makes no sense.
+//! Answers come from outside, like arguments, but no schema covers them. A tool checks them, and
+//! asks again for missing or invalid ones.
 
 use serde_json::{Map, Value};
 
-/// What the caller has answered so far.
+/// The answers of the client so far.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Replies {
-    /// Answers to the last round of questions, by their keys: results as MCP describes them
-    /// (`ElicitResult`, `CreateMessageResult`, `ListRootsResult`). Those of earlier rounds are kept
-    /// by the tool, in its state.
+    /// The answers to the last round of questions, by their keys: results of MCP (`ElicitResult`,
+    /// `CreateMessageResult`, `ListRootsResult`). The tool stores those of earlier rounds in its
+    /// state.
     pub answers: Map<String, Value>,
-    /// What the tool has asked to be told again. It is what the tool said, unchanged.
+    /// The state that the tool returned with its last questions, unchanged.
     pub state: Option<Value>,
 }
 
 impl Replies {
-    /// What the caller has filled in for this question, if he has accepted it.
+    /// Returns the content that the user entered for this question, if the user accepted it.
     ///
     /// ```
     /// use serde_json::json;
@@ -43,23 +43,23 @@ impl Replies {
     }
 }
 
-/// What a caller can be asked for.
+/// The questions that a client can answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Abilities {
-    /// He fills in forms.
+    /// The client shows forms.
     pub forms: bool,
-    /// He goes to addresses.
+    /// The client opens URLs.
     pub urls: bool,
-    /// He has a model.
+    /// The client has a model.
     pub sampling: bool,
-    /// And it calls tools.
+    /// The client's model calls tools.
     pub sampling_tools: bool,
-    /// He knows the folders that he works in.
+    /// The client knows its folders.
     pub roots: bool,
 }
 
 impl Abilities {
-    /// Can he be asked this?
+    /// True if the client can answer this question.
     pub fn allow(self, question: &Question) -> bool {
         let has = |field: &str| question.params.get(field).is_some_and(|value| !value.is_null());
         match question.method {
@@ -72,36 +72,37 @@ impl Abilities {
     }
 }
 
-/// What a tool makes of its arguments and the answers that there are.
+/// The decision of a tool about its arguments and the answers so far.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Asking {
-    /// It has what it needs.
+    /// The tool has everything that it needs.
     Run,
-    /// It has to know more first.
+    /// The tool needs more first.
     Ask {
-        /// What, each under a key of its own. Without any, the caller is to come again, with
-        /// nothing but the state.
+        /// The questions, each under a key of its own. If there are none, the client calls again
+        /// with the state only.
         questions: Vec<Question>,
-        /// What it wants to be told again with the answers.
+        /// The state that the tool needs again with the answers.
         state: Option<Value>,
     },
-    /// It does not run with these answers; the text says why.
+    /// The tool does not run with these answers. The text gives the reason.
     Refuse(String),
 }
 
-/// One question to the caller.
+/// One question to the client.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Question {
-    /// Under which his answer comes back.
+    /// The key of the answer.
     pub key: String,
-    /// In which way he is asked.
+    /// The MCP method of the question.
     pub method: QuestionMethod,
     /// The parameters of that method, as MCP describes them.
     pub params: Value,
 }
 
 impl Question {
-    /// Has him fill in a form: `schema` is an object of strings, numbers, booleans and choices.
+    /// Asks the user to fill in a form. `schema` is an object of strings, numbers, booleans and
+    /// choices.
     pub fn form(key: impl Into<String>, message: &str, schema: Value) -> Question {
         let params = serde_json::json!({
             "message": message,
@@ -110,7 +111,7 @@ impl Question {
         Question { key: key.into(), method: QuestionMethod::Elicit, params }
     }
 
-    /// Has his model answer `prompt`, in so many tokens at most.
+    /// Asks the client's model to answer `prompt`, in at most `tokens_max` tokens.
     pub fn sample(key: impl Into<String>, prompt: &str, tokens_max: u32) -> Question {
         let content = serde_json::json!({"type": "text", "text": prompt});
         let params = serde_json::json!({
@@ -120,21 +121,21 @@ impl Question {
         Question { key: key.into(), method: QuestionMethod::Sample, params }
     }
 
-    /// Has him name the folders that he works in.
+    /// Asks the client for its folders.
     pub fn roots(key: impl Into<String>) -> Question {
         let params = Value::Object(Map::new());
         Question { key: key.into(), method: QuestionMethod::Roots, params }
     }
 }
 
-/// The ways to ask a caller.
+/// The MCP methods of questions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QuestionMethod {
-    /// He himself is asked.
+    /// The user is asked.
     Elicit,
-    /// His model is asked.
+    /// The client's model is asked.
     Sample,
-    /// His program is asked for folders.
+    /// The client is asked for its folders.
     Roots,
 }
 

@@ -1,5 +1,5 @@
-//! A child that never outlives its parent, and the only `unsafe` line of `tool`: what a child does
-//! between fork and exec. All else is `rustix`, which is safe.
+//! A child process that never outlives its parent. It holds the only `unsafe` line of `tool`: the
+//! steps of a child between fork and exec. All other calls use `rustix`, which is safe.
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -9,10 +9,10 @@ use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal, 
 
 use super::mark::Mark;
 
-/// Has `command` lead a session of its own, once it is spawned: it has no terminal to ask things
-/// at, Ctrl-C does not reach it behind our back, and its number is the number of its group. It
-/// bears `mark`, and so does all that it starts. And has the kernel kill it when the *thread* that
-/// spawns it ends, whatever the way: that has to be one that waits for it.
+/// Makes `command` lead a session of its own once it is spawned. It then has no terminal, Ctrl-C
+/// does not reach it, and its process id is the id of its group. The command and all its
+/// descendants carry `mark`. The kernel kills the command when the *thread* that spawned it ends,
+/// in any way. That thread has to be the one that waits for it.
 pub(crate) fn lead_session_while_we_live(command: &mut Command, mark: Mark) {
     let parent = Some(getpid());
     let before_exec = move || {
@@ -21,7 +21,7 @@ pub(crate) fn lead_session_while_we_live(command: &mut Command, mark: Mark) {
         set_parent_process_death_signal(Some(Signal::KILL))?;
         match getppid() == parent {
             true => Ok(()),
-            false => Err(io::Error::from_raw_os_error(libc::ESRCH)), // It has died just now.
+            false => Err(io::Error::from_raw_os_error(libc::ESRCH)), // The parent has just died.
         }
     };
     // SAFETY: between fork and exec only system calls are made: no lock is taken, nothing is

@@ -1,8 +1,8 @@
-//! Tools as closures on threads of their own: the writing end that such a thread is given.
+//! Tools as closures on threads of the pool: the output that such a thread writes to.
 //!
-//! The thread owns the ring's writer. It publishes by itself and is slowed by waiting, on its own
-//! thread, for the gate to move; the shard is told by a ring of its bell, which costs nothing while
-//! the shard is awake. Nothing is locked on the way of a chunk.
+//! The thread owns the writer of the ring, and publishes by itself. Backpressure makes the thread
+//! wait until the gate moves. The thread wakes the shard with [`Host::ring`], which costs nothing
+//! while the shard is awake. No lock is taken per chunk.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,31 +16,31 @@ use crate::memory::{CHUNK_MORE, ChunkHeader, ControlView, Exchange, RingWriter, 
 use crate::tool::step::{Notes, Report};
 use crate::trace::TraceContext;
 
-/// What a tool's thread needs of the world it runs in.
+/// The services that a tool's thread needs from its shard.
 pub trait Host: Send + Sync {
-    /// The time.
+    /// The current time.
     fn now(&self) -> Instant;
-    /// Makes the shard look at this execution soon.
+    /// Makes the shard handle this execution soon.
     fn ring(&self);
-    /// Hands notes to the shard, behind those that it has not seen yet.
+    /// Passes notes to the shard, after those that it has not handled yet.
     fn note(&self, notes: Notes);
-    /// Keeps what the shard is to call when it stops the execution, instead of what was kept
-    /// before. Once this has returned, what was kept before is not called any more.
+    /// Sets the hook that the shard calls when it stops the execution, in place of the former one.
+    /// Once this has returned, the former hook is not called any more.
     fn keep_stop_hook(&self, hook: Option<StopHook>);
-    /// Calls what is kept, if anything is.
+    /// Calls the hook, if one is set.
     fn call_stop_hook(&self);
 }
 
-/// Called when an execution is stopped.
+/// A function that is called when an execution is stopped.
 pub type StopHook = Box<dyn Fn() + Send>;
 
-/// Was an execution stopped? For what runs inside a library that calls back. The default is that
-/// of no execution: it never was.
+/// The stop flag of an execution, for code that is called back by a library. The default belongs to
+/// no execution, and is never set.
 #[derive(Clone, Default)]
 pub struct StopSignal(Arc<Exchange>);
 
 impl StopSignal {
-    /// Was it?
+    /// True if the execution was stopped.
     #[inline]
     pub fn is_stopped(&self) -> bool {
         self.0.is_closed()
@@ -57,7 +57,7 @@ impl Drop for OnStop {
     }
 }
 
-/// Where a closure's results go.
+/// The output of a closure.
 ///
 /// ```no_run
 /// # use streamdoor::tool::{Output, ToolError};
@@ -77,7 +77,7 @@ pub struct Output {
     trace: TraceContext,
 }
 
-/// The execution was cancelled, or nobody can read it any more: return.
+/// The execution was cancelled or has no possible reader any more: return.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stopped;
 
@@ -89,22 +89,22 @@ impl fmt::Display for Stopped {
 
 impl std::error::Error for Stopped {}
 
-/// Why [`Output::try_send`] sent nothing.
+/// The reason why [`Output::try_send`] sent nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendError {
     /// Wait: a `block` subscriber has to read first.
     Blocked,
     /// Return: the execution was stopped.
     Stopped,
-    /// Split it: a chunk of this ring has at most so many bytes.
+    /// Split the payload: it is longer than the longest chunk of this ring.
     TooLarge {
-        /// The most.
+        /// The longest payload of one chunk.
         chunk_bytes_max: u32,
     },
 }
 
 impl Output {
-    /// For whoever runs a tool.
+    /// Used by the thread that runs a tool.
     pub fn new(
         writer: RingWriter,
         control: ControlView,
@@ -115,25 +115,24 @@ impl Output {
         Output { writer, control, exchange, host, trace }
     }
 
-    /// What the run is a part of, to be told to whoever does some of its work: see
-    /// [`TraceContext::variables`].
+    /// The trace of the caller, to be passed to helpers: see [`TraceContext::variables`].
     pub fn trace(&self) -> &TraceContext {
         &self.trace
     }
 
-    /// Sends a chunk, or several where `payload` is longer than the ring takes at once (all but the
-    /// last of them flagged `more`). Waits while a `block` subscriber has to read first.
+    /// Sends a chunk. A `payload` longer than the longest chunk becomes several, all but the last
+    /// of them flagged `more`. Waits while a `block` subscriber has to read first.
     ///
     /// # Errors
-    /// [`Stopped`]: return. Some pieces of a long payload may have been sent.
+    /// [`Stopped`]: return. Some chunks of a long payload may have been sent.
     pub fn send(&mut self, payload: &[u8]) -> Result<(), Stopped> {
         self.send_as(Kind::Output, Kind::Output as u8, payload)
     }
 
-    /// As [`Output::send`], with a kind and a key (below 64).
+    /// Like [`Output::send`], with a kind and a key (below 64).
     ///
     /// # Errors
-    /// [`Stopped`]: return. Some pieces of a long payload may have been sent.
+    /// [`Stopped`]: return. Some chunks of a long payload may have been sent.
     ///
     /// # Panics
     /// If `key` is 64 or more.
@@ -141,11 +140,11 @@ impl Output {
         self.send_flagged(kind, key, payload, 0)
     }
 
-    /// As [`Output::send_as`], of a payload that is not over with this: all chunks are flagged
-    /// `more`.
+    /// Like [`Output::send_as`], for a payload that continues in a later call: all chunks are
+    /// flagged `more`.
     ///
     /// # Errors
-    /// [`Stopped`]: return. Some pieces of a long payload may have been sent.
+    /// [`Stopped`]: return. Some chunks of a long payload may have been sent.
     ///
     /// # Panics
     /// If `key` is 64 or more.
@@ -188,8 +187,8 @@ impl Output {
         }
     }
 
-    /// Sends one chunk if that is possible at once; returns its number. For tools that have
-    /// something better to do than to wait, and for simulated ones.
+    /// Sends one chunk if that is possible at once, and returns its number. It serves tools that do
+    /// other work instead of waiting, and simulated tools.
     ///
     /// # Errors
     /// [`SendError`]; nothing was sent.
@@ -202,7 +201,7 @@ impl Output {
         let written = self.write_within_gate(header, payload);
         self.exchange.end_write();
         if written == Err(SendError::Blocked) {
-            self.exchange.set_gated(true); // The shard answers every bell that finds this set.
+            self.exchange.set_gated(true); // The shard reacts to every wake-up that finds this set.
             return written;
         }
         full_fence(); // exchange:sleep, and the shard's own before it blocks
@@ -213,14 +212,14 @@ impl Output {
         written
     }
 
-    /// Like [`Output::try_send`], and tells the shard of a chunk that has to wait, so that it is
-    /// worth trying again. Returns whether the chunk was sent.
+    /// Like [`Output::try_send`], and wakes the shard if the chunk has to wait, so that a later
+    /// attempt can succeed. Returns true if the chunk was sent.
     ///
     /// # Errors
     /// [`Stopped`]: return.
     ///
     /// # Panics
-    /// If the chunk is longer than the ring takes.
+    /// If the chunk is longer than the longest chunk of the ring.
     #[cfg(feature = "sqlite")]
     pub(super) fn offer(&mut self, header: ChunkHeader, piece: &[u8]) -> Result<bool, Stopped> {
         match self.try_send(header, piece) {
@@ -253,63 +252,64 @@ impl Output {
         }
     }
 
-    /// Says how many chunks there will be.
+    /// States the number of chunks that the tool expects to publish.
     pub fn expect_total(&mut self, chunk_count: u64) {
         self.host.note(Notes { chunks_expected: Some(chunk_count), ..Default::default() });
     }
 
-    /// Says how far the work is, of how much if that is known.
+    /// Reports the done amount of work, and the total if it is known.
     pub fn progress(&mut self, current: f64, total: Option<f64>) {
         self.report(Report::amount(current, total));
     }
 
-    /// Says how far the work is, in any form.
+    /// Reports progress in any form.
     pub fn report(&mut self, report: Report) {
         let mut notes = Notes::default();
         notes.push(report);
         self.host.note(notes);
     }
 
-    /// Says how the process ended that the tool has run. It stands in the end; whether the tool has
-    /// failed is for its result to say.
+    /// States the exit of the process that the tool ran. It is part of the end event. The tool's
+    /// own result decides if the execution has failed.
     pub fn exit(&mut self, exit: Exit) {
         self.host.note(Notes { exit: Some(exit), ..Default::default() });
     }
 
-    /// Was the execution stopped? A tool that is busy for long without sending asks now and then.
+    /// True if the execution was stopped. A tool that works for long without sending checks this
+    /// regularly.
     pub fn is_stopped(&self) -> bool {
         self.exchange.is_closed()
     }
 
-    /// The same question, for who has no `Output` at hand.
+    /// A handle to the same flag, for code without access to the `Output`.
     pub fn stop_signal(&self) -> StopSignal {
         StopSignal(Arc::clone(&self.exchange))
     }
 
-    /// Has `hook` called when the execution is stopped, or at once if it was already: for a tool
-    /// that sits in a library with an interrupt of its own. The shard's thread calls it, so it may
-    /// take a µs and must not block. One at a time, until what is returned is dropped; what is
-    /// dropped waits for a call that is under way.
+    /// Calls `hook` when the execution is stopped, or at once if it was stopped already. It serves
+    /// tools that wait in a library with an interrupt of its own. The shard's thread calls the
+    /// hook, which may take a µs and must not block. An execution has one hook at a time, until the
+    /// returned value is dropped. Dropping waits for a call in progress.
     pub fn on_stop(&self, hook: impl Fn() + Send + 'static) -> OnStop {
         let host = Arc::clone(&self.host);
         host.keep_stop_hook(Some(Box::new(hook)));
         if self.is_stopped() {
-            host.call_stop_hook(); // The shard may have looked for it before it was there.
+            host.call_stop_hook(); // The shard may have looked before the hook was set.
         }
         OnStop(host)
     }
 
-    /// The time, as it stands in chunks.
+    /// The current time, by the clock of the chunks.
     pub fn now(&self) -> Instant {
         self.host.now()
     }
 
-    /// The longest payload that one chunk can have.
+    /// The longest payload of one chunk.
     pub fn chunk_bytes_max(&self) -> u32 {
         self.writer.geometry().length_max()
     }
 
-    /// The ring's writer, back from the tool.
+    /// Returns the writer of the ring when the tool has ended.
     pub fn into_writer(self) -> RingWriter {
         self.writer
     }

@@ -1,29 +1,30 @@
-//! Values that would fit an argument, out of a tool's own schema: for prompts and for clients that
-//! complete while somebody types.
+//! Completion of argument values from a tool's schema, for prompts and for clients that complete
+//! while the user types.
 //!
-//! A value is known from `enum`, `const`, `examples`, `default` or the type `boolean`, in the
-//! argument's own schema, behind a `$ref` into the same schema, in one of `anyOf`, `oneOf` or
-//! `allOf`, or in the branch of `if`/`then`/`else` and `dependentSchemas` that the other arguments
-//! choose. Of an array the items are completed, of an object the names of its properties.
+//! The values come from `enum`, `const`, `examples`, `default` or the type `boolean`. They are
+//! found in the argument's own schema, behind a `$ref` into the same schema, and in `anyOf`,
+//! `oneOf` and `allOf`. They are also found in the branch of `if`/`then`/`else` and
+//! `dependentSchemas` that the other arguments choose. For an array the items are completed, for an
+//! object the names of its properties.
 
 use serde_json::{Map, Value};
 
 use crate::limits;
 
-/// What fits, best first.
+/// The matching values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Completion {
-    /// At most [`limits::COMPLETION_VALUES_MAX`].
+    /// At most [`limits::COMPLETION_VALUES_MAX`] values.
     pub values: Vec<String>,
-    /// How many there are in all.
+    /// Number of all matching values.
     pub total: usize,
 }
 
-/// How deep schemas may refer to each other.
+/// The deepest chain of references and nested schemas that is followed.
 const DEPTH_MAX: usize = 16;
 
-/// Values of `argument` (nested ones with dots) that begin with `prefix`, given the arguments that
-/// are there already. An empty argument stands for the names of the arguments themselves.
+/// Completes `argument` (nested ones with dots) with values that begin with `prefix`, given the
+/// other arguments. An empty `argument` completes the names of the arguments.
 pub(super) fn complete(
     schema: &Value,
     argument: &str,
@@ -60,7 +61,7 @@ struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    /// What `schema` consists of in this context: itself, and what it refers to.
+    /// Collects `schema` and the schemas that it refers to, for the other arguments.
     fn parts(&self, schema: &'a Value, into: &mut Vec<&'a Value>, depth: usize) {
         if depth > DEPTH_MAX {
             return;
@@ -87,7 +88,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Do the arguments that are there have the constants that a condition asks for?
+    /// True if the other arguments have the constants that a condition requires.
     fn holds(&self, condition: &Value) -> bool {
         let properties = condition.get("properties").and_then(Value::as_object);
         properties.into_iter().flatten().all(|(name, each)| {
@@ -98,7 +99,7 @@ impl<'a> Walk<'a> {
         })
     }
 
-    /// Follows `path` through properties.
+    /// Follows `path` through the properties of schemas.
     fn down(&self, schema: &'a Value, path: &[&str], found: &mut Vec<Value>, depth: usize) {
         let Some((name, rest)) = path.split_first() else {
             self.values(schema, found, depth);
@@ -113,7 +114,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// What a schema says about its values.
+    /// Collects the values that a schema lists.
     fn values(&self, schema: &'a Value, found: &mut Vec<Value>, depth: usize) {
         let mut parts = Vec::new();
         self.parts(schema, &mut parts, depth);
@@ -137,7 +138,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The names of its properties that are not there yet, required ones first.
+    /// Collects the names of its properties that are not given yet, required ones first.
     fn names(&self, schema: &'a Value, found: &mut Vec<Value>, depth: usize) {
         let mut parts = Vec::new();
         self.parts(schema, &mut parts, depth);

@@ -1,16 +1,16 @@
-//! The environment of the programs that are started here: chosen, not inherited.
+//! The environment of started programs: chosen, not inherited.
 //!
-//! What this process was started with may hold tokens, keys and addresses that are nobody else's
-//! business. So a command or an upstream gets the few variables that programs cannot do without
-//! ([`INHERITED`]), what was asked for by name, and nothing that is known to hold a key.
+//! The environment of this process may hold tokens, keys and private addresses. A command or an
+//! upstream therefore gets only the few variables that programs need ([`INHERITED`]), and those
+//! that are requested by name. It never gets a variable that is known to hold a key.
 
 use std::ffi::OsString;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// Variables that programs get from this process: where they find programs, files and their user,
-/// their language, terminal and time zone. `LC_…` belongs to them.
+/// The variables that started programs inherit from this process: search paths, user, language,
+/// terminal and time zone. Variables with the prefix `LC_` are inherited as well.
 pub const INHERITED: [&str; 11] = [
     "HOME",
     "LANG",
@@ -26,14 +26,14 @@ pub const INHERITED: [&str; 11] = [
 ];
 const INHERITED_PREFIX: &str = "LC_";
 
-/// One variable that is asked for: `NAME`, as this process has it, or `NAME=VALUE`.
+/// A requested variable: `NAME` with the value in this process, or `NAME=VALUE`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Variable {
     name: String,
     value: Option<String>,
 }
 
-/// A word that is neither `NAME` nor `NAME=VALUE`.
+/// The error for a text that is neither `NAME` nor `NAME=VALUE`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VariableParseError;
 
@@ -68,13 +68,13 @@ impl fmt::Display for Variable {
     }
 }
 
-/// The variables that a program is started with.
+/// The environment variables of a started program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Environment(Arc<[(OsString, OsString)]>);
 
 impl Environment {
-    /// Those of [`INHERITED`] that this process has, and those that are `asked` for. A name in
-    /// `secret` is never taken from this process, even if it is asked for.
+    /// The variables of this process that are in [`INHERITED`], and those that are `asked` for. A
+    /// name in `secret` is never taken from this process, even if it is asked for.
     pub fn of_process(asked: &[Variable], secret: &[String]) -> Environment {
         let is_asked = |name: &str| {
             asked.iter().any(|variable| variable.name == name && variable.value.is_none())
@@ -91,14 +91,14 @@ impl Environment {
         Environment(inherited.chain(given).collect())
     }
 
-    /// Names and values. Of two with one name the later counts.
+    /// The names and values. If a name occurs twice, the later value counts.
     pub fn variables(&self) -> impl Iterator<Item = (&OsString, &OsString)> {
         self.0.iter().map(|(name, value)| (name, value))
     }
 }
 
 impl Default for Environment {
-    /// Those of [`INHERITED`] that this process has.
+    /// The variables of this process that are in [`INHERITED`].
     fn default() -> Environment {
         Environment::of_process(&[], &[])
     }
@@ -123,7 +123,7 @@ mod tests {
         }
     }
 
-    /// Cargo sets `CARGO_MANIFEST_DIR` for whatever it tests.
+    /// Cargo sets `CARGO_MANIFEST_DIR` for every test.
     #[test]
     fn nothing_is_inherited_that_was_not_chosen() {
         const OURS: &str = "CARGO_MANIFEST_DIR";

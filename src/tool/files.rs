@@ -1,15 +1,16 @@
-//! Which files tools may read, and how they get at them.
+//! The files that tools may read, and the access to them.
 //!
-//! A program whose user is also the one who asks reads any file. Over a socket somebody else asks:
-//! there tools read what is below one folder, or nothing. Each file is opened by `openat2` beneath
-//! that folder, so that neither `..`, nor a symbolic link, nor a folder that is moved meanwhile
-//! leads out of it, and the links of `/proc` lead nowhere. Links that stay below it are followed.
+//! Without a restriction a program reads any file, because its caller is its own user. Over a
+//! socket the caller is another one. There tools read only below one folder, or nothing. Each file
+//! is opened by `openat2` beneath that folder. Neither `..`, nor a symbolic link, nor a folder that
+//! is moved meanwhile leads out of it. The links of `/proc` are refused. Links that stay below the
+//! folder are followed.
 //!
-//! Two programs want a path instead of a file: SQLite, which opens other files beside it, and a
-//! walk over a tree. They get the one that the kernel has for what was opened, which is below the
-//! folder. Whoever may write there could put something else in its place meanwhile: SQLite is told
-//! to follow no link, and what a walk finds is opened by this module again; such a race could show
-//! the names of files outside, not their bytes.
+//! Two users need a path instead of an open file: SQLite, which opens other files beside it, and a
+//! walk over a tree. They get the path that the kernel reports for the opened file, which is below
+//! the folder. A process that may write there could replace the file meanwhile. SQLite therefore
+//! follows no link, and this module opens again what a walk finds. Such a race could reveal names
+//! of files outside, but not their bytes.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -23,15 +24,15 @@ use std::sync::Arc;
 #[cfg(feature = "server")]
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 
-/// Which files tools may read.
+/// The files that tools may read.
 #[derive(Clone, Debug, Default)]
 pub enum Files {
-    /// All that this process can read.
+    /// All files that this process can read.
     #[default]
     Anywhere,
-    /// None: tools that read files do not exist.
+    /// None. Tools that read files do not exist.
     Nowhere,
-    /// Those below a folder: [`Files::below`].
+    /// The files below a folder: [`Files::below`].
     #[cfg(feature = "server")]
     Below(Folder),
 }
@@ -45,11 +46,11 @@ pub struct Folder {
 }
 
 impl Files {
-    /// Those below this folder. It is opened now: what becomes of its name does not matter.
+    /// The files below this folder. It is opened at once, so a later change of its name has no
+    /// effect.
     ///
     /// # Errors
-    /// If it is no folder that can be opened, or the kernel is older than Linux 5.6, which has no
-    /// `openat2`.
+    /// If the folder cannot be opened, or the kernel is older than Linux 5.6 and lacks `openat2`.
     ///
     /// ```
     /// use streamdoor::tool::{Files, Tools};
@@ -63,15 +64,15 @@ impl Files {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let opened = rustix::fs::open(&path, flags, Mode::empty())?;
         let folder = Folder { opened: Arc::new(opened), path };
-        folder.open(Path::new("."), flags)?; // Does the kernel have it?
+        folder.open(Path::new("."), flags)?; // Fails on kernels without `openat2`.
         Ok(Files::Below(folder))
     }
 
-    /// Opens a file, or a folder, to be read.
+    /// Opens a file or a folder for reading.
     ///
     /// # Errors
-    /// What the kernel says; of what is not below the folder that is allowed, that it is not. There
-    /// is nothing but regular files and folders there: nobody waits for a pipe.
+    /// The error of the kernel, or a refusal for a path outside of the allowed folder. Below a
+    /// folder only regular files and folders are opened, so that the call never waits for a pipe.
     pub(super) fn open(&self, path: &Path) -> io::Result<File> {
         match self {
             Files::Anywhere => File::open(path),
@@ -81,11 +82,11 @@ impl Files {
         }
     }
 
-    /// Opens what was a regular file a moment ago. If it is something else now, nobody waits for
-    /// it.
+    /// Opens a path that was a regular file a moment ago. If it is anything else now, the call
+    /// fails without waiting.
     ///
     /// # Errors
-    /// As [`Files::open`].
+    /// Like [`Files::open`], and if it is not a regular file.
     #[cfg_attr(not(feature = "tools"), allow(dead_code, reason = "for a search"))]
     pub(super) fn open_again(&self, path: &Path) -> io::Result<File> {
         let file = match self {
@@ -103,10 +104,11 @@ impl Files {
         }
     }
 
-    /// Where it really is, without a link on the way, if it may be read.
+    /// The real path without symbolic links, if it may be read. Under [`Files::Anywhere`] the path
+    /// is unchanged.
     ///
     /// # Errors
-    /// As [`Files::open`].
+    /// Like [`Files::open`].
     #[cfg_attr(not(feature = "tools"), allow(dead_code, reason = "for a search"))]
     pub(super) fn place(&self, path: &Path) -> io::Result<PathBuf> {
         match self {
@@ -117,7 +119,7 @@ impl Files {
         }
     }
 
-    /// Is what is above a folder nobody's business?
+    /// True if paths outside of a folder must not be read.
     #[cfg_attr(not(feature = "tools"), allow(dead_code, reason = "for a search"))]
     pub(super) fn is_confined(&self) -> bool {
         !matches!(self, Files::Anywhere)
@@ -142,7 +144,7 @@ impl Folder {
         let place = std::fs::read_link(format!("/proc/self/fd/{}", opened.as_raw_fd()))?;
         match place.starts_with(&self.path) {
             true => Ok(place),
-            false => Err(refused()), // The folder was moved, or what is in it was removed.
+            false => Err(refused()), // The folder was moved, or the file was removed.
         }
     }
 
@@ -157,7 +159,7 @@ impl Folder {
         loop {
             return match rustix::fs::openat2(&*self.opened, below, flags, Mode::empty(), resolve) {
                 Ok(opened) => Ok(opened),
-                // Something was renamed meanwhile, and the kernel can not be sure.
+                // A concurrent rename makes the kernel retry.
                 Err(Errno::AGAIN | Errno::INTR) => continue,
                 Err(Errno::XDEV) => Err(refused()),
                 Err(error) => Err(error.into()),
@@ -184,7 +186,8 @@ mod tests {
         }
     }
 
-    /// `in/` may be read, with a file, a folder and all kinds of links; `out/` may not.
+    /// A folder `in/` that may be read, with a file, a folder and all kinds of links, and `out/`,
+    /// which may not.
     fn scratch(name: &str) -> (Scratch, Files) {
         let path = std::env::temp_dir().join(format!("files-{name}-{}", std::process::id()));
         let scratch = Scratch(path);
@@ -229,7 +232,7 @@ mod tests {
         for itself in [Path::new("."), &inside] {
             assert_eq!(files.place(itself).unwrap(), inside);
         }
-        // The folder that was opened counts, not its name.
+        // The opened folder counts, not its name.
         std::fs::rename(scratch.0.join("in"), scratch.0.join("moved")).unwrap();
         assert_eq!(read(&files, "deep/file").unwrap(), "inside");
     }

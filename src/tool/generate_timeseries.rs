@@ -1,12 +1,12 @@
 //! `generate_timeseries {duration_seconds, sample_rate_hz}`: samples of a known signal, on time.
 //!
-//! Sample k is due k / rate after the first step, computed from k in integers, so that nothing
-//! drifts. The wheel wakes the tool (at most one tick late, never early); what is due is emitted,
-//! and nothing is skipped: a tool that was held back catches up. The tool is done with its last
-//! sample: k = 0, 1, 2 … as long as k / rate is before `duration_seconds`.
+//! Sample k is due k / rate after the first step. This time is computed from k in integers, so that
+//! nothing drifts. The timer wheel wakes the tool at most one tick late, and never early. Due
+//! samples are emitted, and none is skipped: a tool that was held back catches up. The samples are
+//! k = 0, 1, 2 … while k / rate is less than `duration_seconds`.
 //!
 //! The signal is a sine of 1 Hz and amplitude 1, with noise of at most ± 0.05 that depends on k
-//! alone: the same arguments give the same samples. One chunk is one line:
+//! alone. The same arguments give the same samples. One chunk is one line:
 //! `{"t":0.000300000,"value":0.028217,"index":3}`, where `t` is the due time in seconds, cut to
 //! nanoseconds.
 
@@ -27,28 +27,28 @@ const DURATION_SECONDS: RangeInclusive<f64> = 0.001..=86_400.0;
 const DURATION_SECONDS_DEFAULT: f64 = 10.0;
 const RATE_HZ: RangeInclusive<f64> = 0.001..=10_000.0;
 const RATE_HZ_DEFAULT: f64 = 100.0;
-/// One sample and its newline are never longer: 20 digits of index, 20 and 9 of time.
+/// Longest sample with its newline: 20 digits of index, 20 and 9 of time.
 const SAMPLE_BYTES_MAX: usize = 96;
-/// A usual one.
+/// Typical length of a sample.
 const SAMPLE_BYTES_TYPICAL: u64 = 48;
-/// Samples of one step: 16 take some 10 µs.
+/// Number of samples of one step. 16 take some 10 µs.
 const SAMPLES_PER_STEP_MAX: u32 = 16;
-/// The ring holds this many seconds' worth, for subscribers that lose their core.
+/// Number of seconds of samples that the ring holds, for subscribers that lose their core.
 const RING_SECONDS: f64 = 0.1;
-/// A sample with its descriptor.
+/// Size of a sample with its descriptor.
 const RING_BYTES_PER_SAMPLE: f64 = 112.0;
 const RING_BYTES_MAX: u32 = 256 << 10;
 const NOISE_SEED: u64 = 0x7135;
 const NOISE_AMPLITUDE: f64 = 0.05;
 
-/// When samples are due, in integers: a rate of 0.001 Hz is 1,000 µHz, and exact.
+/// The due times of samples, in integers. A rate of 0.001 Hz is exactly 1,000 µHz.
 #[derive(Clone, Copy, Debug)]
 struct Timetable {
     rate_uhz: u64,
     duration_ns: u64,
 }
 
-/// 10^9 ns × 10^6 µHz: samples per ns are `rate_uhz` of these.
+/// 10^9 ns × 10^6 µHz. The rate in samples per ns is `rate_uhz` divided by this.
 const NS_TIMES_UHZ: u128 = 1_000_000_000_000_000;
 
 impl Timetable {
@@ -59,13 +59,13 @@ impl Timetable {
         Timetable { rate_uhz: (rate_hz * 1e6).round() as u64, duration_ns }
     }
 
-    /// Samples that are due before the duration is over.
+    /// Number of samples that are due before the duration is over.
     fn sample_count(self) -> u64 {
         let scaled = u128::from(self.duration_ns) * u128::from(self.rate_uhz);
         scaled.div_ceil(NS_TIMES_UHZ) as u64
     }
 
-    /// When sample `index` is due, after the first.
+    /// The due time of sample `index` after the first one.
     fn due_ns(self, index: u64) -> u64 {
         (u128::from(index) * NS_TIMES_UHZ / u128::from(self.rate_uhz)) as u64
     }
@@ -76,7 +76,7 @@ struct GenerateTimeseries {
     sample_count: u64,
     /// The next sample.
     index: u64,
-    /// When the first one was due.
+    /// The due time of the first sample.
     start: Option<Instant>,
 }
 
@@ -101,7 +101,7 @@ pub(super) fn spec() -> ToolSpec {
             },
             "additionalProperties": false,
         }),
-        // Two samples may be 1,000 s apart, and it can not hang: nothing is learnt from silence.
+        // Two samples may be 1,000 s apart, and the tool cannot hang. Silence means nothing.
         timeouts: Timeouts::NONE,
         ..ToolSpec::new(
             "generate_timeseries",
@@ -128,7 +128,7 @@ pub(super) fn prepare(arguments: &Value, need: Need) -> Result<(Work, Need), Arg
     Ok((Work::Steps(Box::new(tool)), need))
 }
 
-/// A number within `bounds`, whole or not.
+/// Takes a number within `bounds`, whole or not.
 fn decimal(
     arguments: &mut Arguments,
     field: &str,
@@ -146,14 +146,14 @@ fn decimal(
     }
 }
 
-/// The signal at `t_ns`: a function of its arguments.
+/// The signal at `t_ns`, a pure function of its arguments.
 fn value_at(t_ns: u64, index: u64) -> f64 {
     let phase = (t_ns % 1_000_000_000) as f64 / 1e9;
     let noise = 2.0 * Random::new(NOISE_SEED ^ index).unit() - 1.0;
     (std::f64::consts::TAU * phase).sin() + NOISE_AMPLITUDE * noise
 }
 
-/// One sample as a line of JSON; returns how long that is.
+/// Writes one sample as a line of JSON, and returns its length.
 fn write_sample(buffer: &mut [u8; SAMPLE_BYTES_MAX], t_ns: u64, index: u64) -> usize {
     let (seconds, nanos) = (t_ns / 1_000_000_000, t_ns % 1_000_000_000);
     let value = value_at(t_ns, index);
@@ -164,7 +164,7 @@ fn write_sample(buffer: &mut [u8; SAMPLE_BYTES_MAX], t_ns: u64, index: u64) -> u
 }
 
 impl GenerateTimeseries {
-    /// Emits what is due, but not too much of it; returns what to do next.
+    /// Emits due samples, at most one step's worth, and returns the next step.
     fn emit_due(&mut self, start: Instant, context: &mut Context<'_>) -> Step {
         let mut buffer = [0; SAMPLE_BYTES_MAX];
         for _ in 0..SAMPLES_PER_STEP_MAX.min(limits::BURST_CHUNKS_MAX) {

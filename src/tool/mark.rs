@@ -1,16 +1,15 @@
-//! The mark of a program that was started here: everything that it starts in turn bears it.
+//! The mark of a started program, which all its descendants inherit.
 //!
-//! A process can leave its group and its session, and its parents can end, so that nothing leads
-//! from it to the command that it came from. Limits of resources are inherited across all that, and
-//! hardly any program changes the one for the time that a real-time task may run
-//! (`RLIMIT_RTTIME`). Each program gets a number there that nobody else has, and that is far too
-//! large to limit anything. At its end the processes with that number are looked for in `/proc` and
-//! killed, whoever their parent is by then. Nothing is adopted and nobody else's child is waited
-//! for, so this process can have children of its own for other reasons.
+//! A process can leave its group and its session, and its parents can end. Then nothing connects it
+//! with the command that it came from. Resource limits are inherited across all that. Hardly any
+//! program changes the limit for real-time tasks (`RLIMIT_RTTIME`). Each program gets a unique
+//! value of this limit that is far too large to limit anything. At its end the processes with that
+//! value are searched in `/proc` and killed, whatever their parent is. No process is adopted, and
+//! no foreign child is waited for. This process can therefore have other children.
 //!
-//! Limits: a process that changes this limit itself is not found, nor is one on a kernel before 5.3
-//! (without pidfds a signal could reach a stranger), nor any where the limit is set to something
-//! smaller for this process already. Their group is all that is ended then.
+//! Limits: three kinds of processes are not found, and only their group is ended. The first changes
+//! this limit itself. The second runs on a kernel before 5.3: without pidfds a signal could reach a
+//! foreign process. The third runs where this process already has a smaller limit.
 
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
@@ -26,27 +25,27 @@ use rustix::process::{
 
 use crate::limits;
 
-/// Some 150,000 years, in microseconds: what is above it limits nothing.
+/// Some 150,000 years in microseconds. Larger values limit nothing.
 const MARKS_FROM: u64 = 1 << 62;
-/// The line of `/proc/PID/limits` that has it.
+/// The line of `/proc/PID/limits` with this limit.
 const LINE: &str = "Max realtime timeout";
-/// That file is shorter.
+/// Upper bound for the length of that file.
 const LIMITS_BYTES_MAX: usize = 4 << 10;
 
-/// See above. `None`: nothing can be marked here.
+/// The value of `RLIMIT_RTTIME` of a program and its descendants. `None` if nothing can be marked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mark(Option<u64>);
 
-/// A process that bears a mark, held so that its number cannot become a stranger's.
+/// A process with a mark. The pidfd makes sure that a signal reaches no other process.
 struct Bearer {
     pid: Pid,
     pidfd: OwnedFd,
 }
 
 impl Mark {
-    /// One that nobody has.
+    /// Returns a new unique mark.
     pub fn new() -> Mark {
-        // Those of this process follow each other; those of another begin somewhere else.
+        // The marks of one process are consecutive. Each process begins at a random value.
         static LAST: LazyLock<Mutex<u64>> =
             LazyLock::new(|| Mutex::new(RandomState::new().hash_one(LINE)));
         let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
@@ -56,8 +55,8 @@ impl Mark {
         Mark(is_allowed.then_some(value))
     }
 
-    /// Marks the calling process, and all that it will start. Between fork and exec: no memory is
-    /// taken here.
+    /// Marks the calling process and all its later descendants. It runs between fork and exec, and
+    /// allocates no memory.
     ///
     /// # Errors
     /// The kernel's error.
@@ -69,18 +68,18 @@ impl Mark {
         Ok(())
     }
 
-    /// Sends a signal to those that bear it and are in another group than `group`.
+    /// Sends a signal to the marked processes outside of `group`.
     pub fn signal_outside(self, group: Pid, signal: Signal) {
         for bearer in self.bearers() {
             if getpgid(Some(bearer.pid)).ok() != Some(group) {
-                // An error says that it has just ended, or is another user's by now.
+                // An error means that it has just ended, or belongs to another user now.
                 let _ = pidfd_send_signal(&bearer.pidfd, signal);
             }
         }
     }
 
-    /// Kills all that bear it, until none is found: what is born while it is looked for is killed
-    /// in the next round. Returns whether none is left.
+    /// Kills all marked processes, until none is found. Processes that start meanwhile are killed
+    /// in the next round. Returns true if none is left.
     pub fn kill_all(self) -> bool {
         for _ in 0..limits::COMMAND_KILL_ROUNDS_MAX {
             let bearers = self.bearers();
@@ -97,7 +96,7 @@ impl Mark {
         false
     }
 
-    /// Those that run.
+    /// The marked processes that run.
     fn bearers(self) -> Vec<Bearer> {
         let Mark(Some(value)) = self else { return Vec::new() };
         let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
@@ -106,7 +105,7 @@ impl Mark {
         pids.filter(|&pid| value_of(pid) == Some(value))
             .filter_map(|pid| {
                 let pidfd = pidfd_open(pid, PidfdFlags::empty()).ok()?;
-                // The number may have become another's between the two.
+                // The id may belong to another process since the first look.
                 (value_of(pid) == Some(value)).then_some(Bearer { pid, pidfd })
             })
             .filter(|bearer| !bearer.is_dead(Timespec { tv_sec: 0, tv_nsec: 0 }))
@@ -115,7 +114,7 @@ impl Mark {
 }
 
 impl Bearer {
-    /// Zombies are dead: whoever has to wait for them has not yet.
+    /// True if the process ends within `wait_max`. Zombies count as dead.
     fn is_dead(&self, wait_max: Timespec) -> bool {
         let mut fds = [PollFd::new(&self.pidfd, PollFlags::IN)];
         matches!(poll(&mut fds, Some(&wait_max)), Ok(1))

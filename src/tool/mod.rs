@@ -1,15 +1,16 @@
-//! Stratum 2: what runs.
+//! Stratum 2: tools, the code that executions run.
 //!
-//! Two kinds of tools. A [`Tool`] is a state machine on its shard's own thread: it is stepped, it
-//! must not block, and it costs nothing while it sleeps. A closure (`|arguments, out| …`) runs on a
-//! bounded pool of threads, may block as long as it likes, and writes into the ring by itself.
-//! Both are slowed by backpressure and reached by a cancellation.
+//! Two kinds of tools exist. A [`Tool`] is a state machine on the thread of its shard. It is called
+//! step by step, must not block, and costs nothing while it sleeps. A closure
+//! (`|arguments, out| …`) runs on a bounded pool of threads, may block without limit, and writes
+//! into the ring itself. Backpressure slows both down, and a cancellation reaches both.
 //!
-//! No clock here: `now` comes with each step, and a thread asks its [`Host`]. The kernel is asked
-//! for files by tools on threads, through `files.rs`, and for processes in `process.rs`, `mark.rs`
-//! and `child.rs` alone; `environment.rs` reads the variables that this process was started with.
-//! Invariants: a tool's panic ends its own execution and nothing else; nothing is published after
-//! a tool was told to stop.
+//! The code of this module reads no clock: `now` comes with each step, and a thread calls its
+//! [`Host`]. Tools on threads open files through `files.rs`. Only `process.rs`, `mark.rs` and
+//! `child.rs` handle processes. `environment.rs` reads the environment variables of this process.
+//!
+//! Invariants: a panic in a tool ends its own execution only; nothing is published after a tool was
+//! told to stop.
 
 mod agent;
 mod arguments;
@@ -71,17 +72,17 @@ pub use threads::{Done, Job, ThreadPool};
 
 use std::fmt;
 
-/// Why a tool could not do its work.
+/// The reason why a tool could not do its work.
 #[derive(Debug)]
 pub enum ToolError {
-    /// It was told to stop, and has.
+    /// The tool was told to stop, and has stopped.
     Stopped,
-    /// Something went wrong; the text reaches every subscriber.
+    /// The tool failed. The text is sent to every subscriber.
     Failed(String),
 }
 
 impl ToolError {
-    /// A failure with this text.
+    /// Returns a failure with this text.
     pub fn new(text: impl Into<String>) -> ToolError {
         ToolError::Failed(text.into())
     }
@@ -122,21 +123,21 @@ impl From<String> for ToolError {
     }
 }
 
-/// A tool that runs on a thread of its own, with its arguments.
+/// A closure that runs on a thread of the pool, with its arguments.
 pub type Blocking = Box<dyn FnOnce(&mut Output) -> Result<(), ToolError> + Send>;
 
-/// What one execution runs.
+/// The work of one execution.
 pub enum Work {
     /// A state machine, on the shard's thread.
     Steps(Box<dyn Tool>),
     /// A closure, on a thread of the pool.
     Thread(Blocking),
-    /// Nothing: whoever opened the execution publishes by hand.
+    /// Nothing: the creator of the execution publishes its chunks.
     Feed,
-    /// Something elsewhere: a worker, which a server finds, does it. Without a server it is as
+    /// Work of a remote worker, which the server finds. Without a server it behaves like
     /// [`Work::Feed`].
     Remote(Box<RemoteCall>),
-    /// A model, and for an agent the tools that it calls: the shard hosts that, if it knows models.
+    /// A run of a model, for an agent with the tools that it calls. A shard with models hosts it.
     Agent(Box<AgentCall>),
 }
 

@@ -1,15 +1,16 @@
-//! A command as a group of processes: started, watched, and ended as a whole.
+//! A command as a group of processes, which is started, watched and ended as a whole.
 //!
-//! With `child` the only file of `tool` that speaks to the kernel.
+//! Apart from `child` and `mark` this is the only file of `tool` that handles processes.
 //!
-//! The command leads a session of its own, whose number is its own. It is reaped last, after the
-//! rest of its group was killed: as long as it is a zombie nobody else is given that number, so
-//! that no signal ever reaches a stranger. If this process dies, whatever the way, the kernel
-//! kills the command; and [`House`] sees to it that a shard that ends leaves no group behind.
-//! A descendant that begins a session of its own has left the group, and may have lost its parents.
-//! It is found by the [`Mark`] that it bears, and ended with the rest.
-//! Limits: those of the mark; and if this process is killed outright, what the command had started
-//! in turn lives on until it writes into its closed pipes.
+//! The command leads a session of its own, with its own id. It is reaped last, after the rest of
+//! its group was killed. Until then it is a zombie, and its id is not reused, so no signal reaches
+//! a foreign process. If this process dies in any way, the kernel kills the command. [`House`]
+//! makes sure that a shard that ends leaves no group behind. A descendant that starts its own
+//! session has left the group, and may have lost its parents. It is found by its [`Mark`], and
+//! ended with the rest.
+//!
+//! Limits: those of the mark. If this process is killed outright, the descendants of the command
+//! run until they write to their closed pipes.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -27,12 +28,12 @@ use super::mark::Mark;
 use crate::engine::Exit;
 use crate::limits;
 
-/// All groups of one [`crate::tool::Tools`]. When it is dropped, they are told to end, and killed
-/// if they do not.
+/// All process groups of one [`crate::tool::Tools`]. When it is dropped, the groups are told to
+/// end, and killed if they do not.
 #[derive(Default)]
 pub(super) struct House(Arc<Groups>);
 
-/// The groups that are alive.
+/// The running groups.
 #[derive(Default)]
 pub(super) struct Groups {
     state: Mutex<State>,
@@ -41,7 +42,7 @@ pub(super) struct Groups {
 
 #[derive(Default)]
 struct State {
-    /// With the marks of what they have started.
+    /// The leaders, with the marks of their descendants.
     leaders: Vec<(Pid, Mark)>,
     closing: bool,
 }
@@ -56,13 +57,14 @@ impl Drop for House {
     fn drop(&mut self) {
         let mut state = self.0.state();
         state.closing = true;
-        // Each tool sees that, ends its group, and kills it after the grace; a little for that.
+        // Each tool sees that, ends its group, and kills it after the grace period. The rest is
+        // spare time.
         let wait_max = limits::COMMAND_GRACE + limits::COMMAND_LINGER;
         let waited =
             self.0.changed.wait_timeout_while(state, wait_max, |state| !state.leaders.is_empty());
         let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         for &(leader, mark) in &state.leaders {
-            // An error would say that there is nobody left to kill.
+            // An error would mean that no process is left.
             let _ = kill_process_group(leader, Signal::KILL);
             mark.kill_all();
         }
@@ -74,31 +76,31 @@ impl Groups {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Are all to end?
+    /// True if all groups have to end.
     pub fn is_closing(&self) -> bool {
         self.state().closing
     }
 }
 
-/// A command that runs, with everything it has started. Dropping it kills them all.
+/// A running command with all its descendants. Dropping it kills them all.
 pub(super) struct Group {
     leader: Child,
     pid: Pid,
     mark: Mark,
-    /// All of them were killed.
+    /// True once all of them were killed.
     is_gone: bool,
-    /// Readable once the leader has ended; `None` on kernels before 5.3.
+    /// Readable once the leader has ended. `None` on kernels before 5.3.
     pidfd: Option<OwnedFd>,
     groups: Arc<Groups>,
 }
 
 impl Group {
-    /// Starts `command` as the leader of a group of its own.
+    /// Starts `command` as the leader of its own group.
     ///
     /// # Errors
-    /// What the kernel says; nothing runs.
+    /// The error of the kernel. Nothing runs.
     pub fn spawn(mut command: Command, groups: Arc<Groups>) -> io::Result<Group> {
-        // The thread that forks is the one that waits for it.
+        // The thread that forks is the one that waits.
         let mark = Mark::new();
         lead_session_while_we_live(&mut command, mark);
         let leader = command.spawn()?;
@@ -108,16 +110,16 @@ impl Group {
         Ok(Group { leader, pid, mark, is_gone: false, pidfd, groups })
     }
 
-    /// The leader's ends of its pipes.
+    /// Takes the read ends of the leader's pipes: standard output, standard error.
     pub fn take_pipes(&mut self) -> (Option<OwnedFd>, Option<OwnedFd>) {
         let stdout = self.leader.stdout.take().map(OwnedFd::from);
         (stdout, self.leader.stderr.take().map(OwnedFd::from))
     }
 
-    /// How the leader has ended, if it has. It is not reaped.
+    /// Returns the exit of the leader if it has ended. The leader is not reaped.
     ///
     /// # Errors
-    /// If somebody else in this process has reaped it, or has the kernel ignore its children.
+    /// If other code in this process has reaped it, or has the kernel ignore its children.
     pub fn exit(&self) -> io::Result<Option<Exit>> {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         let Some(status) = waitid(WaitId::Pid(self.pid), options)? else { return Ok(None) };
@@ -125,27 +127,27 @@ impl Group {
         Ok(status.exit_status().map(Exit::Code).or(signal))
     }
 
-    /// Asks all of them to end. Those that are stopped are woken for it.
+    /// Asks all of them to end. Stopped processes are continued.
     pub fn terminate(&self) {
         for signal in [Signal::TERM, Signal::CONT] {
-            // An error says that there is nobody, and that is looked for elsewhere.
+            // An error means that no process is left. That is checked elsewhere.
             let _ = kill_process_group(self.pid, signal);
             self.mark.signal_outside(self.pid, signal);
         }
     }
 
-    /// Kills all of them. Returns whether none is left.
+    /// Kills all of them. Returns true if none is left.
     pub fn kill(&mut self) -> bool {
         let _ = kill_process_group(self.pid, Signal::KILL);
         self.is_gone = self.mark.kill_all();
         self.is_gone
     }
 
-    /// Waits until one of `pipes` can be read, the leader ends, or `timeout` is over. Says of each
-    /// pipe whether it can be read (or has ended).
+    /// Waits until a pipe is readable, the leader ends, or `timeout` is over. Returns for each pipe
+    /// if it can be read or has ended.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The error of the kernel.
     pub fn wait(
         &self,
         pipes: [Option<&OwnedFd>; 2],
@@ -170,7 +172,7 @@ impl Group {
         Ok(pipes.map(|pipe| pipe.is_some() && ready.next().unwrap_or(false)))
     }
 
-    /// Has everything been told to end?
+    /// True if all groups have to end.
     pub fn is_closing(&self) -> bool {
         self.groups.is_closing()
     }
@@ -181,19 +183,19 @@ impl Drop for Group {
         if !self.is_gone {
             self.kill();
         }
-        // From here on nobody may send a signal to that number.
+        // From here on no signal may be sent to that id.
         let mut state = self.groups.state();
         state.leaders.retain(|&(leader, _)| leader != self.pid);
         drop(state);
-        let _ = self.leader.wait(); // It was killed. An error says that it was reaped already.
+        let _ = self.leader.wait(); // It was killed. An error means that it was reaped already.
         self.groups.changed.notify_all();
     }
 }
 
-/// A file without a name that holds `bytes`, to be read from its beginning.
+/// Returns an anonymous file that holds `bytes`, positioned at its start.
 ///
 /// # Errors
-/// What the kernel says.
+/// The error of the kernel.
 pub(super) fn file_of(bytes: &[u8]) -> io::Result<std::fs::File> {
     use std::io::{Seek, Write};
     let fd = rustix::fs::memfd_create("stdin", rustix::fs::MemfdFlags::CLOEXEC)?;

@@ -1,4 +1,4 @@
-//! `process_file {file_path, chunk_size}`: a file's bytes, as they are read.
+//! `process_file {file_path, chunk_size}`: streams the bytes of a file as they are read.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read};
@@ -14,7 +14,7 @@ use crate::tool::{
 };
 
 const CHUNK_BYTES_DEFAULT: u64 = 32 << 10; // One read of the sift seed.
-/// The longest chunk that the largest ring takes.
+/// The longest chunk of the largest ring.
 const CHUNK_BYTES_MAX: u64 =
     Geometry::of_class(limits::RING_CLASS_BYTES[limits::RING_CLASS_BYTES.len() - 1]).length_max()
         as u64;
@@ -51,7 +51,7 @@ pub(super) fn prepare(
     need: Need,
     files: &Files,
 ) -> Result<(Work, Need), ArgumentError> {
-    // A size that was asked for is given or refused; any other is cut to whatever the ring takes.
+    // A requested size is used or refused. The default is cut to the longest chunk of the ring.
     let is_asked = arguments.get("chunk_size").is_some();
     let mut arguments = Arguments::new(arguments)?;
     let path = arguments.path("file_path")?;
@@ -96,7 +96,7 @@ fn stream(
     }
 }
 
-/// How many chunks a file of `file_bytes` makes, if it does not change: each read is sent in pieces
+/// Number of chunks of a file of `file_bytes`, if it does not change. Each read is sent in pieces
 /// of at most `piece_bytes`.
 fn chunk_count(file_bytes: u64, chunk_bytes: usize, piece_bytes: u32) -> u64 {
     let (chunk_bytes, piece_bytes) = (chunk_bytes as u64, u64::from(piece_bytes));

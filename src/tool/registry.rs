@@ -1,4 +1,4 @@
-//! Tools by name, and their arguments.
+//! The registry of tools by name, and the check of their arguments.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -23,25 +23,26 @@ use crate::tool::{
 };
 use crate::trace::TraceContext;
 
-/// A tool with its arguments checked, ready to run.
+/// A tool with checked arguments, ready to run.
 #[derive(Debug)]
 pub struct Prepared {
-    /// Which tool it is, if it has a name.
+    /// The description of the tool, if it has a name.
     pub tool: Option<Arc<ToolSpec>>,
-    /// What runs.
+    /// The work to run.
     pub work: Foreign<Work>,
-    /// What it needs.
+    /// The needs of the work.
     pub need: Need,
-    /// How long it may be silent, and how long it may take.
+    /// The limits for its silence and for its whole duration.
     pub timeouts: Timeouts,
-    /// Where its progress comes from.
+    /// The source of its progress.
     pub progress: ProgressSource,
-    /// What its run is a part of, if its caller has said so.
+    /// The trace of its caller, if the caller sent one.
     pub trace: TraceContext,
 }
 
 impl Prepared {
-    /// With no needs, no timeouts and no progress but its own: what runs without a name.
+    /// Prepares work without a name: with default needs, without timeouts, and with its own
+    /// progress.
     pub fn new(work: Work) -> Prepared {
         let timeouts = Timeouts::NONE;
         let progress = ProgressSource::Tool;
@@ -51,26 +52,26 @@ impl Prepared {
     }
 }
 
-/// Why a tool could not be prepared.
+/// The reason why a tool could not be prepared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StartError {
-    /// No tool has that name.
+    /// No tool has this name.
     UnknownTool {
-        /// The name asked for.
+        /// The requested name.
         name: String,
-        /// Those there are.
+        /// The names of the existing tools.
         known: Vec<String>,
     },
-    /// Its arguments are wrong.
+    /// The arguments are wrong.
     Argument(ArgumentError),
-    /// It asks its caller first, and there is no way to ask him here.
+    /// The tool asks its caller before it runs, and this caller cannot be asked.
     Asks {
-        /// The tool.
+        /// The name of the tool.
         name: String,
     },
-    /// Its own code panicked while it was asked, or prepared to run.
+    /// The tool's own code panicked in its `asks` or `prepare` function.
     Panicked {
-        /// The tool.
+        /// The name of the tool.
         name: String,
         /// The panic.
         panicked: Panicked,
@@ -96,14 +97,14 @@ impl fmt::Display for StartError {
 
 impl std::error::Error for StartError {}
 
-/// What a tool is to do with these arguments, and what that needs.
+/// The function that plans one run of a tool from its arguments.
 type Prepare = Box<dyn Fn(&Given<'_>, Need) -> Result<Plan, ArgumentError> + Send + Sync>;
-/// Whether a tool has all that it needs.
+/// The function that decides if a tool has everything that it needs.
 type Asks = Box<dyn Fn(&Value, &Replies, Abilities) -> Asking + Send + Sync>;
-/// What is to be done, and what that needs.
+/// The work of a run, and its needs.
 type Plan = (Work, Need);
 
-/// What one run of a tool is given.
+/// The inputs of one run of a tool.
 struct Given<'a> {
     arguments: &'a Value,
     replies: &'a Replies,
@@ -115,23 +116,23 @@ struct Given<'a> {
 struct Entry {
     spec: Arc<ToolSpec>,
     schema: Schema,
-    /// Of its output, if that has one.
+    /// The schema of the output, if the tool has one.
     output: Option<Schema>,
-    /// Of one that asks.
+    /// Set for a tool that asks its caller.
     asks: Option<Foreign<Asks>>,
     prepare: Foreign<Prepare>,
-    /// It is there only where files may be read.
+    /// True if the tool exists only where files may be read.
     reads_files: bool,
 }
 
 impl Entry {
-    /// Calls the code of the tool.
+    /// Calls the tool's own code, and catches its panic.
     fn call<T>(&self, call: impl FnOnce() -> T) -> Result<T, StartError> {
         let name = &self.spec.name;
         guarded(call).map_err(|panicked| StartError::Panicked { name: name.clone(), panicked })
     }
 
-    /// The arguments of one run, checked.
+    /// Checks the arguments of one run. `null` stands for an empty object.
     fn checked<'a>(&self, arguments: &'a Value) -> Result<&'a Value, StartError> {
         static NONE: LazyLock<Value> = LazyLock::new(|| Value::Object(Map::new()));
         let arguments = if arguments.is_null() { &NONE } else { arguments };
@@ -140,11 +141,11 @@ impl Entry {
     }
 }
 
-/// A tool that is to be added.
+/// A tool to be added.
 struct Addition {
     spec: ToolSpec,
     patterns: Patterns,
-    /// Whether it is checked by its schemas.
+    /// The schemas that are enforced.
     checks: Checks,
     asks: Option<Foreign<Asks>>,
     prepare: Foreign<Prepare>,
@@ -152,14 +153,14 @@ struct Addition {
 }
 
 impl Addition {
-    /// Of the program itself: neither asks nor reads.
+    /// A tool of this program that neither asks its caller nor reads files.
     fn new(spec: ToolSpec, prepare: Prepare) -> Addition {
         let (patterns, checks, prepare) = (Patterns::Any, Checks::ALL, Foreign::new(prepare));
         Addition { spec, patterns, checks, asks: None, prepare, reads_files: false }
     }
 }
 
-/// What is checked by the schemas of a tool.
+/// The values that are checked by the schemas of a tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Checks {
     arguments: bool,
@@ -170,12 +171,12 @@ impl Checks {
     const ALL: Checks = Checks { arguments: true, output: true };
 }
 
-/// Why a tool was not added: its description is wrong.
+/// The fault in the description of a tool that was not added.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpecError {
-    /// Of which tool.
+    /// The name of the tool.
     pub tool: String,
-    /// What about it.
+    /// The fault.
     pub problem: String,
 }
 
@@ -187,29 +188,29 @@ impl fmt::Display for SpecError {
 
 impl std::error::Error for SpecError {}
 
-/// Tools by name.
+/// A registry of tools by name.
 #[derive(Default)]
 pub struct Tools {
     by_name: BTreeMap<String, Entry>,
     files: Files,
-    /// How often the list has changed.
+    /// Number of changes of the list.
     revision: u64,
-    /// What `run_command` has started. It ends with these tools.
+    /// The processes that `run_command` has started. They end with this registry.
     #[cfg(feature = "tools")]
     commands: Option<process::House>,
-    /// What commands are started with.
+    /// The environment of started commands.
     #[cfg(feature = "tools")]
     environment: Environment,
 }
 
 impl Tools {
-    /// None.
+    /// Returns a registry without tools.
     pub fn new() -> Tools {
         Tools::default()
     }
 
-    /// Those that come with the program and may be used by its own user. They read any file:
-    /// [`Tools::allow_files`].
+    /// Returns the built-in tools that the user of this process may run. They read any file until
+    /// [`Tools::allow_files`] restricts them.
     pub fn built_in() -> Tools {
         let mut tools = Tools::new();
         let added = [
@@ -226,9 +227,9 @@ impl Tools {
         tools
     }
 
-    /// Says which files the built-in tools may read from now on; with [`Files::Nowhere`] those that
-    /// read files do not exist. A command that is not free to be any ([`CommandPolicy::Only`]) runs
-    /// in a folder among them.
+    /// Sets the files that the built-in tools may read from now on. With [`Files::Nowhere`] the
+    /// tools that read files do not exist. A command under [`CommandPolicy::Only`] runs in a folder
+    /// among these files.
     ///
     /// [`CommandPolicy::Only`]: crate::tool::Tools::allow_commands
     pub fn allow_files(&mut self, files: Files) {
@@ -236,9 +237,9 @@ impl Tools {
         self.revision += 1;
     }
 
-    /// Adds `run_command`, which is not among those of [`Tools::built_in`]: it lets whoever may run
-    /// tools start processes. They do not outlive this value: when it is dropped (with its shard)
-    /// they are told to end, killed if they do not, and waited for; for 2.5 s at most.
+    /// Adds `run_command`, which is not among [`Tools::built_in`] because it lets every caller of
+    /// tools start processes. The processes do not outlive this registry, which is dropped with its
+    /// shard. They are then told to end, killed if they do not, and waited for, for at most 2.5 s.
     #[cfg(feature = "tools")]
     pub fn allow_commands(&mut self, policy: CommandPolicy) {
         let groups = self.commands.get_or_insert_default().groups();
@@ -250,16 +251,16 @@ impl Tools {
         self.add(Addition::new(spec, Box::new(prepare))).expect("ours is right");
     }
 
-    /// Says which environment variables commands get from now on. Without this they get those of
+    /// Sets the environment variables of commands from now on. The default is
     /// [`INHERITED`](crate::tool::INHERITED).
     #[cfg(feature = "tools")]
     pub fn set_environment(&mut self, environment: Environment) {
         self.environment = environment;
     }
 
-    /// Adds a tool, or replaces the one of that name. `prepare` is called with the arguments of
-    /// each run, once they fit the schema, and with the need that the spec declares; it says what
-    /// is to be done, and corrects the need if the arguments tell more.
+    /// Adds a tool, or replaces the one of that name. `prepare` is called for each run, with
+    /// arguments that fit the schema and with the declared need. It returns the work, and a need
+    /// that it may correct from the arguments.
     ///
     /// # Errors
     /// [`SpecError`]; nothing was added.
@@ -312,8 +313,8 @@ impl Tools {
         Ok(())
     }
 
-    /// Adds a tool whose work is done by clients, or replaces the one of that name. Its schema may
-    /// come from anybody: see [`VirtualTool::check_cost`].
+    /// Adds a tool that clients execute, or replaces the one of that name. Its schema may be
+    /// untrusted: see [`VirtualTool::check_cost`].
     ///
     /// # Errors
     /// [`SpecError`]; nothing was added.
@@ -328,9 +329,9 @@ impl Tools {
         self.add(Addition { patterns: Patterns::Linear, ..addition })
     }
 
-    /// Adds a closure as a tool that somebody else describes: another MCP server. Its schemas are
-    /// shown as they are, and used as far as that takes a time that grows with what is checked and
-    /// no faster: see [`VirtualTool::check_cost`]. Are its arguments checked here?
+    /// Adds a closure as a tool that another MCP server describes. Its schemas are published as
+    /// they are. They are enforced only if a check takes time linear in its input: see
+    /// [`VirtualTool::check_cost`]. Returns true if arguments are checked here.
     ///
     /// # Errors
     /// [`SpecError`]; nothing was added.
@@ -372,9 +373,8 @@ impl Tools {
     }
 
     /// Adds a closure as a tool that asks its caller first. `asks` is called before each run, with
-    /// the arguments once they fit the schema, again and again until it says [`Asking::Run`]; it is
-    /// called on the shard's own thread and has to return at once. `closure` is then given the
-    /// replies of that last time.
+    /// arguments that fit the schema, until it returns [`Asking::Run`]. It is called on the shard's
+    /// thread and has to return at once. `closure` then receives the replies of the last call.
     ///
     /// ```
     /// use serde_json::json;
@@ -423,22 +423,22 @@ impl Tools {
         self.add(Addition { asks: Some(Foreign::new(Box::new(asks))), ..addition })
     }
 
-    /// Takes a tool away. What runs of it goes on.
+    /// Removes a tool. Returns false if none has that name. Its running executions continue.
     pub fn remove(&mut self, name: &str) -> bool {
         let was_there = self.by_name.remove(name).is_some();
         self.revision += u64::from(was_there);
         was_there
     }
 
-    /// Grows whenever a tool was added, replaced or taken away.
+    /// Number of changes of the list so far. It grows when a tool is added, replaced or removed.
     pub fn revision(&self) -> u64 {
         self.revision
     }
 
-    /// Checks the arguments of one run, whose caller can not be asked for anything.
+    /// Prepares one run for a caller that cannot be asked.
     ///
     /// # Errors
-    /// [`StartError`]; nothing has happened.
+    /// [`StartError`]; nothing was started.
     pub fn prepare(&self, name: &str, arguments: &Value) -> Result<Prepared, StartError> {
         let replies = Replies::default();
         match self.asking(name, arguments, &replies, Abilities::default())? {
@@ -449,10 +449,10 @@ impl Tools {
         }
     }
 
-    /// Asks a tool whether it has all that it needs; one that never asks has.
+    /// Asks a tool if it has everything that it needs. A tool that never asks always has.
     ///
     /// # Errors
-    /// [`StartError`]; nothing has happened.
+    /// [`StartError`]; nothing was started.
     pub fn asking(
         &self,
         name: &str,
@@ -466,11 +466,10 @@ impl Tools {
         entry.call(|| asks(arguments, replies, abilities))
     }
 
-    /// Checks the arguments of one run, for which [`Tools::asking`] has said [`Asking::Run`] with
-    /// these replies.
+    /// Prepares one run after [`Tools::asking`] has returned [`Asking::Run`] for the same replies.
     ///
     /// # Errors
-    /// [`StartError`]; nothing has happened.
+    /// [`StartError`]; nothing was started.
     pub fn prepare_with(
         &self,
         name: &str,
@@ -495,10 +494,10 @@ impl Tools {
         Ok(Prepared { tool, work, need, timeouts, progress, trace: TraceContext::default() })
     }
 
-    /// Does what a tool has put out fit the schema of its output? If it has none, anything does.
+    /// Checks the output of a tool against its output schema. Without a schema all output is right.
     ///
     /// # Errors
-    /// The first thing that does not fit.
+    /// The first mismatch.
     pub fn check_output(&self, name: &str, output: &Value) -> Result<(), ArgumentError> {
         match self.entry(name).and_then(|entry| entry.output.as_ref()) {
             Some(schema) => schema.check(output),
@@ -506,12 +505,12 @@ impl Tools {
         }
     }
 
-    /// What there is to know of a tool.
+    /// Returns the description of a tool.
     pub fn spec(&self, name: &str) -> Option<&Arc<ToolSpec>> {
         self.entry(name).map(|entry| &entry.spec)
     }
 
-    /// All of them, by name.
+    /// Returns the descriptions of all tools, sorted by name.
     pub fn specs(&self) -> impl Iterator<Item = &Arc<ToolSpec>> {
         self.by_name.values().filter(|entry| self.is_there(entry)).map(|entry| &entry.spec)
     }
@@ -532,7 +531,7 @@ impl Tools {
     }
 }
 
-/// May a tool be called so? Letters, digits, `_`, `-` and `.`, 1 to 64 of them.
+/// True for a valid tool name: 1 to 64 letters, digits, `_`, `-` and `.`.
 pub fn is_tool_name(name: &str) -> bool {
     let is_name_char = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
     (1..=limits::TOOL_NAME_CHARS_MAX).contains(&name.len()) && name.chars().all(is_name_char)
@@ -570,7 +569,7 @@ mod tests {
         assert_eq!(problem("process_file", json!({"file_path": 3})).0, "file_path");
     }
 
-    /// Asks for a word, twice if the first one is short.
+    /// A tool that asks for a word, and once more if the word is short.
     fn asking_tools() -> Tools {
         let mut tools = Tools::new();
         let arguments = json!({"type": "object", "properties": {"n": {"type": "integer"}}});

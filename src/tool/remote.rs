@@ -1,5 +1,5 @@
-//! Tools whose work is done by a client: what is known of them here, and what one of their calls
-//! takes along. The shard finds a worker for it and publishes what that sends.
+//! Tools that clients execute: their description here, and the contents of one call. The shard
+//! finds a worker for a call, and publishes the output of that worker.
 
 use std::time::Duration;
 
@@ -8,36 +8,36 @@ use serde_json::{Value, json};
 use crate::limits;
 use crate::tool::{SpecError, ToolSpec};
 
-/// A tool whose work is done by clients.
+/// A tool that clients execute.
 #[derive(Clone, Debug, PartialEq)]
 pub struct VirtualTool {
-    /// What everybody may know of it.
+    /// The public description.
     pub spec: ToolSpec,
-    /// Small parts of its results are gathered.
+    /// The gathering of small parts of its results, if it is wanted.
     pub gather: Option<Gather>,
 }
 
-/// How small parts become larger chunks: each part waits for company, for so long and for so many
-/// bytes at most.
+/// The gathering of small parts into larger chunks. Each part waits for more, up to a delay and a
+/// number of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gather {
-    /// How long the first of them waits.
+    /// The longest wait of the first part.
     pub delay_max: Duration,
-    /// So many bytes are company enough.
+    /// Number of bytes that are sent without further waiting.
     pub bytes_max: u32,
 }
 
-/// A call that a worker is to answer.
+/// A call for a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RemoteCall {
-    /// Its arguments, which are checked.
+    /// The checked arguments.
     pub arguments: Value,
-    /// How its parts are gathered.
+    /// The gathering of small parts of its results, if it is wanted.
     pub gather: Option<Gather>,
 }
 
 impl VirtualTool {
-    /// As clients are told of it.
+    /// The JSON description for clients.
     pub fn to_json(&self) -> Value {
         let mut document = self.spec.to_json();
         if let Some(Gather { delay_max, bytes_max }) = self.gather {
@@ -47,26 +47,25 @@ impl VirtualTool {
         document
     }
 
-    /// Whether arguments can be checked by its schema in a time that grows with them and no faster.
-    /// Tools of the program are trusted to be; one that came over a connection is not.
+    /// Checks that its schema validates arguments in time linear in their size. Tools of the
+    /// program are trusted to do so. A tool that came over a connection is not.
     ///
     /// # Errors
-    /// What about its schema takes too long, or for ever.
+    /// The part of the schema that takes too long, or never ends.
     pub fn check_cost(&self) -> Result<(), SpecError> {
         check_cost(&self.spec.arguments)
             .map_err(|problem| SpecError { tool: self.spec.name.clone(), problem })
     }
 }
 
-/// Whether values can be checked by a schema of a stranger's in a time that grows with them and no
-/// faster.
+/// Checks that an untrusted schema validates values in time linear in their size.
 pub(super) fn check_cost(schema: &Value) -> Result<(), String> {
     let mut left = limits::VIRTUAL_SCHEMA_PARTS_MAX;
     spread(schema, schema, &mut left, 0)
 }
 
-/// Counts the parts of a schema with everything that it refers to in its place. What refers to
-/// itself, at whatever distance, never ends.
+/// Counts the parts of a schema, with each reference replaced by its target. A schema that refers
+/// to itself, directly or indirectly, never ends.
 fn spread(root: &Value, part: &Value, left: &mut u32, depth: u32) -> Result<(), String> {
     let too_many = || {
         let most = limits::VIRTUAL_SCHEMA_PARTS_MAX;
@@ -112,7 +111,7 @@ mod tests {
         let plain = json!({"type": "object", "properties": {"a": {"$ref": "#/$defs/a"}},
             "$defs": {"a": {"type": "string"}}});
         assert_eq!(checked(plain), Ok(()));
-        // As a name of an argument these are words like any other.
+        // As names of arguments these keywords have no special meaning.
         let names = json!({"type": "object", "properties": {"$ref": {"type": "string"},
             "$id": {"type": "integer"}}});
         assert_eq!(checked(names), Ok(()));

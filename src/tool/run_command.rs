@@ -1,21 +1,21 @@
-//! `run_command {argv, cwd, env}`: a command's output as it comes, and how it ended.
+//! `run_command {argv, cwd, env}`: streams the output of a command as it comes, and its exit.
 //!
-//! There is no shell: `argv` is the command and its arguments. Standard output and standard error
-//! are chunks of kind `stdout` and `stderr`, one for each read. Within each of the two the order is
-//! exact. Between them it is that in which they could be read: what was written to both within the
-//! microseconds between two looks comes with standard output first, for two pipes keep no common
-//! order. A character of UTF-8 that a read has cut waits for its other bytes.
+//! No shell is involved: `argv` is the command and its arguments. Standard output and standard
+//! error are chunks of kind `stdout` and `stderr`, one for each read. Within each of the two the
+//! order is exact. Between them the order is that of the reads, because two pipes have no common
+//! order. If both were written within the microseconds between two reads, standard output comes
+//! first. A character of UTF-8 that a read has cut waits for its other bytes.
 //!
-//! The command has ended well if it exits with 0; any other code, or a signal, fails the execution,
-//! with [`crate::engine::Exit`] in the end. What it has started and left behind may write on for
-//! [`limits::COMMAND_LINGER`]; then it is told to end, like everything when the execution is
-//! cancelled or times out: SIGTERM to the whole group, and SIGKILL after [`limits::COMMAND_GRACE`].
-//! At the end whatever it has started and is still there is killed in any case, also what has left
-//! its group: nothing of it is left when the end is told. Its environment is chosen
+//! The command succeeds if it exits with 0. Any other code, or a signal, fails the execution, with
+//! [`crate::engine::Exit`] in the end event. The processes that it leaves behind may write for
+//! [`limits::COMMAND_LINGER`] before they are told to end. The same happens to all of them on
+//! cancellation and timeout. The whole group gets SIGTERM, and SIGKILL after
+//! [`limits::COMMAND_GRACE`]. At the end all remaining descendants are killed, also those that have
+//! left the group. None of them is left when the end event is published. The environment is chosen
 //! ([`crate::tool::Environment`]), not inherited.
 //!
-//! It is off unless [`crate::tool::Tools::allow_commands`] was called. Under a list, a caller
-//! chooses no environment: with `PATH` or `LD_PRELOAD` any command can be made another.
+//! The tool exists only after [`crate::tool::Tools::allow_commands`]. Under a list of commands, a
+//! caller cannot choose the environment: `PATH` or `LD_PRELOAD` can turn any command into another.
 
 use std::io::{self, ErrorKind};
 use std::path::PathBuf;
@@ -35,17 +35,17 @@ use crate::tool::{
 };
 use crate::trace::TraceContext;
 
-/// Takes a whole read in one chunk.
+/// The ring holds a whole read in one chunk.
 const RING_BYTES: u32 = 64 << 10;
 
-/// Which commands may be run.
+/// The commands that may be run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CommandPolicy {
-    /// Any, with any environment: whoever may run tools may do what this process may do.
+    /// Any command, with any environment. Every caller of tools can do what this process may do.
     Any,
-    /// Only these: names, which are looked up in this process's own `PATH`, or absolute paths.
-    /// `argv[0]` must be one of them, letter by letter, and `env` must not be given; `cwd` is among
-    /// the files that may be read ([`crate::tool::Tools::allow_files`]).
+    /// Only these commands: names that are looked up in the `PATH` of this process, or absolute
+    /// paths. `argv[0]` must equal one of them exactly, and `env` must not be given. `cwd` must be
+    /// among the files that may be read ([`crate::tool::Tools::allow_files`]).
     Only(Vec<String>),
 }
 
@@ -108,13 +108,13 @@ pub(super) fn prepare(
     Ok((work, Need { ring_bytes: need.ring_bytes.max(RING_BYTES), ..need }))
 }
 
-/// What is to be run, checked as far as that goes before it runs.
+/// The command to run, checked as far as possible before it runs.
 struct Plan {
     argv: Vec<String>,
     cwd: Option<PathBuf>,
-    /// Among which `cwd` is.
+    /// The files that `cwd` must be among.
     files: Files,
-    /// What every command gets; `None` if this one is to get none of it.
+    /// The environment of every command. `None` if this command gets none of it.
     environment: Option<Environment>,
     env: Vec<(String, String)>,
     clears_env: bool,
@@ -188,7 +188,7 @@ impl Plan {
             command.envs(environment.variables());
         }
         if trace.parent.is_some() {
-            // All of them: what was asked for of this process's environment is another trace's.
+            // Set or remove all three: requested variables of this process belong to another trace.
             for (name, value) in trace.variables() {
                 match value {
                     Some(value) => command.env(name, value),

@@ -1,34 +1,34 @@
-//! A tool's JSON Schema, compiled once, and what is wrong with arguments in words of one field.
+//! The compiled JSON Schema of a tool. Errors name the wrong field.
 //!
-//! With the feature `schema` that is the crate `jsonschema`. Without it `type` and `required` are
-//! checked, in properties and items too; anything else each tool checks by itself as it takes its
+//! With the feature `schema` the crate `jsonschema` does the work. Without it only `type` and
+//! `required` are checked, at any depth. Each tool checks the rest itself when it takes its
 //! arguments ([`crate::tool::Arguments`]).
 
 use serde_json::Value;
 
 use crate::tool::ArgumentError;
 
-/// Which regular expressions a schema may have.
+/// The regular expressions that a schema may contain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Patterns {
-    /// All that there are, also those that look around or back, and may take very long.
+    /// All of them, also those with look-around and back-references, which may take very long.
     Any,
-    /// Those whose time grows with the text and no faster.
+    /// Those that take time linear in the text.
     Linear,
 }
 
 /// The schema of one tool.
 pub(super) struct Schema {
-    /// `None`: anything fits.
+    /// `None` if every value fits.
     #[cfg(feature = "schema")]
     validator: Option<jsonschema::Validator>,
-    /// `None`: anything fits.
+    /// `None` if every value fits.
     #[cfg(not(feature = "schema"))]
     schema: Option<Value>,
 }
 
 impl Schema {
-    /// That everything fits.
+    /// A schema that every value fits.
     pub fn any() -> Schema {
         Schema {
             #[cfg(feature = "schema")]
@@ -39,7 +39,7 @@ impl Schema {
     }
 
     /// # Errors
-    /// What is wrong with the schema.
+    /// The fault of the schema.
     #[cfg(feature = "schema")]
     pub fn compile(schema: &Value, patterns: Patterns) -> Result<Schema, String> {
         let options = jsonschema::options().with_draft(jsonschema::Draft::Draft202012);
@@ -54,14 +54,14 @@ impl Schema {
     }
 
     /// # Errors
-    /// None.
+    /// Never fails.
     #[cfg(not(feature = "schema"))]
     pub fn compile(schema: &Value, _patterns: Patterns) -> Result<Schema, String> {
         Ok(Schema { schema: Some(schema.clone()) })
     }
 
     /// # Errors
-    /// The first thing that is wrong, with the field that it is about.
+    /// The first mismatch, with its field.
     #[cfg(feature = "schema")]
     pub fn check(&self, arguments: &Value) -> Result<(), ArgumentError> {
         let Some(validator) = &self.validator else { return Ok(()) };
@@ -70,7 +70,7 @@ impl Schema {
     }
 
     /// # Errors
-    /// The first thing that is wrong, with the field that it is about.
+    /// The first mismatch, with its field.
     #[cfg(not(feature = "schema"))]
     pub fn check(&self, arguments: &Value) -> Result<(), ArgumentError> {
         self.schema.as_ref().map_or(Ok(()), |schema| plain::check(schema, arguments, ""))
@@ -101,13 +101,13 @@ fn in_words(error: &jsonschema::ValidationError<'_>) -> ArgumentError {
     }
 }
 
-/// What is checked without the crate.
+/// The checks without the crate.
 #[cfg(any(test, not(feature = "schema")))]
 mod plain {
     use super::{ArgumentError, Value};
 
-    /// Is `value`, at this path, of the declared type, and are its required members there? The
-    /// depth of the recursion is that of `value`, which the reader of JSON bounds.
+    /// Checks that `value`, at this path, has the declared type and its required members. The depth
+    /// of the recursion is that of `value`, which the JSON parser bounds.
     pub fn check(schema: &Value, value: &Value, path: &str) -> Result<(), ArgumentError> {
         let within = |name: &str| match path {
             "" => name.to_owned(),
@@ -138,7 +138,7 @@ mod plain {
         }
     }
 
-    /// The declared types, if the value is of none of them.
+    /// The declared types, if the value has none of them.
     fn wrong_type(schema: &Value, value: &Value) -> Option<String> {
         let names: Vec<&str> = match &schema["type"] {
             Value::String(name) => vec![name],
@@ -156,7 +156,7 @@ mod plain {
                 let is_whole = |number: f64| number.fract() == 0.0;
                 value.is_i64() || value.is_u64() || value.as_f64().is_some_and(is_whole)
             }
-            _ => true, // There is no such type: it says nothing.
+            _ => true, // No such type exists: it says nothing.
         };
         let quoted = || names.iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>();
         (!names.iter().any(fits)).then(|| quoted().join(", "))

@@ -1,5 +1,5 @@
-//! `slow_data_processor {chunks, delay_ms, chunk_size}`: the seeds' demonstration of a tool whose
-//! results are slow to come. A state machine: between two chunks it costs nothing.
+//! `slow_data_processor {chunks, delay_ms, chunk_size}`: the seeds' demonstration of a tool with
+//! slow results. It is a state machine that costs nothing between two chunks.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ struct SlowDataProcessor {
     payload: Box<[u8]>,
 }
 
-/// The defaults are the seed's: 10 chunks of 100 bytes, 200 ms apart.
+/// The description of the tool. The defaults are the seed's: 10 chunks of 100 bytes, 200 ms apart.
 pub(super) fn spec() -> ToolSpec {
     let number = |minimum: u64, maximum: u64, default: u64, description: &str| {
         json!({
@@ -44,7 +44,7 @@ pub(super) fn spec() -> ToolSpec {
             },
             "additionalProperties": false,
         }),
-        // It is slow on purpose, and says how slow: nothing is learnt from its silence.
+        // The tool is slow on purpose, so its silence means nothing.
         timeouts: Timeouts::NONE,
         ..ToolSpec::new("slow_data_processor", "Makes chunks of text at a chosen pace.")
     }
@@ -70,7 +70,7 @@ pub(super) fn prepare(arguments: &Value, need: Need) -> Result<(Work, Need), Arg
 }
 
 impl SlowDataProcessor {
-    /// `chunk 7 of 10 .....`, as long as a chunk is.
+    /// Writes `chunk 7 of 10 .....`, cut or filled to the length of a chunk.
     fn write_payload(&mut self) {
         let text = format!("chunk {} of {} ", self.sent_count + 1, self.chunk_count);
         let length = text.len().min(self.payload.len());
@@ -101,7 +101,7 @@ impl Tool for SlowDataProcessor {
         }
         self.sent_count += 1;
         context.progress(self.sent_count as f64, Some(self.chunk_count as f64));
-        // From when this one was due, so that delays do not add up; but never in a burst.
+        // Counted from when this chunk was due, so that delays do not add up. Never in a burst.
         let next_due = (due + self.delay).max(context.now());
         self.due = Some(next_due);
         if self.sent_count < self.chunk_count && self.delay > Duration::ZERO {

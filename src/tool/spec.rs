@@ -1,4 +1,4 @@
-//! What everybody may know of a tool before it runs: its name, what it takes, how long it may take.
+//! The public description of a tool: its name, its arguments, its limits.
 
 use std::time::Duration;
 
@@ -8,14 +8,14 @@ use crate::engine::{Policy, ProgressSource, Timeouts};
 use crate::limits;
 use crate::tool::complete::{Completion, complete};
 
-/// What a tool needs of its ring.
+/// The needs of a tool for its ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Need {
-    /// Bytes of the window; the smallest class that has them is taken.
+    /// Size of the ring in bytes. The smallest class of at least this size is used.
     pub ring_bytes: u32,
-    /// The longest chunk that must fit, or 0.
+    /// The longest chunk that the ring has to hold, or 0.
     pub chunk_bytes: u32,
-    /// About how many payload bytes there will be in all, if that can be known before it starts.
+    /// The estimated number of payload bytes, if it is known before the start.
     pub estimated_bytes: Option<u64>,
 }
 
@@ -26,34 +26,35 @@ impl Default for Need {
     }
 }
 
-/// What a subscriber of a tool gets that does not say what it wants.
+/// The terms of subscribers that state none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SubscribeDefaults {
-    /// What happens when it lags.
+    /// The lag policy.
     pub policy: Policy,
-    /// How far it may lag, in chunks; `None`: what the policy says.
+    /// The limit of the lag in chunks. `None`: the default of the policy.
     pub limit_chunks: Option<u32>,
-    /// How far it may lag, in bytes; `None`: only chunks count.
+    /// The limit of the lag in bytes. `None`: only chunks count.
     pub limit_bytes: Option<u64>,
 }
 
-/// May a tool be run as a task of MCP: called now, its result fetched later?
+/// The use of a tool as an MCP task: started by one request, its result fetched by another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TaskSupport {
-    /// Never.
+    /// The tool never runs as a task.
     Forbidden,
-    /// If the caller asks for it.
+    /// The tool runs as a task if the client asks for one.
     #[default]
     Optional,
-    /// Wherever the caller can deal with tasks; elsewhere it is an ordinary call. What the tool
-    /// asks, the task asks.
+    /// The tool runs as a task if the client asks for one, or if the client supports tasks and the
+    /// server decides. Otherwise it is an ordinary call. The questions of the tool are asked within
+    /// the task.
     Preferred,
-    /// It is not run in any other way. What the tool asks is asked before there is a task.
+    /// The tool only runs as a task. Its questions are asked before the task exists.
     Required,
 }
 
 impl TaskSupport {
-    /// As MCP spells it, which knows three.
+    /// The name in MCP, which has three values.
     pub fn name(self) -> &'static str {
         match self {
             TaskSupport::Forbidden => "forbidden",
@@ -63,7 +64,7 @@ impl TaskSupport {
     }
 }
 
-/// What everybody may know of a tool.
+/// The public description of a tool.
 ///
 /// ```
 /// use serde_json::json;
@@ -76,36 +77,37 @@ impl TaskSupport {
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct ToolSpec {
-    /// Letters, digits, `_`, `-` and `.`, at most 64 of them.
+    /// The name: at most 64 letters, digits, `_`, `-` and `.`.
     pub name: String,
-    /// What it does, for a reader who has to choose: a person or a model.
+    /// The purpose of the tool, for a person or a model that chooses one.
     pub description: String,
-    /// What it is called where people read; without one its name.
+    /// The name for display. Without a title, `name` is displayed.
     pub title: Option<String>,
-    /// A JSON Schema (2020-12) of its arguments, which are an object.
+    /// The JSON Schema (2020-12) of the arguments, which are an object.
     pub arguments: Value,
-    /// A JSON Schema (2020-12) of all of its output together, which is then one JSON value.
+    /// The JSON Schema (2020-12) of the whole output, which is then one JSON value.
     pub output_schema: Option<Value>,
-    /// Hints of MCP on what it does (`readOnlyHint`, `destructiveHint`, …): an object, or `null`.
+    /// The hints of MCP about its effects (`readOnlyHint`, `destructiveHint`, …): an object, or
+    /// `null`.
     pub annotations: Value,
-    /// May it be run as a task of MCP?
+    /// The use of the tool as an MCP task.
     pub task_support: TaskSupport,
-    /// Over MCP its caller does not sit on an open stream: he is sent away once it runs, and comes
-    /// back for the result (where his version can).
+    /// True if an MCP client polls for the result. The server then closes the response stream once
+    /// the tool runs, if the protocol version supports that.
     pub polls: bool,
-    /// What it needs of its ring, unless an execution finds out more from its arguments.
+    /// The needs for the ring, unless an execution derives others from its arguments.
     pub need: Need,
-    /// How long it may be silent, and how long it may take.
+    /// The limits for silence and for the whole duration.
     pub timeouts: Timeouts,
-    /// What its subscribers get that do not say what they want.
+    /// The terms of subscribers that state none.
     pub subscribers: SubscribeDefaults,
-    /// Where its progress comes from.
+    /// The source of progress.
     pub progress: ProgressSource,
-    /// Each of its chunks is a part of an agent's run: an event by itself, as one JSON object.
+    /// True if each chunk is a part of an agent's run: an event by itself, as one JSON object.
     pub has_parts: bool,
-    /// Its chunks are the result of a call of another MCP server, unit by unit: each text (up to a
-    /// chunk behind which no more of it follows) is a block of its own, and a chunk of kind `json`
-    /// is its structured content.
+    /// True if the chunks are the result of a call of another MCP server. Each text is a block of
+    /// its own: it ends with a chunk without the flag `more`. A chunk of kind `json` is the
+    /// structured content.
     pub is_relayed: bool,
 }
 
@@ -130,8 +132,8 @@ impl ToolSpec {
         }
     }
 
-    /// Values of one argument (of a nested one with dots; of none: the names of all) that begin
-    /// with `prefix` and fit the arguments that are there already.
+    /// Returns values of `argument` that begin with `prefix` and fit the other arguments. A nested
+    /// argument is written with dots. An empty `argument` completes the names of arguments.
     ///
     /// ```
     /// use serde_json::{Map, json};
@@ -150,7 +152,7 @@ impl ToolSpec {
         complete(&self.arguments, argument, prefix, others)
     }
 
-    /// As `streamdoor tools --json` prints it. Durations are in milliseconds.
+    /// The JSON that `streamdoor tools --json` prints. Durations are in milliseconds.
     pub fn to_json(&self) -> Value {
         let ms = |duration: Option<Duration>| duration.map(|d| d.as_millis() as u64);
         let mut document = json!({

@@ -1,4 +1,4 @@
-//! Tools as state machines: stepped on the shard's thread, never blocking.
+//! Tools as state machines: they run in steps on the shard's thread, and never block.
 
 use serde_json::Value;
 use smallvec::SmallVec;
@@ -31,40 +31,40 @@ use crate::trace::TraceContext;
 /// }
 /// ```
 pub trait Tool: Send {
-    /// Does some work: at most a few µs of it, for everybody else on this thread waits. It is not
-    /// called again after [`Step::Done`], [`Step::Failed`] or a cancellation; its destructor is.
+    /// Does some work, for at most a few µs: all other work of this thread waits. It is not called
+    /// again after [`Step::Done`], [`Step::Failed`] or a cancellation. The tool is then dropped.
     fn step(&mut self, context: &mut Context<'_>) -> Step;
 }
 
-/// What a tool wants next.
+/// The result of a step.
 #[derive(Debug)]
 pub enum Step {
-    /// To be stepped again in the next turn.
+    /// Call it again in the next turn.
     Again,
-    /// To be stepped again when there is room: an emit was refused with [`EmitError::Blocked`].
+    /// Call it again when the ring has room: an emit was refused with [`EmitError::Blocked`].
     Blocked,
-    /// To be stepped again at that time.
+    /// Call it again at this time.
     Sleep(Instant),
-    /// It has done its work.
+    /// The tool has finished.
     Done,
-    /// It can not.
+    /// The tool has failed.
     Failed(ToolError),
 }
 
-/// What a tool says about itself in passing; the shard tells the engine.
+/// Statements of a tool about its run, which the shard passes to the engine.
 #[derive(Debug, Default)]
 pub struct Notes {
-    /// How many chunks there will be.
+    /// Number of chunks that the tool expects to publish.
     pub chunks_expected: Option<u64>,
-    /// How far it is, oldest first.
+    /// The progress reports, oldest first.
     pub reports: SmallVec<[Report; 1]>,
-    /// How the process ended that it has run.
+    /// The exit of the process that the tool ran.
     pub exit: Option<Exit>,
 }
 
 impl Notes {
-    /// Adds a report. One that is only a number takes the place of another such; of more than
-    /// [`limits::PROGRESS_PENDING_MAX`] the oldest goes.
+    /// Adds a report. One without message and context replaces another such. If there are more than
+    /// [`limits::PROGRESS_PENDING_MAX`], the oldest is dropped.
     pub fn push(&mut self, report: Report) {
         match self.reports.last_mut() {
             Some(last) if report.is_number() && last.is_number() => *last = report,
@@ -77,7 +77,7 @@ impl Notes {
         }
     }
 
-    /// Adds what was said later.
+    /// Adds later notes.
     pub fn append(&mut self, later: Notes) {
         self.chunks_expected = later.chunks_expected.or(self.chunks_expected);
         self.exit = later.exit.or(self.exit);
@@ -85,7 +85,7 @@ impl Notes {
     }
 }
 
-/// How far a tool is, in any of four forms; see [`ProgressReport`].
+/// A progress report, in any of four forms; see [`ProgressReport`].
 ///
 /// ```
 /// use streamdoor::tool::Report;
@@ -100,34 +100,34 @@ pub struct Report {
 }
 
 impl Report {
-    /// So many percent, from 0 to 100.
+    /// A report in percent, from 0 to 100.
     pub fn percentage(percentage: f64) -> Report {
         Report { measure: Measure::Percentage(percentage), ..Default::default() }
     }
 
-    /// So much, of so much if that is known, in the tool's own unit.
+    /// A report of the done amount, and of the total if it is known, in the tool's own unit.
     pub fn amount(current: f64, total: Option<f64>) -> Report {
         Report { measure: Measure::Absolute { current, total }, ..Default::default() }
     }
 
-    /// In words.
+    /// A report with a message.
     pub fn message(message: &str) -> Report {
         Report::default().with_message(message)
     }
 
-    /// In JSON, as it is worth knowing.
+    /// A report with context as JSON.
     pub fn context(context: &Value) -> Report {
         Report::default().with_context(context)
     }
 
-    /// And in words.
+    /// Adds a message.
     #[must_use]
     pub fn with_message(mut self, message: &str) -> Report {
         self.message = Some(message.into());
         self
     }
 
-    /// And in JSON.
+    /// Adds context as JSON.
     #[must_use]
     pub fn with_context(mut self, context: &Value) -> Report {
         self.context = Some(context.to_string().into());
@@ -138,7 +138,7 @@ impl Report {
         self.message.is_none() && self.context.is_none()
     }
 
-    /// As the engine is told.
+    /// The report in the form of the engine.
     pub fn as_event(&self) -> ProgressReport<'_> {
         ProgressReport {
             measure: self.measure,
@@ -148,7 +148,7 @@ impl Report {
     }
 }
 
-/// A tool's way out of its step.
+/// The interface of a tool within its step.
 pub struct Context<'a> {
     now: Instant,
     writer: &'a mut RingWriter,
@@ -157,20 +157,20 @@ pub struct Context<'a> {
     trace: &'a TraceContext,
 }
 
-/// Why a chunk was not emitted. Nothing was written.
+/// The reason why a chunk was not emitted. Nothing was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EmitError {
     /// Return [`Step::Blocked`]: a `block` subscriber has to read first.
     Blocked,
-    /// Split it: a chunk of this ring has at most so many bytes.
+    /// Split the payload: it is longer than the longest chunk of this ring.
     TooLarge {
-        /// The most.
+        /// The longest payload of one chunk.
         chunk_bytes_max: u32,
     },
 }
 
 impl<'a> Context<'a> {
-    /// For whoever steps a tool.
+    /// Used by the caller of [`Tool::step`].
     pub fn new(
         now: Instant,
         writer: &'a mut RingWriter,
@@ -181,7 +181,7 @@ impl<'a> Context<'a> {
         Context { now, writer, gate, notes, trace }
     }
 
-    /// What the run is a part of.
+    /// The trace of the caller.
     pub fn trace(&self) -> &TraceContext {
         self.trace
     }
@@ -191,7 +191,7 @@ impl<'a> Context<'a> {
         self.now
     }
 
-    /// The longest payload that one chunk can have.
+    /// The longest payload of one chunk.
     pub fn chunk_bytes_max(&self) -> u32 {
         self.writer.geometry().length_max()
     }
@@ -201,7 +201,7 @@ impl<'a> Context<'a> {
         self.gate.admits(self.writer.head_seq(), self.writer.total_bytes(), length)
     }
 
-    /// Publishes a chunk of kind `Output`; returns its number.
+    /// Publishes a chunk of kind `Output`, and returns its number.
     ///
     /// # Errors
     /// [`EmitError`]; nothing was published.
@@ -210,7 +210,7 @@ impl<'a> Context<'a> {
         self.emit_as(Kind::Output, Kind::Output as u8, payload)
     }
 
-    /// Publishes a chunk of this kind and key (below 64); returns its number.
+    /// Publishes a chunk of this kind and key (below 64), and returns its number.
     ///
     /// # Errors
     /// [`EmitError`]; nothing was published.
@@ -223,10 +223,10 @@ impl<'a> Context<'a> {
         Ok(self.writer.write(header, payload, self.now, self.gate.gate_seq)?)
     }
 
-    /// Room in the ring for a chunk, to be filled in place and published: no copy.
+    /// Reserves room in the ring for a chunk, to be filled in place and published without a copy.
     ///
     /// # Errors
-    /// [`EmitError`]; nothing was lent.
+    /// [`EmitError`]; nothing was reserved.
     pub fn lend(&mut self, length: usize) -> Result<&mut [u8], EmitError> {
         if !self.admits(length) {
             return Err(EmitError::Blocked);
@@ -234,26 +234,26 @@ impl<'a> Context<'a> {
         Ok(self.writer.lend(length, self.gate.gate_seq)?)
     }
 
-    /// Publishes the first `length` bytes of what was lent; returns the chunk's number.
+    /// Publishes the first `length` bytes of the reserved room, and returns the chunk's number.
     ///
     /// # Panics
-    /// If nothing was lent since the last chunk, or less than `length`.
+    /// If no room was reserved since the last chunk, or fewer than `length` bytes.
     pub fn publish(&mut self, kind: Kind, key: u8, length: usize) -> u64 {
         let header = ChunkHeader { kind: kind as u8, key, flags: 0 };
         self.writer.publish(header, length, self.now)
     }
 
-    /// Says how many chunks there will be.
+    /// States the number of chunks that the tool expects to publish.
     pub fn expect_total(&mut self, chunk_count: u64) {
         self.notes.chunks_expected = Some(chunk_count);
     }
 
-    /// Says how far the work is, of how much if that is known.
+    /// Reports the done amount of work, and the total if it is known.
     pub fn progress(&mut self, current: f64, total: Option<f64>) {
         self.report(Report::amount(current, total));
     }
 
-    /// Says how far the work is, in any form.
+    /// Reports progress in any form.
     pub fn report(&mut self, report: Report) {
         self.notes.push(report);
     }

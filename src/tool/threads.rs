@@ -1,7 +1,7 @@
 //! A bounded pool of threads for tools that block.
 //!
-//! Threads are made when they are first needed and kept. A tool that never returns keeps its
-//! thread; its execution ends all the same, because the ring is closed under it.
+//! Threads are started when they are first needed, and kept. A tool that never returns keeps its
+//! thread. Its execution ends all the same, because its ring is closed.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -11,20 +11,20 @@ use crate::limits;
 use crate::memory::RingWriter;
 use crate::tool::{Blocking, Output, ToolError};
 
-/// Takes the ring's writer back, with how the tool ended and whether it panicked.
+/// The callback that takes the writer back, with the result of the tool and true if it panicked.
 pub type Done = Box<dyn FnOnce(RingWriter, Result<(), ToolError>, bool) + Send>;
 
-/// One closure to run, and where its writer and its result go.
+/// One closure to run, with its output and its callback.
 pub struct Job {
-    /// Where its results go.
+    /// The output of the tool.
     pub output: Output,
     /// The tool.
     pub work: Blocking,
-    /// Called on the tool's thread when it has returned or panicked.
+    /// Called on the tool's thread after it has returned or panicked.
     pub done: Done,
 }
 
-/// Threads for tools that block. Dropping it lets running tools finish, unwatched.
+/// A pool of threads for tools that block. Dropping it lets running tools finish, detached.
 pub struct ThreadPool {
     shared: Arc<Shared>,
 }
@@ -45,23 +45,23 @@ struct State {
 
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
-        // A tool's panic is caught outside the lock, so what is inside is never half done.
+        // A tool's panic is caught outside the lock, so the state is always consistent.
         self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
 
 impl ThreadPool {
-    /// A pool of at most `threads_max` threads; none yet.
+    /// Returns a pool of at most `threads_max` threads. None is started yet.
     pub fn new(threads_max: usize) -> ThreadPool {
         assert!(threads_max > 0);
         let shared = Shared { state: Mutex::default(), changed: Condvar::new(), threads_max };
         ThreadPool { shared: Arc::new(shared) }
     }
 
-    /// Runs `job` as soon as a thread is free.
+    /// Runs `job` once a thread is free.
     ///
     /// # Errors
-    /// Gives the job back if too many wait already, or no thread could be made.
+    /// Returns the job if too many are waiting already, or if no thread could be started.
     pub fn submit(&self, job: Box<Job>) -> Result<(), Box<Job>> {
         let mut state = self.shared.state();
         if state.jobs.len() >= limits::TOOL_QUEUE_MAX {
@@ -77,7 +77,7 @@ impl ThreadPool {
                     let job = state.jobs.pop_back().expect("it was just put there");
                     return Err(job.into_inner());
                 }
-                Err(_) => {} // It waits for one of those that there are.
+                Err(_) => {} // It waits for one of the existing threads.
             }
         }
         drop(state);
@@ -115,7 +115,7 @@ fn work(shared: &Shared) {
     }
 }
 
-/// Runs one tool; its panic is its own.
+/// Runs one tool, and catches its panic.
 fn run(job: Box<Job>) {
     let Job { mut output, work, done } = *job;
     let result = guarded(|| work(&mut output));
@@ -124,7 +124,7 @@ fn run(job: Box<Job>) {
     done(output.into_writer(), result, panicked);
 }
 
-/// What a tool's panic looks like to its subscribers.
+/// The error that subscribers see when a tool panics.
 pub(crate) fn panic_error(panicked: &Panicked) -> ToolError {
     ToolError::Failed(format!("the tool panicked: {panicked}"))
 }

@@ -1,7 +1,7 @@
-//! A command that runs, watched: what it writes is passed on, and it is ended when it has to be.
+//! The supervision of a running command: its output is passed on, and it is ended on time.
 //!
-//! One thread, one loop: wait for either pipe (or the end of the command) for 20 ms at most, read
-//! once from each that is ready, and see whether it is time for the next phase.
+//! One thread runs one loop. It waits for either pipe or the end of the command for at most 20 ms,
+//! reads once from each ready pipe, and checks if the next phase is due.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
@@ -13,30 +13,30 @@ use crate::limits;
 use crate::tool::process::Group;
 use crate::tool::{Output, Stopped, ToolError};
 
-/// One read of a pipe. Small, so that the two take turns.
+/// The size of one read of a pipe. It is small, so that the two pipes take turns.
 const READ_BYTES: usize = 8 << 10;
 
-/// Where a command is in its life.
+/// The phase of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// It runs.
+    /// The command runs.
     Running,
-    /// It has ended; what it has left behind may write on until then.
+    /// The command has ended. The processes that it left behind may write until this time.
     Lingering(Instant),
-    /// All of its group were told to end, and are killed then.
+    /// The whole group was told to end, and is killed at this time.
     Ending(Instant),
-    /// All were killed. A process that could not be found and keeps the pipes open is not waited
-    /// for longer.
+    /// The whole group was killed. A process that was not found and holds the pipes open is waited
+    /// for until this time.
     Killed(Instant),
 }
 
-/// A command that runs, and the two pipes that it writes into.
+/// A running command, and the two pipes that it writes to.
 pub(super) struct Watch {
     group: Group,
     pipes: [Pipe; 2],
     phase: Phase,
     exit: Option<Exit>,
-    /// Nobody wants to hear more of it.
+    /// True if the execution was stopped: no more output is wanted.
     stopped: bool,
 }
 
@@ -51,16 +51,16 @@ impl Watch {
         Watch { group, pipes, phase: Phase::Running, exit: None, stopped: false }
     }
 
-    /// Passes on what it writes until it and all that it has started are gone.
+    /// Passes on the output of the command until it and all its descendants are gone.
     ///
     /// # Errors
-    /// [`ToolError::Stopped`], or what the kernel says; all are gone then, too.
+    /// [`ToolError::Stopped`], or the error of the kernel. All processes are gone then, too.
     pub fn run(mut self, out: &mut Output) -> Result<Exit, ToolError> {
         let mut looked_at = Instant::ZERO;
         loop {
             let now = out.now();
             self.stopped |= out.is_stopped();
-            // A system call and a lock, which a flood need not pay at each read.
+            // This costs a system call and a lock, which a flood does not pay at each read.
             if now.since(looked_at) >= limits::COMMAND_LOOK || self.pipes_have_ended() {
                 looked_at = now;
                 self.stopped |= self.group.is_closing();
@@ -75,7 +75,7 @@ impl Watch {
             let fds = self.pipes.each_ref().map(|pipe| pipe.fd.as_ref());
             let ready = self.group.wait(fds, self.exit.is_some(), limits::COMMAND_LOOK)?;
             if ready == [false; 2] {
-                looked_at = Instant::ZERO; // It is silent, or has ended: there is time to look.
+                looked_at = Instant::ZERO; // Silent, or ended: look again at once.
             }
             for (pipe, is_ready) in self.pipes.iter_mut().zip(ready) {
                 if is_ready {
@@ -92,7 +92,7 @@ impl Watch {
         }
         match self.exit {
             Some(exit) if !self.stopped => Ok(exit),
-            _ => Err(ToolError::Stopped), // Nothing but a stop kills a leader that still runs.
+            _ => Err(ToolError::Stopped), // Only a stop kills a leader that still runs.
         }
     }
 
@@ -100,7 +100,7 @@ impl Watch {
         self.pipes.iter().all(|pipe| pipe.fd.is_none())
     }
 
-    /// What has to happen by now. Returns false once nothing is waited for any more.
+    /// Enters the next phase if it is due. Returns false once nothing more is waited for.
     fn advance(&mut self, now: Instant) -> bool {
         let is_over = match self.phase {
             Phase::Running => self.stopped,
@@ -126,13 +126,13 @@ impl Watch {
     }
 }
 
-/// One pipe that a command writes into.
+/// One pipe that a command writes to.
 struct Pipe {
-    /// `None` once it has ended.
+    /// `None` after its end.
     fd: Option<OwnedFd>,
     kind: Kind,
     buffer: Box<[u8]>,
-    /// Bytes at the beginning of the buffer: of a character that is not whole yet.
+    /// Number of bytes at the start of the buffer that belong to an incomplete character.
     kept_bytes: usize,
 }
 
@@ -142,10 +142,10 @@ impl Pipe {
         Pipe { fd, kind, buffer, kept_bytes: 0 }
     }
 
-    /// One read, which does not wait because the pipe was said to be ready, and one chunk.
+    /// Reads once, without waiting because the pipe is ready, and sends one chunk.
     ///
     /// # Errors
-    /// What the kernel says; inside, that the execution was stopped.
+    /// The error of the kernel. The inner error says that the execution was stopped.
     fn pass_on(&mut self, out: &mut Output, discard: bool) -> io::Result<Result<(), Stopped>> {
         let Some(fd) = self.fd.take() else { return Ok(Ok(())) };
         let mut file = File::from(fd);
@@ -167,7 +167,7 @@ impl Pipe {
         Ok(sent)
     }
 
-    /// The beginning of a character whose rest never came.
+    /// Sends the start of a character whose rest never came.
     fn send_kept(&mut self, out: &mut Output, discard: bool) -> Result<(), Stopped> {
         let kept = &self.buffer[..std::mem::take(&mut self.kept_bytes)];
         match discard || kept.is_empty() {
@@ -177,7 +177,7 @@ impl Pipe {
     }
 }
 
-/// How many bytes at the end are the beginning of a character of UTF-8 that is not whole.
+/// Number of bytes at the end that start an incomplete character of UTF-8.
 fn cut_bytes(bytes: &[u8]) -> usize {
     for (index, &byte) in bytes.iter().rev().take(3).enumerate() {
         let character_bytes = match byte {
