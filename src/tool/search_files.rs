@@ -1,24 +1,29 @@
-//! `search_files {root, pattern, glob}`: lines of a tree of files that match a regular expression.
+//! `search_files {root, pattern, glob}`: finds the lines in a tree of files that match a regular
+//! expression.
 //!
-//! ripgrep's libraries do the work: `ignore` walks, `grep-regex` matches, `grep-searcher` finds the
-//! lines. Every matching line is one chunk of kind `match`, in the order of a walk that takes the
-//! names of each folder sorted by their bytes: one thread, so that two runs give the same chunks.
-//! (Several threads would be faster, and would interleave; who wants that runs several searches.)
+//! ripgrep's libraries do the work: `ignore` walks, `grep-regex` matches, and `grep-searcher` finds
+//! the lines. Each matching line is one chunk of kind `match`. The walk visits the names of each
+//! folder sorted by their bytes. One thread does it, so two runs give the same chunks. Several
+//! threads would be faster, but would interleave their chunks. Several searches can run at the same
+//! time instead.
 //!
 //! A match is a line of JSON, `{"path":"src/a.rs","line":7,"column":3,"text":"…"}`:
-//! - `path` begins with `root` as it was given, so that it can be handed to another tool. What is
-//!   not UTF-8 in it becomes U+FFFD, and `"path_is_lossy":true` stands behind it.
-//! - `line` and `column` count from 1; a column is a byte of the line, the first match's first.
-//! - `text` is the line without its end. What is not UTF-8 becomes U+FFFD: `"text_is_lossy":true`.
-//!   Of a line above [`limits::SEARCH_TEXT_BYTES_MAX`] it is the part around the first match:
-//!   `"text_is_cut":true`, and `"text_column"` says where it begins.
+//! - `path` begins with `root` as it was given, so that another tool accepts it. Bytes that are not
+//!   UTF-8 become U+FFFD, and `"path_is_lossy":true` follows.
+//! - `line` and `column` count from 1. A column is a byte of the line: the first byte of the first
+//!   match.
+//! - `text` is the line without its end. Bytes that are not UTF-8 become U+FFFD:
+//!   `"text_is_lossy":true`. A line above [`limits::SEARCH_TEXT_BYTES_MAX`] is cut to the part
+//!   around the first match: `"text_is_cut":true`, and `"text_column"` is the column where that
+//!   part begins.
 //!
-//! What could not be searched is a line of kind `log`, `{"path":"…","problem":"…"}`, and the search
-//! goes on. A file with a NUL byte near its beginning is binary and passed over; where one comes
-//! later the search of that file ends, and says so. `.gitignore` and `.ignore` files count, within
-//! `root` and above it (where files are confined: within it only), also outside of a repository;
-//! git's own settings do not. Symbolic links are
-//! not followed, and only regular files are opened: no pipe and no device is waited for.
+//! A file or folder that cannot be searched is reported as a line of kind `log`,
+//! `{"path":"…","problem":"…"}`, and the search continues. A file with a NUL byte near its
+//! beginning is binary and is skipped. A NUL byte further on ends the search of that file, which is
+//! reported. `.gitignore` and `.ignore` files are obeyed within `root`, and above it unless files
+//! are confined. They are obeyed outside of a repository, too. Git's own settings are ignored.
+//! Symbolic links are not followed. Only regular files are opened, so that no pipe and no device is
+//! waited for.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -40,11 +45,11 @@ use crate::tool::{
     Work,
 };
 
-/// A file with a NUL byte among its first bytes is passed over.
+/// A file with a NUL byte in this many first bytes is skipped.
 const HEAD_BYTES: usize = 8 << 10;
-/// Progress is told after so many things found in the tree.
+/// Number of entries of the tree between two progress reports.
 const ENTRIES_PER_REPORT: u64 = 64;
-/// Matches are small; this ring holds some hundreds, and takes the longest in one piece.
+/// Matches are small. The ring holds some hundreds, and the longest one in one chunk.
 const RING_BYTES: u32 = 64 << 10;
 const IGNORE_FILES: [&str; 2] = [".gitignore", ".ignore"];
 
@@ -123,8 +128,8 @@ fn globs(arguments: &mut Arguments) -> Result<Vec<String>, ArgumentError> {
     values.into_iter().map(text).collect()
 }
 
-/// Is it written right? Cheap: a shard waits for the answer. What only compiling finds, which can
-/// take 100 ms, is found on the search's own thread.
+/// Checks the syntax of the pattern. This is cheap, because a shard waits for it. Errors that only
+/// compiling finds, which can take 100 ms, are found on the thread of the search.
 fn check_pattern(pattern: &str, fixed_strings: bool) -> Result<(), ArgumentError> {
     let error = |problem| Err(ArgumentError::new("pattern", problem));
     check_length("pattern", pattern)?;
@@ -140,7 +145,7 @@ fn check_pattern(pattern: &str, fixed_strings: bool) -> Result<(), ArgumentError
     }
 }
 
-/// As [`check_pattern`], of a glob.
+/// The same for a glob.
 fn check_glob(glob: &str) -> Result<(), ArgumentError> {
     check_length("glob", glob)?;
     match globset::Glob::new(glob.strip_prefix('!').unwrap_or(glob)) {
@@ -168,12 +173,12 @@ struct Plan {
     no_ignore: bool,
 }
 
-/// What is searched for, and where, compiled.
+/// A compiled search.
 struct Search {
     files: Files,
-    /// As it was given.
+    /// The root as it was given.
     given: PathBuf,
-    /// Where that is.
+    /// The real path of the root.
     root: PathBuf,
     matcher: RegexMatcher,
     filter: Override,
@@ -181,7 +186,7 @@ struct Search {
     no_ignore: bool,
 }
 
-/// Folders that the walk did not enter, for it would not have come out.
+/// The folders that the walk did not enter because of their ignore files, where it would hang.
 type Refused = Arc<Mutex<Vec<PathBuf>>>;
 
 impl Plan {
@@ -189,7 +194,7 @@ impl Plan {
         RegexMatcherBuilder::new()
             .fixed_strings(self.fixed_strings)
             .case_insensitive(self.ignore_case)
-            .multi_line(true) // `^` and `$` are the ends of a line.
+            .multi_line(true) // `^` and `$` match at the ends of a line.
             .line_terminator(Some(b'\n'))
             .size_limit(limits::SEARCH_REGEX_BYTES_MAX)
             .dfa_size_limit(limits::SEARCH_REGEX_BYTES_MAX)
@@ -243,7 +248,7 @@ impl Search {
                 return Err(ToolError::Stopped);
             }
             if entry_count % ENTRIES_PER_REPORT == 0 {
-                reporting.progress(); // Also where there are many folders and few files.
+                reporting.progress(); // Also in trees of many folders and few files.
             }
             tell_refused(&refused, &mut reporting)?;
             match entry {
@@ -280,7 +285,7 @@ impl Search {
     fn walk(&self, refused: &Refused) -> Walk {
         let (filter, refused) = (self.filter.clone(), Arc::clone(refused));
         let no_ignore = self.no_ignore;
-        // Above the root, too, nobody waits for a pipe.
+        // The same check above the root: no ignore file there may be a pipe.
         let above = self.root.canonicalize().unwrap_or_default();
         let parents = !above.ancestors().skip(1).any(has_strange_ignore_file);
         WalkBuilder::new(&self.root)
@@ -294,8 +299,8 @@ impl Search {
             .follow_links(false)
             .sort_by_file_name(|one, other| one.cmp(other))
             .filter_entry(move |entry| {
-                // Not as the walk's own overrides, which would overrule .gitignore; and files are
-                // left to the loop, which looks whether it is stopped.
+                // The walk's own overrides would overrule .gitignore. Files are left to the loop,
+                // which checks if it was stopped.
                 if !entry.file_type().is_some_and(|file_type| file_type.is_dir()) {
                     return true;
                 }
@@ -342,8 +347,8 @@ fn tell_refused(refused: &Refused, report: &mut Report<'_>) -> Result<(), Stoppe
 
 const STRANGE_IGNORE_FILE: &str = "has a .gitignore or .ignore that is no regular file";
 
-/// `ignore` opens these and reads them to their end, whatever they are: of a named pipe that is
-/// never.
+/// True if an ignore file of the folder is neither a file nor a folder. `ignore` would read it to
+/// its end, which a named pipe may never reach.
 fn has_strange_ignore_file(folder: &Path) -> bool {
     IGNORE_FILES.iter().any(|name| {
         std::fs::metadata(folder.join(name))
@@ -351,14 +356,15 @@ fn has_strange_ignore_file(folder: &Path) -> bool {
     })
 }
 
-/// The beginning of a file and the rest of it; `None` if it is binary.
+/// Reads the beginning of a file. Returns it with the rest of the file, or `None` if the file is
+/// binary.
 fn begin(opened: io::Result<File>) -> io::Result<Option<(io::Cursor<Vec<u8>>, File)>> {
     let file = opened?;
     let mut head = Vec::with_capacity(HEAD_BYTES);
     (&file).take(HEAD_BYTES as u64).read_to_end(&mut head)?;
     let is_utf16 = head.starts_with(b"\xff\xfe") || head.starts_with(b"\xfe\xff");
     if head.contains(&0) && !is_utf16 {
-        return Ok(None); // UTF-16 with a mark is made UTF-8 by the searcher.
+        return Ok(None); // The searcher converts UTF-16 with a byte order mark.
     }
     Ok(Some((io::Cursor::new(head), file)))
 }

@@ -1,4 +1,4 @@
-//! What a search says: lines of JSON for matches and for problems, and how far it is.
+//! The output of a search: lines of JSON for matches and problems, and its progress.
 //!
 //! The shapes are described in `search_files.rs`.
 
@@ -16,19 +16,19 @@ use crate::engine::Kind;
 use crate::limits;
 use crate::tool::{Output, Stopped};
 
-/// Of a line that is cut, this much stands before the first match.
+/// Number of bytes before the first match in a line that is cut.
 const TEXT_BEFORE_MATCH_BYTES: usize = 128;
-/// Progress is told after so many bytes of one file.
+/// Number of bytes of one file between two progress reports.
 const BYTES_PER_REPORT: u64 = 16 << 20;
 
-/// Where lines of JSON go, and how far the search is.
+/// The output for lines of JSON, and the progress of the search.
 pub(super) struct Report<'a> {
     pub out: &'a mut Output,
-    /// Where the search is, and as what that was given: so it is shown.
+    /// The real path of the root, and the given one, which is shown instead.
     root: &'a Path,
     given: &'a Path,
     line: Vec<u8>,
-    /// Files that were looked into.
+    /// Number of searched files.
     pub file_count: u64,
 }
 
@@ -41,12 +41,12 @@ impl<'a> Report<'a> {
         self.out.progress(self.file_count as f64, None);
     }
 
-    /// Something that the walk could not do.
+    /// Reports an error of the walk.
     pub fn problem_of_walk(&mut self, error: &ignore::Error) -> Result<(), Stopped> {
         self.problem(path_of(error), &problem_of(error))
     }
 
-    /// Something that was not searched.
+    /// Reports something that could not be searched.
     pub fn problem(
         &mut self,
         path: Option<&Path>,
@@ -64,7 +64,7 @@ impl<'a> Report<'a> {
         self.out.send_as(Kind::Log, Kind::Log as u8, &self.line)
     }
 
-    /// `line` without its end.
+    /// Sends a match: `line` without its end, and the first match at byte `at`.
     fn found(&mut self, path: &Path, number: u64, line: &[u8], at: usize) -> Result<(), Stopped> {
         let part = whole_characters(line, part_around(line.len(), at));
         let text = String::from_utf8_lossy(&line[part.clone()]);
@@ -86,7 +86,7 @@ impl<'a> Report<'a> {
     }
 }
 
-/// Which bytes are shown of a line with its first match at `at`.
+/// The bytes that are shown of a line with its first match at `at`.
 fn part_around(length: usize, at: usize) -> Range<usize> {
     if length <= limits::SEARCH_TEXT_BYTES_MAX {
         return 0..length;
@@ -96,7 +96,7 @@ fn part_around(length: usize, at: usize) -> Range<usize> {
     from..from + limits::SEARCH_TEXT_BYTES_MAX
 }
 
-/// `part` without the pieces of characters that it cuts at its ends.
+/// Shrinks `part` so that it cuts no character at its ends.
 fn whole_characters(line: &[u8], part: Range<usize>) -> Range<usize> {
     let is_inside = |&at: &usize| matches!(line.get(at), Some(0x80..=0xBF));
     let from = (part.start..part.start + 4).find(|at| !is_inside(at)).unwrap_or(part.start);
@@ -107,8 +107,7 @@ fn whole_characters(line: &[u8], part: Range<usize>) -> Range<usize> {
     }
 }
 
-/// `"path":"…"`.
-/// What is below `root` as below `given`.
+/// The path as it is shown: below `given` instead of below `root`.
 fn shown<'a>(root: &Path, given: &Path, path: &'a Path) -> Cow<'a, Path> {
     match path.strip_prefix(root) {
         _ if root == given => Cow::Borrowed(path),
@@ -118,6 +117,7 @@ fn shown<'a>(root: &Path, given: &Path, path: &'a Path) -> Cow<'a, Path> {
     }
 }
 
+/// Appends `"path":"…"`, and if the path is not UTF-8 a flag that says so.
 fn write_path(line: &mut Vec<u8>, path: &Path) {
     let text = path.to_string_lossy();
     line.extend_from_slice(b"\"path\":");
@@ -131,7 +131,7 @@ fn write_text(line: &mut Vec<u8>, text: &str) {
     serde_json::to_writer(line, text).expect("text is JSON and memory takes everything");
 }
 
-/// A file that ends with an error once the search is stopped, and says that it is being read.
+/// A reader that fails once the search is stopped, and reports progress in large files.
 pub(super) struct Stoppable<'a, 'b, R> {
     reader: R,
     report: &'a RefCell<Report<'b>>,
@@ -183,14 +183,14 @@ impl Sink for Matches<'_, '_> {
     fn finish(&mut self, _: &Searcher, finish: &SinkFinish) -> io::Result<()> {
         if let Some(at) = finish.binary_byte_offset() {
             let problem = format!("is binary from byte {at} on: not searched from there");
-            // If it was stopped, who called finds that out.
+            // If the search was stopped, the caller finds that out itself.
             let _ = self.report.borrow_mut().problem(Some(self.path), &problem);
         }
         Ok(())
     }
 }
 
-/// Which path an error of the walk is about.
+/// The path that an error of the walk is about.
 fn path_of(error: &ignore::Error) -> Option<&Path> {
     match error {
         ignore::Error::WithPath { path, .. } => Some(path),
@@ -202,7 +202,7 @@ fn path_of(error: &ignore::Error) -> Option<&Path> {
     }
 }
 
-/// What it is about, without the path.
+/// The text of an error of the walk, without the path.
 fn problem_of(error: &ignore::Error) -> String {
     match error {
         ignore::Error::WithPath { err, .. } | ignore::Error::WithDepth { err, .. } => {

@@ -1,7 +1,7 @@
 //! The supervision of a running command: its output is passed on, and it is ended on time.
 //!
-//! One thread runs one loop. It waits for either pipe or the end of the command for at most 20 ms,
-//! reads once from each ready pipe, and checks if the next phase is due.
+//! One thread runs one loop. It waits for either pipe or the end of the command for at most 20 ms.
+//! Then it reads once from each ready pipe, and checks if the next phase is due.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};

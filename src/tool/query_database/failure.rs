@@ -1,4 +1,4 @@
-//! What went wrong, in words that name the argument that it is about.
+//! Failures of a query, in words that name the wrong argument.
 
 use std::path::Path;
 
@@ -8,18 +8,18 @@ use crate::tool::Stopped;
 use crate::tool::query_database::guard::{BUSY_WAIT, VALUE_BYTES_MAX};
 use crate::tool::query_database::spool::STUCK_MAX;
 
-/// Why a query did not reach its end.
+/// The reason why a query did not reach its end.
 #[derive(Debug)]
 pub(super) enum Failure {
     /// The execution was stopped.
     Stopped,
-    /// We do not do that; the text names the argument.
+    /// The query is refused. The text names the argument.
     Refused(String),
-    /// The file is no such thing; the text says what about it.
+    /// The file cannot be queried. The text gives the fault.
     File(String),
-    /// Too many rows wait for a reader that takes none, while others cannot write to the file.
+    /// Too many rows wait for a stalled reader, while no other process can write to the file.
     Stuck,
-    /// SQLite says so.
+    /// An error of SQLite.
     Sqlite(rusqlite::Error),
 }
 
@@ -36,7 +36,7 @@ impl From<rusqlite::Error> for Failure {
 }
 
 impl Failure {
-    /// A line for the subscribers. What matters stands in front, for texts are cut.
+    /// The text for the subscribers. The important part comes first, because texts are cut.
     pub fn in_words(&self, path: &Path) -> String {
         match self {
             Failure::Stopped => Stopped.to_string(),

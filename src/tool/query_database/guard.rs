@@ -1,21 +1,21 @@
-//! One SQLite file, open for reading and for nothing else, whatever the query says.
+//! One SQLite file, open for reading only, whatever the query contains.
 //!
-//! Neither the query nor the file is trusted. In order of who says no first:
+//! Neither the query nor the file is trusted. The defences, in the order in which they act:
 //!
 //! 1. The name is made absolute, so that `file:…?mode=rwc` and `:memory:` are names of files.
 //! 2. The file is opened read-only, and `query_only` is on.
-//! 3. What a file can bring along is off: triggers, functions in its schema that have effects,
-//!    pages that contradict themselves. So are extensions, which are off unless switched on.
-//! 4. The authorizer sees each part of a statement while it is compiled ([`refusal_of`]).
-//! 5. A statement that is not all reading, or gives no columns, is not run: VACUUM passes the rest.
-//! 6. SQLite's own limits bound what a query can take before it gives its first row. Temporary
-//!    files (a sort that is larger than the page cache) are bounded by the timeouts alone.
+//! 3. Risky features of a file are off: triggers, functions with effects in its schema, and pages
+//!    that contradict themselves. Extensions are off by default.
+//! 4. The authorizer checks each part of a statement while it is compiled ([`refusal_of`]).
+//! 5. A statement that is not read-only, or returns no columns, is not run. Only this stops VACUUM.
+//! 6. SQLite's own limits bound the cost of a query before its first row. Only the timeouts bound
+//!    temporary files, which a sort larger than the page cache needs.
 //!
-//! What is written all the same: a file that is in WAL mode gets an empty log and its index beside
-//! it (`-wal`, `-shm`) if nobody else has it open, for SQLite reads it in no other way.
+//! One write remains. A file in WAL mode gets an empty log and an index beside it (`-wal`, `-shm`)
+//! if no other process has it open. SQLite cannot read it otherwise.
 //!
-//! A file must not be opened by any other way than SQLite's: to close it then would drop the locks
-//! that this process holds on it through other connections.
+//! The file must not be opened except through SQLite. Closing another handle would drop the locks
+//! that this process holds on the file through other connections.
 //!
 //! Tests: `guard_tests.rs`.
 
@@ -33,11 +33,11 @@ use crate::tool::query_database::QUERY_BYTES_MAX;
 use crate::tool::query_database::failure::Failure;
 use crate::tool::{Files, StopSignal};
 
-/// Values for placeholders, of one query.
+/// Most values for the placeholders of one query.
 pub(super) const PARAMETERS_MAX: usize = 1_000;
-/// The longest value or row. As JSON it can be six times as long, and stands in memory once.
+/// The longest value or row. Its JSON can be six times as long, and is in memory once.
 pub(super) const VALUE_BYTES_MAX: usize = 16 << 20;
-/// How long a writer's lock is waited for.
+/// The longest wait for a writer's lock.
 pub(super) const BUSY_WAIT: Duration = Duration::from_secs(2);
 const BUSY_WAIT_STEP: Duration = Duration::from_millis(5);
 
@@ -50,13 +50,13 @@ const LIMITS: [(Limit, usize); 10] = [
     (Limit::SQLITE_LIMIT_COMPOUND_SELECT, 100),
     (Limit::SQLITE_LIMIT_VDBE_OP, 1_000_000),
     (Limit::SQLITE_LIMIT_ATTACHED, 0),
-    // Matching takes time by the square of it, without looking whether it is interrupted.
+    // Matching takes quadratic time, and does not check for interrupts.
     (Limit::SQLITE_LIMIT_LIKE_PATTERN_LENGTH, 1_000),
     (Limit::SQLITE_LIMIT_VARIABLE_NUMBER, PARAMETERS_MAX),
     (Limit::SQLITE_LIMIT_WORKER_THREADS, 0),
 ];
 
-/// On if `true`.
+/// The switches of a connection. `true` turns one on.
 const SWITCHES: [(DbConfig, bool); 7] = [
     (DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true),
     (DbConfig::SQLITE_DBCONFIG_TRUSTED_SCHEMA, false),
@@ -67,11 +67,11 @@ const SWITCHES: [(DbConfig, bool); 7] = [
     (DbConfig::SQLITE_DBCONFIG_ENABLE_ATTACH_WRITE, false),
 ];
 
-/// Functions that reach out of the file. SQLite's own builds have only the first two; the others
-/// are those of its shell, in case somebody's SQLite has them.
+/// Functions that reach outside of the file. SQLite's own builds have only the first two. The
+/// others are those of its shell, in case a local SQLite has them.
 const FUNCTIONS_REFUSED: [&str; 6] =
     ["load_extension", "fts3_tokenizer", "readfile", "writefile", "edit", "eval"];
-/// Pragmas that only tell something. Full-text search asks for the first two by itself.
+/// Pragmas that only read. Full-text search uses the first two by itself.
 const PRAGMAS: [&str; 16] = [
     "data_version",
     "page_size",
@@ -90,7 +90,7 @@ const PRAGMAS: [&str; 16] = [
     "table_list",
     "user_version",
 ];
-/// Those that only tell something also when they are given a value, which says about what.
+/// Pragmas that only read even with a value, which names their subject.
 const PRAGMAS_ABOUT: [&str; 10] = [
     "foreign_key_check",
     "foreign_key_list",
@@ -103,14 +103,14 @@ const PRAGMAS_ABOUT: [&str; 10] = [
     "table_list",
     "table_xinfo",
 ];
-/// Tables of these names are written to by an R-tree, which compiles those statements as soon as
-/// it is opened for reading.
+/// Suffixes of the tables that an R-tree writes to. It compiles these statements as soon as it is
+/// opened for reading.
 const RTREE_TABLES: [&str; 3] = ["_node", "_parent", "_rowid"];
 
 /// A connection that can only read.
 pub(super) struct Guard {
     connection: Connection,
-    /// What the authorizer refused since the last time that somebody asked.
+    /// The first refusal of the authorizer since the last check.
     refused: Arc<Mutex<Option<String>>>,
     locks_others_out: bool,
 }
@@ -119,7 +119,7 @@ impl Guard {
     /// Opens a file.
     ///
     /// # Errors
-    /// What is wrong with the file.
+    /// The fault of the file.
     pub fn open(files: &Files, path: &Path, stop: StopSignal) -> Result<Guard, Failure> {
         let in_words = |error: std::io::Error| Failure::File(error.to_string());
         let path = files.place(path).map_err(in_words)?;
@@ -133,7 +133,7 @@ impl Guard {
         let path = std::path::absolute(path).map_err(in_words)?;
         let mut flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         if files.is_confined() {
-            flags |= OpenFlags::SQLITE_OPEN_NOFOLLOW; // Its place has no link on the way.
+            flags |= OpenFlags::SQLITE_OPEN_NOFOLLOW; // Its real path has no link.
         }
         let mut connection = Connection::open_with_flags(path, flags)?;
         harden(&connection)?;
@@ -155,23 +155,23 @@ impl Guard {
         Ok(Guard { connection, refused, locks_others_out })
     }
 
-    /// The connection, for what is ours.
+    /// The connection, for statements of this program.
     pub fn connection(&self) -> &Connection {
         &self.connection
     }
 
-    /// True if nobody can write to the file while a statement is being run.
+    /// True if no other process can write to the file while a statement runs.
     pub fn locks_others_out(&self) -> bool {
         self.locks_others_out
     }
 
-    /// Compiles `query`, if it is one statement that only reads.
+    /// Compiles `query`, which must be one statement that only reads.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The fault of the query.
     pub fn prepare(&self, query: &str) -> Result<Statement<'_>, Failure> {
         let refused = |text: &str| Err(Failure::Refused(format!("`query`: {text}")));
-        // Not `Connection::prepare`, which compiles all that follows, one within the other.
+        // `Connection::prepare` would compile all following statements, each within the one before.
         let mut statements = Batch::new(&self.connection, query);
         let Some(statement) = self.said(statements.next())? else {
             return refused("is empty: there is no statement in it");
@@ -179,14 +179,14 @@ impl Guard {
         if !matches!(statements.next(), Ok(None)) {
             return refused("does not end with its first statement; give one statement only");
         }
-        lock(&self.refused).take(); // What a virtual table was refused, and could do without.
+        lock(&self.refused).take(); // A virtual table was refused something that it can do without.
         if statement.column_count() == 0 || !statement.readonly() {
             return refused("only reading is allowed, and this statement does not give rows");
         }
         Ok(statement)
     }
 
-    /// An answer of SQLite, with our reason if it was we who said no.
+    /// A result of SQLite, with our reason if our authorizer refused the statement.
     pub fn said<T>(&self, answer: rusqlite::Result<T>) -> Result<T, Failure> {
         answer.map_err(|error| match lock(&self.refused).take() {
             Some(what) => Failure::Refused(format!("`query`: only reading is allowed, not {what}")),
@@ -211,7 +211,7 @@ fn harden(connection: &Connection) -> rusqlite::Result<()> {
     connection.pragma_update(None, "mmap_size", 0) // A file that shrinks would kill the process.
 }
 
-/// What `action` is called, if it is not allowed.
+/// The name of `action`, if it is not allowed.
 fn refusal_of(action: &AuthAction<'_>) -> Option<String> {
     let is_in = |names: &[&str], name: &str| names.iter().any(|n| n.eq_ignore_ascii_case(name));
     let write_to = |table: &str| {

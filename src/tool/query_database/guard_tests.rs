@@ -1,10 +1,10 @@
-//! What the guard lets through, and what it refuses with which words.
+//! The statements that the guard allows, and the texts with which it refuses others.
 
 use std::path::PathBuf;
 
 use super::*;
 
-/// A file with some tables of each sort, which goes when it is dropped.
+/// A file with some tables of each sort. Dropping it removes the file.
 struct Sample(PathBuf);
 
 impl Sample {
@@ -28,7 +28,7 @@ impl Sample {
         Guard::open(&Files::Anywhere, &self.0, StopSignal::default()).unwrap()
     }
 
-    /// How many rows it gives, or what is wrong.
+    /// Number of rows that a query returns, or its error.
     fn ask(&self, query: &str) -> Result<usize, String> {
         let guard = self.guard();
         let count = guard.prepare(query).and_then(|mut statement| {
@@ -157,7 +157,7 @@ fn a_query_is_one_statement() {
         (" ", "is empty"),
         (";", "is empty"),
         ("-- SELECT 1", "is empty"),
-        (&"SELECT 1;".repeat(20_000), two), // One within the other, they would burst the stack.
+        (&"SELECT 1;".repeat(20_000), two), // One within the other, they would overflow the stack.
     ] {
         let error = sample.ask(query).unwrap_err();
         assert!(error.starts_with("`query`: "), "{error}");
@@ -192,7 +192,7 @@ fn what_would_burst_the_stack_or_the_memory_is_refused() {
         println!("{start}: {error}");
         assert!(error.starts_with("`query`: "), "{start}: {error}");
     }
-    // What people write is far from that, and passes.
+    // Statements of people are far from that, and pass.
     for query in [
         nested("(", ")", 100),
         nested("1 OR ", "", 300),

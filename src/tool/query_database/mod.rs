@@ -1,23 +1,22 @@
-//! `query_database {path, query, parameters, batch_size}`: the rows of a query of an SQLite file,
-//! as they are found, as JSON lines.
+//! `query_database {path, query, parameters, batch_size}`: streams the rows of a query of an SQLite
+//! file as they are found, as JSON lines.
 //!
-//! On a thread of the pool, which sits in `sqlite3_step` and sends rows between the steps. What may
-//! be asked is decided in `guard.rs`: only reading, of one file, by one statement. How a row looks
-//! is in `rows.rs`, what goes wrong is put into words in `failure.rs`.
+//! A thread of the pool runs `sqlite3_step`, and sends rows between the steps. `guard.rs` decides
+//! which queries are allowed: one statement that only reads one file. `rows.rs` defines the format
+//! of a row. `failure.rs` puts errors into words.
 //!
-//! A statement that is being run is stopped by `sqlite3_interrupt`, which the shard calls on
-//! cancellation and timeout ([`Output::on_stop`]). The signal is lost on a connection that runs
-//! nothing (SQLite clears it with the first statement that starts), so a second statement, the
-//! anchor, stands at its only row for as long as the query may run.
+//! The shard stops a running statement with `sqlite3_interrupt` on cancellation and timeout
+//! ([`Output::on_stop`]). The signal is lost on a connection that runs nothing, because SQLite
+//! clears it with the first statement that starts. A second statement, the anchor, therefore stays
+//! at its only row while the query may run.
 //!
-//! In every journal mode but WAL, others cannot write to the file while a query runs. A reader that
-//! is slow does not make that longer: rows wait for it outside of the file ([`spool`]), up to 64
-//! MiB of them. A query with more rows takes as long as its reader, and is given up when that one
+//! In every journal mode but WAL, other processes cannot write to the file while a query runs. A
+//! slow reader does not prolong that: up to 64 MiB of rows wait for it outside of the file
+//! ([`spool`]). A query with more rows takes as long as its reader. It is abandoned if the reader
 //! takes nothing for 3 s.
 //!
-//! Another limit worth knowing: a batch is sent when it is full, or when a row comes
-//! [`FLUSH_AFTER`] after the one that was sent last: rows that came quickly, followed by a long
-//! search, wait for the search's next row.
+//! A batch is sent when it is full, or when a row comes [`FLUSH_AFTER`] after the last sent one. A
+//! limit follows from that: rows before a long pause wait for the first row after it.
 //!
 //! Tests: in the files beside this one, and `tests/query_database/`, through a shard.
 
@@ -47,13 +46,14 @@ use spool::Spool;
 
 const BATCH_ROWS_DEFAULT: u64 = 100;
 const BATCH_ROWS_MAX: u64 = 10_000;
-/// A row of a few columns, as JSON: the ring is chosen so that about a batch of them is a chunk.
+/// The size of a row of a few columns as JSON. The ring is chosen so that a chunk holds about one
+/// batch of them.
 const ROW_BYTES_TYPICAL: u64 = 128;
 /// The longest query. A generated one with some thousand values fits.
 const QUERY_BYTES_MAX: usize = 256 << 10;
-/// A row that comes so long after the last that was sent does not wait for company.
+/// A row that comes this long after the last sent one is sent at once.
 const FLUSH_AFTER: Duration = Duration::from_millis(50);
-/// A sort or a grouping says nothing before it is done, so it has longer than other tools.
+/// A sort or a grouping is silent until it is done, so this is longer than for other tools.
 const SILENCE_MAX: Duration = Duration::from_secs(120);
 
 pub(super) fn spec() -> ToolSpec {
@@ -113,7 +113,7 @@ fn arguments_schema() -> Value {
     })
 }
 
-/// What one execution is to do.
+/// The arguments of one execution.
 struct Request {
     path: PathBuf,
     query: String,
@@ -148,7 +148,7 @@ pub(super) fn prepare(
 }
 
 fn stream(files: &Files, request: &Request, out: &mut Output) -> Result<(), ToolError> {
-    // The file is closed, and its lock gone, before rows that are left wait for their reader.
+    // The file is closed and its lock released before the remaining rows wait for the reader.
     let rows = Guard::open(files, &request.path, out.stop_signal())
         .and_then(|guard| query(&guard, request, out));
     let drained = rows.and_then(|(spool, row_count)| {
@@ -163,23 +163,23 @@ fn stream(files: &Files, request: &Request, out: &mut Output) -> Result<(), Tool
     }
 }
 
-/// What is left of its rows, and how many there were.
+/// Runs the query. Returns its unsent rows, and the number of all rows.
 fn query(guard: &Guard, request: &Request, out: &mut Output) -> Result<(Spool, u64), Failure> {
-    // Dropped in reverse: nothing interrupts a connection that is being closed.
+    // Dropped in reverse order: nothing interrupts a connection that is being closed.
     let interrupt = guard.connection().get_interrupt_handle();
     let _on_stop = out.on_stop(move || interrupt.interrupt());
     let mut anchor = anchor(guard.connection())?;
     let mut anchor_rows = anchor.query([])?;
     anchor_rows.next()?;
     if out.is_stopped() {
-        return Err(Failure::Stopped); // Before the anchor held the interrupt.
+        return Err(Failure::Stopped); // Stopped before the anchor held the interrupt.
     }
     let mut statement = guard.prepare(&request.query)?;
     request.parameters.bind(&mut statement)?;
     let mut rows = statement.raw_query();
     let spool = Spool::new(guard.locks_others_out());
     let mut batch = Batch::new(out, spool, request.batch_rows);
-    // From the first row on nothing can change the columns; before it, another process could.
+    // Another process can change the columns before the first row, but not after it.
     let Some(row) = guard.said(rows.next())? else { return batch.finish() };
     let format = RowFormat::new(row.as_ref().column_names());
     batch.push(&format, row)?;
@@ -189,18 +189,18 @@ fn query(guard: &Guard, request: &Request, out: &mut Output) -> Result<(Spool, u
     batch.finish()
 }
 
-/// A statement that has one row, and none of the file's.
+/// A statement with one row, which does not read the file.
 fn anchor(connection: &Connection) -> rusqlite::Result<rusqlite::Statement<'_>> {
     connection.prepare("SELECT 1")
 }
 
-/// Rows that wait to be sent together.
+/// Rows that are sent together.
 struct Batch<'a> {
     out: &'a mut Output,
     spool: Spool,
     rows_max: u64,
     bytes_max: usize,
-    /// Whole lines.
+    /// Complete lines.
     buffer: Vec<u8>,
     row_count: u64,
     total_count: u64,
@@ -228,7 +228,7 @@ impl<'a> Batch<'a> {
         let before_bytes = self.buffer.len();
         format.write(row, &mut self.buffer)?;
         if self.buffer.len() > self.bytes_max && before_bytes > 0 {
-            self.send(before_bytes)?; // One chunk holds those before it.
+            self.send(before_bytes)?; // One chunk holds the earlier rows.
         }
         self.row_count += 1;
         self.total_count += 1;
@@ -240,13 +240,13 @@ impl<'a> Batch<'a> {
         Ok(())
     }
 
-    /// Sends the first `length` bytes, which are all the rows that were counted.
+    /// Sends the first `length` bytes, which hold all counted rows.
     fn send(&mut self, length: usize) -> Result<(), Failure> {
         self.spool.send(self.out, &self.buffer[..length])?;
         self.buffer.drain(..length);
-        self.buffer.shrink_to(2 * self.bytes_max); // A giant's room is not kept.
+        self.buffer.shrink_to(2 * self.bytes_max); // A giant row's room is not kept.
         self.row_count = 0;
-        let now = self.out.now(); // Afterwards: a reader who held it back does not make rows late.
+        let now = self.out.now(); // Read after sending: a slow reader does not make rows late.
         self.sent_at = Some(now);
         if self.told_at.is_none_or(|told_at| now.since(told_at) >= limits::PROGRESS_INTERVAL) {
             self.told_at = Some(now);

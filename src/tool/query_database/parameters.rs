@@ -1,4 +1,4 @@
-//! What the placeholders of a query stand for.
+//! The values for the placeholders of a query.
 
 use std::collections::BTreeMap;
 
@@ -15,9 +15,9 @@ const FIELD: &str = "parameters";
 /// The argument `parameters`.
 #[derive(Debug, PartialEq)]
 pub(super) enum Parameters {
-    /// For `?`, in order.
+    /// Values for `?`, in order.
     Positional(Vec<SqlValue>),
-    /// For `:name`, `@name` and `$name`.
+    /// Values for `:name`, `@name` and `$name`.
     Named(BTreeMap<String, SqlValue>),
 }
 
@@ -51,10 +51,10 @@ impl Parameters {
         Ok(parameters)
     }
 
-    /// Gives every placeholder its value.
+    /// Binds a value to every placeholder.
     ///
     /// # Errors
-    /// If there is a placeholder without value, or a value without placeholder.
+    /// If a placeholder has no value, or a value has no placeholder.
     pub fn bind(&self, statement: &mut Statement<'_>) -> Result<(), Failure> {
         match self {
             Parameters::Positional(values) => bind_positional(values, statement),
@@ -122,7 +122,7 @@ mod tests {
     use rusqlite::Connection;
     use serde_json::json;
 
-    /// What the query's only row gives back of them, or what is wrong.
+    /// The values that the query's only row returns, or the error.
     fn bound(query: &str, parameters: Value) -> Result<Vec<SqlValue>, String> {
         let parameters = Parameters::new(Some(parameters)).map_err(|error| error.to_string())?;
         let connection = Connection::open_in_memory().unwrap();

@@ -8,9 +8,8 @@
 //! | TEXT | a string; what is not UTF-8 in it is U+FFFD |
 //! | BLOB | `{"base64": "…"}`, with padding |
 //!
-//! Columns stand in the query's order under their names. Those of equal names get `_2`, `_3` …
-//! appended, for an object's names are distinct. Nothing is allocated per row once the buffer has
-//! grown.
+//! The columns keep the order of the query. Since the names in an object are distinct, equal column
+//! names get `_2`, `_3` … appended. Nothing is allocated per row once the buffer has grown.
 
 use std::collections::BTreeSet;
 
@@ -19,15 +18,15 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use rusqlite::Row;
 use rusqlite::types::ValueRef;
 
-/// What stands before each value of a row: `{"id":`, `,"name":` …
+/// The text before each value of a row: `{"id":`, `,"name":` …
 pub(super) struct RowFormat {
     text: Vec<u8>,
-    /// Where each one ends in `text`.
+    /// The end of each one in `text`.
     ends: Vec<usize>,
 }
 
 impl RowFormat {
-    /// For rows of columns with these names, of which there is at least one.
+    /// The format for columns with these names. At least one is required.
     pub fn new<'a>(names: impl IntoIterator<Item = &'a str>) -> RowFormat {
         let (mut text, mut ends) = (Vec::new(), Vec::new());
         for name in distinct(names.into_iter().collect()) {
@@ -40,7 +39,7 @@ impl RowFormat {
         RowFormat { text, ends }
     }
 
-    /// Appends `row` and the end of its line to `line`.
+    /// Appends `row` and a line end to `line`.
     ///
     /// # Errors
     /// If the row has fewer columns.
@@ -56,7 +55,7 @@ impl RowFormat {
     }
 }
 
-/// The names, with `_2`, `_3` … behind those that were there before.
+/// Makes names distinct by appending `_2`, `_3` … to repeated ones.
 fn distinct<'a>(names: Vec<&'a str>) -> Vec<String> {
     let mut taken: BTreeSet<String> = names.iter().map(|&name| name.to_owned()).collect();
     let mut seen = BTreeSet::new();

@@ -1,13 +1,13 @@
-//! Rows that a reader has not taken yet, while the query goes on.
+//! Rows that the reader has not taken yet while the query continues.
 //!
-//! In every journal mode but WAL a query that runs keeps others from writing to its file. So it
-//! must not wait for its reader: rows that the ring does not take go into a file without a name,
-//! the query comes to its end, its lock goes, and the rows are passed on as the reader takes them.
-//! The file is bounded. A query with more rows waits for its reader as it would without a spool; it
-//! is given up if that one takes nothing for [`STUCK_MAX`], and says so. Under WAL nothing is
-//! spooled: readers and writers do not see each other there.
+//! In every journal mode but WAL a running query keeps other processes from writing to its file.
+//! The query must therefore not wait for its reader. Rows that the ring does not take go into an
+//! anonymous file. The query ends and releases its lock, and the reader then gets the rows at its
+//! own pace. The spool file is bounded. A query with more rows waits for its reader, and is
+//! abandoned with an error if the reader takes nothing for [`STUCK_MAX`]. Under WAL nothing is
+//! spooled, because readers and writers do not block each other.
 //!
-//! Invariant: rows are passed on in their order; while something is spooled, nothing passes by.
+//! Invariant: rows keep their order. While rows are spooled, no later row overtakes them.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -23,32 +23,32 @@ use crate::memory::{CHUNK_MORE, ChunkHeader};
 use crate::tool::query_database::failure::Failure;
 use crate::tool::{Output, Stopped};
 
-/// Rows of one query that wait in the file, at the most.
+/// Upper bound for the spooled rows of one query.
 const SPOOL_BYTES_MAX: u64 = 64 << 20;
-/// A reader that takes nothing for so long, while the file is full, is not waited for. Programs
-/// that write to a database are patient for 5 s, as a rule.
+/// Longest wait for a reader that takes nothing while the file is full. Programs that write to a
+/// database usually wait for 5 s.
 pub(super) const STUCK_MAX: Duration = Duration::from_secs(3);
-/// A ring that was full is tried again after this long.
+/// The wait before a full ring is tried again.
 const RETRY: Duration = Duration::from_millis(2);
 
-/// See above.
+/// The unsent rows of one query.
 pub(super) struct Spool {
-    /// `None`: the query waits for its reader.
+    /// `None` if the query waits for its reader instead.
     file: Option<File>,
-    /// Pieces of the file, each a chunk: their lengths, and whether the next one goes on.
+    /// The chunks in the file: the length of each, and true if its row data continues in the next.
     pieces: VecDeque<(u32, bool)>,
-    /// Where the first of them begins, and where the last ends.
+    /// The begin of the first chunk in the file, and the end of the last.
     begin: u64,
     end: u64,
-    /// Since then the ring takes nothing.
+    /// Set while the ring takes nothing: since this time.
     refused_since: Option<Instant>,
     tried_at: Instant,
     buffer: Vec<u8>,
 }
 
 impl Spool {
-    /// A spool, if the query is one that others must wait for. Without a place for its file there
-    /// is none, either.
+    /// Opens a spool if the query locks other processes out. Without a place for the file, nothing
+    /// is spooled.
     pub fn new(locks_others_out: bool) -> Spool {
         Spool {
             file: locks_others_out.then(unnamed_file).and_then(Result::ok),
@@ -61,7 +61,7 @@ impl Spool {
         }
     }
 
-    /// Sends rows, or keeps them.
+    /// Sends rows, or spools them.
     ///
     /// # Errors
     /// [`Failure::Stopped`], or [`Failure::Stuck`].
@@ -85,10 +85,10 @@ impl Spool {
         Ok(())
     }
 
-    /// Passes on what is kept, and waits for its reader: the query is over.
+    /// Sends all spooled rows, and waits for the reader. The query has ended.
     ///
     /// # Errors
-    /// [`Stopped`], or what the kernel says.
+    /// [`Stopped`], or the error of the kernel.
     pub fn drain(mut self, out: &mut Output) -> Result<(), Failure> {
         while let Some((length, more)) = self.pieces.front().copied() {
             self.read(length)?;
@@ -101,10 +101,10 @@ impl Spool {
         Ok(())
     }
 
-    /// As much of what is kept as the ring takes now.
+    /// Sends as many spooled rows as the ring takes now.
     fn pass_on(&mut self, out: &mut Output) -> Result<(), Failure> {
         if !self.pieces.is_empty() && out.now().since(self.tried_at) < RETRY {
-            return Ok(()); // Each try rings the shard's bell.
+            return Ok(()); // Each attempt wakes the shard.
         }
         while let Some((length, more)) = self.pieces.front().copied() {
             self.read(length)?;
@@ -131,7 +131,7 @@ impl Spool {
         Ok(is_taken)
     }
 
-    /// Until the file has room for so many bytes more.
+    /// Waits until the file has room for `length` more bytes.
     fn wait_for_room(&mut self, out: &mut Output, length: u64) -> Result<(), Failure> {
         while self.end + length > SPOOL_BYTES_MAX && !self.pieces.is_empty() {
             std::thread::sleep(RETRY);
@@ -152,7 +152,7 @@ impl Spool {
         Ok(())
     }
 
-    /// The first piece, into the buffer.
+    /// Reads the first chunk of the file into the buffer.
     fn read(&mut self, length: u32) -> Result<(), Failure> {
         let file = self.file.as_ref().expect("something is kept there");
         self.buffer.resize(length as usize, 0);
@@ -163,13 +163,13 @@ impl Spool {
         self.pieces.pop_front();
         self.begin += u64::from(length);
         if self.pieces.is_empty() {
-            (self.begin, self.end) = (0, 0); // What is there is written over.
+            (self.begin, self.end) = (0, 0); // The file is overwritten from its start.
         }
         assert!(self.begin <= self.end);
     }
 }
 
-/// All rows are one key.
+/// All rows have the same key.
 const KEY: u8 = Kind::Row as u8;
 
 fn unnamed_file() -> io::Result<File> {
