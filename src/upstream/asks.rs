@@ -1,4 +1,4 @@
-//! What an upstream is asked beside calls: to agree on a version, and to list its tools.
+//! Requests to an upstream other than calls: the agreement on a version, and the list of tools.
 
 use serde_json::Value;
 
@@ -11,29 +11,29 @@ use crate::mcp::upstream::{
 use crate::reactor::Clock;
 use crate::wire::jsonrpc::ErrorObject;
 
-/// Requests that are answered once, and nothing else.
+/// A transport for single requests.
 pub(super) trait Asks {
-    /// Asks, and waits for the answer.
+    /// Sends a request, and waits for the answer.
     fn ask(&self, asked: &Asked, deadline: Instant)
     -> Result<Result<Value, ErrorObject>, NoAnswer>;
-    /// Tells something that is not answered.
+    /// Sends a notification.
     fn tell(&self, message: Vec<u8>) -> Result<(), String>;
 }
 
-/// Why there is no answer.
+/// The reason why no answer came.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum NoAnswer {
-    /// Nothing came in time.
+    /// No answer came before the deadline.
     Late,
-    /// It is gone, and how.
+    /// The upstream has ended, for this reason.
     Gone(String),
-    /// There is no way to ask so; maybe there is in the other era.
+    /// The upstream refuses such requests. It may accept those of the other era.
     Refused(String),
 }
 
-/// Why a server and we have not agreed.
+/// The reason why no version was agreed.
 pub(super) enum Ungreeted {
-    /// What it was asked first has ended it.
+    /// The first request made the server end.
     Upset(String),
     Failed(String),
 }
@@ -74,7 +74,7 @@ pub(super) fn greet(
                     }
                     return Ok(dialect);
                 }
-                // Who was still on the way may know what was asked first after all.
+                // A server that was still starting may know the first request after all.
                 Err(_) if std::mem::take(&mut was_late) => {
                     (greeting, asked) = Greeting::begin(Some(Era::Stateless));
                     continue;
@@ -96,7 +96,7 @@ pub(super) fn greet(
     }
 }
 
-/// Asks for all tools.
+/// Gets the list of all tools.
 pub(super) fn list(
     way: &dyn Asks,
     prefix: &str,

@@ -1,5 +1,5 @@
-//! One call of a tool of an upstream, on a thread for tools that block: what comes is published as
-//! it comes.
+//! One call of an upstream's tool, on a thread for tools that block. Its output is published as it
+//! comes.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::shard::UpstreamCount;
 use crate::tool::{OnStop, Output, Report, Stopped, ToolError};
 use crate::wire::jsonrpc::ErrorObject;
 
-/// What asks, and what comes of it: whichever way that goes.
+/// The state of a call, over either transport.
 struct Caller<'a> {
     upstream: &'a Arc<Upstream>,
     offer: &'a Offer,
@@ -27,7 +27,7 @@ struct Caller<'a> {
     hook: Option<OnStop>,
 }
 
-/// Carries out a call.
+/// Performs a call.
 pub(super) fn run(
     upstream: &Arc<Upstream>,
     offer: &Offer,
@@ -46,7 +46,7 @@ pub(super) fn run(
 
 impl Caller<'_> {
     fn call(&mut self) -> Result<(), ToolError> {
-        // A session that is over was not asked: once more, with another one.
+        // A request to an expired session was not handled: repeat it in a new session.
         for is_last in [false, true] {
             let signal = self.out.stop_signal();
             let ready = self.upstream.ready(&|| signal.is_stopped());
@@ -85,12 +85,12 @@ impl Caller<'_> {
         })
     }
 
-    /// Over the standard streams of a program.
+    /// Performs the call over the standard streams of a program.
     fn call_program(&mut self, ready: &Ready, program: &Arc<Program>) -> Result<(), ToolError> {
         let call = Begun::new(program, self.out, true, |id| self.asked(ready, id));
         match self.wait_for(&call)? {
             Passed::Task(task) => {
-                // Its progress is still told under the token of the call (A30).
+                // Its progress still has the token of the call (A30).
                 let asked = ready.dialect.task_result(&task);
                 let result = Begun::new(program, self.out, false, |_| asked);
                 let passed = self.wait_for(&result);
@@ -104,7 +104,7 @@ impl Caller<'_> {
         }
     }
 
-    /// Publishes what comes, until the answer.
+    /// Publishes notes until the answer comes.
     fn wait_for(&mut self, begun: &Begun) -> Result<Passed, ToolError> {
         loop {
             match begun.inbox.take(None) {
@@ -124,7 +124,7 @@ impl Caller<'_> {
         }
     }
 
-    /// Over HTTP.
+    /// Performs the call over HTTP.
     fn call_web(&mut self, ready: &Ready, web: &Arc<Web>) -> Result<Result<(), ToolError>, Fail> {
         let id = web.new_id();
         let asked = self.asked(ready, id);
@@ -137,7 +137,7 @@ impl Caller<'_> {
                     self.hook = None;
                     let mut cancel = Vec::new();
                     ready.dialect.task_cancel(&task).write(&mut cancel, web.new_id());
-                    let _ = web.post(&cancel); // It ends by itself, too.
+                    let _ = web.post(&cancel); // The task ends by itself, too.
                 }
                 self.passing.answered(answer?)
             }
@@ -159,10 +159,10 @@ impl Caller<'_> {
         if let Err(Fail::Stopped) = answer
             && ready.dialect.era() == Era::Handshake
         {
-            // In the other era the end of the exchange has said that (B22).
+            // In the other era the end of the exchange cancels the request (B22).
             let mut message = Vec::new();
             cancelled(&mut message, id);
-            let _ = web.post(&message); // It ends by itself, too.
+            let _ = web.post(&message); // The request ends by itself, too.
         }
         answer
     }
@@ -190,7 +190,7 @@ impl Caller<'_> {
 
 impl Customer for Caller<'_> {
     fn opened(&mut self, stop: Stop) {
-        self.hook = None; // One at a time.
+        self.hook = None; // Only one hook at a time.
         self.hook = Some(self.out.on_stop(stop));
     }
 
@@ -227,7 +227,7 @@ fn publish(out: &mut Output, piece: Piece) -> Result<(), Stopped> {
     }
 }
 
-/// A request to a program that is under way. When it is dropped, nobody waits for it any more.
+/// A request to a program. Dropping it stops the wait for the answer.
 struct Begun {
     program: Arc<Program>,
     inbox: Arc<Inbox>,

@@ -1,4 +1,4 @@
-//! All upstreams of a process: started together, offered, ended.
+//! All upstreams of a process: their start, their tools, their end.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,8 +14,8 @@ use crate::shard::{Log, Shard, ShardHandle, UpstreamMeter};
 use crate::tool::{ToolSpec, Tools};
 use crate::trace::Level;
 
-/// Other MCP servers, whose tools are offered here. When it is dropped, they are ended, and no call
-/// reaches them any more.
+/// Foreign MCP servers, whose tools are offered here. Dropping it ends them, and no call reaches
+/// them any more.
 ///
 /// ```no_run
 /// use streamdoor::shard::Log;
@@ -38,32 +38,32 @@ pub struct Upstreams {
     all: Vec<Arc<Upstream>>,
 }
 
-/// Why upstreams are not there.
+/// The reason why upstreams could not be started or added.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UpstreamsError {
-    /// One is described wrong.
+    /// The description of one is wrong.
     Spec {
-        /// Which.
+        /// The name of the upstream.
         upstream: String,
-        /// What is wrong.
+        /// The fault.
         error: SpecError,
     },
-    /// There are too many, or two of one name.
+    /// Too many upstreams, or two with the same name.
     Names(String),
-    /// One is not there, or makes no sense.
+    /// One could not be started, or breaks the protocol.
     Start {
-        /// Which.
+        /// The name of the upstream.
         upstream: String,
-        /// Why not.
+        /// The reason.
         why: String,
     },
-    /// Two tools would have one name.
+    /// Two tools would have the same name.
     Clash {
-        /// Which name.
+        /// The name of the tools.
         tool: String,
-        /// Whose tool it is.
+        /// The upstream of one tool.
         upstream: String,
-        /// Whose it is, too.
+        /// The owner of the other tool.
         other: String,
     },
 }
@@ -86,7 +86,7 @@ impl fmt::Display for UpstreamsError {
 impl std::error::Error for UpstreamsError {}
 
 impl UpstreamSpec {
-    /// Of this name, with tools that have no prefix, and the usual deadline.
+    /// A description with this name, without a prefix, and with the default deadline.
     pub fn new(name: &str, place: super::Place) -> UpstreamSpec {
         UpstreamSpec {
             name: name.to_owned(),
@@ -98,10 +98,10 @@ impl UpstreamSpec {
 }
 
 impl Upstreams {
-    /// Starts them all at once, and has them list their tools.
+    /// Starts all upstreams concurrently, and gets their lists of tools.
     ///
     /// # Errors
-    /// [`UpstreamsError`], of the first that is not there; none is there then.
+    /// [`UpstreamsError`] of the first one that fails. All others are ended then.
     pub fn start(specs: Vec<UpstreamSpec>, log: &Log) -> Result<Upstreams, UpstreamsError> {
         if specs.len() > limits::UPSTREAMS_MAX {
             let text = format!("there can be {} at most", limits::UPSTREAMS_MAX);
@@ -138,30 +138,30 @@ impl Upstreams {
             }
         }
         match failure {
-            Some(failure) => Err(failure), // Those that are there end with this value.
+            Some(failure) => Err(failure), // The started ones end with this value.
             None => Ok(upstreams),
         }
     }
 
-    /// None.
+    /// Returns a value without upstreams.
     pub fn none() -> Upstreams {
         Upstreams { all: Vec::new() }
     }
 
-    /// Is there none?
+    /// True if no upstream exists.
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
 
-    /// What is counted of them: for [`ShardConfig::upstreams`](crate::shard::ShardConfig).
+    /// The meters of all upstreams, for [`ShardConfig::upstreams`](crate::shard::ShardConfig).
     pub fn meters(&self) -> Arc<[UpstreamMeter]> {
         self.all.iter().map(|upstream| upstream.meter.clone()).collect()
     }
 
-    /// Can all their tools be there under their names, beside those that are taken?
+    /// Checks that all tools have distinct names that are not taken.
     ///
     /// # Errors
-    /// [`UpstreamsError::Clash`]
+    /// [`UpstreamsError::Clash`].
     pub fn check_names(&self, is_taken: impl Fn(&str) -> bool) -> Result<(), UpstreamsError> {
         let mut names: BTreeMap<String, &str> = BTreeMap::new();
         for upstream in &self.all {
@@ -183,23 +183,24 @@ impl Upstreams {
         Ok(())
     }
 
-    /// Adds their tools. One whose name is taken is left out: see [`Upstreams::check_names`].
+    /// Adds their tools to `tools`. A tool with a taken name is left out: see
+    /// [`Upstreams::check_names`].
     pub fn add_to(&self, tools: &mut Tools) {
         for upstream in &self.all {
             add(upstream, tools, &[]);
         }
     }
 
-    /// Their specifications, for whoever only wants to see them.
+    /// The descriptions of their tools.
     pub fn specs(&self) -> Vec<ToolSpec> {
         let offers = self.all.iter().flat_map(|upstream| upstream.offers().to_vec());
         offers.map(|offer| offer.spec).collect()
     }
 
-    /// When the tools of one are others, these shards have the others from then on.
+    /// Keeps the tools of these shards up to date from now on.
     pub fn follow(&self, shards: Vec<ShardHandle>) {
         for upstream in &self.all {
-            // Changes come to all shards in one order.
+            // All shards see the changes in the same order.
             let shards = Mutex::new(shards.clone());
             upstream.set_on_change(Arc::new(move |upstream, before| {
                 let shards = shards.lock().unwrap_or_else(PoisonError::into_inner);
@@ -212,7 +213,7 @@ impl Upstreams {
         }
     }
 
-    /// Ends them: what runs fails, and nothing more is asked of them.
+    /// Ends all upstreams. Running calls fail, and no further requests are sent.
     pub fn end(&self) {
         std::thread::scope(|scope| {
             for upstream in &self.all {
@@ -234,7 +235,7 @@ impl fmt::Debug for Upstreams {
     }
 }
 
-/// Has a shard offer what the upstream has now, instead of what it had.
+/// Makes a shard offer the present tools of an upstream instead of the former ones.
 fn replace(shard: &ShardHandle, upstream: &Arc<Upstream>, before: &Arc<[String]>) {
     loop {
         let (upstream, before) = (Arc::clone(upstream), Arc::clone(before));
@@ -250,7 +251,7 @@ fn replace(shard: &ShardHandle, upstream: &Arc<Upstream>, before: &Arc<[String]>
     }
 }
 
-/// Offers what the upstream has, instead of these.
+/// Offers the present tools of an upstream instead of the tools `before`.
 fn add(upstream: &Arc<Upstream>, tools: &mut Tools, before: &[String]) {
     let offers = upstream.offers();
     let leave_out = |offer: &Offer, reason: &str| {

@@ -1,4 +1,4 @@
-//! What has come for one request, and waits to be taken by the thread that made it.
+//! The received messages of one request, until the requesting thread takes them.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -11,7 +11,7 @@ use crate::mcp::upstream::Note;
 use crate::reactor::Clock;
 use crate::wire::jsonrpc::ErrorObject;
 
-/// See the module's text.
+/// The queue of messages for one request.
 #[derive(Debug, Default)]
 pub(super) struct Inbox {
     state: Mutex<State>,
@@ -25,20 +25,20 @@ struct State {
     answer: Option<Result<Value, ErrorObject>>,
     gone: Option<String>,
     is_stopped: bool,
-    /// Nobody takes anything any more.
+    /// True once no message is taken any more.
     is_closed: bool,
 }
 
-/// What an inbox gives.
+/// The result of a wait for a message.
 #[derive(Debug, PartialEq)]
 pub(super) enum Told {
     Note(Note),
     Answer(Result<Value, ErrorObject>),
-    /// Its upstream is gone, and how.
+    /// The upstream has ended, for this reason.
     Gone(String),
-    /// Whoever wanted it wants it no more.
+    /// The caller was stopped.
     Stopped,
-    /// It has waited for long enough.
+    /// The deadline has passed.
     Late,
 }
 
@@ -47,7 +47,7 @@ impl Inbox {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts a note of so many bytes in; waits until there is room (U2).
+    /// Adds a note of this size. Waits until there is room (U2).
     pub fn put(&self, note: Note, bytes: usize) {
         let bytes_max = limits::UPSTREAM_WAITING_BYTES_MAX;
         let is_full = |state: &mut State| {
@@ -77,13 +77,13 @@ impl Inbox {
         self.changed.notify_all();
     }
 
-    /// Its call was stopped: whoever waits for it waits no more. May be called on a shard.
+    /// Ends the wait, because the call was stopped. A shard may call this.
     pub fn stop(&self) {
         self.state().is_stopped = true;
         self.changed.notify_all();
     }
 
-    /// Nothing is taken any more.
+    /// Drops all notes, and refuses further ones.
     pub fn close(&self) {
         let mut state = self.state();
         state.is_closed = true;
@@ -92,7 +92,7 @@ impl Inbox {
         self.changed.notify_all();
     }
 
-    /// What has come, in its order; waits for it.
+    /// Waits for the next message, and returns it in order.
     pub fn take(&self, deadline: Option<Instant>) -> Told {
         let mut state = self.state();
         loop {
@@ -155,7 +155,7 @@ mod tests {
     #[test]
     fn whoever_brings_too_much_waits_until_it_is_taken_or_not_wanted() {
         let inbox = Arc::new(Inbox::default());
-        // One that is larger than all the room there is gets in by itself.
+        // A note larger than the whole room is accepted if the inbox is empty.
         inbox.put(note(0), 2 * limits::UPSTREAM_WAITING_BYTES_MAX);
         let (sender, receiver) = std::sync::mpsc::channel();
         let bringing = Arc::clone(&inbox);

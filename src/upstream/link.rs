@@ -1,5 +1,5 @@
-//! One upstream: there, or not, or about to be. It is started by whoever needs it first, and by one
-//! of them only; the others wait for that.
+//! One upstream and its state: down, starting, up or ended. The first caller that needs it starts
+//! it. Other callers wait for that start.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -24,22 +24,22 @@ pub(super) struct Upstream {
     pub say: Arc<Say>,
     state: Mutex<State>,
     changed: Condvar,
-    /// Told when its tools are others.
+    /// The callback for changes of its tools.
     on_change: Mutex<Option<OnChange>>,
     is_listing: Mutex<bool>,
 }
 
-/// What is done when the tools of an upstream are others: these were there before.
+/// The callback for changes of an upstream's tools. Its second argument is the former tools.
 pub(super) type OnChange = Arc<dyn Fn(&Arc<Upstream>, &[Offer]) + Send + Sync>;
 
 struct State {
     link: Link,
-    /// Which era it was of, the last time.
+    /// The era of the last connection.
     known: Option<Era>,
     offers: Arc<[Offer]>,
-    /// Starts in a row of which nothing came for long.
+    /// Number of starts in a row without a long connection.
     failures: u32,
-    /// It is not started before.
+    /// The earliest time of the next start.
     not_before: Option<Instant>,
     up_since: Option<Instant>,
 }
@@ -48,28 +48,28 @@ enum Link {
     Down,
     Starting,
     Up(Arc<Ready>),
-    /// For good.
+    /// Ended for good.
     Ended,
 }
 
-/// An upstream that is there.
+/// A connected upstream.
 pub(super) struct Ready {
     pub dialect: Dialect,
     pub way: Way,
 }
 
-/// How it is reached.
+/// The transport to an upstream.
 #[derive(Clone)]
 pub(super) enum Way {
     Program(Arc<Program>),
     Web(Arc<Web>),
 }
 
-/// What a connection tells its upstream.
+/// The events that a connection reports to its upstream.
 pub(super) trait News: Send + Sync {
-    /// The server says that its tools are others now.
+    /// The server says that its tools have changed.
     fn tools_changed(&self);
-    /// It has ended.
+    /// The connection has ended.
     fn is_over(&self);
 }
 
@@ -98,20 +98,21 @@ impl Upstream {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Its tools, by the names that they have here.
+    /// The tools of the upstream, under the names that they have here.
     pub fn offers(&self) -> Arc<[Offer]> {
         Arc::clone(&self.state().offers)
     }
 
-    /// From now on this is done when its tools are others.
+    /// Sets the callback for changes of its tools.
     pub fn set_on_change(&self, on_change: OnChange) {
         *self.on_change.lock().unwrap_or_else(PoisonError::into_inner) = Some(on_change);
     }
 
-    /// Has it there; waits for that, unless whoever asks is stopped.
+    /// Waits until the upstream is connected or the caller is stopped. Starts the upstream if
+    /// necessary.
     ///
     /// # Errors
-    /// Why it is not there.
+    /// The reason why it is not connected.
     pub fn ready(
         self: &Arc<Upstream>,
         is_stopped: &dyn Fn() -> bool,
@@ -146,7 +147,7 @@ impl Upstream {
         self.take_start(started)
     }
 
-    /// What has come of a start.
+    /// Handles the outcome of a start.
     fn take_start(
         self: &Arc<Upstream>,
         started: Result<(Ready, Vec<Offer>), String>,
@@ -162,7 +163,7 @@ impl Upstream {
                 }
                 state.known = Some(ready.dialect.era());
                 state.up_since = Some(Clock::now());
-                // It may have ended already, and have said so while nobody listened.
+                // It may have ended already, before the link was up to record that.
                 state.link = match &ready.way {
                     Way::Program(program) if program.is_over() => Link::Down,
                     _ => Link::Up(Arc::clone(&ready)),
@@ -187,7 +188,7 @@ impl Upstream {
         taken
     }
 
-    /// Starts it, and has it list its tools.
+    /// Starts the upstream, and gets its list of tools.
     fn start(self: &Arc<Upstream>, known: Option<Era>) -> Result<(Ready, Vec<Offer>), String> {
         let deadline = Clock::now() + limits::UPSTREAM_START_DEADLINE;
         let (dialect, way) = self.connect(known, deadline)?;
@@ -229,7 +230,7 @@ impl Upstream {
                 let (greeting, asked) = Greeting::begin(known);
                 match greet(&program, greeting, asked, deadline) {
                     Ok(dialect) => Ok((dialect, Way::Program(program))),
-                    // Some are upset by what they do not know: once more, without it.
+                    // Some programs end on an unknown request: try again without it.
                     Err(Ungreeted::Upset(_)) => {
                         program.end();
                         let program = self.spawn()?;
@@ -274,7 +275,7 @@ impl Upstream {
         }
     }
 
-    /// These are its tools now.
+    /// Sets its tools, and reports the change if they differ.
     fn take_offers(self: &Arc<Upstream>, offers: Vec<Offer>) {
         let mut state = self.state();
         if *state.offers == *offers {
@@ -288,7 +289,7 @@ impl Upstream {
         }
     }
 
-    /// It is not to be used any more: the next call starts it, or greets it, anew.
+    /// Drops this connection: the next call starts the upstream or greets it again.
     pub fn lose(&self, ready: &Arc<Ready>) {
         let mut state = self.state();
         if matches!(&state.link, Link::Up(up) if Arc::ptr_eq(up, ready)) {
@@ -308,17 +309,18 @@ impl Upstream {
         }
     }
 
-    /// Asks for its tools again; on a thread of its own, as whoever calls may be who reads.
+    /// Gets the list of its tools again. A new thread does it, because the caller may be the
+    /// reader.
     fn list_again(self: &Arc<Upstream>) {
         let mut is_listing = self.is_listing.lock().unwrap_or_else(PoisonError::into_inner);
         if std::mem::replace(&mut *is_listing, true) {
-            return; // Whoever is about to ask has not yet, or is told again.
+            return; // That thread has not asked yet.
         }
         drop(is_listing);
         let upstream = Arc::clone(self);
         let thread = std::thread::Builder::new().name("mcp-list".to_owned());
         let spawned = thread.spawn(move || {
-            std::thread::sleep(limits::UPSTREAM_LOOK); // What changes much is asked for once.
+            std::thread::sleep(limits::UPSTREAM_LOOK); // Frequent changes cause one request.
             *upstream.is_listing.lock().unwrap_or_else(PoisonError::into_inner) = false;
             let ready = match &upstream.state().link {
                 Link::Up(ready) => Arc::clone(ready),
@@ -344,7 +346,7 @@ impl Upstream {
         }
     }
 
-    /// Ends it for good.
+    /// Ends the upstream for good.
     pub fn end(&self) {
         let link = std::mem::replace(&mut self.state().link, Link::Ended);
         self.changed.notify_all();
@@ -355,7 +357,7 @@ impl Upstream {
 }
 
 impl State {
-    /// The next start waits, longer each time.
+    /// Delays the next start, longer after each failure.
     fn back_off(&mut self) {
         let now = Clock::now();
         if self.up_since.is_some_and(|since| now.since(since) >= limits::UPSTREAM_CALM) {
@@ -376,7 +378,7 @@ impl Way {
         }
     }
 
-    /// Has it tell when its tools are others, if it can.
+    /// Requests notifications of changed tools, if the server supports them.
     fn listen(&self, dialect: &Dialect) {
         if !dialect.tells_changes {
             return;
@@ -386,7 +388,7 @@ impl Way {
                 let inbox = Arc::default();
                 program.begin(&inbox, false, |_| dialect.listen());
             }
-            Way::Program(_) => {} // It tells without being asked.
+            Way::Program(_) => {} // It sends them unasked.
             Way::Web(web) => web.listen(dialect),
         }
     }
@@ -399,7 +401,7 @@ impl Way {
     }
 }
 
-/// Does not keep its upstream alive.
+/// A reporter that does not keep its upstream alive.
 struct Teller(Weak<Upstream>);
 
 impl News for Teller {

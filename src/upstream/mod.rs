@@ -1,29 +1,29 @@
-//! Stratum 6: MCP servers of others, whose tools are offered here as our own: to agents, over HTTP,
-//! to clients of MCP, each call with as many subscribers as there are, replay and policies.
+//! Stratum 6: foreign MCP servers, whose tools are offered here as our own, over HTTP, to MCP
+//! clients and to agents. Each call has any number of subscribers, with replay and policies.
 //!
-//! What they say is understood in [`crate::mcp::upstream`], which has neither clock nor connection.
-//! Here is what has: one program for each upstream ([`Place::Program`], on whose standard streams
-//! many calls are under way at once), or one address ([`Place::Url`], where each call is an
-//! exchange of its own). Nothing of it happens on a shard: a call waits on a thread for tools that
-//! block, and publishes from there; a program has three threads of its own.
+//! Their protocol is implemented in [`crate::mcp::upstream`], which has neither a clock nor a
+//! connection. This module has both. An upstream is a program ([`Place::Program`]), with many
+//! concurrent calls on its standard streams. Or it is a URL ([`Place::Url`]), where each call is an
+//! exchange of its own. Nothing of it runs on a shard. A call waits on a thread for tools that
+//! block, and publishes from there. A program has three threads of its own.
 //!
-//! | file | what it does |
+//! | file | contents |
 //! |---|---|
-//! | `spec` | what is known of an upstream before it is there |
-//! | `house` | all of them: started together, offered, ended |
-//! | `link`, `asks` | one of them: there, or not, or about to be; greeting and list |
-//! | `program`, `inbox` | its process, and what has come of it for one call |
-//! | `site` | its address: one exchange |
+//! | `spec` | the description of an upstream |
+//! | `house` | all upstreams: their start, their tools, their end |
+//! | `link`, `asks` | one upstream: its connection state; the greeting and the list of tools |
+//! | `program`, `inbox` | its process; the received messages of one call |
+//! | `site` | its URL: one exchange |
 //! | `call` | one call, from its arguments to its end |
-//! | `say` | what the log is told of it, and not too often |
+//! | `say` | its log records, with a rate limit |
 //!
 //! Invariants:
-//! - U1: a call ends: with its answer, with the end of its upstream, or when it is stopped.
-//! - U2: what waits for a call is at most [`limits::UPSTREAM_WAITING_BYTES_MAX`] and one message;
-//!   until there is room, its upstream is not read.
-//! - U3: a program is waited for when it has ended, and its group is killed before: nothing of it
-//!   is left, and no stranger is killed.
-//! - U4: a lock is never held while something is awaited that only another thread can bring about.
+//! - U1: A call ends: with its answer, with the end of its upstream, or when it is stopped.
+//! - U2: At most [`limits::UPSTREAM_WAITING_BYTES_MAX`] and one message wait for a call. Until
+//!   there is room, its upstream is not read.
+//! - U3: A program is reaped when it has ended, after its group was killed. None of its processes
+//!   is left, and no foreign process is killed.
+//! - U4: A thread that waits for another thread holds no lock.
 //!
 //! [`limits::UPSTREAM_WAITING_BYTES_MAX`]: crate::limits::UPSTREAM_WAITING_BYTES_MAX
 #![forbid(unsafe_code)]

@@ -1,13 +1,13 @@
-//! An upstream that is a program: its process, and three threads that read it, write to it, and
-//! hear what it complains of.
+//! An upstream that is a program: its process, and the three threads for its standard streams.
 //!
-//! It leads a session of its own: it has no terminal to ask things at, Ctrl-C does not reach it
-//! behind our back, and what it starts ends with it, also what has left its session ([`Mark`]). Its
-//! environment is chosen ([`Environment`]), not inherited. The thread that reads it has started it
-//! and waits for it; if this process dies, whatever the way, the kernel kills it. Many requests are
-//! under way at once; what comes for one is put into its [`Inbox`]. Whoever writes never waits for
-//! it: what it does not read is kept, up to a limit, by a thread for just that. So reading never
-//! waits for writing, and both sides cannot wait for each other.
+//! The process leads a session of its own. It has no terminal, and Ctrl-C does not reach it. Its
+//! descendants end with it, also those that have left its session ([`Mark`]). Its environment is
+//! chosen ([`Environment`]), not inherited. The reader thread starts the process and reaps it. If
+//! this process dies in any way, the kernel kills the program.
+//!
+//! Many requests run at once. The messages for each go into its [`Inbox`]. Callers never wait for
+//! the program to read. A writer thread holds unread requests, up to a limit. Reading therefore
+//! never waits for writing, and the two sides cannot deadlock.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -32,7 +32,7 @@ use crate::trace::Level;
 use crate::wire::jsonrpc::ErrorObject;
 use crate::wire::{LineSplitter, Split};
 
-/// A process that runs, or has.
+/// A process that runs or has ended.
 pub(super) struct Program {
     mark: Mark,
     state: Mutex<State>,
@@ -45,13 +45,13 @@ pub(super) struct Program {
 }
 
 struct State {
-    /// `None`: it is not there yet; or it was waited for, and its number may be a stranger's.
+    /// `None` before the start, and after it was reaped, when its id may belong to another process.
     child: Option<Child>,
-    /// How it has ended, in a sentence; what was under way knows that by then.
+    /// The end of the process as a sentence. Open requests are told the same.
     over: Option<String>,
 }
 
-/// Lines that it is still to read.
+/// The lines that the program has not read yet.
 #[derive(Default)]
 struct Outbox {
     state: Mutex<Unsent>,
@@ -65,15 +65,15 @@ struct Unsent {
     is_closed: bool,
 }
 
-/// Why nothing more is read.
+/// The reason why reading has ended.
 enum Why {
-    /// Its standard output has ended.
+    /// The standard output has ended.
     Ended,
     Failed(io::Error),
     TooLong,
 }
 
-/// How a program is started.
+/// The command of a program.
 pub(super) struct Start<'a> {
     pub words: &'a [String],
     pub variables: &'a [(String, String)],
@@ -81,10 +81,10 @@ pub(super) struct Start<'a> {
 }
 
 impl Program {
-    /// Starts it.
+    /// Starts the program.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// The error of the kernel.
     pub fn spawn(
         start: &Start<'_>,
         meter: UpstreamMeter,
@@ -112,7 +112,7 @@ impl Program {
         let reading = Arc::clone(&program);
         thread("mcp-read").spawn(move || match reading.start(command) {
             Ok(stdout) => {
-                let _ = started.send(Ok(())); // Whoever asked waits for it.
+                let _ = started.send(Ok(())); // The caller waits for it.
                 reading.read(stdout);
             }
             Err(error) => {
@@ -123,7 +123,7 @@ impl Program {
         Ok(program)
     }
 
-    /// Starts its process, with the other two threads, on the one that will read it.
+    /// Starts the process and the two other threads. It runs on the reader thread.
     fn start(self: &Arc<Self>, mut command: Command) -> io::Result<ChildStdout> {
         let mut child = command.spawn()?;
         let stdin = child.stdin.take().expect("it is piped");
@@ -157,12 +157,12 @@ impl Program {
         self.exchanges.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has it ended?
+    /// True if the process has ended.
     pub fn is_over(&self) -> bool {
         self.state().over.is_some()
     }
 
-    /// Sends a request, whose answer comes into this inbox; `asked` makes it, with its id.
+    /// Sends a request that `asked` makes from its id. The answer goes to this inbox.
     pub fn begin(
         &self,
         inbox: &Arc<Inbox>,
@@ -170,7 +170,7 @@ impl Program {
         asked: impl FnOnce(u64) -> Asked,
     ) -> u64 {
         let id = self.exchanges().open(Arc::clone(inbox), is_call);
-        // Whoever ends the rest has taken it from the table, or sees it there.
+        // The thread that ends all requests has taken it from the table, or finds it there.
         if let Some(how) = &self.state().over {
             inbox.gone(how);
         }
@@ -180,12 +180,12 @@ impl Program {
         id
     }
 
-    /// Nobody waits for the answer to this request any more.
+    /// Stops waiting for the answer to this request.
     pub fn forget(&self, id: u64) {
         self.exchanges().close(id);
     }
 
-    /// As [`Program::forget`], and it is told so.
+    /// Like [`Program::forget`], and cancels the request at the program.
     pub fn cancel(&self, id: u64) {
         if self.exchanges().close(id).is_some() {
             let mut line = Vec::new();
@@ -194,7 +194,7 @@ impl Program {
         }
     }
 
-    /// Gives it a message. One that reads nothing any more is ended.
+    /// Queues a message. If too many bytes are unread, the program is killed.
     pub fn send(&self, mut line: Vec<u8>) {
         line.push(b'\n');
         let mut unsent = self.outbox.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -217,7 +217,7 @@ impl Program {
         self.outbox.changed.notify_all();
     }
 
-    /// The thread that writes.
+    /// The loop of the writer thread.
     fn write(&self, mut stdin: ChildStdin) {
         loop {
             let unsent = self.outbox.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -227,7 +227,7 @@ impl Program {
             let Some(line) = unsent.lines.pop_front() else { return };
             drop(unsent);
             if stdin.write_all(&line).and_then(|()| stdin.flush()).is_err() {
-                self.outbox.close(); // Who reads its output sees its end, too.
+                self.outbox.close(); // The reader thread finds the end, too.
                 return;
             }
             self.meter.add(UpstreamCount::SentBytes, line.len() as u64);
@@ -236,7 +236,7 @@ impl Program {
         }
     }
 
-    /// The thread that reads.
+    /// The loop of the reader thread.
     fn read(&self, mut stdout: ChildStdout) {
         let why = self.read_lines(&mut stdout);
         drop(stdout);
@@ -287,7 +287,7 @@ impl Program {
         }
     }
 
-    /// Sees to it that nothing of it is left, and waits for it (U3): how it has ended.
+    /// Kills the rest of the group, reaps the process (U3), and returns its end as a sentence.
     fn wait_for_end(&self, why: &Why) -> String {
         self.outbox.close();
         if let Why::Ended = why {
@@ -295,14 +295,14 @@ impl Program {
         }
         self.signal(Signal::TERM);
         self.wait_until_dead(limits::UPSTREAM_LINGER);
-        // Whoever of its group is left now; its leader is not waited for yet, so that their number
-        // is nobody else's.
+        // Kill the rest of its group. The leader is not reaped yet, so no other process has their
+        // id.
         self.signal(Signal::KILL);
         self.mark.kill_all();
         self.wait_until_dead(limits::UPSTREAM_GRACE);
         let status = self.state().child.take().and_then(|mut child| child.wait().ok());
         let ended = match status {
-            Some(status) => status.to_string(), // As `exit status: 1` or `signal: 9 (SIGKILL)`.
+            Some(status) => status.to_string(), // Like `exit status: 1` or `signal: 9 (SIGKILL)`.
             None => "how is not known".to_owned(),
         };
         match why {
@@ -322,7 +322,7 @@ impl Program {
         }
     }
 
-    /// Does its first process still run? It is not waited for here.
+    /// True if the first process still runs. This does not reap it.
     fn lives(&self) -> bool {
         let state = self.state();
         let Some(child) = &state.child else { return false };
@@ -330,29 +330,29 @@ impl Program {
         matches!(waitid(WaitId::Pid(Pid::from_child(child)), options), Ok(None))
     }
 
-    /// Sends a signal to its group, if its number is still its own, and to what has left that.
+    /// Signals its group if its id is still valid, and its processes outside of the group.
     fn signal(&self, signal: Signal) {
         let Some(group) = self.state().child.as_ref().map(Pid::from_child) else { return };
-        // Errors say that there is nobody left.
+        // Errors mean that no process is left.
         let _ = kill_process_group(group, signal);
         self.mark.signal_outside(group, signal);
     }
 
-    /// Tells everybody that it is over.
+    /// Reports the end to the upstream and to all open requests.
     fn conclude(&self, how: String) {
         self.say.event(Level::Info, "upstream_ended", |line| line.text("how", &how));
         self.state().over = Some(how.clone());
         self.ended.notify_all();
-        // Before those hear of it who wait: their next calls are to find a new one.
+        // First the upstream, so that the next calls of the waiting threads find a new program.
         self.news.is_over();
         let waiting: Vec<Arc<Inbox>> = self.exchanges().close_all().collect();
         waiting.iter().for_each(|inbox| inbox.gone(&how));
     }
 
-    /// Ends it in order: its standard input ends; if that is not enough, it is told to, and killed.
+    /// Ends the program in three steps: its standard input is closed, then SIGTERM, then SIGKILL.
     pub fn end(&self) {
         self.outbox.close();
-        // What nobody takes any more does not hold the reading up.
+        // Messages that no caller takes do not block the reader.
         let waiting: Vec<Arc<Inbox>> = self.exchanges().close_all().collect();
         waiting.iter().for_each(|inbox| {
             inbox.gone("the server that asks it ends");
@@ -410,7 +410,7 @@ fn thread(name: &str) -> std::thread::Builder {
     std::thread::Builder::new().name(name.to_owned())
 }
 
-/// The thread that hears what a program complains of: lines for the log.
+/// The loop of the thread that logs the lines of the standard error.
 fn hear_complaints(mut stderr: ChildStderr, say: &Say) {
     let mut splitter = LineSplitter::new(limits::UPSTREAM_STDERR_BYTES_MAX);
     let mut buffer = vec![0; 8 << 10];
@@ -439,7 +439,7 @@ fn hear_complaints(mut stderr: ChildStderr, say: &Say) {
     }
 }
 
-/// Texts as they are, all else as JSON.
+/// A string as it is, any other value as JSON.
 fn text_of(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }

@@ -1,4 +1,4 @@
-//! What the log is told of an upstream: as much as it may fill of it, and how much it was not told.
+//! The log records of an upstream, at a bounded rate, and the number of suppressed ones.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::shard::Log;
 use crate::trace::Level;
 use crate::trace::log::Line;
 
-/// The way into the log for one upstream.
+/// The log of one upstream.
 #[derive(Debug)]
 pub(super) struct Say {
     log: Log,
@@ -18,7 +18,7 @@ pub(super) struct Say {
     second: Mutex<Second>,
 }
 
-/// What was told since then.
+/// The counts of the present second.
 #[derive(Debug, Default)]
 struct Second {
     since: Option<Instant>,
@@ -31,7 +31,7 @@ impl Say {
         Say { log, upstream: upstream.to_owned(), second: Mutex::default() }
     }
 
-    /// Something has happened that an upstream cannot make happen as often as it likes.
+    /// Logs an event that an upstream cannot cause at any rate.
     pub fn event(&self, level: Level, event: &str, fill: impl FnOnce(&mut Line<'_>)) {
         self.log.announce(Clock::wall_us(), level, event, |line| {
             line.text("upstream", &self.upstream);
@@ -39,7 +39,7 @@ impl Say {
         });
     }
 
-    /// Something that it says itself.
+    /// Logs a text of the upstream, at most [`limits::UPSTREAM_RECORDS_PER_S`] times a second.
     pub fn quote(&self, level: Level, event: &str, fill: impl FnOnce(&mut Line<'_>)) {
         if !self.log.takes(level) {
             return;

@@ -1,9 +1,9 @@
-//! An upstream that is asked over HTTP: each request is an exchange of its own, whose answer is one
-//! message or a stream of them.
+//! An upstream over HTTP. Each request is an exchange of its own. Its answer is one message or a
+//! stream of messages.
 //!
-//! In the handshake era a stream may break off before its answer, and is taken up again behind its
-//! last event; in the stateless one such a request is lost. What the server tells of itself, that
-//! its tools are others now, it tells on a stream that a thread of its own follows.
+//! In the handshake era a stream may break before its answer, and is resumed after its last event.
+//! In the stateless era such a request is lost. The server reports changes of its tools on another
+//! stream, which a thread of its own follows.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -28,7 +28,7 @@ use crate::wire::http1::Method;
 use crate::wire::jsonrpc::ErrorObject;
 use crate::wire::sse;
 
-/// A server at an address.
+/// A server at a URL.
 pub(super) struct Web {
     site: Site,
     key: Option<Key>,
@@ -40,47 +40,47 @@ pub(super) struct Web {
 
 #[derive(Default)]
 struct State {
-    /// What every message says, once both have agreed.
+    /// The version header of every message, once a version is agreed.
     version: Option<Header>,
     is_handshake: bool,
     session: Option<String>,
     next_id: u64,
-    /// Ends the stream on which news come.
+    /// Closes the stream of notifications.
     stop_listening: Option<Stop>,
     is_ended: bool,
 }
 
-/// Ends an exchange from another thread.
+/// A function that ends an exchange from another thread.
 pub(super) type Stop = Box<dyn Fn() + Send>;
 
-/// Whoever has something asked.
+/// The caller of an exchange.
 pub(super) trait Customer {
-    /// The exchange has begun, and can be ended so.
+    /// Called when an exchange has begun. `stop` ends it.
     fn opened(&mut self, stop: Stop);
-    /// Something has come before the answer.
+    /// Takes a message that comes before the answer.
     fn take(&mut self, note: Note) -> Result<(), Stopped>;
-    /// Does he want it no more?
+    /// True if the caller does not want the answer any more.
     fn is_stopped(&self) -> bool;
 }
 
-/// Why there is no answer.
+/// The reason why no answer came.
 #[derive(Debug)]
 pub(super) enum Fail {
-    /// The session is over: the request was not heard.
+    /// The session has expired: the request was not handled.
     SessionGone,
-    /// There is no connection: it was not heard.
+    /// No connection could be made: the request was not sent.
     Unreachable(String),
-    /// The server does not answer such requests.
+    /// The server refuses such requests.
     Refused(String),
-    /// It may have been heard, and there is no answer.
+    /// The request may have been handled, but no answer came.
     Broken(String),
-    /// Nobody wants it any more.
+    /// The caller was stopped.
     Stopped,
 }
 
 impl Web {
     /// # Errors
-    /// What is wrong with the address.
+    /// The fault of the URL.
     pub fn new(
         url: &str,
         key: Option<Key>,
@@ -97,7 +97,7 @@ impl Web {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Both have agreed.
+    /// Records the agreed version.
     pub fn agree(&self, dialect: &Dialect) {
         self.meter.add(UpstreamCount::Starts, 1);
         let mut state = self.state();
@@ -105,7 +105,7 @@ impl Web {
         state.is_handshake = dialect.era() == Era::Handshake;
     }
 
-    /// An id that no other request of this session has.
+    /// Returns an id that is unique in this session.
     pub fn new_id(&self) -> u64 {
         let mut state = self.state();
         state.next_id += 1;
@@ -134,7 +134,7 @@ impl Web {
         Ok((exchange, stop))
     }
 
-    /// Asks, and gives everything that comes before the answer to the customer.
+    /// Sends a request, and passes everything before the answer to the customer.
     pub fn conduct(
         &self,
         asked: &Asked,
@@ -166,7 +166,7 @@ impl Web {
         }
     }
 
-    /// An answer that is one message; or a refusal, which may be one, too.
+    /// Reads an answer that is one message. A refusal may be one, too.
     fn single(
         &self,
         exchange: &mut Exchange,
@@ -180,7 +180,7 @@ impl Web {
         if let Heard::Answer((), answer) = exchanges.hear(&body) {
             return Ok(answer);
         }
-        // Of what could not be read the error has no id.
+        // The error for an unreadable request has no id.
         let said: Option<Value> = serde_json::from_slice(&body).ok();
         let message = said.as_ref().and_then(|said| said.pointer("/error/message")?.as_str());
         Err(Fail::Refused(match (status, message) {
@@ -191,7 +191,7 @@ impl Web {
         }))
     }
 
-    /// An answer that is a stream, and its continuations.
+    /// Reads an answer that is a stream, and resumes it.
     fn follow(
         &self,
         mut exchange: Exchange,
@@ -227,7 +227,7 @@ impl Web {
         Err(Fail::Broken("its stream breaks off again and again".to_owned()))
     }
 
-    /// Takes a stream of the handshake era up again (A22).
+    /// Resumes a stream of the handshake era (A22).
     fn resume(
         &self,
         last_id: String,
@@ -258,7 +258,7 @@ impl Web {
         Ok(())
     }
 
-    /// Reads a stream until `hear` says that this is all; `None`: it has ended before.
+    /// Reads a stream until `hear` returns a value. `None` if the stream ends before.
     fn read_stream<T>(
         &self,
         exchange: &mut Exchange,
@@ -289,7 +289,7 @@ impl Web {
         }
     }
 
-    /// One message of a request's stream.
+    /// Handles one message of a request's stream.
     fn hear(
         &self,
         exchanges: &mut Exchanges<()>,
@@ -299,7 +299,7 @@ impl Web {
         match exchanges.hear(bytes) {
             Heard::Answer((), answer) => return Ok(Some(answer)),
             Heard::Note((), note) => customer.take(note).map_err(|Stopped| Fail::Stopped)?,
-            Heard::Reply(reply) => drop(self.post(&reply)), // If that is lost, the server asks on.
+            Heard::Reply(reply) => drop(self.post(&reply)), // If it is lost, the server asks again.
             Heard::ToolsChanged => self.news.tools_changed(),
             Heard::Log(_) => {}
             Heard::Ignored(why) => {
@@ -314,7 +314,7 @@ impl Web {
         Ok(None)
     }
 
-    /// Tells something that is not answered.
+    /// Sends a message without an answer.
     pub fn post(&self, message: &[u8]) -> Result<(), String> {
         let version = self.state().version.clone();
         let told = self.open().and_then(|(mut exchange, _)| {
@@ -332,7 +332,7 @@ impl Web {
         }
     }
 
-    /// Follows what the server tells of itself, on a thread of its own.
+    /// Follows the server's notifications on a thread of its own.
     pub fn listen(self: &Arc<Web>, dialect: &Dialect) {
         let (web, dialect) = (Arc::downgrade(self), dialect.clone());
         let thread = std::thread::Builder::new().name("mcp-listen".to_owned());
@@ -344,12 +344,12 @@ impl Web {
                 if let Err(Fail::Refused(_) | Fail::SessionGone) =
                     web.listen_once(&dialect, is_first)
                 {
-                    return; // It does not tell, and that is no harm.
+                    return; // It sends none, which is no error.
                 }
                 if web.state().is_ended {
                     return;
                 }
-                drop(web); // Nobody's end waits for this.
+                drop(web); // No drop waits for this thread.
                 if Clock::now().since(began) > limits::CLIENT_CALM {
                     pause = limits::CLIENT_RETRY_DEFAULT;
                 }
@@ -407,7 +407,7 @@ impl Web {
         Ok(())
     }
 
-    /// Takes leave.
+    /// Closes the notifications, and deletes the session on the server.
     pub fn end(&self) {
         const LEAVE: Duration = Duration::from_secs(1);
         let mut state = self.state();
@@ -421,13 +421,13 @@ impl Web {
         }
         if has_session && let Ok((mut exchange, _)) = self.open() {
             let headers = self.headers(version.as_slice());
-            // Whoever does not hear it forgets the session by himself.
+            // Without this request the server lets the session expire.
             let _ = exchange.ask(&self.site, Method::Delete, &headers, None, LEAVE);
         }
     }
 }
 
-/// Nobody waits, and nothing is given on.
+/// A customer without a caller: it drops all messages.
 struct Nobody;
 
 impl Customer for Nobody {
@@ -476,7 +476,7 @@ fn is_discover(headers: &[Header]) -> bool {
     headers.iter().any(|(name, value)| name == "mcp-method" && value == "server/discover")
 }
 
-/// Can it stand in a header?
+/// True if the text can be sent in a header.
 fn is_header(text: &str) -> bool {
     text.len() <= limits::MCP_URI_BYTES_MAX && text.bytes().all(|byte| byte.is_ascii_graphic())
 }

@@ -1,4 +1,4 @@
-//! What is known of an upstream before it is there.
+//! The description of an upstream.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,45 +7,45 @@ use crate::client::exchange::Site;
 use crate::limits;
 use crate::tool::{Environment, is_tool_name};
 
-/// One upstream.
+/// The description of one upstream.
 #[derive(Clone, Debug)]
 pub struct UpstreamSpec {
-    /// What it is called in the log and among the numbers.
+    /// Its name in the log and in the metrics.
     pub name: String,
-    /// Stands before the names of its tools, with `_` between; or is empty.
+    /// The prefix of its tools' names, joined with `_`. May be empty.
     pub prefix: String,
-    /// Where it is.
+    /// The program or the URL.
     pub place: Place,
-    /// How long one of its calls may take.
+    /// The longest duration of one of its calls.
     pub call_deadline: Duration,
 }
 
-/// Where an upstream is.
+/// The place of an upstream.
 #[derive(Clone, Debug)]
 pub enum Place {
     /// A program that is started here, and speaks on its standard streams.
     Program {
         /// The program and its arguments.
         words: Vec<String>,
-        /// Variables of its environment, beside those of `environment`.
+        /// Environment variables in addition to `environment`.
         variables: Vec<(String, String)>,
-        /// What it gets of the environment of this process.
+        /// The variables from the environment of this process.
         environment: Environment,
     },
-    /// A server that is asked over HTTP.
+    /// A server that is called over HTTP.
     Url {
-        /// `http://` or `https://`.
+        /// An `http://` or `https://` URL.
         url: String,
-        /// Shown with each request.
+        /// The key that is sent with each request.
         key: Option<Key>,
     },
 }
 
-/// What is shown to a server, and to nobody else.
+/// The key for one server. It is sent to no other server, and never shown.
 #[derive(Clone)]
 pub struct Key(Box<str>);
 
-/// What is wrong with a description.
+/// The fault of a description.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpecError(String);
 
@@ -59,7 +59,7 @@ impl std::error::Error for SpecError {}
 
 impl Key {
     /// # Errors
-    /// It could not stand in a header.
+    /// If the key cannot be sent in a header.
     pub fn new(text: &str) -> Result<Key, SpecError> {
         let is_fit = (1..=limits::MODEL_KEY_BYTES_MAX).contains(&text.len())
             && text.bytes().all(|byte| byte.is_ascii_graphic());
@@ -85,10 +85,10 @@ impl fmt::Debug for Key {
 }
 
 impl UpstreamSpec {
-    /// Can it be like that?
+    /// Checks the description.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The first fault.
     pub fn check(&self) -> Result<(), SpecError> {
         let wrong = |text: &str| Err(SpecError(text.to_owned()));
         let is_name = |name: &str| is_tool_name(name) && name.len() <= 32;
@@ -127,8 +127,8 @@ impl UpstreamSpec {
     }
 }
 
-/// A command as words, as a shell would read it that knows nothing but quotes: `'…'`, `"…"` and a
-/// backslash before one character.
+/// Splits a command into words like a shell that knows quotes only: `'…'`, `"…"`, and a backslash
+/// before one character.
 ///
 /// ```
 /// use streamdoor::upstream::words_of;
@@ -138,7 +138,7 @@ impl UpstreamSpec {
 /// ```
 ///
 /// # Errors
-/// A quotation has no end.
+/// If a quotation has no end, or the command ends with a backslash.
 pub fn words_of(command: &str) -> Result<Vec<String>, SpecError> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
