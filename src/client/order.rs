@@ -38,7 +38,7 @@ pub(super) struct Order {
 }
 
 impl Order {
-    /// Expects every chunk behind `after`. `None`: from the server's choice on.
+    /// Expects every chunk after the position `after`. `None`: the server chooses the first.
     pub fn new(is_whole: bool, after: Option<Reached>) -> Order {
         let mut order = Order {
             is_whole,

@@ -5,11 +5,11 @@
 //! program changes the limit for real-time tasks (`RLIMIT_RTTIME`). Each program gets a unique
 //! value of this limit that is far too large to limit anything. At its end the processes with that
 //! value are searched in `/proc` and killed, whatever their parent is. No process is adopted, and
-//! no foreign child is waited for. This process can therefore have other children.
+//! no unrelated child is waited for. This process can therefore have other children.
 //!
 //! Limits: three kinds of processes are not found, and only their group is ended. The first changes
 //! this limit itself. The second runs on a kernel before 5.3: without pidfds a signal could reach a
-//! foreign process. The third runs where this process already has a smaller limit.
+//! unrelated process. The third runs where this process already has a smaller limit.
 
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};

@@ -156,7 +156,7 @@ mod plain {
                 let is_whole = |number: f64| number.fract() == 0.0;
                 value.is_i64() || value.is_u64() || value.as_f64().is_some_and(is_whole)
             }
-            _ => true, // No such type exists: it says nothing.
+            _ => true, // No such type exists: ignore it.
         };
         let quoted = || names.iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>();
         (!names.iter().any(fits)).then(|| quoted().join(", "))

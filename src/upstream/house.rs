@@ -14,7 +14,7 @@ use crate::shard::{Log, Shard, ShardHandle, UpstreamMeter};
 use crate::tool::{ToolSpec, Tools};
 use crate::trace::Level;
 
-/// Foreign MCP servers, whose tools are offered here. Dropping it ends them, and no call reaches
+/// External MCP servers, whose tools are offered here. Dropping it ends them, and no call reaches
 /// them any more.
 ///
 /// ```no_run

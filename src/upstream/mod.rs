@@ -1,4 +1,4 @@
-//! Stratum 6: foreign MCP servers, whose tools are offered here as our own, over HTTP, to MCP
+//! Stratum 6: external MCP servers, whose tools are offered here as our own, over HTTP, to MCP
 //! clients and to agents. Each call has any number of subscribers, with replay and policies.
 //!
 //! Their protocol is implemented in [`crate::mcp::upstream`], which has neither a clock nor a
@@ -22,7 +22,7 @@
 //! - U2: At most [`limits::UPSTREAM_WAITING_BYTES_MAX`] and one message wait for a call. Until
 //!   there is room, its upstream is not read.
 //! - U3: A program is reaped when it has ended, after its group was killed. None of its processes
-//!   is left, and no foreign process is killed.
+//!   is left, and no unrelated process is killed.
 //! - U4: A thread that waits for another thread holds no lock.
 //!
 //! [`limits::UPSTREAM_WAITING_BYTES_MAX`]: crate::limits::UPSTREAM_WAITING_BYTES_MAX

@@ -5,7 +5,7 @@
 //! | NULL | `null` |
 //! | INTEGER | a number, all 64 bits of it (some parsers keep only 53) |
 //! | REAL | a number with a point or an exponent; `null` for an infinity, which JSON lacks |
-//! | TEXT | a string; what is not UTF-8 in it is U+FFFD |
+//! | TEXT | a string; bytes that are not UTF-8 become U+FFFD |
 //! | BLOB | `{"base64": "…"}`, with padding |
 //!
 //! The columns keep the order of the query. Since the names in an object are distinct, equal column

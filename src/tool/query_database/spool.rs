@@ -64,7 +64,7 @@ impl Spool {
     /// Sends rows, or spools them.
     ///
     /// # Errors
-    /// [`Failure::Stopped`], or [`Failure::Stuck`].
+    /// [`Failure::Stopped`], [`Failure::Stuck`], or [`Failure::Refused`] if the spool file fails.
     pub fn send(&mut self, out: &mut Output, rows: &[u8]) -> Result<(), Failure> {
         if self.file.is_none() {
             return Ok(out.send_as(Kind::Row, KEY, rows)?);
@@ -88,7 +88,7 @@ impl Spool {
     /// Sends all spooled rows, and waits for the reader. The query has ended.
     ///
     /// # Errors
-    /// [`Stopped`], or the error of the kernel.
+    /// [`Failure::Stopped`], or [`Failure::Refused`] if the spool file fails.
     pub fn drain(mut self, out: &mut Output) -> Result<(), Failure> {
         while let Some((length, more)) = self.pieces.front().copied() {
             self.read(length)?;
