@@ -1,4 +1,4 @@
-//! One request to a external server, and its response as it comes. Each exchange has its own
+//! One request to an external server, and its response as it comes. Each exchange has its own
 //! connection, which another thread can end.
 
 use std::fmt::Write as _;
@@ -10,7 +10,7 @@ use super::error::ClientError;
 use crate::limits;
 use crate::wire::http1::{Method, is_media_type};
 
-/// The URL of a external server: `http://HOST:PORT/PATH` or `https://…`. The system's certificates
+/// The URL of an external server: `http://HOST:PORT/PATH` or `https://…`. The system's certificates
 /// decide which servers are trusted.
 #[derive(Clone, Debug)]
 pub(crate) struct Site {

@@ -8,7 +8,7 @@
 //! no unrelated child is waited for. This process can therefore have other children.
 //!
 //! Limits: three kinds of processes are not found, and only their group is ended. The first changes
-//! this limit itself. The second runs on a kernel before 5.3: without pidfds a signal could reach a
+//! this limit itself. The second runs on a kernel before 5.3: without pidfds a signal could hit an
 //! unrelated process. The third runs where this process already has a smaller limit.
 
 use std::fs::File;

@@ -4,7 +4,7 @@
 //!
 //! The command leads a session of its own, with its own id. It is reaped last, after the rest of
 //! its group was killed. Until then it is a zombie, and its id is not reused, so no signal reaches
-//! a unrelated process. If this process dies in any way, the kernel kills the command. [`House`]
+//! an unrelated process. If this process dies in any way, the kernel kills the command. [`House`]
 //! makes sure that a shard that ends leaves no group behind. A descendant that starts its own
 //! session has left the group, and may have lost its parents. It is found by its [`Mark`], and
 //! ended with the rest.
