@@ -1,4 +1,4 @@
-//! Whole answers: a status, what is in it, and how it is written.
+//! Complete answers: a status, a body, and how they are written.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -11,84 +11,85 @@ use crate::limits;
 use crate::wire::http1::{Framing, ResponseHead, Status};
 use crate::wire::write_json;
 
-/// How JSON is called.
+/// The media type of JSON.
 pub const JSON: &str = "application/json";
 
-/// A whole answer.
+/// A complete answer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Answer {
     status: Status,
-    /// `None`: it has no body.
+    /// The media type of the body. `None`: the answer has no body.
     media_type: Option<&'static str>,
     body: Cow<'static, [u8]>,
     retry_after: Option<Duration>,
     beside: Beside,
 }
 
-/// What else the head of an answer says; none says two of these.
+/// An additional header of the answer. No answer has two of these.
 #[derive(Clone, Debug, PartialEq)]
 enum Beside {
     Nothing,
-    /// Where it is.
+    /// The location of what was created.
     Location(String),
-    /// The session of MCP that was begun.
+    /// The id of the MCP session that was opened.
     Session(String),
-    /// Which methods there are.
+    /// The methods that the path allows.
     Allow(String),
-    /// What would have to be shown.
+    /// The challenge for a client without a valid token.
     Challenge(&'static str),
-    /// Which methods a page may use.
+    /// The methods that a page may use.
     Preflight(String),
 }
 
-/// What an answer has to know of the request.
+/// Properties of the request that determine how its answer is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Manner {
-    /// To `HEAD`: all of the head, nothing of the body.
+    /// True for `HEAD`: the head is written in full, the body not at all.
     pub is_head: bool,
-    /// HTTP/1.0: it has no chunks, and closes unless it says otherwise.
+    /// True for HTTP/1.0: no chunked framing, and the connection closes unless the answer says
+    /// otherwise.
     pub is_old: bool,
-    /// There may be another request.
+    /// True if another request may follow on the connection.
     pub keeps_alive: bool,
-    /// What its client understands.
+    /// The error format that the client understands.
     pub words: Words,
-    /// Of which origin the page is that asks, if it is another than ours.
+    /// The origin of the page that sent the request, if it is a configured origin.
     pub origin: Option<OriginPlace>,
 }
 
-/// In which words something is told that went wrong.
+/// The format in which an error is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Words {
-    /// As [`ApiError`] spells it.
+    /// The JSON document of [`ApiError`].
     #[default]
     Own,
-    /// As a message of JSON-RPC that answers none: its client may read nothing else.
+    /// A JSON-RPC error without an id, because the client may read nothing else.
     JsonRpc,
 }
 
 impl Words {
-    /// Those that are understood at this path.
+    /// Returns the format that clients of this path understand.
     pub fn at(path: &str) -> Words {
         if path == mcp::PATH { Words::JsonRpc } else { Words::Own }
     }
 }
 
 impl Answer {
-    /// A document.
+    /// Creates an answer with a JSON document.
     pub fn json(status: Status, document: &Value) -> Answer {
         let mut body = Vec::with_capacity(256);
         write_json(&mut body, document);
-        body.push(b'\n'); // For who reads it in a terminal.
+        body.push(b'\n'); // For readers in a terminal.
         Answer { media_type: Some(JSON), body: body.into(), ..Answer::empty(status) }
     }
 
-    /// Something was made, and is there.
+    /// Creates the answer for something that was created at `location`.
     pub fn created(document: &Value, location: impl Into<String>) -> Answer {
         let beside = Beside::Location(location.into());
         Answer { beside, ..Answer::json(Status::CREATED, document) }
     }
 
-    /// Something else than JSON.
+    /// Creates an answer with a body that is not JSON.
     pub fn text(
         status: Status,
         media_type: &'static str,
@@ -97,7 +98,7 @@ impl Answer {
         Answer { media_type: Some(media_type), body: body.into(), ..Answer::empty(status) }
     }
 
-    /// Nothing but a status.
+    /// Creates an answer with a status and no body.
     pub fn empty(status: Status) -> Answer {
         Answer {
             status,
@@ -108,13 +109,13 @@ impl Answer {
         }
     }
 
-    /// Why it was not done.
+    /// Creates the answer for an error.
     pub fn error(error: &ApiError) -> Answer {
         let retry_after = error.retry_after;
         Answer { retry_after, ..Answer::json(error.status, &error.to_json()) }
     }
 
-    /// As [`Answer::error`], in these words.
+    /// Does the same as [`Answer::error`], in this format.
     pub(super) fn error_in(words: Words, error: &ApiError) -> Answer {
         match words {
             Words::Own => Answer::error(error),
@@ -126,36 +127,36 @@ impl Answer {
         }
     }
 
-    /// As it is, with the name of the session that it begins.
+    /// Adds the id of the session that the answer opens.
     #[must_use]
     pub fn in_session(self, session: String) -> Answer {
         Answer { beside: Beside::Session(session), ..self }
     }
 
-    /// Nobody was shown to us whom we know. Whether nothing was, or what is wrong, makes no
-    /// difference but in `challenge`.
+    /// Creates the answer to a request without a valid token. Only `challenge` shows whether a
+    /// token was missing or wrong.
     pub(super) fn unauthorized(words: Words, challenge: &'static str) -> Answer {
         let text = "a token is needed: Authorization: Bearer TOKEN";
         let error = ApiError::new(Status::UNAUTHORIZED, "unauthorized", text);
         Answer { beside: Beside::Challenge(challenge), ..Answer::error_in(words, &error) }
     }
 
-    /// A page may ask, with these methods.
+    /// Creates the answer to a preflight request that is allowed, with these methods.
     pub(super) fn preflight(methods: String) -> Answer {
         Answer { beside: Beside::Preflight(methods), ..Answer::empty(Status::NO_CONTENT) }
     }
 
-    /// Which methods there are.
+    /// Adds the methods that the path allows.
     pub(super) fn allowing(self, methods: String) -> Answer {
         Answer { beside: Beside::Allow(methods), ..self }
     }
 
-    /// What kind of answer it is.
+    /// Returns the status of the answer.
     pub fn status(&self) -> Status {
         self.status
     }
 
-    /// What is in it.
+    /// Returns the body of the answer.
     pub fn body(&self) -> &[u8] {
         &self.body
     }
@@ -202,12 +203,12 @@ impl Answer {
     }
 }
 
-/// What a page may send beside what it always may.
+/// Request headers that a page may set besides those that every page may.
 const HEADERS_OF_PAGES: &str = "authorization, content-type, last-event-id, x-session-id, \
     mcp-session-id, mcp-protocol-version, mcp-method, mcp-name, traceparent, tracestate, baggage";
 
 impl Manner {
-    /// Of the last answer on a connection.
+    /// The properties for the last answer on a connection.
     pub const LAST: Manner = Manner {
         is_head: false,
         is_old: false,
@@ -216,8 +217,8 @@ impl Manner {
         origin: None,
     };
 
-    /// Lets the page read the answer that asks for it. Its cookies are none of ours, so they are
-    /// not asked for.
+    /// Writes the CORS headers that let the page read the answer. The server uses no cookies, so it
+    /// does not allow credentials.
     pub fn write_origin(self, around: &Surroundings<'_>, head: &mut ResponseHead<'_>) {
         let Some(origin) = self.origin.and_then(|place| around.access.origin(place)) else {
             return;
@@ -231,7 +232,8 @@ impl Manner {
         }
     }
 
-    /// HTTP/1.0 closes unless both sides say that they do not.
+    /// Returns the `Connection` header for HTTP/1.0, which closes unless both sides ask to keep it
+    /// open.
     pub fn says_keep_alive(self) -> Option<&'static str> {
         (self.is_old && self.keeps_alive).then_some("keep-alive")
     }

@@ -1,4 +1,4 @@
-//! What a request asks for: its route is found, its head and then its body are read.
+//! Interprets a request: finds its route, then reads its head and its body.
 
 use std::borrow::Cow;
 
@@ -21,47 +21,48 @@ use crate::tool::is_tool_name;
 use crate::trace::TraceContext;
 use crate::wire::http1::{DecodeError, Method, RequestHead, Status, is_media_type};
 
-/// What is known behind the head of a request.
+/// The meaning of a request as far as its head tells it.
 #[derive(Debug, PartialEq)]
 pub(super) enum Asked {
-    /// All of it.
+    /// The complete call.
     Call(Call),
-    /// The answer.
+    /// The answer: no call is needed.
     Here(Answer),
-    /// What to run is in the body; perhaps the answer is a stream.
+    /// A tool run, which the body describes. The answer is a stream if a format is given.
     Execute(Option<(StreamFormat, Wishes)>, TraceContext),
-    /// What an agent is to do is in the body; the answer is its stream.
+    /// An agent run, which the body describes. The answer is its stream.
     Agent(agent::Stream, TraceContext),
-    /// What is asked about a thread of LangGraph's is in the body.
+    /// A request about a thread of LangGraph, which the body describes.
     #[cfg(feature = "agent")]
     Thread(Box<str>, ThreadBody),
-    /// How far the acknowledgement goes is in the body.
+    /// An acknowledgement. The body says through which chunk it goes.
     Acknowledge(ExecutionId, SubscriberId),
-    /// What is to be known of the tool of this name is in the body.
+    /// The definition of the virtual tool of this name, which is in the body.
     PutVirtualTool(Box<str>),
-    /// What another process is to write is in the body.
+    /// An execution that another process will write, which the body describes.
     Produce,
-    /// What is said is in the body.
+    /// An MCP message, which is in the body.
     Mcp(Box<McpRequest>),
-    /// What a worker of this name delivers is in the body.
+    /// A part of a result from the worker of this session, which is in the body.
     Part(Box<str>),
-    /// Much of that comes, as a call for each line: this body is not waited for.
+    /// Several parts, one a line. Each line is a call, and is not held back until the body is
+    /// complete.
     Parts(Box<Lines>),
 }
 
-/// What a body about a thread says.
+/// The meaning of a body about a thread.
 #[cfg(feature = "agent")]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum ThreadBody {
-    /// That there is to be one.
+    /// The thread that will be created.
     Create,
-    /// A command.
+    /// A LangGraph command.
     Command,
-    /// What to follow.
+    /// The channels to follow, and from which event on.
     Follow(crate::endpoint::front::Format),
 }
 
-/// The head of a request, with the parts of its path that have names, in their order.
+/// The head of a request, with the named parts of its path in their order.
 pub(super) struct Request<'a> {
     path: Segments<'a>,
     pub parameters: Parameters<'a>,
@@ -69,11 +70,12 @@ pub(super) struct Request<'a> {
 
 type Segments<'a> = SmallVec<[Cow<'a, str>; 8]>;
 
-/// What a request asks for, as far as its head says it, and how long its body may be.
+/// Returns the meaning of a request as far as its head tells it, and the maximum length of its
+/// body.
 pub(super) fn ask(head: &RequestHead<'_>) -> (Asked, u64) {
     let words = Words::at(head.target.path);
     let error = |error: ApiError| Asked::Here(Answer::error_in(words, &error));
-    // Of a request that is refused the body is dropped, so that the next one can be read.
+    // The body of a refused request is dropped, so that the next request can be read.
     let dropped_max = limits::HTTP_BODY_BYTES_MAX;
     if head.target.path == "*" {
         return (Asked::Here(allow(Answer::empty(Status::NO_CONTENT), ROUTES)), dropped_max);
@@ -105,16 +107,16 @@ pub(super) fn ask(head: &RequestHead<'_>) -> (Asked, u64) {
     };
     let bytes_max = route.body.as_ref().map_or(0, |body| body.bytes_max);
     match route.begin(head, &segments) {
-        Ok(asked @ Asked::Parts(_)) => (asked, u64::MAX), // Each of them has its limit.
+        Ok(asked @ Asked::Parts(_)) => (asked, u64::MAX), // Each line has its own limit.
         Ok(asked) => (asked, bytes_max),
         Err(fault) => (error(fault), bytes_max),
     }
 }
 
-/// No path has more parts.
+/// Maximum number of parts of a path.
 const SEGMENTS_MAX: usize = 8;
 
-/// Is this where the path of a route leads?
+/// Returns true if the segments match the path of a route.
 fn is_at(path: &str, segments: &Segments<'_>) -> bool {
     let mut rest = path.as_bytes();
     for segment in segments {
@@ -122,7 +124,7 @@ fn is_at(path: &str, segments: &Segments<'_>) -> bool {
         let behind = match part.first() {
             Some(b'{') if segment.is_empty() => None,
             Some(b'{') => part.iter().position(|byte| *byte == b'}').map(|end| &part[end + 1..]),
-            // A slash that was spelled `%2F` is no end of a part.
+            // A slash that was spelled `%2F` does not end a part.
             _ => part.strip_prefix(segment.as_bytes()).filter(|_| !segment.contains('/')),
         };
         match behind {
@@ -133,12 +135,13 @@ fn is_at(path: &str, segments: &Segments<'_>) -> bool {
     rest.is_empty()
 }
 
-/// With the methods that the routes of a path have.
+/// Adds the methods that these routes allow.
 fn allow<'r>(answer: Answer, routes: impl IntoIterator<Item = &'r Route>) -> Answer {
     answer.allowing(methods_of(routes))
 }
 
-/// The methods that there are where a request goes; where that is nowhere, all.
+/// Returns the methods that the path of a request allows. If no route has this path, it returns all
+/// methods.
 pub(super) fn methods(head: &RequestHead<'_>) -> String {
     let segments = head.target.segments().take(SEGMENTS_MAX + 1);
     let segments = segments.collect::<Result<Segments<'_>, DecodeError>>().unwrap_or_default();
@@ -177,7 +180,7 @@ impl Route {
     }
 }
 
-/// There is a body, of JSON as it is, or of lines of it.
+/// Checks that the request has a body of JSON, or of lines of JSON if `has_lines`.
 fn check_body(head: &RequestHead<'_>, has_lines: bool) -> Result<(), ApiError> {
     head.require_body()?;
     let unsupported = |field: &str, text: String| {
@@ -196,12 +199,12 @@ fn check_body(head: &RequestHead<'_>, has_lines: bool) -> Result<(), ApiError> {
 }
 
 impl Request<'_> {
-    /// What is no id is the id of nothing.
+    /// Returns the id of the execution. Text that is not an id results in [`NotFound`].
     pub fn execution(&self) -> Result<ExecutionId, ApiError> {
         Ok(self.path[0].parse().map_err(|_| NotFound)?)
     }
 
-    /// As [`Request::execution`], in this place of the path.
+    /// Does the same as [`Request::execution`], for this part of the path.
     #[cfg(feature = "agent")]
     pub fn execution_at(&self, at: usize) -> Result<ExecutionId, ApiError> {
         Ok(self.path[at].parse().map_err(|_| NotFound)?)
@@ -222,7 +225,7 @@ impl Request<'_> {
         Err(error.field("name").limit(chars_max as u64))
     }
 
-    /// What a client calls a thread.
+    /// Returns the client's name of a thread.
     #[cfg(feature = "agent")]
     pub fn thread(&self) -> Result<Box<str>, ApiError> {
         bodies::named("thread", &self.path[0])
@@ -234,7 +237,7 @@ impl Request<'_> {
 }
 
 impl Asked {
-    /// The call, or the answer if there is one already, now that the body is there.
+    /// Returns the call now that the body is complete, or the answer if no call is needed.
     pub fn complete(self, body: &[u8]) -> Result<Call, Answer> {
         let call = match self {
             Asked::Call(call) => return Ok(call),

@@ -1,6 +1,6 @@
-//! Bodies of requests: JSON objects whose members are known, each read by its field.
+//! Bodies of requests: JSON objects with known members, each read by its field.
 //!
-//! What two programs could read in two ways is refused: `wire/strict.rs`.
+//! JSON that two programs could read in two ways is refused: `wire/strict.rs`.
 
 use serde_json::{Map, Value};
 
@@ -13,7 +13,7 @@ use crate::wire::strict::{self, Unreadable};
 /// Reads a body.
 ///
 /// # Errors
-/// It is no JSON, or more than that: see above.
+/// The body is not JSON, is nested too deeply, or has a name twice in one object.
 pub(super) fn parse(body: &[u8]) -> Result<Value, ApiError> {
     strict::read(body).map_err(|unreadable| {
         let text = format!("the body {unreadable}");
@@ -25,20 +25,20 @@ pub(super) fn parse(body: &[u8]) -> Result<Value, ApiError> {
     })
 }
 
-/// An object whose members are all known.
+/// An object that has only known members.
 #[derive(Debug)]
 pub(super) struct Members<'v> {
     members: &'v Map<String, Value>,
     fields: &'static [Field],
-    /// What it is called itself; empty for all of the body.
+    /// The name of this object in the body; empty for the whole body.
     path: &'static str,
 }
 
 impl<'v> Members<'v> {
-    /// All of a body.
+    /// Reads a whole body.
     ///
     /// # Errors
-    /// It is no object, has members that are not known, or has not what is required.
+    /// The body is not an object, has an unknown member, or lacks a required one.
     pub fn of(body: &'v Value, fields: &'static [Field]) -> Result<Members<'v>, ApiError> {
         match body {
             Value::Object(members) => Members::checked(members, fields, ""),
@@ -70,12 +70,12 @@ impl<'v> Members<'v> {
         }
     }
 
-    /// The member of a name, as it is.
+    /// Returns the member of this name as it is.
     pub fn get(&self, name: &str) -> Option<&'v Value> {
         self.members.get(name)
     }
 
-    /// A whole number within the bounds of its field.
+    /// Returns a whole number within the bounds of its field.
     pub fn number(&self, name: &str) -> Result<Option<u64>, ApiError> {
         let Some(value) = self.get(name) else { return Ok(None) };
         let (min, max) = self.field(name).shape.number().expect("it is read as its field says");
@@ -85,7 +85,7 @@ impl<'v> Members<'v> {
         }
     }
 
-    /// A number, whole or not.
+    /// Returns a number, whole or not.
     pub fn real(&self, name: &str) -> Result<Option<f64>, ApiError> {
         let Some(value) = self.get(name) else { return Ok(None) };
         match value.as_f64() {
@@ -94,7 +94,7 @@ impl<'v> Members<'v> {
         }
     }
 
-    /// Yes or no; no, if it is absent.
+    /// Returns a boolean; false if it is absent.
     pub fn flag(&self, name: &str) -> Result<bool, ApiError> {
         match self.get(name) {
             None => Ok(false),
@@ -103,7 +103,7 @@ impl<'v> Members<'v> {
         }
     }
 
-    /// A text within the bounds of its field.
+    /// Returns a text within the bounds of its field.
     pub fn text(&self, name: &str) -> Result<Option<&'v str>, ApiError> {
         let Some(value) = self.get(name) else { return Ok(None) };
         let Shape::Text { bytes_max } = self.field(name).shape else {
@@ -119,7 +119,7 @@ impl<'v> Members<'v> {
         }
     }
 
-    /// One of the choices of its field.
+    /// Returns one of the choices of its field.
     pub fn choice(&self, name: &str) -> Result<Option<&'static str>, ApiError> {
         let Some(value) = self.get(name) else { return Ok(None) };
         let shape = &self.field(name).shape;
@@ -136,21 +136,21 @@ impl<'v> Members<'v> {
         Err(self.error(name, &problem))
     }
 
-    /// An object of those members that its field says; `None` if it is something else, or absent.
+    /// Returns an object with the members of its field; `None` if it is absent or not an object.
     pub fn members(&self, name: &'static str) -> Result<Option<Members<'v>>, ApiError> {
         let Some(Value::Object(members)) = self.get(name) else { return Ok(None) };
         let fields = self.field(name).shape.members().expect("it is read as its field says");
         Members::checked(members, fields, name).map(Some)
     }
 
-    /// It is not what it may be.
+    /// Returns the error for a member that is invalid.
     pub fn error(&self, name: &str, problem: &str) -> ApiError {
         let field = self.full_name(name);
         let text = format!("{field}: {problem}");
         ApiError::new(Status::BAD_REQUEST, "invalid_field", text).field(field)
     }
 
-    /// The same words as for what is wrong with a parameter.
+    /// Returns the error for a member with the same text that a parameter gets.
     fn fault(&self, name: &str, fault: QueryFault) -> ApiError {
         let code = if fault == QueryFault::Unknown { "unknown_field" } else { "invalid_field" };
         ApiError { code, ..QueryError { field: self.full_name(name), fault }.into() }

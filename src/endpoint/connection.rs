@@ -1,15 +1,17 @@
-//! One connection of HTTP/1.1: bytes in, calls out; answers in, bytes out.
+//! One HTTP/1.1 connection. It turns bytes into calls, and answers into bytes.
 //!
-//! One request is answered after the other, in their order; what comes behind one that is not
-//! answered yet is kept. What needs nobody else (a refusal, `OPTIONS`, `/healthz`,
-//! `/openapi.json`) is answered here. Who may not come in is told so before anything else.
+//! Requests are answered one after the other, in their order. Bytes behind an unanswered request
+//! are kept. Requests that need no other component (refusals, `OPTIONS`, `/healthz`,
+//! `/openapi.json`) are answered here. Admission is checked before anything else of a request.
 //!
 //! Invariants:
-//! - H1: each request gets exactly one answer, and none is begun before the one before is whole.
-//! - H2: what comes out depends on the bytes and their order, not on how they are cut. (One piece
-//!   is answered with [`limits::HTTP_ANSWERS_BYTES_MAX`] or one answer more, and no further.)
-//! - H3: between requests nothing is kept: an idle connection has no memory of its own.
-//! - H4: behind an answer that leaves bytes of its request unread the connection is closed.
+//! - H1: each request gets exactly one answer, and no answer begins before the previous one is
+//!   complete.
+//! - H2: the output depends on the bytes and their order, not on how they are cut. The exception is
+//!   a piece whose answers exceed [`limits::HTTP_ANSWERS_BYTES_MAX`]: the next answer closes the
+//!   connection.
+//! - H3: nothing is kept between requests: an idle connection has no memory of its own.
+//! - H4: after an answer that leaves bytes of its request unread, the connection is closed.
 
 use crate::base::Principal;
 use crate::endpoint::access::{Admission, OriginPlace};
@@ -22,7 +24,8 @@ use crate::wire::http1::{
     ResponseHead, Status, Version,
 };
 
-/// One connection. The shard moves its bytes, carries out its calls, and measures its time.
+/// One HTTP/1.1 connection. The shard moves its bytes, carries out its calls, and enforces its
+/// deadlines.
 ///
 /// ```
 /// use streamdoor::base::Instant;
@@ -41,77 +44,79 @@ use crate::wire::http1::{
 #[derive(Debug)]
 pub struct HttpConnection {
     reader: RequestReader,
-    /// What came behind a request that is not answered yet.
+    /// Bytes that came behind a request that is not answered yet.
     kept: Vec<u8>,
     state: State,
-    /// Who has sent the request that is being read or answered.
+    /// The principal that sent the request that is being read or answered.
     principal: Principal,
-    /// The peer sends no more.
+    /// True if the peer sends no more.
     input_ended: bool,
-    /// It was closed in the middle of a request, or before one.
+    /// True if the connection was closed without an answer to a complete request.
     is_cut_short: bool,
     arrival: Arrival,
 }
 
-/// How much has come, for whoever measures its time.
+/// The amount that was received, for the caller that enforces deadlines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Arrival {
-    /// Heads of requests that were whole, ever; after 2^32 it begins anew.
+    /// Number of complete request heads so far. It wraps around after 2^32.
     pub heads: u32,
-    /// What has come of the body of the last of them; `None` if that is complete.
+    /// Bytes received of the last request's body; `None` if the body is complete.
     pub body_bytes: Option<u64>,
 }
 
-/// What is to be done next.
+/// The next action of the caller.
 #[derive(Debug, PartialEq)]
 pub enum Step {
-    /// To wait: for bytes or, while an answer is due, for the answer.
+    /// Wait for bytes or, if an answer is due, for the answer.
     Wait,
-    /// To carry this out, to answer it (a part of a long body that was taken with
-    /// [`HttpConnection::take_part`]), and then to [`HttpConnection::resume`].
+    /// Carry out this call, answer it, and then call [`HttpConnection::resume`]. A part of a long
+    /// body is answered with [`HttpConnection::take_part`] if it was accepted.
     Call(Call),
-    /// To send what there is, and to close the connection.
+    /// Send the pending output, and close the connection.
     Close,
 }
 
-/// What the connection waits for.
+/// The event that the connection waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Due {
     /// The first byte of a request.
     Request,
-    /// The rest of one: it should come soon.
+    /// The rest of a request, which should come soon.
     Rest,
-    /// More of a body that may take as long as it likes, if only something comes now and then.
+    /// More of a body that is read in parts. Its duration is not limited as long as bytes come now
+    /// and then.
     Parts,
-    /// Our answer.
+    /// The answer of the server.
     Answer,
-    /// Nothing: it is to be closed.
+    /// Nothing: the connection is closed.
     Nothing,
 }
 
-/// How the body of a stream is framed.
+/// The framing of the body of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StreamBody {
-    /// As chunks, and [`HttpConnection::end_stream`] at its end.
+    /// Chunked. [`HttpConnection::end_stream`] ends the body.
     Chunked,
-    /// As it is; its end is the connection's. [`HttpConnection::end_stream`] there, too.
+    /// Unframed: the body ends with the connection. [`HttpConnection::end_stream`] must be called,
+    /// too.
     UntilClose,
-    /// There is none: the answer is complete.
+    /// No body (the request was `HEAD`): the response is complete.
     None,
 }
 
-/// What is expected next.
+/// The event that is expected next.
 #[derive(Debug)]
 enum State {
     /// A request, or the rest of its head.
     Head,
     /// The rest of a request.
     Body(Box<Pending>),
-    /// What becomes of a part of a long body, of which more may have come or be to come.
+    /// The result of a part of a long body. More of the body may be here already, or come later.
     Part(Box<Pending>),
-    /// An answer of ours.
+    /// The answer of the server.
     Answer(Manner),
-    /// The end of a stream of ours. `true`: it is chunked.
+    /// The end of a stream that the server sends. The flag is true if it is chunked.
     Stream(Manner, bool),
     /// Nothing more.
     Closed,
@@ -126,13 +131,13 @@ struct Pending {
     words: Words,
     is_head: bool,
     is_old: bool,
-    /// Of a long body: there may be a request behind it.
+    /// For a body that is read in parts: true if another request may follow. Known at its end.
     may_keep_alive: bool,
     body: Vec<u8>,
     body_bytes_max: u64,
 }
 
-// There may be ten thousand idle ones.
+// Ten thousand connections may be idle at once.
 const _: () = assert!(size_of::<HttpConnection>() < 200);
 
 impl Default for HttpConnection {
@@ -142,7 +147,7 @@ impl Default for HttpConnection {
 }
 
 impl HttpConnection {
-    /// A new one, on which nothing has come.
+    /// Creates a connection on which nothing was received.
     pub fn new() -> HttpConnection {
         HttpConnection {
             reader: RequestReader::new(),
@@ -155,8 +160,8 @@ impl HttpConnection {
         }
     }
 
-    /// Bytes came. Appends to `out` what can be answered here. While an answer is due they are
-    /// kept: see [`HttpConnection::wants_bytes`].
+    /// Takes received bytes. Appends to `out` the answers that need no call. While an answer is due
+    /// the bytes are kept: see [`HttpConnection::wants_bytes`].
     pub fn receive(&mut self, bytes: &[u8], around: &Surroundings<'_>, out: &mut Vec<u8>) -> Step {
         match self.state {
             State::Closed => Step::Close,
@@ -172,8 +177,9 @@ impl HttpConnection {
         }
     }
 
-    /// The answer was written: goes on with what was kept. To be called behind each
-    /// [`HttpConnection::answer`], [`HttpConnection::end_stream`] and stream without a body.
+    /// Continues with the bytes that were kept. Must be called after each
+    /// [`HttpConnection::answer`], each [`HttpConnection::end_stream`], and each stream without a
+    /// body.
     pub fn resume(&mut self, around: &Surroundings<'_>, out: &mut Vec<u8>) -> Step {
         match self.state {
             State::Closed => Step::Close,
@@ -188,14 +194,15 @@ impl HttpConnection {
         }
     }
 
-    /// The peer sends no more. What it has asked for is answered, all of it.
+    /// Notes that the peer sends no more. All requests that came before are still answered.
     pub fn end_input(&mut self, around: &Surroundings<'_>, out: &mut Vec<u8>) -> Step {
         self.input_ended = true;
         self.resume(around, out)
     }
 
-    /// What it waits for did not come in time. Within a request that is said, and between requests
-    /// the connection is just closed. Our own answers have no deadline here.
+    /// Handles the end of a deadline for what the connection waits for. Within a request the client
+    /// gets an error; between requests the connection is closed silently. An answer that is due has
+    /// no deadline here.
     pub fn time_out(&mut self, around: &Surroundings<'_>, out: &mut Vec<u8>) -> Step {
         match self.due() {
             Due::Rest | Due::Parts => self.refuse(Refusal::TooSlow, around, out),
@@ -204,19 +211,19 @@ impl HttpConnection {
         }
     }
 
-    /// Is there room for more? While there is none, nothing more should be received; what comes all
-    /// the same is kept, too.
+    /// Returns true if more bytes should be received. Bytes that come although it returns false are
+    /// kept, too.
     pub fn wants_bytes(&self) -> bool {
         let is_open = !self.input_ended && !matches!(self.state, State::Closed | State::Part(_));
         is_open && self.kept.len() < limits::HTTP_PIPELINED_BYTES_MAX
     }
 
-    /// Who has sent the request that is being answered.
+    /// Returns the principal that sent the request that is being answered.
     pub fn principal(&self) -> Principal {
         self.principal
     }
 
-    /// What it waits for.
+    /// Returns what the connection waits for.
     pub fn due(&self) -> Due {
         match &self.state {
             State::Head if self.reader.is_between_requests() => Due::Request,
@@ -227,7 +234,8 @@ impl HttpConnection {
         }
     }
 
-    /// True if no part of a request is under way that will not be read.
+    /// Returns true if the connection can be closed now without cutting off a request that is still
+    /// being received.
     pub fn has_read_all(&self) -> bool {
         match self.due() {
             Due::Request | Due::Answer => true,
@@ -236,12 +244,12 @@ impl HttpConnection {
         }
     }
 
-    /// How much has come.
+    /// Returns how much was received.
     pub fn arrival(&self) -> Arrival {
         self.arrival
     }
 
-    /// What is kept of a body of which more is to come.
+    /// Returns the number of bytes kept of an incomplete body.
     pub fn body_bytes(&self) -> usize {
         match &self.state {
             State::Body(pending) => match &pending.asked {
@@ -252,7 +260,8 @@ impl HttpConnection {
         }
     }
 
-    /// There is no room for the rest of the request that is coming: says so, and closes.
+    /// Answers the request that is being received with `error`, and closes. For a server that has
+    /// no room for the rest of the request.
     pub fn give_up(
         &mut self,
         error: &ApiError,
@@ -266,7 +275,7 @@ impl HttpConnection {
         self.answer_and_close(&Answer::error_in(manner.words, error), manner, around, out)
     }
 
-    /// Says why nothing is read on this connection, whatever was asked. For one that is new.
+    /// Answers with `error` on a new connection, whatever is asked, and closes it.
     pub fn turn_away(
         &mut self,
         error: &ApiError,
@@ -276,7 +285,7 @@ impl HttpConnection {
         self.answer_and_close(&Answer::error(error), Manner::LAST, around, out)
     }
 
-    /// A whole answer to the call.
+    /// Writes a complete answer to the call.
     ///
     /// # Panics
     /// If no answer is due.
@@ -286,7 +295,8 @@ impl HttpConnection {
         self.end_answer(manner);
     }
 
-    /// The part of a long body that was the last call was taken; `is_duplicate`: before.
+    /// Records that the part of a long body in the last call was accepted. `is_duplicate` is true
+    /// if it was accepted before.
     ///
     /// # Panics
     /// If no such part is being carried out.
@@ -299,8 +309,8 @@ impl HttpConnection {
         self.state = State::Body(pending);
     }
 
-    /// As [`HttpConnection::answer`], of what went wrong. Where it was a part of a long body, it is
-    /// said which, and nothing more is read.
+    /// Writes an error as the answer to the call. For a part of a long body the error names the
+    /// part, and nothing more is read.
     ///
     /// # Panics
     /// If no answer is due.
@@ -316,7 +326,7 @@ impl HttpConnection {
         self.answer(&answer, around, out);
     }
 
-    /// The answer to the call is a stream of this type: appends its head.
+    /// Appends the head of a streamed answer with this media type.
     ///
     /// # Panics
     /// If no answer is due.
@@ -329,7 +339,7 @@ impl HttpConnection {
         self.begin_stream_with(media_type, &[], around, out)
     }
 
-    /// As [`HttpConnection::begin_stream`], with these headers beside its own.
+    /// Does the same as [`HttpConnection::begin_stream`], with additional headers.
     ///
     /// # Panics
     /// If no answer is due.
@@ -364,10 +374,10 @@ impl HttpConnection {
         if is_chunked { StreamBody::Chunked } else { StreamBody::UntilClose }
     }
 
-    /// The body of the stream is complete. One that is cut off ends with its connection instead.
+    /// Ends the body of the stream. A stream that is cut off ends with its connection instead.
     ///
     /// # Panics
-    /// If there is no stream.
+    /// If no stream was begun.
     pub fn end_stream(&mut self, out: &mut Vec<u8>) {
         let State::Stream(manner, is_chunked) = self.state else { panic!("there is no stream") };
         if is_chunked {
@@ -381,11 +391,11 @@ impl HttpConnection {
         self.kept.capacity() + self.reader.kept_bytes()
     }
 
-    /// How the answer that is due is to be written.
+    /// Returns how the answer that is due must be written.
     fn manner_due(&self) -> Manner {
         let mut manner = match &self.state {
             State::Answer(manner) => *manner,
-            // H4: there is more of its body, or may be.
+            // H4: more of the body may come.
             State::Part(pending) => Manner { keeps_alive: false, ..pending.manner() },
             _ => panic!("no answer is due"),
         };
@@ -397,7 +407,7 @@ impl HttpConnection {
         self.state = if manner.keeps_alive { State::Head } else { State::Closed };
     }
 
-    /// Reads requests until one needs somebody else, or there are no more.
+    /// Reads requests until one needs a call, or until the bytes end.
     fn run(&mut self, bytes: &[u8], around: &Surroundings<'_>, out: &mut Vec<u8>) -> Step {
         let answers_start = out.len();
         let mut input = bytes;
@@ -464,8 +474,8 @@ impl HttpConnection {
         }
     }
 
-    /// The next part of a long body, if one is there whole. `None` if not, or there is no such
-    /// body, or it has come to its end here and was answered.
+    /// Returns the step for the next part of a long body, if its line is complete. `None` if the
+    /// line is incomplete, if no such body is being read, or if the body ended and was answered.
     fn next_part(&mut self, around: &Surroundings<'_>, out: &mut Vec<u8>) -> Option<Step> {
         let State::Body(pending) = &mut self.state else { return None };
         let (manner, last) = (pending.manner(), pending.last_manner());
@@ -491,7 +501,7 @@ impl HttpConnection {
         }
     }
 
-    /// A head was read. `None`: the rest of the request may come.
+    /// Handles the head of a request. Returns `None` if the rest of the request may come.
     fn begin(
         &mut self,
         pending: Pending,
@@ -502,7 +512,8 @@ impl HttpConnection {
         let limited = self.reader.limit_body(pending.body_bytes_max);
         self.principal = pending.principal;
         if expects_continue && let Asked::Here(answer) = &pending.asked {
-            // It asks before it sends the body, and this is what it has to know.
+            // The client waits for `100 Continue` before it sends the body. It gets the final
+            // answer.
             return Some(self.answer_and_close(answer, pending.last_manner(), around, out));
         }
         self.state = State::Body(Box::new(pending));
@@ -516,7 +527,7 @@ impl HttpConnection {
         }
     }
 
-    /// A request is complete. `None`: it was answered, and the next one may come.
+    /// Handles the end of a request. Returns `None` if it was answered and another one may follow.
     fn end_request(
         &mut self,
         may_keep_alive: bool,
@@ -543,8 +554,8 @@ impl HttpConnection {
         }
     }
 
-    /// Says why nothing more is read, and closes. A request whose body is too long, and that had
-    /// its answer before it, gets that.
+    /// Answers that nothing more is read, and closes. If the body is too long and the request was
+    /// answered before it, that answer is sent.
     fn refuse(&mut self, refusal: Refusal, around: &Surroundings<'_>, out: &mut Vec<u8>) -> Step {
         let error = ApiError::from(refusal);
         let State::Body(pending) = std::mem::replace(&mut self.state, State::Closed) else {
@@ -588,7 +599,7 @@ impl Pending {
         let Admission { origin, verdict } = around.access.admit(head, around.now);
         let (principal, (asked, body_bytes_max)) = match verdict {
             Ok(principal) => (principal, ask(head)),
-            // Its body is dropped, so that the next request can be read.
+            // The body is dropped, so that the next request can be read.
             Err(answer) => (Principal::ANYONE, (Asked::Here(answer), limits::HTTP_BODY_BYTES_MAX)),
         };
         let is_head = head.method == Method::Head;
@@ -606,7 +617,7 @@ impl Pending {
         }
     }
 
-    /// How an answer is written behind which nothing comes.
+    /// Returns how an answer is written after which the connection closes.
     fn last_manner(&self) -> Manner {
         let Pending { is_head, origin, words, .. } = *self;
         Manner { is_head, origin, words, ..Manner::LAST }
@@ -616,7 +627,7 @@ impl Pending {
         Manner { is_old: self.is_old, keeps_alive: self.may_keep_alive, ..self.last_manner() }
     }
 
-    /// Of a request that is answered already the body is dropped.
+    /// Takes a piece of the body. The body of a request that is already answered is dropped.
     fn take(&mut self, piece: &[u8]) {
         match &mut self.asked {
             Asked::Here(_) => {}

@@ -1,4 +1,4 @@
-//! What another process says that is to write a ring: the body of that request.
+//! The body of a request from another process that will write a ring.
 
 use crate::endpoint::body::{Members, parse};
 use crate::endpoint::execute::{
@@ -12,7 +12,7 @@ use crate::tool::is_tool_name;
 
 const RING_BYTES_MAX: u32 = limits::RING_CLASS_BYTES[limits::RING_CLASS_BYTES.len() - 1];
 
-/// An execution whose chunks another process writes.
+/// The fields of an execution whose chunks another process writes.
 pub(super) const PRODUCE: &[Field] = &[
     Field::new("name", Shape::ToolName, "What it is called, as a tool would be.").required(),
     Field::new(

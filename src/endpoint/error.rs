@@ -1,7 +1,7 @@
-//! What a client is told when something cannot be done: a status, a code for programs, a sentence
-//! for people, and where there is one the field and the limit that it is about.
+//! Errors of the HTTP interface: a status, a code for programs, a sentence for people, and the
+//! field and the limit concerned, if any.
 //!
-//! Codes are part of the interface: one that was given out once keeps its meaning.
+//! Codes are part of the interface: a published code keeps its meaning.
 
 use std::fmt;
 use std::time::Duration;
@@ -13,52 +13,52 @@ use crate::limits;
 use crate::tool::StartError;
 use crate::wire::http1::{HeaderFault, QueryError, QueryFault, Refusal, Status};
 
-/// Why something was not done.
+/// The reason why a request was not carried out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiError {
-    /// Whose fault it is, and what may be done about it.
+    /// The HTTP status, which says whether the client or the server is at fault.
     pub status: Status,
-    /// Why, for programs.
+    /// The reason, for programs.
     pub code: &'static str,
-    /// Why, for people: a sentence.
+    /// The reason, for people: a sentence.
     pub message: String,
-    /// Which parameter, header or member of the body it is about.
+    /// The parameter, header or member of the body that the error is about.
     pub field: Option<String>,
-    /// The limit that was passed, or the number that would have been right.
+    /// The limit that was exceeded, or the number that would have been valid.
     pub limit: Option<u64>,
-    /// When it may be tried again.
+    /// The delay after which the client may try again.
     pub retry_after: Option<Duration>,
 }
 
 impl ApiError {
-    /// An error about nothing in particular.
+    /// Creates an error without a field, a limit or a delay.
     pub fn new(status: Status, code: &'static str, message: impl Into<String>) -> ApiError {
         let message = message.into();
         ApiError { status, code, message, field: None, limit: None, retry_after: None }
     }
 
-    /// What is wrong is `field`.
+    /// Sets the field that the error is about.
     #[must_use]
     pub fn field(mut self, field: impl Into<String>) -> ApiError {
         self.field = Some(field.into());
         self
     }
 
-    /// It would have to be, or to be below, `limit`.
+    /// Sets the limit, or the number that would have been valid.
     #[must_use]
     pub fn limit(mut self, limit: u64) -> ApiError {
         self.limit = Some(limit);
         self
     }
 
-    /// It may be tried again after this long.
+    /// Sets the delay after which the client may try again.
     #[must_use]
     pub fn retry_after(mut self, delay: Duration) -> ApiError {
         self.retry_after = Some(delay);
         self
     }
 
-    /// As its body spells it.
+    /// Returns the error as the JSON document of a response body.
     pub fn to_json(&self) -> Value {
         let mut error = Map::new();
         error.insert("code".into(), self.code.into());
@@ -72,10 +72,10 @@ impl ApiError {
         json!({ "error": error })
     }
 
-    /// These shards of the server have died.
+    /// Returns the error for shards of the server that have died.
     ///
     /// # Panics
-    /// If there are none.
+    /// If `shards` is empty.
     pub fn shards_dead(shards: &[u8]) -> ApiError {
         assert!(!shards.is_empty());
         let names: Vec<String> = shards.iter().map(u8::to_string).collect();
@@ -84,7 +84,7 @@ impl ApiError {
         ApiError::new(Status::SERVICE_UNAVAILABLE, "shard_dead", text)
     }
 
-    /// The server takes no more.
+    /// Returns the error of a server that is shutting down.
     pub fn shutting_down() -> ApiError {
         let error = ApiError::new(Status::SERVICE_UNAVAILABLE, "shutting_down", "shutting down");
         error.retry_after(limits::SHUTDOWN_RETRY_AFTER)
@@ -248,7 +248,7 @@ impl From<Refusal> for ApiError {
     }
 }
 
-/// The engine's words for what a request calls something else.
+/// Translates the engine's name of a field to the name that requests use.
 fn invalid_field(name: &'static str, text: String) -> ApiError {
     let field = match name {
         "limit_chunks" => "max_chunks",

@@ -1,4 +1,4 @@
-//! For tests: a client that sends bytes, cut anywhere, and a server that answers every call.
+//! A client for tests that sends bytes, cut anywhere, and a server that answers every call.
 
 use std::sync::LazyLock;
 
@@ -8,16 +8,16 @@ use crate::wire::http1::{Method, ResponsePart, ResponseReader, Status};
 
 pub const DATE: [u8; 29] = *b"Sun, 06 Nov 1994 08:49:37 GMT";
 
-/// Who may come in: whoever calls the server `h`.
+/// Access rules for requests that call the server `h`.
 pub static ACCESS: LazyLock<Access> =
     LazyLock::new(|| Access::default().with_hosts(vec!["h".parse().unwrap()]));
 
-/// What a connection knows beside its bytes.
+/// The inputs of a connection besides its bytes.
 pub fn around() -> Surroundings<'static> {
     Surroundings { date: DATE, now: Instant::from_nanos(0), access: &ACCESS }
 }
 
-/// What became of some bytes.
+/// The calls and the output that some bytes led to.
 #[derive(Debug, PartialEq)]
 pub struct Exchange {
     pub calls: Vec<Call>,
@@ -25,8 +25,8 @@ pub struct Exchange {
     pub is_closed: bool,
 }
 
-/// Sends `bytes` cut at `cuts`, and then the end if `ends`. Streams are answered with two pieces,
-/// everything else with `204`.
+/// Sends `bytes` cut at `cuts`, and then the end of input if `ends`. The answer to a stream has two
+/// pieces. Every other call is answered with `204`.
 pub fn exchange(bytes: &[u8], cuts: &[usize], ends: bool) -> Exchange {
     let mut connection = HttpConnection::new();
     let mut got = Exchange { calls: Vec::new(), out: Vec::new(), is_closed: false };
@@ -78,7 +78,7 @@ fn answer(connection: &mut HttpConnection, call: &Call, out: &mut Vec<u8>) {
     connection.end_stream(out);
 }
 
-/// What `bytes` become, which has to be the same however they are cut.
+/// Returns the result of sending `bytes`. It must be the same however they are cut.
 pub fn exchanged(bytes: &[u8]) -> Exchange {
     let whole = exchange(bytes, &[], false);
     let text = String::from_utf8_lossy(&bytes[..bytes.len().min(300)]).into_owned();
@@ -91,11 +91,11 @@ pub fn exchanged(bytes: &[u8]) -> Exchange {
     whole
 }
 
-/// A response, as a client reads it.
+/// A response as a client reads it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Response {
     pub status: u16,
-    /// Names in lower case.
+    /// Header names in lower case.
     pub headers: Vec<(String, String)>,
     pub body: Vec<u8>,
 }
@@ -113,7 +113,7 @@ impl Response {
         serde_json::from_slice(&self.body).expect("it says that it is JSON")
     }
 
-    /// As [`Response::error`], in the words of JSON-RPC: it answers no request.
+    /// Does the same as [`Response::error`], for a JSON-RPC error without an id.
     pub fn mcp_error(&self) -> (String, Option<String>, Option<u64>) {
         let document = self.json();
         assert_eq!((&document["jsonrpc"], document.get("id")), (&serde_json::json!("2.0"), None));
@@ -124,7 +124,7 @@ impl Response {
         (text("code").expect("it has a code"), text("field"), error["data"]["limit"].as_u64())
     }
 
-    /// The code, the field and the limit of an error.
+    /// Returns the code, the field and the limit of an error.
     pub fn error(&self) -> (String, Option<String>, Option<u64>) {
         let document = self.json();
         let error = &document["error"];
@@ -134,7 +134,7 @@ impl Response {
     }
 }
 
-/// The responses to requests of these methods, and nothing behind them.
+/// Reads the responses to requests with these methods. Nothing may follow them.
 pub fn responses(methods: &[Method], out: &[u8], is_closed: bool) -> Vec<Response> {
     let mut input = out;
     let read = |method: &Method| {
@@ -166,7 +166,7 @@ pub fn responses(methods: &[Method], out: &[u8], is_closed: bool) -> Vec<Respons
     responses
 }
 
-/// The answer to one request that needs nobody else, however it is cut.
+/// Returns the response to a request that needs no call, however it is cut.
 pub fn answered(request: &str) -> Response {
     let got = exchanged(request.as_bytes());
     assert_eq!(got.calls, [], "{request}");
@@ -176,7 +176,7 @@ pub fn answered(request: &str) -> Response {
     responses(&methods, &got.out, got.is_closed).remove(0)
 }
 
-/// The call that one request is, however it is cut.
+/// Returns the call of one request, however it is cut.
 pub fn called(request: &str) -> Call {
     let mut got = exchanged(request.as_bytes());
     let out = String::from_utf8_lossy(&got.out).into_owned();
@@ -184,17 +184,17 @@ pub fn called(request: &str) -> Call {
     got.calls.remove(0)
 }
 
-/// A request without a body.
+/// Returns a request without a body.
 pub fn get(target: &str) -> String {
     with("GET", target, "")
 }
 
-/// With these header lines.
+/// Returns a request with these header lines.
 pub fn with(method: &str, target: &str, headers: &str) -> String {
     format!("{method} {target} HTTP/1.1\r\nHost: h\r\n{headers}\r\n")
 }
 
-/// A request with a body of JSON.
+/// Returns a request with a JSON body.
 pub fn post(target: &str, body: &str) -> String {
     let length = body.len();
     let head = format!("Content-Type: application/json\r\nContent-Length: {length}\r\n");

@@ -1,4 +1,4 @@
-//! The bodies that there are: what `POST /v1/executions` takes, and an acknowledgement.
+//! The bodies of `POST /v1/executions` and of an acknowledgement.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::engine::{Hold, OnStall, ProgressSource, Start, Timeouts};
 use crate::limits;
 use crate::trace::TraceContext;
 
-/// An execution that is to be.
+/// The fields of an execution that a client starts.
 pub(super) const EXECUTE: &[Field] = &[
     Field::new(
         "tool",
@@ -30,7 +30,7 @@ pub(super) const EXECUTE: &[Field] = &[
     MEASURED,
 ];
 
-// What is said of an execution whatever it runs: read by `opening`.
+// The fields of every execution, whatever it runs. `opening` reads them.
 
 pub(super) const AGREED: Field = Field::new(
     "policy",
@@ -110,7 +110,7 @@ pub(super) const TIMEOUTS: &[Field] = &[
 const MS_OR_NULL: Shape = Shape::Either(&[milliseconds(1), Shape::Null]);
 const ATTACH: Preset = Preset::Number(limits::ATTACH_DEADLINE.as_millis() as u64);
 
-/// An acknowledgement.
+/// The fields of an acknowledgement.
 pub(super) const ACKNOWLEDGE: &[Field] = &[Field::new(
     "seq",
     Shape::Number { min: 0, max: u64::MAX },
@@ -130,7 +130,7 @@ pub(super) fn execute(
     Ok(Execute { tool, arguments, opening, stream, cancels: false, trace, front: None })
 }
 
-/// Reads what is said of an execution whatever it runs.
+/// Reads the fields that every execution has, whatever it runs.
 pub(super) fn opening(members: &Members<'_>) -> Result<Opening, ApiError> {
     Ok(Opening {
         policy: policy(members)?,
@@ -151,7 +151,7 @@ pub(super) fn opening(members: &Members<'_>) -> Result<Opening, ApiError> {
     })
 }
 
-/// Reads an acknowledgement: of which chunk.
+/// Reads an acknowledgement. Returns the number of the chunk through which it goes.
 pub(super) fn acknowledge(body: &[u8]) -> Result<u64, ApiError> {
     let body = parse(body)?;
     let seq = Members::of(&body, ACKNOWLEDGE)?.number("seq")?;

@@ -1,16 +1,21 @@
-//! Stratum 4: what stands at the end of a connection. Bytes in, calls out; answers in, bytes out.
+//! Stratum 4: the HTTP endpoint of a connection. It turns bytes into calls, and answers into bytes.
 //!
-//! Machines without a syscall, a clock or a socket: the shard moves the bytes and carries out the
-//! calls. Reading order: [`Call`], which is all that a client can ask for; `routes.rs`, the table
-//! of how it asks; `access/`, who may ask at all; [`HttpConnection`]; [`documents`], what it is
-//! told.
+//! State machines without syscalls, clocks or sockets: the shard moves the bytes and carries out
+//! the calls.
 //!
-//! Requests are read by tables of fields (`fields.rs`), and `/openapi.json` is written from the
-//! same ones: there is no second place that says what is allowed. What is not known is refused,
-//! with a name and a limit ([`ApiError`]); nothing is guessed.
+//! Reading order:
+//! - [`Call`]: everything that a client can ask for.
+//! - `routes.rs`: the table of requests.
+//! - `access/`: the decision whether a request is admitted.
+//! - [`HttpConnection`]: one connection.
+//! - [`documents`]: the JSON documents in the answers.
+//!
+//! Requests are read by tables of fields (`fields.rs`). `/openapi.json` is written from the same
+//! tables, so no second place defines what is allowed. Unknown names are refused with the name and
+//! a limit ([`ApiError`]); nothing is guessed.
 //!
 //! Tests: `call_tests.rs`, `refusal_tests.rs` and `bounds_tests.rs` (tables of requests, each cut
-//! everywhere), `connection_tests.rs`, `workers_tests.rs`, `documents_tests.rs`,
+//! at every byte), `connection_tests.rs`, `workers_tests.rs`, `documents_tests.rs`,
 //! `openapi_tests.rs`.
 #![forbid(unsafe_code)]
 

@@ -1,16 +1,16 @@
-//! What a connection's machine has to know beside its bytes.
+//! The inputs of a connection besides its bytes.
 
 use crate::base::Instant;
 use crate::endpoint::Access;
 
-/// What a connection's machine has to know beside its bytes: it reads no clock, and decides by
-/// itself who may come in.
+/// The inputs of an [`HttpConnection`](crate::endpoint::HttpConnection) besides its bytes. It reads
+/// no clock, and decides by itself which requests are admitted.
 #[derive(Clone, Copy, Debug)]
 pub struct Surroundings<'a> {
-    /// [`crate::wire::http1::http_date`] of now.
+    /// The current date, as [`crate::wire::http1::http_date`] formats it.
     pub date: [u8; 29],
-    /// Now, on the clock that tickets expire by.
+    /// The current time on the clock by which tickets expire.
     pub now: Instant,
-    /// Who may come in.
+    /// The rules by which requests are admitted.
     pub access: &'a Access,
 }

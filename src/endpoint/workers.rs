@@ -1,4 +1,4 @@
-//! What is said about virtual tools, and what their workers deliver: the bodies of these requests.
+//! The bodies of requests that define virtual tools, and of the results that workers deliver.
 
 use serde_json::Value;
 
@@ -10,7 +10,7 @@ use crate::engine::Kind;
 use crate::limits;
 use crate::tool::{Gather, Report, SubscribeDefaults, ToolSpec, VirtualTool};
 
-/// A tool whose work is done by clients.
+/// The fields of a virtual tool, whose calls are carried out by clients.
 pub(super) const VIRTUAL_TOOL: &[Field] = &[
     Field::new(
         "description",
@@ -56,7 +56,7 @@ const COALESCE: &[Field] = &[
     .or(Preset::Number(limits::GATHER_BYTES_DEFAULT)),
 ];
 
-/// A part of a result.
+/// The fields of a part of a result.
 pub(super) const PART: &[Field] = &[
     Field::new("tool_call_id", Shape::Execution, "Which call it answers.").required(),
     Field::new(
@@ -93,11 +93,11 @@ pub(super) fn put(name: &str, body: &[u8]) -> Result<VirtualTool, ApiError> {
     virtual_tool(name, &parse(body)?)
 }
 
-/// A virtual tool, out of what is said about it: the body of a `PUT`, or a table of a file of
-/// settings. Whether its schema is one turns out when it is added.
+/// Reads a virtual tool from its definition: the body of a `PUT`, or a table of a configuration
+/// file. Its input schema is validated later, when the tool is added.
 ///
 /// # Errors
-/// [`ApiError`] names the field that is not what it may be.
+/// [`ApiError`] names the field that is invalid.
 pub fn virtual_tool(name: &str, document: &Value) -> Result<VirtualTool, ApiError> {
     let members = Members::of(document, VIRTUAL_TOOL)?;
     let mut spec = ToolSpec::new(name, members.text("description")?.unwrap_or_default());
@@ -124,7 +124,7 @@ pub fn virtual_tool(name: &str, document: &Value) -> Result<VirtualTool, ApiErro
     Ok(VirtualTool { spec, gather })
 }
 
-/// Reads a part.
+/// Reads a part of a result.
 pub(super) fn part(body: &[u8]) -> Result<Part, ApiError> {
     let body = parse(body)?;
     let members = Members::of(&body, PART)?;
