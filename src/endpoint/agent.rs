@@ -1,5 +1,5 @@
-//! What a run of a model takes: the members of `POST /v1/agent/stream`, which are also the
-//! arguments of the tools `agent` and `llm_generate`.
+//! The members of `POST /v1/agent/stream`, which are also the arguments of the tools `agent` and
+//! `llm_generate`.
 
 use serde_json::{Map, Value};
 
@@ -83,7 +83,7 @@ const CANCEL: Field = Field::new(
     "It is cancelled when this connection breaks; absent: it goes on, and can be followed.",
 );
 
-/// The members of a request: [`RUN`], and what is said of any execution.
+/// The members of a request: [`RUN`], and the options of every execution.
 pub(super) const STREAMED: &[Field] = &[
     TASK,
     MESSAGES,
@@ -123,29 +123,29 @@ const GENERATE: &[Field] = &[
     Field::new("stream", Shape::Flag, "It does so in any case: each delta is a chunk."),
 ];
 
-/// The schema of the arguments of `agent`.
+/// Returns the schema of the arguments of `agent`.
 pub fn agent_schema() -> Value {
     object_schema(RUN)
 }
 
-/// The schema of the arguments of `llm_generate`.
+/// Returns the schema of the arguments of `llm_generate`.
 pub fn generate_schema() -> Value {
     object_schema(GENERATE)
 }
 
-/// How the answer to `POST /v1/agent/stream` is to come.
+/// The options of the answer to `POST /v1/agent/stream`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Stream {
-    /// The format that was asked for by name.
+    /// The format that the request named.
     pub said: Option<StreamFormat>,
-    /// The format for who speaks our own words.
+    /// The format for clients that send our own members and name no format.
     pub own: StreamFormat,
     pub wishes: Wishes,
 }
 
 /// Reads the body of `POST /v1/agent/stream`: an execution whose arguments are among its members.
-/// Clients of front ends are known by what they say, and answered in their own words if they do
-/// not ask for others.
+/// The body shows whether a front end's client sent it. The answer then has the format of that
+/// front end, unless the request names another.
 pub(super) fn stream(body: &[u8], stream: Stream) -> Result<Execute, ApiError> {
     let Stream { said, own, wishes } = stream;
     match bodies::run_of(parse(body)?)? {
@@ -158,7 +158,7 @@ pub(super) fn stream(body: &[u8], stream: Stream) -> Result<Execute, ApiError> {
     }
 }
 
-/// A run whose arguments are among these members.
+/// Returns a run whose arguments are among these members.
 pub(super) fn run(
     body: &Value,
     stream: Option<(StreamFormat, Wishes)>,
@@ -181,7 +181,7 @@ pub(super) fn run(
     })
 }
 
-/// Is that a member of a run?
+/// Returns true if a run has a member of this name.
 #[cfg(feature = "agent")]
 pub(super) fn is_member(name: &str) -> bool {
     STREAMED.iter().any(|field| field.name == name)

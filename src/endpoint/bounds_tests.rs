@@ -1,5 +1,5 @@
-//! Each field of each request with values out of its bounds: made from the tables that requests are
-//! read by, so that no field is forgotten.
+//! Every field of every request with values out of its bounds. The requests are generated from the
+//! tables by which requests are read, so no field is forgotten.
 
 use serde_json::{Value, json};
 
@@ -11,7 +11,7 @@ use super::fields::{Field, Shape};
 use super::routes::{ROUTES, Route};
 use super::workers;
 
-/// For each field of the query of each route some bad values, and what is bad about them.
+/// Sends some bad values for each field of the query of each route.
 #[test]
 fn every_parameter_has_its_bounds() {
     let mut checked = 0;
@@ -34,7 +34,7 @@ fn every_parameter_has_its_bounds() {
     assert!(checked > 50, "{checked}");
 }
 
-/// The target of a route with one parameter set, and those that are needed beside it.
+/// Returns the target of a route with one parameter set, and with the others that it needs.
 fn filled(route: &Route, name: &str, value: &str) -> String {
     let path = route.path.replace("{execution}", &id(1).to_string());
     let needed = match route.path {
@@ -62,13 +62,13 @@ fn bad_values(shape: &Shape) -> Vec<String> {
         Shape::Kinds => texts(&["", ",", "x", "STDOUT", "output,x"]),
         Shape::Executions => texts(&["x", "x,y"]),
         Shape::ToolNames => texts(&["", ",", "a%20b", "a,a", "%C3%A4"]),
-        Shape::Ticket => Vec::new(), // It is looked at before all others: access/matrix_tests.rs.
+        Shape::Ticket => Vec::new(), // Checked before all others: access/matrix_tests.rs.
         Shape::Either(_) => texts(&["", "x", "-1", "0"]),
         other => panic!("no query has {other:?}"),
     }
 }
 
-/// For each member of each body some bad values.
+/// Sends some bad values for each member of each body.
 #[test]
 fn every_member_of_a_body_has_its_bounds() {
     let executions = bad_bodies(execute::EXECUTE, &json!({ "tool": "t" }));
@@ -102,7 +102,7 @@ fn assert_refused_field(request: &str, path: &str) {
     assert_eq!(got, (400, "invalid_field", Some(path)), "{request}");
 }
 
-/// Bodies, each with one member that is not what it may be, and the path of that.
+/// Returns bodies that each have one invalid member, with the path of that member.
 pub fn bad_bodies(fields: &'static [Field], good: &Value) -> Vec<(String, Value)> {
     let mut bodies = Vec::new();
     for field in fields {
@@ -111,7 +111,7 @@ pub fn bad_bodies(fields: &'static [Field], good: &Value) -> Vec<(String, Value)
             body[field.name] = value;
             bodies.push((field.name.to_owned(), body));
         }
-        // What else the object of this member needs.
+        // The other members that the object of this member needs.
         let inner_good = match field.name {
             "policy" => json!({ "name": "drop" }),
             "start" => json!({ "after_subscribers": 1 }),

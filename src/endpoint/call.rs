@@ -1,5 +1,5 @@
-//! What clients ask for, as values: a request that was read, understood and checked as far as that
-//! goes without knowing which executions there are.
+//! Calls: the requests of clients as values. They were parsed and validated as far as that is
+//! possible without knowing which executions exist.
 
 use std::time::Duration;
 
@@ -15,277 +15,280 @@ use crate::engine::{
 use crate::tool::{Report, VirtualTool};
 use crate::trace::TraceContext;
 
-/// What a client asks for.
+/// A request of a client.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Call {
-    /// Which tools there are.
+    /// Lists the tools.
     Tools,
-    /// Run a tool.
+    /// Runs a tool.
     Execute(Box<Execute>),
-    /// Which executions there are.
+    /// Lists the executions.
     Executions,
-    /// What an execution is doing.
+    /// Describes an execution.
     Inspect(ExecutionId),
-    /// Make it stop.
+    /// Cancels an execution.
     Cancel(ExecutionId),
-    /// How it ended, and what it gave; to be answered at its end, or after so long.
+    /// Returns how an execution ended, and its output. The answer waits for the end, at most for
+    /// this duration.
     Result(ExecutionId, Duration),
-    /// Its payload as it is, and nothing else.
+    /// Returns the payload of an execution as it is, and nothing else.
     Output(ExecutionId, Kinds),
-    /// Follow one execution, or several.
+    /// Follows one execution, or several.
     Follow(Box<Follow>),
-    /// A subscriber with acknowledgements has dealt with everything through a chunk.
+    /// Acknowledges everything through a chunk for a subscriber with acknowledgements.
     Acknowledge(ExecutionId, SubscriberId, u64),
-    /// A subscriber is to be let go.
+    /// Detaches a subscriber.
     Unsubscribe(ExecutionId, SubscriberId),
-    /// How far the execution of this token is.
+    /// Returns the progress of the execution of this token.
     Progress(ProgressToken),
-    /// How far all are that have not ended.
+    /// Returns the progress of all executions that have a token and have not ended.
     AllProgress,
-    /// What has happened so far, in numbers.
+    /// Returns the metrics of the server.
     Metrics(MetricsFormat),
-    /// May clients be sent here?
+    /// Returns whether clients may be sent to this server.
     Ready,
-    /// Which tools of the client's there are whose work is done by clients.
+    /// Lists the virtual tools of the client, whose calls are carried out by workers.
     VirtualTools,
-    /// Add one, or replace the one of its name.
+    /// Adds a virtual tool, or replaces the one with its name.
     PutVirtualTool(Box<VirtualTool>),
-    /// Take the one of this name away.
+    /// Removes the virtual tool of this name.
     DeleteVirtualTool(Box<str>),
-    /// A worker is there, and takes calls.
+    /// Connects a worker, which takes calls.
     Work(Box<Work>),
-    /// A worker has a part of a result.
+    /// Delivers a part of a result from a worker.
     Deliver(Box<Deliver>),
-    /// Something of the Model Context Protocol.
+    /// A request of the Model Context Protocol.
     Mcp(Box<McpRequest>),
-    /// The ring of an execution, to be read by another process.
+    /// Grants another process the right to read the ring of an execution.
     ReadDoor(Box<ReadDoor>),
-    /// A ring, to be written by another process.
+    /// Creates an execution whose ring another process writes.
     Produce(Box<Produce>),
-    /// Something about a thread of a front end's.
+    /// A request about a thread of a front end.
     Thread(Box<ThreadCall>),
 }
 
-/// Something about a thread: a conversation, under the name that its client gave it.
+/// A request about a thread: a conversation under the name that its client gave it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ThreadCall {
-    /// The name. Everybody has threads of his own.
+    /// The name of the thread. Each principal has its own threads.
     pub thread: Box<str>,
-    /// What.
+    /// The request.
     pub ask: ThreadAsk,
 }
 
-/// What is asked about a thread.
+/// The request about a thread.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ThreadAsk {
-    /// Follow the run that is under way, from its start.
+    /// Follows the current run from its start.
     Rejoin(StreamFormat, Wishes),
-    /// Make it stop.
+    /// Cancels the current run.
     Cancel,
-    /// LangGraph: follow all that is said on it, run after run.
+    /// LangGraph: follows all runs of the thread, one after the other.
     Follow(front::Format, FrontWish),
-    /// LangGraph: what came of it so far.
+    /// LangGraph: returns the state that the runs led to so far.
     State,
-    /// LangGraph: that there is such a thread; one without a name gets one.
+    /// LangGraph: returns the description of the thread. A thread without a name gets one.
     Describe,
 }
 
-/// What the client of a front end says of a run that it starts.
+/// Details of a run that the client of a front end starts.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FrontRun {
-    /// Its name of the conversation.
+    /// The client's name of the conversation.
     pub thread_id: Option<Box<str>>,
-    /// Its name of the run.
+    /// The client's name of the run.
     pub run_id: Option<Box<str>>,
-    /// Tools that it would carry out itself.
+    /// Names of tools that the client would carry out itself.
     pub passed_over: Vec<String>,
-    /// The answer is the one to LangGraph's command of this number.
+    /// The number of the LangGraph command that the answer belongs to, if it belongs to one.
     pub command: Option<u64>,
 }
 
-/// How another process wants to read the ring of an execution.
+/// The request of another process to read the ring of an execution.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReadDoor {
-    /// Which.
+    /// The execution to read.
     pub execution: ExecutionId,
-    /// Its first chunk.
+    /// The first chunk to read.
     pub from: From,
-    /// What it is owed.
+    /// The delivery options.
     pub wishes: Wishes,
 }
 
-/// An execution whose chunks another process is to write.
+/// The request to create an execution whose chunks another process writes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Produce {
-    /// What it is called.
+    /// The name of the execution, as a tool would have one.
     pub name: Box<str>,
-    /// Bytes of the ring.
+    /// The size of the ring, in bytes.
     pub ring_bytes: u32,
-    /// The longest chunk that must fit, or 0.
+    /// The length of the longest chunk that must fit, in bytes, or 0.
     pub chunk_bytes: u32,
-    /// About how many payload bytes there will be, if that is known.
+    /// The estimated number of payload bytes, if it is known.
     pub estimated_bytes: Option<u64>,
-    /// The rest is as of any execution.
+    /// The options that every execution has.
     pub opening: Opening,
 }
 
-/// What is said of an execution whatever it runs.
+/// The options of an execution that do not depend on what it runs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Opening {
-    /// What its subscribers get that do not say what they want; `None`: what the tool says.
+    /// The policy of subscribers that do not choose one; `None`: the default of the tool.
     pub policy: Option<PolicyWish>,
-    /// When it starts.
+    /// The moment when the execution starts.
     pub start: Start,
-    /// What its ring does before anybody reads.
+    /// The handling of chunks before anybody reads.
     pub hold: Hold,
-    /// How long it may be silent, and may take; `None`: what the tool says.
+    /// The limits of silence and of duration; `None`: those of the tool.
     pub timeouts: Option<Timeouts>,
-    /// How long it can be read after its end.
+    /// The time for which it can be read after its end.
     pub retention: Option<Duration>,
-    /// How long a `block` subscriber may hold it back.
+    /// The time for which a `block` subscriber may hold it back.
     pub block_deadline: Option<Duration>,
-    /// What happens then.
+    /// The reaction when that time is over.
     pub on_stall: OnStall,
-    /// Where its progress comes from; `None`: what the tool says.
+    /// The source of its progress; `None`: the one of the tool.
     pub progress: Option<ProgressSource>,
 }
 
 /// A worker that takes calls.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Work {
-    /// What it calls itself.
+    /// The name that the worker gave itself.
     pub session: Box<str>,
-    /// Of these tools alone; `None`: of all.
+    /// The tools whose calls it takes; `None`: all virtual tools.
     pub tools: Option<Vec<Box<str>>>,
 }
 
-/// A part of a result, from a worker.
+/// A part of a result, delivered by a worker.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Deliver {
-    /// What the worker calls itself.
+    /// The name that the worker gave itself.
     pub session: Box<str>,
     /// The part.
     pub part: Part,
-    /// It is one of several in one body: it is answered with [`HttpConnection::take_part`] if it
-    /// was taken, and with an answer to all of them if not.
+    /// True if the part is one of several in one body. If it is accepted,
+    /// [`HttpConnection::take_part`] answers it. If not, one error answers the whole body.
     ///
     /// [`HttpConnection::take_part`]: crate::endpoint::HttpConnection::take_part
     pub is_of_many: bool,
 }
 
-/// What a worker says about one call at once, in the order in which it applies.
+/// The content of one delivery for a call. Its members apply in the order of the fields.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Part {
-    /// The call, which is called as its execution is.
+    /// The call. Its id is the one of its execution.
     pub call: ExecutionId,
-    /// Which part of it this is, from 1 on; `None`: the next.
+    /// The number of the part in its call, from 1 on; `None`: the next one.
     pub seq: Option<u64>,
-    /// What comes next of the result.
+    /// The next piece of the result.
     pub content: Option<(Kind, Vec<u8>)>,
-    /// How far it is.
+    /// The progress of the call.
     pub progress: Option<Report>,
-    /// It is the last one: the work is done, or has failed with this text.
+    /// The end of the call, if this is the last part: success, or an error text.
     pub end: Option<Result<(), Box<str>>>,
 }
 
-/// A tool to be run.
+/// A request to run a tool.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Execute {
-    /// Its name.
+    /// The name of the tool.
     pub tool: String,
-    /// An object.
+    /// The arguments: an object.
     pub arguments: Value,
-    /// How it is run.
+    /// The options of the execution.
     pub opening: Opening,
-    /// The answer is the stream itself.
+    /// The format and the options of the stream, if the answer is the stream itself.
     pub stream: Option<(StreamFormat, Wishes)>,
-    /// It is cancelled if that stream breaks.
+    /// True if the execution is cancelled when the connection of that stream breaks.
     pub cancels: bool,
-    /// What it is a part of.
+    /// The trace that the execution belongs to.
     pub trace: TraceContext,
-    /// What the client of a front end says of it.
+    /// Details that the client of a front end gave.
     pub front: Option<Box<FrontRun>>,
 }
 
-/// A policy with its limits; `None`: what the policy says.
+/// A policy with its limits. A limit of `None` means the default of the policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PolicyWish {
-    /// What happens when a subscriber lags.
+    /// The handling of a subscriber that lags.
     pub policy: Policy,
-    /// How far it may lag, in chunks.
+    /// The maximum lag in chunks.
     pub limit_chunks: Option<u32>,
-    /// How far it may lag, in bytes.
+    /// The maximum lag in bytes.
     pub limit_bytes: Option<u64>,
 }
 
-/// Executions to be followed on one connection.
+/// A request to follow executions on one connection.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Follow {
-    /// Which, and where each begins; at least one, none of them twice.
+    /// The executions, and where each begins. At least one; none of them twice.
     pub executions: SmallVec<[(ExecutionId, From); 1]>,
-    /// They were asked for together: each event's `id:` says how far all of them are.
+    /// True if the executions were requested as a list. Each event's `id:` then holds the cursors
+    /// of all of them.
     pub is_combined: bool,
-    /// The client has been here before: it comes with the cursor of what it saw last.
+    /// True if the client resumes: it sent the cursor of the last event that it saw.
     pub resumes: bool,
-    /// As what it comes.
+    /// The format of the stream.
     pub format: StreamFormat,
-    /// How it is followed.
+    /// The delivery options.
     pub wishes: Wishes,
-    /// What the client of a front end wants beside that.
+    /// Further options for the format of a front end.
     pub front: FrontWish,
 }
 
-/// What the client of a front end wants of a stream.
+/// Options of a stream in the format of a front end.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FrontWish {
-    /// The last event that it has, by its number.
+    /// The number of the last event that the client has.
     pub since: Option<u64>,
-    /// Of which channels.
+    /// The channels to send.
     pub channels: front::Channels,
-    /// Tools that it would carry out itself: nothing here calls them, and it is told so.
+    /// Names of tools that the client would carry out itself. The server does not call them, and
+    /// says so in the stream.
     pub passed_over: Vec<String>,
 }
 
-/// How a client wants to follow an execution.
+/// Delivery options of a subscriber.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Wishes {
-    /// What happens when it lags; `None`: what the execution or its tool says.
+    /// The handling of a lag; `None`: the default of the execution or its tool.
     pub policy: Option<Policy>,
-    /// How far it may lag, in chunks.
+    /// The maximum lag in chunks.
     pub limit_chunks: Option<u32>,
-    /// How far it may lag, in bytes.
+    /// The maximum lag in bytes.
     pub limit_bytes: Option<u64>,
-    /// Which kinds it wants.
+    /// The kinds of chunks to deliver.
     pub kinds: Kinds,
-    /// Chunks wait for company.
+    /// The limits of coalescing, if small chunks are gathered before they are sent.
     pub coalesce: Option<Coalesce>,
-    /// Nothing is sent beyond the last acknowledged chunk and so many more.
+    /// The number of chunks that may be sent beyond the last acknowledged one.
     pub ack_window: Option<u32>,
 }
 
-/// As what a stream comes.
+/// The format of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum StreamFormat {
     /// Server-sent events.
     Sse,
-    /// A JSON object a line.
+    /// One JSON object per line.
     Ndjson,
-    /// As a front end reads it.
+    /// The format of a front end.
     Front(front::Format),
 }
 
-/// As what metrics come.
+/// The format of metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricsFormat {
     /// OpenMetrics 1.0.
     OpenMetrics,
-    /// The older text of Prometheus, 0.0.4.
+    /// The older text format of Prometheus, 0.0.4.
     Prometheus,
 }
 
 impl Call {
-    /// The number of the shard that has to answer; `None` where any can, or none can alone, or
-    /// where that depends on who asks.
+    /// Returns the number of the shard that must answer. `None` if any shard can, if no shard can
+    /// alone, or if it depends on the caller.
     pub fn home(&self) -> Option<u8> {
         match self {
             Call::Inspect(id)
@@ -299,7 +302,8 @@ impl Call {
             Call::ReadDoor(door) => Some(door.execution.shard),
             Call::Mcp(request) => request.home(),
             Call::Follow(follow) => {
-                // Where most of what is followed lives, and of several such where the first does.
+                // The shard of most of the executions; if several have equally many, the first one
+                // listed.
                 let shards = || follow.executions.iter().map(|(id, _)| id.shard);
                 let count_of = |shard: u8| shards().filter(|&other| other == shard).count();
                 shards().rev().max_by_key(|&shard| count_of(shard))
@@ -334,8 +338,8 @@ impl Default for Wishes {
 }
 
 impl Wishes {
-    /// As the engine wants it, with what applies where a wish is silent. A limit of `default` goes
-    /// with its policy only.
+    /// Returns the subscription for the engine, with `default` for what the client did not choose.
+    /// The limits of `default` apply only together with its policy.
     pub fn spec(&self, default: PolicyWish, from: From) -> SubscribeSpec {
         let policy = self.policy.unwrap_or(default.policy);
         let default = if policy == default.policy { default } else { PolicyWish::default() };
@@ -353,7 +357,7 @@ impl Wishes {
 }
 
 impl StreamFormat {
-    /// How a response says what it is.
+    /// Returns the media type for the `Content-Type` of the stream.
     pub fn media_type(self) -> &'static str {
         match self {
             StreamFormat::Sse | StreamFormat::Front(_) => crate::wire::sse::MEDIA_TYPE,

@@ -1,4 +1,4 @@
-//! Tables of requests and the calls that they are, each cut everywhere.
+//! Tables of requests and their calls. Each request is cut at every byte.
 
 use std::time::Duration;
 
@@ -164,7 +164,7 @@ fn a_stream_goes_on_behind_the_last_event_that_was_seen() {
     let table = [
         (&one, "41".to_owned(), vec![(a, seq(42))]),
         (&one, format!("{a}:41"), vec![(a, seq(42))]),
-        // Not from the start: it comes back, and takes the place that it had.
+        // A cursor of 0 resumes at chunk 1 by its number, and overrides `from`.
         (&one, format!("{a}:0"), vec![(a, seq(1))]),
         (&one, format!("{a}:0:0"), vec![(a, seen(1, 0, 0))]),
         (&one, format!("{a}:41:900"), vec![(a, seen(42, 41, 900))]),

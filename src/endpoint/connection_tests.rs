@@ -1,4 +1,4 @@
-//! Connections: several requests on one, old versions, ends, limits, and what becomes of memory.
+//! Connections: several requests on one connection, HTTP/1.0, ends of input, limits, and memory.
 
 use serde_json::json;
 
@@ -39,7 +39,7 @@ fn pipelined_requests_are_answered_in_their_order() {
         assert_eq!(responses[at].body, body.as_bytes(), "answer {at}");
     }
     assert_eq!(responses[2].json(), json!({"status": "ok"}));
-    // What HEAD is told is what GET is told.
+    // HEAD has the same headers as GET.
     assert_eq!(responses[2].headers, responses[3].headers);
     assert_eq!(responses[5].headers, responses[6].headers);
 }
@@ -96,11 +96,11 @@ fn a_client_that_closes_is_answered_first() {
     let close = with("GET", "/v1/tools", "Connection: close\r\n");
     let got = exchanged((close + &get("/readyz")).as_bytes());
     assert!(got.is_closed && got.calls == [Call::Tools]);
-    // It says that no more comes, behind two requests that are all there.
+    // The input ends after two complete requests.
     let both = get("/v1/tools") + &get("/readyz");
     let got = exchange(both.as_bytes(), &[], true);
     assert!(got.is_closed && got.calls == [Call::Tools, Call::Ready]);
-    // And in the middle of one.
+    // The input ends within a request.
     let whole = post("/v1/executions", PLAIN);
     for at in 1..whole.len() {
         let Exchange { calls, out, is_closed } = exchange(&whole.as_bytes()[..at], &[], true);
@@ -124,7 +124,7 @@ fn the_end_of_input_behind_a_call_does_not_lose_its_answer() {
     let answers = responses(&[Method::Get; 2], &out, true);
     assert_eq!(answers[0].header("connection"), None);
     assert_eq!(answers[1].header("connection"), Some("close"));
-    // With nothing behind it.
+    // No other request follows.
     let (mut connection, mut out) = (HttpConnection::new(), Vec::new());
     connection.receive(get("/v1/tools").as_bytes(), &around(), &mut out);
     assert_eq!(connection.end_input(&around(), &mut out), Step::Wait);
@@ -171,7 +171,7 @@ fn a_refused_request_keeps_its_connection_if_its_body_is_of_sane_length() {
     let refused = with("PUT", "/v1/tools", &length) + &body;
     let got = exchanged((refused + &get("/readyz")).as_bytes());
     assert!(!got.is_closed && got.calls == [Call::Ready]);
-    // The answer that it had already, and not that its body is too long.
+    // The answer is the one that was due already, not that the body is too long.
     let long = format!("Content-Length: {}\r\n", limits::HTTP_BODY_BYTES_MAX + 1);
     let got = exchanged((with("PUT", "/v1/tools", &long) + &get("/readyz")).as_bytes());
     assert!(got.is_closed && got.calls.is_empty());
@@ -188,7 +188,7 @@ fn what_comes_while_an_answer_is_due_waits_for_it() {
     let mut count = 0;
     while connection.wants_bytes() {
         assert_eq!(connection.receive(one.as_bytes(), &around(), &mut out), Step::Wait);
-        // Too early: nothing happens.
+        // Called too early, it does nothing.
         assert_eq!(connection.resume(&around(), &mut out), Step::Wait);
         count += 1;
     }
@@ -211,7 +211,7 @@ fn bytes_behind_an_answer_wait_for_those_before_them() {
     connection.receive(one.as_bytes(), &around(), &mut out);
     connection.receive(front, &around(), &mut out);
     connection.answer(&Answer::empty(Status::NO_CONTENT), &around(), &mut out);
-    // The rest of it comes before `resume` was called.
+    // The rest of the request comes before `resume` is called.
     assert_eq!(connection.receive(back, &around(), &mut out), Step::Call(Call::Ready));
 }
 
@@ -245,14 +245,14 @@ fn time_out_says_so_within_a_request_only() {
     }
     let (mut connection, mut out) = (HttpConnection::new(), Vec::new());
     connection.receive(whole.as_bytes(), &around(), &mut out);
-    assert_eq!(connection.time_out(&around(), &mut out), Step::Wait); // It is our turn.
+    assert_eq!(connection.time_out(&around(), &mut out), Step::Wait); // An answer is due.
     assert_eq!(out, b"");
 }
 
 #[test]
 fn an_idle_connection_has_no_memory_of_its_own() {
     let (mut connection, mut out) = (HttpConnection::new(), Vec::new());
-    // It counts the heads that came, and has nothing else of them.
+    // The connection counts the heads that came, and keeps nothing else of them.
     let counted = |connection: &HttpConnection| format!("{:?}", connection.arrival());
     let fresh = format!("{connection:?}").replace(&counted(&connection), "");
     for request in [get("/healthz"), post("/v1/executions", PLAIN), get("/nowhere")] {
@@ -283,7 +283,7 @@ fn answers_are_spelled_so() {
     assert_eq!(String::from_utf8(out).unwrap(), expected);
 }
 
-/// Requests with something wrong in them, behind each other, cut anywhere.
+/// Sends sequences of valid and faulty requests, cut anywhere.
 #[test]
 fn whatever_comes_has_the_same_answers_however_it_is_cut() {
     let good = [

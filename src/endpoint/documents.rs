@@ -1,5 +1,5 @@
-//! What clients are told of executions, as JSON documents. Names are those of `wire/events.rs`
-//! where it is the same thing; what is not known is left out.
+//! JSON documents about executions in answers. Names are those of `wire/events.rs` where the
+//! meaning is the same. Unknown values are left out.
 
 use std::time::Duration;
 
@@ -13,26 +13,26 @@ use crate::tool::ToolSpec;
 use crate::trace::TraceContext;
 use crate::wire::{write_base64, write_json};
 
-/// What a tool has said with its last report: words, and a context in JSON.
+/// The texts of a tool's last progress report: a message, and a context in JSON.
 pub type Texts<'a> = (Option<&'a str>, Option<&'a str>);
 
-/// Where an execution can be asked for.
+/// Returns the path of an execution.
 pub fn location(id: ExecutionId) -> String {
     format!("/v1/executions/{id}")
 }
 
-/// Which tools there are.
+/// Returns the list of tools.
 pub fn tools<'a>(specs: impl IntoIterator<Item = &'a ToolSpec>) -> Value {
     let tools: Vec<Value> = specs.into_iter().map(ToolSpec::to_json).collect();
     json!({ "tools": tools })
 }
 
-/// Where a virtual tool can be replaced.
+/// Returns the path at which a virtual tool can be replaced.
 pub fn virtual_tool_location(name: &str) -> String {
     format!("/v1/virtual-tools/{name}")
 }
 
-/// A part of a result was taken, now or before.
+/// Returns the answer to a part of a result that was accepted, now or before.
 pub fn delivered(is_duplicate: bool) -> Value {
     let mut document = Document::default();
     document.add("success", true);
@@ -40,7 +40,7 @@ pub fn delivered(is_duplicate: bool) -> Value {
     document.0.into()
 }
 
-/// What a worker is told of a call: one line of JSON.
+/// Returns the data of the event that gives a call to a worker: one line of JSON.
 pub fn tool_call(
     call: ExecutionId,
     name: &str,
@@ -69,12 +69,12 @@ pub fn tool_call(
     String::from_utf8(text).expect("JSON is text")
 }
 
-/// What a worker is told of a call that has ended without it.
+/// Returns the data of the event that tells a worker that a call has ended without it.
 pub fn cancelled_call(call: ExecutionId, outcome: Outcome) -> String {
     format!("{{\"id\":\"{call}\",\"reason\":\"{}\"}}", outcome.name())
 }
 
-/// What is granted, with what else there is to know of its execution.
+/// Returns a grant with the names of its execution added.
 pub fn granted(mut grant: Value, tool: &str, token: Option<&str>) -> Value {
     grant["tool"] = tool.into();
     if let Some(token) = token {
@@ -83,17 +83,17 @@ pub fn granted(mut grant: Value, tool: &str, token: Option<&str>) -> Value {
     grant
 }
 
-/// A producer in another process may begin.
+/// Returns the line that lets a producer in another process begin.
 pub fn door_go() -> Value {
     json!({"go": true})
 }
 
-/// A reader in another process was let go.
+/// Returns the line for a reader in another process that was detached.
 pub fn door_detached(reason: DetachReason) -> Value {
     json!({"end": {"state": "detached", "reason": reason.name()}})
 }
 
-/// An execution has ended that another process shares.
+/// Returns the line for another process that shares an execution which has ended.
 pub fn door_ended(outcome: Outcome, error: Option<&str>, exit: Option<Exit>) -> Value {
     let mut end = Document::default();
     end.add("state", outcome.name());
@@ -102,7 +102,8 @@ pub fn door_ended(outcome: Outcome, error: Option<&str>, exit: Option<Exit>) -> 
     json!({ "end": end.0 })
 }
 
-/// An execution was opened. With `ticket` its stream can be had by who has that.
+/// Returns the answer for an execution that was opened. With `ticket`, its link to the events works
+/// without a token.
 pub fn created(
     id: ExecutionId,
     token: Option<ProgressToken>,
@@ -118,7 +119,7 @@ pub fn created(
     document.0.into()
 }
 
-/// Where an execution, and what there is of it, can be asked for.
+/// Returns the paths of an execution and of what belongs to it.
 fn links(id: ExecutionId, token: Option<ProgressToken>, ticket: Option<&str>) -> Value {
     let this = location(id);
     let mut links = Document::default();
@@ -132,7 +133,7 @@ fn links(id: ExecutionId, token: Option<ProgressToken>, ticket: Option<&str>) ->
     links.0.into()
 }
 
-/// Where an execution is in its life, and nothing else.
+/// Returns the state of an execution, and nothing else.
 pub fn state(id: ExecutionId, state: State) -> Value {
     let mut document = Document::of(id);
     document.add("state", state.name());
@@ -142,7 +143,8 @@ pub fn state(id: ExecutionId, state: State) -> Value {
 /// The name of the hold in `held_back_by`.
 pub(super) const HELD_BY_HOLD: &str = "hold";
 
-/// Everything about one execution. With `ticket` its stream can be had by who has that.
+/// Returns everything about one execution. With `ticket`, its link to the events works without a
+/// token.
 pub fn execution(
     status: &Status,
     tool: &str,
@@ -177,7 +179,7 @@ pub fn execution(
     document.0.into()
 }
 
-/// All executions, each with the name of its tool.
+/// Returns the list of executions, each with the name of its tool.
 pub fn executions<'a>(all: impl IntoIterator<Item = (&'a Status, &'a str)>, now: Instant) -> Value {
     let one = |(status, tool): (&Status, &str)| {
         let mut document = Document::of(status.id);
@@ -193,7 +195,8 @@ pub fn executions<'a>(all: impl IntoIterator<Item = (&'a Status, &'a str)>, now:
     json!({ "executions": executions })
 }
 
-/// How an execution ended, and `data`: what its ring still holds, from the oldest chunk on.
+/// Returns how an execution ended, with `data`: the payload that its ring still holds, the oldest
+/// chunk first.
 pub fn result(status: &Status, data: &[u8]) -> Value {
     let mut document = Document::of(status.id);
     document.add("state", status.state.name());
@@ -218,7 +221,7 @@ pub fn result(status: &Status, data: &[u8]) -> Value {
     document.0.into()
 }
 
-/// How far the execution of a token is.
+/// Returns the progress of the execution of a token.
 pub fn progress(token: ProgressToken, status: &Status, texts: Texts<'_>) -> Value {
     let mut document = Document::default();
     document.add("token", token.to_string());
@@ -228,10 +231,10 @@ pub fn progress(token: ProgressToken, status: &Status, texts: Texts<'_>) -> Valu
     document.0.into()
 }
 
-/// How far one execution is, as [`crate::engine::Engine::tokens`] and its texts say it.
+/// The progress of one execution, from [`crate::engine::Engine::tokens`] and the texts of its tool.
 pub type Advance<'a> = (ProgressToken, ExecutionId, Option<Progress>, Texts<'a>);
 
-/// How far all are that have a token and have not ended.
+/// Returns the progress of all executions that have a token and have not ended.
 pub fn all_progress<'a>(all: impl IntoIterator<Item = Advance<'a>>) -> Value {
     let one = |(token, id, progress, texts): Advance<'_>| {
         let mut document = Document::default();
@@ -244,7 +247,7 @@ pub fn all_progress<'a>(all: impl IntoIterator<Item = Advance<'a>>) -> Value {
     json!({ "progress": progress })
 }
 
-/// The lists of all shards as one, with the numbers of the shards that are missing in it.
+/// Returns the lists of all shards as one, with the numbers of the shards whose list is missing.
 pub fn gathered(name: String, list: Vec<Value>, dead_shards: &[u8]) -> Value {
     let mut document = Map::from_iter([(name, Value::from(list))]);
     if !dead_shards.is_empty() {
@@ -253,7 +256,7 @@ pub fn gathered(name: String, list: Vec<Value>, dead_shards: &[u8]) -> Value {
     document.into()
 }
 
-/// The server lives, or takes requests: `{"status": …}`.
+/// Returns the answer of the health and readiness checks: `{"status": …}`.
 pub fn health(status: &str) -> Value {
     json!({ "status": status })
 }
@@ -289,7 +292,7 @@ fn numbers(progress: &Progress, (message, context): Texts<'_>) -> Value {
     let percentage = progress.percentage().filter(|percentage| percentage.is_finite());
     document.add_if("percentage", percentage.map(|percentage| float(percentage.min(100.0))));
     document.add_if("message", message);
-    // What is not JSON is told as the text that it is.
+    // A context that is not JSON is passed on as text.
     let parsed = |context: &str| -> Value {
         serde_json::from_str(context).unwrap_or_else(|_| context.into())
     };
@@ -304,7 +307,7 @@ fn exit(exit: Exit) -> Value {
     }
 }
 
-/// Whole numbers are spelled without a fraction.
+/// Returns a JSON number; whole numbers are written without a fraction.
 fn float(number: f64) -> Value {
     const EXACT_BELOW: f64 = (1u64 << 53) as f64;
     match number.fract() == 0.0 && number.abs() < EXACT_BELOW {
@@ -317,7 +320,7 @@ fn milliseconds(from: Instant, to: Instant) -> u64 {
     to.since(from).as_millis() as u64
 }
 
-/// An object that is being made.
+/// A JSON object under construction.
 #[derive(Default)]
 struct Document(Map<String, Value>);
 

@@ -1,4 +1,4 @@
-//! Documents, spelled out.
+//! Documents, compared with their full text.
 
 use serde_json::{Value, json};
 
@@ -17,7 +17,7 @@ const fn at_ms(ms: u64) -> Instant {
 
 const NOW: Instant = at_ms(5_000);
 
-/// Of which as little as possible is known.
+/// Returns a status with as few known values as possible.
 pub fn bare() -> Status {
     Status {
         id: id(1),
@@ -39,7 +39,7 @@ pub fn bare() -> Status {
     }
 }
 
-/// Of which everything is known.
+/// Returns a status in which every value is known.
 pub fn full() -> Status {
     Status {
         token: Some(token()),
@@ -76,7 +76,7 @@ pub fn subscribers() -> [SubscriberStatus; 2] {
     ]
 }
 
-/// Where the execution of these tests is.
+/// Returns the links of the execution of these tests.
 fn links(token: Option<&str>) -> Value {
     let this = format!("/v1/executions/{}", id(1));
     let mut links = json!({
@@ -124,11 +124,11 @@ fn an_execution_is_told_as_far_as_it_is_known() {
         "error": "too slow", "exit": {"signal": 9}, "links": links(Some(&t)),
     });
     assert_eq!(execution(&full(), "tool", texts, &subscribers(), None, NOW), expected);
-    // Nobody has come yet for whom the ring is held.
+    // No reader has come yet for which the ring holds its chunks.
     let held = Status { gated: true, holds: true, ..bare() };
     let told = execution(&held, "tool", (None, None), &[], None, NOW);
     assert_eq!((&told["held_back"], &told["held_back_by"]), (&json!(true), &json!(["hold"])));
-    // What is called JSON and is none is a text.
+    // A context that is not JSON is a text.
     let told = execution(&full(), "tool", (None, Some("{")), &[], Some("T-1_x"), NOW);
     assert_eq!(told["progress"]["context"], "{");
     assert_eq!(told["links"]["events"], format!("/v1/executions/{a}/events?ticket=T-1_x"));
@@ -201,7 +201,7 @@ fn a_token_tells_how_far_it_is() {
     let (t, e) = (token().to_string(), id(1).to_string());
     let expected = json!({"token": t, "execution": e, "state": "queued"});
     assert_eq!(progress(token(), &bare(), (None, None)), expected);
-    // A total of nothing has no percentage; and numbers are as long as they need to be.
+    // A total of nothing has no percentage. Numbers are no longer than necessary.
     let unknown = Progress { progress: 0.1, total: None, report_count: 1 };
     let status = Status { progress: Some(unknown), ..bare() };
     let told = progress(token(), &status, (None, None));

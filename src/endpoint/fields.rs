@@ -1,85 +1,85 @@
-//! What a field of a request may be: of its query, of its head and of its body alike. One table of
-//! fields is what requests are read by, and what `/openapi.json` says about them.
+//! Fields of requests: in the query, in the head and in the body alike. Requests are read by tables
+//! of fields, and `/openapi.json` is written from the same tables.
 
 use serde_json::{Map, Value, json};
 
 use crate::engine::{Kind, Policy};
 use crate::limits;
 
-/// A field.
+/// A field of a request.
 #[derive(Debug)]
 pub(super) struct Field {
     pub name: &'static str,
-    /// What it is for: a sentence.
+    /// The purpose of the field: a sentence.
     pub about: &'static str,
     pub shape: Shape,
-    /// What applies where it is absent, in JSON, if that is one value.
+    /// The value that applies if the field is absent, if that is one value.
     pub preset: Option<Preset>,
     pub is_required: bool,
 }
 
-/// What its value may be.
+/// The set of values that a field may have.
 #[derive(Debug)]
 pub(super) enum Shape {
     /// A whole number.
     Number { min: u64, max: u64 },
-    /// One of these.
+    /// One of these texts.
     Choice(&'static [&'static str]),
-    /// A text of so many bytes, and not empty.
+    /// A text that is not empty and has at most this many bytes.
     Text { bytes_max: u64 },
-    /// The name of an execution.
+    /// The id of an execution.
     Execution,
-    /// Of a subscriber.
+    /// The id of a subscriber.
     Subscriber,
     /// A progress token.
     Token,
-    /// What opens a stream instead of a token.
+    /// A ticket, which opens a stream instead of a token.
     Ticket,
-    /// Several executions, with commas between them.
+    /// Several ids of executions, separated by commas.
     Executions,
-    /// Several kinds of chunks, with commas between them.
+    /// Several kinds of chunks, separated by commas.
     Kinds,
-    /// How far each execution is that somebody has followed.
+    /// The cursors of executions that a client has followed.
     Cursors,
     /// Any object.
     Anything,
     /// Any value at all.
     Any,
-    /// Yes or no.
+    /// A boolean.
     Flag,
     /// A number, whole or not.
     Real,
     /// Any whole number.
     Whole,
-    /// What a tool is called.
+    /// The name of a tool.
     ToolName,
-    /// Several names of tools, with commas between them.
+    /// Several names of tools, separated by commas.
     ToolNames,
     /// Names of tools that an agent may call.
     AgentTools,
-    /// What was said to a model and by it.
+    /// The messages of a conversation with a model.
     Messages,
     /// A list of texts.
     #[cfg_attr(not(feature = "agent"), allow(dead_code, reason = "LangGraph alone sends some"))]
     Texts,
-    /// What a worker calls itself.
+    /// The name that a worker gives itself.
     Session,
-    /// An object of these.
+    /// An object with these members.
     Members(&'static [Field]),
-    /// One of several; each is another type of JSON.
+    /// One of several shapes, each of another JSON type.
     Either(&'static [Shape]),
-    /// Nothing, said expressly.
+    /// An explicit `null`.
     Null,
 }
 
-/// A value that applies where none is given.
+/// A default value.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Preset {
     Number(u64),
     Text(&'static str),
 }
 
-/// Every policy, by name.
+/// The names of all policies.
 pub(super) const POLICIES: &[&str] =
     &["drop", "drop_oldest", "buffer", "block", "conflate", "disconnect"];
 
@@ -88,7 +88,7 @@ impl Field {
         Field { name, about, shape, preset: None, is_required: false }
     }
 
-    /// Milliseconds, from `min` to as long as anything may take.
+    /// Creates a field for milliseconds, from `min` to the longest duration that anything may take.
     pub const fn ms(name: &'static str, min: u64, about: &'static str) -> Field {
         Field::new(name, milliseconds(min), about)
     }
@@ -101,7 +101,7 @@ impl Field {
         Field { preset: Some(preset), ..self }
     }
 
-    /// Its schema, with what it is for.
+    /// Returns the JSON Schema of the field, with its purpose.
     pub fn schema(&self) -> Value {
         let mut schema = self.shape.schema();
         let object = schema.as_object_mut().expect("a schema is an object");
@@ -120,7 +120,7 @@ pub(super) const fn milliseconds(min: u64) -> Shape {
 }
 
 impl Shape {
-    /// The bounds of a number, here or among several.
+    /// Returns the bounds of a number: of this shape, or of one of its alternatives.
     pub fn number(&self) -> Option<(u64, u64)> {
         match self {
             Shape::Number { min, max } => Some((*min, *max)),
@@ -129,7 +129,7 @@ impl Shape {
         }
     }
 
-    /// What may be chosen, here or among several.
+    /// Returns the choices of this shape, or of one of its alternatives.
     pub fn choices(&self) -> Option<&'static [&'static str]> {
         match self {
             Shape::Choice(choices) => Some(choices),
@@ -138,7 +138,7 @@ impl Shape {
         }
     }
 
-    /// What an object may have, here or among several.
+    /// Returns the members of this shape, or of one of its alternatives.
     pub fn members(&self) -> Option<&'static [Field]> {
         match self {
             Shape::Members(fields) => Some(fields),
@@ -147,7 +147,7 @@ impl Shape {
         }
     }
 
-    /// As JSON Schema has it.
+    /// Returns the JSON Schema of the shape.
     pub fn schema(&self) -> Value {
         match self {
             Shape::Number { min, max } => {
@@ -269,7 +269,7 @@ fn messages_schema() -> Value {
     })
 }
 
-/// The schema of an object that has these fields and no others.
+/// Returns the schema of an object that has these fields and no others.
 pub(super) fn object_schema(fields: &[Field]) -> Value {
     let properties: Map<String, Value> =
         fields.iter().map(|field| (field.name.to_owned(), field.schema())).collect();
@@ -286,7 +286,7 @@ pub(super) fn object_schema(fields: &[Field]) -> Value {
     schema
 }
 
-/// The policy of a name out of [`POLICIES`].
+/// Returns the policy of this name, which must be one of [`POLICIES`].
 pub(super) fn policy_named(name: &str) -> Policy {
     name.parse().expect("every choice is a policy")
 }

@@ -1,8 +1,8 @@
-//! What a door grants, as the first line of its answer: spelled by the server, read by the client.
+//! Grants: the first line of the answer at a door, written by the server and read by the client.
 //!
-//! One JSON object on one line, with `"door": 1`, the version of all that is shared. The
-//! descriptors that go with it are on its first byte, in this order: the ring, the control page,
-//! and the page that is the client's own.
+//! A grant is one JSON object on one line. Its member `"door": 1` is the version of all that is
+//! shared. Its first byte carries the descriptors, in this order: the ring, the control page, and
+//! the client's own page.
 
 use serde_json::{Map, Value, json};
 
@@ -16,42 +16,42 @@ pub const DOOR_VERSION: u64 = 1;
 /// The right to read an execution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadGrant {
-    /// Which execution.
+    /// The execution.
     pub execution: ExecutionId,
-    /// As whom.
+    /// The subscriber that the reader is.
     pub subscriber: SubscriberId,
-    /// What was agreed, defaults filled in.
+    /// The terms, with defaults filled in.
     pub terms: Terms,
-    /// Where to begin, and what was before.
+    /// The first chunk to read, and the totals before it.
     pub cursor: Cursor,
-    /// Which desk slot behind the control page is the reader's.
+    /// The index of the reader's desk slot, behind the control page.
     pub slot: u32,
-    /// Wall time in µs of the moment `mono_ns`: for the times of chunks.
+    /// Wall-clock time at the moment `mono_ns`, in µs. It relates the times of chunks to dates.
     pub wall_us: u64,
-    /// Nanoseconds of CLOCK_MONOTONIC.
+    /// CLOCK_MONOTONIC, in nanoseconds.
     pub mono_ns: u64,
 }
 
 /// The right to be the producer of an execution.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProduceGrant {
-    /// Which execution.
+    /// The execution.
     pub execution: ExecutionId,
-    /// Under what its progress is told, if there is such a thing.
+    /// The progress token, if the execution has one.
     pub token: Option<String>,
 }
 
-/// How an execution is called, which stands in every grant.
+/// The names of an execution, which every grant contains.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GrantNames {
-    /// What it runs; empty if that has no name.
+    /// The tool that it runs; empty if it has no name.
     pub tool: String,
-    /// Under what its progress is told, if there is such a thing.
+    /// The progress token, if the execution has one.
     pub token: Option<String>,
 }
 
 impl GrantNames {
-    /// From a line of a server.
+    /// Reads the names from a line of a server.
     ///
     /// # Errors
     /// [`GrantFault`].
@@ -66,19 +66,19 @@ impl GrantNames {
     }
 }
 
-/// What is wrong with a line that should be a grant.
+/// The fault of a line that should be a grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GrantFault {
-    /// It is no JSON object.
+    /// The line is not a JSON object.
     NoObject,
-    /// It is of another version than [`DOOR_VERSION`].
+    /// The version is not [`DOOR_VERSION`].
     Version,
-    /// This field is missing, or not what it has to be.
+    /// This field is missing or invalid.
     Field(&'static str),
 }
 
 impl ReadGrant {
-    /// As the server spells it.
+    /// Returns the grant as JSON.
     pub fn spelled(&self) -> Value {
         let Terms { policy, limit, kinds } = self.terms;
         let mut limits = json!({"chunks": limit.chunks});
@@ -102,7 +102,7 @@ impl ReadGrant {
         })
     }
 
-    /// From a line of a server.
+    /// Reads a grant from a line of a server.
     ///
     /// # Errors
     /// [`GrantFault`].
@@ -127,11 +127,11 @@ impl ReadGrant {
     }
 }
 
-/// No execution has a chunk of a higher number.
+/// Upper bound of chunk numbers: no execution has a chunk of a higher number.
 const SEQ_MAX: u64 = 1 << 62;
 
 impl ProduceGrant {
-    /// As the server spells it.
+    /// Returns the grant as JSON.
     pub fn spelled(&self) -> Value {
         let mut grant = json!({"door": DOOR_VERSION, "execution": self.execution.to_string()});
         if let Some(token) = &self.token {
@@ -140,7 +140,7 @@ impl ProduceGrant {
         grant
     }
 
-    /// From a line of a server.
+    /// Reads a grant from a line of a server.
     ///
     /// # Errors
     /// [`GrantFault`].

@@ -1,11 +1,11 @@
-//! A body of many values, each on a line of its own, read while it comes: each line is a call, and
-//! the next one is looked at when that was carried out.
+//! A request body with one JSON value per line, read while it arrives. Each line is a call, and the
+//! next line is read after that call was carried out.
 //!
 //! Invariants:
-//! - N1: a line is looked at as soon as its end is there, whatever is behind it.
-//! - N2: what is kept is no more than came at once and one line: no byte is asked for before all
-//!   lines that are there were taken.
-//! - N3: each byte is looked at once, however the lines are cut.
+//! - N1: a line is read as soon as its end has arrived, whatever follows it.
+//! - N2: the buffer holds at most one line and the bytes that arrived at once. No bytes are
+//!   requested before all complete lines were taken.
+//! - N3: each byte is scanned once, however the lines are cut.
 
 use serde_json::json;
 
@@ -14,15 +14,16 @@ use crate::endpoint::{ApiError, Call, Deliver, workers};
 use crate::limits;
 use crate::wire::http1::Status;
 
-/// See the module's text.
+/// The state of such a body; see the module's text.
 #[derive(Debug, PartialEq)]
 pub(super) struct Lines {
-    /// Whose parts these are.
+    /// The worker that sends the parts.
     session: Box<str>,
     bytes: Vec<u8>,
-    /// What is before this was taken.
+    /// The position up to which lines were taken.
     taken: usize,
-    /// What is before this, and behind `taken`, has no line feed.
+    /// The position up to which bytes were scanned. The bytes from `taken` to here contain no line
+    /// feed.
     seen: usize,
     has_ended: bool,
     taken_count: u64,
@@ -42,25 +43,25 @@ impl Lines {
         }
     }
 
-    /// The next bytes of the body.
+    /// Appends the next bytes of the body.
     pub fn push(&mut self, piece: &[u8]) {
-        self.bytes.drain(..self.taken); // Less than a line is left, or nothing was taken.
+        self.bytes.drain(..self.taken); // The rest is less than a line, or nothing was taken.
         self.seen -= self.taken;
         self.taken = 0;
         self.bytes.extend_from_slice(piece);
     }
 
-    /// What it keeps.
+    /// Returns the capacity of the buffer, in bytes.
     pub fn kept_bytes(&self) -> usize {
         self.bytes.capacity()
     }
 
-    /// The body has ended, where it may: what is left is a line, too.
+    /// Marks the end of the body. The bytes that are left are a line, too.
     pub fn end(&mut self) {
         self.has_ended = true;
     }
 
-    /// The next part, if its line is there.
+    /// Returns the call of the next line, if the line is complete.
     pub fn next_call(&mut self) -> Option<Result<Call, ApiError>> {
         let (from, until) = self.next_line()?;
         let bytes_max = limits::PART_BYTES_MAX;
@@ -75,7 +76,7 @@ impl Lines {
         Some(part.map(deliver).map_err(|error| self.in_its_place(error)))
     }
 
-    /// Where the next line is that is not empty; or what is too long for one already.
+    /// Returns the range of the next line that is not empty, or of a rest that is already too long.
     fn next_line(&mut self) -> Option<(usize, usize)> {
         loop {
             let rest = &self.bytes[self.seen..];
@@ -99,19 +100,20 @@ impl Lines {
         }
     }
 
-    /// The part that was looked at last was taken.
+    /// Counts the part of the line that was read last as accepted.
     pub fn count(&mut self, is_duplicate: bool) {
         self.taken_count += 1;
         self.duplicate_count += u64::from(is_duplicate);
     }
 
-    /// What is wrong with the part that was looked at last: those before it were taken.
+    /// Adds the number of the part that was read last to an error. The parts before it were
+    /// accepted.
     pub fn in_its_place(&self, mut error: ApiError) -> ApiError {
         error.message = format!("part {}: {}", self.taken_count + 1, error.message);
         error
     }
 
-    /// The answer to all of them.
+    /// Returns the answer to all parts.
     pub fn answer(&self) -> Answer {
         let mut document = json!({"success": true, "parts": self.taken_count});
         if self.duplicate_count > 0 {

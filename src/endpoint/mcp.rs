@@ -1,8 +1,8 @@
-//! What is asked at `/mcp`: the Model Context Protocol over HTTP, as far as that is HTTP.
+//! Requests at `/mcp`: the HTTP part of the Model Context Protocol.
 //!
-//! A POST carries one message, a GET opens a session's own stream or goes on with one that was cut,
-//! a DELETE ends a session. Which of the protocol's two eras a message is of, whose session it
-//! names and what it asks for is the shard's to see: it has the sessions.
+//! A POST carries one message. A GET opens the session's own stream, or resumes a stream that was
+//! cut. A DELETE ends a session. The shard has the sessions, so it determines the era of the
+//! protocol, the session and the meaning of a message.
 
 use serde_json::{Map, Value};
 use smallvec::SmallVec;
@@ -17,40 +17,40 @@ use crate::wire::jsonrpc::{self, Message};
 use crate::wire::members::member;
 use crate::wire::sse;
 
-/// Where all of it is.
+/// The path of all MCP requests.
 pub(super) const PATH: &str = "/mcp";
 
-/// What a client asks for at `/mcp`.
+/// A request of a client at `/mcp`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct McpRequest {
-    /// What it wants.
+    /// The purpose of the request.
     pub wish: McpWish,
-    /// `Mcp-Session-Id`.
+    /// The header `Mcp-Session-Id`.
     pub session: Option<Box<str>>,
-    /// `MCP-Protocol-Version`.
+    /// The header `MCP-Protocol-Version`.
     pub version: Option<Box<str>>,
-    /// `Mcp-Method`.
+    /// The header `Mcp-Method`.
     pub method: Option<Box<str>>,
-    /// `Mcp-Name`.
+    /// The header `Mcp-Name`.
     pub name: Option<Box<str>>,
-    /// `Mcp-Param-*`, by what stands for the star.
+    /// The headers `Mcp-Param-*`, each with its name after the prefix.
     pub parameters: Vec<(Box<str>, Box<str>)>,
 }
 
-/// What it wants.
+/// The purpose of a request.
 #[derive(Clone, Debug, PartialEq)]
 pub enum McpWish {
-    /// To say this.
+    /// Sends this message.
     Say(Box<Message>),
-    /// To be told, behind this event if it had others before.
+    /// Opens a stream of messages, or resumes one after this event.
     Hear(Option<Box<str>>),
-    /// To end its session.
+    /// Ends the session.
     Leave,
-    /// This, which another shard has let in: it is about something that lives here.
+    /// A request that another shard admitted, about something that lives on this shard.
     Asked(Box<Context>, Ask),
 }
 
-/// A message of JSON-RPC.
+/// The members of a JSON-RPC message.
 pub(super) const MESSAGE: &[Field] = &[
     Field::new("jsonrpc", Shape::Choice(&["2.0"]), "Which protocol it is.").required(),
     Field::new("method", Shape::Text { bytes_max: 256 }, "What is asked for, or told."),
@@ -74,7 +74,7 @@ const VERSION: Field = Field::new(
     Shape::Text { bytes_max: 64 },
     "Which version of the protocol is spoken.",
 );
-/// Of a message.
+/// The headers of a request with a message.
 pub(super) const SAID: &[Field] = &[
     Field::new(
         "Accept",
@@ -91,35 +91,35 @@ pub(super) const SAID: &[Field] = &[
         "What the method is about, from 2026-07-28 on.",
     ),
 ];
-/// Of a stream.
+/// The headers of a request for a stream.
 pub(super) const HEARD: &[Field] = &[
     Field::new("Accept", Shape::Choice(&["text/event-stream"]), "It is named.").required(),
     SESSION,
     VERSION,
     Field::new("Last-Event-ID", Shape::Cursors, "The id of the last event seen."),
 ];
-/// Of an end.
+/// The headers of a request that ends a session.
 pub(super) const LEFT: &[Field] = &[SESSION, VERSION];
 
-/// The head of a message. Its body is still to come.
+/// Reads the head of a message. Its body has not arrived yet.
 pub(super) fn said(headers: Headers<'_>) -> Result<McpRequest, ApiError> {
     require(headers, &[JSON, sse::MEDIA_TYPE])?;
     head(headers, McpWish::Leave)
 }
 
-/// Somebody wants to be told.
+/// Reads a request for a stream.
 pub(super) fn heard(headers: Headers<'_>) -> Result<Call, ApiError> {
     require(headers, &[sse::MEDIA_TYPE])?;
     let last = headers.only("last-event-id")?.map(Box::from);
     Ok(Call::Mcp(head(headers, McpWish::Hear(last))?.into()))
 }
 
-/// Somebody goes.
+/// Reads a request that ends a session.
 pub(super) fn left(headers: Headers<'_>) -> Result<Call, ApiError> {
     Ok(Call::Mcp(head(headers, McpWish::Leave)?.into()))
 }
 
-/// A message, now that its body is there.
+/// Returns the call for a message whose body is complete.
 pub(super) fn complete(head: McpRequest, body: &[u8]) -> Result<Call, Answer> {
     match jsonrpc::parse(body) {
         Ok(message) => {
@@ -134,8 +134,8 @@ pub(super) fn complete(head: McpRequest, body: &[u8]) -> Result<Call, Answer> {
     }
 }
 
-/// Why something was not even read as a message: an error without an id, as it answers none. What
-/// is in `data` is what stands in errors elsewhere.
+/// Returns the JSON-RPC error for a request that was not read as a message. It answers no message,
+/// so it has no id. Its `data` has the members of other errors.
 pub(super) fn error_body(error: &ApiError) -> Vec<u8> {
     let code = match error.status {
         Status::SERVICE_UNAVAILABLE => codes::BUSY,
@@ -179,10 +179,10 @@ fn head(headers: Headers<'_>, wish: McpWish) -> Result<McpRequest, ApiError> {
 }
 
 const PARAMETER: &str = "mcp-param-";
-/// No value is this: it has a control character.
+/// A value that no parameter can have, because it contains a control character.
 const NO_TEXT: &str = "\u{0}";
 
-/// Says the client expressly that it takes each of these?
+/// Checks that `Accept` names each of these media types explicitly.
 fn require(headers: Headers<'_>, media_types: &[&str]) -> Result<(), ApiError> {
     let mut missing: SmallVec<[&str; 2]> = media_types.into();
     for range in headers.texts("accept").flat_map(|text| text.split(',')) {
@@ -196,11 +196,11 @@ fn require(headers: Headers<'_>, media_types: &[&str]) -> Result<(), ApiError> {
 }
 
 impl McpRequest {
-    /// The number of the shard that has to answer: where the session is or, where there is none,
-    /// what the request names.
+    /// Returns the number of the shard that must answer. It is the shard of the session or, without
+    /// a session, of what the request names.
     pub(super) fn home(&self) -> Option<u8> {
         if let McpWish::Hear(Some(behind)) = &self.wish {
-            return place_of(behind); // Where the call is whose stream was cut.
+            return place_of(behind); // The shard of the call whose stream was cut.
         }
         let params = match &self.wish {
             McpWish::Say(message) => match &**message {
@@ -224,13 +224,13 @@ impl McpRequest {
 }
 
 impl McpRequest {
-    /// One that was let in, and needs its head no more.
+    /// Creates a request that was admitted and needs its head no more.
     pub fn of(wish: McpWish, session: Option<Box<str>>) -> McpRequest {
         let (version, method, name) = (None, None, None);
         McpRequest { wish, session, version, method, name, parameters: Vec::new() }
     }
 
-    /// The tool that a request calls which stands for itself.
+    /// Returns the tool that the message calls, if it is a `tools/call` request.
     pub fn called_tool(&self) -> Option<&str> {
         let McpWish::Say(message) = &self.wish else { return None };
         match &**message {
@@ -242,15 +242,16 @@ impl McpRequest {
     }
 }
 
-/// Where the stateless era says its version.
+/// The key under which messages of the stateless era name their version.
 const VERSION_KEY: &str = "io.modelcontextprotocol/protocolVersion";
 
-/// Names of ours begin with the number of their shard.
+/// Returns the shard of a name given out by this server. Such names begin with the number of their
+/// shard.
 fn place_of(name: &str) -> Option<u8> {
     u8::from_str_radix(name.get(..2)?, 16).ok()
 }
 
-/// The shard of the first of these that lives somewhere.
+/// Returns the shard of the execution or the task that a request is about.
 pub fn shard_of(ask: &Ask) -> Option<u8> {
     let of_uri = |uri: &str| {
         let id = uri.strip_prefix(EXECUTIONS)?.split('/').next()?;
@@ -272,7 +273,7 @@ pub fn shard_of(ask: &Ask) -> Option<u8> {
     }
 }
 
-/// Where that lives which the parameters of a request name.
+/// Returns the shard of what the parameters of a request name.
 fn named(params: &Map<String, Value>) -> Option<u8> {
     let text = |name: &str| member(params, name).and_then(Value::as_str);
     if let Some(task) = text("taskId") {
@@ -284,5 +285,5 @@ fn named(params: &Map<String, Value>) -> Option<u8> {
     id.parse::<ExecutionId>().ok().map(|id| id.shard)
 }
 
-/// How the resources begin that executions are.
+/// The prefix of resources that are executions.
 const EXECUTIONS: &str = "streamdoor://executions/";

@@ -1,4 +1,4 @@
-//! The description of the whole interface (OpenAPI 3.1), written from the route table once.
+//! The description of the whole interface (OpenAPI 3.1), generated once from the route table.
 
 use std::sync::LazyLock;
 
@@ -10,7 +10,7 @@ use crate::endpoint::routes::{Content, PATH_FIELDS, ROUTES, Route};
 use crate::endpoint::{mcp, schemas};
 use crate::wire::{ndjson, sse, write_json};
 
-/// The document, as bytes.
+/// Returns the document as bytes.
 pub(super) fn document() -> &'static [u8] {
     static DOCUMENT: LazyLock<Vec<u8>> = LazyLock::new(|| {
         let mut bytes = Vec::new();
@@ -48,7 +48,7 @@ fn describe() -> Value {
     })
 }
 
-/// What all operations of a path have in common: the names in it.
+/// Returns what all operations of a path have in common: the parameters in the path.
 fn path_item(path: &str) -> Value {
     let named = PATH_FIELDS.iter().filter(|field| path.contains(&format!("{{{}}}", field.name)));
     let parameters: Vec<Value> = named.map(|field| parameter(field, "path")).collect();
@@ -117,7 +117,7 @@ fn parameter(field: &Field, place: &str) -> Value {
         parameter["required"] = true.into();
     }
     if matches!(field.shape, Shape::Executions | Shape::Kinds | Shape::ToolNames) {
-        parameter["style"] = "form".into(); // With commas.
+        parameter["style"] = "form".into(); // Separated by commas.
         parameter["explode"] = false.into();
     }
     parameter

@@ -1,4 +1,4 @@
-//! The description of the interface: it is whole, and what it says is so.
+//! The description of the interface is complete and true.
 
 use serde_json::{Map, Value};
 
@@ -79,7 +79,7 @@ fn every_parameter_is_described_once_and_those_of_paths_are_required() {
 #[test]
 fn every_reference_leads_somewhere_and_every_schema_is_of_use() {
     let document = document();
-    let words = ["Event", "WorkerEvent", "DoorLine"]; // Named in words.
+    let words = ["Event", "WorkerEvent", "DoorLine"]; // Named only in descriptions.
     let mut used: Vec<String> = words.map(str::to_owned).into();
     each_object(&document, &mut |object| {
         let Some(Value::String(reference)) = object.get("$ref") else { return };
@@ -177,7 +177,7 @@ mod checked {
         assert!(!validator(json!({"$ref": "#/components/schemas/State"})).is_valid(&wrong));
     }
 
-    /// Everything that a process is told that shares memory.
+    /// Returns all kinds of lines for a process that shares memory.
     fn door_lines() -> Vec<Value> {
         let limit = LagLimit { chunks: 10, bytes: 9 };
         let kinds = Kinds::NONE.with(Kind::Stdout);
@@ -275,7 +275,8 @@ mod checked {
         }
     }
 
-    /// What is said of bodies is what is done with them.
+    /// Checks that the schema of `POST /v1/executions` accepts and refuses the same bodies as the
+    /// server.
     #[test]
     fn the_description_refuses_the_bodies_that_are_refused() {
         let good = json!({"tool": "t"});

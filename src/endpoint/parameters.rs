@@ -1,4 +1,4 @@
-//! Parameters of requests, out of their query strings and heads, each read by its field.
+//! Parameters of requests, from their query strings and heads, each read by its field.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::wire::http1::{Headers, Query, Status, is_media_type, negotiate};
 use crate::wire::sse::{CursorError, Reached, Seen, parse_cursors};
 use crate::wire::{ndjson, sse};
 
-/// How a stream is followed; of everything that is one.
+/// The delivery options of a stream.
 pub(super) const WISHES: &[Field] = &[
     Field::new(
         "policy",
@@ -52,7 +52,8 @@ pub(super) const WISHES: &[Field] = &[
         "Nothing is sent beyond the last acknowledged chunk and so many more.",
     ),
 ];
-/// How another process reads a ring: nothing of it waits for company or for acknowledgements.
+/// The delivery options of a reader in another process: [`WISHES`] without coalescing and
+/// acknowledgements.
 pub(super) const DOOR_WISHES: &[Field] = WISHES.split_at(4).0;
 const KIND: Field =
     Field::new("kinds", Shape::Kinds, "Chunks of these kinds only; absent: of every kind.");
@@ -79,10 +80,10 @@ pub(super) const FORMAT: &[Field] = &[
     SDK_VERSION,
     SPELLING,
 ];
-/// Of a request whose answer is told to LangGraph.
+/// The parameters of a request whose answer goes to a LangGraph client.
 #[cfg(feature = "agent")]
 pub(super) const SPELLED: &[Field] = &[SPELLING];
-/// Of a request whose answer may be a stream.
+/// The parameters of a request whose answer may be a stream.
 pub(super) const STREAM: &[Field] = &[
     Field::new(
         "stream",
@@ -98,7 +99,7 @@ pub(super) const FROM: &[Field] = &[Field::new(
     "The first chunk wanted: the first of all, the next one that there is, or by its number.",
 )
 .or(Preset::Text("start"))];
-/// Of a stream of several executions.
+/// The parameters of a stream of several executions.
 pub(super) const FROM_ALL: &[Field] = &[Field::new(
     "from",
     Shape::Choice(FROM_NAMES),
@@ -115,20 +116,21 @@ pub(super) const WAIT: &[Field] = &[Field::new(
 )
 .or(Preset::Number(limits::RESULT_WAIT_DEFAULT.as_secs()))];
 
-/// Of what can be had without a token. It was looked at when the request was let in.
+/// The parameter of requests that a ticket may admit instead of a token. Admission has checked it
+/// already.
 pub(super) const TICKETS: &[Field] = &[Field::new(
     TICKET,
     Shape::Ticket,
     "Instead of a token, for who cannot send one: as it stands in the links of an execution.",
 )];
-/// Of requests that go on with a stream.
+/// The header of requests that resume a stream.
 pub(super) const LAST_EVENT_ID: &[Field] = &[Field::new(
     "Last-Event-ID",
     Shape::Cursors,
     "The id of the last event seen: the stream goes on behind it, whatever `from` says.",
 )];
 
-/// Of requests that have something done. Who spells them otherwise is not refused for that.
+/// The headers of requests that start work. Malformed values are ignored.
 pub(super) const TRACE: &[Field] = &[
     Field::new(
         "traceparent",
@@ -144,7 +146,7 @@ pub(super) const TRACE: &[Field] = &[
     ),
 ];
 
-/// Of requests of workers.
+/// The header of requests of workers.
 pub(super) const SESSION: &[Field] =
     &[Field::new("X-Session-ID", Shape::Session, "What the worker calls itself.").required()];
 pub(super) const WORKER_TOOLS: &[Field] = &[Field::new(
@@ -153,7 +155,7 @@ pub(super) const WORKER_TOOLS: &[Field] = &[Field::new(
     "It takes calls of these tools alone; absent: of all virtual tools.",
 )];
 
-/// The parameters of one request, all of them known.
+/// The parameters of one request, of which none is unknown.
 #[derive(Debug)]
 pub(super) struct Parameters<'a> {
     query: Query<'a>,
@@ -162,7 +164,7 @@ pub(super) struct Parameters<'a> {
 }
 
 impl<'a> Parameters<'a> {
-    /// Reads a query string in which only the fields of `groups` may be.
+    /// Reads a query string that may contain only the fields of `groups`.
     pub fn read(
         query: &'a str,
         headers: Headers<'a>,
@@ -175,7 +177,7 @@ impl<'a> Parameters<'a> {
         Ok(Parameters { query, groups, headers })
     }
 
-    /// The head of the request.
+    /// Returns the head of the request.
     pub fn headers(&self) -> Headers<'a> {
         self.headers
     }
@@ -223,7 +225,7 @@ impl<'a> Parameters<'a> {
         Ok(Wishes { coalesce, ack_window, ..self.door_wishes()? })
     }
 
-    /// As [`Parameters::wishes`], of [`DOOR_WISHES`].
+    /// Reads the delivery options of [`DOOR_WISHES`].
     fn door_wishes(&self) -> Result<Wishes, ApiError> {
         Ok(Wishes {
             policy: self.choice("policy")?.map(policy_named),
@@ -234,12 +236,12 @@ impl<'a> Parameters<'a> {
         })
     }
 
-    /// A ring, to be read by another process.
+    /// Reads the request of another process for the ring of an execution.
     pub fn read_door(&self, execution: ExecutionId) -> Result<ReadDoor, ApiError> {
         Ok(ReadDoor { execution, from: self.from()?, wishes: self.door_wishes()? })
     }
 
-    /// The stream that is to be the answer of a request which could have another.
+    /// Returns the format and the options of the stream if the request asks for one as its answer.
     pub fn stream(&self) -> Result<Option<(StreamFormat, Wishes)>, ApiError> {
         if let Some(format) = self.choice("stream")? {
             return Ok(Some((self.format_named(format)?, self.wishes()?)));
@@ -251,7 +253,7 @@ impl<'a> Parameters<'a> {
         }
     }
 
-    /// The format of the stream that the answer of a request always is, if it says which.
+    /// Returns the format that the parameter `format` names, if it is present.
     pub fn format_said(&self) -> Result<Option<StreamFormat>, ApiError> {
         match self.choice("format")? {
             Some(name) => self.format_named(name).map(Some),
@@ -259,12 +261,12 @@ impl<'a> Parameters<'a> {
         }
     }
 
-    /// One execution, to be followed.
+    /// Reads a request to follow one execution.
     pub fn follow(&self, execution: ExecutionId) -> Result<Follow, ApiError> {
         self.follow_all(&[execution], self.from()?)
     }
 
-    /// Where one execution begins.
+    /// Returns where one execution begins.
     fn from(&self) -> Result<From, ApiError> {
         match self.query.text("from")? {
             None | Some("start") => Ok(From::Start),
@@ -276,7 +278,7 @@ impl<'a> Parameters<'a> {
         }
     }
 
-    /// Several, to be followed together.
+    /// Reads a request to follow several executions together.
     pub fn follow_listed(&self) -> Result<Follow, ApiError> {
         let mut executions: SmallVec<[ExecutionId; 8]> = SmallVec::new();
         for text in self.query.list("executions") {
@@ -345,7 +347,8 @@ impl<'a> Parameters<'a> {
         })
     }
 
-    /// As what a stream comes.
+    /// Returns the format of a stream: that of the parameter `format`, or else the best match for
+    /// `Accept`.
     pub fn format(&self) -> Result<StreamFormat, ApiError> {
         if let Some(format) = self.format_said()? {
             return Ok(format);
@@ -362,7 +365,7 @@ impl<'a> Parameters<'a> {
         }
     }
 
-    /// The format of that name, with what else is said of it.
+    /// Returns the format of this name, with the parameters that belong to it.
     fn format_named(&self, name: &str) -> Result<StreamFormat, ApiError> {
         match name {
             "sse" => self.refuse_format_details().map(|()| StreamFormat::Sse),
@@ -378,20 +381,21 @@ impl<'a> Parameters<'a> {
         }
     }
 
-    /// What LangGraph's clients say of a run that they cancel, of which nothing follows.
+    /// Checks the parameters that LangGraph clients send when they cancel a run. They have no
+    /// effect.
     #[cfg(feature = "agent")]
     pub fn check_cancelled(&self) -> Result<(), ApiError> {
         self.number("wait")?;
         self.choice("action").map(drop)
     }
 
-    /// What they say of a state that they ask for.
+    /// Checks the parameter that LangGraph clients send when they read a state. It has no effect.
     #[cfg(feature = "agent")]
     pub fn check_subgraphs(&self) -> Result<(), ApiError> {
         self.choice("subgraphs").map(drop)
     }
 
-    /// The format that LangGraph's clients are told.
+    /// Returns the format for LangGraph clients.
     #[cfg(feature = "agent")]
     pub fn langgraph(&self) -> Result<front::Format, ApiError> {
         let spelling = self.choice("spelling")?.unwrap_or("snake");
@@ -399,7 +403,7 @@ impl<'a> Parameters<'a> {
         Ok(front::Format::LangGraph { spelling })
     }
 
-    /// There is nothing more to say of the formats of our own.
+    /// Refuses the parameters that belong only to formats of front ends.
     fn refuse_format_details(&self) -> Result<(), ApiError> {
         match STREAM[1..].iter().find(|field| self.query.all(field.name).next().is_some()) {
             Some(field) => Err(invalid(field.name, "it belongs to the format of a front end")),
@@ -407,7 +411,7 @@ impl<'a> Parameters<'a> {
         }
     }
 
-    /// What the request is a part of.
+    /// Returns the trace that the request belongs to.
     pub fn trace(&self) -> TraceContext {
         let joined = |name: &str| {
             let values: SmallVec<[&str; 4]> = self.headers.texts(name).collect();
@@ -417,7 +421,7 @@ impl<'a> Parameters<'a> {
         TraceContext::parse(parent, joined("tracestate").as_deref(), joined("baggage").as_deref())
     }
 
-    /// What the worker calls itself.
+    /// Returns the name that the worker gave itself.
     pub fn session(&self) -> Result<Box<str>, ApiError> {
         let chars_max = limits::SESSION_CHARS_MAX;
         let wrong = |code, text: String| {
@@ -437,7 +441,7 @@ impl<'a> Parameters<'a> {
         }
     }
 
-    /// The tools of which a worker takes calls.
+    /// Returns the tools whose calls a worker takes; `None`: all virtual tools.
     pub fn worker_tools(&self) -> Result<Option<Vec<Box<str>>>, ApiError> {
         if self.query.all("tools").next().is_none() {
             return Ok(None);
@@ -463,13 +467,13 @@ impl<'a> Parameters<'a> {
         }
     }
 
-    /// Does its body have many values, each on a line?
+    /// Returns true if the body has one JSON value per line.
     pub fn has_lines(&self) -> bool {
         let media_type = self.headers.only("content-type").ok().flatten();
         media_type.is_some_and(|media_type| is_media_type(media_type, ndjson::MEDIA_TYPE))
     }
 
-    /// As what metrics come: who likes neither gets the older one.
+    /// Returns the format of metrics. If `Accept` allows neither format, it is the older one.
     pub fn metrics_format(&self) -> MetricsFormat {
         match negotiate(self.headers.texts("accept"), METRICS_TYPES) {
             Some("application/openmetrics-text") => MetricsFormat::OpenMetrics,
@@ -478,10 +482,10 @@ impl<'a> Parameters<'a> {
     }
 }
 
-/// What metrics can be; the first is for who likes both as much.
+/// The media types of metrics. If a client prefers none, the first one is used.
 pub(super) const METRICS_TYPES: &[&str] = &["text/plain", "application/openmetrics-text"];
 
-/// Where each execution goes on, by the id of the event that was seen last.
+/// Returns where each execution continues after the event that the client saw last.
 fn resume(
     text: &str,
     executions: &[ExecutionId],
@@ -497,13 +501,13 @@ fn resume(
     places.ok_or_else(|| invalid(CursorError::BadNumber))
 }
 
-/// The place behind a cursor.
+/// Returns the position after a cursor.
 fn behind(reached: Reached) -> Option<From> {
     let seen = reached.seen.map(|Seen { chunks, bytes }| Totals { chunks, bytes });
     Some(From::Seq { seq: reached.seq.checked_add(1)?, seen })
 }
 
-/// The number of the event of a front end's format that was seen last.
+/// Returns the number of the event that the client saw last, in the format of a front end.
 fn event_of(format: front::Format, id: &str, execution: ExecutionId) -> Result<u64, ApiError> {
     format.event_of(id, &execution.to_string()).ok_or_else(|| {
         let text = "last-event-id: no event of this stream is called so, in this format";
@@ -511,7 +515,7 @@ fn event_of(format: front::Format, id: &str, execution: ExecutionId) -> Result<u
     })
 }
 
-/// A parameter is not what it may be.
+/// Returns the error for a parameter that is invalid.
 fn invalid(field: &str, problem: &str) -> ApiError {
     let text = format!("{field}: {problem}");
     ApiError::new(Status::BAD_REQUEST, "invalid_parameter", text).field(field)

@@ -1,4 +1,4 @@
-//! Tables of requests that are refused, with what is said about them, each cut everywhere.
+//! Tables of requests that are refused, with their errors. Each request is cut at every byte.
 
 use super::ApiError;
 use super::call_tests::{id, token};
@@ -8,7 +8,7 @@ use crate::limits;
 use crate::tool::{ArgumentError, StartError};
 use crate::wire::http1::Method;
 
-/// Status, code, field and limit of the answer to a request.
+/// The status, code, field and limit of an error answer.
 type Said<'a> = (u16, &'a str, Option<&'a str>, Option<u64>);
 
 fn assert_refused(request: &str, said: Said<'_>) {

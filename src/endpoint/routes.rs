@@ -1,5 +1,5 @@
-//! Everything that can be asked for over HTTP, in one table: requests are told apart by it, and
-//! `/openapi.json` is written from it.
+//! The table of all HTTP requests. Requests are matched against it, and `/openapi.json` is
+//! generated from it.
 
 use crate::endpoint::answer::{Answer, JSON};
 use crate::endpoint::ask::{Asked, Request};
@@ -24,22 +24,22 @@ use crate::engine::NotFound;
 use crate::limits;
 use crate::wire::http1::{Method, Status};
 
-/// One of the things that can be asked for.
+/// One kind of request.
 #[derive(Debug)]
 pub(super) struct Route {
     pub method: Method,
-    /// Parts in braces are names out of [`PATH_FIELDS`].
+    /// The path template. Parts in braces are names of [`PATH_FIELDS`].
     pub path: &'static str,
-    /// What it is called, for programs that are made from the description.
+    /// The operation id in the description, for generated clients.
     pub name: &'static str,
     pub summary: &'static str,
     /// The parameters in the query string, in groups.
     pub query: &'static [&'static [Field]],
     pub headers: &'static [Field],
     pub body: Option<Body>,
-    /// What is answered if all goes well; else it is an [`ApiError`].
+    /// The possible successful answers. Every other answer is an [`ApiError`].
     pub answers: &'static [(Status, Content)],
-    /// Reads what the head asks for.
+    /// Reads the head of the request.
     pub begin: fn(&Request<'_>) -> Result<Asked, ApiError>,
 }
 
@@ -48,9 +48,9 @@ pub(super) struct Route {
 pub(super) struct Body {
     pub fields: &'static [Field],
     pub bytes_max: u64,
-    /// Or several, each on a line of its own, and each so long at most.
+    /// True if the body may have several objects, one per line, each of at most `bytes_max`.
     pub takes_lines: bool,
-    /// Or what the clients of front ends send, with members that are theirs to choose.
+    /// True if clients of front ends may send their own bodies, with members of their choice.
     pub has_others: bool,
 }
 
@@ -60,27 +60,27 @@ impl Body {
     }
 }
 
-/// What is in an answer.
+/// The content of an answer.
 #[derive(Debug)]
 pub(super) enum Content {
     Empty,
-    /// A document; its schema has this name.
+    /// A JSON document; its schema has this name.
     Json(&'static str),
-    /// Events, in either format.
+    /// Events, in any format of a stream.
     Events,
-    /// What a worker is told.
+    /// The events for a worker.
     WorkerEvents,
-    /// What another process is told that shares memory.
+    /// The lines for another process that shares memory.
     DoorLines,
-    /// Messages of JSON-RPC: one as JSON, or several as events.
+    /// JSON-RPC messages: one as JSON, or several as events.
     Mcp,
-    /// A payload, as it is.
+    /// A payload as it is.
     Bytes,
     /// Text of one of these types.
     Text(&'static [&'static str]),
 }
 
-/// Parts of paths.
+/// The parameters in paths.
 pub(super) const PATH_FIELDS: &[Field] = &[
     Field::new(
         "thread",
@@ -106,7 +106,7 @@ const PLAIN: Route = Route {
     begin: |_| Err(NotFound.into()),
 };
 
-/// What is read by who rejoins a thread and does not say what he reads.
+/// The format for a client that rejoins a thread without naming one.
 #[cfg(feature = "agent")]
 const AI_SDK: StreamFormat =
     StreamFormat::Front(front::Format::AiSdk { sdk: front::SdkVersion::V5 });
@@ -134,12 +134,12 @@ const FOLLOWED: &[Field] = &[
     Field::new("since", Shape::Whole, "The number of the last event that the client has."),
 ];
 
-/// It makes no difference here.
+/// The parameter of a request for a state. It has no effect.
 #[cfg(feature = "agent")]
 const OF_SUBGRAPHS: &[Field] =
     &[Field::new("subgraphs", Shape::Choice(&["true", "false"]), "There are none here.")];
 
-/// Neither makes a difference here.
+/// The parameters of a request that cancels a run. They have no effect.
 #[cfg(feature = "agent")]
 const CANCELLED: &[Field] = &[
     Field::new("wait", Shape::Number { min: 0, max: 1 }, "The answer never waits for the end."),
@@ -162,7 +162,7 @@ fn thread_call(request: &Request<'_>, ask: ThreadAsk) -> Result<Asked, ApiError>
     Ok(Asked::Call(Call::Thread(ThreadCall { thread: request.thread()?, ask }.into())))
 }
 
-/// All of them.
+/// All routes.
 pub(super) const ROUTES: &[Route] = &[
     Route {
         path: "/v1/tools",

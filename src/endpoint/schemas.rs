@@ -1,5 +1,5 @@
-//! What answers look like, as JSON Schema: the `components` of `/openapi.json`. Tests hold the
-//! documents and the events against it.
+//! JSON Schemas of answers: the `components` of `/openapi.json`. Tests check the documents and the
+//! events against them.
 
 use serde_json::{Map, Value, json};
 
@@ -8,7 +8,7 @@ use crate::endpoint::mcp::MESSAGE;
 use crate::engine::Kind;
 use crate::wire::events;
 
-/// All of them, by name.
+/// Returns all schemas by name.
 pub(super) fn all() -> Map<String, Value> {
     [
         ("Error", error()),
@@ -50,7 +50,7 @@ pub(super) fn all() -> Map<String, Value> {
     .collect()
 }
 
-/// An object with all of `always`, perhaps some of `perhaps`, and nothing else.
+/// Returns the schema of an object with all members of `always`, any of `perhaps`, and no others.
 fn object(always: &[(&str, Value)], perhaps: &[(&str, Value)]) -> Value {
     let fields = always.iter().chain(perhaps);
     let properties: Map<String, Value> =
@@ -64,7 +64,7 @@ fn object(always: &[(&str, Value)], perhaps: &[(&str, Value)]) -> Value {
     })
 }
 
-/// As clients of LangGraph know it.
+/// Returns the schema of a thread as LangGraph clients know it.
 #[cfg(feature = "agent")]
 fn thread() -> Value {
     let any = json!({"type": "object"});
@@ -97,7 +97,7 @@ fn thread_state() -> Value {
     )
 }
 
-/// LangGraph's.
+/// Returns the schema of the answer to a LangGraph command.
 #[cfg(feature = "agent")]
 fn command_answer() -> Value {
     let id = json!({"type": ["integer", "null"]});
@@ -112,7 +112,7 @@ fn list(name: &str, of: &Value) -> Value {
     object(&[(name, array(of))], &[])
 }
 
-/// A list of all shards; those that have died are named.
+/// Returns the schema of a list that all shards contribute to, with the numbers of dead shards.
 fn gathered(name: &str, of: &Value) -> Value {
     object(&[(name, array(of))], &[("dead_shards", array(&count()))])
 }
@@ -175,7 +175,8 @@ fn error() -> Value {
     object(&[("error", error)], &[])
 }
 
-/// Without an id it answers nothing: it was not read as a request.
+/// Returns the schema of a JSON-RPC error. Without an id it belongs to no request, because none
+/// could be read.
 fn mcp_error() -> Value {
     let code = json!({"type": "integer"});
     let error = object(&[("code", code), ("message", text())], &[("data", json!({}))]);
@@ -191,7 +192,7 @@ fn tool() -> Value {
     );
     let subscribers =
         object(&[("policy", policy()), ("limit_chunks", ms.clone()), ("limit_bytes", ms)], &[]);
-    // A tool may come to say more of itself.
+    // Further members may be added to tools later.
     json!({
         "type": "object",
         "properties": {
@@ -216,13 +217,13 @@ fn virtual_tool() -> Value {
     schema
 }
 
-/// To one part, or to many.
+/// Returns the schema of the answer to one part of a result, or to many.
 fn delivered() -> Value {
     let perhaps = [("duplicate", flag()), ("parts", count()), ("duplicates", count())];
     object(&[("success", json!({ "const": true }))], &perhaps)
 }
 
-/// What a worker is told: the data of an event of that name.
+/// Returns the schema of what a worker receives: the data of an event.
 fn worker_event() -> Value {
     let timeouts = json!({"type": "object", "description": "As of the tool, where they are set."});
     let call = [
@@ -249,7 +250,7 @@ fn worker_event() -> Value {
     ]})
 }
 
-/// What another process is told that shares memory.
+/// Returns the schema of a line for another process that shares memory.
 fn door_line() -> Value {
     let version = || ("door", json!({ "const": 1 }));
     let clock = object(&[("wall_us", count()), ("mono_ns", count())], &[]);
@@ -332,7 +333,7 @@ fn execution() -> Value {
     )
 }
 
-/// The id of a subscriber, or the name of the hold.
+/// Returns the schema of the id of a subscriber, or of the name of the hold.
 fn holder() -> Value {
     json!({"anyOf": [Shape::Subscriber.schema(), {"const": super::documents::HELD_BY_HOLD}]})
 }
@@ -372,7 +373,7 @@ fn result() -> Value {
     )
 }
 
-/// How far a tool is, in numbers and in words.
+/// Returns the fields of a progress report besides the amount.
 fn progress_fields() -> Vec<(&'static str, Value)> {
     vec![
         ("total", number()),
@@ -399,7 +400,8 @@ fn exit() -> Value {
     json!({"oneOf": [object(&[("code", whole())], &[]), object(&[("signal", whole())], &[])]})
 }
 
-/// A part of an agent's run, in the place of a chunk. Each type has more of its own.
+/// Returns the schema of a part of an agent's run, which replaces a chunk. Each type has further
+/// members.
 fn part() -> Value {
     json!({
         "type": "object",
@@ -415,7 +417,7 @@ fn part() -> Value {
     })
 }
 
-/// What a subscriber is told: `wire/events.rs`.
+/// Returns the schema of an event for a subscriber: `wire/events.rs`.
 fn event() -> Value {
     let named = |name: &str, always: &[(&str, Value)], perhaps: &[(&str, Value)]| {
         let mut fields = vec![("event", json!({ "const": name })), ("execution", id())];

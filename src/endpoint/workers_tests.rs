@@ -1,4 +1,4 @@
-//! What workers say: tables of requests, and long bodies, each cut everywhere.
+//! Requests of workers: tables of requests, and long bodies. Each is cut at every byte.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ fn put(name: &str, body: &str) -> String {
     post(&format!("/v1/virtual-tools/{name}"), body).replacen("POST", "PUT", 1)
 }
 
-/// With the name of a worker in its head.
+/// Returns the request with the name of a worker in its head.
 fn from_worker(request: &str) -> String {
     request.replacen("Host: h\r\n", &format!("Host: h\r\n{SESSION}"), 1)
 }
@@ -129,7 +129,7 @@ fn a_part_is_what_its_members_say() {
     assert_eq!((answered(&request).status, answered(&request).error().2), (413, Some(256 << 10)));
 }
 
-/// A request with a body of lines, in one piece or in chunks of any size.
+/// Returns a request with a body of lines, in one piece or in chunks of random sizes.
 fn lines_request(body: &str, chunks: Option<&mut Random>) -> String {
     let head = format!("{SESSION}Content-Type: application/x-ndjson\r\n");
     let Some(random) = chunks else {
@@ -159,7 +159,7 @@ fn each_line_of_a_long_body_is_a_call_however_it_is_cut() {
     for body in [body.clone(), body.trim_end().to_owned(), blank] {
         for chunked in [false, true] {
             let request = lines_request(&body, chunked.then_some(&mut random));
-            // What is behind it is neither lost nor taken for a line.
+            // The request that follows is neither lost nor taken for a line.
             let got = exchanged((request + &get("/v1/tools")).as_bytes());
             assert_eq!((got.calls.len(), got.is_closed), (6, false));
             assert_eq!(got.calls[5], Call::Tools);
@@ -203,7 +203,7 @@ fn a_line_that_is_wrong_ends_the_body_and_says_which_it_was() {
             assert_eq!(exchanged(request.as_bytes()), got);
         }
     }
-    // Cut off in the middle of a line: what was whole was taken.
+    // The input ends in the middle of a line: the complete lines were taken.
     let request = lines_request(&(good.clone() + &line(2, "b")), None);
     let got = exchange(&request.as_bytes()[..request.len() - 5], &[], true);
     assert!(got.is_closed && got.calls.len() == 1);

@@ -1,4 +1,4 @@
-//! The one place where it is decided whether a request is looked at.
+//! The one place that decides whether a request is admitted.
 
 use super::hosts::is_same_origin;
 use super::{Access, Guard, OriginPlace};
@@ -8,17 +8,17 @@ use crate::endpoint::answer::{Answer, Words};
 use crate::endpoint::ask;
 use crate::wire::http1::{Header, HeaderFault, Method, Query, RequestHead, Status};
 
-/// What was decided.
+/// The decision about a request.
 #[derive(Debug)]
 pub(in crate::endpoint) struct Admission {
-    /// Pages of this origin may read the answer, whatever it is.
+    /// The configured origin whose pages may read the answer, whatever it is.
     pub origin: Option<OriginPlace>,
-    /// Who asks; or the answer already.
+    /// The principal that sent the request, or the final answer.
     pub verdict: Result<Principal, Answer>,
 }
 
 impl Access {
-    /// Decides about a request by its head. Nothing else was looked at yet.
+    /// Decides about a request by its head. Nothing else was examined before.
     pub(in crate::endpoint) fn admit(&self, head: &RequestHead<'_>, now: Instant) -> Admission {
         let shown = Shown::by(head);
         let words = Words::at(head.target.path);
@@ -29,7 +29,7 @@ impl Access {
                 return Admission { origin: None, verdict };
             }
         };
-        // A browser asks first, and without a token, whether the page may ask.
+        // A browser asks first, without a token, whether the page may send the request.
         let is_preflight = head.method == Method::Options && shown.asks_for_method;
         let verdict = match origin.is_some() && is_preflight {
             true => Err(Answer::preflight(ask::methods(head))),
@@ -38,13 +38,14 @@ impl Access {
         Admission { origin, verdict }
     }
 
-    /// By which name are we called, and whose page asks?
+    /// Checks the host name of the request and the origin of its page. Returns the origin if it is
+    /// configured.
     fn check_source(
         &self,
         head: &RequestHead<'_>,
         shown: &Shown<'_>,
     ) -> Result<Option<OriginPlace>, ApiError> {
-        // Only HTTP/1.0 can leave it out, which no browser speaks.
+        // Only HTTP/1.0 can omit it, which no browser speaks.
         if let Some(host) = head.host
             && !self.knows_host(host)
         {
@@ -63,7 +64,7 @@ impl Access {
                 place
             }
         };
-        // Not every request of a page has an origin: a picture has none, say.
+        // A request of a page may have no origin. An image has none, for example.
         if origin.is_none() && shown.is_cross_site {
             let text = "pages of other sites may not ask; --allow-origin adds origins";
             return Err(forbidden("origin_not_allowed", text, "sec-fetch-site"));
@@ -71,7 +72,7 @@ impl Access {
         Ok(origin)
     }
 
-    /// Who asks?
+    /// Returns the principal that sent the request.
     fn identify(
         &self,
         head: &RequestHead<'_>,
@@ -96,17 +97,17 @@ impl Access {
     }
 }
 
-/// RFC 6750, section 3: no error is named to who has shown nothing.
+/// RFC 6750, section 3: a request without credentials gets no error code.
 const NO_TOKEN: &str = "Bearer";
 const WRONG_TOKEN: &str = "Bearer error=\"invalid_token\"";
 
 impl Guard {
-    /// Who has the ticket that this request shows, if that opens what it asks for.
+    /// Returns the principal of the ticket in this request, if the ticket is valid for its stream.
     fn holder_of(&self, head: &RequestHead<'_>, now: Instant) -> Option<Principal> {
         if !matches!(head.method, Method::Get | Method::Head) {
             return None;
         }
-        // As it stands in links, and in no other spelling.
+        // Only the spelling that links have is accepted.
         let path = head.target.path.strip_prefix("/v1/executions/")?;
         let execution: ExecutionId = path.strip_suffix("/events")?.parse().ok()?;
         let query = Query::parse(head.target.query).ok()?;
@@ -114,7 +115,7 @@ impl Guard {
     }
 }
 
-/// The parameter in which a ticket stands.
+/// The name of the parameter that holds a ticket.
 pub(in crate::endpoint) const TICKET: &str = "ticket";
 
 fn has_ticket(head: &RequestHead<'_>) -> bool {
@@ -122,13 +123,13 @@ fn has_ticket(head: &RequestHead<'_>) -> bool {
     query.is_ok_and(|query| query.all(TICKET).next().is_some())
 }
 
-/// The token of `Bearer TOKEN`.
+/// Returns the token of `Bearer TOKEN`.
 fn bearer(credentials: &str) -> Option<&[u8]> {
     let (scheme, token) = credentials.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim_start_matches(' ').as_bytes())
 }
 
-/// The headers that count here, found in one pass.
+/// The headers that admission depends on, found in one pass.
 #[derive(Debug, Default)]
 struct Shown<'a> {
     origin: Once<'a>,
@@ -137,7 +138,7 @@ struct Shown<'a> {
     asks_for_method: bool,
 }
 
-/// The value of a header that is there once if at all.
+/// The value of a header that may occur at most once.
 #[derive(Clone, Copy, Debug, Default)]
 struct Once<'a> {
     value: Option<&'a [u8]>,

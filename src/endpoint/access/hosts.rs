@@ -1,4 +1,4 @@
-//! Names by which a server is called, and origins of the pages that ask it.
+//! Host names of the server, and origins of the pages that send requests.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
@@ -6,30 +6,31 @@ use std::str::FromStr;
 
 use super::{Access, OriginPlace};
 
-/// A name or an address by which a server may be called, at any port.
+/// A name or an address that clients may use for the server, at any port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostName {
-    /// In lower case.
+    /// A name in lower case.
     Name(Box<str>),
-    /// A number needs no DNS.
+    /// An address, which needs no DNS.
     Address(IpAddr),
 }
 
-/// A text is no [`HostName`].
+/// The error for a text that is not a [`HostName`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostError;
 
-/// The origin of pages: scheme, host and, where it is not the scheme's own, port; as browsers
-/// write it.
+/// The origin of pages, as browsers write it: scheme, host, and the port unless it is the default
+/// of the scheme.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Origin(Box<str>);
 
-/// A text is no [`Origin`] that could be allowed.
+/// The error for a text that is not an [`Origin`], or not one that can be allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OriginError;
 
 impl Access {
-    /// May we be called so? `host` is what `Host` says, and well formed.
+    /// Returns true if the server accepts this host name. `host` is the well-formed value of
+    /// `Host`.
     pub(super) fn knows_host(&self, host: &str) -> bool {
         let (name, _) = split_port(host);
         match address_of(name) {
@@ -49,15 +50,15 @@ impl Access {
         }
     }
 
-    /// The configured origin of this text.
+    /// Returns the configured origin with this text.
     pub(super) fn find_origin(&self, origin: &str) -> Option<OriginPlace> {
         let place = self.origins.iter().position(|known| *known.0 == *origin)?;
         u8::try_from(place).ok().map(OriginPlace)
     }
 }
 
-/// Is a page of this origin one of those that come from `host` itself? Whether by HTTP or by HTTPS
-/// is not ours to say: somebody in front of us may speak HTTPS for us.
+/// Returns true if a page of this origin comes from `host` itself. The scheme is not compared,
+/// because a proxy may speak HTTPS on behalf of the server.
 pub(super) fn is_same_origin(origin: &str, host: &str) -> bool {
     let (authority, own_port) = match origin.split_once("://") {
         Some(("http", authority)) => (authority, HTTP_PORT),
@@ -77,7 +78,7 @@ pub(super) fn is_same_origin(origin: &str, host: &str) -> bool {
 const HTTP_PORT: u16 = 80;
 const HTTPS_PORT: u16 = 443;
 
-/// `name` and `port` of `name:port`, where a name may be `[::1]`.
+/// Splits `name:port` into its parts. The name may be in brackets, as in `[::1]`.
 fn split_port(authority: &str) -> (&str, Option<&str>) {
     let name_end = authority.rfind(']').map_or(0, |at| at + 1);
     match authority[name_end..].find(':') {
@@ -89,7 +90,7 @@ fn split_port(authority: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// The address that a name is, with brackets if it is one of IPv6.
+/// Returns the address that a name denotes. IPv6 addresses are in brackets.
 fn address_of(name: &str) -> Option<IpAddr> {
     match name.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
         Some(address) => address.parse().ok().map(IpAddr::V6),
@@ -102,7 +103,7 @@ fn is_name(text: &str) -> bool {
     !text.is_empty() && text.len() <= NAME_CHARS_MAX && text.bytes().all(is_good)
 }
 
-const NAME_CHARS_MAX: usize = 253; // Of DNS.
+const NAME_CHARS_MAX: usize = 253; // The limit of DNS.
 
 impl FromStr for HostName {
     type Err = HostError;
@@ -140,7 +141,7 @@ impl FromStr for Origin {
             Some(_) => return Err(OriginError),
         };
         Ok(Origin(match (scheme, port) {
-            // Browsers leave these out.
+            // Browsers omit the default ports.
             ("http", Some(HTTP_PORT)) | ("https", Some(HTTPS_PORT)) | (_, None) => {
                 format!("{scheme}://{name}").into()
             }
@@ -150,7 +151,7 @@ impl FromStr for Origin {
 }
 
 impl Origin {
-    /// As browsers write it.
+    /// Returns the origin as browsers write it.
     pub fn as_str(&self) -> &str {
         &self.0
     }

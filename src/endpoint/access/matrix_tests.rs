@@ -1,4 +1,5 @@
-//! Every route by everything that is refused, out of the route table: a new route is in it.
+//! Tests of every route with everything that is refused. They use the route table, so a new route
+//! is covered.
 
 use std::time::Duration;
 
@@ -16,9 +17,9 @@ const ANN: &str = "Authorization: Bearer ann-0123456789abcdef0123456789abcdef";
 const BOB: &str = "Authorization: Bearer bob-0123456789abcdef0123456789abcdef";
 const WRONG: &str = "Authorization: Bearer eve-0123456789abcdef0123456789abcdef";
 const PAGE: &str = "https://app.example";
-/// A message of MCP that wants no answer.
+/// An MCP message that wants no answer.
 const NOTIFICATION: &str = r#"{"jsonrpc":"2.0","method":"notifications/x"}"#;
-/// A command of LangGraph's that is carried out.
+/// A LangGraph command that is carried out.
 const RUN_START: &str =
     r#"{"id":1,"method":"run.start","params":{"assistant_id":"agent","input":"x"}}"#;
 const TTL: Duration = Duration::from_secs(100);
@@ -33,7 +34,7 @@ fn guarded() -> Access {
     )
 }
 
-/// One request; what is not said is as it should be.
+/// One request. Unless a test changes it, everything in it is valid.
 #[derive(Clone, Debug)]
 struct Asking {
     method: Method,
@@ -49,7 +50,7 @@ impl Asking {
         Asking { method, target, host, headers, body: None }
     }
 
-    /// As a client asks for what the route has.
+    /// Returns a valid request for this route.
     fn of(route: &Route) -> Asking {
         let mut target = route.path.to_owned();
         for field in PATH_FIELDS {
@@ -67,7 +68,7 @@ impl Asking {
                 .map(|field| (field.name.to_owned(), example(&field.shape)))
                 .collect();
             let body = match route.path {
-                "/mcp" => NOTIFICATION.to_owned(), // Which members it has depends on what it is.
+                "/mcp" => NOTIFICATION.to_owned(), // Its members depend on the kind of message.
                 "/langgraph/threads/{thread}/commands" => RUN_START.to_owned(),
                 _ => Value::from(members).to_string(),
             };
@@ -110,7 +111,7 @@ impl Asking {
         text.into_bytes()
     }
 
-    /// The calls that it becomes, each with whose it is, and the answer.
+    /// Returns the calls that the request becomes, each with its principal, and the answer.
     fn ask(&self, access: &Access) -> (Vec<(Call, Principal)>, Response) {
         self.ask_at(access, Instant::from_nanos(0))
     }
@@ -122,14 +123,14 @@ impl Asking {
         let (mut calls, out) = converse(&around, &[&bytes]);
         let each: Vec<&[u8]> = bytes.chunks(1).collect();
         assert_eq!(converse(&around, &each), (calls.clone(), out.clone()), "{self:?}");
-        // The request behind it is neither lost nor taken for another one.
+        // The request that follows is neither lost nor taken for another one.
         let asks = if access.is_guarded() { Principal(1) } else { Principal::ANYONE };
         assert_eq!(calls.pop(), Some((Call::Tools, asks)), "{self:?}");
         let response = responses(&[self.method, Method::Get], &out, false).remove(0);
         (calls, response)
     }
 
-    /// It is refused so: nothing is called.
+    /// Checks that the request is refused with this status and code, without a call.
     fn is_refused(&self, access: &Access, status: u16, code: &str) -> Response {
         let (calls, response) = self.ask(access);
         assert_eq!(calls, [], "{self:?}");
@@ -166,7 +167,7 @@ fn converse(around: &Surroundings<'_>, pieces: &[&[u8]]) -> (Vec<(Call, Principa
     (calls, out)
 }
 
-/// The smallest value of a shape.
+/// Returns the smallest value of a shape.
 fn example(shape: &Shape) -> Value {
     match shape {
         Shape::Number { min, .. } => (*min).into(),
@@ -192,7 +193,7 @@ fn example(shape: &Shape) -> Value {
     }
 }
 
-/// Each route by each method, and what there is not.
+/// Returns requests for each route with each method, and for paths and methods that do not exist.
 fn everything() -> Vec<Asking> {
     let mut all = Vec::new();
     for route in ROUTES {
@@ -237,7 +238,7 @@ fn whoever_may_not_come_in_is_refused_by_every_route_and_method() {
             let asking = good.with(&format!("Origin: {origin}"));
             let response = asking.is_refused(&access, 403, "origin_not_allowed");
             assert_eq!(response.header("access-control-allow-origin"), None);
-            // Nor is it asked whether it may ask.
+            // A preflight request of such a page is refused, too.
             let asking = good.without_token().with(&format!("Origin: {origin}"));
             let preflight = asking.with("Access-Control-Request-Method: POST");
             let response = preflight.is_refused(&access, 403, "origin_not_allowed");
@@ -270,7 +271,7 @@ fn whoever_may_not_come_in_is_refused_by_every_route_and_method() {
         }
     }
     unauthorized.sort();
-    unauthorized.dedup(); // One, and the same in the words of JSON-RPC.
+    unauthorized.dedup(); // One document, and the same as a JSON-RPC error.
     assert_eq!(unauthorized.len(), 2, "nobody learns which paths there are");
 }
 
@@ -323,7 +324,7 @@ fn pages_of_configured_origins_may_ask_and_read_the_answers() {
         assert_readable(&response);
         let stranger = page(Asking::of(route).without_token());
         assert_readable(&stranger.is_refused(&access, 401, "unauthorized"));
-        // Whether it may, a browser asks without a token.
+        // A browser sends the preflight request without a token.
         let asked = Asking { method: Method::Options, body: None, ..stranger };
         let preflight = asked.with("Access-Control-Request-Method: POST");
         let (calls, response) = preflight.ask(&access);
@@ -394,7 +395,7 @@ fn a_ticket_opens_the_stream_of_its_execution_and_nothing_else() {
         asking.is_refused(&access, 401, "unauthorized");
     }
     events(id(1), &shown).with("Origin: null").is_refused(&access, 403, "origin_not_allowed");
-    // A token goes over a ticket.
+    // A token takes precedence over a ticket.
     let (calls, _) = events(id(2), &shown).with(ANN).ask(&access);
     assert!(matches!(calls[..], [(Call::Follow(_), Principal(1))]));
 }
@@ -425,7 +426,7 @@ fn where_nobody_is_asked_for_a_token_there_are_no_tickets_and_everybody_is_the_s
     }
     let (calls, out) = converse(&around, &[&tools.with(BOB).bytes()]);
     assert_eq!((calls.len(), responses(&[Method::Get], &out, false)[0].status), (0, 400));
-    // HTTP/1.0 can leave the name out.
+    // HTTP/1.0 may omit the host.
     let (calls, _) = converse(&around, &[b"GET /v1/tools HTTP/1.0\r\n\r\n"]);
     assert_eq!(calls.len(), 1);
     let (calls, out) =

@@ -1,20 +1,19 @@
-//! Who may come in: by which name the server may be called, from which pages it may be asked, and
-//! whose token a request has.
+//! Admission of requests: the host names of the server, the origins of pages, and bearer tokens.
 //!
-//! [`Access`] does not change while it is used. It is asked in one place, when the head of a
-//! request was read and before anything else is looked at (`admit.rs`): what is refused there
-//! learns neither which paths nor which executions there are.
+//! [`Access`] does not change while it is used. It is consulted in one place (`admit.rs`), after
+//! the head of a request was read and before anything else is examined. A refused request therefore
+//! learns neither which paths nor which executions exist.
 //!
-//! - Names (`hosts.rs`): a page can give its own name our address (DNS rebinding), and then it is
-//!   of our origin to a browser. So we answer to loopback names, to addresses that are listened
-//!   on, and to names that were configured.
-//! - Pages (`hosts.rs`): a browser sends what a page asks for, with or without its permission to
-//!   read the answer. So pages of other origins are refused unless they were configured.
-//! - Tokens (`tokens.rs`): each stands for a [`Principal`], to whom executions belong.
-//! - Tickets (`tickets.rs`): `EventSource` cannot send a token; a ticket opens one stream to it.
+//! - Host names (`hosts.rs`): a page can point its own name to our address (DNS rebinding), and a
+//!   browser then takes it for our origin. Therefore only loopback names, addresses that are
+//!   listened on, and configured names are accepted.
+//! - Origins (`hosts.rs`): a browser sends the requests of a page even if the page may not read the
+//!   answers. Therefore pages of other origins are refused unless their origin is configured.
+//! - Tokens (`tokens.rs`): each stands for a [`Principal`], which owns executions.
+//! - Tickets (`tickets.rs`): `EventSource` cannot send a token. A ticket opens one stream to it.
 //!
-//! Tests: beside the files; `matrix_tests.rs`, every route by everything that is refused;
-//! `tests/access/`, the same and more of a server.
+//! Tests: beside the files. `matrix_tests.rs` tests every route with everything that is refused.
+//! `tests/access/` tests the same and more with a server.
 
 mod admit;
 mod hosts;
@@ -37,8 +36,8 @@ pub(super) use admit::{Admission, TICKET};
 pub use hosts::{HostError, HostName, Origin, OriginError};
 pub use tokens::{TokenFault, Tokens, TokensError, check_token, first_token};
 
-/// Who may come in. Without anything else said: everybody who calls us by a loopback name, and is
-/// no page of somebody else's.
+/// The rules of admission. By default, every request is admitted whose host is a loopback name,
+/// except those of pages of other origins.
 ///
 /// ```
 /// use std::time::Duration;
@@ -52,7 +51,7 @@ pub use tokens::{TokenFault, Tokens, TokensError, check_token, first_token};
 #[derive(Clone, Default)]
 pub struct Access {
     hosts: Vec<HostName>,
-    /// Those that are listened on.
+    /// The addresses that are listened on.
     addresses: Vec<IpAddr>,
     origins: Vec<Origin>,
     guard: Option<Guard>,
@@ -64,18 +63,18 @@ struct Guard {
     tickets: Tickets,
 }
 
-/// A configured origin, by its place: so that a connection need not keep its text.
+/// The index of a configured origin. A connection keeps it instead of the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct OriginPlace(u8);
 
 impl Access {
-    /// Answers to these names, too.
+    /// Accepts these host names, too.
     #[must_use]
     pub fn with_hosts(self, hosts: Vec<HostName>) -> Access {
         Access { hosts, ..self }
     }
 
-    /// Lets pages of these origins ask, and read the answers.
+    /// Admits pages of these origins, and lets them read the answers.
     ///
     /// # Panics
     /// If there are more than [`limits::ORIGINS_MAX`].
@@ -85,34 +84,34 @@ impl Access {
         Access { origins, ..self }
     }
 
-    /// Asks everybody for one of these tokens. `ticket_key` is what nobody can guess; tickets that
-    /// are made with it open a stream for so long.
+    /// Requires one of these tokens from every client. `ticket_key` must be secret. Tickets made
+    /// with it open a stream for `ticket_ttl`.
     #[must_use]
     pub fn with_tokens(self, tokens: Tokens, ticket_key: [u8; 32], ticket_ttl: Duration) -> Access {
         let tickets = Tickets::new(&ticket_key, ticket_ttl);
         Access { guard: Some(Guard { tokens, tickets }), ..self }
     }
 
-    /// Answers to this address, too: it is listened on. Not to one that stands for all of them,
-    /// which is nobody's name, though browsers can be made to use it.
+    /// Accepts this address as a host name, because it is listened on. The unspecified address is
+    /// ignored: it is no server's name, though browsers can be made to use it.
     pub fn add_address(&mut self, address: IpAddr) {
         if !address.is_unspecified() && !self.addresses.contains(&address) {
             self.addresses.push(address);
         }
     }
 
-    /// Is everybody asked for a token?
+    /// Returns true if every client needs a token.
     pub fn is_guarded(&self) -> bool {
         self.guard.is_some()
     }
 
-    /// How a principal is called; `None` for [`Principal::ANYONE`].
+    /// Returns the name of a principal; `None` for [`Principal::ANYONE`].
     pub fn name_of(&self, principal: Principal) -> Option<&str> {
         self.guard.as_ref()?.tokens.name_of(principal)
     }
 
-    /// A ticket for the stream of this execution, in this principal's name; `None` where nobody
-    /// needs one.
+    /// Returns a ticket for the stream of this execution, on behalf of this principal. `None` if no
+    /// tokens are required.
     pub fn ticket(
         &self,
         principal: Principal,
@@ -123,7 +122,7 @@ impl Access {
         Some(guard.tickets.issue(principal, execution, now))
     }
 
-    /// A configured origin, as answers to its pages name it.
+    /// Returns a configured origin as a header value.
     pub(super) fn origin(&self, place: OriginPlace) -> Option<&str> {
         self.origins.get(usize::from(place.0)).map(Origin::as_str)
     }

@@ -1,4 +1,4 @@
-//! Tickets: what they open, for how long, and that nothing else does.
+//! Tickets: what they open, for how long, and that nothing else opens it.
 
 use std::time::Duration;
 

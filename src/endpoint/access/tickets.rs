@@ -1,8 +1,9 @@
-//! Tickets: what a browser's `EventSource` shows instead of a token, which it cannot send.
+//! Tickets: the credentials of a browser's `EventSource`, which cannot send a token.
 //!
-//! A ticket stands in an address, and addresses get into logs and histories. So it opens one thing
-//! only, the stream of one execution, for one principal, for a while. It is 42 bytes in the digits
-//! of base 64 for addresses: when it expires, for whom it is, and an HMAC of these and of the
+//! A ticket is part of a URL, and URLs end up in logs and histories. Therefore a ticket opens only
+//! the stream of one execution, for one principal, for a limited time. It is 42 bytes in URL-safe
+//! base 64: the time of expiry, the principal, and an HMAC. The HMAC covers these two and the id of
+//! the execution. The key is drawn when the server starts, so no ticket outlives the server.
 //! execution's id. The key is drawn when the server starts: no ticket outlives it.
 
 use std::time::Duration;
@@ -13,10 +14,10 @@ use sha2::Sha256;
 use crate::base::{ExecutionId, Instant, Principal};
 use crate::wire::base64;
 
-/// Makes tickets, and looks at them.
+/// Issues and checks tickets.
 #[derive(Clone)]
 pub(super) struct Tickets {
-    /// With its key, and nothing else yet.
+    /// The HMAC with its key, before any input.
     mac: Hmac<Sha256>,
     ttl: Duration,
 }
@@ -33,9 +34,9 @@ impl Tickets {
         Tickets { mac, ttl }
     }
 
-    /// A ticket for this principal and this execution, from now on.
+    /// Returns a ticket for this principal and this execution, valid from now on.
     pub fn issue(&self, principal: Principal, execution: ExecutionId, now: Instant) -> String {
-        // Rounded up: it is good for all of the time that was promised.
+        // Rounded up, so that the ticket is valid for all of the promised time.
         let expiry_s = (now + self.ttl).nanos().div_ceil(1_000_000_000);
         let tag = self.tag(expiry_s, principal, execution).finalize().into_bytes();
         let mut bytes = Vec::with_capacity(TICKET_BYTES);
@@ -52,12 +53,13 @@ impl Tickets {
         text.into_iter().map(digit).collect()
     }
 
-    /// For whom is this ticket of this execution? `None` if it is no such ticket, or not any more.
+    /// Returns the principal of a valid ticket for this execution. `None` if the ticket is invalid
+    /// or has expired.
     pub fn check(&self, text: &str, execution: ExecutionId, now: Instant) -> Option<Principal> {
         let digit = |c: char| match c {
             '-' => '+',
             '_' => '/',
-            '+' | '/' | '=' => '!', // Not spelled so.
+            '+' | '/' | '=' => '!', // Not in the URL-safe alphabet.
             other => other,
         };
         if text.len() != TICKET_BYTES / 3 * 4 {
@@ -68,7 +70,7 @@ impl Tickets {
         let (principal, tag) = rest.split_first_chunk::<PRINCIPAL_BYTES>()?;
         let expiry_s = u64::from_be_bytes(*expiry);
         let principal = Principal(u16::from_be_bytes(*principal));
-        // In constant time; and nothing that stands in it is believed before.
+        // In constant time. No content of the ticket is trusted before this check.
         self.tag(expiry_s, principal, execution).verify_slice(tag).ok()?;
         (now.nanos() / 1_000_000_000 < expiry_s).then_some(principal)
     }

@@ -1,5 +1,5 @@
-//! Bearer tokens, and whose each is. They are kept as digests only: who reads our memory does not
-//! read them.
+//! Bearer tokens and their principals. Only digests are kept, so reading the server's memory does
+//! not reveal a token.
 
 use std::fmt;
 
@@ -14,48 +14,49 @@ type TokenDigest = [u8; 32];
 /// The tokens of all principals.
 #[derive(Clone)]
 pub struct Tokens {
-    /// In the order of the file.
+    /// The digests, in the order of the file.
     digests: Vec<(TokenDigest, Principal)>,
-    /// The first is of principal 1.
+    /// The names of the principals. The first one is principal 1.
     names: Vec<Box<str>>,
 }
 
-/// What is wrong with a text of tokens. It names the line, and never what stands there.
+/// An error in a text of tokens. It names the line, and never the content of the line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokensError {
-    /// The first is 1.
+    /// The number of the line, from 1 on.
     pub line: usize,
-    /// What is wrong there.
+    /// The error in that line.
     pub fault: TokenFault,
 }
 
-/// What is wrong with a line of tokens.
+/// The error in a line of tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenFault {
-    /// It is not a principal, white space, and a token.
+    /// The line is not a principal, white space, and a token.
     NotTwoWords,
-    /// The principal has characters that no name has, or too many.
+    /// The name of the principal is too long, or has a character that names may not have.
     BadName,
-    /// The token has other characters than a bearer token can have.
+    /// The token has a character that bearer tokens may not have.
     BadToken,
-    /// The token can be guessed: it is too short.
+    /// The token is short enough to guess.
     TooShort,
     /// The token is too long.
     TooLong,
-    /// The token stands in an earlier line already.
+    /// The token is already in an earlier line.
     Repeated {
-        /// Which.
+        /// The number of that line.
         first_line: usize,
     },
-    /// There are too many tokens.
+    /// The text has too many tokens.
     TooMany,
-    /// There is none.
+    /// The text has no token.
     None,
 }
 
 impl Tokens {
-    /// Reads lines of `PRINCIPAL TOKEN`. Lines that are empty or begin with `#` say nothing. Who
-    /// has several lines has several tokens: so that an old one can go when the new one is known.
+    /// Reads lines of `PRINCIPAL TOKEN`. Empty lines and lines that begin with `#` are ignored. A
+    /// principal with several lines has several tokens, so that a token can be replaced before it
+    /// is removed.
     ///
     /// # Errors
     /// [`TokensError`], for the first line that is wrong.
@@ -86,7 +87,7 @@ impl Tokens {
         }
     }
 
-    /// The principal of this name, who may be new.
+    /// Returns the principal of this name, and adds it if it is new.
     fn principal_named(&mut self, name: &str) -> Principal {
         let known = self.names.iter().position(|known| **known == *name);
         let place = known.unwrap_or_else(|| {
@@ -96,24 +97,26 @@ impl Tokens {
         Principal(u16::try_from(place + 1).expect("there are not so many tokens"))
     }
 
-    /// Principals with a token.
+    /// Returns the number of principals that have a token.
     pub fn principal_count(&self) -> usize {
         self.names.len()
     }
 
-    /// How a principal is called.
+    /// Returns the name of a principal.
     pub(super) fn name_of(&self, principal: Principal) -> Option<&str> {
         let place = usize::from(principal.0).checked_sub(1)?;
         self.names.get(place).map(|name| &**name)
     }
 
-    /// Whose token is this? How long that takes says nothing about the tokens that there are.
+    /// Returns the principal that owns this token. The time it takes reveals nothing about the
+    /// tokens.
     pub(super) fn owner_of(&self, token: &[u8]) -> Option<Principal> {
         let digest: TokenDigest = Sha256::digest(token).into();
         self.find(|known| known.ct_eq(&digest))
     }
 
-    /// The principal of the one digest that is it. All of them are asked, whichever it is.
+    /// Returns the principal of the digest that matches. All digests are compared, so the time does
+    /// not depend on the match.
     fn find(&self, mut is_it: impl FnMut(&TokenDigest) -> Choice) -> Option<Principal> {
         let mut found = Principal::ANYONE.0;
         for (digest, principal) in &self.digests {
@@ -123,11 +126,11 @@ impl Tokens {
     }
 }
 
-/// The token that a client is to use: the first of a text of tokens, or the only word of a text
+/// Returns the token for a client: the first token of a text of tokens, or the only word of a text
 /// that has nothing else.
 ///
 /// # Errors
-/// [`TokensError`], for the line in which it stands.
+/// [`TokensError`], for the line of the token.
 pub fn first_token(text: &str) -> Result<&str, TokensError> {
     let (line, content) =
         told_lines(text).next().ok_or(TokensError { line: 1, fault: TokenFault::None })?;
@@ -141,7 +144,7 @@ pub fn first_token(text: &str) -> Result<&str, TokensError> {
     checked.map_err(|fault| TokensError { line, fault })
 }
 
-/// Lines that say something, with their numbers.
+/// Returns the lines that are neither empty nor comments, with their numbers.
 fn told_lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let lines = (1..).zip(text.lines().map(str::trim));
     lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'))
@@ -153,7 +156,7 @@ fn check_name(name: &str) -> Result<(), TokenFault> {
     if is_name { Ok(()) } else { Err(TokenFault::BadName) }
 }
 
-/// Is it what RFC 6750 calls a b64token, and long enough?
+/// Checks that a text is what RFC 6750 calls a b64token, and that its length is allowed.
 ///
 /// # Errors
 /// [`TokenFault`].
