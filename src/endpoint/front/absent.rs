@@ -1,5 +1,5 @@
-//! A server that knows no agents tells no front ends of them: there is no format, so whatever takes
-//! one is never reached.
+//! Stand-ins for a server without agents. It has no formats of front ends, so code that takes one
+//! is never reached.
 
 use std::convert::Infallible;
 
@@ -7,26 +7,26 @@ use serde_json::Value;
 
 use crate::wire::events;
 
-/// There is none.
+/// No format exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Format {}
 
-/// Those that nobody follows.
+/// A set of channels that no client follows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Channels;
 
-/// What an execution and what belongs to it would be called.
+/// The names by which a front end knows an execution and what belongs to it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Names {
     /// The conversation.
     pub thread_id: String,
     /// The run.
     pub run_id: String,
-    /// What the tool was given.
+    /// The arguments of the tool.
     pub arguments: Value,
 }
 
-/// What would be streamed.
+/// The source of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// A run of an agent.
@@ -35,49 +35,49 @@ pub enum Source {
     Tool,
 }
 
-/// Who would read.
+/// The reader of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reader {
-    /// Somebody who has nothing of it.
+    /// A reader that has nothing.
     New,
-    /// Somebody who has read all that is before.
+    /// A reader that has everything before the start.
     Returning,
 }
 
-/// What a subscriber is told.
+/// An item that a subscriber receives.
 #[derive(Clone, Copy, Debug)]
 pub enum Item<'a> {
-    /// What was agreed.
+    /// The agreed terms.
     Started(&'a events::Started<'a>),
     /// A piece of a result.
     Chunk(&'a events::Chunk<'a>),
-    /// What will not come.
+    /// Chunks that will not be delivered.
     Gap(&'a events::Gap<'a>),
-    /// How far the tool is.
+    /// The progress of the tool.
     Progress(&'a events::Progress<'a>),
-    /// The last.
+    /// The end of the stream.
     End(&'a events::End<'a>),
 }
 
-/// What the last event came from that a client has.
+/// The origin of the last event that a client has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Since {
-    /// The part, or chunk.
+    /// The part or chunk it came from.
     pub part: u64,
-    /// It was told when that part was opened again.
+    /// True if the event was written when a stream was reopened after that part.
     pub is_reopened: bool,
 }
 
-/// Nobody has one.
+/// A writer that cannot exist.
 #[derive(Debug)]
 pub struct Front(Infallible);
 
-/// There is no wrong one either.
+/// The error for a format that does not exist. It never occurs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FormatError {
-    /// Which parameter is wrong.
+    /// The parameter that is wrong.
     pub parameter: &'static str,
-    /// What it may be.
+    /// The values that it may have.
     pub allowed: &'static str,
 }
 
@@ -142,13 +142,13 @@ impl Front {
     }
 }
 
-/// Bodies of requests: all of them are in our own words.
+/// Bodies of requests. All of them have the server's own form.
 pub(in crate::endpoint) mod bodies {
     use serde_json::Value;
 
     use crate::endpoint::{ApiError, FrontRun, front};
 
-    /// A run, as its client asks for it.
+    /// A request for a run.
     #[derive(Debug)]
     #[expect(dead_code, reason = "there are no other words")]
     pub enum Run {

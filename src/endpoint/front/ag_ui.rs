@@ -1,17 +1,16 @@
-//! The events of the Agent-User Interaction protocol: server-sent events without names, and
-//! nothing behind the last: its reader takes all data for JSON.
+//! The events of the Agent-User Interaction protocol: server-sent events without names. Nothing
+//! follows the last one, because the reader parses all data as JSON.
 //!
-//! A step's text is one message, however often calls stand between; so what the model says and
-//! the calls that it makes belong together. A tool's output is an activity, `{id}-output`: a list
-//! of pieces that only ever grows, so that nothing is told twice. What the model is told of it is
-//! the call's result.
+//! The text of a step is one message, even if calls interrupt it. Thus the model's text and its
+//! calls belong together. A tool's output is an activity, `{id}-output`: a list of pieces that only
+//! grows, so no piece is sent twice. The result of the call is the output as the model receives it.
 //!
 //! | `CUSTOM` | value |
 //! |---|---|
-//! | `execution` | `{execution, tool}`: whom to stop |
+//! | `execution` | `{execution, tool}`: the execution to cancel |
 //! | `progress` | `{progress, total?, percentage?, message?, …}` of the run |
 //! | `gap` | `{toolCallId?, fromSeq, toSeq, chunkCount, byteCount, reason}` |
-//! | `tools_passed_over` | names of tools of the page's own: nothing here calls them |
+//! | `tools_passed_over` | names of the page's own tools, which the server does not call |
 
 use std::sync::Arc;
 
@@ -23,12 +22,12 @@ use super::{Names, Reader};
 use crate::agent::Usage;
 use crate::wire::json;
 
-/// See the module's text.
+/// The writer of this format; see the module's text.
 #[derive(Debug, Default)]
 pub(super) struct AgUi {
-    /// Calls whose output is an activity already.
+    /// The calls whose output has an activity already.
     active: Vec<Arc<str>>,
-    /// The client may have activities from before.
+    /// True if the client may have activities from an earlier connection.
     is_returning: bool,
 }
 
@@ -103,7 +102,7 @@ impl AgUi {
         }
     }
 
-    /// Sees to it that there is an activity for what a call puts out.
+    /// Ensures that the output of a call has an activity.
     fn activity(&mut self, call: &Call, event: &mut Event<'_>) {
         if self.active.contains(&call.id) {
             return;
@@ -118,7 +117,7 @@ impl AgUi {
                 content.text_if("execution", call.execution.as_deref());
                 content.name("pieces").extend_from_slice(b"[]");
             });
-            // Who has it keeps what is in it.
+            // A client that has the activity keeps its content.
             event.flag("replace", !is_returning);
         });
     }
@@ -133,7 +132,7 @@ impl AgUi {
         event("TOOL_CALL_RESULT", &mut |event| {
             event.texts("messageId", &[&call.id, "-result"]);
             event.text("toolCallId", &call.id);
-            // There is no field that says whether it is an error.
+            // No field says whether the result is an error.
             match &problem {
                 None => event.text("content", end.output),
                 Some(problem) if end.output.is_empty() => event.text("content", problem),
@@ -144,7 +143,7 @@ impl AgUi {
     }
 }
 
-/// Says that nothing here calls these tools of the page's own.
+/// Writes the names of the page's own tools, which the server does not call.
 pub(super) fn write_passed_over(tools: &[String], out: &mut Vec<u8>) {
     write_event(out, "CUSTOM", 0, &mut |event| {
         event.text("name", "tools_passed_over");
@@ -152,9 +151,9 @@ pub(super) fn write_passed_over(tools: &[String], out: &mut Vec<u8>) {
     });
 }
 
-/// What writes an event of a name, filled by whom it is given.
+/// A function that writes an event of this name, with fields added by its argument.
 type Event<'e> = dyn FnMut(&str, &mut dyn FnMut(&mut Object<'_>)) + 'e;
-/// What writes a value.
+/// A function that writes a value.
 type Write<'w> = &'w dyn Fn(&mut Vec<u8>);
 
 fn write_event(out: &mut Vec<u8>, name: &str, time_us: u64, fill: &mut dyn FnMut(&mut Object<'_>)) {
@@ -244,8 +243,8 @@ fn ready(call: &Call, input: &Input<'_>, is_told: bool, event: &mut Event<'_>) {
             Input::Cut(text) | Input::Invalid { text, .. } => (*text).to_owned(),
             Input::Unknown => "{}".to_owned(),
         };
-        // Of some the front was told before the rest was lost. It can not be taken back; but if
-        // they are spelled as they would be here, the rest can be told.
+        // The client may have a prefix of the arguments whose rest was lost. The prefix cannot be
+        // taken back. If the full text begins with it, the rest is sent.
         if let Some(rest) = text.strip_prefix(&*call.arguments) {
             arguments(call, rest, event);
         }
@@ -253,7 +252,7 @@ fn ready(call: &Call, input: &Input<'_>, is_told: bool, event: &mut Event<'_>) {
     event("TOOL_CALL_END", &mut |event| event.text("toolCallId", &call.id));
 }
 
-/// Changes an activity: puts a value at this place of it.
+/// Changes an activity: adds a value at this path of it.
 fn patch(call: &Call, event: &mut Event<'_>, path: &str, write: Write<'_>) {
     event("ACTIVITY_DELTA", &mut |event| {
         activity_id(call, event);

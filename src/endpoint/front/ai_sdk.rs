@@ -1,23 +1,23 @@
 //! The UI message stream, version 1, of Vercel's AI SDK: chunks as server-sent events without
 //! names, and `[DONE]`.
 //!
-//! Old clients refuse fields that they do not know, and every client chunks that it does not know:
-//! only what the first releases of a generation read is written, and whatever is ours goes into
-//! `data-…` chunks, which all of them take. Those that are transient do not stay in the message.
+//! Old clients refuse unknown fields, and all clients refuse unknown chunks. Therefore only what
+//! the first release of a generation reads is written. Further values go into `data-…` chunks,
+//! which all clients accept. Transient chunks do not stay in the message.
 //!
-//! The format can only tell an output whole, again and again. So it is told whole (`preliminary`)
-//! when it has doubled, which adds up to no more than twice the output, and between that
-//! `data-tool-output` tells a page each piece.
+//! The format can only send an output as a whole, again and again. Such a snapshot (`preliminary`)
+//! is sent when the output has doubled, so all snapshots together have at most twice its length.
+//! Between snapshots, `data-tool-output` brings each piece to the page.
 //!
 //! | chunk | data |
 //! |---|---|
-//! | `data-execution` (transient) | `{execution, tool}`: whom to stop |
+//! | `data-execution` (transient) | `{execution, tool}`: the execution to cancel |
 //! | `data-tool-output` (transient) | `{toolCallId, delta, offset, kind}` |
 //! | `data-progress` (transient) | `{toolCallId?, progress, total?, percentage?, message?, …}` |
 //! | `data-gap` (transient) | `{toolCallId?, fromSeq, toSeq, chunkCount, byteCount, reason}` |
 //! | `data-step` (transient) | `{number, decision?, reason?, usage?, durationUs?}` |
 //! | `data-detached` (transient) | `{reason, resumeFrom}` |
-//! | `data-tool`, id of the call | `{toolCallId, outcome, …}`: what a result has no place for |
+//! | `data-tool`, id of the call | `{toolCallId, outcome, …}`: values that a result cannot hold |
 
 use std::sync::Arc;
 
@@ -29,24 +29,24 @@ use crate::endpoint::front::call::Call;
 use crate::engine::Exit;
 use crate::limits;
 
-/// Behind the last chunk.
+/// The event after the last chunk.
 const DONE: &[u8] = b"data: [DONE]\n\n";
 
-/// See the module's text.
+/// The writer of this format; see the module's text.
 #[derive(Debug)]
 pub(super) struct AiSdk {
     sdk: SdkVersion,
-    /// Calls that are open.
+    /// The calls that are open.
     shown: Vec<Shown>,
 }
 
-/// What the client was told of a call.
+/// An open call as the client knows it.
 #[derive(Debug)]
 struct Shown {
     id: Arc<str>,
-    /// Its output is told whole when it has so many bytes.
+    /// The length of the output, in bytes, from which on it is sent as a whole.
     next_bytes: usize,
-    /// What was wrong with its arguments.
+    /// The fault of its arguments, if the client got an error for them.
     problem: Option<String>,
 }
 
@@ -126,12 +126,12 @@ impl AiSdk {
     }
 
     fn call_open(&mut self, call: &Call, out: &mut Vec<u8>) {
-        // The first piece is told at once: a page has something to show.
+        // The first piece is sent as a whole at once, so that a page has something to show.
         self.shown.push(Shown { id: Arc::clone(&call.id), next_bytes: 1, problem: None });
         chunk(out, "tool-input-start", |chunk| {
             chunk.text("toolCallId", &call.id);
             chunk.text("toolName", &call.name);
-            chunk.flag("dynamic", true); // A page need not know which tools there are.
+            chunk.flag("dynamic", true); // A page need not know the tools.
         });
     }
 
@@ -158,14 +158,14 @@ impl AiSdk {
         }
     }
 
-    /// Tells an output whole if it has grown enough.
+    /// Sends the output as a whole if it has grown enough.
     fn snapshot(&mut self, call: &Call, out: &mut Vec<u8>) {
         let bytes = call.output.len();
         let Some(shown) = self.shown(&call.id).filter(|shown| bytes >= shown.next_bytes) else {
             return;
         };
         shown.next_bytes = match bytes {
-            // No more is kept: whole it is told no more than once.
+            // No more output is kept, so the whole is sent only once more.
             limits::FRONT_OUTPUT_BYTES_MAX.. => usize::MAX,
             _ => {
                 (2 * bytes).clamp(limits::FRONT_SNAPSHOT_BYTES_MIN, limits::FRONT_OUTPUT_BYTES_MAX)
@@ -180,10 +180,10 @@ impl AiSdk {
         let problem = end.problem();
         let kept = &*call.output;
         match &problem {
-            // What came is told whole; the model may have been told less.
+            // All output that came is sent. The model may have received less.
             None if !call.is_cut || kept.len() > end.output.len() => output(call, kept, false, out),
             None => output(call, end.output, false, out),
-            Some(_) if problem == told => {} // With its arguments.
+            Some(_) if problem == told => {} // Sent with its arguments.
             Some(problem) => chunk(out, "tool-output-error", |chunk| {
                 chunk.text("toolCallId", &call.id);
                 chunk.text("errorText", problem);
@@ -200,7 +200,7 @@ impl AiSdk {
                 if call.is_cut {
                     data.flag("outputTruncated", true);
                 }
-                // An error takes the place of the output that was shown.
+                // An error replaces the output that was shown, so the output is sent here.
                 if problem.is_some() && !(kept.is_empty() && end.output.is_empty()) {
                     data.text("output", if kept.is_empty() { end.output } else { kept });
                 }
@@ -237,7 +237,7 @@ impl AiSdk {
     }
 }
 
-/// As AI SDK has it.
+/// Returns AI SDK's name of the reason why a run ended.
 fn finish_reason(reason: &str) -> &str {
     match reason {
         "stop" | "length" | "error" => reason,
@@ -255,7 +255,7 @@ fn chunk(out: &mut Vec<u8>, name: &str, fill: impl FnOnce(&mut Object<'_>)) {
     });
 }
 
-/// What does not stay in the message.
+/// Writes a chunk that does not stay in the message.
 fn transient(out: &mut Vec<u8>, name: &str, fill: impl FnOnce(&mut Object<'_>)) {
     chunk(out, name, |chunk| {
         chunk.object("data", fill);
@@ -288,7 +288,7 @@ fn step_data(end: &StepEnd<'_>, out: &mut Vec<u8>) {
     });
 }
 
-/// The tokens of a turn, or of a run, with names of several words as camels have humps.
+/// Writes the tokens of a turn or of a run, with names in camel case.
 pub(super) fn write_usage(usage: &Usage, out: &mut Object<'_>) {
     out.number("inputTokens", usage.input_tokens);
     out.number("outputTokens", usage.output_tokens);
@@ -320,7 +320,7 @@ impl super::op::Gap<'_> {
 }
 
 impl CallEnd<'_> {
-    /// How it ended, without its output.
+    /// Writes how the call ended, without its output.
     pub(super) fn write(&self, out: &mut Object<'_>) {
         out.text("outcome", self.outcome.name());
         out.number_if("outputBytes", self.output_bytes);

@@ -1,9 +1,9 @@
-//! What clients of the three formats ask for, as a conversation: bodies in, values out.
+//! Reads the requests of clients of the three formats as conversations.
 //!
-//! Only what is understood is taken: texts, calls and what came of them. Files and what only a
-//! page understands are passed over, as are fields that are not known, because each release of a
-//! client sends more of them. A call without a result gets one that says so: no model takes a call
-//! that was never answered.
+//! Only known content is read: texts, calls and their results. Files, content that only a page
+//! understands, and unknown fields are ignored, because each release of a client sends more of
+//! them. A call without a result gets one that says so, because no model accepts a call without a
+//! result.
 
 mod ag_ui;
 mod ai_sdk;
@@ -25,10 +25,10 @@ pub use langgraph::{
 
 use crate::agent::{AssistantMessage, CallMade, Message, ToolDescription, ToolResult};
 
-/// What a client asks for.
+/// The content of a client's request.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Asked {
-    /// What was said so far, and what is to be done.
+    /// The conversation so far, including the task.
     pub messages: Vec<Message>,
     /// The client's name of the conversation.
     pub thread_id: Option<String>,
@@ -36,17 +36,16 @@ pub struct Asked {
     pub run_id: Option<String>,
     /// Tools that the client would carry out itself.
     pub client_tools: Vec<ToolDescription>,
-    /// What the application has added: the members of `POST /v1/agent/stream` have their places
-    /// here.
+    /// Options that the application added. They may be members of `POST /v1/agent/stream`.
     pub options: Map<String, Value>,
 }
 
-/// Why a body is not understood.
+/// The reason why a body cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AskError {
-    /// Where: `messages[2].role`.
+    /// The position of the fault, such as `messages[2].role`.
     pub field: String,
-    /// What is wrong with it.
+    /// The fault.
     pub problem: &'static str,
 }
 
@@ -61,7 +60,7 @@ impl fmt::Display for AskError {
 
 impl std::error::Error for AskError {}
 
-/// A conversation as the member `messages` of a request spells it.
+/// Returns a conversation as the member `messages` of a request.
 pub(in crate::endpoint) fn spelled(messages: &[Message]) -> Value {
     let spelled = |message: &Message| match message {
         Message::System(text) => json!({"role": "system", "content": text}),
@@ -84,7 +83,7 @@ pub(in crate::endpoint) fn spelled(messages: &[Message]) -> Value {
     messages.iter().map(spelled).collect()
 }
 
-/// What a call without a result is answered.
+/// The result of a call that has none.
 const NO_RESULT: &str = "there is no result of this call";
 
 fn error<T>(field: impl Into<String>, problem: &'static str) -> Result<T, AskError> {
@@ -99,7 +98,7 @@ fn object(body: &[u8]) -> Result<Map<String, Value>, AskError> {
     }
 }
 
-/// A list that has to be there.
+/// Removes a required list.
 fn list(members: &mut Map<String, Value>, name: &str) -> Result<Vec<Value>, AskError> {
     match members.remove(name) {
         Some(Value::Array(list)) => Ok(list),
@@ -108,7 +107,7 @@ fn list(members: &mut Map<String, Value>, name: &str) -> Result<Vec<Value>, AskE
     }
 }
 
-/// A text that may be there.
+/// Removes an optional text.
 fn text_if(members: &mut Map<String, Value>, name: &str) -> Result<Option<String>, AskError> {
     match members.remove(name) {
         None | Some(Value::Null) => Ok(None),
@@ -117,7 +116,8 @@ fn text_if(members: &mut Map<String, Value>, name: &str) -> Result<Option<String
     }
 }
 
-/// The texts of a content, which is one, or a list of parts: those that are none are passed over.
+/// Returns the texts of a content, which is one text or a list of parts. Parts that are not text
+/// are ignored.
 fn content(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),
@@ -130,17 +130,17 @@ fn content(value: &Value) -> Option<String> {
     }
 }
 
-/// A result as the text that a model is told.
+/// Returns a result as the text for a model.
 fn result_text(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// Puts messages one behind the other, and sees to it that each call has exactly one result, right
-/// behind the message that makes it.
+/// A conversation under construction. It ensures that each call has exactly one result, directly
+/// after the message that makes the call.
 #[derive(Default)]
 struct Conversation {
     messages: Vec<Message>,
-    /// Calls of the last message without a result.
+    /// The ids of the last message's calls that have no result.
     open: Vec<String>,
 }
 
@@ -162,7 +162,7 @@ impl Conversation {
 
     fn assistant(&mut self, text: String, calls: Vec<CallMade>) {
         if text.is_empty() && calls.is_empty() {
-            return; // It has said nothing that is understood here.
+            return; // The message has no content that is known here.
         }
         self.answer_open();
         self.open = calls.iter().map(|call| call.id.clone()).collect();
@@ -170,7 +170,7 @@ impl Conversation {
         self.messages.push(Message::Assistant(message));
     }
 
-    /// A result. One of no call that waits for it is passed over.
+    /// Adds a result. It is ignored if no call waits for it.
     fn result(&mut self, call_id: &str, output: String, is_error: bool) {
         if let Some(at) = self.open.iter().position(|open| open == call_id) {
             let call_id = self.open.remove(at);

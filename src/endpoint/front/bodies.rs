@@ -1,9 +1,10 @@
-//! Bodies of front ends' clients as calls: what they say is put into the words of our own requests,
-//! and read there.
+//! Bodies from clients of front ends as calls. They are translated to the server's own requests,
+//! and read as such.
 //!
-//! Options of a run stand where an application can put them: AI SDK's among the other members of
-//! the body, AG-UI's in `forwardedProps`, LangGraph's in `config.configurable`. What is none of
-//! ours there is passed over: each release of a client sends more, and each application its own.
+//! Options of a run are read from where an application can put them. For AI SDK these are the other
+//! members of the body, for AG-UI `forwardedProps`, and for LangGraph `config.configurable`.
+//! Unknown options are ignored, because each release of a client sends more, and each application
+//! adds its own.
 
 use serde_json::{Map, Value, json};
 
@@ -16,23 +17,23 @@ use crate::limits;
 use crate::tool::AGENT;
 use crate::wire::http1::Status;
 
-/// A run, as its client asks for it.
+/// A request for a run.
 #[derive(Debug)]
 pub(in crate::endpoint) enum Run {
-    /// In our own words.
+    /// A request in the server's own form.
     Own(Value),
-    /// In those of a front end's client.
+    /// A request of a front end's client.
     Front {
-        /// In our words.
+        /// The request translated to the server's own form.
         members: Value,
-        /// The format that this client reads.
+        /// The format that the client reads.
         format: Format,
-        /// What it calls things.
+        /// The client's names and tools.
         front: FrontRun,
     },
 }
 
-/// Who asks for a run, known by what only he says, and what he asks for.
+/// Reads a request for a run. Members that only one client sends show where it comes from.
 pub(in crate::endpoint) fn run_of(body: Value) -> Result<Run, ApiError> {
     let Value::Object(members) = body else { return Ok(Run::Own(body)) };
     let has_parts = |message: &Value| message.get("parts").is_some();
@@ -55,7 +56,7 @@ pub(in crate::endpoint) fn run_of(body: Value) -> Result<Run, ApiError> {
     Ok(Run::Front { members: members_of(asked), format, front })
 }
 
-/// In the words of our own requests.
+/// Translates a request to the server's own form.
 fn members_of(asked: Asked) -> Value {
     let mut members: Map<String, Value> =
         asked.options.into_iter().filter(|(name, _)| agent::is_member(name)).collect();
@@ -63,7 +64,7 @@ fn members_of(asked: Asked) -> Value {
     members.into()
 }
 
-/// A name that a client gives something.
+/// Checks a name that a client gave to something.
 pub(in crate::endpoint) fn named(field: &str, name: &str) -> Result<Box<str>, ApiError> {
     let bytes_max = limits::THREAD_ID_BYTES_MAX;
     if (1..=bytes_max).contains(&name.len()) {
@@ -82,8 +83,8 @@ fn refused(error: AskError) -> ApiError {
     }
 }
 
-/// A command of LangGraph's on this thread. Its clients read why one is not carried out only of
-/// answers that are 200.
+/// Reads a LangGraph command for this thread. A refusal has status 200, because clients read its
+/// reason only then.
 pub(in crate::endpoint) fn command(body: &[u8], thread: Box<str>) -> Result<Call, Answer> {
     match ask::read_command(body, &thread) {
         Err(error) => Err(command_refused(None, "invalid_argument", &error.to_string())),
@@ -95,10 +96,10 @@ pub(in crate::endpoint) fn command(body: &[u8], thread: Box<str>) -> Result<Call
                 FrontRun { thread_id: Some(thread), command: Some(id), ..FrontRun::default() };
             let mut members = members_of(*asked);
             if assistant != AGENT && members.get("model").is_none() {
-                members["model"] = assistant.into(); // What it calls an assistant is a model here.
+                members["model"] = assistant.into(); // The assistant names a model.
             }
             if members.get("hold").is_none() {
-                // Who starts a run reads it on another connection, which is still to come.
+                // The client reads the run on another connection, which comes later.
                 members["hold"] = "until_read".into();
             }
             match agent::run(&members, None) {
@@ -111,32 +112,32 @@ pub(in crate::endpoint) fn command(body: &[u8], thread: Box<str>) -> Result<Call
     }
 }
 
-/// Why a command was not carried out, in one of the protocol's own words.
+/// Returns the answer to a refused command. `reason` is one of the protocol's.
 pub(crate) fn command_refused(id: Option<u64>, reason: &str, message: &str) -> Answer {
     let body = ask::write_command_error(id, reason, message);
     Answer::text(Status::OK, crate::endpoint::JSON, body)
 }
 
-/// The answer to a command that has started this run.
+/// Returns the answer to a command that has started this run.
 pub(crate) fn command_carried_out(id: u64, run_id: &str) -> Answer {
     let body = ask::write_command_success(id, run_id);
     Answer::text(Status::OK, crate::endpoint::JSON, body)
 }
 
-/// A request of LangGraph's to follow this thread.
+/// Reads a LangGraph request to follow this thread.
 pub(in crate::endpoint) fn follow(
     body: &[u8],
     thread: Box<str>,
     format: Format,
 ) -> Result<Call, ApiError> {
     let ask::Follow { channels, since, has_root } = ask::read_follow(body).map_err(refused)?;
-    // All that there is happens at the root.
+    // All events happen at the root.
     let channels = if has_root { channels } else { super::Channels::new([]) };
     let wish = FrontWish { since, channels, passed_over: Vec::new() };
     Ok(Call::Thread(ThreadCall { thread, ask: ThreadAsk::Follow(format, wish) }.into()))
 }
 
-/// A thread that a client of LangGraph's wants to be there: they come to be with their first run.
+/// Reads a LangGraph request to create a thread. A thread comes into being only with its first run.
 pub(in crate::endpoint) fn create(body: &[u8]) -> Result<Call, ApiError> {
     let body = crate::endpoint::body::parse(body)?;
     let thread = match body.get("thread_id") {
@@ -151,7 +152,7 @@ pub(in crate::endpoint) fn create(body: &[u8]) -> Result<Call, ApiError> {
     Ok(Call::Thread(ThreadCall { thread, ask: ThreadAsk::Describe }.into()))
 }
 
-/// What there is to know of this server, as clients of LangGraph ask for it.
+/// Returns information about this server for LangGraph clients.
 pub(in crate::endpoint) fn about() -> Value {
     json!({
         "version": env!("CARGO_PKG_VERSION"),

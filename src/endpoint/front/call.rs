@@ -1,4 +1,4 @@
-//! A call while it is open: what of it was told, and what has to be told again.
+//! An open call: what the client has of it, and what may have to be sent again.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -10,28 +10,28 @@ use crate::agent::Arguments;
 use crate::engine::Kind;
 use crate::limits;
 
-/// See the module's text.
+/// The state of an open call.
 #[derive(Debug)]
 pub(super) struct Call {
     pub id: Arc<str>,
     pub name: Arc<str>,
-    /// The tool's own execution, as far as it is known.
+    /// The id of the tool's own execution, if it is known.
     pub execution: Option<String>,
-    /// The client knows of it.
+    /// True if the client knows the call.
     pub is_open: bool,
-    /// The client knows its arguments.
+    /// True if the client has the arguments.
     pub is_ready: bool,
-    /// Arguments that the client was given, from the first byte on, without a hole.
+    /// Arguments that the client has, from the first byte on, without a gap.
     pub arguments: String,
-    /// None of them was lost so far.
+    /// True if none of the arguments was lost so far.
     pub is_whole: bool,
-    /// The arguments as they were told, for who comes later.
+    /// The arguments as they were sent, for readers that come later.
     pub input: Option<Arguments>,
-    /// Output that is kept, from its first piece that came; see [`Call::keep`].
+    /// Output that is kept, from the first piece that came; see [`Call::keep`].
     pub output: String,
-    /// Some of it was lost, or is not kept.
+    /// True if some output was lost, or is not kept.
     pub is_cut: bool,
-    /// Bytes of the output that came, or were lost: where the next piece begins.
+    /// Bytes of the output that came or were lost: the offset of the next piece.
     pub output_bytes: u64,
     tail: Tail,
 }
@@ -61,7 +61,7 @@ impl Call {
         }
     }
 
-    /// Takes a piece of the arguments. Does it follow what the client has?
+    /// Takes a piece of the arguments. Returns true if it follows what the client has.
     pub fn take_arguments(&mut self, delta: &str, offset: u64) -> bool {
         let is_next = offset == self.arguments.len() as u64;
         let fits = self.arguments.len() + delta.len() <= limits::MODEL_ARGUMENTS_BYTES_MAX;
@@ -72,13 +72,14 @@ impl Call {
         self.is_whole
     }
 
-    /// The whole of arguments that a part could not hold, if all pieces came.
+    /// Returns the arguments joined from their pieces, if all pieces came. For arguments that are
+    /// too long for one part.
     pub fn whole_arguments(&self) -> Option<Value> {
         let value: Value = serde_json::from_str(&self.arguments).ok()?;
         (self.is_whole && value.is_object()).then_some(value)
     }
 
-    /// The next piece of its output as text: characters that were cut are put together.
+    /// Returns the next piece of the output as text. Characters that were cut apart are joined.
     pub fn take_output<'a>(&mut self, bytes: &'a [u8], kind: Kind, offset: u64) -> Cow<'a, str> {
         let mut text = String::new();
         if offset != self.output_bytes {
@@ -100,14 +101,14 @@ impl Call {
         Cow::Owned(text)
     }
 
-    /// What is left when no more comes, and of which kind it was.
+    /// Returns the text of the bytes that are left when the output ends, and their kind.
     pub fn end_output(&mut self) -> (String, Kind) {
         let mut text = String::new();
         self.tail.give_up(&mut text);
         (text, self.tail.kind)
     }
 
-    /// Keeps output to tell it again, as much as there is room for.
+    /// Keeps output for sending it again, as far as its limit allows.
     pub fn keep(&mut self, text: &str) {
         let room = limits::FRONT_OUTPUT_BYTES_MAX.saturating_sub(self.output.len());
         let cut = text.floor_char_boundary(room);
@@ -121,7 +122,7 @@ impl Call {
 }
 
 impl Tail {
-    /// Appends what is a character, and keeps what may become one.
+    /// Appends complete characters, and keeps bytes that may become one.
     fn take(&mut self, bytes: &[u8], text: &mut String) {
         let joined: Cow<'_, [u8]> = if self.bytes.is_empty() {
             bytes.into()
@@ -147,7 +148,7 @@ impl Tail {
         }
     }
 
-    /// It will not become a character any more.
+    /// Replaces bytes that can no longer become a character.
     fn give_up(&mut self, text: &mut String) {
         if !self.bytes.is_empty() {
             text.push(char::REPLACEMENT_CHARACTER);

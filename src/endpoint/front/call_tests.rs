@@ -1,4 +1,4 @@
-//! Requests of front ends, and the calls that they are.
+//! Requests of front ends, and the calls that they become.
 
 use serde_json::{Value, json};
 
@@ -34,7 +34,7 @@ fn asked(request: &str) -> ThreadCall {
     }
 }
 
-/// Status, code and field.
+/// Returns the status, code and field of an error answer.
 fn refused(request: &str) -> (u16, String, Option<String>) {
     let response = answered(request);
     let (code, field, _) = response.error();
@@ -127,7 +127,7 @@ fn who_asks_for_a_run_is_known_by_what_he_says() {
     assert_eq!((chat.stream.unwrap().0, chat.cancels), (V5, true));
     let front = FrontRun { thread_id: Some("chat-1".into()), ..FrontRun::default() };
     assert_eq!(chat.front, Some(front.into()));
-    // Whoever says what he reads is told that.
+    // A format that the request names takes precedence.
     let other = executed(&post(&format!("{path}?format=ndjson"), &body.to_string()));
     assert_eq!(other.stream.unwrap().0, StreamFormat::Ndjson);
 

@@ -1,10 +1,10 @@
-//! Clients of the three formats, as strict as the real ones: each reads a stream as it comes, and
-//! refuses what the real client refuses. What they have understood at the end is a [`Seen`], the
-//! same for all.
+//! Clients of the three formats, as strict as the real ones. Each reads a stream as it comes, and
+//! refuses what the real client refuses. The result is a [`Seen`], which is the same type for all
+//! formats.
 //!
 //! The rules are those of `ai` 5.0.0, 6.0.0 and 7.0.0 (strict objects, known chunks only), of
-//! `@ag-ui/client` 1.0.0 (`verify`), and of `langchain-protocol` 0.0.20, and a few more that good
-//! manners ask for: nothing is left open, nothing is ended twice.
+//! `@ag-ui/client` 1.0.0 (`verify`), and of `langchain-protocol` 0.0.20. Additional rules: nothing
+//! is left open, and nothing is ended twice.
 
 mod ag_ui;
 mod ai_sdk;
@@ -16,12 +16,12 @@ use super::{Format, Spelling};
 use crate::base::Random;
 use crate::wire::sse::Decoder;
 
-/// What a client has understood.
+/// The content of a stream as a client read it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Seen {
     pub steps: Vec<SeenStep>,
     pub end: SeenEnd,
-    /// Gaps that it was told of.
+    /// Number of gaps that the client received.
     pub gap_count: usize,
 }
 
@@ -36,17 +36,17 @@ pub struct SeenStep {
 pub struct SeenCall {
     pub id: String,
     pub name: String,
-    /// Text if they are no object.
+    /// The arguments; a text if they are not an object.
     pub arguments: Value,
-    /// Its output as it came.
+    /// The output, joined from its pieces.
     pub pieces: String,
-    /// What came of it.
+    /// The result or the error of the call.
     pub result: Option<Result<String, String>>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum SeenEnd {
-    /// The stream says nothing of an end.
+    /// The stream has no end.
     #[default]
     None,
     Completed,
@@ -56,7 +56,7 @@ pub enum SeenEnd {
 }
 
 impl Seen {
-    /// Without steps in which nothing was said: not every format tells them.
+    /// Removes empty steps, because not every format has them.
     pub fn without_silence(mut self) -> Seen {
         self.steps.retain(|step| *step != SeenStep::default());
         self
@@ -66,7 +66,7 @@ impl Seen {
         self.steps.iter().flat_map(|step| &step.calls).find(|call| call.id == id)
     }
 
-    /// The call of that id, which the checker knows of.
+    /// Returns the call of this id, which must exist.
     fn known(&mut self, id: &Value) -> Result<&mut SeenCall, String> {
         let calls = self.steps.iter_mut().flat_map(|step| &mut step.calls);
         calls.into_iter().find(|call| *id == *call.id).ok_or(format!("no call {id}"))
@@ -97,10 +97,10 @@ impl Checker {
         Checker { decoder: Decoder::new(), client }
     }
 
-    /// Reads what came, in pieces of any size.
+    /// Reads bytes, cut into pieces of random sizes.
     pub fn read(&mut self, bytes: &[u8], random: &mut Random) -> Result<(), String> {
         if bytes.contains(&b'\r') {
-            return Err("a carriage return".to_owned()); // One client looks for line feeds only.
+            return Err("a carriage return".to_owned()); // One client searches for line feeds only.
         }
         let mut rest = bytes;
         while !rest.is_empty() {
@@ -133,7 +133,7 @@ impl Checker {
         }
     }
 
-    /// The connection is cut, and there is another one. The application keeps what it has.
+    /// Cuts the connection and opens a new one. The application keeps what it has.
     pub fn reconnect(&mut self) {
         self.decoder = Decoder::new();
         match &mut self.client {
@@ -143,7 +143,7 @@ impl Checker {
         }
     }
 
-    /// The stream is over.
+    /// Ends the stream.
     pub fn finish(self) -> Result<Seen, String> {
         match self.client {
             Client::AiSdk(client) => client.finish(),
@@ -153,12 +153,12 @@ impl Checker {
     }
 }
 
-/// A field that has to be a string.
+/// Returns a field that must be a string.
 fn text<'a>(json: &'a Value, name: &str) -> Result<&'a str, String> {
     json[name].as_str().ok_or(format!("`{name}` is no string"))
 }
 
-/// A field that has to be a string that is not empty.
+/// Returns a field that must be a string that is not empty.
 fn some_text<'a>(json: &'a Value, name: &str) -> Result<&'a str, String> {
     let text = text(json, name)?;
     require(!text.is_empty(), &format!("`{name}` is empty"))?;
@@ -169,7 +169,7 @@ fn require(is_so: bool, otherwise: &str) -> Result<(), String> {
     if is_so { Ok(()) } else { Err(otherwise.to_owned()) }
 }
 
-/// Arguments as a client has them: what is no object stays text.
+/// Returns arguments as a client has them. Text that is not an object stays text.
 pub fn arguments(text: &str) -> Value {
     let value = serde_json::from_str(text).ok().filter(Value::is_object);
     value.unwrap_or_else(|| text.to_owned().into())

@@ -1,21 +1,21 @@
-//! Which formats there are, how a client asks for one, and what its answer says it is.
+//! The formats, how a client asks for one, and the headers that its answer has.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// How a log is told to a front end.
+/// The format in which a front end receives a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Format {
     /// The UI message stream, version 1, of Vercel's AI SDK.
     AiSdk {
-        /// Which generation reads it.
+        /// The generation of the client.
         sdk: SdkVersion,
     },
     /// The events of the Agent-User Interaction protocol.
     AgUi,
     /// The agent streaming protocol of LangChain and LangGraph.
     LangGraph {
-        /// How names of several words are spelled.
+        /// The spelling of names that consist of several words.
         spelling: Spelling,
     },
 }
@@ -23,39 +23,39 @@ pub enum Format {
 /// A generation of AI SDK. Each refuses what only later ones know.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SdkVersion {
-    /// 5, whose chunks all others read, too.
+    /// Generation 5. The others read its chunks, too.
     #[default]
     V5,
-    /// 6.
+    /// Generation 6.
     V6,
-    /// 7.
+    /// Generation 7.
     V7,
 }
 
-/// How names of several words are spelled.
+/// The spelling of names that consist of several words.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Spelling {
-    /// `tool_call_id`: what the packages write and read.
+    /// `tool_call_id`: the spelling of the published packages.
     #[default]
     Snake,
-    /// `toolCallId`: what drafts of the protocol say.
+    /// `toolCallId`: the spelling of drafts of the protocol.
     Camel,
 }
 
-/// Somebody asked for a format that there is not.
+/// The error for a format that does not exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FormatError {
-    /// Which parameter is wrong.
+    /// The parameter that is wrong.
     pub parameter: &'static str,
-    /// What it may be.
+    /// The values that it may have.
     pub allowed: &'static str,
 }
 
 impl Format {
-    /// `format`, with `sdk_version` and `spelling` where they belong to it.
+    /// Returns the format of this name, with `sdk_version` and `spelling` if they belong to it.
     ///
     /// # Errors
-    /// [`FormatError`] says which of them is not known, or does not belong to the format.
+    /// [`FormatError`] names the parameter that is unknown, or that does not belong to the format.
     pub fn from_parameters(
         format: &str,
         sdk_version: Option<&str>,
@@ -80,16 +80,17 @@ impl Format {
         }
     }
 
-    /// What the head of an answer says beside what every stream's says.
+    /// Returns the headers of an answer besides those of every stream.
     pub fn headers(self) -> &'static [(&'static str, &'static str)] {
         match self {
-            // Its value has never changed.
+            // The value has never changed.
             Format::AiSdk { .. } => &[("x-vercel-ai-ui-message-stream", "v1")],
             Format::AgUi | Format::LangGraph { .. } => &[],
         }
     }
 
-    /// The number of the event of that id, of this execution, if the format has such ids.
+    /// Returns the number of the event with this id, if it belongs to this execution and the format
+    /// has event ids.
     pub fn event_of(self, id: &str, execution: &str) -> Option<u64> {
         match self {
             Format::AiSdk { .. } | Format::AgUi => None,
@@ -150,25 +151,25 @@ impl fmt::Display for FormatError {
 
 impl std::error::Error for FormatError {}
 
-/// The channels of LangGraph that a client follows.
+/// The LangGraph channels that a client follows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Channels {
     has_lifecycle: bool,
     has_messages: bool,
     has_tools: bool,
-    /// `None` is every one.
+    /// The names of custom events; `None`: all.
     customs: Option<Vec<String>>,
 }
 
 impl Default for Channels {
-    /// All of them.
+    /// All channels.
     fn default() -> Channels {
         Channels { has_lifecycle: true, has_messages: true, has_tools: true, customs: None }
     }
 }
 
 impl Channels {
-    /// Those of this list. Channels on which nothing is ever said here are passed over.
+    /// Creates a set of channels from a list. Channels that this server never uses are ignored.
     pub fn new<'a>(names: impl IntoIterator<Item = &'a str>) -> Channels {
         let mut channels = Channels {
             has_lifecycle: false,
@@ -194,7 +195,7 @@ impl Channels {
         channels
     }
 
-    /// Is this method followed? `custom` is the name of a custom event.
+    /// Returns true if events of this method are followed. `custom` is the name of a custom event.
     pub(super) fn has(&self, method: &str, custom: Option<&str>) -> bool {
         match (method, custom) {
             ("lifecycle", _) => self.has_lifecycle,

@@ -1,13 +1,14 @@
 //! The agent streaming protocol of LangChain and LangGraph: events with a method and a number.
 //!
-//! A number is that of the run in its thread, of the part it comes from, and how many events came
-//! from that before: whoever comes back with `since` goes on behind exactly that event, whichever
-//! channels he follows now. All numbers are integers to JavaScript.
+//! The number of an event has three parts: the number of the run in its thread, the part of the run
+//! that the event came from, and a count within that part. A client that resumes with `since`
+//! therefore continues after exactly that event, even if it now follows other channels. All numbers
+//! are exact integers in JavaScript.
 //!
-//! A step's turn is one message; its blocks do not interleave, so what the model says at once is
-//! told one after the other ([`blocks`]). A turn that broke off is ended by the run's end, which
-//! knows why. The protocol knows no end but `completed` and `failed` that its clients wait for: a
-//! run that was cancelled has failed.
+//! The turn of a step is one message. Its blocks do not interleave, so what the model writes in
+//! parallel is sent sequentially ([`blocks`]). A turn that broke off is ended by the end of the
+//! run, which has the reason. Clients wait only for the ends `completed` and `failed`, so a
+//! cancelled run counts as failed.
 //!
 //! | `custom` | payload |
 //! |---|---|
@@ -26,34 +27,35 @@ use super::{Channels, Item, Names, Since, Spelling};
 use crate::agent::Usage;
 use blocks::Blocks;
 
-/// Bits of an event's number that count within a part ...
+/// Number of bits of an event's number that count within a part.
 const EVENT_BITS: u32 = 12;
-/// ... within a run, which is more parts than a day has milliseconds, ...
+/// Number of bits that count within a run. They suffice for more parts than a day has milliseconds.
 const RUN_BITS: u32 = 40;
-/// ... and runs of a thread; behind them they are counted anew.
+/// Number of runs in a thread before their count starts again at 0.
 const RUNS: u32 = 1 << (53 - RUN_BITS);
-/// Events that come from one part; reopening is numbered behind them, with the last part's.
+/// Number of events that one part can have. Events of a reopened stream are numbered after them,
+/// within the last part.
 const EVENTS_OF_PART: u64 = 1 << (EVENT_BITS - 1);
 
-/// The part that an event of that number came from.
+/// Returns the part that the event of this number came from.
 pub(super) fn part_of(event: u64) -> u64 {
     (event % (1 << RUN_BITS)) >> EVENT_BITS
 }
 
-/// See the module's text.
+/// The writer of this format; see the module's text.
 #[derive(Debug)]
 pub(super) struct LangGraph {
     spelling: Spelling,
     channels: Channels,
-    /// What the numbers of this run begin with.
+    /// The number at which the events of this run start.
     base: u64,
-    /// Events up to this one are not written.
+    /// The last event that the client has. Events up to it are not written.
     since: Option<u64>,
-    /// The number of the last event within the run, plus one.
+    /// The number of the next event within the run.
     next_event: u64,
-    /// The message that is open.
+    /// The open message.
     message: Option<Blocks>,
-    /// Calls whose tool the client was told has started.
+    /// The calls for which the client was told that the tool has started.
     started: Vec<Arc<str>>,
 }
 
@@ -78,8 +80,8 @@ impl LangGraph {
         self.base = u64::from(ordinal % RUNS) << RUN_BITS;
     }
 
-    /// A number of an earlier run leaves nothing out; nor does one that is none of this thread's,
-    /// which a server has given out that remembered more runs.
+    /// Sets the last event that the client has. A number of another run has no effect. That
+    /// includes numbers from a server that remembered more runs of the thread.
     pub fn set_since(&mut self, since: u64) -> Option<Since> {
         let event = since.checked_sub(self.base);
         self.since = event.filter(|event| *event < 1 << RUN_BITS);
@@ -87,23 +89,23 @@ impl LangGraph {
         self.since.map(|event| Since { part: part_of(event), is_reopened })
     }
 
-    /// The next events come from this item.
+    /// Sets the item from which the next events come.
     pub fn begin(&mut self, item: Item<'_>) {
         let seq = match item {
             Item::Part(part) => part.seq,
             Item::Chunk(chunk) => chunk.seq,
-            _ => return, // They are numbered behind the last part.
+            _ => return, // Numbered after the last part's events.
         };
         self.next_event = self.next_event.max(seq << EVENT_BITS);
     }
 
-    /// A client that has nothing comes.
+    /// Prepares the writer for a client that has nothing.
     pub fn reset(&mut self) {
         (self.message, self.started) = (None, Vec::new());
         self.next_event |= EVENTS_OF_PART;
     }
 
-    /// A client comes back that has all that was written so far.
+    /// Prepares the writer for a client that has everything written so far.
     pub fn go_on(&mut self) {
         self.since = self.since.max(self.next_event.checked_sub(1));
     }
@@ -146,7 +148,7 @@ impl LangGraph {
             Op::CallEnd { call, end } => {
                 match started.iter().position(|id| *id == call.id) {
                     Some(at) => drop(started.swap_remove(at)),
-                    None => pen.tool_started(call, None), // Its arguments were wrong.
+                    None => pen.tool_started(call, None), // Its arguments were invalid.
                 }
                 pen.tool_end(call, end);
             }
@@ -165,7 +167,7 @@ impl LangGraph {
     }
 }
 
-/// Does something with the message that is open: there is one as long as there is a step.
+/// Acts on the open message, which exists as long as a step is open.
 fn each(message: &mut Option<Blocks>, act: impl FnOnce(&mut Blocks)) {
     if let Some(blocks) = message {
         act(blocks);
@@ -217,7 +219,7 @@ fn write_usage(usage: &Usage, style: Style, out: &mut Object<'_>) {
     }
 }
 
-/// How names of several words are spelled.
+/// The spelling of names that consist of several words.
 #[derive(Clone, Copy)]
 struct Style(Spelling);
 
@@ -230,7 +232,7 @@ impl Style {
     }
 }
 
-/// Writes events, and numbers them.
+/// Writes and numbers events.
 struct Pen<'a> {
     style: Style,
     channels: &'a Channels,
@@ -256,7 +258,7 @@ impl Pen<'_> {
         }
         let (style, seq) = (self.style, self.base + seq);
         let (execution, time_ms) = (&self.names.execution, self.time_us / 1_000);
-        let id = format!("{execution}:{seq}"); // Ours, whatever the client calls his run.
+        let id = format!("{execution}:{seq}"); // Ours, whatever the client's run id is.
         self.out.extend_from_slice(b"id: ");
         self.out.extend_from_slice(id.as_bytes());
         self.out.extend_from_slice(b"\nevent: ");

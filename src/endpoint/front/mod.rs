@@ -1,25 +1,27 @@
-//! The same log for the front ends that others have written: AI SDK, AG-UI, LangGraph.
+//! The formats of front ends by other authors: AI SDK, AG-UI and LangGraph, written from the same
+//! log.
 //!
-//! A [`Front`] takes what a subscriber is told, item by item, and writes what the client of one
-//! format wants to read. `story.rs` turns items into operations that are in order whatever was
-//! lost before (`op.rs` says what that means); a speller for each format writes them down. So
-//! what a client refuses is avoided in one place, and a format is a table of names.
+//! A [`Front`] takes the items of a subscriber one by one, and writes what the client of one format
+//! reads. `story.rs` turns items into operations whose order is valid whatever was lost before;
+//! `op.rs` defines that order. A speller for each format writes them. Thus one place avoids
+//! everything that clients refuse, and a format is a table of names.
 //!
-//! A stream that starts in the middle: the items that are still held before its start are given to
-//! [`Front::prime`], which writes nothing, and [`Front::reopen`] then opens again what is open.
-//! What was lost before that is replaced by what is known: a call whose start is gone gets its name
-//! when somebody says it.
+//! A stream may start in the middle. The items before its start that are still held are given to
+//! [`Front::prime`], which writes nothing. [`Front::reopen`] then opens again what is open. If
+//! earlier items were lost, later ones fill in what they know. For example, a call whose start is
+//! lost gets its name from the first item that contains the name.
 //!
-//! Invariants, each restated by a checker in `check/` that refuses what the real client refuses:
-//! - F1: whatever is opened is closed before the end, and nothing is told of what is not open.
-//! - F2: there is one start, the first, and at most one end; behind it only the terminator.
+//! Invariants, each checked in `check/`, which refuses what the real client refuses:
+//! - F1: everything that is opened is closed before the end, and no event refers to anything that
+//!   is not open.
+//! - F2: one start comes first, and at most one end comes last; only the terminator follows it.
 //! - F3: bytes written grow linearly in the bytes of the log, however small its chunks are.
-//! - F4: what is kept is bounded by [`crate::limits`], for each call that is open.
+//! - F4: for each open call, the memory kept is bounded by [`crate::limits`].
 //!
-//! What clients ask for is read by [`ask`].
+//! [`ask`] reads the requests of these clients.
 //!
-//! Tests: `rules_tests.rs` (rule by rule), `random_tests.rs` (logs that nobody has thought of),
-//! and `tests/front_clients`, where the real clients read.
+//! Tests: `rules_tests.rs` (rule by rule), `random_tests.rs` (random logs), and
+//! `tests/front_clients`, which runs the real clients.
 
 mod ag_ui;
 mod ai_sdk;
@@ -51,25 +53,25 @@ use crate::wire::events;
 use op::Op;
 use story::Story;
 
-/// What an execution and what belongs to it are called to a front end.
+/// The names by which a front end knows an execution and what belongs to it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Names {
-    /// The execution.
+    /// The id of the execution.
     pub execution: String,
-    /// The conversation: the client's own name of it, or the execution's.
+    /// The conversation: the client's name of it, or the id of the execution.
     pub thread_id: String,
-    /// The run: the client's own name of it, or the execution's.
+    /// The run: the client's name of it, or the id of the execution.
     pub run_id: String,
-    /// The message that the run writes.
+    /// The id of the message that the run writes.
     pub message_id: String,
     /// The tool that runs.
     pub tool: String,
-    /// What it was given, as far as the client may know it.
+    /// The arguments of the tool, as far as the client may know them.
     pub arguments: Value,
 }
 
 impl Names {
-    /// All of them made from the execution's.
+    /// Derives all names from the id of the execution.
     pub fn new(execution: &str, tool: &str) -> Names {
         Names {
             execution: execution.to_owned(),
@@ -82,43 +84,43 @@ impl Names {
     }
 }
 
-/// What is streamed.
+/// The source of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// A run of an agent: chunks are parts.
     Agent,
-    /// Any other tool: told as a message with one call, whose output grows.
+    /// Any other tool: a message with one call, whose output grows.
     Tool,
 }
 
-/// What a subscriber is told.
+/// An item that a subscriber receives.
 #[derive(Clone, Copy, Debug)]
 pub enum Item<'a> {
-    /// What was agreed.
+    /// The agreed terms.
     Started(&'a events::Started<'a>),
     /// A part of a run.
     Part(&'a agent::Part),
-    /// A piece of a result. In an agent's run it is read as a part.
+    /// A piece of a result. In a run of an agent it is read as a part.
     Chunk(&'a events::Chunk<'a>),
-    /// What will not come.
+    /// Chunks that will not be delivered.
     Gap(&'a events::Gap<'a>),
-    /// How far the tool is.
+    /// The progress of the tool.
     Progress(&'a events::Progress<'a>),
-    /// The last.
+    /// The end of the stream.
     End(&'a events::End<'a>),
 }
 
-/// Who reads a stream that starts in the middle.
+/// The reader of a stream that starts in the middle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reader {
-    /// Somebody who has nothing of it: what is open is told whole.
+    /// A reader that has nothing: what is open is sent in full.
     New,
-    /// Somebody who has read all that is before: what is open is opened only. Clients of AI SDK do
-    /// not come back in this sense: they have the stream told from its start, as new ones.
+    /// A reader that has everything before the start: what is open is only opened. Clients of AI
+    /// SDK never resume in this sense. They read the stream from its start, as new readers.
     Returning,
 }
 
-/// Writes a log as one format has it. See the module's text.
+/// Writes a log in one format. See the module's text.
 #[derive(Debug)]
 pub struct Front {
     names: Names,
@@ -126,13 +128,14 @@ pub struct Front {
     speller: Speller,
 }
 
-/// What the last event came from that a client has.
+/// The origin of the last event that a client has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Since {
-    /// The part, or chunk: the client may not have all that came from it.
+    /// The part or chunk it came from. The client may lack other events of that part.
     pub part: u64,
-    /// It was told when a stream was opened again behind that part; so it is to be opened there
-    /// again, for a new reader, who is told what he has not.
+    /// True if the event was written when a stream was reopened after that part. The stream is then
+    /// reopened there once more, as for a new reader, and the events that the client lacks are
+    /// sent.
     pub is_reopened: bool,
 }
 
@@ -144,7 +147,7 @@ enum Speller {
 }
 
 impl Front {
-    /// For a stream of `source`.
+    /// Creates a front for a stream of `source`.
     pub fn new(format: Format, names: Names, source: Source) -> Front {
         let speller = match format {
             Format::AiSdk { sdk } => Speller::AiSdk(ai_sdk::AiSdk::new(sdk)),
@@ -153,29 +156,29 @@ impl Front {
                 Speller::LangGraph(langgraph::LangGraph::new(spelling))
             }
         };
-        // Where a call's output is told again as a whole, it is kept.
+        // A call's output is kept if the format sends it again as a whole.
         let keeps_outputs = matches!(format, Format::AiSdk { .. }) || source == Source::Tool;
         Front { story: Story::new(source, keeps_outputs), names, speller }
     }
 
-    /// LangGraph: which run of its thread this is. Numbers of events grow from run to run, because
-    /// a client keeps one number for all of them.
+    /// LangGraph: sets the number of the run in its thread. Event numbers grow from run to run,
+    /// because a client keeps one number for all runs.
     pub fn set_run(&mut self, ordinal: u32) {
         if let Speller::LangGraph(speller) = &mut self.speller {
             speller.set_run(ordinal);
         }
     }
 
-    /// LangGraph: only these channels are written. Numbers are the same whichever they are.
+    /// LangGraph: writes only these channels. The numbers of events do not depend on the channels.
     pub fn set_channels(&mut self, channels: Channels) {
         if let Speller::LangGraph(speller) = &mut self.speller {
             speller.set_channels(channels);
         }
     }
 
-    /// LangGraph: events up to this number were read before, and are not written again. Whoever
-    /// comes back with it is given the log from what it came from on; that is given back, if it is
-    /// of this run.
+    /// LangGraph: sets the last event that the client has read. Events up to it are not written
+    /// again. Returns the origin of that event if it belongs to this run; the caller must replay
+    /// the log from there.
     pub fn set_since(&mut self, since: u64) -> Option<Since> {
         match &mut self.speller {
             Speller::LangGraph(speller) => speller.set_since(since),
@@ -183,12 +186,12 @@ impl Front {
         }
     }
 
-    /// Which part, or chunk, the event of a LangGraph stream came from that has this number.
+    /// Returns the part or chunk from which the LangGraph event of this number came.
     pub fn part_of(event: u64) -> u64 {
         langgraph::part_of(event)
     }
 
-    /// Appends what `item` is to the client, which may be nothing.
+    /// Appends the events of `item`, if it has any in this format.
     pub fn write(&mut self, item: Item<'_>, out: &mut Vec<u8>) {
         if let Speller::LangGraph(speller) = &mut self.speller {
             speller.begin(item);
@@ -197,14 +200,14 @@ impl Front {
         story.take(item, names, &mut |op, time_us| speller.write(op, names, time_us, out));
     }
 
-    /// AG-UI: appends that nothing here calls these tools of the page's own.
+    /// AG-UI: appends the names of the page's own tools, which the server does not call.
     pub fn write_passed_over(&mut self, tools: &[String], out: &mut Vec<u8>) {
         if let Speller::AgUi(_) = &self.speller {
             ag_ui::write_passed_over(tools, out);
         }
     }
 
-    /// Takes an item that is before the stream's start.
+    /// Takes an item that is before the start of the stream.
     pub fn prime(&mut self, item: Item<'_>) {
         self.story.set_priming(true);
         if matches!(self.speller, Speller::LangGraph(_)) {
@@ -214,12 +217,13 @@ impl Front {
         }
     }
 
-    /// Appends what a stream begins with whose start was primed.
+    /// Appends the beginning of a stream whose start was primed.
     pub fn reopen(&mut self, reader: Reader, out: &mut Vec<u8>) {
         let Front { names, story, speller } = self;
         match speller {
-            // The client's state has outlived the connection. How many blocks its message has is
-            // counted from what is primed: where the message's beginning is lost, it may be wrong.
+            // The client's state has outlived the connection. The blocks of its message are counted
+            // from the primed items. If the beginning of the message is lost, that count may be
+            // wrong.
             Speller::LangGraph(speller) if reader == Reader::Returning => speller.go_on(),
             _ => {
                 if let Speller::LangGraph(speller) = speller {
@@ -228,7 +232,7 @@ impl Front {
                 if let Speller::AgUi(speller) = speller {
                     speller.set_reader(reader);
                 }
-                // A client of AI SDK makes its message anew whenever a stream starts.
+                // A client of AI SDK creates its message anew whenever a stream starts.
                 let reader = match speller {
                     Speller::AiSdk(_) => Reader::New,
                     Speller::AgUi(_) | Speller::LangGraph(_) => reader,
@@ -240,7 +244,7 @@ impl Front {
         self.story.set_priming(false);
     }
 
-    /// Bytes that it keeps of what it was told.
+    /// Returns the number of bytes kept of earlier items.
     pub fn kept_bytes(&self) -> usize {
         let speller_bytes = match &self.speller {
             Speller::LangGraph(speller) => speller.kept_bytes(),

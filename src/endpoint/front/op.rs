@@ -1,9 +1,12 @@
-//! What a front end is told, in terms of no format.
+//! Operations: what a front end receives, independent of the format.
 //!
-//! Operations come in an order that every client takes: `Start` first; one step at a time; within
-//! it one block of prose at a time, and any number of calls, each `CallOpen`, `CallArguments`*,
-//! `CallReady`, (`Output` | `Progress` | `Gap`)*, `CallEnd`; all of them closed before `StepEnd`;
-//! all steps before `End`; `Close` last.
+//! Their order is valid for every client:
+//! - `Start` comes first, and `Close` last.
+//! - One step is open at a time. All steps end before `End`.
+//! - A step has one open block of prose at a time, and any number of open calls. All of them are
+//!   closed before `StepEnd`.
+//! - A call is `CallOpen`, any number of `CallArguments`, `CallReady`, any number of `Output`,
+//!   `Progress` and `Gap`, and `CallEnd`.
 
 use serde_json::Value;
 
@@ -11,51 +14,52 @@ use super::call::Call;
 use crate::agent::Usage;
 use crate::engine::{Exit, Outcome};
 
-/// One thing that a front end is told.
+/// One operation.
 #[derive(Debug)]
 pub(super) enum Op<'a> {
-    /// The run goes on from here.
+    /// The start of the run, or of its continuation.
     Start,
     /// A step begins.
     StepStart { number: u32, model: &'a str },
     /// A block of prose begins.
     Open(Block),
-    /// More of it; never empty.
+    /// More text of the block; never empty.
     Delta { block: Block, text: &'a str },
-    /// It ends.
+    /// The block ends.
     Shut(Block),
     /// A call begins.
     CallOpen { call: &'a Call, step: u32 },
-    /// More of its arguments; never empty.
+    /// More of the arguments of a call; never empty.
     CallArguments { call: &'a Call, text: &'a str },
-    /// Its arguments are there. If `is_told`, all of them were [`Op::CallArguments`].
+    /// The arguments of a call are complete. If `is_told`, all of them came as
+    /// [`Op::CallArguments`].
     CallReady { call: &'a Call, input: Input<'a>, is_told: bool },
-    /// More of its output.
+    /// More output of a call.
     Output { call: &'a Call, output: Output<'a> },
-    /// How far it is; or, of no call, the run.
+    /// The progress of a call or, without one, of the run.
     Progress { call: Option<&'a Call>, progress: Progress<'a> },
-    /// What will not come: of a call's output, or of the stream.
+    /// Output of a call that will not come or, without a call, items of the stream.
     Gap { call: Option<&'a Call>, gap: Gap<'a> },
-    /// A call is over.
+    /// A call ends.
     CallEnd { call: &'a Call, end: CallEnd<'a> },
-    /// The step is over.
+    /// The step ends.
     StepEnd(StepEnd<'a>),
-    /// The run is over.
+    /// The run ends.
     End(&'a Ending),
-    /// The stream ends before the run does, while this block is open.
+    /// The stream ends before the run does. This block is open, if any.
     Detached { block: Option<Block>, reason: &'a str, resume_from: u64 },
-    /// Nothing comes any more.
+    /// Nothing follows.
     Close,
 }
 
-/// A stretch of text, or of thoughts, of one step. It is named after where it begins, so that
-/// everybody who reads the same log calls it the same.
+/// A stretch of text or of reasoning in one step. Its name is its position, so that it is the same
+/// for all readers of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Block {
     pub prose: Prose,
-    /// Of which step.
+    /// The number of the step.
     pub step: u32,
-    /// Bytes of the step's prose of this sort before it.
+    /// Bytes of this kind of prose that the step has before the block.
     pub offset: u64,
 }
 
@@ -65,27 +69,27 @@ pub(super) enum Prose {
     Reasoning,
 }
 
-/// Arguments of a call.
+/// The arguments of a call.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Input<'a> {
-    /// Good ones.
+    /// Valid arguments.
     Valid(&'a Value),
-    /// The front of good ones: the rest was lost.
+    /// The beginning of arguments whose rest was lost.
     Cut(&'a str),
-    /// No tool was given these.
+    /// Invalid arguments. No tool was called with them.
     Invalid { text: &'a str, problem: &'a str },
-    /// They were lost.
+    /// Arguments that were lost.
     Unknown,
 }
 
 /// A piece of a call's output.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Output<'a> {
-    /// What is not UTF-8 was replaced; never empty.
+    /// The text; never empty. Bytes that are not UTF-8 were replaced.
     pub text: &'a str,
-    /// What it is, in the words of every wire.
+    /// The kind of the output, by its name on the wire.
     pub kind: &'a str,
-    /// Bytes of the output before it.
+    /// Bytes of the output before this piece.
     pub offset: u64,
 }
 
@@ -107,15 +111,15 @@ pub(super) struct Gap<'a> {
     pub reason: &'a str,
 }
 
-/// What came of a call.
+/// The result of a call.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct CallEnd<'a> {
     pub outcome: Outcome,
-    /// What the model is told, or all that is known of it.
+    /// The output as the model receives it, or all that is known of it.
     pub output: &'a str,
-    /// There was more.
+    /// True if the output was longer.
     pub is_truncated: bool,
-    /// How much there was, if that is known.
+    /// Length of the whole output in bytes, if it is known.
     pub output_bytes: Option<u64>,
     pub exit: Option<Exit>,
     pub error: Option<&'a str>,
@@ -123,7 +127,7 @@ pub(super) struct CallEnd<'a> {
 }
 
 impl CallEnd<'_> {
-    /// Why it has no result, if it has none.
+    /// Returns the reason why the call failed, if it did.
     pub fn problem(&self) -> Option<String> {
         let said = self.error.map(str::to_owned);
         match self.outcome {
@@ -137,23 +141,23 @@ impl CallEnd<'_> {
     }
 }
 
-/// What came of a step.
+/// The result of a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct StepEnd<'a> {
     pub number: u32,
-    /// `continue` or `stop`, and why; `None` if its end was lost.
+    /// `continue` or `stop`, with a reason; `None` if the end of the step was lost.
     pub decision: Option<(&'a str, &'a str)>,
-    /// The model's turn came to no end of its own: the run's end says why.
+    /// True if the model's turn was broken off. The end of the run gives the reason.
     pub is_broken: bool,
     pub usage: Option<Usage>,
     pub duration_us: Option<u64>,
 }
 
-/// How a run ended.
+/// The end of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Ending {
     pub how: How,
-    /// Why: the name of a reason.
+    /// The name of the reason.
     pub reason: String,
     pub usage: Option<Usage>,
     pub step_count: Option<u32>,
@@ -167,9 +171,10 @@ pub(super) enum How {
         code: String,
         message: String,
     },
-    /// Somebody wanted it to stop.
+    /// The run was cancelled on request.
     Cancelled,
-    /// It was stopped although nobody wanted that: `code` says whether by time or by the server.
+    /// The run was stopped without a request. `code` says whether a time limit or the server
+    /// stopped it.
     Stopped {
         code: &'static str,
         message: &'static str,

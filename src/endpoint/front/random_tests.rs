@@ -1,4 +1,4 @@
-//! Logs that nobody has thought of, in every format, however they are cut.
+//! Random logs in every format, however they are cut.
 
 use super::check::{Checker, Seen, SeenCall, SeenEnd, arguments};
 use super::runs::{Run, Size};
@@ -56,12 +56,12 @@ pub fn front(format: Format) -> Front {
     Front::new(format, Names::new("0abc", "agent"), Source::Agent)
 }
 
-/// As a client of `format` understands what the generator has meant.
+/// Returns what a client of `format` should read from the generated run.
 fn expected(format: Format, seen: &Seen) -> Seen {
     let mut seen = seen.clone();
     for call in seen.steps.iter_mut().flat_map(|step| &mut step.calls) {
         call.result = call.result.take().map(|result| match (format, result) {
-            // What came is told whole.
+            // All output that came is sent.
             (Format::AiSdk { .. }, Ok(_)) => Ok(call.pieces.clone()),
             (Format::AgUi, Err(problem)) => Ok(problem),
             (_, result) => result,
@@ -73,7 +73,8 @@ fn expected(format: Format, seen: &Seen) -> Seen {
     seen.without_silence()
 }
 
-/// What a client has understood, made alike: words of errors are compared where they are said.
+/// Normalizes what a client has read. The texts of errors are compared here, where the format has
+/// them.
 fn understood(format: Format, mut seen: Seen, meant: &Seen) -> Seen {
     for call in seen.steps.iter_mut().flat_map(|step| &mut step.calls) {
         if let Some(text) = call.arguments.as_str() {
@@ -81,7 +82,7 @@ fn understood(format: Format, mut seen: Seen, meant: &Seen) -> Seen {
         }
         let problem = meant.call(&call.id).and_then(|call| call.result.clone()?.err());
         call.result = call.result.take().map(|result| match (format, result, problem) {
-            // Behind the output.
+            // The error follows the output.
             (Format::AgUi, Ok(text), Some(problem)) if text.ends_with(&problem) => Ok(problem),
             (_, result, _) => result,
         });
@@ -136,7 +137,7 @@ fn a_part_is_told_alike_as_a_value_and_as_a_chunk() {
             part.write_json(&mut json);
             let chunk = Chunk { kind: part.kind().name(), ..chunk(part.seq, 0, &json) };
             front.write(Item::Chunk(&chunk), &mut out);
-            // What is no part is nothing to a client.
+            // A chunk that is not a part means nothing to a client.
             front.write(Item::Chunk(&Chunk { data: b"{\"type\":", ..chunk }), &mut out);
         }
         front.write(Item::End(&end(EndState::Ended("completed"))), &mut out);
@@ -144,8 +145,8 @@ fn a_part_is_told_alike_as_a_value_and_as_a_chunk() {
     }
 }
 
-/// What a client understands of a run from a part on: what was open, and what came then. Parts
-/// before `held` were gone when he came.
+/// Returns what a client reads from a stream that starts at `held.end`: what was open, and what
+/// came later. Parts before `held` were lost.
 fn reopened(
     format: Format,
     reader: Reader,
@@ -169,7 +170,7 @@ fn reopened(
 fn has_same_end(call: &SeenCall, meant: &SeenCall) -> bool {
     let (result, meant) = (call.result.as_ref().unwrap(), meant.result.as_ref().unwrap());
     match meant {
-        // A format may say it behind the output, or have said before that it failed.
+        // A format may have the error after the output, or may have sent an error before.
         Err(problem) => {
             result.as_ref().is_ok_and(|text| text.ends_with(problem)) || result.is_err()
         }
@@ -198,7 +199,7 @@ fn a_stream_that_starts_in_the_middle_has_all_that_was_open_and_all_that_comes()
                 meant_later[meant_later.len() - later_count..],
                 "{context}"
             );
-            // Of the step that was cut: calls that were not over are whole.
+            // Calls of the interrupted step that had not ended are complete.
             for step in &seen.steps {
                 for call in &step.calls {
                     let meant = meant.call(&call.id).expect("it is one of the run's");
@@ -222,13 +223,13 @@ fn whatever_was_lost_before_a_client_reads_what_is_left() {
         let cut = random.below(run.parts.len() as u64) as usize;
         let lost = random.below(cut as u64 + 1) as usize;
         for format in FORMATS {
-            // A new client reads what is told to one who comes back, too; but LangGraph's goes on.
+            // A new client can read what is sent to a returning one, except in LangGraph's format.
             let may_return = !matches!(format, Format::LangGraph { .. });
             let readers = [Reader::New, Reader::Returning];
             let reader = readers[usize::from(may_return && random.chance(1, 2))];
             let seen = reopened(format, reader, &run, lost..cut, &mut random);
             for part in &run.parts[cut..] {
-                // Who hears how a call ended hears of the call.
+                // A client that receives the end of a call knows the call.
                 let crate::agent::Body::Final(last) = &part.body else { continue };
                 let (Some(id), true) =
                     (part.tool_call_id(), format!("{last:?}").starts_with("ToolCallC"))
@@ -305,7 +306,7 @@ fn who_comes_back_goes_on_where_he_was() {
     }
 }
 
-/// Frames, and the numbers of those that have one.
+/// Returns the events, each with its number.
 fn frames(bytes: &[u8]) -> Vec<(u64, String)> {
     let text = String::from_utf8(bytes.to_vec()).unwrap();
     let frames = text.split_terminator("\n\n").map(|frame| {
@@ -333,7 +334,7 @@ fn with_since_exactly_the_events_behind_that_one_are_written() {
         front.write(Item::End(&end(EndState::Ended("completed"))), &mut out);
         assert_eq!(frames(&out), all[at + 1..], "SEED={} {round} since {since}", seed());
 
-        // Or what is before is primed, and nothing is told again.
+        // The same result comes from priming the items before. Nothing is written twice.
         let cut = Front::part_of(since) as usize;
         let (mut front, mut out) = (self::front(format), Vec::new());
         front.prime(Item::Started(&STARTED));

@@ -1,4 +1,4 @@
-//! Rule by rule: what each format writes, spelled out.
+//! Tests of each rule, with the exact text of each format.
 
 use serde_json::json;
 
@@ -88,7 +88,7 @@ fn written(format: Format, bodies: Vec<Body>, state: EndState<'static>) -> Strin
     String::from_utf8(out).unwrap()
 }
 
-/// What stands in each event, in short.
+/// Returns the type of each event.
 fn types(text: &str) -> Vec<String> {
     let data = text.lines().filter_map(|line| line.strip_prefix("data: "));
     let name = |data: &str| {
@@ -105,7 +105,7 @@ const AI_SDK: Format = Format::AiSdk { sdk: SdkVersion::V5 };
 const LANGGRAPH: Format = Format::LangGraph { spelling: Spelling::Snake };
 const COMPLETED: EndState<'static> = EndState::Ended("completed");
 
-/// A run that says `Hi` and calls a tool, which has said one line; and what comes then.
+/// Returns a run that writes `Hi` and calls a tool, which has written one line; `rest` follows.
 fn calling<const N: usize>(rest: [Body; N]) -> Vec<Body> {
     let valid = arguments(Arguments::Valid(json!({"to": 1})));
     let begun = [started(), text("Hi", 0), call_started(), valid, output("1\n", 0)];

@@ -1,4 +1,4 @@
-//! Runs that nobody has thought of, and what a client should understand of them.
+//! Random runs, and what a client should read from them.
 
 use std::sync::Arc;
 
@@ -14,19 +14,19 @@ use crate::agent::{
 use crate::base::Random;
 use crate::engine::{Gap, GapReason, Kind, Outcome};
 
-/// A run.
+/// A random run.
 pub struct Run {
     pub parts: Vec<Part>,
-    /// What is understood of the whole of it. Results are what the model is told.
+    /// The content of the whole run. Results are those that the model receives.
     pub seen: Seen,
 }
 
-/// How much happens in a run.
+/// The size of a random run.
 #[derive(Clone, Copy)]
 pub struct Size {
     pub steps_max: u64,
     pub calls_max: u64,
-    /// Pieces of a text, of arguments, and of an output.
+    /// Maximum number of pieces of a text, of arguments, and of an output.
     pub pieces_max: u64,
 }
 
@@ -49,12 +49,12 @@ struct Writer<'r> {
     is_broken: bool,
 }
 
-/// A call that is not over.
+/// A call that has not ended.
 struct Open {
     id: Arc<str>,
     name: Arc<str>,
     arguments: Option<Arguments>,
-    /// What is left of their text.
+    /// The whole text of the arguments.
     text: String,
     told_bytes: usize,
     output: Vec<u8>,
@@ -210,11 +210,11 @@ impl Writer<'_> {
         self.partial(Partial::ToolCallStarted { tool_call_id: id, tool_name: name });
     }
 
-    /// One more piece of some call's arguments, or their end.
+    /// Writes one more piece of some call's arguments, or their end.
     fn write_arguments(&mut self) {
         let open: Vec<usize> =
             (0..self.calls.len()).filter(|at| self.calls[*at].arguments.is_none()).collect();
-        // Mostly one call is written after the other.
+        // Most calls are written one after the other.
         let at = match (open.first(), open.last()) {
             (Some(first), _) if self.random.chance(3, 4) => *first,
             (_, Some(last)) => *last,
@@ -241,7 +241,7 @@ impl Writer<'_> {
     fn end_arguments(&mut self, at: usize) {
         let rest = self.calls[at].text[self.calls[at].told_bytes..].to_owned();
         let (is_silent, is_cut) = (self.calls[at].told_bytes == 0, self.random.chance(1, 4));
-        // A provider may tell them in one piece: then there may be none.
+        // A provider may send them in one piece. Then no delta comes.
         let is_skipped = is_silent && self.random.chance(1, 2);
         if !rest.is_empty() && !is_skipped {
             self.tell_arguments(at, rest);
@@ -264,7 +264,7 @@ impl Writer<'_> {
         self.last(Final::ToolCallArgsCompleted { tool_call_id, tool_name, arguments });
     }
 
-    /// What the model has begun is finished, and the tools run, side by side.
+    /// Finishes what the model has begun, and runs the tools side by side.
     fn run_tools(&mut self) {
         for at in 0..self.calls.len() {
             if self.calls[at].arguments.is_none() {
@@ -294,7 +294,7 @@ impl Writer<'_> {
         }
         let mut bytes = self.words().into_bytes();
         if self.random.chance(1, 3) {
-            // Cut within a character, or none at all: the next piece has the rest of it.
+            // Cuts a character, or writes an invalid byte. The next piece may have the rest.
             bytes.extend_from_slice(
                 [&b"\xf0\x9f"[..], b"\x98\x80", b"\xff"][self.random.below(3) as usize],
             );
@@ -355,7 +355,7 @@ impl Writer<'_> {
         });
     }
 
-    /// The step comes to no end of its own.
+    /// Breaks off the step.
     fn break_off(&mut self) {
         self.is_broken = true;
         while let Some(call) = self.calls.first_mut() {
@@ -397,7 +397,7 @@ impl Writer<'_> {
         calls.find(|call| call.id == id).expect("it was begun")
     }
 
-    /// Some words, with whatever needs care; never empty.
+    /// Returns some words, with everything that needs escaping; never empty.
     fn words(&mut self) -> String {
         const WORDS: [&str; 9] = [
             "plain ",
@@ -430,7 +430,7 @@ impl Writer<'_> {
     }
 }
 
-/// A gap in a tool's output, as a run tells it.
+/// Returns a gap in a tool's output, as a part of a run.
 pub fn tool_gap(id: &str) -> Partial {
     let reason = GapReason::Lag;
     let gap = Gap { from_seq: 2, to_seq: 4, chunk_count: 3, byte_count: 30, reason };

@@ -1,7 +1,8 @@
-//! What a client was told so far, and so what it can be told next: items in, operations out.
+//! The state of a stream in a front end: items in, operations out. It knows what the client has,
+//! and thus which operations may come next.
 //!
-//! Nothing is taken for granted: a stream may begin anywhere and lose anything, and a part of a
-//! step that was never begun begins it. What is not known is told as soon as it is.
+//! Nothing is assumed: a stream may begin anywhere and lose anything. A part of a step that has not
+//! begun begins the step. Unknown values are sent as soon as they become known.
 
 mod agent;
 mod tool;
@@ -15,25 +16,25 @@ use crate::agent::Arguments;
 use crate::engine::{Kind, Outcome};
 use crate::wire::events::{self, EndState};
 
-/// Where operations go: what, and when it was, in µs since 1970, or 0.
+/// The receiver of operations, each with its time in µs since 1970, or 0.
 pub(super) type Tell<'t> = dyn FnMut(&Op<'_>, u64) + 't;
 
-/// What a call is called whose name was lost.
+/// The name of a call whose name was lost.
 const NAME_UNKNOWN: &str = "unknown";
 
-/// See the module's text.
+/// The state of a stream; see the module's text.
 #[derive(Debug)]
 pub(super) struct Story {
     source: Source,
-    /// Outputs are kept, and not only while it is primed.
+    /// True if outputs are always kept, not only while priming.
     keeps_outputs: bool,
     is_priming: bool,
     has_started: bool,
     ending: Option<Ending>,
     step: Option<u32>,
-    /// The block of prose that is open, and, while it is primed, what is in it.
+    /// The open block of prose and, while priming, its text.
     block: Option<(Block, String)>,
-    /// Calls of the step that are not over.
+    /// The calls of the step that have not ended.
     calls: Vec<Call>,
     model: String,
     time_us: u64,
@@ -55,7 +56,7 @@ impl Story {
         }
     }
 
-    /// While it is primed, all that may have to be told again is kept.
+    /// Begins or ends priming. While priming, everything is kept that may have to be sent again.
     pub fn set_priming(&mut self, is_priming: bool) {
         self.is_priming = is_priming;
         if is_priming {
@@ -94,10 +95,10 @@ impl Story {
         }
     }
 
-    /// Opens what is open, for a stream whose start was primed.
+    /// Opens again what is open, in a stream whose start was primed.
     pub fn reopen(&mut self, reader: Reader, tell: &mut Tell<'_>) {
         if !self.has_started {
-            return; // Nothing was before.
+            return; // The stream has no earlier items.
         }
         let is_new = reader == Reader::New;
         let time_us = self.time_us;
@@ -136,21 +137,21 @@ impl Story {
         }
     }
 
-    /// Sees to it that this step is open, and no other one.
+    /// Ensures that this step is open, and no other.
     fn enter(&mut self, number: u32, tell: &mut Tell<'_>) {
         self.start(tell);
         if self.step != Some(number) {
-            self.leave(StepEnd::default(), tell); // Its end was lost, if one is open.
+            self.leave(StepEnd::default(), tell); // If a step is open, its end was lost.
             self.step = Some(number);
             tell(&Op::StepStart { number, model: &self.model }, self.time_us);
         }
     }
 
-    /// Closes the step that is open, and all that is open in it.
+    /// Closes the open step, and everything that is open in it.
     fn leave(&mut self, end: StepEnd<'_>, tell: &mut Tell<'_>) {
         self.shut(tell);
         for at in 0..self.calls.len() {
-            // The end of this call was lost. How it ended may still be known.
+            // The end of this call was lost. Its outcome may still be known.
             self.close_call(at, None, tell);
         }
         self.calls.clear();
@@ -159,10 +160,10 @@ impl Story {
         }
     }
 
-    /// More prose.
+    /// Takes more prose.
     fn prose(&mut self, prose: Prose, text: &str, offset: u64, tell: &mut Tell<'_>) {
         if text.is_empty() {
-            return; // There are clients that refuse it.
+            return; // Some clients refuse empty text.
         }
         if self.block.as_ref().is_none_or(|(block, _)| block.prose != prose) {
             self.shut(tell);
@@ -172,7 +173,7 @@ impl Story {
         }
         let (block, kept) = self.block.as_mut().expect("it was opened");
         if self.is_priming {
-            kept.push_str(text); // No more than a ring holds.
+            kept.push_str(text); // Not more than a ring holds.
         }
         tell(&Op::Delta { block: *block, text }, self.time_us);
     }
@@ -183,18 +184,18 @@ impl Story {
         }
     }
 
-    /// Where the call of that id is. One that is not known is put there, and not told yet.
+    /// Returns the index of the call with this id. An unknown call is added, but not opened.
     fn find(&mut self, id: &Arc<str>) -> usize {
         if let Some(at) = self.calls.iter().position(|call| call.id == *id) {
             return at;
         }
         let mut call = Call::new(id, &NAME_UNKNOWN.into());
-        call.is_whole = false; // Whatever was before is lost.
+        call.is_whole = false; // Anything before was lost.
         self.calls.push(call);
         self.calls.len() - 1
     }
 
-    /// Sees to it that a call is open.
+    /// Ensures that a call is open.
     fn open(&mut self, at: usize, name: Option<&str>, tell: &mut Tell<'_>) {
         let call = &mut self.calls[at];
         if !call.is_open {
@@ -207,7 +208,7 @@ impl Story {
         }
     }
 
-    /// Sees to it that a call is open and its arguments are told.
+    /// Ensures that a call is open and that its arguments were sent.
     fn ready(
         &mut self,
         at: usize,
@@ -229,7 +230,7 @@ impl Story {
         }
     }
 
-    /// More output of a call.
+    /// Takes more output of a call.
     fn output(&mut self, at: usize, bytes: &[u8], kind: Kind, offset: u64, tell: &mut Tell<'_>) {
         self.ready(at, None, None, tell);
         let keeps = self.keeps_outputs || self.is_priming;
@@ -245,7 +246,7 @@ impl Story {
         tell(&Op::Output { call, output }, self.time_us);
     }
 
-    /// No more output comes: what was cut will not be a character.
+    /// Ends the output of a call. Bytes of an incomplete character are replaced.
     fn end_output(&mut self, at: usize, tell: &mut Tell<'_>) {
         let call = &mut self.calls[at];
         let (text, kind) = call.end_output();
@@ -258,13 +259,13 @@ impl Story {
         }
     }
 
-    /// Ends a call; `None` if how it ended was lost.
+    /// Ends a call; `end` is `None` if its end was lost.
     fn close_call(&mut self, at: usize, end: Option<CallEnd<'_>>, tell: &mut Tell<'_>) {
         self.end_output(at, tell);
         let time_us = self.time_us;
         let call = &mut self.calls[at];
         if !call.is_open {
-            return; // Nobody knows of it.
+            return; // The client does not know it.
         }
         if !call.is_ready {
             call.is_ready = true;
@@ -282,7 +283,8 @@ impl Story {
         tell(&Op::CallEnd { call, end: end.unwrap_or(lost) }, time_us);
     }
 
-    /// Begins what has to be begun before something is said of all of it. Can anything be said?
+    /// Opens what must be open before an item that concerns the whole stream. Returns false if the
+    /// run has ended, so that the item can no longer be sent.
     fn opens_note(&mut self, names: &Names, tell: &mut Tell<'_>) -> bool {
         self.start(tell);
         if self.source == Source::Tool {
@@ -291,7 +293,7 @@ impl Story {
         self.ending.is_none()
     }
 
-    /// The call that a tool's stream is all of.
+    /// Returns the only call of a tool's stream.
     fn own_call(&self) -> Option<&Call> {
         match self.source {
             Source::Agent => None,
@@ -336,7 +338,7 @@ impl Story {
         self.start(tell);
         if self.ending.is_none() {
             match end.state {
-                // The run goes on, and with it all that is open.
+                // The run continues, and everything that is open stays open.
                 EndState::Detached { reason, resume_from } => {
                     let block = self.block.as_ref().map(|(block, _)| *block);
                     tell(&Op::Detached { block, reason, resume_from }, self.time_us);
@@ -361,7 +363,7 @@ impl Story {
     }
 }
 
-/// How an execution's end is told whose tool said no more about it.
+/// Returns the end of a run from the end of its execution, if the tool gave no details.
 fn ending_of(state: &str, error: Option<&str>) -> Ending {
     let how = match state {
         "completed" => How::Completed,
@@ -378,7 +380,8 @@ fn ending_of(state: &str, error: Option<&str>) -> Ending {
 
 const TIMED_OUT: How = How::Stopped { code: "timed_out", message: "it took too long" };
 
-/// Tells a call's arguments. What a part could not hold is put together from the pieces.
+/// Sends the arguments of a call. If they were too long for one part, they are joined from their
+/// pieces.
 fn tell_ready(
     call: &Call,
     arguments: Option<&Arguments>,

@@ -1,4 +1,4 @@
-//! What AG-UI's `HttpAgent` sends: `{threadId, runId, messages, tools, context, state,
+//! Requests of AG-UI's `HttpAgent`: `{threadId, runId, messages, tools, context, state,
 //! forwardedProps}`.
 
 use serde_json::{Map, Value};
@@ -8,8 +8,8 @@ use crate::agent::{CallMade, ToolDescription};
 
 /// Reads a `RunAgentInput`.
 ///
-/// What the page tells of itself (`context`) is said to the model before everything else;
-/// `forwardedProps` are options. A page's `state` is its own.
+/// The page's description of itself (`context`) becomes the first system message. `forwardedProps`
+/// are options. The `state` of a page is ignored.
 ///
 /// # Errors
 /// [`AskError`] names the field that is missing or wrong.
@@ -17,7 +17,7 @@ pub fn read_ag_ui(body: &[u8]) -> Result<Asked, AskError> {
     of_ag_ui(object(body)?)
 }
 
-/// As [`read_ag_ui`], of a body that was read.
+/// Does the same as [`read_ag_ui`], for a body that was parsed.
 pub(in crate::endpoint) fn of_ag_ui(mut members: Map<String, Value>) -> Result<Asked, AskError> {
     let mut conversation = Conversation::default();
     if let Some(context) = members.get("context").and_then(Value::as_array) {
@@ -28,7 +28,7 @@ pub(in crate::endpoint) fn of_ag_ui(mut members: Map<String, Value>) -> Result<A
     }
     for (at, message) in list(&mut members, "messages")?.iter().enumerate() {
         let Some(text) = content(&message["content"]) else {
-            // An activity's is an object, and no model's business.
+            // The content of an activity is an object, which is not for the model.
             match message["role"].as_str() {
                 Some("activity") => continue,
                 _ => return error(format!("messages[{at}].content"), "is no text"),

@@ -1,14 +1,14 @@
-//! What `useChat` sends: `{id, messages: [{id, role, parts}], trigger, messageId?, …}`.
+//! Requests of `useChat`: `{id, messages: [{id, role, parts}], trigger, messageId?, …}`.
 //!
-//! A message of the assistant is a whole run: its steps are cut where it says so, and each becomes
-//! a message with its calls, and what came of them.
+//! A message of the assistant is a whole run. It is split where it marks a step. Each step becomes
+//! a message with its calls, followed by their results.
 
 use serde_json::{Map, Value};
 
 use super::{AskError, Asked, Conversation, error, list, object, result_text, text_if};
 use crate::agent::CallMade;
 
-/// Reads the body of a request of AI SDK's transport, of all generations.
+/// Reads the body of a request from AI SDK's transport, of any generation.
 ///
 /// # Errors
 /// [`AskError`] names the field that is missing or wrong.
@@ -16,7 +16,7 @@ pub fn read_ai_sdk(body: &[u8]) -> Result<Asked, AskError> {
     of_ai_sdk(object(body)?)
 }
 
-/// As [`read_ai_sdk`], of a body that was read.
+/// Does the same as [`read_ai_sdk`], for a body that was parsed.
 pub(in crate::endpoint) fn of_ai_sdk(mut members: Map<String, Value>) -> Result<Asked, AskError> {
     let messages = list(&mut members, "messages")?;
     let mut conversation = Conversation::default();
@@ -37,7 +37,7 @@ pub(in crate::endpoint) fn of_ai_sdk(mut members: Map<String, Value>) -> Result<
     }
     let thread_id = text_if(&mut members, "id")?;
     for name in ["trigger", "messageId"] {
-        members.remove(name); // Which message is made anew: it is not among those that came.
+        members.remove(name); // The message that is regenerated is not among those sent.
     }
     let messages = conversation.end();
     Ok(Asked { messages, thread_id, options: members, ..Asked::default() })
@@ -62,7 +62,7 @@ fn read_step(parts: &[Value], conversation: &mut Conversation) {
 
 type Outcome = Option<Result<String, String>>;
 
-/// A call, and what came of it. It is named by its type, or by a field.
+/// Reads a call and its result. The name is in its type, or in a field.
 fn read_call(part: &Value) -> Option<(CallMade, Outcome)> {
     let name = match part["type"].as_str()? {
         "dynamic-tool" => part["toolName"].as_str()?,
@@ -77,7 +77,7 @@ fn read_call(part: &Value) -> Option<(CallMade, Outcome)> {
             Some(Err(part["errorText"].as_str().unwrap_or("it has failed").to_owned()))
         }
         "output-denied" => Some(Err("the user did not allow it".to_owned())),
-        // It was still running, and the page saw it no more.
+        // The tool was still running when the page lost the stream.
         "output-available" => {
             Some(Err(format!("it was cut off: {}", result_text(&part["output"]))))
         }

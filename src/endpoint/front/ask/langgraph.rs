@@ -1,4 +1,4 @@
-//! What clients of LangGraph send: commands, `{id, method, params}`, and requests to follow a
+//! Requests of LangGraph clients: commands, `{id, method, params}`, and requests to follow a
 //! thread, `{channels, namespaces?, depth?, since?}`.
 
 use serde_json::{Value, json};
@@ -7,39 +7,39 @@ use super::{AskError, Asked, Conversation, content, error, list, object};
 use crate::agent::CallMade;
 use crate::endpoint::front::Channels;
 
-/// What a client wants done.
+/// A command of a client.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Command {
     /// `run.start`.
     Start {
-        /// What the answer refers to.
+        /// The number that the answer refers to.
         id: u64,
-        /// Which model, or whatever the server calls so.
+        /// The client's name of the assistant: a model, or the agent itself.
         assistant: String,
-        /// What.
+        /// The content of the request.
         asked: Box<Asked>,
     },
-    /// Something that is not done here; the protocol's name of the reason.
+    /// A command that is refused, with the protocol's name of the reason.
     Refused {
-        /// What the answer refers to.
+        /// The number that the answer refers to.
         id: u64,
         /// `unknown_command` or `not_supported`.
         reason: &'static str,
     },
 }
 
-/// What a client wants to follow.
+/// A request to follow a thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Follow {
-    /// Which channels.
+    /// The channels to follow.
     pub channels: Channels,
-    /// The last event that it has.
+    /// The number of the last event that the client has.
     pub since: Option<u64>,
-    /// It follows what is at the root, where everything is.
+    /// True if it follows the root namespace, which has all events.
     pub has_root: bool,
 }
 
-/// Methods of the protocol that are not served.
+/// Methods of the protocol that are not supported.
 const NOT_SUPPORTED: [&str; 9] = [
     "subscription.subscribe",
     "subscription.unsubscribe",
@@ -52,7 +52,7 @@ const NOT_SUPPORTED: [&str; 9] = [
     "state.fork",
 ];
 
-/// Reads the body of `POST /threads/{id}/commands`, for the thread of that name.
+/// Reads the body of `POST /threads/{id}/commands`, for the thread of this name.
 ///
 /// # Errors
 /// [`AskError`] names the field that is missing or wrong.
@@ -78,7 +78,7 @@ pub fn read_command(body: &[u8], thread_id: &str) -> Result<Command, AskError> {
         return error("params.assistant_id", "is no text");
     };
     let messages = read_input(params.remove("input"))?;
-    // Where LangGraph's own applications put what a run is to know.
+    // Applications of LangGraph put the options of a run here.
     let options = match params.remove("config").map(|mut config| config["configurable"].take()) {
         Some(Value::Object(options)) => options,
         _ => Default::default(),
@@ -88,7 +88,7 @@ pub fn read_command(body: &[u8], thread_id: &str) -> Result<Command, AskError> {
     Ok(Command::Start { id, assistant, asked: Box::new(asked) })
 }
 
-/// An input is a text, or an object with messages.
+/// Reads an input, which is a text, or an object with messages.
 fn read_input(input: Option<Value>) -> Result<Vec<crate::agent::Message>, AskError> {
     let mut conversation = Conversation::default();
     let mut members = match input {
@@ -103,7 +103,7 @@ fn read_input(input: Option<Value>) -> Result<Vec<crate::agent::Message>, AskErr
         let Some(text) = content(&message["content"]) else {
             return error(format!("params.input.messages[{at}].content"), "is no text");
         };
-        // Both are usual.
+        // Both names are in use.
         let role = message["role"].as_str().or(message["type"].as_str());
         match role {
             Some("system" | "developer") => conversation.system(text),
@@ -154,7 +154,7 @@ pub fn read_follow(body: &[u8]) -> Result<Follow, AskError> {
     let has_root = match members.get("namespaces") {
         None | Some(Value::Null) => true,
         Some(Value::Array(namespaces)) => {
-            // What begins with nothing is everything.
+            // An empty prefix matches every namespace.
             namespaces.is_empty() || namespaces.iter().any(|prefix| *prefix == json!([]))
         }
         Some(_) => return error("namespaces", "is no list"),
@@ -162,12 +162,12 @@ pub fn read_follow(body: &[u8]) -> Result<Follow, AskError> {
     Ok(Follow { channels: Channels::new(names), since, has_root })
 }
 
-/// The answer to a command that was carried out.
+/// Returns the answer to a command that was carried out.
 pub fn write_command_success(id: u64, run_id: &str) -> Vec<u8> {
     json!({"type": "success", "id": id, "result": {"run_id": run_id}}).to_string().into_bytes()
 }
 
-/// The answer to one that was not. `reason` is one of the protocol's.
+/// Returns the answer to a command that was refused. `reason` is one of the protocol's.
 pub fn write_command_error(id: Option<u64>, reason: &str, message: &str) -> Vec<u8> {
     json!({"type": "error", "id": id, "error": reason, "message": message}).to_string().into_bytes()
 }

@@ -1,4 +1,4 @@
-//! Bodies as the clients send them, and bodies as they should not be.
+//! Bodies as clients send them, and invalid bodies.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! `@ag-ui/client`: what its `verify` refuses, and what its reducer makes of the rest.
+//! `@ag-ui/client`: the checks of its `verify`, and the effects of its reducer.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,20 +12,20 @@ pub struct Client {
     has_started: bool,
     has_ended: bool,
     steps: BTreeSet<String>,
-    /// Names of the steps that were seen, and where the one is that began last.
+    /// Names of the steps seen so far, and the index of the one that began last.
     names: Vec<String>,
     current: usize,
     messages: BTreeSet<String>,
     reasoning: BTreeSet<String>,
     spans: BTreeSet<String>,
     calls: BTreeSet<String>,
-    /// What of arguments came.
+    /// The arguments received so far, by call.
     told: BTreeMap<String, String>,
     activities: BTreeSet<String>,
 }
 
 impl Client {
-    /// What checks the order begins anew; the application keeps what it has.
+    /// Starts the checks of the order anew. The application keeps what it has.
     pub fn reconnect(&mut self) {
         *self = Client {
             seen: std::mem::take(&mut self.seen),
@@ -87,7 +87,7 @@ impl Client {
 
     fn prose(&mut self, name: &str, event: &Value) -> Result<(), String> {
         let id = some_text(event, "messageId")?;
-        // The message of a step says which it is; it may have been begun before.
+        // The id of a message names its step. The message may have been begun before.
         let number = id.split('-').nth(2).and_then(|number| number.parse::<usize>().ok());
         require(number.is_some(), "a message of no step")?;
         let (open, is_opening) = match name {
@@ -182,7 +182,7 @@ impl Client {
         for open in [&self.steps, &self.messages, &self.reasoning, &self.spans, &self.calls] {
             require(open.is_empty(), &format!("{open:?} is open"))?;
         }
-        let outcome = serde_json::json!({"type": "success"}); // Strict: nothing else in it.
+        let outcome = serde_json::json!({"type": "success"}); // Strict: no other fields.
         require(event["outcome"] == outcome, "an unknown outcome")?;
         for usage in event.get("usage").and_then(Value::as_array).into_iter().flatten() {
             for (name, value) in usage.as_object().ok_or("no usage")? {

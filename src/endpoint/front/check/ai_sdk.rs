@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::{Seen, SeenCall, SeenEnd, SeenStep, arguments, require, some_text, text};
 use crate::endpoint::front::SdkVersion;
 
-/// Chunks of a version and their fields; a `!` is behind those that have to be there.
+/// The chunks of each version and their fields. A `!` marks required fields.
 const KNOWN: [(SdkVersion, &str, &[&str]); 19] = {
     use SdkVersion::{V5, V6, V7};
     [
@@ -40,12 +40,12 @@ pub struct Client {
     seen: Seen,
     has_started: bool,
     is_in_step: bool,
-    /// Blocks that are open.
+    /// The blocks that are open.
     open: Vec<(String, String)>,
     used: Vec<String>,
-    /// Input as it came, of calls whose input is not there yet.
+    /// The input received so far, of calls whose input is incomplete.
     inputs: BTreeMap<String, String>,
-    /// Calls whose input was wrong.
+    /// Calls whose input was invalid.
     wrong: BTreeSet<String>,
     has_failed: bool,
     has_finished: bool,
@@ -70,7 +70,7 @@ impl Client {
     }
 
     pub fn reconnect(&mut self) {
-        *self = Client::new(self.sdk); // The message is made anew.
+        *self = Client::new(self.sdk); // The message is created anew.
     }
 
     pub fn done(&mut self) -> Result<(), String> {
@@ -152,7 +152,7 @@ impl Client {
             return self.block(prose, what, &id, at, chunk);
         }
         let id = some_text(chunk, "toolCallId")?;
-        // A generation looks among dynamic calls only if it is told to.
+        // Some generations look among dynamic calls only if the chunk says so.
         require(name == "tool-input-delta" || chunk["dynamic"] == true, "it is not dynamic")?;
         match name {
             "tool-input-start" => {
@@ -170,7 +170,7 @@ impl Client {
                 let told = self.inputs.remove(id).ok_or("no such input")?;
                 let told = arguments(&told);
                 let input = chunk["input"].as_str().map_or(chunk["input"].clone(), arguments);
-                // What is no object was not told to its end.
+                // Input that is not an object was not sent to its end.
                 require(!told.is_object() || told == input, "the input is not what was told")?;
                 let call = self.seen.known(&chunk["toolCallId"])?;
                 some_text(chunk, "toolName")?.clone_into(&mut call.name);
@@ -184,7 +184,7 @@ impl Client {
             "tool-output-available" | "tool-output-error" => {
                 require(!self.inputs.contains_key(id), "its input is not there yet")?;
                 let call = self.seen.known(&chunk["toolCallId"])?;
-                // What was wrong with its arguments may be said in other words.
+                // The fault of its arguments may be repeated in another text.
                 let is_error = name == "tool-output-error";
                 let was_wrong = matches!(call.result, Some(Err(_))) && self.wrong.contains(id);
                 let is_first = call.result.is_none() || is_error && was_wrong;

@@ -1,4 +1,4 @@
-//! The clients of LangGraph: `langchain-protocol` and the packages that speak it.
+//! Clients of LangGraph: `langchain-protocol`, and the packages that use it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ pub struct Client {
     seq: Option<u64>,
     ids: BTreeSet<String>,
     message: Option<Message>,
-    /// Tools that have started: their names, inputs, and what came of them.
+    /// The tools that have started, with their names, inputs and results.
     tools: BTreeMap<String, Tool>,
     lifecycle: Option<String>,
 }
@@ -213,7 +213,7 @@ fn finish_block(open: &Open, content: &Value, step: &mut SeenStep) -> Result<(),
             let arguments = content["args"].clone();
             let is_valid = kind == "tool_call";
             require(arguments.is_object() == is_valid, "no arguments")?;
-            let told = super::arguments(&open.told); // If it is no object, it was not finished.
+            let told = super::arguments(&open.told); // No object: it was not finished.
             let spelled = arguments.as_str().map_or(arguments.clone(), super::arguments);
             require(!told.is_object() || told == spelled, "other arguments")?;
             require(is_valid || some_text(content, "error").is_ok(), "no error")?;

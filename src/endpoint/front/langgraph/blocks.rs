@@ -1,7 +1,7 @@
-//! The blocks of one message, one after the other.
+//! The blocks of one message, written one after the other.
 //!
-//! A model may write two calls at once. Here a block begins when the one before it is finished:
-//! what comes for it until then waits, which the limits of a turn bound.
+//! A model may write two calls at once. Here a block begins when the previous one is finished.
+//! Until then its content waits, which the limits of a turn bound.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,18 +13,18 @@ use crate::endpoint::front::call::Call;
 use crate::endpoint::front::op::{Block, Prose};
 use crate::limits;
 
-/// See the module's text.
+/// The blocks of a message; see the module's text.
 #[derive(Debug)]
 pub(super) struct Blocks {
-    /// The message's.
+    /// The id of the message.
     id: String,
     model: String,
     has_begun: bool,
-    /// The number of the first of `waiting`.
+    /// The index of the first block in `waiting`.
     index: u64,
-    /// The first is written, the others wait.
+    /// The blocks that are not finished. The first is being written, the others wait.
     waiting: VecDeque<Waiting>,
-    /// The first was begun.
+    /// True if the first block was begun.
     is_open: bool,
 }
 
@@ -32,9 +32,9 @@ pub(super) struct Blocks {
 #[derive(Debug)]
 struct Waiting {
     what: What,
-    /// What was not told yet.
+    /// The content that was not sent yet.
     held: String,
-    /// All prose that was told, for the block's end; `None` if that is too much, or not all.
+    /// All prose that was sent, for the end of the block. `None` if it is too long or incomplete.
     whole: Option<String>,
     end: Option<End>,
 }
@@ -45,7 +45,7 @@ enum What {
     Call { id: Arc<str>, name: Arc<str> },
 }
 
-/// How a block ends.
+/// The end of a block.
 #[derive(Debug)]
 enum End {
     Plain,
@@ -69,7 +69,8 @@ impl Blocks {
     }
 
     pub fn open(&mut self, block: Block, pen: &mut Pen<'_>) {
-        // The first of all begins at the front, or else its front is lost, and the client has it.
+        // The first block begins at offset 0. Otherwise its beginning is lost here, but the client
+        // has it.
         let is_whole = block.offset == 0 || self.index > 0 || !self.waiting.is_empty();
         self.add(What::Prose(block.prose), is_whole, pen);
     }
@@ -85,7 +86,7 @@ impl Blocks {
         self.flush(pen);
     }
 
-    /// More of the prose that is open.
+    /// Adds text to the open block of prose.
     pub fn prose(&mut self, text: &str, pen: &mut Pen<'_>) {
         if let Some(block) = self.waiting.iter_mut().find(|block| block.is_open_prose()) {
             block.held.push_str(text);
@@ -123,7 +124,7 @@ impl Blocks {
         self.flush(pen);
     }
 
-    /// Tells what can be told.
+    /// Writes everything that can be written now.
     fn flush(&mut self, pen: &mut Pen<'_>) {
         while let Some(first) = self.waiting.front_mut() {
             if !self.has_begun {
@@ -197,7 +198,8 @@ impl Waiting {
                     delta.text("type", "reasoning-delta");
                     delta.text("reasoning", held);
                 }
-                // It appends. The older `block-delta` tells all of them each time.
+                // This event appends. The older `block-delta` repeats the whole arguments each
+                // time.
                 What::Call { .. } => {
                     delta.text("type", "tool-call-delta");
                     delta.text("args", held);
@@ -216,7 +218,7 @@ impl Waiting {
 
     fn write_end(&self, index: u64, pen: &mut Pen<'_>) {
         self.write(index, "content-block-finish", pen, |content| match (&self.what, &self.end) {
-            // Where it is not told again, what was told counts.
+            // If the prose is not repeated, the client keeps what it has.
             (What::Prose(prose), _) => {
                 prose_fields(*prose, self.whole.as_deref().unwrap_or_default(), content);
             }

@@ -1,4 +1,4 @@
-//! The parts of a run as operations.
+//! Translates the parts of a run to operations.
 
 use super::{Story, TIMED_OUT, Tell};
 use crate::agent::{
@@ -43,8 +43,8 @@ impl Story {
             }
             Partial::ToolCallArgsDelta { tool_call_id, delta, offset } => {
                 let at = self.find(tool_call_id);
-                // Without what was before, it means nothing: the arguments are told when they
-                // are there, and the call is when its name is.
+                // A delta without the ones before it is useless. The arguments are then sent when
+                // they are complete, and the call when its name is known.
                 let call = &mut self.calls[at];
                 if call.take_arguments(delta, *offset) && !delta.is_empty() {
                     tell(&Op::CallArguments { call, text: delta }, self.time_us);

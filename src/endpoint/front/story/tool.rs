@@ -1,4 +1,4 @@
-//! An execution of any tool as a message with one step and one call in it.
+//! Translates the execution of any tool to a message with one step and one call.
 
 use std::sync::Arc;
 
@@ -11,10 +11,10 @@ use crate::engine::{Kind, Outcome};
 use crate::wire::events::{self, Chunk};
 
 impl Story {
-    /// A chunk: a piece of the call's output, or a part.
+    /// Takes a chunk: a piece of the call's output, or a part.
     pub(super) fn chunk(&mut self, chunk: &Chunk<'_>, names: &Names, tell: &mut Tell<'_>) {
         if self.source == Source::Agent {
-            // Whoever writes to this log writes parts: what is none is nothing to a client.
+            // Writers of this log write parts. Anything else means nothing to a client.
             if let Ok(part) = Part::parse(chunk.data) {
                 self.part(&part, tell);
             }
@@ -28,7 +28,7 @@ impl Story {
         }
     }
 
-    /// Sees to it that the one call is open.
+    /// Ensures that the one call is open.
     pub(super) fn tool_call(&mut self, names: &Names, tell: &mut Tell<'_>) {
         if self.ending.is_some() || !self.calls.is_empty() {
             return;
