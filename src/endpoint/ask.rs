@@ -45,7 +45,7 @@ pub(super) enum Asked {
     Mcp(Box<McpRequest>),
     /// A part of a result from the worker of this session, which is in the body.
     Part(Box<str>),
-    /// Several parts, one a line. Each line is a call, and is not held back until the body is
+    /// Several parts, one per line. Each line is a call, and is not held back until the body is
     /// complete.
     Parts(Box<Lines>),
 }
@@ -58,7 +58,7 @@ pub(super) enum ThreadBody {
     Create,
     /// A LangGraph command.
     Command,
-    /// The channels to follow, and from which event on.
+    /// The channels to follow, and the event after which to begin.
     Follow(crate::endpoint::front::Format),
 }
 

@@ -135,7 +135,7 @@ pub struct Produce {
 pub struct Opening {
     /// The policy of subscribers that do not choose one; `None`: the default of the tool.
     pub policy: Option<PolicyWish>,
-    /// The moment when the execution starts.
+    /// The condition under which the execution starts.
     pub start: Start,
     /// The handling of chunks before anybody reads.
     pub hold: Hold,

@@ -51,7 +51,7 @@ pub struct HttpConnection {
     principal: Principal,
     /// True if the peer sends no more.
     input_ended: bool,
-    /// True if the connection was closed without an answer to a complete request.
+    /// True if the connection was closed otherwise than after the answer to a complete request.
     is_cut_short: bool,
     arrival: Arrival,
 }
@@ -68,12 +68,12 @@ pub struct Arrival {
 /// The next action of the caller.
 #[derive(Debug, PartialEq)]
 pub enum Step {
-    /// Wait for bytes or, if an answer is due, for the answer.
+    /// A wait for bytes or, if an answer is due, for the answer.
     Wait,
-    /// Carry out this call, answer it, and then call [`HttpConnection::resume`]. A part of a long
-    /// body is answered with [`HttpConnection::take_part`] if it was accepted.
+    /// A call to carry out and to answer. Then [`HttpConnection::resume`] must be called. A part of
+    /// a long body is answered with [`HttpConnection::take_part`] if it was accepted.
     Call(Call),
-    /// Send the pending output, and close the connection.
+    /// The end of the connection, after the pending output was sent.
     Close,
 }
 

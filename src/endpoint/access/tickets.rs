@@ -4,7 +4,6 @@
 //! the stream of one execution, for one principal, for a limited time. It is 42 bytes in URL-safe
 //! base 64: the time of expiry, the principal, and an HMAC. The HMAC covers these two and the id of
 //! the execution. The key is drawn when the server starts, so no ticket outlives the server.
-//! execution's id. The key is drawn when the server starts: no ticket outlives it.
 
 use std::time::Duration;
 

@@ -72,7 +72,7 @@ pub struct Since {
 #[derive(Debug)]
 pub struct Front(Infallible);
 
-/// The error for a format that does not exist. It never occurs.
+/// The error for an invalid parameter of a format. It never occurs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FormatError {
     /// The parameter that is wrong.

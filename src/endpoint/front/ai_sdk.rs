@@ -165,7 +165,7 @@ impl AiSdk {
             return;
         };
         shown.next_bytes = match bytes {
-            // No more output is kept, so the whole is sent only once more.
+            // No more output is kept, so this is the last snapshot.
             limits::FRONT_OUTPUT_BYTES_MAX.. => usize::MAX,
             _ => {
                 (2 * bytes).clamp(limits::FRONT_SNAPSHOT_BYTES_MIN, limits::FRONT_OUTPUT_BYTES_MAX)

@@ -42,7 +42,7 @@ pub enum Spelling {
     Camel,
 }
 
-/// The error for a format that does not exist.
+/// The error for an invalid parameter of a format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FormatError {
     /// The parameter that is wrong.

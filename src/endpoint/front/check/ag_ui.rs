@@ -1,4 +1,4 @@
-//! `@ag-ui/client`: the checks of its `verify`, and the effects of its reducer.
+//! The client `@ag-ui/client`: the checks of its `verify`, and the effects of its reducer.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! `ai`, generations 5 to 7.
+//! The client `ai`, generations 5 to 7.
 
 use std::collections::{BTreeMap, BTreeSet};
 
