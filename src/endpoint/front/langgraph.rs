@@ -1,9 +1,8 @@
 //! The agent streaming protocol of LangChain and LangGraph: events with a method and a number.
 //!
-//! The number of an event has three parts: the number of the run in its thread, the part of the run
-//! that the event came from, and a count within that part. A client that resumes with `since`
-//! therefore continues after exactly that event, even if it now follows other channels. All numbers
-//! are exact integers in JavaScript.
+//! The number of an event encodes the run within its thread, the part it came from, and a count
+//! within that part. A client that resumes with `since` therefore continues after exactly that
+//! event, even if it now follows other channels. All numbers are exact integers in JavaScript.
 //!
 //! The turn of a step is one message. Its blocks do not interleave, so what the model writes in
 //! parallel is sent sequentially ([`blocks`]). A turn that broke off is ended by the end of the
