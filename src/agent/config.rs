@@ -1,4 +1,4 @@
-//! What a run may do: the model it asks, the tools it calls, and its limits.
+//! The configuration of a run: its model, its tools and its limits.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,19 +7,19 @@ use crate::agent::message::ToolDescription;
 use crate::agent::model::{Effort, Endpoint};
 use crate::limits;
 
-/// When a tool is started.
+/// The moment at which a tool is started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Strategy {
-    /// When the model's turn is over. Nothing is started of a turn that fails.
+    /// Tools start when the model's turn is over. A turn that fails starts no tool.
     #[default]
     AfterTurn,
-    /// As soon as its arguments are complete, while the model goes on. If the turn then fails,
-    /// what was started is stopped, and closed as cancelled.
+    /// A tool starts when its arguments are complete, while the model continues. If the turn then
+    /// fails, the started tools are stopped and their calls are closed as cancelled.
     Eager,
 }
 
 impl Strategy {
-    /// The name, as every wire spells it.
+    /// Returns the name, which is the same on every wire.
     pub fn name(self) -> &'static str {
         match self {
             Strategy::AfterTurn => "after_turn",
@@ -28,7 +28,7 @@ impl Strategy {
     }
 }
 
-/// No strategy has that name.
+/// The error for a name that is no strategy's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnknownStrategy;
 
@@ -48,60 +48,63 @@ impl std::str::FromStr for Strategy {
     }
 }
 
-/// How a run is to run. [`Config::new`] has the defaults of [`crate::limits`].
+/// The settings of a run. [`Config::new`] uses the defaults of [`crate::limits`].
 ///
-/// A run that comes to `steps_max`, `tokens_max`, `duration_max`, `bytes_max` or
-/// `conversation_bytes_max` is *completed*, and its reason names the limit: what it has done until
-/// then is done, and said.
+/// A run that reaches `steps_max`, `tokens_max`, `duration_max`, `bytes_max` or
+/// `conversation_bytes_max` ends as *completed*, and its reason names the limit. Everything it did
+/// until then stays done and has been streamed.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// What it is called in its parts: letters, digits, `_`, `-`, `.` and `:`.
+    /// The id of the run in its parts: letters, digits, `_`, `-`, `.` and `:`.
     pub agent_id: String,
-    /// The model.
+    /// The model and its server.
     pub endpoint: Endpoint,
-    /// Said to the model before everything else.
+    /// The system message, placed before the conversation.
     pub system: Option<String>,
-    /// What the model may call.
+    /// The tools that the model may call.
     pub tools: Vec<ToolDescription>,
-    /// When tools are started.
+    /// The moment at which tools are started.
     pub strategy: Strategy,
-    /// Tokens that the model may write in one turn; `None`: what the provider does by itself.
+    /// Maximum number of tokens the model may write in one turn; `None` leaves it to the provider.
     pub max_tokens: Option<u32>,
-    /// How freely the model chooses its words; `None`: as the provider does by itself.
+    /// The sampling temperature, from 0 to 2; `None` leaves it to the provider.
     pub temperature: Option<f64>,
-    /// How long the model should think; `None`: as the provider does by itself.
+    /// The amount of reasoning requested from the model; `None` leaves it to the provider.
     pub reasoning_effort: Option<Effort>,
-    /// Tools that run at once. With 1 the model is told to call one at a time.
+    /// Maximum number of tools that run at once. With 1, the request asks the model for one call at
+    /// a time.
     pub parallel_calls_max: u32,
-    /// Calls that are carried out in one step. Further ones fail, and the model is told why.
+    /// Maximum number of calls carried out in one step. Further calls fail, and the model receives
+    /// the reason.
     pub calls_per_step_max: u32,
-    /// Steps.
+    /// Maximum number of steps.
     pub steps_max: u32,
-    /// Tokens of all turns together, read and written, as the provider counts them; looked at
-    /// after each turn. `None`: any number.
+    /// Maximum number of tokens of all turns together, input and output, as counted by the
+    /// provider. Checked after each turn; `None` sets no limit.
     pub tokens_max: Option<u64>,
-    /// From the start to the end. At that time everything is stopped where it is.
+    /// Maximum duration from the start to the end. The run is stopped immediately when it is
+    /// reached.
     pub duration_max: Duration,
-    /// Bytes that are streamed: text, reasoning, arguments, output of tools. When there are more,
-    /// everything is stopped where it is.
+    /// Maximum number of streamed bytes: text, reasoning, arguments and tool output. The run is
+    /// stopped immediately when they are exceeded.
     pub bytes_max: u64,
-    /// Bytes that a turn can be told: all messages. Looked at before each turn.
+    /// Maximum size in bytes of all messages sent with one turn. Checked before each turn.
     pub conversation_bytes_max: usize,
-    /// Bytes of a tool's output that are told the model: the front and the end, of what is longer.
-    /// All of it is streamed.
+    /// Maximum number of bytes of a tool's output sent to the model. If the output is longer, the
+    /// model receives its front and its end. All of it is streamed.
     pub output_bytes_max: usize,
-    /// How often a turn is asked for again that failed before anything of it was streamed.
+    /// Maximum number of retries of a turn that failed before any of it was streamed.
     pub retries_max: u32,
-    /// For the jitter of the waits before that: equal seeds wait the same.
+    /// Seed of the jitter in the delays before retries: equal seeds give equal delays.
     pub seed: u64,
-    /// Each `TextDelta` also says all of the text so far, for as long as it fits.
+    /// True if each `TextDelta` also carries all of the step's text so far, as long as it fits.
     pub accumulate: bool,
-    /// The longest JSON of a part: what fits a chunk.
+    /// Maximum size in bytes of a part's JSON. It must fit into one chunk.
     pub part_bytes_max: usize,
 }
 
 impl Config {
-    /// No tools, and the defaults of [`crate::limits`].
+    /// Creates a configuration without tools, with the defaults of [`crate::limits`].
     pub fn new(agent_id: impl Into<String>, endpoint: Endpoint) -> Config {
         Config {
             agent_id: agent_id.into(),
@@ -127,7 +130,7 @@ impl Config {
         }
     }
 
-    /// Is everything within its bounds?
+    /// Checks that every field is within its bounds.
     ///
     /// # Errors
     /// [`ConfigError`] names the first field that is not.
@@ -197,30 +200,30 @@ const CONVERSATION_MAX: u64 = limits::AGENT_CONVERSATION_BYTES_MAX as u64;
 const OUTPUT_MAX: u64 = limits::AGENT_OUTPUT_BYTES_MAX as u64;
 const PART_MIN: u64 = limits::AGENT_PART_BYTES_MIN as u64;
 
-/// What is wrong with a [`Config`].
+/// The error for a [`Config`] that is out of bounds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ConfigError {
-    /// `agent_id` is too long, or has characters that no id has.
+    /// `agent_id` is too long, or contains a character that is not allowed.
     AgentId,
     /// A number is out of bounds.
     Number {
-        /// Which.
+        /// The field.
         field: &'static str,
-        /// It is this.
+        /// Its value.
         value: u64,
-        /// The least that it may be.
+        /// The smallest allowed value.
         min: u64,
-        /// The most.
+        /// The largest allowed value.
         max: u64,
     },
-    /// `temperature` is not in 0 to 2.
+    /// `temperature` is not within 0 to 2.
     Temperature,
-    /// A tool's name is empty, too long, or has characters that no name has.
+    /// A tool's name is empty, too long, or contains a character that is not allowed.
     ToolName {
         /// The name.
         name: String,
     },
-    /// Two tools have one name.
+    /// Two tools have the same name.
     ToolTwice {
         /// The name.
         name: String,

@@ -1,7 +1,8 @@
-//! What can happen to a run, and what it wants: together its whole behaviour.
+//! The input and output of a run: its events and its actions.
 //!
-//! Numbers of turns and calls are the run's own, from 1, each used once. What comes for one that is
-//! over is passed over: it was on its way when the run gave it up.
+//! The run numbers exchanges (`turn`) and calls (`call`) from 1 and uses each number once. A retry
+//! of a model's turn is a new exchange. An event for an exchange or call that is over is ignored,
+//! because it may have been in flight when the run gave it up.
 
 use std::fmt;
 
@@ -12,161 +13,163 @@ use crate::agent::part::CancelReason;
 use crate::base::ExecutionId;
 use crate::engine::{Exit, Gap, Kind, Outcome};
 
-/// A fact for [`crate::agent::Run::handle`].
+/// An event for [`crate::agent::Run::handle`].
 #[derive(Clone, Debug)]
 pub enum Event<'a> {
-    /// The run may begin.
+    /// The run begins.
     Started,
 
     // --- The model's answer to `Action::Ask` ---
-    /// Its head is there.
+    /// The head of the answer was received.
     Answered {
-        /// To which turn.
+        /// The exchange.
         turn: u32,
-        /// The status.
+        /// The HTTP status.
         status: u16,
-        /// The header `Retry-After`.
+        /// The value of the header `Retry-After`.
         retry_after: Option<&'a str>,
-        /// The header `retry-after-ms`.
+        /// The value of the header `retry-after-ms`.
         retry_after_ms: Option<&'a str>,
     },
-    /// More of its body, while [`crate::agent::Run::wants_body`].
+    /// More bytes of the body, sent while [`crate::agent::Run::wants_body`].
     Body {
-        /// Of which turn.
+        /// The exchange.
         turn: u32,
-        /// Cut anywhere.
+        /// The bytes, split at any place.
         bytes: &'a [u8],
     },
-    /// Its body is whole.
+    /// The body is complete.
     BodyEnded {
-        /// Of which turn.
+        /// The exchange.
         turn: u32,
     },
-    /// It came to nothing, or not to its end.
+    /// The exchange failed, before or during the answer.
     Broken {
-        /// Of which turn.
+        /// The exchange.
         turn: u32,
-        /// What happened.
+        /// The fault.
         fault: NetFault,
     },
 
     // --- A tool, after `Action::Start` ---
-    /// It runs.
+    /// The tool was started.
     ToolStarted {
-        /// Which call.
+        /// The call.
         call: u32,
-        /// Its execution.
+        /// The execution of the tool.
         execution: ExecutionId,
     },
-    /// It was not started: the arguments do not fit its schema, there is no room, …
+    /// The tool was not started, e.g. because the arguments do not match its schema or no room is
+    /// left.
     ToolRefused {
-        /// Which call.
+        /// The call.
         call: u32,
-        /// Why, for the model.
+        /// The reason, as text for the model.
         text: &'a str,
     },
-    /// A chunk of its output, while [`crate::agent::Run::wants_output`].
+    /// A chunk of the tool's output, sent while [`crate::agent::Run::wants_output`].
     ToolChunk {
-        /// Which call.
+        /// The call.
         call: u32,
-        /// The chunk's number there.
+        /// The sequence number of the chunk in the tool's execution.
         seq: u64,
-        /// Bytes of the output before it.
+        /// Number of output bytes before this chunk.
         offset: u64,
-        /// What it is.
+        /// The kind of the chunk.
         kind: Kind,
         /// The payload.
         bytes: &'a [u8],
-        /// What belongs together goes on in the next chunk.
+        /// True if the next chunk continues the same item.
         more: bool,
     },
-    /// How far it is.
+    /// The tool reported progress.
     ToolProgress {
-        /// Which call.
+        /// The call.
         call: u32,
-        /// How far.
+        /// The progress.
         progress: ToolProgress<'a>,
     },
-    /// Output that was missed.
+    /// Output of the tool was missed.
     ToolGap {
-        /// Which call.
+        /// The call.
         call: u32,
-        /// What was.
+        /// The missed chunks.
         gap: Gap,
     },
-    /// It is over. Nothing more of it comes.
+    /// The tool has ended. No further event follows for this call.
     ToolEnded {
-        /// Which call.
+        /// The call.
         call: u32,
-        /// How.
+        /// The outcome of the execution.
         outcome: Outcome,
-        /// How its process ended, if it ran one.
+        /// The exit of the tool's process, if it ran one.
         exit: Option<Exit>,
-        /// What went wrong.
+        /// The error, if the tool reported one.
         error: Option<&'a str>,
     },
 
     // --- From outside ---
-    /// Stop.
+    /// The run is cancelled.
     Cancel(CancelReason),
-    /// Time has come to look at the deadlines.
+    /// Time has passed: the run checks its deadlines.
     Tick,
 }
 
-/// How far a tool is.
+/// The progress of a tool, as the tool reports it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ToolProgress<'a> {
-    /// So much is done.
+    /// The amount done, in the tool's own unit.
     pub progress: f64,
-    /// Of so much, if that is known.
+    /// The total amount, if known.
     pub total: Option<f64>,
-    /// How much of the whole that is, in percent.
+    /// The progress in percent.
     pub percentage: Option<f64>,
-    /// In words.
+    /// A message for people.
     pub message: Option<&'a str>,
-    /// What else the tool said, as JSON.
+    /// Further data from the tool, as JSON text.
     pub context: Option<&'a str>,
 }
 
-/// A wish of a run.
+/// An action that the driver of a run carries out.
 #[derive(Clone, PartialEq)]
 pub enum Action {
-    /// Send this to the model's server, and say what comes back. Never while another turn is open.
+    /// Sends a request to the model's server. The driver reports the answer as events. At most one
+    /// exchange is open at a time.
     Ask {
-        /// What the exchange is called from now on.
+        /// The number of the new exchange.
         turn: u32,
-        /// A whole HTTP/1.1 request, head and body, with the key in it.
+        /// A complete HTTP/1.1 request, head and body. It contains the key.
         request: Vec<u8>,
     },
-    /// Close the exchange's connection at once: nothing more of it is wanted.
+    /// Closes the connection of an exchange immediately. Nothing more of it is needed.
     HangUp {
-        /// Which.
+        /// The exchange.
         turn: u32,
     },
-    /// The exchange's answer was read to its end, although its body has not ended yet: nothing
-    /// more of it is wanted, and if the body ends soon, the connection can be used again.
+    /// Releases an exchange: its answer is complete, although its body has not ended yet. If the
+    /// body ends soon, the connection can be reused.
     Release {
-        /// Which.
+        /// The exchange.
         turn: u32,
     },
-    /// Start a tool.
+    /// Starts a tool.
     Start {
-        /// What the call is called from now on.
+        /// The number of the new call.
         call: u32,
-        /// Which tool.
+        /// The name of the tool.
         tool: String,
-        /// An object. Whether it fits the tool's schema is for the tool's side to check.
+        /// The arguments, a JSON object. The tool's side checks it against the schema.
         arguments: Value,
     },
-    /// Stop a tool: nothing more of it is wanted, not even its end.
+    /// Stops a tool. Nothing more of it is needed, not even its end.
     Stop {
-        /// Which call.
+        /// The call.
         call: u32,
     },
 }
 
 impl fmt::Debug for Action {
-    /// Without the bytes of a request: the key is among them.
+    /// Writes a request as its length only, because it contains the key.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Action::Ask { turn, request } => write!(out, "Ask({turn}, {} bytes)", request.len()),

@@ -1,11 +1,12 @@
-//! JSON objects read field by field: each with its name and type, or an error that names it.
+//! Reads JSON objects field by field. Each field has a name and a type, and an error names the
+//! field.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde_json::{Map, Value};
 
-/// Why a line is not a part.
+/// The error for a line that is not a part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartError(String);
 
@@ -17,8 +18,8 @@ impl fmt::Display for PartError {
 
 impl std::error::Error for PartError {}
 
-/// The fields of an object. Those that are read are taken out of it; others say nothing to us, and
-/// `null` is as good as absent.
+/// The fields of an object. A field that is read is taken out of it. Other fields are ignored, and
+/// `null` counts as absent.
 pub(super) struct Fields(Map<String, Value>);
 
 impl Fields {
@@ -87,7 +88,7 @@ impl Fields {
         Fields::present(name, self.float_if(name)?)
     }
 
-    /// Absent is not set.
+    /// Takes a flag; an absent one is false.
     pub fn flag(&mut self, name: &str) -> Result<bool, PartError> {
         match self.take(name) {
             None => Ok(false),
@@ -105,7 +106,7 @@ impl Fields {
         Fields::present(name, self.parsed_if(name)?)
     }
 
-    /// One of some values with names.
+    /// Takes a text that names one of several values.
     pub fn named<T>(
         &mut self,
         name: &str,

@@ -1,16 +1,16 @@
-//! Parts that fit: how long text is in JSON, where it can be split, and what is cut of a part that
-//! is too long.
+//! Fits parts into chunks. Knows the length of text in JSON and the places where it can be split,
+//! and shortens parts that are too long.
 
 use crate::agent::part::{Arguments, Body, Final, Part, Partial};
 use crate::agent::state::{StepCall, ToolExecution};
 use crate::wire::json;
 
-/// No character is longer in JSON than so many times its bytes.
+/// Maximum number of JSON bytes per byte of a character.
 const ESCAPE_FACTOR: usize = 6;
-/// What a flag takes that says that something was cut.
+/// Room for the flag that marks a cut, in bytes.
 const FLAG_BYTES: usize = 32;
 
-/// Bytes of a character in JSON, as `wire::json` spells it.
+/// Number of bytes of a character in JSON, as `wire::json` writes it.
 fn spelled_bytes(character: char) -> usize {
     match character {
         '"' | '\\' | '\n' | '\r' | '\t' | '\u{8}' | '\u{c}' => 2,
@@ -19,7 +19,8 @@ fn spelled_bytes(character: char) -> usize {
     }
 }
 
-/// Bytes of the longest front of `text` that takes at most `bytes_max` in JSON, between quotes.
+/// Number of bytes of the longest front of `text` that takes at most `bytes_max` in JSON, without
+/// the quotes.
 pub(super) fn front_within(text: &str, bytes_max: usize) -> usize {
     if text.len() <= bytes_max / ESCAPE_FACTOR {
         return text.len();
@@ -34,7 +35,7 @@ pub(super) fn front_within(text: &str, bytes_max: usize) -> usize {
     text.len()
 }
 
-/// The front of `text` that takes at most `bytes_max` in JSON, with `…` where there was more.
+/// Returns the front of `text` that takes at most `bytes_max` in JSON, with `…` if it was cut.
 pub(super) fn words(text: &str, bytes_max: usize) -> String {
     let front = front_within(text, bytes_max);
     if front == text.len() {
@@ -44,12 +45,12 @@ pub(super) fn words(text: &str, bytes_max: usize) -> String {
     format!("{}…", &text[..front])
 }
 
-/// The front of `text` of at most `bytes_max` bytes.
+/// Returns the front of `text` of at most `bytes_max` bytes.
 pub(super) fn front(text: &str, bytes_max: usize) -> &str {
     &text[..text.floor_char_boundary(bytes_max)]
 }
 
-/// Something in a part that can be cut.
+/// A value in a part that can be cut.
 enum Long<'a> {
     Text(&'a mut String, &'a mut bool),
     Optional(&'a mut Option<String>, &'a mut bool),
@@ -60,12 +61,12 @@ enum Long<'a> {
 }
 
 impl Part {
-    /// Cuts what is long until the part's JSON has at most `bytes_max` bytes. `scratch` is only
-    /// worked with. Where it is cut does not depend on times, nor on the part's number: runs that
-    /// say the same are cut at the same places.
+    /// Cuts the longest values until the part's JSON has at most `bytes_max` bytes. `scratch` is
+    /// working space. The cut depends neither on times nor on the part's number: runs with equal
+    /// content are cut at the same places.
     ///
     /// # Panics
-    /// If nothing is left to be cut: ids, names and numbers are bounded, and fit.
+    /// Panics if nothing is left to cut. Ids, names and numbers are bounded and always fit.
     pub(super) fn fit(&mut self, bytes_max: usize, scratch: &mut Vec<u8>) {
         loop {
             scratch.clear();
@@ -76,7 +77,8 @@ impl Part {
             long.sort_by_key(Long::bytes);
             let longest = long.pop().filter(|longest| longest.bytes() > 0);
             let longest = longest.unwrap_or_else(|| panic!("{} bytes too many", excess + 1));
-            // Not far below the next one, which is the longest then.
+            // Cut no further than to the next longest value or to half, then look for the longest
+            // again.
             let next_bytes = long.last().map_or(0, Long::bytes);
             let share = (longest.bytes() - next_bytes).max(longest.bytes() / 2);
             let cut_bytes = (excess + 1).min(share) + FLAG_BYTES;
@@ -86,7 +88,8 @@ impl Part {
 }
 
 impl Part {
-    /// What the numbers would take more that differ although the work is the same.
+    /// Number of further bytes that the varying numbers of the part could take: sequence number and
+    /// times.
     fn spare_bytes(&self) -> usize {
         const DIGITS_MAX: usize = 20; // Of 64 bits.
         let spare =
@@ -129,7 +132,7 @@ impl Partial {
                 vec![Long::Optional(accumulated_text, accumulated_truncated)]
             }
             Partial::ToolProgress { progress, .. } => vec![Long::Context(&mut progress.context)],
-            // Deltas and output are split before they are parts.
+            // Deltas and output are split before they become parts.
             Partial::StepStarted
             | Partial::ReasoningDelta { .. }
             | Partial::ToolCallStarted { .. }
@@ -164,7 +167,7 @@ impl Final {
 }
 
 impl Long<'_> {
-    /// About how long it is in JSON; 0 if nothing of it can be cut.
+    /// Approximate length in JSON; 0 if nothing of it can be cut.
     fn bytes(&self) -> usize {
         match self {
             Long::Text(text, _) => text.chars().map(spelled_bytes).sum(),
@@ -179,7 +182,7 @@ impl Long<'_> {
         }
     }
 
-    /// Cuts about so many bytes off its JSON, and something in any case.
+    /// Cuts about `cut_bytes` off the JSON, and always at least something.
     fn cut(self, cut_bytes: usize) {
         let rest_bytes = self.bytes().saturating_sub(cut_bytes);
         match self {

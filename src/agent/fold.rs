@@ -1,8 +1,9 @@
-//! Parts, put together again: what is known of a run after each step.
+//! Folds the parts of a run into its state after each step.
 //!
-//! A run's own hooks are shown what a [`Fold`] of its parts says, and a client that folds them is
-//! shown the same. What final parts had to cut is taken from the deltas before them. Whoever came
-//! late, or missed some, has what the final parts say, and `…_truncated` where that is not all.
+//! The hooks of a run see the state that a [`Fold`] of its parts yields. A client that folds the
+//! parts sees the same. Text that final parts had to cut is taken from the deltas before them. A
+//! client that missed some deltas has the text of the final parts, with `…_truncated` where that is
+//! incomplete.
 
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ use crate::agent::state::{
 };
 use crate::limits;
 
-/// Puts a run's parts together to its [`State`].
+/// Folds the parts of a run into its [`State`].
 ///
 /// ```
 /// use streamdoor::agent::{Fold, Folded, Part};
@@ -41,26 +42,26 @@ use crate::limits;
 pub struct Fold {
     state: State,
     text: Pieces,
-    /// Those of the step that goes on, in the order in which they began.
+    /// The calls of the open step, in the order in which they began.
     calls: Vec<Call>,
 }
 
-/// What a part meant to a [`Fold`].
+/// The effect of a part on a [`Fold`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Folded {
-    /// Something goes on.
+    /// The part completes nothing.
     Nothing,
-    /// A step is over: the state has one more.
+    /// The part completes a step: the state has one more.
     Step,
-    /// The run is over: the state has its end.
+    /// The part ends the run: the state has its end.
     End,
 }
 
-/// Text out of deltas.
+/// A text assembled from deltas.
 #[derive(Clone, Debug, Default)]
 struct Pieces {
     text: String,
-    /// Some of it is missing from here on.
+    /// True if the text is incomplete from here on.
     is_cut: bool,
 }
 
@@ -81,7 +82,7 @@ impl Pieces {
         }
     }
 
-    /// Is the text all of one that begins with `front`, which was cut if `is_cut`?
+    /// True if the assembled text is complete and extends `front`, which is cut if `is_cut`.
     fn is_whole(&self, front: &str, is_cut: bool) -> bool {
         match is_cut {
             true => !self.is_cut && self.text.len() > front.len() && self.text.starts_with(front),
@@ -91,7 +92,7 @@ impl Pieces {
 }
 
 impl Fold {
-    /// Takes the next part.
+    /// Folds in the next part.
     pub fn take(&mut self, part: &Part) -> Folded {
         if self.state.agent_id.is_empty() {
             self.state.agent_id = part.agent_id.to_string();
@@ -105,17 +106,17 @@ impl Fold {
         }
     }
 
-    /// What is known so far.
+    /// Returns the state so far.
     pub fn state(&self) -> &State {
         &self.state
     }
 
-    /// What is known, when nothing more comes.
+    /// Returns the final state, when no more parts come.
     pub fn into_state(self) -> State {
         self.state
     }
 
-    /// The text of the step that goes on, as far as its deltas came.
+    /// Returns the text of the open step, as far as its deltas came.
     pub fn open_text(&self) -> &str {
         &self.text.text
     }
@@ -198,7 +199,7 @@ impl Fold {
         call.execution = Some(execution);
     }
 
-    /// The step that goes on, as it is when it ends like this.
+    /// Closes the open step with this outcome and returns its state.
     pub(super) fn close_step(
         &mut self,
         step: &Step,
@@ -223,7 +224,7 @@ impl Fold {
         }
     }
 
-    /// The step is over.
+    /// Adds a completed step to the state.
     pub(super) fn add_step(&mut self, step: StepState) {
         if let Some(usage) = step.usage {
             self.state.usage += usage;
@@ -239,8 +240,8 @@ impl Fold {
     }
 }
 
-/// The states of a run, one after each step and one at its end, made of its parts: `iterate`, built
-/// on `stream`.
+/// An iterator over the states of a run, one after each step and one at its end, built from its
+/// parts. It is `iterate`, built on `stream`.
 ///
 /// ```
 /// use streamdoor::agent::{Iterate, Part};
@@ -261,7 +262,7 @@ pub struct Iterate<I> {
 }
 
 impl<I: Iterator<Item = Part>> Iterate<I> {
-    /// Of these parts, from the first.
+    /// Iterates over the states that these parts yield, from the first part.
     pub fn new(parts: I) -> Iterate<I> {
         Iterate { parts, fold: Fold::default() }
     }

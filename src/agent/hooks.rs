@@ -1,47 +1,50 @@
-//! Where an embedder looks into a run, and steers it.
+//! Hooks: an embedder's code that observes and steers a run.
 //!
-//! Hooks are called by the run itself, on its thread: they should take microseconds. One that
-//! panics unwinds through [`crate::agent::Run::handle`]: whoever drives the run catches that, and
-//! this run alone has failed; it is not asked anything any more.
+//! The run calls its hooks itself, on its own thread, so a hook should return within microseconds.
+//! A panic in a hook unwinds through [`crate::agent::Run::handle`]. The driver catches it and fails
+//! this run alone; the run must not be used again.
 
 use crate::agent::message::Message;
 use crate::agent::part::Part;
 use crate::agent::state::{State, StepState};
 
-/// What a hook wants.
+/// The decision of a hook.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum StepChoice {
-    /// The run goes on as it would.
+    /// The run continues normally.
     #[default]
     Go,
-    /// The run ends here, completed, for this reason.
+    /// The run ends here as completed, with this reason.
     Stop(String),
-    /// The run goes on, and the model is told these messages from now on. After a step that ends
-    /// the run they are not told anybody.
+    /// The run continues, and these messages replace the conversation from now on. After the last
+    /// step they are not sent to the model.
     ReplaceMessages(Vec<Message>),
 }
 
-/// An embedder's own code in a run.
+/// Callbacks of an embedder in a run.
 pub trait Hooks {
-    /// Before the model is asked for a step: what is known, and what the model will be told.
+    /// Called before the model is asked for a step, with the current state and the messages to be
+    /// sent.
     fn before_step(&mut self, state: &State, messages: &[Message]) -> StepChoice {
         let _ = (state, messages);
         StepChoice::Go
     }
 
-    /// After each part, in order, when the run has made it: perhaps before its readers are told.
+    /// Called after each part, in order, when the run has made it. Readers may not have received it
+    /// yet.
     fn after_part(&mut self, part: &Part) {
         let _ = part;
     }
 
-    /// After a step; `state` has it already. A run that stops anyway stops for its own reason.
+    /// Called after a step, before the step is added to `state`. If the run stops anyway, a
+    /// [`StepChoice::Stop`] does not replace its reason.
     fn after_step(&mut self, state: &State, step: &StepState) -> StepChoice {
         let _ = (state, step);
         StepChoice::Go
     }
 }
 
-/// Nothing to look at.
+/// Hooks that do nothing.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoHooks;
 

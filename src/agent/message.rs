@@ -1,8 +1,8 @@
-//! What is said to a model and by it, in terms of no wire.
+//! The messages of a conversation with a model, independent of any wire.
 //!
-//! A conversation is a list of [`Message`]s, oldest first. What a wire wants back in its own words
-//! (signed thoughts, encrypted reasoning) is kept verbatim in [`ReasoningBlock`]s and in
-//! [`CallMade::extra`], and is left out where another wire is spoken.
+//! A conversation is a list of [`Message`]s, oldest first. Some wires require data to be sent back
+//! verbatim, such as signed thoughts or encrypted reasoning. [`ReasoningBlock`]s and
+//! [`CallMade::extra`] hold this data; other wires leave it out.
 
 use std::ops::AddAssign;
 
@@ -13,91 +13,92 @@ use crate::agent::model::Wire;
 /// One message of a conversation.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Message {
-    /// How the model is to behave.
+    /// Instructions for the model.
     System(String),
-    /// What somebody asks.
+    /// A message of the user.
     User(String),
-    /// What the model said.
+    /// A message of the model.
     Assistant(AssistantMessage),
-    /// What came of one of its calls.
+    /// The result of a tool call.
     Tool(ToolResult),
 }
 
-/// What a model said in one turn.
+/// The message of a model in one turn.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct AssistantMessage {
-    /// Its text; may be empty.
+    /// The text; may be empty.
     pub text: String,
-    /// The tools that it called, in the order in which it did.
+    /// The tool calls, in the order in which the model made them.
     pub calls: Vec<CallMade>,
-    /// What its wire wants back verbatim, in the order in which it came.
+    /// The data that the wire requires back verbatim, in the order in which it came.
     pub reasoning: Vec<ReasoningBlock>,
 }
 
-/// A call of a tool, as a model made it.
+/// A tool call, as the model made it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CallMade {
-    /// What its result is to refer to.
+    /// The id that the result of this call refers to.
     pub id: String,
-    /// The tool's name as it is known here; a wire's own spelling of it never gets this far.
+    /// The tool's local name. A wire's own spelling of it is translated before it gets here.
     pub name: String,
-    /// JSON as the model wrote it, which may be none.
+    /// The arguments as the model wrote them. They may be invalid JSON.
     pub arguments: String,
-    /// What came with the call and has to go back with it, e.g. Google's thought signature.
+    /// Data that came with the call and must go back with it, e.g. Google's thought signature.
     pub extra: Option<Value>,
 }
 
-/// Something that a wire wants back verbatim, and where it stood.
+/// Data that a wire requires back verbatim, and its position in the message.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReasoningBlock {
-    /// Who wants it back.
+    /// The wire that requires it.
     pub wire: Wire,
-    /// As it came: a block of content, an item of output, or fields of a message.
+    /// The data as it came: a content block, an output item, or fields of a message.
     pub value: Value,
-    /// So many bytes of the message's text stood before it, ...
+    /// Number of bytes of the message's text before it.
     pub text_bytes: usize,
-    /// ... and so many of its calls.
+    /// Number of the message's calls before it.
     pub call_count: usize,
 }
 
-/// What came of a call.
+/// The result of a tool call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ToolResult {
     /// The call's id.
     pub call_id: String,
-    /// What the model is told.
+    /// The text for the model.
     pub output: String,
-    /// It is the text of an error.
+    /// True if `output` is the text of an error.
     pub is_error: bool,
 }
 
-/// A tool, as a model is told of it.
+/// The description of a tool for the model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ToolDescription {
-    /// Its name here. Wires that take fewer characters are given another one.
+    /// The local name. A wire that allows fewer characters uses a derived name.
     pub name: String,
-    /// What it does.
+    /// The purpose of the tool.
     pub description: String,
-    /// JSON schema of its arguments.
+    /// The JSON schema of the arguments.
     pub schema: Value,
 }
 
-/// Tokens that were counted. Within a turn a later count takes the place of an earlier one; counts
-/// of several turns are added.
+/// Token counts. Within a turn, a later count replaces an earlier one; the counts of several turns
+/// are added.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// All that the model read, cached or not.
+    /// Number of tokens that the model read, cached ones included.
     pub input_tokens: u64,
-    /// All that it wrote, reasoning included.
+    /// Number of tokens that the model wrote, reasoning included.
     pub output_tokens: u64,
-    /// Of these, its reasoning.
+    /// The part of `output_tokens` that is reasoning.
     pub reasoning_tokens: Option<u64>,
-    /// Of what it read, what it had read before.
+    /// The part of `input_tokens` that came from the provider's cache.
     pub cached_input_tokens: Option<u64>,
 }
 
 impl AddAssign for Usage {
-    /// Adds another turn's. What only one of them knows is as that one says.
+    /// Adds the counts of another turn. An optional count that only one of them has is taken from
+    /// that one.
     fn add_assign(&mut self, other: Usage) {
         let add = |a: Option<u64>, b: Option<u64>| match (a, b) {
             (Some(a), Some(b)) => Some(a.saturating_add(b)),

@@ -1,22 +1,25 @@
-//! Stratum 3: runs of an agent as machines: a model's turns, the tools that it calls, and the
-//! parts that say what happens, while it happens.
+//! Stratum 3: agent runs as state machines. A run covers a model's turns, the tool calls, and the
+//! parts that report progress while it happens.
 //!
-//! Time and bytes come in as values, wishes go out as values: nothing here reads a clock, opens a
-//! connection or starts a tool. Whoever drives a machine carries out its actions and tells it what
-//! came of them.
+//! Time and bytes come in as values, and actions go out as values. Nothing here reads a clock,
+//! opens a connection or starts a tool. The driver of a machine carries out its actions and reports
+//! the results to it.
 //!
-//! [`Run`] is the machine of a run: [`Event`]s in, [`Action`]s and [`Part`]s out. [`part`] has the
-//! parts, which are also what clients read; [`Fold`] puts them together to a [`State`]; [`order`]
-//! is the list of what can be relied on. [`Hooks`] are where an embedder steers a run.
+//! [`Run`] is the machine of a run: it takes [`Event`]s and yields [`Action`]s and [`Part`]s.
+//! [`part`] defines the parts, which clients read as well. [`Fold`] assembles them into a
+//! [`State`]. [`order`] lists the guarantees about their order. [`Hooks`] let an embedder steer a
+//! run.
 //!
-//! [`message`] what is said to a model and by it, whichever it is; [`model`] how it is said over
-//! three wires: requests out, answers in, cut anywhere. [`script`] is the other side of them, for
-//! tests and demonstrations.
+//! [`message`] holds the messages of a conversation, independent of any wire. [`model`] writes
+//! requests and decodes answers for three wires; an answer may be split at any byte. [`script`] is
+//! the server side of these wires, for tests and demonstrations.
 //!
-//! Invariants: what is kept of a stranger's answer is bounded by [`crate::limits`]; an answer that
-//! ends without its end is a failure; a key is in a request's head and in no other text.
+//! Invariants: the memory kept for a remote answer is bounded by [`crate::limits`]. An answer that
+//! stops before its wire's end marker is a failure. A key appears in the head of a request and in
+//! no other text.
 //!
-//! Tests: beside each file; `tests/models`, with the kept answers in `tests/corpus/models`.
+//! Tests: beside each file, and in `tests/models`, with the recorded answers in
+//! `tests/corpus/models`.
 #![forbid(unsafe_code)]
 
 mod config;

@@ -1,39 +1,40 @@
-//! Why an exchange with a model's server came to nothing, as far as the network can say. A plain
-//! value: the shard's HTTP client makes it, the run decides what follows.
+//! The network faults of an exchange with a model's server. They are plain values: the shard's HTTP
+//! client creates them, and the run decides how to proceed.
 
 use std::fmt;
 
-/// What went wrong, by what can be done about it.
+/// The kind of a network fault, grouped by the remedy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NetFaultKind {
-    /// Its name has no address, or nobody could say. Asking again may help.
+    /// The host name has no address, or name resolution failed or timed out. A retry may help.
     Resolve,
-    /// Nobody answered at any of its addresses, or in time. Asking again may help.
+    /// No address of the server accepted a connection in time. A retry may help.
     Connect,
-    /// It is not who it should be, or speaks no TLS that we do. Somebody has to look.
+    /// The server is not trusted, or it supports no TLS that this client supports. A person has to
+    /// act.
     Tls,
-    /// The connection broke before the answer was whole. Asking again may help.
+    /// The connection broke before the answer was complete. A retry may help.
     Broken,
-    /// No byte of an answer came in time. Asking again may help.
+    /// No byte of an answer came in time. A retry may help.
     FirstByte,
-    /// The answer stopped in the middle. Asking again may help.
+    /// The answer stopped in the middle. A retry may help.
     Silent,
-    /// The whole took too long.
+    /// The whole exchange took too long.
     TooSlow,
-    /// What came is no HTTP that we understand. Somebody has to look.
+    /// The answer is not HTTP that this client understands. A person has to act.
     Malformed,
-    /// It is longer than what anybody would read.
+    /// The answer is longer than the limit.
     TooLong,
-    /// It points elsewhere; redirects are not followed. Somebody has to look.
+    /// The server redirects the request; redirects are not followed. A person has to act.
     Redirected,
-    /// It is compressed although nobody asked for that.
+    /// The answer is compressed, although the request did not allow it.
     Compressed,
-    /// This machine is out of places, descriptors or memory. Asking again later may help.
+    /// This machine is out of slots, descriptors or memory. A later retry may help.
     Exhausted,
 }
 
 impl NetFaultKind {
-    /// Its name for machines.
+    /// Returns the name of the kind for machines.
     pub fn code(self) -> &'static str {
         match self {
             NetFaultKind::Resolve => "model_unresolved",
@@ -51,7 +52,7 @@ impl NetFaultKind {
         }
     }
 
-    /// May the same request go better in a while?
+    /// True if the same request can succeed later.
     pub fn is_retryable(self) -> bool {
         match self {
             NetFaultKind::Resolve
@@ -70,16 +71,16 @@ impl NetFaultKind {
     }
 }
 
-/// An exchange that came to nothing.
+/// An exchange that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NetFault {
-    /// By what can be done about it.
+    /// The kind of the fault.
     pub kind: NetFaultKind,
-    /// In words; names the host, never a byte of the request.
+    /// The description. It names the host and contains no byte of the request.
     pub text: String,
-    /// Anything of the request was given to the kernel: it may have been read.
+    /// True if any byte of the request was given to the kernel. The server may have read it.
     pub was_sent: bool,
-    /// Anything of an answer came.
+    /// True if any byte of an answer was received.
     pub was_received: bool,
 }
 

@@ -1,21 +1,23 @@
-//! What every reader of a run can rely on, as a list, and a check of it. A run checks its own
-//! parts, in release, too.
+//! The guarantees that every reader of a run can rely on, as a list and as a check. A run checks
+//! its own parts, in release builds too.
 //!
-//! - P1 Parts are numbered 1, 2, 3 … without holes. The first is `ExecutionStarted`, and no other.
-//! - P2 Exactly one of `ExecutionCompleted`, `ExecutionFailed`, `ExecutionCancelled`; it is the
-//!   last part, and its state counts the steps.
+//! - P1 Parts are numbered 1, 2, 3 … without gaps. The first part, and only the first, is
+//!   `ExecutionStarted`.
+//! - P2 The last part is one of `ExecutionCompleted`, `ExecutionFailed` and `ExecutionCancelled`.
+//!   It is the only one of these, and its state counts the steps and the calls.
 //! - P3 Steps are numbered 1, 2, 3 … and do not overlap. Each `StepStarted` has one
-//!   `StepCompleted`. All that is between carries the step's number; `ExecutionStarted` carries 0,
-//!   the end that of the last step.
-//! - P4 Deltas of text, of reasoning and of a call's arguments say where they belong: each begins
-//!   where the one before it ended.
+//!   `StepCompleted`. These and all parts between them carry the step's number. `ExecutionStarted`
+//!   carries 0, and the end carries the number of the last step.
+//! - P4 Deltas of text, of reasoning and of a call's arguments carry their offset: each begins
+//!   where the previous one ended.
 //! - P5 A call's id is unique in the run. Each `ToolCallStarted` has exactly one of
 //!   `ToolCallCompleted`, `ToolCallFailed` and `ToolCallCancelled`, within its step.
 //! - P6 `ToolCallArgsCompleted` comes at most once for a call, after all of its deltas. Only a call
-//!   with good arguments has output, progress, gaps, an execution, and can be completed.
-//! - P7 A call's output never goes backwards; what was missed in between is a `Gap`.
-//! - P8 `decision: "continue"` is followed by another step, unless that can not begin: a hook, a
-//!   limit or whoever stops the run comes in between. After `"stop"` comes the end.
+//!   with valid arguments has output, progress, gaps and an execution, and only such a call can be
+//!   completed.
+//! - P7 A call's output never goes backwards. A `Gap` reports the output missed in between.
+//! - P8 Another step follows `decision: "continue"`, unless a hook, a limit or a cancellation
+//!   prevents it. The end follows `"stop"`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,11 +32,11 @@ pub struct Order {
     is_over: bool,
     step_number: u32,
     is_step_open: bool,
-    /// The last step said that there is no other.
+    /// True if the last step decided to stop.
     is_stopped: bool,
     text_bytes: u64,
     reasoning_bytes: u64,
-    /// Of the whole run.
+    /// The calls of the whole run.
     calls: BTreeMap<Arc<str>, Call>,
     open_call_count: usize,
 }
@@ -55,14 +57,14 @@ enum Written {
     Bad,
 }
 
-/// Which rule a part breaks, and how.
+/// The rule that a part breaks, and how.
 pub type Broken = &'static str;
 
 impl Order {
-    /// Takes the next part.
+    /// Checks the next part.
     ///
     /// # Errors
-    /// The rule that it breaks.
+    /// [`Broken`] names the rule that the part breaks.
     pub fn take(&mut self, part: &Part) -> Result<(), Broken> {
         rule(!self.is_over, "P2: a part after the end")?;
         rule(part.seq == self.seq + 1, "P1: a hole between parts")?;
@@ -84,12 +86,12 @@ impl Order {
         }
     }
 
-    /// Has the last part come?
+    /// True if the last part has been checked.
     pub fn is_over(&self) -> bool {
         self.is_over
     }
 
-    /// The number of the last part that came; 0 before the first.
+    /// Returns the number of the last part; 0 before the first.
     pub fn seq(&self) -> u64 {
         self.seq
     }

@@ -1,14 +1,14 @@
-//! The parts of a run: what its readers are told while it happens, and when it is over.
+//! The parts of a run: the records that its readers receive while it happens and when it ends.
 //!
-//! Part `n` of a run is chunk `n` of its execution, and its JSON is the chunk's payload: one line,
-//! `type`, `seq`, `agent_id`, `step_number`, `timestamp_us`, then the fields of its own.
+//! Part `n` of a run is chunk `n` of its execution. The chunk's payload is the part's JSON on one
+//! line: `type`, `seq`, `agent_id`, `step_number`, `timestamp_us`, then the fields of its type.
 //!
-//! [`Partial`] parts tell of what goes on: who loses some of them loses no result. [`Final`] parts
-//! tell of what is over, and say all of it. Because every part fits one chunk, long texts in final
-//! parts are cut, which a field `…_truncated` says; the whole is in the deltas before them.
+//! [`Partial`] parts report progress; a reader that loses some of them loses no result. [`Final`]
+//! parts report a complete result. Every part fits into one chunk, so long texts in final parts are
+//! cut. A field `…_truncated` marks the cut, and the deltas before the part hold the whole text.
 //!
-//! What a reader can rely on is a list in `order.rs`, which also checks it. Tests:
-//! `part_tests.rs`.
+//! The module [`order`](crate::agent::order) lists the guarantees for readers and checks them.
+//! Tests: `part_tests.rs`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -38,173 +38,174 @@ use crate::engine::{Gap, Kind};
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Part {
-    /// 1, 2, 3 … without holes.
+    /// The sequence number: 1, 2, 3 … without gaps.
     pub seq: u64,
-    /// Which run.
+    /// The id of the run.
     pub agent_id: Arc<str>,
-    /// In which step, from 1; 0 before the first.
+    /// The number of the step, from 1; 0 before the first step.
     pub step_number: u32,
-    /// When, in µs since 1970.
+    /// The time of day, in µs since 1970.
     pub timestamp_us: u64,
-    /// What.
+    /// The content of the part.
     pub body: Body,
 }
 
-/// What a part tells.
+/// The content of a part.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Body {
-    /// Something goes on.
+    /// A part that reports progress.
     Partial(Partial),
-    /// Something is over.
+    /// A part that reports a result.
     Final(Final),
 }
 
-/// Something goes on.
+/// A part that reports progress.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Partial {
-    /// The run has begun: always the first part.
+    /// The run has started; always the first part.
     ExecutionStarted {
-        /// What the user wants: the last words of his.
+        /// The task: the user's last message.
         task: String,
-        /// The task is longer.
+        /// True if the task is longer.
         task_truncated: bool,
-        /// The model that is asked.
+        /// The name of the model.
         model: String,
-        /// Names of the tools that it may call.
+        /// The names of the tools that the model may call.
         tools: Vec<String>,
-        /// There are more of them.
+        /// True if the list of tools is longer.
         tools_truncated: bool,
     },
-    /// A step has begun: a turn of the model, and the calls that it makes.
+    /// A step has started: a turn of the model and the calls that it makes.
     StepStarted,
     /// More text of the model.
     TextDelta {
-        /// The text.
+        /// The new text.
         delta: String,
-        /// Bytes of this step's text before it.
+        /// Number of bytes of this step's text before the delta.
         offset: u64,
-        /// All of this step's text including the delta, if the run was asked to say so, for as
-        /// long as it fits.
+        /// All of this step's text including the delta, if
+        /// [`Config::accumulate`](crate::agent::Config) is set and it fits.
         accumulated_text: Option<String>,
-        /// It was to be said and does not fit any more.
+        /// True if the accumulated text was requested and no longer fits.
         accumulated_truncated: bool,
     },
-    /// More of what the model thinks aloud.
+    /// More of the model's reasoning.
     ReasoningDelta {
-        /// The text.
+        /// The new text.
         delta: String,
-        /// Bytes of this step's reasoning before it.
+        /// Number of bytes of this step's reasoning before the delta.
         offset: u64,
     },
-    /// The model begins to call a tool. Its arguments follow.
+    /// The model has begun a tool call. Its arguments follow.
     ToolCallStarted {
-        /// What the call is called in every other part: the model's own id where that is unique
-        /// in the run, and fit to be printed.
+        /// The id of the call in every part: the model's own id if that is printable and unique in
+        /// the run, otherwise a generated one.
         tool_call_id: Arc<str>,
-        /// The tool.
+        /// The name of the tool.
         tool_name: Arc<str>,
     },
     /// More of a call's arguments, as the model writes them.
     ToolCallArgsDelta {
-        /// Which call.
+        /// The id of the call.
         tool_call_id: Arc<str>,
         /// A piece of JSON text.
         delta: String,
-        /// Bytes of the arguments before it.
+        /// Number of bytes of the arguments before the delta.
         offset: u64,
     },
     /// More of a tool's output.
     ToolOutputChunk {
-        /// Which call.
+        /// The id of the call.
         tool_call_id: Arc<str>,
-        /// The tool's own execution, which can be followed, too.
+        /// The tool's own execution, which a client can also subscribe to.
         execution: Option<ExecutionId>,
-        /// The number of the chunk there. Several parts have the same if a chunk did not fit one.
+        /// The sequence number of the chunk in that execution. Several parts share it if the chunk
+        /// did not fit into one part.
         output_seq: u64,
-        /// Bytes of the tool's output before it.
+        /// Number of bytes of the tool's output before this piece.
         offset: u64,
-        /// What it is.
+        /// The kind of the chunk.
         kind: Kind,
         /// The bytes: `encoding` and `data` in JSON.
         data: Data,
-        /// What belongs together goes on in the next one.
+        /// True if the next part continues the same item.
         more: bool,
     },
-    /// How far a tool is.
+    /// The progress of a tool.
     ToolProgress {
-        /// Which call.
+        /// The id of the call.
         tool_call_id: Arc<str>,
-        /// How far.
+        /// The reported progress.
         progress: ProgressSaid,
     },
-    /// Output of a tool that was missed: it was faster than the run, and did not wait.
+    /// A gap in the output of a tool that was faster than the run and did not wait.
     Gap {
-        /// Which call.
+        /// The id of the call.
         tool_call_id: Arc<str>,
-        /// What was missed.
+        /// The missed chunks.
         gap: Gap,
     },
 }
 
-/// Something is over.
+/// A part that reports a result.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Final {
-    /// All of a call's arguments are there, and good, or not.
+    /// The arguments of a call are complete, and valid or not.
     ToolCallArgsCompleted {
-        /// Which call.
+        /// The id of the call.
         tool_call_id: Arc<str>,
-        /// The tool.
+        /// The name of the tool.
         tool_name: Arc<str>,
         /// The arguments.
         arguments: Arguments,
     },
-    /// A tool has done its work.
+    /// A tool has completed its work.
     ToolCallCompleted {
-        /// Which call.
+        /// The id of the call.
         tool_call_id: Arc<str>,
-        /// What came of it.
+        /// The result of the call.
         execution: Box<ToolExecution>,
     },
-    /// A tool could not, took too long, or was not even started: `error` says why.
+    /// A tool failed, took too long, or was not started; `error` gives the reason.
     ToolCallFailed {
-        /// Which call.
+        /// The id of the call.
         tool_call_id: Arc<str>,
-        /// What came of it.
+        /// The result of the call.
         execution: Box<ToolExecution>,
     },
-    /// Somebody stopped a tool, or the run it belongs to.
+    /// A tool was cancelled, or the run that it belongs to was stopped.
     ToolCallCancelled {
-        /// Which call.
+        /// The id of the call.
         tool_call_id: Arc<str>,
-        /// What came of it.
+        /// The result of the call.
         execution: Box<ToolExecution>,
     },
-    /// A step is over, with all its calls.
+    /// A step has ended, with all its calls.
     StepCompleted {
-        /// What it was.
+        /// The summary of the step.
         step: Step,
-        /// Does the run go on, and why?
+        /// The decision whether the run continues, with its reason.
         outcome: Continuation,
-        /// What the model's turn has cost, if the provider says so.
+        /// The token counts of the model's turn, if the provider reports them.
         usage: Option<Usage>,
     },
-    /// The last part: the run came to an end of its own, or to one of its limits.
+    /// The last part: the run came to its own end, or reached one of its limits.
     ExecutionCompleted {
-        /// What came of it.
+        /// The final state of the run.
         final_state: FinalState,
     },
-    /// The last part: the run could not go on.
+    /// The last part: the run failed.
     ExecutionFailed {
-        /// Why.
+        /// The failure.
         error: Failure,
-        /// What came of it.
+        /// The final state of the run.
         final_state: FinalState,
     },
-    /// The last part: somebody stopped the run.
+    /// The last part: the run was cancelled.
     ExecutionCancelled {
-        /// Why.
+        /// The reason.
         reason: CancelReason,
-        /// What came of it.
+        /// The final state of the run.
         final_state: FinalState,
     },
 }
@@ -212,63 +213,63 @@ pub enum Final {
 /// Bytes of a tool's output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Data {
-    /// They are UTF-8: `"encoding":"text"`.
+    /// Bytes that are valid UTF-8: `"encoding":"text"`.
     Text(String),
-    /// They are not: `"encoding":"base64"`.
+    /// Other bytes: `"encoding":"base64"`.
     Bytes(Vec<u8>),
 }
 
-/// How far a tool says it is.
+/// The progress of a tool, as the tool reports it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ProgressSaid {
-    /// So much is done.
+    /// The amount done, in the tool's own unit.
     pub progress: f64,
-    /// Of so much, if that is known.
+    /// The total amount, if known.
     pub total: Option<f64>,
-    /// How much of the whole that is, in percent.
+    /// The progress in percent.
     pub percentage: Option<f64>,
-    /// In words.
+    /// A message for people.
     pub message: Option<String>,
-    /// What else the tool said.
+    /// Further data from the tool.
     pub context: Option<Value>,
 }
 
-/// Arguments of a call.
+/// The arguments of a call.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Arguments {
-    /// An object: `arguments` in JSON.
+    /// A JSON object: `arguments` in JSON.
     Valid(Value),
-    /// An object that does not fit the part: `arguments_text`, the front of its text, with
-    /// `arguments_truncated`. [`crate::agent::Fold`] puts it together from the deltas.
+    /// The front of an object's text that does not fit into the part: `arguments_text`, with
+    /// `arguments_truncated`. [`crate::agent::Fold`] restores the object from the deltas.
     Cut(String),
-    /// Text that no tool was given: `invalid_arguments`, perhaps cut, and `problem`.
+    /// Invalid text that was given to no tool: `invalid_arguments`, possibly cut, and `problem`.
     Invalid {
-        /// What the model wrote.
+        /// The text that the model wrote.
         text: String,
-        /// It wrote more.
+        /// True if the model wrote more.
         text_truncated: bool,
-        /// What is wrong with it.
+        /// The problem with the text.
         problem: String,
     },
 }
 
-/// Why a run was stopped.
+/// The reason for which a run was stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CancelReason {
-    /// Somebody wanted it to stop.
+    /// A client cancelled the run.
     Cancelled,
-    /// Its execution took too long, or was silent for too long.
+    /// The run's execution took too long, or was silent for too long.
     TimedOut,
-    /// The server stops.
+    /// The server shuts down.
     Shutdown,
 }
 
 impl CancelReason {
-    /// Every one.
+    /// All reasons.
     pub const ALL: [CancelReason; 3] =
         [CancelReason::Cancelled, CancelReason::TimedOut, CancelReason::Shutdown];
 
-    /// The name, as every wire spells it.
+    /// Returns the name, which is the same on every wire.
     pub fn name(self) -> &'static str {
         match self {
             CancelReason::Cancelled => "cancelled",
@@ -285,7 +286,7 @@ impl fmt::Display for CancelReason {
 }
 
 impl Data {
-    /// The bytes.
+    /// Returns the bytes.
     pub fn as_bytes(&self) -> &[u8] {
         match self {
             Data::Text(text) => text.as_bytes(),
@@ -295,7 +296,7 @@ impl Data {
 }
 
 impl Part {
-    /// The type's name, as every wire spells it.
+    /// Returns the name of the part's type, which is the same on every wire.
     pub fn name(&self) -> &'static str {
         match &self.body {
             Body::Partial(partial) => partial.name(),
@@ -303,8 +304,8 @@ impl Part {
         }
     }
 
-    /// The type as a number below 64: the key of its chunk, so that a `conflate` subscriber is
-    /// given the newest of each type. Numbers never change.
+    /// Returns the type as a number below 64. It is the key of the part's chunk, so a `conflate`
+    /// subscriber receives the newest part of each type. Numbers never change.
     pub fn code(&self) -> u8 {
         match &self.body {
             Body::Partial(partial) => partial.code(),
@@ -312,7 +313,7 @@ impl Part {
         }
     }
 
-    /// The kind of its chunk.
+    /// Returns the kind of the part's chunk.
     pub fn kind(&self) -> Kind {
         match &self.body {
             Body::Partial(Partial::TextDelta { .. } | Partial::ReasoningDelta { .. }) => Kind::Text,
@@ -324,7 +325,7 @@ impl Part {
         }
     }
 
-    /// Is this the last part of its run?
+    /// True if this is the last part of its run.
     pub fn is_end(&self) -> bool {
         matches!(
             self.body,
@@ -336,7 +337,7 @@ impl Part {
         )
     }
 
-    /// The call that it is about, if it is about one.
+    /// Returns the id of the call that the part belongs to, if it belongs to one.
     pub fn tool_call_id(&self) -> Option<&Arc<str>> {
         match &self.body {
             Body::Partial(partial) => match partial {
@@ -364,7 +365,7 @@ impl Part {
     }
 }
 
-/// Every type's name, by its code.
+/// The name of every type, by its code.
 pub const PART_NAMES: [&str; 17] = [
     "ExecutionStarted",
     "StepStarted",
@@ -385,14 +386,14 @@ pub const PART_NAMES: [&str; 17] = [
     "ExecutionCancelled",
 ];
 
-/// The name of the type of that code, which is also a chunk's key: what a wire calls a chunk of a
-/// run without looking into it.
+/// Returns the name of the type with this code, which is also a chunk's key. A wire can name a
+/// run's chunk without reading its payload.
 pub fn part_name(code: u8) -> Option<&'static str> {
     PART_NAMES.get(usize::from(code)).copied()
 }
 
 impl Partial {
-    /// The type's name, as every wire spells it.
+    /// Returns the name of the part's type, which is the same on every wire.
     pub fn name(&self) -> &'static str {
         PART_NAMES[usize::from(self.code())]
     }
@@ -413,7 +414,7 @@ impl Partial {
 }
 
 impl Final {
-    /// The type's name, as every wire spells it.
+    /// Returns the name of the part's type, which is the same on every wire.
     pub fn name(&self) -> &'static str {
         PART_NAMES[usize::from(self.code())]
     }

@@ -1,5 +1,5 @@
-//! Parts and their JSON: every type there and back, what is wrong is named; and the order of parts,
-//! broken in every way.
+//! Tests of parts. Every type is written and parsed back, and wrong fields are named. The order of
+//! parts is broken in every way.
 
 use serde_json::{Value, json};
 
@@ -70,7 +70,7 @@ fn output(offset: u64, data: Data) -> Partial {
     }
 }
 
-/// What goes on in a run, before its call has arguments, and after.
+/// Partial parts of a run, before its call has arguments and after.
 fn partials() -> (Vec<Partial>, Vec<Partial>) {
     let before = vec![
         Partial::ExecutionStarted {
@@ -109,7 +109,7 @@ fn partials() -> (Vec<Partial>, Vec<Partial>) {
     (before, after)
 }
 
-/// The end of the step and of the run.
+/// The end of the step and the end of the run.
 fn good_ends() -> [Final; 2] {
     let step = Step {
         number: 1,
@@ -133,7 +133,7 @@ fn good_ends() -> [Final; 2] {
     ]
 }
 
-/// Ends that could have come instead.
+/// Other ends that can take the place of the good ones.
 fn other_ends() -> [Final; 4] {
     let bad = Arguments::Invalid {
         text: "{".to_owned(),
@@ -155,7 +155,7 @@ fn other_ends() -> [Final; 4] {
     ]
 }
 
-/// A good run, and then what else there is, so that every type is there.
+/// The parts of a good run, followed by the remaining types.
 fn bodies() -> Vec<Body> {
     let (before, after) = partials();
     let (tool_call_id, tool_name) = (id(), "read".into());
@@ -251,7 +251,7 @@ fn what_is_missing_or_wrong_is_named_and_what_is_unknown_is_passed_over() {
             wrong[field] = json!({"no": [[]]});
             let result = Part::parse(wrong.to_string().as_bytes());
             match (part.name(), field.as_str()) {
-                // Any value is good as a context, and any object as arguments.
+                // Any value is valid as a context, and any object as arguments.
                 ("ToolProgress", "context") | ("ToolCallArgsCompleted", "arguments") => {
                     assert!(result.is_ok());
                 }
@@ -269,7 +269,7 @@ fn what_is_missing_or_wrong_is_named_and_what_is_unknown_is_passed_over() {
     }
 }
 
-/// The field that is missed in an object in which everything is.
+/// The field that is reported missing in an object without known fields.
 fn wrong_inner(field: &str) -> Option<&'static str> {
     match field {
         "execution" => Some("name"),
@@ -287,7 +287,7 @@ fn a_good_order_is_good_and_no_part_of_it_can_be_missed_moved_or_repeated() {
     let good = good_parts();
     let check = |parts: &[Part]| {
         let mut order = Order::default();
-        // Numbered again: what is wrong must be seen in the rest.
+        // The parts are renumbered, so only their order can be wrong.
         for (at, part) in parts.iter().enumerate() {
             order.take(&Part { seq: at as u64 + 1, ..part.clone() })?;
         }

@@ -1,4 +1,4 @@
-//! Parts out of JSON, for whoever reads a run from outside.
+//! Parses parts from JSON, for clients that read a run from outside.
 
 use std::sync::Arc;
 
@@ -15,8 +15,8 @@ use crate::engine::{Exit, Gap, GapReason, Outcome};
 use crate::wire::base64;
 
 impl Part {
-    /// Reads a part: a line of NDJSON, or the data of a server-sent event. Fields that are not
-    /// known are passed over.
+    /// Parses a part from a line of NDJSON or the data of a server-sent event. Unknown fields are
+    /// ignored.
     ///
     /// # Errors
     /// [`PartError`] names the field that is missing or wrong.

@@ -1,8 +1,7 @@
-//! What is known of a run: after each step, and at its end.
+//! The state of a run, after each step and at its end.
 //!
-//! A [`State`] is made from parts alone, by [`crate::agent::Fold`]: the run's own hooks are shown
-//! what every client can know, and whether a provider streams or answers in one piece makes no
-//! difference to it.
+//! [`crate::agent::Fold`] builds a [`State`] from parts alone. The run's own hooks therefore see
+//! the same state as its clients. Whether a provider streams makes no difference to it.
 
 use std::fmt;
 use std::time::Duration;
@@ -13,221 +12,222 @@ use crate::agent::part::{Arguments, CancelReason};
 use crate::base::ExecutionId;
 use crate::engine::{Exit, Outcome};
 
-/// A run, as far as it is known.
+/// A run, as far as its parts are known.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct State {
-    /// Which run.
+    /// The id of the run.
     pub agent_id: String,
-    /// What the user wants.
+    /// The task: the user's last message.
     pub task: String,
-    /// The model that is asked.
+    /// The name of the model.
     pub model: String,
-    /// The steps that are over.
+    /// The completed steps.
     pub steps: Vec<StepState>,
-    /// What all turns have cost.
+    /// The sum of the token counts of all turns.
     pub usage: Usage,
-    /// How it ended, if it has.
+    /// The end of the run, if it has ended.
     pub end: Option<End>,
 }
 
-/// How a run ended.
+/// The end of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct End {
-    /// How.
+    /// The outcome.
     pub how: Ended,
-    /// Why.
+    /// The reason.
     pub reason: Reason,
-    /// How long it took, in µs.
+    /// The duration, in µs.
     pub duration_us: u64,
 }
 
-/// How a run ended: as its last part says.
+/// The outcome of a run, as reported by its last part.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Ended {
-    /// By itself, or at one of its limits: the reason says which.
+    /// The run ended by itself or at one of its limits; the reason says which.
     Completed,
-    /// It could not go on.
+    /// The run failed.
     Failed(Failure),
-    /// Somebody stopped it.
+    /// The run was cancelled.
     Cancelled(CancelReason),
 }
 
-/// A step that is over.
+/// A completed step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepState {
-    /// From 1.
+    /// The number of the step, from 1.
     pub number: u32,
-    /// All that the model said.
+    /// All text of the model in this step.
     pub text: String,
-    /// It said more: some deltas were missed, or it is too long.
+    /// True if the model wrote more text: some deltas were missed, or the text is too long.
     pub text_truncated: bool,
-    /// The calls that it made, in its order.
+    /// The tool calls, in the model's order.
     pub tool_calls: Vec<ToolExecution>,
-    /// How its turn ended; `None` if it did not come to an end of its own.
+    /// The reason for which the model stopped; `None` if its turn was broken off.
     pub finish_reason: Option<FinishReason>,
-    /// Does the run go on, and why?
+    /// The decision whether the run continues, with its reason.
     pub outcome: Continuation,
-    /// What the turn has cost, if the provider says so.
+    /// The token counts of the turn, if the provider reports them.
     pub usage: Option<Usage>,
-    /// How long it took, in µs.
+    /// The duration, in µs.
     pub duration_us: u64,
 }
 
-/// One call of a tool, when it is over.
+/// A completed call of a tool.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ToolExecution {
-    /// The call's id.
+    /// The id of the call.
     pub tool_call_id: String,
-    /// The tool.
+    /// The name of the tool.
     pub name: String,
     /// The tool's own execution, if it was started.
     pub execution: Option<ExecutionId>,
-    /// What it was given.
+    /// The arguments of the call.
     pub arguments: Arguments,
-    /// What it said, as the model is told.
+    /// The output of the tool, shortened as for the model.
     pub output: String,
-    /// It said more.
+    /// True if the tool wrote more output.
     pub output_truncated: bool,
-    /// How many bytes it said in all.
+    /// Number of bytes of all output.
     pub output_bytes: u64,
-    /// How it ended.
+    /// The outcome of the call.
     pub outcome: Outcome,
-    /// How its process ended, if it ran one.
+    /// The exit of the tool's process, if it ran one.
     pub exit: Option<Exit>,
-    /// What went wrong, if something did.
+    /// The error, if there was one.
     pub error: Option<String>,
-    /// When it was started (if never: when it was called), in µs since 1970.
+    /// The time at which the tool was started, in µs since 1970. For a tool that was never started,
+    /// the time of the call.
     pub started_us: u64,
-    /// How long it took, in µs.
+    /// The duration, in µs.
     pub duration_us: u64,
 }
 
-/// A step, as its last part says it.
+/// The summary of a step in its last part.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step {
-    /// From 1.
+    /// The number of the step, from 1.
     pub number: u32,
-    /// What the model said.
+    /// The text of the model.
     pub text: String,
-    /// It said more.
+    /// True if the model wrote more text.
     pub text_truncated: bool,
-    /// Its calls, in the model's order.
+    /// The tool calls, in the model's order.
     pub tool_calls: Vec<StepCall>,
-    /// There were more of them.
+    /// True if the list of calls is longer.
     pub tool_calls_truncated: bool,
-    /// How its turn ended; `None` (`null`) if it did not come to an end of its own.
+    /// The reason for which the model stopped; `None` (`null`) if its turn was broken off.
     pub finish_reason: Option<FinishReason>,
-    /// How long it took, in µs.
+    /// The duration, in µs.
     pub duration_us: u64,
 }
 
-/// A call, as the end of its step says it.
+/// The summary of a call in the last part of its step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StepCall {
-    /// Its id.
+    /// The id of the call.
     pub id: String,
-    /// The tool.
+    /// The name of the tool.
     pub name: String,
-    /// How it ended.
+    /// The outcome of the call.
     pub outcome: Outcome,
 }
 
-/// Does a run go on after a step, and why?
+/// The decision whether a run continues after a step, with its reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Continuation {
-    /// Does it?
+    /// The decision.
     pub decision: Decision,
-    /// Why.
+    /// The reason.
     pub reason: Reason,
 }
 
-/// Does a run go on?
+/// Whether a run continues after a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// There is another step.
+    /// Another step follows.
     Continue,
-    /// There is none.
+    /// No step follows.
     Stop,
 }
 
-/// Why a run goes on after a step, or does not.
+/// The reason for which a run continues after a step, or ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// It goes on: the model is told what its calls have given.
+    /// The run continues: the model receives the results of its calls.
     ToolCalls,
-    /// It goes on: the provider wants to be asked again.
+    /// The run continues: the provider paused the turn and expects another request.
     Paused,
-    /// The model is done.
+    /// The model has finished.
     Stop,
-    /// The model had no room for more.
+    /// The model reached a token limit.
     Length,
-    /// The provider has suppressed the rest.
+    /// The provider suppressed the rest of the answer.
     ContentFilter,
-    /// The model will not.
+    /// The model refused.
     Refusal,
-    /// The model ended for a reason of its provider's.
+    /// The model stopped for a reason specific to its provider.
     Other(String),
-    /// There were as many steps as there may be.
+    /// The run reached its maximum number of steps.
     StepsMax,
-    /// The turns have cost as many tokens as they may.
+    /// The run reached its maximum number of tokens.
     TokensMax,
-    /// It took as long as it may.
+    /// The run reached its maximum duration.
     DurationMax,
-    /// It has said as many bytes as it may.
+    /// The run exceeded its maximum number of streamed bytes.
     BytesMax,
-    /// The next turn would have to be told more bytes than it may.
+    /// The messages for the next turn exceed their maximum size.
     ConversationMax,
-    /// A hook wanted it to stop, for this reason.
+    /// A hook stopped the run, for this reason.
     Hook(String),
-    /// It could not go on.
+    /// The run failed.
     Failed,
-    /// Somebody stopped it.
+    /// The run was cancelled.
     Cancelled(CancelReason),
 }
 
-/// What went wrong with a run.
+/// The failure of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Failure {
-    /// A short name: the provider's own, or ours for what went wrong between.
+    /// A short name: the provider's own, or one of this crate for a failure in between.
     pub code: String,
-    /// In words.
+    /// A message for people.
     pub message: String,
-    /// The same run might do better later.
+    /// True if the same run can succeed later.
     pub is_retryable: bool,
 }
 
-/// A run at its end, as its last part says it.
+/// The state of a run in its last part.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FinalState {
-    /// Steps that it took.
+    /// Number of steps.
     pub step_count: u32,
-    /// What the model said in the last of them.
+    /// The text of the model in the last step.
     pub text: String,
-    /// It said more.
+    /// True if the model wrote more text.
     pub text_truncated: bool,
-    /// What all turns have cost.
+    /// The sum of the token counts of all turns.
     pub usage: Usage,
-    /// Why it ended.
+    /// The reason for the end.
     pub reason: Reason,
-    /// Calls of all steps.
+    /// Number of calls in all steps.
     pub tool_call_count: u32,
-    /// How long it took, in µs.
+    /// The duration, in µs.
     pub duration_us: u64,
 }
 
 impl State {
-    /// What the model said in the last step: the answer, if the run came to its end.
+    /// Returns the text of the last step, which is the answer if the run came to its own end.
     pub fn text(&self) -> &str {
         self.steps.last().map_or("", |step| &step.text)
     }
 
-    /// Calls of all steps.
+    /// Number of calls in all steps.
     pub fn tool_call_count(&self) -> usize {
         self.steps.iter().map(|step| step.tool_calls.len()).sum()
     }
 
-    /// The same without what differs from run to run although the work is the same: times, and
-    /// the ids of executions. Equal runs are equal in this.
+    /// Returns a copy without the values that differ between runs of equal work: times, and the ids
+    /// of executions. Equal runs have equal copies.
     #[must_use]
     pub fn without_times(&self) -> State {
         let mut state = self.clone();
@@ -245,7 +245,7 @@ impl State {
 }
 
 impl Decision {
-    /// The name, as every wire spells it.
+    /// Returns the name, which is the same on every wire.
     pub fn name(self) -> &'static str {
         match self {
             Decision::Continue => "continue",
@@ -255,7 +255,7 @@ impl Decision {
 }
 
 impl Reason {
-    /// Those without words of their own.
+    /// The reasons that carry no text of their own.
     pub(super) const PLAIN: [Reason; 15] = [
         Reason::ToolCalls,
         Reason::Paused,
@@ -274,7 +274,7 @@ impl Reason {
         Reason::Cancelled(CancelReason::Shutdown),
     ];
 
-    /// The name, as every wire spells it.
+    /// Returns the name, which is the same on every wire.
     pub fn name(&self) -> &'static str {
         match self {
             Reason::ToolCalls => "tool_calls",
@@ -295,7 +295,7 @@ impl Reason {
         }
     }
 
-    /// Words that belong to it: `detail` in JSON.
+    /// Returns the text that belongs to the reason: `detail` in JSON.
     pub fn detail(&self) -> Option<&str> {
         match self {
             Reason::Other(text) | Reason::Hook(text) => Some(text),
@@ -303,7 +303,7 @@ impl Reason {
         }
     }
 
-    /// Is it one of the run's own limits?
+    /// True if the reason is one of the run's own limits.
     pub fn is_limit(&self) -> bool {
         matches!(
             self,
@@ -317,7 +317,7 @@ impl Reason {
 }
 
 impl Ended {
-    /// How the execution ends whose work the run is.
+    /// Returns the outcome of the execution that carries out the run.
     pub fn outcome(&self) -> Outcome {
         match self {
             Ended::Completed => Outcome::Completed,
@@ -336,7 +336,7 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// As every wire spells a duration: whole µs.
+/// Returns the duration in whole µs, the unit of every wire.
 pub(super) fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }

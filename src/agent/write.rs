@@ -1,6 +1,6 @@
-//! Parts as JSON: one object on one line each, fields in the order in which they are declared.
+//! Writes parts as JSON: one object on one line each, with the fields in the order of declaration.
 //!
-//! What is absent is left out, and flags that are not set.
+//! Absent values and flags that are not set are left out.
 
 use serde_json::Value;
 
@@ -12,7 +12,7 @@ use crate::wire::object::{Object, write_object};
 use crate::wire::{base64, json};
 
 impl Part {
-    /// Appends the part as one JSON object, on one line, without its end.
+    /// Appends the part as one JSON object on one line, without a line end.
     pub fn write_json(&self, out: &mut Vec<u8>) {
         write_object(out, |fields| {
             fields.text("type", self.name());
