@@ -91,7 +91,7 @@ impl Part {
     /// Number of further bytes that the varying numbers of the part could take: sequence number and
     /// times.
     fn spare_bytes(&self) -> usize {
-        const DIGITS_MAX: usize = 20; // Of 64 bits.
+        const DIGITS_MAX: usize = 20; // The digits of `u64::MAX`.
         let spare =
             |number: u64| DIGITS_MAX - number.checked_ilog10().map_or(1, |log| log as usize + 1);
         let inner = match &self.body {

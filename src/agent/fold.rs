@@ -86,7 +86,7 @@ impl Pieces {
     fn is_whole(&self, front: &str, is_cut: bool) -> bool {
         match is_cut {
             true => !self.is_cut && self.text.len() > front.len() && self.text.starts_with(front),
-            false => false, // The front is all of it.
+            false => false, // `front` is the whole text.
         }
     }
 }

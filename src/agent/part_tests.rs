@@ -304,7 +304,7 @@ fn a_good_order_is_good_and_no_part_of_it_can_be_missed_moved_or_repeated() {
                 | "ToolProgress"
                 | "Gap"
                 | "ToolOutputChunk"
-                | "ToolCallArgsDelta" // The last of their kind here: nothing shows it.
+                | "ToolCallArgsDelta" // The last of its kind here: no later offset shows the loss.
         );
         assert_eq!(check(&missed).is_ok(), may_be_missed, "without {}", part.name());
         let mut twice = good.clone();

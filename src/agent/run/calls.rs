@@ -1,4 +1,4 @@
-//! Calls of tools: their arguments, the tools' work, and what the model is told of it.
+//! Calls of tools: their arguments, their execution, and their results for the model.
 
 use std::sync::Arc;
 
@@ -19,14 +19,14 @@ use crate::base::{ExecutionId, Instant};
 use crate::engine::{Exit, Gap, Outcome};
 use crate::limits;
 
-/// One call of the step that goes on.
+/// One call of the open step.
 #[derive(Debug)]
 pub(super) struct Call {
     pub number: u32,
     pub id: Arc<str>,
-    /// As it is shown: it may be nothing that a tool could be called.
+    /// The name as shown in parts. It may be the name of no tool.
     pub name: Arc<str>,
-    /// As the model wrote it, if that is something else.
+    /// The name as the model wrote it, if that differs.
     raw_name: Option<String>,
     pub arguments_bytes: u64,
     pub state: CallState,
@@ -38,15 +38,15 @@ pub(super) struct Call {
 
 #[derive(Debug, PartialEq)]
 pub(super) enum CallState {
-    /// The model writes its arguments.
+    /// The model writes the arguments.
     Writing,
-    /// It is done with them, and they are no object. Perhaps they were cut off.
+    /// The model has written the arguments, and they are no object. They may have been cut off.
     Broken { problem: String },
-    /// It can be started.
+    /// The call can be started.
     Ready(Value),
     /// The tool was asked to start.
     Running(Value),
-    /// It is over. What the model is told of it is taken when the step ends.
+    /// The call is over. Its result is taken when the step ends.
     Over { outcome: Outcome, result: Option<ToolResult> },
 }
 
@@ -101,12 +101,12 @@ impl Call {
     }
 }
 
-/// How a call ends.
+/// The end of a call.
 struct CallEnd<'a> {
     outcome: Outcome,
     exit: Option<Exit>,
     error: Option<&'a str>,
-    /// If they are not those that it was started with.
+    /// The arguments, if they differ from those of the state.
     arguments: Option<Arguments>,
 }
 
@@ -116,7 +116,7 @@ impl<'a> CallEnd<'a> {
     }
 }
 
-/// A name as it is shown, and told the model again: other characters are `_`.
+/// Returns a name as shown in parts and sent back to the model: other characters become `_`.
 fn shown_name(name: &str) -> String {
     let is_plain = |c: &char| c.is_ascii_alphanumeric() || "_-.".contains(*c);
     let plain = name.chars().map(|c| if is_plain(&c) { c } else { '_' });
@@ -124,7 +124,7 @@ fn shown_name(name: &str) -> String {
     if shown.is_empty() { "_".to_owned() } else { shown }
 }
 
-/// What is wrong with arguments that are no object.
+/// Parses arguments, or returns the reason for which they are no object.
 fn parse_arguments(text: &str) -> Result<Value, String> {
     match serde_json::from_str(text) {
         Ok(value @ Value::Object(_)) => Ok(value),
@@ -139,7 +139,7 @@ impl Run {
         &mut self.step.as_mut().expect("a call is part of a step").calls[at]
     }
 
-    /// Where the call of that number is, if its tool runs.
+    /// Returns the position of the call with this number, if its tool runs.
     fn running(&self, number: u32) -> Option<usize> {
         let calls = &self.step.as_ref()?.calls;
         calls.iter().position(|call| call.number == number && call.is_running())
@@ -150,7 +150,7 @@ impl Run {
         &step.assembly.message.calls[at].arguments
     }
 
-    /// The model has written all of a call's arguments.
+    /// Handles the end of a call's arguments.
     pub(super) fn complete_arguments(&mut self, at: usize) {
         let parsed = parse_arguments(self.arguments_text(at));
         let problem = self.problem_of_call(at);
@@ -168,7 +168,7 @@ impl Run {
         }
     }
 
-    /// Why the call can not be carried out, whatever its arguments.
+    /// Returns the reason for which the call cannot be carried out, whatever its arguments.
     fn problem_of_call(&self, at: usize) -> Option<String> {
         let step = self.step.as_ref().expect("a call is part of a step");
         let call = &step.calls[at];
@@ -189,7 +189,8 @@ impl Run {
             .then(|| format!("only {calls_max} calls are carried out in one turn: call again"))
     }
 
-    /// The turn has ended for this reason, and this call's arguments may not be whole.
+    /// Refuses the arguments of a call that may be incomplete, after the turn ended for this
+    /// reason.
     pub(super) fn settle_arguments(&mut self, at: usize, reason: &FinishReason) {
         let problem = match &self.call_at(at).state {
             CallState::Writing => "the arguments were cut off".to_owned(),
@@ -202,7 +203,7 @@ impl Run {
         self.refuse_arguments(at, &problem);
     }
 
-    /// No tool is started for these.
+    /// Fails a call because of its arguments. No tool is started for it.
     fn refuse_arguments(&mut self, at: usize, problem: &str) {
         let arguments = self.invalid_arguments(at, problem);
         self.say_arguments(at, arguments.clone());
@@ -227,7 +228,7 @@ impl Run {
         self.out.push_final(Final::ToolCallArgsCompleted { tool_call_id, tool_name, arguments });
     }
 
-    /// Starts as many tools as may run.
+    /// Starts as many ready tools as the limit allows.
     pub(super) fn start_calls(&mut self) {
         let Some(step) = &mut self.step else { return };
         if self.config.strategy == Strategy::AfterTurn && !step.is_turn_over() {
@@ -319,7 +320,7 @@ impl Run {
         self.end_call(at, CallEnd { outcome, exit, error: error.or(silent), arguments: None });
     }
 
-    /// Stops what runs, and starts no other: all calls that are not over are cancelled.
+    /// Stops running tools, starts no other, and cancels all calls that are not over.
     pub(super) fn give_up_calls(&mut self, why: &str) {
         let call_count = self.step.as_ref().map_or(0, |step| step.calls.len());
         for at in 0..call_count {
@@ -338,7 +339,7 @@ impl Run {
         }
     }
 
-    /// The last part of a call.
+    /// Ends a call and pushes its last part.
     fn end_call(&mut self, at: usize, end: CallEnd<'_>) {
         let (now, part_bytes_max) = (self.now, self.out.part_bytes_max());
         let call = self.call_at(at);
@@ -363,7 +364,7 @@ impl Run {
     }
 }
 
-/// What the model is told: the output, and how it ended if that was not well.
+/// Returns the text for the model: the output, followed by the error or an unsuccessful exit.
 fn told(mut output: String, end: &CallEnd<'_>) -> String {
     let mut tell = |text: &str| {
         if !output.is_empty() {
@@ -379,7 +380,7 @@ fn told(mut output: String, end: &CallEnd<'_>) -> String {
     output
 }
 
-/// R2 and R3.
+/// Checks R2 and R3.
 pub(super) fn audit(step: &OpenStep, config: &Config) {
     let running_count = step.calls.iter().filter(|call| call.is_running()).count();
     assert!(running_count <= config.parallel_calls_max as usize);

@@ -1,41 +1,41 @@
-//! A run as a machine: facts go in ([`Event`]), wishes ([`Action`]) and [`Part`]s come out.
+//! A run as a state machine: [`Event`]s go in, [`Action`]s and [`Part`]s come out.
 //!
-//! A run is a row of steps. A step is one turn of the model, and the calls that it makes. When all
-//! of them are over, the step is over, and a [`Reason`] says whether there is another one.
+//! A run is a sequence of steps. A step is one turn of the model and the calls that it makes. A
+//! step ends when its turn and all its calls have ended, and a [`Reason`] says whether another one
+//! follows.
 //!
-//! Whoever drives it tells it what happens, then takes actions and parts until there are none, and
-//! comes back at [`Run::next_deadline`]. It reads no clock, and depends on nothing but what it is
-//! told: equal facts give equal actions and equal parts.
+//! The driver of a run passes events to it, then takes actions and parts until none are left, and
+//! returns at [`Run::next_deadline`]. A run reads no clock and depends on its events alone: equal
+//! events give equal actions and equal parts.
 //!
-//! What becomes of what goes wrong:
-//! - A turn that fails before anything of it was streamed is asked for again
-//!   ([`crate::agent::model::Turn`] has the rules). One that fails later fails the run: what was
-//!   streamed cannot be taken back.
-//! - A call that cannot be carried out is told the model as an error: its arguments are no object
-//!   or were cut off, there is no such tool, the turn has too many calls, the tool refused or
-//!   failed. No tool is started for arguments that are not whole.
-//! - When the run is stopped (by somebody, by a limit, because the turn failed), the model's
-//!   connection is closed and tools that run are stopped, all at once and without waiting for
-//!   them; their calls are closed as cancelled, the step with `decision: "stop"`, and the end
-//!   follows.
+//! Failures are handled as follows:
+//! - A turn that fails before any of it was streamed is retried; [`crate::agent::model::Turn`] has
+//!   the rules. A turn that fails later fails the run, because streamed text cannot be taken back.
+//! - A call that cannot be carried out is reported to the model as an error. Its arguments are no
+//!   object or were cut off, the tool is unknown, the turn has too many calls, or the tool refused
+//!   or failed. No tool is started for incomplete arguments.
+//! - A run is stopped by a cancellation, by a limit, or because its turn failed. The connection to
+//!   the model is closed, and running tools are stopped without waiting for them. Their calls are
+//!   closed as cancelled and the step with `decision: "stop"`, and the end follows.
 //! - A turn that was filtered or refused carries out no calls.
 //!
-//! Invariants ([`Run::audit`], and those of `order.rs`, P1 to P8, with every part):
-//! - R1 At most one exchange is open, and only while its turn goes on. Each [`Action::Ask`] is
+//! Invariants, checked by [`Run::audit`], and P1 to P8 of `order.rs`, checked with every part:
+//! - R1 At most one exchange is open, and only while its turn continues. Each [`Action::Ask`] is
 //!   closed once: by [`Event::BodyEnded`], [`Event::Broken`], [`Action::HangUp`] or
 //!   [`Action::Release`].
-//! - R2 At most `parallel_calls_max` tools run, and of one step at most `calls_per_step_max` are
-//!   started. Each [`Action::Start`] is closed once: by [`Event::ToolRefused`],
-//!   [`Event::ToolEnded`] or [`Action::Stop`].
-//! - R3 A tool is started with an object, whole, and for a tool that the run knows. With
-//!   [`Strategy::AfterTurn`](crate::agent::Strategy) none is while the turn goes on.
-//! - R4 After the end nothing runs, nothing is open, and nothing is made.
-//! - R5 What is kept is bounded: messages by `conversation_bytes_max` before each turn, a turn by
-//!   the limits of [`crate::agent::model::Decoder`], output of each call by `output_bytes_max`,
-//!   and the parts that wait by [`limits::AGENT_PARTS_WAITING`] and what one event makes, as long
-//!   as the driver heeds [`Run::wants_body`] and [`Run::wants_output`].
+//! - R2 At most `parallel_calls_max` tools run, and at most `calls_per_step_max` are started in one
+//!   step. Each [`Action::Start`] is closed once: by [`Event::ToolRefused`], [`Event::ToolEnded`]
+//!   or [`Action::Stop`].
+//! - R3 A tool is started with a complete object, and only if the run knows the tool. With
+//!   [`Strategy::AfterTurn`](crate::agent::Strategy) no tool is started while the turn continues.
+//! - R4 After the end nothing runs, nothing is open, and no part is made.
+//! - R5 Memory is bounded. Messages are bounded by `conversation_bytes_max` before each turn, a
+//!   turn by the limits of [`crate::agent::model::Decoder`], and the output of each call by
+//!   `output_bytes_max`. Waiting parts are bounded by [`limits::AGENT_PARTS_WAITING`] and the parts
+//!   of one event, if the driver respects [`Run::wants_body`] and [`Run::wants_output`].
 //!
-//! Tests: `tests.rs` one behaviour each; `world_tests.rs` seeded worlds of models, tools, faults.
+//! Tests: `tests.rs` has one behaviour each; `world_tests.rs` has seeded worlds of models, tools
+//! and faults.
 
 mod calls;
 mod out;
@@ -97,14 +97,14 @@ use step::OpenStep;
 pub struct Run {
     config: Config,
     messages: Vec<Message>,
-    /// Of the messages.
+    /// The size of `messages`.
     conversation_bytes: usize,
     out: Out,
     actions: VecDeque<Action>,
     random: Random,
     now: Instant,
     started: Option<Instant>,
-    /// Far, until it has started.
+    /// `Instant::FAR` until the run has started.
     deadline: Instant,
     step: Option<OpenStep>,
     exchange_count: u32,
@@ -113,11 +113,11 @@ pub struct Run {
 }
 
 impl Run {
-    /// A run that begins with [`Event::Started`]. `conversation` is what was said so far; what the
-    /// user wants now is the last message of his in it.
+    /// Creates a run that begins with [`Event::Started`]. `conversation` holds the messages so far;
+    /// the last message of the user in it is the task.
     ///
     /// # Errors
-    /// [`ConfigError`], as [`Config::check`].
+    /// [`ConfigError`], as from [`Config::check`].
     pub fn new(
         config: Config,
         conversation: Vec<Message>,
@@ -145,11 +145,12 @@ impl Run {
         })
     }
 
-    /// Takes a fact. `now` never goes backwards; `wall_us` is the time of day, in µs since 1970,
-    /// which may. After the end nothing is a fact any more.
+    /// Takes an event. `now` is monotonic. `wall_us` is the time of day in µs since 1970 and may go
+    /// backwards. After the end, events are ignored.
     ///
     /// # Panics
-    /// As the hooks do, and if [`Event::Started`] comes twice.
+    /// Panics if a hook panics, or if [`Event::Started`] comes twice. Panics if the head of an
+    /// answer comes twice, or after its body.
     pub fn handle(&mut self, event: Event<'_>, now: Instant, wall_us: u64) {
         self.now = self.now.max(now);
         self.out.wall_us = wall_us;
@@ -198,7 +199,7 @@ impl Run {
         }
     }
 
-    /// Goes on as far as can be gone without another fact.
+    /// Advances the run as far as possible without another event.
     fn drive(&mut self) {
         while self.is_over().is_none() && self.step.is_some() {
             self.pump_turn();
@@ -217,7 +218,7 @@ impl Run {
         }
     }
 
-    /// The first part.
+    /// Makes the first part.
     fn start(&mut self) {
         self.started = Some(self.now);
         self.deadline = self.now + self.config.duration_max;
@@ -237,17 +238,18 @@ impl Run {
         self.out.push_partial(started);
     }
 
-    /// The next wish. Also after the end there may be some: what runs has to be stopped.
+    /// Returns the next action. Actions may follow the end, because running tools have to be
+    /// stopped.
     pub fn next_action(&mut self) -> Option<Action> {
         self.actions.pop_front()
     }
 
-    /// The next part.
+    /// Returns the next part.
     pub fn next_part(&mut self) -> Option<Part> {
         self.out.pop()
     }
 
-    /// When [`Event::Tick`] is due.
+    /// Returns the time at which [`Event::Tick`] is due.
     pub fn next_deadline(&self) -> Option<Instant> {
         if self.started.is_none() || self.is_over().is_some() {
             return None;
@@ -256,37 +258,37 @@ impl Run {
         Some(retry.map_or(self.deadline, |retry| retry.min(self.deadline)))
     }
 
-    /// May [`Event::Body`] come? Not while too many parts wait to be taken. What comes all the
-    /// same is taken, too: nothing is lost but the bound.
+    /// True if [`Event::Body`] may come: not too many parts wait to be taken. An event that comes
+    /// anyway is processed, and exceeds only the memory bound.
     pub fn wants_body(&self) -> bool {
         self.out.waiting() < limits::AGENT_PARTS_WAITING
     }
 
-    /// May [`Event::ToolChunk`] come? As [`Run::wants_body`].
+    /// True if [`Event::ToolChunk`] may come, under the same condition as [`Run::wants_body`].
     pub fn wants_output(&self) -> bool {
         self.wants_body()
     }
 
-    /// How the run ended, if it has: then the last part has been made.
+    /// Returns the end of the run, if it has ended. The last part has then been made.
     pub fn is_over(&self) -> Option<&End> {
         self.state().end.as_ref()
     }
 
-    /// What is known of it, from the parts made so far.
+    /// Returns the state of the run, from the parts made so far.
     pub fn state(&self) -> &State {
         self.out.fold.state()
     }
 
-    /// The messages so far. After a run that came to its end they are what another one can begin
-    /// with; a turn that was broken off is not among them.
+    /// Returns the messages so far. After a completed run, another run can begin with them. A turn
+    /// that was broken off is not among them.
     pub fn messages(&self) -> &[Message] {
         &self.messages
     }
 
-    /// Checks all invariants: R1 to R5.
+    /// Checks the invariants R1 to R5.
     ///
     /// # Panics
-    /// If one does not hold.
+    /// Panics if an invariant does not hold.
     pub fn audit(&self) {
         self.out.audit();
         assert!(self.conversation_bytes == step::messages_bytes(&self.messages));
@@ -301,7 +303,7 @@ impl Run {
     }
 }
 
-/// A run may be made on one thread and driven on another.
+/// Checks that a run can be created on one thread and driven on another.
 const _: fn() = || {
     fn is_send<T: Send>() {}
     is_send::<Run>();

@@ -1,4 +1,4 @@
-//! What comes out of a run: parts, each of which fits, in an order that is checked.
+//! The output of a run: parts that fit into a chunk, in an order that is checked.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -14,18 +14,18 @@ use crate::base::Foreign;
 use crate::engine::Kind;
 use crate::limits;
 
-/// What the JSON of a delta or of a piece of output takes beside its text, at most.
+/// Maximum size in bytes of the JSON of a delta or a piece of output, without its text.
 const ENVELOPE_BYTES_MAX: usize = 640;
 
 const _: () = assert!(2 * ENVELOPE_BYTES_MAX < limits::AGENT_PART_BYTES_MIN);
 
-/// The parts of a run that wait to be taken, and what they come to.
+/// The parts of a run that wait to be taken, and the state that they fold into.
 pub(super) struct Out {
     pub hooks: Foreign<Box<dyn Hooks + Send>>,
     pub fold: Fold,
     pub wall_us: u64,
     pub step_number: u32,
-    /// Bytes of text, reasoning, arguments and output so far.
+    /// Number of bytes of text, reasoning, arguments and output so far.
     pub streamed_bytes: u64,
     agent_id: Arc<str>,
     part_bytes_max: usize,
@@ -35,7 +35,7 @@ pub(super) struct Out {
     scratch: Vec<u8>,
 }
 
-/// A chunk of a tool, for [`Out::push_output`].
+/// A chunk of a tool's output, for [`Out::push_output`].
 pub(super) struct Chunk<'a> {
     pub tool_call_id: &'a Arc<str>,
     pub execution: Option<ExecutionId>,
@@ -76,12 +76,12 @@ impl Out {
         self.queue.len()
     }
 
-    /// Texts of parts are cut to this in any case, before they are cut to what fits.
+    /// Maximum size in bytes of a part's JSON. Texts are cut to it before a part is fitted.
     pub fn part_bytes_max(&self) -> usize {
         self.part_bytes_max
     }
 
-    /// A part of anything that fits, or is cut until it does.
+    /// Pushes a part, which is cut until it fits.
     pub fn push(&mut self, body: Body) {
         let part = self.fitted(body);
         self.fold.take(&part);
@@ -96,14 +96,14 @@ impl Out {
         self.push(Body::Final(last));
     }
 
-    /// The end of a step, which the fold has closed already.
+    /// Pushes the end of a step. The fold has closed this step already.
     pub fn push_step(&mut self, last: Final, step: StepState) {
         let part = self.fitted(Body::Final(last));
         self.fold.add_step(step);
         self.enqueue(part);
     }
 
-    /// The next part, cut until it fits.
+    /// Returns the next part, cut until it fits.
     pub fn fitted(&mut self, body: Body) -> Part {
         let mut part = self.part(body);
         part.fit(self.part_bytes_max, &mut self.scratch);
@@ -128,14 +128,15 @@ impl Out {
         self.queue.push_back(part);
     }
 
-    /// A part that fits as it is.
+    /// Pushes a part that fits as it is.
     fn push_short(&mut self, partial: Partial) {
         let part = self.part(Body::Partial(partial));
         self.fold.take(&part);
         self.enqueue(part);
     }
 
-    /// Text in as many deltas as it takes. `make` is told where each begins in `text`.
+    /// Pushes text in as many deltas as necessary. `make` receives each delta and its offset in
+    /// `text`.
     pub fn push_text(&mut self, text: String, make: impl Fn(String, u64) -> Partial) {
         self.streamed_bytes += text.len() as u64;
         let room = self.part_bytes_max - ENVELOPE_BYTES_MAX;
@@ -154,7 +155,7 @@ impl Out {
         }
     }
 
-    /// Says all of the text so far, if it can fit.
+    /// Adds all of the step's text so far, if it can fit.
     fn accumulate(&self, partial: &mut Partial) {
         let Partial::TextDelta { delta, accumulated_text, accumulated_truncated, .. } = partial
         else {
@@ -167,7 +168,7 @@ impl Out {
         }
     }
 
-    /// A chunk of a tool in as many pieces as it takes.
+    /// Pushes a chunk of a tool's output in as many parts as necessary.
     pub fn push_output(&mut self, chunk: &Chunk<'_>) {
         self.streamed_bytes += chunk.bytes.len() as u64;
         let room = self.part_bytes_max - ENVELOPE_BYTES_MAX;
@@ -177,7 +178,7 @@ impl Out {
             let rest = chunk.bytes.len() - at;
             let length = match text {
                 Some(text) => front_within(&text[at..], room),
-                None => rest.min(room / 4 * 3), // Four characters for three bytes.
+                None => rest.min(room / 4 * 3), // Four base64 characters for three bytes.
             };
             let data = match text {
                 Some(text) => Data::Text(text[at..at + length].to_owned()),

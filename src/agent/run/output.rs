@@ -1,17 +1,17 @@
-//! A tool's output, as the model is told it: all of it, or its front and its end.
+//! A tool's output as sent to the model: all of it, or its front and its end.
 //!
-//! What is wrong shows at the end of an output more often than in the middle of it.
+//! Errors are found at the end of an output more often than in its middle.
 
 use std::collections::VecDeque;
 
-/// Bytes of output; at most so many are kept.
+/// The output of a tool, of which at most `bytes_max` bytes are kept.
 #[derive(Debug, Default)]
 pub(super) struct Output {
     front: Vec<u8>,
     back: VecDeque<u8>,
     bytes_max: usize,
     bytes: u64,
-    /// Bytes that were missed on the way here.
+    /// Number of bytes that were missed.
     missed_bytes: u64,
 }
 
@@ -20,17 +20,17 @@ impl Output {
         Output { bytes_max, ..Output::default() }
     }
 
-    /// All that the tool has said.
+    /// Number of all bytes of the output, missed ones included.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Is some of it not kept?
+    /// True if some of the output is not kept.
     pub fn is_cut(&self) -> bool {
         self.bytes > (self.front.len() + self.back.len()) as u64
     }
 
-    /// What is kept, at most.
+    /// Maximum number of bytes kept of the end.
     fn back_bytes_max(&self) -> usize {
         self.bytes_max / 2
     }
@@ -47,21 +47,22 @@ impl Output {
         self.back.extend(&back[back.len() - keep..]);
     }
 
-    /// So many bytes were missed here. What comes after them is the end.
+    /// Records that `bytes` bytes were missed. The bytes kept of the end are dropped, and later
+    /// bytes belong to the end.
     pub fn miss(&mut self, bytes: u64) {
         self.bytes += bytes;
         self.missed_bytes += bytes;
         self.back.clear();
     }
 
-    /// What the model is told. Bytes that are no UTF-8 are replaced.
+    /// Returns the text for the model. Bytes that are not UTF-8 are replaced.
     pub fn text(&self) -> String {
         let back: Vec<u8> = self.back.iter().copied().collect();
         if !self.is_cut() {
             let all = [self.front.as_slice(), &back].concat();
             return String::from_utf8_lossy(&all).into_owned();
         }
-        // Whole characters on both sides of the hole.
+        // Both sides of the hole consist of whole characters.
         let front = &self.front[..whole_front(&self.front)];
         let back = &back[broken_front(&back)..];
         let left_out = self.bytes - (front.len() + back.len()) as u64;
@@ -70,7 +71,7 @@ impl Output {
     }
 }
 
-/// Where the last character begins, if it is cut; else the end.
+/// Returns the start of the last character if it is incomplete, otherwise the length.
 fn whole_front(bytes: &[u8]) -> usize {
     let tail = bytes.len().saturating_sub(3);
     let first = bytes[tail..].iter().rposition(|byte| *byte >= 0xC0);
@@ -83,7 +84,7 @@ fn whole_front(bytes: &[u8]) -> usize {
     if at + length > bytes.len() { at } else { bytes.len() }
 }
 
-/// Bytes of a character whose beginning is missing.
+/// Number of bytes at the front that belong to a character whose beginning is missing.
 fn broken_front(bytes: &[u8]) -> usize {
     bytes.iter().take(3).take_while(|byte| matches!(**byte, 0x80..0xC0)).count()
 }

@@ -1,4 +1,4 @@
-//! Steps: how they begin and end, and whether there is another one.
+//! Steps: their begin, their end, and the decision whether another one follows.
 
 use super::Run;
 use super::calls::{self, Call, CallState};
@@ -14,27 +14,27 @@ use crate::agent::state::{
 use crate::base::Instant;
 use crate::limits;
 
-/// The step that goes on.
+/// The open step.
 #[derive(Debug)]
 pub(super) struct OpenStep {
     begun: Instant,
     pub turn: Turn,
     pub exchange: Option<Exchange>,
-    /// What the model has said so far.
+    /// The model's message so far.
     pub assembly: Assembly,
     pub text_bytes: u64,
     pub reasoning_bytes: u64,
     pub calls: Vec<Call>,
-    /// Calls that are carried out.
+    /// Number of calls whose arguments were accepted.
     pub accepted_count: u32,
 }
 
-/// An exchange that is open.
+/// The open exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Exchange {
-    /// In the run.
+    /// Its number in the run.
     pub number: u32,
-    /// In the turn.
+    /// Its attempt in the turn.
     pub attempt: u32,
 }
 
@@ -47,7 +47,7 @@ impl OpenStep {
         self.is_turn_over() && self.calls.iter().all(Call::is_over)
     }
 
-    /// R1 to R3.
+    /// Checks R1 to R3.
     pub fn audit(&self, config: &Config) {
         assert!(self.exchange.is_none() || !self.is_turn_over());
         calls::audit(self, config);
@@ -55,7 +55,7 @@ impl OpenStep {
 }
 
 impl Run {
-    /// Asks the model for the next step, unless a hook or a limit is in the way.
+    /// Asks the model for the next step, unless a hook or a limit prevents it.
     pub(super) fn begin_step(&mut self) {
         let state = self.out.fold.state();
         match self.out.hooks.before_step(state, &self.messages) {
@@ -97,7 +97,7 @@ impl Run {
         self.messages = messages;
     }
 
-    /// The turn and all calls are over.
+    /// Completes the step, whose turn and calls are over.
     pub(super) fn complete_step(&mut self) {
         self.take_over_messages();
         let (decision, reason) = self.continuation();
@@ -108,7 +108,7 @@ impl Run {
         }
     }
 
-    /// Does the run go on by itself?
+    /// Returns the run's own decision, before a hook is asked.
     fn continuation(&self) -> (Decision, Reason) {
         let step = self.step.as_ref().expect("it is being completed");
         let stop = |reason| (Decision::Stop, reason);
@@ -138,7 +138,7 @@ impl Run {
         (Decision::Continue, reason)
     }
 
-    /// What the model said becomes a message, and what came of its calls.
+    /// Appends the model's message and the results of its calls to the conversation.
     fn take_over_messages(&mut self) {
         let step = self.step.as_mut().expect("it is being completed");
         let mut message = std::mem::take(&mut step.assembly.message);
@@ -153,7 +153,7 @@ impl Run {
         let is_silent =
             message.text.is_empty() && message.calls.is_empty() && message.reasoning.is_empty();
         if is_silent {
-            return; // No wire takes a message without anything in it.
+            return; // No wire accepts an empty message.
         }
         for message in std::iter::once(Message::Assistant(message)).chain(results) {
             self.conversation_bytes += message_bytes(&message);
@@ -161,7 +161,7 @@ impl Run {
         }
     }
 
-    /// The last part of a step; tells how it ended, once the hook was asked.
+    /// Ends the step: asks the hook, pushes the last part of the step, and returns the outcome.
     fn end_step(&mut self, mut outcome: Continuation) -> Continuation {
         let step = self.step.take().expect("it is being ended");
         assert!(step.exchange.is_none());
@@ -191,14 +191,14 @@ impl Run {
                 outcome = Continuation { decision: Decision::Stop, reason: hook(&why) };
                 state.outcome = outcome.clone();
             }
-            StepChoice::Stop(_) => {} // It stops for a reason of its own.
+            StepChoice::Stop(_) => {} // The run stops for its own reason.
         }
         let completed = Final::StepCompleted { step: last, outcome: outcome.clone(), usage };
         self.out.push_step(completed, state);
         outcome
     }
 
-    /// Stops everything where it is.
+    /// Stops the run immediately.
     pub(super) fn stop(&mut self, how: Ended, reason: Reason) {
         if self.started.is_none() {
             self.start();
@@ -215,7 +215,7 @@ impl Run {
         self.end(how, reason);
     }
 
-    /// The last part.
+    /// Ends the run and pushes its last part.
     pub(super) fn end(&mut self, how: Ended, reason: Reason) {
         assert!(self.step.is_none());
         let state = self.out.fold.state();
@@ -242,7 +242,7 @@ fn hook(why: &str) -> Reason {
     Reason::Hook(words(why, limits::AGENT_WORDS_BYTES_MAX))
 }
 
-/// A provider's own reason may be of any length.
+/// Shortens a provider's own reason, which may have any length.
 fn finish_shown(reason: FinishReason) -> FinishReason {
     match reason {
         FinishReason::Other(why) => FinishReason::Other(words(&why, limits::AGENT_WORDS_BYTES_MAX)),
@@ -250,7 +250,7 @@ fn finish_shown(reason: FinishReason) -> FinishReason {
     }
 }
 
-/// For the calls that are given up.
+/// Returns the error for calls that are given up.
 fn why_stopped(how: &Ended, reason: &Reason) -> String {
     match how {
         Ended::Completed => format!("the run came to its limit {}", reason.name()),
@@ -259,7 +259,7 @@ fn why_stopped(how: &Ended, reason: &Reason) -> String {
     }
 }
 
-/// What messages take, about: their texts.
+/// Approximate size of messages in bytes: the length of their texts.
 pub(super) fn messages_bytes(messages: &[Message]) -> usize {
     messages.iter().map(message_bytes).sum()
 }

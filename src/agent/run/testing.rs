@@ -1,5 +1,5 @@
-//! For tests: models that say what they are told to, over a real wire, and a driver that checks
-//! every action and every part as it comes.
+//! Support for tests: models that say given things over a real wire, and a driver. The driver
+//! checks every action and every part.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,13 +14,13 @@ use crate::base::{Instant, Random};
 
 pub const WALL_US: u64 = 1_700_000_000_000_000;
 
-/// One turn of a model.
+/// One scripted turn of a model.
 #[derive(Clone, Debug, Default)]
 pub struct Said {
     pub reasoning: String,
     pub text: String,
     pub calls: Vec<CallSaid>,
-    /// As Chat Completions spells it.
+    /// The finish reason, as Chat Completions spells it.
     pub finish: &'static str,
     pub tokens: Option<(u64, u64)>,
 }
@@ -61,7 +61,7 @@ impl Said {
         Some(json!({"prompt_tokens": input, "completion_tokens": output}))
     }
 
-    /// As a stream, in deltas of any length.
+    /// Returns the turn as a stream, in deltas of random length.
     pub fn stream(&self, random: &mut Random) -> Vec<u8> {
         let mut out = Vec::new();
         let mut delta = |delta: Value| {
@@ -95,7 +95,7 @@ impl Said {
         out
     }
 
-    /// As one document, of a provider that does not stream.
+    /// Returns the turn as one document, from a provider that does not stream.
     pub fn plain(&self) -> Vec<u8> {
         let calls = self.calls.iter().enumerate().map(|(index, call)| {
             let function = json!({"name": call.name, "arguments": call.arguments});
@@ -117,7 +117,7 @@ impl Said {
     }
 }
 
-/// `text`, cut anywhere between characters.
+/// Cuts `text` into pieces at random characters.
 fn pieces<'a>(text: &'a str, random: &mut Random) -> Vec<&'a str> {
     let mut pieces = Vec::new();
     let mut rest = text;
@@ -144,7 +144,7 @@ pub fn tool(name: &str) -> ToolDescription {
     ToolDescription { name: name.to_owned(), description, schema: json!({"type": "object"}) }
 }
 
-/// Drives a run, checks what comes out of it, and keeps it.
+/// Drives a run, checks its output and keeps it.
 pub struct Driver {
     pub run: Run,
     pub now: Instant,
@@ -152,9 +152,9 @@ pub struct Driver {
     pub actions: Vec<Action>,
     /// The bodies of all requests.
     pub asked: Vec<Value>,
-    /// Which exchange is open.
+    /// The open exchange.
     pub open: Option<u32>,
-    /// Which tools run.
+    /// The running tools, by call.
     pub running: BTreeMap<u32, String>,
     order: Order,
     fold: Fold,
@@ -188,7 +188,7 @@ impl Driver {
         }
     }
 
-    /// One that has begun.
+    /// Creates a driver whose run has started.
     pub fn begun(config: Config) -> Driver {
         let mut driver = Driver::new(config);
         driver.tell(Event::Started);
@@ -199,13 +199,13 @@ impl Driver {
         WALL_US + self.now.nanos() / 1_000
     }
 
-    /// Tells the run, and takes all that it says and wants.
+    /// Passes an event to the run and takes all actions and parts.
     pub fn tell(&mut self, event: Event<'_>) {
         self.tell_only(event);
         self.take_parts();
     }
 
-    /// Tells the run, and takes all that it wants. Its parts wait.
+    /// Passes an event to the run and takes all actions. Its parts wait.
     pub fn tell_only(&mut self, event: Event<'_>) {
         let wall_us = self.wall_us();
         match &event {
@@ -280,7 +280,7 @@ impl Driver {
         self.tell(Event::Answered { turn, status, retry_after, retry_after_ms: None });
     }
 
-    /// The model's answer, whole, and the body's end where it is still awaited.
+    /// Delivers the model's whole answer, and the end of the body if that is still expected.
     pub fn answer(&mut self, said: &Said) {
         let turn = self.open.unwrap();
         self.head(200, None);
@@ -300,7 +300,7 @@ impl Driver {
         self.parts.iter().map(Part::name).collect()
     }
 
-    /// What a client makes of the parts, which is what the run makes of them.
+    /// Returns the state that a client folds from the parts. It equals the state of the run.
     pub fn state(&self) -> &State {
         assert_eq!(self.fold.state(), self.run.state());
         self.fold.state()
@@ -315,7 +315,7 @@ impl Driver {
         self.actions.iter().filter_map(started).collect()
     }
 
-    /// The parts of that type.
+    /// The parts of this type.
     pub fn all(&self, name: &str) -> Vec<&Part> {
         self.parts.iter().filter(|part| part.name() == name).collect()
     }

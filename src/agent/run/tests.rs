@@ -1,4 +1,4 @@
-//! One behaviour of a run each, at the machine: models and tools are told what to say.
+//! Tests of one behaviour of a run each, at the state machine. Models and tools follow the test.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -33,7 +33,7 @@ fn reason(driver: &Driver) -> Reason {
     driver.run.is_over().expect("it is over").reason.clone()
 }
 
-/// Reads, hears and says: `read`, then an answer.
+/// A run whose model has called `read` and whose tool waits to be started.
 fn after_one_call(config: Config) -> Driver {
     let mut driver = Driver::begun(config);
     driver.answer(&Said::calls(&[("c1", "read", r#"{"path":"a"}"#)]));
@@ -119,7 +119,7 @@ fn bad_calls_reach_no_tool_and_are_told_the_model() {
             let finish = if finish == "finish" { "tool_calls" } else { finish };
             driver.answer(&Said::calls(&[("c1", name, arguments)]).finish(finish));
             if name.is_empty() && driver.all("ToolCallStarted").is_empty() {
-                continue; // The wire's reader has found no call in it.
+                continue; // The decoder of the wire found no call in it.
             }
             assert!(driver.started().is_empty(), "{name} {arguments}");
             let [complete] = driver.all("ToolCallArgsCompleted")[..] else { panic!("{name}") };
@@ -378,8 +378,8 @@ fn a_filtered_turn_carries_out_no_calls() {
 
 #[test]
 fn a_run_can_be_stopped_at_any_time() {
-    // Before it begins, before it is answered, in the middle of an answer, while it waits to ask
-    // again, while tools run.
+    // Before the start, before the answer, in the middle of an answer, while waiting for a retry,
+    // and while tools run.
     let moments: [fn() -> Driver; 5] = [
         || Driver::new(config()),
         || Driver::begun(config()),
@@ -405,7 +405,7 @@ fn a_run_can_be_stopped_at_any_time() {
             assert!(driver.parts.last().unwrap().is_end());
             assert_eq!(driver.run.next_deadline(), None);
             let parts = driver.parts.len();
-            driver.tell(Event::Cancel(reason)); // And all that is late.
+            driver.tell(Event::Cancel(reason)); // Late events of all kinds.
             driver.tell(Event::Body { turn: 1, bytes: b"data: x\n\n" });
             driver.tell(chunk(1, 0, b"late"));
             driver.tell(done(1));
@@ -419,7 +419,7 @@ fn a_run_can_be_stopped_at_any_time() {
 #[test]
 fn what_comes_late_is_passed_over() {
     let mut driver = after_one_call(config());
-    driver.tell(Event::Body { turn: 1, bytes: b"data: x\n\n" }); // It was released.
+    driver.tell(Event::Body { turn: 1, bytes: b"data: x\n\n" }); // The exchange was released.
     driver.tell(Event::BodyEnded { turn: 1 });
     driver.tell(done(1));
     let parts = driver.parts.len();
@@ -567,7 +567,7 @@ fn progress_and_gaps_are_told() {
     assert!(told.contains("30 bytes are left out"), "{told}");
 }
 
-/// Notes what it is shown, and does what it is told.
+/// Records what it is shown, and decides as the test says.
 struct Watcher {
     seen: Arc<Mutex<Vec<String>>>,
     before: fn(&State, &[Message]) -> StepChoice,

@@ -1,4 +1,4 @@
-//! A model's turn: what is heard of it becomes parts and calls.
+//! A model's turn: turns what is received of it into parts and calls.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::agent::state::{Ended, Failure, Reason};
 use crate::limits;
 
 impl Run {
-    /// Tells the turn what was heard of an exchange; of one that is closed nothing is heard.
+    /// Passes received data of an exchange to the turn. Data of a closed exchange is ignored.
     pub(super) fn hear(&mut self, number: u32, heard: Heard<'_>) {
         let Some(step) = &mut self.step else { return };
         let Some(exchange) = step.exchange.filter(|exchange| exchange.number == number) else {
@@ -25,7 +25,7 @@ impl Run {
         step.turn.handle(exchange.attempt, heard, self.now, self.out.wall_us);
     }
 
-    /// Takes what the turn says and wants.
+    /// Takes all events and actions of the turn.
     pub(super) fn pump_turn(&mut self) {
         while let Some(event) = self.step.as_mut().and_then(|step| step.turn.next_event()) {
             self.take_model_event(event);
@@ -63,14 +63,15 @@ impl Run {
         }
     }
 
-    /// The exchange that was open, if it is of that attempt.
+    /// Closes the open exchange, if it belongs to this attempt (`None`: to any), and returns its
+    /// number.
     fn close_exchange(&mut self, attempt: Option<u32>) -> Option<u32> {
         let step = self.step.as_mut()?;
         let is_meant = |open: &mut Exchange| attempt.is_none_or(|attempt| open.attempt == attempt);
         step.exchange.take_if(is_meant).map(|exchange| exchange.number)
     }
 
-    /// Closes the exchange at once, if one is open (and of that attempt).
+    /// Closes the open exchange immediately, if it belongs to this attempt (`None`: to any).
     pub(super) fn hang_up(&mut self, attempt: Option<u32>) {
         if let Some(turn) = self.close_exchange(attempt) {
             self.actions.push_back(Action::HangUp { turn });
@@ -133,7 +134,7 @@ impl Run {
         self.step.as_mut().expect("a turn is part of a step").calls.push(call);
     }
 
-    /// The model's own, or one of ours.
+    /// Returns the model's own id if it is usable, otherwise a generated one.
     fn id_for_call(&self, id: Option<String>, number: u32) -> Arc<str> {
         let is_good = |id: &String| {
             let is_plain = |byte: u8| byte.is_ascii_graphic() && !b"\"\\".contains(&byte);
@@ -150,7 +151,7 @@ impl Run {
         free.next().expect("there are more numbers than calls").into()
     }
 
-    /// The turn is over: now it is known whether what is not whole was cut off.
+    /// Handles the end of the turn. Arguments that are still incomplete were cut off.
     fn finish_turn(&mut self, reason: &FinishReason) {
         let step = self.step.as_ref().expect("a turn is part of a step");
         for at in 0..step.calls.len() {

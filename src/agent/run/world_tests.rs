@@ -1,5 +1,6 @@
-//! Seeded worlds: models, tools, faults, cancels and slow readers, all at random. What must hold is
-//! checked by the driver with each action and each part, and here at the end of each world.
+//! Seeded worlds: models, tools, faults, cancellations and slow readers, all random. The driver
+//! checks the invariants with each action and each part, and the tests check them at the end of
+//! each world.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write;
@@ -15,35 +16,35 @@ use crate::engine::{Exit, Gap, GapReason, Kind, Outcome};
 
 const SEEDS: u64 = 1_000;
 
-/// What else can happen to an answer.
+/// A fault of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     None,
-    /// A status, with a body of its own.
+    /// A refusal with this status and a body of its own.
     Refused(u16),
-    /// The connection breaks after so many thousandths of the body.
+    /// The connection breaks after this many thousandths of the body.
     Broken(u64),
     /// The body ends there.
     Cut(u64),
-    /// The server says that it failed, there.
+    /// The server reports a failure there.
     Said(u64),
-    /// Something else is there.
+    /// Other bytes follow there.
     Garbage(u64),
-    /// Nothing comes any more.
+    /// The server is silent from there on.
     Silent(u64),
 }
 
-/// An exchange, as the model's server sees it.
+/// An exchange, as seen by the model's server.
 struct Answer {
     turn: u32,
     status: u16,
     has_head: bool,
     body: VecDeque<u8>,
-    /// How it goes on behind the body.
+    /// The fault behind the body.
     end: Fault,
 }
 
-/// A tool that runs.
+/// A running tool.
 struct Tool {
     has_started: bool,
     seq: u64,
@@ -51,18 +52,18 @@ struct Tool {
     chunks_left: u64,
 }
 
-/// A run and all that is around it.
+/// A run and its environment.
 struct World {
     seed: u64,
     random: Random,
     driver: Driver,
     answer: Option<Answer>,
     tools: BTreeMap<u32, Tool>,
-    /// Exchanges and calls that were, for what comes late.
+    /// The highest numbers of exchanges and calls so far, for late events.
     old_turns: u32,
     old_calls: u32,
     actions_seen: usize,
-    /// The step of the world at which somebody stops the run.
+    /// The step of the world at which the run is cancelled.
     cancel_at: Option<u64>,
     has_faults: bool,
     is_streaming: bool,
@@ -70,7 +71,7 @@ struct World {
 }
 
 impl World {
-    /// In half of them somebody stops the run.
+    /// Creates a world. In half of the worlds the run is cancelled.
     fn new(seed: u64) -> World {
         let mut random = Random::new(!seed);
         World::stopped_at(seed, random.chance(1, 2).then(|| random.below(120)))
@@ -99,7 +100,7 @@ impl World {
         }
     }
 
-    /// The world of that seed in which all goes well, with a provider that streams or does not.
+    /// Creates the world of this seed without faults, with a provider that streams or does not.
     fn without_faults(seed: u64, is_streaming: bool) -> World {
         let mut random = Random::new(seed);
         let mut config = random_config(&mut random, seed);
@@ -112,7 +113,7 @@ impl World {
         world
     }
 
-    /// One thing happens. False: the run is over, and all is taken.
+    /// Lets one thing happen. False if the run is over and all parts are taken.
     fn turn(&mut self) -> bool {
         self.step += 1;
         self.carry_out();
@@ -135,7 +136,7 @@ impl World {
         true
     }
 
-    /// Somebody stops the run: what is open is closed at once, and nothing else is wanted.
+    /// Cancels the run. All that is open is closed at once, and no other action follows.
     fn cancel(&mut self) {
         let hang_up = self.driver.open.map(|turn| Action::HangUp { turn });
         let stops = self.driver.running.keys().map(|&call| Action::Stop { call });
@@ -147,14 +148,14 @@ impl World {
         assert_eq!(self.driver.run.is_over().unwrap().how, Ended::Cancelled(reason));
     }
 
-    /// To its end.
+    /// Runs the world to its end.
     fn run(&mut self) {
         while self.turn() {
             assert!(self.step < 100_000, "it never ends");
         }
     }
 
-    /// Does what the run wants.
+    /// Carries out the actions of the run.
     fn carry_out(&mut self) {
         let open = self.driver.open;
         if self.answer.as_ref().is_some_and(|answer| Some(answer.turn) != open) {
@@ -167,7 +168,7 @@ impl World {
         let running = &self.driver.running;
         self.tools.retain(|call, _| running.contains_key(call));
         for &call in running.keys() {
-            // By the call's number: in what order calls are begun depends on the strategy only.
+            // Seeded by the call's number: the order in which calls begin depends on the strategy.
             let mut random = Random::new(u64::from(call));
             let chunks_left = random.below(6);
             let tool = Tool { has_started: false, seq: 0, offset: 0, chunks_left };
@@ -178,12 +179,12 @@ impl World {
     }
 
     fn new_answer(&mut self, turn: u32) -> Answer {
-        // What is said depends on the step alone: another attempt is answered the same.
+        // The words depend on the step alone, so another attempt gets the same answer.
         let step = self.driver.run.state().steps.len() as u64;
         let mut words = Random::new(self.seed << 8 | step);
         let mut said = random_turn(&mut words, step);
         if !self.has_faults && said.finish == "content_filter" {
-            said.finish = "stop"; // How far calls of it come that were begun is a matter of time.
+            said.finish = "stop"; // How far its calls get is a matter of timing.
         }
         let body = match self.is_streaming {
             true => said.stream(&mut self.random),
@@ -273,7 +274,7 @@ impl World {
         }
         tool.chunks_left -= 1;
         tool.seq += 1;
-        // What a tool says depends on the call alone.
+        // The output of a tool depends on the call alone.
         let mut words = Random::new(u64::from(call) << 32 | tool.seq);
         if words.chance(1, 5) {
             let progress = tool.seq as f64;
@@ -344,7 +345,7 @@ impl World {
         self.driver.tell_only(Event::Tick);
     }
 
-    /// Things that were on their way when the run gave them up.
+    /// Delivers events that were in flight when the run gave up their exchange or call.
     fn come_late(&mut self) {
         let before = self.driver.run.wants_body();
         let open = self.driver.open;
@@ -366,7 +367,7 @@ impl World {
         assert_eq!(self.driver.run.wants_body(), before, "something late made parts");
     }
 
-    /// All that came out of it.
+    /// Returns everything that the run produced.
     fn record(&self) -> String {
         let mut record = String::new();
         for action in &self.driver.actions {
@@ -421,7 +422,7 @@ fn random_text(random: &mut Random, chars_max: u64) -> String {
     (0..length).map(|_| one(random)).collect()
 }
 
-/// What a model says in a step; it calls fewer tools as it goes.
+/// Returns a random turn of a model. It calls fewer tools in later steps.
 fn random_turn(random: &mut Random, step: u64) -> Said {
     let mut said = Said { finish: "stop", ..Said::default() };
     if random.chance(1, 3) {
@@ -496,7 +497,7 @@ fn whatever_happens_all_that_is_open_is_closed_and_there_is_one_end() {
             assert_eq!(driver.parts.iter().filter(|part| part.is_end()).count(), 1);
             assert!(driver.parts.last().unwrap().is_end());
             assert_eq!((driver.open, driver.running.len()), (None, 0));
-            driver.state(); // The client's is the run's.
+            driver.state(); // The client's state is the run's.
             driver.run.is_over().unwrap().reason.name()
         });
         *reasons.entry(outcome.unwrap_or_else(|_| panic!("SEED={seed}"))).or_insert(0) += 1;
