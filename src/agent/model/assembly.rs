@@ -1,9 +1,9 @@
-//! An answer, put together again from its events.
+//! Assembles an answer from its events.
 
 use crate::agent::message::{AssistantMessage, CallMade, Usage};
 use crate::agent::model::{FinishReason, ModelEvent};
 
-/// What a model said in one turn, so far.
+/// The answer of a model in one turn, so far.
 ///
 /// ```
 /// use streamdoor::agent::model::{Assembly, FinishReason, ModelEvent};
@@ -18,19 +18,19 @@ use crate::agent::model::{FinishReason, ModelEvent};
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Assembly {
-    /// What goes back to the model with the next turn. A call without an id of its own has an
-    /// empty one: whoever needs it has to give it one.
+    /// The message that goes back to the model with the next turn. The id of a call is empty if the
+    /// model gave none; the caller has to generate one.
     pub message: AssistantMessage,
-    /// Its reasoning as text, which does not go back.
+    /// The reasoning as text, which does not go back.
     pub reasoning_text: String,
-    /// The newest count.
+    /// The newest token counts.
     pub usage: Option<Usage>,
-    /// Why it stopped; `None`: it has not.
+    /// The reason for which the model stopped; `None` if the answer is not complete.
     pub finish: Option<FinishReason>,
 }
 
 impl Assembly {
-    /// Adds what came next.
+    /// Adds the next event.
     pub fn take(&mut self, event: &ModelEvent) {
         match event {
             ModelEvent::Text(text) => self.message.text.push_str(text),

@@ -1,8 +1,8 @@
-//! Answers of Chat Completions, as OpenAI sends them and as everybody else does.
+//! Answers of Chat Completions, as OpenAI and compatible servers send them.
 //!
-//! A frame adds a delta. Fragments of a call belong to the one with their index; servers that give
-//! no index, or the same to all, are understood by ids and names. A call is complete when a reason
-//! to finish comes, or, if its arguments are a whole object, when the next one begins.
+//! Each frame adds a delta. A fragment of a call belongs to the call with its index. If a server
+//! gives no index, or the same to all calls, ids and names decide. A call is complete when a finish
+//! reason comes, or when the next call begins and its arguments are a whole object.
 
 use serde_json::{Map, Value};
 
@@ -15,22 +15,22 @@ use crate::limits;
 
 #[derive(Debug, Default)]
 pub(super) struct Chat {
-    /// Calls with their indices; the newest with an index is the one that is meant by it.
+    /// The calls with their indices. An index refers to the newest call that has it.
     calls: Vec<(Option<u64>, CallNumber)>,
-    /// The call of the form that was there before there were several.
+    /// The call of the older form `function_call`, which allows only one.
     function_call: Option<CallNumber>,
     finish: Option<FinishReason>,
     has_refusal: bool,
-    /// The field that reasoning came in, and all of it: servers that think between calls want it
-    /// back.
+    /// The field in which reasoning came, and all of its text. Some servers that reason between
+    /// calls require it back.
     reasoning: Option<(&'static str, String)>,
-    /// The answer comes in one piece: each call is whole, whatever its id.
+    /// True if the answer is one document: each call is whole, whatever its id.
     is_document: bool,
-    /// What belongs to the message and has to go back with it.
+    /// Data that belongs to the message and must go back with it.
     extra: Option<Value>,
 }
 
-/// What a fragment says about its call.
+/// The information in a fragment about its call.
 struct Part<'a> {
     index: Option<u64>,
     id: &'a str,
@@ -52,14 +52,14 @@ impl Chat {
         Ok(())
     }
 
-    /// An answer in one piece has messages where frames have deltas.
+    /// Reads an answer in one piece, which has messages where frames have deltas.
     pub fn document(&mut self, value: &Value, speaker: &mut Speaker) -> Result<(), ModelFault> {
         self.is_document = true;
         self.frame(value, speaker)?;
         self.done(speaker)
     }
 
-    /// The stream says that it is over, or is over. Without a reason to finish it was cut.
+    /// Ends the answer. Without a finish reason it was cut off.
     pub fn done(&mut self, speaker: &mut Speaker) -> Result<(), ModelFault> {
         let finish = self.finish.take().ok_or(ModelFault::Truncated)?;
         let mut back = Map::new();
@@ -83,7 +83,7 @@ impl Chat {
         self.delta(delta, speaker)?;
         let reason = text(&choice["finish_reason"]);
         if reason.is_empty() {
-            return Ok(()); // `null`, or an empty one, until it is known.
+            return Ok(()); // `null` or an empty text, until the reason is known.
         }
         self.finish = Some(match reason {
             "stop" => FinishReason::Stop,
@@ -97,7 +97,7 @@ impl Chat {
     }
 
     fn delta(&mut self, delta: &Value, speaker: &mut Speaker) -> Result<(), ModelFault> {
-        // Of servers that send both, both are the same.
+        // Servers that send both fields send the same text in both.
         let fields = ["reasoning_content", "reasoning"];
         if let Some(field) = fields.into_iter().find(|field| !text(&delta[*field]).is_empty()) {
             self.reason(field, text(&delta[field]), speaker)?;
@@ -130,7 +130,7 @@ impl Chat {
         Ok(())
     }
 
-    /// A text, or an array of parts.
+    /// Reads content, which is a text or an array of parts.
     fn content(&mut self, content: &Value, speaker: &mut Speaker) -> Result<(), ModelFault> {
         speaker.text(text(content))?;
         for part in each(content) {
@@ -176,7 +176,7 @@ impl Chat {
         speaker.arguments(call, &arguments)
     }
 
-    /// The call that a fragment belongs to; `None`: a new one.
+    /// Returns the call that a fragment belongs to; `None` for a new call.
     fn find(&self, part: &Part<'_>, speaker: &Speaker) -> Option<CallNumber> {
         let Part { index, id, name, has_arguments } = *part;
         let has_id = |call: CallNumber| !id.is_empty() && speaker.id_of(call) == Some(id);
@@ -185,13 +185,14 @@ impl Chat {
                 *known == index || (known.is_none() && has_id(*call))
             };
             let (_, call) = *self.calls.iter().rev().find(is_it)?;
-            // The same index for several calls: a name with another id begins the next one.
+            // Several calls with the same index: a name with another id begins the next one.
             let known = speaker.id_of(call);
             let is_other =
                 !name.is_empty() && !id.is_empty() && known.is_some_and(|known| known != id);
             return (!is_other).then_some(call);
         }
-        // Whole arguments, and a name with more of them: another call, also if its id is the same.
+        // A name with more arguments after a whole object begins another call, even with the same
+        // id.
         let goes_on =
             |call: CallNumber| name.is_empty() || !has_arguments || !speaker.has_whole_object(call);
         if let Some((_, call)) = self.calls.iter().rev().find(|(_, call)| has_id(*call)) {
@@ -220,7 +221,7 @@ impl Chat {
         speaker.complete_whole_ones()?;
         let call = speaker.open_call()?;
         self.calls.push((index, call));
-        self.finish = None; // There is more to come.
+        self.finish = None; // More follows.
         Ok(call)
     }
 

@@ -1,4 +1,4 @@
-//! Bytes of an answer's body, cut anywhere, to events.
+//! Decodes the bytes of an answer's body, split anywhere, into events.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -15,8 +15,8 @@ use crate::agent::model::{Endpoint, ModelEvent, ModelFault, Secret, Wire};
 use crate::limits;
 use crate::wire::sse;
 
-/// Reads the body of an answer with status 200, as it comes: an event stream, or one JSON document
-/// from a server that does not stream.
+/// Decodes the body of an answer with a 2xx status while it comes. The body is an event stream, or
+/// one JSON document from a server that does not stream.
 ///
 /// ```
 /// use std::collections::VecDeque;
@@ -42,12 +42,12 @@ pub struct Decoder {
     failed: Option<ModelFault>,
 }
 
-/// What the body turns out to be.
+/// The form of a body.
 enum Form {
-    /// Nothing has come yet but white space, or a byte order mark.
+    /// Nothing was received but white space or a byte order mark.
     Unknown(sse::Decoder),
     Stream(sse::Decoder),
-    /// The beginning of a document.
+    /// The document, as far as it was received.
     Document(Vec<u8>),
 }
 
@@ -58,7 +58,7 @@ enum Machine {
 }
 
 impl Decoder {
-    /// For an answer to what `endpoint` was asked with `tools`.
+    /// Creates a decoder for an answer of `endpoint` to a request with `tools`.
     pub fn new(endpoint: &Endpoint, tools: &[ToolDescription]) -> Decoder {
         Decoder {
             form: Form::new(),
@@ -69,7 +69,7 @@ impl Decoder {
         }
     }
 
-    /// Begins with another answer to the same question.
+    /// Restarts the decoder for another answer to the same request.
     pub(super) fn restart(&mut self) {
         self.form = Form::new();
         self.machine = Machine::new(self.speaker.wire());
@@ -77,23 +77,24 @@ impl Decoder {
         self.failed = None;
     }
 
-    /// Takes the next bytes and appends what they say. What comes behind the end says nothing.
+    /// Decodes the next bytes and appends their events to `out`. Bytes after the end are ignored.
     ///
     /// # Errors
-    /// [`ModelFault`], and that for ever; what was said before it stands in `out`.
+    /// [`ModelFault`], and the same for every later call. Events from before the fault are in
+    /// `out`.
     pub fn feed(&mut self, bytes: &[u8], out: &mut VecDeque<ModelEvent>) -> Result<(), ModelFault> {
         self.step(out, |decoder| decoder.read(bytes))
     }
 
-    /// The body is over, or the connection is, however that came about.
+    /// Ends the body, whether it is complete or its connection broke.
     ///
     /// # Errors
-    /// [`ModelFault::Truncated`] if the answer was not complete; as [`Decoder::feed`].
+    /// [`ModelFault::Truncated`] if the answer is not complete; otherwise as [`Decoder::feed`].
     pub fn end(&mut self, out: &mut VecDeque<ModelEvent>) -> Result<(), ModelFault> {
         self.step(out, Decoder::read_end)
     }
 
-    /// Has [`ModelEvent::Finished`] been said? Then the connection has nothing more to tell.
+    /// True if [`ModelEvent::Finished`] was emitted. The rest of the body is then irrelevant.
     pub fn is_finished(&self) -> bool {
         self.speaker.is_finished()
     }
@@ -140,7 +141,8 @@ impl Decoder {
         }
     }
 
-    /// A line of an event stream never begins with a brace or a bracket.
+    /// Decides the form of the body. A line of an event stream never begins with a brace or a
+    /// bracket.
     fn decide(&mut self, is_document: bool) {
         let form = std::mem::replace(&mut self.form, Form::Document(Vec::new()));
         if let (Form::Unknown(decoder), false) = (form, is_document) {
@@ -184,7 +186,8 @@ impl Decoder {
                 let text = std::mem::take(text);
                 self.read_document(&text)?;
             }
-            // The last frame may lack its empty line. If it lacks more than that, it is no JSON.
+            // The last frame may lack its empty line. If it lacks more than that, it is no valid
+            // JSON.
             Form::Unknown(_) | Form::Stream(_) => {
                 self.read_frames(b"\n\n", || ModelFault::Truncated)?;
                 if !self.is_finished() {
@@ -239,7 +242,7 @@ impl Machine {
         }
     }
 
-    /// `[DONE]`: the other two wires end by frames of their own.
+    /// Handles `[DONE]`. The other two wires end with frames of their own.
     fn done(&mut self, speaker: &mut Speaker) -> Result<(), ModelFault> {
         match self {
             Machine::Chat(chat) => chat.done(speaker),
@@ -268,7 +271,7 @@ impl Machine {
     }
 }
 
-/// What it is about an answer that is not as its wire says.
+/// Returns the fault of an answer that violates its wire's format.
 pub(super) fn malformed(problem: &str) -> ModelFault {
     ModelFault::Malformed(problem.to_owned())
 }

@@ -1,4 +1,4 @@
-//! What a decoder keeps is bounded, and what it was told once it does not forget.
+//! Tests of the decoder: its memory is bounded, and a fault is permanent.
 
 use std::collections::VecDeque;
 

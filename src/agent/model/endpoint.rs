@@ -1,4 +1,4 @@
-//! Where a model is, what it is called there, and who asks.
+//! The endpoint of a model: its server, its name there, and the key.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,10 +10,10 @@ use crate::limits;
 const HTTP_PORT: u16 = 80;
 const HTTPS_PORT: u16 = 443;
 
-/// How a model is spoken to.
+/// The protocol of a model's server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wire {
-    /// OpenAI's Chat Completions, and what is compatible with it.
+    /// OpenAI's Chat Completions, and compatible servers.
     ChatCompletions,
     /// OpenAI's Responses.
     Responses,
@@ -44,22 +44,22 @@ impl fmt::Display for Wire {
     }
 }
 
-/// A model, and how to get to it.
+/// A model and its server.
 #[derive(Clone, Debug)]
 pub struct Endpoint {
-    /// What is spoken there.
+    /// The wire of the server.
     pub wire: Wire,
-    /// Where.
+    /// The base URL of the server.
     pub base_url: BaseUrl,
-    /// The model's name there.
+    /// The name of the model on the server.
     pub model: String,
-    /// What lets us ask; servers on this machine want none.
+    /// The key; a server on this machine usually needs none.
     pub key: Option<Secret>,
 }
 
 impl Endpoint {
-    /// The path of requests. Bases are as the vendors' own libraries take them: that of Messages
-    /// comes without a version, those of OpenAI's wires with one.
+    /// Returns the path of requests. Base URLs are given as in the vendors' own libraries: without
+    /// a version for Messages, with one for OpenAI's wires.
     ///
     /// ```
     /// use streamdoor::agent::model::{Endpoint, Wire};
@@ -84,21 +84,21 @@ impl Endpoint {
     }
 }
 
-/// Where requests go: `http://HOST:PORT/PREFIX` or `https://…`.
+/// The base URL of requests: `http://HOST:PORT/PREFIX` or `https://…`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BaseUrl {
-    /// It speaks TLS.
+    /// True if the server is reached over TLS.
     pub is_tls: bool,
-    /// By name or by number, in lower case; without brackets, also where it is an address of IPv6.
+    /// The host name or address in lower case. An IPv6 address has no brackets.
     pub host: String,
-    /// From 1 to 65535.
+    /// The port, from 1 to 65535.
     pub port: u16,
-    /// What stands before each path: empty, or `/v1` and the like, without a slash at its end.
+    /// The prefix of every path: empty, or e.g. `/v1`, without a trailing slash.
     pub path_prefix: String,
 }
 
 impl BaseUrl {
-    /// As a `Host` header names it.
+    /// Returns the value of the `Host` header.
     pub fn authority(&self) -> String {
         let BaseUrl { is_tls, host, port, .. } = self;
         let host = match host.contains(':') {
@@ -155,7 +155,7 @@ impl FromStr for BaseUrl {
     }
 }
 
-/// Takes brackets off an address of IPv6.
+/// Splits an authority into host and port, and removes the brackets of an IPv6 address.
 fn host_and_port(authority: &str) -> Result<(&str, Option<&str>), EndpointError> {
     let is_host_byte = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
     let is_ipv6_byte = |byte: u8| byte.is_ascii_hexdigit() || b":.".contains(&byte);
@@ -179,15 +179,16 @@ fn host_and_port(authority: &str) -> Result<(&str, Option<&str>), EndpointError>
     }
 }
 
-/// A key. Nothing that prints prints it.
+/// A key, which is never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Arc<str>);
 
 impl Secret {
-    /// Takes a key as it stands in an environment or a file: white space around it is none of it.
+    /// Takes a key from an environment variable or a file. Surrounding white space is removed.
     ///
     /// # Errors
-    /// [`EndpointError::BadKey`] if it is empty, too long, or has what no header can have.
+    /// [`EndpointError::BadKey`] if it is empty, too long, or contains bytes that are not allowed
+    /// in a header.
     pub fn new(text: &str) -> Result<Secret, EndpointError> {
         let text = text.trim();
         let fits = (1..=limits::MODEL_KEY_BYTES_MAX).contains(&text.len());
@@ -197,12 +198,12 @@ impl Secret {
         }
     }
 
-    /// The key itself, for a request's head.
+    /// Returns the key itself, for the head of a request.
     pub(super) fn reveal(&self) -> &str {
         &self.0
     }
 
-    /// `text` without the key, wherever it stands in it.
+    /// Returns `text` with `[key]` in place of every occurrence of the key.
     pub fn scrub<'a>(&self, text: &'a str) -> Cow<'a, str> {
         match text.contains(&*self.0) {
             true => Cow::Owned(text.replace(&*self.0, "[key]")),
@@ -217,22 +218,22 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Why a model cannot be asked as it is described.
+/// The error for an invalid description of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndpointError {
     /// The wire is none of the three.
     UnknownWire,
     /// The base URL begins with neither `http://` nor `https://`.
     UnknownScheme,
-    /// It has no host, or one with characters that no host has.
+    /// The base URL has no host, or the host contains an invalid character.
     BadHost,
-    /// Its port is not a number from 1 to 65535.
+    /// The port is not a number from 1 to 65535.
     BadPort,
-    /// Its path is too long, or has characters that no path has; a query is none of it.
+    /// The path is too long or contains an invalid character. A query is not allowed either.
     BadPath,
-    /// Names and passwords before the host are not sent.
+    /// The base URL contains a user name or a password, which are not sent.
     Credentials,
-    /// The key is empty, too long, or has characters that no header has.
+    /// The key is empty, too long, or contains bytes that are not allowed in a header.
     BadKey,
 }
 

@@ -1,71 +1,72 @@
-//! What a model's answer says, piece by piece, whichever wire it came over.
+//! The events of a model's answer, independent of the wire.
 
 use crate::agent::message::{ReasoningBlock, Usage};
 
-/// A piece of a model's answer.
+/// An event of a model's answer.
 ///
 /// Calls are numbered from 0 in the order in which they start. Each has one `CallStarted`, then any
 /// number of `CallArguments`, then one `CallCompleted`; pieces of several calls may alternate.
 /// [`ModelEvent::Finished`] comes exactly once, last, and after it no call is open.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ModelEvent {
-    /// It says this next.
+    /// More text of the answer.
     Text(String),
-    /// It thinks this next, or this summary of it.
+    /// More reasoning, or more of its summary.
     Reasoning(String),
-    /// It begins to call a tool.
+    /// The model begins a tool call.
     CallStarted {
-        /// Which call.
+        /// The number of the call.
         index: u32,
-        /// As the model names the call, if it does; two calls may have the same.
+        /// The id that the model gave the call, if any. Two calls may have the same id.
         id: Option<String>,
-        /// The tool, by its name here; as the model wrote it if no tool is called so.
+        /// The local name of the tool, or the name as the model wrote it if no tool has it.
         name: String,
     },
-    /// The arguments go on with this.
+    /// More arguments of a call.
     CallArguments {
-        /// Of which call.
+        /// The number of the call.
         index: u32,
-        /// Text of JSON, cut anywhere between characters.
+        /// A piece of JSON text, split anywhere between characters.
         piece: String,
     },
-    /// The model is done with this call's arguments. Whether they are JSON is another question:
-    /// those of an answer that was cut short by a limit are not, and may be empty.
+    /// The arguments of a call are complete. They may still be invalid JSON: if a limit cut the
+    /// answer short, they may be cut off or empty.
     CallCompleted {
-        /// Which call.
+        /// The number of the call.
         index: u32,
-        /// What has to go back with it: [`CallMade::extra`](crate::agent::CallMade::extra).
+        /// The data that must go back with the call:
+        /// [`CallMade::extra`](crate::agent::CallMade::extra).
         extra: Option<serde_json::Value>,
     },
-    /// Something that has to go back with the message.
+    /// Data that must go back with the message.
     Block(ReasoningBlock),
-    /// How many tokens so far; takes the place of what was said before.
+    /// The token counts so far, which replace earlier ones.
     Usage(Usage),
     /// The answer is complete.
     Finished(FinishReason),
 }
 
-/// Why a model stopped.
+/// The reason for which a model stopped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FinishReason {
-    /// It has said all that it wanted.
+    /// The model has finished.
     Stop,
-    /// It waits for what comes of its calls.
+    /// The model waits for the results of its calls.
     ToolCalls,
-    /// It had no room for more: what it said last is cut off.
+    /// The model reached a token limit: its last output is cut off.
     Length,
-    /// Somebody between filtered it.
+    /// A filter suppressed the rest of the answer.
     ContentFilter,
-    /// It declined.
+    /// The model refused.
     Refusal,
-    /// It wants to be asked again with what it said so far.
+    /// The provider paused the turn and expects another request with the answer so far.
     Paused,
-    /// Something else, in the wire's words.
+    /// Another reason, as the wire names it.
     Other(String),
 }
 
 impl FinishReason {
-    /// As parts and clients spell it.
+    /// Returns the name of the reason in parts and for clients.
     pub fn as_str(&self) -> &str {
         match self {
             FinishReason::Stop => "stop",

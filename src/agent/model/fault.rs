@@ -1,35 +1,35 @@
-//! What can be wrong with an answer that began well.
+//! The faults of an answer that began well.
 
 use std::fmt;
 
-/// Why an answer cannot be read on. Nothing of it is said after that.
+/// The reason for which an answer cannot be read further. No event follows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ModelFault {
-    /// It is not what its wire says.
+    /// The answer violates its wire's format.
     Malformed(String),
-    /// It ended without its end.
+    /// The answer ended without its end marker.
     Truncated,
-    /// The model's server says that it failed.
+    /// The model's server reported a failure.
     Said {
-        /// In the server's words, e.g. `overloaded_error`; `error` if it gave none.
+        /// The server's name for the failure, e.g. `overloaded_error`; `error` if it gave none.
         code: String,
-        /// What it says about it, shortened, without keys.
+        /// The server's message, shortened and without keys.
         message: String,
-        /// The same request can succeed later.
+        /// True if the same request can succeed later.
         is_retryable: bool,
     },
-    /// Something in it is longer than it may be, or there is more of it than there may be.
+    /// A part of the answer is too long, or the answer has too many of them.
     TooLong {
-        /// What: `frame`, `document`, `arguments`, `name` or `answer`; `blocks`, `calls` or
+        /// The part: `frame`, `document`, `arguments`, `name` or `answer`; `blocks`, `calls` or
         /// `items`.
         what: &'static str,
-        /// The most that there may be: bytes, or so many of them.
+        /// The limit, in bytes or as a count.
         limit: usize,
     },
 }
 
 impl ModelFault {
-    /// As parts and clients spell it.
+    /// Returns the name of the fault in parts and for clients.
     pub fn code(&self) -> &str {
         match self {
             ModelFault::Malformed(_) => "malformed_answer",
@@ -39,7 +39,7 @@ impl ModelFault {
         }
     }
 
-    /// Can the same request succeed later?
+    /// True if the same request can succeed later.
     pub fn is_retryable(&self) -> bool {
         match self {
             ModelFault::Malformed(_) | ModelFault::Truncated => true,

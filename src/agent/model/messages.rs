@@ -1,10 +1,10 @@
-//! Answers of Anthropic's Messages: blocks of content, each begun, continued and ended by name.
+//! Answers of Anthropic's Messages: content blocks, each of which begins, grows and ends by name.
 //!
-//! Thoughts are signed, and go back as they came; so do calls of tools on the vendor's side, and
-//! what came of them. Blocks and events that are not known are passed over, as the vendor demands.
+//! Thoughts are signed and go back unchanged, as do the vendor's own tool calls and their results.
+//! Unknown blocks and events are ignored, as the vendor requires.
 //!
-//! A call whose arguments are empty needs none, unless the model ran out of tokens: it is complete
-//! with the next thing that comes, and not before.
+//! A call with empty arguments needs none, unless the model ran out of tokens. It is therefore
+//! complete only when the next block or the end comes.
 
 use serde_json::{Map, Value, json};
 
@@ -16,15 +16,15 @@ use crate::limits;
 
 #[derive(Debug, Default)]
 pub(super) struct Messages {
-    /// Begun and not ended.
+    /// The blocks that have begun and not ended.
     blocks: Vec<(Option<u64>, Block)>,
-    /// A call without arguments that has ended: nobody knows yet why it has none.
+    /// A call without arguments that has ended. The reason for which it has none is not known yet.
     empty_call: Option<CallNumber>,
     counts: Counts,
     finish: Option<FinishReason>,
 }
 
-/// The newest of each.
+/// The newest value of each count.
 #[derive(Debug, Default)]
 struct Counts {
     input: Option<u64>,
@@ -37,14 +37,14 @@ struct Counts {
 #[derive(Debug)]
 enum Block {
     Text,
-    /// A call, and what its block began with as input.
+    /// A call, and the input that its block began with.
     Call(CallNumber, Value),
-    /// Goes back as it is: with the fields that grow.
+    /// A block that goes back unchanged, with the fields that grow.
     Kept {
         block: Map<String, Value>,
         input: String,
     },
-    /// Of a kind that nobody knows here.
+    /// A block of an unknown kind.
     Unknown,
 }
 
@@ -70,12 +70,12 @@ impl Messages {
                 self.stop(text(&frame["delta"]["stop_reason"]));
             }
             "message_stop" => return self.finish(speaker),
-            _ => {} // `ping`, and what may come to be.
+            _ => {} // `ping`, and events of later versions.
         }
         Ok(())
     }
 
-    /// A whole message.
+    /// Reads a whole message.
     pub fn document(&mut self, message: &Value, speaker: &mut Speaker) -> Result<(), ModelFault> {
         for block in each(&message["content"]) {
             self.begin(None, block, speaker)?;
@@ -92,7 +92,8 @@ impl Messages {
         block: &Value,
         speaker: &mut Speaker,
     ) -> Result<(), ModelFault> {
-        // Their ends got lost. Calls can still go on: there are servers that make several at once.
+        // End the blocks whose ends got lost. Open calls can go on: some servers make several at
+        // once.
         let is_over = |(known, block): &(Option<u64>, Block)| {
             *known == index || matches!(block, Block::Kept { .. })
         };
@@ -121,7 +122,7 @@ impl Messages {
                 speaker.reasoning(text(&block["thinking"]))?;
                 Block::kept(block)
             }
-            // What is called on the vendor's side comes with its results.
+            // Tools on the vendor's side: their calls and their results.
             kind if kind == "redacted_thinking"
                 || kind == "server_tool_use"
                 || kind.ends_with("_tool_result") =>
@@ -166,7 +167,7 @@ impl Messages {
             }
             ("thinking_delta", block) => {
                 let piece = text(&delta["thinking"]);
-                speaker.reasoning(piece)?; // It is counted there.
+                speaker.reasoning(piece)?; // The bytes are counted there.
                 block.grow("thinking", piece);
                 Ok(())
             }
@@ -176,11 +177,11 @@ impl Messages {
                 block.grow("signature", piece);
                 Ok(())
             }
-            _ => Ok(()), // Citations, and what may come to be.
+            _ => Ok(()), // Citations, and deltas of later versions.
         }
     }
 
-    /// What ended already, or never began, ends without a word.
+    /// Ends a block. A block that has ended already, or never began, is ignored.
     fn end(&mut self, index: Option<u64>, speaker: &mut Speaker) -> Result<(), ModelFault> {
         let at = match index {
             Some(_) => self.blocks.iter().position(|(known, _)| *known == index),
@@ -233,7 +234,7 @@ impl Messages {
         self.finish = Some(reason);
     }
 
-    /// An end without a reason is not one.
+    /// Ends the message. An end without a reason is a truncation.
     fn finish(&mut self, speaker: &mut Speaker) -> Result<(), ModelFault> {
         let reason = self.finish.take().ok_or(ModelFault::Truncated)?;
         while !self.blocks.is_empty() {
@@ -244,7 +245,7 @@ impl Messages {
         speaker.finish(reason)
     }
 
-    /// Counts are of all so far: the newest takes the place of the one before.
+    /// Updates the counts, each of which is a total: a newer one replaces the one before.
     fn count(&mut self, usage: &Value, speaker: &mut Speaker) {
         if !usage.is_object() {
             return;

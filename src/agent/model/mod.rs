@@ -1,16 +1,15 @@
-//! Models over three wires: [`write_request`] spells what they are asked, a [`Decoder`] reads what
-//! they answer while it comes, and [`fault_of_response`] says what a refusal means.
+//! Models over three wires. [`write_request`] writes a request, a [`Decoder`] reads the answer
+//! while it comes, and [`fault_of_response`] interprets a refusal.
 //!
-//! Chat Completions is the wire of nearly everybody, and nearly everybody speaks it a little
-//! differently; Responses is OpenAI's newer one; Messages is Anthropic's. What comes out is the
-//! same for all three: [`ModelEvent`]s, in one order, whatever the order and the habits of the
-//! wire.
+//! Chat Completions is the wire of most servers, and most of them differ from it in details.
+//! Responses is OpenAI's newer wire, and Messages is Anthropic's. All three yield [`ModelEvent`]s
+//! in one order, whatever the order and the peculiarities of the wire.
 //!
-//! Rules that hold for each of them:
-//! - An answer is complete when its wire says so, and never because something looks complete: a
-//!   connection that ends too early is [`ModelFault::Truncated`].
-//! - However the bytes are cut, the events are the same.
-//! - What is not known is passed over: fields, events, kinds of content.
+//! These rules hold for every wire:
+//! - An answer is complete only if its wire says so, never because it looks complete. A connection
+//!   that ends too early is [`ModelFault::Truncated`].
+//! - The events are the same however the bytes are split.
+//! - Unknown fields, events and kinds of content are ignored.
 
 mod assembly;
 mod chat;

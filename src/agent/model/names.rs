@@ -1,15 +1,15 @@
-//! Names of tools as wires take them.
+//! The names of tools on a wire.
 //!
-//! OpenAI and Anthropic take letters, digits, `_` and `-`, and no more than 64 of them; tools here
-//! have dots, too. What a model is told is a name that it can say, and what it says is translated
-//! back. Names that end up the same are told apart by a number.
+//! OpenAI and Anthropic accept letters, digits, `_` and `-`, and at most 64 of them. Names of tools
+//! here also contain dots. The model receives a derived name that its wire accepts, and a name in
+//! its answer is translated back. A number is added where derived names coincide.
 
 use std::collections::BTreeMap;
 
 use crate::agent::message::ToolDescription;
 use crate::limits;
 
-/// Both directions, for one list of tools.
+/// The names of a list of tools, in both directions.
 #[derive(Debug, Default)]
 pub(super) struct Names {
     to_wire: BTreeMap<String, String>,
@@ -17,10 +17,10 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// The same list always gives the same names.
+    /// Derives the names of a list of tools. Equal lists give equal names.
     pub fn of(tools: &[ToolDescription]) -> Names {
         let mut names = Names::default();
-        // Those that can stay as they are do, whatever comes before them.
+        // Names that the wire accepts stay as they are, whatever comes before them.
         let (plain, other): (Vec<_>, Vec<_>) =
             tools.iter().map(|tool| tool.name.as_str()).partition(|name| is_plain(name));
         for name in plain.into_iter().chain(other) {
@@ -33,13 +33,13 @@ impl Names {
         names
     }
 
-    /// What the wire is told. A tool that is not in the list (any more) keeps what it can of its
-    /// name.
+    /// Returns the name for the wire. For a tool that is not in the list (any more) the name is
+    /// derived without a number.
     pub fn wire_name(&self, name: &str) -> String {
         self.to_wire.get(name).cloned().unwrap_or_else(|| plain_name(name))
     }
 
-    /// What is meant by what the wire says.
+    /// Returns the local name of a tool named by the wire, or the same name if no tool has it.
     pub fn tool_name<'a>(&'a self, wire: &'a str) -> &'a str {
         self.from_wire.get(wire).map_or(wire, String::as_str)
     }

@@ -1,24 +1,24 @@
-//! Where a JSON object ends, without reading it: in pieces, without memory.
+//! Finds the end of a JSON object that comes in pieces, without parsing or storing it.
 
-/// How far the text of an object is.
+/// The state of an object's text that was read so far.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct ObjectOutline {
     state: State,
     depth: u32,
     is_in_string: bool,
     is_after_backslash: bool,
-    /// There is something between the braces.
+    /// True if the object contains anything between its braces.
     has_content: bool,
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
 enum State {
-    /// Nothing but white space.
+    /// Only white space was read.
     #[default]
     Blank,
     Inside,
     Whole,
-    /// It is no object, or goes on behind one.
+    /// The text is no object, or continues after one.
     Other,
 }
 
@@ -28,13 +28,13 @@ impl ObjectOutline {
         piece.bytes().for_each(|byte| self.read_byte(byte));
     }
 
-    /// Was there nothing but white space?
+    /// True if only white space was read.
     pub fn is_blank(&self) -> bool {
         self.state == State::Blank
     }
 
-    /// Is it an object with something in it, whose last brace has come? An empty one is not whole:
-    /// there are servers that begin with `{}` and mean nothing by it.
+    /// True if the text is an object with content whose last brace was read. An empty object does
+    /// not count as whole: some servers send `{}` first, as a placeholder.
     pub fn is_whole(&self) -> bool {
         self.state == State::Whole && self.has_content
     }

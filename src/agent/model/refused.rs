@@ -1,4 +1,4 @@
-//! What a refusal means: may the same be asked again, and when?
+//! Interprets a refusal: whether the same request can succeed later, and when.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,36 +10,37 @@ use crate::agent::model::said::{SaidError, is_passing_status, quote};
 use crate::limits;
 use crate::wire::http1::parse_http_date;
 
-/// An answer with another status than 2xx.
+/// An answer with a status other than 2xx.
 #[derive(Clone, Copy, Debug)]
 pub struct Answered<'a> {
-    /// The status of its head.
+    /// The HTTP status.
     pub status: u16,
-    /// Its header `retry-after`: seconds, or a date.
+    /// The value of the header `retry-after`: seconds, or a date.
     pub retry_after: Option<&'a str>,
-    /// Its header `retry-after-ms`, which is the finer one.
+    /// The value of the header `retry-after-ms`, which takes precedence.
     pub retry_after_ms: Option<&'a str>,
-    /// Its body, or how it begins; more than [`limits::MODEL_ERROR_BYTES_MAX`] is not looked at.
+    /// The body or its beginning. At most [`limits::MODEL_ERROR_BYTES_MAX`] bytes of it are read.
     pub body: &'a [u8],
 }
 
-/// Why a model's server did not answer.
+/// The refusal of a model's server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused {
-    /// The status of its head.
+    /// The HTTP status.
     pub status: u16,
-    /// In its words, e.g. `rate_limit_exceeded`; `http_503` if it gave none.
+    /// The server's name for the failure, e.g. `rate_limit_exceeded`; e.g. `http_503` if it gave
+    /// none.
     pub code: String,
-    /// What it says about it, shortened, without keys.
+    /// The server's message, shortened and without keys.
     pub message: String,
-    /// The same request can succeed later.
+    /// True if the same request can succeed later.
     pub is_retryable: bool,
-    /// It says when, from now.
+    /// The delay from now that the server asked for, if any.
     pub retry_after: Option<Duration>,
 }
 
-/// What an answer means that is a refusal. `wall_us` is the time of day, in µs since 1970, to which
-/// a date of `retry-after` is compared; `key` is kept out of what is quoted.
+/// Interprets an answer that is a refusal. A date in `retry-after` is compared with `wall_us`, the
+/// time of day in µs since 1970. `key` is removed from quoted text.
 ///
 /// ```
 /// use streamdoor::agent::model::{Answered, fault_of_response};
@@ -72,8 +73,8 @@ pub fn fault_of_response(answered: &Answered<'_>, key: Option<&Secret>, wall_us:
             Some(said) => said.message(key),
             None => quote(&body, key),
         },
-        // Of the words of a server only those matter that tell a used up quota from a busy minute:
-        // what fails inside of it is called an invalid request by some.
+        // The server's codes only tell an exhausted quota from a busy server. Some servers call an
+        // internal failure an invalid request.
         is_retryable: is_passing && !(status == 429 && is_lasting),
         retry_after: retry_after(answered, wall_us),
     }

@@ -1,7 +1,7 @@
-//! Answers of OpenAI's Responses: items of output, and deltas that belong to them.
+//! Answers of OpenAI's Responses: output items, and deltas that belong to them.
 //!
-//! What an item has is said when it comes; what a server did not stream is taken from the item when
-//! it is done, and from the response when that is. A call is complete with its item.
+//! The deltas of an item are passed on when they come. Content that a server did not stream is
+//! taken from the completed item, or from the completed response. A call is complete with its item.
 
 use serde_json::Value;
 
@@ -21,17 +21,17 @@ pub(super) struct Responses {
 
 #[derive(Debug, Default)]
 struct Item {
-    /// Its place in the output.
+    /// Its index in the output.
     index: Option<u64>,
-    /// Its name.
+    /// Its id.
     id: String,
     call: Option<CallNumber>,
-    /// Something of it was said when it came.
+    /// True if some of it was streamed.
     is_streamed: bool,
     is_done: bool,
 }
 
-/// Whether numbers of frames can be trusted: some servers have none, or give each the same.
+/// Whether the sequence numbers of frames are usable. Some servers have none, or use one for all.
 #[derive(Debug, Default)]
 enum Numbering {
     #[default]
@@ -42,7 +42,7 @@ enum Numbering {
 }
 
 impl Numbering {
-    /// Was this frame there before? Only if numbers have risen so far.
+    /// True if the frame is a repetition. Sequence numbers count only if they have risen so far.
     fn is_repeated(&mut self, number: Option<u64>) -> bool {
         *self = match (&*self, number) {
             (Numbering::Useless, _) | (Numbering::Unknown, None) => Numbering::Useless,
@@ -109,11 +109,11 @@ impl Responses {
                 let status = kind.trim_start_matches("response.");
                 self.finish(status, &frame["response"], speaker, key)
             }
-            _ => Ok(()), // Other families, and what may come to be.
+            _ => Ok(()), // Other families, and events of later versions.
         }
     }
 
-    /// A whole response.
+    /// Reads a whole response.
     pub fn document(
         &mut self,
         response: &Value,
@@ -123,7 +123,7 @@ impl Responses {
         self.finish(text(&response["status"]), response, speaker, key)
     }
 
-    /// The item that a frame is about, new if it is not known.
+    /// Returns the position of the item that a frame belongs to. An unknown item is added.
     fn place(&mut self, frame: &Value, item: &Value) -> Result<usize, ModelFault> {
         let index = value::place(&frame["output_index"], "items", limits::MODEL_ITEMS_MAX)?;
         let id = match text(&item["id"]) {
@@ -133,7 +133,8 @@ impl Responses {
         self.find_or_add(index, id)
     }
 
-    /// Servers give an item's place, or its name, or both; where they give neither, it is the last.
+    /// Finds or adds an item. Servers give its index, its id, or both; without either it is the
+    /// last item.
     fn find_or_add(&mut self, index: Option<u64>, id: &str) -> Result<usize, ModelFault> {
         let is_it = |item: &Item| match (index, item.index) {
             (Some(index), Some(known)) => index == known,
@@ -188,12 +189,12 @@ impl Responses {
         }
         let call = match item.call {
             Some(call) => call,
-            None => *item.call.insert(speaker.open_call()?), // Its beginning comes late.
+            None => *item.call.insert(speaker.open_call()?), // The item begins late.
         };
         speaker.arguments(call, piece)
     }
 
-    /// All arguments: what of them has not been said is said now.
+    /// Takes the complete arguments and passes on those that were not streamed.
     fn last_arguments(
         &mut self,
         at: usize,
@@ -205,7 +206,7 @@ impl Responses {
         self.arguments(at, all.get(said_bytes..).unwrap_or(""), speaker)
     }
 
-    /// An item is done; a second time says nothing.
+    /// Ends an item; a repeated end is ignored.
     fn end(&mut self, at: usize, item: &Value, speaker: &mut Speaker) -> Result<(), ModelFault> {
         if self.items[at].is_done {
             return Ok(());
@@ -262,7 +263,7 @@ impl Responses {
                 let code = "cancelled".to_owned();
                 return Err(ModelFault::Said { code, message, is_retryable: false });
             }
-            _ => return Err(ModelFault::Truncated), // It is still going on, and we are not told.
+            _ => return Err(ModelFault::Truncated), // The response is not finished.
         };
         for (index, item) in each(&response["output"]).iter().enumerate() {
             let at = self.find_or_add(Some(index as u64), text(&item["id"]))?;

@@ -1,4 +1,4 @@
-//! Errors in the words of models' servers: in a frame, in a document, in the body of a refusal.
+//! Errors reported by models' servers: in a frame, in a document, or in the body of a refusal.
 
 use std::borrow::Cow;
 
@@ -9,20 +9,20 @@ use crate::agent::model::{ModelFault, Secret};
 use crate::base::plain::is_command;
 use crate::limits;
 
-/// What a server says is wrong.
+/// An error that a server reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct SaidError {
-    /// Its most telling word; empty if there is none.
+    /// Its most specific name; empty if it has none.
     pub code: String,
-    /// All of its words for the kind of error, for judging it.
+    /// All of its names for the kind of error.
     kinds: Vec<String>,
-    /// A status, where it gives one inside of a body.
+    /// The status, if the body contains one.
     status: Option<u16>,
-    /// As it came: not shortened, not scrubbed.
+    /// The message as it came: not shortened, with any keys.
     message: String,
 }
 
-/// Does a frame or a document say that something failed? `name` is that of the event.
+/// True if a frame or a document reports a failure. `name` is the name of the event.
 pub(super) fn is_error(name: &str, value: &Value) -> bool {
     let says_so = match &value["error"] {
         Value::String(error) => !error.is_empty(),
@@ -33,7 +33,7 @@ pub(super) fn is_error(name: &str, value: &Value) -> bool {
 }
 
 impl SaidError {
-    /// Reads `{"error": {…}}`, `{"error": "…"}` and errors that stand by themselves.
+    /// Reads `{"error": {…}}`, `{"error": "…"}` and errors without an envelope.
     pub fn of(value: &Value) -> SaidError {
         let inner = if value["error"].is_object() { &value["error"] } else { value };
         let words = [&inner["code"], &inner["type"], &inner["status"]].map(text);
@@ -50,13 +50,13 @@ impl SaidError {
         }
     }
 
-    /// Shortened, without the key.
+    /// Returns the message, shortened and without the key.
     pub fn message(&self, key: Option<&Secret>) -> String {
         quote(&self.message, key)
     }
 
-    /// Is it of a kind that asking again does not change? Known by words, for each server has codes
-    /// of its own: `insufficient_quota`, `invalid_request_error`, `context_length_exceeded`.
+    /// True if a retry does not help. Servers have codes of their own, so the words in them decide:
+    /// `insufficient_quota`, `invalid_request_error`, `context_length_exceeded`.
     pub fn is_lasting(&self) -> bool {
         const LASTING: &[&str] = &[
             "authentication",
@@ -81,7 +81,7 @@ impl SaidError {
         self.kinds.iter().any(is_lasting)
     }
 
-    /// As the fault of an answer that had begun: its status said that all was well.
+    /// Turns the error into the fault of an answer whose status was a success.
     pub fn into_fault(self, key: Option<&Secret>) -> ModelFault {
         let code = match (self.code.as_str(), self.status) {
             ("", Some(status)) => format!("http_{status}"),
@@ -93,12 +93,12 @@ impl SaidError {
     }
 }
 
-/// Can the same request succeed later, as far as its status says?
+/// True if the same request can succeed later, judged by its status.
 pub(super) fn is_passing_status(status: u16) -> bool {
     matches!(status, 408 | 409 | 425 | 429 | 500..=599)
 }
 
-/// Text of a stranger for people: without the key, on one line, and not much of it.
+/// Quotes the text of a server for people: without the key, on one line, and shortened.
 pub(super) fn quote(text: &str, key: Option<&Secret>) -> String {
     let text = key.map_or(Cow::Borrowed(text), |key| key.scrub(text));
     let mut quoted = String::new();
@@ -120,7 +120,7 @@ pub(super) fn quote(text: &str, key: Option<&Secret>) -> String {
     quoted
 }
 
-/// A code is a word, not a text.
+/// Shortens a code, which is a word and not a text.
 fn short_word(word: &str) -> String {
     word.chars().filter(|&c| !is_command(c)).take(64).collect()
 }
@@ -189,7 +189,7 @@ mod tests {
         let long = quote(&"ä".repeat(10_000), None);
         assert!(long.len() <= limits::MODEL_ERROR_QUOTE_BYTES_MAX + '…'.len_utf8());
         assert!(long.ends_with("ä…"));
-        // A key at the edge is no key any more before the text is cut.
+        // The key is removed before the text is cut, so no part of it remains.
         let filler = "x".repeat(limits::MODEL_ERROR_QUOTE_BYTES_MAX - 4);
         assert!(!quote(&format!("{filler}sk-secret"), Some(&key)).contains("sk-"));
     }

@@ -1,4 +1,4 @@
-//! What the decoders of all wires share: calls and their order, limits, and what was said so far.
+//! The common part of all wires' decoders: the order of calls, the limits, and the events so far.
 
 use std::collections::VecDeque;
 
@@ -10,15 +10,15 @@ use crate::agent::model::outline::ObjectOutline;
 use crate::agent::model::{FinishReason, ModelEvent, ModelFault, Wire};
 use crate::limits;
 
-/// Turns what a wire says into events, in an order that is the same for all of them.
+/// Turns the content of a wire into events, in an order that is the same for all wires.
 #[derive(Debug)]
 pub(super) struct Speaker {
     wire: Wire,
     names: Names,
-    /// Said, and not yet taken.
+    /// The events that were not taken yet.
     pub events: VecDeque<ModelEvent>,
     calls: Vec<Call>,
-    /// Calls whose start was said.
+    /// Number of calls whose start was emitted.
     started_count: usize,
     text_bytes: usize,
     said_bytes: usize,
@@ -26,18 +26,18 @@ pub(super) struct Speaker {
     is_finished: bool,
 }
 
-/// Which call, in the order in which the wire named them first.
+/// The number of a call, in the order in which the wire first named them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CallNumber(usize);
 
 #[derive(Debug, Default)]
 struct Call {
     id: Option<String>,
-    /// Empty until it comes.
+    /// The name; empty until it comes.
     name: String,
-    /// Its number in events, once its start was said.
+    /// The number of the call in events, once its start was emitted.
     index: Option<u32>,
-    /// What came of its arguments before its name.
+    /// The arguments that were not emitted yet, because the name was missing.
     early: String,
     arguments_bytes: usize,
     outline: ObjectOutline,
@@ -45,12 +45,12 @@ struct Call {
     is_complete: bool,
 }
 
-/// What a call without arguments means when it is complete.
+/// The meaning of a completed call without arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Empty {
-    /// The tool needs none: `{}`.
+    /// The tool needs no arguments: `{}`.
     IsObject,
-    /// They were cut off before they began.
+    /// The arguments were cut off before they began.
     IsCut,
 }
 
@@ -59,7 +59,7 @@ impl Speaker {
         Speaker::with_names(wire, Names::of(tools))
     }
 
-    /// Forgets all that was said.
+    /// Forgets the answer so far.
     pub fn restart(&mut self) {
         *self = Speaker::with_names(self.wire, std::mem::take(&mut self.names));
     }
@@ -107,7 +107,7 @@ impl Speaker {
         Ok(())
     }
 
-    /// Something that the wire wants back.
+    /// Emits data that the wire requires back.
     pub fn block(&mut self, value: Value) -> Result<(), ModelFault> {
         self.count(value.to_string().len())?;
         let (wire, text_bytes, call_count) = (self.wire, self.text_bytes, self.started_count);
@@ -116,7 +116,7 @@ impl Speaker {
         Ok(())
     }
 
-    /// The newest count; said if it is news.
+    /// Updates the token counts, and emits them if they changed.
     pub fn usage(&mut self, usage: Usage) {
         if self.usage != Some(usage) {
             self.usage = Some(usage);
@@ -133,7 +133,8 @@ impl Speaker {
         Ok(CallNumber(self.calls.len() - 1))
     }
 
-    /// The first id of a call is its own, if it comes before the call had to start without.
+    /// Sets the id of a call. Only the first id counts, and only if the call has not started
+    /// without one.
     pub fn identify(&mut self, CallNumber(at): CallNumber, id: &str) -> Result<(), ModelFault> {
         check_name(id)?;
         let call = &mut self.calls[at];
@@ -144,7 +145,8 @@ impl Speaker {
         Ok(())
     }
 
-    /// The first name of a call is its own; wires that repeat it do not add to it.
+    /// Sets the name of a call. Only the first name counts; a wire that repeats it does not extend
+    /// it.
     pub fn name(&mut self, CallNumber(at): CallNumber, name: &str) -> Result<(), ModelFault> {
         check_name(name)?;
         let call = &mut self.calls[at];
@@ -163,14 +165,14 @@ impl Speaker {
         &self.calls[at].name
     }
 
-    /// What has to go back with the call.
+    /// Sets the data that must go back with the call.
     pub fn extra(&mut self, CallNumber(at): CallNumber, extra: Value) -> Result<(), ModelFault> {
         self.count(extra.to_string().len())?;
         self.calls[at].extra = Some(extra);
         Ok(())
     }
 
-    /// The arguments go on.
+    /// Adds arguments.
     pub fn arguments(&mut self, number: CallNumber, piece: &str) -> Result<(), ModelFault> {
         if piece.is_empty() {
             return Ok(());
@@ -202,8 +204,8 @@ impl Speaker {
         self.calls[at].arguments_bytes
     }
 
-    /// Are the arguments an object so far that nothing can be added to? That does not mean that
-    /// nothing will be.
+    /// True if the arguments so far are an object to which nothing can be added. More may still
+    /// come.
     pub fn has_whole_object(&self, CallNumber(at): CallNumber) -> bool {
         self.calls[at].outline.is_whole()
     }
@@ -216,7 +218,7 @@ impl Speaker {
         self.calls[at].is_complete
     }
 
-    /// The model is done with a call; does nothing the second time.
+    /// Completes a call; a second time it does nothing.
     pub fn complete(&mut self, number: CallNumber, empty: Empty) -> Result<(), ModelFault> {
         let CallNumber(at) = number;
         let call = &mut self.calls[at];
@@ -227,7 +229,7 @@ impl Speaker {
             call.is_complete = true;
             let is_nothing = call.outline.is_blank() && call.id.is_none();
             return match is_nothing || empty == Empty::IsCut {
-                true => Ok(()), // Nobody heard of it.
+                true => Ok(()), // The call was never emitted.
                 false => Err(ModelFault::Malformed("calls a tool without its name".to_owned())),
             };
         }
@@ -246,7 +248,7 @@ impl Speaker {
         (0..self.calls.len()).try_for_each(|at| self.complete(CallNumber(at), empty))
     }
 
-    /// Completes every call that has all that it can have, where another one begins.
+    /// Completes every call whose arguments are a whole object, because another call begins.
     pub fn complete_whole_ones(&mut self) -> Result<(), ModelFault> {
         let is_whole = |call: &Call| call.index.is_some() && call.outline.is_whole();
         let whole: Vec<usize> =
@@ -254,8 +256,8 @@ impl Speaker {
         whole.into_iter().try_for_each(|at| self.complete(CallNumber(at), Empty::IsCut))
     }
 
-    /// The end. That a model stopped or waits for its tools is seen by whether there are any: not
-    /// every server says the right one of the two.
+    /// Ends the answer. Not every server tells `Stop` and `ToolCalls` apart, so the presence of
+    /// calls decides between the two.
     pub fn finish(&mut self, reason: FinishReason) -> Result<(), ModelFault> {
         if self.is_finished {
             return Ok(());
@@ -273,7 +275,7 @@ impl Speaker {
         Ok(())
     }
 
-    /// Adds to what the answer has in all.
+    /// Adds to the size of the answer, and checks its limit.
     pub fn count(&mut self, bytes: usize) -> Result<(), ModelFault> {
         let limit = limits::MODEL_ANSWER_BYTES_MAX;
         self.said_bytes = self.said_bytes.saturating_add(bytes);
@@ -283,8 +285,7 @@ impl Speaker {
         }
     }
 
-    /// A call starts when its id and its name are there; it does not wait for an id once there are
-    /// arguments to be told.
+    /// Starts a call whose id and name are known. Once it has arguments, it starts without an id.
     fn start_if_known(&mut self, at: usize) {
         let call = &self.calls[at];
         if !call.name.is_empty() && (call.id.is_some() || !call.early.is_empty()) {

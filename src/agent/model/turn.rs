@@ -1,8 +1,9 @@
-//! One turn of a model, with all its attempts: what `llm_generate` and a run have in common.
+//! One turn of a model with all its attempts, shared by `llm_generate` and by runs.
 //!
-//! A machine: [`TurnAction`]s are wishes, [`Heard`] is what came of them. An attempt that fails
-//! before anything of it was said is made again, if that can help: after a delay by chance, whose
-//! bound doubles each time, and not before the server wants to be asked again.
+//! It is a state machine: [`TurnAction`]s go out and [`Heard`] comes in. An attempt that fails
+//! before any of its answer was passed on is retried, if a retry can help. The retry waits for a
+//! random delay whose bound doubles each time. It never comes before the time that the server asked
+//! for.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -15,7 +16,7 @@ use crate::agent::model::{
 use crate::base::{Instant, Random};
 use crate::limits;
 
-/// A turn that is being asked for.
+/// A turn of a model while its request is sent and answered.
 ///
 /// ```
 /// use streamdoor::agent::Message;
@@ -53,13 +54,13 @@ pub struct Turn {
     key: Option<Secret>,
     events: VecDeque<ModelEvent>,
     actions: VecDeque<TurnAction>,
-    /// Something was said that cannot be taken back.
+    /// True if an event was passed on that cannot be taken back.
     has_said: bool,
     retries_max: u32,
     random: Random,
 }
 
-/// A request, which nobody is to see in print: it has the key in it.
+/// A request. `Debug` prints its length only, because it contains the key.
 struct Request(Vec<u8>);
 
 #[derive(Debug)]
@@ -78,12 +79,12 @@ enum State {
     Over(Option<TurnFailure>),
 }
 
-/// How often a turn is tried.
+/// The options of a turn's retries.
 #[derive(Clone, Copy, Debug)]
 pub struct TurnOptions {
-    /// Attempts after the first, [`limits::MODEL_RETRIES_MAX`] at most.
+    /// Maximum number of attempts after the first; at most [`limits::MODEL_RETRIES_MAX`].
     pub retries_max: u32,
-    /// The chance in the delays between them.
+    /// Seed of the random delays between attempts.
     pub seed: u64,
 }
 
@@ -93,71 +94,71 @@ impl Default for TurnOptions {
     }
 }
 
-/// What the driver of a turn is to do.
+/// An action that the driver of a turn carries out.
 #[derive(Clone, PartialEq, Eq)]
 pub enum TurnAction {
-    /// Send this, and tell what comes as of this attempt.
+    /// Sends a request. The driver reports the answer with this attempt's number.
     Ask {
-        /// Which attempt: 0, 1, …
+        /// The attempt: 0, 1, …
         attempt: u32,
-        /// Bytes of HTTP, with the key in them.
+        /// A complete HTTP request, which contains the key.
         request: Vec<u8>,
     },
-    /// The answer of this attempt is known, though its body may not have ended: the connection can
-    /// be kept if it soon does.
+    /// Releases an attempt: its answer is complete, though its body may not have ended. If the body
+    /// ends soon, the connection can be reused.
     Release {
-        /// Which.
+        /// The attempt.
         attempt: u32,
     },
-    /// Close the connection of this attempt: nobody listens to it any more.
+    /// Closes the connection of an attempt. Nothing more of it is needed.
     HangUp {
-        /// Which.
+        /// The attempt.
         attempt: u32,
     },
 }
 
-/// What came of it.
+/// An event of an attempt, reported by the driver.
 #[derive(Clone, Copy, Debug)]
 pub enum Heard<'a> {
-    /// The head of an answer.
+    /// The head of the answer was received.
     Head {
-        /// Its status.
+        /// The HTTP status.
         status: u16,
-        /// Its header `retry-after`.
+        /// The value of the header `retry-after`.
         retry_after: Option<&'a str>,
-        /// Its header `retry-after-ms`.
+        /// The value of the header `retry-after-ms`.
         retry_after_ms: Option<&'a str>,
     },
-    /// Next bytes of its body.
+    /// More bytes of the body.
     Body(&'a [u8]),
-    /// The body is whole.
+    /// The body is complete.
     End,
-    /// The connection broke, or there never was one.
+    /// The connection broke, or was never made.
     Broken {
-        /// A short name of how, e.g. `connect_failed`.
+        /// A short name of the fault, e.g. `connect_failed`.
         code: &'a str,
-        /// In words.
+        /// A message for people.
         text: &'a str,
-        /// Trying again can help.
+        /// True if a retry can help.
         is_retryable: bool,
     },
 }
 
-/// Why a turn failed for good.
+/// The reason for which a turn failed for good.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TurnFailure {
-    /// A short name of why.
+    /// A short name of the failure.
     pub code: String,
-    /// In words.
+    /// A message for people.
     pub message: String,
-    /// The same turn can succeed later.
+    /// True if the same turn can succeed later.
     pub is_retryable: bool,
-    /// When, as far as the server said.
+    /// The delay that the server asked for, if any.
     pub retry_after: Option<Duration>,
 }
 
 impl Turn {
-    /// Asks once at least. `request` is what is sent, each time; see
+    /// Creates a turn and asks for its first attempt. `request` is sent with every attempt; see
     /// [`write_request`](crate::agent::model::write_request).
     pub fn new(
         endpoint: &Endpoint,
@@ -181,8 +182,11 @@ impl Turn {
         turn
     }
 
-    /// Tells what was heard of an attempt. What is told of an earlier one is passed over. `wall_us`
-    /// is the time of day, in µs since 1970, for a server that names a date.
+    /// Takes an event of an attempt; events of an earlier attempt are ignored. `wall_us` is the
+    /// time of day, in µs since 1970, for a server that asks for a retry at a date.
+    ///
+    /// # Panics
+    /// Panics if the head of an answer comes twice, or after its body.
     pub fn handle(&mut self, attempt: u32, heard: Heard<'_>, now: Instant, wall_us: u64) {
         if attempt != self.attempt {
             return;
@@ -229,7 +233,7 @@ impl Turn {
         }
     }
 
-    /// Time has passed: perhaps it is time to try again.
+    /// Checks whether the next attempt is due, and starts it.
     pub fn tick(&mut self, now: Instant) {
         if self.next_deadline().is_some_and(|until| until <= now) {
             self.attempt += 1;
@@ -238,7 +242,8 @@ impl Turn {
         }
     }
 
-    /// Gives up, at once: there are no more events, and a connection is hung up.
+    /// Cancels the turn at once: its remaining events are dropped, and an open connection is
+    /// closed.
     pub fn cancel(&mut self) {
         self.events.clear();
         let was_asked = !self.actions.iter().any(|act| matches!(act, TurnAction::Ask { .. }));
@@ -252,17 +257,17 @@ impl Turn {
         self.state = State::Over(None);
     }
 
-    /// The next wish.
+    /// Returns the next action.
     pub fn next_action(&mut self) -> Option<TurnAction> {
         self.actions.pop_front()
     }
 
-    /// The next piece of the answer.
+    /// Returns the next event of the answer.
     pub fn next_event(&mut self) -> Option<ModelEvent> {
         self.events.pop_front()
     }
 
-    /// When [`Turn::tick`] is due.
+    /// Returns the time at which [`Turn::tick`] is due.
     pub fn next_deadline(&self) -> Option<Instant> {
         match self.state {
             State::ExpectTime { until } => Some(until),
@@ -270,7 +275,7 @@ impl Turn {
         }
     }
 
-    /// Why it failed, if it did. What was said before that is among the events.
+    /// Returns the failure, if the turn failed. Its events may hold the answer up to that point.
     pub fn failure(&self) -> Option<&TurnFailure> {
         match &self.state {
             State::Over(failure) => failure.as_ref(),
@@ -278,12 +283,12 @@ impl Turn {
         }
     }
 
-    /// Is it over, well or not? There may be events left.
+    /// True if the turn is over, successfully or not. Events may be left.
     pub fn is_over(&self) -> bool {
         matches!(self.state, State::Over(_))
     }
 
-    /// Attempts so far.
+    /// Number of attempts so far.
     pub fn attempt_count(&self) -> u32 {
         self.attempt + 1
     }
@@ -301,13 +306,13 @@ impl Turn {
     ) -> Result<(), ModelFault> {
         let known = self.events.len();
         let result = read(&mut self.decoder, &mut self.events);
-        // Counts of an attempt that fails are replaced by those of the next.
+        // The next attempt replaces the counts of a failed one.
         let is_said = |event: &ModelEvent| !matches!(event, ModelEvent::Usage(_));
         self.has_said |= self.events.range(known..).any(is_said);
         result
     }
 
-    /// Goes on, or ends, by what the decoder said of the newest bytes.
+    /// Continues or ends the attempt, depending on the decoder's result for the newest bytes.
     fn judge(&mut self, result: Result<(), ModelFault>, is_ended: bool, now: Instant) {
         match result {
             Ok(()) if self.decoder.is_finished() => {
@@ -326,8 +331,8 @@ impl Turn {
         }
     }
 
-    /// There is no more of this attempt. An answer can be complete all the same, and a refusal can
-    /// be understood from its beginning.
+    /// Ends a broken attempt. Its answer can still be complete, and the beginning of a refusal can
+    /// be enough to interpret it.
     fn end_broken(&mut self, failure: TurnFailure, now: Instant, wall_us: u64) {
         match &self.state {
             State::ExpectRefusal { .. } => self.end_refusal(true, now, wall_us),
@@ -358,7 +363,7 @@ impl Turn {
         self.fail(TurnFailure { code: refused.code, message, is_retryable, retry_after }, now);
     }
 
-    /// Tries again after a while, or fails for good.
+    /// Schedules another attempt, or fails the turn for good.
     fn fail(&mut self, failure: TurnFailure, now: Instant) {
         let asked_for = failure.retry_after.unwrap_or(Duration::ZERO);
         let may_retry = failure.is_retryable

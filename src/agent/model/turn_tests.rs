@@ -1,4 +1,4 @@
-//! Turns: what is tried again, when, and what is not.
+//! Tests of turns: the retries, their times, and the failures that are not retried.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ fn head(status: u16, retry_after: Option<&str>) -> Heard<'_> {
     Heard::Head { status, retry_after, retry_after_ms: None }
 }
 
-/// A turn with what has happened to it, at one time.
+/// A turn and its current time.
 struct Driven {
     turn: Turn,
     now: Instant,
@@ -58,7 +58,7 @@ impl Driven {
         std::iter::from_fn(|| self.turn.next_event()).collect()
     }
 
-    /// Waits until the next attempt is due; how long that took.
+    /// Waits until the next attempt is due, and returns the delay.
     fn wait(&mut self) -> Duration {
         let until = self.turn.next_deadline().expect("it waits");
         let waited = until.since(self.now);
@@ -82,7 +82,7 @@ fn an_answer_is_passed_on_and_its_connection_kept() {
     assert_eq!(driven.events(), [ModelEvent::Finished(FinishReason::Stop)]);
     assert!(driven.turn.is_over() && driven.turn.failure().is_none());
     assert_eq!(driven.turn.next_action(), Some(TurnAction::Release { attempt: 0 }));
-    driven.hear(0, &[Heard::End, RESET]); // Whatever comes behind the end.
+    driven.hear(0, &[Heard::End, RESET]); // Events after the end.
     assert!(driven.turn.failure().is_none() && driven.turn.next_action().is_none());
 }
 
@@ -92,7 +92,7 @@ fn an_answer_without_its_last_frame_is_complete_where_the_body_ends() {
         let mut driven = Driven::new(3, 1);
         driven.hear(0, &[OK, Heard::Body(FINISH.as_bytes()), end]);
         assert!(driven.turn.is_over() && driven.turn.failure().is_none());
-        assert_eq!(driven.turn.next_action(), None); // There is nothing left to keep.
+        assert_eq!(driven.turn.next_action(), None); // No connection is left to keep.
     }
 }
 
@@ -118,7 +118,7 @@ fn what_failed_before_anything_was_said_is_tried_again() {
                 }
                 assert!(driven.wait() <= limits::MODEL_RETRY_DELAY * (1 << attempt));
                 driven.expect_ask(attempt + 1);
-                driven.hear(attempt, &[OK, Heard::Body(TEXT.as_bytes())]); // Nobody listens.
+                driven.hear(attempt, &[OK, Heard::Body(TEXT.as_bytes())]); // Ignored.
             }
             driven.events();
             driven.hear(2, failure);
@@ -190,7 +190,7 @@ fn a_server_that_says_when_is_asked_then_and_not_before() {
         driven.hear(0, &[head(429, Some("7")), Heard::End]);
         assert_eq!(driven.wait(), Duration::from_secs(7));
     }
-    // Whoever wants to be left alone for longer than anybody waits is left alone.
+    // A server that asks for a longer delay than the limit is not asked again.
     let long = (limits::MODEL_RETRY_AFTER_MAX.as_secs() + 1).to_string();
     let mut driven = Driven::new(3, 1);
     driven.hear(0, &[head(429, Some(&long)), Heard::End]);
@@ -221,13 +221,13 @@ fn a_cancelled_turn_hangs_up_and_says_nothing_more() {
     assert_eq!(driven.turn.next_action(), Some(TurnAction::HangUp { attempt: 0 }));
     driven.hear(0, &[Heard::Body(TEXT.as_bytes()), Heard::End]);
     assert_eq!(driven.events(), []);
-    // While it waits for the next attempt there is nothing to hang up.
+    // While it waits for the next attempt, no connection is open.
     let mut driven = Driven::new(3, 1);
     driven.hear(0, &[RESET]);
     driven.turn.cancel();
     assert!(driven.turn.is_over() && driven.turn.next_action().is_none());
     assert_eq!(driven.turn.next_deadline(), None);
-    // Before it was asked nothing is asked.
+    // A turn whose request was not taken sends none.
     let mut unasked = turn(3, 1);
     unasked.cancel();
     assert_eq!(unasked.next_action(), None);

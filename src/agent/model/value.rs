@@ -1,4 +1,4 @@
-//! Looking into JSON that may be anything: what is not there, or something else, is empty.
+//! Access to JSON of unknown shape: a value that is missing or of another type counts as empty.
 
 use std::borrow::Cow;
 
@@ -6,17 +6,17 @@ use serde_json::Value;
 
 use crate::agent::model::ModelFault;
 
-/// A text; empty if it is none.
+/// Returns a text; empty if the value is no text.
 pub(super) fn text(value: &Value) -> &str {
     value.as_str().unwrap_or("")
 }
 
-/// The items of an array; none if it is none.
+/// Returns the items of an array; none if the value is no array.
 pub(super) fn each(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
-/// A whole number that is not negative, also one that somebody spelled as text or as a fraction.
+/// Returns a whole number that is not negative, even if it is written as text or as a fraction.
 pub(super) fn number(value: &Value) -> Option<u64> {
     match value {
         Value::Number(number) => number.as_u64().or_else(|| {
@@ -29,10 +29,10 @@ pub(super) fn number(value: &Value) -> Option<u64> {
     }
 }
 
-/// The place of something among `limit` of its kind, from 0; none is beyond the last.
+/// Returns the index of an item, from 0; `None` if the value is no number.
 ///
 /// # Errors
-/// [`ModelFault::TooLong`].
+/// [`ModelFault::TooLong`] if the index is not below `limit`.
 pub(super) fn place(
     value: &Value,
     what: &'static str,
@@ -44,7 +44,7 @@ pub(super) fn place(
     }
 }
 
-/// A text of JSON, or the JSON itself where it should be a text; nothing for `null`.
+/// Returns a text, or the JSON of a value that should be a text; empty for `null`.
 pub(super) fn whole(value: &Value) -> Cow<'_, str> {
     match value {
         Value::String(text) => Cow::Borrowed(text),

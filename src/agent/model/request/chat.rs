@@ -14,7 +14,7 @@ pub(super) fn body(endpoint: &Endpoint, ask: &Ask<'_>, names: &Names) -> Value {
         "stream_options": { "include_usage": true },
     });
     if let Some(max_tokens) = ask.max_tokens {
-        // OpenAI refuses the old name for models that think; most others know no other.
+        // OpenAI's reasoning models refuse the old name; most other servers know only that one.
         let is_openai = ["openai.com", "openai.azure.com"]
             .iter()
             .any(|domain| endpoint.base_url.host.ends_with(domain));
@@ -37,7 +37,7 @@ pub(super) fn body(endpoint: &Endpoint, ask: &Ask<'_>, names: &Names) -> Value {
         };
         body["tools"] = ask.tools.iter().map(tool).collect();
         if !ask.parallel_tool_calls {
-            // Where several are allowed nothing need be said.
+            // The default allows several calls.
             body["parallel_tool_calls"] = json!(false);
         }
     }
@@ -45,8 +45,8 @@ pub(super) fn body(endpoint: &Endpoint, ask: &Ask<'_>, names: &Names) -> Value {
     body
 }
 
-/// Templates of many models want a user and the model to take turns: two messages of a user become
-/// one, and a model that said nothing is not quoted.
+/// Writes the messages. Many models' templates require user and model to alternate: consecutive
+/// user messages are joined, and an empty message of the model is left out.
 fn messages(messages: &[Message], names: &Names) -> Vec<Value> {
     let mut all: Vec<Value> = Vec::new();
     for message in messages {

@@ -1,5 +1,5 @@
-//! Requests of Messages. Results of tools stand first in the user's message behind the calls, all
-//! of them in one; texts without a visible character are refused there, and are left out.
+//! Requests of Messages. The results of a turn's calls come first in one user message after the
+//! calls. Texts without a visible character are left out, because the server refuses them.
 
 use std::borrow::Cow;
 
@@ -16,7 +16,7 @@ pub(super) fn body(endpoint: &Endpoint, ask: &Ask<'_>, names: &Names) -> Value {
     let mut body = json!({ "model": endpoint.model, "stream": true, "max_tokens": max_tokens });
     match (ask.effort, ask.temperature) {
         (Some(effort), _) => {
-            // A model that thinks wants no temperature.
+            // Reasoning excludes a temperature.
             body["thinking"] = json!({ "type": "adaptive" });
             body["output_config"] = json!({ "effort": effort.as_str() });
         }
@@ -41,7 +41,7 @@ pub(super) fn body(endpoint: &Endpoint, ask: &Ask<'_>, names: &Names) -> Value {
     body
 }
 
-/// All that is said about how to behave, and the turns that the user and the model take.
+/// Returns all system texts, and the alternating turns of the user and the model.
 fn messages(messages: &[Message], names: &Names) -> (String, Vec<Value>) {
     let mut system = String::new();
     let mut turns: Vec<(&'static str, Vec<Value>)> = Vec::new();
@@ -71,7 +71,7 @@ fn messages(messages: &[Message], names: &Names) -> (String, Vec<Value>) {
     }
     let spelled = turns.into_iter().map(|(role, mut blocks)| {
         if role == "user" {
-            blocks.sort_by_key(|block| block["type"] != "tool_result"); // Stable: these first.
+            blocks.sort_by_key(|block| block["type"] != "tool_result"); // Stable: results first.
         }
         json!({ "role": role, "content": blocks })
     });
@@ -94,7 +94,7 @@ fn text_block(text: &str) -> Option<Value> {
     (!text.trim().is_empty()).then(|| json!({ "type": "text", "text": text }))
 }
 
-/// Ids of other wires have characters that this one refuses.
+/// Replaces the characters of an id from another wire that this wire refuses.
 fn plain_id(id: &str) -> Cow<'_, str> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-".contains(c);
     match !id.is_empty() && id.chars().all(is_plain) {

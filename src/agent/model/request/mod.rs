@@ -1,7 +1,7 @@
-//! Requests: a conversation, as each wire wants it.
+//! Requests: writes a conversation in the format of each wire.
 //!
-//! All three are asked for a stream. What they share is here: the head, arguments that are always
-//! an object, and the order of what a model said among what it wants back verbatim.
+//! All three wires are asked for a stream. This module has their common parts: the head, arguments
+//! as an object, and the position of data required back verbatim in a model's message.
 
 mod chat;
 mod messages;
@@ -16,28 +16,29 @@ use crate::agent::model::names::Names;
 use crate::agent::model::{Endpoint, Wire};
 
 const USER_AGENT: &str = concat!("streamdoor/", env!("CARGO_PKG_VERSION"));
-/// The version of Messages that is spoken here.
+/// The version of Messages in use.
 const ANTHROPIC_VERSION: &str = "2023-06-01";
 
-/// What a model is asked.
+/// The content of a request to a model.
 #[derive(Clone, Copy, Debug)]
 pub struct Ask<'a> {
     /// The conversation, oldest message first.
     pub messages: &'a [Message],
-    /// What it may call.
+    /// The tools that the model may call.
     pub tools: &'a [ToolDescription],
-    /// The longest answer.
+    /// Maximum number of tokens of the answer.
     pub max_tokens: Option<u32>,
-    /// How much is left to chance.
+    /// The sampling temperature.
     pub temperature: Option<f64>,
-    /// How much it is to think, where it can.
+    /// The amount of reasoning, for models that can reason.
     pub effort: Option<Effort>,
-    /// It may make several calls in one turn.
+    /// True if the model may make several calls in one turn.
     pub parallel_tool_calls: bool,
 }
 
 impl<'a> Ask<'a> {
-    /// To go on with a conversation, without tools, everything else as the model likes it.
+    /// Creates a request that continues a conversation, without tools and with the provider's
+    /// defaults.
     pub fn of(messages: &'a [Message]) -> Ask<'a> {
         Ask {
             messages,
@@ -50,19 +51,19 @@ impl<'a> Ask<'a> {
     }
 }
 
-/// How much a model is to think.
+/// The amount of reasoning requested from a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effort {
-    /// A little.
+    /// Little reasoning.
     Low,
-    /// As usual.
+    /// The usual amount.
     Medium,
-    /// A lot.
+    /// Much reasoning.
     High,
 }
 
 impl Effort {
-    /// As all three wires spell it.
+    /// Returns the name, which is the same on all three wires.
     pub fn as_str(self) -> &'static str {
         match self {
             Effort::Low => "low",
@@ -72,7 +73,7 @@ impl Effort {
     }
 }
 
-/// Appends a whole request of HTTP/1.1 to `out`, with the key in its head.
+/// Appends a complete HTTP/1.1 request to `out`, with the key in its head.
 ///
 /// ```
 /// use streamdoor::agent::Message;
@@ -122,15 +123,15 @@ pub fn write_request(endpoint: &Endpoint, ask: &Ask<'_>, out: &mut Vec<u8>) {
     out.extend_from_slice(body.as_bytes());
 }
 
-/// What a model said, in the order in which it has to be said again.
+/// An item of a model's message, in the order in which the items are sent back.
 enum Said<'a> {
     Text(&'a str),
     Call(&'a CallMade),
     Block(&'a ReasoningBlock),
 }
 
-/// Takes a message apart at the places of what its wire wants back. Places that are not in it are
-/// moved to where it ends: a text may have been shortened.
+/// Splits a message at the positions of the data that its wire requires back. Positions beyond the
+/// message move to its end, because the text may have been shortened.
 fn said<'a>(message: &'a AssistantMessage, wire: Wire) -> Vec<Said<'a>> {
     let AssistantMessage { text, calls, reasoning } = message;
     let (mut text_at, mut call_at) = (0, 0);
@@ -152,7 +153,7 @@ fn said<'a>(message: &'a AssistantMessage, wire: Wire) -> Vec<Said<'a>> {
     all
 }
 
-/// Arguments as the object that wires, and templates behind them, rely on.
+/// Returns the arguments as an object, which wires and prompt templates rely on.
 fn arguments_of(call: &CallMade) -> Value {
     match serde_json::from_str(&call.arguments) {
         Ok(arguments @ Value::Object(_)) => arguments,
@@ -161,7 +162,8 @@ fn arguments_of(call: &CallMade) -> Value {
     }
 }
 
-/// The same as text; what the model wrote, if that is one.
+/// Returns the arguments as text: the model's own if it is an object, otherwise as
+/// [`arguments_of`].
 fn arguments_text(call: &CallMade) -> String {
     match serde_json::from_str(&call.arguments) {
         Ok(Value::Object(_)) => call.arguments.clone(),
@@ -169,7 +171,7 @@ fn arguments_text(call: &CallMade) -> String {
     }
 }
 
-/// A schema of an object, whatever it was.
+/// Returns the schema of a tool as the schema of an object.
 fn schema_of(tool: &ToolDescription) -> Value {
     let mut schema = tool.schema.as_object().cloned().unwrap_or_default();
     if schema.get("type").is_none_or(|kind| kind != "object") {
@@ -181,7 +183,7 @@ fn schema_of(tool: &ToolDescription) -> Value {
     Value::Object(schema)
 }
 
-/// Adds a text to one that may have one already.
+/// Appends a text, after an empty line if `all` has text already.
 fn join(all: &mut String, text: &str) {
     if !all.is_empty() {
         all.push_str("\n\n");

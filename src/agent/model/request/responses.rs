@@ -1,5 +1,5 @@
-//! Requests of Responses. Nothing is stored on the other side: the whole conversation is sent each
-//! time, and reasoning goes along encrypted.
+//! Requests of Responses. Nothing is stored on the server: each request contains the whole
+//! conversation, with encrypted reasoning.
 
 use serde_json::{Value, json};
 
@@ -11,7 +11,7 @@ use crate::agent::model::{Endpoint, Wire};
 pub(super) fn body(endpoint: &Endpoint, ask: &Ask<'_>, names: &Names) -> Value {
     let mut body = json!({ "model": endpoint.model, "stream": true, "store": false });
     if ask.effort.is_some() || thinks(&endpoint.model) {
-        // Others are refused for asking.
+        // Other models refuse this field.
         body["include"] = json!(["reasoning.encrypted_content"]);
     }
     if let Some(effort) = ask.effort {
@@ -54,7 +54,7 @@ pub(super) fn body(endpoint: &Endpoint, ask: &Ask<'_>, names: &Names) -> Value {
     body
 }
 
-/// Does OpenAI call a model so that thinks? `o3`, `o4-mini`, `gpt-5`, …
+/// True if the name is one of OpenAI's reasoning models: `o3`, `o4-mini`, `gpt-5`, …
 fn thinks(model: &str) -> bool {
     let mut chars = model.chars();
     let is_o = chars.next() == Some('o') && chars.next().is_some_and(|c| c.is_ascii_digit());
@@ -65,7 +65,7 @@ fn thinks(model: &str) -> bool {
     is_o || is_gpt
 }
 
-/// Reasoning goes back with what came of it, and not without.
+/// Writes a message of the model. Reasoning is sent back only with an item that follows it.
 fn assistant(message: &AssistantMessage, names: &Names) -> Vec<Value> {
     let (mut items, mut kept_count) = (Vec::new(), 0);
     for said in said(message, Wire::Responses) {
@@ -75,7 +75,7 @@ fn assistant(message: &AssistantMessage, names: &Names) -> Vec<Value> {
                 "type": "function_call", "call_id": call.id, "name": names.wire_name(&call.name),
                 "arguments": arguments_text(call),
             })),
-            // Without its content it refers to something that was not stored.
+            // Without its content the item refers to data that was not stored.
             Said::Block(block) if block.value["encrypted_content"].is_string() => {
                 items.push(block.value.clone());
                 continue;

@@ -1,4 +1,4 @@
-//! Requests of all three wires, member for member.
+//! Tests of the requests of all three wires, member by member.
 
 use serde_json::{Value, json};
 
@@ -12,7 +12,7 @@ fn endpoint(wire: Wire) -> Endpoint {
     Endpoint { wire, base_url, model: "m".to_owned(), key }
 }
 
-/// The request's head, and its body as JSON.
+/// Returns the head of the request and its body as JSON.
 fn request(endpoint: &Endpoint, ask: &Ask<'_>) -> (String, Value) {
     let mut out = Vec::new();
     write_request(endpoint, ask, &mut out);
@@ -42,7 +42,7 @@ fn tools() -> Vec<ToolDescription> {
     vec![tool("files.find", schema), tool("now", json!(true))]
 }
 
-/// A conversation with two of everything, and what each wire wants back.
+/// A conversation with two of everything, and the data that each wire requires back.
 fn conversation() -> Vec<Message> {
     let block = |wire, value, text_bytes, call_count| ReasoningBlock {
         wire,
@@ -134,7 +134,7 @@ fn chat_completions_are_asked_in_their_way() {
         ],
     });
     assert_eq!(body, expected, "{body:#}");
-    // OpenAI itself has another name for one of them.
+    // OpenAI itself has another name for one of the fields.
     let mut endpoint = endpoint(Wire::ChatCompletions);
     endpoint.base_url = "https://api.openai.com/v1".parse().unwrap();
     let (head, body) = request(&endpoint, &ask);
