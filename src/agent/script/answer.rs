@@ -1,4 +1,4 @@
-//! One answer on its way: event by event, token by token, each when its time has come.
+//! One answer in progress: its events and tokens, each of which is written when its time comes.
 
 use super::asked::Asked;
 use super::pieces::split_token;
@@ -7,51 +7,51 @@ use super::{Cut, Event, Finish, Script, Speech, StatusSaid, UsageSaid};
 use crate::base::Instant;
 use crate::limits::SCRIPT_ANSWER_BYTES_MAX;
 
-/// What is said, and how far.
+/// An answer and its progress.
 #[derive(Debug)]
 pub(super) struct Answer {
     asked: Asked,
-    /// Of the script.
+    /// The index of the turn in the script.
     turn: usize,
-    /// The next event of the turn.
+    /// The index of the turn's next event.
     place: usize,
-    /// Of the event before that: what is still to be said.
+    /// The rest of the text of the event before that.
     speech: Option<Saying>,
     speller: Speller,
-    /// The first frames were spelled.
+    /// True if the first frames were written.
     is_begun: bool,
-    /// Nothing is said before.
+    /// The time before which nothing is written.
     ready_at: Instant,
     usage: Option<UsageSaid>,
     tokens_said: u64,
     has_called: bool,
-    /// The next frame is cut.
+    /// True if the next frame is cut.
     cuts_frame: bool,
-    /// Bytes of the body until it is cut.
+    /// Number of bytes of the body until the cut.
     bytes_left: Option<u64>,
 }
 
 #[derive(Debug)]
 struct Saying {
-    /// The text of the script, filled in.
+    /// The text of the script, with its variables filled in.
     text: String,
-    /// So much of it was said.
+    /// Number of its bytes that were written.
     at: usize,
     speech: Speech,
     kind: Kind,
     repeats_left: u64,
 }
 
-/// What came of a step.
+/// The result of a step.
 #[derive(Debug, PartialEq)]
 pub(super) enum Step {
-    /// There is more, now or later.
+    /// More follows, now or later.
     On,
-    /// Nothing more for ever.
+    /// Nothing follows, and the connection stays open.
     Hang,
-    /// The stream ends; its body in good order, or not.
+    /// The stream ends. Its body ends properly if `is_whole`.
     End { is_whole: bool },
-    /// The answer is this document, instead of any stream; `cut_at`: it is cut off there.
+    /// The answer is this document instead of a stream. It is cut off at `cut_at`, if set.
     Document { status: StatusSaid, body: Vec<u8>, cut_at: Option<usize> },
 }
 
@@ -85,7 +85,7 @@ impl Answer {
         }
     }
 
-    /// When there is more to say.
+    /// Returns the time at which more can be written.
     pub fn ready_at(&self) -> Instant {
         self.ready_at
     }
@@ -94,7 +94,7 @@ impl Answer {
         self.asked.stream
     }
 
-    /// Says the next thing, whose time has come: appends what belongs to the body.
+    /// Writes the next piece, whose time has come, to the body in `out`.
     pub fn step(&mut self, script: &Script, wall_us: u64, out: &mut Vec<u8>) -> Step {
         let from = out.len();
         let step = self.next(script, wall_us, out);
@@ -102,7 +102,7 @@ impl Answer {
             return Step::End { is_whole: false };
         }
         if !self.asked.stream {
-            out.truncate(from); // What was kept is said at the end.
+            out.truncate(from); // The document is written at the end.
             return step;
         }
         if self.cuts_frame && out.len() > from {
@@ -185,7 +185,7 @@ impl Answer {
         self.speech = Some(Saying { text, at: 0, speech, kind, repeats_left });
     }
 
-    /// One token. Is there another one?
+    /// Writes one token. True if another one follows.
     fn say(&mut self, saying: &mut Saying, wall_us: u64, out: &mut Vec<u8>) -> bool {
         if saying.repeats_left == 0 {
             if saying.kind == Kind::Call {

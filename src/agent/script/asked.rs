@@ -1,35 +1,35 @@
-//! What a request asks of a model, in any of the three wires: enough to choose a turn.
+//! Reads a request to a model in any of the three wires, as far as a turn depends on it.
 
 use serde_json::{Map, Value};
 
 use crate::agent::model::Wire;
 
-/// A request, read.
+/// A request to a model.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Asked {
-    /// In which language.
+    /// The wire of the request.
     pub wire: Wire,
-    /// Of which model.
+    /// The name of the model.
     pub model: String,
-    /// As a stream?
+    /// True if a stream is requested.
     pub stream: bool,
-    /// Chat completions: with usage at the stream's end?
+    /// True if a stream of Chat Completions has to end with the token counts.
     pub includes_usage: bool,
-    /// Answers of the model in the conversation, plus one.
+    /// Number of the model's answers in the conversation, plus one.
     pub step: u64,
-    /// Results of tools in the conversation.
+    /// Number of tool results in the conversation.
     pub tool_results: u64,
     /// The last text of the user.
     pub user: String,
-    /// The system's texts.
+    /// All system texts.
     pub system: String,
-    /// The last result of a tool.
+    /// The last tool result.
     pub result: String,
-    /// How often this request has come, this time included.
+    /// Number of times that this request has come, this time included.
     pub attempt: u64,
-    /// Which request to the server it is.
+    /// The number of the request to this server, from 1.
     pub request: u64,
-    /// Bytes of the request's body.
+    /// Size of the request's body in bytes.
     pub body_bytes: u64,
 }
 
@@ -37,7 +37,7 @@ impl Asked {
     /// Reads the body of a request.
     ///
     /// # Errors
-    /// What is wrong with it, in words of a field.
+    /// A message that names the wrong field.
     pub fn read(wire: Wire, body: &[u8]) -> Result<Asked, String> {
         let body_bytes = body.len() as u64;
         let body: Value = serde_json::from_slice(body).map_err(|e| format!("body: {e}"))?;
@@ -89,7 +89,7 @@ impl Asked {
             self.user = text.clone();
             return Ok(());
         }
-        // Items of one answer stand behind each other.
+        // Consecutive items of the model belong to one answer.
         let mut is_models = false;
         for item in list(fields, "input")? {
             let kind = item["type"].as_str().unwrap_or("message");
@@ -143,7 +143,7 @@ impl Asked {
         self.result = texts_of(content);
     }
 
-    /// `text` with what stands for parts of the request, and for the time.
+    /// Replaces the variables in `text` by values of the request and by the time.
     pub(super) fn fill(&self, text: &str, wall_us: u64) -> String {
         let mut out = String::with_capacity(text.len());
         let mut rest = text;
@@ -167,7 +167,7 @@ impl Asked {
     }
 }
 
-/// Of a long result a model repeats the beginning.
+/// Returns the beginning of a result, at most 200 bytes.
 fn beginning(text: &str) -> &str {
     &text[..text.floor_char_boundary(200)]
 }
@@ -179,7 +179,7 @@ fn list<'a>(fields: &'a Map<String, Value>, name: &str) -> Result<&'a [Value], S
     }
 }
 
-/// A text, or the texts of parts.
+/// Returns a text, or the joined texts of parts.
 fn texts_of(content: &Value) -> String {
     match content {
         Value::String(text) => text.clone(),

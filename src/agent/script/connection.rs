@@ -1,4 +1,4 @@
-//! One connection to a scripted model: bytes in, bytes out, one request after the other.
+//! One connection to a scripted model: bytes in and bytes out, one request after another.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -15,31 +15,32 @@ use crate::wire::http1::{
 };
 use crate::wire::sse;
 
-/// What all connections share: the script, and what has come so far.
+/// The common state of all connections: the script and the counts of requests.
 #[derive(Debug)]
 pub struct Model {
     script: Script,
     request_count: u64,
-    /// How often each request has come, by a digest of its body; the oldest is forgotten first.
+    /// Number of times that each request has come, by a digest of its body. The oldest is forgotten
+    /// first.
     attempts: BTreeMap<u64, u64>,
     attempts_order: VecDeque<u64>,
-    /// Of bodies that were not answered yet.
+    /// Number of bytes in the bodies that are being received.
     bodies_bytes: u64,
     notes: VecDeque<String>,
 }
 
-/// Notes that nobody has taken yet.
+/// Maximum number of notes that wait to be taken.
 const NOTES_MAX: usize = 1_024;
 
-/// One client.
+/// The connection of one client.
 #[derive(Debug)]
 pub struct Connection {
     reader: RequestReader,
     request: Option<Request>,
-    /// What came behind the request that is being answered.
+    /// The bytes received behind the request that is being answered.
     ahead: Vec<u8>,
     answer: Option<Answer>,
-    /// The head of the stream was written.
+    /// True if the head of the stream was written.
     is_streaming: bool,
     keeps_alive: bool,
     out: Vec<u8>,
@@ -49,15 +50,15 @@ pub struct Connection {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// A request is awaited, or answered.
+    /// A request is expected or being answered.
     Open,
-    /// An answer that stopped: nothing more is said.
+    /// The answer has stopped: nothing more is sent.
     Hanging,
-    /// Closed when everything was sent.
+    /// The connection closes when everything was sent.
     Closing,
 }
 
-/// A request whose body comes.
+/// A request whose body is being received.
 #[derive(Debug)]
 struct Request {
     what: What,
@@ -72,13 +73,13 @@ enum What {
     Models {
         is_anthropic: bool,
     },
-    /// Something else.
+    /// A path that does not exist.
     Nothing,
     WrongMethod,
 }
 
 impl Model {
-    /// A model that follows `script`.
+    /// Creates a model that follows `script`.
     pub fn new(script: Script) -> Model {
         Model {
             script,
@@ -90,12 +91,12 @@ impl Model {
         }
     }
 
-    /// A line about a request, for people.
+    /// Returns the next line about a request, for people.
     pub fn next_note(&mut self) -> Option<String> {
         self.notes.pop_front()
     }
 
-    /// Requests that came for an answer.
+    /// Number of requests for an answer that had a valid key, body and model.
     pub fn request_count(&self) -> u64 {
         self.request_count
     }
@@ -106,7 +107,7 @@ impl Model {
         }
     }
 
-    /// Counts a request, and how often this one has come.
+    /// Counts a request. Returns the number of all requests, and of those with this body.
     fn count(&mut self, body: &[u8]) -> (u64, u64) {
         self.request_count += 1;
         let digest = digest(body);
@@ -122,7 +123,7 @@ impl Model {
         (self.request_count, *attempts)
     }
 
-    /// What is answered to `request`: the turn of the script, or why there is none.
+    /// Returns the turn of the script for `request`, or the refusal.
     fn choose(&mut self, wire: Wire, request: &Request) -> Result<(Asked, usize), Problem> {
         if self.script.key.is_some() && self.script.key != request.key {
             return Err(Problem { status: 401, message: "invalid API key".to_owned() });
@@ -146,7 +147,7 @@ struct Problem {
     message: String,
 }
 
-/// FNV-1a: who wants two conversations told apart gives them different texts.
+/// The FNV-1a hash. Conversations that have to be told apart need different texts.
 fn digest(bytes: &[u8]) -> u64 {
     let start = 0xcbf2_9ce4_8422_2325;
     bytes.iter().fold(start, |hash: u64, byte| {
@@ -161,7 +162,7 @@ impl Default for Connection {
 }
 
 impl Connection {
-    /// Nothing has come.
+    /// Creates a connection that has received nothing.
     pub fn new() -> Connection {
         Connection {
             reader: RequestReader::new(),
@@ -176,7 +177,7 @@ impl Connection {
         }
     }
 
-    /// Takes what the client has sent.
+    /// Takes bytes that the client has sent.
     pub fn receive(&mut self, model: &mut Model, bytes: &[u8], (now, wall_us): (Instant, u64)) {
         if self.answer.is_some() || self.state != State::Open {
             if self.ahead.len() + bytes.len() > limits::SCRIPT_AHEAD_BYTES {
@@ -269,13 +270,13 @@ impl Connection {
                 let cut_at = request.is_head.then_some(0);
                 self.document(status, &[], (body.as_bytes(), cut_at), wall_us);
                 if request.is_head && self.keeps_alive {
-                    self.state = State::Open; // Nothing is missing: it has no body.
+                    self.state = State::Open; // A reply to HEAD has no body, so nothing is missing.
                 }
             }
         }
     }
 
-    /// A request that is none.
+    /// Answers an invalid request, and closes the connection.
     fn refuse(&mut self, refusal: Refusal, wall_us: u64) {
         self.keeps_alive = false;
         let message = refusal.to_string();
@@ -285,7 +286,7 @@ impl Connection {
         self.state = State::Closing;
     }
 
-    /// Says what there is to say by now, as far as somebody takes it.
+    /// Writes what is due by now, as far as the client takes it.
     pub fn turn(&mut self, model: &mut Model, (now, wall_us): (Instant, u64)) {
         while self.state == State::Open && self.unsent().len() < limits::SCRIPT_SEND_BYTES {
             let Some(answer) = &self.answer else {
@@ -368,12 +369,12 @@ impl Connection {
         head.finish(framing, self.keeps_alive);
     }
 
-    /// What is to be sent.
+    /// Returns the bytes to be sent.
     pub fn unsent(&self) -> &[u8] {
         &self.out[self.sent_bytes..]
     }
 
-    /// So much of it was.
+    /// Records that `bytes` bytes were sent.
     pub fn sent(&mut self, bytes: usize) {
         self.sent_bytes += bytes;
         assert!(self.sent_bytes <= self.out.len());
@@ -383,19 +384,19 @@ impl Connection {
         }
     }
 
-    /// When there is more to say; `None`: when something comes, or was sent.
+    /// Returns the time at which more can be written; `None` until bytes are received or sent.
     pub fn next_deadline(&self) -> Option<Instant> {
         let is_full = self.unsent().len() >= limits::SCRIPT_SEND_BYTES;
         let answer = self.answer.as_ref().filter(|_| self.state == State::Open && !is_full);
         answer.map(Answer::ready_at)
     }
 
-    /// Everything is said, and sent: it is to be closed.
+    /// True if everything was sent and the connection has to be closed.
     pub fn is_over(&self) -> bool {
         self.state == State::Closing && self.unsent().is_empty()
     }
 
-    /// The client is gone.
+    /// Ends a connection whose client has disconnected.
     pub fn end(self, model: &mut Model) {
         if let Some(request) = &self.request {
             model.bodies_bytes -= request.body.len() as u64;

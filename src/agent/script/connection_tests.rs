@@ -1,4 +1,4 @@
-//! Whole conversations with a scripted model, with time in hand.
+//! Tests of whole conversations with a scripted model, in simulated time.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ fn chat(user: &str, stream: bool) -> Vec<u8> {
     post("/v1/chat/completions", &json!({"model": "m", "stream": stream, "messages": messages}))
 }
 
-/// What is sent until nothing more is, and when that was.
+/// Sends everything, and returns it with the time at which nothing more was due.
 fn heard(connection: &mut Connection, model: &mut Model) -> (Vec<u8>, Instant) {
     let (mut bytes, mut now) = (Vec::new(), Instant::ZERO);
     loop {
@@ -42,7 +42,7 @@ fn heard(connection: &mut Connection, model: &mut Model) -> (Vec<u8>, Instant) {
     }
 }
 
-/// Status and body of the first answer in `bytes`.
+/// Returns the status and the body of the first answer in `bytes`.
 fn answer(bytes: &[u8]) -> Result<(u16, String), ResponseError> {
     let mut reader = ResponseReader::new();
     reader.expect(Method::Post);
@@ -105,7 +105,7 @@ fn a_script_can_ignore_that_a_stream_is_asked_for() {
     let choices = |script: &str, streams| {
         let (status, body) = answer(&asked(script, &chat("hi", streams)).0).unwrap();
         let body: serde_json::Value = serde_json::from_str(&body).unwrap();
-        (status, body["choices"].clone()) // Tokens are counted from the request, which differs.
+        (status, body["choices"].clone()) // The usage depends on the request.
     };
     assert_eq!(choices(&plain, true), choices(SLOW, false));
 }
@@ -160,7 +160,7 @@ fn each_way_to_cut_is_one() {
 fn who_hangs_says_nothing_more_and_stays() {
     let (bytes, _, connection) =
         asked("[[turns]]\nevents = [{text = 'a'}, {hang = true}]", &chat("hi", true));
-    assert!(answer(&bytes).is_err()); // It is not whole.
+    assert!(answer(&bytes).is_err()); // The answer is truncated.
     assert!(!connection.is_over() && connection.next_deadline().is_none());
 }
 

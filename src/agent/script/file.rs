@@ -1,4 +1,4 @@
-//! Scripts out of files, checked: whatever is wrong is named with its place.
+//! Reads scripts from files and checks them. An error names the place of the problem.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,7 +10,8 @@ use crate::agent::model::Wire;
 use crate::limits::{SCRIPT_PAUSE_MAX, SCRIPT_TURNS_MAX};
 use crate::wire;
 
-/// A script that is none. The text names the place, counted from 1: `turns[2].events[1].pace`.
+/// The error for an invalid script. The text names the place, counted from 1:
+/// `turns[2].events[1].pace`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScriptError(String);
 
@@ -22,7 +23,7 @@ impl fmt::Display for ScriptError {
 
 impl std::error::Error for ScriptError {}
 
-/// What is said about one field, without its name.
+/// The result of checking one field. The error does not contain the field's name.
 type Checked<T> = Result<T, String>;
 
 #[derive(Clone, Copy)]
@@ -32,19 +33,19 @@ struct Pace {
 }
 
 impl Script {
-    /// Reads TOML.
+    /// Reads a script from TOML.
     ///
     /// # Errors
-    /// [`ScriptError`], which names the place.
+    /// [`ScriptError`] names the place.
     pub fn from_toml(text: &str) -> Result<Script, ScriptError> {
         let value = wire::toml::parse(text).map_err(ScriptError)?;
         Script::from_value(value)
     }
 
-    /// Reads JSON.
+    /// Reads a script from JSON.
     ///
     /// # Errors
-    /// [`ScriptError`], which names the place.
+    /// [`ScriptError`] names the place.
     pub fn from_json(text: &str) -> Result<Script, ScriptError> {
         let value = serde_json::from_str(text).map_err(|error| ScriptError(error.to_string()))?;
         Script::from_value(value)
@@ -109,7 +110,7 @@ const WIRES: &[(&str, Wire)] = &[
     ("messages", Wire::Messages),
 ];
 
-/// What comes at once of a call's arguments, unless the script says so.
+/// Number of characters in a token of a call's arguments, unless the script sets another size.
 const ARGUMENTS_TOKEN_CHARACTERS: usize = 8;
 
 const EVENTS: &str = "text, reasoning, refusal, call, pause, ping, usage, finish, error, status, \
@@ -195,7 +196,7 @@ fn call(fields: &mut Fields, name: String, pace: Pace) -> Checked<Event> {
         return Err("there are `arguments` and `arguments_text`".to_owned());
     }
     let arguments = spelled.or(arguments).unwrap_or_else(|| "{}".to_owned());
-    // JSON has few words.
+    // JSON has few words, so arguments are cut into characters.
     let tokens = Tokens::Characters(ARGUMENTS_TOKEN_CHARACTERS);
     let arguments = speech(fields, arguments, Pace { tokens, ..pace })?;
     Ok(Event::Call { id, name, arguments })
@@ -229,7 +230,7 @@ fn status(fields: &mut Fields, code: u64) -> Checked<Event> {
     Ok(Event::Status(StatusSaid { status, headers, kind, message, body }))
 }
 
-/// Those that say where the body ends are the connection's own.
+/// Headers that the connection sets itself, because they say where the body ends.
 const OUR_HEADERS: [&str; 4] = ["content-length", "transfer-encoding", "connection", "date"];
 
 fn headers(value: Value) -> Checked<Vec<(String, String)>> {
@@ -260,7 +261,7 @@ fn pace(fields: &mut Fields, or: Pace) -> Checked<Pace> {
 const TOKENS: &[(&str, Tokens)] =
     &[("words", Tokens::Words), ("characters", Tokens::Characters(1)), ("whole", Tokens::Whole)];
 
-/// A table whose fields are taken one by one; what is left at the end is wrong.
+/// A table whose fields are taken one by one. A field that is left at the end is an error.
 struct Fields(Map<String, Value>);
 
 impl Fields {
@@ -299,7 +300,8 @@ fn items<T>(value: Value, read: impl Fn(Value) -> Checked<T>) -> Checked<Vec<T>>
     values.into_iter().enumerate().map(item).collect()
 }
 
-/// A problem behind its place: `place.inner: problem` if it names one inside already.
+/// Puts the place before a problem: `place.inner: problem` if the problem names an inner place
+/// already.
 fn placed(place: &str, problem: &str) -> String {
     let is_path = |text: &str| {
         text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_.[]".contains(&byte))

@@ -1,14 +1,15 @@
-//! A model that follows a script: what it says, how fast, and how it misbehaves. It speaks OpenAI's
-//! chat completions, OpenAI's Responses and Anthropic's Messages, as streams and as plain answers.
+//! A scripted model server: a script says what it answers, how fast, and how it misbehaves. It
+//! speaks OpenAI's Chat Completions, OpenAI's Responses and Anthropic's Messages, as streams and as
+//! documents.
 //!
-//! [`Script`] is the file, read. [`Model`] counts what came; each connection is a [`Connection`]:
-//! bytes in, bytes out, and a time at which it has more to say. Nothing here knows a socket or a
-//! clock: `streamdoor model-script` gives it both, the simulator and tests give it theirs. What a
-//! turn is depends on the request's content alone, so a thousand conversations need no memory of
-//! them. (`attempt` and `request` do count.)
+//! [`Script`] is the parsed file. [`Model`] counts the requests. Each connection is a
+//! [`Connection`]: bytes go in, bytes come out, and a deadline says when it has more to send.
+//! Nothing here uses a socket or a clock; `streamdoor model-script`, the simulator and tests
+//! provide them. The turn depends on the request's content alone, so conversations need no memory.
+//! Only `attempt` and `request` are counted.
 //!
-//! Absent: connections that were kept waiting by a slow client longer than it likes. Each has a
-//! bounded memory, and the reactor bounds their number.
+//! Deliberately absent: a deadline for slow clients. Each connection has bounded memory, and the
+//! reactor bounds the number of connections.
 //!
 //! # Scripts
 #![doc = include_str!("format.md")]
@@ -32,34 +33,35 @@ pub use file::ScriptError;
 
 use super::model::Wire;
 
-/// What a script is, for people.
+/// The description of the script format for people.
 pub const FORMAT: &str = include_str!("format.md");
 
-/// What a scripted model says, and when.
+/// The answers of a scripted model.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Script {
-    /// The names of models; any, if there is none.
+    /// The names of models; if empty, every name is accepted.
     pub models: Vec<String>,
-    /// Who asks has to have it.
+    /// The key that a request must carry.
     pub key: Option<String>,
-    /// It answers in one piece also who asks for a stream.
+    /// True if a request for a stream is answered with a document.
     pub plain: bool,
-    /// In the order of the file.
+    /// The turns, in the order of the file.
     pub turns: Vec<Turn>,
 }
 
 /// One answer.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Turn {
-    /// Whom it is for; without it, whoever has come so far in his conversation.
+    /// The condition of the turn. Turns without a condition answer the steps of a conversation in
+    /// order.
     pub when: Option<When>,
-    /// What happens, in this order.
+    /// The events of the answer, in order.
     pub events: Vec<Event>,
-    /// The connection is closed behind so many bytes of the body.
+    /// Number of bytes of the body after which the connection is closed.
     pub cut_after_bytes: Option<u64>,
 }
 
-/// Conditions on a request. All that are there must hold.
+/// Conditions on a request. All that are set must hold.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[expect(missing_docs, reason = "each is described in `format.md`")]
 pub struct When {
@@ -75,74 +77,74 @@ pub struct When {
     pub stream: Option<bool>,
 }
 
-/// What a model does next.
+/// An event of an answer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// It says something.
+    /// The model writes text.
     Text(Speech),
-    /// It thinks.
+    /// The model reasons.
     Reasoning(Speech),
-    /// It refuses.
+    /// The model refuses.
     Refusal(Speech),
-    /// It calls a tool.
+    /// The model calls a tool.
     Call {
-        /// Its name for this call; else one is made up.
+        /// The id of the call; generated if `None`.
         id: Option<String>,
-        /// Which tool.
+        /// The name of the tool.
         name: String,
-        /// With what: JSON, or what it takes for JSON.
+        /// The arguments: JSON, or text that is not JSON.
         arguments: Speech,
     },
-    /// Nothing, for so long.
+    /// A pause of this duration.
     Pause(Duration),
-    /// A sign of life.
+    /// A keep-alive frame.
     Ping,
-    /// What it wants to be paid for.
+    /// The token counts, sent instead of counted ones.
     Usage(UsageSaid),
-    /// The end, for this reason.
+    /// The end of the answer, for this reason.
     Finish(Finish),
-    /// The end, in the middle of the stream.
+    /// The end of the answer by an error, in the middle of the stream.
     Error {
-        /// Its name, as `overloaded_error`.
+        /// The type of the error, e.g. `overloaded_error`.
         kind: String,
-        /// In words.
+        /// A message for people.
         message: String,
     },
-    /// Another answer than a stream.
+    /// A document with a status instead of a stream.
     Status(StatusSaid),
-    /// Bytes that may be anything.
+    /// Bytes that are sent as they are.
     Raw(Vec<u8>),
-    /// The end, and not in good order.
+    /// A broken end.
     Cut(Cut),
-    /// Nothing, for ever.
+    /// Silence forever; the connection stays open.
     Hang,
 }
 
-/// A text that comes in tokens.
+/// A text that is sent token by token.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Speech {
-    /// All of it.
+    /// The whole text.
     pub text: String,
-    /// What comes at once.
+    /// The size of a token.
     pub tokens: Tokens,
-    /// How long until the next token.
+    /// The delay after each token.
     pub pace: Duration,
-    /// So often.
+    /// The number of times the text is sent.
     pub repeat: u64,
 }
 
-/// How a text is cut.
+/// The size of the tokens of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tokens {
-    /// Behind each word's white space.
+    /// A word with the white space behind it.
     Words,
-    /// Not at all.
+    /// The whole text.
     Whole,
-    /// Behind so many characters, at least 1.
+    /// This many characters, at least 1.
     Characters(usize),
 }
 
-/// What a model says that it used.
+/// The token counts that a model reports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names are those of the field")]
 pub struct UsageSaid {
@@ -152,7 +154,7 @@ pub struct UsageSaid {
     pub cached_input_tokens: Option<u64>,
 }
 
-/// Why an answer ends.
+/// The reason for the end of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names are those of the field")]
 pub enum Finish {
@@ -164,34 +166,34 @@ pub enum Finish {
     Pause,
 }
 
-/// An answer with another status than 200, or a body of the script's own.
+/// An answer with another status than 200, or with a body given by the script.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StatusSaid {
-    /// 200 to 999.
+    /// The HTTP status, from 200 to 999.
     pub status: u16,
-    /// Sent as they are.
+    /// Additional headers, sent as they are.
     pub headers: Vec<(String, String)>,
-    /// The error's name; else what goes with the status.
+    /// The type of the error; if `None`, it follows from the status.
     pub kind: Option<String>,
-    /// In words.
+    /// A message for people.
     pub message: String,
-    /// Instead of an error as the wire spells it.
+    /// The body, sent instead of the wire's error.
     pub body: Option<String>,
 }
 
-/// Where a stream is cut off.
+/// The place at which a stream is cut off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cut {
-    /// The connection is closed here.
+    /// The connection is closed immediately.
     Connection,
-    /// It is closed within the next frame.
+    /// The connection is closed within the next frame.
     Frame,
-    /// The body ends in good order here.
+    /// The body ends properly, without the last frames.
     Answer,
 }
 
 impl Script {
-    /// The turn for a request, by its place; `None`: the script has none for it.
+    /// Returns the index of the turn for a request; `None` if the script has none.
     pub fn turn_for(&self, asked: &Asked) -> Option<usize> {
         let turns = || self.turns.iter().enumerate();
         let meant = turns().find(|(_, turn)| turn.when.as_ref().is_some_and(|w| w.holds(asked)));

@@ -1,8 +1,8 @@
-//! A text, token by token.
+//! Splits a text into tokens.
 
 use super::Tokens;
 
-/// The first token of `rest`, and what is behind it. Of an empty text an empty token.
+/// Returns the first token of `rest` and the text behind it. The token of an empty text is empty.
 pub(super) fn split_token(rest: &str, tokens: Tokens) -> (&str, &str) {
     let end = match tokens {
         Tokens::Whole => rest.len(),
@@ -14,7 +14,7 @@ pub(super) fn split_token(rest: &str, tokens: Tokens) -> (&str, &str) {
     rest.split_at(end)
 }
 
-/// Behind the white space that follows the first word.
+/// Returns the end of the white space that follows the first word.
 fn end_of_word(text: &str) -> usize {
     let mut is_behind = false;
     for (at, c) in text.char_indices() {

@@ -1,5 +1,5 @@
-//! What is spelled is what our own decoders read, in each wire, whole and as a stream; and what is
-//! wrong with a script is named.
+//! Tests that our own decoders read what is written in each wire, as a document and as a stream.
+//! They also check that an error in a script is named.
 
 use std::time::Duration;
 
@@ -111,7 +111,7 @@ fn the_examples_are_scripts() {
     ] {
         Script::from_toml(text).unwrap();
     }
-    // What the documentation shows, too.
+    // The example in the documentation.
     let shown = super::FORMAT.split("```toml").nth(1).unwrap().split("```").next().unwrap();
     assert_eq!(Script::from_toml(shown).unwrap().turns.len(), 3);
 }

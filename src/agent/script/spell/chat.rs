@@ -1,4 +1,4 @@
-//! OpenAI's chat completions: unnamed frames, then `[DONE]`.
+//! OpenAI's Chat Completions: unnamed frames, then `[DONE]`.
 
 use serde_json::{Map, Value, json};
 

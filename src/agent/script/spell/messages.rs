@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::{Item, Kind, Speller, frame};
 use crate::agent::script::{Finish, UsageSaid};
 
-/// What a thought is signed with: nobody checks it here.
+/// The signature of thoughts, which is not checked here.
 const SIGNATURE: &str = "c2NyaXB0ZWQ=";
 
 impl Speller {
@@ -95,7 +95,7 @@ fn block(item: &Item) -> Value {
         Kind::Text | Kind::Refusal => json!({"type": "text", "text": text}),
         Kind::Reasoning => json!({"type": "thinking", "thinking": text, "signature": SIGNATURE}),
         Kind::Call => {
-            // What is no JSON can not be said in a plain answer.
+            // Text that is not JSON cannot be part of a document.
             let input: Value = serde_json::from_str(text).unwrap_or_else(|_| json!({}));
             json!({"type": "tool_use", "id": item.id, "name": item.name, "input": input})
         }

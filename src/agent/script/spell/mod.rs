@@ -1,7 +1,7 @@
-//! What a model says, spelled as one of the wires does it: frame by frame, and whole.
+//! Writes a model's answer in the format of one wire, as frames or as a document.
 //!
-//! An answer is a list of items: thoughts, texts, calls. The last one is open while tokens are
-//! added to it; another kind of token closes it, and opens the next.
+//! An answer is a list of items: thoughts, texts, calls. Tokens are added to the last item, which
+//! is open. A token of another kind closes it and opens the next one.
 
 mod chat;
 mod messages;
@@ -16,26 +16,26 @@ use crate::wire::write_json;
 
 pub(super) use refused::{models, refused, status_of};
 
-/// One answer, while it is spelled.
+/// One answer while it is written.
 #[derive(Debug)]
 pub(super) struct Speller {
     wire: Wire,
-    /// What the answer's own names are made of.
+    /// The number in the answer's own ids.
     number: u64,
     model: String,
     created_s: u64,
     includes_usage: bool,
     items: Vec<Item>,
-    /// Tokens are added to the last item.
+    /// True if the last item is open.
     is_open: bool,
-    /// Texts of items are needed again at the end.
+    /// True if the texts of items are needed at the end.
     keeps_texts: bool,
     kept_bytes: usize,
-    /// Responses: of the next frame.
+    /// The sequence number of the next frame (Responses only).
     sequence_number: u64,
 }
 
-/// What the tokens of an item are.
+/// The kind of an item's tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Text,
@@ -49,7 +49,7 @@ struct Item {
     kind: Kind,
     /// The text, or the arguments of a call.
     text: String,
-    /// Of a call.
+    /// The id and the name of a call; otherwise empty.
     id: String,
     name: String,
 }
@@ -70,22 +70,22 @@ impl Speller {
         }
     }
 
-    /// The stream of chat completions says what was used.
+    /// Sets whether a stream of Chat Completions reports the token counts.
     pub fn include_usage(&mut self, includes_usage: bool) {
         self.includes_usage = includes_usage;
     }
 
-    /// The answer will be asked for as a whole.
+    /// Keeps the texts, because the answer is needed as a document.
     pub fn keep_texts(&mut self) {
         self.keeps_texts = true;
     }
 
-    /// What is kept for that.
+    /// Number of bytes of the texts that are kept.
     pub fn kept_bytes(&self) -> usize {
         self.kept_bytes
     }
 
-    /// The first frames.
+    /// Writes the first frames.
     pub fn begin(&mut self, usage: UsageSaid, out: &mut Vec<u8>) {
         match self.wire {
             Wire::ChatCompletions => self.chat_begin(out),
@@ -94,7 +94,7 @@ impl Speller {
         }
     }
 
-    /// A token of a text.
+    /// Writes a token of a text.
     pub fn token(&mut self, kind: Kind, piece: &str, out: &mut Vec<u8>) {
         assert!(kind != Kind::Call);
         let is_same = self.is_open && self.items.last().is_some_and(|item| item.kind == kind);
@@ -104,7 +104,7 @@ impl Speller {
         self.add(piece, out);
     }
 
-    /// The beginning of a call; its arguments are added.
+    /// Writes the beginning of a call; its arguments are added.
     pub fn call(&mut self, id: Option<&str>, name: &str, out: &mut Vec<u8>) {
         let of_wire = if self.wire == Wire::Messages { "toolu" } else { "call" };
         let made_up = || format!("{of_wire}_{}_{}", self.number, self.call_count() + 1);
@@ -112,7 +112,7 @@ impl Speller {
         self.open(Kind::Call, id, name.to_owned(), out);
     }
 
-    /// Adds to the item that is open.
+    /// Adds a token to the open item.
     pub fn add(&mut self, piece: &str, out: &mut Vec<u8>) {
         assert!(self.is_open);
         if self.keeps_texts {
@@ -126,7 +126,7 @@ impl Speller {
         }
     }
 
-    /// All arguments of the call are there.
+    /// Ends the arguments of the open call.
     pub fn end_call(&mut self, out: &mut Vec<u8>) {
         self.close(out);
     }
@@ -153,7 +153,7 @@ impl Speller {
         }
     }
 
-    /// A sign of life.
+    /// Writes a keep-alive frame.
     pub fn ping(&self, out: &mut Vec<u8>) {
         match self.wire {
             Wire::ChatCompletions | Wire::Responses => out.extend_from_slice(b": ping\n\n"),
@@ -161,7 +161,7 @@ impl Speller {
         }
     }
 
-    /// The last frames.
+    /// Writes the last frames.
     pub fn finish(&mut self, finish: Finish, usage: UsageSaid, out: &mut Vec<u8>) {
         self.close(out);
         match self.wire {
@@ -171,7 +171,7 @@ impl Speller {
         }
     }
 
-    /// The last frame of an answer that failed.
+    /// Writes the last frame of an answer that failed.
     pub fn error(&mut self, kind: &str, message: &str, out: &mut Vec<u8>) {
         match self.wire {
             Wire::ChatCompletions => frame(out, None, &refused::openai(kind, message)),
@@ -180,7 +180,7 @@ impl Speller {
         }
     }
 
-    /// All of it, for who asked for no stream.
+    /// Returns the answer as a document.
     pub fn whole(&self, finish: Finish, usage: UsageSaid) -> Value {
         assert!(self.keeps_texts);
         match self.wire {
@@ -194,7 +194,7 @@ impl Speller {
         self.items.last().expect("one was opened")
     }
 
-    /// Its place in the answer.
+    /// Returns the index of the last item in the answer.
     fn item_index(&self) -> usize {
         self.items.len() - 1
     }
@@ -203,7 +203,7 @@ impl Speller {
         self.items.iter().filter(|item| item.kind == Kind::Call).count()
     }
 
-    /// All texts of a kind, one behind the other; none: there was no such item.
+    /// Returns the joined texts of a kind; `None` if the answer has no item of that kind.
     fn joined(&self, kind: Kind) -> Option<String> {
         let mut texts = self.items.iter().filter(|item| item.kind == kind).peekable();
         texts.peek()?;

@@ -1,10 +1,10 @@
-//! Errors as the wires spell them, and the list of models.
+//! Writes the wires' errors and the list of models.
 
 use serde_json::{Value, json};
 
 use crate::agent::model::Wire;
 
-/// The body of an answer that refuses. `kind`: else what goes with the status.
+/// Returns the body of a refusal. Without `kind`, the error's type follows from the status.
 pub fn refused(wire: Wire, status: u16, kind: Option<&str>, message: &str) -> Value {
     let kind = kind.unwrap_or_else(|| kind_of(status));
     match wire {
@@ -38,12 +38,12 @@ fn kind_of(status: u16) -> &'static str {
     known.map_or(if status < 500 { "invalid_request_error" } else { "api_error" }, |(_, kind)| kind)
 }
 
-/// The status of a plain answer that fails so.
+/// Returns the status of a document that fails with this type of error.
 pub fn status_of(kind: &str) -> u16 {
     KINDS.iter().find(|(_, known)| *known == kind).map_or(500, |(status, _)| *status)
 }
 
-/// What `GET /v1/models` says.
+/// Returns the reply to `GET /v1/models`.
 pub fn models(is_anthropic: bool, names: &[String]) -> Value {
     let default = ["scripted".to_owned()];
     let names = if names.is_empty() { &default[..] } else { names };

@@ -1,5 +1,5 @@
 //! OpenAI's Responses: named and numbered frames, in which items and their parts are added, grow
-//! and are done; the last one repeats everything.
+//! and are done. The last frame repeats everything.
 
 use serde_json::{Value, json};
 
@@ -65,7 +65,7 @@ impl Speller {
         self.named("error", json!({"code": kind, "message": message, "param": null}), out);
     }
 
-    /// The answer, as far as it is; `finish`: it is whole.
+    /// Returns the answer so far; it is complete if `finish` is set.
     pub(super) fn responses_whole(
         &self,
         finish: Option<Finish>,
@@ -127,7 +127,7 @@ impl Speller {
         format!("{prefix}_{}_{index}", self.number)
     }
 
-    /// The fields that every frame about the open item has.
+    /// Returns the fields of every frame about the open item.
     fn of_item(&self) -> Value {
         let index = self.item_index();
         let kind = self.item().kind;
@@ -144,7 +144,7 @@ impl Speller {
         data
     }
 
-    /// The one part that the open item has; a call has none.
+    /// Writes a frame about the one part of the open item; a call has none.
     fn part(&mut self, what: &str, out: &mut Vec<u8>) {
         let item = self.item();
         let family = match item.kind {
@@ -161,7 +161,7 @@ impl Speller {
         self.named(&format!("response.{family}.{what}"), data, out);
     }
 
-    /// A frame: its type and number, and then what is in `fields`.
+    /// Writes a frame with its type, its number and `fields`.
     fn named(&mut self, name: &str, fields: Value, out: &mut Vec<u8>) {
         let mut data = json!({"type": name, "sequence_number": self.sequence_number});
         self.sequence_number += 1;
