@@ -28,7 +28,7 @@ impl Strategy {
     }
 }
 
-/// The error for a name that is no strategy's.
+/// The error for an unknown name of a strategy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnknownStrategy;
 

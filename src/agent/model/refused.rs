@@ -140,7 +140,7 @@ mod tests {
         let busy = r#"{"error":{"message":"Limit 3, used 3.","type":"requests",
             "code":"rate_limit_exceeded"}}"#;
         assert!(refused(429, busy).is_retryable);
-        // A failure inside of it, in the wrong words.
+        // An internal failure, reported as an invalid request.
         let failed = r#"{"error":{"message":"?","type":"invalid_request_error"}}"#;
         assert!(refused(500, failed).is_retryable);
         assert!(!refused(400, failed).is_retryable);

@@ -135,7 +135,7 @@ pub enum Heard<'a> {
     End,
     /// The connection broke, or was never made.
     Broken {
-        /// A short name of the fault, e.g. `connect_failed`.
+        /// A short name of the fault, e.g. `model_unreachable`.
         code: &'a str,
         /// A message for people.
         text: &'a str,

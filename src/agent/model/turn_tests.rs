@@ -227,7 +227,7 @@ fn a_cancelled_turn_hangs_up_and_says_nothing_more() {
     driven.turn.cancel();
     assert!(driven.turn.is_over() && driven.turn.next_action().is_none());
     assert_eq!(driven.turn.next_deadline(), None);
-    // A turn whose request was not taken sends none.
+    // A turn that is cancelled before its request was taken sends none.
     let mut unasked = turn(3, 1);
     unasked.cancel();
     assert_eq!(unasked.next_action(), None);

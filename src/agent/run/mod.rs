@@ -4,9 +4,9 @@
 //! step ends when its turn and all its calls have ended, and a [`Reason`] says whether another one
 //! follows.
 //!
-//! The driver of a run passes events to it, then takes actions and parts until none are left, and
-//! returns at [`Run::next_deadline`]. A run reads no clock and depends on its events alone: equal
-//! events give equal actions and equal parts.
+//! The driver of a run passes events to it, then takes actions and parts until none are left. It
+//! passes [`Event::Tick`] at [`Run::next_deadline`]. A run reads no clock and depends on its events
+//! alone: equal events give equal actions and equal parts.
 //!
 //! Failures are handled as follows:
 //! - A turn that fails before any of it was streamed is retried; [`crate::agent::model::Turn`] has

@@ -1,4 +1,4 @@
-//! A model's turn: turns what is received of it into parts and calls.
+//! A model's turn: its events become parts and calls.
 
 use std::sync::Arc;
 

@@ -179,7 +179,7 @@ impl World {
     }
 
     fn new_answer(&mut self, turn: u32) -> Answer {
-        // The words depend on the step alone, so another attempt gets the same answer.
+        // The answer depends on the step alone, so another attempt gets the same one.
         let step = self.driver.run.state().steps.len() as u64;
         let mut words = Random::new(self.seed << 8 | step);
         let mut said = random_turn(&mut words, step);

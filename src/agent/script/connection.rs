@@ -147,7 +147,7 @@ struct Problem {
     message: String,
 }
 
-/// The FNV-1a hash. Conversations that have to be told apart need different texts.
+/// Returns the FNV-1a hash. Requests with equal bodies count as the same request.
 fn digest(bytes: &[u8]) -> u64 {
     let start = 0xcbf2_9ce4_8422_2325;
     bytes.iter().fold(start, |hash: u64, byte| {
