@@ -1,5 +1,5 @@
-//! The connection to a door: a request goes out, lines come in, descriptors with the first of them;
-//! then it is the life line.
+//! The connection to a door. A request goes out, and lines come in; descriptors come with the first
+//! line. After that the connection is the life line.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -25,15 +25,15 @@ use crate::limits;
 use crate::reactor::Clock;
 use crate::wire::http1::{Method, ResponsePart, ResponseReader, Status};
 
-/// Descriptors that come with a grant: of the ring, the control page, the page of our own.
+/// Number of descriptors in a grant: the ring, the control page and the page of this side.
 pub(super) const DESCRIPTORS: usize = 3;
 const BUFFER_BYTES: usize = 4 << 10;
 
-/// A connection on which the server still speaks.
+/// A connection on which the server still replies.
 pub(super) struct Talk {
     stream: UnixStream,
     reader: ResponseReader,
-    /// Of the body, in lines.
+    /// Bytes of the body that are not read yet; they form lines.
     body: VecDeque<u8>,
     descriptors: Vec<OwnedFd>,
     status: Option<Status>,
@@ -43,7 +43,7 @@ pub(super) struct Talk {
 }
 
 impl Talk {
-    /// Connects, makes sure who is there, and asks.
+    /// Connects, checks that the peer is trusted, and sends the request.
     pub(super) fn begin(path: &Path, request: &[u8]) -> Result<Talk, DoorError> {
         let absent = |error| DoorError::NoServer { path: path.to_owned(), error };
         let stream = connect(path).map_err(|error| absent(error.into()))?;
@@ -55,7 +55,7 @@ impl Talk {
         Talk::on(stream, request)
     }
 
-    /// As [`Talk::begin`], on a connection.
+    /// Does the same as [`Talk::begin`] on a connection that is open already.
     pub(super) fn on(stream: UnixStream, request: &[u8]) -> Result<Talk, DoorError> {
         stream.set_write_timeout(Some(limits::DOOR_ANSWER_TIMEOUT))?;
         let mut reader = ResponseReader::new();
@@ -76,7 +76,8 @@ impl Talk {
         Ok(talk)
     }
 
-    /// Reads up to the body; a refusal, whole. A server may refuse before it has read everything.
+    /// Reads up to the body, or all of a refusal. A server may refuse before it has read the whole
+    /// request.
     fn head(&mut self, sent: io::Result<()>) -> Result<(), DoorError> {
         while self.status.is_none() {
             if !self.fill()? {
@@ -93,7 +94,7 @@ impl Talk {
         Err(DoorError::Refused(Refused { retry_after: self.retry_after, ..refused(status, &body) }))
     }
 
-    /// The next line, without its end.
+    /// Reads the next line that is not empty, and returns it without its line end.
     pub(super) fn line(&mut self) -> Result<Vec<u8>, DoorError> {
         loop {
             if let Some(end) = self.body.iter().position(|byte| *byte == b'\n') {
@@ -108,7 +109,7 @@ impl Talk {
         }
     }
 
-    /// Waits for bytes; false if there will be no more.
+    /// Waits for bytes. Returns false if no more will come.
     fn fill(&mut self) -> Result<bool, DoorError> {
         let mut buffer = [0; BUFFER_BYTES];
         let count = self.receive(&mut buffer)?;
@@ -170,7 +171,7 @@ impl Talk {
         }
     }
 
-    /// What came with the grant.
+    /// Takes the descriptors that came with the grant.
     pub(super) fn descriptors(&mut self) -> Result<[OwnedFd; DESCRIPTORS], DoorError> {
         let found = std::mem::take(&mut self.descriptors);
         found.try_into().map_err(|found: Vec<OwnedFd>| {
@@ -179,7 +180,7 @@ impl Talk {
         })
     }
 
-    /// From now on nothing is waited for here.
+    /// Turns the connection into a life line, which no call waits on.
     pub(super) fn into_line(self) -> Result<LifeLine, DoorError> {
         self.stream.set_nonblocking(true)?;
         let process_id = std::process::id();
@@ -187,7 +188,7 @@ impl Talk {
     }
 }
 
-/// Connects, or gives up: a server that accepts nobody has a queue that fills.
+/// Connects, or times out: a server that accepts no connections has a queue that fills.
 fn connect(path: &Path) -> rustix::io::Result<UnixStream> {
     let address = SocketAddrUnix::new(path)?;
     let flags = SocketFlags::CLOEXEC;
@@ -201,7 +202,7 @@ fn unsound(text: impl Into<String>) -> DoorError {
     DoorError::Unsound(Unsound::Answer(text.into()))
 }
 
-/// What a response without success says; a proxy's says less.
+/// Reads the error of a response without success. The reply of a proxy may hold less.
 fn refused(status: Status, body: &[u8]) -> Refused {
     let error = serde_json::from_slice::<Value>(body).unwrap_or_default();
     let text = |name: &str| error["error"][name].as_str().map(printable);
@@ -215,28 +216,29 @@ fn refused(status: Status, body: &[u8]) -> Refused {
     }
 }
 
-/// The connection on which a door was granted. While it stands, the server is there.
+/// The connection on which a door was granted. While it stands, the server is present.
 pub(super) struct LifeLine {
     stream: UnixStream,
     is_gone: Cell<bool>,
-    /// Whose it is: a child that was forked has the same, and is not us.
+    /// The process that owns the line. A forked child inherits the line and is not the owner.
     process_id: u32,
 }
 
 impl LifeLine {
-    /// Makes the server look at what we have written.
+    /// Makes the server examine what this side has written.
     pub(super) fn knock(&self) {
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         match send(&self.stream, b"\n", flags) {
-            Ok(_) | Err(Errno::AGAIN | Errno::INTR) => {} // Full of knocks: it will look.
+            Ok(_) | Err(Errno::AGAIN | Errno::INTR) => {} // The queue is full: it will look.
             Err(_) => self.is_gone.set(true),
         }
     }
 
-    /// Takes what the server has sent (it only wants us to look), and says whether it is there.
+    /// Discards what the server has sent, and returns true if the server is present. The bytes
+    /// carry no information beyond a wake-up.
     pub(super) fn is_up(&self) -> bool {
         let mut buffer = [0u8; 512];
-        // Bounded: who sends without end is there.
+        // Bounded: a server that sends without end is present.
         for _ in 0..LOOKS_MAX {
             if self.is_gone.get() {
                 return false;
@@ -251,12 +253,12 @@ impl LifeLine {
         true
     }
 
-    /// Was it found broken?
+    /// True if the line was found to be broken.
     pub(super) fn is_known_gone(&self) -> bool {
         self.is_gone.get()
     }
 
-    /// Is this the process that it was granted to?
+    /// True if this is the process to which the line was granted.
     pub(super) fn is_ours(&self) -> bool {
         self.process_id == std::process::id()
     }

@@ -1,4 +1,4 @@
-//! What can go wrong at a door, sorted by what the caller can do next.
+//! The errors of a door, sorted by what the caller can do next.
 
 use std::fmt;
 use std::io;
@@ -11,66 +11,67 @@ use crate::memory::OpenError;
 use crate::memory::named::NamedError;
 use crate::shard::Flaw;
 
-/// Why nothing came of a door, or of the rest of what it gave.
+/// The reason why a door could not be opened, or why a reader or writer failed.
 #[derive(Debug)]
 pub enum DoorError {
-    /// There is no server there, or none that this user should talk to: start one.
+    /// No server listens there, or one that this user must not trust: start a server.
     NoServer {
         /// The path of the socket.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The reason.
         error: io::Error,
     },
-    /// The server said no: fix the call, or wait.
+    /// The server refused the request: correct it, or wait.
     Refused(Refused),
-    /// What the server granted, or what stands in the shared memory, can not be right. A hostile
-    /// producer can bring that about; nothing that was given before is wrong.
+    /// The server's grant or the shared memory is not sound. A hostile producer can cause this. All
+    /// earlier deliveries remain correct.
     Unsound(Unsound),
-    /// The server has gone, without an end: what was given is all there is.
+    /// The server has gone without an end: nothing more can be delivered.
     ServerGone,
-    /// The execution has ended otherwise than its producer has said.
+    /// The execution has ended with another outcome than its producer has declared.
     Stopped(Outcome),
-    /// A chunk of more bytes than this ring takes at once was to be lent: ask for less.
+    /// The chunk is longer than this ring takes in one piece: ask for less.
     TooLarge {
-        /// The most.
+        /// Largest payload of a chunk, in bytes.
         chunk_bytes_max: u32,
     },
-    /// What has the name of a ring is not to be believed.
+    /// The file that has the name of a ring is not a sound ring.
     Named(NamedError),
-    /// It cannot be read like that: change the options as the text says.
+    /// These options are not possible here: change them as the text says.
     Unfit(&'static str),
-    /// What the kernel says.
+    /// An error of the operating system.
     Os(io::Error),
 }
 
-/// What can not be right.
+/// The part of a grant or of the shared memory that is not sound.
 #[derive(Debug)]
 pub enum Unsound {
-    /// The server's answer is none of a door.
+    /// The server's reply is no reply of a door.
     Answer(String),
-    /// The first line of the answer.
+    /// The first line of the reply.
     Grant(GrantFault),
-    /// A descriptor that came with it, or that did not come.
+    /// A descriptor that is missing, or is not what it must be.
     Descriptor {
-        /// Of what it should be.
+        /// The expected object: the ring or one of the pages.
         of: &'static str,
-        /// What is wrong; `None`: it is missing.
+        /// The fault of the descriptor; `None` if the descriptor is missing.
         error: Option<OpenError>,
     },
-    /// The shared memory.
+    /// The content of the shared memory.
     Memory(Flaw),
 }
 
-/// Why a [`Writer`](super::Writer) published nothing.
+/// The reason why a [`Writer`](super::Writer) published nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteError {
-    /// Return: the execution has ended, in this way if that is known already.
+    /// The execution has ended, with this outcome if it is known already. The producer should
+    /// return.
     Stopped(Option<Outcome>),
-    /// Return: the server has gone, and all readers with it.
+    /// The server has gone, and all readers with it. The producer should return.
     ServerGone,
-    /// Ask for less: a chunk of this ring has at most so many bytes.
+    /// The chunk is longer than this ring takes in one piece: ask for less.
     TooLarge {
-        /// The most.
+        /// Largest payload of a chunk, in bytes.
         chunk_bytes_max: u32,
     },
 }

@@ -1,4 +1,4 @@
-//! Plays the server's part for the tests beside it: directly, with the types of [`crate::memory`],
+//! The server's side for the tests of this folder. It uses the types of [`crate::memory`] directly,
 //! on the other end of a socket.
 
 use std::io::{IoSlice, Read, Write};
@@ -33,7 +33,7 @@ pub fn terms(policy: Policy, limit_chunks: u32, kinds: Kinds) -> Terms {
     Terms { policy, limit: LagLimit { chunks: limit_chunks, bytes: u64::MAX }, kinds }
 }
 
-/// A response whose body is one line so far, with descriptors on its first byte.
+/// Sends a response whose body is one line so far, with descriptors on its first byte.
 pub fn answer(stream: &UnixStream, line: &str, descriptors: &[BorrowedFd<'_>]) {
     let mut head = stream;
     let text = "HTTP/1.1 200 OK\r\ncontent-type: application/x-ndjson\r\n\
@@ -50,25 +50,25 @@ pub fn answer(stream: &UnixStream, line: &str, descriptors: &[BorrowedFd<'_>]) {
     assert_eq!(sent, body.len());
 }
 
-/// A client's talk with a server that has already answered.
+/// Returns a client's connection to a server that has already replied.
 pub fn talk(theirs: UnixStream) -> Result<Talk, DoorError> {
     Talk::on(theirs, b"POST / HTTP/1.1\r\n\r\n")
 }
 
-/// What a server has for one reader.
+/// The server's state of one reader.
 pub struct ReadHost {
     pub ring: DoorRing,
     pub control: ControlFile,
     pub slot: DeskSlot,
     pub page: ReaderPageView,
-    /// The life line; dropped, the server is gone.
+    /// The life line. Dropping it is the end of the server.
     pub stream: UnixStream,
-    /// All chunks, per kind.
+    /// Totals of all chunks, per kind.
     pub totals: KindTotals,
 }
 
 impl ReadHost {
-    /// A relay of this size, and its one reader.
+    /// Makes a relay of this size, and its only reader.
     pub fn open(class_bytes: u32, terms: Terms) -> (ReadHost, Reader) {
         let ring = DoorRing::create(class_bytes, ANCHOR).unwrap();
         ReadHost::of_ring(ring, terms, Cursor::new(1, Totals::ZERO), &ReadOptions::default())
@@ -117,7 +117,7 @@ impl ReadHost {
         total.bytes += payload.len() as u64;
     }
 
-    /// After a publish.
+    /// Wakes the reader after a publish.
     pub fn wake(&mut self) {
         full_fence();
         if self.page.take_watch() {
@@ -127,7 +127,7 @@ impl ReadHost {
         }
     }
 
-    /// After something else has been told.
+    /// Wakes the reader after a change that is not a chunk.
     pub fn knock(&mut self) {
         self.slot.knock();
         full_fence();
@@ -142,7 +142,7 @@ impl ReadHost {
         self.end_at(self.ring.writer.head_seq(), self.totals, outcome, error);
     }
 
-    /// Ends the execution with fewer chunks than the ring has been given.
+    /// Ends the execution with fewer chunks than the ring holds.
     pub fn end_at(&mut self, head_seq: u64, totals: KindTotals, outcome: Outcome, error: &str) {
         let verdict = NonZeroU8::new(code_of_outcome(outcome)).unwrap();
         let record = FinalRecord { verdict, head_seq, totals };
@@ -163,7 +163,7 @@ pub fn grant(terms: Terms, cursor: Cursor) -> ReadGrant {
     }
 }
 
-/// What a server has of one producer.
+/// The server's state of one producer.
 pub struct WriteHost {
     pub ring: ProducerRing,
     pub control: ControlFile,
@@ -196,7 +196,7 @@ impl WriteHost {
         (host, writer)
     }
 
-    /// Opens the gate up to what was ingested, and so that so many chunks may be published behind.
+    /// Opens the gate up to the last ingested chunk, and allows `ahead` chunks behind it.
     pub fn open_gate(&mut self, ahead: u64) {
         let credit_seq = self.ingested_seq.saturating_add(ahead).saturating_add(1);
         self.control.page.set_gate(self.ingested_seq + 1, credit_seq, u64::MAX, u64::MAX);
@@ -206,7 +206,7 @@ impl WriteHost {
         }
     }
 
-    /// The bytes of the next chunk, if it is there.
+    /// Ingests the next chunk and returns its bytes, if it is published.
     pub fn ingest(&mut self) -> Option<(ChunkHeader, &[u8])> {
         match self.ring.reader().read(self.ingested_seq + 1, &mut self.buffer) {
             Ok(descriptor) => {
@@ -220,7 +220,7 @@ impl WriteHost {
         }
     }
 
-    /// How often the producer has knocked since the last time.
+    /// Number of times that the producer has knocked since the last call.
     pub fn knocks(&mut self) -> usize {
         let mut buffer = [0; 256];
         match self.stream.read(&mut buffer) {
@@ -241,7 +241,7 @@ impl WriteHost {
     }
 }
 
-/// Can it be read at this moment?
+/// True if `descriptor` can be read at this moment.
 pub fn is_readable(descriptor: impl AsFd) -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let mut polled = [PollFd::new(&descriptor, PollFlags::IN)];

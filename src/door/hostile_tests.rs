@@ -1,5 +1,5 @@
-//! What a reader and a producer do with a server, a ring and pages that are hostile: they fail with
-//! a clear error, or go on; they never crash, and never wait for longer than they were told to.
+//! Readers and producers against a server, a ring and pages that are hostile. They fail with a
+//! clear error or continue. They never crash, and never wait longer than the caller allowed.
 
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -22,7 +22,7 @@ use crate::shard::{Delivery, Flaw};
 
 const SMALL: u32 = 4 << 10;
 
-/// Words of a ring's header, as `memory/layout.rs` has them.
+/// The indices of words in a ring's header, equal to those in `memory/layout.rs`.
 const GENERATION: usize = 16;
 const TAIL_SEQ: usize = 17;
 const TAIL_VERSION: usize = 18;
@@ -50,7 +50,7 @@ fn an_answer_that_is_none_is_refused() {
     assert!(matches!(raw(b""), DoorError::ServerGone));
     assert!(matches!(raw(b"HTTP/1.1 200 OK\r\n"), DoorError::ServerGone));
     assert!(matches!(raw(b"\0\0\0\r\n\r\n"), DoorError::Unsound(Unsound::Answer(_))));
-    assert!(matches!(raw(b"HTTP/1.1 200 OK\r\n\r\n{}"), DoorError::ServerGone)); // No whole line.
+    assert!(matches!(raw(b"HTTP/1.1 200 OK\r\n\r\n{}"), DoorError::ServerGone)); // No line end.
     let grantless = raw(b"HTTP/1.1 200 OK\r\n\r\n{}\n");
     assert!(matches!(grantless, DoorError::Unsound(Unsound::Grant(_))), "{grantless}");
     let endless = [&b"HTTP/1.1 200 OK\r\n\r\n"[..], &[b'x'; 100_000]].concat();
@@ -67,7 +67,7 @@ fn an_answer_that_is_none_is_refused() {
     assert_eq!((refused.status.code(), refused.limit), (429, Some(8)));
     assert_eq!((&*refused.code, &*refused.message), ("too_many_doors", "no more"));
     assert_eq!(refused.retry_after, Some(Duration::from_secs(2)));
-    // A grant without its descriptors, and with more than there are.
+    // A grant without its descriptors, and a grant with too many of them.
     let (ours, theirs) = UnixStream::pair().unwrap();
     answer(&ours, &line, &[]);
     let missing = read_granted(talk(theirs)).unwrap_err();
@@ -105,7 +105,7 @@ fn any_bytes_for_an_answer_are_survived() {
         let (mut ours, theirs) = UnixStream::pair().unwrap();
         ours.write_all(&bytes).unwrap();
         drop(ours);
-        assert!(read_granted(talk(theirs)).is_err()); // It has no descriptors at any rate.
+        assert!(read_granted(talk(theirs)).is_err()); // It has no descriptors in any case.
     }
 }
 
@@ -143,7 +143,7 @@ fn descriptors_in_the_wrong_places_are_refused() {
         }
     }
     assert_eq!(right, [(7, true, false), (3 * 25 + 5 + 4, false, true)]);
-    // A slot that there is not.
+    // A slot that does not exist.
     let (ours, theirs) = UnixStream::pair().unwrap();
     let wild = ReadGrant { slot: 64, ..read_grant };
     answer(&ours, &wild.spelled().to_string(), &all[..3]);
@@ -173,7 +173,7 @@ fn a_path_that_is_no_door_is_refused() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-/// Publishes `count` chunks of four bytes, every second of kind `Row`.
+/// Publishes `count` chunks of four bytes. Every second one is of kind `Row`.
 fn fill(host: &mut ReadHost, count: u64) {
     for _ in 0..count {
         let kind = if host.ring.writer.head_seq().is_multiple_of(2) { 3 } else { 0 };
@@ -239,9 +239,9 @@ fn a_producer_that_died_while_it_counted_is_counted_for() {
         let (mut host, mut reader) = ReadHost::open(SMALL, terms(Policy::Drop, 99, kinds));
         fill(&mut host, 60);
         let (tail_seq, segment) = (host.ring.writer.tail_seq(), host.ring.writer.segment());
-        segment.overwrite(TAIL_VERSION, &[999]); // Odd: in the middle.
+        segment.overwrite(TAIL_VERSION, &[999]); // An odd version: the update is not complete.
         segment.overwrite(TAIL_TOTALS, &[5, 5]);
-        // Nobody has noticed yet: nothing can be said, and nothing is waited for in vain.
+        // The producer's death is not detected yet, so nothing is due, and no wait hangs.
         assert!(reader.next_within(Duration::from_millis(5)).unwrap().is_none());
         host.end(Outcome::Failed, "the producer died");
         let Ok(Some(Delivery::Gap(gap))) = reader.next() else { panic!("there is a gap") };
@@ -268,9 +268,9 @@ fn a_producer_that_died_while_it_counted_is_counted_for() {
 fn chunks_that_a_broken_ring_never_had_are_a_gap_before_the_end() {
     type Spoil = fn(&Segment);
     let spoils: [Spoil; 3] = [
-        |_| (),                                            // They never came.
-        |s| s.overwrite(GENERATION, &[77]),                // Scribbled over.
-        |s| s.overwrite(DESCRIPTORS + 3 * 8, &[u64::MAX]), // Only the next one.
+        |_| (),                                            // The chunks never came.
+        |s| s.overwrite(GENERATION, &[77]),                // The chunks were overwritten.
+        |s| s.overwrite(DESCRIPTORS + 3 * 8, &[u64::MAX]), // Only the next one was.
     ];
     for spoil in spoils {
         let (mut host, mut reader) = ReadHost::open(SMALL, terms(Policy::Block, 9, Kinds::ALL));
@@ -296,7 +296,7 @@ fn chunks_that_a_broken_ring_never_had_are_a_gap_before_the_end() {
     }
 }
 
-/// Writes nonsense that looks a little like sense.
+/// Writes random words, some of which are plausible values.
 fn scribble(segment: &Segment, random: &mut Random, word_count: usize) {
     let at = random.below(word_count as u64) as usize;
     let word = match random.below(6) {
@@ -323,11 +323,11 @@ fn a_reader_survives_whoever_scribbles_over_everything() {
         let (ring_words, control_words) = (ring.bytes() / 8, control.bytes() / 8);
         let scribbler = std::thread::spawn(move || {
             while is_done.try_recv() == Err(std::sync::mpsc::TryRecvError::Empty) {
-                // Header and descriptors, mostly.
+                // The header and the descriptors, mostly.
                 let words = if random.chance(7, 8) { DESCRIPTORS + 16 * 8 } else { ring_words };
                 scribble(&ring, &mut random, words);
                 if seed % 3 == 0 {
-                    // Without the words that say which kind of page it is.
+                    // Leaves out the words that identify the kind of page.
                     scribble(&control, &mut random, control_words);
                 }
             }
@@ -355,7 +355,7 @@ fn a_producer_survives_a_server_that_scribbles_over_everything() {
         let control_words = control.bytes() / 8;
         for _ in 0..2_000 {
             for _ in 0..random.below(20) {
-                // The words that a producer looks at, mostly.
+                // The words that a producer reads, mostly.
                 let words = if random.chance(7, 8) { 48 } else { control_words };
                 scribble(&control, &mut random, words);
             }

@@ -1,5 +1,5 @@
-//! A subscriber's link to a server in another process: its words lie in files that both have
-//! mapped, and its bell is the life line.
+//! The link from a subscriber to a server in another process. Its state is in files that both have
+//! mapped, and its signal is the life line.
 
 use std::cell::Cell;
 
@@ -13,12 +13,12 @@ use crate::reactor::Clock;
 use crate::shard::delivery::exit_of_code;
 use crate::shard::{Flaw, Link, Shared};
 
-/// See the module's text.
+/// A [`Link`] to a server in another process, over shared memory and a life line.
 pub struct Far {
     pub(super) shared: Shared,
     pub(super) desk: DeskView,
     pub(super) line: LifeLine,
-    /// What was found to be wrong: nothing comes after that.
+    /// The flaw that was found. Nothing is delivered after it.
     pub(super) flaw: Cell<Option<Flaw>>,
 }
 
@@ -47,7 +47,7 @@ impl Link for Far {
 
     #[inline]
     fn acked_seq(&self) -> u64 {
-        0 // The cursor says it all.
+        0 // The cursor is the only position here.
     }
 
     fn fall_asleep(&self) {

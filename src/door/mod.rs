@@ -1,6 +1,7 @@
-//! Stratum 6: doors, for a program beside the server: it reads an execution's chunks straight from
-//! the ring, or publishes into one, through memory that it shares with the server. Nothing is
-//! copied by the kernel, and while both sides are awake no system call is made.
+//! Stratum 6: doors, for a program that runs beside the server.
+//! The program reads an execution's chunks straight from the ring, or publishes into one, through
+//! memory that it shares with the server. The kernel copies nothing, and no system call is made
+//! while both sides are awake.
 //!
 //! ```no_run
 //! use serde_json::json;
@@ -21,24 +22,25 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! A door is a Unix socket that speaks the server's HTTP; two of its answers come with descriptors
-//! (`endpoint/grant.rs` has the lines, [`crate::memory::shared`] what the descriptors are of). The
-//! connection on which a door was granted is its life line: while it stands, both sides are there.
-//! Its end is final. A stream over the network can break while its reader lives, and a `block`
-//! subscriber there has [`crate::limits::RECONNECT_GRACE`] to come back; the end of a local socket
-//! means that a process has closed it or is dead, so a [`Reader`] whose line ends is gone at once
-//! and holds nobody back, and a [`Writer`] has failed. Who goes on in another process asks anew,
-//! from [`Reader::next_seq`] on.
+//! A door is a Unix socket that speaks the server's HTTP. Two of its replies carry descriptors:
+//! `endpoint/grant.rs` has their lines, and [`crate::memory::shared`] has the files. The connection
+//! on which a door was granted is its life line: while it stands, both sides are present. The end
+//! of a life line is final. A stream over the network can break while its reader lives, so a
+//! `block` subscriber there may reconnect within [`crate::limits::RECONNECT_GRACE`]. The end of a
+//! local socket means that a process has closed it or has died. A [`Reader`] whose line ends is
+//! therefore removed at once and holds no producer back. A [`Writer`] whose line ends has failed. A
+//! client that continues in another process asks for a new door, from [`Reader::next_seq`] on.
 //!
-//! Whoever shares memory is not believed: every number is loaded once and checked, bytes are copied
-//! before they are looked at, each sleep is bounded. A server or a producer that writes nonsense
-//! can make a [`Reader`] fail with [`DoorError::Unsound`], and nothing else.
+//! Neither side trusts memory that the other can write. Every number is loaded once and checked,
+//! bytes are copied before they are examined, and every sleep is bounded. A server or a producer
+//! that writes nonsense can make a [`Reader`] fail with [`DoorError::Unsound`], and can do nothing
+//! else.
 //!
-//! There is no runtime. A [`Reader`] has no thread; a [`Writer`] has one, which sleeps and whose
-//! end tells the server of ours.
+//! This module has no runtime. A [`Reader`] has no thread. A [`Writer`] has one thread, which
+//! sleeps; its end tells the server that this process has ended.
 //!
-//! Tests: `reader_tests.rs`, `writer_tests.rs`, `hostile_tests.rs` over real files, with a host
-//! that plays the server (`host.rs`); `tests/door/` against a real one.
+//! Tests: `reader_tests.rs`, `writer_tests.rs` and `hostile_tests.rs` use real files and a host
+//! that plays the server (`host.rs`). `tests/door/` uses a real server.
 #![forbid(unsafe_code)]
 
 mod connection;
@@ -78,7 +80,7 @@ pub use options::{ProduceOptions, ReadOptions};
 pub use reader::Reader;
 pub use writer::Writer;
 
-/// The door of a server: the address of a Unix socket. Connects when something is asked.
+/// The door of a server: the address of a Unix socket. Each request opens a connection of its own.
 #[derive(Clone, Debug)]
 pub struct Door {
     path: PathBuf,
@@ -86,10 +88,11 @@ pub struct Door {
 }
 
 impl Door {
-    /// The door at `path`, if that is a socket of this user or of root.
+    /// Returns the door at `path`, if that is a socket of this user or of root.
     ///
     /// # Errors
-    /// [`DoorError::NoServer`].
+    /// [`DoorError::NoServer`]: the path cannot be examined, is no socket, or belongs to another
+    /// user.
     pub fn open(path: impl Into<PathBuf>) -> Result<Door, DoorError> {
         let path = path.into();
         let refused = |why: &str| {
@@ -104,31 +107,33 @@ impl Door {
         }
     }
 
-    /// Where a server of this user opens its door if it is not told otherwise:
-    /// `$XDG_RUNTIME_DIR/streamdoor.sock`. `None` if there is no such variable.
+    /// The path at which a server of this user opens its door by default:
+    /// `$XDG_RUNTIME_DIR/streamdoor.sock`. `None` if the variable is unset or empty.
     pub fn default_path() -> Option<PathBuf> {
         let directory = std::env::var_os("XDG_RUNTIME_DIR").filter(|name| !name.is_empty())?;
         Some(Path::new(&directory).join("streamdoor.sock"))
     }
 
-    /// The same, for who shows this token with each request, as a server with tokens wants it.
+    /// Returns the same door, with a token that each request carries. A server with tokens requires
+    /// one.
     ///
     /// # Errors
-    /// [`TokenFault`]: it is no token that a server could know.
+    /// [`TokenFault`]: no server can have a token like this one.
     pub fn with_token(&self, token: &str) -> Result<Door, TokenFault> {
         check_token(token)?;
         Ok(Door { path: self.path.clone(), token: Some(token.into()) })
     }
 
-    /// Where it is.
+    /// The path of the socket.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Everything else that can be asked of the server, over the same socket.
+    /// Returns a client for all other requests to the server, over the same socket.
     ///
     /// # Errors
-    /// [`DoorError::NoServer`]: the path is too long for a socket, or no text.
+    /// [`DoorError::NoServer`]: the path is no valid address of a socket, or the token is
+    /// malformed.
     pub fn client(&self) -> Result<Client, DoorError> {
         let url = format!("unix:{}", self.path.display());
         let refused = |why: String| DoorError::NoServer {
@@ -155,7 +160,7 @@ impl Door {
     /// ```
     ///
     /// # Errors
-    /// [`DoorError`].
+    /// [`DoorError`]: no server listens there, it refuses the request, or its grant is not sound.
     pub fn read(&self, execution: &str, options: &ReadOptions) -> Result<Reader, DoorError> {
         let request = options.request(execution, self.token.as_deref());
         let mut talk = Talk::begin(&self.path, &request)?;
@@ -165,10 +170,10 @@ impl Door {
         Reader::new(&grant, names, talk, options)
     }
 
-    /// Runs a tool, and reads what it gives from its first chunk on.
+    /// Runs a tool, and reads its output from the first chunk on.
     ///
     /// # Errors
-    /// [`DoorError`].
+    /// [`DoorError`]; the execution is cancelled if it was created and cannot be read.
     pub fn run(
         &self,
         tool: &str,
@@ -182,7 +187,7 @@ impl Door {
         let created = created.map_err(|error| self.failed(error))?;
         let reader = self.read(&created.execution.to_string(), options);
         if reader.is_err() {
-            let _ = client.cancel(created.execution); // Nobody else waits for it.
+            let _ = client.cancel(created.execution); // No other subscriber waits for it.
         }
         reader
     }
@@ -202,7 +207,7 @@ impl Door {
     /// ```
     ///
     /// # Errors
-    /// [`DoorError`].
+    /// [`DoorError`]: no server listens there, it refuses the request, or its grant is not sound.
     pub fn produce(&self, name: &str, options: &ProduceOptions) -> Result<Writer, DoorError> {
         let request = options.request(name, self.token.as_deref());
         let mut talk = Talk::begin(&self.path, &request)?;
@@ -223,7 +228,7 @@ impl Door {
     }
 }
 
-/// This user, or root.
+/// True if `uid` is this user or root.
 fn is_trusted(uid: u32) -> bool {
     uid == 0 || uid == rustix::process::geteuid().as_raw()
 }

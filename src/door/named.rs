@@ -1,10 +1,11 @@
-//! A reader by name, of a server that makes named doors: nothing is asked of the server, and it
-//! does not know.
+//! A reader by name, for a server that makes named doors. It sends no request, so the server does
+//! not know of it.
 //!
-//! So nobody waits for this reader, and it is not let go: policies that need the server for that
-//! are refused, the others are those of every subscriber. Who may read is whoever may open the
-//! file: the server's own user. See [`crate::memory::named`] for what is believed of it, and what
-//! is not defended. Tests: `named_tests.rs`.
+//! The server can therefore neither wait for this reader nor remove it. Policies that need the
+//! server for that are refused; all others work as for every subscriber. Any process that may open
+//! the file may read it, which means the server's own user. See [`crate::memory::named`] for the
+//! checks that are made, and for the attacks that are not defended against. Tests:
+//! `named_tests.rs`.
 
 use std::cell::Cell;
 use std::fmt;
@@ -24,32 +25,36 @@ use crate::reactor::Clock;
 use crate::shard::delivery::exit_of_code;
 use crate::shard::{Delivery, Flaw, Link, Shared, Subscriber};
 
-/// Looks for the newest chunk are repeated so often while it is overwritten.
+/// Number of attempts to read the newest chunk while the writer overwrites it.
 const ATTEMPTS_MAX: u32 = 100;
 
 /// Reads one execution by its name.
 ///
-/// Everything comes in the order of the log, and last of all one [`Delivery::End`]. An error
-/// instead says that there will be no end.
+/// Deliveries come in the order of the log, and the last one is a [`Delivery::End`]. An error in
+/// its place means that no end will come.
 pub struct NamedReader {
     subscriber: Subscriber<ByName>,
 }
 
 impl NamedReader {
-    /// The ring of an execution in `/dev/shm`. Of the options, `kinds` cannot be chosen, and
-    /// neither can the policies `block` and `disconnect`; `from` a chunk, only one that is held.
+    /// Opens the ring of an execution in `/dev/shm`.
+    ///
+    /// The options are limited: `kinds` must be all kinds, and the policies `block` and
+    /// `disconnect` are refused. If `from` names a chunk, the ring must still hold the chunk before
+    /// it.
     ///
     /// # Errors
-    /// [`DoorError::NoServer`]: there is no such file. [`DoorError::Named`]: there is one that is
-    /// not to be believed. [`DoorError::Unfit`]: the options.
+    /// [`DoorError::NoServer`]: the file cannot be opened. [`DoorError::Named`]: the file is not a
+    /// sound ring. [`DoorError::Unfit`]: these options are not possible here.
+    /// [`DoorError::Unsound`]: the ring holds nonsense.
     pub fn open(execution: ExecutionId, options: &ReadOptions) -> Result<NamedReader, DoorError> {
         NamedReader::open_in(Path::new(FOLDER), execution, options)
     }
 
-    /// The same in another folder.
+    /// Opens the ring of an execution in another folder.
     ///
     /// # Errors
-    /// As [`NamedReader::open`].
+    /// The same as those of [`NamedReader::open`].
     pub fn open_in(
         folder: &Path,
         execution: ExecutionId,
@@ -83,7 +88,7 @@ impl NamedReader {
         let anchor = reader.anchor();
         let shared = Shared { id: execution, reader, control, page, anchor };
         let link = ByName { shared, view, flaw: Cell::new(None) };
-        let replay = None; // What a reader of shared memory was given is not lost.
+        let replay = None; // A reader of shared memory loses no delivery that it was given.
         let subscribed =
             Subscribed { subscriber, execution: execution.slot, terms, cursor, replay };
         let mut subscriber = Subscriber::of_link(link, &subscribed, None, Clock::now());
@@ -91,55 +96,58 @@ impl NamedReader {
         Ok(NamedReader { subscriber })
     }
 
-    /// What it reads.
+    /// The execution that it reads.
     pub fn execution(&self) -> ExecutionId {
         self.subscriber.link().shared.id
     }
 
-    /// Its name: nobody else is called anything here.
+    /// A fixed id: no server has given this reader one.
     pub fn id(&self) -> SubscriberId {
         self.subscriber.id()
     }
 
-    /// The next chunk that it will be given or told of.
+    /// Number of the next chunk that is delivered, or named in a gap.
     pub fn next_seq(&self) -> u64 {
         self.subscriber.next_seq()
     }
 
-    /// What holds for it.
+    /// The terms of this reader, with defaults filled in.
     pub fn terms(&self) -> Terms {
         self.subscriber.terms()
     }
 
-    /// What is owed next, if anything is at this moment; `None` for ever after the end. Makes no
-    /// system call, and does not find out that the owner has died: [`NamedReader::next`] does.
+    /// Returns the next delivery if one is due at this moment; `None` forever after the end. Makes
+    /// no system call, so it does not detect the death of the owner: [`NamedReader::next`] does.
     ///
     /// # Errors
-    /// [`DoorError::Unsound`].
+    /// [`DoorError::Unsound`]: the ring holds nonsense.
     pub fn poll(&mut self) -> Result<Option<Delivery<'_>>, DoorError> {
         Ok(self.subscriber.try_poll()?)
     }
 
-    /// The next delivery; waits for it. `None` after the end.
+    /// Waits for the next delivery and returns it; `None` after the end.
     ///
     /// # Errors
-    /// As [`NamedReader::poll`]; [`DoorError::ServerGone`] once everything was given that could be.
+    /// The same as those of [`NamedReader::poll`]. [`DoorError::ServerGone`]: the owner has gone,
+    /// and all that could be delivered was.
     #[expect(clippy::should_implement_trait, reason = "a lending iterator, which std has not")]
     pub fn next(&mut self) -> Result<Option<Delivery<'_>>, DoorError> {
         self.next_until(Instant::FAR)
     }
 
-    /// As [`NamedReader::next`], at most for `timeout`: `None` also if nothing came.
+    /// Waits for the next delivery like [`NamedReader::next`], for at most `timeout`. Returns
+    /// `None` also if nothing came.
     ///
     /// # Errors
-    /// As [`NamedReader::next`].
+    /// The same as those of [`NamedReader::next`].
     pub fn next_within(&mut self, timeout: Duration) -> Result<Option<Delivery<'_>>, DoorError> {
         self.next_until(Clock::now().saturating_add(timeout))
     }
 
     fn next_until(&mut self, deadline: Instant) -> Result<Option<Delivery<'_>>, DoorError> {
         loop {
-            // Asked before what comes is looked at: who goes publishes nothing more.
+            // This check comes before the check for chunks: an owner that has gone publishes
+            // nothing more.
             let is_left = !self.subscriber.link().is_up();
             if let Some(ready) = self.subscriber.advance()? {
                 return Ok(Some(self.subscriber.render(ready)?));
@@ -160,7 +168,7 @@ impl NamedReader {
     }
 }
 
-/// Where to begin, and what was before.
+/// Returns the position of the first chunk, and the totals before it.
 fn begin(ring: &RingReader, from: From) -> Result<Cursor, DoorError> {
     let before_seq = match from {
         From::Start => 0,
@@ -183,7 +191,7 @@ fn begin(ring: &RingReader, from: From) -> Result<Cursor, DoorError> {
     }
 }
 
-/// Behind the newest chunk.
+/// Returns the position behind the newest chunk.
 fn newest(ring: &RingReader) -> Result<Cursor, DoorError> {
     for _ in 0..ATTEMPTS_MAX {
         let head_seq = ring.head_seq();
@@ -198,12 +206,12 @@ fn newest(ring: &RingReader) -> Result<Cursor, DoorError> {
     Err(Flaw::Ring.into())
 }
 
-/// A link to an owner that does not know of us.
+/// A link to an owner that does not know of this reader.
 struct ByName {
-    /// Nobody looks at the page.
+    /// The state of the subscriber. No other thread reads its page.
     shared: Shared,
     view: NamedView,
-    /// What was found to be wrong: nothing comes after that.
+    /// The flaw that was found. Nothing is delivered after it.
     flaw: Cell<Option<Flaw>>,
 }
 
@@ -227,14 +235,14 @@ impl Link for ByName {
 
     #[inline]
     fn detached(&self) -> u32 {
-        0 // Nobody can let it go.
+        0 // No server can remove this reader.
     }
 
     fn acked_seq(&self) -> u64 {
         0
     }
 
-    fn fall_asleep(&self) {} // The owner wakes whoever sleeps on its words.
+    fn fall_asleep(&self) {} // The owner wakes every reader that sleeps on its words.
 
     fn wake_up(&self) {}
 
@@ -256,7 +264,7 @@ impl Link for ByName {
 
     #[cold]
     fn fault(&self, flaw: Flaw) -> Flaw {
-        // A ring of zeros, because its file was cut off.
+        // The file was cut off, so the ring reads as zeros.
         let flaw = if self.view.is_lost() { Flaw::Lost } else { flaw };
         self.flaw.set(Some(flaw));
         flaw

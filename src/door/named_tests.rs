@@ -1,4 +1,4 @@
-//! Readers by name: the same deliveries as anybody's, and every way in which it can end.
+//! Readers by name: the same deliveries as for any subscriber, and all ways in which they can end.
 
 use std::num::NonZeroU8;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use crate::memory::named::NamedRing;
 use crate::memory::writer::Start;
 use crate::memory::{ChunkHeader, ClockAnchor, FinalRecord, KindTotals, ProgressRecord, ShortText};
 
-/// A folder with one ring; both go with this value.
+/// A folder with one ring. Dropping this value removes both.
 struct House {
     folder: PathBuf,
     id: ExecutionId,
@@ -21,7 +21,7 @@ impl House {
     fn new(name: &str) -> House {
         let name = format!("streamdoor-by-name-{name}-{}", std::process::id());
         let folder = std::env::temp_dir().join(name);
-        let _ = std::fs::remove_dir_all(&folder); // Of an earlier process of this number.
+        let _ = std::fs::remove_dir_all(&folder); // Left by an earlier process of this id.
         std::fs::create_dir(&folder).unwrap();
         let slot = Handle { index: 1, generation: 1 };
         let id = ExecutionId { shard: 0, slot, nonce: 7 };
@@ -65,7 +65,7 @@ impl Drop for House {
     }
 }
 
-/// All that comes, in short.
+/// All deliveries of a reader, in short form.
 fn told(reader: &mut NamedReader) -> (Vec<String>, Option<DoorError>) {
     let mut all = Vec::new();
     loop {

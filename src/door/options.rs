@@ -1,4 +1,4 @@
-//! What is asked for at a door, and how it is spelled.
+//! The options of a request at a door, and their form on the wire.
 
 use serde_json::{Map, Value};
 
@@ -8,7 +8,8 @@ use crate::endpoint::Wishes;
 use crate::engine::{From, Kinds, Policy};
 use crate::wire::http1::Method;
 
-/// How an execution is read. What is `None` is left to the server, the execution and its tool.
+/// Options for reading an execution. A value of `None` takes the default of the server, the
+/// execution or its tool.
 ///
 /// ```
 /// use streamdoor::door::ReadOptions;
@@ -25,21 +26,22 @@ use crate::wire::http1::Method;
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ReadOptions {
-    /// What happens when we lag.
+    /// The policy that applies when the reader lags.
     pub policy: Option<Policy>,
-    /// How far we may lag, in chunks.
+    /// The lag allowed, in chunks.
     pub limit_chunks: Option<u32>,
-    /// How far we may lag, in bytes.
+    /// The lag allowed, in bytes.
     pub limit_bytes: Option<u64>,
-    /// Where to begin.
+    /// The position of the first chunk.
     pub from: From,
-    /// Which kinds we want.
+    /// The kinds of chunks to read.
     pub kinds: Kinds,
-    /// Chunks come without their bytes: for who only counts, times or draws them.
+    /// True if chunks come without their payload, for a reader that only counts or times them.
     pub headers_only: bool,
 }
 
-/// How an execution is to be that we produce. What is `None` is left to the server.
+/// Options for the execution that a [`Writer`](super::Writer) produces. A value of `None` takes the
+/// server's default.
 ///
 /// ```
 /// use streamdoor::door::ProduceOptions;
@@ -49,18 +51,18 @@ pub struct ReadOptions {
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ProduceOptions {
-    /// Bytes of the ring; the server takes the next larger class that it can spare.
+    /// Size of the ring in bytes; the server takes the next larger size class that it can spare.
     pub ring_bytes: Option<u32>,
-    /// The longest chunk that it has to take at once.
+    /// Size in bytes of the longest chunk that the ring must take in one piece.
     pub chunk_bytes: Option<u32>,
-    /// How much there will be, if that is known: little needs no large ring.
+    /// Expected size of the output in bytes, if known. Little output needs no large ring.
     pub estimated_bytes: Option<u64>,
-    /// What its readers get that do not say what they want; when it starts, and so on.
+    /// Options of the execution, such as its start and the defaults of its subscribers.
     pub execution: ExecuteOptions,
 }
 
 impl ReadOptions {
-    /// The wishes stand in the query, as they do for streams over HTTP.
+    /// Writes the request. The options are in the query, as they are for streams over HTTP.
     pub(super) fn request(&self, execution: &str, token: Option<&str>) -> Vec<u8> {
         let wishes = Wishes {
             policy: self.policy,
@@ -99,7 +101,7 @@ impl ProduceOptions {
 }
 
 fn spelled(request: Request, token: Option<&str>) -> Vec<u8> {
-    // Without a body, a server that is picky wants to be told so.
+    // Some servers require a length even if the body is empty.
     let body = request.body.or_else(|| Some(Vec::new()));
     let accept = "application/x-ndjson";
     Request { accept, body, ..request }.write("localhost", token, false)

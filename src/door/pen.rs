@@ -1,5 +1,5 @@
-//! The memory of a producer in another process, and what it writes there. Its way to the server is
-//! a [`Bell`]: the connection of a [`super::Writer`], or the simulator's.
+//! The memory of a producer in another process, and the writes to it. The producer signals the
+//! server through a [`Bell`]: the connection of a [`super::Writer`], or the simulator's.
 
 use std::num::NonZeroU8;
 use std::os::fd::OwnedFd;
@@ -17,37 +17,38 @@ use crate::memory::{
 };
 use crate::shard::delivery::{code_of_outcome, outcome_of_code};
 
-/// The way to a server, and the clock that both share.
+/// The signal to a server, and the clock that both sides share.
 pub(crate) trait Bell {
-    /// Makes the server look at what was written.
+    /// Makes the server examine what was written.
     fn knock(&self);
 
     /// True if the server was found to be gone.
     fn is_known_gone(&self) -> bool;
 
-    /// The time.
+    /// The current time.
     fn now(&self) -> Instant;
 }
 
-/// See the module's text.
+/// Publishes into the memory that a server has made for this producer.
 pub(crate) struct Pen<B> {
     writer: RingWriter,
     page: ProducerPage,
     control: ControlView,
     bell: B,
     progress: ProgressRecord,
-    /// When the last chunk was about to be published.
+    /// The time just before the last chunk was published.
     published: Instant,
-    /// For this chunk the server was knocked for last; once for each sleep of it.
+    /// The number of the chunk for which the server was last knocked. Each sleep of the server gets
+    /// one knock.
     knocked_seq: u64,
-    /// The oldest chunk that was held when it was last looked how much room there is.
+    /// The oldest chunk that the ring held when its room was last checked.
     tail_seq: u64,
     is_short: bool,
 }
 
 impl<B: Bell> Pen<B> {
-    /// Maps what a server has made for this producer: its ring, the control page and its own page.
-    /// The gate is shut until the server has sealed them and started the execution.
+    /// Maps the memory that a server has made for this producer: its ring, the control page and its
+    /// own page. The gate is shut until the server has sealed them and started the execution.
     ///
     /// # Errors
     /// [`DoorError`]: one of them breaks the rules of its kind.
@@ -78,17 +79,17 @@ impl<B: Bell> Pen<B> {
         })
     }
 
-    /// The way to the server.
+    /// The signal to the server.
     pub fn bell(&self) -> &B {
         &self.bell
     }
 
-    /// Moves whenever the gate does; futex: [`Pen::wait_gate`].
+    /// A counter that moves whenever the gate does. [`Pen::wait_gate`] sleeps on it.
     pub fn gate_epoch(&self) -> u64 {
         self.control.gate_epoch()
     }
 
-    /// Sleeps for some ms at most, until the gate moves from `epoch`.
+    /// Sleeps until the gate moves from `epoch`, for a few milliseconds at most.
     pub fn wait_gate(&self, epoch: u64) {
         self.control.wait_gate(epoch);
     }
@@ -98,17 +99,17 @@ impl<B: Bell> Pen<B> {
         &self.page
     }
 
-    /// The number of the newest chunk; 0 if there is none.
+    /// Number of the newest chunk; 0 if none was published.
     pub fn head_seq(&self) -> u64 {
         self.writer.head_seq()
     }
 
-    /// The longest payload that one chunk can have.
+    /// Largest payload of a chunk, in bytes.
     pub fn chunk_bytes_max(&self) -> u32 {
         self.writer.geometry().length_max()
     }
 
-    /// True if the server takes nothing any more.
+    /// True if the server takes no more chunks.
     pub fn is_stopped(&self) -> bool {
         self.control.is_closed() || self.final_record().is_some()
     }
@@ -118,12 +119,12 @@ impl<B: Bell> Pen<B> {
         self.control.final_record()
     }
 
-    /// Its outcome, if the record names one that there is.
+    /// The outcome in the server's record of the end; `None` if the record names no known outcome.
     pub fn outcome(&self) -> Option<Outcome> {
         self.final_record().and_then(|record| outcome_of_code(record.verdict.get()))
     }
 
-    /// Publishes one chunk, if that is possible at once, and returns its number.
+    /// Publishes one chunk if that is possible at once, and returns its number.
     ///
     /// # Errors
     /// [`WriteError`]; nothing was published.
@@ -132,27 +133,27 @@ impl<B: Bell> Pen<B> {
         header: ChunkHeader,
         piece: &[u8],
     ) -> Result<Option<u64>, WriteError> {
-        // The clock is read when the bytes are on their way to where they are read.
+        // The clock is read after the bytes were copied into the ring.
         let Some((gate_seq, now)) = self.write(header, piece, Bell::now)? else { return Ok(None) };
         self.was_published(now, gate_seq);
         Ok(Some(self.writer.head_seq()))
     }
 
-    /// The chunks that follow are there together, once [`Pen::end_batch`] is called.
+    /// Begins a batch. [`Pen::end_batch`] publishes the chunks that follow, all at the same moment.
     pub fn begin_batch(&mut self) {
         self.writer.begin_batch();
     }
 
-    /// Publishes the chunks of a batch. `now` and `gate_seq` are what [`Pen::write`] was given and
-    /// has returned last.
+    /// Publishes the chunks of a batch. `now` and `gate_seq` are the last time given to
+    /// [`Pen::write`] and the last gate returned by it.
     pub fn end_batch(&mut self, now: Instant, gate_seq: u64) {
         if self.writer.end_batch() > 0 {
             self.was_published(now, gate_seq);
         }
     }
 
-    /// Writes one chunk, if that is possible at once, and returns the gate and the time at that
-    /// moment; nobody is told.
+    /// Writes one chunk if that is possible at once, and returns the gate and the time at that
+    /// moment. Wakes neither a reader nor the server.
     ///
     /// # Errors
     /// [`WriteError`]; nothing was written.
@@ -176,7 +177,7 @@ impl<B: Bell> Pen<B> {
         Ok(Some((gate_seq, now)))
     }
 
-    /// Room for a chunk of up to `length` bytes, if there is some at once.
+    /// Returns room for a chunk of up to `length` bytes, if some is free at this moment.
     ///
     /// # Errors
     /// [`WriteError`]; nothing was lent.
@@ -191,10 +192,11 @@ impl<B: Bell> Pen<B> {
         }
     }
 
-    /// Publishes the first `length` bytes of what was lent last; returns the chunk's number.
+    /// Publishes the first `length` bytes of the room that was lent last; returns the chunk's
+    /// number.
     ///
     /// # Panics
-    /// If nothing was lent since the last chunk, or less than `length`.
+    /// Panics if no room was lent since the last chunk, or less than `length`.
     pub fn publish(&mut self, header: ChunkHeader, length: usize) -> u64 {
         let now = self.bell.now();
         let seq = self.writer.publish(header, length, now);
@@ -203,7 +205,7 @@ impl<B: Bell> Pen<B> {
         seq
     }
 
-    /// Says how far the work is. The newest report counts.
+    /// Reports the progress of the work. The newest report replaces earlier ones.
     pub fn progress(&mut self, progress: f64, total: Option<f64>, message: &str) {
         let message = ShortText::new(message);
         let reports = self.progress.reports + 1;
@@ -212,13 +214,13 @@ impl<B: Bell> Pen<B> {
         self.tell();
     }
 
-    /// Says how many chunks there will be.
+    /// Reports how many chunks the execution will have.
     pub fn expect_total(&self, chunk_count: u64) {
         self.page.set_chunks_expected(chunk_count);
         self.tell();
     }
 
-    /// Says that the gate holds the producer back; the server then asks the readers in its way.
+    /// Reports that the gate holds the producer back. The server then asks the readers in its way.
     ///
     /// # Errors
     /// [`WriteError::ServerGone`].
@@ -228,13 +230,13 @@ impl<B: Bell> Pen<B> {
         if self.bell.is_known_gone() { Err(WriteError::ServerGone) } else { Ok(()) }
     }
 
-    /// Says that it is held back no more.
+    /// Reports that the gate no longer holds the producer back.
     pub fn has_room(&mut self) {
         self.is_short = false;
         self.page.owner().set_room(Room::Enough);
     }
 
-    /// Says that nothing more comes, and why.
+    /// Reports the end of the output, with its outcome and an error text.
     pub fn finish(&self, outcome: Outcome, text: &str) {
         let verdict = NonZeroU8::new(code_of_outcome(outcome)).expect("codes begin with 1");
         let (head_seq, totals) = (self.writer.head_seq(), KindTotals::default());
@@ -242,7 +244,7 @@ impl<B: Bell> Pen<B> {
         self.bell.knock();
     }
 
-    /// The gate, if a chunk of `length` bytes may be published at all at this moment.
+    /// Returns the gate if a chunk of `length` bytes may be published at this moment.
     #[inline]
     fn gate_for(&self, length: usize) -> Result<Option<u64>, WriteError> {
         if self.control.is_closed() {
@@ -260,15 +262,15 @@ impl<B: Bell> Pen<B> {
         WriteError::Stopped(self.outcome())
     }
 
-    /// Wakes the readers and the server that sleep until the next chunk. `before` is a moment
-    /// before it was published.
+    /// Wakes the readers and the server, if they sleep until the next chunk. `before` is a time
+    /// before the chunk was published.
     #[inline]
     fn was_published(&mut self, before: Instant, gate_seq: u64) {
         full_fence(); // control:server-asleep, page:asleep
-        // A reader polls for a while before it sleeps. So if the last chunk was published less than
-        // that ago, each reader that has seen it is awake, and the others were woken for it. The
-        // earlier moment is one before that chunk, the later one behind this one: the time between
-        // is never too short.
+        // A reader polls for at least `DOOR_SPIN` before it sleeps. If the last chunk was published
+        // less than that ago, each reader that has seen it is awake, and the others were woken for
+        // it. The earlier time is read before that chunk and the later one behind this one, so the
+        // difference is never too small.
         if self.control.has_direct_readers()
             && self.bell.now().since(self.published) >= limits::DOOR_SPIN
         {
@@ -288,8 +290,8 @@ impl<B: Bell> Pen<B> {
         self.writer.fetch_room();
     }
 
-    /// Has the server move the gate before it is in the way. Looked for when the tail has moved,
-    /// which it does for many chunks at once.
+    /// Asks the server to move the gate before it holds the producer back. Called when the tail has
+    /// moved, which one move does for many chunks.
     #[cold]
     fn look_for_room(&mut self, gate_seq: u64) {
         self.tail_seq = self.writer.tail_seq();
@@ -303,7 +305,7 @@ impl<B: Bell> Pen<B> {
         }
     }
 
-    /// Makes the server look, if it sleeps.
+    /// Knocks for the server if it sleeps.
     #[inline]
     fn tell(&self) {
         full_fence(); // control:server-asleep
@@ -319,10 +321,10 @@ impl<B> std::fmt::Debug for Pen<B> {
     }
 }
 
-/// The header of a chunk.
+/// Returns the header of a chunk.
 ///
 /// # Panics
-/// If `key` is 64 or more.
+/// Panics if `key` is 64 or more.
 pub(super) fn header(kind: Kind, key: u8, flags: u16) -> ChunkHeader {
     assert!((key as usize) < limits::KEYS_MAX);
     ChunkHeader { kind: kind as u8, key, flags }

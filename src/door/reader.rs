@@ -1,5 +1,5 @@
-//! A reader in another process: the same policies, gaps and ends as any other subscriber's, over a
-//! ring that somebody else writes.
+//! A reader in another process, over a ring that the server or a producer writes. It has the same
+//! policies, gaps and ends as any other subscriber.
 
 use std::cell::Cell;
 use std::fmt;
@@ -20,22 +20,22 @@ use crate::shard::{Delivery, Shared, Subscriber};
 
 /// Reads one execution of a server in another process. Dropping it unsubscribes.
 ///
-/// Everything comes in the order of the log, and last of all one [`Delivery::End`]. An error
-/// instead says that there will be no end, and comes again with every further call.
+/// Deliveries come in the order of the log, and the last one is a [`Delivery::End`]. An error in
+/// its place means that no end will come, and every further call returns it again.
 ///
-/// A reader of a [`crate::door::Writer`]'s execution reads the writer's own ring. The server takes
-/// over what that ring holds when the execution is stopped. If a new `block` reader holds the
-/// server back at that moment, this reader may have been given chunks that the server did not take:
-/// they count in `given`, and not in `published`.
+/// A reader of a [`crate::door::Writer`]'s execution reads the writer's own ring. When the
+/// execution is stopped, the server takes over the chunks that this ring holds. If a new `block`
+/// reader holds the server back at that moment, the server may miss chunks that this reader was
+/// given. Such chunks count in `given`, and not in `published`.
 pub struct Reader {
     subscriber: Subscriber<Far>,
     names: GrantNames,
     from_seq: u64,
-    /// Polls until it is looked whether everything is as it was.
+    /// Number of polls left until the reader checks its state and the server's.
     polls_left: u32,
-    /// When it was last looked whether the server lives.
+    /// The time of the last check whether the server lives.
     looked: Instant,
-    /// Sleeps on the descriptor so far.
+    /// Number of sleeps on the descriptor so far.
     watch_count: u64,
     is_watching: bool,
 }
@@ -58,7 +58,7 @@ impl Reader {
         let anchor = ClockAnchor { wall_us, mono_ns };
         let shared = Shared { id, reader, control, page, anchor };
         let link = Far { shared, desk, line, flaw: Cell::new(None) };
-        let replay = None; // What a reader of shared memory was given is not lost.
+        let replay = None; // A reader of shared memory loses no delivery that it was given.
         let subscribed = Subscribed { subscriber, execution: id.slot, terms, cursor, replay };
         let now = Clock::now();
         let mut subscriber = Subscriber::of_link(link, &subscribed, None, now);
@@ -74,46 +74,47 @@ impl Reader {
         })
     }
 
-    /// What it reads.
+    /// The execution that it reads.
     pub fn execution(&self) -> ExecutionId {
         self.subscriber.link().shared.id
     }
 
-    /// Its name.
+    /// The id that the server gave to this reader.
     pub fn id(&self) -> SubscriberId {
         self.subscriber.id()
     }
 
-    /// What the execution runs; empty if that has no name.
+    /// The name of the tool or producer; empty if it has none.
     pub fn tool(&self) -> &str {
         &self.names.tool
     }
 
-    /// Under what its progress is told, if there is such a thing.
+    /// The token of the execution's progress, if it has one.
     pub fn token(&self) -> Option<&str> {
         self.names.token.as_deref()
     }
 
-    /// The first chunk that it is given, or told of in a gap.
+    /// Number of the first chunk that is delivered, or named in a gap.
     pub fn from_seq(&self) -> u64 {
         self.from_seq
     }
 
-    /// What was agreed, defaults filled in.
+    /// The agreed terms, with defaults filled in.
     pub fn terms(&self) -> Terms {
         self.subscriber.terms()
     }
 
-    /// The next chunk that it will be given or told of.
+    /// Number of the next chunk that is delivered, or named in a gap.
     pub fn next_seq(&self) -> u64 {
         self.subscriber.next_seq()
     }
 
-    /// What is owed next, if anything is at this moment; `None` for ever after the end. Never
-    /// blocks; makes hardly any system call.
+    /// Returns the next delivery if one is due at this moment; `None` forever after the end. Never
+    /// blocks, and makes a system call only rarely.
     ///
     /// # Errors
-    /// [`DoorError::ServerGone`] once everything was given that could be, [`DoorError::Unsound`].
+    /// [`DoorError::ServerGone`]: the server has gone, and all that could be delivered was.
+    /// [`DoorError::Unsound`]: the shared memory holds nonsense.
     #[inline]
     pub fn poll(&mut self) -> Result<Option<Delivery<'_>>, DoorError> {
         match self.polls_left.checked_sub(1) {
@@ -122,16 +123,16 @@ impl Reader {
             None => {}
         }
         self.subscriber.try_poll().map_err(|flaw| {
-            self.polls_left = 0; // It is said again.
+            self.polls_left = 0; // The next call reports it again.
             flaw.into()
         })
     }
 
-    /// Hands everything that is owed at this moment to `take`, at most `count_max` deliveries, and
-    /// returns how many that were: as repeated calls of [`Reader::poll`], for less.
+    /// Hands every delivery that is due at this moment to `take`, at most `count_max` of them, and
+    /// returns their number. It costs less than repeated calls of [`Reader::poll`].
     ///
     /// # Errors
-    /// As [`Reader::poll`]. What was handed over before stays so.
+    /// The same as those of [`Reader::poll`]. Deliveries that were handed over before remain valid.
     #[inline]
     pub fn drain(
         &mut self,
@@ -173,20 +174,20 @@ impl Reader {
         Ok(count)
     }
 
-    /// The next delivery; waits for it. `None` after the end.
+    /// Waits for the next delivery and returns it; `None` after the end.
     ///
     /// # Errors
-    /// As [`Reader::poll`].
+    /// The same as those of [`Reader::poll`].
     #[expect(clippy::should_implement_trait, reason = "a lending iterator, which std has not")]
     pub fn next(&mut self) -> Result<Option<Delivery<'_>>, DoorError> {
         self.next_until(Instant::FAR)
     }
 
-    /// As [`Reader::next`], at most for `timeout`: `None` also if nothing came;
-    /// [`Reader::is_over`] tells.
+    /// Waits for the next delivery like [`Reader::next`], for at most `timeout`. Returns `None`
+    /// also if nothing came; [`Reader::is_over`] distinguishes the two.
     ///
     /// # Errors
-    /// As [`Reader::poll`].
+    /// The same as those of [`Reader::poll`].
     pub fn next_within(&mut self, timeout: Duration) -> Result<Option<Delivery<'_>>, DoorError> {
         self.next_until(Clock::now().saturating_add(timeout))
     }
@@ -211,13 +212,14 @@ impl Reader {
         }
     }
 
-    /// Was its end given?
+    /// True if the end was delivered.
     pub fn is_over(&self) -> bool {
         self.subscriber.is_over() && self.subscriber.link().flaw.get().is_none()
     }
 
-    /// "I will now wait until [`Reader::as_fd`](AsFd::as_fd) can be read." `false`: there is
-    /// something already; [`Reader::poll`] for it. Then poll until there is nothing, and ask again.
+    /// Prepares a wait until [`Reader::as_fd`](AsFd::as_fd) can be read. Returns `false` if
+    /// something is due already; call [`Reader::poll`] until it returns `None`, and then call this
+    /// again.
     ///
     /// ```no_run
     /// # use streamdoor::door::{DoorError, Reader};
@@ -237,7 +239,7 @@ impl Reader {
     /// ```
     pub fn watch(&mut self) -> bool {
         let link = self.subscriber.link();
-        self.polls_left = 0; // What makes it readable may be its end.
+        self.polls_left = 0; // The end of the execution may be what makes the descriptor readable.
         if self.subscriber.is_over() || !link.line.is_up() {
             return false;
         }
@@ -249,7 +251,7 @@ impl Reader {
             return false;
         }
         if link.shared.control.sleeps_through(self.subscriber.next_seq()) {
-            link.line.knock(); // It is the server that makes it readable.
+            link.line.knock(); // The server is the one that makes it readable.
         }
         true
     }
@@ -261,7 +263,7 @@ impl Reader {
         }
     }
 
-    /// Looks, now and then, whether everything is as it was. `true`: it may be that nothing comes.
+    /// Checks the connection now and then. Returns `true` if no more deliveries may come.
     #[cold]
     fn is_troubled(&mut self) -> bool {
         let has_watched = self.is_watching;
@@ -277,7 +279,7 @@ impl Reader {
         is_troubled
     }
 
-    /// What still comes although the server has gone; else that it has.
+    /// Returns the deliveries that remain after the server has gone, then the error.
     #[cold]
     fn take_rest(&mut self) -> Result<Option<Delivery<'_>>, DoorError> {
         match self.subscriber.advance()? {
@@ -303,7 +305,8 @@ pub(super) fn wrong(of: &'static str) -> impl FnOnce(OpenError) -> DoorError {
 }
 
 impl AsFd for Reader {
-    /// To be waited for together with others; see [`Reader::watch`]. Nothing is to be read from it.
+    /// The descriptor to wait for, together with others; see [`Reader::watch`]. Do not read from
+    /// it.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.subscriber.link().line.as_fd()
     }

@@ -1,5 +1,5 @@
-//! A reader in another process, as far as one process can show: what it is given under every
-//! policy, how it sleeps and is woken, and how it hears of ends.
+//! A reader in another process, as far as one process can show it. The tests cover deliveries under
+//! every policy, sleeping and waking, and ends.
 
 use std::io::Write;
 use std::os::fd::AsFd;
@@ -36,7 +36,7 @@ fn publish(host: &mut ReadHost) -> u64 {
     host.publish(header_of(seq), &payload_of(seq))
 }
 
-/// What a reader was given, checked against what was published.
+/// The deliveries of a reader, checked against the chunks that were published.
 #[derive(Default)]
 struct Account {
     next_seq: u64,
@@ -207,13 +207,14 @@ fn a_block_reader_shows_where_it_stands_and_loses_nothing() {
     assert!(reader.is_over());
 }
 
-/// A producer writes its ring on its own: the server may not have taken all when it is stopped.
+/// A producer writes its ring by itself, so the server may not have taken all of it when the
+/// execution is stopped.
 #[test]
 fn chunks_behind_the_end_are_given_to_nobody() {
     for policy in Policy::ALL {
         for ring_chunks in [5, 40] {
             if policy == Policy::Disconnect && ring_chunks == 40 {
-                continue; // It is let go for its lag.
+                continue; // The reader is removed for its lag.
             }
             let (mut host, mut reader) = ReadHost::open(SMALL, terms(policy, 100, Kinds::ALL));
             let mut account = Account::new();
@@ -223,7 +224,7 @@ fn chunks_behind_the_end_are_given_to_nobody() {
             account.take(Kinds::ALL, &reader.poll().unwrap().unwrap());
             let (head_seq, totals) = (host.ring.writer.head_seq(), host.totals);
             while host.ring.writer.head_seq() < ring_chunks {
-                publish(&mut host); // Those of 40 overwrite what was taken.
+                publish(&mut host); // With 40, the given ones are lost.
             }
             host.end_at(head_seq, totals, Outcome::Cancelled, "");
             reader.drain(9, |delivery| account.take(Kinds::ALL, &delivery)).unwrap();
@@ -296,7 +297,7 @@ fn who_wants_no_bytes_gets_none() {
     assert_eq!((chunk.seq, chunk.data), (1, &b""[..]));
 }
 
-/// Reads on another thread, until the end; hands over how many chunks came.
+/// Reads on another thread until the end, and passes on the number of chunks.
 fn follow(mut reader: Reader) -> std::thread::JoinHandle<Result<u64, DoorError>> {
     std::thread::spawn(move || {
         let mut count = 0;
@@ -333,7 +334,7 @@ fn a_sleeping_reader_is_woken_by_chunks_and_by_the_end() {
 fn a_reader_hears_that_its_server_has_gone_after_everything_that_came() {
     let (host, reader) = ReadHost::open(SMALL, terms(Policy::Block, 1, Kinds::ALL));
     let follower = follow(reader);
-    until(|| host.page.is_asleep()); // It sleeps; nobody wakes it.
+    until(|| host.page.is_asleep()); // It sleeps, and no signal wakes it.
     host.stream.shutdown(std::net::Shutdown::Both).unwrap();
     assert!(matches!(follower.join().unwrap(), Err(DoorError::ServerGone)));
 
@@ -346,7 +347,7 @@ fn a_reader_hears_that_its_server_has_gone_after_everything_that_came() {
     let error = loop {
         match reader.poll() {
             Ok(Some(_)) => count += 1,
-            Ok(None) => {} // It has yet to look.
+            Ok(None) => {} // It has not checked yet.
             Err(error) => break error,
         }
     };
@@ -407,16 +408,16 @@ fn a_descriptor_can_be_waited_for() {
     assert!(!is_readable(&reader));
     for round in 1..=3 {
         publish(&mut host);
-        publish(&mut host); // For one sleep it is woken once.
+        publish(&mut host); // One sleep gets one signal.
         assert!(is_readable(&reader));
         assert!(reader.poll().unwrap().is_some());
         assert!(!reader.watch(), "round {round}: there is one more");
         assert!(reader.poll().unwrap().is_some());
         assert!(reader.poll().unwrap().is_none());
         assert!(reader.watch());
-        assert!(!is_readable(&reader)); // What had made it readable was taken.
+        assert!(!is_readable(&reader)); // The signal that had made it readable was taken.
     }
-    // Sleeping on the ring is another thing.
+    // A sleep on the ring is different.
     assert!(reader.next_within(Duration::from_millis(1)).unwrap().is_none());
     assert!(!host.page.take_watch());
     while reader.poll().unwrap().is_some() {}

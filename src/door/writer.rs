@@ -1,5 +1,5 @@
-//! A producer in another process: it publishes into a ring that the server has made for it, and the
-//! server looks.
+//! A producer in another process. It publishes into a ring that the server has made for it, and the
+//! server reads that ring.
 
 use std::fmt;
 use std::sync::mpsc;
@@ -17,12 +17,12 @@ use crate::shard::delivery::outcome_of_code;
 
 /// Publishes one execution of a server in another process.
 ///
-/// Dropping it without [`Writer::complete`] or [`Writer::fail`] makes the execution fail: "the
-/// producer left".
+/// Dropping it without [`Writer::complete`] or [`Writer::fail`] makes the execution fail. The error
+/// is "the producer left", or "the producer panicked".
 pub struct Writer {
     pen: Pen<LifeLine>,
     grant: ProduceGrant,
-    /// Its end was told.
+    /// True if the end was reported.
     is_finished: bool,
     owner: Option<OwnerThread>,
 }
@@ -36,34 +36,34 @@ impl Writer {
         Ok(Writer { pen, grant, is_finished: false, owner: Some(owner) })
     }
 
-    /// What it produces.
+    /// The execution that it produces.
     pub fn execution(&self) -> ExecutionId {
         self.grant.execution
     }
 
-    /// Under what its progress is told, if there is such a thing.
+    /// The token of the execution's progress, if it has one.
     pub fn token(&self) -> Option<&str> {
         self.grant.token.as_deref()
     }
 
-    /// Sends a chunk, or several where `payload` is longer than the ring takes at once (all but the
-    /// last of them flagged `more`), and returns the number of the last one. Waits while a `block`
-    /// reader has to read first.
+    /// Sends a chunk and returns its number. If `payload` is longer than one chunk can be, it is
+    /// sent as several chunks. All but the last of them are flagged `more`, and the number is that
+    /// of the last one. Waits while a `block` reader has to read first.
     ///
     /// # Errors
-    /// [`WriteError::Stopped`], [`WriteError::ServerGone`]: return. Some pieces of a long payload
-    /// may have been sent.
+    /// [`WriteError::Stopped`] or [`WriteError::ServerGone`]: the producer should return. Some
+    /// pieces of a long payload may have been sent.
     pub fn send(&mut self, payload: &[u8]) -> Result<u64, WriteError> {
         self.send_as(Kind::Output, Kind::Output as u8, payload)
     }
 
-    /// As [`Writer::send`], with a kind and a key (below 64).
+    /// Sends a chunk like [`Writer::send`], with a kind and a key (below 64).
     ///
     /// # Errors
-    /// As [`Writer::send`].
+    /// The same as those of [`Writer::send`].
     ///
     /// # Panics
-    /// If `key` is 64 or more.
+    /// Panics if `key` is 64 or more.
     pub fn send_as(&mut self, kind: Kind, key: u8, payload: &[u8]) -> Result<u64, WriteError> {
         let piece_bytes_max = self.chunk_bytes_max() as usize;
         let mut rest = payload;
@@ -78,15 +78,18 @@ impl Writer {
         }
     }
 
-    /// Sends a chunk for each of these payloads, as so many calls of [`Writer::send_as`], for less:
-    /// as many as the ring takes are there at once, with the same time, and whoever sleeps is woken
-    /// once. Returns the number of the last one; 0 if nothing was ever sent.
+    /// Sends a chunk for each of these payloads, and returns the number of the last one; 0 if no
+    /// chunk was ever sent.
+    ///
+    /// It costs less than a call of [`Writer::send_as`] for each payload. The ring takes as many
+    /// chunks as it has room for, all with the same time. It publishes them at once, and sleeping
+    /// readers are woken once.
     ///
     /// # Errors
-    /// As [`Writer::send`]; some may have been sent.
+    /// The same as those of [`Writer::send`]; some payloads may have been sent.
     ///
     /// # Panics
-    /// If `key` is 64 or more.
+    /// Panics if `key` is 64 or more.
     pub fn send_all<'a>(
         &mut self,
         kind: Kind,
@@ -111,7 +114,7 @@ impl Writer {
                     }
                 }
             }
-            // It is too long, or there is no room.
+            // The payload is too long for one chunk, or the ring has no room.
             self.pen.end_batch(now, gate_seq);
             self.send_as(kind, key, payload)?;
             now = Clock::now();
@@ -128,7 +131,7 @@ impl Writer {
     /// [`WriteError`]; nothing was sent.
     ///
     /// # Panics
-    /// If `key` is 64 or more.
+    /// Panics if `key` is 64 or more.
     pub fn try_send(
         &mut self,
         kind: Kind,
@@ -142,9 +145,9 @@ impl Writer {
         Ok(sent)
     }
 
-    /// Room in the ring for a chunk of up to `length` bytes, to be filled in place and then
-    /// [published](Writer::publish): no copy at all. What stands in it is left over from older
-    /// chunks. Waits while a `block` reader has to read first.
+    /// Returns room in the ring for a chunk of up to `length` bytes. The caller fills it in place
+    /// and then [publishes](Writer::publish) it, so nothing is copied. The room holds bytes of
+    /// older chunks. Waits while a `block` reader has to read first.
     ///
     /// ```no_run
     /// # use streamdoor::door::{Writer, WriteError};
@@ -171,48 +174,53 @@ impl Writer {
         }
     }
 
-    /// Publishes the first `length` bytes of what was lent last; returns the chunk's number.
+    /// Publishes the first `length` bytes of the room that was lent last; returns the chunk's
+    /// number.
     ///
     /// # Panics
-    /// If nothing was lent since the last chunk, or less than `length`; if `key` is 64 or more.
+    /// Panics if no room was lent since the last chunk, or less than `length`. Panics if `key` is
+    /// 64 or more.
     pub fn publish(&mut self, kind: Kind, key: u8, length: usize) -> u64 {
         self.pen.publish(header(kind, key, 0), length)
     }
 
-    /// Says how far the work is, of how much if that is known; in words, if there are any. The
-    /// newest report counts.
+    /// Reports the progress of the work, its total if that is known, and a text for people. The
+    /// newest report replaces earlier ones.
     pub fn progress(&mut self, progress: f64, total: Option<f64>, message: &str) {
         self.pen.progress(progress, total, message);
     }
 
-    /// Says how many chunks there will be.
+    /// Reports how many chunks the execution will have.
     pub fn expect_total(&mut self, chunk_count: u64) {
         self.pen.expect_total(chunk_count);
     }
 
-    /// Is nothing taken any more? Who is busy for long without sending asks now and then.
+    /// True if the server takes no more chunks. A producer that works for long without sending
+    /// should call this now and then.
     pub fn is_stopped(&self) -> bool {
         self.pen.is_stopped()
     }
 
-    /// The longest payload that one chunk can have.
+    /// Largest payload of a chunk, in bytes.
     pub fn chunk_bytes_max(&self) -> u32 {
         self.pen.chunk_bytes_max()
     }
 
-    /// Says that everything was published, and waits until the server has taken it.
+    /// Reports that everything was published, and waits until the server has taken it.
     ///
     /// # Errors
-    /// [`DoorError::Stopped`]: the execution has ended otherwise. [`DoorError::ServerGone`].
+    /// [`DoorError::Stopped`]: the execution has ended with another outcome.
+    /// [`DoorError::ServerGone`]: the server has gone. [`DoorError::Unsound`]: the server's record
+    /// of the end is invalid.
     pub fn complete(mut self) -> Result<(), DoorError> {
         self.finish(Outcome::Completed, "");
         self.wait_for_end(Outcome::Completed)
     }
 
-    /// Says that it went wrong, and waits until the server knows.
+    /// Reports that the execution has failed, and waits until the server has recorded it.
     ///
     /// # Errors
-    /// As [`Writer::complete`].
+    /// The same as those of [`Writer::complete`].
     pub fn fail(mut self, text: &str) -> Result<(), DoorError> {
         self.finish(Outcome::Failed, text);
         self.wait_for_end(Outcome::Failed)
@@ -309,7 +317,7 @@ struct OwnerThread {
 }
 
 impl OwnerThread {
-    /// Returns when the word is held.
+    /// Starts the thread, and returns when it holds the word.
     fn start(word: OwnerWord) -> Result<OwnerThread, DoorError> {
         let (stop, stopped) = mpsc::channel::<()>();
         let (held, is_held) = mpsc::channel();
@@ -331,7 +339,7 @@ impl OwnerThread {
         }
     }
 
-    /// Lets the word go. A forked child has no such thread.
+    /// Releases the word. A forked child has no such thread.
     fn stop(self, is_ours: bool) {
         drop(self._stop);
         if is_ours {

@@ -1,5 +1,5 @@
-//! A producer in another process, as far as one process can show: what it publishes and tells, how
-//! it is held back, and how it ends.
+//! A producer in another process, as far as one process can show it. The tests cover its chunks,
+//! its reports, the gate that holds it back, and its end.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ fn chunks(host: &mut WriteHost) -> Vec<(u8, u8, u16, Vec<u8>)> {
     found
 }
 
-/// What the producer's page says of its end.
+/// The end that the producer's page reports.
 fn told_end(host: &WriteHost) -> Option<(Outcome, u64, String)> {
     let record = host.page.final_record()?;
     let outcome = outcome_of_code(record.verdict.get()).unwrap();
@@ -39,7 +39,7 @@ fn until_the_gate_is_opened_nothing_is_published() {
     assert!(matches!(host.owner.owner(), Owner::Lives(_)));
     assert_eq!(writer.try_send(Kind::Row, 3, b"a"), Ok(None));
     assert!(host.owner.is_gated());
-    assert_eq!(host.knocks(), 1); // It is held back, and says so.
+    assert_eq!(host.knocks(), 1); // It is held back, and reports that.
     host.open_gate(8);
     assert_eq!(writer.try_send(Kind::Row, 3, b"a"), Ok(Some(1)));
     assert_eq!(writer.send(b"b"), Ok(2));
@@ -86,7 +86,7 @@ fn room_in_the_ring_is_lent_and_published_in_place() {
     host.open_gate(100);
     writer.lend(100).unwrap()[..3].copy_from_slice(b"abc");
     assert_eq!(writer.publish(Kind::Sample, 1, 3), 1);
-    writer.lend(7).unwrap(); // Thought better of it.
+    writer.lend(7).unwrap(); // Lent and not used.
     assert_eq!(writer.send(b"d"), Ok(2));
     let expected = [(5, 1, 0, b"abc".to_vec()), (0, 0, 0, b"d".to_vec())];
     assert_eq!(chunks(&mut host), expected);
@@ -176,7 +176,7 @@ fn a_sleeping_server_is_knocked_for_once_and_from_the_chunk_on_that_it_named() {
     writer.send(b"b").unwrap();
     assert_eq!(host.knocks(), 0);
     writer.progress(1.0, None, "");
-    assert_eq!(host.knocks(), 1); // It is no chunk.
+    assert_eq!(host.knocks(), 1); // A report is no chunk.
     writer.send(b"c").unwrap();
     writer.send(b"d").unwrap();
     assert_eq!(host.knocks(), 1);
@@ -225,7 +225,7 @@ fn many_are_sent_at_once() {
     let flags: Vec<u16> = sent.iter().map(|(_, _, flags, _)| *flags).collect();
     assert_eq!(flags, [0, 0, 1, 0, 0, 0]);
 
-    host.open_gate(2); // Room for two more of three.
+    host.open_gate(2); // Room for two of the next three.
     let waiting = std::thread::spawn(move || {
         let sent = writer.send_all(Kind::Row, 9, [b"d".as_slice(), b"e", b"f"]);
         (sent, writer)
