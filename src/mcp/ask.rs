@@ -1,4 +1,4 @@
-//! Everything that a client can ask, and everything that it can tell, checked.
+//! The requests and notifications of a client, with all parameters checked.
 
 use serde_json::{Map, Value};
 
@@ -9,18 +9,18 @@ use crate::base::plain::is_command;
 use crate::limits;
 use crate::wire::jsonrpc::{ErrorObject, Id};
 
-/// What a message is.
+/// A checked message from a client.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Incoming {
-    /// A request: it is answered exactly once.
+    /// A request. It gets exactly one reply.
     Ask(Box<Context>, Ask),
-    /// A notification: it is never answered.
+    /// A notification. It never gets a reply.
     Told(Told),
-    /// The answer to a request of ours.
+    /// The reply to a request of this server.
     Reply {
-        /// To which.
+        /// The id of that request.
         id: Id,
-        /// The answer: an object.
+        /// The result, which is an object, or the error.
         result: Result<Value, ErrorObject>,
     },
 }
@@ -36,118 +36,118 @@ pub enum Ask {
     SetLevel(Level),
     /// `tools/list`
     ListTools {
-        /// From where on.
+        /// The cursor of the page; `None` for the first one.
         cursor: Option<String>,
     },
     /// `tools/call`
     CallTool {
-        /// Which.
+        /// The name of the tool.
         name: String,
-        /// With what.
+        /// The arguments of the call.
         arguments: Map<String, Value>,
     },
     /// `resources/list`
     ListResources {
-        /// From where on.
+        /// The cursor of the page; `None` for the first one.
         cursor: Option<String>,
     },
     /// `resources/templates/list`
     ListTemplates {
-        /// From where on.
+        /// The cursor of the page; `None` for the first one.
         cursor: Option<String>,
     },
     /// `resources/read`
     ReadResource {
-        /// Which.
+        /// The address of the resource.
         uri: String,
     },
     /// `resources/subscribe`
     Subscribe {
-        /// To which.
+        /// The address of the resource.
         uri: String,
     },
     /// `resources/unsubscribe`
     Unsubscribe {
-        /// From which.
+        /// The address of the resource.
         uri: String,
     },
     /// `prompts/list`
     ListPrompts {
-        /// From where on.
+        /// The cursor of the page; `None` for the first one.
         cursor: Option<String>,
     },
     /// `prompts/get`
     GetPrompt {
-        /// Which.
+        /// The name of the prompt.
         name: String,
-        /// With what: each a text.
+        /// The arguments. Each is a string.
         arguments: Map<String, Value>,
     },
     /// `completion/complete`
     Complete(Complete),
     /// `tasks/get`
     GetTask {
-        /// Which.
+        /// The id of the task.
         id: String,
     },
     /// `tasks/result`
     TaskResult {
-        /// Of which.
+        /// The id of the task.
         id: String,
     },
     /// `tasks/list`
     ListTasks {
-        /// From where on.
+        /// The cursor of the page; `None` for the first one.
         cursor: Option<String>,
     },
     /// `tasks/cancel`
     CancelTask {
-        /// Which.
+        /// The id of the task.
         id: String,
     },
     /// `tasks/update`
     UpdateTask {
-        /// Which.
+        /// The id of the task.
         id: String,
-        /// Answers to what it has asked, by key. What is no object was left out.
+        /// Answers to the questions of the task, by key. Answers that are no objects were left out.
         answers: Map<String, Value>,
     },
     /// `subscriptions/listen`
     Listen(Filter),
 }
 
-/// What is to be completed.
+/// A request for values of an argument.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Complete {
-    /// Of what it is an argument.
+    /// The owner of the argument.
     pub target: Target,
-    /// Its name.
+    /// The name of the argument.
     pub argument: String,
-    /// What is typed so far.
+    /// The value as typed so far.
     pub value: String,
-    /// The arguments that are there already: each a text.
+    /// The other arguments that are known already. Each is a string.
     pub context: Map<String, Value>,
 }
 
-/// Of what an argument is to be completed.
+/// The owner of an argument to complete.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// Of the prompt of this name; where there is none, of the tool.
+    /// The prompt of this name, or the tool of this name if no such prompt exists.
     Prompt(String),
-    /// Of the template of resources that is spelled so.
+    /// The resource template with exactly this text, or the resource at this address.
     Resource(String),
-    /// Of the tool of this name: `ref/tool`, our own.
+    /// The tool of this name. `ref/tool` is an extension of this server.
     Tool(String),
 }
 
-/// What `subscriptions/listen` wants to be told of.
+/// The notifications that a `subscriptions/listen` asks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
-    /// Other tools.
+    /// Changes of the list of tools.
     pub tools: bool,
-    /// Other prompts.
+    /// Changes of the list of prompts.
     pub prompts: bool,
-    /// Other resources.
+    /// Changes of the list of resources.
     pub resources: bool,
     /// Changes of these resources.
     pub uris: Vec<String>,
@@ -156,7 +156,7 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// The part of it that this server tells of (B29).
+    /// The part of the filter that this server can satisfy (B29).
     #[must_use]
     pub fn honoured(mut self, server: &ServerInfo) -> Filter {
         self.tools &= server.tells_tools;
@@ -165,7 +165,7 @@ impl Filter {
         self
     }
 
-    /// As it is acknowledged: what is not wanted is left out.
+    /// The filter as the acknowledgement spells it. Parts that were not asked for are left out.
     pub fn to_json(&self) -> Value {
         let mut filter = Map::new();
         let flags = [
@@ -185,28 +185,28 @@ impl Filter {
     }
 }
 
-/// A notification.
+/// A notification from a client.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Told {
     /// The client has read the answer to `initialize`.
     Initialized,
-    /// It does not wait for the answer to this request any more.
+    /// The client no longer waits for the reply to this request.
     Cancelled {
-        /// Which.
+        /// The id of the request.
         id: Id,
-        /// Why, for logs.
+        /// The reason, for logs.
         reason: Option<String>,
     },
-    /// Its user works in other folders.
+    /// The list of the client's roots has changed.
     RootsChanged,
-    /// How far it is with a request of ours.
+    /// Progress of a request of this server.
     Progress,
-    /// Something that concerns nobody here.
+    /// A notification that has no effect here.
     Other,
 }
 
 impl Told {
-    /// What a notification tells. Nothing is an error: what makes no sense is told nobody (A31).
+    /// Parses a notification. Nothing is an error: a malformed one becomes [`Told::Other`] (A31).
     pub fn parse(method: &str, params: &Map<String, Value>) -> Told {
         match method {
             "notifications/initialized" => Told::Initialized,
@@ -228,7 +228,8 @@ impl Told {
     }
 }
 
-/// The methods that name one thing, and the parameter that does: a header has to say it too (B24).
+/// Returns the parameter that names the object of a method; `None` if the method has none. A header
+/// has to repeat that name (B24).
 pub(super) fn name_parameter(method: &str) -> Option<&'static str> {
     match method {
         "tools/call" | "prompts/get" => Some("name"),
@@ -238,7 +239,7 @@ pub(super) fn name_parameter(method: &str) -> Option<&'static str> {
     }
 }
 
-/// Is this a method of that version at all?
+/// True if `method` exists in `version`.
 pub(super) fn is_method(method: &str, version: Version) -> bool {
     match method {
         "tools/list"
@@ -262,10 +263,10 @@ pub(super) fn is_method(method: &str, version: Version) -> bool {
 }
 
 impl Ask {
-    /// What a request asks, of the parameters that [`Context::take`] has left.
+    /// Parses a request from the parameters that [`Context::take`] has left.
     ///
     /// # Errors
-    /// There is no such method, the client may not use it, or its parameters are wrong.
+    /// The method does not exist, the client may not use it, or its parameters are wrong.
     pub(super) fn parse(
         method: &str,
         params: Map<String, Value>,
@@ -301,7 +302,7 @@ impl Ask {
             "tasks/list" => Ask::ListTasks { cursor: params.cursor()? },
             "tasks/cancel" => Ask::CancelTask { id: params.name("taskId")? },
             "tasks/update" => {
-                // They were taken out as those of any other request.
+                // They were taken out, like those of any other request.
                 Ask::UpdateTask {
                     id: params.name("taskId")?,
                     answers: context.retry.answers.clone(),
@@ -313,7 +314,7 @@ impl Ask {
     }
 }
 
-/// B37: who has not said that it knows tasks has none.
+/// Refuses a client that has not declared the extension for tasks (B37).
 fn require_tasks(context: &Context) -> Result<(), Fault> {
     if context.client.tasks {
         return Ok(());

@@ -1,4 +1,4 @@
-//! The result of one call, out of what came from its tool: text and bytes are put together, content
+//! The result of one call, made of the output of its tool. Text and bytes are joined, and content
 //! blocks stay as they are.
 
 use serde_json::{Map, Value, json};
@@ -13,32 +13,33 @@ use crate::limits;
 use crate::tool::ToolSpec;
 use crate::wire::base64;
 
-/// What came from a tool, in its order, as long as it is not too much for one result.
+/// The output of a tool, in order, up to the limit of one result.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Collected {
-    /// Everything that is no content block.
+    /// All output that is no content block.
     output: Vec<u8>,
-    /// Content blocks, as JSON, one behind the other; and where each ends.
+    /// Content blocks as JSON, one after the other.
     blocks: Vec<u8>,
     block_ends: Vec<usize>,
-    /// How many blocks came before the first of `output`.
+    /// Number of blocks that came before the first byte of `output`.
     output_place: usize,
-    /// Of a tool of another server: its result, unit by unit. Then all else is empty.
+    /// The result of a tool of another server, unit by unit. All other fields are empty then.
     relayed: Option<Box<Relayed>>,
 }
 
 impl Collected {
-    /// With room for all that one result holds.
+    /// Returns an empty value for the output of a tool.
     pub fn new() -> Collected {
         Collected::default()
     }
 
-    /// For a tool of another server, whose result becomes what it was there.
+    /// Returns an empty value for a tool of another server, whose result is passed on unchanged.
     pub fn relaying() -> Collected {
         Collected { relayed: Some(Box::default()), ..Collected::default() }
     }
 
-    /// Takes a chunk of any kind, if there is room for it; `has_more`: it goes on in the next one.
+    /// Takes a chunk of any kind if it fits, and returns whether it does. `has_more`: the unit
+    /// continues in the next chunk.
     #[must_use]
     pub fn push_chunk(&mut self, kind: Kind, has_more: bool, bytes: &[u8]) -> bool {
         if bytes.len() > self.room() {
@@ -51,8 +52,8 @@ impl Collected {
         true
     }
 
-    /// Takes a chunk, if there is room for it. `is_block`: it is a content block, or a part of one;
-    /// `has_more`: another part follows.
+    /// Takes a chunk if it fits, and returns whether it does. `is_block`: the chunk is a content
+    /// block or a part of one. `has_more`: another part follows.
     #[must_use]
     pub fn push(&mut self, is_block: bool, has_more: bool, bytes: &[u8]) -> bool {
         if bytes.len() > self.room() {
@@ -72,7 +73,7 @@ impl Collected {
         true
     }
 
-    /// So many bytes still fit.
+    /// Number of bytes that still fit.
     pub fn room(&self) -> usize {
         let bytes_max = match self.relayed {
             Some(_) => limits::UPSTREAM_RESULT_BYTES_MAX,
@@ -81,19 +82,19 @@ impl Collected {
         bytes_max - self.len()
     }
 
-    /// Bytes that came.
+    /// Number of bytes taken so far.
     pub fn len(&self) -> usize {
         let relayed_bytes = self.relayed.as_ref().map_or(0, |relayed| relayed.bytes().len());
         self.output.len() + self.blocks.len() + relayed_bytes
     }
 
-    /// Did nothing come?
+    /// True if no bytes were taken.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// All that came: what is no content block in one piece where it began, each block as a line of
-    /// JSON.
+    /// Returns all output. Each content block is one line of JSON. The rest stands in one piece, at
+    /// the place where it began.
     pub fn into_bytes(self) -> Vec<u8> {
         if let Some(relayed) = &self.relayed {
             return relayed.to_lines();
@@ -111,16 +112,17 @@ impl Collected {
         if self.output_place >= self.block_ends.len() {
             bytes.extend_from_slice(&self.output);
         }
-        bytes.extend_from_slice(&self.blocks[start..]); // Of a block whose end is still to come.
+        bytes.extend_from_slice(&self.blocks[start..]); // A block whose end is missing.
         bytes
     }
 
-    /// Everything that is no content block.
+    /// All output that is no content block.
     pub fn output(&self) -> &[u8] {
         self.relayed.as_ref().map_or(&self.output, |relayed| relayed.first_text())
     }
 
-    /// All content blocks of a result: what came as one and makes none is text.
+    /// All content blocks of a result. A chunk that came as a block and is not a valid one becomes
+    /// text.
     fn content(&self, version: Version, execution: &str) -> Vec<Value> {
         let mut content = Vec::with_capacity(self.block_ends.len() + 1);
         let mut start = 0;
@@ -135,23 +137,23 @@ impl Collected {
     }
 }
 
-/// How a call has ended.
+/// The end of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct End<'a> {
-    /// In which way.
+    /// The outcome of the execution.
     pub outcome: Outcome,
-    /// Why, if it went wrong.
+    /// The reason, if the call failed.
     pub error: Option<&'a str>,
 }
 
-/// What every result of a call says about its execution.
+/// Data about the execution that every result of a call carries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CallMeta<'a> {
-    /// Under which its progress is told, by us.
+    /// The token under which this server reports the progress.
     pub progress_token: Option<&'a str>,
-    /// Its id.
+    /// The id of the execution; empty if the call has none.
     pub execution: &'a str,
-    /// Where its native stream is, if there is one.
+    /// The address of its native stream, if it has one.
     pub events: Option<&'a str>,
 }
 
@@ -230,8 +232,8 @@ impl Rest<'_> {
 }
 
 impl Results<'_> {
-    /// Of a call that has ended, with all that came (A35, A36). `fits` checks an output by the
-    /// schema of its tool.
+    /// The result of a call that has ended, with all output (A35, A36). `fits` checks an output by
+    /// the schema of its tool.
     pub fn call(
         &self,
         collected: &Collected,
@@ -259,8 +261,8 @@ impl Results<'_> {
         finish(members, content, is_error, meta, self)
     }
 
-    /// The same of a tool of another server: its blocks, and what it gave as structured content. If
-    /// that is not what it has promised, whoever reads it is told so instead.
+    /// The result of a call of another server's tool: its blocks and its structured content.
+    /// Structured content that breaks the tool's schema is replaced by an error text.
     fn call_relayed(
         &self,
         relayed: &Relayed,
@@ -272,7 +274,7 @@ impl Results<'_> {
         let mut content = relayed.content(|bytes| block(version, bytes));
         let mut members = Map::new();
         let mut problem = problem(end);
-        // Where this version has it at all: in the handshake era it is an object.
+        // The versions that can carry it: in the handshake era it must be an object.
         let can_have = |value: &Value| match version.era() {
             Era::Handshake => version >= Version::V2025_06_18 && value.is_object(),
             Era::Stateless => true,
@@ -290,7 +292,7 @@ impl Results<'_> {
             }
         }
         let is_error = problem.is_some();
-        // A long reason is how its text begins, which is there already.
+        // A long reason is the beginning of a text that the result holds already.
         let is_said = |problem: &String| {
             let beginning = problem.strip_suffix('…').unwrap_or("\0");
             content
@@ -302,15 +304,16 @@ impl Results<'_> {
         finish(members, content, is_error, meta, self)
     }
 
-    /// Of a call that did not begin: what is wrong with its arguments, or why its tool refuses
-    /// (A36: the model is to read it).
+    /// The result of a call that did not begin (A36). Its text gives the model the reason: the
+    /// arguments are wrong, or the tool refuses them.
     pub fn call_refused(&self, problem: &str, meta: CallMeta<'_>) -> Value {
         finish(Map::new(), vec![text_block(problem)], true, meta, self)
     }
 
-    /// For a call whose result is too long, or was wanted as a stream: how it begins, and where the
-    /// rest is. A tool whose output has a schema owes all of it: then it is an error, as it is
-    /// where a part of the rest is lost.
+    /// The result of a call whose output is too long, or was requested as a stream. It holds the
+    /// beginning of the output and the place of the rest. It is an error if the tool's output has a
+    /// schema, because all of it is required then. It is also an error if a part of the rest is
+    /// lost.
     pub fn call_in_part(
         &self,
         beginning: &[u8],
@@ -339,7 +342,8 @@ impl Results<'_> {
         document
     }
 
-    /// Of a tool of ours whose output is one JSON value: `stream_read` and the like.
+    /// The result of one of this server's own tools whose output is one JSON value, such as
+    /// `stream_read`.
     pub fn call_value(&self, value: Value, meta: CallMeta<'_>) -> Value {
         let content = vec![text_block(&value.to_string())];
         let mut members = Map::new();
@@ -365,7 +369,7 @@ fn finish(
     results.complete(members)
 }
 
-/// What went wrong, in a sentence for a model.
+/// The failure of a call, as a sentence for a model; `None` if it completed.
 fn problem(end: End<'_>) -> Option<String> {
     let said = end.error.filter(|text| !text.is_empty());
     let text = match end.outcome {
@@ -406,7 +410,7 @@ pub fn text_block(text: &str) -> Value {
     json!({ "type": "text", "text": text })
 }
 
-/// Output that is no content block: text if it is that, else bytes as a resource.
+/// Output that is no content block: text if it is valid UTF-8, otherwise a resource with its bytes.
 fn output_block(output: &[u8], execution: &str) -> Value {
     match std::str::from_utf8(output) {
         Ok(text) => text_block(text),
@@ -419,7 +423,7 @@ fn output_block(output: &[u8], execution: &str) -> Value {
     }
 }
 
-/// The valid text that bytes begin with.
+/// The longest valid text at the start of `bytes`.
 fn beginning_text(bytes: &[u8]) -> &str {
     match std::str::from_utf8(bytes) {
         Ok(text) => text,
@@ -427,7 +431,7 @@ fn beginning_text(bytes: &[u8]) -> &str {
     }
 }
 
-/// A content block of a tool, if this version has such ones; else the same as text.
+/// A content block of a tool, if it is a valid block of this version; otherwise its bytes as text.
 pub fn block(version: Version, bytes: &[u8]) -> Value {
     let read: Option<Value> = serde_json::from_slice(bytes).ok();
     match read.filter(|block| is_block(version, block)) {
@@ -440,7 +444,7 @@ fn is_base64(value: &Value, name: &str) -> bool {
     value.get(name).and_then(Value::as_str).is_some_and(|text| base64::read(text).is_some())
 }
 
-/// Is it a content block of this version, with everything that it must have?
+/// True if `block` is a content block of this version, with all members that it must have.
 fn is_block(version: Version, block: &Value) -> bool {
     let is_text = |value: &Value, name: &str| value.get(name).is_some_and(Value::is_string);
     match block.get("type").and_then(Value::as_str) {

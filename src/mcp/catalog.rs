@@ -1,5 +1,5 @@
-//! What there is to offer beside tools and executions: prompts, resources, templates of resources.
-//! Embedders fill it; when it is to change, another one takes its place.
+//! The prompts, resources and resource templates that a server offers beside tools and executions.
+//! Embedders fill a catalog, and replace it by another one when it changes.
 
 use std::fmt;
 
@@ -9,18 +9,18 @@ use super::{ClientCapabilities, Fault, Version};
 use crate::tool::{Asking, Replies};
 use crate::wire::base64;
 
-/// What there is beside tools and executions. Each name and each address is there once.
+/// Prompts, resources and resource templates. Each name and each address occurs once.
 #[derive(Debug, Default)]
 pub struct Catalog {
-    /// By name.
+    /// The prompts, identified by name.
     pub prompts: Vec<Prompt>,
-    /// By address.
+    /// The resources, identified by address.
     pub resources: Vec<Resource>,
-    /// By address.
+    /// The templates, identified by address.
     pub templates: Vec<Template>,
 }
 
-/// Makes a prompt of its arguments, and of what was asked for meanwhile.
+/// Makes a prompt from its arguments and from the answers to its questions.
 pub type Render = Box<
     dyn Fn(&Map<String, Value>, &Replies, &ClientCapabilities) -> Result<Rendered, Fault>
         + Send
@@ -29,48 +29,48 @@ pub type Render = Box<
 
 /// A prompt.
 pub struct Prompt {
-    /// What it is called by.
+    /// Its name in the protocol.
     pub name: String,
-    /// What it is called where people read.
+    /// Its name for display.
     pub title: Option<String>,
-    /// What it is for.
+    /// Its purpose.
     pub description: String,
-    /// What it takes.
+    /// Its arguments.
     pub arguments: Vec<PromptArgument>,
-    /// A JSON Schema of its arguments, by which they are completed too.
+    /// A JSON Schema of the arguments, which also provides completions.
     pub schema: Option<Value>,
-    /// Makes it.
+    /// Makes the messages of the prompt.
     pub render: Render,
 }
 
-/// An argument of a prompt: a text.
+/// An argument of a prompt. Its value is a string.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PromptArgument {
-    /// What it is called by.
+    /// Its name in the protocol.
     pub name: String,
-    /// What it is for.
+    /// Its purpose.
     pub description: String,
-    /// Is there nothing without it?
+    /// True if the prompt cannot be made without it.
     pub required: bool,
-    /// What it may be, best first; empty if it may be anything.
+    /// The values that completion offers, best first; empty if it has no such list.
     pub values: Vec<String>,
 }
 
-/// What has become of a prompt.
+/// The outcome of rendering a prompt.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Rendered {
     /// Its messages: an array of `PromptMessage`.
     Messages(Value),
-    /// It asks first, or refuses.
+    /// The prompt asks a question first, or refuses.
     Ask(Asking),
 }
 
-/// What a resource holds.
+/// The contents of a resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Contents {
     /// Text.
     Text(String),
-    /// Anything else.
+    /// Bytes of any other type.
     Blob(Vec<u8>),
 }
 
@@ -78,57 +78,58 @@ pub enum Contents {
 pub struct Resource {
     /// Its address.
     pub uri: String,
-    /// Its name.
+    /// Its name in the protocol.
     pub name: String,
-    /// Its name where people read.
+    /// Its name for display.
     pub title: Option<String>,
-    /// What it is.
+    /// Its description.
     pub description: Option<String>,
-    /// Of which type.
+    /// Its media type.
     pub mime_type: Option<String>,
     /// Reads it.
     pub read: Box<dyn Fn() -> Contents + Send + Sync>,
 }
 
-/// Reads what the variables of a template say; `None`: there is nothing.
+/// Reads the resource that the values of a template's variables name; `None` if it does not exist.
 pub type ReadTemplate = Box<dyn Fn(&[(String, String)]) -> Option<Contents> + Send + Sync>;
 
-/// Resources whose addresses follow from variables.
+/// A family of resources whose addresses contain variables.
 pub struct Template {
-    /// Their addresses, with `{variables}` that stand for a text without slashes each.
+    /// Their addresses, with `{variables}`. Each stands for a text without slashes.
     pub uri_template: String,
-    /// Their name.
+    /// Their name in the protocol.
     pub name: String,
-    /// Their name where people read.
+    /// Their name for display.
     pub title: Option<String>,
-    /// What they are.
+    /// Their description.
     pub description: Option<String>,
-    /// Of which type.
+    /// Their media type.
     pub mime_type: Option<String>,
-    /// What variables may be, by their names; for completion.
+    /// The values that completion offers, by the names of variables.
     pub values: Vec<(String, Vec<String>)>,
-    /// Reads one.
+    /// Reads one of them.
     pub read: ReadTemplate,
 }
 
 impl Catalog {
-    /// The prompt of this name.
+    /// Returns the prompt of this name.
     pub fn prompt(&self, name: &str) -> Option<&Prompt> {
         self.prompts.iter().find(|prompt| prompt.name == name)
     }
 
-    /// The template that is spelled so.
+    /// Returns the template with exactly this text.
     pub fn template(&self, uri_template: &str) -> Option<&Template> {
         self.templates.iter().find(|template| template.uri_template == uri_template)
     }
 
-    /// Is this the address of something here? A template's may still lead to nothing.
+    /// True if this is the address of a resource here. An address of a template may still name no
+    /// resource.
     pub fn has(&self, uri: &str) -> bool {
         self.resources.iter().any(|resource| resource.uri == uri)
             || self.templates.iter().any(|template| template.variables_in(uri).is_some())
     }
 
-    /// What is at an address: an item of the `contents` of `resources/read`.
+    /// Reads the resource at an address: an item of the `contents` of `resources/read`.
     pub fn read(&self, uri: &str) -> Option<Value> {
         if let Some(resource) = self.resources.iter().find(|resource| resource.uri == uri) {
             return Some(contents(uri, resource.mime_type.as_deref(), &(resource.read)()));
@@ -141,7 +142,7 @@ impl Catalog {
     }
 }
 
-/// An item of `contents`.
+/// Returns an item of `contents`.
 pub fn contents(uri: &str, mime_type: Option<&str>, read: &Contents) -> Value {
     let mut item = Map::new();
     item.insert("uri".to_owned(), uri.into());
@@ -155,7 +156,7 @@ pub fn contents(uri: &str, mime_type: Option<&str>, read: &Contents) -> Value {
     item.into()
 }
 
-/// Bytes in base 64.
+/// Encodes bytes in base 64.
 pub(super) fn encoded(bytes: &[u8]) -> String {
     let mut out = Vec::new();
     base64::write(&mut out, bytes);
@@ -163,7 +164,7 @@ pub(super) fn encoded(bytes: &[u8]) -> String {
 }
 
 impl Prompt {
-    /// As `prompts/list` has it.
+    /// The prompt as an item of `prompts/list`.
     pub fn to_json(&self, version: Version) -> Value {
         let argument = |argument: &PromptArgument| {
             json!({
@@ -183,7 +184,7 @@ impl Prompt {
         document.into()
     }
 
-    /// A43: are all arguments there that it needs?
+    /// Checks that all required arguments are present (A43).
     ///
     /// # Errors
     /// One is missing.
@@ -201,7 +202,7 @@ impl Prompt {
 }
 
 impl Resource {
-    /// As `resources/list` has it.
+    /// The resource as an item of `resources/list`.
     pub fn to_json(&self, version: Version) -> Value {
         let mut document = Map::new();
         document.insert("uri".to_owned(), self.uri.as_str().into());
@@ -214,7 +215,7 @@ impl Resource {
 }
 
 impl Template {
-    /// As `resources/templates/list` has it.
+    /// The template as an item of `resources/templates/list`.
     pub fn to_json(&self, version: Version) -> Value {
         let mut document = Map::new();
         document.insert("uriTemplate".to_owned(), self.uri_template.as_str().into());
@@ -225,20 +226,20 @@ impl Template {
         document.into()
     }
 
-    /// What the variables are in an address, in their order; `None` if it is none of these.
+    /// The values of the variables in an address, in order; `None` if the address does not match.
     pub fn variables_in(&self, uri: &str) -> Option<Vec<(String, String)>> {
         variables(&self.uri_template, uri)
     }
 }
 
-/// What the variables of `template` are in `uri`: texts that are not empty, and without a slash.
+/// The values of the variables of `template` in `uri`. Each is not empty and contains no slash.
 pub(super) fn variables(template: &str, uri: &str) -> Option<Vec<(String, String)>> {
     let mut found = Vec::new();
     let (mut template, mut uri) = (template, uri);
     while let Some((before, rest)) = template.split_once('{') {
         let (name, after) = rest.split_once('}')?;
         uri = uri.strip_prefix(before)?;
-        // The text up to what comes next in the template: there its first place is meant.
+        // The value ends at the first place of the text that follows it in the template.
         let next = after.split('{').next().unwrap_or("");
         let end = match next {
             "" => uri.find('/').unwrap_or(uri.len()),
@@ -277,7 +278,7 @@ fn add(document: &mut Map<String, Value>, name: &str, text: Option<&str>) {
     }
 }
 
-/// Titles are there since 2025-06-18.
+/// Adds a title, which exists since 2025-06-18.
 fn add_title(document: &mut Map<String, Value>, title: Option<&str>, version: Version) {
     add(document, "title", title.filter(|_| version >= Version::V2025_06_18));
 }

@@ -1,4 +1,4 @@
-//! What a client says about itself: who it is, and what it can do.
+//! The data that a client declares about itself: its name and its capabilities.
 
 use serde_json::{Map, Value};
 
@@ -8,25 +8,27 @@ use crate::limits;
 use crate::tool::Abilities;
 use crate::wire::members::member;
 
-/// The extension that tasks of the stateless era are.
+/// The name of the extension for tasks of the stateless era.
 pub const TASKS_EXTENSION: &str = "io.modelcontextprotocol/tasks";
 
-/// What a client can do, by its own word.
+/// The capabilities that a client declares.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ClientCapabilities {
-    /// What it can be asked.
+    /// The questions that it can answer.
     pub abilities: Abilities,
-    /// It tells when its roots change.
+    /// It notifies the server when its roots change.
     pub roots_list_changed: bool,
-    /// It knows the stateless era's tasks.
+    /// It supports the stateless era's tasks.
     pub tasks: bool,
     /// It takes results piece by piece.
     pub partial_results: bool,
 }
 
 impl ClientCapabilities {
+    /// Parses the `capabilities` of a client.
+    ///
     /// # Errors
-    /// It is not an object, or something in it is not one that has to be.
+    /// The value is no object, or a member that must be an object is none.
     pub fn parse(value: &Value) -> Result<ClientCapabilities, Fault> {
         let Value::Object(members) = value else {
             return Err(Fault::invalid_params("the client's capabilities are not an object"));
@@ -41,7 +43,7 @@ impl ClientCapabilities {
             part.and_then(|part| member(part, name)) == Some(&Value::Bool(true))
         };
         let abilities = Abilities {
-            // An empty one means forms: that is all there was once.
+            // An empty `elicitation` means forms, the only kind in early versions.
             forms: elicitation.is_some() && (has(elicitation, "form") || !has(elicitation, "url")),
             urls: has(elicitation, "url"),
             sampling: sampling.is_some(),
@@ -70,7 +72,7 @@ fn part<'m>(
     }
 }
 
-/// Who a client is, by its own word: for logs, and for nothing else.
+/// The name and version that a client declares. They are used for logs only.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClientInfo {
     /// The program's name.
@@ -80,8 +82,10 @@ pub struct ClientInfo {
 }
 
 impl ClientInfo {
+    /// Parses a `clientInfo`.
+    ///
     /// # Errors
-    /// It has not the members that it must have.
+    /// `name` or `version` is missing or no string.
     pub fn parse(value: &Value) -> Result<ClientInfo, Fault> {
         let text = |name: &str| -> Result<String, Fault> {
             let text = value.get(name).and_then(Value::as_str).ok_or_else(|| {

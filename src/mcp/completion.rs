@@ -1,5 +1,5 @@
-//! Values for an argument that somebody types: of a tool or a prompt by their schemas, of a
-//! template of resources by what its variables may be.
+//! Completion of arguments: for tools and prompts from their schemas, for resource templates from
+//! the values of their variables.
 
 use std::sync::Arc;
 
@@ -11,31 +11,31 @@ use super::catalog::{Catalog, Prompt, Template};
 use crate::limits;
 use crate::tool::{Completion, ToolSpec};
 
-/// Where values are looked for.
+/// The sources of values.
 pub struct Sources<'a> {
-    /// Prompts and templates.
+    /// The prompts and templates.
     pub catalog: &'a Catalog,
-    /// The tools that the client may call.
+    /// Finds a tool that the client may call.
     pub tool: &'a dyn Fn(&str) -> Option<Arc<ToolSpec>>,
-    /// Ids of the client's own executions, in order.
+    /// Returns the ids of the client's own executions, in order.
     pub executions: &'a dyn Fn() -> Vec<String>,
 }
 
-/// The state of one execution, and ...
+/// The template for the state of one execution.
 pub const EXECUTION_TEMPLATE: &str = "streamdoor://executions/{id}";
-/// ... all of its output so far.
+/// The template for all output of one execution so far.
 pub const OUTPUT_TEMPLATE: &str = "streamdoor://executions/{id}/output";
 
-/// Are ids of executions what fits?
+/// True if the values are ids of executions.
 pub fn asks_for_executions(wanted: &Complete) -> bool {
     let Target::Resource(uri) = &wanted.target else { return false };
     [EXECUTION_TEMPLATE, OUTPUT_TEMPLATE].contains(&uri.as_str()) && wanted.argument == "id"
 }
 
-/// What fits.
+/// Returns the values that complete an argument.
 ///
 /// # Errors
-/// There is no such thing, or it has no such argument (A39, B34).
+/// The owner of the argument does not exist, or has no such argument (A39, B34).
 pub fn complete(wanted: &Complete, sources: &Sources<'_>) -> Result<Completion, Fault> {
     let unknown = |sort: &str, name: &str| {
         Fault::invalid_params(format!("there is no {sort} `{name}` to complete an argument of"))
@@ -65,8 +65,8 @@ pub fn complete(wanted: &Complete, sources: &Sources<'_>) -> Result<Completion, 
     }
 }
 
-/// By a schema, which other arguments may choose a part of. Those come as texts; where a schema
-/// compares them with numbers or truths, they are that.
+/// Completes an argument by a schema, in which other arguments may select a part. Those arrive as
+/// strings. A string that spells a number or a boolean is compared as such.
 fn of_schema(schema: &Value, wanted: &Complete) -> Result<Completion, Fault> {
     let others: Map<String, Value> =
         wanted.context.iter().map(|(name, value)| (name.clone(), plain(value))).collect();
@@ -74,7 +74,7 @@ fn of_schema(schema: &Value, wanted: &Complete) -> Result<Completion, Fault> {
     Ok(spec.complete(&wanted.argument, &wanted.value, &others))
 }
 
-/// What a text says, if that is a number or a truth.
+/// Returns the number or boolean that a string spells; otherwise the value unchanged.
 fn plain(value: &Value) -> Value {
     let read = value.as_str().and_then(|text| serde_json::from_str::<Value>(text).ok());
     read.filter(|read| read.is_number() || read.is_boolean()).unwrap_or_else(|| value.clone())
@@ -110,7 +110,8 @@ fn of_template(template: &Template, wanted: &Complete) -> Result<Completion, Fau
     }
 }
 
-/// Those that begin so come first; those that begin so in other letters, behind them.
+/// Returns the values that begin with `prefix`, followed by those that begin with it in another
+/// case.
 fn that_begin(values: &[String], prefix: &str) -> Completion {
     let lower = prefix.to_lowercase();
     let exact = values.iter().filter(|value| value.starts_with(prefix));

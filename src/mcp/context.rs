@@ -1,5 +1,5 @@
-//! What comes with every request: whose it is, how it wants to be told what happens meanwhile, and
-//! what it brings of an earlier one.
+//! The common part of all requests: the client, its options for notifications, and the state of an
+//! earlier request that it continues.
 
 use serde_json::{Map, Value};
 
@@ -10,51 +10,51 @@ use crate::trace::TraceContext;
 use crate::wire::jsonrpc::Id;
 use crate::wire::members::{member, take_member};
 
-/// The member of `_meta` that says which version a request of the stateless era has.
+/// The member of `_meta` that holds the version of a request of the stateless era.
 pub const META_VERSION: &str = "io.modelcontextprotocol/protocolVersion";
-/// ... what its client can do, ...
+/// The member of `_meta` that holds the client's capabilities, ...
 pub const META_CAPABILITIES: &str = "io.modelcontextprotocol/clientCapabilities";
-/// ... who it is, ...
+/// ... its name and version, ...
 pub const META_CLIENT: &str = "io.modelcontextprotocol/clientInfo";
-/// ... and which log messages it wants.
+/// ... and the lowest level of log messages that it wants.
 pub const META_LOG_LEVEL: &str = "io.modelcontextprotocol/logLevel";
-/// What a server says of itself in each result.
+/// The member of `_meta` that holds the server's name and version, in each result.
 pub const META_SERVER: &str = "io.modelcontextprotocol/serverInfo";
-/// Which `subscriptions/listen` a notification belongs to.
+/// The member of `_meta` that names the `subscriptions/listen` a notification belongs to.
 pub const META_SUBSCRIPTION: &str = "io.modelcontextprotocol/subscriptionId";
-/// Which task of the handshake era a message belongs to.
+/// The member of `_meta` that names the handshake era's task a message belongs to.
 pub const META_TASK: &str = "io.modelcontextprotocol/related-task";
-/// Our own: `true` in a call that wants its result as a stream to read from, `false` in one that
-/// never does; in a result, what to read it from.
+/// A member of our own. In a call, `true` requests the result as a stream, and `false` forbids
+/// that. In a result, it names the stream.
 pub const META_STREAM: &str = "dev.streamdoor/stream";
-/// Our own, in a result: the execution's id.
+/// A member of our own, in a result: the id of the execution.
 pub const META_EXECUTION: &str = "dev.streamdoor/execution";
-/// Our own, in a result: where the native stream is.
+/// A member of our own, in a result: the address of the native stream.
 pub const META_EVENTS: &str = "dev.streamdoor/events";
 
-/// How much a log message matters, least first.
+/// The severity of a log message, lowest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Level {
-    /// For who looks for a mistake.
+    /// For debugging.
     Debug,
-    /// What happens.
+    /// Normal operation.
     Info,
-    /// What happens seldom.
+    /// Normal but significant events.
     Notice,
-    /// What could become an error.
+    /// A possible error.
     Warning,
-    /// Something was not done.
+    /// An operation failed.
     Error,
-    /// A part of the whole does not work.
+    /// A component has failed.
     Critical,
-    /// Somebody has to act at once.
+    /// Immediate action is required.
     Alert,
-    /// Nothing works.
+    /// The system is unusable.
     Emergency,
 }
 
 impl Level {
-    /// All of them, least first.
+    /// All levels, lowest first.
     pub const ALL: [Level; 8] = [
         Level::Debug,
         Level::Info,
@@ -66,7 +66,7 @@ impl Level {
         Level::Emergency,
     ];
 
-    /// As it is spelled.
+    /// The name of the level in the protocol.
     pub fn name(self) -> &'static str {
         match self {
             Level::Debug => "debug",
@@ -80,13 +80,15 @@ impl Level {
         }
     }
 
-    /// The level that is spelled so.
+    /// Returns the level of this name.
     pub fn parse(text: &str) -> Option<Level> {
         Level::ALL.into_iter().find(|level| level.name() == text)
     }
 
+    /// Parses a level.
+    ///
     /// # Errors
-    /// It is none.
+    /// The value is no level.
     pub(super) fn of(value: &Value) -> Result<Level, Fault> {
         value.as_str().and_then(Level::parse).ok_or_else(|| {
             let names = Level::ALL.map(Level::name).join(", ");
@@ -95,52 +97,53 @@ impl Level {
     }
 }
 
-/// The handshake era's wish that a call be a task.
+/// The request of the handshake era that a call run as a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TaskWish {
-    /// How long it is to be kept, if the client cares.
+    /// The retention that the client requests, in ms.
     pub ttl_ms: Option<u64>,
 }
 
-/// What a request brings that was answered with questions before, unchecked: see
-/// [`super::request_state::Seal::replies`].
+/// The answers and the state of a request that is sent again after questions. They are not verified
+/// yet; [`super::request_state::Seal::replies`] does that.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Retry {
-    /// Answers by the keys of their questions. What is no object was left out: it is asked again.
+    /// Answers by the keys of their questions. Answers that are no objects were left out, so their
+    /// questions are asked again.
     pub answers: Map<String, Value>,
-    /// What was given along with the questions.
+    /// The state that came with the questions.
     pub request_state: Option<String>,
 }
 
-/// What comes with every request.
+/// The common part of all requests.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Context {
-    /// Under which its answer goes back.
+    /// The id of the request.
     pub id: Id,
-    /// In which version.
+    /// The version of the protocol.
     pub version: Version,
-    /// What its client can do.
+    /// The client's capabilities.
     pub client: ClientCapabilities,
-    /// Who its client is, if it says so.
+    /// The client's name and version, if it declares them.
     pub client_info: Option<ClientInfo>,
-    /// Under which it is told how far it is, if it wants to be.
+    /// The token for progress notifications, if the client wants them.
     pub progress_token: Option<Id>,
-    /// Under which it is given pieces of its result, if its client takes them.
+    /// The token for partial results, if the client wants them and has declared that it takes them.
     pub partial_token: Option<Id>,
-    /// Log messages below this are not sent; without it none is.
+    /// The lowest level of log messages that are sent; `None` if none are.
     pub log_level: Option<Level>,
-    /// It wants to be a task.
+    /// The options of a task, if the call should be one.
     pub task: Option<TaskWish>,
-    /// Whether it wants its result as a stream to read from: at once, or never; if it does not
-    /// say, only where that is long.
+    /// True if the result should be a stream at once, and false if it must never be one. `None`
+    /// makes it a stream only if it is long.
     pub wants_stream: Option<bool>,
-    /// What it is a part of.
+    /// The trace that the request belongs to.
     pub trace: TraceContext,
-    /// What it brings of an earlier one.
+    /// The state of the earlier request that this one continues.
     pub retry: Retry,
 }
 
-/// Who asks, before it is known what.
+/// The client's part of a [`Context`], known before the parameters are read.
 pub(super) struct Asker {
     pub id: Id,
     pub version: Version,
@@ -150,10 +153,10 @@ pub(super) struct Asker {
 }
 
 impl Context {
-    /// Takes out of `params` what is the same in all requests.
+    /// Takes the common part of all requests out of `params`.
     ///
     /// # Errors
-    /// Something of it is not what it has to be.
+    /// A member of it is malformed.
     pub(super) fn take(asker: Asker, params: &mut Map<String, Value>) -> Result<Context, Fault> {
         let meta = match take_member(params, "_meta") {
             None | Some(Value::Null) => Map::new(),
@@ -191,13 +194,13 @@ impl Context {
     }
 }
 
-/// B9: what W3C does not spell so is left out.
+/// Reads the trace. Members that W3C Trace Context does not allow are left out (B9).
 fn trace_of(meta: &Map<String, Value>) -> TraceContext {
     let text = |name: &str| member(meta, name).and_then(Value::as_str);
     TraceContext::parse(text("traceparent"), text("tracestate"), text("baggage"))
 }
 
-/// A45: only where there are tasks of this form; elsewhere it is as if it were not there.
+/// Takes the `task` of a call. It is ignored in versions without tasks of this form (A45).
 fn task_wish(version: Version, params: &mut Map<String, Value>) -> Result<Option<TaskWish>, Fault> {
     let wish = take_member(params, "task");
     if version != Version::V2025_11_25 {
@@ -216,7 +219,7 @@ fn task_wish(version: Version, params: &mut Map<String, Value>) -> Result<Option
     }
 }
 
-/// In `_meta`, or, for models that can say nothing there, among the arguments.
+/// Reads the option from `_meta`, or from the arguments: some models cannot write to `_meta`.
 fn wants_stream(
     meta: &Map<String, Value>,
     params: &mut Map<String, Value>,
@@ -233,7 +236,8 @@ fn wants_stream(
     Ok(in_meta.or(in_arguments))
 }
 
-/// B16: missing answers, and such as make no sense, are asked for again.
+/// Takes the answers and the state of a retry. Missing or malformed answers are asked for again
+/// (B16).
 fn retry(version: Version, params: &mut Map<String, Value>) -> Result<Retry, Fault> {
     if version < Version::V2026_07_28 {
         return Ok(Retry::default());

@@ -1,18 +1,18 @@
-//! Pages of lists: a cursor is the last name of the page before, hidden, so that lists may change
-//! between two pages, and nothing is skipped that was there all the time.
+//! Pages of lists. A cursor is the last name of the previous page, encoded. A list may therefore
+//! change between two pages, and no item that was in it all the time is skipped.
 
 use super::Fault;
 use crate::limits;
 use crate::wire::base64;
 
-/// Which list a cursor is of: that of another one is refused.
+/// The list that a cursor belongs to. A cursor of another list is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum List {
     /// Tools.
     Tools,
     /// Resources.
     Resources,
-    /// Templates of resources.
+    /// Resource templates.
     Templates,
     /// Prompts.
     Prompts,
@@ -32,20 +32,20 @@ impl List {
     }
 }
 
-/// One page.
+/// One page of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Page<T> {
-    /// What stands on it.
+    /// The items of the page.
     pub items: Vec<T>,
-    /// Where the next one begins, if there is one.
+    /// The cursor of the next page, if one exists.
     pub next: Option<String>,
 }
 
-/// The page of `items` that `cursor` names, the first without one. `items` are in the order of
-/// their keys, which are told apart by `key_of`.
+/// Returns the page of `items` that `cursor` names, or the first page without one. `items` are in
+/// the order of their keys, which `key_of` returns. Keys are unique.
 ///
 /// # Errors
-/// The cursor is none of ours (A41, B35).
+/// The cursor was not made here for this list (A41, B35).
 pub fn page<T>(
     list: List,
     items: impl IntoIterator<Item = T>,
@@ -114,7 +114,7 @@ mod tests {
         let all = names(250);
         let first = page(List::Tools, all.iter().cloned(), String::clone, None).unwrap();
         let mut changed = all.clone();
-        changed.remove(99); // The one that the cursor names.
+        changed.remove(99); // The item that the cursor names.
         changed.remove(3);
         changed.insert(0, "a name in front".to_owned());
         let next = first.next.unwrap();

@@ -1,7 +1,7 @@
-//! Headers of the stateless era: who stands between a client and a server need not read bodies, so
-//! what headers say has to be what the body says.
+//! The headers of the stateless era. They let an intermediary route a request without reading its
+//! body, so they have to agree with the body.
 //!
-//! Tools may have arguments of their own in headers: where a property of their schema says
+//! A tool can have arguments in headers too: those properties of its schema that have
 //! `x-mcp-header`.
 
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::tool::ToolSpec;
 use crate::wire::base64;
 use crate::wire::members::member;
 
-/// What the headers of a request say.
+/// The headers of a request.
 #[derive(Clone, Copy)]
 pub struct Headers<'a> {
     /// `MCP-Protocol-Version`
@@ -23,27 +23,27 @@ pub struct Headers<'a> {
     pub method: Option<&'a str>,
     /// `Mcp-Name`
     pub name: Option<&'a str>,
-    /// Any other, by its name, whose case does not matter: `Mcp-Param-…`
+    /// Returns any other header by its name, in any case: `Mcp-Param-…`.
     pub other: &'a dyn Fn(&str) -> Option<&'a str>,
 }
 
-/// The longest name behind `Mcp-Param-`.
+/// The maximum length of a name behind `Mcp-Param-`.
 const PARAM_NAME_CHARS_MAX: usize = 64;
-/// How deep arguments in headers may lie.
+/// The maximum depth of arguments in headers.
 const PARAM_DEPTH_MAX: usize = 16;
 
 impl Headers<'_> {
-    /// B23.
+    /// Checks the header of the version (B23).
     pub(super) fn check_version(&self, body: &str) -> Result<(), Fault> {
         check("MCP-Protocol-Version", self.version, plain, body)
     }
 
-    /// B24.
+    /// Checks the header of the method (B24).
     pub(super) fn check_method(&self, body: &str) -> Result<(), Fault> {
         check("Mcp-Method", self.method, plain, body)
     }
 
-    /// B24: of those methods that name one thing.
+    /// Checks the header of the name, for methods that name one object (B24).
     pub(super) fn check_name(
         &self,
         method: &str,
@@ -52,12 +52,12 @@ impl Headers<'_> {
         let Some(parameter) = name_parameter(method) else { return Ok(()) };
         match member(params, parameter).and_then(Value::as_str) {
             Some(body) => check("Mcp-Name", self.name, decode, body),
-            None if self.name.is_none() => Ok(()), // What is wrong then is the body.
+            None if self.name.is_none() => Ok(()), // The fault is in the body.
             None => Err(mismatch("Mcp-Name", "names what the body does not")),
         }
     }
 
-    /// B25.
+    /// Checks the headers of the arguments (B25).
     pub(super) fn check_params(
         &self,
         params: &Map<String, Value>,
@@ -65,7 +65,7 @@ impl Headers<'_> {
     ) -> Result<(), Fault> {
         let Some(name) = member(params, "name").and_then(Value::as_str) else { return Ok(()) };
         let Some(spec) = spec_of(name) else { return Ok(()) };
-        // A declaration that is wrong is none: clients do not use it either.
+        // A wrong declaration is ignored, because clients do not use it either.
         let Ok(declared) = declared(&spec.arguments) else { return Ok(()) };
         let arguments = member(params, "arguments").unwrap_or(&Value::Null);
         for Declared { name, path } in declared {
@@ -103,7 +103,7 @@ fn check(
     }
 }
 
-/// A header's value as it stands there.
+/// Returns a header's value as it is written, without blanks around it.
 fn plain(header: &str, value: &str) -> Result<String, Fault> {
     let value = value.trim_matches([' ', '\t']);
     match value.bytes().all(|byte| matches!(byte, b'\t' | 0x20..0x7F)) {
@@ -112,7 +112,7 @@ fn plain(header: &str, value: &str) -> Result<String, Fault> {
     }
 }
 
-/// What a header's value stands for: itself, or in base 64 what could not stand there.
+/// Decodes a header's value: the plain text, or text in base 64.
 fn decode(header: &str, value: &str) -> Result<String, Fault> {
     let value = plain(header, value)?;
     let encoded = value.strip_prefix("=?base64?").and_then(|rest| rest.strip_suffix("?="));
@@ -121,7 +121,7 @@ fn decode(header: &str, value: &str) -> Result<String, Fault> {
     decoded.ok_or_else(|| mismatch(header, "is not a text in base 64"))
 }
 
-/// Does the text of a header say this value? Numbers may be spelled in several ways.
+/// True if the text of a header denotes this value. Numbers may be spelled in several ways.
 fn says(text: &str, value: &Value) -> bool {
     match value {
         Value::String(value) => text == value,
@@ -144,14 +144,14 @@ fn says(text: &str, value: &Value) -> bool {
 pub struct Declared {
     /// The header's name, behind `Mcp-Param-`.
     pub name: String,
-    /// Where the argument is: names of properties, outermost first.
+    /// The path to the argument: names of properties, outermost first.
     pub path: Vec<String>,
 }
 
-/// The arguments that a tool's schema wants in headers too.
+/// Returns the arguments that a tool's schema declares for headers.
 ///
 /// # Errors
-/// What is wrong with such a wish: clients do not list a tool that has one.
+/// The fault of a declaration. Clients do not list a tool that has one.
 pub fn declared(schema: &Value) -> Result<Vec<Declared>, String> {
     let mut found = Vec::new();
     let mut path = Vec::new();
@@ -197,7 +197,7 @@ fn walk(schema: &Value, path: &mut Vec<String>, found: &mut Vec<Declared>) -> Re
     Ok(())
 }
 
-/// How often a schema wishes for a header, wherever that stands; but not as a property's name.
+/// Number of `x-mcp-header` in a schema, at any place. The name of a property does not count.
 fn count_wishes(schema: &Value, depth: usize) -> usize {
     if depth > 2 * PARAM_DEPTH_MAX {
         return 0;
@@ -224,7 +224,7 @@ fn count_wishes(schema: &Value, depth: usize) -> usize {
     }
 }
 
-/// RFC 9110, 5.6.2.
+/// True if `name` is a token (RFC 9110, 5.6.2) of at most 64 characters.
 fn is_token(name: &str) -> bool {
     let is_token_char = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
     (1..=PARAM_NAME_CHARS_MAX).contains(&name.len()) && name.chars().all(is_token_char)

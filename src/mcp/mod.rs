@@ -1,27 +1,28 @@
-//! Stratum 3: the Model Context Protocol, as machines without a clock, a connection or a thread.
+//! Stratum 3: the Model Context Protocol, as state machines without a clock, a connection or a
+//! thread.
 //!
-//! Messages go in, read by [`crate::wire::jsonrpc`]; what they ask comes out, checked. What is
-//! answered goes in as plain values, and documents come out, each in the words of its version.
-//! Who runs tools, keeps sessions and moves bytes is `shard`.
+//! Messages go in, parsed by [`crate::wire::jsonrpc`], and checked requests come out. Results go in
+//! as plain values, and documents come out in the form of each version. The module `shard` runs
+//! tools, keeps sessions and moves bytes.
 //!
-//! There are two eras of the protocol, on the same address and on the same lines: [`era_of`] tells
-//! them apart. [`Session`] is the one with a handshake (2024-11-05 to 2025-11-25), [`admit`] the
-//! stateless one (2026-07-28). Both give [`Incoming`].
+//! The protocol has two eras, on the same address and the same lines: [`era_of`] distinguishes
+//! them. [`Session`] is the era with a handshake (2024-11-05 to 2025-11-25), and [`admit`] the
+//! stateless one (2026-07-28). Both return [`Incoming`].
 //!
-//! | file | what it knows |
+//! | file | contents |
 //! |---|---|
-//! | `version`, `fault` | versions; codes of errors and their statuses |
-//! | `client`, `server` | what each side can do |
-//! | `context`, `ask`, `params` | what is the same in all requests; what each of them asks |
-//! | `session`, `stateless`, `headers` | who is let in |
-//! | `results`, `call`, `tasks`, `questions` | documents that are answers |
-//! | `notify`, `progress` | what is told meanwhile |
-//! | `catalog`, `completion`, `cursor` | what can be listed, and how it is found |
-//! | `request_state`, `door` | what a client brings back; results that are read piece by piece |
-//! | `upstream` | the other side: how a client asks, and what it makes of what it hears |
+//! | `version`, `fault` | versions; error codes and their HTTP statuses |
+//! | `client`, `server` | the capabilities of each side |
+//! | `context`, `ask`, `params` | the common part of requests; the requests and their parameters |
+//! | `session`, `stateless`, `headers` | admission of messages |
+//! | `results`, `call`, `tasks`, `questions` | documents of results |
+//! | `notify`, `progress` | notifications |
+//! | `catalog`, `completion`, `cursor` | lists, completion and pages |
+//! | `request_state`, `door` | state that a client returns; results that are read piece by piece |
+//! | `upstream` | the other side: the requests of a client, and the messages that it receives |
 //!
-//! Absent: any state of an execution, anything that waits. Tests: beside each file, named after
-//! rules of the specification; their comments cite them by version and section.
+//! Absent: any state of an execution, and any wait. Tests: beside each file, named after rules of
+//! the specification. Their comments cite the rules by version and section.
 #![forbid(unsafe_code)]
 
 mod ask;
