@@ -1,5 +1,5 @@
-//! Notifications, appended to a buffer of the caller's: nothing is allocated but the buffer, where
-//! it is too short (and content blocks of a tool's own, which are checked).
+//! Notifications, appended to a buffer of the caller. Only the buffer grows if it is too short. The
+//! exception is a tool's own JSON, which is parsed and checked.
 
 use std::ops::Range;
 
@@ -18,11 +18,11 @@ use crate::wire::jsonrpc::Id;
 /// A piece of a result.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Chunk<'a> {
-    /// 1, 2, 3 … without holes.
+    /// The number of the chunk: 1, 2, 3 … without holes.
     pub seq: u64,
-    /// What it is.
+    /// The kind of the chunk.
     pub kind: &'a str,
-    /// Payload bytes of the execution before it.
+    /// Payload bytes of the execution before this chunk.
     pub offset: u64,
     /// The payload.
     pub data: &'a [u8],
@@ -31,15 +31,15 @@ pub struct Chunk<'a> {
 /// A run of chunks that will not come.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Gap<'a> {
-    /// The first.
+    /// The first one.
     pub from_seq: u64,
-    /// The last.
+    /// The last one.
     pub to_seq: u64,
-    /// How many of the subscriber's kinds.
+    /// Number of chunks of the subscriber's kinds.
     pub chunk_count: u64,
-    /// How many payload bytes they had.
+    /// Payload bytes of those chunks.
     pub byte_count: u64,
-    /// Why.
+    /// The reason.
     pub reason: &'a str,
 }
 
@@ -48,24 +48,24 @@ pub struct Gap<'a> {
 pub struct Progress<'a> {
     /// The client's token.
     pub token: &'a Id,
-    /// A number of [`super::progress::Rising`].
+    /// The progress, as [`super::progress::Rising`] returns it.
     pub progress: f64,
-    /// Of how much, if that is known.
+    /// The total, if known.
     pub total: Option<f64>,
-    /// For people; where there is none, the text of the chunks is it.
+    /// A text for people. Without one, the text of the chunks is used.
     pub message: Option<&'a str>,
-    /// How much of the whole that is, in percent.
+    /// The progress in percent of the whole.
     pub percentage: Option<f64>,
-    /// What the tool says along with it, as JSON that was checked.
+    /// The context that the tool reports, as JSON that was checked.
     pub context: Option<&'a str>,
-    /// What was missed before it.
+    /// The gap before this notification.
     pub gap: Option<Gap<'a>>,
-    /// Of which task of the handshake era (A49).
+    /// The task of the handshake era that it belongs to (A49).
     pub task: Option<&'a str>,
 }
 
 impl<'a> Progress<'a> {
-    /// A number and nothing else.
+    /// Returns a progress with no other data.
     pub fn new(token: &'a Id, progress: f64) -> Progress<'a> {
         Progress {
             token,
@@ -113,7 +113,7 @@ pub fn progress<'c>(
     end(out);
 }
 
-/// Texts of chunks as they stand in the buffer, escaped: what is said twice is escaped once.
+/// The texts of chunks in the buffer, escaped already. A text that occurs twice is escaped once.
 struct Texts {
     start: usize,
     ends: [usize; limits::DELIVERY_CHUNKS_MAX as usize],
@@ -125,7 +125,7 @@ impl Texts {
         Texts { start: 0, ends: [0; limits::DELIVERY_CHUNKS_MAX as usize], count: 0 }
     }
 
-    /// One more ends at `end`.
+    /// Records that one more text ends at `end`.
     fn note(&mut self, end: usize) {
         if let Some(place) = self.ends.get_mut(self.count) {
             *place = end;
@@ -140,7 +140,8 @@ impl Texts {
     }
 }
 
-/// The text of chunks is a message, if all of them are text.
+/// Writes the message. Without one of its own, it is the text of the chunks, if all of them are
+/// text.
 fn write_message<'c>(
     out: &mut Vec<u8>,
     message: Option<&str>,
@@ -194,7 +195,7 @@ fn write_chunks<'c>(
     }
 }
 
-/// `text`: where its data stands already, escaped.
+/// Writes a chunk. `text` is the range of the buffer that holds its data already, escaped.
 fn write_chunk(out: &mut Vec<u8>, chunk: &Chunk<'_>, text: Option<Range<usize>>) {
     out.extend_from_slice(b"{\"seq\":");
     json::write_u64(out, chunk.seq);
@@ -257,8 +258,8 @@ fn write_gap(out: &mut Vec<u8>, gap: &Gap<'_>) {
     out.push(b'}');
 }
 
-/// Appends `notifications/tools/partial_result` (the draft SEP-2998): `seq` counts from 0; chunks
-/// that are content blocks (`kind` is `content`) are that.
+/// Appends `notifications/tools/partial_result` (the draft SEP-2998). `seq` counts from 0. Chunks
+/// of kind `content` become content blocks.
 pub fn partial_result<'c>(
     out: &mut Vec<u8>,
     version: Version,
@@ -305,7 +306,7 @@ fn write_block(out: &mut Vec<u8>, version: Version, chunk: &Chunk<'_>) {
     }
 }
 
-/// Appends `notifications/message`. `data` is text, or JSON that was read.
+/// Appends `notifications/message`. `data` is text, or JSON that was parsed.
 pub fn message(
     out: &mut Vec<u8>,
     level: Level,
@@ -333,16 +334,16 @@ pub fn message(
     end(out);
 }
 
-/// What a log message says.
+/// The data of a log message.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Data<'a> {
     /// A text.
     Text(&'a str),
-    /// Anything.
+    /// Any JSON value.
     Json(&'a Value),
 }
 
-/// Appends `notifications/resources/updated`; to a listener of the stateless era with its name.
+/// Appends `notifications/resources/updated`. A listener of the stateless era gets its id too.
 pub fn resources_updated(out: &mut Vec<u8>, uri: &str, subscription: Option<&Id>) {
     begin(out, "notifications/resources/updated");
     out.extend_from_slice(b"\"uri\":");
@@ -355,8 +356,8 @@ pub fn resources_updated(out: &mut Vec<u8>, uri: &str, subscription: Option<&Id>
     end(out);
 }
 
-/// Appends that a list has changed; for templates and tasks there is no such notification, and
-/// nothing is appended.
+/// Appends the notification that a list has changed. Templates and tasks have no such notification,
+/// so nothing is appended for them.
 pub fn list_changed(out: &mut Vec<u8>, list: List, subscription: Option<&Id>) {
     let method = match list {
         List::Tools => "notifications/tools/list_changed",
@@ -373,8 +374,8 @@ pub fn list_changed(out: &mut Vec<u8>, list: List, subscription: Option<&Id>) {
     end(out);
 }
 
-/// Appends `notifications/cancelled`, for a request of ours; or for a `subscriptions/listen` that
-/// is taken down (B28).
+/// Appends `notifications/cancelled`: for a request of this server, or for a `subscriptions/listen`
+/// that ends (B28).
 pub fn cancelled(out: &mut Vec<u8>, id: &Id, reason: Option<&str>) {
     begin(out, "notifications/cancelled");
     out.extend_from_slice(b"\"requestId\":");
@@ -386,7 +387,8 @@ pub fn cancelled(out: &mut Vec<u8>, id: &Id, reason: Option<&str>) {
     end(out);
 }
 
-/// Appends `notifications/subscriptions/acknowledged`: what of the wish is honoured (B29).
+/// Appends `notifications/subscriptions/acknowledged`, with the part of the filter that is honoured
+/// (B29).
 pub fn acknowledged(out: &mut Vec<u8>, subscription: &Id, filter: &Filter) {
     begin(out, "notifications/subscriptions/acknowledged");
     out.extend_from_slice(b"\"notifications\":");
@@ -438,19 +440,19 @@ fn end(out: &mut Vec<u8>) {
     out.extend_from_slice(b"}}");
 }
 
-/// `_meta`, the last of the parameters, if it has a member at all.
+/// The member `_meta`, the last one of the parameters. It is left out if it is empty.
 struct Meta {
     is_first_parameter: bool,
     member_count: u32,
 }
 
 impl Meta {
-    /// Behind other parameters.
+    /// Begins it behind other parameters.
     fn new() -> Meta {
         Meta { is_first_parameter: false, member_count: 0 }
     }
 
-    /// As the only parameter.
+    /// Begins it as the only parameter.
     fn first() -> Meta {
         Meta { is_first_parameter: true, member_count: 0 }
     }

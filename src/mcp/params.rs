@@ -1,4 +1,4 @@
-//! Parameters of requests: each is taken by its name, and checked.
+//! The parameters of requests. Each one is taken by its name, and checked.
 
 use serde_json::{Map, Value};
 
@@ -7,7 +7,7 @@ use super::ask::{Complete, Filter, Target};
 use crate::limits;
 use crate::wire::members::take_member;
 
-/// Parameters of one request, taken one by one. What nobody takes is ignored.
+/// The parameters of one request, taken one by one. Parameters that are never taken are ignored.
 pub(super) struct Params(Map<String, Value>);
 
 impl Params {
@@ -33,7 +33,7 @@ impl Params {
         self.text(name, limits::MCP_ID_BYTES_MAX)
     }
 
-    /// A42: an address has a scheme, and nothing that is not written in one.
+    /// Takes `uri`, which has to be a URI (A42).
     pub fn uri(&mut self) -> Result<String, Fault> {
         let uri = self.text("uri", limits::MCP_URI_BYTES_MAX)?;
         match is_uri(&uri) {
@@ -109,7 +109,7 @@ impl Params {
             return Err(Fault::invalid_params(text));
         }
         let mut tasks = texts("taskIds")?;
-        tasks.retain(|_| has_tasks); // What cannot be had is not acknowledged.
+        tasks.retain(|_| has_tasks); // A task that cannot exist is not acknowledged.
         Ok(Filter {
             tools: flag("toolsListChanged")?,
             prompts: flag("promptsListChanged")?,
@@ -145,7 +145,7 @@ fn list_of_texts(wanted: &Map<String, Value>, name: &str) -> Result<Vec<String>,
     Ok(texts)
 }
 
-/// A scheme, a colon, and characters that are not blank.
+/// True if `text` is a scheme, a colon, and characters without blanks.
 fn is_uri(text: &str) -> bool {
     let Some((scheme, rest)) = text.split_once(':') else { return false };
     let is_scheme_char = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);

@@ -1,21 +1,21 @@
 //! The numbers of progress, which rise with each notification (A27, B27).
 
-/// The smallest step that is seen by everybody who reads numbers as doubles, in proportion.
+/// The smallest step, relative to the number, that every reader of doubles can see.
 const STEP: f64 = 1e-9;
 
-/// Numbers that rise strictly, as near as can be to those that are wanted.
+/// Numbers that rise strictly, as close as possible to the requested ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Rising {
     last: Option<f64>,
 }
 
 impl Rising {
-    /// Nothing was told yet.
+    /// Returns a sequence without a number so far.
     pub fn new() -> Rising {
         Rising::default()
     }
 
-    /// The number to tell where `wanted` is meant.
+    /// Returns the number to report for `wanted`.
     pub fn next(&mut self, wanted: f64) -> f64 {
         let told = match self.last {
             Some(last) if wanted > last && wanted.is_finite() => wanted,
@@ -30,7 +30,7 @@ impl Rising {
         told
     }
 
-    /// What was told last.
+    /// The last number that was reported.
     pub fn last(&self) -> Option<f64> {
         self.last
     }

@@ -1,5 +1,5 @@
-//! What tools ask, in the words of both eras: as requests on the stream of a call, or as the
-//! `inputRequests` of an answer that is none yet.
+//! The questions of tools, in the form of each era. They are requests on the stream of a call, or
+//! the `inputRequests` of an incomplete result.
 
 use serde_json::{Map, Value, json};
 
@@ -7,11 +7,12 @@ use super::{ClientCapabilities, Era, Fault, Version};
 use crate::limits;
 use crate::tool::{Question, QuestionMethod};
 
-/// Can this client be asked all of that?
+/// Checks that this client can be asked all of the questions.
 ///
 /// # Errors
-/// It has not said that it can (A44, B5); or a tool has asked too much, or two things under one
-/// key (B16). In the handshake era there is no code for the first: the tool has failed.
+/// The client has not declared the capability (A44, B5). The tool asks too many questions, or two
+/// under one key (B16). The handshake era has no code for a missing capability, so it reports
+/// invalid parameters.
 pub fn check(
     version: Version,
     client: &ClientCapabilities,
@@ -48,7 +49,7 @@ pub fn check(
     }
 }
 
-/// Which capability a question needs, and which part of it.
+/// Returns the capability that a question needs, and the part of it.
 fn capability(question: &Question) -> (&'static str, Option<&'static str>) {
     let has = |field: &str| question.params.get(field).is_some_and(|value| !value.is_null());
     match question.method {
@@ -60,7 +61,7 @@ fn capability(question: &Question) -> (&'static str, Option<&'static str>) {
     }
 }
 
-/// The `inputRequests` of an answer, or of a task.
+/// The `inputRequests` of a result, or of a task.
 pub fn requests(questions: &[Question]) -> Value {
     let request = |question: &Question| {
         let mut request = json!({ "method": question.method.name() });
@@ -72,8 +73,8 @@ pub fn requests(questions: &[Question]) -> Value {
     questions.iter().map(request).collect::<Map<_, _>>().into()
 }
 
-/// The parameters of a request of ours in the handshake era, as this version has them. Forms had
-/// no `mode` before 2025-11-25.
+/// The parameters of a question sent as a request in the handshake era, in the form of this
+/// version. Forms had no `mode` before 2025-11-25.
 pub fn params(version: Version, question: &Question) -> Value {
     let mut params = question.params.clone();
     if version < Version::V2025_11_25

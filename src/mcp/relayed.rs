@@ -1,4 +1,4 @@
-//! The result of a call of another server, put together again out of the chunks that it became: see
+//! The result of another server's call, rebuilt from the chunks that it became: see
 //! [`ToolSpec::is_relayed`](crate::tool::ToolSpec::is_relayed).
 
 use serde_json::Value;
@@ -6,17 +6,17 @@ use serde_json::Value;
 use super::call::text_block;
 use crate::engine::Kind;
 
-/// Blocks in their order, and structured content.
+/// Content blocks in their order, and structured content.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Relayed {
     bytes: Vec<u8>,
-    /// What is whole, and where in `bytes` it ends.
+    /// The complete units, each with its end in `bytes`.
     units: Vec<(Form, usize)>,
-    /// What is not.
+    /// The form of the unit that is not complete, if one is open.
     open: Option<Form>,
 }
 
-/// What a unit is.
+/// The form of a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
     Text,
@@ -37,7 +37,7 @@ impl Form {
 impl Relayed {
     pub fn push(&mut self, form: Form, has_more: bool, bytes: &[u8]) {
         if self.open.is_some_and(|open| open != form) {
-            self.close(); // What is something else is not its rest.
+            self.close(); // A chunk of another form does not continue it.
         }
         self.bytes.extend_from_slice(bytes);
         self.open = Some(form);
@@ -64,7 +64,7 @@ impl Relayed {
         })
     }
 
-    /// Its content; `block` makes one of JSON.
+    /// The content of the result. `block` makes a content block of its JSON.
     pub fn content(&self, block: impl Fn(&[u8]) -> Value) -> Vec<Value> {
         let one = |(form, bytes): (Form, &[u8])| match form {
             Form::Text => Some(text_block(&String::from_utf8_lossy(bytes))),
@@ -74,13 +74,13 @@ impl Relayed {
         self.units().filter_map(one).collect()
     }
 
-    /// Its structured content.
+    /// The structured content of the result: the last one, if it is valid JSON.
     pub fn structured(&self) -> Option<Value> {
         let all = self.units().filter(|(form, _)| *form == Form::Structured);
         all.last().and_then(|(_, bytes)| serde_json::from_slice(bytes).ok())
     }
 
-    /// How it begins, if that is text.
+    /// The first unit, if it is text.
     pub fn first_text(&self) -> &[u8] {
         match self.units().next() {
             Some((Form::Text, text)) => text,
@@ -88,7 +88,7 @@ impl Relayed {
         }
     }
 
-    /// Texts as they are, all else as lines of JSON.
+    /// Returns texts as they are, and all other units as lines of JSON.
     pub fn to_lines(&self) -> Vec<u8> {
         let mut lines = Vec::with_capacity(self.bytes.len() + self.units.len());
         for (form, bytes) in self.units() {

@@ -1,9 +1,9 @@
-//! What a tool has to remember while its questions are answered, in the client's hands: sealed, so
-//! that it comes back as it was, from whom it was given to, for what, and in time.
+//! The state that a tool needs again with the answers to its questions. The client keeps it,
+//! sealed. It is accepted only unchanged, from the same principal, for the same call, and in time.
 //!
-//! The seal is an HMAC over the expiry, the principal, the method with the name and the arguments
-//! that it was called with, and the state. A client can read the state; it can not change it, nor
-//! bring it with another call than the one that it was given for. It can bring it twice.
+//! The seal is an HMAC over the expiry, the principal, the method, the name, the arguments and the
+//! state. A client can read the state. It cannot change it, nor send it with a different call. It
+//! can send it twice.
 
 use hmac::{Hmac, KeyInit, Mac};
 use serde_json::{Map, Value};
@@ -19,20 +19,20 @@ use crate::wire::{base64, write_json};
 /// Seals states, and opens them.
 #[derive(Clone)]
 pub struct Seal {
-    /// With its key, and nothing else yet.
+    /// The HMAC, initialised with its key.
     mac: Hmac<Sha256>,
 }
 
-/// For whom and for what a state is.
+/// The principal and the call that a state is bound to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bound<'a> {
-    /// Who asked.
+    /// The principal of the caller.
     pub principal: Principal,
     /// `tools/call`, `prompts/get` or `resources/read`.
     pub method: &'a str,
-    /// Of which tool, prompt or resource.
+    /// The name of the tool or prompt, or the address of the resource.
     pub name: &'a str,
-    /// With what.
+    /// The arguments of the call.
     pub arguments: &'a Map<String, Value>,
 }
 
@@ -40,15 +40,15 @@ const TAG_BYTES: usize = 32;
 const EXPIRY_BYTES: usize = 8;
 
 impl Seal {
-    /// With a key that nobody else knows.
+    /// Returns a seal with this secret key.
     pub fn new(key: &[u8; 32]) -> Seal {
         Seal { mac: Hmac::new_from_slice(key).expect("every length is a key's") }
     }
 
-    /// A state as the client is given it.
+    /// Seals a state into the text that the client gets.
     ///
     /// # Errors
-    /// It is too long, or nested so deep that it could not be read again.
+    /// The state is too long, or is nested too deeply to be parsed again.
     pub fn seal(&self, bound: Bound<'_>, state: &Value, now: Instant) -> Result<String, Fault> {
         let state = state.to_string();
         if state.len() > limits::MCP_STATE_BYTES_MAX {
@@ -68,10 +68,10 @@ impl Seal {
         Ok(String::from_utf8(text).expect("its digits are ASCII"))
     }
 
-    /// The state that was sealed so.
+    /// Opens a sealed state.
     ///
     /// # Errors
-    /// It was not, or for somebody or something else, or too long ago.
+    /// The text was not sealed here, was sealed for another principal or call, or has expired.
     pub fn open(&self, bound: Bound<'_>, text: &str, now: Instant) -> Result<Value, Fault> {
         let refused = || Fault::invalid_params("`requestState` is not what was given, or too old");
         let text = Some(text).filter(|text| text.len() <= 2 * limits::MCP_STATE_BYTES_MAX);
@@ -79,7 +79,7 @@ impl Seal {
         let (tag, rest) = bytes.split_first_chunk::<TAG_BYTES>().ok_or_else(refused)?;
         let (expiry, state) = rest.split_first_chunk::<EXPIRY_BYTES>().ok_or_else(refused)?;
         let expiry_s = u64::from_be_bytes(*expiry);
-        // In constant time; and nothing that stands in it is believed before.
+        // In constant time. No part of the text is trusted before this check.
         self.tag(bound, expiry_s, state).verify_slice(tag).map_err(|_| refused())?;
         if now.nanos() / 1_000_000_000 >= expiry_s {
             return Err(refused());
@@ -87,10 +87,10 @@ impl Seal {
         Ok(serde_json::from_slice(state).expect("it was spelled here"))
     }
 
-    /// What a tool is told of a request that may be a retry.
+    /// The answers and the state of a request that may be a retry.
     ///
     /// # Errors
-    /// Its state is not the one that was given.
+    /// The state is not valid for this request.
     pub fn replies(
         &self,
         bound: Bound<'_>,
@@ -102,7 +102,8 @@ impl Seal {
         Ok(Replies { answers: answers.clone(), state: state.transpose()? })
     }
 
-    /// Each part is preceded by its length: none can grow into its neighbour.
+    /// Computes the tag. The length of each part precedes it, so two different sequences of parts
+    /// never have the same bytes.
     fn tag(&self, bound: Bound<'_>, expiry_s: u64, state: &[u8]) -> Hmac<Sha256> {
         let mut mac = self.mac.clone();
         mac.update(&expiry_s.to_be_bytes());
@@ -117,7 +118,8 @@ impl Seal {
     }
 }
 
-/// Equal values are spelled alike: an object has no order. It is as deep as what was read.
+/// Spells equal values alike, because the members of an object have no order. The recursion is as
+/// deep as the parsed value.
 fn spell(out: &mut Vec<u8>, value: &Value) {
     match value {
         Value::Object(members) => spell_object(out, members),

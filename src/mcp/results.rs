@@ -1,7 +1,7 @@
-//! Documents of results, in the words of each version.
+//! The documents of results, in the form of each version.
 //!
-//! In the stateless era every result says of which type it is and who gives it (B2, B4), and some
-//! say how long they may be kept (B30).
+//! In the stateless era every result names its type and its server (B2, B4). Some also say how long
+//! a client may cache them (B30).
 
 use std::time::Duration;
 
@@ -15,24 +15,25 @@ use crate::limits;
 use crate::tool::{Completion, Question, TaskSupport, ToolSpec};
 use crate::wire::jsonrpc::Id;
 
-/// Makes results of one version.
+/// Makes the results of one version.
 #[derive(Clone, Copy, Debug)]
 pub struct Results<'a> {
     version: Version,
     server: &'a ServerInfo,
 }
 
-/// Who may keep a result: only who asked for it, or whoever stands between.
+/// The cache scope of a result that only its client may keep. An intermediary may keep a `PUBLIC`
+/// one.
 const PRIVATE: &str = "private";
 const PUBLIC: &str = "public";
 
 impl<'a> Results<'a> {
-    /// Of this version.
+    /// Returns a maker of results of this version.
     pub fn new(version: Version, server: &'a ServerInfo) -> Results<'a> {
         Results { version, server }
     }
 
-    /// Whatever `members` say, with what every result of this version says.
+    /// A complete result: `members`, and the members that every result of this version has.
     pub fn complete(&self, members: Map<String, Value>) -> Value {
         self.finish(members, "complete")
     }
@@ -54,12 +55,12 @@ impl<'a> Results<'a> {
         self.complete(members)
     }
 
-    /// Of `ping`, `logging/setLevel`, `resources/subscribe` …: that it was done.
+    /// The empty result of `ping`, `logging/setLevel`, `resources/subscribe` and others.
     pub fn empty(&self) -> Value {
         self.complete(Map::new())
     }
 
-    /// Of `server/discover`.
+    /// The result of `server/discover`.
     pub fn discover(&self) -> Value {
         let supported: Vec<&str> = Version::stateless().map(Version::text).collect();
         let mut members = Map::new();
@@ -71,22 +72,23 @@ impl<'a> Results<'a> {
         self.cached(members, limits::MCP_CACHE_DISCOVER, PUBLIC)
     }
 
-    /// Of `tools/list`; items by [`tool`].
+    /// The result of `tools/list`. [`tool`] makes its items.
     pub fn tools(&self, page: Page<Value>) -> Value {
         self.list("tools", page)
     }
 
-    /// Of `resources/list`; items by [`super::catalog::Resource::to_json`] and [`execution`].
+    /// The result of `resources/list`. [`super::catalog::Resource::to_json`] and [`execution`] make
+    /// its items.
     pub fn resources(&self, page: Page<Value>) -> Value {
         self.list("resources", page)
     }
 
-    /// Of `resources/templates/list`.
+    /// The result of `resources/templates/list`.
     pub fn templates(&self, page: Page<Value>) -> Value {
         self.list("resourceTemplates", page)
     }
 
-    /// Of `prompts/list`.
+    /// The result of `prompts/list`.
     pub fn prompts(&self, page: Page<Value>) -> Value {
         self.list("prompts", page)
     }
@@ -95,14 +97,14 @@ impl<'a> Results<'a> {
         self.cached(listed(name, page), limits::MCP_CACHE_LIST, PRIVATE)
     }
 
-    /// Of `resources/read`; items by [`super::catalog::contents`].
+    /// The result of `resources/read`. [`super::catalog::contents`] makes its items.
     pub fn contents(&self, contents: Vec<Value>) -> Value {
         let mut members = Map::new();
         members.insert("contents".to_owned(), contents.into());
         self.cached(members, Duration::ZERO, PRIVATE)
     }
 
-    /// Of `prompts/get`, with its messages.
+    /// The result of `prompts/get`, with its messages.
     pub fn prompt(&self, description: &str, messages: Value) -> Value {
         let mut members = Map::new();
         members.insert("description".to_owned(), description.into());
@@ -110,7 +112,7 @@ impl<'a> Results<'a> {
         self.complete(members)
     }
 
-    /// Of `completion/complete`.
+    /// The result of `completion/complete`.
     pub fn completion(&self, found: &Completion) -> Value {
         let has_more = found.total > found.values.len();
         let completion =
@@ -118,7 +120,8 @@ impl<'a> Results<'a> {
         self.complete([("completion".to_owned(), completion)].into_iter().collect())
     }
 
-    /// Of a call, a prompt or a resource that asks first (B16); `state` is sealed.
+    /// The result of a call, a prompt or a resource that asks questions first (B16). `state` is
+    /// sealed.
     pub fn input_required(&self, asked: &[Question], state: Option<String>) -> Value {
         let mut members = Map::new();
         if !asked.is_empty() || state.is_none() {
@@ -130,7 +133,7 @@ impl<'a> Results<'a> {
         self.finish(members, "input_required")
     }
 
-    /// Of a call that has become a task: `CreateTaskResult`.
+    /// The result of a call that has become a task: `CreateTaskResult`.
     pub fn task_created(&self, task: &Task<'_>) -> Value {
         let document = task.to_json(self.version);
         match self.version.era() {
@@ -144,12 +147,13 @@ impl<'a> Results<'a> {
         }
     }
 
-    /// Of `tasks/get`.
+    /// The result of `tasks/get`.
     pub fn task(&self, task: &Task<'_>, detail: Detail<'_>) -> Value {
         self.complete(task.to_json_with(self.version, detail))
     }
 
-    /// Of `tasks/cancel`: the task in the one era, that it was heard in the other.
+    /// The result of `tasks/cancel`: the task in the handshake era, and an empty one in the
+    /// stateless era.
     pub fn task_cancelled(&self, task: &Task<'_>) -> Value {
         match self.version.era() {
             Era::Handshake => self.complete(task.to_json(self.version)),
@@ -157,26 +161,26 @@ impl<'a> Results<'a> {
         }
     }
 
-    /// Of `tasks/result`: what the call would have been answered (A48, A49).
+    /// The result of `tasks/result`: the result of the call, with the task's id (A48, A49).
     pub fn task_result(&self, id: &str, result: &Value) -> Value {
         let mut members = result.as_object().cloned().unwrap_or_default();
         add_meta(&mut members, META_TASK, json!({ "taskId": id }));
         members.into()
     }
 
-    /// Of `tasks/list`.
+    /// The result of `tasks/list`.
     pub fn tasks(&self, page: Page<Value>) -> Value {
         self.complete(listed("tasks", page))
     }
 
-    /// Of `subscriptions/listen`: that it is over (B29).
+    /// The result of `subscriptions/listen`, which ends the subscription (B29).
     pub fn listened(&self, id: &Id) -> Value {
         let mut members = Map::new();
         add_meta(&mut members, META_SUBSCRIPTION, id.to_value());
         self.complete(members)
     }
 
-    /// Which version it is of.
+    /// The version of the results.
     pub fn version(&self) -> Version {
         self.version
     }
@@ -199,7 +203,7 @@ pub(super) fn add_meta(members: &mut Map<String, Value>, name: &str, value: Valu
     }
 }
 
-/// A tool, as `tools/list` of this version has it (A34, B31).
+/// A tool as an item of `tools/list` of this version (A34, B31).
 pub fn tool(spec: &ToolSpec, version: Version) -> Value {
     let mut document = Map::new();
     let mut add = |name: &str, value: Value| document.insert(name.to_owned(), value);
@@ -221,7 +225,7 @@ pub fn tool(spec: &ToolSpec, version: Version) -> Value {
     document.into()
 }
 
-/// The schema of a tool's output, where this version can have it: in the handshake era that is an
+/// The schema of a tool's output, if this version can carry it. In the handshake era it must be an
 /// object's.
 pub fn output_schema(spec: &ToolSpec, version: Version) -> Option<&Value> {
     spec.output_schema.as_ref().filter(|schema| match version {
@@ -233,7 +237,7 @@ pub fn output_schema(spec: &ToolSpec, version: Version) -> Option<&Value> {
     })
 }
 
-/// An execution, as `resources/list` has it: its state.
+/// An execution as an item of `resources/list`: its state.
 pub fn execution(id: &str, tool: &str, state: &str) -> Value {
     json!({
         "uri": format!("streamdoor://executions/{id}"),
@@ -243,7 +247,7 @@ pub fn execution(id: &str, tool: &str, state: &str) -> Value {
     })
 }
 
-/// The templates of resources that executions are.
+/// The resource templates of executions.
 pub fn execution_templates() -> [Value; 2] {
     [
         json!({
@@ -260,17 +264,17 @@ pub fn execution_templates() -> [Value; 2] {
     ]
 }
 
-/// What an address names that is an execution's.
+/// The part of an execution that an address names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ExecutionUri {
-    /// The state of the execution of this id.
+    /// The state of the execution.
     State(crate::base::ExecutionId),
-    /// Its output.
+    /// The output of the execution.
     Output(crate::base::ExecutionId),
 }
 
 impl ExecutionUri {
-    /// `None` if it is no execution's; an id that is none is none.
+    /// Parses the address of an execution; `None` if it is none, or its id is malformed.
     pub fn parse(uri: &str) -> Option<ExecutionUri> {
         let rest = uri.strip_prefix("streamdoor://executions/")?;
         match rest.strip_suffix("/output") {

@@ -1,30 +1,30 @@
-//! What a server says about itself: its name, and what it can do.
+//! The data that a server declares about itself: its name and its capabilities.
 
 use serde_json::{Map, Value, json};
 
 use super::client::TASKS_EXTENSION;
 use super::{Era, Version};
 
-/// What a server says about itself. It is the same for all clients.
+/// The data that a server declares about itself. It is the same for all clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerInfo {
     /// The program's name.
     pub name: String,
     /// Its version.
     pub version: String,
-    /// Its name for people.
+    /// Its name for display.
     pub title: Option<String>,
-    /// What a model should know before it uses the tools.
+    /// The instructions that a model should read before it uses the tools.
     pub instructions: Option<String>,
-    /// There are prompts.
+    /// True if the server has prompts.
     pub has_prompts: bool,
-    /// Who listens is told when there are other tools.
+    /// True if clients are notified when the list of tools changes.
     pub tells_tools: bool,
-    /// The same of prompts.
+    /// True if clients are notified when the list of prompts changes.
     pub tells_prompts: bool,
-    /// The same of resources.
+    /// True if clients are notified when the list of resources changes.
     pub tells_resources: bool,
-    /// Clients may list their tasks: they can be told apart (A46).
+    /// True if a client may list its tasks, because clients are identified (A46).
     pub lists_tasks: bool,
 }
 
@@ -45,7 +45,7 @@ impl Default for ServerInfo {
 }
 
 impl ServerInfo {
-    /// `Implementation`, as this version has it.
+    /// The `Implementation` of this version.
     pub fn implementation(&self, version: Version) -> Value {
         let mut document = json!({ "name": self.name, "version": self.version });
         if let Some(title) = self.title.as_ref().filter(|_| version >= Version::V2025_06_18) {
@@ -54,7 +54,7 @@ impl ServerInfo {
         document
     }
 
-    /// `ServerCapabilities`, as this version has them.
+    /// The `ServerCapabilities` of this version.
     pub fn capabilities(&self, version: Version) -> Value {
         let mut document = Map::new();
         let mut add = |name: &str, value: Value| document.insert(name.to_owned(), value);

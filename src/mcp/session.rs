@@ -1,8 +1,7 @@
-//! The handshake era: a client and what was agreed with it, from `initialize` on.
+//! The handshake era: a client and the terms agreed with it, from `initialize` on.
 //!
-//! A machine without a clock or a connection: messages go in, what they ask comes out. Where the
-//! session is kept, how long, and whose it is, is for the shard to know. A lost connection does
-//! not end it.
+//! A state machine without a clock or a connection: messages go in, and requests come out. The
+//! shard keeps the session, its deadline and its owner. A lost connection does not end a session.
 
 use std::collections::BTreeSet;
 
@@ -15,12 +14,12 @@ use super::{Era, Fault, ServerInfo, Version};
 use crate::limits;
 use crate::wire::jsonrpc::{Id, Message};
 
-/// What the session waits for.
+/// The message that the session expects next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// `initialize` was answered; the client has not said that it has read the answer.
+    /// `initialize` was answered; the client has not confirmed that it has read the result.
     ExpectInitialized,
-    /// Anything.
+    /// Any message.
     Operating,
 }
 
@@ -38,10 +37,10 @@ pub struct Session {
 }
 
 impl Session {
-    /// Opens one by its first request; gives the result of that too.
+    /// Opens a session by its first request, and returns the result of that request too.
     ///
     /// # Errors
-    /// It is not `initialize`, or not a right one.
+    /// The request is not `initialize`, or its parameters are wrong.
     pub fn open(request: &Message, server: &ServerInfo) -> Result<(Session, Value), Fault> {
         let params = match request {
             Message::Request { method, params, .. } if method == "initialize" => params,
@@ -76,11 +75,10 @@ impl Session {
         Ok((session, result))
     }
 
-    /// What a message of this session asks or tells. A request that is let in is active until
-    /// [`Session::finish`].
+    /// Checks a message of this session. An admitted request is active until [`Session::finish`].
     ///
     /// # Errors
-    /// What its sender is told; nothing has changed.
+    /// The error reply to the sender; the session is unchanged.
     pub fn receive(
         &mut self,
         message: Message,
@@ -93,7 +91,7 @@ impl Session {
                 Ok(Incoming::Told(self.told(Told::parse(&method, &params))))
             }
             Message::Response { id: Some(id), result } => Ok(Incoming::Reply { id, result }),
-            // It could not read something of ours. There is nothing to be done about it.
+            // The client could not parse a message of this server. Nothing can be done about it.
             Message::Response { id: None, .. } => Ok(Incoming::Told(Told::Other)),
         }
     }
@@ -141,21 +139,21 @@ impl Session {
                 self.state = State::Operating;
                 Told::Initialized
             }
-            // A31: its answer may be on its way already.
+            // The reply may have been sent already (A31).
             Told::Cancelled { id, .. } if !self.active.contains(&id) => Told::Other,
             told => told,
         }
     }
 
-    /// A request was answered, or will not be.
+    /// Ends a request that was answered, or never will be.
     pub fn finish(&mut self, id: &Id) {
         self.active.remove(id);
     }
 
-    /// Notes that the client wants to be told of changes of a resource.
+    /// Subscribes the client to changes of a resource.
     ///
     /// # Errors
-    /// There are too many.
+    /// The session has too many subscriptions.
     pub fn subscribe(&mut self, uri: &str) -> Result<(), Fault> {
         let count_max = limits::MCP_SUBSCRIPTIONS_MAX;
         if self.subscriptions.len() >= count_max && !self.subscriptions.contains(uri) {
@@ -166,54 +164,55 @@ impl Session {
         Ok(())
     }
 
-    /// Notes that it does not any more. `false` if it did not.
+    /// Ends a subscription. Returns `false` if the client had none to this resource.
     pub fn unsubscribe(&mut self, uri: &str) -> bool {
         self.subscriptions.remove(uri)
     }
 
-    /// Does it want to be told of changes of this resource?
+    /// True if the client is subscribed to changes of this resource.
     pub fn is_subscribed(&self, uri: &str) -> bool {
         self.subscriptions.contains(uri)
     }
 
-    /// Of which resources it wants to be told.
+    /// The addresses of all resources that the client is subscribed to.
     pub fn subscriptions(&self) -> impl Iterator<Item = &str> {
         self.subscriptions.iter().map(String::as_str)
     }
 
-    /// What was agreed upon.
+    /// The agreed version.
     pub fn version(&self) -> Version {
         self.version
     }
 
-    /// What the client can do.
+    /// The client's capabilities.
     pub fn client(&self) -> &ClientCapabilities {
         &self.client
     }
 
-    /// Who it is.
+    /// The client's name and version.
     pub fn client_info(&self) -> &ClientInfo {
         &self.client_info
     }
 
-    /// Has the client read the answer to `initialize`? Before it has it is asked nothing (A3).
+    /// True if the client has read the result of `initialize`. The server sends no request before
+    /// that (A3).
     pub fn is_initialized(&self) -> bool {
         self.state == State::Operating
     }
 
-    /// Log messages below this are not sent.
+    /// The lowest level of log messages that are sent.
     pub fn level(&self) -> Level {
         self.level
     }
 
-    /// How many of its requests are under way.
+    /// Number of its requests that are active.
     pub fn active_count(&self) -> usize {
         self.active.len()
     }
 }
 
-/// A24: what is there has to be a version of this era. That of another than was agreed upon is let
-/// through: what was agreed upon holds.
+/// Checks the version header, if one is present (A24). It has to name a version of this era. If it
+/// is not the agreed version, the agreed one still applies.
 fn check_version(header: Option<&str>) -> Result<(), Fault> {
     let Some(header) = header else { return Ok(()) };
     let header = header.trim_matches([' ', '\t']);

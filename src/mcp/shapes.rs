@@ -1,14 +1,14 @@
-//! For tests: is a document of the shape that the schema of its version requires?
+//! For tests: checks that a document has the shape that the schema of its version requires.
 //!
-//! The shapes of both newest versions, of what a server says, stand in `shapes/*.txt`, one in each
-//! line: members with their types, `!` behind those that have to be there. Members that are not
-//! named there may be anything, as in the schemas.
+//! The shapes of a server's messages in both newest versions are in `shapes/*.txt`, one a line. A
+//! line lists members with their types, and `!` marks the required ones. Members that are not
+//! listed may be anything, as in the schemas.
 
 use serde_json::Value;
 
 use super::{Era, Version};
 
-/// Panics if `document` is not a `shape` of the era of `version`.
+/// Panics if `document` has not the shape `shape` in the era of `version`.
 pub fn check(version: Version, shape: &str, document: &Value) {
     let shapes = Shapes::of(version);
     if let Err(problem) = shapes.check(shape, document, shape) {
@@ -16,7 +16,7 @@ pub fn check(version: Version, shape: &str, document: &Value) {
     }
 }
 
-/// The same of bytes, which have to be one line of JSON.
+/// Checks bytes in the same way. They have to be one line of JSON, which is returned.
 pub fn check_bytes(version: Version, shape: &str, bytes: &[u8]) -> Value {
     let text = std::str::from_utf8(bytes).expect("it is UTF-8");
     assert!(!text.contains(|c: char| c.is_control() || "\u{2028}\u{2029}".contains(c)), "{text}");
@@ -113,7 +113,7 @@ impl Shapes {
     }
 }
 
-/// Splits outside of brackets.
+/// Splits `text` at `at`, but not inside brackets.
 fn split(text: &str, at: char) -> Vec<&str> {
     let (mut parts, mut depth, mut start) = (Vec::new(), 0, 0);
     for (place, c) in text.char_indices() {

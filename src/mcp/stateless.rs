@@ -1,8 +1,8 @@
-//! The stateless era: each request says by itself whose it is and what he can, and nothing is kept
-//! between two of them.
+//! The stateless era: each request declares its client and the client's capabilities, and the
+//! server keeps no state between two requests.
 //!
-//! A lost connection takes its request along. The server never asks: a tool that does is answered
-//! with `input_required`, and comes again.
+//! A lost connection ends its request. The server sends no requests. A call of a tool that asks a
+//! question is answered with `input_required`, and the client sends the call again.
 
 use std::sync::Arc;
 
@@ -19,8 +19,8 @@ use crate::tool::ToolSpec;
 use crate::wire::jsonrpc::Message;
 use crate::wire::members::member;
 
-/// In which era a message is to be understood (C1 to C3, B14): by what stands in it, else by the
-/// header of HTTP.
+/// Returns the era of a message (C1 to C3, B14). Its `_meta` decides, or else the version header of
+/// HTTP.
 pub fn era_of(message: &Message, version_header: Option<&str>) -> Era {
     let params = match message {
         Message::Request { params, .. } | Message::Notification { params, .. } => Some(params),
@@ -36,8 +36,8 @@ pub fn era_of(message: &Message, version_header: Option<&str>) -> Era {
     Era::Handshake
 }
 
-/// A date behind the last version that begins with a handshake: one that we know, or a later one,
-/// which is told what there is instead.
+/// True if `header` is a date after the last version with a handshake. It may be an unknown
+/// version, whose request gets an error that lists the known ones.
 fn is_later(header: &str) -> bool {
     let header = header.trim_matches([' ', '\t']);
     let is_date = header.len() == 10
@@ -48,11 +48,11 @@ fn is_later(header: &str) -> bool {
     is_date && header > Version::LATEST_HANDSHAKE.text()
 }
 
-/// What a message of this era asks or tells. `headers` are there over HTTP only; `spec_of` finds
-/// the tools that this client may call.
+/// Admits a message of this era. `headers` are present over HTTP only. `spec_of` finds the tools
+/// that this client may call.
 ///
 /// # Errors
-/// It is not admitted: what its sender is told.
+/// The message is not admitted. The error is the reply to its sender.
 pub fn admit(
     message: Message,
     headers: Option<&Headers<'_>>,
@@ -98,8 +98,8 @@ fn meta_of(params: &Map<String, Value>) -> Option<&Map<String, Value>> {
     member(params, "_meta").and_then(Value::as_object)
 }
 
-/// In which version a request is. That is looked at before anything else: another version may have
-/// other words for the rest.
+/// Returns the version of a request. It is checked before all else, because another version may
+/// spell the rest differently.
 fn version_of(
     params: &Map<String, Value>,
     headers: Option<&Headers<'_>>,
@@ -113,7 +113,7 @@ fn version_of(
     version.ok_or_else(|| Fault::unsupported_version(said))
 }
 
-/// What a request says of its client.
+/// The data that a request declares about its client.
 struct Said {
     client: ClientCapabilities,
     client_info: Option<ClientInfo>,
@@ -121,8 +121,10 @@ struct Said {
 }
 
 impl Said {
+    /// Reads the data from `_meta`.
+    ///
     /// # Errors
-    /// Something that has to be there is not, or makes no sense (B3).
+    /// A required member is missing or malformed (B3).
     fn of(params: &Map<String, Value>) -> Result<Said, Fault> {
         let meta = meta_of(params).ok_or_else(|| missing(META_CAPABILITIES))?;
         let client = member(meta, META_CAPABILITIES).ok_or_else(|| missing(META_CAPABILITIES))?;

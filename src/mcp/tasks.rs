@@ -1,5 +1,5 @@
-//! Tasks: calls whose result is fetched later. In the handshake era they are a part of the
-//! protocol, in the stateless era an extension, in other words.
+//! Tasks: calls whose result is fetched later. They are a part of the protocol in the handshake
+//! era. In the stateless era they are an extension, with a different spelling.
 
 use serde_json::{Map, Value, json};
 
@@ -9,23 +9,23 @@ use crate::limits;
 use crate::tool::TaskSupport;
 use crate::trace::rfc3339;
 
-/// Where a task is in its life.
+/// The state of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TaskState {
-    /// It runs.
+    /// The call is running.
     Working,
-    /// It has asked something.
+    /// The call has asked a question.
     InputRequired,
-    /// Its result is there.
+    /// The result is available.
     Completed,
-    /// There is none.
+    /// The call has failed.
     Failed,
-    /// Somebody has stopped it.
+    /// The task was cancelled.
     Cancelled,
 }
 
 impl TaskState {
-    /// As it is spelled.
+    /// The name of the state in the protocol.
     pub fn name(self) -> &'static str {
         match self {
             TaskState::Working => "working",
@@ -36,13 +36,13 @@ impl TaskState {
         }
     }
 
-    /// It will not change any more.
+    /// True if the state cannot change any more.
     pub fn is_terminal(self) -> bool {
         matches!(self, TaskState::Completed | TaskState::Failed | TaskState::Cancelled)
     }
 
-    /// Of a task whose call has a result: a tool that could not do its work has failed in the one
-    /// era (A47), and is complete in the other (B38).
+    /// The state of a task whose call has a result. If the tool reports an error, the task has
+    /// failed in the handshake era (A47). It is completed in the stateless era (B38).
     pub fn of_result(version: Version, is_error: bool) -> TaskState {
         match version.era() {
             Era::Handshake if is_error => TaskState::Failed,
@@ -50,44 +50,44 @@ impl TaskState {
         }
     }
 
-    /// May it become `next` (A47)?
+    /// True if the state may change to `next` (A47).
     pub fn may_become(self, next: TaskState) -> bool {
         !self.is_terminal() && (self != next)
     }
 }
 
-/// What there is to say of a task.
+/// The data of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Task<'a> {
-    /// What it is called by: nobody can guess it.
+    /// The id, which cannot be guessed.
     pub id: &'a str,
-    /// Where it is.
+    /// The state.
     pub state: TaskState,
-    /// More of that, for people.
+    /// A text for people about the state.
     pub message: Option<&'a str>,
-    /// When it began, in µs since 1970.
+    /// The time of its creation, in µs since 1970.
     pub created_us: u64,
-    /// When its state changed last, in µs since 1970.
+    /// The time of the last change of its state, in µs since 1970.
     pub updated_us: u64,
-    /// How long it is kept from its beginning; `None`: for ever.
+    /// The time from its creation during which it is kept, in ms; `None` is forever.
     pub ttl_ms: Option<u64>,
 }
 
-/// What a task of the stateless era has beside its state.
+/// The data that a task of the stateless era holds in addition to its state.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Detail<'a> {
-    /// Nothing.
+    /// No data.
     None,
-    /// What it has asked: [`super::questions::requests`].
+    /// The open questions, as [`super::questions::requests`] returns them.
     Questions(&'a Value),
-    /// Its result.
+    /// The result of the call.
     Result(&'a Value),
-    /// Why there is none.
+    /// The error of the call.
     Fault(&'a Fault),
 }
 
 impl Task<'_> {
-    /// The members of the document, in the words of this version.
+    /// The members of the document in this version.
     pub fn to_json(&self, version: Version) -> Map<String, Value> {
         let mut document = Map::new();
         let mut add = |name: &str, value: Value| document.insert(name.to_owned(), value);
@@ -109,7 +109,7 @@ impl Task<'_> {
         document
     }
 
-    /// The same with what a task of the stateless era has beside its state.
+    /// The members of the document, with `detail` in the stateless era.
     pub fn to_json_with(&self, version: Version, detail: Detail<'_>) -> Map<String, Value> {
         let mut document = self.to_json(version);
         if version.era() == Era::Stateless {
@@ -125,22 +125,22 @@ impl Task<'_> {
     }
 }
 
-/// How a call is to be run.
+/// The way in which a call runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
-    /// Its answer is its result.
+    /// The reply to the call is its result.
     Direct,
-    /// Its answer is a task.
+    /// The reply to the call is a task.
     Task,
 }
 
-/// How a call is to be run, by what its tool allows and its client wants.
+/// Decides how a call runs, from the tool's support for tasks and the client's request.
 ///
-/// In the stateless era the server chooses, among what the client knows: a tool that only may be a
-/// task is none, because then nothing of it could be seen while it runs.
+/// In the stateless era the server decides, within the capabilities of the client. A tool with
+/// optional support runs directly, because a task would hide its output while it runs.
 ///
 /// # Errors
-/// Both cannot be had (A38, B37).
+/// The tool and the client exclude each other (A38, B37).
 pub fn placement(context: &Context, support: TaskSupport) -> Result<Placement, Fault> {
     if context.version.era() == Era::Stateless {
         return match (support, context.client.tasks) {
@@ -162,12 +162,12 @@ pub fn placement(context: &Context, support: TaskSupport) -> Result<Placement, F
     }
 }
 
-/// What who wants to use tasks has to declare.
+/// The capability that a client has to declare before it can use tasks.
 pub fn required_capability() -> Value {
     json!({ "extensions": { TASKS_EXTENSION: {} } })
 }
 
-/// How long a task is kept: what its client wishes, within limits.
+/// The time in ms for which a task is kept: the client's request, within limits.
 pub fn ttl_ms(context: &Context) -> u64 {
     let default_ms = limits::MCP_TASK_TTL_DEFAULT.as_millis() as u64;
     let wished = context.task.and_then(|wish| wish.ttl_ms).unwrap_or(default_ms);

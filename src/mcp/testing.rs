@@ -8,22 +8,22 @@ use super::{
 };
 use crate::wire::jsonrpc::{self, Message};
 
-/// A message, read.
+/// Parses a message.
 pub fn message(value: &Value) -> Message {
     jsonrpc::parse(value.to_string().as_bytes()).unwrap_or_else(|error| panic!("{error}: {value}"))
 }
 
-/// A request of this id.
+/// Returns a request with this id.
 pub fn request(id: impl Into<Value>, method: &str, params: Value) -> Message {
     message(&json!({"jsonrpc": "2.0", "id": id.into(), "method": method, "params": params}))
 }
 
-/// A notification.
+/// Returns a notification.
 pub fn notification(method: &str, params: Value) -> Message {
     message(&json!({"jsonrpc": "2.0", "method": method, "params": params}))
 }
 
-/// A session of this version whose client can do that.
+/// Opens a session of this version whose client has these capabilities.
 pub fn session_with(version: Version, capabilities: Value, server: &ServerInfo) -> Session {
     let params = json!({
         "protocolVersion": version.text(),
@@ -36,12 +36,12 @@ pub fn session_with(version: Version, capabilities: Value, server: &ServerInfo) 
     session
 }
 
-/// The same without anything special.
+/// Opens a session of this version whose client has no capabilities.
 pub fn session(version: Version) -> Session {
     session_with(version, json!({}), &ServerInfo::default())
 }
 
-/// What a request asks in its version, of a client that can do that.
+/// Parses a request in this version, of a client with these capabilities.
 pub fn ask_with(
     version: Version,
     capabilities: Value,
@@ -65,12 +65,12 @@ pub fn ask_with(
     }
 }
 
-/// The same of a client that can do nothing special.
+/// Parses a request in this version, of a client without capabilities.
 pub fn ask(version: Version, method: &str, params: Value) -> Result<Ask, Fault> {
     ask_with(version, json!({}), method, params).map(|(_, ask)| ask)
 }
 
-/// Parameters with what every request of the stateless era says.
+/// Adds the members that every request of the stateless era has.
 pub fn modern(mut params: Value, capabilities: Value) -> Value {
     if params.get("_meta").is_none() {
         params["_meta"] = json!({});
@@ -82,13 +82,13 @@ pub fn modern(mut params: Value, capabilities: Value) -> Value {
     params
 }
 
-/// What comes with a call of this version, of a client that can do that.
+/// The context of a call in this version, of a client with these capabilities.
 pub fn context(version: Version, capabilities: Value, mut params: Value) -> Context {
     params["name"] = "x".into();
     ask_with(version, capabilities, "tools/call", params).unwrap().0
 }
 
-/// Capabilities, read.
+/// Parses capabilities.
 pub fn client(capabilities: Value) -> ClientCapabilities {
     ClientCapabilities::parse(&capabilities).unwrap()
 }

@@ -1,31 +1,33 @@
-//! Versions of the protocol, and the two ways in which they begin.
+//! The versions of the protocol, and its two eras.
 
-/// How a connection between a client and a server begins, and what holds them together.
+/// The way in which a client and a server begin, and keep their common state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Era {
-    /// With `initialize`, and a session from then on.
+    /// The client begins with `initialize`, which opens a session.
     Handshake,
-    /// With anything: each request says by itself whose it is and what he can.
+    /// The client begins with any request. Each request declares its client and the client's
+    /// capabilities.
     Stateless,
 }
 
-/// Versions, oldest first. Those that come may differ in anything, so an unknown one is none.
+/// The versions, oldest first. An unknown version is never treated like a known one, because it may
+/// differ in anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Version {
-    /// The first.
+    /// The first version.
     V2024_11_05,
-    /// HTTP as it is now; audio, annotations of tools, completions, messages of progress.
+    /// Adds the present HTTP transport, audio, tool annotations, completions and progress messages.
     V2025_03_26,
-    /// Structured results, links to resources, elicitation, titles; no batches.
+    /// Adds structured results, resource links, elicitation and titles; removes batches.
     V2025_06_18,
-    /// Tasks, polling; wrong arguments are the tool's own errors.
+    /// Adds tasks and polling. Wrong arguments are errors of the tool.
     V2025_11_25,
-    /// No handshake and no sessions.
+    /// Removes the handshake and sessions.
     V2026_07_28,
 }
 
 impl Version {
-    /// All of them, oldest first.
+    /// All versions, oldest first.
     pub const ALL: [Version; 5] = [
         Version::V2024_11_05,
         Version::V2025_03_26,
@@ -33,12 +35,12 @@ impl Version {
         Version::V2025_11_25,
         Version::V2026_07_28,
     ];
-    /// The newest that begins with a handshake.
+    /// The newest version with a handshake.
     pub const LATEST_HANDSHAKE: Version = Version::V2025_11_25;
-    /// The newest.
+    /// The newest version.
     pub const LATEST: Version = Version::V2026_07_28;
 
-    /// As it is spelled.
+    /// The version as it is written in messages.
     pub fn text(self) -> &'static str {
         match self {
             Version::V2024_11_05 => "2024-11-05",
@@ -49,12 +51,12 @@ impl Version {
         }
     }
 
-    /// The version that is spelled so.
+    /// Parses a version.
     pub fn parse(text: &str) -> Option<Version> {
         Version::ALL.into_iter().find(|version| version.text() == text)
     }
 
-    /// Its era.
+    /// The era of the version.
     pub fn era(self) -> Era {
         match self {
             Version::V2026_07_28 => Era::Stateless,
@@ -62,14 +64,15 @@ impl Version {
         }
     }
 
-    /// What `initialize` is answered that asks for `requested`: the same if a handshake can have
-    /// it, else the newest that one can.
+    /// Returns the version with which `initialize` is answered: the requested one if it has a
+    /// handshake, otherwise the newest one with a handshake.
     pub fn negotiate(requested: &str) -> Version {
         let known = Version::parse(requested).filter(|version| version.era() == Era::Handshake);
         known.unwrap_or(Version::LATEST_HANDSHAKE)
     }
 
-    /// Versions without a handshake: what `server/discover` lists, and who asks for another one.
+    /// The versions without a handshake. `server/discover` and the error for an unknown version
+    /// list them.
     pub fn stateless() -> impl Iterator<Item = Version> {
         Version::ALL.into_iter().filter(|version| version.era() == Era::Stateless)
     }
