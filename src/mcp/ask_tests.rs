@@ -1,4 +1,5 @@
-//! Each request with its parameters, right and wrong, in both eras; and what comes with them all.
+//! All requests with their parameters, right and wrong, in both eras, and the common part of all
+//! requests.
 
 use serde_json::{Value, json};
 
@@ -155,7 +156,7 @@ fn wrong_parameters_are_invalid_params() {
 
 #[test]
 fn each_sort_of_reference_is_completed() {
-    // A39, B34: also by the schemas of tools, which is our own.
+    // A39, B34: completion by the schemas of tools, too, which is an extension of this server.
     for (reference, target) in [
         (json!({"type": "ref/prompt", "name": "a", "title": "t"}), Target::Prompt(text("a"))),
         (json!({"type": "ref/resource", "uri": "a://{b}"}), Target::Resource(text("a://{b}"))),
@@ -226,7 +227,7 @@ fn a_result_is_wanted_as_a_stream_in_meta_or_among_the_arguments() {
         let (context, ask) = ask_with(OLD, json!({}), "tools/call", params).unwrap();
         assert_eq!(context.wants_stream, wanted);
         let Ask::CallTool { arguments, .. } = ask else { panic!("it is a call") };
-        assert_eq!(arguments, map(json!({"a": 1}))); // The tool does not know that word.
+        assert_eq!(arguments, map(json!({"a": 1}))); // The tool never sees this member.
     }
     for (mut params, name) in [
         (json!({"_meta": {META_STREAM: 1}}), "`_meta.dev.streamdoor/stream`"),
@@ -257,7 +258,7 @@ fn a_trace_is_carried_as_w3c_spells_it_and_left_out_otherwise() {
 
 #[test]
 fn answers_that_make_no_sense_are_as_if_they_were_missing() {
-    // B16, and what the conformance suite sends: `null`, and values that are no objects.
+    // B16, and the input of the conformance suite: `null`, and values that are no objects.
     let retry = |params: Value| context(NEW, json!({}), params).retry;
     let given = json!({"a": {"action": "accept"}, "b": null, "c": "x", "d": [], "e": {}});
     let read = retry(json!({"inputResponses": given, "requestState": "s"}));
@@ -270,7 +271,7 @@ fn answers_that_make_no_sense_are_as_if_they_were_missing() {
         let fault = ask(NEW, "tools/call", params).unwrap_err();
         assert_eq!(fault.code, codes::INVALID_PARAMS, "{name}");
     }
-    // The other era has no such thing.
+    // The other era ignores these members.
     assert_eq!(context(OLD, json!({}), json!({"requestState": 1})).retry, nothing);
 }
 

@@ -1,4 +1,4 @@
-//! Results of calls: all that came, in the words of each version.
+//! The results of calls: all output, in the form of each version.
 
 use serde_json::{Value, json};
 
@@ -210,7 +210,7 @@ fn a_result_that_is_too_long_is_how_it_begins_and_a_stream() {
     for (version, document) in each("CallToolResult", |results| {
         results.call_in_part(b"\xff", Rest::Stream("s"), &full(), META)
     }) {
-        // A35: who promises structured content must not be silent about it.
+        // A35: a tool that promises structured content must not omit it silently.
         let owes = output_schema(&full(), version).is_some();
         assert_eq!(document.get("isError").is_some(), owes, "{document}");
     }
@@ -275,7 +275,8 @@ fn the_result_of_another_server_comes_out_as_it_went_in() {
         assert_eq!(is_there, version >= Version::V2025_06_18, "{version:?}");
         assert_eq!(document.get("isError"), None);
     }
-    // What its schema does not allow is an error; a reason that was said is not said again.
+    // An output that breaks the schema is an error. A reason that is in the text already is not
+    // repeated.
     let refuse = |_: &Value| Err("`x`: is wrong".to_owned());
     for (version, document) in
         each("CallToolResult", |results| results.call(&all, DONE, &spec, META, &refuse))

@@ -1,4 +1,5 @@
-//! Notifications: of the shape that schemas require, with everything that we add to them.
+//! Notifications: they have the shape that the schemas require, including all extensions of this
+//! server.
 
 use serde_json::{Value, json};
 
@@ -12,7 +13,8 @@ use crate::wire::jsonrpc::Id;
 const OLD: Version = Version::V2025_11_25;
 const NEW: Version = Version::V2026_07_28;
 
-/// Writes it behind something else, and checks its shape in both eras; gives its parameters.
+/// Writes a notification behind other bytes, checks its shape in both eras, and returns its
+/// parameters.
 fn params(shape: &str, write: impl Fn(&mut Vec<u8>)) -> Value {
     let mut out = b"before".to_vec();
     write(&mut out);
@@ -35,7 +37,7 @@ fn progress(note: &Progress<'_>, chunks: &[Chunk<'_>]) -> Value {
 
 #[test]
 fn progress_has_the_clients_token_and_a_number() {
-    // A27, B27: the token 0 is one.
+    // A27, B27: the token 0 is valid.
     for token in [Id::of_number(0), Id::of_text("a\"b"), Id::of_number(u64::MAX)] {
         let got = progress(&note(&token), &[]);
         assert_eq!(got, json!({"progressToken": token.to_value(), "progress": 2.5}));

@@ -1,4 +1,4 @@
-//! Documents of results: in each version of the shape that its schema requires.
+//! The documents of results: in each version they have the shape that its schema requires.
 
 use serde_json::{Map, Value, json};
 
@@ -34,7 +34,7 @@ pub(super) fn page(items: &[Value]) -> Page<Value> {
     Page { items: items.to_vec(), next: Some("n".to_owned()) }
 }
 
-/// A tool that has everything.
+/// Returns a tool with all optional members.
 pub(super) fn full() -> ToolSpec {
     ToolSpec {
         title: Some("Full".to_owned()),

@@ -1,4 +1,4 @@
-//! The handshake era: who is let in, in which version, and what is kept.
+//! The handshake era: the admission of clients, the agreed version, and the state of a session.
 
 use serde_json::{Value, json};
 
@@ -48,7 +48,7 @@ fn initialize_is_answered_with_version_capabilities_and_server() {
 
 #[test]
 fn what_a_server_does_not_have_it_does_not_declare() {
-    // A43, A46: tasks are listed only where clients can be told apart.
+    // A43, A46: tasks are listed only if clients are identified.
     let server = ServerInfo {
         has_prompts: true,
         tells_tools: false,
@@ -107,7 +107,7 @@ fn the_first_request_is_a_right_initialize() {
 
 #[test]
 fn a_client_is_asked_nothing_before_it_has_said_that_it_is_ready() {
-    // A3. It may ask: its requests come over other connections than that word.
+    // A3. The client may send requests, which come over other connections than the notification.
     let (mut session, _) = open(initialize("2025-11-25")).unwrap();
     assert!(!session.is_initialized());
     assert!(session.receive(request(1, "ping", json!({})), None).is_ok());
@@ -188,7 +188,7 @@ fn a_header_names_a_version_of_this_era_or_is_refused() {
 
 #[test]
 fn only_methods_of_the_version_are_known() {
-    // A4; tasks are of one version only, and the stateless era's methods of none.
+    // A4; tasks exist in one version only, and methods of the stateless era in none of these.
     let table = [
         ("ping", Version::V2024_11_05, true),
         ("tasks/get", Version::V2025_06_18, false),
@@ -217,7 +217,7 @@ fn only_methods_of_the_version_are_known() {
 
 #[test]
 fn a_cancellation_concerns_only_what_is_under_way() {
-    // A31: `initialize` can not be cancelled, and what is unknown is ignored.
+    // A31: `initialize` cannot be cancelled, and an unknown id is ignored.
     let mut session = session(Version::V2025_11_25);
     let cancel = |id: Value| {
         notification("notifications/cancelled", json!({"requestId": id, "reason": "a\u{7}b"}))
@@ -230,12 +230,12 @@ fn a_cancellation_concerns_only_what_is_under_way() {
     let told = session.receive(cancel(json!("a")), None);
     let reason = Some("ab".to_owned());
     assert_eq!(told, Ok(Incoming::Told(Told::Cancelled { id: Id::of_text("a"), reason })));
-    assert_eq!(session.active_count(), 1); // Until the shard has let go of it.
+    assert_eq!(session.active_count(), 1); // Active until the shard finishes it.
 }
 
 #[test]
 fn what_a_client_tells_and_nobody_knows_is_ignored() {
-    // A9; the notes' section 4: unknown notification, unknown response id: 202.
+    // A9; the notes' section 4: an unknown notification or response id gets the status 202.
     let mut session = session(Version::V2025_06_18);
     for (method, told) in [
         ("notifications/roots/list_changed", Told::RootsChanged),

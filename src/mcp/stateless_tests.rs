@@ -1,4 +1,4 @@
-//! The stateless era: who is admitted, and what headers have to say.
+//! The stateless era: the admission of requests, and the checks of headers.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::wire::jsonrpc::{Id, Message};
 
 const VERSION: &str = "2026-07-28";
 
-/// As over HTTP, with these headers.
+/// Admits a request as over HTTP, with these headers.
 fn admit_http(message: Message, headers: &[(&str, &str)]) -> Result<Incoming, Fault> {
     let get = |name: &str| {
         let found = headers.iter().find(|(header, _)| header.eq_ignore_ascii_case(name));
@@ -31,7 +31,7 @@ fn admit_http(message: Message, headers: &[(&str, &str)]) -> Result<Incoming, Fa
     admit(message, Some(&headers), &|name| (name == "paint").then(|| Arc::new(paint())))
 }
 
-/// A tool with arguments in headers.
+/// Returns a tool with arguments in headers.
 fn paint() -> ToolSpec {
     let arguments = json!({
         "type": "object",
@@ -49,7 +49,7 @@ fn paint() -> ToolSpec {
     ToolSpec { arguments, ..ToolSpec::new("paint", "Paints.") }
 }
 
-/// As it goes over the wire, of the shape that the schema has for it.
+/// Writes an error as a message, and checks its shape by the schema.
 fn check_fault(fault: &Fault, shape: &str) -> Value {
     let mut out = Vec::new();
     fault.write(&mut out, Some(&Id::of_number(1)));
@@ -88,7 +88,7 @@ fn the_era_is_told_by_what_a_request_says_else_by_its_header() {
 
 #[test]
 fn every_request_says_its_version_and_what_its_client_can() {
-    // B3: without either it is 400 and −32602.
+    // B3: a request without either gets the status 400 and the code −32602.
     let good = modern(json!({}), json!({}));
     for (name, wrong) in [
         (META_VERSION, None),
@@ -118,7 +118,7 @@ fn every_request_says_its_version_and_what_its_client_can() {
 
 #[test]
 fn another_version_is_told_which_there_are() {
-    // B10, C4: of those that `server/discover` lists.
+    // B10, C4: the versions that `server/discover` lists.
     for requested in ["2099-01-01", "2025-11-25", "1900-01-01", ""] {
         let mut params = modern(json!({}), json!({}));
         params["_meta"][META_VERSION] = requested.into();

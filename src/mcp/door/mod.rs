@@ -1,9 +1,10 @@
-//! The door: results that are too long for an answer, or wanted piece by piece, are read through a
-//! window. After the sift seed; `stream_open`, `stream_read` and `stream_close` are its tools.
+//! The door: a window through which a result is read that is too long for one reply, or is
+//! requested piece by piece. It follows the sift seed: `stream_open`, `stream_read` and
+//! `stream_close` are its tools.
 //!
-//! The window holds what was put out and not yet read, and the answer that was given last: it can
-//! be asked for again, by its offset, until the next one is asked for. While the window is full
-//! the tool waits, and each read makes room: an answer that was given counts as read.
+//! The window holds the output that was not read yet, and the last reply. A client can read that
+//! reply again, by its offset, until it reads the next one. The tool waits while the window is
+//! full. Each read makes room, because a reply that was sent counts as read.
 
 mod tools;
 
@@ -14,25 +15,25 @@ use crate::limits;
 
 pub use tools::{DoorCall, STREAM_CLOSE, STREAM_OPEN, STREAM_READ, is_tool, specs};
 
-/// What of a stream is there.
+/// The part of a stream that is held.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Window {
     bytes: Vec<u8>,
     /// The offset of the first of `bytes`.
     start: u64,
-    /// Where a read begins that says nothing else.
+    /// The offset of a read that names none.
     next: u64,
     is_ended: bool,
 }
 
-/// One answer.
+/// The result of one read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reading<'w> {
-    /// Bytes of the stream before it.
+    /// Bytes of the stream before the piece.
     pub offset: u64,
-    /// What is read.
+    /// The piece that was read.
     pub piece: Piece<'w>,
-    /// Nothing follows.
+    /// True if nothing follows.
     pub is_done: bool,
     /// Bytes that the stream has so far.
     pub total_written: u64,
@@ -43,72 +44,72 @@ pub struct Reading<'w> {
 pub enum Piece<'w> {
     /// Text.
     Text(&'w str),
-    /// Anything else.
+    /// Bytes that are no text.
     Bytes(&'w [u8]),
 }
 
-/// Why nothing is read from there.
+/// The reason why nothing can be read at an offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadError {
-    /// Nothing is there yet: wait.
+    /// The stream has no bytes there yet: wait.
     Empty,
-    /// It was read, and let go.
+    /// The bytes were read and discarded.
     Gone {
-        /// From here on it is there.
+        /// The lowest offset that can be read.
         oldest: u64,
     },
-    /// It was not written yet.
+    /// The offset is beyond the bytes written so far.
     Ahead {
-        /// So much was.
+        /// Bytes that the stream has so far.
         total_written: u64,
     },
 }
 
 impl Window {
-    /// Nothing yet.
+    /// Returns an empty window.
     pub fn new() -> Window {
         Window::default()
     }
 
-    /// So many bytes can be put in.
+    /// Number of bytes for which the window has room.
     pub fn room(&self) -> usize {
         let unread_bytes = self.total_written() - self.next;
         limits::MCP_RESULT_BYTES_MAX.saturating_sub(unread_bytes as usize)
     }
 
-    /// Puts in what follows. What begins while there is room may be longer than it.
+    /// Appends output. A piece that begins while the window has room may be longer than the room.
     ///
     /// # Panics
-    /// If the stream has ended.
+    /// Panics if the stream has ended.
     pub fn push(&mut self, bytes: &[u8]) {
         assert!(!self.is_ended);
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Nothing follows.
+    /// Ends the stream: no output follows.
     pub fn end(&mut self) {
         self.is_ended = true;
     }
 
-    /// Does nothing follow?
+    /// True if no output follows.
     pub fn is_ended(&self) -> bool {
         self.is_ended
     }
 
-    /// Was all of it read?
+    /// True if the stream has ended and all of it was read.
     pub fn is_done(&self) -> bool {
         self.is_ended && self.next == self.total_written()
     }
 
-    /// Bytes that were put in.
+    /// Bytes that were appended so far.
     pub fn total_written(&self) -> u64 {
         self.start + self.bytes.len() as u64
     }
 
-    /// Reads from `offset`, or from behind what was read last. What is before that is let go.
+    /// Reads from `offset`, or from the end of the last piece. Discards all bytes before it.
     ///
     /// # Errors
-    /// [`ReadError`]; nothing is let go.
+    /// [`ReadError`]; nothing is discarded.
     pub fn read(&mut self, offset: Option<u64>) -> Result<Reading<'_>, ReadError> {
         let offset = offset.unwrap_or(self.next);
         let total_written = self.total_written();
@@ -133,13 +134,14 @@ impl Window {
     }
 }
 
-/// How much of `bytes` makes one answer: no character that can be whole is cut.
+/// Returns how many of `bytes` make one piece. A character is not cut, unless its end is missing
+/// when the stream has ended.
 fn cut(bytes: &[u8], is_ended: bool) -> usize {
     let length = bytes.len().min(limits::MCP_READ_BYTES_MAX);
     if is_ended && length == bytes.len() {
         return length;
     }
-    // A character has four bytes at most: only one of the last three can begin one that is cut.
+    // A character has at most four bytes, so only one of the last three can begin one that is cut.
     for back in 1..=length.min(3) {
         let first = bytes[length - back];
         let needed = match first {
@@ -155,7 +157,7 @@ fn cut(bytes: &[u8], is_ended: bool) -> usize {
 }
 
 impl Reading<'_> {
-    /// What `stream_read` answers.
+    /// The result of `stream_read`.
     pub fn to_json(&self, stream_id: &str) -> Value {
         let (byte_count, chunk, encoding) = match self.piece {
             Piece::Text(text) => (text.len(), text.to_owned(), "text"),
@@ -173,7 +175,7 @@ impl Reading<'_> {
     }
 }
 
-/// What `stream_read` answers where nothing came for [`limits::MCP_READ_WAIT`].
+/// The result of `stream_read` if no output came within [`limits::MCP_READ_WAIT`].
 pub fn timed_out(stream_id: &str, window: &Window) -> Value {
     json!({
         "stream_id": stream_id,
@@ -187,17 +189,17 @@ pub fn timed_out(stream_id: &str, window: &Window) -> Value {
     })
 }
 
-/// What `stream_close` answers.
+/// The result of `stream_close`.
 pub fn closed(stream_id: &str, total_bytes: u64) -> Value {
     json!({ "stream_id": stream_id, "status": "closed", "total_bytes": total_bytes })
 }
 
-/// What `stream_open` answers.
+/// The result of `stream_open`.
 pub fn opened(stream_id: &str, tool: &str) -> Value {
     json!({ "stream_id": stream_id, "tool": tool, "status": "open" })
 }
 
-/// The sentence for who reads where nothing is; `None` for [`ReadError::Empty`].
+/// The sentence for a client that reads at a wrong offset; `None` for [`ReadError::Empty`].
 pub fn read_problem(error: ReadError) -> Option<String> {
     match error {
         ReadError::Empty => None,
@@ -272,7 +274,7 @@ mod tests {
         assert_eq!(window.read(Some(6)), Err(ReadError::Gone { oldest: 7 }));
         assert_eq!(window.read(Some(14)), Err(ReadError::Ahead { total_written: 13 }));
         assert_eq!(window.read(None), Err(ReadError::Empty));
-        assert_eq!(window.read(Some(7)).unwrap().offset, 7); // What was not read is not let go.
+        assert_eq!(window.read(Some(7)).unwrap().offset, 7); // Bytes not read are not discarded.
         window.end();
         assert_eq!(read(&mut window, None), (13, vec![], true));
         assert_eq!(read(&mut window, None), (13, vec![], true));
@@ -288,7 +290,7 @@ mod tests {
         assert_eq!(window.room(), limits::MCP_READ_BYTES_MAX); // A read makes room.
         window.push(&vec![b'b'; limits::MCP_READ_BYTES_MAX]);
         assert_eq!(window.room(), 0);
-        assert_eq!(read(&mut window, Some(0)).0, 0); // The answer was lost: it is there once more.
+        assert_eq!(read(&mut window, Some(0)).0, 0); // The reply was lost: it is sent again.
         assert_eq!(window.room(), 0);
         assert_eq!(read(&mut window, None).0, limits::MCP_READ_BYTES_MAX as u64);
         assert_eq!(window.room(), limits::MCP_READ_BYTES_MAX);
@@ -300,7 +302,7 @@ mod tests {
         let mut window = Window::new();
         window.push(b"a\xe2\x82");
         assert_eq!(read(&mut window, None), (0, b"a".to_vec(), false));
-        assert_eq!(window.read(None), Err(ReadError::Empty)); // The rest of it may come.
+        assert_eq!(window.read(None), Err(ReadError::Empty)); // The rest may come.
         window.push(b"\xac");
         assert_eq!(read(&mut window, None), (1, "\u{20ac}".as_bytes().to_vec(), false));
         window.push(b"\xff\xe2\x82");

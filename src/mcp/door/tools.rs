@@ -1,46 +1,46 @@
-//! The door as tools: what a model calls to open a stream, to read from it and to close it.
+//! The tools of the door, with which a model opens a stream, reads it and closes it.
 
 use serde_json::{Map, Value, json};
 
 use crate::limits;
 use crate::tool::{TaskSupport, ToolSpec};
 
-/// The tool that begins a stream, ...
+/// The tool that opens a stream, ...
 pub const STREAM_OPEN: &str = "stream_open";
-/// ... the one that reads from it, ...
+/// ... the one that reads it, ...
 pub const STREAM_READ: &str = "stream_read";
-/// ... and the one that ends it.
+/// ... and the one that closes it.
 pub const STREAM_CLOSE: &str = "stream_close";
 
 /// A call of one of the door's own tools.
 #[derive(Clone, Debug, PartialEq)]
 pub enum DoorCall {
-    /// `stream_open`: runs a tool, whose result is to be a stream.
+    /// `stream_open`: runs a tool and returns its result as a stream.
     Open {
-        /// Which.
+        /// The name of the tool.
         tool: String,
-        /// With what.
+        /// The arguments of the call.
         arguments: Map<String, Value>,
     },
     /// `stream_read`
     Read {
-        /// From which.
+        /// The id of the stream.
         stream_id: String,
-        /// From where on.
+        /// The offset to read from; `None` for the end of the last piece.
         offset: Option<u64>,
     },
     /// `stream_close`
     Close {
-        /// Which.
+        /// The id of the stream.
         stream_id: String,
     },
 }
 
 impl DoorCall {
-    /// `None` if `name` is none of the door's tools.
+    /// Parses a call. `None` if `name` is none of the door's tools.
     ///
     /// # Errors
-    /// What is wrong with the arguments, for the model to read.
+    /// The fault of the arguments, for the model to read.
     pub fn parse(name: &str, arguments: &Map<String, Value>) -> Option<Result<DoorCall, String>> {
         let known: &[&str] = match name {
             STREAM_OPEN => &["tool", "arguments"],
@@ -94,7 +94,7 @@ impl DoorCall {
     }
 }
 
-/// Is this one of the door's tools?
+/// True if this is one of the door's tools.
 pub fn is_tool(name: &str) -> bool {
     matches!(name, STREAM_OPEN | STREAM_READ | STREAM_CLOSE)
 }

@@ -1,4 +1,4 @@
-//! How we ask: requests and notifications of a client, in the words of each version.
+//! The requests and notifications of a client, in the form of each version.
 
 use serde_json::{Map, Value, json};
 
@@ -9,29 +9,29 @@ use crate::trace::TraceContext;
 use crate::wire::base64;
 use crate::wire::jsonrpc;
 
-/// What a server and we have agreed upon.
+/// The terms agreed with a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dialect {
-    /// Which version both speak.
+    /// The version of the protocol.
     pub version: Version,
-    /// Who the server is, by its own word: for the log, and nothing else.
+    /// The name and version that the server declares, used for logs only.
     pub server: String,
-    /// It says that it has tools.
+    /// True if the server declares tools.
     pub has_tools: bool,
-    /// It tells when they change.
+    /// True if the server sends a notification when its tools change.
     pub tells_changes: bool,
-    /// It runs calls as tasks of the handshake era.
+    /// True if the server runs calls as tasks of the handshake era.
     pub has_tasks: bool,
 }
 
-/// A request, before it has an id.
+/// A request that has no id yet.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Asked {
-    /// What is wanted.
+    /// The method.
     pub method: &'static str,
-    /// Of what.
+    /// The parameters.
     pub params: Map<String, Value>,
-    /// Headers that go with it where it goes over HTTP, beside those of every request.
+    /// Headers for HTTP, in addition to those of every request.
     pub headers: Vec<(String, String)>,
 }
 
@@ -41,12 +41,12 @@ impl Asked {
         Asked { method, params, headers: Vec::new() }
     }
 
-    /// `server/discover`: what the stateless era begins with.
+    /// `server/discover`, with which the stateless era begins.
     pub(super) fn discover() -> Asked {
         stateless(Asked::new("server/discover", json!({})))
     }
 
-    /// `initialize`: what the handshake era begins with.
+    /// `initialize`, with which the handshake era begins.
     pub(super) fn initialize() -> Asked {
         let params = json!({
             "protocolVersion": Version::LATEST_HANDSHAKE.text(),
@@ -56,7 +56,7 @@ impl Asked {
         Asked::new("initialize", params)
     }
 
-    /// Appends it as a message.
+    /// Appends the request as a message.
     pub fn write(&self, out: &mut Vec<u8>, id: u64) {
         jsonrpc::write_numbered_request(out, id, self.method, &Value::Object(self.params.clone()));
     }
@@ -73,8 +73,8 @@ pub fn cancelled(out: &mut Vec<u8>, id: u64) {
     jsonrpc::write_notification(out, "notifications/cancelled", &params);
 }
 
-/// What we can: to take a result piece by piece, where a server does that (the draft SEP-2998).
-/// Nobody can be asked for anything: whoever has called may be many, or a program.
+/// The declared capabilities: results piece by piece, if the server sends them (the draft
+/// SEP-2998). The server can ask no questions, because the caller may be many clients or a program.
 fn capabilities() -> Value {
     json!({ "partialResults": {} })
 }
@@ -83,7 +83,7 @@ fn client_info() -> Value {
     json!({ "name": "streamdoor", "version": env!("CARGO_PKG_VERSION") })
 }
 
-/// What every request of the stateless era says (B3), and its headers (B23, B24).
+/// Adds the members and headers that every request of the stateless era has (B3, B23, B24).
 fn stateless(mut asked: Asked) -> Asked {
     let version = Version::LATEST.text();
     let mut meta = match asked.params.remove("_meta") {
@@ -100,7 +100,7 @@ fn stateless(mut asked: Asked) -> Asked {
 }
 
 impl Dialect {
-    /// Which of both eras it is.
+    /// The era of the version.
     pub fn era(&self) -> Era {
         self.version.era()
     }
@@ -114,7 +114,7 @@ impl Dialect {
         asked
     }
 
-    /// The header that every message to this server has over HTTP, once its version is known.
+    /// The header that every message over HTTP carries once the version is known.
     pub fn version_header(&self) -> Option<(String, String)> {
         (self.version >= Version::V2025_06_18)
             .then(|| ("mcp-protocol-version".to_owned(), self.version.text().to_owned()))
@@ -125,7 +125,7 @@ impl Dialect {
         self.ask("tools/list", cursor.map_or(json!({}), |cursor| json!({ "cursor": cursor })))
     }
 
-    /// `tools/call`; `token` names its progress and its partial results.
+    /// `tools/call`. The token identifies its progress and its partial results.
     pub fn call(&self, call: &Call<'_>) -> Asked {
         let Call { name, arguments, schema, as_task, token, trace } = *call;
         let mut meta = json!({ "progressToken": token, "partialResultToken": token });
@@ -149,7 +149,7 @@ impl Dialect {
         asked
     }
 
-    /// `tasks/result` of the handshake era: answered when the task is over.
+    /// `tasks/result` of the handshake era. The server replies when the task has ended.
     pub fn task_result(&self, task: &str) -> Asked {
         self.ask("tasks/result", json!({ "taskId": task }))
     }
@@ -159,7 +159,8 @@ impl Dialect {
         self.ask("tasks/cancel", json!({ "taskId": task }))
     }
 
-    /// `subscriptions/listen` of the stateless era: it is not answered while there may be news.
+    /// `subscriptions/listen` of the stateless era. The server does not reply while notifications
+    /// may come.
     pub fn listen(&self) -> Asked {
         let wanted = json!({ "notifications": { "toolsListChanged": true } });
         self.ask("subscriptions/listen", wanted)
@@ -169,21 +170,21 @@ impl Dialect {
 /// One call of a tool.
 #[derive(Clone, Copy, Debug)]
 pub struct Call<'a> {
-    /// As the server calls the tool.
+    /// The name of the tool on its server.
     pub name: &'a str,
-    /// Checked already, as far as the schema says.
+    /// The arguments, checked by the schema.
     pub arguments: &'a Value,
-    /// What the server says of them: some may have to stand in headers, too.
+    /// The server's schema of the arguments, which may declare some of them for headers.
     pub schema: &'a Value,
-    /// The server runs this tool only as a task.
+    /// True if the server runs this tool only as a task.
     pub as_task: bool,
-    /// Names its progress.
+    /// The token of the call's progress and partial results.
     pub token: u64,
-    /// What it is a part of.
+    /// The trace that the call belongs to.
     pub trace: &'a TraceContext,
 }
 
-/// The arguments that stand in headers, too (B25).
+/// Returns the headers of the arguments that the schema declares for headers (B25).
 fn declared_headers(schema: &Value, arguments: &Value) -> Vec<(String, String)> {
     let Ok(declared) = headers::declared(schema) else { return Vec::new() };
     let header = |one: headers::Declared| {
@@ -198,7 +199,7 @@ fn declared_headers(schema: &Value, arguments: &Value) -> Vec<(String, String)> 
     declared.into_iter().filter_map(header).collect()
 }
 
-/// A text as it can stand in a header: in base 64, if it can not as it is.
+/// Returns a text as a header's value: in base 64 if it cannot stand there as it is.
 fn header_value(text: &str) -> String {
     let is_plain = text.bytes().all(|byte| matches!(byte, 0x20..0x7F))
         && text.trim_matches(' ').len() == text.len()

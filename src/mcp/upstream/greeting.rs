@@ -1,8 +1,8 @@
-//! Which era and which version a server and we both speak.
+//! The choice of the era and the version that a server and this client both support.
 //!
-//! The stateless one is asked for first. Whatever else comes than its answer (an error of any kind,
-//! silence, the end of the connection), a server of the handshake era may have said it: then
-//! `initialize` is asked, on the same connection if there still is one.
+//! The client tries the stateless era first. A server of the handshake era may react with an error
+//! of any kind, with silence, or with the end of the connection. The client then sends
+//! `initialize`, on the same connection if it still stands.
 
 use std::fmt;
 
@@ -14,23 +14,24 @@ use crate::base::plain::is_command;
 use crate::mcp::{Era, META_SERVER, Version};
 use crate::wire::jsonrpc::ErrorObject;
 
-/// What was asked, and what an answer to it means.
+/// The last request of a greeting, which gives the reply its meaning.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Greeting {
-    /// Of which era the request was.
+    /// The era of the request.
     asked: Era,
 }
 
-/// What follows.
+/// The next step of a greeting.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Greeted {
-    /// This is to be asked next.
+    /// Send this request next.
     Ask(Asked),
-    /// Both have agreed. In the handshake era the server waits to hear so: [`super::initialized`].
+    /// Both sides agree. In the handshake era the server expects a confirmation:
+    /// [`super::initialized`].
     Ready(Dialect),
 }
 
-/// There is no version that both speak, or the server makes no sense.
+/// The reason why no common version exists, or why a reply is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GreetingError(String);
 
@@ -43,7 +44,8 @@ impl fmt::Display for GreetingError {
 impl std::error::Error for GreetingError {}
 
 impl Greeting {
-    /// Begins with the era that is known from an earlier time, if one is.
+    /// Begins with the era that is known from an earlier connection, or else with the stateless
+    /// one.
     pub fn begin(known: Option<Era>) -> (Greeting, Asked) {
         match known {
             None | Some(Era::Stateless) => (Greeting { asked: Era::Stateless }, Asked::discover()),
@@ -51,15 +53,15 @@ impl Greeting {
         }
     }
 
-    /// Which era was asked for.
+    /// The era of the last request.
     pub fn era(&self) -> Era {
         self.asked
     }
 
-    /// The server has answered.
+    /// Takes the server's reply.
     ///
     /// # Errors
-    /// [`GreetingError`]: there is nothing more to ask.
+    /// [`GreetingError`]: no request is left to try.
     pub fn answered(
         &mut self,
         answer: &Result<Value, ErrorObject>,
@@ -79,7 +81,8 @@ impl Greeting {
         }
     }
 
-    /// There is no answer that counts. What to ask instead; `None`: there is nothing.
+    /// Takes the absence of a valid reply. Returns the request to send instead; `None` if none is
+    /// left.
     pub fn fall_back(&mut self) -> Option<Asked> {
         let is_first = self.asked == Era::Stateless;
         self.asked = Era::Handshake;
@@ -145,7 +148,7 @@ mod tests {
 
     #[test]
     fn a_server_of_the_stateless_era_is_asked_nothing_more() {
-        // B3, B11: what each request says is said from the first on.
+        // B3, B11: the first request has all required members already.
         let (mut greeting, asked) = Greeting::begin(None);
         assert_eq!(asked.method, "server/discover");
         let meta = &asked.params["_meta"];
@@ -174,7 +177,7 @@ mod tests {
             let (mut greeting, _) = Greeting::begin(None);
             assert_eq!(method(greeting.answered(&answer)), "initialize", "{answer:?}");
             assert_eq!(greeting.era(), Era::Handshake);
-            assert_eq!(greeting.fall_back(), None); // Once.
+            assert_eq!(greeting.fall_back(), None); // Only once.
         }
     }
 

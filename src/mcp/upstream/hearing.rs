@@ -1,4 +1,4 @@
-//! Messages of a server, and to which of our requests each belongs.
+//! The messages of a server, and the requests that they belong to.
 
 use std::collections::BTreeMap;
 
@@ -7,8 +7,8 @@ use serde_json::{Map, Value};
 use crate::mcp::codes;
 use crate::wire::jsonrpc::{self, ErrorObject, Id, Message};
 
-/// Our requests that are under way on one connection, by the ids that we gave them. The id of a
-/// call is the token of its progress, too.
+/// The open requests of one connection, by the ids that this client gave them. The id of a call is
+/// also the token of its progress.
 #[derive(Clone, Debug)]
 pub struct Exchanges<T> {
     open: BTreeMap<u64, Open<T>>,
@@ -21,56 +21,56 @@ struct Open<T> {
     is_call: bool,
 }
 
-/// What a message is.
+/// An incoming message, assigned to its request.
 #[derive(Debug, PartialEq)]
 pub enum Heard<T> {
-    /// The answer to a request, which is over with it.
+    /// The reply to a request, which ends it.
     Answer(T, Result<Value, ErrorObject>),
-    /// Something that belongs to a request that is under way.
+    /// A notification that belongs to an open request.
     Note(T, Note),
-    /// A log message that says of no request that it belongs to it.
+    /// A log message that cannot be assigned to one request.
     Log(Map<String, Value>),
-    /// The server's tools are others now.
+    /// The server's list of tools has changed.
     ToolsChanged,
-    /// The server asks something itself: this is what it is to be told.
+    /// The server has sent a request, and this is the reply to send.
     Reply(Vec<u8>),
-    /// Nothing follows from it.
+    /// The message has no effect.
     Ignored(Ignored),
 }
 
-/// What comes while a call runs.
+/// A notification that comes while a call runs.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Note {
-    /// How far it is.
+    /// The progress of the call.
     Progress {
-        /// So far.
+        /// The progress so far.
         progress: f64,
-        /// Of so much, if that is said.
+        /// The total, if the server reports it.
         total: Option<f64>,
-        /// In words, if it is said so.
+        /// A text for people, if the server sends one.
         message: Option<String>,
     },
-    /// A piece of its result (the draft SEP-2998).
+    /// A piece of the result (the draft SEP-2998).
     Partial {
-        /// Counts from 0.
+        /// The number of the piece, counted from 0.
         seq: Option<u64>,
-        /// Content blocks.
+        /// The content blocks.
         content: Vec<Value>,
     },
-    /// A line of its log: `level`, `data` and perhaps `logger`.
+    /// A log message: `level`, `data` and perhaps `logger`.
     Log(Map<String, Value>),
 }
 
-/// Why nothing follows from a message.
+/// The reason why a message has no effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ignored {
-    /// It is no message.
+    /// It is not a valid message.
     Malformed,
-    /// An answer that nobody waits for: of a wrong id, a second one, or too late.
+    /// The reply belongs to no open request: its id is wrong, it is a second reply, or it is late.
     UnknownId,
-    /// Progress, or a piece of a result, that belongs to nothing.
+    /// Progress or a piece of a result that belongs to no open call.
     UnknownToken,
-    /// A notification that we have no use for, or whose parameters make no sense.
+    /// The notification has no use here, or its parameters are malformed.
     Unused,
 }
 
@@ -81,12 +81,13 @@ impl<T> Default for Exchanges<T> {
 }
 
 impl<T: Clone> Exchanges<T> {
-    /// The first request has this id, and so on.
+    /// Returns an empty table. The first request gets this id, and the ids that follow count up.
     pub fn starting_at(id: u64) -> Exchanges<T> {
         Exchanges { open: BTreeMap::new(), next_id: id }
     }
 
-    /// A new request: its id. Of a call there are notes, of others only an answer.
+    /// Opens a request and returns its id. A call gets notes and a reply, and any other request
+    /// only a reply.
     pub fn open(&mut self, whose: T, is_call: bool) -> u64 {
         let id = self.next_id;
         self.next_id += 1;
@@ -98,29 +99,29 @@ impl<T: Clone> Exchanges<T> {
         self.open.remove(&id?).map(|open| open.whose)
     }
 
-    /// Nobody waits for its answer any more. Was it under way?
+    /// Closes a request whose reply is no longer wanted. Returns its owner if it was open.
     pub fn close(&mut self, id: u64) -> Option<T> {
         self.take(Some(id))
     }
 
-    /// All that are under way. None is afterwards.
+    /// Closes all requests, and returns their owners.
     pub fn close_all(&mut self) -> impl Iterator<Item = T> + use<T> {
         std::mem::take(&mut self.open).into_values().map(|open| open.whose)
     }
 
-    /// Is none under way?
+    /// True if no request is open.
     pub fn is_empty(&self) -> bool {
         self.open.is_empty()
     }
 
-    /// A message has come.
+    /// Takes a message.
     pub fn hear(&mut self, bytes: &[u8]) -> Heard<T> {
         match jsonrpc::parse(bytes) {
             Ok(Message::Response { id, result }) => self.answered(id.as_ref(), result),
             Ok(Message::Notification { method, params }) => self.noted(&method, params),
             Ok(Message::Request { id, method, .. }) => Heard::Reply(reply(&id, &method)),
             Err(malformed) => {
-                // Whoever waits for just that is not left waiting.
+                // The owner of this request gets an error, so it does not wait in vain.
                 match self.take(jsonrpc::answered_number(bytes)) {
                     Some(whose) => {
                         let message = format!("its answer is none: {}", malformed.message);
@@ -159,7 +160,7 @@ impl<T: Clone> Exchanges<T> {
         }
     }
 
-    /// Where only one call is under way, what the server says belongs to it.
+    /// Assigns a log message to the open call, if exactly one is open.
     fn logged(&mut self, mut params: Map<String, Value>) -> Heard<T> {
         params.remove("_meta");
         if !params.get("level").is_some_and(Value::is_string) || !params.contains_key("data") {
@@ -172,7 +173,7 @@ impl<T: Clone> Exchanges<T> {
         }
     }
 
-    /// The server takes one of our requests back (B28: the one that listens).
+    /// The server cancels an open request (B28: the one that listens).
     fn cancelled(&mut self, params: &Map<String, Value>) -> Heard<T> {
         let id = params.get("requestId").and_then(Value::as_u64);
         match self.take(id) {
@@ -200,7 +201,8 @@ fn partial(params: &mut Map<String, Value>) -> Option<Note> {
     Some(Note::Partial { seq: params.get("seq").and_then(Value::as_u64), content })
 }
 
-/// We answer to `ping`; for everything else we have not said that we can do it.
+/// Replies to a request of the server. Only `ping` succeeds, because no other capability was
+/// declared.
 fn reply(id: &Id, method: &str) -> Vec<u8> {
     let mut out = Vec::new();
     match method {
@@ -303,11 +305,11 @@ mod tests {
         let told = Note::Partial { seq: Some(4), content };
         let heard = hear(&mut exchanges, &note("tools/partial_result", params));
         assert_eq!(heard, Heard::Note("b", told));
-        // Behind its end.
+        // After its end.
         exchanges.close(1);
         let heard = hear(&mut exchanges, &progress(json!(1)));
         assert_eq!(heard, Heard::Ignored(Ignored::UnknownToken));
-        // Of a request that is no call.
+        // A request that is no call.
         assert_eq!(exchanges.open("list", false), 3);
         let heard = hear(&mut exchanges, &progress(json!(3)));
         assert_eq!(heard, Heard::Ignored(Ignored::UnknownToken));

@@ -1,7 +1,6 @@
-//! Tools as a server lists them, page by page, and what they are called here.
+//! The tools that a server lists, page by page, and their names here.
 //!
-//! A tool that cannot be offered is left out, with the reason; a list that makes no sense is an
-//! error.
+//! A tool that cannot be offered is left out, with the reason. A malformed list is an error.
 
 use serde_json::{Map, Value};
 
@@ -15,27 +14,27 @@ use crate::tool::{ToolSpec, is_tool_name};
 /// One tool of a server.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Offer {
-    /// As the server calls it.
+    /// The name of the tool on its server.
     pub name: String,
-    /// As it is offered here: under its own name, or one that can be had here.
+    /// The tool as it is offered here, under its own name or an adapted one.
     pub spec: ToolSpec,
-    /// The server runs it only as a task of the handshake era.
+    /// True if the server runs it only as a task of the handshake era.
     pub as_task: bool,
 }
 
 /// A tool that is not offered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Turned {
-    /// As the server calls it, as far as that can be shown.
+    /// The name of the tool on its server, as far as it can be displayed.
     pub name: String,
-    /// Why not.
+    /// The reason.
     pub reason: String,
 }
 
-/// The list of a server, while it comes.
+/// The list of a server's tools, while its pages come.
 #[derive(Clone, Debug)]
 pub struct Listing {
-    /// Stands before the names of its tools here.
+    /// The prefix of the tools' names here.
     prefix: String,
     has_tasks: bool,
     offers: Vec<Offer>,
@@ -44,8 +43,8 @@ pub struct Listing {
 }
 
 impl Listing {
-    /// Of a server whose tools are called so here: `prefix`, if it is not empty, and `_` before
-    /// their own names.
+    /// Returns an empty list of a server's tools. If `prefix` is not empty, their names here are
+    /// `prefix`, `_` and their own names.
     pub fn new(prefix: &str, dialect: &Dialect) -> Listing {
         Listing {
             prefix: prefix.to_owned(),
@@ -56,16 +55,16 @@ impl Listing {
         }
     }
 
-    /// Takes a page; where the next one begins, if there is one.
+    /// Takes a page. Returns the cursor of the next one, if one exists.
     ///
     /// # Errors
-    /// It is no page of a list of tools, or the list has no end.
+    /// The page is no page of a list of tools, or the list has no end.
     pub fn take(&mut self, page: &Value) -> Result<Option<String>, String> {
         let tools = page.get("tools").and_then(Value::as_array);
         let tools = tools.ok_or("its list of tools (`tools`) is not a list")?;
         for tool in tools {
             if let Err(turned) = self.offer(tool) {
-                // Its names are not collected without end either.
+                // The number of names left out is limited too.
                 if self.turned.len() < limits::UPSTREAM_TOOLS_MAX {
                     self.turned.push(turned);
                 }
@@ -83,7 +82,7 @@ impl Listing {
         Ok(Some(cursor))
     }
 
-    /// All tools that are offered, by the names that they have here, and those that are not.
+    /// All offered tools, in the order of their names here, and those that are left out.
     pub fn finish(mut self) -> (Vec<Offer>, Vec<Turned>) {
         self.offers.sort_by(|a, b| a.spec.name.cmp(&b.spec.name));
         (self.offers, self.turned)
@@ -142,14 +141,15 @@ fn text(value: &Value, name: &str) -> Option<String> {
     Some(plain_text(value.get(name)?.as_str()?))
 }
 
-/// A schema, or annotations, whose texts for people ([`TEXTS`]) are plain. What is data (constants,
-/// examples, patterns) is as it was. A value of JSON that was parsed is not deep.
+/// Makes the texts for people ([`TEXTS`]) in a schema or in annotations plain. Data such as
+/// constants, examples and patterns stays as it is. A parsed JSON value is not deep, so the
+/// recursion is bounded.
 fn with_plain_texts(mut value: Value) -> Value {
     make_texts_plain(&mut value);
     value
 }
 
-/// Members of schemas and annotations that people, and models, read.
+/// Members of schemas and annotations that people and models read.
 const TEXTS: [&str; 3] = ["title", "description", "$comment"];
 /// Members whose values are data.
 const DATA: [&str; 5] = ["const", "default", "enum", "examples", "pattern"];
@@ -174,7 +174,7 @@ fn object(value: &Value, name: &str) -> Option<Value> {
     value.get(name).filter(|member| member.is_object()).cloned()
 }
 
-/// Arguments are an object, whether a schema says so or not.
+/// Declares the arguments an object, if the schema declares no type.
 fn of_object(schema: &Map<String, Value>) -> Map<String, Value> {
     let mut schema = schema.clone();
     if !schema.contains_key("type") {
@@ -183,8 +183,9 @@ fn of_object(schema: &Map<String, Value>) -> Map<String, Value> {
     schema
 }
 
-/// What a server's tool is called here: `prefix_name`. Characters that no name here can have become
-/// `_`; of a name that is too long the front is kept, and eight digits tell it from others.
+/// Returns the name of a server's tool here: `prefix_name`. Characters that no name here can have
+/// become `_`. A name that is too long is cut, and eight hexadecimal digits distinguish it from
+/// others.
 ///
 /// ```
 /// use streamdoor::mcp::upstream::own_name;
@@ -202,7 +203,7 @@ pub fn own_name(prefix: &str, name: &str) -> String {
     if is_tool_name(&can_be_had) || can_be_had.is_empty() {
         return can_be_had;
     }
-    // FNV-1a: the same in every run, so that the name is.
+    // FNV-1a gives a name the same digits in every run.
     let hash = whole
         .bytes()
         .fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
@@ -277,7 +278,7 @@ mod tests {
     fn all_pages_make_one_list_in_the_order_of_its_names() {
         let mut listing = Listing::new("up", &dialect(true));
         let first = json!({"tools": [tool("b/c")], "nextCursor": ""});
-        assert_eq!(listing.take(&first), Ok(Some(String::new()))); // B35: an empty one is one.
+        assert_eq!(listing.take(&first), Ok(Some(String::new()))); // B35: it is valid.
         let described = json!({"name": "a", "title": "A", "description": "x\u{1b}[1m\ny",
             "inputSchema": {"properties": {}}, "outputSchema": {"type": "object"},
             "annotations": {"readOnlyHint": true}, "execution": {"taskSupport": "required"}});

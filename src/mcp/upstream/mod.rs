@@ -1,19 +1,19 @@
-//! The other side of the protocol: we are the client, and somebody else's server has the tools.
+//! The other side of the protocol: this program is the client, and another server has the tools.
 //!
-//! As the rest of `mcp` it has no clock, no connection and no thread: messages go in, what they say
-//! comes out. Who starts programs, connects and waits is the module `upstream`.
+//! Like the rest of `mcp`, this module has no clock, no connection and no thread: messages go in,
+//! and their meaning comes out. The module [`crate::upstream`] starts programs, connects and waits.
 //!
-//! | file | what it knows |
+//! | file | contents |
 //! |---|---|
-//! | `greeting` | which era and which version both speak: asked for once, for each connection |
-//! | `dialect` | how requests are spelled in a version |
-//! | `listing` | tools as they are listed, page by page, and what they are called here |
-//! | `hearing` | messages that come, and to which of our requests they belong |
-//! | `passing` | what comes of one call, as what a tool of ours publishes |
+//! | `greeting` | the choice of an era and a version, once for each connection |
+//! | `dialect` | the form of requests in each version |
+//! | `listing` | the pages of a list of tools, and the names of the tools here |
+//! | `hearing` | incoming messages, and the requests that they belong to |
+//! | `passing` | the output of one call, as a tool of this server publishes it |
 //!
-//! Everything that a server says is checked. What breaks a rule without harm to anybody (an answer
-//! that nobody waits for, progress behind the end, a line that is no message) is ignored and
-//! counted; what harms a call fails that call, with a sentence that says how.
+//! Everything that a server sends is checked. Harmless faults are ignored and counted: a reply to
+//! no request, progress after the end, a line that is no message. A fault that harms a call fails
+//! that call, with a sentence that names the fault.
 
 mod dialect;
 mod greeting;
@@ -30,7 +30,8 @@ pub use passing::{Passed, Passing, Piece};
 use crate::base::plain::is_shown;
 use crate::limits;
 
-/// What a server wrote, fit to be shown: without commands for terminals, and not without end.
+/// Returns a server's text in a form that is safe to display: without terminal commands, and cut
+/// after [`limits::UPSTREAM_ERROR_CHARS_MAX`] characters.
 pub fn shown(text: &str) -> String {
     let mut chars = text.chars().filter(|&c| is_shown(c));
     let mut shown: String = chars.by_ref().take(limits::UPSTREAM_ERROR_CHARS_MAX).collect();

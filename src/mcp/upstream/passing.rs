@@ -1,9 +1,9 @@
-//! What comes of one call, as what a tool of ours publishes.
+//! The output of one call to another server, as a tool of this server publishes it.
 //!
-//! Text becomes text, everything else the content block that it is, structured content a value by
-//! itself. Pieces of the result (the draft SEP-2998) are passed on when they come; the result that
-//! follows has all of it again, and only what is not passed on yet is. If it says something else
-//! than its pieces did, all of it is.
+//! Text becomes text, structured content becomes a value of its own, and all else stays a content
+//! block. Pieces of the result (the draft SEP-2998) are passed on when they come. The final result
+//! repeats them, and only its new part is passed on. If it differs from its pieces, all of it is
+//! passed on.
 
 use serde_json::{Map, Value};
 
@@ -13,53 +13,53 @@ use crate::base::plain;
 use crate::limits;
 use crate::wire::jsonrpc::ErrorObject;
 
-/// Something to publish.
+/// A piece of output to publish.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Piece {
-    /// A text block, or a part of one, behind which more of it may follow.
+    /// A text block or a part of one. More of it may follow.
     Text {
         /// The text.
         text: String,
-        /// It is not known to be over.
+        /// True if more of the text may follow.
         more: bool,
     },
     /// A content block of another type, or a text with annotations.
     Block(Value),
     /// Structured content.
     Structured(Value),
-    /// A line of a log: `level`, `data` and perhaps `logger`.
+    /// A log message: `level`, `data` and perhaps `logger`.
     Log(Value),
-    /// How far it is.
+    /// The progress of the call.
     Progress {
-        /// So far.
+        /// The progress so far.
         progress: f64,
-        /// Of so much.
+        /// The total, if known.
         total: Option<f64>,
-        /// In words.
+        /// A text for people.
         message: Option<String>,
     },
 }
 
-/// What has become of a call with its answer.
+/// The outcome of a call's reply.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Passed {
-    /// It has done what it should.
+    /// The call has succeeded, with this output.
     Completed(Vec<Piece>),
-    /// It has not, and says why; some of it is still to be published.
+    /// The call has failed for this reason. The output before the reason is published too.
     Failed(Vec<Piece>, String),
-    /// It is a task of the handshake era now, of which the result is to be asked for.
+    /// The call is a task of the handshake era. Its result has to be requested.
     Task(String),
 }
 
-/// One call, while it runs.
+/// One call while it runs.
 #[derive(Clone, Debug, Default)]
 pub struct Passing {
-    /// The tool has a schema of its structured content, and so owes some.
+    /// True if the tool has a schema of structured content, which makes such content mandatory.
     owes_structure: bool,
-    /// What pieces were passed on; `None`: too many to be remembered.
+    /// The pieces passed on so far; `None` if they are too many to remember.
     told: Option<Vec<Told>>,
     next_seq: u64,
-    /// The last piece was text that may go on.
+    /// True if the last piece was text that may continue.
     is_open: bool,
 }
 
@@ -70,15 +70,16 @@ enum Told {
     Block(u64),
 }
 
-/// Where in the content of a result what was passed on ends.
+/// The position in a result's content at which the pieces passed on so far end.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Reached {
     block: usize,
-    /// Bytes of the text that this block is.
+    /// Bytes of the text in this block.
     offset: usize,
 }
 
-/// FNV-1a. Whoever finds two texts of one digest has deceived himself.
+/// Returns the FNV-1a digest. A server that constructs two texts with one digest only harms its own
+/// result.
 fn digest(before: u64, bytes: &[u8]) -> u64 {
     bytes.iter().fold(before, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
 }
@@ -86,12 +87,12 @@ fn digest(before: u64, bytes: &[u8]) -> u64 {
 const NOTHING: u64 = 0xcbf2_9ce4_8422_2325;
 
 impl Passing {
-    /// Of a tool that has a schema of its structured content, or has none.
+    /// Returns a new call of a tool that has a schema of structured content, or has none.
     pub fn new(owes_structure: bool) -> Passing {
         Passing { owes_structure, told: Some(Vec::new()), next_seq: 0, is_open: false }
     }
 
-    /// Something has come meanwhile.
+    /// Takes a notification that belongs to the call.
     pub fn hear(&mut self, note: Note) -> Vec<Piece> {
         match note {
             Note::Progress { progress, total, message } => {
@@ -147,7 +148,7 @@ impl Passing {
         }
     }
 
-    /// The call is answered.
+    /// Takes the reply to the call.
     pub fn answered(&mut self, answer: Result<Value, ErrorObject>) -> Passed {
         match answer {
             Ok(Value::Object(result)) => self.result(result),
@@ -196,7 +197,7 @@ impl Passing {
         let is_bare = content.is_empty() && self.told.as_ref().is_some_and(Vec::is_empty);
         let mut pieces = self.rest(content);
         if let Some(value) = structured.as_ref().filter(|_| is_bare) {
-            // Some read nothing but text (A35: it should be there).
+            // Some clients read only text, so structured content should be there as text too (A35).
             pieces.push(Piece::Text { text: value.to_string(), more: false });
         }
         match structured {
@@ -210,8 +211,9 @@ impl Passing {
         Passed::Completed(pieces)
     }
 
-    /// What a tool says of its failure is why it has failed; what else it gives is given. What is
-    /// too long for a reason is given, too, and the reason is how it begins.
+    /// Makes a failure of a result with `isError`. Its text is the reason, and its other content is
+    /// passed on if no pieces were. A text that is too long for a reason is passed on too, and the
+    /// reason is its beginning.
     fn failed(&mut self, content: Vec<Value>) -> Passed {
         const REASON_BYTES_MAX: usize = limits::ERROR_TEXT_BYTES_MAX;
         let texts: Vec<&str> = content.iter().filter_map(plain_text).collect();
@@ -224,7 +226,7 @@ impl Passing {
             let others = content.into_iter().filter(|block| plain_text(block).is_none());
             let pieces = match self.told.as_ref().is_some_and(Vec::is_empty) {
                 true => others.map(Piece::Block).collect(),
-                false => Vec::new(), // It has given pieces already.
+                false => Vec::new(), // Pieces were passed on already.
             };
             return Passed::Failed(pieces, shown(&text));
         }
@@ -236,7 +238,7 @@ impl Passing {
         Passed::Failed(self.rest(content), reason)
     }
 
-    /// What of the content is not passed on yet.
+    /// Returns the part of the content that was not passed on yet.
     fn rest(&mut self, content: Vec<Value>) -> Vec<Piece> {
         let reached = self.reached(&content);
         let Reached { block: first, offset } = reached.unwrap_or_default();
@@ -253,7 +255,7 @@ impl Passing {
                 continue; // All of it was passed on.
             }
             if from == 0 && self.is_open {
-                // It is a text of its own, not the rest of the one before.
+                // This text is a block of its own, so the open one ends here.
                 pieces.push(Piece::Text { text: String::new(), more: false });
             }
             pieces.push(Piece::Text { text, more: false });
@@ -262,7 +264,8 @@ impl Passing {
         pieces
     }
 
-    /// Where what was passed on ends in this content; `None`: they do not agree.
+    /// The position at which the pieces passed on end in this content; `None` if they differ from
+    /// it.
     fn reached(&self, content: &[Value]) -> Option<Reached> {
         let mut reached = Reached::default();
         for one in self.told.as_ref()? {
@@ -306,12 +309,12 @@ impl Passing {
     }
 }
 
-/// Of which type a content block is; `None`: it is none.
+/// The type of a content block; `None` if the value is no content block.
 fn kind_of(block: &Value) -> Option<&str> {
     block.as_object()?.get("type")?.as_str()
 }
 
-/// A text block that is nothing but its text.
+/// The text of a text block that has no other members.
 fn plain_text(block: &Value) -> Option<&str> {
     let members = block.as_object()?;
     let is_plain = members
@@ -321,7 +324,8 @@ fn plain_text(block: &Value) -> Option<&str> {
     members.get("text").filter(|_| is_text)?.as_str()
 }
 
-/// What a server wants of whoever calls before it goes on (B16). Nobody can be asked from here.
+/// Describes the questions that a server asks before it continues (B16). They cannot be passed on
+/// to the caller.
 fn asked_for(result: &Map<String, Value>) -> String {
     let requests = result.get("inputRequests").and_then(Value::as_object);
     let methods = requests.into_iter().flatten().filter_map(|(_, request)| {
@@ -407,7 +411,7 @@ mod tests {
     #[test]
     fn what_was_passed_on_in_pieces_is_not_passed_on_again() {
         let image = json!({"type": "image", "data": "aGk=", "mimeType": "image/png"});
-        // The pieces, the content of the result, and what of it is new.
+        // The pieces, the content of the result, and its new part.
         type Case = (Vec<Vec<Value>>, Vec<Value>, Vec<Piece>);
         let cases: Vec<Case> = vec![
             (vec![texts(&["a", "b"])], texts(&["ab"]), vec![]),
@@ -419,7 +423,7 @@ mod tests {
                 vec![texts(&["a"]).remove(0), image.clone(), texts(&["z"]).remove(0)],
                 vec![text("z", false)],
             ),
-            // Something else than was said before: all of it.
+            // The result differs from its pieces: all of it is passed on.
             (vec![texts(&["a"])], texts(&["b"]), vec![text("", false), text("b", false)]),
             (vec![texts(&["ab"])], texts(&["a"]), vec![text("", false), text("a", false)]),
             (vec![vec![image.clone()]], texts(&["a"]), vec![text("a", false)]),
