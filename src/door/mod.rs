@@ -80,7 +80,7 @@ pub use options::{ProduceOptions, ReadOptions};
 pub use reader::Reader;
 pub use writer::Writer;
 
-/// The door of a server: the address of a Unix socket. Each request opens a connection of its own.
+/// The door of a server: the address of a Unix socket. It connects only when a request is sent.
 #[derive(Clone, Debug)]
 pub struct Door {
     path: PathBuf,
@@ -132,8 +132,7 @@ impl Door {
     /// Returns a client for all other requests to the server, over the same socket.
     ///
     /// # Errors
-    /// [`DoorError::NoServer`]: the path is no valid address of a socket, or the token is
-    /// malformed.
+    /// [`DoorError::NoServer`]: the path is too long for a socket's address.
     pub fn client(&self) -> Result<Client, DoorError> {
         let url = format!("unix:{}", self.path.display());
         let refused = |why: String| DoorError::NoServer {

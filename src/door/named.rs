@@ -1,5 +1,5 @@
-//! A reader by name, for a server that makes named doors. It sends no request, so the server does
-//! not know of it.
+//! A reader by name, for a server that makes named doors. The reader sends no request, so the
+//! server does not know of it.
 //!
 //! The server can therefore neither wait for this reader nor remove it. Policies that need the
 //! server for that are refused; all others work as for every subscriber. Any process that may open

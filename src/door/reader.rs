@@ -84,7 +84,7 @@ impl Reader {
         self.subscriber.id()
     }
 
-    /// The name of the tool or producer; empty if it has none.
+    /// The name of the tool that the execution runs; empty if it has none.
     pub fn tool(&self) -> &str {
         &self.names.tool
     }
@@ -132,7 +132,7 @@ impl Reader {
     /// returns their number. It costs less than repeated calls of [`Reader::poll`].
     ///
     /// # Errors
-    /// The same as those of [`Reader::poll`]. Deliveries that were handed over before remain valid.
+    /// The same as those of [`Reader::poll`]. `take` may have got deliveries before the error.
     #[inline]
     pub fn drain(
         &mut self,
@@ -263,7 +263,8 @@ impl Reader {
         }
     }
 
-    /// Checks the connection now and then. Returns `true` if no more deliveries may come.
+    /// Checks the connection now and then. Returns `true` if the reader is over, or if the server
+    /// is known to be gone.
     #[cold]
     fn is_troubled(&mut self) -> bool {
         let has_watched = self.is_watching;
@@ -279,7 +280,8 @@ impl Reader {
         is_troubled
     }
 
-    /// Returns the deliveries that remain after the server has gone, then the error.
+    /// Returns the next delivery that remains. Without one, returns `None` after the end, or an
+    /// error if the server has gone.
     #[cold]
     fn take_rest(&mut self) -> Result<Option<Delivery<'_>>, DoorError> {
         match self.subscriber.advance()? {

@@ -18,7 +18,7 @@ use crate::wire::base64;
 pub struct Collected {
     /// All output that is no content block.
     output: Vec<u8>,
-    /// Content blocks as JSON, one after the other.
+    /// Content blocks as JSON, one after the other; `block_ends` holds the end of each.
     blocks: Vec<u8>,
     block_ends: Vec<usize>,
     /// Number of blocks that came before the first byte of `output`.
@@ -93,8 +93,8 @@ impl Collected {
         self.len() == 0
     }
 
-    /// Returns all output. Each content block is one line of JSON. The rest stands in one piece, at
-    /// the place where it began.
+    /// Returns all output. Each content block is one line of JSON. All other output stands in one
+    /// piece, at the place where it began.
     pub fn into_bytes(self) -> Vec<u8> {
         if let Some(relayed) = &self.relayed {
             return relayed.to_lines();

@@ -29,13 +29,13 @@ pub type Render = Box<
 
 /// A prompt.
 pub struct Prompt {
-    /// Its name in the protocol.
+    /// The name in the protocol.
     pub name: String,
-    /// Its name for display.
+    /// The name for display.
     pub title: Option<String>,
-    /// Its purpose.
+    /// The purpose.
     pub description: String,
-    /// Its arguments.
+    /// The arguments.
     pub arguments: Vec<PromptArgument>,
     /// A JSON Schema of the arguments, which also provides completions.
     pub schema: Option<Value>,
@@ -46,9 +46,9 @@ pub struct Prompt {
 /// An argument of a prompt. Its value is a string.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PromptArgument {
-    /// Its name in the protocol.
+    /// The name in the protocol.
     pub name: String,
-    /// Its purpose.
+    /// The purpose.
     pub description: String,
     /// True if the prompt cannot be made without it.
     pub required: bool,
@@ -59,7 +59,7 @@ pub struct PromptArgument {
 /// The outcome of rendering a prompt.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Rendered {
-    /// Its messages: an array of `PromptMessage`.
+    /// The messages: an array of `PromptMessage`.
     Messages(Value),
     /// The prompt asks a question first, or refuses.
     Ask(Asking),
@@ -76,15 +76,15 @@ pub enum Contents {
 
 /// A resource.
 pub struct Resource {
-    /// Its address.
+    /// The address.
     pub uri: String,
-    /// Its name in the protocol.
+    /// The name in the protocol.
     pub name: String,
-    /// Its name for display.
+    /// The name for display.
     pub title: Option<String>,
-    /// Its description.
+    /// The description.
     pub description: Option<String>,
-    /// Its media type.
+    /// The media type.
     pub mime_type: Option<String>,
     /// Reads it.
     pub read: Box<dyn Fn() -> Contents + Send + Sync>,
@@ -95,15 +95,15 @@ pub type ReadTemplate = Box<dyn Fn(&[(String, String)]) -> Option<Contents> + Se
 
 /// A family of resources whose addresses contain variables.
 pub struct Template {
-    /// Their addresses, with `{variables}`. Each stands for a text without slashes.
+    /// The addresses, with `{variables}`. Each stands for a text without slashes.
     pub uri_template: String,
-    /// Their name in the protocol.
+    /// The name in the protocol.
     pub name: String,
-    /// Their name for display.
+    /// The name for display.
     pub title: Option<String>,
-    /// Their description.
+    /// The description.
     pub description: Option<String>,
-    /// Their media type.
+    /// The media type.
     pub mime_type: Option<String>,
     /// The values that completion offers, by the names of variables.
     pub values: Vec<(String, Vec<String>)>,

@@ -16,11 +16,11 @@ pub const TASKS_EXTENSION: &str = "io.modelcontextprotocol/tasks";
 pub struct ClientCapabilities {
     /// The questions that it can answer.
     pub abilities: Abilities,
-    /// It notifies the server when its roots change.
+    /// True if the client notifies the server when its roots change.
     pub roots_list_changed: bool,
-    /// It supports the stateless era's tasks.
+    /// True if the client supports the stateless era's tasks.
     pub tasks: bool,
-    /// It takes results piece by piece.
+    /// True if the client takes results piece by piece.
     pub partial_results: bool,
 }
 
@@ -77,7 +77,7 @@ fn part<'m>(
 pub struct ClientInfo {
     /// The program's name.
     pub name: String,
-    /// Its version.
+    /// The version.
     pub version: String,
 }
 

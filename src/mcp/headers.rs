@@ -197,7 +197,8 @@ fn walk(schema: &Value, path: &mut Vec<String>, found: &mut Vec<Declared>) -> Re
     Ok(())
 }
 
-/// Number of `x-mcp-header` in a schema, at any place. The name of a property does not count.
+/// Number of `x-mcp-header` members in a schema, at any place. A property of that name does not
+/// count.
 fn count_wishes(schema: &Value, depth: usize) -> usize {
     if depth > 2 * PARAM_DEPTH_MAX {
         return 0;

@@ -1,5 +1,5 @@
-//! Notifications, appended to a buffer of the caller. Only the buffer grows if it is too short. The
-//! exception is a tool's own JSON, which is parsed and checked.
+//! Notifications, appended to a buffer of the caller. Writing allocates nothing except room in the
+//! buffer. A tool's own JSON is the exception: it is parsed and checked.
 
 use std::ops::Range;
 

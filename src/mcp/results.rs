@@ -28,7 +28,7 @@ const PRIVATE: &str = "private";
 const PUBLIC: &str = "public";
 
 impl<'a> Results<'a> {
-    /// Returns a maker of results of this version.
+    /// Returns a value that makes results of this version.
     pub fn new(version: Version, server: &'a ServerInfo) -> Results<'a> {
         Results { version, server }
     }

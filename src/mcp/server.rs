@@ -10,9 +10,9 @@ use super::{Era, Version};
 pub struct ServerInfo {
     /// The program's name.
     pub name: String,
-    /// Its version.
+    /// The version.
     pub version: String,
-    /// Its name for display.
+    /// The name for display.
     pub title: Option<String>,
     /// The instructions that a model should read before it uses the tools.
     pub instructions: Option<String>,

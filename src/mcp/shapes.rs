@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::{Era, Version};
 
-/// Panics if `document` has not the shape `shape` in the era of `version`.
+/// Panics if `document` does not have this shape in the era of `version`.
 pub fn check(version: Version, shape: &str, document: &Value) {
     let shapes = Shapes::of(version);
     if let Err(problem) = shapes.check(shape, document, shape) {

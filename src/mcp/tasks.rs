@@ -140,7 +140,7 @@ pub enum Placement {
 /// optional support runs directly, because a task would hide its output while it runs.
 ///
 /// # Errors
-/// The tool and the client exclude each other (A38, B37).
+/// The tool's support and the client's request are incompatible (A38, B37).
 pub fn placement(context: &Context, support: TaskSupport) -> Result<Placement, Fault> {
     if context.version.era() == Era::Stateless {
         return match (support, context.client.tasks) {

@@ -1,6 +1,5 @@
-//! The door: a window through which a result is read that is too long for one reply, or is
-//! requested piece by piece. It follows the sift seed: `stream_open`, `stream_read` and
-//! `stream_close` are its tools.
+//! The door: a window onto a result that is too long for one reply, or is requested piece by piece.
+//! It follows the sift seed: `stream_open`, `stream_read` and `stream_close` are its tools.
 //!
 //! The window holds the output that was not read yet, and the last reply. A client can read that
 //! reply again, by its offset, until it reads the next one. The tool waits while the window is

@@ -45,7 +45,7 @@ pub enum Piece {
 pub enum Passed {
     /// The call has succeeded, with this output.
     Completed(Vec<Piece>),
-    /// The call has failed for this reason. The output before the reason is published too.
+    /// The call has failed for this reason. These pieces have to be published first.
     Failed(Vec<Piece>, String),
     /// The call is a task of the handshake era. Its result has to be requested.
     Task(String),
