@@ -1,7 +1,7 @@
 //! The other side of the protocol: this program is the client, and another server has the tools.
 //!
 //! Like the rest of `mcp`, this module has no clock, no connection and no thread: messages go in,
-//! and their meaning comes out. The module [`crate::upstream`] starts programs, connects and waits.
+//! and their meaning comes out. The module `crate::upstream` starts programs, connects and waits.
 //!
 //! | file | contents |
 //! |---|---|
